@@ -1,0 +1,81 @@
+//! The only clock. Cores get [`Millis`] as an argument (I10); shells read it here.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// Milliseconds since a process's start, monotonic. All a core ever sees of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Millis(pub u64);
+
+impl Millis {
+    /// Milliseconds from `earlier` to here; 0 if that is later.
+    pub fn since(self, earlier: Millis) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<u64> for Millis {
+    type Output = Millis;
+    fn add(self, ms: u64) -> Millis {
+        Millis(self.0.saturating_add(ms))
+    }
+}
+
+impl Sub<Millis> for Millis {
+    type Output = u64;
+    fn sub(self, earlier: Millis) -> u64 {
+        self.since(earlier)
+    }
+}
+
+/// Turns the machine's monotonic clock into [`Millis`] since this value was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    origin_ns: i64,
+}
+
+impl Clock {
+    /// A clock that reads 0 now.
+    pub fn start() -> Self {
+        Self { origin_ns: monotonic_ns() }
+    }
+
+    /// Milliseconds since the start.
+    pub fn now(&self) -> Millis {
+        self.at(monotonic_ns())
+    }
+
+    /// An absolute monotonic instant on this clock's scale; 0 if it lies before the start.
+    pub fn at(&self, monotonic_ns: i64) -> Millis {
+        Millis(monotonic_ns.saturating_sub(self.origin_ns).max(0) as u64 / 1_000_000)
+    }
+
+    /// How long until `when`; zero if it has passed.
+    pub fn until(&self, when: Millis) -> Duration {
+        Duration::from_millis(when.since(self.now()))
+    }
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC: the same in every process of this boot, so deadlines and stamps cross processes by it.
+pub fn monotonic_ns() -> i64 {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).expect("every supported system has CLOCK_MONOTONIC");
+    now.tv_sec() as i64 * 1_000_000_000 + now.tv_nsec() as i64
+}
+
+/// Seconds since 1970; for log stamps and `status` only, never for timers.
+pub fn unix_seconds() -> i64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_before_the_start_are_zero() {
+        let clock = Clock::start();
+        assert_eq!(clock.at(0), Millis(0));
+        assert_eq!(Millis(5).since(Millis(9)), 0);
+        assert_eq!(Millis(9) - Millis(5), 4);
+    }
+}

@@ -1,0 +1,578 @@
+//! The configuration: one struct a section, defaults in code, file and environment over them, checked before a port is
+//! bound or a weight is read (design section 9).
+//!
+//! A key's value comes from the environment (`PACELINE_ROUTING__MAX_CONCURRENT=2`; an empty value is a value), else from
+//! the file, else from the defaults here. Unknown keys are refused with the nearest known name.
+
+mod auto;
+mod served;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+pub use auto::Auto;
+
+/// Environment variable naming the configuration file; set but empty means none at all.
+pub const CONFIG_VAR: &str = "PACELINE_CONFIG";
+
+/// Everything that can be set.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The process clients talk to.
+    pub gateway: GatewayConfig,
+    /// The process that owns the workers.
+    pub supervisor: SupervisorConfig,
+    /// The model that is served.
+    pub target: TargetConfig,
+    /// The model that proposes tokens.
+    pub drafter: DrafterConfig,
+    /// API key name → traffic class.
+    pub classes: BTreeMap<String, String>,
+    /// When speculation is allowed.
+    pub routing: RoutingConfig,
+    /// The target's KV memory.
+    pub kv: KvConfig,
+    /// What a request may ask for.
+    pub limits: LimitsConfig,
+    /// Logs.
+    pub log: LogConfig,
+}
+
+/// `[gateway]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GatewayConfig {
+    /// Address of the gRPC service.
+    pub grpc: String,
+    /// Address of health, metrics and the OpenAI-compatible service.
+    pub http: String,
+    /// File with API keys; "" = none.
+    pub api_keys_file: String,
+    /// TLS certificate chain (PEM); "" = no TLS.
+    pub tls_cert: String,
+    /// TLS key (PEM).
+    pub tls_key: String,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        Self {
+            grpc: "127.0.0.1:50061".into(),
+            http: "127.0.0.1:8061".into(),
+            api_keys_file: String::new(),
+            tls_cert: String::new(),
+            tls_key: String::new(),
+        }
+    }
+}
+
+/// `[supervisor]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SupervisorConfig {
+    /// Directory of sockets, logs and counters; "" = $XDG_RUNTIME_DIR/paceline or the user's cache directory.
+    pub runtime_dir: String,
+    /// Seconds a worker lives on without its supervisor.
+    pub lease_s: u64,
+    /// Seconds without progress after which a busy worker counts as hung, if ten times its usual step is less.
+    pub hang_s: u64,
+    /// Restarts allowed within `restart_period_s` before a process counts as failed.
+    pub restarts: u32,
+    /// Seconds over which restarts are counted.
+    pub restart_period_s: u64,
+}
+
+impl Default for SupervisorConfig {
+    fn default() -> Self {
+        Self { runtime_dir: String::new(), lease_s: 30, hang_s: 10, restarts: 5, restart_period_s: 60 }
+    }
+}
+
+/// Where a model runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// The GPU if MLX has one, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU; none is an error.
+    Gpu,
+}
+
+/// `[target]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TargetConfig {
+    /// Model directory; "" = the embedded demo model.
+    pub model: String,
+    /// Where it runs.
+    pub device: Device,
+    /// Threads of its matrix products on the CPU; auto = all cores.
+    pub threads: Auto<u32>,
+    /// Keep quantized weights quantized on the CPU (slower, smaller).
+    pub keep_quantized: bool,
+}
+
+/// When the drafter is started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DrafterStart {
+    /// With the service.
+    #[default]
+    Eager,
+    /// At the first request that would use it.
+    Lazy,
+    /// When an operator says so.
+    Manual,
+}
+
+/// Weights of the drafter in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DrafterQuantize {
+    /// As in the files.
+    #[default]
+    None,
+    /// 8 bits.
+    Q8,
+    /// 4 bits.
+    Q4,
+}
+
+/// `[drafter]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DrafterConfig {
+    /// Model directory; "" = none.
+    pub model: String,
+    /// Architecture; "auto" reads it from the files.
+    pub kind: String,
+    /// When it is started.
+    pub start: DrafterStart,
+    /// Seconds without use after which it is stopped; 0 = never.
+    pub idle_stop_s: u64,
+    /// Threads of its matrix products on the CPU.
+    pub threads: Auto<u32>,
+    /// Quantization at load.
+    pub quantize: DrafterQuantize,
+}
+
+impl Default for DrafterConfig {
+    fn default() -> Self {
+        Self {
+            model: String::new(),
+            kind: "auto".into(),
+            start: DrafterStart::default(),
+            idle_stop_s: 0,
+            threads: Auto::Auto,
+            quantize: DrafterQuantize::default(),
+        }
+    }
+}
+
+/// An operator's override of the route.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Force {
+    /// No override.
+    #[default]
+    Auto,
+    /// Everything without the drafter.
+    Plain,
+    /// Everything with the drafter, where there is one.
+    Speculative,
+}
+
+/// `[routing]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RoutingConfig {
+    /// Running requests above which requests decode plainly; auto: 4 until measured.
+    pub max_concurrent: Auto<u32>,
+    /// Context above which requests decode plainly, in tokens; auto: 4096, where published drafters were trained, until
+    /// measured.
+    pub max_context: Auto<u32>,
+    /// KV pressure above which requests decode plainly.
+    pub kv_pressure: f64,
+    /// Operator's override.
+    pub force: Force,
+    /// File of the route log; "" = off.
+    pub route_log: String,
+}
+
+impl Default for RoutingConfig {
+    fn default() -> Self {
+        Self {
+            max_concurrent: Auto::Auto,
+            max_context: Auto::Auto,
+            kv_pressure: 0.85,
+            force: Force::Auto,
+            route_log: String::new(),
+        }
+    }
+}
+
+/// `[kv]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct KvConfig {
+    /// Bytes that sequences may hold together; auto = `budget_fraction` of what is free after load.
+    pub budget_bytes: Auto<u64>,
+    /// Share of the memory that is free after the weights are loaded; auto = 0.5.
+    pub budget_fraction: Auto<f64>,
+    /// Keep the KV of ended requests for later ones with the same beginning.
+    pub prefix_cache: bool,
+    /// Positions of which taps are kept for a drafter that attaches later.
+    pub tap_window: u32,
+}
+
+impl Default for KvConfig {
+    fn default() -> Self {
+        Self { budget_bytes: Auto::Auto, budget_fraction: Auto::Auto, prefix_cache: true, tap_window: 512 }
+    }
+}
+
+/// `[limits]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Longest prompt in tokens; auto = the model's context.
+    pub max_prompt_tokens: Auto<u32>,
+    /// Most tokens a request may generate; auto = the model's context.
+    pub max_new_tokens: Auto<u32>,
+    /// Requests that may wait.
+    pub queue: u32,
+    /// Seconds a request may wait.
+    pub queue_wait_s: u64,
+    /// Seconds a request may take in all.
+    pub deadline_s: u64,
+    /// Largest message a client may send.
+    pub max_message_bytes: u64,
+    /// Pictures in one request.
+    pub max_images: u32,
+    /// Pixels of one picture.
+    pub max_image_pixels: u64,
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            max_prompt_tokens: Auto::Auto,
+            max_new_tokens: Auto::Auto,
+            queue: 64,
+            queue_wait_s: 10,
+            deadline_s: 600,
+            max_message_bytes: 16 << 20,
+            max_images: 8,
+            max_image_pixels: 40_000_000,
+        }
+    }
+}
+
+/// Form of the log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// `[log]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// error, warn, info, debug or trace; or a filter as of `tracing`.
+    pub level: String,
+    /// Form of the lines.
+    pub format: LogFormat,
+    /// Log prompts and outputs. Off: nothing of a request's text is logged.
+    pub prompts: bool,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { level: "info".into(), format: LogFormat::Text, prompts: false }
+    }
+}
+
+/// Why a configuration is refused. Every one ends the process with exit code 64.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A file that was named cannot be read.
+    #[error("cannot read the configuration file {}: {cause}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        cause: std::io::Error,
+    },
+    /// Not TOML.
+    #[error("{} is not valid TOML: {cause}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        cause: Box<toml::de::Error>,
+    },
+    /// A key nobody knows.
+    #[error("unknown configuration key {key} ({place}){}", nearest.as_ref().map(|near| format!("; did you mean {near}?")).unwrap_or_default())]
+    UnknownKey {
+        /// The key as written.
+        key: String,
+        /// File or environment variable.
+        place: String,
+        /// The nearest known key.
+        nearest: Option<String>,
+    },
+    /// A value of the wrong type.
+    #[error("configuration key {key}: {what}")]
+    Value {
+        /// The key.
+        key: String,
+        /// Expected and found.
+        what: String,
+    },
+}
+
+/// A configuration and where it came from.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The settings.
+    pub config: Config,
+    /// The file that was read, if any, as an absolute path.
+    pub file: Option<PathBuf>,
+    /// Settings that are accepted but do nothing yet, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+impl Loaded {
+    /// Finds, reads and checks the configuration of this process: `flag` (`--config`), else `PACELINE_CONFIG`, else
+    /// `./paceline.toml`, else the user's configuration directory, else defaults.
+    ///
+    /// # Errors
+    /// A named file that cannot be read, unknown keys, values of the wrong type or out of range, settings whose feature
+    /// is not there yet.
+    pub fn find(flag: Option<&Path>) -> Result<Self, ConfigError> {
+        #[expect(clippy::disallowed_methods, reason = "the configuration is where the environment is read")]
+        let environment: Vec<(String, String)> = std::env::vars().collect();
+        Self::find_with(flag, &environment)
+    }
+
+    fn find_with(flag: Option<&Path>, environment: &[(String, String)]) -> Result<Self, ConfigError> {
+        let named = match environment.iter().find(|(name, _)| name == CONFIG_VAR) {
+            _ if flag.is_some() => flag.map(Path::to_path_buf),
+            Some((_, path)) if path.is_empty() => return Self::build(None, environment),
+            Some((_, path)) => Some(PathBuf::from(path)),
+            None => None,
+        };
+        let user = crate::platform::config_dir().map(|dir| dir.join("paceline/paceline.toml"));
+        let file = named.or_else(|| [Some(PathBuf::from("paceline.toml")), user].into_iter().flatten().find(|path| path.is_file()));
+        Self::build(file.as_deref(), environment)
+    }
+
+    /// Reads `file` and lays `environment` over it.
+    ///
+    /// # Errors
+    /// As [`Loaded::find`].
+    pub fn build(file: Option<&Path>, environment: &[(String, String)]) -> Result<Self, ConfigError> {
+        let (mut table, file, place) = match file {
+            Some(path) => {
+                let read = |cause| ConfigError::Read { path: path.to_path_buf(), cause };
+                let text = std::fs::read_to_string(path).map_err(read)?;
+                let absolute = std::path::absolute(path).map_err(read)?;
+                let syntax = |cause| ConfigError::Syntax { path: path.to_path_buf(), cause: Box::new(cause) };
+                (text.parse::<toml::Table>().map_err(syntax)?, Some(absolute), path.display().to_string())
+            }
+            None => (toml::Table::new(), None, "no file".to_owned()),
+        };
+        let known = toml::Table::try_from(Config::default()).expect("the defaults are plain TOML");
+        refuse_unknown(&table, &known, &place)?;
+        overlay(&mut table, &known, environment)?;
+        let config: Config = serde_path_to_error::deserialize(toml::Value::Table(table))
+            .map_err(|error| ConfigError::Value { key: error.path().to_string(), what: error.inner().message().to_owned() })?;
+        config.validate()?;
+        let warnings = served::check(&config)?;
+        Ok(Self { config, file, warnings })
+    }
+}
+
+/// Refuses sections and keys that the defaults do not have.
+fn refuse_unknown(table: &toml::Table, known: &toml::Table, place: &str) -> Result<(), ConfigError> {
+    let unknown = |key: String, candidates: Vec<String>| ConfigError::UnknownKey {
+        nearest: nearest(&key, candidates),
+        key,
+        place: place.to_owned(),
+    };
+    for (section, value) in table {
+        let Some(known_keys) = known.get(section).and_then(toml::Value::as_table) else {
+            return Err(unknown(section.clone(), all_keys(known)));
+        };
+        let Some(keys) = value.as_table() else {
+            let what = format!("expected a section [{section}], found {}", value.type_str());
+            return Err(ConfigError::Value { key: section.clone(), what });
+        };
+        if section == "classes" {
+            continue; // its keys are the operator's own
+        }
+        if let Some(key) = keys.keys().find(|key| !known_keys.contains_key(*key)) {
+            return Err(unknown(format!("{section}.{key}"), all_keys(known)));
+        }
+    }
+    Ok(())
+}
+
+fn all_keys(known: &toml::Table) -> Vec<String> {
+    let mut keys = Vec::new();
+    for (section, value) in known {
+        keys.push(section.clone());
+        keys.extend(value.as_table().into_iter().flat_map(|table| table.keys()).map(|key| format!("{section}.{key}")));
+    }
+    keys
+}
+
+fn nearest(key: &str, candidates: Vec<String>) -> Option<String> {
+    // A key put in the wrong section is found by its last word, a misspelt one by its distance.
+    let distance = |candidate: &String| {
+        let word = |text: &str| text.rsplit('.').next().unwrap_or_default().to_owned();
+        strsim::damerau_levenshtein(key, candidate).min(strsim::damerau_levenshtein(&word(key), &word(candidate)) + 1)
+    };
+    candidates.into_iter().min_by_key(distance).filter(|best| distance(best) <= 1 + key.len() / 3)
+}
+
+/// Lays `PACELINE_SECTION__KEY=value` over the file's table, each value in the type its default has.
+fn overlay(table: &mut toml::Table, known: &toml::Table, environment: &[(String, String)]) -> Result<(), ConfigError> {
+    for (name, text) in environment {
+        let Some((section, key)) = name.strip_prefix("PACELINE_").and_then(|rest| rest.split_once("__")) else { continue };
+        let (section, mut key) = (section.to_lowercase(), key.to_lowercase());
+        let default = known.get(&section).and_then(|keys| keys.get(&key));
+        let value = match default {
+            _ if section == "classes" => {
+                key = name.split_once("__").map_or_else(String::new, |(_, original)| original.to_owned());
+                toml::Value::String(text.clone())
+            }
+            None => {
+                let full = format!("{section}.{key}");
+                return Err(ConfigError::UnknownKey { nearest: nearest(&full, all_keys(known)), key: full, place: name.clone() });
+            }
+            Some(default) => typed(text, default).ok_or_else(|| ConfigError::Value {
+                key: format!("{section}.{key}"),
+                what: format!("expected {}, found {text:?} in {name}", default.type_str()),
+            })?,
+        };
+        let entry = table.entry(section).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+        if let Some(keys) = entry.as_table_mut() {
+            keys.insert(key, value);
+        }
+    }
+    Ok(())
+}
+
+fn typed(text: &str, like: &toml::Value) -> Option<toml::Value> {
+    Some(match like {
+        toml::Value::Integer(_) => toml::Value::Integer(text.parse().ok()?),
+        toml::Value::Float(_) => toml::Value::Float(text.parse().ok()?),
+        toml::Value::Boolean(_) => toml::Value::Boolean(text.parse().ok()?),
+        _ => toml::Value::String(text.to_owned()),
+    })
+}
+
+impl Config {
+    /// Checks values and what fields say about each other.
+    ///
+    /// # Errors
+    /// The first key whose value cannot work.
+    fn validate(&self) -> Result<(), ConfigError> {
+        let refuse = |key: &str, what: String| Err(ConfigError::Value { key: key.to_owned(), what });
+        for (key, address) in [("gateway.grpc", &self.gateway.grpc), ("gateway.http", &self.gateway.http)] {
+            if address.parse::<SocketAddr>().is_err() {
+                return refuse(key, format!("expected an address like 127.0.0.1:50061, found {address:?}"));
+            }
+        }
+        if self.gateway.tls_cert.is_empty() != self.gateway.tls_key.is_empty() {
+            return refuse("gateway.tls_cert", "expected both tls_cert and tls_key, or neither".into());
+        }
+        if !(self.routing.kv_pressure > 0.0 && self.routing.kv_pressure <= 1.0) {
+            return refuse("routing.kv_pressure", format!("expected above 0, at most 1, found {}", self.routing.kv_pressure));
+        }
+        if let Auto::Is(fraction) = self.kv.budget_fraction {
+            if !(fraction > 0.0 && fraction <= 1.0) {
+                return refuse("kv.budget_fraction", format!("expected above 0, at most 1, found {fraction}"));
+            }
+            if self.kv.budget_bytes != Auto::Auto {
+                return refuse("kv.budget_fraction", "expected one of kv.budget_bytes and kv.budget_fraction, found both".into());
+            }
+        }
+        let at_least_one: [(&str, u64); 9] = [
+            ("supervisor.lease_s", self.supervisor.lease_s),
+            ("supervisor.hang_s", self.supervisor.hang_s),
+            ("supervisor.restart_period_s", self.supervisor.restart_period_s),
+            ("limits.queue_wait_s", self.limits.queue_wait_s),
+            ("limits.deadline_s", self.limits.deadline_s),
+            ("limits.max_message_bytes", self.limits.max_message_bytes),
+            ("target.threads", self.target.threads.or(1).into()),
+            ("limits.max_prompt_tokens", self.limits.max_prompt_tokens.or(1).into()),
+            ("limits.max_new_tokens", self.limits.max_new_tokens.or(1).into()),
+        ];
+        if let Some((key, _)) = at_least_one.iter().find(|(_, value)| *value == 0) {
+            return refuse(key, "expected at least 1, found 0".into());
+        }
+        if tracing_subscriber::EnvFilter::try_new(&self.log.level).is_err() {
+            return refuse("log.level", format!("expected error, warn, info, debug or trace, found {:?}", self.log.level));
+        }
+        Ok(())
+    }
+
+    /// Digest of all settings: a worker started with another one is not taken over.
+    pub fn digest(&self) -> String {
+        let text = toml::to_string(self).expect("a configuration is plain TOML");
+        Sha256::digest(text.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Directory of the served model: `target.model`, or the embedded demo model.
+    ///
+    /// # Errors
+    /// The directory does not exist, or the demo model is not where it is installed.
+    pub fn model_dir(&self) -> Result<PathBuf, ConfigError> {
+        let refuse = |what: String| ConfigError::Value { key: "target.model".into(), what };
+        if self.target.model.is_empty() {
+            return demo_dir("target").ok_or_else(|| {
+                refuse("none is set and the embedded demo model was not found beside the program; set it to a model directory".into())
+            });
+        }
+        let dir = PathBuf::from(&self.target.model);
+        if !dir.is_dir() {
+            return Err(refuse(format!("expected a model directory, found nothing at {}", dir.display())));
+        }
+        std::path::absolute(&dir).map_err(|error| refuse(error.to_string()))
+    }
+}
+
+impl Config {
+    /// What clients call the served model: its directory's name, `demo-target` for the embedded one.
+    pub fn model_name(&self) -> String {
+        let name = Path::new(&self.target.model).file_name().map(|name| name.to_string_lossy().into_owned());
+        name.unwrap_or_else(|| "demo-target".to_owned())
+    }
+}
+
+/// The embedded demo model: beside an installed program (`../share/paceline/demo`), or in the source tree a program was
+/// built in.
+pub fn demo_dir(which: &str) -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?.canonicalize().ok()?;
+    let installed = program.parent()?.parent()?.join("share/paceline/demo");
+    let built = program.ancestors().skip(1).map(|dir| dir.join("demo"));
+    std::iter::once(installed).chain(built).map(|demo| demo.join(which)).find(|dir| dir.join("config.json").is_file())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,91 @@
+use super::*;
+
+fn build(text: &str, environment: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("paceline.toml");
+    std::fs::write(&path, text).expect("writable");
+    let environment: Vec<_> = environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    Loaded::build(Some(&path), &environment)
+}
+
+fn refusal(text: &str, environment: &[(&str, &str)]) -> String {
+    build(text, environment).expect_err("refused").to_string()
+}
+
+#[test]
+fn an_empty_file_means_the_defaults() {
+    assert_eq!(build("", &[]).expect("accepted").config, Config::default());
+}
+
+#[test]
+fn the_example_file_is_the_defaults() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../paceline.example.toml");
+    let text = std::fs::read_to_string(example).expect("the example is in the repository");
+    assert_eq!(build(&text, &[]).expect("accepted").config, Config::default());
+    let written: toml::Table = text.parse().expect("TOML");
+    for key in all_keys(&toml::Table::try_from(Config::default()).expect("plain")) {
+        let mut at = Some(toml::Value::Table(written.clone()));
+        for word in key.split('.') {
+            at = at.and_then(|value| value.get(word).cloned());
+        }
+        assert!(at.is_some(), "paceline.example.toml lacks {key}");
+    }
+}
+
+#[test]
+fn the_environment_wins_and_is_typed() {
+    let loaded = build(
+        "[limits]\nqueue = 3\n[kv]\nbudget_bytes = 1000\n",
+        &[("PACELINE_LIMITS__QUEUE", "7"), ("PACELINE_KV__BUDGET_BYTES", "2000"), ("PACELINE_TARGET__MODEL", "123"), ("PACELINE_KV__PREFIX_CACHE", "false")],
+    )
+    .expect("accepted");
+    assert_eq!(loaded.config.limits.queue, 7);
+    assert_eq!(loaded.config.kv.budget_bytes, Auto::Is(2000));
+    assert_eq!(loaded.config.target.model, "123");
+    assert!(!loaded.config.kv.prefix_cache);
+}
+
+#[test]
+fn an_empty_environment_value_is_a_value() {
+    let loaded = build("[target]\nmodel = \"/somewhere\"\n", &[("PACELINE_TARGET__MODEL", "")]).expect("accepted");
+    assert_eq!(loaded.config.target.model, "");
+    assert!(refusal("", &[("PACELINE_LIMITS__QUEUE", "")]).contains("limits.queue: expected integer"));
+}
+
+#[test]
+fn unknown_keys_are_refused_with_the_nearest_name() {
+    assert!(refusal("[limits]\nqeue = 1\n", &[]).contains("limits.qeue"));
+    assert!(refusal("[limits]\nqeue = 1\n", &[]).contains("did you mean limits.queue?"));
+    assert!(refusal("[limit]\nqueue = 1\n", &[]).contains("did you mean limits?"));
+    assert!(refusal("", &[("PACELINE_ROUTING__MAXCONCURRENT", "1")]).contains("did you mean routing.max_concurrent?"));
+}
+
+#[test]
+fn wrong_values_name_the_key() {
+    for (text, expected) in [
+        ("[limits]\nqueue = \"many\"\n", "limits.queue"),
+        ("[kv]\nbudget_bytes = -1\n", "kv.budget_bytes"),
+        ("[kv]\nbudget_fraction = 1.5\n", "kv.budget_fraction"),
+        ("[gateway]\ngrpc = \"localhost\"\n", "gateway.grpc"),
+        ("[supervisor]\nlease_s = 0\n", "supervisor.lease_s"),
+        ("[target]\ndevice = \"tpu\"\n", "target.device"),
+        ("limits = 3\n", "limits"),
+    ] {
+        let error = refusal(text, &[]);
+        assert!(error.contains(expected), "{text:?}: {error}");
+    }
+}
+
+#[test]
+fn what_is_not_served_yet_is_refused_or_warned_of_by_name() {
+    assert!(refusal("[gateway]\napi_keys_file = \"keys\"\n", &[]).contains("gateway.api_keys_file"));
+    let loaded = build("[drafter]\nmodel = \"d\"\n[gateway]\nhttp = \"127.0.0.1:9\"\n", &[]).expect("accepted with warnings");
+    assert!(loaded.warnings.iter().any(|line| line.starts_with("drafter.model")));
+    assert!(loaded.warnings.iter().any(|line| line.starts_with("gateway.http")));
+}
+
+#[test]
+fn a_named_file_must_exist() {
+    let error = Loaded::build(Some(Path::new("/nowhere/paceline.toml")), &[]).expect_err("refused").to_string();
+    assert!(error.contains("/nowhere/paceline.toml"));
+}

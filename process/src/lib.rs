@@ -1,0 +1,17 @@
+//! What it is to be one of our processes: configuration, logs, sockets, the runtime directory, signals and exit codes.
+//! Not here: models, routing, anything only one binary needs.
+
+pub mod clock;
+pub mod config;
+pub mod lifecycle;
+pub mod listen;
+pub mod platform;
+pub mod runtime_dir;
+pub mod socket;
+pub mod task;
+pub mod telemetry;
+
+pub use clock::{Clock, Millis};
+pub use config::{Config, ConfigError, Loaded};
+pub use lifecycle::{Exit, Signals};
+pub use runtime_dir::RuntimeDir;

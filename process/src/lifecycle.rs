@@ -1,0 +1,133 @@
+//! Being started and stopped: exit codes, signals, and noticing that whoever started us is gone.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use tokio::io::AsyncReadExt;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// How a process of ours ends (design section 9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Asked to stop.
+    Asked = 0,
+    /// Bad configuration.
+    Config = 64,
+    /// A dependency is missing: a model, a port, another process.
+    Unavailable = 69,
+    /// Our bug.
+    Bug = 70,
+    /// Start me again.
+    RestartMe = 75,
+    /// Host memory is stranded; starting again would make it worse.
+    MemoryStranded = 78,
+}
+
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        std::process::ExitCode::from(exit as u8)
+    }
+}
+
+/// Requests to stop by signal: the first drains, the second cancels, the third kills (design section 9).
+#[derive(Debug)]
+pub struct Signals {
+    term: Signal,
+    int: Option<Signal>,
+}
+
+impl Signals {
+    /// For a process a person may have started in a terminal: SIGTERM and Ctrl-C count alike.
+    pub fn interactive() -> io::Result<Self> {
+        Ok(Self { term: signal(SignalKind::terminate())?, int: Some(signal(SignalKind::interrupt())?) })
+    }
+
+    /// For a child of ours: SIGTERM counts; Ctrl-C, which a terminal sends to the whole group, is ignored, because the
+    /// parent passes on what is meant.
+    pub fn child() -> io::Result<Self> {
+        ignore(nix::sys::signal::Signal::SIGINT);
+        Ok(Self { term: signal(SignalKind::terminate())?, int: None })
+    }
+
+    /// The next request to stop.
+    pub async fn next(&mut self) {
+        match &mut self.int {
+            Some(int) => {
+                tokio::select! { _ = self.term.recv() => {}, _ = int.recv() => {} }
+            }
+            None => {
+                self.term.recv().await;
+            }
+        }
+    }
+}
+
+fn ignore(which: nix::sys::signal::Signal) {
+    // SAFETY: SIG_IGN runs no code of ours in signal context.
+    let outcome = unsafe { nix::sys::signal::signal(which, nix::sys::signal::SigHandler::SigIgn) };
+    outcome.expect("these signals may be ignored");
+}
+
+/// What every process of ours does first: no SIGPIPE or SIGXFSZ deaths, no core files with prompts in them.
+pub fn settle() {
+    ignore(nix::sys::signal::Signal::SIGPIPE);
+    ignore(nix::sys::signal::Signal::SIGXFSZ);
+    // A limit that cannot be lowered is no reason not to serve.
+    let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, 0, 0);
+}
+
+/// Environment variable naming the descriptor by which a child sees that its parent is gone.
+pub const PARENT_FD: &str = "PACELINE_PARENT_FD";
+
+/// Environment variable by which whoever restarts a process tells it how often that was.
+pub const RESTARTS: &str = "PACELINE_RESTARTS";
+
+/// How often we were restarted without being asked, as told by whoever started us; 0 if nobody said.
+pub fn restarts() -> u32 {
+    env(RESTARTS).and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+/// An environment variable that is part of how our processes talk to one another; settings come through `config`.
+pub fn env(name: &str) -> Option<String> {
+    #[expect(clippy::disallowed_methods, reason = "the one place beside config that reads the environment")]
+    std::env::var(name).ok()
+}
+
+/// The end of a pipe that only our parent holds the other end of.
+#[derive(Debug)]
+pub struct ParentWatch(Option<tokio::net::unix::pipe::Receiver>);
+
+impl ParentWatch {
+    /// Takes over the inherited descriptor named by [`PARENT_FD`]; without one the watch never fires.
+    ///
+    /// # Errors
+    /// The variable is set but names no pipe of ours.
+    pub fn inherited() -> io::Result<Self> {
+        let Some(text) = env(PARENT_FD) else { return Ok(Self(None)) };
+        let bad = || io::Error::other(format!("{PARENT_FD}={text}: expected an inherited pipe's descriptor number; unset it"));
+        let raw: i32 = text.parse().ok().filter(|raw| *raw > 2).ok_or_else(bad)?;
+        // SAFETY: asks only whether the number names an open descriptor.
+        if unsafe { libc::fcntl(raw, libc::F_GETFD) } < 0 {
+            return Err(bad());
+        }
+        // SAFETY: the number was given to us by our parent for this purpose and nothing else in this process uses it.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        // Our own children must not keep it open, or they would inherit a parent that is not theirs.
+        fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+        let flags = nix::fcntl::OFlag::from_bits_truncate(fcntl(&fd, FcntlArg::F_GETFL)?);
+        fcntl(&fd, FcntlArg::F_SETFL(flags | nix::fcntl::OFlag::O_NONBLOCK))?;
+        Ok(Self(Some(tokio::net::unix::pipe::Receiver::from_owned_fd(fd)?)))
+    }
+
+    /// Resolves when the parent is gone.
+    pub async fn gone(&mut self) {
+        match &mut self.0 {
+            // Nothing is ever written: whatever ends the read is the end of the parent.
+            Some(pipe) => {
+                let _ = pipe.read(&mut [0u8; 1]).await;
+            }
+            None => std::future::pending().await,
+        }
+    }
+}

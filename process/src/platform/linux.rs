@@ -1,0 +1,32 @@
+//! Linux: /proc.
+
+use std::path::PathBuf;
+
+/// sun_path is 108 bytes, NUL included.
+pub(super) const MAX_SOCKET_PATH: usize = 107;
+
+pub(super) fn process_start(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is a name in parentheses that may hold anything: count from its end. State is then the first
+    // field, starttime (22nd of proc(5)) the twentieth.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+pub(super) fn available_memory() -> Option<u64> {
+    let table = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = table.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+pub(super) fn cache_dir() -> Option<PathBuf> {
+    super::xdg("XDG_CACHE_HOME", ".cache")
+}
+
+pub(super) fn config_dir() -> Option<PathBuf> {
+    super::xdg("XDG_CONFIG_HOME", ".config")
+}

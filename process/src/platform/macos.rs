@@ -1,0 +1,42 @@
+//! macOS: libproc and sysctl. Names and layouts checked against libc's bindings; not run on a Mac yet.
+
+use std::path::PathBuf;
+
+/// sun_path is 104 bytes, NUL included.
+pub(super) const MAX_SOCKET_PATH: usize = 103;
+
+pub(super) fn process_start(pid: u32) -> Option<u64> {
+    let size = std::mem::size_of::<libc::proc_bsdinfo>() as libc::c_int;
+    // SAFETY: proc_bsdinfo is plain data; proc_pidinfo writes at most `size` bytes into it.
+    let (info, written) = unsafe {
+        let mut info: libc::proc_bsdinfo = std::mem::zeroed();
+        let target = (&raw mut info).cast::<libc::c_void>();
+        let written = libc::proc_pidinfo(pid as libc::c_int, libc::PROC_PIDTBSDINFO, 0, target, size);
+        (info, written)
+    };
+    // A zombie has the status SZOMB (5 in <sys/proc.h>).
+    (written == size && info.pbi_status != 5).then(|| info.pbi_start_tvsec * 1_000_000 + info.pbi_start_tvusec)
+}
+
+pub(super) fn available_memory() -> Option<u64> {
+    // What is free or can be had back at once: free, inactive and purgeable pages of vm_stat. The command rather than
+    // host_statistics64, whose bindings differ between libc versions.
+    let output = std::process::Command::new("/usr/bin/vm_stat").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let page_bytes: u64 = text.lines().next()?.split("page size of ").nth(1)?.split_whitespace().next()?.parse().ok()?;
+    let pages = |name: &str| -> u64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.trim().trim_end_matches('.').parse().ok()).unwrap_or(0)
+    };
+    Some((pages("Pages free:") + pages("Pages inactive:") + pages("Pages purgeable:")) * page_bytes)
+}
+
+pub(super) fn cache_dir() -> Option<PathBuf> {
+    super::home().map(|home| home.join("Library/Caches"))
+}
+
+pub(super) fn config_dir() -> Option<PathBuf> {
+    // Where command-line users look first, then the system's place.
+    let set = super::xdg("XDG_CONFIG_HOME", ".config").filter(|dir| dir.join("paceline").is_dir());
+    set.or_else(|| super::home().map(|home| home.join("Library/Application Support")))
+}

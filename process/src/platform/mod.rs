@@ -1,0 +1,58 @@
+//! What differs between the systems we run on. One small file each, the same functions in both.
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "macos")]
+mod macos;
+
+#[cfg(target_os = "linux")]
+use linux as system;
+#[cfg(target_os = "macos")]
+use macos as system;
+
+/// When a process started, in units of the system's own: with the pid it names a process for ever, as pids are reused.
+/// `None` if there is no such process (a zombie counts as none).
+pub fn process_start(pid: u32) -> Option<u64> {
+    system::process_start(pid)
+}
+
+/// Memory of the machine that could be used now without swapping, in bytes.
+pub fn available_memory() -> Option<u64> {
+    system::available_memory()
+}
+
+/// Longest path of a Unix socket, without the closing NUL.
+pub const MAX_SOCKET_PATH: usize = system::MAX_SOCKET_PATH;
+
+/// The user's cache directory.
+pub fn cache_dir() -> Option<std::path::PathBuf> {
+    system::cache_dir()
+}
+
+/// The user's configuration directory.
+pub fn config_dir() -> Option<std::path::PathBuf> {
+    system::config_dir()
+}
+
+fn home() -> Option<std::path::PathBuf> {
+    crate::lifecycle::env("HOME").filter(|home| !home.is_empty()).map(Into::into)
+}
+
+fn xdg(name: &str, below_home: &str) -> Option<std::path::PathBuf> {
+    let set = crate::lifecycle::env(name).filter(|dir| dir.starts_with('/')).map(Into::into);
+    set.or_else(|| home().map(|home| home.join(below_home)))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn this_process_has_a_start_and_a_dead_one_has_none() {
+        let first = super::process_start(std::process::id());
+        assert!(first.is_some());
+        assert_eq!(first, super::process_start(std::process::id()));
+        let mut child = std::process::Command::new("true").spawn().expect("true exists");
+        child.wait().expect("it ends");
+        assert_eq!(super::process_start(child.id()), None);
+        assert!(super::available_memory().is_some_and(|bytes| bytes > 1 << 20));
+    }
+}

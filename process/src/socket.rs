@@ -1,0 +1,194 @@
+//! Sockets: our own accept loop (tonic's spins without descriptors and keeps silent connections for ever), Unix sockets
+//! that only this user can use, and channels to them.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hyper_util::rt::TokioIo;
+use nix::sys::socket::{MsgFlags, recv};
+use tokio::io::Interest;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::{Channel, Endpoint};
+use tower::service_fn;
+
+use crate::task;
+
+/// A connection must show its first byte within this.
+const FIRST_BYTE: Duration = Duration::from_secs(2);
+/// Pause after `accept` failed, as it does without free descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+/// Connections accepted and not yet taken by the server.
+const BACKLOG: usize = 64;
+
+/// HTTP/2 window of one stream on our own links.
+pub const STREAM_WINDOW: u32 = 256 << 10;
+/// HTTP/2 window of a whole connection: 16 streams, so that one unread stream cannot stop the others.
+pub const CONNECTION_WINDOW: u32 = 16 * STREAM_WINDOW;
+
+/// Accepted connections, ready for tonic's `serve_with_incoming`.
+pub type Incoming<S> = ReceiverStream<io::Result<S>>;
+
+/// Binds a Unix socket only this user can reach. A file left by a dead process is removed first; a living one is not.
+///
+/// # Errors
+/// Somebody listens there, or the system says no.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("another process listens on {}", path.display()))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(_) => std::fs::remove_file(path)?,
+    }
+    // The directory is 0700, so nobody can come in between bind and chmod.
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Accepts connections of this user that say something; others are closed before the first HTTP/2 byte is read. Ends when
+/// the returned stream is dropped.
+pub fn accept_unix(listener: UnixListener) -> Incoming<UnixStream> {
+    let (tx, rx) = mpsc::channel(BACKLOG);
+    let own_uid = nix::unistd::geteuid().as_raw();
+    task::spawn("accept", async move {
+        loop {
+            let accepted = tokio::select! { biased; () = tx.closed() => return, accepted = listener.accept() => accepted };
+            match accepted {
+                Ok((stream, _)) if stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid) => hand_over(stream, tx.clone()),
+                Ok(_) => tracing::warn!("connection of another user refused"),
+                Err(error) => back_off(&error).await,
+            }
+        }
+    });
+    ReceiverStream::new(rx)
+}
+
+/// Accepts TCP connections that say something within two seconds. Ends when the returned stream is dropped.
+pub fn accept_tcp(listener: TcpListener) -> Incoming<TcpStream> {
+    let (tx, rx) = mpsc::channel(BACKLOG);
+    task::spawn("accept", async move {
+        loop {
+            let accepted = tokio::select! { biased; () = tx.closed() => return, accepted = listener.accept() => accepted };
+            match accepted {
+                Ok((stream, _)) => {
+                    // Tokens are small messages that must not wait for one another.
+                    let _ = stream.set_nodelay(true);
+                    hand_over(stream, tx.clone());
+                }
+                Err(error) => back_off(&error).await,
+            }
+        }
+    });
+    ReceiverStream::new(rx)
+}
+
+async fn back_off(error: &io::Error) {
+    tracing::warn!(%error, "accept failed");
+    tokio::time::sleep(ACCEPT_BACKOFF).await;
+}
+
+/// A socket that can be looked into without taking bytes out.
+trait Peek: AsRawFd + Send + Sync + 'static {
+    fn readable(&self) -> impl Future<Output = io::Result<()>> + Send;
+    fn try_peek(&self) -> io::Result<usize>;
+}
+
+fn peek(fd: RawFd) -> io::Result<usize> {
+    Ok(recv(fd, &mut [0u8; 1], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT)?)
+}
+
+impl Peek for UnixStream {
+    async fn readable(&self) -> io::Result<()> {
+        UnixStream::readable(self).await
+    }
+    fn try_peek(&self) -> io::Result<usize> {
+        self.try_io(Interest::READABLE, || peek(self.as_raw_fd()))
+    }
+}
+
+impl Peek for TcpStream {
+    async fn readable(&self) -> io::Result<()> {
+        TcpStream::readable(self).await
+    }
+    fn try_peek(&self) -> io::Result<usize> {
+        self.try_io(Interest::READABLE, || peek(self.as_raw_fd()))
+    }
+}
+
+fn hand_over<S: Peek>(stream: S, tx: mpsc::Sender<io::Result<S>>) {
+    task::spawn("first byte", async move {
+        if let Ok(Ok(())) = tokio::time::timeout(FIRST_BYTE, first_byte(&stream)).await {
+            // The server may have stopped meanwhile.
+            let _ = tx.send(Ok(stream)).await;
+        }
+    });
+}
+
+/// Waits for the first byte. A fresh socket may report readiness without data, so look.
+async fn first_byte<S: Peek>(stream: &S) -> io::Result<()> {
+    loop {
+        stream.readable().await?;
+        match stream.try_peek() {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A channel to one of our processes: connects when first used, again after a loss; the peer must be this user's.
+pub fn channel(path: PathBuf) -> Channel {
+    let own_uid = nix::unistd::geteuid().as_raw();
+    Endpoint::from_static("http://paceline.local")
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .connect_with_connector_lazy(service_fn(move |_| {
+            let path = path.clone();
+            async move {
+                let stream = UnixStream::connect(&path).await?;
+                if stream.peer_cred()?.uid() != own_uid {
+                    let text = format!("{} belongs to another user", path.display());
+                    return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+                }
+                Ok(TokioIo::new(stream))
+            }
+        }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+    use tokio_stream::StreamExt;
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("x.sock");
+        drop(bind(&path).expect("bound"));
+        let living = bind(&path).expect("the stale file is removed");
+        assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
+        assert_eq!(bind(&path).expect_err("taken").kind(), io::ErrorKind::AddrInUse);
+        drop(living);
+    }
+
+    #[tokio::test]
+    async fn silent_connections_do_not_keep_others_out() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("x.sock");
+        let mut incoming = accept_unix(bind(&path).expect("bound"));
+        let mut silent = Vec::new();
+        for _ in 0..100 {
+            silent.push(UnixStream::connect(&path).await.expect("connects"));
+        }
+        let mut talking = UnixStream::connect(&path).await.expect("connects");
+        talking.write_all(b"PRI").await.expect("written");
+        let first = tokio::time::timeout(Duration::from_secs(30), incoming.next()).await.expect("in time");
+        first.expect("still accepting").expect("a connection");
+    }
+}

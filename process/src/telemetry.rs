@@ -1,0 +1,92 @@
+//! Logs: to standard error, as text or JSON. Never prompt or generated text (I9).
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, Write};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{LogConfig, LogFormat};
+
+/// Starts logging for this process.
+pub fn start(log: &LogConfig) {
+    let filter = EnvFilter::try_new(&log.level).unwrap_or_else(|_| EnvFilter::new("info"));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // A second call (tests) keeps the first subscriber.
+    let _ = match log.format {
+        LogFormat::Text => builder.with_ansi(false).try_init(),
+        LogFormat::Json => builder.json().try_init(),
+    };
+    std::panic::set_hook(Box::new(|info| {
+        // The place, never the payload: a payload may hold what a client sent.
+        let place = info.location().map_or_else(String::new, ToString::to_string);
+        tracing::error!(place, thread = std::thread::current().name().unwrap_or("?"), "panic");
+    }));
+}
+
+/// Opens a log file for a child's standard output and error: appended to, 0600; a file over `max_bytes` becomes `.1` first.
+///
+/// # Errors
+/// The file cannot be opened.
+pub fn child_log(path: &Path, max_bytes: u64) -> io::Result<File> {
+    if std::fs::metadata(path).is_ok_and(|meta| meta.len() > max_bytes) {
+        std::fs::rename(path, path.with_extension("log.1"))?;
+    }
+    use std::os::unix::fs::OpenOptionsExt;
+    OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(path)
+}
+
+/// Keeps this process's own log file bounded (I6): if standard error is a regular file over `max_bytes`, its last half is
+/// kept. Called now and then by a process whose stderr is a file from [`child_log`].
+pub fn bound_own_log(max_bytes: u64) {
+    let shrink = || -> io::Result<()> {
+        let mut file = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+        let meta = file.metadata()?;
+        if !meta.is_file() || meta.len() <= max_bytes {
+            return Ok(());
+        }
+        // Reading needs a descriptor of its own mode; /dev/fd gives one to the same file.
+        let mut reader = File::open("/dev/fd/2")?;
+        reader.seek(io::SeekFrom::End(-((max_bytes / 2) as i64)))?;
+        let mut tail = Vec::new();
+        io::Read::read_to_end(&mut reader, &mut tail)?;
+        let start = tail.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        file.set_len(0)?; // append mode: the next write starts at the new end
+        file.write_all(&tail[start..])
+    };
+    // A log that cannot be shortened must not end the service.
+    let _ = shrink();
+}
+
+/// The last `lines` lines of a log file, for `status` after a crash.
+pub fn last_lines(path: &Path, lines: usize) -> String {
+    let read = || -> io::Result<String> {
+        let mut file = File::open(path)?;
+        let length = file.metadata()?.len();
+        file.seek(io::SeekFrom::Start(length.saturating_sub(8192)))?;
+        let mut tail = Vec::new();
+        io::Read::read_to_end(&mut file, &mut tail)?;
+        Ok(String::from_utf8_lossy(&tail).into_owned())
+    };
+    let text = read().unwrap_or_default();
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_log_is_set_aside_and_the_tail_is_read() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("target.log");
+        std::fs::write(&path, "one\ntwo\nthree\n").expect("writable");
+        assert_eq!(last_lines(&path, 2), "two\nthree");
+        let mut fresh = child_log(&path, 5).expect("opens");
+        fresh.write_all(b"four\n").expect("writable");
+        assert_eq!(last_lines(&path, 5), "four");
+        assert_eq!(last_lines(&dir.path().join("target.log.1"), 1), "three");
+    }
+}

@@ -1,0 +1,24 @@
+//! What is said between Paceline's processes and with its clients: the .proto files' messages and services, the ids in
+//! them, the one table of reasons, and a codec that refuses fields it does not know. No behaviour.
+
+pub mod ids;
+pub mod status;
+pub mod strict;
+
+/// The public package `paceline.v1`.
+pub mod v1 {
+    #![allow(missing_docs, clippy::all, reason = "generated; the .proto files carry the documentation")]
+    tonic::include_proto!("paceline.v1");
+}
+
+/// `paceline.internal.v1`: between gateway, supervisor and workers.
+pub mod internal {
+    /// Version 1.
+    pub mod v1 {
+        #![allow(missing_docs, clippy::all, reason = "generated; the .proto files carry the documentation")]
+        tonic::include_proto!("paceline.internal.v1");
+    }
+}
+
+/// Encoded `FileDescriptorSet` of every .proto file here.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/paceline.bin"));

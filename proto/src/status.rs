@@ -1,0 +1,203 @@
+//! The one table of reasons: what can go wrong with a request, the gRPC code it has, and whether to retry.
+//!
+//! A status crosses processes with its reason in `google.rpc.ErrorInfo`; the next process matches on [`Reason::of`],
+//! never on text. Codes: operations-facts' table, after the gRPC status-code guide.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViolation, StatusExt};
+
+/// Domain of every `ErrorInfo` we send.
+pub const DOMAIN: &str = "paceline.dev";
+
+/// Trailer that tells a retrying client how long to wait, in milliseconds; negative means do not retry.
+pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $word:literal, $code:ident, $retry:literal;)*) => {
+        /// Why a request was refused or ended without its answer.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason { $($(#[$doc])* $name,)* }
+
+        impl Reason {
+            /// Every reason, for table tests.
+            pub const ALL: &[Reason] = &[$(Reason::$name,)*];
+
+            /// The word in `ErrorInfo.reason`.
+            pub fn word(self) -> &'static str {
+                match self { $(Reason::$name => $word,)* }
+            }
+
+            /// The gRPC code.
+            pub fn code(self) -> Code {
+                match self { $(Reason::$name => Code::$code,)* }
+            }
+
+            /// Whether the same request may succeed later; then `RetryInfo` and the pushback trailer are sent.
+            pub fn retryable(self) -> bool {
+                match self { $(Reason::$name => $retry,)* }
+            }
+
+            fn from_word(word: &str) -> Option<Reason> {
+                match word { $($word => Some(Reason::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The target's weights are not there yet.
+    TargetLoading = "TARGET_LOADING", Unavailable, true;
+    /// The target ended, or its stream broke, while the request ran.
+    TargetGone = "TARGET_GONE", Unavailable, true;
+    /// The target or the supervisor is being started again.
+    Restarting = "RESTARTING", Unavailable, true;
+    /// The service was asked to stop and takes nothing new.
+    Draining = "DRAINING", Unavailable, true;
+    /// The target's restart budget is spent; the message names the next try.
+    CrashLoop = "CRASH_LOOP", Unavailable, true;
+    /// The admission queue is full.
+    QueueFull = "QUEUE_FULL", ResourceExhausted, true;
+    /// The request waited its whole time in the queue.
+    QueueWait = "QUEUE_WAIT", ResourceExhausted, true;
+    /// The KV budget can never hold this request.
+    KvExhausted = "KV_EXHAUSTED", ResourceExhausted, false;
+    /// A message is over the size limit.
+    MessageTooLarge = "MESSAGE_TOO_LARGE", ResourceExhausted, false;
+    /// A field has a value that cannot be served.
+    InvalidArgument = "INVALID_ARGUMENT", InvalidArgument, false;
+    /// The prompt does not fit the context.
+    PromptTooLong = "PROMPT_TOO_LONG", InvalidArgument, false;
+    /// The chat template refused the conversation.
+    Template = "TEMPLATE", InvalidArgument, false;
+    /// A picture was sent to a model without a vision tower.
+    NoVision = "NO_VISION", FailedPrecondition, false;
+    /// The message belongs to an earlier supervisor (I7).
+    StaleTerm = "STALE_TERM", FailedPrecondition, false;
+    /// The message belongs to an earlier life of the worker (I7).
+    StaleEpoch = "STALE_EPOCH", FailedPrecondition, false;
+    /// No such model here.
+    UnknownModel = "UNKNOWN_MODEL", NotFound, false;
+    /// The request's deadline passed.
+    DeadlinePassed = "DEADLINE_PASSED", DeadlineExceeded, false;
+    /// The client or an operator cancelled.
+    Cancelled = "CANCELLED", Cancelled, false;
+    /// Our bug.
+    Bug = "BUG", Internal, false;
+}
+
+impl Reason {
+    /// The reason a status of ours carries; `None` for a status made by a library or another program.
+    pub fn of(status: &Status) -> Option<Reason> {
+        let info = status.get_details_error_info()?;
+        (info.domain == DOMAIN).then(|| Reason::from_word(&info.reason)).flatten()
+    }
+
+    /// The status of this reason with a message that says what was expected, what was found and what to do. A retryable
+    /// reason asks for a pause of one second; see [`Refusal::retry_after`].
+    pub fn status(self, message: impl Into<String>) -> Status {
+        Refusal::new(self, message).into()
+    }
+
+    /// The status of this reason, about one field of the request.
+    pub fn field(self, field: &str, message: impl Into<String>) -> Status {
+        Refusal::new(self, message).field(field).into()
+    }
+}
+
+/// A status under construction.
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    reason: Reason,
+    message: String,
+    field: Option<String>,
+    retry_after: Duration,
+    metadata: HashMap<String, String>,
+}
+
+impl Refusal {
+    /// A refusal for `reason`.
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into(), field: None, retry_after: Duration::from_secs(1), metadata: HashMap::new() }
+    }
+
+    /// Names the request's field (`BadRequest.field_violations`), or what a precondition or quota is about.
+    pub fn field(mut self, field: &str) -> Self {
+        self.field = Some(field.to_owned());
+        self
+    }
+
+    /// When to try again; used only if the reason is retryable.
+    pub fn retry_after(mut self, pause: Duration) -> Self {
+        self.retry_after = pause;
+        self
+    }
+
+    /// A fact for programs (`ErrorInfo.metadata`), such as a limit and the value found.
+    pub fn fact(mut self, key: &str, value: impl ToString) -> Self {
+        self.metadata.insert(key.to_owned(), value.to_string());
+        self
+    }
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Status {
+        let Refusal { reason, message, field, retry_after, metadata } = refusal;
+        let mut details = ErrorDetails::new();
+        details.set_error_info(reason.word(), DOMAIN, metadata);
+        let subject = field.unwrap_or_default();
+        match reason.code() {
+            Code::InvalidArgument => {
+                details.set_bad_request(vec![FieldViolation::new(subject, message.clone())]);
+            }
+            Code::FailedPrecondition => {
+                details.set_precondition_failure(vec![PreconditionViolation::new(reason.word(), subject, message.clone())]);
+            }
+            Code::ResourceExhausted => {
+                details.set_quota_failure(vec![QuotaViolation::new(subject, message.clone())]);
+            }
+            Code::NotFound => {
+                details.set_resource_info("model", subject, "", message.clone());
+            }
+            _ => {}
+        }
+        if reason.retryable() {
+            details.set_retry_info(Some(retry_after));
+        }
+        let mut status = Status::with_error_details(reason.code(), message, details);
+        if reason.retryable() {
+            status.metadata_mut().insert(PUSHBACK, (retry_after.as_millis() as u64).into());
+        }
+        status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_survives_a_crossing() {
+        for &reason in Reason::ALL {
+            let status = reason.field("prompt", "expected x, found y");
+            assert_eq!(status.code(), reason.code());
+            assert_eq!(Reason::of(&status), Some(reason));
+            assert_eq!(status.get_details_retry_info().is_some(), reason.retryable(), "{reason:?}");
+            assert_eq!(status.metadata().contains_key(PUSHBACK), reason.retryable(), "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn a_field_is_named() {
+        let status = Reason::InvalidArgument.field("limits.max_tokens", "expected at least 1, found 0");
+        let violations = status.get_details_bad_request().expect("an invalid argument names its field").field_violations;
+        assert_eq!(violations[0].field, "limits.max_tokens");
+    }
+
+    #[test]
+    fn a_foreign_status_has_no_reason() {
+        assert_eq!(Reason::of(&Status::unavailable("connection refused")), None);
+    }
+}

@@ -1,0 +1,1 @@
+//! Who runs, and who serves this request.

@@ -1,0 +1,1 @@
+//! Starts whole stacks in temporary directories.

@@ -1,0 +1,1 @@
+//! The target worker: the model that is served, and its batch.
