@@ -1,1 +1,20 @@
-//! The model zoo, on mlx-rs.
+//! The model zoo, on mlx-rs: checkpoints in, logits out. Not here: gRPC, tokio, clocks, requests, batching policy.
+//!
+//! A model is weights and a forward; the KV store is an argument, never a field, so one set of weights serves many
+//! sequences and rewinds. MLX belongs to one thread of a process (I8): models and stores are not `Send`.
+
+pub mod batch;
+pub mod device;
+mod error;
+pub mod kv;
+mod layers;
+pub mod load;
+pub mod sample;
+pub mod target;
+
+pub use batch::{Batch, Forward, Override, Positions, Purpose, Segment, Taps, Wants};
+pub use device::{DeviceChoice, DeviceError};
+pub use error::{LoadError, ModelError};
+pub use kv::{KvStore, LayerKv, SequenceId};
+pub use mlx_rs::Array;
+pub use target::{Target, TargetInfo, load_target};

@@ -40,7 +40,8 @@ macro_rules! reasons {
                 match self { $(Reason::$name => $retry,)* }
             }
 
-            fn from_word(word: &str) -> Option<Reason> {
+            /// The reason with this word, as in [`Reason::word`].
+            pub fn from_word(word: &str) -> Option<Reason> {
                 match word { $($word => Some(Reason::$name),)* _ => None }
             }
         }
@@ -74,6 +75,8 @@ reasons! {
     Template = "TEMPLATE", InvalidArgument, false;
     /// A picture was sent to a model without a vision tower.
     NoVision = "NO_VISION", FailedPrecondition, false;
+    /// A conversation was sent to a model without a chat template.
+    NoChatTemplate = "NO_CHAT_TEMPLATE", FailedPrecondition, false;
     /// The message belongs to an earlier supervisor (I7).
     StaleTerm = "STALE_TERM", FailedPrecondition, false;
     /// The message belongs to an earlier life of the worker (I7).

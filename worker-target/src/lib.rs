@@ -1,1 +1,27 @@
-//! The target worker: the model that is served, and its batch.
+//! The target worker: the model that is served, and its batch. Not here: routing, restart policy, text.
+//!
+//! One named thread owns MLX and does the steps the core decides (`engine`); one small tokio runtime speaks gRPC on the
+//! worker's socket (`serve`); one thread sends heartbeats (`heartbeat`). They share numbers (`progress`) and bounded queues,
+//! never arrays (I8).
+
+pub mod core;
+
+#[cfg(feature = "mlx")]
+mod emit;
+#[cfg(feature = "mlx")]
+mod engine;
+#[cfg(feature = "mlx")]
+mod error;
+#[cfg(feature = "mlx")]
+mod heartbeat;
+#[cfg(feature = "mlx")]
+mod progress;
+#[cfg(feature = "mlx")]
+mod request;
+#[cfg(feature = "mlx")]
+mod run;
+#[cfg(feature = "mlx")]
+mod serve;
+
+#[cfg(feature = "mlx")]
+pub use run::{Args, run};

@@ -1,0 +1,1 @@
+//! Empty: see this package's Cargo.toml.

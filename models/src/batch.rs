@@ -1,0 +1,135 @@
+//! What goes into a forward and what comes out: rows of any sequences in one pass.
+
+use mlx_rs::Array;
+
+use crate::error::{ModelError, Result};
+use crate::kv::SequenceId;
+
+/// Why a segment is in the batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// Prompt rows.
+    Prefill,
+    /// One row: the last chosen token.
+    Decode,
+    /// A draft block: the bonus token and drafted tokens.
+    Verify,
+}
+
+/// Rows of one sequence that follow one another, in the batch and in the sequence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Whose rows.
+    pub sequence: SequenceId,
+    /// Position of the first row; equals the committed length of the sequence.
+    pub start: i32,
+    /// Rows, at least 1.
+    pub length: i32,
+    /// Why.
+    pub purpose: Purpose,
+    /// Rows of one picture, as (first, length) in the segment; empty until there are pictures.
+    pub image_spans: Vec<(i32, i32)>,
+}
+
+/// Positions of all rows, for rotary embedding.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Positions {
+    /// One number a row.
+    One(Vec<i32>),
+    /// Time, height and width of each row (multi-axis rotary embedding).
+    Three([Vec<i32>; 3]),
+}
+
+/// Rows whose embedding is not their id's: pictures.
+#[derive(Clone, Debug)]
+pub struct Override {
+    /// Rows of the batch, ascending.
+    pub rows: Vec<i32>,
+    /// `[rows, hidden]`, in place of the embeddings.
+    pub embeddings: Array,
+    /// `[rows, hidden]` to be added behind a layer.
+    pub after_layer: Vec<(usize, Array)>,
+}
+
+/// One forward's input. Every row has an id, also one whose embedding is overridden.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    /// R ids, the segments' rows one after another.
+    pub ids: Vec<u32>,
+    /// Embeddings that are not the ids'; empty until pictures are built.
+    pub overrides: Vec<Override>,
+    /// Whose rows these are. A sequence appears at most once.
+    pub segments: Vec<Segment>,
+    /// R positions.
+    pub positions: Positions,
+}
+
+impl Batch {
+    /// A batch of text rows whose positions are their places.
+    pub fn text(ids: Vec<u32>, segments: Vec<Segment>) -> Self {
+        let positions = segments.iter().flat_map(|segment| segment.start..segment.start + segment.length).collect();
+        Self { ids, overrides: vec![], segments, positions: Positions::One(positions) }
+    }
+
+    /// Checks that the parts agree.
+    ///
+    /// # Errors
+    /// The first contradiction.
+    pub fn check(&self, vocab: i32) -> Result<()> {
+        let bad = |what: String| Err(ModelError::Batch(what));
+        let rows: i64 = self.segments.iter().map(|segment| i64::from(segment.length)).sum();
+        if rows != self.ids.len() as i64 || rows == 0 {
+            return bad(format!("expected as many ids as segment rows and at least one, found {} ids, {rows} rows", self.ids.len()));
+        }
+        let axes = match &self.positions {
+            Positions::One(row) => vec![row],
+            Positions::Three(axes) => axes.iter().collect(),
+        };
+        if axes.iter().any(|axis| axis.len() != self.ids.len()) {
+            return bad("expected one position for each id".into());
+        }
+        if let Some(id) = self.ids.iter().find(|id| **id >= vocab as u32) {
+            return bad(format!("expected ids below {vocab}, found {id}"));
+        }
+        for (at, segment) in self.segments.iter().enumerate() {
+            if segment.length < 1 || segment.start < 0 {
+                return bad(format!("segment {at}: expected a length of at least 1 from a position of at least 0"));
+            }
+            if self.segments[..at].iter().any(|other| other.sequence == segment.sequence) {
+                return bad(format!("segment {at}: its sequence is in the batch already"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Which hidden states to hand out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taps {
+    /// Target layers whose output is wanted, in the order in which they are concatenated.
+    pub layers: Vec<usize>,
+    /// Rows of the batch, ascending.
+    pub rows: Vec<i32>,
+}
+
+/// What a forward should compute beside the KV.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wants {
+    /// Rows that meet the head, ascending.
+    pub logit_rows: Vec<i32>,
+    /// Hidden states behind chosen layers.
+    pub taps: Option<Taps>,
+    /// Rows whose hidden state behind the final norm is wanted, ascending.
+    pub final_hidden: Vec<i32>,
+}
+
+/// What a forward gives. Lazy: nothing is computed until it is evaluated.
+#[derive(Clone, Debug)]
+pub struct Forward {
+    /// `[logit_rows, vocab]`, float32; softcapped where the model says so.
+    pub logits: Option<Array>,
+    /// `[rows, layers · hidden]`.
+    pub taps: Option<Array>,
+    /// `[rows, hidden]`.
+    pub final_hidden: Option<Array>,
+}

@@ -1,0 +1,59 @@
+//! CPU or GPU: chosen once per process, before the first array.
+
+use mlx_rs::{Array, Device, DeviceType};
+
+/// Where a model runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The GPU if this MLX library has one, else the CPU.
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU; none is an error.
+    Gpu,
+}
+
+/// A GPU was asked for and there is none.
+#[derive(Debug, thiserror::Error)]
+#[error("a GPU was asked for (target.device = \"gpu\") and MLX has none that works: {0}; set target.device = \"cpu\" or \"auto\"")]
+pub struct DeviceError(String);
+
+/// Makes the choice for this process and says whether it is the GPU.
+///
+/// # Errors
+/// [`DeviceChoice::Gpu`] where no array can be computed on one.
+pub fn choose(choice: DeviceChoice) -> Result<bool, DeviceError> {
+    if choice == DeviceChoice::Cpu {
+        Device::set_default(&Device::cpu());
+        return Ok(false);
+    }
+    // MLX's own default is the GPU where its library was built for one.
+    let is_gpu = matches!(Device::try_default().and_then(|device| device.get_type()), Ok(DeviceType::Gpu));
+    let works = || Array::from_f32(1.0).add(Array::from_f32(1.0)).and_then(|two| two.eval());
+    match (is_gpu, choice) {
+        (true, DeviceChoice::Gpu) => works().map(|()| true).map_err(|error| DeviceError(error.to_string())),
+        (true, _) if works().is_ok() => Ok(true),
+        (false, DeviceChoice::Gpu) => Err(DeviceError("the MLX library in use is built for the CPU".into())),
+        _ => {
+            Device::set_default(&Device::cpu());
+            Ok(false)
+        }
+    }
+}
+
+/// Whether arrays made now are computed on the GPU.
+pub fn on_gpu() -> bool {
+    matches!(Device::try_default().and_then(|device| device.get_type()), Ok(DeviceType::Gpu))
+}
+
+/// Bytes MLX holds in arrays, and in its cache of freed buffers.
+pub fn memory() -> (u64, u64) {
+    let count = |bytes: Result<usize, _>| bytes.map_or(0, |bytes: usize| bytes as u64);
+    (count(mlx_rs::memory::active_memory()), count(mlx_rs::memory::cache_memory()))
+}
+
+/// Bounds MLX's cache of freed buffers, which by default may grow to most of the machine.
+pub fn limit_cache(bytes: u64) {
+    // A limit that cannot be set leaves MLX's own.
+    let _ = mlx_rs::memory::set_cache_limit(bytes as usize);
+}

@@ -1,0 +1,125 @@
+//! Slots of one capacity: per layer one flat array of keys and one of values.
+
+use std::ops::Range;
+
+use mlx_rs::ops::indexing::{TryIndexOp, scatter_single};
+use mlx_rs::ops::{concatenate, zeros_dtype};
+use mlx_rs::{Array, Dtype};
+
+use super::{LayerKv, SequenceId};
+use crate::error::Result;
+
+/// Keys and values of one layer: `[slots · n_kv · capacity, dim]`, so that a row is one index.
+#[derive(Debug)]
+struct LayerArrays {
+    keys: Array,
+    values: Array,
+}
+
+#[derive(Debug)]
+pub(super) struct Class {
+    /// Positions of a slot.
+    pub(super) capacity: i32,
+    layers: Vec<LayerKv>,
+    dtype: Dtype,
+    owners: Vec<Option<SequenceId>>,
+    arrays: Vec<LayerArrays>,
+}
+
+impl Class {
+    pub(super) fn new(capacity: i32, layers: &[LayerKv], dtype: Dtype) -> Self {
+        Self { capacity, layers: layers.to_vec(), dtype, owners: vec![], arrays: vec![] }
+    }
+
+    /// Bytes of one slot over all layers.
+    pub(super) fn slot_bytes(&self) -> u64 {
+        let row = |LayerKv::Growing { n_kv, key_dim, value_dim, .. }: &LayerKv| (n_kv * (key_dim + value_dim)) as u64;
+        let rows: u64 = self.layers.iter().map(row).sum();
+        let width = if self.dtype == Dtype::Float32 { 4 } else { 2 };
+        rows * self.capacity as u64 * width
+    }
+
+    pub(super) fn allocated_bytes(&self) -> u64 {
+        self.owners.len() as u64 * self.slot_bytes()
+    }
+
+    /// A free slot, the lowest; the arrays double where there is none.
+    pub(super) fn take_slot(&mut self, owner: SequenceId) -> Result<usize> {
+        if let Some(free) = self.owners.iter().position(Option::is_none) {
+            self.owners[free] = Some(owner);
+            return Ok(free);
+        }
+        let slot = self.owners.len();
+        let more = slot.max(1);
+        for (at, LayerKv::Growing { n_kv, key_dim, value_dim, .. }) in self.layers.iter().enumerate() {
+            let rows = more as i32 * n_kv * self.capacity;
+            // Zeros and not garbage: rows behind a length are masked, and a masked NaN would still be a NaN.
+            let (keys, values) = (zeros_dtype(&[rows, *key_dim], self.dtype)?, zeros_dtype(&[rows, *value_dim], self.dtype)?);
+            match self.arrays.get_mut(at) {
+                None => self.arrays.push(LayerArrays { keys, values }),
+                Some(old) => {
+                    old.keys = concatenate(&[&old.keys, &keys], 0)?;
+                    old.values = concatenate(&[&old.values, &values], 0)?;
+                }
+            }
+            // Layer by layer, so that old and new arrays are never there together for all of them.
+            mlx_rs::transforms::eval([&self.arrays[at].keys, &self.arrays[at].values])?;
+        }
+        self.owners.resize(slot + more, None);
+        self.owners[slot] = Some(owner);
+        Ok(slot)
+    }
+
+    /// Frees a slot; a class nobody uses gives its memory back.
+    pub(super) fn give_back(&mut self, slot: usize) {
+        self.owners[slot] = None;
+        if self.owners.iter().all(Option::is_none) {
+            self.owners.clear();
+            self.arrays.clear();
+        }
+    }
+
+    pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {
+        self.arrays.iter().flat_map(|layer| [&layer.keys, &layer.values])
+    }
+
+    /// Row of (slot, KV head, position) in the flat arrays.
+    pub(super) fn row(&self, slot: usize, head: i32, n_kv: i32, position: i32) -> i32 {
+        (slot as i32 * n_kv + head) * self.capacity + position
+    }
+
+    /// Writes rows `[rows, n_kv, dim]` at flat `indices` `[rows · n_kv]`.
+    pub(super) fn write(&mut self, layer: usize, indices: &Array, keys: &Array, values: &Array) -> Result<()> {
+        let arrays = &mut self.arrays[layer];
+        let flat = |new: &Array| new.reshape(&[new.dim(0) * new.dim(1), 1, new.dim(2)]);
+        // The old handle is gone before anything is evaluated, so MLX writes in place.
+        arrays.keys = scatter_single(&arrays.keys, indices, flat(keys)?, 0)?;
+        arrays.values = scatter_single(&arrays.values, indices, flat(values)?, 0)?;
+        Ok(())
+    }
+
+    /// Views `[slots, n_kv, length, dim]` of keys and values.
+    pub(super) fn view(&self, layer: usize, slots: Range<usize>, length: i32) -> Result<(Array, Array)> {
+        let LayerKv::Growing { n_kv, key_dim, value_dim, .. } = self.layers[layer];
+        let all = self.owners.len() as i32;
+        let slots = slots.start as i32..slots.end as i32;
+        let cut = |array: &Array, dim: i32| -> Result<Array> {
+            let spread = array.reshape(&[all, n_kv, self.capacity, dim])?;
+            Ok(spread.try_index((slots.clone(), .., ..length, ..))?)
+        };
+        Ok((cut(&self.arrays[layer].keys, key_dim)?, cut(&self.arrays[layer].values, value_dim)?))
+    }
+
+    /// Writes the first positions of a slot: `keys` and `values` `[1, n_kv, length, dim]`.
+    pub(super) fn overwrite(&mut self, layer: usize, slot: usize, keys: &Array, values: &Array) -> Result<()> {
+        let LayerKv::Growing { n_kv, .. } = self.layers[layer];
+        let length = keys.dim(2);
+        let rows: Vec<i32> = (0..length).flat_map(|at| (0..n_kv).map(move |head| (head, at))).map(|(head, at)| self.row(slot, head, n_kv, at)).collect();
+        let indices = Array::from_slice(&rows, &[rows.len() as i32]);
+        let by_row = |array: &Array| array.try_index((0, .., .., ..))?.transpose_axes(&[1, 0, 2]);
+        let (keys, values) = (by_row(keys)?, by_row(values)?);
+        self.write(layer, &indices, &keys, &values)?;
+        mlx_rs::transforms::eval([&self.arrays[layer].keys, &self.arrays[layer].values])?;
+        Ok(())
+    }
+}

@@ -1,0 +1,280 @@
+//! The KV store: keys and values of every sequence, whatever their layout. Belongs to the model's owner, not to sequences.
+//!
+//! Layout: a sequence has a slot in a capacity class (256·2ᵏ positions); a class has one array per layer for its keys and
+//! one for its values. A step writes all rows of a class by one scatter and attends once per run of neighbouring slots with
+//! the same number of rows. Committing is a host integer: rows behind a sequence's length are dead and will be overwritten.
+
+mod class;
+mod plan;
+
+use std::collections::HashMap;
+use std::marker::PhantomData;
+
+use mlx_rs::ops::concatenate;
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype};
+
+use crate::batch::Segment;
+use crate::error::{ModelError, Result};
+use crate::layers::attention;
+use class::Class;
+use plan::Plan;
+
+/// A sequence's name in the store, given by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId(pub u64);
+
+/// What a layer remembers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LayerKv {
+    /// A key and a value a position.
+    Growing {
+        /// KV heads.
+        n_kv: i32,
+        /// Size of a key.
+        key_dim: i32,
+        /// Size of a value.
+        value_dim: i32,
+        /// Positions a row looks back; `None` means all.
+        window: Option<i32>,
+    },
+}
+
+/// How a layer attends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attend<'a> {
+    /// Factor on q·k.
+    pub scale: f32,
+    /// An extra logit per head; no model here has it yet.
+    pub sinks: Option<&'a Array>,
+    /// Rows that see one another both ways; no model here has them yet.
+    pub spans: &'a [(i32, i32)],
+}
+
+/// Positions of the smallest class.
+const FIRST_CLASS: i32 = 256;
+/// Positions of a page, the unit in which capacities are counted.
+pub const PAGE: i32 = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    class: usize,
+    slot: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    place: Option<Place>,
+    length: i32,
+}
+
+/// Keys and values of all sequences of one model. Not `Send` (I8).
+#[derive(Debug)]
+pub struct KvStore {
+    layers: Vec<LayerKv>,
+    classes: Vec<Class>,
+    sequences: HashMap<SequenceId, Entry>,
+    plan: Option<Plan>,
+    one_thread: PhantomData<*const ()>,
+}
+
+impl KvStore {
+    /// An empty store for a model's layers, for sequences of up to `max_positions`.
+    ///
+    /// # Errors
+    /// A kind of layer that is not built yet.
+    pub fn new(layers: &[LayerKv], dtype: Dtype, max_positions: i32) -> Result<Self> {
+        if layers.iter().any(|LayerKv::Growing { window, .. }| window.is_some()) {
+            return Err(ModelError::Batch("sliding windows are not built yet".into()));
+        }
+        let last = (max_positions.max(1) + PAGE - 1) / PAGE * PAGE;
+        let doubling = std::iter::successors(Some(FIRST_CLASS), |capacity| Some(capacity * 2));
+        let capacities = doubling.take_while(|capacity| *capacity < last).chain([last]);
+        let classes = capacities.map(|capacity| Class::new(capacity, layers, dtype)).collect();
+        Ok(Self { layers: layers.to_vec(), classes, sequences: HashMap::new(), plan: None, one_thread: PhantomData })
+    }
+
+    /// What a sequence of up to so many positions comes to hold, by class: (positions, bytes), ascending.
+    pub fn class_bytes(&self) -> Vec<(i32, u64)> {
+        self.classes.iter().map(|class| (class.capacity, class.slot_bytes())).collect()
+    }
+
+    /// Makes a sequence known, with no rows.
+    ///
+    /// # Errors
+    /// It is known already.
+    pub fn open(&mut self, sequence: SequenceId) -> Result<()> {
+        match self.sequences.insert(sequence, Entry { place: None, length: 0 }) {
+            None => Ok(()),
+            Some(old) => {
+                self.sequences.insert(sequence, old);
+                Err(ModelError::Batch(format!("sequence {} is in the store already", sequence.0)))
+            }
+        }
+    }
+
+    /// Committed rows of a sequence.
+    pub fn length(&self, sequence: SequenceId) -> Option<i32> {
+        self.sequences.get(&sequence).map(|entry| entry.length)
+    }
+
+    /// Bytes a sequence holds now.
+    pub fn bytes(&self, sequence: SequenceId) -> u64 {
+        let place = self.sequences.get(&sequence).and_then(|entry| entry.place);
+        place.map_or(0, |place| self.classes[place.class].slot_bytes())
+    }
+
+    /// Bytes of all arrays: what sequences hold, and slots kept for the next ones.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.classes.iter().map(Class::allocated_bytes).sum()
+    }
+
+    /// Where a sequence lies. Batches whose segments are in this order need the fewest products.
+    pub fn order(&self, sequence: SequenceId) -> (usize, usize) {
+        let place = self.sequences.get(&sequence).and_then(|entry| entry.place);
+        place.map_or((usize::MAX, usize::MAX), |place| (place.class, place.slot))
+    }
+
+    /// Writes `kv`, the new rows of `segments`, and attends over each sequence's rows up to its own.
+    ///
+    /// `q` `[rows, heads, key_dim]`; `kv` `([rows, n_kv, key_dim], [rows, n_kv, value_dim])` → `[rows, heads · value_dim]`.
+    /// Lazy. Segments are the same for every layer of a forward.
+    ///
+    /// # Errors
+    /// A segment does not start at its sequence's length, or asks for what is not built.
+    pub fn attend(
+        &mut self,
+        layer: usize,
+        q: &Array,
+        kv: Option<(&Array, &Array)>,
+        how: Attend<'_>,
+        segments: &[Segment],
+    ) -> Result<Array> {
+        let (Some((keys, values)), None, true) = (kv, how.sinks, how.spans.is_empty()) else {
+            return Err(ModelError::Batch("shared layers, sinks and picture spans are not built yet".into()));
+        };
+        if self.plan.as_ref().is_none_or(|plan| plan.segments != segments) {
+            self.plan = None;
+            self.make_room(segments)?;
+            self.plan = Some(Plan::new(segments, &self.sequences, &self.classes)?);
+        }
+        let LayerKv::Growing { n_kv, .. } = self.layers[layer];
+        let plan = self.plan.as_mut().expect("made above");
+        for written in &mut plan.writes {
+            let rows = written.rows.clone();
+            let indices = written.indices(n_kv, &self.classes[written.class])?;
+            let part = |new: &Array| cut_rows(new, &rows);
+            self.classes[written.class].write(layer, &indices, &part(keys)?, &part(values)?)?;
+        }
+        let mut outputs = Vec::with_capacity(plan.reads.len());
+        for read in &plan.reads {
+            let (k, v) = self.classes[read.class].view(layer, read.slots.clone(), read.keys)?;
+            let part = cut_rows(q, &read.rows)?;
+            let mask = read.mask.as_ref().map(|mask| mask.as_dtype(q.dtype())).transpose()?;
+            outputs.push(attention(&part, &k, &v, how.scale, mask.as_ref())?);
+        }
+        Ok(if outputs.len() == 1 { outputs.swap_remove(0) } else { concatenate(&outputs, 0)? })
+    }
+
+    /// After a step: the sequence has `length` rows, what lies behind is dropped.
+    ///
+    /// # Errors
+    /// An unknown sequence, or more rows than it has room for.
+    pub fn commit(&mut self, sequence: SequenceId, length: i32) -> Result<()> {
+        self.plan = None;
+        let capacity = |place: Option<Place>| place.map_or(0, |place| self.classes[place.class].capacity);
+        match self.sequences.get_mut(&sequence) {
+            Some(entry) if (0..=capacity(entry.place)).contains(&length) => {
+                entry.length = length;
+                Ok(())
+            }
+            _ => Err(ModelError::Batch(format!("sequence {} cannot commit {length} rows", sequence.0))),
+        }
+    }
+
+    /// Gives `to`, a new sequence, a copy of the first `length` rows of `from`.
+    ///
+    /// # Errors
+    /// `from` has fewer rows, or `to` is known already.
+    pub fn fork(&mut self, from: SequenceId, to: SequenceId, length: i32) -> Result<()> {
+        let source = self.sequences.get(&from).copied().filter(|entry| (0..=entry.length).contains(&length));
+        let Some(source) = source else {
+            return Err(ModelError::Batch(format!("sequence {} has no {length} rows to copy", from.0)));
+        };
+        self.open(to)?;
+        if let Some(place) = source.place.filter(|_| length > 0) {
+            let class = self.class_for(length)?;
+            let slot = self.classes[class].take_slot(to)?;
+            self.copy_rows(place, Place { class, slot }, length)?;
+            self.sequences.insert(to, Entry { place: Some(Place { class, slot }), length });
+        }
+        Ok(())
+    }
+
+    /// Forgets a sequence and gives its slot back. Unknown ones are none.
+    pub fn free(&mut self, sequence: SequenceId) {
+        self.plan = None;
+        if let Some(place) = self.sequences.remove(&sequence).and_then(|entry| entry.place) {
+            self.classes[place.class].give_back(place.slot);
+        }
+    }
+
+    /// Computes what was written, for a step in which nothing else is evaluated.
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub fn evaluate(&self) -> Result<()> {
+        Ok(mlx_rs::transforms::eval(self.classes.iter().flat_map(Class::arrays))?)
+    }
+
+    fn class_for(&self, positions: i32) -> Result<usize> {
+        let fits = self.classes.iter().position(|class| class.capacity >= positions);
+        fits.ok_or_else(|| {
+            let longest = self.classes.last().map_or(0, |class| class.capacity);
+            ModelError::Batch(format!("a sequence of {positions} positions is longer than the store's longest, {longest}"))
+        })
+    }
+
+    /// Gives every sequence of a batch a slot that holds its new rows, moving it to a larger class where needed.
+    fn make_room(&mut self, segments: &[Segment]) -> Result<()> {
+        for segment in segments {
+            let end = segment.start + segment.length;
+            let entry = self.sequences.get(&segment.sequence).copied();
+            let Some(entry) = entry.filter(|entry| entry.length == segment.start) else {
+                let found = entry.map_or("none of that name".to_owned(), |entry| format!("{} rows", entry.length));
+                let what = format!("sequence {}: expected {} committed rows, found {found}", segment.sequence.0, segment.start);
+                return Err(ModelError::Batch(what));
+            };
+            let roomy = entry.place.filter(|place| self.classes[place.class].capacity >= end);
+            if roomy.is_some() {
+                continue;
+            }
+            let class = self.class_for(end)?;
+            let slot = self.classes[class].take_slot(segment.sequence)?;
+            let place = Place { class, slot };
+            if let Some(old) = entry.place {
+                self.copy_rows(old, place, entry.length)?;
+                self.classes[old.class].give_back(old.slot);
+            }
+            self.sequences.insert(segment.sequence, Entry { place: Some(place), ..entry });
+        }
+        Ok(())
+    }
+
+    fn copy_rows(&mut self, from: Place, to: Place, length: i32) -> Result<()> {
+        for layer in 0..self.layers.len() {
+            let (keys, values) = self.classes[from.class].view(layer, from.slot..from.slot + 1, length)?;
+            self.classes[to.class].overwrite(layer, to.slot, &keys, &values)?;
+        }
+        Ok(())
+    }
+}
+
+/// Neighbouring rows of `x` `[R, heads, dim]`; all of them without a primitive.
+fn cut_rows(x: &Array, rows: &std::ops::Range<i32>) -> Result<Array> {
+    Ok(if rows.len() as i32 == x.dim(0) { x.clone() } else { x.try_index((rows.clone(), .., ..))? })
+}
+
+#[cfg(test)]
+mod tests;

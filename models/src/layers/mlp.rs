@@ -1,0 +1,32 @@
+//! Gated feed-forward: down(silu(gate(x)) · up(x)) (arXiv 2002.05202).
+
+use mlx_rs::{Array, ops};
+
+use super::Linear;
+use crate::error::{LoadError, Result};
+use crate::load::Weights;
+
+/// The SwiGLU block of Llama and Qwen.
+#[derive(Debug)]
+pub(crate) struct GatedMlp {
+    gate_up: Linear,
+    down: Linear,
+}
+
+impl GatedMlp {
+    /// Reads `{name}.{gate,up,down}_proj`.
+    pub(crate) fn load(weights: &mut Weights, name: &str, hidden: i32, intermediate: i32) -> Result<Self, LoadError> {
+        let (gate, up) = (format!("{name}.gate_proj"), format!("{name}.up_proj"));
+        Ok(Self {
+            gate_up: Linear::load_joined(weights, &[(&gate, intermediate), (&up, intermediate)], hidden, false)?,
+            down: Linear::load(weights, &format!("{name}.down_proj"), hidden, intermediate, false)?,
+        })
+    }
+
+    /// `x` `[rows, hidden]` → the same shape.
+    pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
+        let both = self.gate_up.forward(x)?.split_equal(2, 1)?;
+        let silu = both[0].multiply(ops::sigmoid(&both[0])?)?;
+        self.down.forward(&silu.multiply(&both[1])?)
+    }
+}

@@ -1,0 +1,113 @@
+//! Rotary position embedding (arXiv 2104.09864), split-half pairing: index i turns with i + R/2. Plain and YaRN
+//! (arXiv 2309.00071) frequencies, in old (`rope_theta` + `rope_scaling`) and new (`rope_parameters`) keys.
+
+use std::f32::consts::PI;
+
+use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
+use mlx_rs::{Array, Dtype};
+use serde_json::{Map, Value};
+
+use crate::batch::Positions;
+use crate::error::{LoadError, ModelError, Result};
+use crate::load::ModelConfig;
+
+/// The angles' frequencies of one model.
+#[derive(Clone, Debug)]
+pub(crate) struct Rope {
+    /// `[R/2]`, radians per position.
+    frequencies: Vec<f32>,
+    /// Factor on cos and sin (YaRN's temperature), else 1.
+    magnitude: f32,
+}
+
+/// cos and sin of a batch's rows, made once and used by every layer.
+pub(crate) struct RopeTables {
+    /// `[rows, 1, R]`
+    cos: Array,
+    /// `[rows, 1, R]`, the first half negated.
+    sin: Array,
+}
+
+impl Rope {
+    /// Reads the rotary keys of `config` for heads of `head_dim`.
+    pub(crate) fn load(config: &ModelConfig, head_dim: i32) -> Result<Self, LoadError> {
+        let wrong = |key: &str, what: String| LoadError::Config { key: key.to_owned(), what };
+        let mut keys: Map<String, Value> = Map::new();
+        for group in ["rope_scaling", "rope_parameters"] {
+            keys.extend(config.optional::<Map<String, Value>>(group)?.unwrap_or_default());
+        }
+        keys.retain(|_, value| !value.is_null());
+        let number = |key: &str| -> Result<Option<f64>, LoadError> {
+            let Some(value) = keys.get(key) else { return Ok(None) };
+            value.as_f64().map(Some).ok_or_else(|| wrong(key, format!("expected a number, found {value}")))
+        };
+        let theta = match number("rope_theta")? {
+            Some(theta) => theta,
+            None => config.optional("rope_theta")?.unwrap_or(10_000.0),
+        };
+        if !(theta > 0.0 && theta.is_finite()) {
+            return Err(wrong("rope_theta", format!("expected above 0, found {theta}")));
+        }
+        let half = head_dim / 2;
+        let plain: Vec<f64> = (0..half).map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(head_dim))).collect();
+        let kind = keys.get("rope_type").or_else(|| keys.get("type")).and_then(Value::as_str).unwrap_or("default");
+        let (frequencies, magnitude) = match kind {
+            "default" => (plain, 1.0),
+            "yarn" => {
+                let factor = number("factor")?.ok_or_else(|| wrong("rope_scaling.factor", "YaRN needs it, found none".into()))?;
+                let original = match number("original_max_position_embeddings")? {
+                    Some(original) => original,
+                    None => f64::from(config.size("max_position_embeddings")?),
+                };
+                let (fast, slow) = (number("beta_fast")?.unwrap_or(32.0), number("beta_slow")?.unwrap_or(1.0));
+                let truncate = keys.get("truncate").and_then(Value::as_bool).unwrap_or(true);
+                let dims = f64::from(head_dim);
+                let at = |turns: f64| dims * (original / (turns * 2.0 * f64::from(PI))).ln() / (2.0 * theta.ln());
+                let (mut low, mut high) = (at(fast), at(slow));
+                if truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                (low, high) = (low.max(0.0), high.min(dims - 1.0));
+                if low == high {
+                    high += 0.001; // as published, against a division by zero
+                }
+                let ramp = |i: usize| ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                let mixed = plain.iter().enumerate().map(|(i, f)| f / factor * ramp(i) + f * (1.0 - ramp(i))).collect();
+                let temperature = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
+                (mixed, number("attention_factor")?.unwrap_or(temperature))
+            }
+            other => return Err(wrong("rope_scaling.rope_type", format!("expected default or yarn, found {other}"))),
+        };
+        Ok(Self { frequencies: frequencies.iter().map(|f| *f as f32).collect(), magnitude: magnitude as f32 })
+    }
+
+    /// cos and sin for every row of a batch.
+    pub(crate) fn tables(&self, positions: &Positions, dtype: Dtype) -> Result<RopeTables> {
+        let Positions::One(positions) = positions else {
+            return Err(ModelError::Batch("expected one position a row: this model has no multi-axis positions".into()));
+        };
+        let half = self.frequencies.len();
+        let (mut cos, mut sin) = (vec![0f32; positions.len() * 2 * half], vec![0f32; positions.len() * 2 * half]);
+        for (row, position) in positions.iter().enumerate() {
+            let at = row * 2 * half;
+            for (i, frequency) in self.frequencies.iter().enumerate() {
+                let (s, c) = (*position as f32 * frequency).sin_cos();
+                let (s, c) = (s * self.magnitude, c * self.magnitude);
+                (cos[at + i], cos[at + half + i]) = (c, c);
+                (sin[at + i], sin[at + half + i]) = (-s, s);
+            }
+        }
+        let shape = [positions.len() as i32, 1, 2 * half as i32];
+        let table = |values: Vec<f32>| Array::from_slice(&values, &shape).as_dtype(dtype);
+        Ok(RopeTables { cos: table(cos)?, sin: table(sin)? })
+    }
+}
+
+impl RopeTables {
+    /// Turns `x` `[rows, heads, R]`.
+    pub(crate) fn apply(&self, x: &Array) -> Result<Array> {
+        let half = x.dim(2) / 2;
+        let swapped = concatenate(&[x.try_index((.., .., half..))?, x.try_index((.., .., ..half))?], 2)?;
+        Ok(x.multiply(&self.cos)?.add(swapped.multiply(&self.sin)?)?)
+    }
+}

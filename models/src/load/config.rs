@@ -1,0 +1,79 @@
+//! config.json: where a family's keys are, with explicit nulls read as absent.
+
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::error::LoadError;
+
+/// A model's config.json, its `text_config` laid over the top level.
+#[derive(Clone, Debug)]
+pub struct ModelConfig {
+    path: PathBuf,
+    values: Map<String, Value>,
+}
+
+impl ModelConfig {
+    /// Reads `config.json` of a model directory.
+    ///
+    /// # Errors
+    /// The file is missing or no JSON object.
+    pub fn read(dir: &Path) -> Result<Self, LoadError> {
+        let path = dir.join("config.json");
+        let text = std::fs::read(&path).map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
+        let broken = |what: String| LoadError::Broken { path: path.clone(), what };
+        let mut values: Map<String, Value> =
+            serde_json::from_slice(&text).map_err(|error| broken(format!("expected a JSON object: {error}")))?;
+        if let Some(Value::Object(text)) = values.remove("text_config") {
+            values.extend(text);
+        }
+        values.retain(|_, value| !value.is_null());
+        Ok(Self { path, values })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A value that may be absent.
+    ///
+    /// # Errors
+    /// It is there with another type.
+    pub fn optional<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, LoadError> {
+        let Some(value) = self.values.get(key) else { return Ok(None) };
+        let read = serde_json::from_value(value.clone());
+        read.map(Some).map_err(|error| LoadError::Config { key: key.to_owned(), what: error.to_string() })
+    }
+
+    /// A value that must be there.
+    ///
+    /// # Errors
+    /// It is missing or has another type.
+    pub fn required<T: DeserializeOwned>(&self, key: &str) -> Result<T, LoadError> {
+        let missing = || LoadError::Config { key: key.to_owned(), what: "expected a value, found none".into() };
+        self.optional(key)?.ok_or_else(missing)
+    }
+
+    /// A size: at least 1, at most 2^24.
+    ///
+    /// # Errors
+    /// It is missing or out of range.
+    pub fn size(&self, key: &str) -> Result<i32, LoadError> {
+        self.check_size(key, self.required(key)?)
+    }
+
+    /// A size, with the value it has if absent.
+    ///
+    /// # Errors
+    /// It is out of range.
+    pub fn size_or(&self, key: &str, default: i32) -> Result<i32, LoadError> {
+        self.check_size(key, self.optional(key)?.unwrap_or(i64::from(default)))
+    }
+
+    fn check_size(&self, key: &str, value: i64) -> Result<i32, LoadError> {
+        let what = || LoadError::Config { key: key.to_owned(), what: format!("expected 1 to 16777216, found {value}") };
+        if (1..=1 << 24).contains(&value) { Ok(value as i32) } else { Err(what()) }
+    }
+}

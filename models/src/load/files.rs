@@ -1,0 +1,240 @@
+//! The files of a checkpoint: one `model.safetensors`, or the shards its index names. Headers are read and checked before
+//! any weight is; the format is safetensors' own (8-byte length, JSON header, data without holes).
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, Metadata};
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+
+use crate::error::LoadError;
+
+/// Largest header read. The library's own bound is 100 MB, of which a hostile file makes 0.7 GB.
+const MAX_HEADER_BYTES: u64 = 16 << 20;
+
+/// Where a tensor's bytes are.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    file: usize,
+    offset: u64,
+    pub(super) bytes: usize,
+    pub(super) dtype: Dtype,
+    pub(super) shape: Vec<usize>,
+}
+
+/// All tensors of a model directory, none of them read yet.
+#[derive(Debug)]
+pub struct Checkpoint {
+    files: Vec<(PathBuf, File)>,
+    pub(super) entries: BTreeMap<String, Entry>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Checkpoint {
+    /// Opens `model.safetensors`, or the shards that `model.safetensors.index.json` names; other files are left alone.
+    ///
+    /// # Errors
+    /// A missing or broken file, a shard outside the directory, a tensor named twice or not where the index says.
+    pub fn open(dir: &Path) -> Result<Self, LoadError> {
+        let index_path = dir.join("model.safetensors.index.json");
+        let mut checkpoint = Self { files: vec![], entries: BTreeMap::new() };
+        if !index_path.is_file() {
+            checkpoint.add(dir, "model.safetensors")?;
+            return Ok(checkpoint);
+        }
+        let broken = |what: String| LoadError::Broken { path: index_path.clone(), what };
+        let text = std::fs::read(&index_path).map_err(|cause| LoadError::Read { path: index_path.clone(), cause })?;
+        let index: Index = serde_json::from_slice(&text)
+            .map_err(|error| broken(format!("expected a JSON object with weight_map (name → file): {error}")))?;
+        let shards: std::collections::BTreeSet<&String> = index.weight_map.values().collect();
+        for shard in shards {
+            checkpoint.add(dir, shard)?;
+        }
+        for (name, shard) in &index.weight_map {
+            let found = checkpoint.entries.get(name).ok_or_else(|| LoadError::Missing { name: name.clone() })?;
+            let path = &checkpoint.files[found.file].0;
+            if path.file_name().is_none_or(|file| file.to_string_lossy() != *shard) && *path != dir.join(shard) {
+                return Err(broken(format!("expected tensor {name} in {shard}, found it in {}", path.display())));
+            }
+        }
+        if let Some(name) = checkpoint.entries.keys().find(|name| !index.weight_map.contains_key(*name)) {
+            return Err(broken(format!("a shard holds tensor {name}, which weight_map does not name")));
+        }
+        Ok(checkpoint)
+    }
+
+    fn add(&mut self, dir: &Path, name: &str) -> Result<(), LoadError> {
+        let path = dir.join(name);
+        let read = |cause| LoadError::Read { path: path.clone(), cause };
+        let broken = |what: String| LoadError::Broken { path: path.clone(), what };
+        // A shard's name is data: it must not lead out of the directory, not by "..", not by a link.
+        let home = dir.canonicalize().map_err(|cause| LoadError::Read { path: dir.to_path_buf(), cause })?;
+        let plain = Path::new(name).components().all(|part| matches!(part, std::path::Component::Normal(_)));
+        if !plain {
+            return Err(broken("expected a shard inside the model directory, found a path that leads out of it".into()));
+        }
+        let real = path.canonicalize().map_err(read)?;
+        // The layout of the Hugging Face cache: snapshots/<commit>/file → ../../blobs/<digest>, of the same model.
+        let blobs = home.parent().filter(|up| up.ends_with("snapshots")).and_then(Path::parent).map(|model| model.join("blobs"));
+        if !real.starts_with(&home) && !blobs.is_some_and(|blobs| real.starts_with(blobs)) {
+            return Err(broken(format!("expected a shard inside the model directory, found a link to {}", real.display())));
+        }
+
+        let mut file = File::open(&real).map_err(read)?;
+        let length = file.metadata().map_err(read)?.len();
+        let mut size = [0u8; 8];
+        file.read_exact(&mut size).map_err(|_| broken(format!("expected a safetensors file, found only {length} bytes")))?;
+        let header_bytes = u64::from_le_bytes(size);
+        if header_bytes > MAX_HEADER_BYTES {
+            return Err(broken(format!("expected a header of at most {MAX_HEADER_BYTES} bytes, found a length of {header_bytes}")));
+        }
+        if header_bytes + 8 > length {
+            return Err(broken(format!("the header's length, {header_bytes} bytes, leads beyond the file's end ({length} bytes)")));
+        }
+        let mut head = vec![0; header_bytes as usize];
+        file.read_exact(&mut head).map_err(read)?;
+        let names: Names = serde_json::from_slice(&head).map_err(|error| broken(format!("header: {error}")))?;
+        if let Some(twice) = names.0 {
+            return Err(broken(format!("tensor {twice} is in the header twice")));
+        }
+        // Refuses overlaps, holes, and tensors whose bytes do not fit their shape.
+        let metadata: Metadata = serde_json::from_slice(&head).map_err(|error| broken(format!("header: {error}")))?;
+        let (expected, found) = (metadata.data_len() as u64, length - 8 - header_bytes);
+        if expected != found {
+            return Err(broken(format!("expected {expected} bytes of data behind the header, found {found}: the file is truncated or has a tail")));
+        }
+        let file_idx = self.files.len();
+        self.files.push((path.clone(), file));
+        for (name, info) in metadata.tensors() {
+            let entry = Entry {
+                file: file_idx,
+                offset: 8 + header_bytes + info.data_offsets.0 as u64,
+                bytes: info.data_offsets.1 - info.data_offsets.0,
+                dtype: info.dtype,
+                shape: info.shape.clone(),
+            };
+            if let Some(other) = self.entries.insert(name.clone(), entry) {
+                let first = self.files[other.file].0.display();
+                return Err(broken(format!("tensor {name} is also in {first}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of all tensors.
+    pub fn total_bytes(&self) -> u64 {
+        self.entries.values().map(|entry| entry.bytes as u64).sum()
+    }
+
+    pub(super) fn read(&self, entry: &Entry) -> Result<Vec<u8>, LoadError> {
+        let (path, file) = &self.files[entry.file];
+        let mut bytes = vec![0; entry.bytes];
+        file.read_exact_at(&mut bytes, entry.offset).map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
+        Ok(bytes)
+    }
+}
+
+/// Reads a JSON object's keys and keeps the first that stands there twice: the library keeps the last in silence.
+struct Names(Option<String>);
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Keys;
+        impl<'de> Visitor<'de> for Keys {
+            type Value = Names;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object of tensors")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Names, A::Error> {
+                let (mut seen, mut twice) = (HashSet::new(), None);
+                while let Some((key, IgnoredAny)) = map.next_entry::<String, IgnoredAny>()? {
+                    if !seen.insert(key.clone()) {
+                        twice.get_or_insert(key);
+                    }
+                }
+                Ok(Names(twice))
+            }
+        }
+        deserializer.deserialize_map(Keys)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(json: &str, data: usize) -> Vec<u8> {
+        let mut bytes = (json.len() as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(json.as_bytes());
+        bytes.extend(std::iter::repeat_n(0u8, data));
+        bytes
+    }
+
+    fn refusal(files: &[(&str, Vec<u8>)]) -> String {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let model = dir.path().join("model");
+        std::fs::create_dir(&model).expect("made");
+        std::fs::write(dir.path().join("outside.safetensors"), header("{}", 0)).expect("written");
+        for (name, bytes) in files {
+            std::fs::write(model.join(name), bytes).expect("written");
+        }
+        Checkpoint::open(&model).expect_err("refused").to_string()
+    }
+
+    const ONE: &str = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
+
+    #[test]
+    fn a_whole_file_opens() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        std::fs::write(dir.path().join("model.safetensors"), header(ONE, 8)).expect("written");
+        assert_eq!(Checkpoint::open(dir.path()).expect("opens").total_bytes(), 8);
+    }
+
+    #[test]
+    fn broken_files_are_named_with_what_is_wrong() {
+        let single = |bytes| refusal(&[("model.safetensors", bytes)]);
+        assert!(refusal(&[]).contains("model.safetensors"));
+        assert!(single(vec![1, 2, 3]).contains("found only 3 bytes"));
+        assert!(single(header(ONE, 7)).contains("expected 8 bytes of data behind the header, found 7"));
+        assert!(single(header(ONE, 9)).contains("has a tail"));
+        assert!(single(1000u64.to_le_bytes().to_vec()).contains("leads beyond the file's end"));
+        assert!(single((17u64 << 20).to_le_bytes().to_vec()).contains("at most 16777216 bytes"));
+        let twice = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
+        assert!(single(header(twice, 8)).contains("tensor a is in the header twice"));
+        let overlap = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#;
+        let error = single(header(overlap, 12));
+        assert!(error.contains("tensor `b`"), "{error}");
+        let wrong = r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#;
+        assert!(single(header(wrong, 8)).contains("header:"));
+        assert!(single(header("[]", 0)).contains("header:"));
+    }
+
+    #[test]
+    fn shards_are_checked_against_their_index() {
+        let index = |map: &str| ("model.safetensors.index.json", format!(r#"{{"weight_map":{map}}}"#).into_bytes());
+        assert!(refusal(&[index(r#"{"a":"x.safetensors"}"#)]).contains("x.safetensors"));
+        assert!(refusal(&[index(r#"{"a":"../outside.safetensors"}"#)]).contains("leads out of it"));
+        assert!(refusal(&[index(r#"{"b":"x.safetensors"}"#), ("x.safetensors", header(ONE, 8))]).contains("tensor b is missing"));
+        let both = [index(r#"{"a":"x.safetensors","b":"y.safetensors"}"#), ("x.safetensors", header(ONE, 8)), ("y.safetensors", header(ONE, 8))];
+        assert!(refusal(&both).contains("tensor a is also in"));
+    }
+
+    #[test]
+    fn a_link_out_of_the_directory_is_refused() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let model = dir.path().join("model");
+        std::fs::create_dir(&model).expect("made");
+        std::fs::write(dir.path().join("outside.safetensors"), header(ONE, 8)).expect("written");
+        std::os::unix::fs::symlink("../outside.safetensors", model.join("model.safetensors")).expect("linked");
+        assert!(Checkpoint::open(&model).expect_err("refused").to_string().contains("found a link to"));
+    }
+}

@@ -1,0 +1,292 @@
+//! One row's choice on the host, exact in every lane: no operation depends on how many rows there are.
+
+use super::noise::{gumbel, gumbel_bound};
+use super::{Choice, RowRule};
+
+/// Candidates taken first when the whole set need not be sorted; grows eightfold.
+const FIRST_SORTED: usize = 128;
+
+/// Descending by logit, ties by lower id: the order in which top-k and top-p count.
+fn order(row: &[f32]) -> impl Fn(&u32, &u32) -> std::cmp::Ordering + '_ {
+    |a, b| row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b))
+}
+
+/// Which ids survive the processors, and how far each is from not doing so.
+struct Survivors<'a> {
+    row: &'a [f32],
+    rule: &'a RowRule<'a>,
+    /// Candidates, in no order; survivors first.
+    ids: Vec<u32>,
+    /// How many of `ids` survive.
+    count: usize,
+    /// Best logit / T.
+    max: f32,
+    /// The edge of top-k: (last inside, first outside), as logit / T.
+    top_k_edge: Option<(f32, f32)>,
+    /// By rank in the order: mass strictly before, for the sorted ones.
+    mass_before: Vec<f64>,
+}
+
+/// The token of one row, ids beyond it being padding already cut off. `None` if no logit is finite and allowed.
+pub(super) fn choose(row: &[f32], rule: &RowRule<'_>) -> Option<Choice> {
+    let allowed = |id: &u32| {
+        row[*id as usize] > f32::NEG_INFINITY
+            && rule.mask.is_none_or(|mask| mask.get(*id as usize / 32).is_some_and(|word| word >> (id % 32) & 1 == 1))
+    };
+    let ids: Vec<u32> = (0..row.len() as u32).filter(allowed).collect();
+    if rule.sampling.temperature == 0.0 {
+        return greedy(row, &ids, rule.wants_margin);
+    }
+    let best = ids.iter().map(|id| row[*id as usize]).fold(f32::NEG_INFINITY, f32::max);
+    if !best.is_finite() {
+        return None;
+    }
+    let max = best / rule.sampling.temperature;
+    let mut survivors = Survivors { row, rule, count: ids.len(), ids, max, top_k_edge: None, mass_before: vec![] };
+    survivors.apply_top_k();
+    survivors.apply_top_p();
+    survivors.apply_min_p();
+    survivors.draw()
+}
+
+fn greedy(row: &[f32], ids: &[u32], wants_margin: bool) -> Option<Choice> {
+    let (mut best, mut second) = (None::<u32>, f32::NEG_INFINITY);
+    for &id in ids {
+        let value = row[id as usize];
+        match best {
+            Some(old) if value <= row[old as usize] => second = second.max(value),
+            _ => {
+                if let Some(old) = best {
+                    second = second.max(row[old as usize]);
+                }
+                best = Some(id);
+            }
+        }
+    }
+    best.map(|token| Choice { token, margin: if wants_margin { row[token as usize] - second } else { f32::INFINITY } })
+}
+
+impl Survivors<'_> {
+    fn scaled(&self, id: u32) -> f32 {
+        self.row[id as usize] / self.rule.sampling.temperature
+    }
+
+    fn apply_top_k(&mut self) {
+        let k = self.rule.sampling.top_k as usize;
+        if k == 0 || k >= self.count {
+            return;
+        }
+        self.ids.select_nth_unstable_by(k, order(self.row));
+        let last = self.ids[..k].iter().map(|id| self.scaled(*id)).fold(f32::INFINITY, f32::min);
+        self.top_k_edge = Some((last, self.scaled(self.ids[k])));
+        self.count = k;
+    }
+
+    /// Keeps an id while the mass before it is below top-p. Mass is of the survivors so far, summed in float64 from the most
+    /// probable down; only as many are sorted as are needed.
+    fn apply_top_p(&mut self) {
+        let p = f64::from(self.rule.sampling.top_p);
+        if p >= 1.0 {
+            return;
+        }
+        let weight = |id: u32| f64::from(self.scaled(id) - self.max).exp();
+        // In the order of ids, so that the sum does not depend on how candidates were selected.
+        let mut by_id = self.ids[..self.count].to_vec();
+        by_id.sort_unstable();
+        let total: f64 = by_id.into_iter().map(weight).sum();
+        let mut sorted = FIRST_SORTED.min(self.count);
+        loop {
+            if sorted < self.count {
+                self.ids[..self.count].select_nth_unstable_by(sorted, order(self.row));
+            }
+            self.ids[..sorted].sort_unstable_by(order(self.row));
+            let weight = |id: u32| f64::from(self.scaled(id) - self.max).exp() / total;
+            let mut mass = 0.0;
+            let before: Vec<f64> = self.ids[..sorted].iter().map(|id| { let at = mass; mass += weight(*id); at }).collect();
+            let kept = before.iter().take_while(|mass| **mass < p).count();
+            // One beyond the edge must be seen for the margin, unless there is none.
+            if kept < sorted || sorted == self.count {
+                self.count = kept;
+                self.mass_before = before;
+                return;
+            }
+            sorted = (sorted * 8).min(self.count);
+        }
+    }
+
+    fn apply_min_p(&mut self) {
+        let min_p = f64::from(self.rule.sampling.min_p);
+        if min_p > 0.0 {
+            let (row, temperature, max) = (self.row, self.rule.sampling.temperature, self.max);
+            let survives = |id: &u32| f64::from(row[*id as usize] / temperature - max).exp() >= min_p;
+            self.count = partition(&mut self.ids[..self.count], &mut self.mass_before, survives);
+        }
+    }
+
+    /// The survivor with the largest logit / T + noise. The noise's logarithms are only taken where its bound could win.
+    fn draw(&self) -> Option<Choice> {
+        let (key, position) = (self.rule.noise, self.rule.position);
+        let mut best: Option<(f32, u32)> = None;
+        let mut second = f32::NEG_INFINITY;
+        let (mut quad, mut words) = (u32::MAX, [0; 4]);
+        for &id in &self.ids[..self.count] {
+            if id / 4 != quad {
+                quad = id / 4;
+                words = key.words(position, quad);
+            }
+            let word = words[(id % 4) as usize];
+            let (x, floor) = (self.scaled(id), if self.rule.wants_margin { second } else { best.map_or(f32::NEG_INFINITY, |best| best.0) });
+            if x + gumbel_bound(word) < floor {
+                continue;
+            }
+            let score = x + gumbel(word);
+            match best {
+                Some((top, token)) if score < top || (score == top && id > token) => second = second.max(score),
+                _ => {
+                    second = best.map_or(second, |(top, _)| second.max(top));
+                    best = Some((score, id));
+                }
+            }
+        }
+        let (score, token) = best?;
+        let margin = if self.rule.wants_margin { (score - second).min(self.edge_distance(token, score)) } else { f32::INFINITY };
+        Some(Choice { token, margin })
+    }
+
+    /// How near the outcome is to an edge of top-k, top-p or min-p: the winner's own distance, and that of ids shut out by an
+    /// edge that would have won.
+    fn edge_distance(&self, winner: u32, score: f32) -> f32 {
+        let mut distance = f32::INFINITY;
+        for (at, &id) in self.ids.iter().enumerate() {
+            let inside = at < self.count;
+            if inside && id != winner {
+                continue;
+            }
+            if !inside && self.scaled(id) + self.rule.noise.noise(self.rule.position, id) <= score {
+                continue;
+            }
+            let x = self.scaled(id);
+            let mut edges = f32::INFINITY;
+            if let Some((last_in, first_out)) = self.top_k_edge {
+                edges = edges.min(if x >= last_in { x - first_out } else { last_in - x });
+            }
+            if let Some(mass) = self.mass_before.get(at) {
+                edges = edges.min((mass - f64::from(self.rule.sampling.top_p)).abs() as f32);
+            }
+            if self.rule.sampling.min_p > 0.0 {
+                edges = edges.min((f64::from(x - self.max).exp() - f64::from(self.rule.sampling.min_p)).abs() as f32);
+            }
+            distance = distance.min(edges);
+        }
+        distance
+    }
+}
+
+/// Moves what survives to the front, keeping the order and `beside` in step; returns how many do.
+fn partition(ids: &mut [u32], beside: &mut [f64], survives: impl Fn(&u32) -> bool) -> usize {
+    let mut kept = 0;
+    for at in 0..ids.len() {
+        if survives(&ids[at]) {
+            ids.swap(kept, at);
+            if at < beside.len() {
+                beside.swap(kept, at);
+            }
+            kept += 1;
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::noise::NoiseKey;
+    use crate::sample::Sampling;
+
+    fn rule(sampling: Sampling, position: u32) -> RowRule<'static> {
+        RowRule { history: &[], sampling, noise: NoiseKey { seed: 7, sample: 0 }, position, id_limit: u32::MAX, mask: None, wants_margin: true }
+    }
+
+    /// The definition, word for word: everything sorted, every noise computed.
+    fn by_definition(row: &[f32], rule: &RowRule<'_>) -> u32 {
+        let s = rule.sampling;
+        let mut ids: Vec<u32> = (0..row.len() as u32).collect();
+        ids.sort_by(order(row));
+        if s.top_k > 0 {
+            ids.truncate(s.top_k as usize);
+        }
+        let weight = |id: &u32| f64::from(row[*id as usize] / s.temperature - row[ids[0] as usize] / s.temperature).exp();
+        let total: f64 = ids.iter().map(weight).sum();
+        let mut mass = 0.0;
+        let kept: Vec<u32> = ids
+            .iter()
+            .copied()
+            .filter(|id| {
+                let before = mass;
+                mass += weight(id) / total;
+                (before < f64::from(s.top_p) || s.top_p >= 1.0) && weight(id) >= f64::from(s.min_p)
+            })
+            .collect();
+        let score = |id: &u32| row[*id as usize] / s.temperature + rule.noise.noise(rule.position, *id);
+        kept.into_iter().max_by(|a, b| score(a).total_cmp(&score(b)).then(b.cmp(a))).expect("one survives")
+    }
+
+    fn random_row(size: usize, seed: u32) -> Vec<f32> {
+        (0..size as u32).map(|id| NoiseKey { seed: 99, sample: seed }.noise(0, id) * 2.0).collect()
+    }
+
+    #[test]
+    fn shortcuts_choose_what_the_definition_chooses() {
+        for seed in 0..60u32 {
+            let row = random_row(if seed % 3 == 0 { 3000 } else { 200 }, seed);
+            for sampling in [
+                Sampling { temperature: 1.0, ..Sampling::GREEDY },
+                Sampling { temperature: 0.8, top_p: 0.95, ..Sampling::GREEDY },
+                Sampling { temperature: 3.0, top_p: 0.99, ..Sampling::GREEDY },
+                Sampling { temperature: 1.5, top_k: 20, ..Sampling::GREEDY },
+                Sampling { temperature: 1.2, top_k: 50, top_p: 0.7, min_p: 0.02 },
+                Sampling { temperature: 2.0, min_p: 0.1, ..Sampling::GREEDY },
+            ] {
+                for position in 0..20 {
+                    let rule = rule(sampling, position);
+                    assert_eq!(choose(&row, &rule).expect("a choice").token, by_definition(&row, &rule), "{sampling:?} {seed} {position}");
+                    let quick = choose(&row, &RowRule { wants_margin: false, ..rule }).expect("a choice");
+                    assert_eq!(quick.token, by_definition(&row, &rule));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ties_go_to_the_lowest_id() {
+        assert_eq!(choose(&[1.0, 3.0, 3.0], &rule(Sampling::GREEDY, 0)), Some(Choice { token: 1, margin: 0.0 }));
+    }
+
+    #[test]
+    fn a_margin_tells_how_close_it_was() {
+        assert!((choose(&[1.0, 3.0, 2.5], &rule(Sampling::GREEDY, 0)).expect("a choice").margin - 0.5).abs() < 1e-6);
+        // Two ids share the mass evenly: with top-p just at a half, the second is at the edge whichever wins.
+        let edge = Sampling { temperature: 1.0, top_p: 0.5, ..Sampling::GREEDY };
+        let margins: Vec<f32> = (0..50).map(|at| choose(&[1.0, 1.0], &rule(edge, at)).expect("a choice").margin).collect();
+        assert!(margins.iter().any(|margin| *margin < 1e-6), "an id shut out at the edge would have won sometimes");
+    }
+
+    #[test]
+    fn masks_and_broken_rows() {
+        let masked = RowRule { mask: Some(&[0b101]), ..rule(Sampling::GREEDY, 0) };
+        assert_eq!(choose(&[1.0, 9.0, 2.0], &masked).expect("a choice").token, 2);
+        assert_eq!(choose(&[f32::NAN, f32::NEG_INFINITY], &rule(Sampling::GREEDY, 0)), None);
+        let warm = Sampling { temperature: 1.0, ..Sampling::GREEDY };
+        assert_eq!(choose(&[f32::NAN, 0.0], &rule(warm, 0)).expect("a choice").token, 1);
+        assert_eq!(choose(&[f32::NAN], &rule(warm, 0)), None);
+        assert_eq!(choose(&[1.0], &RowRule { mask: Some(&[0]), ..rule(warm, 0) }), None);
+    }
+
+    #[test]
+    fn a_token_does_not_depend_on_ids_behind_the_limit() {
+        let row = random_row(200, 5);
+        let longer: Vec<f32> = row.iter().copied().chain([50.0; 8]).collect();
+        let warm = Sampling { temperature: 0.9, top_p: 0.9, ..Sampling::GREEDY };
+        assert_eq!(choose(&row, &rule(warm, 3)), choose(&longer[..200], &rule(warm, 3)));
+    }
+}

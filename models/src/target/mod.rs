@@ -1,0 +1,90 @@
+//! Target models: the registry by `model_type`, and what every family gives.
+
+mod qwen3;
+
+use std::path::{Path, PathBuf};
+
+use mlx_rs::{Array, Dtype};
+
+use crate::batch::{Batch, Forward, Wants};
+use crate::device::on_gpu;
+use crate::error::{LoadError, Result};
+use crate::kv::{KvStore, LayerKv};
+use crate::load::{Checkpoint, ModelConfig, Precision, Weights};
+
+/// What is known of a loaded target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetInfo {
+    /// Its directory.
+    pub path: PathBuf,
+    /// `model_type` of config.json.
+    pub architecture: String,
+    /// Rows of the output head.
+    pub vocab: i32,
+    /// Width of the hidden states.
+    pub hidden: i32,
+    /// Layers.
+    pub n_layers: usize,
+    /// Most positions of one sequence.
+    pub context: i32,
+    /// Bytes of its tensors on disk.
+    pub weight_bytes: u64,
+}
+
+/// A model whose distribution clients get. One set of weights, any number of sequences.
+pub trait Target {
+    /// What is known of it.
+    fn info(&self) -> &TargetInfo;
+
+    /// What its layers remember, for [`KvStore::new`].
+    fn kv_layers(&self) -> Vec<LayerKv>;
+
+    /// In which type it computes.
+    fn dtype(&self) -> Dtype;
+
+    /// One pass over the rows of a batch: their KV is written, and what `wants` names is computed. Lazy.
+    ///
+    /// # Errors
+    /// A batch that contradicts itself; MLX's own.
+    fn forward(&self, batch: &Batch, kv: &mut KvStore, wants: &Wants) -> Result<Forward>;
+
+    /// Embeddings of `ids` `[ids, hidden]`.
+    ///
+    /// # Errors
+    /// An id beyond the vocabulary; MLX's own.
+    fn embed(&self, ids: &[u32]) -> Result<Array>;
+
+    /// Logits `[rows, vocab]`, float32, of hidden states behind the final norm `[rows, hidden]`.
+    ///
+    /// # Errors
+    /// MLX's own.
+    fn head(&self, hidden: &Array) -> Result<Array>;
+}
+
+/// Loads the target in `dir`. `progress` is called with (bytes read, bytes in all).
+///
+/// # Errors
+/// Broken or foreign files; see [`LoadError`].
+pub fn load_target(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Box<dyn Target>, LoadError> {
+    let config = ModelConfig::read(dir)?;
+    let architecture: String = config.required("model_type")?;
+    for key in ["quantization", "quantization_config"] {
+        if config.optional::<serde_json::Value>(key)?.is_some() {
+            let what = "quantized checkpoints are not served by this version; use one in float32, float16 or bfloat16".to_owned();
+            return Err(LoadError::Config { key: key.to_owned(), what });
+        }
+    }
+    let checkpoint = Checkpoint::open(dir)?;
+    let weight_bytes = checkpoint.total_bytes();
+    let precision = if on_gpu() { Precision::AsStored } else { Precision::Float32 };
+    progress(0, weight_bytes);
+    let mut report = |read| progress(read, weight_bytes);
+    let weights = Weights::new(checkpoint, precision, &mut report);
+    match architecture.as_str() {
+        "qwen3" => Ok(Box::new(qwen3::Qwen3::load(dir, &config, weights, weight_bytes)?)),
+        other => {
+            let what = format!("expected qwen3, found {other}: this version serves no other architecture");
+            Err(LoadError::Config { key: "model_type".into(), what })
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Qwen3 against transformers on tiny random checkpoints, and the sampling contract against an independent implementation.
+//! Values and provenance: `golden/`, remade by `make golden`.
+
+use std::path::PathBuf;
+
+use mlx_rs::transforms::eval;
+use paceline_models::sample::noise::{NoiseKey, gumbel, philox};
+use paceline_models::sample::{RowRule, Sampling, choose};
+use paceline_models::{Array, Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Taps, Target, Wants, device, load_target};
+use serde::Deserialize;
+
+fn golden(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+fn read<T: for<'a> Deserialize<'a>>(name: &str) -> T {
+    let text = std::fs::read(golden(name)).expect("the golden file is in the repository");
+    serde_json::from_slice(&text).expect("it has the fields named here")
+}
+
+#[derive(Deserialize)]
+struct Model {
+    tap_layers: Vec<usize>,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    prompt: Vec<u32>,
+    logits: Vec<f32>,
+    taps: Vec<Vec<f32>>,
+    final_hidden: Vec<f32>,
+    greedy: Vec<u32>,
+}
+
+fn segment(sequence: u64, start: usize, length: usize) -> Segment {
+    let purpose = if length == 1 { Purpose::Decode } else { Purpose::Prefill };
+    Segment { sequence: SequenceId(sequence), start: start as i32, length: length as i32, purpose, image_spans: vec![] }
+}
+
+fn floats(array: &Array) -> Vec<f32> {
+    eval([array]).expect("evaluates");
+    array.contiguous().and_then(|array| { array.eval()?; Ok(array.try_as_slice::<f32>().expect("floats").to_vec()) }).expect("contiguous")
+}
+
+fn assert_close(what: &str, expected: &[f32], found: &[f32], tolerance: f32) {
+    assert_eq!(expected.len(), found.len(), "{what}");
+    let worst = expected.iter().zip(found).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(worst <= tolerance, "{what}: worst difference {worst}, allowed {tolerance}");
+}
+
+fn greedy_rule(position: usize) -> RowRule<'static> {
+    let noise = NoiseKey { seed: 0, sample: 0 };
+    RowRule { history: &[], sampling: Sampling::GREEDY, noise, position: position as u32, id_limit: u32::MAX, mask: None, wants_margin: false }
+}
+
+fn store(model: &dyn Target) -> KvStore {
+    KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("made")
+}
+
+fn check_model(name: &str) {
+    device::choose(DeviceChoice::Cpu).expect("there is a CPU");
+    let expected: Model = read(&format!("{name}.json"));
+    let mut loaded = 0;
+    let model = load_target(&golden(name), &mut |read, total| { assert!(read >= loaded && read <= total); loaded = read }).expect("loads");
+    assert_eq!(loaded, model.info().weight_bytes);
+
+    for case in &expected.cases {
+        // The whole prompt in one pass.
+        let last = case.prompt.len() as i32 - 1;
+        let wants = Wants {
+            logit_rows: vec![last],
+            taps: Some(Taps { layers: expected.tap_layers.clone(), rows: vec![last] }),
+            final_hidden: vec![last],
+        };
+        let mut kv = store(&*model);
+        kv.open(SequenceId(0)).expect("new");
+        let batch = Batch::text(case.prompt.clone(), vec![segment(0, 0, case.prompt.len())]);
+        let forward = model.forward(&batch, &mut kv, &wants).expect("a forward");
+        let what = format!("{name}, prompt of {}", case.prompt.len());
+        assert_close(&format!("{what}: logits"), &case.logits, &floats(forward.logits.as_ref().expect("wanted")), 1e-3);
+        assert_close(&format!("{what}: taps"), &case.taps.concat(), &floats(forward.taps.as_ref().expect("wanted")), 1e-3);
+        let hidden = floats(forward.final_hidden.as_ref().expect("wanted"));
+        assert_close(&format!("{what}: final hidden"), &case.final_hidden, &hidden, 1e-3);
+        let head = model.head(&Array::from_slice(&hidden, &[1, model.info().hidden])).expect("a head");
+        assert_close(&format!("{what}: head of the final hidden"), &case.logits, &floats(&head), 1e-3);
+    }
+
+    // All prompts side by side, read in chunks of 20, then decoded together.
+    let mut kv = store(&*model);
+    let mut ids: Vec<Vec<u32>> = expected.cases.iter().map(|case| case.prompt.clone()).collect();
+    for sequence in 0..ids.len() {
+        kv.open(SequenceId(sequence as u64)).expect("new");
+    }
+    loop {
+        let wanted = |sequence: usize| expected.cases[sequence].prompt.len() + expected.cases[sequence].greedy.len();
+        let mut segments: Vec<Segment> = (0..ids.len())
+            .filter(|sequence| ids[*sequence].len() < wanted(*sequence))
+            .map(|sequence| {
+                let done = kv.length(SequenceId(sequence as u64)).expect("open") as usize;
+                segment(sequence as u64, done, (ids[sequence].len() - done).min(20))
+            })
+            .collect();
+        if segments.is_empty() {
+            break;
+        }
+        segments.sort_by_key(|segment| kv.order(segment.sequence));
+        let (mut rows, mut logit_rows, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+        for segment in &segments {
+            let all = &ids[segment.sequence.0 as usize];
+            let end = (segment.start + segment.length) as usize;
+            rows.extend_from_slice(&all[segment.start as usize..end]);
+            if end == all.len() {
+                logit_rows.push(rows.len() as i32 - 1);
+                ends.push(segment.sequence.0 as usize);
+            }
+        }
+        let wants = Wants { logit_rows, ..Wants::default() };
+        let forward = model.forward(&Batch::text(rows, segments.clone()), &mut kv, &wants).expect("a forward");
+        if let Some(logits) = &forward.logits {
+            let rules: Vec<_> = ends.iter().map(|sequence| greedy_rule(ids[*sequence].len())).collect();
+            for (sequence, choice) in ends.iter().zip(choose(logits, &rules, &[]).expect("choices")) {
+                ids[*sequence].push(choice.token);
+            }
+        }
+        for segment in &segments {
+            kv.commit(segment.sequence, segment.start + segment.length).expect("commits");
+        }
+    }
+    for (case, ids) in expected.cases.iter().zip(&ids) {
+        assert_eq!(case.greedy, ids[case.prompt.len()..], "{name}, prompt of {}", case.prompt.len());
+    }
+}
+
+#[test]
+fn qwen3_tied_float32_single_file() {
+    check_model("qwen3-tiny");
+}
+
+#[test]
+fn qwen3_untied_bfloat16_sharded() {
+    check_model("qwen3-tiny-untied");
+}
+
+#[test]
+fn qwen3_float16() {
+    check_model("qwen3-tiny-f16");
+}
+
+#[derive(Deserialize)]
+struct SamplingGolden {
+    philox: Vec<PhiloxCase>,
+    noise: Vec<NoiseCase>,
+    extremes: Vec<ExtremeCase>,
+    choices: Vec<ChoiceCase>,
+}
+
+#[derive(Deserialize)]
+struct PhiloxCase {
+    counter: [u32; 4],
+    key: [u32; 2],
+    out: [u32; 4],
+}
+
+#[derive(Deserialize)]
+struct NoiseCase {
+    seed: u64,
+    sample: u32,
+    position: u32,
+    id: u32,
+    word: u32,
+    noise: f64,
+    tolerance: f64,
+}
+
+#[derive(Deserialize)]
+struct ExtremeCase {
+    word: u32,
+    noise: f64,
+    tolerance: f64,
+}
+
+#[derive(Deserialize)]
+struct ChoiceCase {
+    temperature: f32,
+    top_k: u32,
+    top_p: f32,
+    min_p: f32,
+    seed: u64,
+    sample: u32,
+    position: u32,
+    token: u32,
+    logits: Vec<f32>,
+}
+
+#[test]
+fn noise_is_the_contract() {
+    let golden: SamplingGolden = read("sampling.json");
+    for case in &golden.philox {
+        assert_eq!(philox(case.counter, case.key), case.out);
+    }
+    for case in &golden.noise {
+        let key = NoiseKey { seed: case.seed, sample: case.sample };
+        assert_eq!(key.words(case.position, case.id / 4)[(case.id % 4) as usize], case.word);
+        assert!((f64::from(key.noise(case.position, case.id)) - case.noise).abs() <= case.tolerance, "id {}", case.id);
+    }
+    for case in &golden.extremes {
+        assert!((f64::from(gumbel(case.word)) - case.noise).abs() <= case.tolerance, "word {}", case.word);
+    }
+}
+
+#[test]
+fn choices_are_the_contract() {
+    device::choose(DeviceChoice::Cpu).expect("there is a CPU");
+    let golden: SamplingGolden = read("sampling.json");
+    for (at, case) in golden.choices.iter().enumerate() {
+        let sampling = Sampling { temperature: case.temperature, top_k: case.top_k, top_p: case.top_p, min_p: case.min_p };
+        sampling.check().expect("in range");
+        let rule = RowRule {
+            sampling,
+            noise: NoiseKey { seed: case.seed, sample: case.sample },
+            position: case.position,
+            ..greedy_rule(0)
+        };
+        // Beside a greedy row with padding, so that both ways of choosing run in one call.
+        let vocab = case.logits.len();
+        let logits = Array::from_slice(&[case.logits.clone(), case.logits.clone()].concat(), &[2, vocab as i32]);
+        let chosen = choose(&logits, &[greedy_rule(0), rule], &[]).expect("choices");
+        assert_eq!(chosen[1].token, case.token, "case {at}");
+        let with_margin = choose(&logits, &[rule, RowRule { wants_margin: true, ..rule }], &[]).expect("choices");
+        assert_eq!((with_margin[0].token, with_margin[1].token), (case.token, case.token), "case {at}");
+        // Ties between equal logits are among the greedy cases on purpose.
+        let decided = case.temperature == 0.0 || with_margin[1].margin > 5e-4;
+        assert!(decided, "case {at}: the cases are decided, found margin {}", with_margin[1].margin);
+    }
+}
