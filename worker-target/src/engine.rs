@@ -169,6 +169,8 @@ impl Engine {
         self.scheduler.remove(key);
         self.kv.free(SequenceId(key.0));
         if let Some(mut running) = self.running.remove(&key) {
+            // Whoever reads the end of a stream finds its memory free.
+            self.report();
             if let Some(status) = status {
                 running.outlet.fail(status);
             }

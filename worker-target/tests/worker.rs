@@ -1,0 +1,292 @@
+//! The real worker process on a tiny checkpoint: its socket, its life, its streams.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use paceline_proto::internal::v1::target_client::TargetClient;
+use paceline_proto::internal::v1::{
+    CancelRequest, DescribeRequest, Generation, Heartbeat, Permit, SamplingRule, Stamp, StatsRequest, StopRequest,
+    TargetGenerateRequest, TokenBatch, WatchRequest, WorkerPhase,
+};
+use paceline_proto::status::Reason;
+use paceline_proto::v1;
+use serde_json::Value;
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+
+/// Nothing here takes that long; a hang should end the test.
+const BOUND: Duration = Duration::from_secs(60);
+const STAMP: Stamp = Stamp { term: 5, epoch: 3 };
+
+struct Worker {
+    child: Child,
+    dir: tempfile::TempDir,
+    client: TargetClient<Channel>,
+}
+
+impl Worker {
+    fn start(model: &Path, environment: &[(&str, &str)]) -> Self {
+        let dir = tempfile::Builder::new().prefix("pt").tempdir_in("/tmp").expect("a temporary directory");
+        let log = std::fs::File::create(dir.path().join("log")).expect("a log");
+        let child = Command::new(env!("CARGO_BIN_EXE_paceline-target"))
+            .args(["--epoch", "3", "--term", "5"])
+            .env("PACELINE_CONFIG", "")
+            .env("PACELINE_SUPERVISOR__RUNTIME_DIR", dir.path())
+            .env("PACELINE_TARGET__MODEL", model)
+            .env("PACELINE_TARGET__DEVICE", "cpu")
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("starts");
+        let client = TargetClient::new(paceline_process::socket::channel(dir.path().join("target.sock")));
+        Self { child, dir, client }
+    }
+
+    /// Watches until the weights are there; the beats seen on the way.
+    async fn ready(&mut self) -> (Vec<Heartbeat>, Streaming<Heartbeat>) {
+        let started = async {
+            let mut stream = loop {
+                match self.client.watch(WatchRequest { stamp: Some(STAMP) }).await {
+                    Ok(response) => break response.into_inner(),
+                    Err(status) if status.code() == Code::Unavailable => tokio::time::sleep(Duration::from_millis(5)).await,
+                    Err(status) => panic!("{status}"),
+                }
+            };
+            let mut beats: Vec<Heartbeat> = vec![];
+            while beats.last().is_none_or(|beat| beat.phase() == WorkerPhase::Loading) {
+                beats.push(stream.message().await.expect("beats").expect("goes on"));
+            }
+            (beats, stream)
+        };
+        tokio::time::timeout(BOUND, started).await.expect("the worker loads in time")
+    }
+
+    async fn generate(&self, generation: Generation) -> Result<Vec<TokenBatch>, Status> {
+        generate(self.client.clone(), generation).await
+    }
+
+    async fn wait_end(&mut self) -> Option<i32> {
+        let child = &mut self.child;
+        let ended = async {
+            loop {
+                if let Some(status) = child.try_wait().expect("our child") {
+                    return status.code();
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(BOUND, ended).await.expect("ends in time")
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Ended already in most tests.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("{}", std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default());
+        }
+    }
+}
+
+async fn generate(mut client: TargetClient<Channel>, generation: Generation) -> Result<Vec<TokenBatch>, Status> {
+    let permit = Permit { lane_allowed: v1::Lane::Plain.into(), max_draft: 0, reason: v1::RouteReason::DrafterAbsent.into() };
+    let request = TargetGenerateRequest { stamp: Some(STAMP), generation: Some(generation), permit: Some(permit) };
+    let mut stream = client.generate(request).await?.into_inner();
+    let mut batches = vec![];
+    while let Some(batch) = tokio::time::timeout(BOUND, stream.message()).await.expect("tokens in time")? {
+        batches.push(batch);
+    }
+    Ok(batches)
+}
+
+fn tiny() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden/qwen3-tiny")
+}
+
+fn cases() -> Vec<(Vec<u32>, Vec<u32>)> {
+    let text = std::fs::read(tiny().with_extension("json")).expect("the golden file is in the repository");
+    let golden: Value = serde_json::from_slice(&text).expect("JSON");
+    let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).expect("ids");
+    golden["cases"].as_array().expect("cases").iter().map(|case| (ids(&case["prompt"]), ids(&case["greedy"]))).collect()
+}
+
+fn generation(id: &str, prompt: &[u32], max_tokens: u32) -> Generation {
+    Generation {
+        request_id: id.into(),
+        prompt_ids: prompt.to_vec(),
+        sampling: Some(SamplingRule { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 }),
+        max_tokens,
+        ..Generation::default()
+    }
+}
+
+fn ids(batches: &[TokenBatch]) -> Vec<u32> {
+    batches.iter().flat_map(|batch| batch.ids.clone()).collect()
+}
+
+#[tokio::test]
+async fn it_loads_with_progress_describes_itself_and_generates() {
+    let mut worker = Worker::start(&tiny(), &[]);
+    let (beats, _watch) = worker.ready().await;
+    let last = beats.last().expect("a beat");
+    assert_eq!(last.phase(), WorkerPhase::Idle);
+    assert!(last.loaded_bytes == last.total_bytes && last.total_bytes > 0 && last.weights_loaded_unix_s > 0);
+    assert!(beats.iter().all(|beat| beat.epoch == STAMP.epoch));
+
+    let about = worker.client.describe(DescribeRequest { stamp: Some(STAMP) }).await.expect("described").into_inner();
+    let model = about.model.expect("a model");
+    assert_eq!((model.name.as_str(), model.architecture.as_str()), ("qwen3-tiny", "qwen3"));
+    assert_eq!(about.pid, worker.child.id());
+    assert!(about.kv_classes.windows(2).all(|pair| pair[0].positions < pair[1].positions && pair[0].bytes < pair[1].bytes));
+
+    for (at, (prompt, greedy)) in cases().into_iter().enumerate() {
+        let batches = worker.generate(generation(&format!("r{at}"), &prompt, greedy.len() as u32)).await.expect("generates");
+        assert_eq!(ids(&batches), greedy);
+        let mut next = 0;
+        for batch in &batches {
+            assert_eq!((batch.first_index, batch.stamp), (next, Some(STAMP)));
+            assert!(batch.step_end_ns > 0);
+            next += batch.ids.len() as u32;
+        }
+        let done = batches.last().and_then(|batch| batch.done).expect("the last batch ends it");
+        assert_eq!(done.finish_reason(), v1::FinishReason::Length);
+        assert_eq!(done.route.expect("a route").reason(), v1::RouteReason::DrafterAbsent);
+
+        // Resumed anywhere, the stream goes on the same.
+        let resumed = Generation { continuation_ids: greedy[..10].to_vec(), ..generation("again", &prompt, greedy.len() as u32) };
+        let batches = worker.generate(resumed).await.expect("generates");
+        assert_eq!(ids(&batches), greedy[10..]);
+        assert_eq!(batches[0].first_index, 10);
+
+        // A stop id ends it, and is part of it.
+        let first = greedy.iter().position(|id| *id == greedy[5]).expect("it is there");
+        let stopped = Generation { stop_token_ids: vec![greedy[5]], ..generation("stop", &prompt, 32) };
+        let batches = worker.generate(stopped).await.expect("generates");
+        assert_eq!(ids(&batches), greedy[..=first]);
+        assert_eq!(batches.last().and_then(|batch| batch.done).expect("done").finish_reason(), v1::FinishReason::Stop);
+    }
+    let stats = worker.client.stats(StatsRequest { stamp: Some(STAMP) }).await.expect("stats").into_inner();
+    let now = stats.now.expect("figures");
+    assert!(stats.decode_tokens > 100 && stats.prefill_tokens > 100 && stats.step_p50_us > 0);
+    assert_eq!((now.sequences, now.kv.expect("kv").held_bytes, now.kv.expect("kv").reserved_bytes), (0, 0, 0));
+}
+
+#[tokio::test]
+async fn streams_are_the_same_alone_and_together() {
+    let mut worker = Worker::start(&tiny(), &[]);
+    let (_, _watch) = worker.ready().await;
+    let sampling = Some(SamplingRule { temperature: 0.9, top_k: 0, top_p: 0.95, min_p: 0.0 });
+    let requests: Vec<Generation> = (0..8)
+        .map(|at| {
+            let (prompt, _) = &cases()[at % 4];
+            let request = Generation { seed: at as u64, report_margins: true, ..generation(&format!("r{at}"), prompt, 60) };
+            if at % 2 == 0 { request } else { Generation { sampling, ..request } }
+        })
+        .collect();
+    let mut alone = vec![];
+    for request in &requests {
+        alone.push(worker.generate(request.clone()).await.expect("generates"));
+    }
+    let mut handles = vec![];
+    for request in requests {
+        handles.push(paceline_process::task::spawn("request", generate(worker.client.clone(), request)));
+    }
+    let mut near_ties = 0;
+    for (handle, alone) in handles.into_iter().zip(&alone) {
+        let together = ids(&handle.await.expect("runs").expect("generates"));
+        let (alone_ids, margins) = (ids(alone), alone.iter().flat_map(|batch| batch.margins.clone()).collect::<Vec<_>>());
+        assert_eq!(margins.len(), alone_ids.len());
+        if let Some(at) = alone_ids.iter().zip(&together).position(|(a, b)| a != b) {
+            assert!(margins[at] < 1e-4, "differs at {at} with margin {}", margins[at]);
+            near_ties += 1;
+        }
+        assert_eq!(alone_ids.len(), together.len());
+    }
+    println!("near-ties: {near_ties}");
+}
+
+#[tokio::test]
+async fn stale_messages_and_bad_requests_are_refused() {
+    let mut worker = Worker::start(&tiny(), &[]);
+    let (_, _watch) = worker.ready().await;
+    let mut client = worker.client.clone();
+    let stale = |stamp| DescribeRequest { stamp: Some(stamp) };
+    let status = client.describe(stale(Stamp { epoch: 2, ..STAMP })).await.expect_err("refused");
+    assert_eq!(Reason::of(&status), Some(Reason::StaleEpoch));
+    client.describe(stale(Stamp { term: 9, ..STAMP })).await.expect("a newer supervisor is obeyed");
+    let status = client.describe(stale(STAMP)).await.expect_err("refused");
+    assert_eq!(Reason::of(&status), Some(Reason::StaleTerm));
+    let status = worker.generate(generation("x", &[1], 4)).await.expect_err("refused");
+    assert_eq!(Reason::of(&status), Some(Reason::StaleTerm));
+}
+
+#[tokio::test]
+async fn dropped_cancelled_and_late_requests_give_their_memory_back() {
+    let mut worker = Worker::start(&tiny(), &[]);
+    let (_, _watch) = worker.ready().await;
+    let prompt = cases()[2].0.clone();
+    let permit = Some(Permit { lane_allowed: v1::Lane::Plain.into(), ..Permit::default() });
+    let open = |id: &str| TargetGenerateRequest { stamp: Some(STAMP), generation: Some(generation(id, &prompt, 200)), permit };
+    let mut dropped = worker.client.generate(open("dropped")).await.expect("starts").into_inner();
+    dropped.message().await.expect("tokens");
+    drop(dropped);
+
+    let mut cancelled = worker.client.generate(open("cancelled")).await.expect("starts").into_inner();
+    let answer = worker.client.cancel(CancelRequest { stamp: Some(STAMP), request_id: "cancelled".into() }).await.expect("answers");
+    let end = loop {
+        match cancelled.message().await {
+            Ok(Some(_)) => {}
+            end => break end,
+        }
+    };
+    if answer.into_inner().found {
+        assert_eq!(Reason::of(&end.expect_err("cancelled")), Some(Reason::Cancelled));
+    }
+
+    let late = Generation { deadline_ns: paceline_process::clock::monotonic_ns(), ..generation("late", &prompt, 200) };
+    assert_eq!(Reason::of(&worker.generate(late).await.expect_err("late")), Some(Reason::DeadlinePassed));
+
+    let free = async {
+        loop {
+            let now = worker.client.stats(StatsRequest { stamp: Some(STAMP) }).await.expect("stats").into_inner().now.expect("figures");
+            if (now.sequences, now.kv.expect("kv").held_bytes) == (0, 0) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(BOUND, free).await.expect("everything is given back");
+}
+
+#[tokio::test]
+async fn asked_to_stop_it_ends_and_leaves_nothing() {
+    let mut worker = Worker::start(&tiny(), &[]);
+    let (_, _watch) = worker.ready().await;
+    let stop = StopRequest { stamp: Some(STAMP), grace_ms: 0, cause: "test".into() };
+    worker.client.stop(stop).await.expect("obeys");
+    assert_eq!(worker.wait_end().await, Some(0));
+    assert!(!worker.dir.path().join("target.sock").exists() && !worker.dir.path().join("target.json").exists());
+}
+
+#[tokio::test]
+async fn without_a_supervisor_it_ends_when_its_lease_is_over() {
+    let mut worker = Worker::start(&tiny(), &[("PACELINE_SUPERVISOR__LEASE_S", "1")]);
+    let (_, watch) = worker.ready().await;
+    drop(watch);
+    worker.client = TargetClient::new(paceline_process::socket::channel("/nowhere".into()));
+    assert_eq!(worker.wait_end().await, Some(0));
+    assert!(!worker.dir.path().join("target.sock").exists());
+}
+
+#[tokio::test]
+async fn a_model_that_cannot_be_loaded_is_told_and_ends_it() {
+    let mut worker = Worker::start(Path::new("/tmp"), &[]);
+    let (beats, _watch) = worker.ready().await;
+    let last = beats.last().expect("a beat");
+    assert_eq!(last.phase(), WorkerPhase::Failed);
+    assert!(last.failure.contains("config.json"), "{}", last.failure);
+    assert_eq!(worker.wait_end().await, Some(69));
+}
