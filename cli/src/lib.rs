@@ -1,1 +1,71 @@
-//! The command line.
+//! `paceline`: the command line. It says to the service what any gRPC client could say, and as `serve` it is the thin parent
+//! of gateway and supervisor. Not here: models, routing, tokens' meaning.
+//!
+//! [`args`] what can be typed │ [`messages`] conversations from JSON │ [`client`] the way to the service │ [`generate`],
+//! [`chat`], [`status`] one command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
+//! [`failure`] why a command ends badly, and its exit code │ [`screen`] the only place that prints.
+
+pub mod answer;
+pub mod args;
+pub mod chat;
+pub mod client;
+pub mod failure;
+pub mod generate;
+pub mod later;
+pub mod messages;
+pub mod screen;
+pub mod serve;
+pub mod status;
+
+use std::process::ExitCode;
+
+use args::{Cli, Command};
+use clap::Parser as _;
+use failure::Failure;
+use screen::Screen;
+
+/// Reads the command line, runs the command and returns its exit code (design section 9).
+pub fn main(words: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
+    let command = match Cli::try_parse_from(words) {
+        Ok(cli) => cli.command,
+        Err(error) => {
+            // Help and version are answers, not errors. A closed terminal is no reason to complain.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { failure::USAGE } else { 0 });
+        }
+    };
+    paceline_process::lifecycle::settle();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            Screen::standard().complain(&format!("cannot start: {error}"));
+            return paceline_process::Exit::Bug.into();
+        }
+    };
+    let mut screen = Screen::standard();
+    let code = runtime.block_on(run(command, &mut screen));
+    // A thread may still wait for a line of standard input; it ends with the process.
+    runtime.shutdown_background();
+    code
+}
+
+async fn run(command: Command, screen: &mut Screen) -> ExitCode {
+    let outcome = match command {
+        Command::Serve(args) => return serve::run(&args, screen).await.into(),
+        Command::Generate(args) => generate::run(&args, screen).await,
+        Command::Chat(args) => chat::run(&args, screen).await,
+        Command::Status(args) => status::run(&args, screen).await,
+        other => Err(later::refuse(&other)),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => report(&failure, screen),
+    }
+}
+
+fn report(failure: &Failure, screen: &mut Screen) -> ExitCode {
+    if !failure.message.is_empty() {
+        screen.complain(&failure.to_string());
+    }
+    ExitCode::from(failure.exit)
+}

@@ -1,1 +1,227 @@
-//! The front door: text in, text out.
+//! The front door: text in, text out. Clients' requests are checked, made token ids by the model's own tokenizer and chat
+//! template, and submitted to the supervisor; the token ids that come back become text again.
+//!
+//! Not here: which worker serves, restarts of workers, MLX. What runs: one task for each connection, one for the attachment
+//! to the supervisor, and [`run`], which decides when this ends. Prompts and outputs are never logged (I9).
+
+pub mod attach;
+pub mod deadline;
+pub mod ending;
+pub mod error;
+pub mod health;
+pub mod prompt;
+pub mod record;
+pub mod request;
+pub mod serve;
+pub mod standing;
+pub mod stream;
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_process::clock::Clock;
+use paceline_process::config::ConfigError;
+use paceline_process::runtime_dir::RuntimeDirError;
+use paceline_process::{Config, Exit, RuntimeDir, listen, socket, task};
+use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
+use paceline_proto::v1::inference_server::InferenceServer;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic_health::pb::health_server::HealthServer;
+
+use ending::{Action, Ending, Event};
+use serve::gate::{Calls, Gate};
+
+/// Connections may take this long to close once nothing runs.
+const CLOSE: Duration = Duration::from_secs(1);
+
+/// Why a gateway cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The configuration names something that cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The model directory.
+    #[error(transparent)]
+    Model(#[from] prompt::LoadError),
+    /// The runtime directory.
+    #[error(transparent)]
+    RuntimeDir(#[from] RuntimeDirError),
+    /// What was handed down is no listening socket.
+    #[error("the inherited listening socket: {0}")]
+    Inherited(io::Error),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address} (gateway.grpc): {cause}; stop what listens there, or set another address")]
+    Listen {
+        /// The address.
+        address: String,
+        /// Why.
+        cause: io::Error,
+    },
+}
+
+impl StartError {
+    /// The process's exit code.
+    pub fn exit(&self) -> Exit {
+        match self {
+            StartError::Config(_) | StartError::Model(_) | StartError::RuntimeDir(_) | StartError::Inherited(_) => Exit::Config,
+            StartError::Listen { .. } => Exit::Unavailable,
+        }
+    }
+}
+
+/// All a gateway needs to serve.
+#[derive(Debug)]
+pub struct Setup {
+    /// The settings.
+    pub config: Config,
+    /// The model's text side.
+    pub language: Arc<prompt::Language>,
+    /// Where the supervisor's socket is.
+    pub runtime_dir: RuntimeDir,
+    /// Number of this gateway's life.
+    pub epoch: u64,
+    /// Where clients connect; non-blocking.
+    pub listener: TcpListener,
+}
+
+impl Setup {
+    /// Opens the port (or takes over the inherited one) and reads the model's text files.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn prepare(config: Config) -> Result<Self, StartError> {
+        let model_dir = config.model_dir()?;
+        let runtime_dir = RuntimeDir::locate(&config)?;
+        runtime_dir.prepare()?;
+        // First the port: whether it is free is known at once, and who connects while we read waits instead of failing.
+        let listener = match listen::inherited_tcp().map_err(StartError::Inherited)? {
+            Some(listener) => listener,
+            None => bind(&config.gateway.grpc)?,
+        };
+        let language = Arc::new(prompt::Language::read(&model_dir)?);
+        let epoch = runtime_dir.count_up("gateway.epoch")?;
+        Ok(Self { config, language, runtime_dir, epoch, listener })
+    }
+}
+
+fn bind(address: &str) -> Result<TcpListener, StartError> {
+    let listen = || -> io::Result<TcpListener> {
+        let listener = TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    listen().map_err(|cause| StartError::Listen { address: address.to_owned(), cause })
+}
+
+/// Serves until asked to end: by `events`, by the supervisor's order, or for want of a parent.
+pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
+    let Setup { config, language, runtime_dir, epoch, listener } = setup;
+    let address = listener.local_addr();
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!(%error, "the listening socket cannot be used");
+            return Exit::Bug;
+        }
+    };
+    if let Ok(address) = address {
+        tracing::info!(%address, epoch, "gateway listens");
+        if !address.ip().is_loopback() {
+            tracing::warn!(%address, "gateway.grpc is open to the network, without TLS and without keys in this version");
+        }
+    }
+
+    let clock = Clock::start();
+    let standing = watch::Sender::new(standing::Standing::default());
+    let calls = Calls::new(config.limits.queue);
+    let supervisor = SupervisorClient::new(socket::channel(runtime_dir.socket("supervisor")));
+    let (cancel, closing) = (CancellationToken::new(), CancellationToken::new());
+    let (orders, mut ordered) = mpsc::channel(8);
+
+    let routes = routes(&config, language, epoch, supervisor.clone(), standing.subscribe(), &calls, &cancel, &closing);
+    let server = task::spawn("serve", serve::connection::serve(listener, routes, closing.clone()));
+    let who = attach::Who { epoch, restarts: paceline_process::lifecycle::restarts() };
+    let attachment =
+        attach::Attachment { supervisor, who, standing: standing.clone(), running: calls.watch(), orders: orders.clone() }
+            .start();
+
+    let mut ending = Ending::default();
+    let mut running = calls.watch();
+    let exit = loop {
+        let tick = async {
+            match ending.next_deadline() {
+                Some(when) => tokio::time::sleep(clock.until(when)).await,
+                None => std::future::pending().await,
+            }
+        };
+        let event = tokio::select! {
+            biased;
+            Some(event) = events.recv() => event,
+            Some(event) = ordered.recv() => event,
+            _ = running.wait_for(|calls| *calls == 0), if ending.begun() => Event::Idle,
+            () = tick => Event::Tick,
+        };
+        let action = ending.on_event(event, clock.now());
+        if action.is_some() {
+            tracing::info!(?event, ?action, running = *calls.watch().borrow(), "gateway ending");
+        }
+        match action {
+            Some(Action::Refuse) => standing.send_modify(|standing| standing.ending = true),
+            Some(Action::Cancel) => cancel.cancel(),
+            Some(Action::End(exit)) => break exit,
+            None => {}
+        }
+    };
+    closing.cancel();
+    if tokio::time::timeout(CLOSE, server).await.is_err() {
+        tracing::warn!("connections that did not close in time are cut");
+    }
+    attachment.abort();
+    exit
+}
+
+/// Every service behind the listening socket.
+#[expect(clippy::too_many_arguments, reason = "called once; each argument is one of run's parts")]
+fn routes(
+    config: &Config,
+    language: Arc<prompt::Language>,
+    epoch: u64,
+    supervisor: SupervisorClient<tonic::transport::Channel>,
+    standing: watch::Receiver<standing::Standing>,
+    calls: &Calls,
+    cancel: &CancellationToken,
+    closing: &CancellationToken,
+) -> Routes {
+    let seats = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let inference = serve::InferenceService {
+        epoch,
+        prompter: prompt::Prompter::new(language, seats),
+        limits: config.limits.clone(),
+        standing: standing.clone(),
+        supervisor,
+        cancel: cancel.clone(),
+    };
+    let max_message_bytes = config.limits.max_message_bytes;
+    let limit = usize::try_from(max_message_bytes).unwrap_or(usize::MAX);
+    let inference = InferenceServer::new(inference).max_decoding_message_size(limit);
+    let health = HealthServer::new(health::HealthService::new(standing.clone(), closing.clone()));
+    Routes::new(Gate::new(inference, calls.clone(), standing, max_message_bytes)).add_service(health)
+}
+
+/// The demo model, for tests.
+#[cfg(test)]
+mod demo {
+    use std::path::{Path, PathBuf};
+
+    pub(crate) fn dir() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target")
+    }
+
+    pub(crate) fn language() -> crate::prompt::Language {
+        crate::prompt::Language::read(&dir()).expect("it is in the repository")
+    }
+}

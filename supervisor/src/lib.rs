@@ -1,1 +1,155 @@
-//! Who runs, and who serves this request.
+//! The supervisor: who runs, and who serves this request. `core` decides; everything else here does what it says.
+//!
+//! A request: `serve` checks it and hands it in at the `desk`, the `actor` puts it before the core, `relay` forwards it
+//! to the target and holds its place until its one end. A process: `child` starts and ends it, `client` follows it.
+//! Not here: what a token means, and MLX.
+
+pub mod actor;
+pub mod child;
+pub mod client;
+pub mod config;
+pub mod core;
+pub mod desk;
+pub mod error;
+pub mod relay;
+pub mod serve;
+pub mod status;
+
+use std::path::Path;
+use std::time::Duration;
+
+use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch, Signals};
+use paceline_process::{Exit, Loaded, RuntimeDir, socket, task, telemetry};
+use paceline_proto::ids::Term;
+use paceline_proto::internal::v1::supervisor_server::SupervisorServer;
+use paceline_proto::v1::operations_server::OperationsServer;
+use tokio::sync::{mpsc, oneshot};
+use tonic::transport::Server;
+
+use crate::actor::{Actor, Stop};
+use crate::child::{Host, ProcessHost};
+use crate::client::MAX_MESSAGE_BYTES;
+use crate::core::Settings;
+use crate::serve::Services;
+use crate::status::Me;
+
+/// Streams of one connection: all requests of the one gateway, those that wait included.
+const STREAMS: u32 = 4_096;
+/// For open streams to end once the workers are gone.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A whole process: reads the configuration, takes the runtime directory, serves until it is asked to stop. `flag` is
+/// `--config`.
+pub fn start(flag: Option<&Path>) -> Exit {
+    lifecycle::settle();
+    match prepare(flag) {
+        Ok((setup, host, lock)) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let exit = match runtime {
+                Ok(runtime) => runtime.block_on(serve(setup, host)),
+                Err(error) => refuse(Exit::Bug, &error),
+            };
+            // Held to here: the next supervisor finds nothing of ours.
+            drop(lock);
+            exit
+        }
+        Err(exit) => exit,
+    }
+}
+
+/// What [`run`] needs beside processes and orders to stop.
+#[derive(Debug)]
+pub struct Setup {
+    /// Bounds of the core.
+    pub settings: Settings,
+    /// The runtime directory, prepared and locked.
+    pub dir: RuntimeDir,
+    /// Number of this life.
+    pub term: Term,
+    /// What `status` says of this process.
+    pub me: Me,
+}
+
+type Lock = Box<dyn std::any::Any>;
+
+fn prepare(flag: Option<&Path>) -> Result<(Setup, ProcessHost, Lock), Exit> {
+    let loaded = Loaded::find(flag).map_err(|error| refuse(Exit::Config, &error))?;
+    telemetry::start(&loaded.config.log);
+    // Warnings are the parent's to print: it reads the same configuration.
+    let model_dir = loaded.config.model_dir().map_err(|error| refuse(Exit::Config, &error))?;
+    let dir = RuntimeDir::locate(&loaded.config).map_err(|error| refuse(Exit::Config, &error))?;
+    dir.prepare().map_err(|error| refuse(Exit::Config, &error))?;
+    let lock = dir.lock("supervisor").map_err(|error| refuse(Exit::Config, &error))?;
+    let term = Term(dir.count_up("term").map_err(|error| refuse(Exit::Config, &error))?);
+    let host = ProcessHost::new(&loaded, dir.clone()).map_err(|error| refuse(Exit::Unavailable, &error))?;
+    let me = Me { pid: std::process::id(), term: term.0, restarts: lifecycle::restarts(), model_dir };
+    tracing::info!(term = term.0, pid = me.pid, dir = %dir.path().display(), "supervisor starts");
+    Ok((Setup { settings: config::settings(&loaded.config), dir, term, me }, host, Box::new(lock)))
+}
+
+fn refuse(exit: Exit, error: &dyn std::error::Error) -> Exit {
+    // Before the log has a form, and for whoever started us in a terminal.
+    eprintln!("paceline-supervisor: {error}");
+    exit
+}
+
+async fn serve(setup: Setup, host: ProcessHost) -> Exit {
+    let signals = if lifecycle::env(PARENT_FD).is_some() { Signals::child() } else { Signals::interactive() };
+    let (mut signals, mut parent) = match (signals, ParentWatch::inherited()) {
+        (Ok(signals), Ok(parent)) => (signals, parent),
+        (Err(error), _) | (_, Err(error)) => return refuse(Exit::Config, &error),
+    };
+    let (stop, stops) = mpsc::channel(4);
+    task::spawn("signals", async move {
+        let mut orphaned = false;
+        loop {
+            let order = tokio::select! {
+                () = signals.next() => Stop::Asked,
+                () = parent.gone(), if !orphaned => Stop::ParentGone,
+            };
+            orphaned |= order == Stop::ParentGone;
+            if stop.send(order).await.is_err() {
+                return;
+            }
+        }
+    });
+    run(setup, host, stops).await
+}
+
+/// Serves on the runtime directory's `supervisor.sock` until it was asked to stop and the workers are gone.
+pub async fn run<H: Host>(setup: Setup, host: H, stops: mpsc::Receiver<Stop>) -> Exit {
+    let Setup { settings, dir, term, me } = setup;
+    let path = dir.socket("supervisor");
+    let listener = match socket::bind(&path) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!(path = %path.display(), %error, "cannot listen");
+            return refuse(Exit::Unavailable, &error);
+        }
+    };
+    let (actor, desk) = Actor::new(settings, host, dir, term, me, stops);
+    let services = Services::new(desk);
+    let (close, closed) = oneshot::channel::<()>();
+    let mut server = task::spawn("server", async move {
+        Server::builder()
+            .initial_stream_window_size(socket::STREAM_WINDOW)
+            .initial_connection_window_size(socket::CONNECTION_WINDOW)
+            .max_concurrent_streams(STREAMS)
+            .add_service(SupervisorServer::new(services.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES))
+            .add_service(OperationsServer::new(services))
+            .serve_with_incoming_shutdown(socket::accept_unix(listener), async {
+                // Closed by being dropped.
+                let _ = closed.await;
+            })
+            .await
+    });
+    actor.run().await;
+    drop(close);
+    if tokio::time::timeout(FAREWELL, &mut server).await.is_err() {
+        server.abort();
+    }
+    // The lock is still ours, so this is our socket and no other's.
+    let _ = std::fs::remove_file(&path);
+    tracing::info!("supervisor ends");
+    Exit::Asked
+}

@@ -19,6 +19,7 @@ use tonic::Status;
 use crate::core::{Chosen, Ended, Finish, Part, Scheduler, SequenceKey, Step};
 use crate::emit::{Flow, Outlet};
 use crate::error;
+use crate::heartbeat::Pulse;
 use crate::progress::Progress;
 use crate::request::Checked;
 
@@ -52,14 +53,17 @@ pub(crate) struct Engine {
     /// Ended streams whose last messages did not fit their channels yet.
     leaving: Vec<Outlet>,
     progress: Arc<Progress>,
+    pulse: Pulse,
     clock: Clock,
     stop: Option<Millis>,
     broken: bool,
 }
 
 impl Engine {
-    pub(crate) fn new(model: Box<dyn Target>, kv: KvStore, scheduler: Scheduler, progress: Arc<Progress>, clock: Clock) -> Self {
-        let engine = Self { model, kv, scheduler, running: HashMap::new(), leaving: vec![], progress, clock, stop: None, broken: false };
+    pub(crate) fn new(model: Box<dyn Target>, kv: KvStore, scheduler: Scheduler, reports: (Arc<Progress>, Pulse), clock: Clock) -> Self {
+        let (progress, pulse) = reports;
+        let running = HashMap::new();
+        let engine = Self { model, kv, scheduler, running, leaving: vec![], progress, pulse, clock, stop: None, broken: false };
         engine.report();
         engine
     }
@@ -169,8 +173,11 @@ impl Engine {
         self.scheduler.remove(key);
         self.kv.free(SequenceId(key.0));
         if let Some(mut running) = self.running.remove(&key) {
-            // Whoever reads the end of a stream finds its memory free.
+            // Whoever reads the end of a stream finds its memory free, here and, at the end of the last, in the supervisor.
             self.report();
+            if self.running.is_empty() {
+                self.pulse.now();
+            }
             if let Some(status) = status {
                 running.outlet.fail(status);
             }

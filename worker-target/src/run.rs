@@ -188,7 +188,7 @@ fn engine_thread(
     pulse: &Pulse,
     clock: Clock,
 ) -> Exit {
-    let engine = match load(config, known, &progress, clock) {
+    let engine = match load(config, known, &progress, pulse, clock) {
         Ok(engine) => engine,
         Err(why) => {
             tracing::error!(why, "cannot load the target");
@@ -202,7 +202,7 @@ fn engine_thread(
     if engine.run(inbox) { Exit::Asked } else { Exit::Bug }
 }
 
-fn load(config: &Config, known: &OnceLock<Loaded>, progress: &Arc<Progress>, clock: Clock) -> Result<Engine, String> {
+fn load(config: &Config, known: &OnceLock<Loaded>, progress: &Arc<Progress>, pulse: &Pulse, clock: Clock) -> Result<Engine, String> {
     let choice = match config.target.device {
         Device::Auto => DeviceChoice::Auto,
         Device::Cpu => DeviceChoice::Cpu,
@@ -232,5 +232,6 @@ fn load(config: &Config, known: &OnceLock<Loaded>, progress: &Arc<Progress>, clo
     tracing::info!(weight_bytes = info.weight_bytes, kv_budget_bytes = budget, context = info.context, "loaded");
     let loaded = Loaded { info, name: config.model_name(), kv_classes, max_sequences: MAX_SEQUENCES };
     known.set(loaded).map_err(|_| "loaded twice".to_owned())?;
-    Ok(Engine::new(model, kv, Scheduler::new(Ledger::new(budget, classes), MAX_SEQUENCES), progress.clone(), clock))
+    let scheduler = Scheduler::new(Ledger::new(budget, classes), MAX_SEQUENCES);
+    Ok(Engine::new(model, kv, scheduler, (progress.clone(), pulse.clone()), clock))
 }

@@ -6,15 +6,22 @@ use std::path::PathBuf;
 pub(super) const MAX_SOCKET_PATH: usize = 107;
 
 pub(super) fn process_start(pid: u32) -> Option<u64> {
+    let (state, start) = stat(pid)?;
+    (!matches!(state, 'Z' | 'X')).then_some(start)
+}
+
+pub(super) fn process_stopped(pid: u32) -> bool {
+    stat(pid).is_some_and(|(state, _)| state == 'T')
+}
+
+/// State and starttime of a process.
+fn stat(pid: u32) -> Option<(char, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is a name in parentheses that may hold anything: count from its end. State is then the first
     // field, starttime (22nd of proc(5)) the twentieth.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    if matches!(state, "Z" | "X") {
-        return None;
-    }
-    fields.nth(18)?.parse().ok()
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
 }
 
 pub(super) fn available_memory() -> Option<u64> {

@@ -6,6 +6,17 @@ use std::path::PathBuf;
 pub(super) const MAX_SOCKET_PATH: usize = 103;
 
 pub(super) fn process_start(pid: u32) -> Option<u64> {
+    let info = bsdinfo(pid)?;
+    // A zombie has the status SZOMB (5 in <sys/proc.h>).
+    (info.pbi_status != 5).then(|| info.pbi_start_tvsec * 1_000_000 + info.pbi_start_tvusec)
+}
+
+pub(super) fn process_stopped(pid: u32) -> bool {
+    // SSTOP (4 in <sys/proc.h>).
+    bsdinfo(pid).is_some_and(|info| info.pbi_status == 4)
+}
+
+fn bsdinfo(pid: u32) -> Option<libc::proc_bsdinfo> {
     let size = std::mem::size_of::<libc::proc_bsdinfo>() as libc::c_int;
     // SAFETY: proc_bsdinfo is plain data; proc_pidinfo writes at most `size` bytes into it.
     let (info, written) = unsafe {
@@ -14,8 +25,7 @@ pub(super) fn process_start(pid: u32) -> Option<u64> {
         let written = libc::proc_pidinfo(pid as libc::c_int, libc::PROC_PIDTBSDINFO, 0, target, size);
         (info, written)
     };
-    // A zombie has the status SZOMB (5 in <sys/proc.h>).
-    (written == size && info.pbi_status != 5).then(|| info.pbi_start_tvsec * 1_000_000 + info.pbi_start_tvusec)
+    (written == size).then_some(info)
 }
 
 pub(super) fn available_memory() -> Option<u64> {

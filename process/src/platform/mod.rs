@@ -16,6 +16,11 @@ pub fn process_start(pid: u32) -> Option<u64> {
     system::process_start(pid)
 }
 
+/// Whether a process is stopped by job control (SIGSTOP): it answers nothing, and of all signals only SIGKILL ends it.
+pub fn process_stopped(pid: u32) -> bool {
+    system::process_stopped(pid)
+}
+
 /// Memory of the machine that could be used now without swapping, in bytes.
 pub fn available_memory() -> Option<u64> {
     system::available_memory()
@@ -50,6 +55,7 @@ mod tests {
         let first = super::process_start(std::process::id());
         assert!(first.is_some());
         assert_eq!(first, super::process_start(std::process::id()));
+        assert!(!super::process_stopped(std::process::id()));
         let mut child = std::process::Command::new("true").spawn().expect("true exists");
         child.wait().expect("it ends");
         assert_eq!(super::process_start(child.id()), None);

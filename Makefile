@@ -1,0 +1,39 @@
+# Every recipe of the project; CI runs these and no others. What a recipe does is in scripts/.
+# Works with any POSIX make and with the GNU make 3.81 of macOS.
+
+# Of `make demo`: release or dev.
+PROFILE = release
+# Of `make demo-train`: steps of 4096 tokens; the whole recipe has 2200.
+STEPS = 20
+
+help: ## this list (the default)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+
+demo: setup ## install what is missing, build, serve the embedded model and ask it six questions [PROFILE=release|dev]
+	@PROFILE=$(PROFILE) sh scripts/demo.sh
+
+test: setup ## install what is missing, build, run the whole suite
+	@sh scripts/test.sh
+
+check: setup ## format, lints, licences, tests of the cores: quick, for each change
+	@sh scripts/check.sh
+
+build: setup ## install what is missing, build everything (dev profile, as the tests use it)
+	@sh scripts/build.sh
+
+golden: setup ## make the golden files again with the reference implementations (Python, in a venv)
+	@sh scripts/golden.sh
+
+soak: setup ## the long tests (release profile)
+	@sh scripts/soak.sh
+
+audit: setup ## known advisories against the dependencies (needs cargo-deny and a network)
+	@sh scripts/deny.sh advisories
+
+demo-train: setup ## train a pair like the embedded one into target/demo-train [STEPS=20; all: 2200]
+	@STEPS=$(STEPS) sh scripts/demo-train.sh
+
+setup: ## find or install the system packages that the build needs
+	@sh scripts/setup.sh
+
+.PHONY: help demo test check build golden soak audit demo-train setup

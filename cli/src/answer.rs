@@ -1,0 +1,179 @@
+//! A stream of responses, read as one answer: the text as it arrives, and at the end the one object of `--json`.
+
+use paceline_proto::v1;
+use serde::Serialize;
+use tonic::Streaming;
+
+use crate::failure::Failure;
+
+/// A whole answer; the object `generate --json` prints.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Answer {
+    /// The text.
+    pub text: String,
+    /// Generated ids, the end-of-sequence token included.
+    pub token_ids: Vec<u32>,
+    /// "stop" or "length".
+    pub finish_reason: String,
+    /// How it was served.
+    pub route: Route,
+    /// Counts of tokens.
+    pub usage: Usage,
+    /// What speculation did.
+    pub speculation: Speculation,
+    /// Where the time went, as the service measured it.
+    pub timing: Timing,
+    /// How often the stream was resumed after a fault below.
+    pub resumed: u32,
+    /// The seed that was used.
+    pub seed: u64,
+    /// The id the service's logs know it by.
+    pub request_id: String,
+    /// How far each choice was from another outcome, where asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub margins: Vec<f32>,
+}
+
+/// Lane and reason, in the words of design section 7.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Route {
+    /// "plain" or "speculative".
+    pub lane: String,
+    /// "drafter_absent", ...
+    pub reason: String,
+}
+
+/// Counts of tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Of the rendered prompt.
+    pub prompt_tokens: u32,
+    /// Generated.
+    pub completion_tokens: u32,
+    /// Of the prompt, found in the prefix cache.
+    pub cached_tokens: u32,
+}
+
+/// Counts of speculative decoding.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Speculation {
+    /// Draft-and-verify rounds.
+    pub cycles: u64,
+    /// Tokens proposed.
+    pub drafted: u64,
+    /// Proposed tokens the target chose as well.
+    pub accepted: u64,
+}
+
+/// Milliseconds since the gateway read the request.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Timing {
+    /// Waiting for admission.
+    pub queue_ms: f64,
+    /// Until the first token.
+    pub ttft_ms: f64,
+    /// Until the last token.
+    pub total_ms: f64,
+}
+
+impl Answer {
+    /// Reads a stream to its end; `on_text` gets each new piece of text.
+    ///
+    /// # Errors
+    /// The service's refusal, a broken connection, an end without the last message (I4), or that nobody reads the text.
+    pub async fn read(
+        stream: &mut Streaming<v1::GenerateResponse>,
+        mut on_text: impl FnMut(&str) -> std::io::Result<()>,
+    ) -> Result<Self, Failure> {
+        let mut answer = Self::default();
+        let mut last = None;
+        while let Some(message) = stream.message().await.map_err(|status| Failure::refused(&status))? {
+            if last.is_some() {
+                return Err(broken("a message came after the last one"));
+            }
+            if !message.text.is_empty() {
+                on_text(&message.text).map_err(|_| Failure::nobody_reads())?;
+            }
+            answer.text.push_str(&message.text);
+            answer.token_ids.extend(&message.token_ids);
+            answer.margins.extend(&message.margins);
+            answer.request_id = message.request_id;
+            last = message.r#final;
+        }
+        answer.close(last.ok_or_else(|| broken("the stream ended without its last message"))?);
+        Ok(answer)
+    }
+
+    fn close(&mut self, last: v1::Final) {
+        self.finish_reason = word(last.finish_reason().as_str_name(), "FINISH_REASON_");
+        let route = last.route.unwrap_or_default();
+        self.route = Route {
+            lane: word(route.lane().as_str_name(), "LANE_"),
+            reason: word(route.reason().as_str_name(), "ROUTE_REASON_"),
+        };
+        let usage = last.usage.unwrap_or_default();
+        self.usage = Usage {
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.completion_tokens,
+            cached_tokens: usage.cached_tokens,
+        };
+        let speculation = last.speculation.unwrap_or_default();
+        self.speculation =
+            Speculation { cycles: speculation.cycles, drafted: speculation.drafted, accepted: speculation.accepted };
+        let timing = last.timing.unwrap_or_default();
+        self.timing = Timing { queue_ms: timing.queue_ms, ttft_ms: timing.ttft_ms, total_ms: timing.total_ms };
+        self.resumed = last.resumed;
+        self.seed = last.seed;
+    }
+
+    /// One line of figures for a person.
+    pub fn summary(&self) -> String {
+        let decode_s = (self.timing.total_ms - self.timing.ttft_ms) / 1e3;
+        let more = self.usage.completion_tokens.saturating_sub(1);
+        let speed =
+            if more > 0 && decode_s > 0.0 { format!("{:.1} tok/s", f64::from(more) / decode_s) } else { "- tok/s".into() };
+        format!(
+            "{} tokens, first after {:.0} ms, {speed}, {} ({}), {}",
+            self.usage.completion_tokens, self.timing.ttft_ms, self.route.lane, self.route.reason, self.finish_reason
+        )
+    }
+}
+
+fn broken(what: &str) -> Failure {
+    let advice = "; the service may be of another version, or this is our bug";
+    Failure::refused(&paceline_proto::status::Reason::Bug.status(format!("{what}{advice}")))
+}
+
+/// An enum's name as the contract writes it in JSON: `ROUTE_REASON_DRAFTER_ABSENT` is "drafter_absent".
+pub fn word(name: &str, prefix: &str) -> String {
+    name.strip_prefix(prefix).unwrap_or(name).to_lowercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_object_has_the_contracts_keys_in_order() {
+        let mut answer = Answer { text: "a\n\"ü".into(), token_ids: vec![7], request_id: "r".into(), ..Answer::default() };
+        answer.close(v1::Final {
+            finish_reason: v1::FinishReason::Length.into(),
+            usage: Some(v1::Usage { prompt_tokens: 3, completion_tokens: 1, cached_tokens: 2 }),
+            route: Some(v1::Route { lane: v1::Lane::Plain.into(), reason: v1::RouteReason::DrafterAbsent.into() }),
+            speculation: None,
+            timing: Some(v1::Timing { queue_ms: 0.5, ttft_ms: 2.0, total_ms: 2.0 }),
+            resumed: 0,
+            seed: 9,
+        });
+        assert_eq!(
+            serde_json::to_string(&answer).expect("plain"),
+            concat!(
+                r#"{"text":"a\n\"ü","token_ids":[7],"finish_reason":"length","route":{"lane":"plain","reason":"drafter_absent"},"#,
+                r#""usage":{"prompt_tokens":3,"completion_tokens":1,"cached_tokens":2},"#,
+                r#""speculation":{"cycles":0,"drafted":0,"accepted":0},"#,
+                r#""timing":{"queue_ms":0.5,"ttft_ms":2.0,"total_ms":2.0},"resumed":0,"seed":9,"request_id":"r"}"#
+            )
+        );
+        assert_eq!(answer.summary(), "1 tokens, first after 2 ms, - tok/s, plain (drafter_absent), length");
+    }
+}

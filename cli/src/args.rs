@@ -1,0 +1,318 @@
+//! What can be typed (design section 9). Every command and flag of the contract is parsed and checked here; what a number
+//! may be is the service's to say, so that there is one place that says it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use paceline_proto::v1;
+
+/// One large language model on one machine, as a service of several processes.
+#[derive(Debug, Parser)]
+#[command(name = "paceline", version, arg_required_else_help = true, max_term_width = 110)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run everything in the foreground, with load progress
+    Serve(ServeArgs),
+    /// Send one request and print the answer
+    Generate(Box<GenerateArgs>),
+    /// Talk, line by line
+    Chat(ChatArgs),
+    /// What runs, in which state, and why
+    Status(StatusArgs),
+    /// Watch what runs (not in this version yet)
+    Top(TopArgs),
+    /// What changed state, and why (not in this version yet)
+    Events(EventsArgs),
+    /// Start, stop or swap the drafter (not in this version yet)
+    Drafter(DrafterArgs),
+    /// Restart one process (not in this version yet)
+    Restart(RestartArgs),
+    /// Check this machine: identity and speed of the lanes (not in this version yet)
+    Selftest(SelftestArgs),
+    /// Measure (not in this version yet)
+    Bench(BenchArgs),
+}
+
+/// Where the settings are.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ConfigArg {
+    /// Configuration file; without it $PACELINE_CONFIG, ./paceline.toml, the user's configuration directory
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// Where the service is, for commands that speak to the gateway.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ServiceArgs {
+    /// Where the settings are.
+    #[command(flatten)]
+    pub config: ConfigArg,
+    /// Address of the service; without it gateway.grpc of the configuration
+    #[arg(long, value_name = "HOST:PORT")]
+    pub address: Option<String>,
+    /// Model asked for; without it the served one
+    #[arg(long, value_name = "NAME")]
+    pub model: Option<String>,
+}
+
+/// `paceline serve`
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Where the settings are.
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
+/// `paceline generate`
+#[derive(Debug, Args)]
+pub struct GenerateArgs {
+    /// What to continue or answer.
+    #[command(flatten)]
+    pub input: Input,
+    /// Picture to go with the last message of the user; makes a --prompt a message
+    #[arg(long, value_name = "FILE", conflicts_with = "token_ids")]
+    pub image: Vec<PathBuf>,
+    /// How to generate.
+    #[command(flatten)]
+    pub how: HowArgs,
+    /// Print one JSON object instead of the text
+    #[arg(long)]
+    pub json: bool,
+    /// With --json: how far each choice was from another outcome
+    #[arg(long, hide = true, requires = "json")]
+    pub margins: bool,
+    /// Print a line of figures to standard error even where it is no terminal
+    #[arg(long, short)]
+    pub verbose: bool,
+    /// Where the service is.
+    #[command(flatten)]
+    pub service: ServiceArgs,
+}
+
+/// What to continue or answer: exactly one.
+#[derive(Clone, Debug, Default, Args)]
+#[group(required = true, multiple = false)]
+pub struct Input {
+    /// Text to continue as it is, without chat template
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// JSON file with a list of {role, content}, or {"messages": [...]}; - is standard input
+    #[arg(long, value_name = "FILE")]
+    pub messages: Option<PathBuf>,
+    /// One message of the user, put through the chat template
+    #[arg(long, value_name = "TEXT")]
+    pub message: Option<String>,
+    /// Token ids to continue, as 1,2,3
+    #[arg(long, value_name = "IDS")]
+    pub token_ids: Option<TokenIds>,
+}
+
+/// How to generate.
+#[derive(Clone, Debug, Default, Args)]
+pub struct HowArgs {
+    /// Most tokens to generate; without it up to the context's end
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<u32>,
+    /// 0 takes the most probable token; without it the model's own default
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    pub temperature: Option<f32>,
+    /// Seed of the draw; the same request with the same seed gives the same tokens
+    #[arg(long, value_name = "S")]
+    pub seed: Option<u64>,
+    /// Only the smallest set of tokens with this much probability
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub top_p: Option<f32>,
+    /// Only the K most probable tokens; 0 means all
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<u32>,
+    /// Only tokens at least this fraction as probable as the best one
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub min_p: Option<f32>,
+    /// Only 1.0 (off) in this version
+    #[arg(long, value_name = "R", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub repetition_penalty: f32,
+    /// Go on after the model's end-of-sequence token
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Only 0 (off) in this version
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub logprobs: u32,
+    /// Lane to ask for: auto, plain (without the drafter) or speculative (with it, if there is one)
+    #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
+    pub route: Route,
+}
+
+/// `--token-ids 1,2,3`
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenIds(pub Vec<u32>);
+
+impl std::str::FromStr for TokenIds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let id = |word: &str| word.trim().parse().map_err(|_| format!("expected token ids as 1,2,3, found {:?}", word.trim()));
+        text.split(',').map(id).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// `--route`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Route {
+    /// The service decides
+    #[default]
+    Auto,
+    /// Without the drafter
+    Plain,
+    /// With the drafter, if there is one
+    Speculative,
+}
+
+impl From<Route> for v1::RouteWish {
+    fn from(route: Route) -> Self {
+        match route {
+            Route::Auto => v1::RouteWish::Auto,
+            Route::Plain => v1::RouteWish::Plain,
+            Route::Speculative => v1::RouteWish::Speculative,
+        }
+    }
+}
+
+/// `paceline chat`
+#[derive(Debug, Args)]
+pub struct ChatArgs {
+    /// First message, of the role system
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// How to generate.
+    #[command(flatten)]
+    pub how: HowArgs,
+    /// Where the service is.
+    #[command(flatten)]
+    pub service: ServiceArgs,
+}
+
+/// `paceline status`
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Where the settings are.
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
+/// `paceline top`
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// Where the settings are.
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
+/// `paceline events`
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Go on with what happens next
+    #[arg(long)]
+    pub follow: bool,
+    /// One JSON object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Where the settings are.
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
+/// `paceline drafter`
+#[derive(Debug, Args)]
+pub struct DrafterArgs {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub command: DrafterCommand,
+}
+
+/// What can be done with the drafter.
+#[derive(Debug, Subcommand)]
+pub enum DrafterCommand {
+    /// Start it
+    Start(DrafterChange),
+    /// Stop it
+    Stop(DrafterChange),
+    /// Start another, switch, stop the old one
+    Swap(DrafterChange),
+}
+
+/// A change of the drafter; returns when it is so.
+#[derive(Debug, Args)]
+pub struct DrafterChange {
+    /// Model directory
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Seconds to wait for it
+    #[arg(long, value_name = "S")]
+    pub timeout: Option<u64>,
+    /// Where the settings are.
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
+/// `paceline restart`
+#[derive(Debug, Args)]
+pub struct RestartArgs {
+    /// Which process
+    #[arg(value_enum)]
+    pub process: Process,
+    /// Without draining
+    #[arg(long)]
+    pub now: bool,
+    /// Seconds to wait for it
+    #[arg(long, value_name = "S")]
+    pub timeout: Option<u64>,
+    /// Where the settings are.
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
+/// A process that can be restarted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Process {
+    /// Front door
+    Gateway,
+    /// Target worker
+    Target,
+    /// Drafter worker
+    Drafter,
+    /// Owner of the workers
+    Supervisor,
+}
+
+/// `paceline selftest`
+#[derive(Debug, Args)]
+pub struct SelftestArgs {
+    /// Directory of the target
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Directory of the drafter
+    #[arg(long, value_name = "DIR")]
+    pub drafter: Option<PathBuf>,
+}
+
+/// `paceline bench`
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// What to measure
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<String>,
+}
+
+#[cfg(test)]
+#[path = "args_tests.rs"]
+mod tests;

@@ -1,0 +1,90 @@
+//! Every command and flag of design section 9, as it may be typed.
+
+use super::*;
+use clap::CommandFactory as _;
+
+fn parse(line: &str) -> Result<Command, clap::Error> {
+    Cli::try_parse_from(line.split_whitespace()).map(|cli| cli.command)
+}
+
+fn generate(line: &str) -> GenerateArgs {
+    match parse(line) {
+        Ok(Command::Generate(args)) => *args,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[test]
+fn the_definition_holds_together() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_form_of_the_contract_is_parsed() {
+    for line in [
+        "paceline serve",
+        "paceline serve --config F",
+        "paceline generate --prompt T",
+        "paceline generate --messages F --image a.png --image b.png --max-tokens 4 --temperature 0.5 --seed 7",
+        "paceline generate --token-ids 1,2,3 --top-p 0.9 --top-k 4 --repetition-penalty 1.0 --ignore-eos --logprobs 0 --json",
+        "paceline generate --message T --route speculative --config F --address 127.0.0.1:1 --model m --min-p 0.1",
+        "paceline generate --prompt T --json --margins",
+        "paceline chat",
+        "paceline chat --system S --temperature 0",
+        "paceline status",
+        "paceline status --json",
+        "paceline top",
+        "paceline events --follow --json",
+        "paceline drafter start --model D --timeout 5",
+        "paceline drafter stop --timeout 5",
+        "paceline drafter swap --model D",
+        "paceline restart gateway --now --timeout 5",
+        "paceline restart target",
+        "paceline restart drafter",
+        "paceline restart supervisor",
+        "paceline selftest --model D --drafter D",
+        "paceline bench decode --runs 7",
+        "paceline bench",
+    ] {
+        assert!(parse(line).is_ok(), "{line}: {:?}", parse(line));
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for line in [
+        "paceline",
+        "paceline sing",
+        "paceline generate",
+        "paceline generate --prompt a --message b",
+        "paceline generate --prompt a --token-ids 1",
+        "paceline generate --token-ids 1,x",
+        "paceline generate --token-ids 1 --image a.png",
+        "paceline generate --prompt a --route fast",
+        "paceline generate --prompt a --seed -1",
+        "paceline generate --prompt a --max-tokens many",
+        "paceline generate --prompt a --margins",
+        "paceline restart",
+        "paceline restart clock",
+        "paceline drafter",
+        "paceline status --yaml",
+    ] {
+        assert!(parse(line).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn numbers_the_service_must_judge_reach_it() {
+    let args = generate("paceline generate --prompt a --temperature -1 --top-p NaN --max-tokens 0");
+    assert_eq!(args.how.temperature, Some(-1.0));
+    assert!(args.how.top_p.is_some_and(f32::is_nan));
+    assert_eq!(args.how.max_tokens, Some(0));
+}
+
+#[test]
+fn token_ids_are_a_list() {
+    let args = generate("paceline generate --token-ids 1,20,300");
+    assert_eq!(args.input.token_ids, Some(TokenIds(vec![1, 20, 300])));
+    assert_eq!("4, 5".parse(), Ok(TokenIds(vec![4, 5])));
+    assert!("".parse::<TokenIds>().is_err());
+}

@@ -1,0 +1,126 @@
+//! `paceline chat`: a conversation, one line of standard input a turn. `/reset` begins anew, `/quit` or the end of input
+//! ends it. Ctrl-C ends the answer that runs; what was said of it stays in the conversation, as it does on the screen.
+
+use std::io::{BufRead as _, IsTerminal as _};
+
+use paceline_proto::v1::Message;
+use paceline_proto::v1::inference_client::InferenceClient;
+use tokio::sync::mpsc;
+use tonic::transport::Channel;
+
+use crate::answer::Answer;
+use crate::args::{ChatArgs, HowArgs};
+use crate::failure::{Failure, UNREACHABLE};
+use crate::generate::{self, Ask};
+use crate::screen::Screen;
+use crate::{client, messages};
+
+/// Runs the command until its input ends.
+///
+/// # Errors
+/// The service cannot be reached; or, where the input is no terminal, the last turn that failed.
+pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
+    generate::check_served(&args.how)?;
+    let address = client::address(&args.service)?;
+    let client = client::connect(&address).await?;
+    let system = args.system.iter().map(|text| messages::text("system", text.clone())).collect();
+    let model = args.service.model.clone().unwrap_or_default();
+    let mut talk = Talk { client, address, model, how: args.how.clone(), messages: system, kept: args.system.iter().count() };
+    if screen.err_is_terminal() {
+        screen.note("one line is one turn; /reset begins anew, /quit ends, Ctrl-C ends an answer");
+    }
+    let person = std::io::stdin().is_terminal();
+    let mut lines = lines_of_input();
+    let mut failed = None;
+    loop {
+        screen.prompt("> ");
+        let line = tokio::select! {
+            line = lines.recv() => line,
+            _ = tokio::signal::ctrl_c() => None,
+        };
+        match line.as_deref().map(str::trim) {
+            None | Some("/quit") => break,
+            Some("") => {}
+            Some("/reset") => talk.messages.truncate(talk.kept),
+            Some(command) if command.starts_with('/') && !command.contains(char::is_whitespace) => {
+                screen.note(&format!("unknown command {command}; there are /reset and /quit"));
+            }
+            Some(text) => {
+                if let Err(failure) = talk.turn(text, screen).await {
+                    screen.complain(&failure.to_string());
+                    let gone = failure.exit == UNREACHABLE;
+                    // Told now, so not again at the end.
+                    failed = Some(Failure { message: String::new(), ..failure });
+                    if gone && !person {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    match failed {
+        Some(failure) if !person => Err(failure),
+        _ => Ok(()),
+    }
+}
+
+struct Talk {
+    client: InferenceClient<Channel>,
+    address: String,
+    model: String,
+    how: HowArgs,
+    messages: Vec<Message>,
+    /// Messages that `/reset` keeps.
+    kept: usize,
+}
+
+impl Talk {
+    /// One turn. A turn that failed leaves the conversation as it was.
+    async fn turn(&mut self, text: &str, screen: &mut Screen) -> Result<(), Failure> {
+        let before = self.messages.len();
+        self.messages.push(messages::text("user", text));
+        let request = generate::chat(self.model.clone(), self.messages.clone(), &self.how, false);
+        let mut said = String::new();
+        let outcome = tokio::select! {
+            outcome = self.answer(request, screen, &mut said) => outcome,
+            _ = tokio::signal::ctrl_c() => Ok(false),
+        };
+        if !said.is_empty() {
+            screen.line("");
+        }
+        match outcome {
+            Ok(whole) if whole || !said.is_empty() => self.messages.push(messages::text("assistant", said)),
+            _ => self.messages.truncate(before),
+        }
+        outcome.map(|_| ())
+    }
+
+    /// True when the answer is whole.
+    async fn answer(
+        &mut self,
+        request: paceline_proto::v1::ChatRequest,
+        screen: &mut Screen,
+        said: &mut String,
+    ) -> Result<bool, Failure> {
+        let mut stream = Ask::Chat(request).send(&mut self.client, &self.address).await?;
+        let on_text = |text: &str| {
+            said.push_str(text);
+            screen.text(text)
+        };
+        Answer::read(&mut stream, on_text).await.map(|_| true)
+    }
+}
+
+/// Lines of standard input, read by a thread of their own: a read of a terminal cannot be given up.
+fn lines_of_input() -> mpsc::Receiver<String> {
+    let (tx, rx) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let Ok(line) = line else { return };
+            if tx.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    rx
+}

@@ -1,0 +1,131 @@
+//! Starting gateway and supervisor: what they inherit, where their output goes, and how their end is read.
+//!
+//! A child gets its log file as standard output and error, nothing as input, the read end of a pipe whose only write end is
+//! ours (its EOF tells that we are gone, however we went), the gateway the listening socket as descriptor 3, and a process
+//! group of its own, so that a terminal's Ctrl-C reaches us alone.
+
+use std::fs::File;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+
+use command_fds::{CommandFdExt as _, FdMapping};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use paceline_process::config::CONFIG_VAR;
+use paceline_process::lifecycle::{PARENT_FD, RESTARTS};
+use paceline_process::{RuntimeDir, listen, telemetry};
+
+use super::core::{End, Who};
+
+/// Log files are set aside above this.
+const LOG_BYTES: u64 = 8 << 20;
+/// Descriptor of the pipe in the child, behind the listener's.
+const PIPE_FD: i32 = listen::FIRST_FD + 1;
+/// Log lines that are shown when a child ended badly.
+const LAST_LINES: usize = 6;
+
+/// What all children of one service inherit.
+pub struct Nursery {
+    programs: PathBuf,
+    config: Option<PathBuf>,
+    dir: RuntimeDir,
+    /// Kept here so that connections wait, and are not refused, while the gateway is restarted. Gone when stopping.
+    listener: Option<TcpListener>,
+    read_end: OwnedFd,
+    /// Never used: its closing is the message.
+    _write_end: OwnedFd,
+}
+
+impl Nursery {
+    /// Prepares to start the programs of directory `programs`.
+    ///
+    /// # Errors
+    /// The system has no descriptors left.
+    pub fn new(programs: PathBuf, config: Option<PathBuf>, dir: RuntimeDir, listener: TcpListener) -> io::Result<Self> {
+        // Both ends are closed on exec, so the children get none but the one they are given.
+        let (read_end, write_end) = io::pipe()?;
+        Ok(Self { programs, config, dir, listener: Some(listener), read_end: read_end.into(), _write_end: write_end.into() })
+    }
+
+    /// The program of a child.
+    pub fn program(programs: &Path, who: Who) -> PathBuf {
+        programs.join(format!("paceline-{}", who.name()))
+    }
+
+    /// Refuses new connections from now on, once the gateway does so too.
+    pub fn close_door(&mut self) {
+        self.listener = None;
+    }
+
+    /// Starts a child that was restarted `restarts` times without being asked.
+    ///
+    /// # Errors
+    /// The system says no.
+    pub fn start(&self, who: Who, restarts: u32) -> io::Result<Kid> {
+        let log_path = self.dir.log(who.name());
+        let log = telemetry::child_log(&log_path, LOG_BYTES)?;
+        let log_start = log.metadata()?.len();
+        let mut command = Command::new(Self::program(&self.programs, who));
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.env(CONFIG_VAR, self.config.as_deref().unwrap_or(Path::new("")));
+        command.env(PARENT_FD, PIPE_FD.to_string()).env(RESTARTS, restarts.to_string());
+        command.env_remove("LISTEN_PID").env_remove("LISTEN_FDNAMES").env_remove("LISTEN_FDS");
+        let mut fds = vec![FdMapping { parent_fd: self.read_end.try_clone()?, child_fd: PIPE_FD }];
+        if let (Who::Gateway, Some(listener)) = (who, &self.listener) {
+            command.env("LISTEN_FDS", "1");
+            fds.push(FdMapping { parent_fd: listener.as_fd().try_clone_to_owned()?, child_fd: listen::FIRST_FD });
+        }
+        command.fd_mappings(fds).map_err(io::Error::other)?;
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let process = tokio::process::Command::from(command).spawn()?;
+        Ok(Kid { process, log_path, log_start, ended: false })
+    }
+}
+
+/// A child that runs, or has just ended.
+pub struct Kid {
+    process: tokio::process::Child,
+    log_path: PathBuf,
+    log_start: u64,
+    ended: bool,
+}
+
+impl Kid {
+    /// Waits for its end, which is told once. May be given up and begun again.
+    pub async fn end(&mut self) -> End {
+        if self.ended {
+            return std::future::pending().await;
+        }
+        let outcome = self.process.wait().await;
+        self.ended = true;
+        match outcome {
+            Ok(status) => read(status),
+            Err(error) => End::NotStarted(format!("its end cannot be waited for: {error}")),
+        }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        // None once it was waited for; then there is nobody to send it to.
+        if let Some(pid) = self.process.id() {
+            let _ = kill(Pid::from_raw(pid as i32), signal);
+        }
+    }
+
+    /// The last lines it logged in this life.
+    pub fn last_words(&self) -> String {
+        let written = File::open(&self.log_path).and_then(|file| Ok(file.metadata()?.len())).unwrap_or(0);
+        if written == self.log_start { String::new() } else { telemetry::last_lines(&self.log_path, LAST_LINES) }
+    }
+}
+
+fn read(status: ExitStatus) -> End {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => End::Code(code),
+        (None, signal) => End::Signal(signal.unwrap_or(0)),
+    }
+}

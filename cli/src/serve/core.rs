@@ -1,0 +1,329 @@
+//! When gateway and supervisor are started, restarted and stopped. Decides and never acts: no clock, no process, only which.
+//!
+//! ```text
+//! Running ── StopAsked, or a child that ended for good ──▶ Stopping: gateway drains ▶ supervisor ends its workers ▶ Finish
+//!    └─ a child died: restart at once, then after growing pauses, until the budget is spent
+//! ```
+
+use std::collections::VecDeque;
+
+use paceline_process::{Exit, Millis};
+
+/// A process of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Owner of the workers.
+    Supervisor,
+    /// Front door.
+    Gateway,
+}
+
+/// Both, in the order they are started.
+pub const BOTH: [Who; 2] = [Who::Supervisor, Who::Gateway];
+
+impl Who {
+    /// Its name in files and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Who::Supervisor => "supervisor",
+            Who::Gateway => "gateway",
+        }
+    }
+
+    fn place(self) -> usize {
+        self as usize
+    }
+}
+
+/// How a child ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It exited.
+    Code(i32),
+    /// A signal killed it.
+    Signal(i32),
+    /// It could not be started.
+    NotStarted(String),
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            End::Code(code) => write!(f, "ended with exit code {code}"),
+            End::Signal(signal) => write!(f, "was ended by signal {signal}"),
+            End::NotStarted(why) => write!(f, "could not be started: {why}"),
+        }
+    }
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The service begins.
+    Begun,
+    /// A child ended.
+    Exited(Who, End),
+    /// SIGTERM or Ctrl-C.
+    StopAsked,
+    /// A deadline of [`Service::next_deadline`] passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Start it; how often it was restarted without being asked.
+    Start(Who, u32),
+    /// SIGTERM.
+    Term(Who),
+    /// SIGKILL.
+    Kill(Who),
+    /// SIGKILL to the target, whose supervisor is killed.
+    KillTarget,
+    /// Tell the person.
+    Tell(Notice),
+    /// End, with this.
+    Finish(Exit),
+}
+
+/// What a person is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A child ended and is started again after so many milliseconds.
+    Restarting(Who, End, u64),
+    /// A child ended and the service ends with it.
+    Fatal(Who, End),
+    /// A child's restart budget is spent; the service ends.
+    BudgetSpent(Who, End),
+    /// The service stops.
+    Stopping,
+    /// Running requests are cancelled.
+    Hurrying,
+    /// Everything is killed.
+    Killing,
+    /// A child did not end in time and is killed.
+    Late(Who),
+}
+
+/// The gateway lets requests end for 30 s; after this it is stuck.
+const GATEWAY_STOP_MS: u64 = 45_000;
+/// The supervisor waits for its workers, on macOS up to 180 s for one that gives memory back; after this it is stuck.
+const SUPERVISOR_STOP_MS: u64 = 200_000;
+/// The first pause between restarts; the next ones double.
+const FIRST_PAUSE_MS: u64 = 250;
+const LONGEST_PAUSE_MS: u64 = 10_000;
+/// A child that asks to be restarted sooner than this after its start is counted, or it could spin.
+const SETTLED_MS: u64 = 1_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    Waiting { until: Millis },
+    Ended,
+}
+
+#[derive(Debug)]
+struct Child {
+    phase: Phase,
+    started: Millis,
+    /// Restarts nobody asked for, in the service's life.
+    restarts: u32,
+    /// Those within the period.
+    recent: VecDeque<Millis>,
+    termed: bool,
+}
+
+#[derive(Debug)]
+struct Stopping {
+    exit: Exit,
+    asked: u32,
+    /// When the child that is being waited for counts as stuck.
+    deadline: Option<(Who, Millis)>,
+}
+
+/// Gateway and supervisor, from the first start to the last exit.
+#[derive(Debug)]
+pub struct Service {
+    children: [Child; 2],
+    stopping: Option<Stopping>,
+    budget: u32,
+    period_ms: u64,
+}
+
+impl Service {
+    /// A service whose children may each be restarted `budget` times within `period_ms`.
+    pub fn new(budget: u32, period_ms: u64) -> Self {
+        let child = || Child { phase: Phase::Ended, started: Millis(0), restarts: 0, recent: VecDeque::new(), termed: false };
+        Self { children: [child(), child()], stopping: None, budget, period_ms }
+    }
+
+    /// Takes in what happened and says what to do.
+    pub fn on_event(&mut self, event: Event, now: Millis) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Begun => BOTH.into_iter().for_each(|who| self.start(who, now, &mut actions)),
+            Event::Exited(who, end) => {
+                self.child(who).phase = Phase::Ended;
+                match self.stopping {
+                    Some(_) => self.go_on_stopping(now, &mut actions),
+                    None => self.lost(who, end, now, &mut actions),
+                }
+            }
+            Event::StopAsked => self.asked(now, &mut actions),
+            Event::Tick => self.tick(now, &mut actions),
+        }
+        actions
+    }
+
+    /// When a [`Event::Tick`] is due.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        let waiting = self.children.iter().filter_map(|child| match child.phase {
+            Phase::Waiting { until } => Some(until),
+            _ => None,
+        });
+        waiting.chain(self.stopping.iter().filter_map(|stopping| stopping.deadline.map(|(_, at)| at))).min()
+    }
+
+    fn child(&mut self, who: Who) -> &mut Child {
+        &mut self.children[who.place()]
+    }
+
+    fn running(&self, who: Who) -> bool {
+        self.children[who.place()].phase == Phase::Running
+    }
+
+    fn start(&mut self, who: Who, now: Millis, actions: &mut Vec<Action>) {
+        let child = self.child(who);
+        (child.phase, child.started, child.termed) = (Phase::Running, now, false);
+        actions.push(Action::Start(who, child.restarts));
+    }
+
+    /// A child ended although nobody asked this service to stop.
+    fn lost(&mut self, who: Who, end: End, now: Millis, actions: &mut Vec<Action>) {
+        let fatal =
+            [Exit::Config, Exit::Unavailable, Exit::MemoryStranded].into_iter().find(|exit| end == End::Code(*exit as i32));
+        if let Some(exit) = fatal {
+            actions.push(Action::Tell(Notice::Fatal(who, end)));
+            return self.stop(exit, now, actions);
+        }
+        if end == End::Code(Exit::Asked as i32) {
+            // Somebody asked it to stop; serving without it makes no sense, and starting it again is not what they want.
+            actions.push(Action::Tell(Notice::Fatal(who, end)));
+            return self.stop(Exit::Asked, now, actions);
+        }
+        let planned = end == End::Code(Exit::RestartMe as i32);
+        if planned && now.since(self.child(who).started) >= SETTLED_MS {
+            actions.push(Action::Tell(Notice::Restarting(who, end, 0)));
+            return self.start(who, now, actions);
+        }
+        match self.spend(who, now) {
+            Some(pause) => {
+                self.child(who).restarts += 1;
+                actions.push(Action::Tell(Notice::Restarting(who, end, pause)));
+                match pause {
+                    0 => self.start(who, now, actions),
+                    _ => self.child(who).phase = Phase::Waiting { until: now + pause },
+                }
+            }
+            None => {
+                actions.push(Action::Tell(Notice::BudgetSpent(who, end)));
+                self.stop(Exit::Bug, now, actions);
+            }
+        }
+    }
+
+    /// The pause before the next restart; `None` if the budget is spent.
+    fn spend(&mut self, who: Who, now: Millis) -> Option<u64> {
+        let (budget, period) = (self.budget as usize, self.period_ms);
+        let recent = &mut self.child(who).recent;
+        while recent.front().is_some_and(|at| now.since(*at) >= period) {
+            recent.pop_front();
+        }
+        if recent.len() >= budget {
+            return None;
+        }
+        let pause = match recent.len() {
+            0 => 0,
+            count => (FIRST_PAUSE_MS << (count - 1).min(16)).min(LONGEST_PAUSE_MS),
+        };
+        recent.push_back(now);
+        Some(pause)
+    }
+
+    fn stop(&mut self, exit: Exit, now: Millis, actions: &mut Vec<Action>) {
+        for child in &mut self.children {
+            if matches!(child.phase, Phase::Waiting { .. }) {
+                child.phase = Phase::Ended;
+            }
+        }
+        self.stopping = Some(Stopping { exit, asked: 0, deadline: None });
+        self.go_on_stopping(now, actions);
+    }
+
+    /// The gateway first, so that its requests can end; then the supervisor, which ends its workers.
+    fn go_on_stopping(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        let next = [(Who::Gateway, GATEWAY_STOP_MS), (Who::Supervisor, SUPERVISOR_STOP_MS)];
+        let waiting = next.into_iter().find(|(who, _)| self.running(*who));
+        if let Some((who, _)) = waiting
+            && !self.child(who).termed
+        {
+            self.child(who).termed = true;
+            actions.push(Action::Term(who));
+        }
+        let Some(stopping) = &mut self.stopping else { return };
+        match waiting {
+            Some((who, patience)) if stopping.deadline.is_none_or(|(other, _)| other != who) => {
+                stopping.deadline = Some((who, now + patience));
+            }
+            Some(_) => {}
+            None => {
+                stopping.deadline = None;
+                actions.push(Action::Finish(stopping.exit));
+            }
+        }
+    }
+
+    fn asked(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        if self.stopping.is_none() {
+            actions.push(Action::Tell(Notice::Stopping));
+            self.stop(Exit::Asked, now, actions);
+        }
+        let Some(stopping) = &mut self.stopping else { return };
+        stopping.asked += 1;
+        match stopping.asked {
+            1 => {}
+            2 => {
+                actions.push(Action::Tell(Notice::Hurrying));
+                for who in BOTH.into_iter().filter(|who| self.running(*who)).collect::<Vec<_>>() {
+                    self.child(who).termed = true;
+                    actions.push(Action::Term(who));
+                }
+            }
+            _ => {
+                actions.push(Action::Tell(Notice::Killing));
+                actions.extend(BOTH.into_iter().filter(|who| self.running(*who)).map(Action::Kill));
+                actions.push(Action::KillTarget);
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Millis, actions: &mut Vec<Action>) {
+        for who in BOTH {
+            if matches!(self.child(who).phase, Phase::Waiting { until } if until <= now) {
+                self.start(who, now, actions);
+            }
+        }
+        if let Some(stopping) = &mut self.stopping
+            && let Some((who, at)) = stopping.deadline
+            && at <= now
+        {
+            // Its exit is the next event. A killed supervisor's target ends itself when its lease is over.
+            stopping.deadline = Some((who, Millis(u64::MAX)));
+            actions.extend([Action::Tell(Notice::Late(who)), Action::Kill(who)]);
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "core_tests.rs"]
+mod tests;

@@ -1,0 +1,295 @@
+//! `paceline serve`: the thin parent (design section 2). Holds the front listener and the service's lock, starts gateway and
+//! supervisor, restarts either within a budget, shows how loading goes, and stops everything in order. [`core`] decides,
+//! [`child`] starts, [`progress`] words; this file is the loop between them.
+
+pub mod child;
+pub mod core;
+pub mod progress;
+
+use std::io;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use paceline_process::runtime_dir::RuntimeDirError;
+use paceline_process::{Clock, Exit, Loaded, RuntimeDir, Signals, listen, socket, task};
+use paceline_proto::v1::operations_client::OperationsClient;
+use paceline_proto::v1::{StatusRequest, StatusResponse};
+use tokio::sync::mpsc;
+
+use self::child::{Kid, Nursery};
+use self::core::{Action, BOTH, End, Event, Notice, Service, Who};
+use self::progress::{Progress, Show, indented};
+use crate::args::ServeArgs;
+use crate::screen::Screen;
+
+/// How often the service is looked at until it is ready.
+const LOOK: Duration = Duration::from_millis(200);
+/// How often from then on: a laptop's cores may sleep in between.
+const GLANCE: Duration = Duration::from_secs(1);
+/// How long an earlier service that is still stopping is waited for: its gateway's drain, its workers' end, and some.
+const EARLIER: Duration = Duration::from_secs(60);
+
+/// Why nothing was started.
+struct Refusal {
+    exit: Exit,
+    message: String,
+}
+
+fn refuse(exit: Exit, message: impl ToString) -> Refusal {
+    Refusal { exit, message: message.to_string() }
+}
+
+/// Runs the command until it is asked to stop or cannot go on.
+pub async fn run(args: &ServeArgs, screen: &mut Screen) -> Exit {
+    match serve(args, screen).await {
+        Ok(exit) => exit,
+        Err(refusal) => {
+            screen.complain(&refusal.message);
+            refusal.exit
+        }
+    }
+}
+
+async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
+    let unusable = |error: RuntimeDirError| refuse(Exit::Config, error);
+    let mut signals = Signals::interactive().map_err(|error| refuse(Exit::Bug, format!("cannot watch signals: {error}")))?;
+    let loaded = Loaded::find(args.config.config.as_deref()).map_err(|error| refuse(Exit::Config, error))?;
+    for warning in &loaded.warnings {
+        screen.note(&format!("warning: {warning}"));
+    }
+    let config = &loaded.config;
+    let model_dir = config.model_dir().map_err(|error| refuse(Exit::Config, error))?;
+    let programs = programs()?;
+    let dir = RuntimeDir::locate(config).map_err(unusable)?;
+    dir.prepare().map_err(unusable)?;
+    let _lock = dir.lock("service").map_err(unusable)?;
+    let waited = tokio::select! {
+        waited = earlier_service_ended(&dir, screen) => waited.map_err(unusable)?,
+        () = signals.next() => return Ok(Exit::Asked),
+    };
+    let listener = listener(&config.gateway.grpc, waited).await?;
+    let address = listener.local_addr().map_or_else(|_| config.gateway.grpc.clone(), |address| address.to_string());
+    screen.line(&format!("paceline {}: gRPC at {address}, logs in {}", env!("CARGO_PKG_VERSION"), dir.path().display()));
+    if config.target.model.is_empty() {
+        let why = if loaded.file.is_none() { "no configuration found" } else { "target.model is not set" };
+        screen.line(&format!("{why}: serving the demo pair's target, {}", model_dir.display()));
+    }
+    let nursery = Nursery::new(programs, loaded.file.clone(), dir.clone(), listener)
+        .map_err(|error| refuse(Exit::Unavailable, format!("cannot make a pipe: {error}")))?;
+    let service = Service::new(config.supervisor.restarts, config.supervisor.restart_period_s.saturating_mul(1000));
+    let progress = Progress::new(config.model_name(), address, !screen.shows_transient());
+    let mut shell = Shell { service, nursery, dir, screen, progress, supervisor: None, gateway: None, clock: Clock::start() };
+    Ok(shell.run(&mut signals).await)
+}
+
+/// The directory this program lies in, which holds the others too.
+fn programs() -> Result<PathBuf, Refusal> {
+    let own = std::env::current_exe().and_then(|path| path.canonicalize());
+    let own = own.map_err(|error| refuse(Exit::Unavailable, format!("cannot find this program's own directory: {error}")))?;
+    let dir = own.parent().map(PathBuf::from).unwrap_or_default();
+    for program in BOTH.map(|who| Nursery::program(&dir, who)) {
+        if !program.is_file() {
+            let message =
+                format!("expected {} beside this program, found nothing; build or install all of them", program.display());
+            return Err(refuse(Exit::Unavailable, message));
+        }
+    }
+    Ok(dir)
+}
+
+/// Waits until the supervisor of an earlier service that was killed has ended its workers. True if there was one.
+async fn earlier_service_ended(dir: &RuntimeDir, screen: &mut Screen) -> Result<bool, RuntimeDirError> {
+    let clock = Clock::start();
+    let mut told = false;
+    loop {
+        match dir.lock("supervisor") {
+            Ok(_released_again) => return Ok(told),
+            Err(RuntimeDirError::Taken { .. }) if clock.now().0 < EARLIER.as_millis() as u64 => {
+                if !std::mem::replace(&mut told, true) {
+                    screen.line("waiting for an earlier service in this runtime directory to stop");
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The front listener: handed down by whoever started us, else bound here. A gateway of an earlier service may hold the
+/// address a moment longer than its supervisor lives.
+async fn listener(address: &str, patient: bool) -> Result<TcpListener, Refusal> {
+    let handed = listen::inherited_tcp().map_err(|error| refuse(Exit::Config, error))?;
+    if let Some(listener) = handed {
+        return Ok(listener);
+    }
+    let clock = Clock::start();
+    loop {
+        match TcpListener::bind(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && patient && clock.now().0 < EARLIER.as_millis() as u64 => {
+                tokio::time::sleep(LOOK).await;
+            }
+            Err(error) => {
+                let what =
+                    if error.kind() == io::ErrorKind::AddrInUse { "is in use by another program" } else { "cannot be used" };
+                let message = format!("gateway.grpc: address {address} {what} ({error}); stop that one, or set another address");
+                return Err(refuse(Exit::Unavailable, message));
+            }
+        }
+    }
+}
+
+struct Shell<'a> {
+    service: Service,
+    nursery: Nursery,
+    dir: RuntimeDir,
+    screen: &'a mut Screen,
+    progress: Progress,
+    supervisor: Option<Kid>,
+    gateway: Option<Kid>,
+    clock: Clock,
+}
+
+impl Shell<'_> {
+    async fn run(&mut self, signals: &mut Signals) -> Exit {
+        let mut snapshots = watch(&self.dir);
+        let mut events = vec![Event::Begun];
+        loop {
+            while let Some(event) = events.pop() {
+                for action in self.service.on_event(event, self.clock.now()) {
+                    match action {
+                        Action::Finish(exit) => return self.finish(exit),
+                        other => events.extend(self.perform(other)),
+                    }
+                }
+            }
+            let deadline = self.service.next_deadline();
+            let pause = deadline.map_or(Duration::MAX, |at| self.clock.until(at));
+            let event = tokio::select! {
+                biased;
+                end = ended(&mut self.supervisor) => Some(Event::Exited(Who::Supervisor, end)),
+                end = ended(&mut self.gateway) => Some(Event::Exited(Who::Gateway, end)),
+                () = signals.next() => Some(Event::StopAsked),
+                () = tokio::time::sleep(pause), if deadline.is_some() => Some(Event::Tick),
+                Some(snapshot) = snapshots.recv() => {
+                    self.show(&snapshot);
+                    None
+                }
+            };
+            events.extend(event);
+        }
+    }
+
+    fn perform(&mut self, action: Action) -> Option<Event> {
+        match action {
+            Action::Start(who, restarts) => match self.nursery.start(who, restarts) {
+                Ok(kid) => *self.kid(who) = Some(kid),
+                Err(error) => {
+                    *self.kid(who) = None;
+                    return Some(Event::Exited(who, End::NotStarted(error.to_string())));
+                }
+            },
+            Action::Term(who) => self.signal(who, Signal::SIGTERM),
+            Action::Kill(who) => self.signal(who, Signal::SIGKILL),
+            Action::KillTarget => {
+                if let Some(target) = self.dir.record("target").filter(|target| target.alive()) {
+                    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(target.pid as i32), Signal::SIGKILL);
+                }
+            }
+            Action::Tell(notice) => self.tell(notice),
+            Action::Finish(_) => {}
+        }
+        None
+    }
+
+    fn kid(&mut self, who: Who) -> &mut Option<Kid> {
+        match who {
+            Who::Supervisor => &mut self.supervisor,
+            Who::Gateway => &mut self.gateway,
+        }
+    }
+
+    fn signal(&mut self, who: Who, signal: Signal) {
+        // The gateway lets go of its copy of the listener as it begins to drain; ours would keep connections waiting.
+        self.nursery.close_door();
+        if let Some(kid) = self.kid(who) {
+            kid.signal(signal);
+        }
+    }
+
+    fn tell(&mut self, notice: Notice) {
+        let text = match notice {
+            Notice::Restarting(who, end, pause_ms) => {
+                let when = if pause_ms == 0 { "now".to_owned() } else { format!("in {:.2} s", pause_ms as f64 / 1e3) };
+                format!("the {} {end}; starting it again {when}{}", who.name(), self.last_words(who))
+            }
+            Notice::Fatal(who, end) => format!("the {} {end}; stopping{}", who.name(), self.last_words(who)),
+            Notice::BudgetSpent(who, end) => {
+                format!("the {} {end} again; supervisor.restarts is spent, stopping{}", who.name(), self.last_words(who))
+            }
+            Notice::Stopping => return self.screen.line("stopping; again to cancel what runs"),
+            Notice::Hurrying => return self.screen.line("cancelling what runs; again to kill"),
+            Notice::Killing => return self.screen.line("killing"),
+            Notice::Late(who) => format!("the {} did not stop in time; killing it", who.name()),
+        };
+        self.screen.complain(&text);
+    }
+
+    fn last_words(&mut self, who: Who) -> String {
+        let words = self.kid(who).as_ref().map(Kid::last_words).unwrap_or_default();
+        if words.is_empty() { words } else { format!("\n    {}", indented(&words)) }
+    }
+
+    fn show(&mut self, snapshot: &StatusResponse) {
+        match self.progress.update(snapshot) {
+            Some(Show::Line(line)) => self.screen.line(&line),
+            Some(Show::Passing(line)) => self.screen.transient(&line),
+            None => {}
+        }
+    }
+
+    /// Both children are gone. One that was killed left its files.
+    fn finish(&mut self, exit: Exit) -> Exit {
+        for process in ["supervisor", "target"] {
+            if self.dir.record(process).is_none_or(|record| !record.alive()) {
+                self.dir.clear(process);
+            }
+        }
+        if exit == Exit::Asked {
+            self.screen.line("stopped");
+        }
+        exit
+    }
+}
+
+async fn ended(kid: &mut Option<Kid>) -> End {
+    match kid {
+        Some(kid) => kid.end().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Looks at the service all the time; a supervisor that is not there yet, or no more, is looked for again.
+fn watch(dir: &RuntimeDir) -> mpsc::Receiver<StatusResponse> {
+    let mut client = OperationsClient::new(socket::channel(dir.socket("supervisor")));
+    let (tx, rx) = mpsc::channel(1);
+    task::spawn("watch", async move {
+        loop {
+            let asked = tokio::time::timeout(Duration::from_secs(5), client.status(StatusRequest {})).await;
+            let mut pause = LOOK;
+            if let Ok(Ok(response)) = asked {
+                let snapshot = response.into_inner();
+                if progress::ready(&snapshot) {
+                    pause = GLANCE;
+                }
+                if tx.send(snapshot).await.is_err() {
+                    return;
+                }
+            }
+            tokio::time::sleep(pause).await;
+        }
+    });
+    rx
+}

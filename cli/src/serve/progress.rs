@@ -1,0 +1,134 @@
+//! What `serve` shows of the service's way to ready and of what happens to it later. Given snapshots, returns lines.
+
+use paceline_proto::v1::{ProcessState, StatusResponse};
+
+use crate::status::{bytes, share, state_word};
+
+/// Something to show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Show {
+    /// A line that stays.
+    Line(String),
+    /// A line the next one replaces.
+    Passing(String),
+}
+
+/// What has been shown so far.
+#[derive(Debug)]
+pub struct Progress {
+    model: String,
+    address: String,
+    /// Passing lines are not seen, so some of them have to stay.
+    sparse: bool,
+    seen: Option<(ProcessState, u64)>,
+    quarter: u64,
+    served: bool,
+}
+
+/// Whether a request would be served now.
+pub fn ready(status: &StatusResponse) -> bool {
+    [&status.gateway, &status.target]
+        .iter()
+        .all(|process| process.as_ref().is_some_and(|process| process.state() == ProcessState::Ready))
+}
+
+impl Progress {
+    /// Nothing shown yet. `sparse`: there is no terminal.
+    pub fn new(model: String, address: String, sparse: bool) -> Self {
+        Self { model, address, sparse, seen: None, quarter: 0, served: false }
+    }
+
+    /// What is new in a snapshot.
+    pub fn update(&mut self, status: &StatusResponse) -> Option<Show> {
+        let target = status.target.clone().unwrap_or_default();
+        let state = (target.state(), target.epoch);
+        match state.0 {
+            ProcessState::Loading => {
+                let fresh = self.seen.replace(state) != Some(state);
+                self.quarter = if fresh { 0 } else { self.quarter };
+                let quarter = (target.loaded_bytes * 4).checked_div(target.weight_bytes).unwrap_or(0);
+                let text = format!("loading {}: {}", self.model, share(&target));
+                let stays = self.sparse && (fresh || quarter > self.quarter);
+                self.quarter = self.quarter.max(quarter);
+                (stays || !self.sparse).then_some(if stays { Show::Line(text) } else { Show::Passing(text) })
+            }
+            ProcessState::Ready => {
+                // Not before the gateway takes requests too.
+                if !ready(status) || self.seen.replace(state) == Some(state) {
+                    return None;
+                }
+                let again = if std::mem::replace(&mut self.served, true) { " again" } else { "" };
+                let (model, address) = (&self.model, &self.address);
+                Some(Show::Line(format!("ready{again}: {model} at {address}, {} of weights", bytes(target.weight_bytes))))
+            }
+            ProcessState::Suspect | ProcessState::BackingOff | ProcessState::Failed | ProcessState::Draining => {
+                if self.seen.replace(state) == Some(state) {
+                    return None;
+                }
+                let why = if target.reason.is_empty() { String::new() } else { format!(": {}", indented(&target.reason)) };
+                Some(Show::Line(format!("target {}{why}", state_word(&target).replace('_', " "))))
+            }
+            ProcessState::Unspecified | ProcessState::Absent | ProcessState::Stopped | ProcessState::Starting => None,
+        }
+    }
+}
+
+/// Further lines moved in, so that they are seen to belong to the first.
+pub fn indented(text: &str) -> String {
+    text.trim_end().replace('\n', "\n    ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_proto::v1::ProcessStatus;
+
+    fn snapshot(state: ProcessState, epoch: u64, loaded_bytes: u64) -> StatusResponse {
+        let gateway = ProcessStatus { state: ProcessState::Ready.into(), ..ProcessStatus::default() };
+        let reason = if state == ProcessState::BackingOff { "it ended\nlast line".into() } else { String::new() };
+        let target =
+            ProcessStatus { state: state.into(), epoch, loaded_bytes, weight_bytes: 1000, reason, ..ProcessStatus::default() };
+        StatusResponse { gateway: Some(gateway), target: Some(target), ..StatusResponse::default() }
+    }
+
+    fn lines(sparse: bool) -> Vec<String> {
+        let mut progress = Progress::new("m".into(), "a:1".into(), sparse);
+        let story = [
+            (ProcessState::Starting, 1, 0),
+            (ProcessState::Loading, 1, 0),
+            (ProcessState::Loading, 1, 100),
+            (ProcessState::Loading, 1, 600),
+            (ProcessState::Ready, 1, 1000),
+            (ProcessState::Ready, 1, 1000),
+            (ProcessState::BackingOff, 1, 0),
+            (ProcessState::Loading, 2, 0),
+            (ProcessState::Ready, 2, 1000),
+        ];
+        let shown = story.into_iter().filter_map(|(state, epoch, loaded)| progress.update(&snapshot(state, epoch, loaded)));
+        shown
+            .map(|show| match show {
+                Show::Line(text) => text,
+                Show::Passing(text) => format!("~{text}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn without_a_terminal_few_lines_stay() {
+        let expected = [
+            "loading m: 0 B of 1000 B (0 %)",
+            "loading m: 600 B of 1000 B (60 %)",
+            "ready: m at a:1, 1000 B of weights",
+            "target backing off: it ended\n    last line",
+            "loading m: 0 B of 1000 B (0 %)",
+            "ready again: m at a:1, 1000 B of weights",
+        ];
+        assert_eq!(lines(true), expected);
+    }
+
+    #[test]
+    fn on_a_terminal_loading_passes() {
+        assert_eq!(lines(false).iter().filter(|line| line.starts_with("~loading")).count(), 4);
+        assert_eq!(lines(false).iter().filter(|line| !line.starts_with('~')).count(), 3);
+    }
+}

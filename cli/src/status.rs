@@ -1,0 +1,251 @@
+//! `paceline status`: one snapshot from the supervisor's socket, as a table or as one JSON object.
+
+use std::path::Path;
+use std::time::Duration;
+
+use paceline_process::{Loaded, RuntimeDir, socket};
+use paceline_proto::v1::operations_client::OperationsClient;
+use paceline_proto::v1::{ProcessStatus, StatusRequest, StatusResponse};
+use serde_json::{Value, json};
+
+use crate::answer::word;
+use crate::args::StatusArgs;
+use crate::failure::{Failure, no_service_at};
+use crate::screen::Screen;
+
+/// How long the supervisor may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs the command.
+///
+/// # Errors
+/// No supervisor answers, or the configuration cannot be used.
+pub async fn run(args: &StatusArgs, screen: &mut Screen) -> Result<(), Failure> {
+    let outcome = ask(args.config.config.as_deref()).await;
+    match outcome {
+        Ok(status) => {
+            let text = if args.json { format!("{}\n", object(&status)) } else { table(&status) };
+            screen.text(&text).map_err(|_| Failure::nobody_reads())
+        }
+        Err(failure) => {
+            if args.json {
+                screen.line(&failure.object().to_string());
+            }
+            Err(failure)
+        }
+    }
+}
+
+async fn ask(config: Option<&Path>) -> Result<StatusResponse, Failure> {
+    let loaded = Loaded::find(config)?;
+    let path = RuntimeDir::locate(&loaded.config)?.socket("supervisor");
+    let place = path.display().to_string();
+    if !path.exists() {
+        return Err(Failure::unreachable(no_service_at(&place, "no such socket")));
+    }
+    let mut client = OperationsClient::new(socket::channel(path));
+    match tokio::time::timeout(PATIENCE, client.status(StatusRequest {})).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(Failure::before_answer(&status, &place)),
+        Err(_) => Err(Failure::unreachable(format!("the supervisor at {place} did not answer within {} s", PATIENCE.as_secs()))),
+    }
+}
+
+/// The state's word.
+pub fn state_word(process: &ProcessStatus) -> String {
+    word(process.state().as_str_name(), "PROCESS_STATE_")
+}
+
+/// What `--json` prints. What is not there is null, so that no program takes "" for a directory or 0 for a process.
+pub fn object(status: &StatusResponse) -> Value {
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let process = |process: &Option<ProcessStatus>| {
+        let process = process.clone().unwrap_or_default();
+        json!({
+            "state": state_word(&process),
+            "pid": (process.pid != 0).then_some(process.pid),
+            "epoch": process.epoch,
+            "restarts": process.restarts,
+            "uptime_s": process.uptime_s,
+            "model": some(&process.model),
+            "weights_loaded_at": some(&process.weights_loaded_at),
+            "weight_bytes": process.weight_bytes,
+            "loaded_bytes": process.loaded_bytes,
+            "reason": some(&process.reason),
+        })
+    };
+    let kv = status.kv.unwrap_or_default();
+    let requests = status.requests.unwrap_or_default();
+    json!({
+        "gateway": process(&status.gateway),
+        "supervisor": process(&status.supervisor),
+        "target": process(&status.target),
+        "drafter": process(&status.drafter),
+        "kv": {
+            "budget_bytes": kv.budget_bytes, "held_bytes": kv.held_bytes,
+            "prefix_bytes": kv.prefix_bytes, "pressure": kv.pressure,
+        },
+        "requests": { "active": requests.active, "queued": requests.queued },
+        "link": { "state": status.link.as_ref().map_or("absent", |link| link.state.as_str()) },
+        "term": status.term,
+    })
+}
+
+/// The table for people.
+fn table(status: &StatusResponse) -> String {
+    let named = [
+        ("gateway", &status.gateway),
+        ("supervisor", &status.supervisor),
+        ("target", &status.target),
+        ("drafter", &status.drafter),
+    ];
+    let head = ["PROCESS", "STATE", "PID", "RESTARTS", "UP", "MODEL"].map(str::to_owned);
+    let mut rows = vec![head];
+    let mut reasons = String::new();
+    for (name, process) in named {
+        let process = process.clone().unwrap_or_default();
+        let state = state_word(&process);
+        let alive = process.pid != 0;
+        rows.push([
+            name.to_owned(),
+            if state == "loading" { format!("loading {}", share(&process)) } else { state },
+            if alive { process.pid.to_string() } else { "-".into() },
+            process.restarts.to_string(),
+            if alive { uptime(process.uptime_s) } else { "-".into() },
+            model(&process),
+        ]);
+        if !process.reason.is_empty() {
+            reasons.push_str(&format!("{name}: {}\n", process.reason.trim_end().replace('\n', "\n    ")));
+        }
+    }
+    let kv = status.kv.unwrap_or_default();
+    let requests = status.requests.unwrap_or_default();
+    let figures = format!(
+        "requests: {} active, {} queued; KV: {} of {} held ({:.0} %), {} for prefixes; link: {}\n",
+        requests.active,
+        requests.queued,
+        bytes(kv.held_bytes),
+        bytes(kv.budget_bytes),
+        kv.pressure * 100.0,
+        bytes(kv.prefix_bytes),
+        status.link.as_ref().map_or("absent", |link| link.state.as_str()),
+    );
+    format!("{}{figures}{reasons}", aligned(&rows))
+}
+
+fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+    let mut widths = [0; N];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let line = |row: &[String; N]| {
+        let cells: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+fn model(process: &ProcessStatus) -> String {
+    match (process.model.is_empty(), process.weight_bytes) {
+        (true, _) => String::new(),
+        (false, 0) => process.model.clone(),
+        (false, weight) => format!("{} ({})", process.model, bytes(weight)),
+    }
+}
+
+/// How much of the weights is there.
+pub fn share(process: &ProcessStatus) -> String {
+    match process.weight_bytes {
+        0 => bytes(process.loaded_bytes),
+        all => format!("{} of {} ({} %)", bytes(process.loaded_bytes), bytes(all), process.loaded_bytes * 100 / all),
+    }
+}
+
+/// Bytes for people.
+pub fn bytes(count: u64) -> String {
+    let mut size = count as f64;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if size < 1024.0 {
+            return if unit == "B" { format!("{count} B") } else { format!("{size:.1} {unit}") };
+        }
+        size /= 1024.0;
+    }
+    format!("{size:.1} TiB")
+}
+
+fn uptime(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_proto::v1::ProcessState;
+
+    fn snapshot() -> StatusResponse {
+        let target = ProcessStatus {
+            state: ProcessState::BackingOff.into(),
+            epoch: 3,
+            restarts: 2,
+            model: "/models/m".into(),
+            weight_bytes: 3 << 20,
+            reason: "the target ended by signal 9\nlast line".into(),
+            ..ProcessStatus::default()
+        };
+        let gateway =
+            ProcessStatus { state: ProcessState::Ready.into(), pid: 12, epoch: 1, uptime_s: 61.5, ..ProcessStatus::default() };
+        let drafter = ProcessStatus { state: ProcessState::Absent.into(), ..ProcessStatus::default() };
+        StatusResponse {
+            gateway: Some(gateway),
+            target: Some(target),
+            drafter: Some(drafter),
+            term: 4,
+            ..StatusResponse::default()
+        }
+    }
+
+    #[test]
+    fn the_object_has_the_contracts_keys() {
+        let object = object(&snapshot());
+        let keys = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>().join(" ");
+        assert_eq!(keys(&object), "gateway supervisor target drafter kv requests link term");
+        for process in ["gateway", "supervisor", "target", "drafter"] {
+            let expected = "state pid epoch restarts uptime_s model weights_loaded_at weight_bytes loaded_bytes reason";
+            assert_eq!(keys(&object[process]), expected);
+        }
+        assert_eq!(keys(&object["kv"]), "budget_bytes held_bytes prefix_bytes pressure");
+        assert_eq!(keys(&object["requests"]), "active queued");
+        assert_eq!(object["target"]["state"], "backing_off");
+        assert_eq!(object["target"]["pid"], Value::Null);
+        assert_eq!(object["gateway"]["pid"], 12);
+        assert_eq!(object["gateway"]["reason"], Value::Null);
+        assert_eq!(object["drafter"]["state"], "absent");
+        assert_eq!(object["link"]["state"], "absent");
+        assert_eq!(object["supervisor"]["state"], "unspecified");
+    }
+
+    #[test]
+    fn the_table_is_aligned_and_gives_reasons() {
+        assert_eq!(
+            table(&snapshot()),
+            "\
+PROCESS     STATE        PID  RESTARTS  UP     MODEL
+gateway     ready        12   0         1 min
+supervisor  unspecified  -    0         -
+target      backing_off  -    2         -      /models/m (3.0 MiB)
+drafter     absent       -    0         -
+requests: 0 active, 0 queued; KV: 0 B of 0 B held (0 %), 0 B for prefixes; link: absent
+target: the target ended by signal 9
+    last line
+"
+        );
+    }
+}

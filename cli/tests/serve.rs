@@ -1,0 +1,229 @@
+//! `serve` with scripted children: the real program in a directory of its own, beside shell scripts in place of gateway and
+//! supervisor that write down what happens to them. What real children do is tested with them, in `tests/`.
+
+#![expect(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
+
+use std::io::{BufRead, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use paceline_process::Clock;
+
+/// A child that ends with 0 on SIGTERM or when its parent is gone, and logs both.
+const GOOD: &str = r#"
+trap 'note term; exit 0' TERM
+trap '' INT
+(read nothing <&"$PACELINE_PARENT_FD"; note orphan; kill -TERM $$) 3<&- & 
+"#;
+
+struct Stage {
+    dir: tempfile::TempDir,
+}
+
+impl Stage {
+    /// `supervisor` and `gateway`: what each does before it waits for ever.
+    fn new(supervisor: &str, gateway: &str) -> Self {
+        let dir = tempfile::Builder::new().prefix("pl").tempdir_in("/tmp").unwrap();
+        let stage = Self { dir };
+        // Written by other processes: a program this one still has open for writing, even in a fork, cannot be run.
+        let copy = Command::new("cp").arg(env!("CARGO_BIN_EXE_paceline")).arg(stage.path("paceline")).status();
+        assert!(copy.unwrap().success());
+        for (name, script) in [("supervisor", supervisor), ("gateway", gateway)] {
+            let trace = stage.path("trace");
+            let text = format!(
+                "#!/bin/sh\nnote() {{ echo \"{name} $*\" >> {trace:?}; }}\nlives=$(grep -c '^{name} start' {trace:?} 2>/dev/null)\n\
+                 note start restarts=$PACELINE_RESTARTS listen=$LISTEN_FDS config=${{PACELINE_CONFIG##*/}}\n{script}\n\
+                 while :; do sleep 0.05; done\n"
+            );
+            let path = stage.path(&format!("paceline-{name}"));
+            let mut writer = Command::new("sh").args(["-c", "cat > \"$0\""]).arg(&path).stdin(Stdio::piped()).spawn().unwrap();
+            writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+            assert!(writer.wait().unwrap().success());
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        std::fs::create_dir(stage.path("model")).unwrap();
+        let config = format!(
+            "[gateway]\ngrpc = \"127.0.0.1:0\"\n[supervisor]\nruntime_dir = {:?}\nrestarts = 2\n[target]\nmodel = {:?}\n",
+            stage.path("run"),
+            stage.path("model")
+        );
+        std::fs::write(stage.path("paceline.toml"), config).unwrap();
+        stage
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn serve(&self) -> Serve {
+        let mut command = Command::new(self.path("paceline"));
+        command.args(["serve", "--config"]).arg(self.path("paceline.toml")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Serve(command.spawn().unwrap())
+    }
+
+    fn trace(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path("trace")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until the trace has a line that begins so.
+    fn wait_for(&self, line: &str) {
+        let clock = Clock::start();
+        while !self.trace().iter().any(|found| found.starts_with(line)) {
+            assert!(clock.now().0 < 30_000, "no {line:?} in {:?}", self.trace());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+struct Serve(Child);
+
+impl Serve {
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.0.id() as i32), signal).unwrap();
+    }
+
+    /// Exit code, standard output and error.
+    fn end(mut self) -> (Option<i32>, String, String) {
+        let clock = Clock::start();
+        while self.0.try_wait().unwrap().is_none() {
+            assert!(clock.now().0 < 30_000, "serve does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let read = |stream: Option<&mut dyn std::io::Read>| {
+            let lines = BufReader::new(stream.expect("piped")).lines().map_while(Result::ok);
+            lines.collect::<Vec<_>>().join("\n")
+        };
+        let out = read(self.0.stdout.as_mut().map(|out| out as &mut dyn std::io::Read));
+        let err = read(self.0.stderr.as_mut().map(|err| err as &mut dyn std::io::Read));
+        (self.0.try_wait().unwrap().and_then(|status| status.code()), out, err)
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        // A test that failed in the middle leaves nothing behind: the children see our end.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn position(trace: &[String], line: &str) -> usize {
+    trace.iter().position(|found| found.starts_with(line)).unwrap_or_else(|| panic!("no {line:?} in {trace:?}"))
+}
+
+#[test]
+fn children_are_started_with_what_they_need_and_stopped_in_order() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let stage = Stage::new(GOOD, &format!("{GOOD}\ntest -S /dev/fd/3 && note has a socket"));
+        let serve = stage.serve();
+        stage.wait_for("supervisor start restarts=0 listen= config=paceline.toml");
+        stage.wait_for("gateway start restarts=0 listen=1 config=paceline.toml");
+        stage.wait_for("gateway has a socket");
+        serve.signal(signal);
+        let (code, out, err) = serve.end();
+        assert_eq!(code, Some(0), "{err}");
+        assert!(out.contains("gRPC at 127.0.0.1:") && out.contains("stopped"), "{out}");
+        let trace = stage.trace();
+        assert!(position(&trace, "gateway term") < position(&trace, "supervisor term"), "{trace:?}");
+    }
+}
+
+#[test]
+fn children_see_that_serve_was_killed() {
+    let stage = Stage::new(GOOD, GOOD);
+    let serve = stage.serve();
+    stage.wait_for("supervisor start");
+    stage.wait_for("gateway start");
+    serve.signal(Signal::SIGKILL);
+    stage.wait_for("supervisor orphan");
+    stage.wait_for("gateway orphan");
+    stage.wait_for("supervisor term");
+    stage.wait_for("gateway term");
+}
+
+#[test]
+fn a_crash_is_restarted_until_the_budget_is_spent() {
+    let stage = Stage::new(GOOD, "echo the last words >&2; exit 70");
+    let (code, _, err) = stage.serve().end();
+    assert_eq!(code, Some(70), "{err}");
+    assert_eq!(stage.trace().iter().filter(|line| line.starts_with("gateway start")).count(), 3);
+    stage.wait_for("gateway start restarts=2");
+    assert!(err.contains("the gateway ended with exit code 70") && err.contains("the last words"), "{err}");
+    stage.wait_for("supervisor term");
+}
+
+#[test]
+fn one_crash_costs_nothing() {
+    let stage = Stage::new(&format!("test \"$lives\" = 0 && kill -9 $$\n{GOOD}"), GOOD);
+    let serve = stage.serve();
+    stage.wait_for("supervisor start restarts=1");
+    serve.signal(Signal::SIGTERM);
+    assert_eq!(serve.end().0, Some(0));
+}
+
+#[test]
+fn a_bad_configuration_and_a_missing_dependency_end_the_service() {
+    for code in [64, 69, 78] {
+        let stage = Stage::new(&format!("echo what is wrong >&2; sleep 0.2; exit {code}"), GOOD);
+        let (found, _, err) = stage.serve().end();
+        assert_eq!(found, Some(code), "{err}");
+        assert!(err.contains("what is wrong"), "{err}");
+        stage.wait_for("gateway term");
+    }
+}
+
+#[test]
+fn asking_three_times_kills() {
+    let stubborn = "trap 'note term' TERM\ntrap '' INT";
+    let stage = Stage::new(stubborn, stubborn);
+    let serve = stage.serve();
+    stage.wait_for("supervisor start");
+    stage.wait_for("gateway start");
+    serve.signal(Signal::SIGTERM);
+    stage.wait_for("gateway term");
+    assert!(!stage.trace().contains(&"supervisor term".to_owned()));
+    serve.signal(Signal::SIGTERM);
+    stage.wait_for("supervisor term");
+    serve.signal(Signal::SIGTERM);
+    let (code, _, err) = serve.end();
+    assert_eq!(code, Some(0), "{err}");
+}
+
+#[test]
+fn one_service_holds_a_runtime_directory() {
+    let stage = Stage::new(GOOD, GOOD);
+    let first = stage.serve();
+    stage.wait_for("gateway start");
+    let (code, _, err) = stage.serve().end();
+    assert_eq!(code, Some(64), "{err}");
+    assert!(err.contains("another service"), "{err}");
+    first.signal(Signal::SIGTERM);
+    assert_eq!(first.end().0, Some(0));
+}
+
+#[test]
+fn an_address_in_use_is_named() {
+    let stage = Stage::new(GOOD, GOOD);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let config = std::fs::read_to_string(stage.path("paceline.toml")).unwrap().replace("127.0.0.1:0", &address);
+    std::fs::write(stage.path("paceline.toml"), config).unwrap();
+    let (code, _, err) = stage.serve().end();
+    assert_eq!(code, Some(69), "{err}");
+    assert!(err.contains("gateway.grpc") && err.contains(&address), "{err}");
+    assert_eq!(stage.trace(), Vec::<String>::new());
+}
+
+#[test]
+fn a_missing_program_is_named() {
+    let stage = Stage::new(GOOD, GOOD);
+    std::fs::remove_file(stage.path("paceline-gateway")).unwrap();
+    let (code, _, err) = stage.serve().end();
+    assert_eq!(code, Some(69), "{err}");
+    assert!(err.contains("paceline-gateway"), "{err}");
+}

@@ -1,0 +1,146 @@
+//! The stream to the supervisor that is open for the gateway's whole life: up goes what the gateway is and does, down comes
+//! whether requests can be served, and orders. Lost, it is opened again.
+
+use std::time::Duration;
+
+use futures::Stream;
+use paceline_process::task;
+use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
+use paceline_proto::internal::v1::supervisor_notice::Notice;
+use paceline_proto::internal::v1::{GatewayReport, GatewayState, SupervisorNotice};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tonic::Status;
+use tonic::transport::Channel;
+
+use crate::ending::Event;
+use crate::standing::{Attached, Standing};
+
+/// Pause before the first try after a loss; doubles with each failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause between tries.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Who this gateway is.
+#[derive(Clone, Copy, Debug)]
+pub struct Who {
+    /// Number of its life.
+    pub epoch: u64,
+    /// Restarts nobody asked for.
+    pub restarts: u32,
+}
+
+/// Both ends of the attachment.
+#[derive(Debug)]
+pub struct Attachment {
+    /// To the supervisor.
+    pub supervisor: SupervisorClient<Channel>,
+    /// Who attaches.
+    pub who: Who,
+    /// Where news is written.
+    pub standing: watch::Sender<Standing>,
+    /// Running requests.
+    pub running: watch::Receiver<usize>,
+    /// Where orders go.
+    pub orders: mpsc::Sender<Event>,
+}
+
+impl Attachment {
+    /// Keeps attached until the task is aborted.
+    pub fn start(mut self) -> JoinHandle<()> {
+        task::spawn("attach", async move {
+            let mut pause = FIRST_PAUSE;
+            loop {
+                let outcome = self.once(&mut pause).await;
+                // Requests must not be sent to a supervisor that is not there.
+                self.standing.send_modify(|standing| standing.supervisor = None);
+                match outcome {
+                    Ok(()) => tracing::info!("supervisor closed the attachment"),
+                    Err(status) => tracing::debug!(code = ?status.code(), message = status.message(), "no attachment"),
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        })
+    }
+
+    /// One stream, from its opening to its end.
+    async fn once(&mut self, pause: &mut Duration) -> Result<(), Status> {
+        let reports = reports(self.who, self.standing.subscribe(), self.running.clone());
+        let mut notices = self.supervisor.attach(reports).await?.into_inner();
+        while let Some(notice) = notices.message().await? {
+            *pause = FIRST_PAUSE;
+            self.take(notice).await;
+        }
+        Ok(())
+    }
+
+    async fn take(&self, SupervisorNotice { term, notice }: SupervisorNotice) {
+        let attached = self.standing.borrow().supervisor.as_ref().map(|supervisor| supervisor.term);
+        if attached != Some(term) {
+            tracing::info!(term, "attached to the supervisor");
+        }
+        let change = |change: &dyn Fn(&mut Attached)| {
+            self.standing.send_if_modified(|standing| {
+                let before = standing.supervisor.clone();
+                let supervisor = standing.supervisor.get_or_insert_default();
+                supervisor.term = term;
+                change(supervisor);
+                standing.supervisor != before
+            });
+        };
+        match notice {
+            Some(Notice::Service(service)) => {
+                let known = self.standing.borrow().supervisor.as_ref().and_then(|supervisor| supervisor.service.clone());
+                // Progress in words comes often; a change of state does not.
+                if known.is_none_or(|known| (known.can_serve, known.reason) != (service.can_serve, service.reason.clone())) {
+                    tracing::info!(can_serve = service.can_serve, reason = service.reason, "service state");
+                }
+                change(&|supervisor| supervisor.service = Some(service.clone()));
+            }
+            Some(Notice::Drain(order)) => {
+                tracing::info!(cause = order.cause, "ordered to drain");
+                change(&|supervisor| supervisor.drained = true);
+            }
+            Some(Notice::Restart(order)) => {
+                tracing::info!(cause = order.cause, "ordered to restart");
+                change(&|_| {});
+                // Only a gateway that is ending already does not listen.
+                let _ = self.orders.send(Event::RestartAsked).await;
+            }
+            None => {
+                tracing::warn!(term, "notice of no known kind");
+                change(&|_| {});
+            }
+        }
+    }
+}
+
+/// What is reported: the state at once, then each change. Changes that come faster than they are sent become one.
+fn reports(
+    who: Who,
+    standing: watch::Receiver<Standing>,
+    running: watch::Receiver<usize>,
+) -> impl Stream<Item = GatewayReport> + Send + 'static {
+    futures::stream::unfold((standing, running, None::<GatewayReport>), move |(mut standing, mut running, last)| async move {
+        loop {
+            let state = match standing.borrow_and_update().open() {
+                Ok(()) => GatewayState::Ready,
+                Err(_) => GatewayState::Draining,
+            };
+            let report = GatewayReport {
+                epoch: who.epoch,
+                pid: std::process::id(),
+                state: state as i32,
+                restarts: who.restarts,
+                streams: u32::try_from(*running.borrow_and_update()).unwrap_or(u32::MAX),
+            };
+            if last != Some(report) {
+                return Some((report, (standing, running, Some(report))));
+            }
+            let changed = tokio::select! { changed = standing.changed() => changed, changed = running.changed() => changed };
+            // The gateway is gone: so is the stream.
+            changed.ok()?;
+        }
+    })
+}

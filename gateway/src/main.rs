@@ -1,0 +1,83 @@
+//! `paceline-gateway`: the process around the library. Configuration, logs, signals, exit code.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use paceline_gateway::ending::Event;
+use paceline_gateway::{Setup, StartError, run};
+use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch};
+use paceline_process::{Exit, Loaded, Signals, task, telemetry};
+use tokio::sync::mpsc;
+
+/// Threads that move messages; texts are worked on elsewhere.
+const THREADS: usize = 2;
+
+/// The process of Paceline that clients talk to. Started by `paceline serve`.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// Configuration file [default: see `paceline serve --help`]
+    #[arg(long)]
+    config: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    lifecycle::settle();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let exit = if error.use_stderr() { Exit::Config } else { Exit::Asked };
+            // Nowhere to say it: the code says it.
+            let _ = error.print();
+            return exit.into();
+        }
+    };
+    match start(&arguments) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            eprintln!("paceline-gateway: {failure:#}");
+            failure.downcast_ref().map_or(Exit::Config, StartError::exit).into()
+        }
+    }
+}
+
+fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
+    let Loaded { config, warnings, .. } = Loaded::find(arguments.config.as_deref())?;
+    telemetry::start(&config.log);
+    for warning in warnings {
+        tracing::warn!(warning, "configuration");
+    }
+    let setup = Setup::prepare(config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;
+    let exit = runtime.block_on(async {
+        let events = events()?;
+        anyhow::Ok(run(setup, events).await)
+    });
+    // A long text that is still being worked on must not keep the process.
+    runtime.shutdown_background();
+    exit
+}
+
+/// What asks us to end: signals, and the end of whoever started us.
+fn events() -> anyhow::Result<mpsc::Receiver<Event>> {
+    let (sender, events) = mpsc::channel(8);
+    let mut parent = ParentWatch::inherited()?;
+    let mut signals = if lifecycle::env(PARENT_FD).is_some() { Signals::child()? } else { Signals::interactive()? };
+    task::spawn("signals", async move {
+        let mut orphan = false;
+        loop {
+            let event = tokio::select! {
+                () = signals.next() => Event::StopAsked,
+                () = parent.gone(), if !orphan => {
+                    orphan = true;
+                    Event::ParentGone
+                }
+            };
+            if sender.send(event).await.is_err() {
+                return;
+            }
+        }
+    });
+    Ok(events)
+}

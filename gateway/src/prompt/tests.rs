@@ -1,0 +1,70 @@
+//! Prompts of the demo model against the reference implementation's (demo/golden.json says how it was made).
+
+use serde::Deserialize;
+
+use super::*;
+
+#[derive(Deserialize)]
+struct Golden {
+    stop_ids: Vec<u32>,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    messages: Vec<Message>,
+    rendered: String,
+    prompt: Vec<u32>,
+    greedy: Vec<u32>,
+    text: String,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    role: String,
+    content: String,
+}
+
+fn golden() -> Golden {
+    let path = crate::demo::dir().join("../golden.json");
+    serde_json::from_slice(&std::fs::read(path).expect("it is in the repository")).expect("as described")
+}
+
+fn turns(messages: &[Message]) -> Vec<Turn> {
+    messages.iter().map(|message| Turn { role: message.role.clone(), parts: vec![message.content.clone()] }).collect()
+}
+
+#[tokio::test]
+async fn conversations_become_the_references_prompts() {
+    let prompter = Prompter::new(Arc::new(crate::demo::language()), 1);
+    let golden = golden();
+    assert_eq!(prompter.language().stop_ids, golden.stop_ids);
+    assert!(golden.cases.len() >= 20);
+    for case in golden.cases {
+        let template = prompter.language().template.as_ref().expect("the demo model has one");
+        assert_eq!(template.render(&turns(&case.messages)).expect("renders"), case.rendered);
+        assert_eq!(prompter.ids(Source::Chat(turns(&case.messages))).await, Ok(case.prompt));
+        let mut text = crate::stream::Detokenizer::new(Arc::clone(prompter.language()));
+        let streamed: String = case.greedy.iter().map(|id| text.push(*id)).collect();
+        assert_eq!(streamed + &text.finish(), case.text);
+    }
+}
+
+#[test]
+fn an_end_token_nobody_knows_is_refused() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    for name in ["config.json", "tokenizer.json"] {
+        std::fs::copy(crate::demo::dir().join(name), dir.path().join(name)).expect("copied");
+    }
+    let write = |text: &str| std::fs::write(dir.path().join("tokenizer_config.json"), text).expect("writable");
+    write(r#"{"eos_token": "</s>"}"#);
+    let error = Language::read(dir.path()).expect_err("no such token").to_string();
+    assert!(error.contains("tokenizer_config.json: eos_token") && error.contains("\"</s>\""), "{error}");
+    write(r#"{"eos_token": "<|im_end|>", "chat_template": "{% if %}"}"#);
+    let error = Language::read(dir.path()).expect_err("no Jinja").to_string();
+    assert!(error.contains("tokenizer_config.json: the chat template"), "{error}");
+    write("{}");
+    let language = Language::read(dir.path()).expect("a template is no must");
+    assert!(language.template.is_none());
+    assert_eq!(make(&language, Source::Chat(vec![])), Err(PromptError::NoTemplate));
+}

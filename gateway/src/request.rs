@@ -1,0 +1,263 @@
+//! What a request must look like: every field checked against the contract in inference.proto, each refusal with its own
+//! status, the field's name, what was expected and what was found. Nothing is dropped in silence (I5).
+//!
+//! Two looks: [`Asked::generate`] and [`Asked::chat`] at the message alone, [`fit`] against the served model.
+
+use paceline_process::config::LimitsConfig;
+use paceline_proto::internal::v1::{Generation, ModelInfo, SamplingRule};
+use paceline_proto::status::{Reason, Refusal};
+use paceline_proto::v1;
+use tonic::Status;
+
+use crate::error::{bug, invalid, quoted};
+use crate::prompt::{Language, Source, Turn};
+
+const ROLES: [&str; 3] = ["system", "user", "assistant"];
+
+/// A request that is well formed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// What to continue.
+    pub source: Source,
+    /// How.
+    pub wishes: Wishes,
+}
+
+/// What a request says besides its prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wishes {
+    /// Which model; empty means the served one.
+    pub model: String,
+    /// How tokens are chosen, as far as the client says.
+    pub sampling: v1::Sampling,
+    /// Most tokens, as far as the client says.
+    pub max_tokens: Option<u32>,
+    /// Go on after the end-of-sequence token.
+    pub ignore_eos: bool,
+    /// The lane wished for.
+    pub route: v1::RouteWish,
+    /// Report margins.
+    pub report_margins: bool,
+}
+
+impl Asked {
+    /// Looks at a Generate message.
+    ///
+    /// # Errors
+    /// The first field that cannot be served.
+    pub fn generate(message: v1::GenerateRequest) -> Result<Self, Status> {
+        use v1::generate_request::Prompt;
+        let v1::GenerateRequest { model, prompt, sampling, limits, route, report_margins } = message;
+        let source = match prompt {
+            None => return Err(invalid("prompt", "text or token_ids", "neither")),
+            Some(Prompt::Text(text)) if text.is_empty() => return Err(invalid("text", "a prompt", "an empty one")),
+            Some(Prompt::TokenIds(list)) if list.ids.is_empty() => {
+                return Err(invalid("token_ids.ids", "at least one token id", "none"));
+            }
+            Some(Prompt::Text(text)) => Source::Text(text),
+            Some(Prompt::TokenIds(list)) => Source::Ids(list.ids),
+        };
+        Self::settings(model, source, sampling, limits, route, report_margins)
+    }
+
+    /// Looks at a Chat message.
+    ///
+    /// # Errors
+    /// The first field that cannot be served.
+    pub fn chat(message: v1::ChatRequest) -> Result<Self, Status> {
+        let v1::ChatRequest { model, messages, sampling, limits, route, report_margins } = message;
+        if messages.is_empty() {
+            return Err(invalid("messages", "at least one message", "none"));
+        }
+        let turns = messages.into_iter().enumerate().map(|(at, message)| turn(at, message)).collect::<Result<_, _>>()?;
+        Self::settings(model, Source::Chat(turns), sampling, limits, route, report_margins)
+    }
+
+    fn settings(
+        model: String,
+        source: Source,
+        sampling: Option<v1::Sampling>,
+        limits: Option<v1::Limits>,
+        route: i32,
+        report_margins: bool,
+    ) -> Result<Self, Status> {
+        let sampling = sampling.unwrap_or_default();
+        if let Some((name, expected, found)) = sampling_problem(&filled(&sampling, &crate::prompt::GREEDY)) {
+            return Err(invalid(&format!("sampling.{name}"), expected, found));
+        }
+        let limits = limits.unwrap_or_default();
+        if limits.max_tokens == Some(0) {
+            return Err(invalid("limits.max_tokens", "at least 1", "0"));
+        }
+        let route = v1::RouteWish::try_from(route)
+            .map_err(|_| invalid("route", "a RouteWish (0 to 3)", format!("the unknown number {route}")))?;
+        let v1::Limits { max_tokens, ignore_eos } = limits;
+        Ok(Self { source, wishes: Wishes { model, sampling, max_tokens, ignore_eos, route, report_margins } })
+    }
+
+    /// The field the prompt came in.
+    pub fn prompt_field(&self) -> &'static str {
+        match self.source {
+            Source::Text(_) => "text",
+            Source::Ids(_) => "token_ids.ids",
+            Source::Chat(_) => "messages",
+        }
+    }
+}
+
+impl Wishes {
+    /// Checks that the served model is the one asked for.
+    ///
+    /// # Errors
+    /// NOT_FOUND.
+    pub fn check_model(&self, served: &ModelInfo) -> Result<(), Status> {
+        if self.model.is_empty() || self.model == served.name || self.model == served.path {
+            return Ok(());
+        }
+        let what = format!("model: expected {} (the served one) or nothing, found {}", quoted(&served.name), quoted(&self.model));
+        Err(Refusal::new(Reason::UnknownModel, what).field("model").into())
+    }
+}
+
+/// What a request becomes of, besides its own fields.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting<'a> {
+    /// The served model.
+    pub model: &'a ModelInfo,
+    /// Its text side.
+    pub language: &'a Language,
+    /// The operator's limits.
+    pub limits: &'a LimitsConfig,
+}
+
+/// Who a request is, for the processes below.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Its id.
+    pub request_id: String,
+    /// Absolute, CLOCK_MONOTONIC.
+    pub deadline_ns: i64,
+}
+
+/// A prompt and the request around it, checked against the model: what is submitted.
+///
+/// # Errors
+/// An id outside the vocabulary, a prompt or a number of tokens that does not fit.
+pub fn fit(
+    wishes: &Wishes,
+    field: &'static str,
+    prompt_ids: Vec<u32>,
+    to: Setting<'_>,
+    who: Identity,
+) -> Result<Generation, Status> {
+    let Setting { model, language, limits } = to;
+    if prompt_ids.is_empty() {
+        return Err(invalid(field, "a prompt of at least one token", "none"));
+    }
+    if let Some((at, id)) = prompt_ids.iter().enumerate().find(|(_, id)| **id >= model.vocab_size) {
+        let expected = format!("token ids below {} (the model's vocabulary)", model.vocab_size);
+        return Err(match field {
+            "token_ids.ids" => invalid(&format!("{field}[{at}]"), expected, id),
+            // The tokenizer knows tokens the model has no row for: the text cannot be served, and the client may know why.
+            _ => invalid(field, expected, format!("{id}, which the tokenizer made of the text")),
+        });
+    }
+    let context = model.context_length;
+    let length = u32::try_from(prompt_ids.len()).unwrap_or(u32::MAX);
+    let no_room = |reason: Reason, field: &str, message: String| -> Status {
+        let refusal = Refusal::new(reason, message).field(field);
+        refusal.fact("prompt_tokens", length).fact("context_length", context).into()
+    };
+    if length >= context {
+        let expected = format!("fewer than {context} tokens (the model's context, with room for one more)");
+        return Err(no_room(Reason::PromptTooLong, field, format!("{field}: expected a prompt of {expected}, found {length}")));
+    }
+    let longest = limits.max_prompt_tokens.or(context);
+    if length > longest {
+        let expected = format!("at most {longest} tokens (limits.max_prompt_tokens of this service)");
+        return Err(no_room(Reason::PromptTooLong, field, format!("{field}: expected a prompt of {expected}, found {length}")));
+    }
+    let (room, most) = (context - length, limits.max_new_tokens.or(context));
+    let max_tokens = match wishes.max_tokens {
+        None => room.min(most),
+        Some(wished) if wished > most => {
+            let expected = format!("at most {most} (limits.max_new_tokens of this service)");
+            return Err(invalid("limits.max_tokens", expected, wished));
+        }
+        Some(wished) if wished > room => {
+            let expected = format!("at most {room} behind a prompt of {length} tokens in a context of {context}");
+            let message = format!("limits.max_tokens: expected {expected}, found {wished}");
+            return Err(no_room(Reason::InvalidArgument, "limits.max_tokens", message));
+        }
+        Some(wished) => wished,
+    };
+    let seed = match wishes.sampling.seed {
+        Some(seed) => seed,
+        None => getrandom::u64().map_err(|_| bug("the system gave no random numbers"))?,
+    };
+    let stop_ids = language.stop_ids.iter().copied().filter(|id| !wishes.ignore_eos && *id < model.vocab_size);
+    Ok(Generation {
+        request_id: who.request_id,
+        prompt_ids,
+        continuation_ids: Vec::new(),
+        sampling: Some(filled(&wishes.sampling, &language.sampling)),
+        seed,
+        sample_index: 0,
+        max_tokens,
+        stop_token_ids: stop_ids.collect(),
+        deadline_ns: who.deadline_ns,
+        traffic_class: "default".to_owned(),
+        cache_scope: String::new(),
+        route: wishes.route as i32,
+        report_margins: wishes.report_margins,
+        tokenizer_vocab: language.tokens.vocabulary_size(),
+    })
+}
+
+/// One turn of a conversation.
+fn turn(at: usize, message: v1::Message) -> Result<Turn, Status> {
+    use v1::content_part::Part;
+    if !ROLES.contains(&message.role.as_str()) {
+        return Err(invalid(&format!("messages[{at}].role"), "system, user or assistant", quoted(&message.role)));
+    }
+    if message.content.is_empty() {
+        return Err(invalid(&format!("messages[{at}].content"), "at least one part", "none"));
+    }
+    let part = |(place, part): (usize, v1::ContentPart)| {
+        let field = || format!("messages[{at}].content[{place}]");
+        match part.part {
+            Some(Part::Text(text)) => Ok(text),
+            Some(Part::Image(_)) => {
+                let what = format!("{}: a picture was sent, and this service has no model that sees; send text only", field());
+                Err(Reason::NoVision.field(&field(), what))
+            }
+            None => Err(invalid(&field(), "text or image", "a part of no known type")),
+        }
+    };
+    let parts = message.content.into_iter().enumerate().map(part).collect::<Result<_, _>>()?;
+    Ok(Turn { role: message.role, parts })
+}
+
+/// The client's sampling with the model's own where the client says nothing.
+fn filled(sampling: &v1::Sampling, own: &SamplingRule) -> SamplingRule {
+    SamplingRule {
+        temperature: sampling.temperature.unwrap_or(own.temperature),
+        top_k: sampling.top_k.unwrap_or(own.top_k),
+        top_p: sampling.top_p.unwrap_or(own.top_p),
+        min_p: sampling.min_p.unwrap_or(own.min_p),
+    }
+}
+
+/// The first value out of its range (inference.proto, Sampling): its name, what was expected, what was found.
+pub fn sampling_problem(rule: &SamplingRule) -> Option<(&'static str, &'static str, f32)> {
+    // Written so that NaN is in no range.
+    let ranges = [
+        ("temperature", "a number from 0 to 100", rule.temperature, (0.0..=100.0).contains(&rule.temperature)),
+        ("top_p", "a number above 0, at most 1", rule.top_p, rule.top_p > 0.0 && rule.top_p <= 1.0),
+        ("min_p", "a number from 0 to 1", rule.min_p, (0.0..=1.0).contains(&rule.min_p)),
+    ];
+    ranges.into_iter().find(|(.., fine)| !fine).map(|(name, expected, found, _)| (name, expected, found))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! One line per broken request: what it is, and the code, reason and field it gets.
+
+use paceline_process::config::{Auto, LimitsConfig};
+use paceline_proto::v1::content_part::Part;
+use paceline_proto::v1::generate_request::Prompt;
+use tonic::Code;
+use tonic_types::StatusExt;
+
+use super::*;
+
+fn model() -> ModelInfo {
+    ModelInfo { name: "demo".into(), path: "/models/demo".into(), context_length: 100, vocab_size: 4096, ..Default::default() }
+}
+
+fn generate(prompt: Option<Prompt>) -> v1::GenerateRequest {
+    v1::GenerateRequest { prompt, ..Default::default() }
+}
+
+fn ids(ids: Vec<u32>) -> v1::GenerateRequest {
+    generate(Some(Prompt::TokenIds(v1::TokenIds { ids })))
+}
+
+fn sampled(sampling: v1::Sampling) -> v1::GenerateRequest {
+    v1::GenerateRequest { sampling: Some(sampling), ..ids(vec![5]) }
+}
+
+fn limited(prompt: usize, max_tokens: u32) -> v1::GenerateRequest {
+    let limits = v1::Limits { max_tokens: Some(max_tokens), ignore_eos: false };
+    v1::GenerateRequest { limits: Some(limits), ..ids(vec![5; prompt]) }
+}
+
+fn chat(turns: Vec<(&str, Vec<Option<Part>>)>) -> v1::ChatRequest {
+    let content = |parts: Vec<Option<Part>>| parts.into_iter().map(|part| v1::ContentPart { part }).collect();
+    let messages = turns.into_iter().map(|(role, parts)| v1::Message { role: role.into(), content: content(parts) }).collect();
+    v1::ChatRequest { messages, ..Default::default() }
+}
+
+fn text(text: &str) -> Option<Part> {
+    Some(Part::Text(text.into()))
+}
+
+fn image() -> Option<Part> {
+    Some(Part::Image(v1::Image { data: vec![1, 2, 3].into() }))
+}
+
+/// What the gateway does between reading a message and submitting it, with `text` standing for three tokens.
+fn submit(asked: Result<Asked, Status>, limits: &LimitsConfig) -> Result<Generation, Status> {
+    let asked = asked?;
+    asked.wishes.check_model(&model())?;
+    let field = asked.prompt_field();
+    let prompt_ids = match asked.source {
+        Source::Ids(ids) => ids,
+        _ => vec![5, 6, 7],
+    };
+    let language = crate::demo::language();
+    let who = Identity { request_id: "r".into(), deadline_ns: 9 };
+    fit(&asked.wishes, field, prompt_ids, Setting { model: &model(), language: &language, limits }, who)
+}
+
+#[track_caller]
+fn refused(asked: Result<Asked, Status>, code: Code, reason: Reason, field: &str, words: &[&str]) {
+    let limits = LimitsConfig { max_prompt_tokens: Auto::Is(80), max_new_tokens: Auto::Is(60), ..Default::default() };
+    let status = submit(asked, &limits).expect_err("a broken request");
+    assert_eq!((status.code(), Reason::of(&status)), (code, Some(reason)), "{status:?}");
+    let named = match code {
+        Code::InvalidArgument => status.get_details_bad_request().map(|bad| bad.field_violations[0].field.clone()),
+        Code::FailedPrecondition => status.get_details_precondition_failure().map(|bad| bad.violations[0].subject.clone()),
+        _ => status.get_details_resource_info().map(|info| info.resource_name),
+    };
+    assert_eq!(named.as_deref(), Some(field));
+    for word in words {
+        assert!(status.message().contains(word), "{word:?} in {}", status.message());
+    }
+}
+
+#[test]
+fn broken_prompts() {
+    let check = |request, field, words: &[&str]| {
+        refused(Asked::generate(request), Code::InvalidArgument, Reason::InvalidArgument, field, words);
+    };
+    check(generate(None), "prompt", &["neither"]);
+    check(generate(Some(Prompt::Text(String::new()))), "text", &["expected a prompt", "empty"]);
+    check(ids(vec![]), "token_ids.ids", &["at least one", "none"]);
+    check(ids(vec![5, 4096]), "token_ids.ids[1]", &["below 4096", "4096"]);
+    check(ids(vec![u32::MAX]), "token_ids.ids[0]", &["4294967295"]);
+    let too_long = |request, field, words: &[&str]| {
+        refused(Asked::generate(request), Code::InvalidArgument, Reason::PromptTooLong, field, words);
+    };
+    too_long(ids(vec![5; 100]), "token_ids.ids", &["fewer than 100", "found 100"]);
+    too_long(ids(vec![5; 81]), "token_ids.ids", &["at most 80", "limits.max_prompt_tokens", "found 81"]);
+    check(limited(60, 41), "limits.max_tokens", &["at most 40", "60 tokens", "100", "found 41"]);
+    let unknown = v1::GenerateRequest { model: "gpt".into(), ..ids(vec![5]) };
+    refused(Asked::generate(unknown), Code::NotFound, Reason::UnknownModel, "model", &["\"demo\"", "\"gpt\""]);
+}
+
+#[test]
+fn broken_settings() {
+    let check = |request, field, words: &[&str]| {
+        refused(Asked::generate(request), Code::InvalidArgument, Reason::InvalidArgument, field, words);
+    };
+    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.1, 100.5] {
+        let expected = ["a number from 0 to 100", &value.to_string()];
+        check(sampled(v1::Sampling { temperature: Some(value), ..Default::default() }), "sampling.temperature", &expected);
+    }
+    for value in [f32::NAN, 0.0, -0.5, 1.01] {
+        check(sampled(v1::Sampling { top_p: Some(value), ..Default::default() }), "sampling.top_p", &["above 0, at most 1"]);
+    }
+    for value in [f32::NAN, -0.01, 1.5] {
+        check(sampled(v1::Sampling { min_p: Some(value), ..Default::default() }), "sampling.min_p", &["from 0 to 1"]);
+    }
+    check(limited(1, 0), "limits.max_tokens", &["at least 1", "found 0"]);
+    check(limited(1, 61), "limits.max_tokens", &["at most 60", "limits.max_new_tokens", "61"]);
+    check(v1::GenerateRequest { route: 9, ..ids(vec![5]) }, "route", &["9"]);
+    check(v1::GenerateRequest { route: -1, ..ids(vec![5]) }, "route", &["-1"]);
+}
+
+#[test]
+fn broken_conversations() {
+    let check = |request, field, words: &[&str]| {
+        refused(Asked::chat(request), Code::InvalidArgument, Reason::InvalidArgument, field, words);
+    };
+    check(chat(vec![]), "messages", &["at least one message"]);
+    check(chat(vec![("user", vec![text("a")]), ("tool", vec![text("b")])]), "messages[1].role", &["\"tool\"", "assistant"]);
+    check(chat(vec![("", vec![text("a")])]), "messages[0].role", &["\"\""]);
+    check(chat(vec![("user", vec![])]), "messages[0].content", &["at least one part"]);
+    check(chat(vec![("user", vec![text("a"), None])]), "messages[0].content[1]", &["no known type"]);
+    let vision = |request, field| refused(Asked::chat(request), Code::FailedPrecondition, Reason::NoVision, field, &["picture"]);
+    vision(chat(vec![("user", vec![image()])]), "messages[0].content[0]");
+    vision(chat(vec![("assistant", vec![text("a"), image()]), ("user", vec![text("b")])]), "messages[0].content[1]");
+}
+
+#[test]
+fn a_good_request_becomes_a_generation() {
+    let limits = LimitsConfig::default();
+    let plain = submit(Asked::generate(ids(vec![5, 6])), &limits).expect("fine");
+    assert_eq!((plain.prompt_ids.as_slice(), plain.max_tokens, plain.stop_token_ids.as_slice()), (&[5, 6][..], 98, &[2][..]));
+    assert_eq!((plain.deadline_ns, plain.tokenizer_vocab, plain.traffic_class.as_str()), (9, 4096, "default"));
+    assert_eq!(plain.sampling, Some(crate::prompt::GREEDY));
+    assert_ne!(plain.seed, submit(Asked::generate(ids(vec![5, 6])), &limits).expect("fine").seed, "seeds are drawn");
+
+    let sampling = v1::Sampling { temperature: Some(0.5), seed: Some(7), top_k: Some(9), ..Default::default() };
+    let limits_wish = v1::Limits { max_tokens: Some(3), ignore_eos: true };
+    let request = v1::ChatRequest {
+        model: "/models/demo".into(),
+        sampling: Some(sampling),
+        limits: Some(limits_wish),
+        route: v1::RouteWish::Plain as i32,
+        report_margins: true,
+        ..chat(vec![("system", vec![text("s")]), ("user", vec![text("")])])
+    };
+    let wished = submit(Asked::chat(request), &limits).expect("fine");
+    let rule = SamplingRule { temperature: 0.5, top_k: 9, ..crate::prompt::GREEDY };
+    assert_eq!((wished.sampling, wished.seed, wished.max_tokens), (Some(rule), 7, 3));
+    assert_eq!((wished.stop_token_ids.len(), wished.route, wished.report_margins), (0, v1::RouteWish::Plain as i32, true));
+
+    let short = LimitsConfig { max_new_tokens: Auto::Is(10), ..Default::default() };
+    assert_eq!(submit(Asked::generate(ids(vec![5])), &short).expect("fine").max_tokens, 10);
+}

@@ -1,0 +1,169 @@
+//! What stands before the inference service: counts calls, turns them away before their message is read when the gateway is
+//! stopping or full, and gives tonic's own refusal of a large message our code and reason.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use paceline_process::clock::monotonic_ns;
+use paceline_proto::status::{Reason, Refusal};
+use tokio::sync::watch;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic::{Code, Status};
+use tower::Service;
+
+use crate::standing::Standing;
+
+/// Calls inside the gateway beyond those the supervisor queues: running ones, and ones on their way.
+const BEYOND_QUEUE: usize = 192;
+
+/// The calls inside the gateway. Their number bounds the messages that are in memory; who comes later is told so, as the
+/// supervisor would tell them.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    running: Arc<watch::Sender<usize>>,
+    most: usize,
+}
+
+impl Calls {
+    /// None yet; as many as may run, and `queue` that wait.
+    pub fn new(queue: u32) -> Self {
+        Self { running: Arc::new(watch::Sender::new(0)), most: BEYOND_QUEUE + queue as usize }
+    }
+
+    /// How many there are, as it changes.
+    pub fn watch(&self) -> watch::Receiver<usize> {
+        self.running.subscribe()
+    }
+
+    fn enter(&self) -> Option<Slot> {
+        let mut entered = false;
+        self.running.send_if_modified(|calls| {
+            entered = *calls < self.most;
+            *calls += usize::from(entered);
+            entered
+        });
+        entered.then(|| Slot(self.clone()))
+    }
+}
+
+/// One call's place; given back when dropped.
+#[derive(Debug)]
+pub struct Slot(Calls);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.0.running.send_modify(|calls| *calls -= 1);
+    }
+}
+
+/// What the gate tells the service about a call, in the request's extensions.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// When its headers were read, CLOCK_MONOTONIC.
+    pub at_ns: i64,
+    /// Its place among the calls.
+    pub slot: Arc<Slot>,
+}
+
+/// The gate before a service.
+#[derive(Clone, Debug)]
+pub struct Gate<S> {
+    inner: S,
+    calls: Calls,
+    standing: watch::Receiver<Standing>,
+    max_message_bytes: u64,
+}
+
+impl<S> Gate<S> {
+    /// A gate before `inner`.
+    pub fn new(inner: S, calls: Calls, standing: watch::Receiver<Standing>, max_message_bytes: u64) -> Self {
+        Self { inner, calls, standing, max_message_bytes }
+    }
+
+    fn admit(&self) -> Result<Slot, Refusal> {
+        self.standing.borrow().open()?;
+        self.calls.enter().ok_or_else(|| {
+            let most = self.calls.most;
+            Refusal::new(Reason::QueueFull, format!("the gateway has {most} calls, the most it takes; try again shortly"))
+        })
+    }
+}
+
+impl<S: NamedService> NamedService for Gate<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<Request<Body>> for Gate<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S::Future: Send,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let slot = match self.admit() {
+            Ok(slot) => Arc::new(slot),
+            Err(refusal) => {
+                let response = Status::from(refusal).into_http();
+                return Box::pin(async { Ok(response) });
+            }
+        };
+        request.extensions_mut().insert(Arrival { at_ns: monotonic_ns(), slot });
+        let answer = self.inner.call(request);
+        let limit = self.max_message_bytes;
+        Box::pin(async move { Ok(with_our_code(answer.await?, limit)) })
+    }
+}
+
+/// Only tonic itself says OUT_OF_RANGE here, and only of a message over the limit.
+fn with_our_code(response: Response<Body>, limit: u64) -> Response<Body> {
+    let status = Status::from_header_map(response.headers());
+    match status {
+        Some(status) if status.code() == Code::OutOfRange => {
+            let found: Option<u64> = status.message().split_whitespace().find_map(|word| word.parse().ok());
+            let found = found.map_or_else(|| "more".to_owned(), |bytes| bytes.to_string());
+            let message =
+                format!("message: expected at most {limit} bytes (limits.max_message_bytes of this service), found {found}");
+            let refusal = Refusal::new(Reason::MessageTooLarge, message).field("message");
+            Status::from(refusal.fact("limit_bytes", limit).fact("found_bytes", found)).into_http()
+        }
+        _ => response,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_bounded_and_given_back() {
+        let calls = Calls::new(8);
+        let seen = calls.watch();
+        let slots: Vec<Slot> = (0..BEYOND_QUEUE + 8).map(|_| calls.enter().expect("room")).collect();
+        assert!(calls.enter().is_none());
+        assert_eq!(*seen.borrow(), slots.len());
+        drop(slots);
+        assert_eq!(*seen.borrow(), 0);
+        assert!(calls.enter().is_some());
+    }
+
+    #[test]
+    fn only_tonics_refusal_changes_its_code() {
+        let large = Status::out_of_range("Error, decoded message length too large: found 50 bytes, the limit is: 40 bytes");
+        let status = Status::from_header_map(with_our_code(large.into_http(), 40).headers()).expect("a status");
+        assert_eq!((status.code(), Reason::of(&status)), (Code::ResourceExhausted, Some(Reason::MessageTooLarge)));
+        assert!(status.message().contains("at most 40 bytes") && status.message().contains("found 50"), "{}", status.message());
+        let other = Status::from_header_map(with_our_code(Status::not_found("x").into_http(), 40).headers());
+        assert_eq!(other.expect("a status").code(), Code::NotFound);
+    }
+}

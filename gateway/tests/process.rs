@@ -1,0 +1,114 @@
+//! The program itself: exit codes and messages of starts that fail, and a start and stop that work.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use command_fds::{CommandFdExt, FdMapping};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+fn demo() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target")
+}
+
+/// The program with a configuration of its own in `dir`.
+fn gateway(dir: &Path, grpc: &str, model: &Path) -> Command {
+    let run = dir.join("run");
+    let text = format!(
+        "[gateway]\ngrpc = {grpc:?}\n[supervisor]\nruntime_dir = {:?}\n[target]\nmodel = {:?}\n",
+        run.display().to_string(),
+        model.display().to_string()
+    );
+    let file = dir.join("paceline.toml");
+    std::fs::write(&file, text).expect("writable");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-gateway"));
+    command.arg("--config").arg(file).env_remove("LISTEN_FDS").env_remove("PACELINE_PARENT_FD");
+    command
+}
+
+#[track_caller]
+fn fails(output: Output, code: i32, words: &[&str]) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    for word in words {
+        assert!(stderr.contains(word), "{word:?} in {stderr}");
+    }
+}
+
+#[test]
+fn bad_starts_say_what_is_wrong() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("bound").to_string();
+    let run = |mut command: Command| command.output().expect("it starts");
+    fails(run(gateway(dir.path(), &address, &demo())), 69, &[&address, "gateway.grpc", "in use"]);
+    fails(run(gateway(dir.path(), "127.0.0.1:0", &dir.path().join("nothing"))), 64, &["target.model", "nothing"]);
+    let empty = dir.path().join("empty");
+    std::fs::create_dir(&empty).expect("writable");
+    fails(run(gateway(dir.path(), "127.0.0.1:0", &empty)), 64, &["config.json"]);
+    for name in ["config.json", "tokenizer_config.json"] {
+        std::fs::copy(demo().join(name), empty.join(name)).expect("copied");
+    }
+    fails(run(gateway(dir.path(), "127.0.0.1:0", &empty)), 64, &["tokenizer.json"]);
+    let mut unknown = gateway(dir.path(), "127.0.0.1:0", &demo());
+    fails(
+        run({
+            unknown.env("PACELINE_LIMITS__QUEUES", "1");
+            unknown
+        }),
+        64,
+        &["limits.queue"],
+    );
+    let mut flag = gateway(dir.path(), "127.0.0.1:0", &demo());
+    fails(
+        run({
+            flag.arg("--colour");
+            flag
+        }),
+        64,
+        &["--colour"],
+    );
+}
+
+#[test]
+fn a_signal_ends_it_with_zero() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let mut child = gateway(dir.path(), "127.0.0.1:0", &demo()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    assert!(lines.any(|line| line.expect("text").contains("gateway listens")), "it says where it listens");
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("alive");
+    // Its standard error ends with it.
+    lines.for_each(drop);
+    assert_eq!(child.wait().expect("ours").code(), Some(0));
+    assert_eq!(std::fs::read_to_string(dir.path().join("run/gateway.epoch")).expect("counted"), "1");
+}
+
+/// As `paceline serve` starts it: the listening socket as descriptor 3, a pipe that ends with the parent.
+#[tokio::test]
+async fn it_serves_a_handed_down_socket_and_ends_with_its_parent() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("bound");
+    let (read, write) = nix::unistd::pipe().expect("a pipe");
+    // Like a parent's end, it must not be held by the child as well.
+    nix::fcntl::fcntl(&write, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC)).expect("ours");
+    let mut command = gateway(dir.path(), "127.0.0.1:1", &demo());
+    command.env("LISTEN_FDS", "1").env("PACELINE_PARENT_FD", "4").stderr(Stdio::null());
+    let mappings =
+        vec![FdMapping { parent_fd: OwnedFd::from(listener), child_fd: 3 }, FdMapping { parent_fd: read, child_fd: 4 }];
+    command.fd_mappings(mappings).expect("distinct");
+    let mut child = command.spawn().expect("it starts");
+    drop(command);
+
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
+    let mut health = tonic_health::pb::health_client::HealthClient::new(channel);
+    let asked = health.check(tonic_health::pb::HealthCheckRequest::default());
+    let answer = tokio::time::timeout(std::time::Duration::from_secs(30), asked).await.expect("in time").expect("served");
+    assert_eq!(answer.into_inner().status, tonic_health::ServingStatus::NotServing as i32);
+    // Ctrl-C in the terminal reaches the whole group and means the parent.
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).expect("alive");
+    drop(write);
+    assert_eq!(child.wait().expect("ours").code(), Some(0));
+}

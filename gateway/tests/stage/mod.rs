@@ -1,0 +1,150 @@
+//! A gateway with a scripted supervisor behind it: real sockets, real tonic services, one process. Every wait is on a
+//! state, with a bound against hangs.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+pub mod supervisor;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_gateway::ending::Event;
+use paceline_gateway::prompt::Language;
+use paceline_gateway::{Setup, run};
+use paceline_process::{Config, Exit, RuntimeDir, task};
+use paceline_proto::internal::v1::{ModelInfo, ServiceState};
+use paceline_proto::status::Reason;
+use paceline_proto::v1::content_part::Part;
+use paceline_proto::v1::generate_request::Prompt;
+use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_proto::v1::{ChatRequest, ContentPart, GenerateRequest, Limits, Message, TokenIds};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status, Streaming};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
+
+use supervisor::{Attachment, Fake};
+
+/// Awaits with a bound that only a hang reaches.
+pub async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(Duration::from_secs(30), future).await.expect("within 30 seconds")
+}
+
+/// Everything of one test.
+pub struct Stage {
+    pub dir: tempfile::TempDir,
+    pub address: std::net::SocketAddr,
+    pub channel: Channel,
+    pub client: InferenceClient<Channel>,
+    pub health: HealthClient<Channel>,
+    /// Signals and the like.
+    pub events: mpsc::Sender<Event>,
+    pub exit: JoinHandle<Exit>,
+}
+
+impl Stage {
+    /// A gateway for the demo model, without a supervisor yet.
+    pub fn new(change: impl FnOnce(&mut Config)) -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let mut config = Config::default();
+        config.supervisor.runtime_dir = dir.path().display().to_string();
+        change(&mut config);
+        let runtime_dir = RuntimeDir::locate(&config).expect("a short path");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.set_nonblocking(true).expect("a socket");
+        let address = listener.local_addr().expect("bound");
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
+        let language = Arc::new(Language::read(&demo).expect("it is in the repository"));
+        let (events, receiver) = mpsc::channel(8);
+        let exit = task::spawn("gateway", run(Setup { config, language, runtime_dir, epoch: 7, listener }, receiver));
+        let channel = Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
+        let client = InferenceClient::new(channel.clone());
+        let health = HealthClient::new(channel.clone());
+        Self { dir, address, channel, client, health, events, exit }
+    }
+
+    /// With a supervisor that serves.
+    pub async fn serving(change: impl FnOnce(&mut Config)) -> (Self, Fake, Attachment) {
+        let mut stage = Self::new(change);
+        let (fake, attachment) = stage.attach(1).await;
+        stage.health_until("", ServingStatus::Serving).await;
+        (stage, fake, attachment)
+    }
+
+    /// A supervisor comes and says it serves.
+    pub async fn attach(&mut self, term: u64) -> (Fake, Attachment) {
+        let mut fake = Fake::start(&self.dir.path().join("supervisor.sock"), term);
+        let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");
+        attachment.service(ready()).await;
+        (fake, attachment)
+    }
+
+    pub async fn watch(&mut self, service: &str) -> Streaming<HealthCheckResponse> {
+        let request = HealthCheckRequest { service: service.into() };
+        within(self.health.watch(request)).await.expect("a watch").into_inner()
+    }
+
+    /// Waits until health says `status`.
+    pub async fn health_until(&mut self, service: &str, status: ServingStatus) {
+        let mut watch = self.watch(service).await;
+        loop {
+            let seen = within(watch.message()).await.expect("fine").expect("open").status;
+            if seen == status as i32 {
+                return;
+            }
+        }
+    }
+
+    pub async fn health_now(&mut self, service: &str) -> bool {
+        let request = HealthCheckRequest { service: service.into() };
+        within(self.health.check(request)).await.expect("a known name").into_inner().status == ServingStatus::Serving as i32
+    }
+
+    pub async fn send(&self, event: Event) {
+        self.events.send(event).await.expect("the gateway listens");
+    }
+
+    pub async fn ended(&mut self) -> Exit {
+        within(&mut self.exit).await.expect("no panic")
+    }
+}
+
+/// The demo model, served.
+pub fn ready() -> ServiceState {
+    let model = ModelInfo {
+        name: "demo-target".into(),
+        path: "/demo/target".into(),
+        architecture: "qwen3".into(),
+        context_length: 4096,
+        vocab_size: 4096,
+        ..Default::default()
+    };
+    ServiceState { can_serve: true, model: Some(model), ..Default::default() }
+}
+
+pub fn text(prompt: impl Into<String>) -> GenerateRequest {
+    GenerateRequest { prompt: Some(Prompt::Text(prompt.into())), ..Default::default() }
+}
+
+pub fn ids(ids: &[u32]) -> GenerateRequest {
+    GenerateRequest { prompt: Some(Prompt::TokenIds(TokenIds { ids: ids.to_vec() })), ..Default::default() }
+}
+
+pub fn limited(request: GenerateRequest, max_tokens: u32) -> GenerateRequest {
+    GenerateRequest { limits: Some(Limits { max_tokens: Some(max_tokens), ignore_eos: false }), ..request }
+}
+
+pub fn chat(words: &str) -> ChatRequest {
+    let part = ContentPart { part: Some(Part::Text(words.into())) };
+    ChatRequest { messages: vec![Message { role: "user".into(), content: vec![part] }], ..Default::default() }
+}
+
+/// Checks code and reason.
+#[track_caller]
+pub fn is(status: &Status, code: Code, reason: Reason) {
+    assert_eq!((status.code(), Reason::of(status)), (code, Some(reason)), "{status:?}");
+}

@@ -1,0 +1,36 @@
+#!/bin/sh
+# What each change must pass: format, lints, licences and sources of the dependencies, tests of the cores. Runs all of
+# them before it fails, so that one run tells everything.
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+
+failed=
+step() {
+    name=$1
+    shift
+    headline "$name"
+    "$@" || failed="$failed, $name"
+}
+
+# None of these needs MLX, so this also runs where the model crates cannot be built.
+cores="-p paceline-proto -p paceline-process -p paceline-supervisor -p paceline-gateway"
+core_tests() {
+    # shellcheck disable=SC2086
+    if have cargo-nextest; then
+        cargo nextest run $LOCKED $cores --lib
+    else
+        say "cargo-nextest is not installed: cargo test instead"
+        cargo test $LOCKED $cores --lib
+    fi
+}
+
+# shellcheck disable=SC2086
+lints() { cargo clippy $LOCKED --workspace --all-targets -- -D warnings; }
+
+step "Format" cargo fmt --all --check
+step "Lints" lints
+step "Licences, bans and sources of dependencies" sh scripts/deny.sh bans licenses sources
+step "Tests of the cores" core_tests
+
+[ -z "$failed" ] || die "Failed: ${failed#, }"
+say "All checks passed."

@@ -1,0 +1,162 @@
+#!/bin/sh
+# The main job on real input: builds the programs, starts the whole service with the embedded model in a directory of its
+# own, sends the first prompt of each kind in demo/prompts.jsonl over gRPC, stops everything and checks that nothing is
+# left. Exit code 0 only if all of that went well. PROFILE=dev uses the build that the tests use.
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+
+READY_WITHIN_S=180 # a cold disk and a first start on Metal included
+STOP_WITHIN_S=20
+
+case ${PROFILE:-release} in
+    release)
+        headline "Building (release profile)"
+        # shellcheck disable=SC2086
+        cargo build $LOCKED --release --workspace --bins
+        bin=$(target_dir)/release
+        ;;
+    dev)
+        headline "Building (dev profile)"
+        build_all
+        bin=$(target_dir)/debug
+        ;;
+    *) die "PROFILE is release or dev, found $PROFILE" ;;
+esac
+paceline=$bin/paceline
+
+# Not in $TMPDIR: on macOS that path is long, and a socket's path may have about 100 bytes.
+dir=$(mktemp -d /tmp/paceline-demo.XXXXXX)
+log=$dir/serve.log
+serve= # pid of `paceline serve`, while there is one
+verdict=failed
+
+# A killed process that nobody has reaped yet answers kill -0; /proc knows better.
+alive() {
+    kill -0 "$1" 2>/dev/null || return 1
+    [ ! -r "/proc/$1/stat" ] || ! grep -q ') Z ' "/proc/$1/stat" 2>/dev/null
+}
+ended() { [ -s "$dir/exit" ]; }
+
+# within SECONDS COMMAND...: asks again and again until the command succeeds.
+within() {
+    give_up=$(($(date +%s) + $1))
+    shift
+    until "$@"; do
+        [ "$(date +%s)" -lt "$give_up" ] || return 1
+        sleep 0.2
+    done
+}
+
+# However this script ends: no process and no file of it stays.
+finish() {
+    rc=$?
+    trap - EXIT
+    trap '' INT TERM HUP
+    if [ -n "$serve" ] && ! ended; then
+        # Drain; then cancel what runs; then kill.
+        for pause in "$STOP_WITHIN_S" 10 5; do
+            kill -TERM "$serve" 2>/dev/null || true
+            within "$pause" ended && break
+        done
+        ended || kill -KILL "$serve" 2>/dev/null || true
+    fi
+    if [ "$verdict" != passed ] && [ "$rc" -ne 130 ]; then
+        for file in "$dir"/*.log "$dir"/run/*.log; do
+            [ -s "$file" ] || continue
+            say "--- the end of $(basename -- "$file")"
+            tail -n 25 "$file"
+        done
+        say ""
+        say "The demo failed."
+        [ "$rc" -ne 0 ] || rc=1
+    fi
+    rm -rf -- "$dir"
+    exit "$rc"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+headline "Starting the service"
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+# No configuration file: the defaults, in a place of its own.
+export PACELINE_CONFIG=
+export PACELINE_SUPERVISOR__RUNTIME_DIR="$dir/run"
+export PACELINE_GATEWAY__GRPC="127.0.0.1:$port"
+# A shell around it, for its exit code.
+(
+    rc=0
+    # shellcheck disable=SC2016
+    sh -c 'echo $$ >"$1/pid"; exec "$2" serve' sh "$dir" "$paceline" >"$log" 2>&1 </dev/null || rc=$?
+    echo "$rc" >"$dir/exit"
+) &
+within 5 test -s "$dir/pid" || die "the service did not start"
+serve=$(cat "$dir/pid")
+
+shown=0
+show_log() {
+    lines=$(($(wc -l <"$log")))
+    [ "$lines" -gt "$shown" ] || return 0
+    sed -n "$((shown + 1)),${lines}s/^/  | /p" "$log"
+    shown=$lines
+}
+ready() {
+    show_log
+    if ended; then die "the service ended with exit code $(cat "$dir/exit") before it was ready"; fi
+    "$paceline" status --json 2>/dev/null | python3 -c '
+import json, sys
+status = json.load(sys.stdin)
+sys.exit(any(status[part]["state"] != "ready" for part in ("gateway", "supervisor", "target")))' 2>/dev/null
+}
+begin=$(date +%s)
+within "$READY_WITHIN_S" ready || die "the service was not ready after $READY_WITHIN_S s"
+show_log
+say "Ready after $(($(date +%s) - begin)) s on 127.0.0.1:$port."
+
+# One messages file for each kind, and a list: kind, tokens at most, file, the last message shortened to a line.
+python3 - "$dir" >"$dir/prompts" <<'PY'
+import json, sys
+seen = set()
+for line in open("demo/prompts.jsonl", encoding="utf-8"):
+    prompt = json.loads(line)
+    kind = prompt["kind"]
+    if kind in seen:
+        continue
+    seen.add(kind)
+    path = f"{sys.argv[1]}/{kind}.json"
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(prompt["messages"], file)
+    text = " ".join(prompt["messages"][-1]["content"].split())
+    print(kind, prompt["max_tokens"], path, text if len(text) <= 100 else text[:99] + "…", sep="\t")
+PY
+
+tab=$(printf '\t')
+while IFS=$tab read -r kind max_tokens messages text <&3; do
+    headline "$kind: $text"
+    # The answer streams to the terminal; the figures, which come on standard error, follow it.
+    rc=0
+    "$paceline" generate --messages "$messages" --max-tokens "$max_tokens" --verbose 2>"$dir/figures" </dev/null || rc=$?
+    say ""
+    cat "$dir/figures"
+    [ "$rc" = 0 ] || die "the request failed with exit code $rc"
+done 3<"$dir/prompts"
+
+headline "Stopping"
+pids=$("$paceline" status --json | python3 -c '
+import json, sys
+status = json.load(sys.stdin)
+for part in ("gateway", "supervisor", "target"):
+    if status[part]["restarts"] != 0:
+        sys.exit(f"{part} was restarted on the way: {status[part]}")
+    print(status[part]["pid"])')
+kill -TERM "$serve"
+within "$STOP_WITHIN_S" ended || die "the service did not stop within $STOP_WITHIN_S s"
+code=$(cat "$dir/exit")
+[ "$code" = 0 ] || die "the service ended with exit code $code, expected 0"
+for pid in $pids; do
+    if alive "$pid"; then die "process $pid is left"; fi
+done
+sockets=$(find "$dir/run" -type s 2>/dev/null || true)
+[ -z "$sockets" ] || die "sockets are left: $sockets"
+say "All processes ended, no socket is left."
+verdict=passed

@@ -1,0 +1,9 @@
+#!/bin/sh
+# The long tests and those with timed figures: everything in tests/ that is marked #[ignore], one at a time.
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+
+# shellcheck disable=SC2086
+cargo build $LOCKED --release --workspace --bins
+# shellcheck disable=SC2086
+PACELINE_SOAK=1 exec cargo test $LOCKED --release -p paceline-tests --no-fail-fast -- --ignored --test-threads=1

@@ -1,0 +1,44 @@
+#!/bin/sh
+# The suite: builds everything, then runs every test and says how long that took without the build. The last line is
+# the test runner's summary; the whole output of the run is also in target/test.log.
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+
+headline "Building the programs and the tests"
+build_all
+
+log=$(target_dir)/test.log
+# shellcheck disable=SC2086
+if have cargo-nextest; then
+    headline "Running the tests with cargo-nextest"
+    begin=$(date +%s)
+    rc=0
+    run_recorded "$log" cargo nextest run $LOCKED --workspace --no-tests=fail || rc=$?
+    end=$(date +%s)
+    summary=$(grep 'Summary' "$log" | tail -n 1) || summary="The run ended without a summary."
+else
+    headline "Running the tests with cargo test (cargo-nextest is not installed)"
+    # One thread for all: MLX belongs to one thread of a process (I8), a whole service wants the cores for itself, and
+    # the other tests take milliseconds. The targets are those of the build above.
+    begin=$(date +%s)
+    rc=0
+    run_recorded "$log" cargo test $LOCKED --workspace --bins --tests --no-fail-fast -- --test-threads=1 || rc=$?
+    end=$(date +%s)
+    # cargo test sums up each executable; this is the sum of those, in its words.
+    summary=$(awk -v rc="$rc" -v seconds="$((end - begin))" '
+        /^test result: / {
+            for (i = 2; i <= NF; i++) {
+                if ($i == "passed;") passed += $(i - 1)
+                if ($i == "failed;") failed += $(i - 1)
+                if ($i == "ignored;") ignored += $(i - 1)
+            }
+        }
+        END {
+            printf "test result: %s. %d passed; %d failed; %d ignored; finished in %ds\n", (rc == 0 ? "ok" : "FAILED"), passed, failed, ignored, seconds
+        }' "$log")
+fi
+
+say ""
+say "The suite took $((end - begin)) s without the build."
+say "$summary"
+exit "$rc"

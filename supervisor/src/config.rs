@@ -1,0 +1,39 @@
+//! The core's bounds, from the configuration and from what the system we run on needs.
+
+use paceline_process::Config;
+
+use crate::core::Settings;
+use crate::core::route::Policy;
+use crate::core::worker::Patience;
+
+/// With Metal a hard kill can strand wired memory until the machine is restarted, so a teardown gets all the time it uses.
+const PATIENT: bool = cfg!(target_os = "macos");
+
+/// The core's settings.
+pub fn settings(config: &Config) -> Settings {
+    let hang_ms = config.supervisor.hang_s.saturating_mul(1_000);
+    let patience = Patience {
+        start_ms: hang_ms.max(30_000),
+        // A file system may pause longer than an engine: a false kill here costs a whole load.
+        load_ms: hang_ms.max(30_000),
+        silent_ms: 2_000,
+        hang_ms,
+        ask_ms: 5_000,
+        term_ms: 10_000,
+        quiet_ms: if PATIENT { 10_000 } else { 2_000 },
+        teardown_ms: if PATIENT { 180_000 } else { 30_000 },
+        kill_ms: 5_000,
+    };
+    Settings {
+        places: config.limits.queue as usize,
+        queue_wait_ms: config.limits.queue_wait_s.saturating_mul(1_000),
+        restarts: config.supervisor.restarts,
+        restart_period_ms: config.supervisor.restart_period_s.saturating_mul(1_000),
+        patience,
+        drain_ms: 30_000,
+        orphan_drain_ms: 5_000,
+        cancel_ms: 5_000,
+        late_ms: 1_000,
+        policy: Policy { force: config.routing.force },
+    }
+}

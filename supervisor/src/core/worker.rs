@@ -1,0 +1,437 @@
+//! One worker process from spawn to grave. Decides and never acts: only numbers and facts come in, only orders go out.
+//!
+//! ```text
+//!            StartAsked           first Beat            Described
+//!  Stopped ────────────▶ Starting ──────────▶ Loading ────────────▶ Ready ◀──────▶ Suspect   no heartbeat, or leaving
+//!     ▲                   │  ▲  ▲                │                    │               │
+//!     │             Found │  │  │ until          └─────── hung ───────┴───────────────┤
+//!     │                   ▼  │  │                                                     ▼
+//!     └─── asked ─────── Ending │ ◀──────────── control message, SIGTERM, SIGKILL ────┘
+//!                           │   │
+//!          Exited, from any │   └── BackingOff ◀── budget left ──┐
+//!                           ▼                                    │
+//!                         (fall) ────── budget spent ──▶ Failed ─┴▶ Starting, by itself, later
+//! ```
+//! The next life starts only when the one before is gone: `Spawn` is given only where no process is left. News of an
+//! earlier life is dropped (I7).
+
+mod life;
+mod news;
+mod outlook;
+mod phase;
+
+use std::sync::Arc;
+
+use paceline_process::Millis;
+use paceline_proto::ids::Epoch;
+use paceline_proto::internal::v1::{Heartbeat, WorkerPhase};
+
+use super::restart::{Restart, RestartBudget};
+pub use life::{Described, Exit, Life};
+pub use news::{Action, Event};
+pub use phase::{Doubt, EndWhy, Hang, Patience, Phase, Rung};
+
+/// How the life before this one ended.
+#[derive(Clone, Debug)]
+pub struct LastEnd {
+    /// Which it was; none if it never began.
+    pub epoch: Option<Epoch>,
+    /// How.
+    pub cause: String,
+    /// Last lines of its log.
+    pub log: String,
+}
+
+/// A worker process.
+#[derive(Debug)]
+pub struct Worker {
+    patience: Patience,
+    phase: Phase,
+    life: Option<Life>,
+    last_end: Option<LastEnd>,
+    /// From spawn to ready, of the last life that got there.
+    came_up_ms: Option<u64>,
+    /// The model of the last life that described itself.
+    described: Option<Arc<Described>>,
+    budget: RestartBudget,
+    period_ms: u64,
+    restarts: u32,
+    last_epoch: Epoch,
+    /// No further life begins.
+    retired: bool,
+    surprises: u64,
+}
+
+impl Worker {
+    /// A worker that was not started yet; `restarts` of it are allowed in any `period_ms`.
+    pub fn new(patience: Patience, restarts: u32, period_ms: u64) -> Self {
+        Self {
+            patience,
+            phase: Phase::Stopped,
+            life: None,
+            last_end: None,
+            came_up_ms: None,
+            described: None,
+            budget: RestartBudget::new(restarts, period_ms),
+            period_ms,
+            restarts: 0,
+            last_epoch: Epoch(0),
+            retired: false,
+            surprises: 0,
+        }
+    }
+
+    /// Takes one event in and says what is to be done.
+    pub fn on_event(&mut self, event: Event, now: Millis) -> Vec<Action> {
+        let mut out = Vec::new();
+        // News of another life says nothing about this one (I7).
+        if event.epoch().is_some_and(|epoch| self.life.as_ref().is_none_or(|life| life.epoch != epoch)) {
+            return out;
+        }
+        match (self.phase, event) {
+            (Phase::Stopped, Event::StartAsked) => self.spawn("the service starts", now, &mut out),
+            (Phase::Starting { .. }, Event::Spawned { epoch, pid }) => self.begin(epoch, pid, now),
+            (Phase::Starting { .. }, Event::Found { epoch, pid }) => {
+                self.begin(epoch, pid, now);
+                self.end(EndWhy::Earlier, now, &mut out);
+            }
+            (Phase::Starting { .. }, Event::SpawnFailed { cause }) => {
+                self.fall(Fall::Unstartable(cause), String::new(), now, &mut out);
+            }
+            // Stopped between the order to spawn and its answer: no orphan is left.
+            (Phase::Stopped, Event::Spawned { epoch, pid } | Event::Found { epoch, pid }) => {
+                self.begin(epoch, pid, now);
+                self.end(EndWhy::Asked, now, &mut out);
+            }
+            (Phase::Starting { .. } | Phase::Loading { .. } | Phase::Ready { .. } | Phase::Suspect { .. }, Event::Beat(beat)) => {
+                self.hear(beat, now, &mut out);
+            }
+            (Phase::Ending { why, rung, answered, until, most }, Event::Beat(beat)) => {
+                let progress = self.life.as_mut().is_some_and(|life| life.hear(beat, now));
+                if progress && rung != Rung::Killed {
+                    let until = until.max(most.min(now + self.patience.quiet_ms));
+                    self.phase = Phase::Ending { why, rung, answered, until, most };
+                }
+            }
+            (Phase::Loading { .. }, Event::Described { described, .. }) => self.come_up(described, now, &mut out),
+            (_, Event::DescribeFailed { .. }) => {
+                if let Some(life) = &mut self.life {
+                    life.describing = false; // asked again at the next heartbeat
+                }
+            }
+            (Phase::Ending { why, rung: Rung::Asked, until, most, .. }, Event::StopAnswered { reached, .. }) => match reached {
+                true => self.phase = Phase::Ending { why, rung: Rung::Asked, answered: true, until, most },
+                false => self.climb(why, Rung::Terminated, false, now, &mut out),
+            },
+            (Phase::Ending { why, rung, answered, .. }, Event::Frozen { .. }) if rung != Rung::Killed => {
+                self.climb(why, Rung::Killed, answered, now, &mut out);
+            }
+            // These come when we have moved on already.
+            (Phase::Ending { .. }, Event::StopAnswered { .. } | Event::Frozen { .. } | Event::Described { .. }) => {}
+            (Phase::Ending { why, .. }, Event::Exited { exit, log, .. }) => self.ended(why, exit, log, now, &mut out),
+            (_, Event::Exited { exit, log, .. }) => self.fall(Fall::Exited(exit), log, now, &mut out),
+            (Phase::BackingOff { .. } | Phase::Failed { .. }, Event::DrainAsked) => {
+                self.retired = true;
+                self.enter(Phase::Stopped, "the service drains", &mut out);
+            }
+            (_, Event::DrainAsked) => self.retired = true,
+            (Phase::Starting { .. } | Phase::Loading { .. } | Phase::Ready { .. } | Phase::Suspect { .. }, Event::EndAsked)
+                if self.life.is_some() =>
+            {
+                self.end(EndWhy::Asked, now, &mut out);
+            }
+            (Phase::Ending { rung, answered, until, most, .. }, Event::EndAsked) => {
+                self.phase = Phase::Ending { why: EndWhy::Asked, rung, answered, until, most };
+            }
+            (_, Event::EndAsked) => self.enter(Phase::Stopped, "the service stops", &mut out),
+            (Phase::Ending { answered, .. }, Event::KillAsked) => {
+                self.climb(EndWhy::Asked, Rung::Killed, answered, now, &mut out);
+            }
+            (phase, event) => {
+                self.surprises += 1;
+                out.push(Action::Surprise { phase: phase.name(), event: event.name() });
+            }
+        }
+        out
+    }
+
+    /// Time has passed: does what is due.
+    pub fn on_time(&mut self, now: Millis) -> Vec<Action> {
+        let mut out = Vec::new();
+        if self.next_deadline().is_none_or(|due| due > now) {
+            return out;
+        }
+        match self.phase {
+            Phase::Starting { .. } => self.end(EndWhy::Hung(Hang::Unseen), now, &mut out),
+            Phase::Loading { .. } => {
+                let loading = matches!(self.life.as_ref().map(Life::phase), Some(WorkerPhase::Loading));
+                self.end(EndWhy::Hung(if loading { Hang::Loading } else { Hang::Undescribed }), now, &mut out);
+            }
+            Phase::Ready { since } => match self.hang(now) {
+                Some(hang) => self.end(EndWhy::Hung(hang), now, &mut out),
+                None if self.silent_at() <= Some(now) => {
+                    let cause = format!("no heartbeat for {} s", self.patience.silent_ms as f64 / 1e3);
+                    self.enter(Phase::Suspect { doubt: Doubt::Silent }, &cause, &mut out);
+                }
+                None if since + self.period_ms <= now => {
+                    self.budget.clear();
+                    self.last_end = None;
+                }
+                None => {}
+            },
+            Phase::Suspect { .. } => {
+                if let Some(hang) = self.hang(now) {
+                    self.end(EndWhy::Hung(hang), now, &mut out);
+                }
+            }
+            Phase::Ending { why, rung: Rung::Asked, answered, .. } => self.climb(why, Rung::Terminated, answered, now, &mut out),
+            Phase::Ending { why, rung: Rung::Terminated, answered, .. } => self.climb(why, Rung::Killed, answered, now, &mut out),
+            Phase::Ending { why: EndWhy::Asked, rung: Rung::Killed, most, .. } if most <= now => {
+                // Nothing more can be done from here, and the service's end is bounded (I6).
+                self.enter(Phase::Stopped, "given up: it does not go, not even by SIGKILL", &mut out);
+            }
+            Phase::Ending { why, rung: Rung::Killed, answered, most, .. } => {
+                self.phase = Phase::Ending { why, rung: Rung::Killed, answered, until: now + self.patience.kill_ms, most };
+                out.extend(self.life.as_ref().map(|life| Action::Kill { epoch: life.epoch }));
+            }
+            Phase::BackingOff { .. } => self.restart("the pause is over", now, &mut out),
+            Phase::Failed { .. } => self.restart("tried again", now, &mut out),
+            Phase::Stopped => {}
+        }
+        out
+    }
+
+    /// When [`Worker::on_time`] has something to do.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        match self.phase {
+            Phase::Stopped => None,
+            Phase::Starting { since } => self.life.as_ref().map(|_| since + self.patience.start_ms),
+            Phase::Loading { .. } => self.life.as_ref().map(|life| life.moved() + self.patience.load_ms),
+            Phase::Ready { since } => {
+                let settled = (!self.budget.is_clean() || self.last_end.is_some()).then(|| since + self.period_ms);
+                [self.hung_at(), self.silent_at(), settled].into_iter().flatten().min()
+            }
+            Phase::Suspect { .. } => self.hung_at(),
+            Phase::Ending { until, .. } | Phase::BackingOff { until } => Some(until),
+            Phase::Failed { retry } => retry,
+        }
+    }
+
+    /// We slept, or were starved, and could not listen: silence until `now` proves nothing (goal A13).
+    pub fn forgive(&mut self, now: Millis) {
+        if let Some(life) = &mut self.life {
+            life.forgive(now);
+        }
+        if let Phase::Starting { since } = &mut self.phase {
+            *since = now;
+        }
+    }
+
+    /// `max(hang_s, 10 × p99 of the phase)`; the second term joins when heartbeats carry step times.
+    fn step_budget_ms(&self) -> u64 {
+        self.patience.hang_ms
+    }
+
+    fn hung_at(&self) -> Option<Millis> {
+        self.life.as_ref().map(|life| life.moved() + self.step_budget_ms())
+    }
+
+    fn silent_at(&self) -> Option<Millis> {
+        self.life.as_ref().map(|life| life.heard() + self.patience.silent_ms)
+    }
+
+    fn hang(&self, now: Millis) -> Option<Hang> {
+        self.hung_at().filter(|at| *at <= now)?;
+        let silent = self.silent_at().is_some_and(|at| at <= now);
+        Some(if silent { Hang::Silent } else { Hang::Working(self.life.as_ref()?.phase()) })
+    }
+
+    fn begin(&mut self, epoch: Epoch, pid: u32, now: Millis) {
+        self.life = Some(Life::new(epoch, pid, now));
+        self.last_epoch = epoch;
+    }
+
+    fn hear(&mut self, beat: Heartbeat, now: Millis, out: &mut Vec<Action>) {
+        let Some(life) = &mut self.life else { return };
+        life.hear(beat, now);
+        let leaving = matches!(life.phase(), WorkerPhase::Stopping | WorkerPhase::Failed);
+        let epoch = life.epoch;
+        if let Phase::Starting { .. } = self.phase {
+            self.enter(Phase::Loading { since: now }, "it shows itself", out);
+        }
+        match self.phase {
+            Phase::Loading { .. } => {
+                let Some(life) = &mut self.life else { return };
+                let loaded = matches!(life.phase(), WorkerPhase::Idle | WorkerPhase::Prefill | WorkerPhase::Decode);
+                if loaded && life.budget_bytes().is_some() && !life.describing {
+                    life.describing = true;
+                    out.push(Action::Describe { epoch });
+                }
+            }
+            Phase::Ready { .. } if leaving => {
+                self.enter(Phase::Suspect { doubt: Doubt::Leaving }, "it ends without being asked", out);
+            }
+            Phase::Suspect { doubt: Doubt::Silent } if leaving => {
+                self.enter(Phase::Suspect { doubt: Doubt::Leaving }, "it ends without being asked", out);
+            }
+            Phase::Suspect { doubt: Doubt::Silent } => self.enter(Phase::Ready { since: now }, "heard again", out),
+            _ => {}
+        }
+    }
+
+    fn come_up(&mut self, described: Arc<Described>, now: Millis, out: &mut Vec<Action>) {
+        let Some(life) = &mut self.life else { return };
+        if !described.capacity.is_usable() {
+            return self.end(EndWhy::Hung(Hang::Undescribed), now, out);
+        }
+        self.came_up_ms = Some(now.since(life.since));
+        life.described = Some(described.clone());
+        life.forgive(now);
+        self.described = Some(described);
+        self.enter(Phase::Ready { since: now }, "loaded", out);
+    }
+
+    /// Begins to end the process there is.
+    fn end(&mut self, why: EndWhy, now: Millis, out: &mut Vec<Action>) {
+        let Some(epoch) = self.life.as_ref().map(|life| life.epoch) else { return };
+        let cause = self.end_words(why);
+        let from = self.phase.name();
+        out.push(Action::LogPhase { epoch: Some(epoch), from, to: "ending", cause: cause.clone() });
+        if let EndWhy::Hung(_) = why {
+            out.push(Action::Abandon { epoch, cause });
+        }
+        self.climb(why, Rung::Asked, false, now, out);
+    }
+
+    fn climb(&mut self, why: EndWhy, rung: Rung, answered: bool, now: Millis, out: &mut Vec<Action>) {
+        let Some(epoch) = self.life.as_ref().map(|life| life.epoch) else { return };
+        let hung = matches!(why, EndWhy::Hung(_));
+        let wait_ms = match rung {
+            Rung::Asked if hung => self.patience.quiet_ms,
+            Rung::Asked => self.patience.ask_ms,
+            Rung::Terminated if hung || !answered => self.patience.quiet_ms,
+            Rung::Terminated => self.patience.term_ms,
+            Rung::Killed => self.patience.kill_ms,
+        };
+        let (until, most) = (now + wait_ms, now + wait_ms.max(self.patience.teardown_ms));
+        self.phase = Phase::Ending { why, rung, answered, until, most };
+        out.push(match rung {
+            Rung::Asked => Action::AskStop { epoch, cause: self.end_words(why) },
+            Rung::Terminated => Action::Terminate { epoch },
+            Rung::Killed => Action::Kill { epoch },
+        });
+    }
+
+    /// A process we were ending is gone.
+    fn ended(&mut self, why: EndWhy, exit: Exit, log: String, now: Millis, out: &mut Vec<Action>) {
+        match why {
+            EndWhy::Hung(_) => self.fall(Fall::Hung(self.end_words(why)), log, now, out),
+            EndWhy::Asked => {
+                out.push(Action::Clear);
+                self.enter(Phase::Stopped, &exit.to_string(), out);
+                self.life = None;
+            }
+            EndWhy::Earlier => {
+                out.push(Action::Clear);
+                match self.retired {
+                    false => self.spawn("the earlier one is gone", now, out),
+                    true => self.enter(Phase::Stopped, "the service drains", out),
+                }
+            }
+        }
+    }
+
+    /// An end nobody asked for: what now?
+    fn fall(&mut self, fall: Fall, log: String, now: Millis, out: &mut Vec<Action>) {
+        let life = self.life.take();
+        let epoch = life.as_ref().map(|life| life.epoch);
+        let came_up = life.as_ref().is_some_and(|life| life.described.is_some());
+        let failure = life.map(|life| life.failure).unwrap_or_default();
+        let cause = match &fall {
+            Fall::Exited(exit) if failure.is_empty() => exit.to_string(),
+            Fall::Exited(exit) => format!("{exit}: {failure}"),
+            Fall::Unstartable(cause) | Fall::Hung(cause) => cause.clone(),
+        };
+        let restart = match fall {
+            // Starting again would make it worse.
+            Fall::Exited(Exit::Code(78)) => None,
+            // Bad model files or configuration, or no program: no quick start heals that.
+            Fall::Exited(Exit::Code(64 | 69)) | Fall::Unstartable(_) => {
+                Some(Restart::Exhausted { retry: self.budget.open(now) })
+            }
+            Fall::Exited(_) | Fall::Hung(_) => Some(self.budget.spend(came_up, now)),
+        };
+        self.last_end = Some(LastEnd { epoch, cause: cause.clone(), log });
+        if epoch.is_some() {
+            out.push(Action::Clear);
+        }
+        match restart {
+            _ if self.retired => self.enter(Phase::Stopped, &cause, out),
+            Some(Restart::At(at)) if at <= now => self.restart(&cause, now, out),
+            Some(Restart::At(until)) => self.enter(Phase::BackingOff { until }, &cause, out),
+            Some(Restart::Exhausted { retry }) => self.enter(Phase::Failed { retry: Some(retry) }, &cause, out),
+            None => self.enter(Phase::Failed { retry: None }, &cause, out),
+        }
+        // Last, so that whoever is told is told when to try again.
+        if let (Some(epoch), Fall::Exited(_)) = (epoch, fall) {
+            out.push(Action::Abandon { epoch, cause });
+        }
+    }
+
+    fn restart(&mut self, cause: &str, now: Millis, out: &mut Vec<Action>) {
+        self.restarts = self.restarts.saturating_add(1);
+        self.spawn(cause, now, out);
+    }
+
+    fn spawn(&mut self, cause: &str, now: Millis, out: &mut Vec<Action>) {
+        let epoch = self.life.take().map(|life| life.epoch);
+        out.push(Action::LogPhase { epoch, from: self.phase.name(), to: "starting", cause: cause.to_owned() });
+        self.phase = Phase::Starting { since: now };
+        out.push(Action::Spawn);
+    }
+
+    fn enter(&mut self, phase: Phase, cause: &str, out: &mut Vec<Action>) {
+        let (from, to) = (self.phase.name(), phase.name());
+        self.phase = phase;
+        if from != to {
+            out.push(Action::LogPhase { epoch: self.life.as_ref().map(|life| life.epoch), from, to, cause: cause.to_owned() });
+        }
+    }
+
+    /// Where it stands.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The process there is.
+    pub fn life(&self) -> Option<&Life> {
+        self.life.as_ref()
+    }
+
+    /// What the last life that came up said of itself.
+    pub fn described(&self) -> Option<&Arc<Described>> {
+        self.described.as_ref()
+    }
+
+    /// Number of the last life, whether it still goes on or not.
+    pub fn last_epoch(&self) -> Epoch {
+        self.last_epoch
+    }
+
+    /// Starts nobody asked for.
+    pub fn restarts(&self) -> u32 {
+        self.restarts
+    }
+
+    /// Events that meant nothing where they came.
+    pub fn surprises(&self) -> u64 {
+        self.surprises
+    }
+}
+
+/// Ends nobody asked for.
+enum Fall {
+    Exited(Exit),
+    Hung(String),
+    Unstartable(String),
+}

@@ -1,0 +1,97 @@
+//! What a worker's core is told, and what it orders.
+
+use std::sync::Arc;
+
+use paceline_proto::ids::Epoch;
+use paceline_proto::internal::v1::Heartbeat;
+
+use super::life::{Described, Exit};
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "fields are what their types say")]
+pub enum Event {
+    /// The service wants it to run.
+    StartAsked,
+    /// In place of a spawn: a process that an earlier supervisor, or a start that went wrong, left behind.
+    Found { epoch: Epoch, pid: u32 },
+    /// The process was started.
+    Spawned { epoch: Epoch, pid: u32 },
+    /// The process could not be started.
+    SpawnFailed { cause: String },
+    /// A heartbeat.
+    Beat(Heartbeat),
+    /// It said what it serves.
+    Described { epoch: Epoch, described: Arc<Described> },
+    /// It was asked what it serves and did not say.
+    DescribeFailed { epoch: Epoch },
+    /// The control message to end reached it, or did not.
+    StopAnswered { epoch: Epoch, reached: bool },
+    /// It is stopped by job control and can answer nothing but SIGKILL.
+    Frozen { epoch: Epoch },
+    /// The process is gone.
+    Exited { epoch: Epoch, exit: Exit, log: String },
+    /// The service takes nothing new: when this life ends, no other begins.
+    DrainAsked,
+    /// The service stops.
+    EndAsked,
+    /// The service stops, and patience is over.
+    KillAsked,
+}
+
+impl Event {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Event::StartAsked => "start asked",
+            Event::Found { .. } => "found",
+            Event::Spawned { .. } => "spawned",
+            Event::SpawnFailed { .. } => "spawn failed",
+            Event::Beat(_) => "heartbeat",
+            Event::Described { .. } => "described",
+            Event::DescribeFailed { .. } => "describe failed",
+            Event::StopAnswered { .. } => "stop answered",
+            Event::Frozen { .. } => "frozen",
+            Event::Exited { .. } => "exited",
+            Event::DrainAsked => "drain asked",
+            Event::EndAsked => "end asked",
+            Event::KillAsked => "kill asked",
+        }
+    }
+
+    /// Which life it is news of.
+    pub(super) fn epoch(&self) -> Option<Epoch> {
+        match self {
+            Event::Beat(beat) => Some(Epoch(beat.epoch)),
+            Event::Described { epoch, .. }
+            | Event::DescribeFailed { epoch }
+            | Event::StopAnswered { epoch, .. }
+            | Event::Frozen { epoch }
+            | Event::Exited { epoch, .. } => Some(*epoch),
+            _ => None,
+        }
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "fields are what their types say")]
+pub enum Action {
+    /// Start a process and answer `Spawned` or `SpawnFailed`; where one is left, answer `Found` instead.
+    Spawn,
+    /// Send the control message to end, at once, and answer `StopAnswered`.
+    AskStop { epoch: Epoch, cause: String },
+    /// Send SIGTERM.
+    Terminate { epoch: Epoch },
+    /// Send SIGKILL.
+    Kill { epoch: Epoch },
+    /// Ask what it serves and answer `Described` or `DescribeFailed`.
+    Describe { epoch: Epoch },
+    /// Remove what a dead process left in the runtime directory.
+    Clear,
+    /// This life serves nobody any more: whoever is served by it has to be told.
+    Abandon { epoch: Epoch, cause: String },
+    /// Say that the phase changed.
+    LogPhase { epoch: Option<Epoch>, from: &'static str, to: &'static str, cause: String },
+    /// Say that something came that means nothing in this phase.
+    Surprise { phase: &'static str, event: &'static str },
+}

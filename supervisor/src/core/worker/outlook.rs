@@ -1,0 +1,129 @@
+//! What a worker's state means to others: whether requests may come, when that may change, and the words for both.
+
+use paceline_process::Millis;
+use paceline_proto::internal::v1::WorkerPhase;
+use paceline_proto::status::Reason;
+use paceline_proto::v1::ProcessState;
+
+use super::{Doubt, EndWhy, Hang, Phase, Worker};
+use crate::core::denial::Outage;
+
+/// Assumed until a life has come up once.
+const CAME_UP_MS: u64 = 1_000;
+/// No client is told to come back sooner.
+const SOONEST_RETRY_MS: u64 = 250;
+
+impl Worker {
+    /// Its state by the words of design section 8.
+    pub fn state(&self) -> ProcessState {
+        match self.phase {
+            Phase::Stopped => ProcessState::Stopped,
+            Phase::Starting { .. } => ProcessState::Starting,
+            Phase::Loading { .. } => ProcessState::Loading,
+            Phase::Ready { .. } => ProcessState::Ready,
+            Phase::Suspect { .. } | Phase::Ending { why: EndWhy::Hung(_), .. } => ProcessState::Suspect,
+            Phase::Ending { .. } => ProcessState::Draining,
+            Phase::BackingOff { .. } => ProcessState::BackingOff,
+            Phase::Failed { .. } => ProcessState::Failed,
+        }
+    }
+
+    /// Why it takes no requests; `None` if it does.
+    pub fn outage(&self) -> Option<Outage> {
+        let before = self.last_end.as_ref().map(|end| format!(": the one before ended by {}", end.cause));
+        let restarted = before.clone().unwrap_or_default();
+        let (reason, why) = match self.phase {
+            Phase::Ready { .. } => return None,
+            Phase::Stopped => (Reason::Restarting, "the target is stopped".to_owned()),
+            Phase::Starting { .. } if before.is_none() => (Reason::TargetLoading, "the target is being started".to_owned()),
+            Phase::Starting { .. } => (Reason::Restarting, format!("the target is being started again{restarted}")),
+            Phase::Loading { .. } => {
+                (Reason::TargetLoading, format!("the target is loading, {} % of its weights are read{restarted}", self.percent()))
+            }
+            Phase::Suspect { doubt: Doubt::Silent } => (Reason::Restarting, "the target gives no sign of life".to_owned()),
+            Phase::Suspect { doubt: Doubt::Leaving } => (Reason::Restarting, "the target is ending by itself".to_owned()),
+            Phase::Ending { why: EndWhy::Asked, .. } => (Reason::Draining, "the service is stopping".to_owned()),
+            Phase::Ending { why, .. } => (Reason::Restarting, format!("the target is being ended: {}", self.end_words(why))),
+            Phase::BackingOff { .. } => (Reason::Restarting, format!("the target waits for its next start{restarted}")),
+            Phase::Failed { .. } => (Reason::CrashLoop, format!("the target does not stay up{restarted}")),
+        };
+        Some(Outage { reason, why })
+    }
+
+    /// When requests may be taken again, as far as is known; 0 if they are taken now.
+    pub fn retry_ms(&self, now: Millis) -> u64 {
+        let come_up = self.came_up_ms.unwrap_or(CAME_UP_MS);
+        let ms = match self.phase {
+            Phase::Ready { .. } => return 0,
+            Phase::Stopped | Phase::Starting { .. } => come_up,
+            Phase::Loading { since } => match self.life.as_ref().and_then(|life| life.beat.as_ref()) {
+                Some(beat) if beat.loaded_bytes > 0 => {
+                    let rest = beat.total_bytes.saturating_sub(beat.loaded_bytes) as f64 / beat.loaded_bytes as f64;
+                    (now.since(since) as f64 * rest) as u64
+                }
+                _ => come_up,
+            },
+            Phase::Suspect { .. } => self.patience.silent_ms,
+            Phase::Ending { until, .. } => until.since(now) + come_up,
+            Phase::BackingOff { until } => until.since(now) + come_up,
+            Phase::Failed { retry: Some(retry) } => retry.since(now) + come_up,
+            Phase::Failed { retry: None } => 900_000,
+        };
+        ms.clamp(SOONEST_RETRY_MS, 3_600_000)
+    }
+
+    /// Last lines of the log of a life that fell.
+    pub fn last_log(&self) -> &str {
+        self.last_end.as_ref().map_or("", |end| &end.log)
+    }
+
+    /// Why it is in this state, for operators: the cause, the next try, and after a fall the last lines of the log.
+    pub fn reason(&self, now: Millis) -> String {
+        let seconds = |at: Millis| at.since(now).div_ceil(1_000);
+        let state = match self.phase {
+            Phase::Suspect { .. } | Phase::Ending { .. } => self.outage().map(|outage| outage.why),
+            Phase::BackingOff { until } => Some(format!("next start in {} s", seconds(until))),
+            Phase::Failed { retry: Some(retry) } => Some(format!("next try in {} s", seconds(retry))),
+            Phase::Failed { retry: None } => Some("not tried again before the service is restarted".to_owned()),
+            _ => None,
+        };
+        let end = self.last_end.as_ref().map(|end| {
+            let life = end.epoch.map(|epoch| format!("epoch {epoch} ended: ")).unwrap_or_default();
+            let log = if end.log.is_empty() { String::new() } else { format!("\n{}", end.log) };
+            (format!("{life}{}", end.cause), log)
+        });
+        match (state, end) {
+            (Some(state), Some((cause, log))) => format!("{cause}; {state}{log}"),
+            (None, Some((cause, log))) => format!("{cause}{log}"),
+            (Some(state), None) => state,
+            (None, None) => String::new(),
+        }
+    }
+
+    fn percent(&self) -> u64 {
+        let beat = self.life.as_ref().and_then(|life| life.beat.as_ref());
+        beat.and_then(|beat| beat.loaded_bytes.saturating_mul(100).checked_div(beat.total_bytes)).unwrap_or(0).min(100)
+    }
+
+    pub(super) fn end_words(&self, why: EndWhy) -> String {
+        let seconds = |ms: u64| ms as f64 / 1e3;
+        match why {
+            EndWhy::Earlier => "an earlier supervisor left it".to_owned(),
+            EndWhy::Asked => "the service stops".to_owned(),
+            EndWhy::Hung(Hang::Unseen) => format!("it did not show itself within {} s", seconds(self.patience.start_ms)),
+            EndWhy::Hung(Hang::Loading) => format!("no progress in loading for {} s", seconds(self.patience.load_ms)),
+            EndWhy::Hung(Hang::Undescribed) => "it has loaded and does not say what".to_owned(),
+            EndWhy::Hung(Hang::Silent) => format!("no heartbeat for {} s", seconds(self.step_budget_ms())),
+            EndWhy::Hung(Hang::Working(phase)) => {
+                let doing = match phase {
+                    WorkerPhase::Prefill => "reading a prompt",
+                    WorkerPhase::Decode => "decoding",
+                    WorkerPhase::Stopping => "ending",
+                    WorkerPhase::Failed => "failing",
+                    WorkerPhase::Loading | WorkerPhase::Idle | WorkerPhase::Unspecified => "its work",
+                };
+                format!("no progress in {doing} for {} s", seconds(self.step_budget_ms()))
+            }
+        }
+    }
+}

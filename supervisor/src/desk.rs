@@ -1,0 +1,167 @@
+//! Where requests and questions are handed to the actor: a bounded mailbox, and a seat for every request.
+//!
+//! A [`Seat`] stands for a request's place, first in the queue and then among the running. However its holder ends, by
+//! return, error or by being dropped in the middle of an await, the seat gives the place back exactly once (I4, I11).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use paceline_process::Clock;
+use paceline_proto::ids::{Epoch, Term};
+use paceline_proto::internal::v1::ServiceState;
+use paceline_proto::internal::v1::target_client::TargetClient;
+use paceline_proto::status::Reason;
+use paceline_proto::v1::StatusResponse;
+use tokio::sync::{mpsc, oneshot, watch};
+use tonic::Status;
+use tonic::transport::Channel;
+
+use crate::actor::Mail;
+use crate::core::admission::{Ask, Ticket};
+use crate::core::denial::Denial;
+use crate::core::route::Permit;
+
+/// The right to run one request on one life of the target.
+#[derive(Debug)]
+pub struct Grant {
+    /// Which life.
+    pub epoch: Epoch,
+    /// Its route.
+    pub permit: Permit,
+    /// How long it waited.
+    pub queued_ms: u64,
+    /// The way there.
+    pub target: TargetClient<Channel>,
+}
+
+/// What the core decides about a request.
+pub type Verdict = Result<Grant, Denial>;
+
+/// Running streams of lives up to `epoch` are to end, and with what.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    /// The last life that is meant.
+    pub epoch: Epoch,
+    /// What clients are told.
+    pub denial: Denial,
+}
+
+/// The actor as the services see it.
+#[derive(Clone, Debug)]
+pub struct Desk {
+    mail: mpsc::Sender<Mail>,
+    endings: mpsc::Sender<Ticket>,
+    cuts: watch::Receiver<Option<Cut>>,
+    notices: watch::Receiver<ServiceState>,
+    numbers: Arc<AtomicU64>,
+    term: Term,
+    clock: Clock,
+}
+
+impl Desk {
+    pub(crate) fn new(
+        mail: mpsc::Sender<Mail>,
+        endings: mpsc::Sender<Ticket>,
+        cuts: watch::Receiver<Option<Cut>>,
+        notices: watch::Receiver<ServiceState>,
+        term: Term,
+        clock: Clock,
+    ) -> Self {
+        Self { mail, endings, cuts, notices, numbers: Arc::default(), term, clock }
+    }
+
+    /// Our term.
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// The clock deadlines are read by.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// Who has to end.
+    pub fn cuts(&self) -> watch::Receiver<Option<Cut>> {
+        self.cuts.clone()
+    }
+
+    /// Whether requests can be served, now and at every change.
+    pub fn notices(&self) -> watch::Receiver<ServiceState> {
+        self.notices.clone()
+    }
+
+    /// A number no one else gets: of tickets and of `Attach` streams.
+    pub fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Hands a request in. The place it gets is given back when what is returned is dropped.
+    ///
+    /// # Errors
+    /// The mailbox is full.
+    pub fn submit(&self, ask: Ask) -> Result<Pending, Status> {
+        let full = || Reason::QueueFull.field("limits.queue", "the service takes in as many requests as it can; try again in 1 s");
+        let ticket = Ticket(self.number());
+        // The way to report the end is reserved first: a drop can neither wait nor fail.
+        let ending = self.endings.clone().try_reserve_owned().map_err(|_| full())?;
+        let (reply, verdict) = oneshot::channel();
+        let pending = Pending { verdict, seat: Some(Seat { ticket, ending: Some(ending) }) };
+        self.mail.try_send(Mail::Submit { ticket, ask, reply }).map_err(|_| full())?;
+        Ok(pending)
+    }
+
+    /// A snapshot of everything.
+    ///
+    /// # Errors
+    /// The mailbox is full, or the service is about to end.
+    pub async fn status(&self) -> Result<StatusResponse, Status> {
+        let (reply, answer) = oneshot::channel();
+        let full = |_| Reason::QueueFull.status("the service has as many questions to answer as it can; try again in 1 s");
+        self.mail.try_send(Mail::Status { reply }).map_err(full)?;
+        answer.await.map_err(|_| Reason::Draining.status("the service is stopping"))
+    }
+
+    /// Tells the actor of its gateway.
+    pub(crate) async fn tell(&self, mail: Mail) {
+        // Without an actor there is nobody to tell.
+        let _ = self.mail.send(mail).await;
+    }
+}
+
+/// A request that was handed in and is not decided. Fields are dropped in this order: the actor must find the verdict
+/// unwanted before it hears of the end.
+#[derive(Debug)]
+pub struct Pending {
+    verdict: oneshot::Receiver<Verdict>,
+    seat: Option<Seat>,
+}
+
+impl Pending {
+    /// Waits for the decision; the request waits in the queue meanwhile.
+    ///
+    /// # Errors
+    /// It is denied.
+    pub async fn decided(mut self) -> Result<(Grant, Seat), Status> {
+        let verdict = (&mut self.verdict).await;
+        match (verdict, self.seat.take()) {
+            (Ok(Ok(grant)), Some(seat)) => Ok((grant, seat)),
+            (Ok(Err(denial)), _) => Err(denial.into()),
+            _ => Err(Reason::Draining.status("the service is stopping")),
+        }
+    }
+}
+
+/// A request's place; dropped, it is free.
+#[derive(Debug)]
+pub struct Seat {
+    ticket: Ticket,
+    ending: Option<mpsc::OwnedPermit<Ticket>>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        if let Some(ending) = self.ending.take() {
+            ending.send(self.ticket);
+        }
+    }
+}

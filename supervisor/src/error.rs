@@ -1,0 +1,105 @@
+//! What a caller is told: [`Denial`] → `Status`, through the one table of `proto::status`.
+
+use std::time::Duration;
+
+use paceline_proto::status::{Reason, Refusal};
+use tonic::Status;
+
+use crate::core::denial::Denial;
+
+impl From<Denial> for Status {
+    fn from(denial: Denial) -> Status {
+        let reason = denial.reason();
+        let refusal = match denial {
+            Denial::Outage { outage, retry_ms, log } => {
+                let log = if log.is_empty() { String::new() } else { format!("; last log lines:\n{log}") };
+                later(reason, &outage.why, retry_ms, &log)
+            }
+            Denial::Gone { cause, retry_ms } => {
+                later(reason, &format!("the target ended while the request ran ({cause}) and is being started again"), retry_ms, "")
+            }
+            Denial::QueueFull { limit } => {
+                let message = format!("{limit} requests are waiting already, as many as may (limits.queue); try again in 1 s");
+                Refusal::new(reason, message).field("limits.queue").fact("limit", limit)
+            }
+            Denial::QueueWait { waited_ms } => {
+                let message = format!("no room within {:.1} s of waiting (limits.queue_wait_s); try again in 1 s", seconds(waited_ms));
+                Refusal::new(reason, message).field("limits.queue_wait_s").fact("waited_ms", waited_ms)
+            }
+            Denial::KvExhausted { positions, need_bytes, budget_bytes } => {
+                let message = format!(
+                    "the request may come to hold {need_bytes} bytes of KV for {positions} positions, the whole budget is \
+                     {budget_bytes} bytes; ask for fewer tokens, or raise kv.budget_bytes"
+                );
+                let refusal = Refusal::new(reason, message).field("kv.budget_bytes");
+                refusal.fact("need_bytes", need_bytes).fact("budget_bytes", budget_bytes)
+            }
+            Denial::TooLong { prompt_tokens, max_tokens, context } => {
+                let alone = prompt_tokens >= context;
+                let message = format!(
+                    "a prompt of {prompt_tokens} tokens and {max_tokens} more do not fit the context of {context} tokens; \
+                     send a shorter prompt{}",
+                    if alone { "" } else { ", or ask for fewer tokens" }
+                );
+                let refusal = Refusal::new(reason, message).field(if alone { "prompt" } else { "limits.max_tokens" });
+                refusal.fact("prompt_tokens", prompt_tokens).fact("max_tokens", max_tokens).fact("context", context)
+            }
+            Denial::DeadlinePassed { waited_ms } => {
+                let message = format!("the deadline passed in the queue, after {:.1} s", seconds(waited_ms));
+                Refusal::new(reason, message).fact("waited_ms", waited_ms).fact("tokens", 0)
+            }
+        };
+        refusal.into()
+    }
+}
+
+fn later(reason: Reason, why: &str, retry_ms: u64, more: &str) -> Refusal {
+    Refusal::new(reason, format!("{why}; try again in {:.1} s{more}", seconds(retry_ms))).retry_after(Duration::from_millis(retry_ms))
+}
+
+fn seconds(ms: u64) -> f64 {
+    ms as f64 / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::denial::Outage;
+    use tonic::Code;
+    use tonic_types::StatusExt;
+
+    #[test]
+    fn every_denial_has_its_code_and_its_facts() {
+        let outage = |reason| Denial::Outage { outage: Outage { reason, why: "why".into() }, retry_ms: 2_500, log: "line".into() };
+        let cases = [
+            (outage(Reason::TargetLoading), Code::Unavailable, "why; try again in 2.5 s; last log lines:\nline"),
+            (outage(Reason::Draining), Code::Unavailable, "why"),
+            (Denial::Gone { cause: "signal 9 (SIGKILL)".into(), retry_ms: 700 }, Code::Unavailable, "(signal 9 (SIGKILL))"),
+            (Denial::QueueFull { limit: 64 }, Code::ResourceExhausted, "64 requests"),
+            (Denial::QueueWait { waited_ms: 10_000 }, Code::ResourceExhausted, "within 10.0 s"),
+            (Denial::KvExhausted { positions: 5, need_bytes: 70, budget_bytes: 60 }, Code::ResourceExhausted, "70 bytes"),
+            (Denial::TooLong { prompt_tokens: 9, max_tokens: 2, context: 10 }, Code::InvalidArgument, "of 9 tokens and 2 more"),
+            (Denial::DeadlinePassed { waited_ms: 1_500 }, Code::DeadlineExceeded, "after 1.5 s"),
+        ];
+        for (denial, code, part) in cases {
+            let reason = denial.reason();
+            let status = Status::from(denial);
+            assert_eq!((status.code(), Reason::of(&status)), (code, Some(reason)));
+            assert!(status.message().contains(part), "{}", status.message());
+            assert_eq!(status.get_details_retry_info().is_some(), reason.retryable(), "{reason:?}");
+        }
+        let status = Status::from(outage(Reason::Restarting));
+        let retry = status.get_details_retry_info().and_then(|info| info.retry_delay);
+        assert_eq!(retry, Some(Duration::from_millis(2_500)));
+    }
+
+    #[test]
+    fn a_request_that_does_not_fit_is_told_which_field_is_at_fault() {
+        let field = |prompt_tokens| {
+            let status = Status::from(Denial::TooLong { prompt_tokens, max_tokens: 8, context: 100 });
+            status.get_details_bad_request().expect("an invalid argument").field_violations[0].field.clone()
+        };
+        assert_eq!(field(100), "prompt");
+        assert_eq!(field(99), "limits.max_tokens");
+    }
+}

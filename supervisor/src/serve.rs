@@ -1,0 +1,108 @@
+//! The services on the supervisor's socket: `Supervisor` for the gateway, `Operations` for operators.
+
+use std::pin::Pin;
+
+use futures::{Stream, StreamExt};
+use paceline_process::task;
+use paceline_proto::ids::RequestId;
+use paceline_proto::internal::v1 as internal;
+use paceline_proto::internal::v1::supervisor_server::Supervisor;
+use paceline_proto::internal::v1::supervisor_notice::Notice;
+use paceline_proto::internal::v1::{GatewayReport, Generation, SubmitRequest, SupervisorNotice};
+use paceline_proto::status::Reason;
+use paceline_proto::v1::operations_server::Operations;
+use paceline_proto::v1::{RouteWish, StatusRequest, StatusResponse};
+use tokio_stream::wrappers::WatchStream;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::Instrument;
+
+use crate::actor::Mail;
+use crate::core::admission::Ask;
+use crate::desk::Desk;
+use crate::relay::{self, Batches};
+
+/// Both services, before the actor's desk.
+#[derive(Clone, Debug)]
+pub struct Services {
+    desk: Desk,
+}
+
+impl Services {
+    /// Services that put everything before this desk.
+    pub fn new(desk: Desk) -> Self {
+        Self { desk }
+    }
+
+    /// Takes a request in: what can be said of it without the target.
+    fn check(&self, request: SubmitRequest) -> Result<(RequestId, Generation, Ask), Status> {
+        let found = request.stamp.as_ref().map(|stamp| stamp.term);
+        let expected = self.desk.term().0;
+        if found != Some(expected) {
+            let found = found.map_or_else(|| "none".to_owned(), |term| term.to_string());
+            let message = format!("expected term {expected}, found {found}; attach again");
+            return Err(Reason::StaleTerm.field("stamp.term", message));
+        }
+        let missing = || Reason::InvalidArgument.field("generation", "expected a generation, found none");
+        let generation = request.generation.ok_or_else(missing)?;
+        let id = RequestId::parse(&generation.request_id).ok_or_else(|| {
+            Reason::InvalidArgument.field("request_id", "expected 1 to 64 letters, digits, '-' or '_'")
+        })?;
+        let prompt_tokens = u32::try_from(generation.prompt_ids.len()).unwrap_or(u32::MAX);
+        if prompt_tokens == 0 {
+            return Err(Reason::InvalidArgument.field("prompt", "expected at least one token, found none"));
+        }
+        if generation.max_tokens == 0 {
+            return Err(Reason::InvalidArgument.field("limits.max_tokens", "expected at least 1, found 0"));
+        }
+        let wish = RouteWish::try_from(generation.route).map_err(|_| {
+            let message = format!("expected a route wish known to this version, found {}", generation.route);
+            Reason::InvalidArgument.field("route", message)
+        })?;
+        let deadline = (generation.deadline_ns != 0).then(|| self.desk.clock().at(generation.deadline_ns));
+        let ask = Ask { prompt_tokens, max_tokens: generation.max_tokens, deadline, wish };
+        Ok((id, generation, ask))
+    }
+}
+
+#[tonic::async_trait]
+impl Supervisor for Services {
+    type AttachStream = Pin<Box<dyn Stream<Item = Result<SupervisorNotice, Status>> + Send>>;
+    type SubmitStream = Batches;
+
+    async fn attach(&self, request: Request<Streaming<GatewayReport>>) -> Result<Response<Self::AttachStream>, Status> {
+        let term = self.desk.term().0;
+        task::spawn("attach", follow(self.desk.clone(), self.desk.number(), request.into_inner()));
+        let notices = WatchStream::new(self.desk.notices());
+        let notices = notices.map(move |state| Ok(SupervisorNotice { term, notice: Some(Notice::Service(state)) }));
+        Ok(Response::new(Box::pin(notices)))
+    }
+
+    async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<Self::SubmitStream>, Status> {
+        let (id, generation, ask) = self.check(request.into_inner())?;
+        let span = tracing::info_span!("request", request_id = %id);
+        let served = async {
+            let (grant, seat) = self.desk.submit(ask)?.decided().await?;
+            tracing::debug!(epoch = grant.epoch.0, queued_ms = grant.queued_ms, permit = ?grant.permit, "forwarded");
+            relay::forward(&self.desk, generation, grant, seat).await
+        };
+        served.instrument(span).await.map(Response::new)
+    }
+}
+
+/// Takes in what a gateway says of itself until its stream ends.
+async fn follow(desk: Desk, attachment: u64, mut reports: Streaming<internal::GatewayReport>) {
+    loop {
+        match reports.message().await {
+            Ok(Some(report)) => desk.tell(Mail::Reported(attachment, report)).await,
+            // However it ended, the gateway is not attached any more.
+            Ok(None) | Err(_) => return desk.tell(Mail::Detached(attachment)).await,
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Operations for Services {
+    async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
+        self.desk.status().await.map(Response::new)
+    }
+}

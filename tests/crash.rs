@@ -1,0 +1,228 @@
+//! Processes killed for real: what clients see, what comes back, and that nothing is left.
+
+use std::io::{Read as _, Write as _};
+
+use nix::sys::signal::Signal;
+use paceline_proto::status::Reason;
+use paceline_tests::{Live, Stack, chat, wait};
+use serde_json::Value;
+use tonic::Code;
+use tonic_types::StatusExt as _;
+
+/// A stream that runs for long and has begun.
+fn long(stack: &Stack) -> Live {
+    let mut live = stack.open(chat("Tell a long story.").exactly(3000)).expect("served");
+    live.read(3);
+    live
+}
+
+fn serves(stack: &Stack) {
+    let answer = stack.ask(chat("List three fruits.").max_tokens(8)).expect("served");
+    assert!(!answer.ids.is_empty());
+}
+
+fn signal(pid: u32, signal: Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), signal).expect("it runs");
+}
+
+fn kill(pid: u32) {
+    signal(pid, Signal::SIGKILL);
+}
+
+fn number(status: &Value, process: &str, key: &str) -> u64 {
+    status[process][key].as_u64().unwrap_or_else(|| panic!("no {process}.{key} in {status}"))
+}
+
+#[test]
+fn a_killed_target_ends_its_streams_and_comes_back() {
+    let stack = Stack::ready("");
+    let before = stack.status().expect("status");
+    let stream = long(&stack);
+    kill(stack.pid("target"));
+    let status = stream.finish().expect_err("the target is gone");
+    assert_eq!((status.code(), Reason::of(&status)), (Code::Unavailable, Some(Reason::TargetGone)), "{status:?}");
+    assert!(status.get_details_retry_info().and_then(|info| info.retry_delay).is_some(), "{status:?}");
+    assert!(status.metadata().contains_key("grpc-retry-pushback-ms"), "{status:?}");
+    let after = stack.wait_status("a new target", |status| {
+        status["target"]["state"] == "ready" && status["target"]["epoch"] != before["target"]["epoch"]
+    });
+    assert!(number(&after, "target", "epoch") > number(&before, "target", "epoch"));
+    assert_eq!(number(&after, "target", "restarts"), 1);
+    assert_eq!(after["kv"]["held_bytes"], 0);
+    // Gateway and supervisor lived through it.
+    for process in ["gateway", "supervisor"] {
+        assert_eq!(after[process]["pid"], before[process]["pid"]);
+    }
+    wait("health SERVING", || stack.healthy().then_some(()));
+    serves(&stack);
+    stack.stop();
+}
+
+#[test]
+fn asked_to_stop_it_leaves_nothing() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let mut stack = Stack::ready("");
+        assert_eq!(stack.processes().len(), 4, "{:?}", stack.processes());
+        stack.signal_serve(signal);
+        assert_eq!(stack.serve_ended(), Some(0), "{}", stack.serve_log());
+        // Nothing outlives serve when it was asked to stop.
+        assert_eq!(stack.processes(), []);
+        stack.sweep();
+    }
+}
+
+#[test]
+fn stopping_lets_running_requests_end() {
+    let mut stack = Stack::ready("");
+    let mut stream = stack.open(chat("Tell a long story.").exactly(120)).expect("served");
+    stream.read(3);
+    stack.signal_serve(Signal::SIGTERM);
+    let answer = stream.finish().expect("drained, not cut");
+    assert_eq!(answer.ids.len(), 120);
+    assert_eq!(stack.serve_ended(), Some(0), "{}", stack.serve_log());
+    stack.sweep();
+}
+
+#[test]
+fn asked_twice_it_cancels() {
+    let mut stack = Stack::ready("");
+    let stream = long(&stack);
+    stack.signal_serve(Signal::SIGTERM);
+    wait("it to be stopping", || stack.serve_log().contains("stopping").then_some(()));
+    stack.signal_serve(Signal::SIGTERM);
+    let status = stream.finish().expect_err("cancelled");
+    assert!(Reason::of(&status).is_some(), "{status:?}");
+    assert_eq!(stack.serve_ended(), Some(0), "{}", stack.serve_log());
+    stack.sweep();
+}
+
+#[test]
+fn a_killed_serve_leaves_nothing_once_the_lease_is_over() {
+    let mut stack = Stack::ready("");
+    let stream = long(&stack);
+    stack.signal_serve(Signal::SIGKILL);
+    assert_eq!(stack.serve_ended(), None);
+    drop(stream);
+    stack.sweep();
+    // And it starts again where it was.
+    stack.serve();
+    stack.wait_ready();
+    serves(&stack);
+    stack.stop();
+}
+
+#[test]
+fn a_serve_started_while_the_killed_ones_children_stop_waits_for_them() {
+    let mut stack = Stack::ready("");
+    stack.signal_serve(Signal::SIGKILL);
+    assert_eq!(stack.serve_ended(), None);
+    stack.serve();
+    stack.wait_ready();
+    serves(&stack);
+    assert_eq!(stack.processes().len(), 4, "{:?}", stack.processes());
+    stack.stop();
+}
+
+#[test]
+fn all_killed_at_once_leaves_files_that_the_next_start_removes() {
+    let mut stack = Stack::ready("");
+    let first = stack.status().expect("status");
+    for process in stack.processes() {
+        process.signal(Signal::SIGKILL);
+    }
+    assert_eq!(stack.serve_ended(), None);
+    wait("all processes gone", || stack.processes().is_empty().then_some(()));
+    stack.serve();
+    let second = stack.wait_ready();
+    assert!(number(&second, "target", "epoch") > number(&first, "target", "epoch"));
+    assert!(second["term"].as_u64() > first["term"].as_u64());
+    serves(&stack);
+    stack.stop();
+}
+
+#[test]
+fn a_killed_supervisor_is_replaced_and_the_old_worker_ended() {
+    let stack = Stack::ready("");
+    let before = stack.status().expect("status");
+    let stream = long(&stack);
+    kill(stack.pid("supervisor"));
+    let status = stream.finish().expect_err("its way is broken");
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    assert!(Reason::of(&status).is_some_and(Reason::retryable), "{status:?}");
+    let after = stack.wait_status("a new supervisor with a new target", |status| {
+        status["target"]["state"] == "ready" && status["gateway"]["state"] == "ready" && status["term"] != before["term"]
+    });
+    assert_ne!(after["target"]["pid"], before["target"]["pid"]);
+    assert_eq!(after["gateway"]["pid"], before["gateway"]["pid"]);
+    wait("health SERVING", || stack.healthy().then_some(()));
+    serves(&stack);
+    assert_eq!(stack.processes().len(), 4, "the old worker is gone: {:?}", stack.processes());
+    stack.stop();
+}
+
+#[test]
+fn a_killed_gateway_is_replaced_behind_the_same_address() {
+    let stack = Stack::ready("");
+    let before = stack.status().expect("status");
+    kill(stack.pid("gateway"));
+    let after = stack.wait_status("a new gateway", |status| {
+        status["gateway"]["state"] == "ready" && status["gateway"]["pid"] != before["gateway"]["pid"]
+    });
+    assert_eq!(after["target"]["pid"], before["target"]["pid"]);
+    assert_eq!(number(&after, "gateway", "restarts"), 1);
+    serves(&stack);
+    stack.stop();
+}
+
+#[test]
+fn one_service_a_runtime_directory() {
+    let stack = Stack::ready("");
+    let mut second = stack.another_serve();
+    let code = wait("the end of the second serve", || second.try_wait().expect("a child")).code();
+    assert_eq!(code, Some(64));
+    assert!(stack.serve_log().contains("another service"), "{}", stack.serve_log());
+    // The first one never noticed.
+    serves(&stack);
+    stack.stop();
+}
+
+#[test]
+fn a_client_that_hangs_up_frees_its_memory() {
+    let stack = Stack::ready("");
+    let streams: Vec<_> = (0..3).map(|_| long(&stack)).collect();
+    wait("memory held", || (stack.held_bytes() > 0).then_some(()));
+    drop(streams);
+    wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
+    let requests = stack.snapshot().expect("a supervisor").requests.unwrap_or_default();
+    assert_eq!((requests.active, requests.queued), (0, 0));
+    serves(&stack);
+    stack.stop();
+}
+
+#[test]
+fn ctrl_c_on_the_command_line_cancels() {
+    let stack = Stack::ready("");
+    let forever = ["--ignore-eos", "--max-tokens", "3000"];
+    let mut generate = stack.begin(&[&["generate", "--message", "Tell a long story."], &forever[..]].concat());
+    generate.stdout.as_mut().expect("piped").read_exact(&mut [0; 4]).expect("the answer begins");
+    wait("memory held", || (stack.held_bytes() > 0).then_some(()));
+    signal(generate.id(), Signal::SIGINT);
+    let code = wait("the end of generate", || generate.try_wait().expect("a child")).code();
+    assert_eq!(code, Some(130));
+    wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
+
+    // In a chat it ends the answer, not the conversation.
+    let mut chat = stack.begin(&[&["chat"], &forever[..]].concat());
+    let mut input = chat.stdin.take().expect("piped");
+    input.write_all(b"Tell a long story.\n").expect("it reads");
+    chat.stdout.as_mut().expect("piped").read_exact(&mut [0; 4]).expect("the answer begins");
+    wait("memory held", || (stack.held_bytes() > 0).then_some(()));
+    signal(chat.id(), Signal::SIGINT);
+    wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
+    assert!(chat.try_wait().expect("a child").is_none(), "the conversation goes on");
+    input.write_all(b"/quit\n").expect("it reads");
+    drop(input);
+    let output = chat.wait_with_output().expect("a child");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    stack.stop();
+}

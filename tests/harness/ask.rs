@@ -1,0 +1,219 @@
+//! Requests to a stack and their answers.
+
+use paceline_proto::v1::content_part::Part;
+use paceline_proto::v1::generate_request::Prompt;
+use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_proto::v1::{self, ChatRequest, ContentPart, Final, GenerateRequest, GenerateResponse, Message};
+use serde_json::Value;
+use tokio::runtime::Handle;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+
+/// Either kind of request.
+#[derive(Clone, Debug)]
+pub enum Ask {
+    /// A conversation.
+    Chat(ChatRequest),
+    /// A prompt as it is.
+    Continue(GenerateRequest),
+}
+
+/// One turn of a conversation.
+pub fn message(role: &str, text: &str) -> Message {
+    Message { role: role.into(), content: vec![ContentPart { part: Some(Part::Text(text.into())) }] }
+}
+
+/// Asks a question, greedily.
+pub fn chat(text: &str) -> Ask {
+    conversation(vec![message("user", text)])
+}
+
+/// Sends a conversation, greedily.
+pub fn conversation(messages: Vec<Message>) -> Ask {
+    Ask::Chat(ChatRequest { messages, sampling: Some(greedy()), limits: Some(v1::Limits::default()), ..Default::default() })
+}
+
+/// Messages as JSON has them, with plain text as content.
+pub fn messages(json: &Value) -> Vec<Message> {
+    let one = |value: &Value| message(value["role"].as_str().unwrap(), value["content"].as_str().unwrap());
+    json.as_array().unwrap().iter().map(one).collect()
+}
+
+/// Continues a text, greedily.
+pub fn continue_text(text: &str) -> Ask {
+    as_it_is(Prompt::Text(text.into()))
+}
+
+/// Continues token ids, greedily.
+pub fn continue_ids(ids: &[u32]) -> Ask {
+    as_it_is(Prompt::TokenIds(v1::TokenIds { ids: ids.to_vec() }))
+}
+
+fn as_it_is(prompt: Prompt) -> Ask {
+    Ask::Continue(GenerateRequest {
+        prompt: Some(prompt),
+        sampling: Some(greedy()),
+        limits: Some(v1::Limits::default()),
+        ..Default::default()
+    })
+}
+
+fn greedy() -> v1::Sampling {
+    v1::Sampling { temperature: Some(0.0), ..Default::default() }
+}
+
+impl Ask {
+    /// The sampling parameters.
+    pub fn sampling(&mut self) -> &mut v1::Sampling {
+        match self {
+            Ask::Chat(request) => request.sampling.get_or_insert_default(),
+            Ask::Continue(request) => request.sampling.get_or_insert_default(),
+        }
+    }
+
+    /// The limits.
+    pub fn limits(&mut self) -> &mut v1::Limits {
+        match self {
+            Ask::Chat(request) => request.limits.get_or_insert_default(),
+            Ask::Continue(request) => request.limits.get_or_insert_default(),
+        }
+    }
+
+    /// At most so many tokens.
+    pub fn max_tokens(mut self, count: u32) -> Self {
+        self.limits().max_tokens = Some(count);
+        self
+    }
+
+    /// Exactly so many tokens.
+    pub fn exactly(mut self, count: u32) -> Self {
+        self.limits().ignore_eos = true;
+        self.max_tokens(count)
+    }
+
+    /// Sampled, not greedy.
+    pub fn sampled(mut self, temperature: f32, top_p: f32, seed: u64) -> Self {
+        let sampling = self.sampling();
+        (sampling.temperature, sampling.top_p, sampling.seed) = (Some(temperature), Some(top_p), Some(seed));
+        self
+    }
+
+    /// With the margin of every choice.
+    pub fn with_margins(mut self) -> Self {
+        match &mut self {
+            Ask::Chat(request) => request.report_margins = true,
+            Ask::Continue(request) => request.report_margins = true,
+        }
+        self
+    }
+
+    /// In this lane.
+    pub fn route(mut self, wish: v1::RouteWish) -> Self {
+        match &mut self {
+            Ask::Chat(request) => request.route = wish.into(),
+            Ask::Continue(request) => request.route = wish.into(),
+        }
+        self
+    }
+
+    /// Of this model.
+    pub fn model(mut self, name: &str) -> Self {
+        match &mut self {
+            Ask::Chat(request) => request.model = name.into(),
+            Ask::Continue(request) => request.model = name.into(),
+        }
+        self
+    }
+
+    pub(crate) async fn send(self, mut client: InferenceClient<Channel>) -> Result<Streaming<GenerateResponse>, Status> {
+        let response = match self {
+            Ask::Chat(request) => client.chat(request).await,
+            Ask::Continue(request) => client.generate(request).await,
+        };
+        response.map(tonic::Response::into_inner)
+    }
+}
+
+/// A whole answer.
+#[derive(Clone, Debug, Default)]
+pub struct Answer {
+    /// Its text.
+    pub text: String,
+    /// Its ids.
+    pub ids: Vec<u32>,
+    /// One per id where asked for.
+    pub margins: Vec<f32>,
+    /// The last message's figures.
+    pub end: Final,
+    /// Messages it came in.
+    pub messages: usize,
+}
+
+impl Answer {
+    /// Counts of tokens.
+    pub fn usage(&self) -> v1::Usage {
+        self.end.usage.unwrap_or_default()
+    }
+
+    /// Lane and reason.
+    pub fn route(&self) -> (v1::Lane, v1::RouteReason) {
+        let route = self.end.route.unwrap_or_default();
+        (route.lane(), route.reason())
+    }
+}
+
+/// An answer that is still coming. Dropping it hangs up.
+pub struct Live {
+    stream: Streaming<GenerateResponse>,
+    runtime: Handle,
+    /// What has come so far.
+    pub so_far: Answer,
+    ended: bool,
+}
+
+impl Live {
+    pub(crate) fn new(stream: Streaming<GenerateResponse>, runtime: Handle) -> Self {
+        Self { stream, runtime, so_far: Answer::default(), ended: false }
+    }
+
+    async fn next(&mut self) -> Result<bool, Status> {
+        let Some(message) = self.stream.message().await? else {
+            assert!(self.ended, "the stream ended without its last message");
+            return Ok(false);
+        };
+        assert!(!self.ended, "a message came after the last one");
+        self.so_far.text.push_str(&message.text);
+        self.so_far.ids.extend(&message.token_ids);
+        self.so_far.margins.extend(&message.margins);
+        self.so_far.messages += 1;
+        if let Some(end) = message.r#final {
+            (self.so_far.end, self.ended) = (end, true);
+        }
+        Ok(true)
+    }
+
+    /// Reads until at least so many ids are there.
+    ///
+    /// # Panics
+    /// The stream ended before.
+    pub fn read(&mut self, ids: usize) {
+        let runtime = self.runtime.clone();
+        while self.so_far.ids.len() < ids {
+            assert!(runtime.block_on(self.next()).unwrap(), "the stream ended after {} ids", self.so_far.ids.len());
+        }
+    }
+
+    /// Reads to the end.
+    ///
+    /// # Errors
+    /// The status the stream ended with.
+    pub fn finish(mut self) -> Result<Answer, Status> {
+        let runtime = self.runtime.clone();
+        runtime.block_on(self.finish_here())
+    }
+
+    pub(crate) async fn finish_here(&mut self) -> Result<Answer, Status> {
+        while self.next().await? {}
+        Ok(std::mem::take(&mut self.so_far))
+    }
+}

@@ -1,0 +1,79 @@
+//! Model directories that are broken in one way each, made from the demo model.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::repository;
+
+/// A safetensors file taken apart.
+pub struct Weights {
+    /// The JSON header; keys keep their order.
+    pub header: Value,
+    /// What follows it.
+    pub data: Vec<u8>,
+}
+
+impl Weights {
+    /// Those of the demo model.
+    pub fn demo() -> Self {
+        let bytes = std::fs::read(repository().join("demo/target/model.safetensors")).unwrap();
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        Self { header: serde_json::from_slice(&bytes[8..8 + length]).unwrap(), data: bytes[8 + length..].to_vec() }
+    }
+
+    /// Their file.
+    pub fn bytes(&self) -> Vec<u8> {
+        assemble(&self.header.to_string(), &self.data)
+    }
+
+    /// Names of the tensors.
+    pub fn names(&self) -> Vec<String> {
+        self.header.as_object().unwrap().keys().filter(|name| *name != "__metadata__").cloned().collect()
+    }
+}
+
+fn assemble(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}
+
+/// The demo model without its weights, in a fresh directory `name` below `parent`.
+fn without_weights(parent: &Path, name: &str) -> PathBuf {
+    let dir = parent.join(name);
+    std::fs::create_dir_all(&dir).unwrap();
+    for entry in std::fs::read_dir(repository().join("demo/target")).unwrap().map(Result::unwrap) {
+        if entry.path().extension().is_none_or(|extension| extension != "safetensors") {
+            std::fs::copy(entry.path(), dir.join(entry.file_name())).unwrap();
+        }
+    }
+    dir
+}
+
+/// The demo model's other files with this as `model.safetensors`.
+pub fn single(parent: &Path, name: &str, file: &[u8]) -> PathBuf {
+    let dir = without_weights(parent, name);
+    std::fs::write(dir.join("model.safetensors"), file).unwrap();
+    dir
+}
+
+/// The demo model's other files with all weights in one shard, of which the index says that `tensor` is in `shard`.
+pub fn sharded(parent: &Path, name: &str, tensor: &str, shard: &str) -> PathBuf {
+    let dir = without_weights(parent, name);
+    let weights = Weights::demo();
+    let place = |name: String| {
+        let file = if name == tensor { shard } else { "model-00001-of-00002.safetensors" };
+        (name, Value::from(file))
+    };
+    let map: serde_json::Map<String, Value> = weights.names().into_iter().map(place).collect();
+    std::fs::write(dir.join("model-00001-of-00002.safetensors"), weights.bytes()).unwrap();
+    let index = json!({ "metadata": {}, "weight_map": map });
+    std::fs::write(dir.join("model.safetensors.index.json"), index.to_string()).unwrap();
+    dir
+}
+
+/// A file whose header names one tensor twice.
+pub fn duplicate(tensor: &str) -> Vec<u8> {
+    let weights = Weights::demo();
+    let header = weights.header.to_string();
+    assemble(&format!("{{{}:{},{}", json!(tensor), weights.header[tensor], &header[1..]), &weights.data)
+}

@@ -1,0 +1,338 @@
+//! One service: `paceline serve` with a directory, a runtime directory, a port and a configuration of its own.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_proto::v1::operations_client::OperationsClient;
+use paceline_proto::v1::{StatusRequest, StatusResponse};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::ask::{Answer, Ask, Live};
+use crate::procs::{self, MARK, Process};
+use crate::wait::{wait, wait_at};
+
+/// A service under test. Dropping it kills what is left of it.
+pub struct Stack {
+    dir: tempfile::TempDir,
+    programs: PathBuf,
+    port: u16,
+    serve: Option<Child>,
+    runtime: Runtime,
+    channel: Channel,
+}
+
+/// A request that runs beside others.
+pub struct Pending(std::sync::mpsc::Receiver<Result<Answer, Status>>);
+
+impl Pending {
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// The status it ended with.
+    pub fn finish(self) -> Result<Answer, Status> {
+        self.0.recv_timeout(Duration::from_secs(120)).expect("a request ends")
+    }
+}
+
+impl Stack {
+    /// A service with this configuration over the test's own (a short lease), not started yet. `settings` is TOML of further
+    /// sections and keys, written as `section.key = value` lines.
+    pub fn new(settings: &str) -> Self {
+        let dir = tempfile::Builder::new().prefix("pl").tempdir().unwrap();
+        let port = free_port();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let address = format!("http://127.0.0.1:{port}");
+        let channel = {
+            let _inside = runtime.enter();
+            Endpoint::from_shared(address).unwrap().connect_lazy()
+        };
+        let stack = Self { programs: crate::programs(), dir, port, serve: None, runtime, channel };
+        let lease = if settings.contains("supervisor.lease_s") { "" } else { "supervisor.lease_s = 2\n" };
+        let own = format!("gateway.grpc = \"127.0.0.1:{port}\"\nsupervisor.runtime_dir = {:?}\n{lease}", stack.run_dir());
+        std::fs::write(stack.config(), own + settings).unwrap();
+        stack
+    }
+
+    /// Adds settings, for the next start.
+    pub fn set(&self, settings: &str) {
+        let mut file = File::options().append(true).open(self.config()).unwrap();
+        file.write_all(settings.as_bytes()).unwrap();
+    }
+
+    /// A service that answers requests.
+    pub fn ready(settings: &str) -> Self {
+        let mut stack = Self::new(settings);
+        stack.serve();
+        stack.wait_ready();
+        stack
+    }
+
+    /// Directory of everything that is this stack's.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Configuration file.
+    pub fn config(&self) -> PathBuf {
+        self.path("paceline.toml")
+    }
+
+    /// Runtime directory.
+    pub fn run_dir(&self) -> PathBuf {
+        self.path("run")
+    }
+
+    /// `host:port` of the service.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Runs the command line with this stack's configuration to its end.
+    pub fn paceline(&self, words: &[&str], input: &str) -> Output {
+        let mut child = self.begin(words);
+        // The command may end without reading; that is its right.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    }
+
+    /// Starts the command line with this stack's configuration; its input, output and error are pipes.
+    pub fn begin(&self, words: &[&str]) -> Child {
+        let mut command = Command::new(self.programs.join("paceline"));
+        command.args(words).arg("--config").arg(self.config());
+        clear_settings(&mut command);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    }
+
+    /// Starts `paceline serve`.
+    pub fn serve(&mut self) {
+        assert!(self.serve.is_none(), "serve runs already");
+        self.serve = Some(self.another_serve());
+    }
+
+    /// Starts one more `paceline serve` on the same configuration; its output is appended to `serve.log`.
+    pub fn another_serve(&self) -> Child {
+        let log = File::options().create(true).append(true).open(self.path("serve.log")).unwrap();
+        let mut command = Command::new(self.programs.join("paceline"));
+        command.arg("serve").arg("--config").arg(self.config());
+        clear_settings(&mut command);
+        command.env(MARK, self.mark());
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        command.spawn().unwrap()
+    }
+
+    /// What `serve` has printed.
+    pub fn serve_log(&self) -> String {
+        std::fs::read_to_string(self.path("serve.log")).unwrap_or_default()
+    }
+
+    /// Waits until a request would be served, by status and by health.
+    pub fn wait_ready(&self) -> Value {
+        let status = self.wait_status("target and gateway ready", |status| {
+            status["target"]["state"] == "ready" && status["gateway"]["state"] == "ready"
+        });
+        wait("health SERVING", || self.healthy().then_some(()));
+        status
+    }
+
+    /// Whether health says that a request would be served now.
+    pub fn healthy(&self) -> bool {
+        use tonic_health::pb::health_check_response::ServingStatus;
+        let mut health = tonic_health::pb::health_client::HealthClient::new(self.channel.clone());
+        let request = tonic_health::pb::HealthCheckRequest { service: String::new() };
+        self.runtime.block_on(health.check(request)).is_ok_and(|response| response.get_ref().status() == ServingStatus::Serving)
+    }
+
+    /// The object of `paceline status --json`; `None` if nobody answers.
+    pub fn status(&self) -> Option<Value> {
+        let output = self.paceline(&["status", "--json"], "");
+        let object = serde_json::from_slice::<Value>(&output.stdout);
+        output.status.success().then(|| object.unwrap_or_else(|error| panic!("status --json: {error}: {output:?}")))
+    }
+
+    /// Waits until the status is as wanted, and returns it.
+    ///
+    /// # Panics
+    /// It does not come to be so, or `serve` ended meanwhile.
+    pub fn wait_status(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let mut last = None;
+        wait_at(Duration::from_millis(100), what, || {
+            last = self.status();
+            last.clone().filter(&wanted)
+        })
+    }
+
+    /// The supervisor's snapshot, without the command line between.
+    ///
+    /// # Errors
+    /// Nobody answers.
+    pub fn snapshot(&self) -> Result<StatusResponse, Status> {
+        let path = self.run_dir().join("supervisor.sock");
+        self.runtime.block_on(async {
+            let mut client = OperationsClient::new(paceline_process::socket::channel(path));
+            client.status(StatusRequest {}).await.map(tonic::Response::into_inner)
+        })
+    }
+
+    /// Bytes held by running requests.
+    pub fn held_bytes(&self) -> u64 {
+        self.snapshot().unwrap().kv.unwrap_or_default().held_bytes
+    }
+
+    /// Id of a process as status has it.
+    pub fn pid(&self, process: &str) -> u32 {
+        self.status().and_then(|status| status[process]["pid"].as_u64()).unwrap_or_else(|| panic!("no {process} runs")) as u32
+    }
+
+    /// Id of `serve`.
+    pub fn serve_pid(&self) -> u32 {
+        self.serve.as_ref().expect("serve runs").id()
+    }
+
+    /// A client's channel to the service.
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    /// Waits for a future of a client.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    /// Sends a request; returns when its first token is there.
+    ///
+    /// # Errors
+    /// The service's refusal.
+    pub fn open(&self, ask: Ask) -> Result<Live, Status> {
+        let client = InferenceClient::new(self.channel.clone()).max_encoding_message_size(usize::MAX);
+        let stream = self.runtime.block_on(ask.send(client))?;
+        Ok(Live::new(stream, self.runtime.handle().clone()))
+    }
+
+    /// Sends a request and reads its whole answer.
+    ///
+    /// # Errors
+    /// The status it ended with.
+    pub fn ask(&self, ask: Ask) -> Result<Answer, Status> {
+        self.open(ask)?.finish()
+    }
+
+    /// Sends a request that runs beside what follows.
+    pub fn start(&self, ask: Ask) -> Pending {
+        let (tx, rx) = std::sync::mpsc::sync_channel(1);
+        let client = InferenceClient::new(self.channel.clone());
+        let runtime = self.runtime.handle().clone();
+        self.runtime.spawn(async move {
+            let outcome = match ask.send(client).await {
+                Ok(stream) => Live::new(stream, runtime).finish_here().await,
+                Err(status) => Err(status),
+            };
+            // A test that gave up does not read it.
+            let _ = tx.send(outcome);
+        });
+        Pending(rx)
+    }
+
+    /// Living processes of this stack.
+    pub fn processes(&self) -> Vec<Process> {
+        procs::marked(&self.mark())
+    }
+
+    fn mark(&self) -> String {
+        self.dir.path().display().to_string()
+    }
+
+    /// Sends `serve` a signal.
+    pub fn signal_serve(&self, signal: Signal) {
+        kill(Pid::from_raw(self.serve_pid() as i32), signal).unwrap();
+    }
+
+    /// Waits for the end of `serve` and returns its exit code; `None` if a signal ended it.
+    pub fn serve_ended(&mut self) -> Option<i32> {
+        let mut child = self.serve.take().expect("serve runs");
+        wait("the end of serve", || child.try_wait().unwrap()).code()
+    }
+
+    /// Stops the service as a person would, checks its exit code and that nothing is left.
+    pub fn stop(mut self) {
+        self.signal_serve(Signal::SIGTERM);
+        let code = self.serve_ended();
+        assert_eq!(code, Some(0), "exit code of serve: {}", self.serve_log());
+        self.sweep();
+    }
+
+    /// Waits until no process is left, and checks that no socket file and no shared memory is.
+    pub fn sweep(&self) {
+        let mut left = Vec::new();
+        wait(&format!("the end of all processes of {}", self.mark()), || {
+            left = self.processes();
+            left.is_empty().then_some(())
+        });
+        assert_eq!(self.sockets(), Vec::<PathBuf>::new(), "socket files are left");
+        assert_eq!(shared_memory(), Vec::<String>::new(), "shared memory is left");
+    }
+
+    /// Socket files in the runtime directory.
+    pub fn sockets(&self) -> Vec<PathBuf> {
+        use std::os::unix::fs::FileTypeExt as _;
+        let entries = std::fs::read_dir(self.run_dir()).into_iter().flatten().filter_map(Result::ok);
+        entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket())).map(|entry| entry.path()).collect()
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = writeln!(std::io::stderr(), "serve printed:\n{}", self.serve_log());
+            for name in ["supervisor", "gateway", "target"] {
+                let log = paceline_process::telemetry::last_lines(&self.run_dir().join(format!("{name}.log")), 20);
+                let _ = writeln!(std::io::stderr(), "{name} logged:\n{log}");
+            }
+        }
+        if let Some(mut serve) = self.serve.take() {
+            let _ = serve.kill();
+            let _ = serve.wait();
+        }
+        for process in self.processes() {
+            process.signal(Signal::SIGKILL);
+        }
+    }
+}
+
+/// A port nobody has, below those the system gives to outgoing connections, so that none takes it before we use it.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = (std::process::id() % 1_000) as u16 * 10;
+    loop {
+        let port = 20_000 + (first + NEXT.fetch_add(1, Ordering::Relaxed)) % 10_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// A test's settings are in its file; those of whoever runs the test are not wanted.
+fn clear_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("PACELINE_") {
+            command.env_remove(name);
+        }
+    }
+}
+
+/// Shared memory of ours that has a name.
+fn shared_memory() -> Vec<String> {
+    let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().filter_map(Result::ok);
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| name.contains("paceline")).collect()
+}
