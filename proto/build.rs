@@ -14,7 +14,6 @@ const FILES: [&str; 6] = [
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=paceline");
     let descriptors = protox::compile(FILES, ["."])?;
-    #[expect(clippy::disallowed_methods, reason = "how cargo talks to a build script")]
     #[expect(clippy::disallowed_methods, reason = "how cargo tells a build script where to write")]
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("paceline.bin"), descriptors.encode_to_vec())?;

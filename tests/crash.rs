@@ -112,6 +112,24 @@ fn a_killed_serve_leaves_nothing_once_the_lease_is_over() {
 }
 
 #[test]
+fn a_target_alone_ends_itself_when_its_lease_is_over() {
+    let mut stack = Stack::ready("supervisor.lease_s = 1\n");
+    let target = stack.pid("target");
+    for process in stack.processes() {
+        if process.pid != target {
+            process.signal(Signal::SIGKILL);
+        }
+    }
+    assert_eq!(stack.serve_ended(), None);
+    wait("the end of the target", || stack.processes().is_empty().then_some(()));
+    assert!(!stack.run_dir().join("target.sock").exists(), "it takes its socket with it");
+    // What the killed ones left is removed by the next start.
+    stack.serve();
+    stack.wait_ready();
+    stack.stop();
+}
+
+#[test]
 fn a_serve_started_while_the_killed_ones_children_stop_waits_for_them() {
     let mut stack = Stack::ready("");
     stack.signal_serve(Signal::SIGKILL);

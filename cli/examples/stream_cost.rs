@@ -74,7 +74,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         workers.push(task::spawn("client", async move {
             let mut seen = vec![];
             loop {
-                let Some(messages) = queue.lock().expect("nobody panics").pop() else { return Ok::<_, Box<dyn std::error::Error + Send + Sync>>(seen) };
+                let Some(messages) = queue.lock().expect("nobody panics").pop() else {
+                    return Ok::<_, Box<dyn std::error::Error + Send + Sync>>(seen);
+                };
                 seen.push(one(address.clone(), messages, max_tokens).await?);
             }
         }));
@@ -84,15 +86,21 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         all.extend(worker.await??);
     }
     let wall_s = (monotonic_ns() - started_ns) as f64 / 1e9;
-    let sorted = |mut values: Vec<f64>| { values.sort_by(f64::total_cmp); values };
+    let sorted = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values
+    };
     let hops = sorted(all.iter().flat_map(|seen| seen.hop_us.clone()).collect());
     let speeds = sorted(all.iter().map(|seen| seen.tok_per_s).collect());
     let firsts = sorted(all.iter().map(|seen| seen.first_ms).collect());
     let tokens: u64 = all.iter().map(|seen| seen.tokens).sum();
-    println!("{}", json!({
-        "kind": kind, "concurrency": concurrency, "requests": all.len(), "tokens": tokens, "agg_tok_s": tokens as f64 / wall_s,
-        "req_tok_s_median": at(&speeds, 0.5), "ttft_ms_p50": at(&firsts, 0.5),
-        "hop_us_p50": at(&hops, 0.5), "hop_us_p99": at(&hops, 0.99), "messages": hops.len(),
-    }));
+    println!(
+        "{}",
+        json!({
+            "kind": kind, "concurrency": concurrency, "requests": all.len(), "tokens": tokens, "agg_tok_s": tokens as f64 / wall_s,
+            "req_tok_s_median": at(&speeds, 0.5), "ttft_ms_p50": at(&firsts, 0.5),
+            "hop_us_p50": at(&hops, 0.5), "hop_us_p99": at(&hops, 0.99), "messages": hops.len(),
+        })
+    );
     Ok(())
 }

@@ -32,10 +32,24 @@ fn main() {
         let segments: Vec<Segment> = ids.iter().enumerate().map(|(at, ids)| segment(at, ids)).collect();
         let rows: Vec<u32> = ids.iter().zip(&segments).flat_map(|(ids, s)| ids[s.start as usize..].to_vec()).collect();
         let mut row = 0;
-        let logit_rows = segments.iter().map(|segment| { row += segment.length; row - 1 }).collect();
-        let forward = model.forward(&Batch::text(rows, segments.clone()), &mut kv, &Wants { logit_rows, ..Wants::default() }).expect("a forward");
+        let logit_rows = segments
+            .iter()
+            .map(|segment| {
+                row += segment.length;
+                row - 1
+            })
+            .collect();
+        let forward = model
+            .forward(&Batch::text(rows, segments.clone()), &mut kv, &Wants { logit_rows, ..Wants::default() })
+            .expect("a forward");
         let rule = |ids: &Vec<u32>| RowRule {
-            history: &[], sampling: Sampling::GREEDY, noise, position: ids.len() as u32, id_limit: u32::MAX, mask: None, wants_margin: false,
+            history: &[],
+            sampling: Sampling::GREEDY,
+            noise,
+            position: ids.len() as u32,
+            id_limit: u32::MAX,
+            mask: None,
+            wants_margin: false,
         };
         let rules: Vec<RowRule<'_>> = ids.iter().map(rule).collect();
         let chosen = choose(forward.logits.as_ref().expect("wanted"), &rules, &[]).expect("choices");
@@ -51,5 +65,9 @@ fn main() {
     }
     took.sort_by(f64::total_cmp);
     let median = took[took.len() / 2];
-    println!("{sequences} sequences: step median {median:.3} ms, best {:.3} ms; {:.0} tok/s", took[0], sequences as f64 * 1e3 / median);
+    println!(
+        "{sequences} sequences: step median {median:.3} ms, best {:.3} ms; {:.0} tok/s",
+        took[0],
+        sequences as f64 * 1e3 / median
+    );
 }

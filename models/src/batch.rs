@@ -79,7 +79,10 @@ impl Batch {
         let bad = |what: String| Err(ModelError::Batch(what));
         let rows: i64 = self.segments.iter().map(|segment| i64::from(segment.length)).sum();
         if rows != self.ids.len() as i64 || rows == 0 {
-            return bad(format!("expected as many ids as segment rows and at least one, found {} ids, {rows} rows", self.ids.len()));
+            return bad(format!(
+                "expected as many ids as segment rows and at least one, found {} ids, {rows} rows",
+                self.ids.len()
+            ));
         }
         let axes = match &self.positions {
             Positions::One(row) => vec![row],

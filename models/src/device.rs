@@ -15,7 +15,9 @@ pub enum DeviceChoice {
 
 /// A GPU was asked for and there is none.
 #[derive(Debug, thiserror::Error)]
-#[error("a GPU was asked for (target.device = \"gpu\") and MLX has none that works: {0}; set target.device = \"cpu\" or \"auto\"")]
+#[error(
+    "a GPU was asked for (target.device = \"gpu\") and MLX has none that works: {0}; set target.device = \"cpu\" or \"auto\""
+)]
 pub struct DeviceError(String);
 
 /// Makes the choice for this process and says whether it is the GPU.

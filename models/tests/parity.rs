@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use mlx_rs::transforms::eval;
 use paceline_models::sample::noise::{NoiseKey, gumbel, philox};
 use paceline_models::sample::{RowRule, Sampling, choose};
-use paceline_models::{Array, Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Taps, Target, Wants, device, load_target};
+use paceline_models::{
+    Array, Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Taps, Target, Wants, device, load_target,
+};
 use serde::Deserialize;
 
 fn golden(name: &str) -> PathBuf {
@@ -40,7 +42,13 @@ fn segment(sequence: u64, start: usize, length: usize) -> Segment {
 
 fn floats(array: &Array) -> Vec<f32> {
     eval([array]).expect("evaluates");
-    array.contiguous().and_then(|array| { array.eval()?; Ok(array.try_as_slice::<f32>().expect("floats").to_vec()) }).expect("contiguous")
+    array
+        .contiguous()
+        .and_then(|array| {
+            array.eval()?;
+            Ok(array.try_as_slice::<f32>().expect("floats").to_vec())
+        })
+        .expect("contiguous")
 }
 
 fn assert_close(what: &str, expected: &[f32], found: &[f32], tolerance: f32) {
@@ -51,7 +59,15 @@ fn assert_close(what: &str, expected: &[f32], found: &[f32], tolerance: f32) {
 
 fn greedy_rule(position: usize) -> RowRule<'static> {
     let noise = NoiseKey { seed: 0, sample: 0 };
-    RowRule { history: &[], sampling: Sampling::GREEDY, noise, position: position as u32, id_limit: u32::MAX, mask: None, wants_margin: false }
+    RowRule {
+        history: &[],
+        sampling: Sampling::GREEDY,
+        noise,
+        position: position as u32,
+        id_limit: u32::MAX,
+        mask: None,
+        wants_margin: false,
+    }
 }
 
 fn store(model: &dyn Target) -> KvStore {
@@ -62,7 +78,11 @@ fn check_model(name: &str) {
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     let expected: Model = read(&format!("{name}.json"));
     let mut loaded = 0;
-    let model = load_target(&golden(name), &mut |read, total| { assert!(read >= loaded && read <= total); loaded = read }).expect("loads");
+    let model = load_target(&golden(name), &mut |read, total| {
+        assert!(read >= loaded && read <= total);
+        loaded = read
+    })
+    .expect("loads");
     assert_eq!(loaded, model.info().weight_bytes);
 
     for case in &expected.cases {

@@ -376,7 +376,8 @@ impl Loaded {
             None => None,
         };
         let user = crate::platform::config_dir().map(|dir| dir.join("paceline/paceline.toml"));
-        let file = named.or_else(|| [Some(PathBuf::from("paceline.toml")), user].into_iter().flatten().find(|path| path.is_file()));
+        let file =
+            named.or_else(|| [Some(PathBuf::from("paceline.toml")), user].into_iter().flatten().find(|path| path.is_file()));
         Self::build(file.as_deref(), environment)
     }
 
@@ -546,7 +547,10 @@ impl Config {
         let refuse = |what: String| ConfigError::Value { key: "target.model".into(), what };
         if self.target.model.is_empty() {
             return demo_dir("target").ok_or_else(|| {
-                refuse("none is set and the embedded demo model was not found beside the program; set it to a model directory".into())
+                refuse(
+                    "none is set and the embedded demo model was not found beside the program; set it to a model directory"
+                        .into(),
+                )
             });
         }
         let dir = PathBuf::from(&self.target.model);

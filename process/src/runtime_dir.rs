@@ -88,7 +88,9 @@ impl RuntimeDir {
     pub fn locate(config: &Config) -> Result<Self, RuntimeDirError> {
         let set = &config.supervisor.runtime_dir;
         let path = if set.is_empty() {
-            let run = crate::lifecycle::env("XDG_RUNTIME_DIR").filter(|dir| dir.starts_with('/')).map(|dir| PathBuf::from(dir).join("paceline"));
+            let run = crate::lifecycle::env("XDG_RUNTIME_DIR")
+                .filter(|dir| dir.starts_with('/'))
+                .map(|dir| PathBuf::from(dir).join("paceline"));
             run.or_else(|| platform::cache_dir().map(|dir| dir.join("paceline/run"))).ok_or(RuntimeDirError::Nowhere)?
         } else {
             std::path::absolute(set).map_err(|cause| RuntimeDirError::Io { path: set.into(), cause })?
@@ -186,7 +188,8 @@ impl RuntimeDir {
             Err(error) if error.kind() == io::ErrorKind::NotFound => text.push('0'),
             Err(error) => return Err(io(error)),
         }
-        let found = || io::Error::other(format!("expected a number, found {:?}; remove the file when nothing runs here", text.trim()));
+        let found =
+            || io::Error::other(format!("expected a number, found {:?}; remove the file when nothing runs here", text.trim()));
         let next = text.trim().parse::<u64>().map_err(|_| io(found()))? + 1;
         self.replace(name, next.to_string().as_bytes())?;
         Ok(next)

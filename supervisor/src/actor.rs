@@ -239,8 +239,7 @@ impl<H: Host> Actor<H> {
             }
             worker::Action::Clear => self.dir.clear("target"),
             worker::Action::LogPhase { epoch, from, to, cause } => {
-                let epoch = epoch.map(|epoch| epoch.0);
-                tracing::info!(worker = "target", epoch, from, to, cause, "worker phase");
+                tracing::info!(worker = "target", %epoch, from, to, cause, "worker phase");
             }
             worker::Action::Surprise { phase, event } => {
                 tracing::warn!(worker = "target", phase, event, "an event that means nothing here");
@@ -252,6 +251,7 @@ impl<H: Host> Actor<H> {
     fn spawn(&mut self) -> worker::Event {
         if let Some(record) = self.host.find() {
             let epoch = Epoch(record.epoch);
+            tracing::info!(worker = "target", %epoch, pid = record.pid, "worker of an earlier supervisor found");
             self.line = Some(Line::new(self.dir.socket("target"), epoch, self.term, self.mail_tx.clone()));
             return worker::Event::Found { epoch, pid: record.pid };
         }
@@ -263,6 +263,7 @@ impl<H: Host> Actor<H> {
         };
         match self.host.start(epoch, self.term) {
             Ok(pid) => {
+                tracing::info!(worker = "target", %epoch, pid, "worker started");
                 let mut line = Line::new(self.dir.socket("target"), epoch, self.term, self.mail_tx.clone());
                 line.watch();
                 self.line = Some(line);

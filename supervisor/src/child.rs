@@ -116,9 +116,9 @@ impl Host for ProcessHost {
         unsafe {
             command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?));
         }
-        let child = command.spawn().map_err(|cause| {
-            io::Error::new(cause.kind(), format!("cannot start {}: {cause}", self.program.display()))
-        })?;
+        let child = command
+            .spawn()
+            .map_err(|cause| io::Error::new(cause.kind(), format!("cannot start {}: {cause}", self.program.display())))?;
         let pid = child.id().unwrap_or_default();
         self.current = Some(Current::Ours(child));
         Ok(pid)
@@ -175,5 +175,86 @@ impl Host for ProcessHost {
 
     fn last_words(&self) -> String {
         telemetry::last_lines(&self.dir.log("target"), LAST_LINES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    /// A host whose target is this shell script.
+    fn host(temp: &Path, script: &str) -> ProcessHost {
+        let (text, program) = (temp.join("target.txt"), temp.join("target.sh"));
+        std::fs::write(&text, format!("#!/bin/sh\n{script}\n")).expect("writable");
+        // Copied by another process: a file that this one wrote may still be open in a child another test just forked,
+        // and would then not be executed (ETXTBSY).
+        assert!(std::process::Command::new("cp").args([&text, &program]).status().expect("cp exists").success());
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).expect("ours");
+        let mut config = paceline_process::Config::default();
+        config.supervisor.runtime_dir = temp.display().to_string();
+        let dir = RuntimeDir::locate(&config).expect("a short path");
+        dir.prepare().expect("a private directory");
+        ProcessHost { program, config_file: "/etc/x.toml".into(), threads: Some(3), dir, current: None }
+    }
+
+    async fn end(host: &mut ProcessHost) -> Exit {
+        tokio::time::timeout(Duration::from_secs(30), host.exited()).await.expect("in time")
+    }
+
+    #[tokio::test]
+    async fn a_target_gets_its_arguments_its_environment_and_a_session() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let script = r#"echo "$@ $PACELINE_CONFIG $OPENBLAS_NUM_THREADS ${PACELINE_PARENT_FD-none}"; echo oops >&2; exit 69"#;
+        let mut host = host(temp.path(), script);
+        let pid = host.start(Epoch(4), Term(7)).expect("started");
+        let session = nix::unistd::getsid(Some(Pid::from_raw(pid as i32))).map(|session| session.as_raw());
+        // It may have ended already; then there is nothing to ask.
+        assert!(session.is_err() || session == Ok(pid as i32));
+        assert_eq!(end(&mut host).await, Exit::Code(69));
+        assert_eq!(host.last_words(), "--epoch 4 --term 7 /etc/x.toml 3 none\noops");
+    }
+
+    #[tokio::test]
+    async fn a_target_is_ended_by_signals_and_its_end_is_named() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let mut host = host(temp.path(), "exec sleep 1000");
+        for (hard, exit) in [(false, Exit::Signal(15)), (true, Exit::Signal(9))] {
+            host.start(Epoch(1), Term(1)).expect("started");
+            assert!(!host.is_frozen());
+            host.signal(hard);
+            assert_eq!(end(&mut host).await, exit);
+        }
+        // Nobody is left to be hit.
+        host.signal(true);
+    }
+
+    #[tokio::test]
+    async fn a_target_that_is_not_our_child_is_found_frozen_and_ended() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let mut host = host(temp.path(), "exit 0");
+        assert_eq!(host.find(), None);
+        let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep exists");
+        let record = WorkerRecord::of(stranger.id(), 3).expect("alive");
+        host.dir.write_record("target", &record).expect("writable");
+        assert_eq!(host.find(), Some(record.clone()));
+        kill(Pid::from_raw(record.pid as i32), Signal::SIGSTOP).expect("ours");
+        while !host.is_frozen() {
+            tokio::task::yield_now().await;
+        }
+        host.signal(true);
+        assert_eq!(end(&mut host).await, Exit::Unknown);
+        assert_eq!(host.find(), None);
+        stranger.wait().expect("ended");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_not_there_is_named() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let mut host = host(temp.path(), "exit 0");
+        host.program = temp.path().join("nothing");
+        let error = host.start(Epoch(1), Term(1)).expect_err("there is none").to_string();
+        assert!(error.contains("nothing: No such file"), "{error}");
     }
 }

@@ -100,7 +100,8 @@ impl Desk {
     /// # Errors
     /// The mailbox is full.
     pub fn submit(&self, ask: Ask) -> Result<Pending, Status> {
-        let full = || Reason::QueueFull.field("limits.queue", "the service takes in as many requests as it can; try again in 1 s");
+        let full =
+            || Reason::QueueFull.field("limits.queue", "the service takes in as many requests as it can; try again in 1 s");
         let ticket = Ticket(self.number());
         // The way to report the end is reserved first: a drop can neither wait nor fail.
         let ending = self.endings.clone().try_reserve_owned().map_err(|_| full())?;
@@ -118,7 +119,7 @@ impl Desk {
         let (reply, answer) = oneshot::channel();
         let full = |_| Reason::QueueFull.status("the service has as many questions to answer as it can; try again in 1 s");
         self.mail.try_send(Mail::Status { reply }).map_err(full)?;
-        answer.await.map_err(|_| Reason::Draining.status("the service is stopping"))
+        answer.await.map_err(|_| Denial::stopping(1_000).into())
     }
 
     /// Tells the actor of its gateway.
@@ -146,7 +147,7 @@ impl Pending {
         match (verdict, self.seat.take()) {
             (Ok(Ok(grant)), Some(seat)) => Ok((grant, seat)),
             (Ok(Err(denial)), _) => Err(denial.into()),
-            _ => Err(Reason::Draining.status("the service is stopping")),
+            _ => Err(Denial::stopping(1_000).into()),
         }
     }
 }

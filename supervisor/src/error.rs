@@ -15,15 +15,19 @@ impl From<Denial> for Status {
                 let log = if log.is_empty() { String::new() } else { format!("; last log lines:\n{log}") };
                 later(reason, &outage.why, retry_ms, &log)
             }
-            Denial::Gone { cause, retry_ms } => {
-                later(reason, &format!("the target ended while the request ran ({cause}) and is being started again"), retry_ms, "")
-            }
+            Denial::Gone { cause, retry_ms } => later(
+                reason,
+                &format!("the target ended while the request ran ({cause}) and is being started again"),
+                retry_ms,
+                "",
+            ),
             Denial::QueueFull { limit } => {
                 let message = format!("{limit} requests are waiting already, as many as may (limits.queue); try again in 1 s");
                 Refusal::new(reason, message).field("limits.queue").fact("limit", limit)
             }
             Denial::QueueWait { waited_ms } => {
-                let message = format!("no room within {:.1} s of waiting (limits.queue_wait_s); try again in 1 s", seconds(waited_ms));
+                let message =
+                    format!("no room within {:.1} s of waiting (limits.queue_wait_s); try again in 1 s", seconds(waited_ms));
                 Refusal::new(reason, message).field("limits.queue_wait_s").fact("waited_ms", waited_ms)
             }
             Denial::KvExhausted { positions, need_bytes, budget_bytes } => {
@@ -54,7 +58,8 @@ impl From<Denial> for Status {
 }
 
 fn later(reason: Reason, why: &str, retry_ms: u64, more: &str) -> Refusal {
-    Refusal::new(reason, format!("{why}; try again in {:.1} s{more}", seconds(retry_ms))).retry_after(Duration::from_millis(retry_ms))
+    Refusal::new(reason, format!("{why}; try again in {:.1} s{more}", seconds(retry_ms)))
+        .retry_after(Duration::from_millis(retry_ms))
 }
 
 fn seconds(ms: u64) -> f64 {
@@ -70,7 +75,8 @@ mod tests {
 
     #[test]
     fn every_denial_has_its_code_and_its_facts() {
-        let outage = |reason| Denial::Outage { outage: Outage { reason, why: "why".into() }, retry_ms: 2_500, log: "line".into() };
+        let outage =
+            |reason| Denial::Outage { outage: Outage { reason, why: "why".into() }, retry_ms: 2_500, log: "line".into() };
         let cases = [
             (outage(Reason::TargetLoading), Code::Unavailable, "why; try again in 2.5 s; last log lines:\nline"),
             (outage(Reason::Draining), Code::Unavailable, "why"),

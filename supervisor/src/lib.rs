@@ -75,7 +75,9 @@ type Lock = Box<dyn std::any::Any>;
 fn prepare(flag: Option<&Path>) -> Result<(Setup, ProcessHost, Lock), Exit> {
     let loaded = Loaded::find(flag).map_err(|error| refuse(Exit::Config, &error))?;
     telemetry::start(&loaded.config.log);
-    // Warnings are the parent's to print: it reads the same configuration.
+    for warning in &loaded.warnings {
+        tracing::warn!(warning, "configuration");
+    }
     let model_dir = loaded.config.model_dir().map_err(|error| refuse(Exit::Config, &error))?;
     let dir = RuntimeDir::locate(&loaded.config).map_err(|error| refuse(Exit::Config, &error))?;
     dir.prepare().map_err(|error| refuse(Exit::Config, &error))?;
@@ -122,10 +124,7 @@ pub async fn run<H: Host>(setup: Setup, host: H, stops: mpsc::Receiver<Stop>) ->
     let path = dir.socket("supervisor");
     let listener = match socket::bind(&path) {
         Ok(listener) => listener,
-        Err(error) => {
-            tracing::error!(path = %path.display(), %error, "cannot listen");
-            return refuse(Exit::Unavailable, &error);
-        }
+        Err(error) => return refuse(Exit::Unavailable, &error),
     };
     let (actor, desk) = Actor::new(settings, host, dir, term, me, stops);
     let services = Services::new(desk);
@@ -143,7 +142,15 @@ pub async fn run<H: Host>(setup: Setup, host: H, stops: mpsc::Receiver<Stop>) ->
             })
             .await
     });
-    actor.run().await;
+    let exit = tokio::select! {
+        // A task, because a panic in the core has to end the process.
+        _ = task::spawn("actor", actor.run()) => Exit::Asked,
+        // Nobody can reach us any more. The target lives on for its lease; whoever starts us next finds it.
+        ended = &mut server => {
+            tracing::error!(?ended, "the server ended by itself");
+            return Exit::Bug;
+        }
+    };
     drop(close);
     if tokio::time::timeout(FAREWELL, &mut server).await.is_err() {
         server.abort();
@@ -151,5 +158,5 @@ pub async fn run<H: Host>(setup: Setup, host: H, stops: mpsc::Receiver<Stop>) ->
     // The lock is still ours, so this is our socket and no other's.
     let _ = std::fs::remove_file(&path);
     tracing::info!("supervisor ends");
-    Exit::Asked
+    exit
 }

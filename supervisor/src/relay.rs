@@ -1,7 +1,7 @@
 //! One admitted request's way: the target's stream is opened, its batches are handed on, and it ends exactly once.
 //!
-//! That it ends once is a matter of types (I4): batches go out through [`Outlet::send`], which cannot say anything final,
-//! and the end through [`Outlet::end`], which consumes the outlet and the one place kept free for it. Until the first
+//! That it ends once is a matter of types (I4): batches go out through `Outlet::send`, which cannot say anything final,
+//! and the end through `Outlet::end`, which consumes the outlet and the one place kept free for it. Until the first
 //! batch is there the request has no outlet: its end is the handler's own `Err`, which goes out without headers.
 
 use std::pin::Pin;
@@ -14,6 +14,7 @@ use paceline_proto::status::{Reason, Refusal};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
+use tracing::Instrument;
 
 use crate::core::denial::Denial;
 use crate::desk::{Cut, Desk, Grant, Seat};
@@ -49,7 +50,7 @@ pub async fn forward(desk: &Desk, generation: Generation, grant: Grant, seat: Se
     };
     let (outlet, batches) = Outlet::new();
     let relay = Relay { upstream, verdict, cuts: desk.cuts(), epoch, queued_ms, seat };
-    task::spawn("relay", relay.run(first, outlet));
+    task::spawn("relay", relay.run(first, outlet).in_current_span());
     Ok(batches)
 }
 
@@ -166,7 +167,8 @@ fn gone(cause: &str) -> Status {
 
 /// Waits for the core's word that streams of this life are to end.
 async fn cut(cuts: &mut watch::Receiver<Option<Cut>>, epoch: Epoch) -> Denial {
-    let stopping = || Denial::Gone { cause: "the supervisor stopped".to_owned(), retry_ms: 1_000 };
+    // Without an actor the supervisor is at its end.
+    let stopping = || Denial::stopping(1_000);
     match cuts.wait_for(|cut| cut.as_ref().is_some_and(|cut| cut.epoch >= epoch)).await {
         Ok(cut) => cut.as_ref().map_or_else(stopping, |cut| cut.denial.clone()),
         Err(_) => stopping(),

@@ -6,8 +6,8 @@ use futures::{Stream, StreamExt};
 use paceline_process::task;
 use paceline_proto::ids::RequestId;
 use paceline_proto::internal::v1 as internal;
-use paceline_proto::internal::v1::supervisor_server::Supervisor;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
+use paceline_proto::internal::v1::supervisor_server::Supervisor;
 use paceline_proto::internal::v1::{GatewayReport, Generation, SubmitRequest, SupervisorNotice};
 use paceline_proto::status::Reason;
 use paceline_proto::v1::operations_server::Operations;
@@ -44,9 +44,8 @@ impl Services {
         }
         let missing = || Reason::InvalidArgument.field("generation", "expected a generation, found none");
         let generation = request.generation.ok_or_else(missing)?;
-        let id = RequestId::parse(&generation.request_id).ok_or_else(|| {
-            Reason::InvalidArgument.field("request_id", "expected 1 to 64 letters, digits, '-' or '_'")
-        })?;
+        let id = RequestId::parse(&generation.request_id)
+            .ok_or_else(|| Reason::InvalidArgument.field("request_id", "expected 1 to 64 letters, digits, '-' or '_'"))?;
         let prompt_tokens = u32::try_from(generation.prompt_ids.len()).unwrap_or(u32::MAX);
         if prompt_tokens == 0 {
             return Err(Reason::InvalidArgument.field("prompt", "expected at least one token, found none"));

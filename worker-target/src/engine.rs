@@ -1,7 +1,7 @@
 //! The one MLX thread: takes commands, asks the core for a step, runs it, hands out tokens. Everything that touches an
 //! array happens here, at step borders.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
 use std::time::Duration;
@@ -25,6 +25,9 @@ use crate::request::Checked;
 
 /// Pause between attempts to hand out tokens to slow readers while there is nothing else to do.
 const RETRY: Duration = Duration::from_millis(5);
+
+/// Requests that wait for room at the next step border: the commands' own bound once more.
+const ARRIVALS: usize = 64;
 
 /// What the engine is asked.
 #[derive(Debug)]
@@ -50,6 +53,9 @@ pub(crate) struct Engine {
     kv: KvStore,
     scheduler: Scheduler,
     running: HashMap<SequenceKey, Running>,
+    /// Requests not started yet. The supervisor admits by our figures, so none waits longer than a request whose client has
+    /// gone takes to be noticed: the supervisor hears of that first.
+    arrivals: VecDeque<Running>,
     /// Ended streams whose last messages did not fit their channels yet.
     leaving: Vec<Outlet>,
     progress: Arc<Progress>,
@@ -60,10 +66,17 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(model: Box<dyn Target>, kv: KvStore, scheduler: Scheduler, reports: (Arc<Progress>, Pulse), clock: Clock) -> Self {
+    pub(crate) fn new(
+        model: Box<dyn Target>,
+        kv: KvStore,
+        scheduler: Scheduler,
+        reports: (Arc<Progress>, Pulse),
+        clock: Clock,
+    ) -> Self {
         let (progress, pulse) = reports;
         let running = HashMap::new();
-        let engine = Self { model, kv, scheduler, running, leaving: vec![], progress, pulse, clock, stop: None, broken: false };
+        let (arrivals, leaving) = (VecDeque::new(), vec![]);
+        let engine = Self { model, kv, scheduler, running, arrivals, leaving, progress, pulse, clock, stop: None, broken: false };
         engine.report();
         engine
     }
@@ -76,6 +89,7 @@ impl Engine {
                 break;
             }
             self.drop_abandoned();
+            self.start_arrivals();
             if self.stop.is_some_and(|until| self.running.is_empty() || self.clock.now() >= until) {
                 break;
             }
@@ -97,13 +111,16 @@ impl Engine {
         for key in self.running.keys().copied().collect::<Vec<_>>() {
             self.end(key, Some(status.clone()));
         }
+        for arrival in std::mem::take(&mut self.arrivals) {
+            self.refuse(arrival.outlet, status.clone());
+        }
         self.report();
         !self.broken
     }
 
     /// Takes what has arrived; waits for it when there is nothing else to do. `false` when nobody can ask any more.
     fn take_commands(&mut self, commands: &Receiver<Command>) -> bool {
-        let busy = !self.scheduler.is_empty() || self.stop.is_some();
+        let busy = !self.scheduler.is_empty() || !self.arrivals.is_empty() || self.stop.is_some();
         if !busy {
             self.progress.set_phase(WorkerPhase::Idle);
             let first = match self.leaving.is_empty() {
@@ -127,37 +144,61 @@ impl Engine {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Run(checked, mut outlet) => match self.admit(&checked) {
-                Ok(key) => {
-                    self.running.insert(key, Running { checked: *checked, outlet });
-                }
-                Err(status) => {
-                    outlet.fail(status);
-                    self.leave(outlet);
-                }
-            },
+            Command::Run(_, outlet) if self.arrivals.len() >= ARRIVALS => {
+                self.refuse(outlet, Reason::QueueFull.status("more requests wait for room in the target than may"));
+            }
+            Command::Run(checked, outlet) => self.arrivals.push_back(Running { checked: *checked, outlet }),
             Command::Cancel(id, answer) => {
                 let found = self.running.iter().find(|(_, running)| running.checked.id.as_str() == id).map(|(key, _)| *key);
+                let arrived = self.arrivals.iter().position(|arrival| arrival.checked.id.as_str() == id);
                 if let Some(key) = found {
                     self.end(key, error::ended(Ended::Cancelled));
+                } else if let Some(arrival) = arrived.and_then(|at| self.arrivals.remove(at)) {
+                    self.refuse(arrival.outlet, error::cancelled());
                 }
                 // Whoever asked may be gone.
-                let _ = answer.send(found.is_some());
+                let _ = answer.send(found.is_some() || arrived.is_some());
             }
             Command::Stop { until } => self.stop = Some(self.stop.map_or(until, |before| before.min(until))),
         }
     }
 
-    fn admit(&mut self, checked: &Checked) -> Result<SequenceKey, Status> {
+    /// Starts what has arrived, in order, as far as there is room.
+    fn start_arrivals(&mut self) {
+        while let Some(arrival) = self.arrivals.pop_front() {
+            if arrival.outlet.is_gone() {
+                continue;
+            }
+            if arrival.checked.request.deadline.is_some_and(|deadline| self.clock.now() >= deadline) {
+                self.refuse(arrival.outlet, error::deadline_passed());
+                continue;
+            }
+            match self.admit(&arrival.checked) {
+                Ok(key) => {
+                    self.running.insert(key, arrival);
+                }
+                Err(Some(status)) => self.refuse(arrival.outlet, status),
+                Err(None) => return self.arrivals.push_front(arrival),
+            }
+        }
+    }
+
+    /// Reserves what a request needs. No status: there is no room at this moment.
+    fn admit(&mut self, checked: &Checked) -> Result<SequenceKey, Option<Status>> {
         if self.stop.is_some() {
-            return Err(Reason::Draining.status("the target was asked to stop and takes nothing new"));
+            return Err(Some(Reason::Draining.status("the target was asked to stop and takes nothing new")));
         }
         let key = self.scheduler.admit(checked.request.clone()).map_err(|error| error::refused(&error))?;
         if let Err(error) = self.kv.open(SequenceId(key.0)) {
             self.scheduler.remove(key);
-            return Err(Reason::Bug.status(error.to_string()));
+            return Err(Some(Reason::Bug.status(error.to_string())));
         }
         Ok(key)
+    }
+
+    fn refuse(&mut self, mut outlet: Outlet, status: Status) {
+        outlet.fail(status);
+        self.leave(outlet);
     }
 
     /// Ends requests nobody reads: their memory is free at this step border.

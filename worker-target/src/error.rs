@@ -5,27 +5,34 @@ use tonic::Status;
 
 use crate::core::{Ended, LedgerError, SchedulerError};
 
-/// A request the scheduler cannot take.
-pub(crate) fn refused(error: &SchedulerError) -> Status {
+/// A request the scheduler can never take; `None` if it only cannot take it now.
+pub(crate) fn refused(error: &SchedulerError) -> Option<Status> {
     let text = error.to_string();
     match error {
-        SchedulerError::Ledger(LedgerError::Never { needed, budget }) => Refusal::new(Reason::KvExhausted, text)
-            .field("kv.budget_bytes")
-            .fact("needed_bytes", needed)
-            .fact("budget_bytes", budget)
-            .into(),
-        SchedulerError::Ledger(LedgerError::TooLong { .. }) => Reason::PromptTooLong.field("prompt", text),
-        // The supervisor admits by the same figures, so this is a race with a request that is just ending.
-        SchedulerError::Ledger(LedgerError::NotNow { .. }) => Reason::QueueWait.field("kv.budget_bytes", text),
-        SchedulerError::Full(_) => Reason::QueueFull.field("sequences", text),
+        SchedulerError::Ledger(LedgerError::Never { needed, budget }) => {
+            let refusal = Refusal::new(Reason::KvExhausted, text).field("kv.budget_bytes");
+            Some(refusal.fact("needed_bytes", needed).fact("budget_bytes", budget).into())
+        }
+        SchedulerError::Ledger(LedgerError::TooLong { .. }) => Some(Reason::PromptTooLong.field("prompt", text)),
+        SchedulerError::Ledger(LedgerError::NotNow { .. }) | SchedulerError::Full(_) => None,
     }
+}
+
+/// Its deadline passed.
+pub(crate) fn deadline_passed() -> Status {
+    Reason::DeadlinePassed.status("the request's deadline passed before it was finished")
+}
+
+/// Somebody asked for its end.
+pub(crate) fn cancelled() -> Status {
+    Reason::Cancelled.status("the request was cancelled")
 }
 
 /// A sequence that ended without its answer.
 pub(crate) fn ended(ended: Ended) -> Option<Status> {
     match ended {
         Ended::Well(_) => None,
-        Ended::DeadlinePassed => Some(Reason::DeadlinePassed.status("the request's deadline passed before it was finished")),
-        Ended::Cancelled => Some(Reason::Cancelled.status("the request was cancelled")),
+        Ended::DeadlinePassed => Some(deadline_passed()),
+        Ended::Cancelled => Some(cancelled()),
     }
 }

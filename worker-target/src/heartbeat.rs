@@ -35,7 +35,12 @@ pub(crate) struct Pulse {
 
 impl Pulse {
     /// Starts the thread. `on_lease_over` is called once, when nobody of the highest term has watched for `lease`.
-    pub(crate) fn start(progress: Arc<Progress>, epoch: u64, lease: Duration, on_lease_over: impl FnOnce() + Send + 'static) -> Self {
+    pub(crate) fn start(
+        progress: Arc<Progress>,
+        epoch: u64,
+        lease: Duration,
+        on_lease_over: impl FnOnce() + Send + 'static,
+    ) -> Self {
         let (nudge, nudged) = sync_channel(1);
         let pulse = Self { progress, watchers: Arc::default(), nudge, epoch };
         let beating = pulse.clone();
@@ -102,7 +107,8 @@ mod tests {
 
     fn pulse(lease_ms: u64) -> (Pulse, sync::Receiver<()>) {
         let (over, lease_over) = sync::sync_channel(1);
-        let pulse = Pulse::start(Arc::default(), 4, Duration::from_millis(lease_ms), move || over.send(()).expect("the test waits"));
+        let pulse =
+            Pulse::start(Arc::default(), 4, Duration::from_millis(lease_ms), move || over.send(()).expect("the test waits"));
         (pulse, lease_over)
     }
 

@@ -28,7 +28,12 @@ pub(crate) struct Checked {
 ///
 /// # Errors
 /// The first field that cannot be served, by name, with what was expected and found.
-pub(crate) fn check(generation: Option<Generation>, permit: Option<Permit>, model: &TargetInfo, clock: &Clock) -> Result<Checked, Status> {
+pub(crate) fn check(
+    generation: Option<Generation>,
+    permit: Option<Permit>,
+    model: &TargetInfo,
+    clock: &Clock,
+) -> Result<Checked, Status> {
     let invalid = |field: &str, what: String| Reason::InvalidArgument.field(field, what);
     let generation = generation.ok_or_else(|| invalid("generation", "expected a generation, found none".into()))?;
     let permit = permit.ok_or_else(|| invalid("permit", "expected the supervisor's permit, found none".into()))?;
@@ -48,8 +53,12 @@ pub(crate) fn check(generation: Option<Generation>, permit: Option<Permit>, mode
         return Err(invalid("max_tokens", format!("expected more than the continuation has, found {found}")));
     }
     if prompt + u64::from(generation.max_tokens) > context {
-        let text = format!("the prompt has {prompt} tokens and max_tokens is {}; the model's context is {context}", generation.max_tokens);
-        let refusal = Refusal::new(Reason::PromptTooLong, text).field("prompt_ids").fact("prompt_tokens", prompt).fact("context", context);
+        let text = format!(
+            "the prompt has {prompt} tokens and max_tokens is {}; the model's context is {context}",
+            generation.max_tokens
+        );
+        let refusal =
+            Refusal::new(Reason::PromptTooLong, text).field("prompt_ids").fact("prompt_tokens", prompt).fact("context", context);
         return Err(refusal.into());
     }
 

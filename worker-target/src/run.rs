@@ -202,7 +202,13 @@ fn engine_thread(
     if engine.run(inbox) { Exit::Asked } else { Exit::Bug }
 }
 
-fn load(config: &Config, known: &OnceLock<Loaded>, progress: &Arc<Progress>, pulse: &Pulse, clock: Clock) -> Result<Engine, String> {
+fn load(
+    config: &Config,
+    known: &OnceLock<Loaded>,
+    progress: &Arc<Progress>,
+    pulse: &Pulse,
+    clock: Clock,
+) -> Result<Engine, String> {
     let choice = match config.target.device {
         Device::Auto => DeviceChoice::Auto,
         Device::Cpu => DeviceChoice::Cpu,

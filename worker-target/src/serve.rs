@@ -55,11 +55,14 @@ impl TargetService {
         let missing = || Reason::InvalidArgument.field("stamp", "expected term and epoch, found none");
         let stamp = stamp.ok_or_else(missing)?;
         if stamp.epoch != self.epoch {
-            return Err(Reason::StaleEpoch.status(format!("this is worker epoch {}, the message is for {}", self.epoch, stamp.epoch)));
+            return Err(
+                Reason::StaleEpoch.status(format!("this is worker epoch {}, the message is for {}", self.epoch, stamp.epoch))
+            );
         }
         let highest = self.term.fetch_max(stamp.term, SeqCst);
         if stamp.term < highest {
-            return Err(Reason::StaleTerm.status(format!("the message is of term {}, a supervisor of term {highest} has taken over", stamp.term)));
+            return Err(Reason::StaleTerm
+                .status(format!("the message is of term {}, a supervisor of term {highest} has taken over", stamp.term)));
         }
         Ok(stamp)
     }
@@ -88,7 +91,8 @@ impl Target for TargetService {
         let (tx, mut rx) = mpsc::channel(STREAM_BACKLOG);
         self.send(Command::Run(Box::new(checked), Outlet::new(tx, stamp)))?;
         // Headers with the first tokens: until then an error loses nothing.
-        let first = rx.recv().await.unwrap_or_else(|| Err(Reason::TargetGone.status("the engine ended before the first token")))?;
+        let first =
+            rx.recv().await.unwrap_or_else(|| Err(Reason::TargetGone.status("the engine ended before the first token")))?;
         Ok(Response::new(Box::pin(tokio_stream::once(Ok(first)).chain(ReceiverStream::new(rx)))))
     }
 
@@ -105,7 +109,8 @@ impl Target for TargetService {
         let ((prefill_tokens, decode_tokens), (step_p50_us, step_p99_us)) = (self.progress.tokens(), self.progress.step_us());
         let (mlx_active_bytes, mlx_cache_bytes) = device::memory();
         let now = Some(self.progress.heartbeat(self.epoch));
-        let stats = StatsResponse { now, prefill_tokens, decode_tokens, step_p50_us, step_p99_us, mlx_active_bytes, mlx_cache_bytes };
+        let stats =
+            StatsResponse { now, prefill_tokens, decode_tokens, step_p50_us, step_p99_us, mlx_active_bytes, mlx_cache_bytes };
         Ok(Response::new(stats))
     }
 

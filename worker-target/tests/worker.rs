@@ -236,7 +236,8 @@ async fn dropped_cancelled_and_late_requests_give_their_memory_back() {
     drop(dropped);
 
     let mut cancelled = worker.client.generate(open("cancelled")).await.expect("starts").into_inner();
-    let answer = worker.client.cancel(CancelRequest { stamp: Some(STAMP), request_id: "cancelled".into() }).await.expect("answers");
+    let answer =
+        worker.client.cancel(CancelRequest { stamp: Some(STAMP), request_id: "cancelled".into() }).await.expect("answers");
     let end = loop {
         match cancelled.message().await {
             Ok(Some(_)) => {}
@@ -252,7 +253,8 @@ async fn dropped_cancelled_and_late_requests_give_their_memory_back() {
 
     let free = async {
         loop {
-            let now = worker.client.stats(StatsRequest { stamp: Some(STAMP) }).await.expect("stats").into_inner().now.expect("figures");
+            let now =
+                worker.client.stats(StatsRequest { stamp: Some(STAMP) }).await.expect("stats").into_inner().now.expect("figures");
             if (now.sequences, now.kv.expect("kv").held_bytes) == (0, 0) {
                 return;
             }

@@ -114,7 +114,10 @@ impl Class {
     pub(super) fn overwrite(&mut self, layer: usize, slot: usize, keys: &Array, values: &Array) -> Result<()> {
         let LayerKv::Growing { n_kv, .. } = self.layers[layer];
         let length = keys.dim(2);
-        let rows: Vec<i32> = (0..length).flat_map(|at| (0..n_kv).map(move |head| (head, at))).map(|(head, at)| self.row(slot, head, n_kv, at)).collect();
+        let rows: Vec<i32> = (0..length)
+            .flat_map(|at| (0..n_kv).map(move |head| (head, at)))
+            .map(|(head, at)| self.row(slot, head, n_kv, at))
+            .collect();
         let indices = Array::from_slice(&rows, &[rows.len() as i32]);
         let by_row = |array: &Array| array.try_index((0, .., .., ..))?.transpose_axes(&[1, 0, 2]);
         let (keys, values) = (by_row(keys)?, by_row(values)?);

@@ -64,7 +64,9 @@ impl Plan {
             let follows = |(slot, members): &(usize, Vec<usize>)| {
                 let before = &segments[members[members.len() - 1]];
                 let last = sequences[&before.sequence].place;
-                before.length == segment.length && last.is_some_and(|last| last.class == place.class) && slot + members.len() == place.slot
+                before.length == segment.length
+                    && last.is_some_and(|last| last.class == place.class)
+                    && slot + members.len() == place.slot
             };
             match groups.last_mut().filter(|group| follows(group)) {
                 Some((_, members)) => members.push(at),
@@ -99,7 +101,8 @@ impl Write {
         if let Some((_, indices)) = self.indices.iter().find(|(heads, _)| *heads == n_kv) {
             return Ok(indices.clone());
         }
-        let row = |(slot, position): &(usize, i32)| (0..n_kv).map(|head| class.row(*slot, head, n_kv, *position)).collect::<Vec<_>>();
+        let row =
+            |(slot, position): &(usize, i32)| (0..n_kv).map(|head| class.row(*slot, head, n_kv, *position)).collect::<Vec<_>>();
         let flat: Vec<i32> = self.places.iter().flat_map(row).collect();
         let indices = Array::from_slice(&flat, &[flat.len() as i32]);
         self.indices.push((n_kv, indices.clone()));

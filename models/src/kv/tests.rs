@@ -19,7 +19,8 @@ fn row(layer: usize, kind: u32, sequence: u64, position: i32, size: i32) -> Vec<
 
 fn rows(layer: usize, kind: u32, segments: &[Segment], heads: i32) -> Array {
     let places = segments.iter().flat_map(|s| (s.start..s.start + s.length).map(|position| (s.sequence.0, position)));
-    let values: Vec<f32> = places.clone().flat_map(|(sequence, position)| row(layer, kind, sequence, position, heads * DIM)).collect();
+    let values: Vec<f32> =
+        places.clone().flat_map(|(sequence, position)| row(layer, kind, sequence, position, heads * DIM)).collect();
     Array::from_slice(&values, &[places.count() as i32, heads, DIM])
 }
 
@@ -53,7 +54,8 @@ fn step(store: &mut KvStore, lengths: &[(u64, i32)]) {
         .collect();
     segments.sort_by_key(|segment| store.order(segment.sequence));
     for layer in 0..LAYERS.len() {
-        let (q, k, v) = (rows(layer, 0, &segments, HEADS), rows(layer, 1, &segments, KV_HEADS), rows(layer, 2, &segments, KV_HEADS));
+        let (q, k, v) =
+            (rows(layer, 0, &segments, HEADS), rows(layer, 1, &segments, KV_HEADS), rows(layer, 2, &segments, KV_HEADS));
         let how = Attend { scale: 0.25, ..Attend::default() };
         let out = store.attend(layer, &q, Some((&k, &v)), how, &segments).expect("attends");
         eval([&out]).expect("evaluates");

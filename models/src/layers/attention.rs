@@ -15,7 +15,8 @@ pub(crate) fn attention(q: &Array, k: &Array, v: &Array, scale: f32, mask: Optio
     let (rows, group) = (q.dim(0) / n, heads / kv_heads);
     if on_gpu() {
         let q = q.reshape(&[n, rows, heads, dim])?.transpose_axes(&[0, 2, 1, 3])?;
-        let out = fast::scaled_dot_product_attention(&q, k, v, scale, mask.map(fast::ScaledDotProductAttentionMask::Array), None)?;
+        let out =
+            fast::scaled_dot_product_attention(&q, k, v, scale, mask.map(fast::ScaledDotProductAttentionMask::Array), None)?;
         return Ok(out.transpose_axes(&[0, 2, 1, 3])?.reshape(&[n * rows, heads * value_dim])?);
     }
     // On the CPU one product a KV head: a group's heads and rows are folded into its rows, so that the keys are read once

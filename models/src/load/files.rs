@@ -95,10 +95,14 @@ impl Checkpoint {
         file.read_exact(&mut size).map_err(|_| broken(format!("expected a safetensors file, found only {length} bytes")))?;
         let header_bytes = u64::from_le_bytes(size);
         if header_bytes > MAX_HEADER_BYTES {
-            return Err(broken(format!("expected a header of at most {MAX_HEADER_BYTES} bytes, found a length of {header_bytes}")));
+            return Err(broken(format!(
+                "expected a header of at most {MAX_HEADER_BYTES} bytes, found a length of {header_bytes}"
+            )));
         }
         if header_bytes + 8 > length {
-            return Err(broken(format!("the header's length, {header_bytes} bytes, leads beyond the file's end ({length} bytes)")));
+            return Err(broken(format!(
+                "the header's length, {header_bytes} bytes, leads beyond the file's end ({length} bytes)"
+            )));
         }
         let mut head = vec![0; header_bytes as usize];
         file.read_exact(&mut head).map_err(read)?;
@@ -110,7 +114,9 @@ impl Checkpoint {
         let metadata: Metadata = serde_json::from_slice(&head).map_err(|error| broken(format!("header: {error}")))?;
         let (expected, found) = (metadata.data_len() as u64, length - 8 - header_bytes);
         if expected != found {
-            return Err(broken(format!("expected {expected} bytes of data behind the header, found {found}: the file is truncated or has a tail")));
+            return Err(broken(format!(
+                "expected {expected} bytes of data behind the header, found {found}: the file is truncated or has a tail"
+            )));
         }
         let file_idx = self.files.len();
         self.files.push((path.clone(), file));
@@ -208,9 +214,11 @@ mod tests {
         assert!(single(header(ONE, 9)).contains("has a tail"));
         assert!(single(1000u64.to_le_bytes().to_vec()).contains("leads beyond the file's end"));
         assert!(single((17u64 << 20).to_le_bytes().to_vec()).contains("at most 16777216 bytes"));
-        let twice = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
+        let twice =
+            r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
         assert!(single(header(twice, 8)).contains("tensor a is in the header twice"));
-        let overlap = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#;
+        let overlap =
+            r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#;
         let error = single(header(overlap, 12));
         assert!(error.contains("tensor `b`"), "{error}");
         let wrong = r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#;
@@ -224,7 +232,11 @@ mod tests {
         assert!(refusal(&[index(r#"{"a":"x.safetensors"}"#)]).contains("x.safetensors"));
         assert!(refusal(&[index(r#"{"a":"../outside.safetensors"}"#)]).contains("leads out of it"));
         assert!(refusal(&[index(r#"{"b":"x.safetensors"}"#), ("x.safetensors", header(ONE, 8))]).contains("tensor b is missing"));
-        let both = [index(r#"{"a":"x.safetensors","b":"y.safetensors"}"#), ("x.safetensors", header(ONE, 8)), ("y.safetensors", header(ONE, 8))];
+        let both = [
+            index(r#"{"a":"x.safetensors","b":"y.safetensors"}"#),
+            ("x.safetensors", header(ONE, 8)),
+            ("y.safetensors", header(ONE, 8)),
+        ];
         assert!(refusal(&both).contains("tensor a is also in"));
     }
 

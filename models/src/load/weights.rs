@@ -58,7 +58,9 @@ impl<'a> Weights<'a> {
         let array = match (entry.dtype, self.precision) {
             (Dtype::F32, _) => Array::from_slice(&floats(&bytes, f32::from_le_bytes), shape),
             (Dtype::F16, Precision::Float32) => Array::from_slice(&floats(&bytes, |two| f16::from_le_bytes(two).to_f32()), shape),
-            (Dtype::BF16, Precision::Float32) => Array::from_slice(&floats(&bytes, |two| bf16::from_le_bytes(two).to_f32()), shape),
+            (Dtype::BF16, Precision::Float32) => {
+                Array::from_slice(&floats(&bytes, |two| bf16::from_le_bytes(two).to_f32()), shape)
+            }
             (Dtype::F16, Precision::AsStored) => Array::from_slice(&floats(&bytes, f16::from_le_bytes), shape),
             (Dtype::BF16, Precision::AsStored) => Array::from_slice(&floats(&bytes, bf16::from_le_bytes), shape),
             (found, _) => return Err(LoadError::Dtype { name, found: format!("{found:?}") }),

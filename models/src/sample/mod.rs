@@ -94,7 +94,10 @@ pub fn choose(logits: &Array, rules: &[RowRule<'_>], with: &[&Array]) -> Result<
     // Greedy rows are settled inside the graph; one limit serves them all, as all ids are of one tokenizer.
     let limit = rules.iter().map(|rule| rule.id_limit).min().unwrap_or(0).min(vocab as u32) as i32;
     let in_graph = |rule: &RowRule<'_>| {
-        rule.sampling.temperature == 0.0 && rule.mask.is_none() && !rule.wants_margin && rule.id_limit.min(vocab as u32) as i32 == limit
+        rule.sampling.temperature == 0.0
+            && rule.mask.is_none()
+            && !rule.wants_margin
+            && rule.id_limit.min(vocab as u32) as i32 == limit
     };
     let best = match rules.iter().any(in_graph) {
         true if limit == vocab => Some(argmax_axis(logits, -1, false)?),

@@ -102,7 +102,14 @@ impl Survivors<'_> {
             self.ids[..sorted].sort_unstable_by(order(self.row));
             let weight = |id: u32| f64::from(self.scaled(id) - self.max).exp() / total;
             let mut mass = 0.0;
-            let before: Vec<f64> = self.ids[..sorted].iter().map(|id| { let at = mass; mass += weight(*id); at }).collect();
+            let before: Vec<f64> = self.ids[..sorted]
+                .iter()
+                .map(|id| {
+                    let at = mass;
+                    mass += weight(*id);
+                    at
+                })
+                .collect();
             let kept = before.iter().take_while(|mass| **mass < p).count();
             // One beyond the edge must be seen for the margin, unless there is none.
             if kept < sorted || sorted == self.count {
@@ -135,7 +142,8 @@ impl Survivors<'_> {
                 words = key.words(position, quad);
             }
             let word = words[(id % 4) as usize];
-            let (x, floor) = (self.scaled(id), if self.rule.wants_margin { second } else { best.map_or(f32::NEG_INFINITY, |best| best.0) });
+            let (x, floor) =
+                (self.scaled(id), if self.rule.wants_margin { second } else { best.map_or(f32::NEG_INFINITY, |best| best.0) });
             if x + gumbel_bound(word) < floor {
                 continue;
             }
@@ -200,11 +208,19 @@ fn partition(ids: &mut [u32], beside: &mut [f64], survives: impl Fn(&u32) -> boo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::noise::NoiseKey;
     use crate::sample::Sampling;
+    use crate::sample::noise::NoiseKey;
 
     fn rule(sampling: Sampling, position: u32) -> RowRule<'static> {
-        RowRule { history: &[], sampling, noise: NoiseKey { seed: 7, sample: 0 }, position, id_limit: u32::MAX, mask: None, wants_margin: true }
+        RowRule {
+            history: &[],
+            sampling,
+            noise: NoiseKey { seed: 7, sample: 0 },
+            position,
+            id_limit: u32::MAX,
+            mask: None,
+            wants_margin: true,
+        }
     }
 
     /// The definition, word for word: everything sorted, every noise computed.
@@ -249,7 +265,11 @@ mod tests {
             ] {
                 for position in 0..20 {
                     let rule = rule(sampling, position);
-                    assert_eq!(choose(&row, &rule).expect("a choice").token, by_definition(&row, &rule), "{sampling:?} {seed} {position}");
+                    assert_eq!(
+                        choose(&row, &rule).expect("a choice").token,
+                        by_definition(&row, &rule),
+                        "{sampling:?} {seed} {position}"
+                    );
                     let quick = choose(&row, &RowRule { wants_margin: false, ..rule }).expect("a choice");
                     assert_eq!(quick.token, by_definition(&row, &rule));
                 }

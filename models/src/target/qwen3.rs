@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::concatenate;
+use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, ops};
 
 use super::{Target, TargetInfo};
@@ -50,7 +50,10 @@ impl Config {
         if read.n_heads % read.n_kv_heads != 0 || read.head_dim % 2 != 0 {
             return refuse(
                 "num_key_value_heads",
-                format!("expected a divisor of {} heads and an even head_dim, found {} and {}", read.n_heads, read.n_kv_heads, read.head_dim),
+                format!(
+                    "expected a divisor of {} heads and an even head_dim, found {} and {}",
+                    read.n_heads, read.n_kv_heads, read.head_dim
+                ),
             );
         }
         if config.optional::<bool>("use_sliding_window")?.unwrap_or(false) {
@@ -210,7 +213,8 @@ impl Target for Qwen3 {
             None => None,
             Some(taps) => {
                 let all: Option<Vec<Array>> = tapped.into_iter().collect();
-                let missing = || ModelError::Batch(format!("expected taps below layer {}, found {:?}", self.layers.len(), taps.layers));
+                let missing =
+                    || ModelError::Batch(format!("expected taps below layer {}, found {:?}", self.layers.len(), taps.layers));
                 Some(concatenate(&all.ok_or_else(missing)?, 1)?)
             }
         };

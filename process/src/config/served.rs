@@ -35,5 +35,9 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
         ("drafter.start", config.drafter.start != default.drafter.start, "there is no drafter yet"),
         ("gateway.http", config.gateway.http != default.gateway.http, "no HTTP port is opened"),
     ];
-    Ok(warned.iter().filter(|(_, set, _)| *set).map(|(key, _, what)| format!("{key} has no effect in this version: {what}")).collect())
+    Ok(warned
+        .iter()
+        .filter(|(_, set, _)| *set)
+        .map(|(key, _, what)| format!("{key} has no effect in this version: {what}"))
+        .collect())
 }

@@ -36,7 +36,12 @@ fn the_example_file_is_the_defaults() {
 fn the_environment_wins_and_is_typed() {
     let loaded = build(
         "[limits]\nqueue = 3\n[kv]\nbudget_bytes = 1000\n",
-        &[("PACELINE_LIMITS__QUEUE", "7"), ("PACELINE_KV__BUDGET_BYTES", "2000"), ("PACELINE_TARGET__MODEL", "123"), ("PACELINE_KV__PREFIX_CACHE", "false")],
+        &[
+            ("PACELINE_LIMITS__QUEUE", "7"),
+            ("PACELINE_KV__BUDGET_BYTES", "2000"),
+            ("PACELINE_TARGET__MODEL", "123"),
+            ("PACELINE_KV__PREFIX_CACHE", "false"),
+        ],
     )
     .expect("accepted");
     assert_eq!(loaded.config.limits.queue, 7);

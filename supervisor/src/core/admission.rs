@@ -183,7 +183,10 @@ impl Admission {
             }
             let waited_ms = now.since(waiting.since);
             let late = waiting.ask.deadline.is_some_and(|deadline| deadline <= now);
-            over.push((waiting.ticket, if late { Denial::DeadlinePassed { waited_ms } } else { Denial::QueueWait { waited_ms } }));
+            over.push((
+                waiting.ticket,
+                if late { Denial::DeadlinePassed { waited_ms } } else { Denial::QueueWait { waited_ms } },
+            ));
             false
         });
         over

@@ -11,6 +11,13 @@ pub struct Outage {
     pub why: String,
 }
 
+impl Outage {
+    /// The service itself comes to its end.
+    pub fn stopping() -> Self {
+        Self { reason: Reason::Draining, why: "the service is stopping".to_owned() }
+    }
+}
+
 /// Why a request ends without its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denial {
@@ -66,6 +73,11 @@ pub enum Denial {
 }
 
 impl Denial {
+    /// The service itself comes to its end.
+    pub fn stopping(retry_ms: u64) -> Self {
+        Denial::Outage { outage: Outage::stopping(), retry_ms, log: String::new() }
+    }
+
     /// The row of the status table.
     pub fn reason(&self) -> Reason {
         match self {

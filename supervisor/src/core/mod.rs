@@ -288,12 +288,7 @@ impl Supervisor {
         } else if let Some(room) = room(&self.target) {
             while let Some(admitted) = self.admission.admit(&room, now) {
                 let permit = route(admitted.ask.wish, &Signals { drafter: Drafter::Absent }, &self.settings.policy);
-                out.push(Action::Admit {
-                    ticket: admitted.ticket,
-                    epoch: room.epoch,
-                    permit,
-                    queued_ms: admitted.queued_ms,
-                });
+                out.push(Action::Admit { ticket: admitted.ticket, epoch: room.epoch, permit, queued_ms: admitted.queued_ms });
             }
         }
         let notice = self.notice();
@@ -318,7 +313,7 @@ impl Supervisor {
     fn outage(&self) -> Option<Outage> {
         match self.service {
             Service::Serving => self.target.outage(),
-            _ => Some(Outage { reason: Reason::Draining, why: "the service is stopping".to_owned() }),
+            _ => Some(Outage::stopping()),
         }
     }
 

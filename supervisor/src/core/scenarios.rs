@@ -237,7 +237,8 @@ fn check(name: &str, text: &str) {
         }
         if found.join("; ") != follows.trim() {
             let found = found.join("; ");
-            write!(wrong, "\n{name}:{} {}\n  expected {}\n  found    {found}", number + 1, line, follows.trim()).expect("a string");
+            write!(wrong, "\n{name}:{} {}\n  expected {}\n  found    {found}", number + 1, line, follows.trim())
+                .expect("a string");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");

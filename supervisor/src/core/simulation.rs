@@ -13,6 +13,7 @@ use paceline_proto::internal::v1::{Heartbeat, KvUse, ModelInfo, WorkerPhase};
 use paceline_proto::v1::RouteWish;
 
 use super::admission::{Ask, Capacity, Ticket};
+use super::denial::Denial;
 use super::scenarios::name_of;
 use super::worker::{self, Described, Exit, Phase};
 use super::{Action, Event, Settings, Supervisor};
@@ -32,10 +33,14 @@ impl Dice {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
     Waiting,
-    Running { epoch: Epoch, cost_bytes: u64 },
-    /// Told its outcome, and its end was reported to the core, or not yet.
+    Running {
+        epoch: Epoch,
+        cost_bytes: u64,
+    },
+    /// Told its outcome; until its end is reported to the core it holds what a living target still holds for it.
     Over {
         reported: bool,
+        cost_bytes: u64,
     },
 }
 
@@ -157,13 +162,18 @@ impl World {
             }
             Action::Deny { ticket, .. } => {
                 self.outcomes += 1;
-                self.turn(ticket, Fate::Waiting, Fate::Over { reported: false });
+                self.turn(ticket, Fate::Waiting, Fate::Over { reported: false, cost_bytes: 0 });
             }
-            Action::Cut { epoch, .. } => {
+            Action::Cut { epoch, denial } => {
+                let gone = matches!(denial, Denial::Gone { .. });
                 for (_, fate) in self.requests.values_mut() {
-                    if matches!(fate, Fate::Running { epoch: of, .. } if *of <= epoch) {
-                        self.outcomes += 1;
-                        *fate = Fate::Over { reported: false };
+                    match *fate {
+                        Fate::Running { epoch: of, cost_bytes } if of <= epoch => {
+                            self.outcomes += 1;
+                            *fate = Fate::Over { reported: false, cost_bytes: if gone { 0 } else { cost_bytes } };
+                        }
+                        Fate::Over { reported, .. } if gone => *fate = Fate::Over { reported, cost_bytes: 0 },
+                        _ => {}
                     }
                 }
             }
@@ -186,6 +196,13 @@ impl World {
         let admission = self.core.admission();
         self.assert(admission.queued() <= self.settings.places, "the queue is bounded");
         self.assert(admission.active() <= self.capacity.max_sequences, "sequences are bounded");
+        let held = self.requests.values().map(|(_, fate)| match fate {
+            Fate::Running { cost_bytes, .. } | Fate::Over { cost_bytes, .. } => *cost_bytes,
+            Fate::Waiting => 0,
+        });
+        let waiting = self.requests.values().filter(|(_, fate)| *fate == Fate::Waiting).count();
+        self.assert(admission.reserved_bytes() == held.sum::<u64>(), "the ledger is the sum of what runs");
+        self.assert(admission.queued() == waiting, "who waits is in the queue");
         self.assert(admission.reserved_bytes() <= 700, "the budget holds");
         let target = self.core.target();
         if let Some(life) = target.life() {
@@ -193,25 +210,21 @@ impl World {
         }
     }
 
-    /// What can only be checked when the core has been told of everything.
+    /// Relays that were told report their ends.
     fn settle(&mut self) {
-        let over: Vec<Ticket> = self.requests.iter().filter(|(_, (_, fate))| *fate == Fate::Over { reported: false }).map(|r| *r.0).collect();
-        for ticket in over {
-            self.tell(Event::Ended { ticket });
-            let request = self.requests.get_mut(&ticket).expect("known");
-            request.1 = Fate::Over { reported: true };
+        let told: Vec<Ticket> = self.tickets(|fate| matches!(fate, Fate::Over { reported: false, .. }));
+        for ticket in told {
+            self.report(ticket);
         }
-        let running: u64 = self
-            .requests
-            .values()
-            .map(|(_, fate)| match fate {
-                Fate::Running { cost_bytes, .. } => *cost_bytes,
-                _ => 0,
-            })
-            .sum();
-        let waiting = self.requests.values().filter(|(_, fate)| *fate == Fate::Waiting).count();
-        self.assert(self.core.admission().reserved_bytes() == running, "the ledger is the sum of what runs");
-        self.assert(self.core.admission().queued() == waiting, "who waits is in the queue");
+    }
+
+    fn report(&mut self, ticket: Ticket) {
+        self.requests.get_mut(&ticket).expect("known").1 = Fate::Over { reported: true, cost_bytes: 0 };
+        self.tell(Event::Ended { ticket });
+    }
+
+    fn tickets(&self, which: impl Fn(&Fate) -> bool) -> Vec<Ticket> {
+        self.requests.iter().filter(|(_, (_, fate))| which(fate)).map(|(ticket, _)| *ticket).collect()
     }
 
     fn sleep(&mut self, ms: u64) {
@@ -262,14 +275,12 @@ impl World {
                 self.tell(Event::Submitted { ticket, ask });
             }
             3 | 4 => {
-                let live: Vec<Ticket> =
-                    self.requests.iter().filter(|(_, (_, fate))| !matches!(fate, Fate::Over { .. })).map(|r| *r.0).collect();
+                let live = self.tickets(|fate| !matches!(fate, Fate::Over { .. }));
                 if !live.is_empty() {
                     let ticket = live[self.dice.roll(live.len() as u64) as usize];
                     // Done, or its client is gone.
                     self.outcomes += 1;
-                    self.requests.get_mut(&ticket).expect("known").1 = Fate::Over { reported: true };
-                    self.tell(Event::Ended { ticket });
+                    self.report(ticket);
                 }
             }
             5..=9 => match self.process {
@@ -288,7 +299,11 @@ impl World {
             11 => {
                 // News of a life that is over, or never was.
                 if Some(any_epoch) != self.process {
-                    self.tell(Event::Target(worker::Event::Exited { epoch: any_epoch, exit: Exit::Signal(9), log: String::new() }));
+                    self.tell(Event::Target(worker::Event::Exited {
+                        epoch: any_epoch,
+                        exit: Exit::Signal(9),
+                        log: String::new(),
+                    }));
                     self.beat(any_epoch);
                 }
             }
@@ -310,7 +325,9 @@ impl World {
         if self.doomed && self.dice.roll(2) == 0 {
             self.die(Exit::Signal(15));
         }
-        self.settle();
+        if self.dice.roll(3) > 0 {
+            self.settle();
+        }
     }
 
     fn run(mut self) -> BTreeMap<String, u64> {
@@ -329,8 +346,7 @@ impl World {
         while !self.exited {
             self.settle();
             self.assert(self.now.since(begun) < 3_600_000, "it does not end");
-            let running: Vec<Ticket> =
-                self.requests.iter().filter(|(_, (_, fate))| matches!(fate, Fate::Running { .. })).map(|r| *r.0).collect();
+            let running = self.tickets(|fate| matches!(fate, Fate::Running { .. }));
             self.assert(running.is_empty(), "cancelled requests are told");
             if self.doomed {
                 self.die(Exit::Signal(9));
@@ -339,7 +355,7 @@ impl World {
         }
         self.settle();
         self.assert(self.core.admission().reserved_bytes() == 0, "all bytes came back");
-        self.assert(self.requests.values().all(|(_, fate)| *fate == Fate::Over { reported: true }), "each has its outcome");
+        self.assert(self.tickets(|fate| !matches!(fate, Fate::Over { reported: true, .. })).is_empty(), "each has its outcome");
         self.assert(self.outcomes == self.requests.len() as u64, "each has one outcome");
         self.seen
     }

@@ -15,6 +15,7 @@
 //! The next life starts only when the one before is gone: `Spawn` is given only where no process is left. News of an
 //! earlier life is dropped (I7).
 
+mod end;
 mod life;
 mod news;
 mod outlook;
@@ -26,7 +27,8 @@ use paceline_process::Millis;
 use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::{Heartbeat, WorkerPhase};
 
-use super::restart::{Restart, RestartBudget};
+use super::restart::RestartBudget;
+use end::Fall;
 pub use life::{Described, Exit, Life};
 pub use news::{Action, Event};
 pub use phase::{Doubt, EndWhy, Hang, Patience, Phase, Rung};
@@ -291,111 +293,15 @@ impl Worker {
         self.enter(Phase::Ready { since: now }, "loaded", out);
     }
 
-    /// Begins to end the process there is.
-    fn end(&mut self, why: EndWhy, now: Millis, out: &mut Vec<Action>) {
-        let Some(epoch) = self.life.as_ref().map(|life| life.epoch) else { return };
-        let cause = self.end_words(why);
-        let from = self.phase.name();
-        out.push(Action::LogPhase { epoch: Some(epoch), from, to: "ending", cause: cause.clone() });
-        if let EndWhy::Hung(_) = why {
-            out.push(Action::Abandon { epoch, cause });
-        }
-        self.climb(why, Rung::Asked, false, now, out);
-    }
-
-    fn climb(&mut self, why: EndWhy, rung: Rung, answered: bool, now: Millis, out: &mut Vec<Action>) {
-        let Some(epoch) = self.life.as_ref().map(|life| life.epoch) else { return };
-        let hung = matches!(why, EndWhy::Hung(_));
-        let wait_ms = match rung {
-            Rung::Asked if hung => self.patience.quiet_ms,
-            Rung::Asked => self.patience.ask_ms,
-            Rung::Terminated if hung || !answered => self.patience.quiet_ms,
-            Rung::Terminated => self.patience.term_ms,
-            Rung::Killed => self.patience.kill_ms,
-        };
-        let (until, most) = (now + wait_ms, now + wait_ms.max(self.patience.teardown_ms));
-        self.phase = Phase::Ending { why, rung, answered, until, most };
-        out.push(match rung {
-            Rung::Asked => Action::AskStop { epoch, cause: self.end_words(why) },
-            Rung::Terminated => Action::Terminate { epoch },
-            Rung::Killed => Action::Kill { epoch },
-        });
-    }
-
-    /// A process we were ending is gone.
-    fn ended(&mut self, why: EndWhy, exit: Exit, log: String, now: Millis, out: &mut Vec<Action>) {
-        match why {
-            EndWhy::Hung(_) => self.fall(Fall::Hung(self.end_words(why)), log, now, out),
-            EndWhy::Asked => {
-                out.push(Action::Clear);
-                self.enter(Phase::Stopped, &exit.to_string(), out);
-                self.life = None;
-            }
-            EndWhy::Earlier => {
-                out.push(Action::Clear);
-                match self.retired {
-                    false => self.spawn("the earlier one is gone", now, out),
-                    true => self.enter(Phase::Stopped, "the service drains", out),
-                }
-            }
-        }
-    }
-
-    /// An end nobody asked for: what now?
-    fn fall(&mut self, fall: Fall, log: String, now: Millis, out: &mut Vec<Action>) {
-        let life = self.life.take();
-        let epoch = life.as_ref().map(|life| life.epoch);
-        let came_up = life.as_ref().is_some_and(|life| life.described.is_some());
-        let failure = life.map(|life| life.failure).unwrap_or_default();
-        let cause = match &fall {
-            Fall::Exited(exit) if failure.is_empty() => exit.to_string(),
-            Fall::Exited(exit) => format!("{exit}: {failure}"),
-            Fall::Unstartable(cause) | Fall::Hung(cause) => cause.clone(),
-        };
-        let restart = match fall {
-            // Starting again would make it worse.
-            Fall::Exited(Exit::Code(78)) => None,
-            // Bad model files or configuration, or no program: no quick start heals that.
-            Fall::Exited(Exit::Code(64 | 69)) | Fall::Unstartable(_) => {
-                Some(Restart::Exhausted { retry: self.budget.open(now) })
-            }
-            Fall::Exited(_) | Fall::Hung(_) => Some(self.budget.spend(came_up, now)),
-        };
-        self.last_end = Some(LastEnd { epoch, cause: cause.clone(), log });
-        if epoch.is_some() {
-            out.push(Action::Clear);
-        }
-        match restart {
-            _ if self.retired => self.enter(Phase::Stopped, &cause, out),
-            Some(Restart::At(at)) if at <= now => self.restart(&cause, now, out),
-            Some(Restart::At(until)) => self.enter(Phase::BackingOff { until }, &cause, out),
-            Some(Restart::Exhausted { retry }) => self.enter(Phase::Failed { retry: Some(retry) }, &cause, out),
-            None => self.enter(Phase::Failed { retry: None }, &cause, out),
-        }
-        // Last, so that whoever is told is told when to try again.
-        if let (Some(epoch), Fall::Exited(_)) = (epoch, fall) {
-            out.push(Action::Abandon { epoch, cause });
-        }
-    }
-
-    fn restart(&mut self, cause: &str, now: Millis, out: &mut Vec<Action>) {
-        self.restarts = self.restarts.saturating_add(1);
-        self.spawn(cause, now, out);
-    }
-
-    fn spawn(&mut self, cause: &str, now: Millis, out: &mut Vec<Action>) {
-        let epoch = self.life.take().map(|life| life.epoch);
-        out.push(Action::LogPhase { epoch, from: self.phase.name(), to: "starting", cause: cause.to_owned() });
-        self.phase = Phase::Starting { since: now };
-        out.push(Action::Spawn);
-    }
-
     fn enter(&mut self, phase: Phase, cause: &str, out: &mut Vec<Action>) {
-        let (from, to) = (self.phase.name(), phase.name());
-        self.phase = phase;
-        if from != to {
-            out.push(Action::LogPhase { epoch: self.life.as_ref().map(|life| life.epoch), from, to, cause: cause.to_owned() });
+        if self.phase.name() != phase.name() {
+            self.log_phase(phase.name(), cause, out);
         }
+        self.phase = phase;
+    }
+
+    fn log_phase(&self, to: &'static str, cause: &str, out: &mut Vec<Action>) {
+        out.push(Action::LogPhase { epoch: self.last_epoch, from: self.phase.name(), to, cause: cause.to_owned() });
     }
 
     /// Where it stands.
@@ -427,11 +333,4 @@ impl Worker {
     pub fn surprises(&self) -> u64 {
         self.surprises
     }
-}
-
-/// Ends nobody asked for.
-enum Fall {
-    Exited(Exit),
-    Hung(String),
-    Unstartable(String),
 }

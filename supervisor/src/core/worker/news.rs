@@ -90,8 +90,8 @@ pub enum Action {
     Clear,
     /// This life serves nobody any more: whoever is served by it has to be told.
     Abandon { epoch: Epoch, cause: String },
-    /// Say that the phase changed.
-    LogPhase { epoch: Option<Epoch>, from: &'static str, to: &'static str, cause: String },
+    /// Say that the phase changed; of the last life that began.
+    LogPhase { epoch: Epoch, from: &'static str, to: &'static str, cause: String },
     /// Say that something came that means nothing in this phase.
     Surprise { phase: &'static str, event: &'static str },
 }

@@ -1,0 +1,111 @@
+//! How a life ends: the ladder by which it is ended, and whether another begins.
+
+use paceline_process::Millis;
+
+use super::{Action, EndWhy, Exit, LastEnd, Phase, Rung, Worker};
+use crate::core::restart::Restart;
+
+/// Ends nobody asked for.
+pub(super) enum Fall {
+    Exited(Exit),
+    Hung(String),
+    Unstartable(String),
+}
+
+impl Worker {
+    /// Begins to end the process there is.
+    pub(super) fn end(&mut self, why: EndWhy, now: Millis, out: &mut Vec<Action>) {
+        let Some(epoch) = self.life.as_ref().map(|life| life.epoch) else { return };
+        let cause = self.end_words(why);
+        self.log_phase("ending", &cause, out);
+        if let EndWhy::Hung(_) = why {
+            out.push(Action::Abandon { epoch, cause });
+        }
+        self.climb(why, Rung::Asked, false, now, out);
+    }
+
+    pub(super) fn climb(&mut self, why: EndWhy, rung: Rung, answered: bool, now: Millis, out: &mut Vec<Action>) {
+        let Some(epoch) = self.life.as_ref().map(|life| life.epoch) else { return };
+        let hung = matches!(why, EndWhy::Hung(_));
+        let wait_ms = match rung {
+            Rung::Asked if hung => self.patience.quiet_ms,
+            Rung::Asked => self.patience.ask_ms,
+            Rung::Terminated if hung || !answered => self.patience.quiet_ms,
+            Rung::Terminated => self.patience.term_ms,
+            Rung::Killed => self.patience.kill_ms,
+        };
+        let (until, most) = (now + wait_ms, now + wait_ms.max(self.patience.teardown_ms));
+        self.phase = Phase::Ending { why, rung, answered, until, most };
+        out.push(match rung {
+            Rung::Asked => Action::AskStop { epoch, cause: self.end_words(why) },
+            Rung::Terminated => Action::Terminate { epoch },
+            Rung::Killed => Action::Kill { epoch },
+        });
+    }
+
+    /// A process we were ending is gone.
+    pub(super) fn ended(&mut self, why: EndWhy, exit: Exit, log: String, now: Millis, out: &mut Vec<Action>) {
+        match why {
+            EndWhy::Hung(_) => self.fall(Fall::Hung(self.end_words(why)), log, now, out),
+            EndWhy::Asked => {
+                out.push(Action::Clear);
+                self.enter(Phase::Stopped, &exit.to_string(), out);
+                self.life = None;
+            }
+            EndWhy::Earlier => {
+                out.push(Action::Clear);
+                match self.retired {
+                    false => self.spawn("the earlier one is gone", now, out),
+                    true => self.enter(Phase::Stopped, "the service drains", out),
+                }
+            }
+        }
+    }
+
+    /// An end nobody asked for: what now?
+    pub(super) fn fall(&mut self, fall: Fall, log: String, now: Millis, out: &mut Vec<Action>) {
+        let life = self.life.take();
+        let epoch = life.as_ref().map(|life| life.epoch);
+        let came_up = life.as_ref().is_some_and(|life| life.described.is_some());
+        let failure = life.map(|life| life.failure).unwrap_or_default();
+        let cause = match &fall {
+            Fall::Exited(exit) if failure.is_empty() => exit.to_string(),
+            Fall::Exited(exit) => format!("{exit}: {failure}"),
+            Fall::Unstartable(cause) | Fall::Hung(cause) => cause.clone(),
+        };
+        let restart = match fall {
+            // Starting again would make it worse.
+            Fall::Exited(Exit::Code(78)) => None,
+            // Bad model files or configuration, or no program: no quick start heals that.
+            Fall::Exited(Exit::Code(64 | 69)) | Fall::Unstartable(_) => Some(Restart::Exhausted { retry: self.budget.open(now) }),
+            Fall::Exited(_) | Fall::Hung(_) => Some(self.budget.spend(came_up, now)),
+        };
+        self.last_end = Some(LastEnd { epoch, cause: cause.clone(), log });
+        if epoch.is_some() {
+            out.push(Action::Clear);
+        }
+        match restart {
+            _ if self.retired => self.enter(Phase::Stopped, &cause, out),
+            Some(Restart::At(at)) if at <= now => self.restart(&cause, now, out),
+            Some(Restart::At(until)) => self.enter(Phase::BackingOff { until }, &cause, out),
+            Some(Restart::Exhausted { retry }) => self.enter(Phase::Failed { retry: Some(retry) }, &cause, out),
+            None => self.enter(Phase::Failed { retry: None }, &cause, out),
+        }
+        // Last, so that whoever is told is told when to try again.
+        if let (Some(epoch), Fall::Exited(_)) = (epoch, fall) {
+            out.push(Action::Abandon { epoch, cause });
+        }
+    }
+
+    pub(super) fn restart(&mut self, cause: &str, now: Millis, out: &mut Vec<Action>) {
+        self.restarts = self.restarts.saturating_add(1);
+        self.spawn(cause, now, out);
+    }
+
+    pub(super) fn spawn(&mut self, cause: &str, now: Millis, out: &mut Vec<Action>) {
+        self.life = None;
+        self.log_phase("starting", cause, out);
+        self.phase = Phase::Starting { since: now };
+        out.push(Action::Spawn);
+    }
+}

@@ -1,0 +1,162 @@
+//! The supervisor's program with a target that does nothing: exit codes, signals, and what it leaves behind.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use paceline_process::runtime_dir::WorkerRecord;
+
+struct Rig {
+    temp: tempfile::TempDir,
+}
+
+impl Rig {
+    /// A runtime directory, a model directory, and this shell script as the target.
+    fn new(target: &str) -> Self {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        std::fs::create_dir(temp.path().join("model")).expect("made");
+        let (text, program) = (temp.path().join("target.txt"), temp.path().join("target.sh"));
+        std::fs::write(&text, format!("#!/bin/sh\n{target}\n")).expect("writable");
+        // Copied by another process: a file that this one wrote may still be open in a child another test just forked,
+        // and would then not be executed (ETXTBSY).
+        assert!(Command::new("cp").args([&text, &program]).status().expect("cp exists").success());
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).expect("ours");
+        Self { temp }
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        self.temp.path().join("run")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-supervisor"));
+        command
+            .env("PACELINE_CONFIG", "")
+            .env("PACELINE_SUPERVISOR__RUNTIME_DIR", self.run_dir())
+            .env("PACELINE_TARGET__MODEL", self.temp.path().join("model"))
+            .env("PACELINE_TARGET_BIN", self.temp.path().join("target.sh"))
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn start(&self) -> Child {
+        self.command().spawn().expect("it starts")
+    }
+
+    /// The process that the target wrote down.
+    fn target(&self) -> WorkerRecord {
+        let pid = until(|| read(&self.run_dir().join("pid")));
+        WorkerRecord::of(pid.trim().parse().expect("a number"), 1).expect("it lives")
+    }
+}
+
+fn read(path: &Path) -> Option<String> {
+    std::fs::read_to_string(path).ok().filter(|text| text.ends_with('\n'))
+}
+
+/// Looks until there is something, with a bound against hangs.
+fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+    #[expect(clippy::disallowed_methods, reason = "a bound against hangs")]
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(30), "in time");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn end(mut child: Child) -> Output {
+    until(|| child.try_wait().expect("our child"));
+    child.wait_with_output().expect("ended")
+}
+
+fn send(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id() as i32), signal).expect("it lives");
+}
+
+const SLEEPER: &str = r#"echo $$ > "$PACELINE_SUPERVISOR__RUNTIME_DIR/pid"; exec sleep 1000"#;
+
+#[test]
+fn asked_to_stop_it_ends_the_target_and_exits_0() {
+    let rig = Rig::new(SLEEPER);
+    let supervisor = rig.start();
+    let target = rig.target();
+    send(&supervisor, Signal::SIGTERM);
+    let output = end(supervisor);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!target.alive());
+    for left in ["supervisor.sock", "target.sock", "target.json"] {
+        assert!(!rig.run_dir().join(left).exists(), "{left}");
+    }
+}
+
+#[test]
+fn its_parent_gone_it_ends_too() {
+    let rig = Rig::new(SLEEPER);
+    let (watched, held) = nix::unistd::pipe().expect("a pipe");
+    use std::os::fd::AsRawFd;
+    // The reading end is inherited, the writing end is ours alone.
+    nix::fcntl::fcntl(&held, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC)).expect("ours");
+    let supervisor = rig.command().env("PACELINE_PARENT_FD", watched.as_raw_fd().to_string()).spawn().expect("it starts");
+    let target = rig.target();
+    drop(held);
+    assert_eq!(end(supervisor).status.code(), Some(0));
+    assert!(!target.alive());
+}
+
+#[test]
+fn a_second_one_on_the_same_directory_refuses() {
+    let rig = Rig::new(SLEEPER);
+    let first = rig.start();
+    rig.target();
+    let output = end(rig.start());
+    assert_eq!(output.status.code(), Some(64));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains(&format!("another supervisor (pid {}", first.id())), "{message}");
+    send(&first, Signal::SIGTERM);
+    assert_eq!(end(first).status.code(), Some(0));
+}
+
+#[test]
+fn after_a_kill_the_next_one_ends_the_old_target_first() {
+    // The target writes its record as the real one does: its own start is what the runtime directory compares.
+    let rig = Rig::new(SLEEPER);
+    let first = rig.start();
+    let old = rig.target();
+    std::fs::write(rig.run_dir().join("target.json"), format!(r#"{{"pid":{},"started":{},"epoch":1}}"#, old.pid, old.started))
+        .expect("writable");
+    send(&first, Signal::SIGKILL);
+    end(first);
+    assert!(old.alive(), "a target outlives its supervisor");
+    std::fs::remove_file(rig.run_dir().join("pid")).expect("there");
+    let second = rig.start();
+    let new = rig.target();
+    assert!(new.pid != old.pid && !old.alive(), "one after the other");
+    assert_eq!(read(&rig.run_dir().join("target.epoch")), None, "the counter has no line end");
+    assert_eq!(std::fs::read_to_string(rig.run_dir().join("target.epoch")).expect("there"), "2");
+    send(&second, Signal::SIGTERM);
+    assert_eq!(end(second).status.code(), Some(0));
+    assert!(!new.alive());
+}
+
+#[test]
+fn what_is_set_wrong_is_named_and_exits_64() {
+    let rig = Rig::new(SLEEPER);
+    let cases: [(&str, &str, &str); 3] = [
+        ("PACELINE_SUPERVISOR__RESTART", "1", "supervisor.restart"),
+        ("PACELINE_TARGET__MODEL", "/nowhere/at/all", "target.model"),
+        ("PACELINE_LIMITS__QUEUE", "many", "limits.queue"),
+    ];
+    for (name, value, key) in cases {
+        let output = rig.command().env(name, value).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(64));
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(message.contains(key), "{message}");
+    }
+    assert_eq!(rig.command().arg("--confg").output().expect("it starts").status.code(), Some(64));
+}

@@ -1,0 +1,228 @@
+//! A scripted target: the real service on a real socket, on a runtime of its own, so that ending that runtime is what the
+//! end of a process is to its peers.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use paceline_process::runtime_dir::WorkerRecord;
+use paceline_process::{RuntimeDir, socket};
+use paceline_proto::ids::{Epoch, Term};
+use paceline_proto::internal::v1::target_server::{Target, TargetServer};
+use paceline_proto::internal::v1::*;
+use paceline_proto::status::Reason;
+use paceline_supervisor::child::Host;
+use paceline_supervisor::core::worker::Exit;
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::{ReceiverStream, WatchStream};
+use tonic::{Request, Response, Status, Streaming};
+
+pub const BUDGET_BYTES: u64 = 1_000;
+
+/// A request as it reached the target, and the way its answer goes back. Closed when it is cancelled.
+pub struct Call {
+    pub request: TargetGenerateRequest,
+    pub answer: mpsc::Sender<Result<TokenBatch, Status>>,
+}
+
+impl Call {
+    /// Sends tokens; `done` ends the request.
+    pub async fn tokens(&self, first_index: u32, ids: &[u32], done: bool) {
+        let stamp = self.request.stamp;
+        let done = done.then(Done::default);
+        let batch = TokenBatch { stamp, first_index, ids: ids.to_vec(), done, ..Default::default() };
+        self.answer.send(Ok(batch)).await.expect("somebody reads");
+    }
+}
+
+/// One life of the scripted target, in the test's hands.
+pub struct Life {
+    pub epoch: u64,
+    pub term: u64,
+    pub calls: mpsc::Receiver<Call>,
+    pub stops: mpsc::Receiver<StopRequest>,
+    beat: watch::Sender<Heartbeat>,
+    ends: mpsc::Sender<Exit>,
+}
+
+impl Life {
+    pub fn loading(&self, loaded_bytes: u64, total_bytes: u64) {
+        self.beat.send_modify(|beat| {
+            beat.phase = WorkerPhase::Loading.into();
+            (beat.loaded_bytes, beat.total_bytes) = (loaded_bytes, total_bytes);
+        });
+    }
+
+    pub fn idle(&self) {
+        self.beat.send_modify(|beat| {
+            beat.phase = WorkerPhase::Idle.into();
+            beat.weights_loaded_unix_s = 1_700_000_000;
+            beat.kv = Some(KvUse { budget_bytes: BUDGET_BYTES, held_bytes: 250, ..Default::default() });
+        });
+    }
+
+    /// Ends the process.
+    pub async fn die(&self, exit: Exit) {
+        self.ends.send(exit).await.expect("it lives");
+    }
+
+    pub async fn call(&mut self) -> Call {
+        crate::within(self.calls.recv()).await.expect("it lives")
+    }
+}
+
+#[derive(Clone)]
+struct Service {
+    epoch: u64,
+    calls: mpsc::Sender<Call>,
+    stops: mpsc::Sender<StopRequest>,
+    beat: watch::Receiver<Heartbeat>,
+}
+
+#[tonic::async_trait]
+impl Target for Service {
+    type GenerateStream = ReceiverStream<Result<TokenBatch, Status>>;
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<Heartbeat, Status>> + Send>>;
+
+    async fn generate(&self, request: Request<TargetGenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
+        let (answer, mut batches) = mpsc::channel(1);
+        let call = Call { request: request.into_inner(), answer };
+        self.calls.send(call).await.map_err(|_| Status::internal("the test is over"))?;
+        // Headers come with the first tokens.
+        let first = batches.recv().await.unwrap_or_else(|| Err(Status::internal("the test gave it up")))?;
+        let (relay, answer) = mpsc::channel(1);
+        let _ = relay.send(Ok(first)).await;
+        paceline_process::task::spawn("fake", async move {
+            loop {
+                let batch = tokio::select! { () = relay.closed() => return, batch = batches.recv() => batch };
+                let Some(batch) = batch else { return };
+                if relay.send(batch).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(answer)))
+    }
+
+    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let stamp = request.into_inner().stamp.unwrap_or_default();
+        if stamp.epoch != self.epoch {
+            return Err(Reason::StaleEpoch.status("another life"));
+        }
+        let again = self.beat.clone();
+        let every = tokio_stream::StreamExt::throttle(futures::stream::repeat(()), Duration::from_millis(100));
+        let repeated = every.map(move |()| again.borrow().clone());
+        let beats = futures::stream::select(WatchStream::new(self.beat.clone()), repeated);
+        Ok(Response::new(Box::pin(beats.map(Ok))))
+    }
+
+    async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
+        let class = |positions, bytes| KvClass { positions, bytes };
+        let model = ModelInfo { name: "demo".into(), weight_bytes: 100, context_length: 1_024, ..Default::default() };
+        Ok(Response::new(DescribeResponse {
+            epoch: self.epoch,
+            model: Some(model),
+            kv_classes: vec![class(256, 100), class(1_024, 2_000)],
+            max_sequences: 2,
+            ..Default::default()
+        }))
+    }
+
+    async fn stop(&self, request: Request<StopRequest>) -> Result<Response<StopResponse>, Status> {
+        let _ = self.stops.send(request.into_inner()).await;
+        Ok(Response::new(StopResponse {}))
+    }
+
+    async fn cancel(&self, _: Request<CancelRequest>) -> Result<Response<CancelResponse>, Status> {
+        Err(Status::unimplemented("not scripted"))
+    }
+
+    async fn stats(&self, _: Request<StatsRequest>) -> Result<Response<StatsResponse>, Status> {
+        Err(Status::unimplemented("not scripted"))
+    }
+}
+
+/// Starts scripted targets and hands each to the test.
+pub struct FakeHost {
+    pub dir: RuntimeDir,
+    pub lives: mpsc::Sender<Life>,
+    /// A target that is found in place of the first start.
+    pub earlier: Arc<Mutex<Option<WorkerRecord>>>,
+    current: Option<(mpsc::Receiver<Exit>, mpsc::Sender<Exit>)>,
+}
+
+impl FakeHost {
+    pub fn new(dir: RuntimeDir, lives: mpsc::Sender<Life>, earlier: Option<WorkerRecord>) -> Self {
+        Self { dir, lives, earlier: Arc::new(Mutex::new(earlier)), current: None }
+    }
+
+    fn begin(&mut self, epoch: u64, term: u64) {
+        let (calls_tx, calls) = mpsc::channel(16);
+        let (stops_tx, stops) = mpsc::channel(4);
+        let (ends, mut ended) = mpsc::channel(4);
+        let (gone_tx, gone) = mpsc::channel(1);
+        let (beat, beats) = watch::channel(Heartbeat { epoch, phase: WorkerPhase::Loading.into(), ..Default::default() });
+        let service = Service { epoch, calls: calls_tx, stops: stops_tx, beat: beats };
+        let path = self.dir.socket("target");
+        let (bound_tx, bound) = std::sync::mpsc::sync_channel(1);
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let exit = runtime.block_on(async move {
+                let incoming = socket::accept_unix(socket::bind(&path).expect("a free socket"));
+                bound_tx.send(()).expect("the test waits");
+                let server = tonic::transport::Server::builder().add_service(TargetServer::new(service));
+                tokio::select! {
+                    _ = server.serve_with_incoming(incoming) => None,
+                    exit = ended.recv() => exit,
+                }
+            });
+            // All sockets close here, as they do when a process ends.
+            drop(runtime);
+            let _ = gone_tx.blocking_send(exit.unwrap_or(Exit::Unknown));
+        });
+        bound.recv().expect("it is bound");
+        self.current = Some((gone, ends.clone()));
+        self.lives.try_send(Life { epoch, term, calls, stops, beat, ends }).expect("the test takes each life");
+    }
+}
+
+impl Host for FakeHost {
+    fn find(&mut self) -> Option<WorkerRecord> {
+        let record = self.earlier.lock().expect("not poisoned").take()?;
+        self.begin(record.epoch, 0);
+        Some(record)
+    }
+
+    fn start(&mut self, epoch: Epoch, term: Term) -> io::Result<u32> {
+        self.begin(epoch.0, term.0);
+        Ok(4_242)
+    }
+
+    fn signal(&mut self, hard: bool) {
+        if let Some((_, ends)) = &self.current {
+            let _ = ends.try_send(Exit::Signal(if hard { 9 } else { 15 }));
+        }
+    }
+
+    fn is_frozen(&self) -> bool {
+        false
+    }
+
+    async fn exited(&mut self) -> Exit {
+        let exit = match &mut self.current {
+            Some((gone, _)) => gone.recv().await.unwrap_or(Exit::Unknown),
+            None => std::future::pending().await,
+        };
+        self.current = None;
+        exit
+    }
+
+    fn last_words(&self) -> String {
+        "the last words".into()
+    }
+}
+
+/// What a test reads of a request.
+pub type Answer = Streaming<TokenBatch>;

@@ -1,0 +1,415 @@
+//! The supervisor's shell against a scripted target: real sockets, real services, one process.
+
+mod fake;
+
+use std::time::Duration;
+
+use fake::{Answer, BUDGET_BYTES, Call, FakeHost, Life};
+use paceline_process::clock::monotonic_ns;
+use paceline_process::runtime_dir::WorkerRecord;
+use paceline_process::{Config, Exit, RuntimeDir, socket, task};
+use paceline_proto::ids::Term;
+use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
+use paceline_proto::internal::v1::supervisor_notice::Notice;
+use paceline_proto::internal::v1::*;
+use paceline_proto::status::Reason;
+use paceline_proto::v1::operations_client::OperationsClient;
+use paceline_proto::v1::{Lane, ProcessState, RouteReason, StatusRequest, StatusResponse};
+use paceline_supervisor::actor::Stop;
+use paceline_supervisor::core::{Settings, worker};
+use paceline_supervisor::status::Me;
+use paceline_supervisor::{Setup, run};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+use tonic_types::StatusExt;
+
+const TERM: u64 = 5;
+
+/// A bound against hangs, never a wait.
+async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(30), future).await.expect("in time")
+}
+
+struct Stack {
+    temp: tempfile::TempDir,
+    lives: mpsc::Receiver<Life>,
+    stop: mpsc::Sender<Stop>,
+    run: JoinHandle<Exit>,
+    gateway: SupervisorClient<Channel>,
+    operations: OperationsClient<Channel>,
+}
+
+impl Stack {
+    fn start(change: impl FnOnce(&mut Settings), earlier: Option<WorkerRecord>) -> Self {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let mut config = Config::default();
+        config.supervisor.runtime_dir = temp.path().display().to_string();
+        let dir = RuntimeDir::locate(&config).expect("a short path");
+        dir.prepare().expect("a private directory");
+        let mut settings = paceline_supervisor::config::settings(&config);
+        change(&mut settings);
+        let (lives_tx, lives) = mpsc::channel(8);
+        let (stop, stops) = mpsc::channel(4);
+        let me = Me { pid: 1, term: TERM, restarts: 2, model_dir: "/models/demo".into() };
+        let host = FakeHost::new(dir.clone(), lives_tx, earlier);
+        let channel = socket::channel(dir.socket("supervisor"));
+        let setup = Setup { settings, dir, term: Term(TERM), me };
+        let run = task::spawn("supervisor", run(setup, host, stops));
+        let gateway = SupervisorClient::new(channel.clone());
+        Self { temp, lives, stop, run, gateway, operations: OperationsClient::new(channel) }
+    }
+
+    /// A supervisor whose target has loaded, and that target.
+    async fn ready(change: impl FnOnce(&mut Settings)) -> (Self, Life) {
+        let mut stack = Self::start(change, None);
+        let life = stack.life().await;
+        life.idle();
+        stack.serving().await;
+        (stack, life)
+    }
+
+    async fn life(&mut self) -> Life {
+        within(self.lives.recv()).await.expect("a target is started")
+    }
+
+    async fn attach(&mut self) -> (mpsc::Sender<GatewayReport>, Streaming<SupervisorNotice>) {
+        let (reports, outbound) = mpsc::channel(4);
+        let report = GatewayReport { epoch: 3, pid: 77, state: GatewayState::Ready.into(), restarts: 1, streams: 0 };
+        reports.send(report).await.expect("room");
+        let outbound = tokio_stream::wrappers::ReceiverStream::new(outbound);
+        let notices = within(self.gateway.attach(outbound)).await.expect("attached").into_inner();
+        (reports, notices)
+    }
+
+    /// Waits until the gateway is told what `wanted` accepts.
+    async fn told(&mut self, wanted: impl Fn(&ServiceState) -> bool) -> ServiceState {
+        let (_reports, mut notices) = self.attach().await;
+        loop {
+            let notice = within(notices.message()).await.expect("a stream").expect("not over");
+            assert_eq!(notice.term, TERM);
+            if let Some(Notice::Service(state)) = notice.notice
+                && wanted(&state)
+            {
+                return state;
+            }
+        }
+    }
+
+    async fn serving(&mut self) {
+        self.told(|state| state.can_serve).await;
+    }
+
+    async fn status(&mut self) -> StatusResponse {
+        within(self.operations.status(StatusRequest {})).await.expect("answered").into_inner()
+    }
+
+    /// Waits until so many requests run and wait.
+    async fn counts(&mut self, active: u32, queued: u32) {
+        loop {
+            let requests = self.status().await.requests.expect("always there");
+            if (requests.active, requests.queued) == (active, queued) {
+                return;
+            }
+        }
+    }
+
+    /// Submits in the background, as a gateway does.
+    fn submit(&self, request: SubmitRequest) -> JoinHandle<Result<Answer, Status>> {
+        let mut gateway = self.gateway.clone();
+        task::spawn("submit", async move { gateway.submit(request).await.map(tonic::Response::into_inner) })
+    }
+
+    async fn refused(&mut self, request: SubmitRequest) -> Status {
+        let answer = within(self.gateway.submit(request)).await;
+        answer.map(|_| ()).expect_err("refused")
+    }
+
+    async fn running(&mut self, life: &mut Life) -> (Call, Answer) {
+        let answer = self.submit(request());
+        let call = life.call().await;
+        call.tokens(0, &[7], false).await;
+        let mut answer = within(answer).await.expect("no panic").expect("served");
+        assert_eq!(batch(&mut answer).await.ids, [7]);
+        (call, answer)
+    }
+}
+
+fn request() -> SubmitRequest {
+    let generation = Generation {
+        request_id: "r1".into(),
+        prompt_ids: vec![1, 2, 3],
+        max_tokens: 8,
+        seed: 9,
+        traffic_class: "default".into(),
+        ..Default::default()
+    };
+    SubmitRequest { stamp: Some(Stamp { term: TERM, epoch: 3 }), generation: Some(generation) }
+}
+
+fn with(change: impl FnOnce(&mut Generation)) -> SubmitRequest {
+    let mut request = request();
+    change(request.generation.as_mut().expect("there"));
+    request
+}
+
+async fn batch(answer: &mut Answer) -> TokenBatch {
+    within(answer.message()).await.expect("no error").expect("not over")
+}
+
+async fn failure(answer: &mut Answer) -> Status {
+    within(answer.message()).await.expect_err("it fails")
+}
+
+fn state(process: &Option<paceline_proto::v1::ProcessStatus>) -> ProcessState {
+    process.as_ref().expect("always there").state()
+}
+
+fn assert_retryable(status: &Status, reason: Reason) {
+    assert_eq!((status.code(), Reason::of(status)), (reason.code(), Some(reason)), "{status:?}");
+    assert!(status.get_details_retry_info().is_some_and(|info| info.retry_delay.is_some()), "{status:?}");
+}
+
+#[tokio::test]
+async fn a_target_loads_and_serves() {
+    let mut stack = Stack::start(|_| {}, None);
+    let mut life = stack.life().await;
+    assert_eq!((life.epoch, life.term), (1, TERM));
+    life.loading(10, 100);
+    let told = stack.told(|state| state.message.contains("10 %")).await;
+    assert_eq!((told.can_serve, told.reason.as_str()), (false, "TARGET_LOADING"));
+    let status = stack.status().await;
+    assert_eq!(state(&status.target), ProcessState::Loading);
+    assert_eq!(status.target.map(|target| (target.pid, target.loaded_bytes, target.weight_bytes)), Some((4_242, 10, 100)));
+    assert_retryable(&stack.refused(request()).await, Reason::TargetLoading);
+
+    life.loading(100, 100);
+    life.idle();
+    stack.serving().await;
+    let answer = stack.submit(request());
+    let call = life.call().await;
+    assert_eq!(call.request.stamp, Some(Stamp { term: TERM, epoch: 1 }));
+    assert_eq!(call.request.generation, request().generation);
+    let permit = call.request.permit.expect("a permit");
+    assert_eq!((permit.lane_allowed(), permit.max_draft, permit.reason()), (Lane::Plain, 0, RouteReason::DrafterAbsent));
+    call.tokens(0, &[11, 12], false).await;
+    call.tokens(2, &[13], true).await;
+    let mut answer = within(answer).await.expect("no panic").expect("served");
+    assert_eq!(batch(&mut answer).await.ids, [11, 12]);
+    let last = batch(&mut answer).await;
+    assert_eq!((last.ids, last.done.map(|done| done.queue_ms >= 0.0)), (vec![13], Some(true)));
+    // The place is free before the end is out.
+    let status = stack.status().await;
+    assert_eq!(status.requests.map(|requests| requests.active), Some(0));
+    drop(call);
+    assert!(within(answer.message()).await.expect("a clean end").is_none());
+
+    assert_eq!(state(&status.target), ProcessState::Ready);
+    let target = status.target.expect("there");
+    assert_eq!(target.weights_loaded_at, "2023-11-14T22:13:20Z");
+    assert_eq!((target.model.as_str(), target.weight_bytes, target.epoch, target.restarts), ("/models/demo", 100, 1, 0));
+    let kv = status.kv.expect("there");
+    assert_eq!((kv.budget_bytes, kv.held_bytes, kv.pressure), (BUDGET_BYTES, 250, 0.25));
+    assert_eq!(state(&status.drafter), ProcessState::Absent);
+    assert_eq!((status.term, status.supervisor.map(|me| me.restarts)), (TERM, Some(2)));
+}
+
+#[tokio::test]
+async fn a_target_killed_under_a_stream_is_a_clear_error_and_comes_back() {
+    let (mut stack, mut life) = Stack::ready(|_| {}).await;
+    let (call, mut answer) = stack.running(&mut life).await;
+    let waiting_for_the_first = stack.submit(with(|generation| generation.request_id = "r2".into()));
+    let second = life.call().await;
+    life.die(worker::Exit::Signal(9)).await;
+    let status = failure(&mut answer).await;
+    assert_retryable(&status, Reason::TargetGone);
+    assert!(status.message().contains("SIGKILL"), "{}", status.message());
+    let status = within(waiting_for_the_first).await.expect("no panic").map(drop).expect_err("it fails");
+    assert_retryable(&status, Reason::TargetGone);
+    drop((call, second));
+
+    let mut next = stack.life().await;
+    assert_eq!(next.epoch, 2);
+    // Before or behind its first heartbeat.
+    let status = stack.refused(request()).await;
+    let reason = Reason::of(&status).expect("ours");
+    assert!(matches!(reason, Reason::Restarting | Reason::TargetLoading), "{status:?}");
+    assert_retryable(&status, reason);
+    assert!(status.message().contains("SIGKILL"), "{}", status.message());
+    next.idle();
+    stack.serving().await;
+    let (_call, _answer) = stack.running(&mut next).await;
+    let target = stack.status().await.target.expect("there");
+    assert_eq!((target.restarts, target.epoch), (1, 2));
+    assert!(target.reason.contains("SIGKILL") && target.reason.contains("the last words"), "{}", target.reason);
+}
+
+#[tokio::test]
+async fn a_client_that_goes_cancels_wherever_its_request_is() {
+    let (mut stack, mut life) = Stack::ready(|_| {}).await;
+    // Before the first token.
+    let answer = stack.submit(request());
+    let call = life.call().await;
+    answer.abort();
+    within(call.answer.closed()).await;
+    stack.counts(0, 0).await;
+    // In the middle of the stream.
+    let (call, answer) = stack.running(&mut life).await;
+    drop(answer);
+    within(call.answer.closed()).await;
+    stack.counts(0, 0).await;
+    // In the queue: two run, the third waits, goes, and the fourth does not wait behind it.
+    let (first, mut first_answer) = stack.running(&mut life).await;
+    let (_second, _second_answer) = stack.running(&mut life).await;
+    let third = stack.submit(request());
+    stack.counts(2, 1).await;
+    let fourth = stack.submit(with(|generation| generation.request_id = "r4".into()));
+    stack.counts(2, 2).await;
+    third.abort();
+    stack.counts(2, 1).await;
+    first.tokens(1, &[8], true).await;
+    assert!(batch(&mut first_answer).await.done.is_some());
+    assert_eq!(life.call().await.request.generation.map(|generation| generation.request_id), Some("r4".into()));
+    fourth.abort();
+}
+
+#[tokio::test]
+async fn who_waits_too_long_is_told_and_who_finds_no_place_too() {
+    let (mut stack, mut life) = Stack::ready(|settings| (settings.queue_wait_ms, settings.places) = (50, 1)).await;
+    let _first = stack.running(&mut life).await;
+    let _second = stack.running(&mut life).await;
+    assert_retryable(&stack.refused(request()).await, Reason::QueueWait);
+    let late = stack.refused(with(|generation| generation.deadline_ns = monotonic_ns() + 5_000_000)).await;
+    assert_eq!((late.code(), Reason::of(&late)), (Code::DeadlineExceeded, Some(Reason::DeadlinePassed)));
+    stack.counts(2, 0).await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_served_is_refused_by_name() {
+    let (mut stack, _life) = Stack::ready(|_| {}).await;
+    let mut stale = request();
+    stale.stamp = Some(Stamp { term: TERM - 1, epoch: 3 });
+    let status = stack.refused(stale).await;
+    assert_eq!((status.code(), Reason::of(&status)), (Code::FailedPrecondition, Some(Reason::StaleTerm)));
+    assert!(status.message().contains("expected term 5, found 4"), "{}", status.message());
+    let mut unstamped = request();
+    unstamped.stamp = None;
+    assert_eq!(Reason::of(&stack.refused(unstamped).await), Some(Reason::StaleTerm));
+    let cases = [
+        ("request_id", with(|generation| generation.request_id = "a b".into())),
+        ("prompt", with(|generation| generation.prompt_ids.clear())),
+        ("limits.max_tokens", with(|generation| generation.max_tokens = 0)),
+        ("route", with(|generation| generation.route = 99)),
+        ("limits.max_tokens", with(|generation| generation.max_tokens = 2_000)),
+        ("prompt", with(|generation| generation.prompt_ids = vec![1; 1_024])),
+    ];
+    for (field, request) in cases {
+        let status = stack.refused(request).await;
+        assert_eq!(status.code(), Code::InvalidArgument, "{field}: {status:?}");
+        assert_eq!(status.get_details_bad_request().expect("a field").field_violations[0].field, field);
+    }
+    let status = stack.refused(with(|generation| generation.max_tokens = 500)).await;
+    assert_eq!((status.code(), Reason::of(&status)), (Code::ResourceExhausted, Some(Reason::KvExhausted)));
+    let facts = status.get_details_error_info().expect("facts").metadata;
+    assert_eq!((facts["need_bytes"].as_str(), facts["budget_bytes"].as_str()), ("2000", "1000"));
+}
+
+#[tokio::test]
+async fn the_targets_own_refusal_passes_and_a_foreign_one_does_not() {
+    let (mut stack, mut life) = Stack::ready(|_| {}).await;
+    let answer = stack.submit(request());
+    let refusal = Reason::InvalidArgument.field("sampling.top_p", "expected above 0, at most 1, found 2");
+    life.call().await.answer.send(Err(refusal)).await.expect("somebody reads");
+    let status = within(answer).await.expect("no panic").map(drop).expect_err("refused");
+    assert_eq!(Reason::of(&status), Some(Reason::InvalidArgument));
+    assert_eq!(status.get_details_bad_request().expect("a field").field_violations[0].field, "sampling.top_p");
+
+    for foreign in [Status::internal("h2 protocol error"), Reason::StaleEpoch.status("another life")] {
+        let (call, mut answer) = stack.running(&mut life).await;
+        call.answer.send(Err(foreign)).await.expect("somebody reads");
+        assert_retryable(&failure(&mut answer).await, Reason::TargetGone);
+    }
+    // A stream that just stops is no success.
+    let (call, mut answer) = stack.running(&mut life).await;
+    drop(call);
+    assert_retryable(&failure(&mut answer).await, Reason::TargetGone);
+    // Nor is a batch of another life (I7).
+    let (call, mut answer) = stack.running(&mut life).await;
+    let stamp = Some(Stamp { term: TERM, epoch: 0 });
+    call.answer.send(Ok(TokenBatch { stamp, ..Default::default() })).await.expect("somebody reads");
+    assert_retryable(&failure(&mut answer).await, Reason::TargetGone);
+    stack.counts(0, 0).await;
+}
+
+#[tokio::test]
+async fn asked_to_stop_it_drains_ends_the_target_and_leaves_nothing() {
+    let (mut stack, mut life) = Stack::ready(|_| {}).await;
+    let (call, mut answer) = stack.running(&mut life).await;
+    stack.stop.send(Stop::Asked).await.expect("it runs");
+    stack.told(|state| state.reason == "DRAINING").await;
+    assert_retryable(&stack.refused(request()).await, Reason::Draining);
+    assert_eq!(state(&stack.status().await.supervisor), ProcessState::Draining);
+    call.tokens(1, &[8], true).await;
+    assert!(batch(&mut answer).await.done.is_some());
+    let stop = within(life.stops.recv()).await.expect("asked to end");
+    assert_eq!((stop.stamp, stop.grace_ms), (Some(Stamp { term: TERM, epoch: 1 }), 0));
+    life.die(worker::Exit::Code(0)).await;
+    assert_eq!(within(stack.run).await.expect("no panic"), Exit::Asked);
+    let left: Vec<_> =
+        std::fs::read_dir(stack.temp.path()).expect("there").map(|entry| entry.expect("readable").file_name()).collect();
+    assert_eq!(left, ["target.epoch"], "only the counter stays");
+}
+
+#[tokio::test]
+async fn asked_again_it_cancels_and_a_third_time_it_kills() {
+    let (mut stack, mut life) = Stack::ready(|_| {}).await;
+    let (call, mut answer) = stack.running(&mut life).await;
+    stack.stop.send(Stop::Asked).await.expect("it runs");
+    stack.stop.send(Stop::Asked).await.expect("it runs");
+    assert_retryable(&failure(&mut answer).await, Reason::Draining);
+    within(call.answer.closed()).await;
+    within(life.stops.recv()).await.expect("asked to end");
+    // It does not go, and nobody waits for it: SIGKILL.
+    stack.stop.send(Stop::Asked).await.expect("it runs");
+    assert_eq!(within(stack.run).await.expect("no panic"), Exit::Asked);
+}
+
+#[tokio::test]
+async fn a_target_left_by_an_earlier_supervisor_is_ended_first() {
+    let earlier = WorkerRecord { pid: 99, started: 1, epoch: 40 };
+    let mut stack = Stack::start(|_| {}, Some(earlier));
+    let mut old = stack.life().await;
+    let stop = within(old.stops.recv()).await.expect("asked to end");
+    assert_eq!((stop.stamp, stop.grace_ms), (Some(Stamp { term: TERM, epoch: 40 }), 0));
+    let target = stack.status().await.target.expect("there");
+    assert_eq!((target.state(), target.pid, target.epoch), (ProcessState::Draining, 99, 40));
+    assert_retryable(&stack.refused(request()).await, Reason::Restarting);
+    assert!(stack.lives.try_recv().is_err(), "the next one waits");
+    old.die(worker::Exit::Code(0)).await;
+    let next = stack.life().await;
+    next.idle();
+    stack.serving().await;
+    assert_eq!(stack.status().await.target.map(|target| target.restarts), Some(0));
+}
+
+#[tokio::test]
+async fn a_gateway_is_known_while_it_is_attached() {
+    let (mut stack, _life) = Stack::ready(|_| {}).await;
+    let (reports, notices) = stack.attach().await;
+    let attached = loop {
+        let gateway = stack.status().await.gateway.expect("there");
+        if gateway.state() == ProcessState::Ready {
+            break gateway;
+        }
+    };
+    assert_eq!((attached.pid, attached.epoch, attached.restarts), (77, 3, 1));
+    drop((reports, notices));
+    loop {
+        let gateway = stack.status().await.gateway.expect("there");
+        if gateway.state() == ProcessState::Stopped {
+            assert_eq!(gateway.pid, 0);
+            return;
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The long figures of `make soak`: every prompt alone and beside others, hundreds of hang-ups, processes killed at random
+//! moments. Seeded; a failing round prints its seed.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use paceline_proto::status::Reason;
+use paceline_tests::ask::{Ask, conversation, messages};
+use paceline_tests::{Answer, Stack, repository, wait};
+use serde_json::Value;
+use tonic::Code;
+
+/// All embedded prompts, as greedy requests of up to 128 tokens.
+fn prompts() -> Vec<Ask> {
+    let text = std::fs::read_to_string(repository().join("demo/prompts.jsonl")).expect("the prompts are in the repository");
+    let ask = |line: &str| {
+        let prompt: Value = serde_json::from_str(line).expect("JSON");
+        conversation(messages(&prompt["messages"])).max_tokens(128).with_margins()
+    };
+    text.lines().map(ask).collect()
+}
+
+/// A small generator of its own: the rounds are the same on every machine.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+}
+
+/// Counts a near-tie where two answers part; any other difference fails.
+fn same_but_near_ties(alone: &Answer, other: &Answer, what: &str, near_ties: &mut u32) {
+    if let Some(at) = (0..alone.ids.len().max(other.ids.len())).find(|at| alone.ids.get(*at) != other.ids.get(*at)) {
+        let margin = alone.margins.get(at).copied().unwrap_or(f32::INFINITY);
+        assert!(margin < 1e-4, "{what}: differs at token {at} with margin {margin}");
+        *near_ties += 1;
+    }
+}
+
+#[test]
+#[ignore = "soak: minutes; run by `make soak`"]
+fn every_prompt_alone_and_beside_seven_others() {
+    let stack = Stack::ready("");
+    let (mut tokens, mut near_ties) = (0, 0);
+    for sampled in [false, true] {
+        let asks: Vec<Ask> = prompts()
+            .into_iter()
+            .enumerate()
+            .map(|(at, ask)| if sampled { ask.sampled(0.8, 0.95, at as u64) } else { ask })
+            .collect();
+        let alone: Vec<Answer> = asks.iter().map(|ask| stack.ask(ask.clone()).expect("served")).collect();
+        for (group, alone) in asks.chunks(8).zip(alone.chunks(8)) {
+            let running: Vec<_> = group.iter().map(|ask| stack.start(ask.clone())).collect();
+            for (at, (pending, alone)) in running.into_iter().zip(alone).enumerate() {
+                let together = pending.finish().expect("served");
+                same_but_near_ties(alone, &together, &format!("sampled {sampled}, {at} of its group"), &mut near_ties);
+                tokens += alone.ids.len();
+            }
+        }
+    }
+    println!("{tokens} tokens compared, {near_ties} near-ties");
+    assert_eq!(stack.held_bytes(), 0);
+    stack.stop();
+}
+
+/// Resident memory in bytes and open descriptors of a process.
+fn footprint(pid: u32) -> (u64, usize) {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("it runs");
+    let pages: u64 = statm.split_whitespace().nth(1).and_then(|field| field.parse().ok()).expect("a number");
+    (pages * 4096, std::fs::read_dir(format!("/proc/{pid}/fd")).expect("ours").count())
+}
+
+#[test]
+#[ignore = "soak: minutes; run by `make soak`; reads /proc"]
+fn hang_ups_leave_nothing_behind() {
+    let stack = Stack::ready("");
+    let asks = prompts();
+    let mut dice = Dice(1);
+    let mut hang_up = |rounds: u64| {
+        for _ in 0..rounds {
+            let ask = asks[dice.roll(asks.len() as u64) as usize].clone().exactly(200);
+            let mut live = stack.open(ask).expect("served");
+            live.read(1 + dice.roll(20) as usize);
+            drop(live);
+        }
+        wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+    };
+    hang_up(200);
+    let pids: Vec<u32> = ["gateway", "supervisor", "target"].iter().map(|process| stack.pid(process)).collect();
+    let before: Vec<_> = pids.iter().map(|pid| footprint(*pid)).collect();
+    hang_up(800);
+    for (pid, (rss, descriptors)) in pids.iter().zip(before) {
+        let (rss_after, descriptors_after) = footprint(*pid);
+        println!("process {pid}: {rss} -> {rss_after} bytes, {descriptors} -> {descriptors_after} descriptors");
+        assert!(rss_after as f64 <= rss as f64 * 1.05 + 4e6, "process {pid} grew from {rss} to {rss_after} bytes");
+        assert!(descriptors_after <= descriptors, "process {pid} had {descriptors} descriptors, has {descriptors_after}");
+    }
+    stack.stop();
+}
+
+#[test]
+#[ignore = "soak: minutes; run by `make soak`"]
+fn killed_at_random_moments_no_stream_ends_wrong() {
+    let stack = Stack::ready("supervisor.restarts = 1000\n");
+    let asks = prompts();
+    let mut dice = Dice(7);
+    let (mut whole, mut cut, mut near_ties) = (0, 0, 0);
+    for round in 0..60 {
+        let chosen: Vec<Ask> = (0..8).map(|_| asks[dice.roll(asks.len() as u64) as usize].clone()).collect();
+        let alone: Vec<Answer> = chosen.iter().map(|ask| stack.ask(ask.clone()).expect("served")).collect();
+        let running: Vec<_> = chosen.iter().map(|ask| stack.start(ask.clone())).collect();
+        std::thread::sleep(std::time::Duration::from_millis(dice.roll(400)));
+        let victim = ["target", "target", "supervisor", "gateway"][dice.roll(4) as usize];
+        let pid = stack.pid(victim);
+        kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("it runs");
+        for (pending, alone) in running.into_iter().zip(&alone) {
+            match pending.finish() {
+                Ok(answer) => {
+                    same_but_near_ties(alone, &answer, &format!("round {round}, {victim} killed"), &mut near_ties);
+                    whole += 1;
+                }
+                Err(status) => {
+                    // A gateway's own death reaches its client as a broken connection, which has no reason of ours.
+                    let ours = matches!(Reason::of(&status), Some(Reason::TargetGone | Reason::Restarting | Reason::TargetLoading));
+                    let broken = victim == "gateway" && matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled);
+                    assert!(ours || broken, "round {round}, {victim} killed: {status:?}");
+                    cut += 1;
+                }
+            }
+        }
+        stack.wait_status("another life", |status| status[victim]["pid"] != pid && status[victim]["state"] == "ready");
+        stack.wait_ready();
+        assert_eq!(stack.held_bytes(), 0, "round {round}");
+        let processes = stack.processes();
+        assert_eq!(processes.len(), 4, "round {round}: {processes:?}");
+    }
+    println!("60 kills under 8 streams: {whole} streams whole, {cut} cut with a reason, {near_ties} near-ties");
+    stack.stop();
+}
