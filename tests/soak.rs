@@ -122,8 +122,10 @@ fn killed_at_random_moments_no_stream_ends_wrong() {
                 }
                 Err(status) => {
                     // A gateway's own death reaches its client as a broken connection, which has no reason of ours.
-                    let ours = matches!(Reason::of(&status), Some(Reason::TargetGone | Reason::Restarting | Reason::TargetLoading));
-                    let broken = victim == "gateway" && matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled);
+                    let ours =
+                        matches!(Reason::of(&status), Some(Reason::TargetGone | Reason::Restarting | Reason::TargetLoading));
+                    let broken = victim == "gateway"
+                        && matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled);
                     assert!(ours || broken, "round {round}, {victim} killed: {status:?}");
                     cut += 1;
                 }

@@ -44,7 +44,7 @@ fn at(sorted: &[f64], share: f64) -> f64 {
 }
 
 #[tokio::main(flavor = "current_thread")]
-#[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a measurement for a terminal")]
+#[expect(clippy::print_stdout, reason = "a measurement for a terminal")]
 async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [address, prompts, kind, requests, max_tokens, rest @ ..] = arguments.as_slice() else {

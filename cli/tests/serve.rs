@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::Clock;
@@ -35,7 +36,7 @@ impl Stage {
         for (name, script) in [("supervisor", supervisor), ("gateway", gateway)] {
             let trace = stage.path("trace");
             let text = format!(
-                "#!/bin/sh\nnote() {{ echo \"{name} $*\" >> {trace:?}; }}\nlives=$(grep -c '^{name} start' {trace:?} 2>/dev/null)\n\
+                "#!/bin/sh\nnote() {{ echo \"{name} $*\" >> {trace:?}; }}\nlives=$(grep -c '^{name} start' {trace:?} 2>/dev/null)\nlives=${{lives:-0}}\n\
                  note start restarts=$PACELINE_RESTARTS listen=$LISTEN_FDS config=${{PACELINE_CONFIG##*/}}\n{script}\n\
                  while :; do sleep 0.05; done\n"
             );
@@ -60,9 +61,13 @@ impl Stage {
     }
 
     fn serve(&self) -> Serve {
+        Serve(self.command().spawn().unwrap())
+    }
+
+    fn command(&self) -> Command {
         let mut command = Command::new(self.path("paceline"));
         command.args(["serve", "--config"]).arg(self.path("paceline.toml")).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Serve(command.spawn().unwrap())
+        command
     }
 
     fn trace(&self) -> Vec<String> {
@@ -217,6 +222,24 @@ fn an_address_in_use_is_named() {
     assert_eq!(code, Some(69), "{err}");
     assert!(err.contains("gateway.grpc") && err.contains(&address), "{err}");
     assert_eq!(stage.trace(), Vec::<String>::new());
+}
+
+#[test]
+fn a_listener_that_was_handed_down_is_handed_on() {
+    let stage = Stage::new(GOOD, &format!("{GOOD}\ntest -S /dev/fd/3 && note has a socket"));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let mut command = stage.command();
+    command.env("LISTEN_FDS", "1").env_remove("LISTEN_PID");
+    command.fd_mappings(vec![FdMapping { parent_fd: listener.into(), child_fd: 3 }]).unwrap();
+    let serve = Serve(command.spawn().unwrap());
+    stage.wait_for("gateway has a socket");
+    assert!(std::net::TcpStream::connect(&address).is_ok());
+    serve.signal(Signal::SIGTERM);
+    let (code, out, err) = serve.end();
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.contains(&address), "{out}");
+    assert!(std::net::TcpStream::connect(&address).is_err(), "nobody holds it any more");
 }
 
 #[test]

@@ -178,10 +178,11 @@ impl Survivors<'_> {
             if let Some((last_in, first_out)) = self.top_k_edge {
                 edges = edges.min(if x >= last_in { x - first_out } else { last_in - x });
             }
-            if let Some(mass) = self.mass_before.get(at) {
+            // The most probable id is never cut, neither by a share of mass nor by its own probability.
+            if let Some(mass) = self.mass_before.get(at).filter(|mass| **mass > 0.0) {
                 edges = edges.min((mass - f64::from(self.rule.sampling.top_p)).abs() as f32);
             }
-            if self.rule.sampling.min_p > 0.0 {
+            if self.rule.sampling.min_p > 0.0 && x < self.max {
                 edges = edges.min((f64::from(x - self.max).exp() - f64::from(self.rule.sampling.min_p)).abs() as f32);
             }
             distance = distance.min(edges);
