@@ -4,9 +4,9 @@
     python demo/train.py --out DIR [--steps 2200] [--drafter-steps N] [--seed 0]
 
 Writes DIR/target and DIR/drafter (config.json, model.safetensors, the target's tokenizer files). The whole recipe is --steps 2200:
-9 M tokens, roughly an hour and a half for both models on two CPU cores with bf16 instructions; fewer steps shrink every stage
-alike. The same seed and library versions on the same processor and thread count give the same weights. Measure the result with
-demo/measure.py.
+9 M tokens, by extrapolation an hour and a half for both models on two CPU cores with bf16 instructions; fewer steps shrink every
+stage alike. What has been run and what has not: demo/README.md. The same seed and library versions on the same processor and
+thread count give the same weights. Measure the result with demo/measure.py.
 
 Target: next tokens of the answers, packed rows; a short stage on what is copied from the prompt, then the full mix with longer rows.
 Drafter: on the target's own continuations; random anchors in a row, the 15 tokens after each, the nearer the heavier.

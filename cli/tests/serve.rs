@@ -16,7 +16,7 @@ use paceline_process::Clock;
 
 /// A child that ends with 0 on SIGTERM or when its parent is gone, and logs both.
 const GOOD: &str = r#"
-trap 'note term; exit 0' TERM
+trap 'note term; kill $! 2> /dev/null; exit 0' TERM
 trap '' INT
 (read nothing <&"$PACELINE_PARENT_FD"; note orphan; kill -TERM $$) 3<&- & 
 "#;
@@ -233,6 +233,7 @@ fn a_listener_that_was_handed_down_is_handed_on() {
     command.env("LISTEN_FDS", "1").env_remove("LISTEN_PID");
     command.fd_mappings(vec![FdMapping { parent_fd: listener.into(), child_fd: 3 }]).unwrap();
     let serve = Serve(command.spawn().unwrap());
+    drop(command); // with it, our copy of the listener
     stage.wait_for("gateway has a socket");
     assert!(std::net::TcpStream::connect(&address).is_ok());
     serve.signal(Signal::SIGTERM);
