@@ -54,8 +54,14 @@ pub fn memory() -> (u64, u64) {
     (count(mlx_rs::memory::active_memory()), count(mlx_rs::memory::cache_memory()))
 }
 
-/// Bounds MLX's cache of freed buffers, which by default may grow to most of the machine.
+/// Bounds MLX's cache of freed buffers: on the GPU it may by default grow to most of the machine. A smaller bound of MLX's own
+/// (32 MiB on the CPU) stays.
 pub fn limit_cache(bytes: u64) {
+    let set = mlx_rs::memory::set_cache_limit;
     // A limit that cannot be set leaves MLX's own.
-    let _ = mlx_rs::memory::set_cache_limit(bytes as usize);
+    if let Ok(before) = set(bytes as usize)
+        && (before as u64) < bytes
+    {
+        let _ = set(before);
+    }
 }
