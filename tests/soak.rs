@@ -91,10 +91,11 @@ fn hang_ups_leave_nothing_behind() {
     let before: Vec<_> = pids.iter().map(|pid| footprint(*pid)).collect();
     hang_up(800);
     for (pid, (rss, descriptors)) in pids.iter().zip(before) {
-        let (rss_after, descriptors_after) = footprint(*pid);
-        println!("process {pid}: {rss} -> {rss_after} bytes, {descriptors} -> {descriptors_after} descriptors");
+        // A connection of the last look at the status may still be closing.
+        wait("descriptors as before", || (footprint(*pid).1 <= descriptors).then_some(()));
+        let rss_after = footprint(*pid).0;
+        println!("process {pid}: {rss} -> {rss_after} bytes, {descriptors} descriptors");
         assert!(rss_after as f64 <= rss as f64 * 1.05 + 4e6, "process {pid} grew from {rss} to {rss_after} bytes");
-        assert!(descriptors_after <= descriptors, "process {pid} had {descriptors} descriptors, has {descriptors_after}");
     }
     stack.stop();
 }
