@@ -207,13 +207,20 @@ impl Live {
     ///
     /// # Errors
     /// The status the stream ended with.
-    pub fn finish(mut self) -> Result<Answer, Status> {
+    pub fn finish(self) -> Result<Answer, Status> {
         let runtime = self.runtime.clone();
-        runtime.block_on(self.finish_here())
+        let (seen, outcome) = runtime.block_on(self.finish_seen());
+        outcome.map(|()| seen)
     }
 
-    pub(crate) async fn finish_here(&mut self) -> Result<Answer, Status> {
-        while self.next().await? {}
-        Ok(std::mem::take(&mut self.so_far))
+    pub(crate) async fn finish_seen(mut self) -> (Answer, Result<(), Status>) {
+        let outcome = loop {
+            match self.next().await {
+                Ok(true) => {}
+                Ok(false) => break Ok(()),
+                Err(status) => break Err(status),
+            }
+        };
+        (self.so_far, outcome)
     }
 }

@@ -33,7 +33,7 @@ pub struct Stack {
 }
 
 /// A request that runs beside others.
-pub struct Pending(std::sync::mpsc::Receiver<Result<Answer, Status>>);
+pub struct Pending(std::sync::mpsc::Receiver<(Answer, Result<(), Status>)>);
 
 impl Pending {
     /// Waits for its end.
@@ -41,6 +41,12 @@ impl Pending {
     /// # Errors
     /// The status it ended with.
     pub fn finish(self) -> Result<Answer, Status> {
+        let (seen, outcome) = self.finish_seen();
+        outcome.map(|()| seen)
+    }
+
+    /// Waits for its end: what had come until then, and how it ended.
+    pub fn finish_seen(self) -> (Answer, Result<(), Status>) {
         self.0.recv_timeout(Duration::from_secs(120)).expect("a request ends")
     }
 }
@@ -235,8 +241,8 @@ impl Stack {
         let runtime = self.runtime.handle().clone();
         self.runtime.spawn(async move {
             let outcome = match ask.send(client).await {
-                Ok(stream) => Live::new(stream, runtime).finish_here().await,
-                Err(status) => Err(status),
+                Ok(stream) => Live::new(stream, runtime).finish_seen().await,
+                Err(status) => (Answer::default(), Err(status)),
             };
             // A test that gave up does not read it.
             let _ = tx.send(outcome);
