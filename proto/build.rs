@@ -2,12 +2,14 @@
 
 use protox::prost::Message as _;
 
-const FILES: [&str; 6] = [
+const FILES: [&str; 8] = [
     "paceline/v1/inference.proto",
     "paceline/v1/operations.proto",
     "paceline/internal/v1/generation.proto",
     "paceline/internal/v1/worker.proto",
     "paceline/internal/v1/target.proto",
+    "paceline/internal/v1/drafter.proto",
+    "paceline/internal/v1/link.proto",
     "paceline/internal/v1/supervisor.proto",
 ];
 

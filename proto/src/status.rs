@@ -81,6 +81,14 @@ reasons! {
     StaleTerm = "STALE_TERM", FailedPrecondition, false;
     /// The message belongs to an earlier life of the worker (I7).
     StaleEpoch = "STALE_EPOCH", FailedPrecondition, false;
+    /// The drafter's weights are not there yet.
+    DrafterLoading = "DRAFTER_LOADING", Unavailable, true;
+    /// The drafter did not come up; the message says why.
+    DrafterFailed = "DRAFTER_FAILED", Unavailable, false;
+    /// Target and drafter do not go together; the message says why.
+    DrafterIncompatible = "DRAFTER_INCOMPATIBLE", FailedPrecondition, false;
+    /// What is asked of the drafter cannot be done in the state it is in.
+    DrafterState = "DRAFTER_STATE", FailedPrecondition, false;
     /// No such model here.
     UnknownModel = "UNKNOWN_MODEL", NotFound, false;
     /// The request's deadline passed.
