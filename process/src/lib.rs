@@ -10,6 +10,7 @@ pub mod runtime_dir;
 pub mod socket;
 pub mod task;
 pub mod telemetry;
+pub mod worker;
 
 pub use clock::{Clock, Millis};
 pub use config::{Config, ConfigError, Loaded};

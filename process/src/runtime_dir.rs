@@ -210,7 +210,8 @@ impl RuntimeDir {
 
     /// Removes what a dead `process` left: its socket and its record.
     pub fn clear(&self, process: &str) {
-        for path in [self.socket(process), self.0.join(format!("{process}.json"))] {
+        let link = self.socket(&format!("{process}.link"));
+        for path in [self.socket(process), link, self.0.join(format!("{process}.json"))] {
             // Not there is what is wanted.
             let _ = fs::remove_file(path);
         }

@@ -13,10 +13,6 @@ mod engine;
 #[cfg(feature = "mlx")]
 mod error;
 #[cfg(feature = "mlx")]
-mod heartbeat;
-#[cfg(feature = "mlx")]
-mod progress;
-#[cfg(feature = "mlx")]
 mod request;
 #[cfg(feature = "mlx")]
 mod run;

@@ -1,16 +1,16 @@
 //! The worker's gRPC service: checks term and epoch, turns calls into commands, and streams into responses.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, OnceLock};
 
 use paceline_models::{TargetInfo, device};
 use paceline_process::Clock;
+use paceline_process::worker::{Gate, Progress};
 use paceline_proto::internal::v1::target_server::Target;
 use paceline_proto::internal::v1::{
-    CancelRequest, CancelResponse, DescribeRequest, DescribeResponse, Heartbeat, KvClass, ModelInfo, Stamp, StatsRequest,
-    StatsResponse, StopRequest, StopResponse, TargetGenerateRequest, TokenBatch, WatchRequest,
+    CancelRequest, CancelResponse, DescribeRequest, DescribeResponse, KvClass, ModelInfo, RepermitRequest, RepermitResponse,
+    StatsRequest, StatsResponse, TargetGenerateRequest, TokenBatch,
 };
 use paceline_proto::status::Reason;
 use tokio::sync::{mpsc, oneshot};
@@ -20,8 +20,6 @@ use tonic::{Request, Response, Status};
 
 use crate::emit::{Outlet, STREAM_BACKLOG};
 use crate::engine::Command;
-use crate::heartbeat::Pulse;
-use crate::progress::Progress;
 use crate::request;
 
 /// What is known once the weights are there.
@@ -36,13 +34,10 @@ pub(crate) struct Loaded {
 /// The service.
 #[derive(Clone, Debug)]
 pub(crate) struct TargetService {
-    pub(crate) epoch: u64,
-    /// Highest term seen; an older supervisor is refused.
-    pub(crate) term: Arc<AtomicU64>,
+    pub(crate) gate: Gate,
     pub(crate) config_digest: String,
     pub(crate) loaded: Arc<OnceLock<Loaded>>,
     pub(crate) progress: Arc<Progress>,
-    pub(crate) pulse: Pulse,
     pub(crate) commands: SyncSender<Command>,
     pub(crate) clock: Clock,
 }
@@ -50,23 +45,6 @@ pub(crate) struct TargetService {
 type Outgoing<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl TargetService {
-    /// Refuses messages of an earlier supervisor or for an earlier worker (I7).
-    fn admit(&self, stamp: Option<Stamp>) -> Result<Stamp, Status> {
-        let missing = || Reason::InvalidArgument.field("stamp", "expected term and epoch, found none");
-        let stamp = stamp.ok_or_else(missing)?;
-        if stamp.epoch != self.epoch {
-            return Err(
-                Reason::StaleEpoch.status(format!("this is worker epoch {}, the message is for {}", self.epoch, stamp.epoch))
-            );
-        }
-        let highest = self.term.fetch_max(stamp.term, SeqCst);
-        if stamp.term < highest {
-            return Err(Reason::StaleTerm
-                .status(format!("the message is of term {}, a supervisor of term {highest} has taken over", stamp.term)));
-        }
-        Ok(stamp)
-    }
-
     fn loaded(&self) -> Result<&Loaded, Status> {
         self.loaded.get().ok_or_else(|| Reason::TargetLoading.status("the target is loading its weights"))
     }
@@ -85,7 +63,7 @@ impl Target for TargetService {
 
     async fn generate(&self, request: Request<TargetGenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
         let message = request.into_inner();
-        let stamp = self.admit(message.stamp)?;
+        let stamp = self.gate.admit(message.stamp)?;
         let loaded = self.loaded()?;
         let checked = request::check(message.generation, message.permit, &loaded.info, &self.clock)?;
         let (tx, mut rx) = mpsc::channel(STREAM_BACKLOG);
@@ -98,24 +76,24 @@ impl Target for TargetService {
 
     async fn cancel(&self, request: Request<CancelRequest>) -> Result<Response<CancelResponse>, Status> {
         let message = request.into_inner();
-        self.admit(message.stamp)?;
+        self.gate.admit(message.stamp)?;
         let (answer, answered) = oneshot::channel();
         self.send(Command::Cancel(message.request_id, answer))?;
         Ok(Response::new(CancelResponse { found: answered.await.unwrap_or(false) }))
     }
 
     async fn stats(&self, request: Request<StatsRequest>) -> Result<Response<StatsResponse>, Status> {
-        self.admit(request.into_inner().stamp)?;
+        self.gate.admit(request.into_inner().stamp)?;
         let ((prefill_tokens, decode_tokens), (step_p50_us, step_p99_us)) = (self.progress.tokens(), self.progress.step_us());
         let (mlx_active_bytes, mlx_cache_bytes) = device::memory();
-        let now = Some(self.progress.heartbeat(self.epoch));
+        let now = Some(self.progress.heartbeat(self.gate.epoch()));
         let stats =
             StatsResponse { now, prefill_tokens, decode_tokens, step_p50_us, step_p99_us, mlx_active_bytes, mlx_cache_bytes };
         Ok(Response::new(stats))
     }
 
     async fn describe(&self, request: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
-        self.admit(request.into_inner().stamp)?;
+        self.gate.admit(request.into_inner().stamp)?;
         let loaded = self.loaded()?;
         let model = ModelInfo {
             name: loaded.name.clone(),
@@ -127,7 +105,7 @@ impl Target for TargetService {
             vision: false,
         };
         Ok(Response::new(DescribeResponse {
-            epoch: self.epoch,
+            epoch: self.gate.epoch(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             config_digest: self.config_digest.clone(),
@@ -137,19 +115,15 @@ impl Target for TargetService {
         }))
     }
 
-    type WatchStream = Outgoing<Heartbeat>;
-
-    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let stamp = self.admit(request.into_inner().stamp)?;
-        tracing::info!(term = stamp.term, "watched by a supervisor");
-        Ok(Response::new(Box::pin(ReceiverStream::new(self.pulse.watch(stamp.term)).map(Ok))))
-    }
-
-    async fn stop(&self, request: Request<StopRequest>) -> Result<Response<StopResponse>, Status> {
+    async fn repermit(&self, request: Request<RepermitRequest>) -> Result<Response<RepermitResponse>, Status> {
         let message = request.into_inner();
-        self.admit(message.stamp)?;
-        tracing::info!(cause = message.cause, grace_ms = message.grace_ms, "asked to stop");
-        self.send(Command::Stop { until: self.clock.now() + u64::from(message.grace_ms) })?;
-        Ok(Response::new(StopResponse {}))
+        self.gate.admit(message.stamp)?;
+        let changes = message.changes.into_iter().map(|change| {
+            let permit = request::permit(change.permit)?;
+            Ok((change.request_id, permit))
+        });
+        let changes = changes.collect::<Result<Vec<_>, Status>>()?;
+        self.send(Command::Repermit(changes))?;
+        Ok(Response::new(RepermitResponse {}))
     }
 }

@@ -5,11 +5,11 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use paceline_process::{Clock, telemetry};
 use paceline_proto::internal::v1::Heartbeat;
 use tokio::sync::mpsc;
 
-use crate::progress::Progress;
+use super::Progress;
+use crate::{Clock, telemetry};
 
 const PERIOD: Duration = Duration::from_millis(250);
 /// Heartbeats a slow watcher may be behind before it misses some.
@@ -26,7 +26,7 @@ struct Watcher {
 
 /// The worker's pulse. Cloned into whoever needs it.
 #[derive(Clone, Debug)]
-pub(crate) struct Pulse {
+pub struct Pulse {
     progress: Arc<Progress>,
     watchers: Arc<Mutex<Vec<Watcher>>>,
     nudge: SyncSender<()>,
@@ -35,12 +35,7 @@ pub(crate) struct Pulse {
 
 impl Pulse {
     /// Starts the thread. `on_lease_over` is called once, when nobody of the highest term has watched for `lease`.
-    pub(crate) fn start(
-        progress: Arc<Progress>,
-        epoch: u64,
-        lease: Duration,
-        on_lease_over: impl FnOnce() + Send + 'static,
-    ) -> Self {
+    pub fn start(progress: Arc<Progress>, epoch: u64, lease: Duration, on_lease_over: impl FnOnce() + Send + 'static) -> Self {
         let (nudge, nudged) = sync_channel(1);
         let pulse = Self { progress, watchers: Arc::default(), nudge, epoch };
         let beating = pulse.clone();
@@ -82,13 +77,13 @@ impl Pulse {
     }
 
     /// A heartbeat at once: after a change that the supervisor waits for.
-    pub(crate) fn now(&self) {
+    pub fn now(&self) {
         // A nudge on its way is as good.
         let _ = self.nudge.try_send(());
     }
 
     /// A new watcher of `term`. Those of older terms are let go: their supervisor is not ours any more.
-    pub(crate) fn watch(&self, term: u64) -> mpsc::Receiver<Heartbeat> {
+    pub fn watch(&self, term: u64) -> mpsc::Receiver<Heartbeat> {
         let (tx, rx) = mpsc::channel(WATCHER_BACKLOG);
         {
             let mut watchers = self.watchers.lock().expect("nobody panics while holding it");
