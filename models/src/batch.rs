@@ -56,6 +56,9 @@ pub struct Override {
 pub struct Batch {
     /// R ids, the segments' rows one after another.
     pub ids: Vec<u32>,
+    /// Rows, ascending, whose ids are not known on the host yet, and these ids `[rows]`: part of the same graph. What `ids`
+    /// says of them is not looked at. Whoever made them has bounded them.
+    pub drafted: Option<(Vec<i32>, Array)>,
     /// Embeddings that are not the ids'; empty until pictures are built.
     pub overrides: Vec<Override>,
     /// Whose rows these are. A sequence appears at most once.
@@ -68,7 +71,7 @@ impl Batch {
     /// A batch of text rows whose positions are their places.
     pub fn text(ids: Vec<u32>, segments: Vec<Segment>) -> Self {
         let positions = segments.iter().flat_map(|segment| segment.start..segment.start + segment.length).collect();
-        Self { ids, overrides: vec![], segments, positions: Positions::One(positions) }
+        Self { ids, drafted: None, overrides: vec![], segments, positions: Positions::One(positions) }
     }
 
     /// Checks that the parts agree.
@@ -94,6 +97,11 @@ impl Batch {
         if let Some(id) = self.ids.iter().find(|id| **id >= vocab as u32) {
             return bad(format!("expected ids below {vocab}, found {id}"));
         }
+        if let Some((rows, ids)) = &self.drafted
+            && (ids.size() != rows.len() || rows.iter().any(|row| !(0..self.ids.len() as i32).contains(row)))
+        {
+            return bad(format!("expected an id for each drafted row of {}, found {} for {rows:?}", self.ids.len(), ids.size()));
+        }
         for (at, segment) in self.segments.iter().enumerate() {
             if segment.length < 1 || segment.start < 0 {
                 return bad(format!("segment {at}: expected a length of at least 1 from a position of at least 0"));
@@ -103,6 +111,22 @@ impl Batch {
             }
         }
         Ok(())
+    }
+
+    /// All ids as one array `[R]`, drafted ones in their rows.
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub fn id_array(&self) -> Result<Array> {
+        let known = Array::from_slice(&self.ids, &[self.ids.len() as i32]);
+        let Some((rows, drafted)) = &self.drafted else { return Ok(known) };
+        // One gather from both, side by side.
+        let mut order: Vec<i32> = (0..self.ids.len() as i32).collect();
+        for (at, row) in rows.iter().enumerate() {
+            order[*row as usize] = (self.ids.len() + at) as i32;
+        }
+        let both = mlx_rs::ops::concatenate(&[known, drafted.reshape(&[-1])?], 0)?;
+        Ok(both.take_axis(Array::from_slice(&order, &[order.len() as i32]), 0)?)
     }
 }
 

@@ -234,7 +234,8 @@ fn choices_are_the_contract() {
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     let golden: SamplingGolden = read("sampling.json");
     for (at, case) in golden.choices.iter().enumerate() {
-        let sampling = Sampling { temperature: case.temperature, top_k: case.top_k, top_p: case.top_p, min_p: case.min_p };
+        let ChoiceCase { temperature, top_k, top_p, min_p, .. } = *case;
+        let sampling = Sampling { temperature, top_k, top_p, min_p, repetition_penalty: 1.0 };
         sampling.check().expect("in range");
         let rule = RowRule {
             sampling,

@@ -1,14 +1,20 @@
 //! From logit rows to tokens. The contract, in full in `docs/sampling.md`:
 //!
 //! 1. Each row has a rule of its own: the history behind it, sampling, which ids are allowed.
-//! 2. Order: mask → temperature → top-k → top-p → min-p → choice. (Penalties and biases will stand before temperature.)
+//! 2. Order: repetition penalty → mask → temperature → top-k → top-p → min-p → choice. (Other penalties and biases will join.)
 //! 3. Temperature 0 takes the largest logit; above it the largest of logit / T + noise among the survivors (Gumbel-max: a
 //!    draw from the softmax). Noise is a pure function of seed, sample index, position and id. Ties: the lowest id.
 //!
-//! The same function serves plain steps and verified blocks, so both lanes choose the same token (I1).
+//! One function serves plain steps and verified blocks, so both lanes choose the same token (I1): a block's rows are chosen
+//! in order, each with the drafted ids before it as history, up to the first that is not what was drafted. How drafts
+//! themselves are chosen ([`propose`]) changes how many are accepted, never which tokens come.
 
 pub mod noise;
+mod penalty;
+mod propose;
 mod row;
+
+pub use propose::{Drafts, propose};
 
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
@@ -16,6 +22,7 @@ use mlx_rs::transforms::eval;
 
 use crate::error::{ModelError, Result};
 use noise::NoiseKey;
+use penalty::Penalty;
 
 /// How tokens of a request are chosen. Every field in range: the gateway checked it, [`Sampling::check`] says so.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,11 +35,13 @@ pub struct Sampling {
     pub top_p: f32,
     /// 0 is off.
     pub min_p: f32,
+    /// Logits of ids in the history are divided by it, negative ones multiplied (arXiv 1909.05858); 1 is off.
+    pub repetition_penalty: f32,
 }
 
 impl Sampling {
     /// The most probable token, always.
-    pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+    pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0 };
 
     /// Checks the ranges.
     ///
@@ -49,6 +58,9 @@ impl Sampling {
         if !(0.0..=1.0).contains(&self.min_p) {
             return refuse("min_p", "a number from 0 to 1", self.min_p);
         }
+        if !(self.repetition_penalty > 0.0 && self.repetition_penalty <= 10.0) {
+            return refuse("repetition_penalty", "a number above 0, at most 10", self.repetition_penalty);
+        }
         Ok(())
     }
 }
@@ -56,7 +68,7 @@ impl Sampling {
 /// The rule for one row.
 #[derive(Clone, Copy, Debug)]
 pub struct RowRule<'a> {
-    /// Ids before the token to choose, prompt first: what penalties will count.
+    /// Ids before the token to choose, prompt first: what penalties count.
     pub history: &'a [u32],
     /// How it is chosen.
     pub sampling: Sampling,
@@ -81,32 +93,76 @@ pub struct Choice {
     pub margin: f32,
 }
 
+/// Rows of one sequence that are chosen together: one, or a block to be verified.
+#[derive(Clone, Copy, Debug)]
+pub struct Block<'a> {
+    /// The rule of its first row; further rows have it with the drafted ids behind the history, one position each.
+    pub rule: RowRule<'a>,
+    /// Drafted ids behind the first row; rows are one more.
+    pub drafted: usize,
+}
+
+/// What became of a block.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// Choices in order: those that equal their draft, and one more. The drafts accepted are one less.
+    pub choices: Vec<Choice>,
+}
+
+impl<'a> RowRule<'a> {
+    /// Nothing but the largest logit is asked for: that is settled inside the graph.
+    fn in_graph(&self) -> bool {
+        self.sampling.temperature == 0.0
+            && self.sampling.repetition_penalty == 1.0
+            && self.mask.is_none()
+            && !self.wants_margin
+    }
+
+    fn limit(&self, vocab: i32) -> usize {
+        self.id_limit.min(vocab as u32) as usize
+    }
+}
+
+/// The largest logit's id of each row among the ids every rule allows, `[rows]`; lazy.
+fn argmax<'a>(logits: &Array, rules: impl Iterator<Item = &'a RowRule<'a>>) -> Result<Array> {
+    // One limit serves all, as all ids are of one tokenizer.
+    let vocab = logits.dim(1);
+    let limit = rules.map(|rule| rule.limit(vocab)).min().unwrap_or(vocab as usize) as i32;
+    Ok(match limit == vocab {
+        true => argmax_axis(logits, -1, false)?,
+        false => argmax_axis(logits.try_index((.., ..limit))?, -1, false)?,
+    })
+}
+
 /// Chooses one token for each row of `logits` `[rows, vocab]`, float32. Evaluates: this is where a step's graph runs. Arrays
 /// in `with` are evaluated in the same pass.
 ///
 /// # Errors
 /// Rows without a finite, allowed logit; MLX's own.
 pub fn choose(logits: &Array, rules: &[RowRule<'_>], with: &[&Array]) -> Result<Vec<Choice>> {
+    let blocks: Vec<Block<'_>> = rules.iter().map(|rule| Block { rule: *rule, drafted: 0 }).collect();
+    Ok(verify(logits, &blocks, &Drafts::OnHost(vec![]), with)?.into_iter().map(|verdict| verdict.choices[0]).collect())
+}
+
+/// Chooses the tokens of every block's rows in `logits` `[rows, vocab]`, float32, the blocks' rows one after another, and
+/// holds them against `drafts`, the blocks' drafted ids one after another. Evaluates, with `with` in the same pass.
+///
+/// # Errors
+/// A row that is reached has no finite, allowed logit; MLX's own.
+pub fn verify(logits: &Array, blocks: &[Block<'_>], drafts: &Drafts, with: &[&Array]) -> Result<Vec<Verdict>> {
     let (rows, vocab) = (logits.dim(0), logits.dim(1));
-    if rows as usize != rules.len() {
-        return Err(ModelError::Batch(format!("expected a rule for each of {rows} rows, found {}", rules.len())));
+    let (expected, drafted) = blocks.iter().fold((0, 0), |(rows, all), block| (rows + 1 + block.drafted, all + block.drafted));
+    if rows as usize != expected || drafted != drafts.len() {
+        let what = format!("expected {expected} rows and {drafted} drafts, found {rows} and {}", drafts.len());
+        return Err(ModelError::Batch(what));
     }
-    // Greedy rows are settled inside the graph; one limit serves them all, as all ids are of one tokenizer.
-    let limit = rules.iter().map(|rule| rule.id_limit).min().unwrap_or(0).min(vocab as u32) as i32;
-    let in_graph = |rule: &RowRule<'_>| {
-        rule.sampling.temperature == 0.0
-            && rule.mask.is_none()
-            && !rule.wants_margin
-            && rule.id_limit.min(vocab as u32) as i32 == limit
-    };
-    let best = match rules.iter().any(in_graph) {
-        true if limit == vocab => Some(argmax_axis(logits, -1, false)?),
-        true => Some(argmax_axis(logits.try_index((.., ..limit))?, -1, false)?),
+    let best = match blocks.iter().any(|block| block.rule.in_graph()) {
+        true => Some(argmax(logits, blocks.iter().map(|block| &block.rule).filter(|rule| rule.in_graph()))?),
         false => None,
     };
-    let on_host = rules.iter().any(|rule| !in_graph(rule));
+    let on_host = blocks.iter().any(|block| !block.rule.in_graph());
     let host = if on_host { Some(logits.contiguous()?) } else { None };
-    eval(best.iter().chain(host.iter()).chain(with.iter().copied()))?;
+    eval(best.iter().chain(host.iter()).chain(drafts.array()).chain(with.iter().copied()))?;
     let best: &[u32] = match &best {
         Some(best) => best.try_as_slice().map_err(|error| ModelError::Batch(error.to_string()))?,
         None => &[],
@@ -115,13 +171,42 @@ pub fn choose(logits: &Array, rules: &[RowRule<'_>], with: &[&Array]) -> Result<
         Some(host) => host.try_as_slice().map_err(|error| ModelError::Batch(error.to_string()))?,
         None => &[],
     };
-    let choose_row = |(at, rule): (usize, &RowRule<'_>)| {
-        if in_graph(rule) {
-            return Ok(Choice { token: best[at], margin: f32::INFINITY });
-        }
-        let row = &values[at * vocab as usize..(at + 1) * vocab as usize];
-        let chosen = row::choose(&row[..rule.id_limit.min(vocab as u32) as usize], rule);
-        chosen.ok_or_else(|| ModelError::Batch("no token has a finite, allowed logit".into()))
-    };
-    rules.iter().enumerate().map(choose_row).collect()
+    let mut drafts = drafts.ids()?;
+    let mut first_row = 0;
+    let mut verdicts = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        let (draft, rest) = drafts.split_at(block.drafted);
+        let row = |at: usize| &values[(first_row + at) * vocab as usize..][..block.rule.limit(vocab)];
+        let choices = match block.rule.in_graph() {
+            true => accept(draft, |at| Ok(Choice { token: best[first_row + at], margin: f32::INFINITY }))?,
+            false => {
+                let mut penalty = Penalty::new(&block.rule, vocab as usize);
+                accept(draft, |at| {
+                    penalty.extend(&draft[..at]);
+                    let rule = RowRule { position: block.rule.position + at as u32, ..block.rule };
+                    let chosen = row::choose(penalty.apply(row(at)), &rule);
+                    chosen.ok_or_else(|| ModelError::Batch("no token has a finite, allowed logit".into()))
+                })?
+            }
+        };
+        verdicts.push(Verdict { choices });
+        (first_row, drafts) = (first_row + 1 + block.drafted, rest);
+    }
+    Ok(verdicts)
 }
+
+/// Choices up to the first that is not what was drafted.
+fn accept(draft: &[u32], mut choose: impl FnMut(usize) -> Result<Choice>) -> Result<Vec<Choice>> {
+    let mut choices = Vec::with_capacity(draft.len() + 1);
+    loop {
+        let at = choices.len();
+        let choice = choose(at)?;
+        choices.push(choice);
+        if draft.get(at) != Some(&choice.token) {
+            return Ok(choices);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -261,7 +261,7 @@ mod tests {
                 Sampling { temperature: 0.8, top_p: 0.95, ..Sampling::GREEDY },
                 Sampling { temperature: 3.0, top_p: 0.99, ..Sampling::GREEDY },
                 Sampling { temperature: 1.5, top_k: 20, ..Sampling::GREEDY },
-                Sampling { temperature: 1.2, top_k: 50, top_p: 0.7, min_p: 0.02 },
+                Sampling { temperature: 1.2, top_k: 50, top_p: 0.7, min_p: 0.02, ..Sampling::GREEDY },
                 Sampling { temperature: 2.0, min_p: 0.1, ..Sampling::GREEDY },
             ] {
                 for position in 0..20 {

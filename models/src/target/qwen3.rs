@@ -198,7 +198,7 @@ impl Target for Qwen3 {
         if !batch.overrides.is_empty() {
             return Err(ModelError::Batch("overridden embeddings are not built yet".into()));
         }
-        let mut x = self.embed_tokens.rows(&batch.ids)?;
+        let mut x = self.embed_tokens.rows_of(&batch.id_array()?)?;
         let rope = self.rope.tables(&batch.positions, self.dtype)?;
         let mut tapped = vec![None; wants.taps.as_ref().map_or(0, |taps| taps.layers.len())];
         for (at, layer) in self.layers.iter().enumerate() {

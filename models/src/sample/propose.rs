@@ -1,0 +1,130 @@
+//! Which tokens a block drafts, from the draft's logits. Greedy drafts are settled inside the graph of the verification, so
+//! that a cycle has one evaluation. Sampled ones use the target's own noise, which is integer arithmetic that MLX's
+//! bindings cannot do in a graph: each row's best candidates come to the host, where the penalty can follow the drafted path.
+
+use mlx_rs::Array;
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::ops::{argpartition_axis, indexing::take_along_axis};
+use mlx_rs::transforms::eval;
+
+use super::penalty::Penalty;
+use super::{Block, argmax};
+use crate::error::{ModelError, Result};
+
+/// Candidates of a row that can be drafted. What the target would choose is outside of them once in thousands of tokens at
+/// usual temperatures, and then it only ends a block early.
+const CANDIDATES: i32 = 64;
+
+/// Drafted ids of all blocks, one after another.
+#[derive(Clone, Debug)]
+pub enum Drafts {
+    /// Known on the host.
+    OnHost(Vec<u32>),
+    /// `[ids]`, part of the graph that verifies them.
+    InGraph(Array),
+}
+
+impl Drafts {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        match self {
+            Drafts::OnHost(ids) => ids.len(),
+            Drafts::InGraph(ids) => ids.dim(0) as usize,
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(super) fn array(&self) -> Option<&Array> {
+        match self {
+            Drafts::OnHost(_) => None,
+            Drafts::InGraph(ids) => Some(ids),
+        }
+    }
+
+    /// The ids; those of a graph must have been evaluated.
+    pub(super) fn ids(&self) -> Result<&[u32]> {
+        match self {
+            Drafts::OnHost(ids) => Ok(ids),
+            Drafts::InGraph(ids) => ids.try_as_slice().map_err(|error| ModelError::Batch(error.to_string())),
+        }
+    }
+}
+
+/// Chooses the drafts of `blocks` from `logits` `[drafted ids, vocab]`, float32, the blocks' rows one after another. A
+/// block's rule is that of its first row: the first draft stands at its position, behind its history.
+///
+/// # Errors
+/// MLX's own.
+pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
+    let wanted: usize = blocks.iter().map(|block| block.drafted).sum();
+    if logits.dim(0) as usize != wanted {
+        return Err(ModelError::Batch(format!("expected logits of {wanted} drafts, found {}", logits.dim(0))));
+    }
+    // Margins are reported of the target's choices, not of drafts.
+    let greedy = |block: &&Block<'_>| super::RowRule { wants_margin: false, ..block.rule }.in_graph();
+    if blocks.iter().all(|block| greedy(&block)) {
+        return Ok(Drafts::InGraph(argmax(logits, blocks.iter().map(|block| &block.rule))?));
+    }
+    let vocab = logits.dim(1);
+    let count = CANDIDATES.min(vocab);
+    let ids = match count == vocab {
+        true => None,
+        false => Some(argpartition_axis(logits.negative()?, count - 1, -1)?.try_index((.., ..count))?.contiguous()?),
+    };
+    let values = match &ids {
+        Some(ids) => take_along_axis(logits, ids, -1)?,
+        None => logits.contiguous()?,
+    };
+    eval(ids.iter().chain([&values]))?;
+    let broken = |error: mlx_rs::error::AsSliceError| ModelError::Batch(error.to_string());
+    let values: &[f32] = values.try_as_slice().map_err(broken)?;
+    let ids: Option<&[u32]> = ids.as_ref().map(|ids| ids.try_as_slice()).transpose().map_err(broken)?;
+    let (mut drafts, mut row) = (Vec::with_capacity(wanted), 0);
+    for block in blocks {
+        let mut penalty = Penalty::new(&block.rule, vocab as usize);
+        let first = drafts.len();
+        for at in 0..block.drafted {
+            let rows = row * count as usize..(row + 1) * count as usize;
+            let candidate = |(at, value): (usize, &f32)| (ids.map_or(at as u32, |ids| ids[rows.start + at]), *value);
+            let candidates = values[rows.clone()].iter().enumerate().map(candidate);
+            penalty.extend(&drafts[first..]);
+            drafts.push(draw(candidates, block, at as u32, &penalty));
+            row += 1;
+        }
+    }
+    Ok(Drafts::OnHost(drafts))
+}
+
+/// The draft of one row among its best candidates. Like the target's choice, with masses over the candidates alone.
+fn draw(candidates: impl Iterator<Item = (u32, f32)>, block: &Block<'_>, at: u32, penalty: &Penalty) -> u32 {
+    let rule = &block.rule;
+    let sampling = rule.sampling;
+    let weighed = candidates.filter(|(id, _)| *id < rule.id_limit).map(|(id, logit)| (id, penalty.of(id, logit)));
+    let mut sorted: Vec<(u32, f32)> = weighed.filter(|(_, logit)| logit.is_finite()).collect();
+    sorted.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let Some((best, top)) = sorted.first().copied() else { return 0 };
+    if sampling.temperature == 0.0 {
+        return best;
+    }
+    if sampling.top_k > 0 {
+        sorted.truncate(sampling.top_k as usize);
+    }
+    let weight = |logit: f32| f64::from((logit - top) / sampling.temperature).exp();
+    let total: f64 = sorted.iter().map(|(_, logit)| weight(*logit)).sum();
+    let (mut mass, mut chosen) = (0.0, (f32::NEG_INFINITY, best));
+    for (id, logit) in sorted {
+        if mass >= f64::from(sampling.top_p) || weight(logit) < f64::from(sampling.min_p) {
+            break;
+        }
+        mass += weight(logit) / total;
+        let score = logit / sampling.temperature + rule.noise.noise(rule.position + at, id);
+        if score > chosen.0 {
+            chosen = (score, id);
+        }
+    }
+    chosen.1
+}

@@ -1,0 +1,70 @@
+//! Arrays as bytes and back: what crosses a process border.
+
+use half::{bf16, f16};
+use mlx_rs::{Array, Dtype};
+
+use crate::error::{ModelError, Result};
+
+/// The numbers of `array` as they lie in memory, row-major. Evaluates it.
+///
+/// # Errors
+/// Another type than float32, float16, bfloat16; MLX's own.
+pub fn to_bytes(array: &Array) -> Result<Vec<u8>> {
+    let array = array.contiguous()?;
+    array.eval()?;
+    let broken = |error: mlx_rs::error::AsSliceError| ModelError::Batch(error.to_string());
+    Ok(match array.dtype() {
+        Dtype::Float32 => bytes(array.try_as_slice::<f32>().map_err(broken)?, |value| value.to_ne_bytes()),
+        Dtype::Float16 => bytes(array.try_as_slice::<f16>().map_err(broken)?, |value| value.to_ne_bytes()),
+        Dtype::Bfloat16 => bytes(array.try_as_slice::<bf16>().map_err(broken)?, |value| value.to_ne_bytes()),
+        other => return Err(ModelError::Batch(format!("expected a float array, found {other:?}"))),
+    })
+}
+
+/// An array of `dtype` and `shape` from its bytes.
+///
+/// # Errors
+/// A number of bytes that does not fit the shape; a type that is none of float32, float16, bfloat16.
+pub fn from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Array> {
+    let numbers: usize = shape.iter().map(|size| *size as usize).product();
+    let width = if dtype == Dtype::Float32 { 4 } else { 2 };
+    if bytes.len() != numbers * width {
+        let what = format!("expected {} bytes for {shape:?} of {dtype:?}, found {}", numbers * width, bytes.len());
+        return Err(ModelError::Batch(what));
+    }
+    Ok(match dtype {
+        Dtype::Float32 => Array::from_slice(&values(bytes, f32::from_ne_bytes), shape),
+        Dtype::Float16 => Array::from_slice(&values(bytes, f16::from_ne_bytes), shape),
+        Dtype::Bfloat16 => Array::from_slice(&values(bytes, bf16::from_ne_bytes), shape),
+        other => return Err(ModelError::Batch(format!("expected a float type, found {other:?}"))),
+    })
+}
+
+fn bytes<T: Copy, const N: usize>(values: &[T], to_bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+    values.iter().flat_map(|value| to_bytes(*value)).collect()
+}
+
+fn values<T, const N: usize>(bytes: &[u8], value: impl Fn([u8; N]) -> T) -> Vec<T> {
+    bytes.as_chunks::<N>().0.iter().map(|chunk| value(*chunk)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_back() {
+        let rows = Array::from_slice(&[1.5f32, -2.0, 3.25, 0.0, f32::MAX, 1e-30], &[3, 2]);
+        for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16] {
+            let array = rows.as_dtype(dtype).expect("a float type");
+            let again = from_bytes(&to_bytes(&array).expect("floats"), &[3, 2], dtype).expect("fits");
+            assert_eq!(to_bytes(&again).expect("floats"), to_bytes(&array).expect("floats"));
+            assert_eq!((again.dtype(), again.shape()), (dtype, &[3, 2][..]));
+        }
+        // A transposed view has other strides; its bytes are row-major all the same.
+        let turned = to_bytes(&rows.transpose().expect("two axes")).expect("floats");
+        assert_eq!(turned[4..8], 3.25f32.to_ne_bytes());
+        assert!(from_bytes(&turned[1..], &[3, 2], Dtype::Float32).is_err());
+        assert!(to_bytes(&Array::from_int(3)).is_err());
+    }
+}
