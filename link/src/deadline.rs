@@ -1,0 +1,32 @@
+//! Instants by which something must have happened.
+
+use std::time::Duration;
+
+use nix::poll::PollTimeout;
+use nix::time::{ClockId, clock_gettime};
+
+/// An instant of the machine's monotonic clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(Duration);
+
+impl Deadline {
+    /// `wait` from now.
+    pub(crate) fn after(wait: Duration) -> Self {
+        Self(now().saturating_add(wait))
+    }
+
+    /// What is left; zero when it has passed.
+    pub(crate) fn left(self) -> Duration {
+        self.0.saturating_sub(now())
+    }
+
+    /// What is left for `poll`, rounded up: rounded down it would spin through the last millisecond.
+    pub(crate) fn poll_timeout(self) -> PollTimeout {
+        let ms = self.left().as_micros().div_ceil(1000);
+        PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)
+    }
+}
+
+fn now() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every supported system has CLOCK_MONOTONIC").into()
+}

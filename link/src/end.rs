@@ -1,0 +1,290 @@
+//! One end of a link. Used by one thread, the engine's; it never waits unless it is told how long.
+
+use std::collections::VecDeque;
+use std::io::{self, Read as _, Write as _};
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, poll};
+use paceline_proto::internal::v1::{Ack, TensorRef, TensorType};
+
+use crate::deadline::Deadline;
+use crate::frame::{self, Frame, HEADER_BYTES, MAX_FRAME_BYTES};
+use crate::handover::Handover;
+use crate::ring::Ring;
+use crate::segment::Segment;
+use crate::{LinkError, tensor};
+
+/// Frames the peer has not taken yet may be so many bytes: two of the longest. More is a peer that has stopped reading.
+pub const MAX_WAITING_BYTES: usize = 2 * (MAX_FRAME_BYTES + HEADER_BYTES);
+/// Read at once from the socket.
+const READ_BYTES: usize = 64 << 10;
+
+/// Who holds an end: decides which half of the segment is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Writes the first half.
+    Target,
+    /// Writes the second half.
+    Drafter,
+}
+
+/// One end of a link. Dropping it closes the link; the peer hears [`LinkError::Gone`].
+#[derive(Debug)]
+pub struct End {
+    socket: UnixStream,
+    segment: Segment,
+    generation: u64,
+    ring: Ring,
+    /// Where our half of the segment starts.
+    ours: u64,
+    theirs: Range<u64>,
+    /// Number of the peer's last tensor that was copied out, and of the last we have acknowledged.
+    taken: u64,
+    acknowledged: u64,
+    /// Frames not yet written; of these bytes the first `written` have gone.
+    outgoing: Vec<u8>,
+    written: usize,
+    incoming: VecDeque<u8>,
+    bytes: u64,
+}
+
+impl End {
+    /// Maps the segment and takes the socket. Nothing is sent: the target says Hello first.
+    ///
+    /// # Errors
+    /// [`LinkError::Io`]: what was handed over is no link.
+    pub fn open(handover: Handover, side: Side) -> Result<Self, LinkError> {
+        let Handover { generation, socket, segment, segment_bytes, .. } = handover;
+        // Not `?`: what is no link at all is never "gone".
+        let segment = Segment::map(segment.as_fd(), segment_bytes).map_err(LinkError::Io)?;
+        let socket = UnixStream::from(socket);
+        socket.set_nonblocking(true).map_err(LinkError::Io)?;
+        let half = segment_bytes / 2;
+        let (ours, theirs) = match side {
+            Side::Target => (0, half..segment_bytes),
+            Side::Drafter => (half, 0..half),
+        };
+        let (outgoing, incoming) = (vec![], VecDeque::new());
+        let ring = Ring::new(half);
+        Ok(Self {
+            socket,
+            segment,
+            generation,
+            ring,
+            ours,
+            theirs,
+            taken: 0,
+            acknowledged: 0,
+            outgoing,
+            written: 0,
+            incoming,
+            bytes: 0,
+        })
+    }
+
+    /// Number of this link over the supervisor's life.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Longest tensor that could be put now, in bytes.
+    pub fn room(&self) -> u64 {
+        self.ring.room()
+    }
+
+    /// Longest tensor that ever fits, in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.ring.capacity()
+    }
+
+    /// Copies rows into our ring; `None` if there is no room at the moment, as the peer has not acknowledged enough. What is
+    /// put must be sent in a frame, in the order in which it was put: the peer counts.
+    ///
+    /// # Errors
+    /// [`LinkError::Io`] (invalid input) if `bytes` are not rows · columns numbers, or more than ever fit.
+    pub fn put(&mut self, rows: u32, columns: u32, kind: TensorType, bytes: &[u8]) -> Result<Option<TensorRef>, LinkError> {
+        self.put_parts(rows, columns, kind, &[bytes])
+    }
+
+    /// As [`End::put`], for rows that lie in several pieces: they are written one after another.
+    ///
+    /// # Errors
+    /// As [`End::put`].
+    pub fn put_parts(
+        &mut self,
+        rows: u32,
+        columns: u32,
+        kind: TensorType,
+        parts: &[&[u8]],
+    ) -> Result<Option<TensorRef>, LinkError> {
+        let found: usize = parts.iter().map(|part| part.len()).sum();
+        let expected = tensor::length(rows, columns, kind).filter(|length| *length == found as u64);
+        let Some(length) = expected else {
+            return Err(misuse(format!("{found} bytes are no tensor of {rows} rows, {columns} columns, {kind:?}")));
+        };
+        if length > self.ring.capacity() {
+            return Err(misuse(format!("a tensor of {length} bytes, a ring has {}", self.ring.capacity())));
+        }
+        let Some((number, start)) = self.ring.put(length) else { return Ok(None) };
+        let offset = self.ours + start;
+        let mut at = offset as usize;
+        for part in parts {
+            self.segment.write(at, part);
+            at += part.len();
+        }
+        self.bytes += length;
+        Ok(Some(TensorRef { number, offset, length, rows, columns, r#type: kind.into() }))
+    }
+
+    /// Sends a frame behind those that wait, as far as the socket takes it without waiting; the rest goes with later calls.
+    ///
+    /// # Errors
+    /// [`LinkError::Stalled`] over [`MAX_WAITING_BYTES`]; [`LinkError::Gone`]; [`LinkError::Io`] also for a frame that is too
+    /// long.
+    pub fn send(&mut self, frame: Frame) -> Result<(), LinkError> {
+        self.flush()?;
+        let before = self.outgoing.len();
+        frame::encode(frame, &mut self.outgoing).map_err(misuse)?;
+        if self.outgoing.len() - self.written > MAX_WAITING_BYTES {
+            self.outgoing.truncate(before);
+            return Err(LinkError::Stalled);
+        }
+        self.flush()
+    }
+
+    /// Writes what waits, as far as the socket takes it without waiting. `send`, `receive` and `take` do so as well.
+    ///
+    /// # Errors
+    /// [`LinkError::Gone`], [`LinkError::Io`].
+    pub fn flush(&mut self) -> Result<(), LinkError> {
+        loop {
+            // Acknowledgements are made here and not when a tensor is taken: one speaks for all before it, so a peer that
+            // reads nothing cannot make them pile up.
+            if self.written == self.outgoing.len() {
+                self.outgoing.clear();
+                self.written = 0;
+                if self.taken > self.acknowledged {
+                    let ack = Frame::Ack(Ack { number: self.taken });
+                    frame::encode(ack, &mut self.outgoing).map_err(misuse)?;
+                    self.acknowledged = self.taken;
+                }
+            }
+            if self.outgoing.is_empty() {
+                return Ok(());
+            }
+            match self.socket.write(&self.outgoing[self.written..]) {
+                Ok(0) => return Err(LinkError::Gone),
+                Ok(count) => {
+                    self.written += count;
+                    self.bytes += count as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.outgoing.drain(..self.written);
+                    self.written = 0;
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// The next frame, if one is there within `wait` (zero: only what is there already). Acknowledgements are taken in here
+    /// and not returned. What waits to be written goes out meanwhile.
+    ///
+    /// # Errors
+    /// [`LinkError::Gone`] once everything the peer said was returned; [`LinkError::Protocol`]; [`LinkError::Io`].
+    pub fn receive(&mut self, wait: Duration) -> Result<Option<Frame>, LinkError> {
+        let deadline = Deadline::after(wait);
+        let mut waited = false;
+        loop {
+            while let Some(frame) = self.next_frame()? {
+                match frame {
+                    Frame::Ack(ack) => self.ring.free(ack.number).map_err(LinkError::Protocol)?,
+                    frame => return Ok(Some(frame)),
+                }
+            }
+            if self.fill()? {
+                continue;
+            }
+            // Only now: what a peer said before it went away is heard first.
+            self.flush()?;
+            if waited && deadline.left().is_zero() || wait.is_zero() {
+                return Ok(None);
+            }
+            self.wait(deadline)?;
+            waited = true;
+        }
+    }
+
+    /// Copies a tensor of the peer out of its ring and queues the acknowledgement. Tensors are taken in the order of their
+    /// numbers, each once: those of a frame in the order of its fields.
+    ///
+    /// # Errors
+    /// [`LinkError::Protocol`] if anything about it is not as link.proto says, or a number is not finite.
+    pub fn take(&mut self, tensor: &TensorRef) -> Result<Vec<u8>, LinkError> {
+        let place = tensor::check(tensor, self.taken + 1, &self.theirs).map_err(LinkError::Protocol)?;
+        let copy = self.segment.read(place.offset, place.length);
+        if !tensor::all_finite(&copy, place.kind) {
+            return Err(LinkError::Protocol(format!("tensor {} holds numbers that are not finite", tensor.number)));
+        }
+        self.taken = tensor.number;
+        self.bytes += place.length as u64;
+        match self.flush() {
+            // The copy is good; the next `receive` tells.
+            Ok(()) | Err(LinkError::Gone) => Ok(copy),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// To wait on, beside others, for something to receive.
+    pub fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Bytes over this link so far, both ways, tensors included.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn next_frame(&mut self) -> Result<Option<Frame>, LinkError> {
+        let bytes = self.incoming.make_contiguous();
+        let Some((frame, used)) = frame::decode(bytes).map_err(LinkError::Protocol)? else { return Ok(None) };
+        self.incoming.drain(..used);
+        Ok(Some(frame))
+    }
+
+    /// Reads what is there, at most [`READ_BYTES`]; `false` if nothing is. Called only when no complete frame is buffered, so
+    /// the buffer holds less than one frame and what is read here.
+    fn fill(&mut self) -> Result<bool, LinkError> {
+        let mut buffer = [0; READ_BYTES];
+        match self.socket.read(&mut buffer) {
+            Ok(0) => Err(LinkError::Gone),
+            Ok(count) => {
+                self.bytes += count as u64;
+                self.incoming.extend(&buffer[..count]);
+                Ok(true)
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock) => Ok(false),
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn wait(&self, deadline: Deadline) -> Result<(), LinkError> {
+        let mut events = PollFlags::POLLIN;
+        events.set(PollFlags::POLLOUT, !self.outgoing.is_empty());
+        match poll(&mut [PollFd::new(self.socket.as_fd(), events)], deadline.poll_timeout()) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(error) => Err(io::Error::from(error).into()),
+        }
+    }
+}
+
+fn misuse(what: String) -> LinkError {
+    LinkError::Io(io::Error::new(io::ErrorKind::InvalidInput, what))
+}

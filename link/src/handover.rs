@@ -1,0 +1,271 @@
+//! How a link comes to a worker: the supervisor connects to `<name>.link.sock` and sends a `LinkHandover` with two
+//! descriptors, this worker's end and the segment; the worker answers with one byte when it has taken them.
+//!
+//! The answer is not decoration: until it comes the supervisor keeps its copies open, as a descriptor in flight whose last
+//! owner closes it may be lost on macOS.
+
+use std::io::{self, IoSlice, Read as _, Write as _};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{ControlMessage, MsgFlags, SockType, UnixAddr, connect, getsockopt, sendmsg, sockopt};
+use paceline_proto::internal::v1::{LinkHandover, Stamp};
+use prost::Message as _;
+
+use crate::deadline::Deadline;
+use crate::frame::HEADER_BYTES;
+use crate::segment::Segment;
+use crate::{descriptors, platform};
+
+/// A handover's frame is a few numbers.
+const MAX_HANDOVER_BYTES: usize = 128;
+/// The worker has the link.
+const TAKEN: u8 = 1;
+/// A caller has so long to say everything: it is our own supervisor, on the same machine.
+const CALLER_BOUND: Duration = Duration::from_secs(1);
+/// Pause after a failed accept: it fails again at once while there are no descriptors.
+const ACCEPT_PAUSE_MS: u16 = 50;
+/// Pause between attempts to connect to a worker whose backlog is full.
+const CONNECT_PAUSE: Duration = Duration::from_millis(5);
+
+/// A link as it was handed to a worker.
+#[derive(Debug)]
+pub struct Handover {
+    /// Lives of supervisor and worker it belongs to; not checked here.
+    pub stamp: Stamp,
+    /// Counts links up over the supervisor's life.
+    pub generation: u64,
+    /// This worker's end of the pair.
+    pub socket: OwnedFd,
+    /// Shared memory.
+    pub segment: OwnedFd,
+    /// Its size.
+    pub segment_bytes: u64,
+}
+
+/// The supervisor's side: hands one end of a link to the worker that listens at `socket_path`; returns when the worker has
+/// taken it. Blocks for `timeout` at most.
+///
+/// # Errors
+/// Nobody listens, somebody of another user does, the worker refused it (connection aborted) or did not answer in time.
+pub fn send(
+    socket_path: &Path,
+    stamp: Stamp,
+    generation: u64,
+    end: BorrowedFd<'_>,
+    segment: BorrowedFd<'_>,
+    segment_bytes: u64,
+    timeout: Duration,
+) -> io::Result<()> {
+    let deadline = Deadline::after(timeout);
+    let mut stream = connect_by(socket_path, deadline)?;
+    if platform::peer_uid(stream.as_fd())? != nix::unistd::geteuid().as_raw() {
+        let text = format!("{} belongs to another user", socket_path.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    }
+    let message = LinkHandover { stamp: Some(stamp), generation, segment_bytes };
+    let mut bytes = (message.encoded_len() as u32).to_le_bytes().to_vec();
+    bytes.extend(message.encode_to_vec());
+    let rights = [end.as_raw_fd(), segment.as_raw_fd()];
+    let mut sent = by(&stream, deadline, PollFlags::POLLOUT, |stream| {
+        let parts = [IoSlice::new(&bytes)];
+        Ok(sendmsg::<()>(stream.as_raw_fd(), &parts, &[ControlMessage::ScmRights(&rights)], MsgFlags::empty(), None)?)
+    })?;
+    while sent < bytes.len() {
+        sent += by(&stream, deadline, PollFlags::POLLOUT, |mut stream| stream.write(&bytes[sent..]))?;
+    }
+    let mut answer = [0];
+    match by(&stream, deadline, PollFlags::POLLIN, |mut stream| stream.read(&mut answer)) {
+        Ok(1) if answer == [TAKEN] => stream.flush(),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the worker refused the link; its log says why")),
+        Err(error) => Err(error),
+    }
+}
+
+fn connect_by(path: &Path, deadline: Deadline) -> io::Result<UnixStream> {
+    let socket = platform::stream_socket()?;
+    let address = UnixAddr::new(path)?;
+    loop {
+        match connect(socket.as_raw_fd(), &address) {
+            Ok(()) | Err(Errno::EISCONN) => return Ok(socket.into()),
+            // Linux: the backlog is full, there is nothing to wait on.
+            Err(Errno::EAGAIN) if !deadline.left().is_zero() => std::thread::sleep(CONNECT_PAUSE.min(deadline.left())),
+            Err(Errno::EAGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(Errno::EINTR) => {}
+            Err(Errno::EINPROGRESS) => {
+                wait(socket.as_fd(), PollFlags::POLLOUT, deadline)?;
+                match getsockopt(&socket, sockopt::SocketError)? {
+                    0 => return Ok(socket.into()),
+                    error => return Err(io::Error::from_raw_os_error(error)),
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Does something with a socket that never waits, as often as it takes, until `deadline`.
+fn by<T>(
+    stream: &UnixStream,
+    deadline: Deadline,
+    event: PollFlags,
+    mut attempt: impl FnMut(&UnixStream) -> io::Result<T>,
+) -> io::Result<T> {
+    loop {
+        match attempt(stream) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait(stream.as_fd(), event, deadline)?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
+fn wait(descriptor: BorrowedFd<'_>, event: PollFlags, deadline: Deadline) -> io::Result<()> {
+    if deadline.left().is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    match poll(&mut [PollFd::new(descriptor, event)], deadline.poll_timeout()) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A worker's ear for links. Dropping it ends its thread and removes the socket.
+#[derive(Debug)]
+pub struct Listener {
+    path: PathBuf,
+    /// Closed to end the thread.
+    awake: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Before the socket closes: from then on the path may be somebody else's.
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::debug!(%error, "the link's socket was gone already");
+        }
+        drop(self.awake.take());
+        if let Some(thread) = self.thread.take() {
+            // It panicked if the callback did, and that was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The worker's side: takes links from the supervisor on a thread of its own and gives each to `on_handover`, which must not
+/// wait (callers behind it would). A caller that is not this user, is slow, or sends anything but a handover with its two
+/// descriptors is turned away; the listener stays.
+///
+/// # Errors
+/// Somebody listens at `path`, or the system says no.
+pub fn listen(path: &Path, mut on_handover: impl FnMut(Handover) + Send + 'static) -> io::Result<Listener> {
+    match UnixStream::connect(path) {
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("another process listens on {}", path.display()))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        // Left by a dead process. Anything but a socket is not ours to remove.
+        Err(_) if std::fs::symlink_metadata(path)?.file_type().is_socket() => std::fs::remove_file(path)?,
+        Err(error) => return Err(error),
+    }
+    // The directory is 0700, so nobody can come in between bind and chmod.
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    listener.set_nonblocking(true)?;
+    let (awake, asleep) = UnixStream::pair()?;
+    let thread = std::thread::Builder::new().name("handover".into()).spawn(move || {
+        while let Some(stream) = next_caller(&listener, &asleep) {
+            match take(stream) {
+                Ok(handover) => on_handover(handover),
+                Err(error) => tracing::warn!(%error, "a link was refused"),
+            }
+        }
+    })?;
+    Ok(Listener { path: path.to_owned(), awake: Some(awake), thread: Some(thread) })
+}
+
+/// Waits for somebody to call; `None` when the listener is to end.
+fn next_caller(listener: &UnixListener, asleep: &UnixStream) -> Option<UnixStream> {
+    let mut pause = false;
+    loop {
+        let mut watch = [PollFd::new(asleep.as_fd(), PollFlags::POLLIN), PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        let (watched, timeout) = if pause { (1, PollTimeout::from(ACCEPT_PAUSE_MS)) } else { (2, PollTimeout::NONE) };
+        match poll(&mut watch[..watched], timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => {
+                tracing::error!(%error, "cannot wait for links");
+                return None;
+            }
+        }
+        if watch[0].any() == Some(true) {
+            return None;
+        }
+        pause = false;
+        match listener.accept() {
+            Ok((stream, _)) => return Some(stream),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                pause = true;
+            }
+        }
+    }
+}
+
+/// Reads one handover and answers it.
+fn take(stream: UnixStream) -> io::Result<Handover> {
+    let refused = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    let deadline = Deadline::after(CALLER_BOUND);
+    stream.set_nonblocking(true)?;
+    let uid = platform::peer_uid(stream.as_fd())?;
+    if uid != nix::unistd::geteuid().as_raw() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("the caller is user {uid}")));
+    }
+    let mut bytes = Vec::new();
+    let mut received: Option<Vec<OwnedFd>> = None;
+    let message = loop {
+        let mut buffer = [0; HEADER_BYTES + MAX_HANDOVER_BYTES];
+        let (count, descriptors) =
+            by(&stream, deadline, PollFlags::POLLIN, |stream| descriptors::receive(stream.as_fd(), &mut buffer))?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        match &received {
+            None => received = Some(descriptors),
+            Some(_) if descriptors.is_empty() => {}
+            Some(_) => return Err(refused("expected descriptors with the first byte, found some later".into())),
+        }
+        bytes.extend_from_slice(&buffer[..count]);
+        let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { continue };
+        let length = u32::from_le_bytes(*header) as usize;
+        if length > MAX_HANDOVER_BYTES || rest.len() > length {
+            return Err(refused(format!("expected one handover of {MAX_HANDOVER_BYTES} bytes at most, found more")));
+        }
+        if rest.len() == length {
+            let message = LinkHandover::decode(rest).map_err(|error| refused(error.to_string()))?;
+            if message.encoded_len() != length {
+                return Err(refused("a handover with fields this version does not know".into()));
+            }
+            break message;
+        }
+    };
+    let received = received.unwrap_or_default();
+    let found = received.len();
+    let Ok([socket, segment]) = <[OwnedFd; 2]>::try_from(received) else {
+        return Err(refused(format!("expected 2 descriptors, found {found}")));
+    };
+    let stamp = message.stamp.ok_or_else(|| refused("expected a stamp, found none".into()))?;
+    if getsockopt(&socket, sockopt::SockType).ok() != Some(SockType::Stream) {
+        return Err(refused("expected a stream socket first, found something else".into()));
+    }
+    Segment::check(segment.as_fd(), message.segment_bytes)?;
+    // A caller that has given up meanwhile will try again with a newer link, which replaces this one.
+    by(&stream, deadline, PollFlags::POLLOUT, |mut stream| stream.write(&[TAKEN]))?;
+    let LinkHandover { generation, segment_bytes, .. } = message;
+    Ok(Handover { stamp, generation, socket, segment, segment_bytes })
+}
