@@ -98,14 +98,14 @@ impl Class {
         Ok(())
     }
 
-    /// Views `[slots, n_kv, length, dim]` of keys and values.
-    pub(super) fn view(&self, layer: usize, slots: Range<usize>, length: i32) -> Result<(Array, Array)> {
+    /// Views `[slots, n_kv, positions, dim]` of keys and values.
+    pub(super) fn view(&self, layer: usize, slots: Range<usize>, positions: Range<i32>) -> Result<(Array, Array)> {
         let LayerKv::Growing { n_kv, key_dim, value_dim, .. } = self.layers[layer];
         let all = self.owners.len() as i32;
         let slots = slots.start as i32..slots.end as i32;
         let cut = |array: &Array, dim: i32| -> Result<Array> {
             let spread = array.reshape(&[all, n_kv, self.capacity, dim])?;
-            Ok(spread.try_index((slots.clone(), .., ..length, ..))?)
+            Ok(spread.try_index((slots.clone(), .., positions.clone(), ..))?)
         };
         Ok((cut(&self.arrays[layer].keys, key_dim)?, cut(&self.arrays[layer].values, value_dim)?))
     }

@@ -2,7 +2,7 @@
 //!
 //! Layout: a sequence has a slot in a capacity class (256·2ᵏ positions); a class has one array per layer for its keys and
 //! one for its values. A step writes all rows of a class by one scatter and attends once per run of neighbouring slots with
-//! the same number of rows. Committing is a host integer: rows behind a sequence's length are dead and will be overwritten.
+//! the same number of asking rows. Committing is a host integer: rows behind a sequence's length are dead and will be overwritten.
 
 mod class;
 mod plan;
@@ -18,7 +18,7 @@ use crate::batch::Segment;
 use crate::error::{ModelError, Result};
 use crate::layers::attention;
 use class::Class;
-use plan::Plan;
+use plan::{Plan, Sight};
 
 /// A sequence's name in the store, given by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,7 +36,9 @@ pub enum LayerKv {
         key_dim: i32,
         /// Size of a value.
         value_dim: i32,
-        /// Positions a row looks back; `None` means all.
+        /// Positions a row sees, itself and those before it (0 ≤ q − k < window); `None` means all. A mask only: a slot
+        /// keeps all positions, because a window's rows are a small part of what a sequence holds in the models built so
+        /// far, and one commit rule then serves every layer.
         window: Option<i32>,
     },
 }
@@ -50,6 +52,12 @@ pub struct Attend<'a> {
     pub sinks: Option<&'a Array>,
     /// Rows that see one another both ways; no model here has them yet.
     pub spans: &'a [(i32, i32)],
+    /// How many of each segment's last rows ask; the rest only write their keys and values. `None` means all rows, in the
+    /// segments' order. `Some`: keys and values hold all segments' silent rows first and their asking rows behind them, the
+    /// queries hold the asking rows, each in the segments' order. The same for every layer of a forward.
+    pub queries: Option<&'a [i32]>,
+    /// Asking rows see their sequence up to its last new row, not only up to themselves.
+    pub both_ways: bool,
 }
 
 /// Positions of the smallest class.
@@ -83,10 +91,10 @@ impl KvStore {
     /// An empty store for a model's layers, for sequences of up to `max_positions`.
     ///
     /// # Errors
-    /// A kind of layer that is not built yet.
+    /// A window of no positions.
     pub fn new(layers: &[LayerKv], dtype: Dtype, max_positions: i32) -> Result<Self> {
-        if layers.iter().any(|LayerKv::Growing { window, .. }| window.is_some()) {
-            return Err(ModelError::Batch("sliding windows are not built yet".into()));
+        if layers.iter().any(|LayerKv::Growing { window, .. }| window.is_some_and(|window| window < 1)) {
+            return Err(ModelError::Batch("expected windows of at least one position".into()));
         }
         let last = (max_positions.max(1) + PAGE - 1) / PAGE * PAGE;
         let doubling = std::iter::successors(Some(FIRST_CLASS), |capacity| Some(capacity * 2));
@@ -139,10 +147,10 @@ impl KvStore {
     /// Writes `kv`, the new rows of `segments`, and attends over each sequence's rows up to its own.
     ///
     /// `q` `[rows, heads, key_dim]`; `kv` `([rows, n_kv, key_dim], [rows, n_kv, value_dim])` → `[rows, heads · value_dim]`.
-    /// Lazy. Segments are the same for every layer of a forward.
+    /// Which rows these are, and what they see: [`Attend`]. Lazy. Segments are the same for every layer of a forward.
     ///
     /// # Errors
-    /// A segment does not start at its sequence's length, or asks for what is not built.
+    /// A segment does not start at its sequence's length, no row asks, or something is asked for that is not built.
     pub fn attend(
         &mut self,
         layer: usize,
@@ -154,10 +162,41 @@ impl KvStore {
         let (Some((keys, values)), None, true) = (kv, how.sinks, how.spans.is_empty()) else {
             return Err(ModelError::Batch("shared layers, sinks and picture spans are not built yet".into()));
         };
-        if self.plan.as_ref().is_none_or(|plan| plan.segments != segments) {
+        self.write(layer, keys, values, how.queries, segments)?;
+        let LayerKv::Growing { window, .. } = self.layers[layer];
+        let sight = Sight { window, both_ways: how.both_ways };
+        let plan = self.plan.as_mut().expect("made by write");
+        let mut outputs = Vec::with_capacity(plan.reads.len());
+        for read in &mut plan.reads {
+            let view = read.view(sight)?;
+            let (k, v) = self.classes[read.class].view(layer, read.slots.clone(), view.keys)?;
+            let part = cut_rows(q, &read.rows)?;
+            let mask = view.mask.as_ref().map(|mask| mask.as_dtype(q.dtype())).transpose()?;
+            outputs.push(attention(&part, &k, &v, how.scale, mask.as_ref())?);
+        }
+        match outputs.len() {
+            0 => Err(ModelError::Batch("expected a row that asks".into())),
+            1 => Ok(outputs.swap_remove(0)),
+            _ => Ok(concatenate(&outputs, 0)?),
+        }
+    }
+
+    /// The first half of [`KvStore::attend`]: only writes, for a forward in which no row asks. `queries` as in [`Attend`].
+    ///
+    /// # Errors
+    /// A segment does not start at its sequence's length.
+    pub fn write(
+        &mut self,
+        layer: usize,
+        keys: &Array,
+        values: &Array,
+        queries: Option<&[i32]>,
+        segments: &[Segment],
+    ) -> Result<()> {
+        if self.plan.as_ref().is_none_or(|plan| !plan.is_of(segments, queries)) {
             self.plan = None;
             self.make_room(segments)?;
-            self.plan = Some(Plan::new(segments, &self.sequences, &self.classes)?);
+            self.plan = Some(Plan::new(segments, queries, &self.sequences, &self.classes)?);
         }
         let LayerKv::Growing { n_kv, .. } = self.layers[layer];
         let plan = self.plan.as_mut().expect("made above");
@@ -167,14 +206,7 @@ impl KvStore {
             let part = |new: &Array| cut_rows(new, &rows);
             self.classes[written.class].write(layer, &indices, &part(keys)?, &part(values)?)?;
         }
-        let mut outputs = Vec::with_capacity(plan.reads.len());
-        for read in &plan.reads {
-            let (k, v) = self.classes[read.class].view(layer, read.slots.clone(), read.keys)?;
-            let part = cut_rows(q, &read.rows)?;
-            let mask = read.mask.as_ref().map(|mask| mask.as_dtype(q.dtype())).transpose()?;
-            outputs.push(attention(&part, &k, &v, how.scale, mask.as_ref())?);
-        }
-        Ok(if outputs.len() == 1 { outputs.swap_remove(0) } else { concatenate(&outputs, 0)? })
+        Ok(())
     }
 
     /// After a step: the sequence has `length` rows, what lies behind is dropped.
@@ -264,7 +296,7 @@ impl KvStore {
 
     fn copy_rows(&mut self, from: Place, to: Place, length: i32) -> Result<()> {
         for layer in 0..self.layers.len() {
-            let (keys, values) = self.classes[from.class].view(layer, from.slot..from.slot + 1, length)?;
+            let (keys, values) = self.classes[from.class].view(layer, from.slot..from.slot + 1, 0..length)?;
             self.classes[to.class].overwrite(layer, to.slot, &keys, &values)?;
         }
         Ok(())
@@ -276,5 +308,7 @@ fn cut_rows(x: &Array, rows: &std::ops::Range<i32>) -> Result<Array> {
     Ok(if rows.len() as i32 == x.dim(0) { x.clone() } else { x.try_index((rows.clone(), .., ..))? })
 }
 
+#[cfg(test)]
+mod sight_tests;
 #[cfg(test)]
 mod tests;

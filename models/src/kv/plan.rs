@@ -1,4 +1,7 @@
 //! One step's writes and reads, made once and used by every layer.
+//!
+//! Rows of keys and values come in the order of the segments; where only the last rows of each segment ask (`queries`), all
+//! silent rows come first and all asking rows behind them, so that neither the model nor this file has to gather rows.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,7 +17,8 @@ use crate::error::{ModelError, Result};
 /// What a batch does to the store.
 #[derive(Debug)]
 pub(super) struct Plan {
-    pub(super) segments: Vec<Segment>,
+    segments: Vec<Segment>,
+    queries: Option<Vec<i32>>,
     pub(super) writes: Vec<Write>,
     pub(super) reads: Vec<Read>,
 }
@@ -23,7 +27,7 @@ pub(super) struct Plan {
 #[derive(Debug)]
 pub(super) struct Write {
     pub(super) class: usize,
-    /// Rows of the batch.
+    /// Rows of the new keys and values.
     pub(super) rows: Range<i32>,
     /// (slot, position) of each row.
     places: Vec<(usize, i32)>,
@@ -31,67 +35,130 @@ pub(super) struct Write {
     indices: Vec<(i32, Array)>,
 }
 
-/// Neighbouring slots of one class with the same number of rows: one attention.
+/// Neighbouring slots of one class with the same number of asking rows: one attention.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) class: usize,
     pub(super) slots: Range<usize>,
-    /// Rows of the batch.
+    /// Rows of the queries.
     pub(super) rows: Range<i32>,
-    /// Positions looked at: the longest sequence's length with its new rows.
-    pub(super) keys: i32,
+    /// Of each slot: its first asking row's position, and its length with the new rows.
+    members: Vec<(i32, i32)>,
+    /// What has been asked for so far.
+    views: Vec<View>,
+}
+
+/// How far a layer's rows see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sight {
+    /// Positions a row looks back, itself included.
+    pub(super) window: Option<i32>,
+    /// Whether rows see the new rows behind them too.
+    pub(super) both_ways: bool,
+}
+
+/// What the rows of a read look at.
+#[derive(Clone, Debug)]
+pub(super) struct View {
+    sight: Sight,
+    /// Positions, up to the longest sequence's length with its new rows.
+    pub(super) keys: Range<i32>,
     /// `[slots, 1, rows each, keys]`, 0 or -inf; `None` where all rows see all keys.
     pub(super) mask: Option<Array>,
 }
 
 impl Plan {
-    pub(super) fn new(segments: &[Segment], sequences: &HashMap<SequenceId, Entry>, classes: &[Class]) -> Result<Self> {
-        let (mut writes, mut groups) = (Vec::<Write>::new(), Vec::<(usize, Vec<usize>)>::new());
-        let mut row = 0;
-        for (at, segment) in segments.iter().enumerate() {
+    /// `queries`: how many of each segment's last rows ask; `None` means all.
+    pub(super) fn new(
+        segments: &[Segment],
+        queries: Option<&[i32]>,
+        sequences: &HashMap<SequenceId, Entry>,
+        classes: &[Class],
+    ) -> Result<Self> {
+        let asking: Vec<i32> = queries.map_or_else(|| segments.iter().map(|segment| segment.length).collect(), <[i32]>::to_vec);
+        let fits = |(segment, asks): (&Segment, &i32)| (0..=segment.length).contains(asks);
+        if asking.len() != segments.len() || !segments.iter().zip(&asking).all(fits) {
+            return Err(ModelError::Batch("expected for each segment at most as many queries as rows".into()));
+        }
+        let place = |segment: &Segment| {
             let place = sequences.get(&segment.sequence).and_then(|entry| entry.place);
-            let place = place.ok_or_else(|| ModelError::Batch(format!("sequence {} has no slot", segment.sequence.0)))?;
-            let rows = row..row + segment.length;
-            row = rows.end;
-            let places = (segment.start..segment.start + segment.length).map(|position| (place.slot, position));
-            match writes.last_mut().filter(|write| write.class == place.class) {
-                Some(write) => {
-                    write.rows.end = rows.end;
-                    write.places.extend(places);
-                }
-                None => writes.push(Write { class: place.class, rows, places: places.collect(), indices: vec![] }),
-            }
-            let follows = |(slot, members): &(usize, Vec<usize>)| {
-                let before = &segments[members[members.len() - 1]];
-                let last = sequences[&before.sequence].place;
-                before.length == segment.length
-                    && last.is_some_and(|last| last.class == place.class)
-                    && slot + members.len() == place.slot
-            };
-            match groups.last_mut().filter(|group| follows(group)) {
-                Some((_, members)) => members.push(at),
-                None => groups.push((place.slot, vec![at])),
-            }
-        }
-        // A class that comes twice with another between would be written twice, the second time by copy.
-        for (at, write) in writes.iter().enumerate() {
-            if writes[..at].iter().any(|other| other.class == write.class) {
-                return Err(ModelError::Batch("expected segments ordered by KvStore::order".into()));
-            }
-        }
-        let mut reads = Vec::with_capacity(groups.len());
+            place.ok_or_else(|| ModelError::Batch(format!("sequence {} has no slot", segment.sequence.0)))
+        };
+        let mut writes = Vec::<Write>::new();
         let mut row = 0;
-        for (slot, members) in groups {
-            let members: Vec<&Segment> = members.into_iter().map(|at| &segments[at]).collect();
-            let class = sequences[&members[0].sequence].place.map_or(0, |place| place.class);
-            debug_assert!(class < classes.len());
-            let rows = row..row + members.iter().map(|segment| segment.length).sum::<i32>();
-            row = rows.end;
-            let keys = members.iter().map(|segment| segment.start + segment.length).max().unwrap_or(0);
-            let mask = mask(&members, keys)?;
-            reads.push(Read { class, slots: slot..slot + members.len(), rows, keys, mask });
+        for silent in [true, false] {
+            let pass = writes.len();
+            for (segment, asks) in segments.iter().zip(&asking) {
+                let (place, end) = (place(segment)?, segment.start + segment.length);
+                let positions = if silent { segment.start..end - asks } else { end - asks..end };
+                if positions.is_empty() {
+                    continue;
+                }
+                let rows = row..row + positions.len() as i32;
+                row = rows.end;
+                let places = positions.map(|position| (place.slot, position));
+                match writes.last_mut().filter(|write| write.class == place.class) {
+                    Some(write) => {
+                        write.rows.end = rows.end;
+                        write.places.extend(places);
+                    }
+                    None => writes.push(Write { class: place.class, rows, places: places.collect(), indices: vec![] }),
+                }
+            }
+            // A class that comes twice with another between would be written twice, the second time by copy.
+            let pass = &writes[pass..];
+            for (at, write) in pass.iter().enumerate() {
+                if pass[..at].iter().any(|other| other.class == write.class) {
+                    return Err(ModelError::Batch("expected segments ordered by KvStore::order".into()));
+                }
+            }
         }
-        Ok(Self { segments: segments.to_vec(), writes, reads })
+        let mut reads = Vec::<Read>::new();
+        let mut row = 0;
+        for (segment, asks) in segments.iter().zip(&asking).filter(|(_, asks)| **asks > 0) {
+            let place = place(segment)?;
+            debug_assert!(place.class < classes.len());
+            let end = segment.start + segment.length;
+            let rows = row..row + asks;
+            row = rows.end;
+            let follows = |read: &&mut Read| {
+                let (first, end) = read.members[read.members.len() - 1];
+                end - first == *asks && read.class == place.class && read.slots.end == place.slot
+            };
+            match reads.last_mut().filter(follows) {
+                Some(read) => {
+                    read.slots.end += 1;
+                    read.rows.end = rows.end;
+                    read.members.push((end - asks, end));
+                }
+                None => {
+                    let (slots, members) = (place.slot..place.slot + 1, vec![(end - asks, end)]);
+                    reads.push(Read { class: place.class, slots, rows, members, views: vec![] });
+                }
+            }
+        }
+        Ok(Self { segments: segments.to_vec(), queries: queries.map(<[i32]>::to_vec), writes, reads })
+    }
+
+    /// Whether this is the plan of such a batch.
+    pub(super) fn is_of(&self, segments: &[Segment], queries: Option<&[i32]>) -> bool {
+        self.segments == segments && self.queries.as_deref() == queries
+    }
+}
+
+impl Read {
+    /// Keys and mask for layers of one kind of sight.
+    pub(super) fn view(&mut self, sight: Sight) -> Result<View> {
+        if let Some(view) = self.views.iter().find(|view| view.sight == sight) {
+            return Ok(view.clone());
+        }
+        let end = self.members.iter().map(|(_, end)| *end).max().unwrap_or(0);
+        let start = self.members.iter().map(|(first, _)| *first).min().unwrap_or(0);
+        // What no row of any member can see is not even read.
+        let keys = sight.window.map_or(0, |window| (start - window + 1).max(0))..end;
+        let view = View { sight, mask: mask(&self.members, sight, &keys)?, keys };
+        self.views.push(view.clone());
+        Ok(view)
     }
 }
 
@@ -110,15 +177,27 @@ impl Write {
     }
 }
 
-/// Causal inside each sequence, and closed behind shorter ones.
-fn mask(members: &[&Segment], keys: i32) -> Result<Option<Array>> {
-    let rows = members[0].length;
-    if rows == 1 && members.iter().all(|segment| segment.start + 1 == keys) {
+/// Closed behind each row's last visible position and, with a window, before its first.
+fn mask(members: &[(i32, i32)], sight: Sight, keys: &Range<i32>) -> Result<Option<Array>> {
+    let rows = members[0].1 - members[0].0;
+    let forward = members.iter().all(|(first, end)| *end == keys.end && (sight.both_ways || *first + 1 == keys.end));
+    let last = members.iter().map(|(_, end)| *end - 1).max().unwrap_or(0);
+    let window = sight.window.filter(|window| last - window >= keys.start);
+    if forward && window.is_none() {
         return Ok(None);
     }
-    let last_seen: Vec<i32> = members.iter().flat_map(|segment| segment.start..segment.start + rows).collect();
-    let last_seen = Array::from_slice(&last_seen, &[members.len() as i32, 1, rows, 1]);
-    let all: Vec<i32> = (0..keys).collect();
-    let seen = last_seen.ge(Array::from_slice(&all, &[1, 1, 1, keys]))?;
+    let by_row = |values: Vec<i32>| Array::from_slice(&values, &[members.len() as i32, 1, rows, 1]);
+    let positions = || members.iter().flat_map(|(first, end)| *first..*end);
+    let last_seen = match sight.both_ways {
+        true => members.iter().flat_map(|(first, end)| (*first..*end).map(|_| *end - 1)).collect(),
+        false => positions().collect(),
+    };
+    let all: Vec<i32> = keys.clone().collect();
+    let all = Array::from_slice(&all, &[1, 1, 1, all.len() as i32]);
+    let mut seen = by_row(last_seen).ge(&all)?;
+    if let Some(window) = window {
+        let last_hidden = by_row(positions().map(|position| position - window).collect());
+        seen = seen.logical_and(last_hidden.lt(&all)?)?;
+    }
     Ok(Some(select(&seen, Array::from_f32(0.0), Array::from_f32(f32::NEG_INFINITY))?))
 }

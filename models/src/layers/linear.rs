@@ -1,17 +1,28 @@
-//! Matrix products by stored weights. How a weight is kept (transposed view, later quantized) is this file's alone.
+//! Matrix products by stored weights. How a weight is kept (transposed view, quantized) is this file's alone.
 
 use mlx_rs::Array;
-use mlx_rs::ops::concatenate;
+use mlx_rs::ops::{concatenate, quantize, quantized_matmul};
 
 use crate::error::{LoadError, Result};
 use crate::load::Weights;
 
+/// Inputs that share a scale and a bias in a quantized weight.
+const GROUP: i32 = 64;
+
 /// y = x·Wᵀ (+ b). `weight` is stored `[out, in]`, as in checkpoints.
 #[derive(Debug)]
 pub(crate) struct Linear {
-    /// `[in, out]`: a view, so that a forward is one primitive.
-    transposed: Array,
+    weight: Kept,
     bias: Option<Array>,
+}
+
+#[derive(Debug)]
+enum Kept {
+    /// `[in, out]`: a view, so that a forward is one primitive.
+    Transposed(Array),
+    /// Affine by groups of inputs: w = scale · q + bias. `packed` `[out, in · bits / 32]`, `scales` and `biases`
+    /// `[out, in / GROUP]`.
+    Quantized { packed: Array, scales: Array, biases: Array, bits: i32 },
 }
 
 impl Linear {
@@ -39,12 +50,28 @@ impl Linear {
         let transposed = matrix.transpose()?;
         transposed.eval()?;
         let bias = if bias { Some(join(biases)?) } else { None };
-        Ok(Self { transposed, bias })
+        Ok(Self { weight: Kept::Transposed(transposed), bias })
+    }
+
+    /// The same with its weight quantized to `bits` an element (4 or 8; `None` leaves it). One whose input is not made of
+    /// whole groups stays as it is.
+    pub(crate) fn quantized(self, bits: Option<i32>) -> Result<Self, LoadError> {
+        let (Kept::Transposed(transposed), Some(bits)) = (&self.weight, bits) else { return Ok(self) };
+        if transposed.dim(0) % GROUP != 0 {
+            return Ok(self);
+        }
+        let (packed, scales, biases) = quantize(transposed.transpose()?, GROUP, bits)?;
+        // Now and not at the first forward, so that the float weight is gone before the next one is read.
+        mlx_rs::transforms::eval([&packed, &scales, &biases])?;
+        Ok(Self { weight: Kept::Quantized { packed, scales, biases, bits }, bias: self.bias })
     }
 
     /// `x` `[…, in]` → `[…, out]`.
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
-        let y = x.matmul(&self.transposed)?;
+        let y = match &self.weight {
+            Kept::Transposed(weight) => x.matmul(weight)?,
+            Kept::Quantized { packed, scales, biases, bits } => quantized_matmul(x, packed, scales, biases, true, GROUP, *bits)?,
+        };
         Ok(match &self.bias {
             Some(bias) => y.add(bias)?,
             None => y,
@@ -70,8 +97,12 @@ impl Embedding {
 
     /// Rows of `ids` → `[ids, hidden]`.
     pub(crate) fn rows(&self, ids: &[u32]) -> Result<Array> {
-        let ids = Array::from_slice(ids, &[ids.len() as i32]);
-        Ok(self.table.take_axis(&ids, 0)?)
+        self.rows_of(&Array::from_slice(ids, &[ids.len() as i32]))
+    }
+
+    /// Rows of `ids` `[ids]`, which need not be known yet → `[ids, hidden]`.
+    pub(crate) fn rows_of(&self, ids: &Array) -> Result<Array> {
+        Ok(self.table.take_axis(ids, 0)?)
     }
 
     /// `hidden` `[rows, hidden]` → `[rows, vocab]`.

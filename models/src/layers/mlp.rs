@@ -23,6 +23,11 @@ impl GatedMlp {
         })
     }
 
+    /// The same with its weights quantized as [`Linear::quantized`] does.
+    pub(crate) fn quantized(self, bits: Option<i32>) -> Result<Self, LoadError> {
+        Ok(Self { gate_up: self.gate_up.quantized(bits)?, down: self.down.quantized(bits)? })
+    }
+
     /// `x` `[rows, hidden]` → the same shape.
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
         let both = self.gate_up.forward(x)?.split_equal(2, 1)?;

@@ -86,6 +86,11 @@ impl Rope {
         let Positions::One(positions) = positions else {
             return Err(ModelError::Batch("expected one position a row: this model has no multi-axis positions".into()));
         };
+        self.rows(positions, dtype)
+    }
+
+    /// cos and sin for rows at these positions.
+    pub(crate) fn rows(&self, positions: &[i32], dtype: Dtype) -> Result<RopeTables> {
         let half = self.frequencies.len();
         let (mut cos, mut sin) = (vec![0f32; positions.len() * 2 * half], vec![0f32; positions.len() * 2 * half]);
         for (row, position) in positions.iter().enumerate() {
@@ -104,6 +109,13 @@ impl Rope {
 }
 
 impl RopeTables {
+    /// The tables of the last `rows` rows.
+    pub(crate) fn last(&self, rows: i32) -> Result<Self> {
+        let first = self.cos.dim(0) - rows;
+        let cut = |table: &Array| if first == 0 { Ok(table.clone()) } else { table.try_index((first.., .., ..)) };
+        Ok(Self { cos: cut(&self.cos)?, sin: cut(&self.sin)? })
+    }
+
     /// Turns `x` `[rows, heads, R]`.
     pub(crate) fn apply(&self, x: &Array) -> Result<Array> {
         let half = x.dim(2) / 2;

@@ -1,0 +1,139 @@
+//! Rows that only write, rows that see forwards, windows: against attention by definition.
+
+use mlx_rs::transforms::eval;
+
+use super::*;
+use crate::batch::Purpose;
+use crate::sample::noise::NoiseKey;
+
+const HEADS: usize = 2;
+const DIM: usize = 8;
+const fn layer(window: Option<i32>) -> LayerKv {
+    LayerKv::Growing { n_kv: 1, key_dim: DIM as i32, value_dim: DIM as i32, window }
+}
+const LAYERS: [LayerKv; 3] = [layer(None), layer(Some(5)), layer(Some(300))];
+
+/// A row's values, a pure function of (kind, sequence, position).
+fn row(kind: u32, sequence: u64, position: i32, size: usize) -> Vec<f32> {
+    let key = NoiseKey { seed: sequence, sample: kind };
+    (0..size as u32).map(|at| key.noise(position as u32, at) * 0.5).collect()
+}
+
+/// Attention of one row over `seen` positions.
+fn by_definition(sequence: u64, position: i32, seen: std::ops::Range<i32>) -> Vec<f32> {
+    let q = row(0, sequence, position, HEADS * DIM);
+    let one = |q: &[f32]| {
+        let dot = |k: Vec<f32>| q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(b)).sum::<f64>();
+        let scores: Vec<f64> = seen.clone().map(|at| dot(row(1, sequence, at, DIM)).exp()).collect();
+        let total: f64 = scores.iter().sum();
+        let sum = |dim: usize| {
+            scores.iter().zip(seen.clone()).map(|(s, at)| s * f64::from(row(2, sequence, at, DIM)[dim])).sum::<f64>()
+        };
+        (0..DIM).map(|dim| (sum(dim) / total) as f32).collect::<Vec<_>>()
+    };
+    q.chunks(DIM).flat_map(one).collect()
+}
+
+fn rows(kind: u32, places: &[(u64, i32)], heads: usize) -> Array {
+    let values: Vec<f32> = places.iter().flat_map(|(sequence, position)| row(kind, *sequence, *position, heads * DIM)).collect();
+    Array::from_slice(&values, &[places.len() as i32, heads as i32, DIM as i32])
+}
+
+/// (sequence, rows that only write and are kept, rows that ask and are dropped) in one pass over all layers.
+fn step(store: &mut KvStore, parts: &[(u64, i32, i32)], both_ways: bool) {
+    let mut parts = parts.to_vec();
+    parts.sort_by_key(|part| store.order(SequenceId(part.0)));
+    let starts: Vec<i32> = parts.iter().map(|part| store.length(SequenceId(part.0)).expect("open")).collect();
+    let segment = |((sequence, silent, asking), start): (&(u64, i32, i32), &i32)| {
+        let (sequence, length) = (SequenceId(*sequence), silent + asking);
+        Segment { sequence, start: *start, length, purpose: Purpose::Verify, image_spans: vec![] }
+    };
+    let segments: Vec<Segment> = parts.iter().zip(&starts).map(segment).collect();
+    let queries: Vec<i32> = parts.iter().map(|part| part.2).collect();
+    let place = |asks: bool| {
+        let all = parts.iter().zip(&starts);
+        all.flat_map(move |((sequence, silent, asking), start)| {
+            let middle = start + silent;
+            if asks { middle..middle + asking } else { *start..middle }.map(|position| (*sequence, position))
+        })
+    };
+    let asking: Vec<(u64, i32)> = place(true).collect();
+    let written: Vec<(u64, i32)> = place(false).chain(asking.clone()).collect();
+    let (q, k, v) = (rows(0, &asking, HEADS), rows(1, &written, 1), rows(2, &written, 1));
+    let how = Attend { scale: 1.0, queries: Some(&queries), both_ways, ..Attend::default() };
+    for (at, LayerKv::Growing { window, .. }) in LAYERS.iter().enumerate() {
+        if asking.is_empty() {
+            store.write(at, &k, &v, Some(&queries), &segments).expect("writes");
+            continue;
+        }
+        let out = store.attend(at, &q, Some((&k, &v)), how, &segments).expect("attends");
+        eval([&out]).expect("evaluates");
+        let found: &[f32] = out.try_as_slice().expect("floats");
+        for ((sequence, position), found) in asking.iter().zip(found.chunks(HEADS * DIM)) {
+            let segment = segments.iter().find(|segment| segment.sequence.0 == *sequence).expect("there");
+            let end = if both_ways { segment.start + segment.length } else { position + 1 };
+            let first = window.map_or(0, |window| (position - window + 1).max(0));
+            for (a, b) in by_definition(*sequence, *position, first..end).iter().zip(found) {
+                assert!((a - b).abs() < 1e-4, "layer {at} sequence {sequence} position {position}: {a} {b}");
+            }
+        }
+    }
+    for (segment, part) in segments.iter().zip(&parts) {
+        store.commit(segment.sequence, segment.start + part.1).expect("commits");
+    }
+}
+
+fn store(sequences: u64) -> KvStore {
+    let mut store = KvStore::new(&LAYERS, Dtype::Float32, 600).expect("made");
+    for sequence in 0..sequences {
+        store.open(SequenceId(sequence)).expect("new");
+    }
+    store
+}
+
+#[test]
+fn blocks_behind_silent_rows_see_what_their_layer_lets_them() {
+    for both_ways in [false, true] {
+        let mut store = store(1);
+        step(&mut store, &[(0, 7, 4)], both_ways);
+        step(&mut store, &[(0, 3, 4)], both_ways);
+        step(&mut store, &[(0, 0, 6)], both_ways);
+        step(&mut store, &[(0, 30, 0)], both_ways);
+        step(&mut store, &[(0, 1, 2)], both_ways);
+        assert_eq!(store.length(SequenceId(0)), Some(41));
+    }
+}
+
+#[test]
+fn parts_that_ask_and_parts_that_only_write_go_together() {
+    for both_ways in [false, true] {
+        let mut store = store(4);
+        step(&mut store, &[(0, 5, 3), (1, 9, 0), (2, 2, 3), (3, 1, 3)], both_ways);
+        step(&mut store, &[(0, 1, 3), (1, 0, 3), (2, 4, 0), (3, 2, 3)], both_ways);
+        step(&mut store, &[(3, 2, 2), (0, 1, 4), (2, 3, 4)], both_ways);
+        step(&mut store, &[(0, 4, 0), (1, 4, 0)], both_ways);
+    }
+}
+
+#[test]
+fn classes_may_differ() {
+    let mut store = store(3);
+    step(&mut store, &[(0, 310, 0), (1, 3, 0), (2, 5, 0)], true);
+    step(&mut store, &[(0, 2, 5), (1, 3, 5), (2, 1, 0)], true);
+    step(&mut store, &[(0, 2, 5), (1, 3, 5), (2, 1, 4)], false);
+}
+
+#[test]
+fn rows_that_do_not_fit_are_refused() {
+    let mut store = store(1);
+    let segment = Segment { sequence: SequenceId(0), start: 0, length: 2, purpose: Purpose::Verify, image_spans: vec![] };
+    let k = rows(1, &[(0, 0), (0, 1)], 1);
+    for queries in [&[3][..], &[-1], &[1, 1], &[]] {
+        let error = store.write(0, &k, &k, Some(queries), std::slice::from_ref(&segment)).expect_err("refused");
+        assert!(error.to_string().contains("queries"), "{error}");
+    }
+    let how = Attend { scale: 1.0, queries: Some(&[0]), ..Attend::default() };
+    let nobody = store.attend(0, &k, Some((&k, &k)), how, std::slice::from_ref(&segment));
+    assert!(nobody.expect_err("refused").to_string().contains("asks"));
+    assert!(KvStore::new(&[layer(Some(0))], Dtype::Float32, 10).is_err());
+}
