@@ -229,9 +229,11 @@ fn take(stream: UnixStream) -> io::Result<Handover> {
     let mut bytes = Vec::new();
     let mut received: Option<Vec<OwnedFd>> = None;
     let message = loop {
+        // The first byte alone: a longer read may join bytes without descriptors to the next with some.
         let mut buffer = [0; HEADER_BYTES + MAX_HANDOVER_BYTES];
+        let length = if received.is_none() { 1 } else { buffer.len() };
         let (count, descriptors) =
-            by(&stream, deadline, PollFlags::POLLIN, |stream| descriptors::receive(stream.as_fd(), &mut buffer))?;
+            by(&stream, deadline, PollFlags::POLLIN, |stream| descriptors::receive(stream.as_fd(), &mut buffer[..length]))?;
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
