@@ -5,16 +5,19 @@
 
 pub mod batch;
 pub mod device;
+pub mod draft;
 mod error;
 pub mod kv;
 mod layers;
 pub mod load;
 pub mod sample;
 pub mod target;
+pub mod transfer;
 
 pub use batch::{Batch, Forward, Override, Positions, Purpose, Segment, Taps, Wants};
 pub use device::{DeviceChoice, DeviceError};
+pub use draft::{Draft, DraftBatch, DraftInfo, DraftPart, Quantize, load_draft};
 pub use error::{LoadError, ModelError};
 pub use kv::{KvStore, LayerKv, SequenceId};
-pub use mlx_rs::Array;
+pub use mlx_rs::{Array, Dtype};
 pub use target::{Target, TargetInfo, load_target};

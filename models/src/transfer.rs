@@ -40,6 +40,14 @@ pub fn from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Array> {
     })
 }
 
+/// Rows of several arrays `[rows, columns]` as one.
+///
+/// # Errors
+/// Different columns; MLX's own.
+pub fn stack(parts: &[Array]) -> Result<Array> {
+    Ok(mlx_rs::ops::concatenate(parts, 0)?)
+}
+
 fn bytes<T: Copy, const N: usize>(values: &[T], to_bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
     values.iter().flat_map(|value| to_bytes(*value)).collect()
 }

@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod config;
+pub mod digest;
 pub mod lifecycle;
 pub mod listen;
 pub mod platform;

@@ -3,28 +3,33 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
-use paceline_models::sample::{RowRule, choose};
-use paceline_models::{Batch, KvStore, ModelError, Purpose, Segment, SequenceId, Target, Wants};
+use paceline_link::Handover;
+use paceline_models::{KvStore, ModelError, SequenceId, Target};
 use paceline_process::clock::monotonic_ns;
+use paceline_process::worker::{Progress, Pulse};
 use paceline_process::{Clock, Millis};
-use paceline_proto::internal::v1::{Done, TokenBatch, WorkerPhase};
+use paceline_proto::internal::v1::{Done, LinkReport, SpeculationTotals, TokenBatch, WorkerPhase};
 use paceline_proto::status::Reason;
 use paceline_proto::v1;
 use tokio::sync::oneshot;
 use tonic::Status;
 
-use crate::core::{Chosen, Ended, Finish, Part, Scheduler, SequenceKey, Step};
+use crate::core::{Chosen, Ended, Finish, Part, Permit, Scheduler, Sequence, SequenceKey, Step};
+use crate::drafting::{Drafting, News};
 use crate::emit::{Flow, Outlet};
 use crate::error;
-use crate::heartbeat::Pulse;
-use crate::progress::Progress;
+use crate::mail::Inbox;
+use crate::pass;
 use crate::request::Checked;
 
 /// Pause between attempts to hand out tokens to slow readers while there is nothing else to do.
 const RETRY: Duration = Duration::from_millis(5);
+
+/// How often a link's answer to Hello is looked for while there is nothing else to do.
+const GREETING: Duration = Duration::from_millis(500);
 
 /// Requests that wait for room at the next step border: the commands' own bound once more.
 const ARRIVALS: usize = 64;
@@ -36,14 +41,18 @@ pub(crate) enum Command {
     Run(Box<Checked>, Outlet),
     /// End a request at the next step border; answers whether it was there.
     Cancel(String, oneshot::Sender<bool>),
+    /// Give these requests other permits.
+    Repermit(Vec<(String, Permit)>),
+    /// Greet a drafter over this link.
+    Link(Handover),
     /// Finish what runs until `until`, then end the rest and return.
     Stop { until: Millis },
 }
 
 /// A request being run.
 #[derive(Debug)]
-struct Running {
-    checked: Checked,
+pub(crate) struct Running {
+    pub(crate) checked: Checked,
     outlet: Outlet,
 }
 
@@ -52,6 +61,7 @@ pub(crate) struct Engine {
     model: Box<dyn Target>,
     kv: KvStore,
     scheduler: Scheduler,
+    drafting: Drafting,
     running: HashMap<SequenceKey, Running>,
     /// Requests not started yet. The supervisor admits by our figures, so none waits longer than a request whose client has
     /// gone takes to be noticed: the supervisor hears of that first.
@@ -61,6 +71,7 @@ pub(crate) struct Engine {
     progress: Arc<Progress>,
     pulse: Pulse,
     clock: Clock,
+    totals: SpeculationTotals,
     stop: Option<Millis>,
     broken: bool,
 }
@@ -70,36 +81,55 @@ impl Engine {
         model: Box<dyn Target>,
         kv: KvStore,
         scheduler: Scheduler,
+        drafting: Drafting,
         reports: (Arc<Progress>, Pulse),
         clock: Clock,
     ) -> Self {
         let (progress, pulse) = reports;
-        let running = HashMap::new();
-        let (arrivals, leaving) = (VecDeque::new(), vec![]);
-        let engine = Self { model, kv, scheduler, running, arrivals, leaving, progress, pulse, clock, stop: None, broken: false };
+        let engine = Self {
+            model,
+            kv,
+            scheduler,
+            drafting,
+            running: HashMap::new(),
+            arrivals: VecDeque::new(),
+            leaving: vec![],
+            progress,
+            pulse,
+            clock,
+            totals: SpeculationTotals::default(),
+            stop: None,
+            broken: false,
+        };
         engine.report();
         engine
     }
 
     /// Runs until it is asked to stop, or nobody can ask any more. `false` if MLX failed: what is in the store is not known
     /// then, and the worker must start again.
-    pub(crate) fn run(mut self, commands: &Receiver<Command>) -> bool {
+    pub(crate) fn run(mut self, mut inbox: Inbox) -> bool {
         while !self.broken {
-            if !self.take_commands(commands) {
+            if !self.take_commands(&mut inbox) {
                 break;
             }
+            self.listen();
             self.drop_abandoned();
             self.start_arrivals();
-            if self.stop.is_some_and(|until| self.running.is_empty() || self.clock.now() >= until) {
+            let now = self.clock.now();
+            if self.stop.is_some_and(|until| self.running.is_empty() || now >= until) {
                 break;
             }
-            let step = self.scheduler.next_step(self.clock.now());
+            let step = self.scheduler.next_step(now);
+            self.drafting.late(&step.late, now);
             for (key, ended) in &step.ended {
                 self.end(*key, error::ended(*ended));
             }
-            if !step.parts.is_empty() {
-                self.run_step(&step);
+            match self.scheduler.waits_until() {
+                _ if !step.parts.is_empty() => self.run_step(&step),
+                Some(until) => inbox.wait(&self.drafting.fds(), Some(self.clock.until(until))),
+                None => {}
             }
+            self.feed();
             self.leaving.retain_mut(|outlet| outlet.flush() == Flow::Kept);
             self.report();
         }
@@ -119,27 +149,71 @@ impl Engine {
     }
 
     /// Takes what has arrived; waits for it when there is nothing else to do. `false` when nobody can ask any more.
-    fn take_commands(&mut self, commands: &Receiver<Command>) -> bool {
+    fn take_commands(&mut self, inbox: &mut Inbox) -> bool {
         let busy = !self.scheduler.is_empty() || !self.arrivals.is_empty() || self.stop.is_some();
         if !busy {
             self.progress.set_phase(WorkerPhase::Idle);
-            let first = match self.leaving.is_empty() {
-                true => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => commands.recv_timeout(RETRY),
+            let at_most = match (self.leaving.is_empty(), self.drafting.is_greeting()) {
+                (false, _) => Some(RETRY),
+                (true, true) => Some(GREETING),
+                (true, false) => None,
             };
-            match first {
-                Ok(command) => self.obey(command),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return false,
-            }
+            inbox.wait(&self.drafting.fds(), at_most);
         }
         loop {
-            match commands.try_recv() {
+            match inbox.try_recv() {
                 Ok(command) => self.obey(command),
                 Err(TryRecvError::Empty) => return true,
                 Err(TryRecvError::Disconnected) => return busy,
             }
         }
+    }
+
+    /// Takes in what came over the link.
+    fn listen(&mut self) {
+        let before = self.drafting.report();
+        match self.drafting.hear(self.clock.now(), self.model.as_ref()) {
+            Ok(news) => self.pass_on(&news),
+            Err(error) => self.break_down(&error),
+        }
+        self.tell_link(&before);
+    }
+
+    /// Shows the drafter what was committed, and asks it for drafts.
+    fn feed(&mut self) {
+        let before = self.drafting.report();
+        let running = &self.running;
+        let checked = |key: SequenceKey| running.get(&key).map(|running| &running.checked);
+        match self.drafting.feed(&mut self.scheduler, checked, self.clock.now(), self.model.as_ref()) {
+            Ok(news) => self.pass_on(&news),
+            Err(error) => self.break_down(&error),
+        }
+        self.tell_link(&before);
+    }
+
+    fn pass_on(&mut self, news: &[News]) {
+        for news in news {
+            match *news {
+                News::Drafted(key, tokens) => {
+                    self.scheduler.proposed(key, tokens);
+                }
+                News::NoDraft(key) => self.scheduler.give_up_draft(key),
+            }
+        }
+    }
+
+    /// The supervisor hears of a change at once: it routes by it.
+    fn tell_link(&self, before: &LinkReport) {
+        let now = self.drafting.report();
+        if now != *before {
+            self.progress.set_link(now);
+            self.pulse.now();
+        }
+    }
+
+    fn break_down(&mut self, error: &ModelError) {
+        tracing::error!(%error, "the engine failed");
+        self.broken = true;
     }
 
     fn obey(&mut self, command: Command) {
@@ -158,6 +232,21 @@ impl Engine {
                 }
                 // Whoever asked may be gone.
                 let _ = answer.send(found.is_some() || arrived.is_some());
+            }
+            Command::Repermit(changes) => {
+                for (id, permit) in changes {
+                    let found = self.running.iter().find(|(_, running)| running.checked.id.as_str() == id).map(|(key, _)| *key);
+                    if let Some(key) = found {
+                        self.scheduler.set_permit(key, permit);
+                    } else if let Some(arrival) = self.arrivals.iter_mut().find(|arrival| arrival.checked.id.as_str() == id) {
+                        arrival.checked.request.permit = permit;
+                    }
+                }
+            }
+            Command::Link(handover) => {
+                let before = self.drafting.report();
+                self.drafting.take_over(handover, self.clock.now());
+                self.tell_link(&before);
             }
             Command::Stop { until } => self.stop = Some(self.stop.map_or(until, |before| before.min(until))),
         }
@@ -212,6 +301,7 @@ impl Engine {
     /// Forgets a request and gives its memory back; with a status, its stream ends in it.
     fn end(&mut self, key: SequenceKey, status: Option<Status>) {
         self.scheduler.remove(key);
+        self.drafting.close(key);
         self.kv.free(SequenceId(key.0));
         if let Some(mut running) = self.running.remove(&key) {
             // Whoever reads the end of a stream finds its memory free, here and, at the end of the last, in the supervisor.
@@ -239,96 +329,61 @@ impl Engine {
         let prefill = parts.iter().any(|part| part.prefill);
         self.progress.set_phase(if prefill { WorkerPhase::Prefill } else { WorkerPhase::Decode });
         let started_ns = monotonic_ns();
-        match self.forward(&parts) {
+        let Self { model, kv, scheduler, drafting, running, .. } = self;
+        match pass::run(model.as_ref(), kv, scheduler, drafting, running, &parts) {
             Ok(chosen) => {
                 let ended_ns = monotonic_ns();
                 let took_us = ((ended_ns - started_ns) / 1000) as u64;
                 let rows = |of_prefill: bool| parts.iter().filter(|part| part.prefill == of_prefill).map(|part| part.rows).sum();
                 self.progress.step_done(rows(true), rows(false), took_us);
-                self.hand_out(&parts, &chosen, took_us, ended_ns);
+                if parts.iter().all(|part| !part.prefill && part.rows == 1) {
+                    self.drafting.plain_step(took_us as f64 / 1e3);
+                }
+                for part in parts.iter().filter(|part| part.drafted > 0) {
+                    let chosen = chosen.iter().find(|chosen| chosen.key == part.key);
+                    self.totals.cycles += 1;
+                    self.totals.drafted += part.drafted as u64;
+                    self.totals.accepted += chosen.map_or(0, |chosen| chosen.tokens.len() - 1) as u64;
+                }
+                self.hand_out(&parts, chosen, took_us, ended_ns);
             }
             Err(error) => {
                 tracing::error!(%error, sequences = parts.len(), "step failed");
                 self.broken = matches!(error, ModelError::Mlx(_));
-                for part in parts.iter().filter(|_| !self.broken).copied().collect::<Vec<_>>() {
-                    self.end(part.key, Some(Reason::Bug.status("the engine failed on this request; the log has the reason")));
+                if !self.broken {
+                    let status = Reason::Bug.status("the engine failed on this request; the log has the reason");
+                    parts.iter().for_each(|part| self.end(part.key, Some(status.clone())));
                 }
             }
         }
     }
 
-    fn forward(&mut self, parts: &[Part]) -> Result<Vec<Chosen>, ModelError> {
-        let (mut ids, mut segments, mut wants) = (Vec::new(), Vec::with_capacity(parts.len()), Wants::default());
-        let mut rules: Vec<(SequenceKey, RowRule<'_>)> = Vec::with_capacity(parts.len());
-        for part in parts {
-            let (Some(sequence), Some(running)) = (self.scheduler.get(part.key), self.running.get(&part.key)) else {
-                return Err(ModelError::Batch(format!("sequence {} is not running", part.key.0)));
-            };
-            ids.extend_from_slice(&sequence.ids[part.start..part.start + part.rows]);
-            segments.push(Segment {
-                sequence: SequenceId(part.key.0),
-                start: part.start as i32,
-                length: part.rows as i32,
-                purpose: if part.prefill { Purpose::Prefill } else { Purpose::Decode },
-                image_spans: vec![],
-            });
-            if part.chooses {
-                wants.logit_rows.push(ids.len() as i32 - 1);
-                let checked = &running.checked;
-                let rule = RowRule {
-                    history: &sequence.ids,
-                    sampling: checked.sampling,
-                    noise: checked.noise,
-                    position: sequence.ids.len() as u32,
-                    id_limit: checked.id_limit,
-                    mask: None,
-                    wants_margin: checked.wants_margins,
-                };
-                rules.push((part.key, rule));
-            }
-        }
-        let forward = self.model.forward(&Batch::text(ids, segments), &mut self.kv, &wants)?;
-        let chosen = match &forward.logits {
-            Some(logits) => {
-                let only: Vec<RowRule<'_>> = rules.iter().map(|(_, rule)| *rule).collect();
-                let choices = choose(logits, &only, &[])?;
-                let chosen = |((key, _), choice): (&(SequenceKey, _), &paceline_models::sample::Choice)| Chosen {
-                    key: *key,
-                    token: choice.token,
-                    margin: choice.margin,
-                };
-                rules.iter().zip(&choices).map(chosen).collect()
-            }
-            None => {
-                // Nothing is chosen: only what was written to the store is computed, not what the last layer makes of it.
-                self.kv.evaluate()?;
-                vec![]
-            }
-        };
-        for part in parts {
-            self.kv.commit(SequenceId(part.key.0), (part.start + part.rows) as i32)?;
-        }
-        Ok(chosen)
-    }
-
-    fn hand_out(&mut self, parts: &[Part], chosen: &[Chosen], took_us: u64, step_end_ns: i64) {
+    fn hand_out(&mut self, parts: &[Part], chosen: Vec<Chosen>, took_us: u64, step_end_ns: i64) {
         for emission in self.scheduler.on_step(parts, chosen, took_us) {
             let Some(running) = self.running.get_mut(&emission.key) else { continue };
             let reason = |finish| match finish {
                 Finish::Stop => v1::FinishReason::Stop,
                 Finish::Length => v1::FinishReason::Length,
             };
+            let linked = self.drafting.is_linked();
             running.outlet.add(TokenBatch {
                 stamp: None,
                 first_index: emission.index,
-                ids: vec![emission.token],
-                margins: if running.checked.wants_margins { vec![emission.margin] } else { vec![] },
+                ids: emission.tokens.iter().map(|token| token.id).collect(),
+                margins: match running.checked.wants_margins {
+                    true => emission.tokens.iter().map(|token| token.margin).collect(),
+                    false => vec![],
+                },
                 step_end_ns,
-                done: emission.finish.map(|finish| Done {
-                    finish_reason: reason(finish).into(),
+                done: emission.finish.as_ref().map(|(finish, sequence)| Done {
+                    finish_reason: reason(*finish).into(),
                     cached_tokens: 0,
-                    route: Some(running.checked.route),
-                    speculation: Some(v1::Speculation::default()),
+                    route: Some(route(sequence, linked)),
+                    speculation: Some(v1::Speculation {
+                        cycles: sequence.counts.cycles,
+                        drafted: sequence.counts.drafted,
+                        accepted: sequence.counts.accepted,
+                    }),
                     queue_ms: 0.0,
                 }),
             });
@@ -342,9 +397,25 @@ impl Engine {
     }
 
     fn report(&self) {
-        let held = self.running.keys().map(|key| self.kv.bytes(SequenceId(key.0))).sum();
+        let held = self.running.keys().map(|key| self.kv.bytes(SequenceId(key.0)) + self.drafting.bytes(*key)).sum();
         let ledger = self.scheduler.ledger();
         self.progress.set_kv(ledger.budget(), held, ledger.reserved());
         self.progress.set_sequences(self.running.len());
+        self.progress.set_speculation(self.drafting.count(self.totals));
     }
+}
+
+/// How a sequence was served: speculatively if a draft of it was ever verified, else plainly and why.
+fn route(sequence: &Sequence, linked: bool) -> v1::Route {
+    let permit = sequence.permit;
+    let (lane, reason) = match (sequence.counts.cycles, permit.may_draft()) {
+        (1.., true) => (v1::Lane::Speculative, permit.reason),
+        // Its drafts came before its permit was changed.
+        (1.., false) => (v1::Lane::Speculative, v1::RouteReason::Prior),
+        (0, false) => (v1::Lane::Plain, permit.reason),
+        // The drafter had not read so far, or its drafts came too late.
+        (0, true) if linked => (v1::Lane::Plain, v1::RouteReason::Behind),
+        (0, true) => (v1::Lane::Plain, v1::RouteReason::DrafterAbsent),
+    };
+    v1::Route { lane: lane.into(), reason: reason.into() }
 }

@@ -7,11 +7,17 @@
 pub mod core;
 
 #[cfg(feature = "mlx")]
+mod drafting;
+#[cfg(feature = "mlx")]
 mod emit;
 #[cfg(feature = "mlx")]
 mod engine;
 #[cfg(feature = "mlx")]
 mod error;
+#[cfg(feature = "mlx")]
+mod mail;
+#[cfg(feature = "mlx")]
+mod pass;
 #[cfg(feature = "mlx")]
 mod request;
 #[cfg(feature = "mlx")]

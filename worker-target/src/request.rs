@@ -4,12 +4,12 @@ use paceline_models::TargetInfo;
 use paceline_models::sample::{Sampling, noise::NoiseKey};
 use paceline_process::Clock;
 use paceline_proto::ids::RequestId;
-use paceline_proto::internal::v1::{Generation, Permit};
+use paceline_proto::internal::v1::{self as internal, Generation};
 use paceline_proto::status::{Reason, Refusal};
 use paceline_proto::v1;
 use tonic::Status;
 
-use crate::core::Request;
+use crate::core::{Permit, Request};
 
 /// A request the engine can run.
 #[derive(Clone, Debug)]
@@ -21,7 +21,22 @@ pub(crate) struct Checked {
     /// Ids from here on are padding of the vocabulary.
     pub(crate) id_limit: u32,
     pub(crate) wants_margins: bool,
-    pub(crate) route: v1::Route,
+}
+
+/// A permit as it came, checked.
+///
+/// # Errors
+/// There is none, or it names no lane or reason of this version.
+pub(crate) fn permit(permit: Option<internal::Permit>) -> Result<Permit, Status> {
+    let invalid = |field: &str, what: String| Reason::InvalidArgument.field(field, what);
+    let permit = permit.ok_or_else(|| invalid("permit", "expected the supervisor's permit, found none".into()))?;
+    let lane = v1::Lane::try_from(permit.lane_allowed).unwrap_or_default();
+    if lane == v1::Lane::Unspecified {
+        return Err(invalid("permit.lane_allowed", format!("expected a lane, found {}", permit.lane_allowed)));
+    }
+    let reason = v1::RouteReason::try_from(permit.reason)
+        .map_err(|_| invalid("permit.reason", format!("expected a reason of this version, found {}", permit.reason)))?;
+    Ok(Permit { lane, max_draft: permit.max_draft, reason })
 }
 
 /// Checks `generation` against the model.
@@ -30,13 +45,13 @@ pub(crate) struct Checked {
 /// The first field that cannot be served, by name, with what was expected and found.
 pub(crate) fn check(
     generation: Option<Generation>,
-    permit: Option<Permit>,
+    permit: Option<internal::Permit>,
     model: &TargetInfo,
     clock: &Clock,
 ) -> Result<Checked, Status> {
     let invalid = |field: &str, what: String| Reason::InvalidArgument.field(field, what);
     let generation = generation.ok_or_else(|| invalid("generation", "expected a generation, found none".into()))?;
-    let permit = permit.ok_or_else(|| invalid("permit", "expected the supervisor's permit, found none".into()))?;
+    let permit = self::permit(permit)?;
     let id = RequestId::parse(&generation.request_id)
         .ok_or_else(|| invalid("request_id", "expected 1 to 64 letters, digits, - or _".into()))?;
 
@@ -63,15 +78,14 @@ pub(crate) fn check(
     }
 
     let rule = generation.sampling.ok_or_else(|| invalid("sampling", "expected a sampling rule, found none".into()))?;
-    let sampling = Sampling { temperature: rule.temperature, top_k: rule.top_k, top_p: rule.top_p, min_p: rule.min_p };
+    let sampling = Sampling {
+        temperature: rule.temperature,
+        top_k: rule.top_k,
+        top_p: rule.top_p,
+        min_p: rule.min_p,
+        repetition_penalty: rule.repetition_penalty,
+    };
     sampling.check().map_err(|(field, what)| invalid(&format!("sampling.{field}"), what))?;
-
-    let lane = v1::Lane::try_from(permit.lane_allowed).unwrap_or(v1::Lane::Unspecified);
-    if lane == v1::Lane::Unspecified {
-        return Err(invalid("permit.lane_allowed", format!("expected a lane, found {}", permit.lane_allowed)));
-    }
-    // Every lane is served plainly until there is a link; the reason stays the supervisor's.
-    let route = v1::Route { lane: v1::Lane::Plain.into(), reason: permit.reason };
 
     let id_limit = match generation.tokenizer_vocab {
         0 => model.vocab as u32,
@@ -86,12 +100,12 @@ pub(crate) fn check(
             max_tokens: generation.max_tokens,
             stop_ids: generation.stop_token_ids,
             deadline,
+            permit,
         },
         sampling,
         noise: NoiseKey { seed: generation.seed, sample: generation.sample_index },
         id_limit,
         wants_margins: generation.report_margins,
-        route,
     })
 }
 
@@ -110,7 +124,7 @@ mod tests {
         Generation {
             request_id: "r1".into(),
             prompt_ids: vec![1, 2, 3],
-            sampling: Some(SamplingRule { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 }),
+            sampling: Some(SamplingRule { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0 }),
             max_tokens: 10,
             ..Generation::default()
         }
@@ -119,7 +133,7 @@ mod tests {
     fn refusal(change: impl FnOnce(&mut Generation)) -> (Option<Reason>, String) {
         let mut generation = good();
         change(&mut generation);
-        let permit = Permit { lane_allowed: v1::Lane::Plain.into(), ..Permit::default() };
+        let permit = internal::Permit { lane_allowed: v1::Lane::Plain.into(), ..internal::Permit::default() };
         let status = check(Some(generation), Some(permit), &model(), &Clock::start()).expect_err("refused");
         let field = status.get_details_bad_request().map(|bad| bad.field_violations[0].field.clone()).unwrap_or_default();
         (Reason::of(&status), field)
@@ -135,16 +149,19 @@ mod tests {
         assert_eq!(refusal(|g| g.continuation_ids = vec![1; 10]), (invalid, "max_tokens".into()));
         assert_eq!(refusal(|g| g.sampling = None), (invalid, "sampling".into()));
         assert_eq!(refusal(|g| g.max_tokens = 48), (Some(Reason::PromptTooLong), "prompt_ids".into()));
-        let sampling = |temperature, top_p, min_p| Some(SamplingRule { temperature, top_k: 0, top_p, min_p });
+        let sampling =
+            |temperature, top_p, min_p| Some(SamplingRule { temperature, top_k: 0, top_p, min_p, repetition_penalty: 1.0 });
         assert_eq!(refusal(|g| g.sampling = sampling(f32::NAN, 1.0, 0.0)), (invalid, "sampling.temperature".into()));
         assert_eq!(refusal(|g| g.sampling = sampling(-1.0, 1.0, 0.0)), (invalid, "sampling.temperature".into()));
         assert_eq!(refusal(|g| g.sampling = sampling(1.0, 0.0, 0.0)), (invalid, "sampling.top_p".into()));
         assert_eq!(refusal(|g| g.sampling = sampling(1.0, 1.0, f32::INFINITY)), (invalid, "sampling.min_p".into()));
+        let penalized = |g: &mut Generation| g.sampling.as_mut().expect("set").repetition_penalty = 0.0;
+        assert_eq!(refusal(penalized), (invalid, "sampling.repetition_penalty".into()));
     }
 
     #[test]
     fn padding_of_the_vocabulary_is_behind_the_tokenizer() {
-        let permit = Permit { lane_allowed: v1::Lane::Plain.into(), ..Permit::default() };
+        let permit = internal::Permit { lane_allowed: v1::Lane::Plain.into(), ..internal::Permit::default() };
         let generation = Generation { tokenizer_vocab: 90, ..good() };
         assert_eq!(check(Some(generation), Some(permit), &model(), &Clock::start()).expect("good").id_limit, 90);
         assert_eq!(check(Some(good()), Some(permit), &model(), &Clock::start()).expect("good").id_limit, 100);

@@ -1,25 +1,23 @@
-//! The worker's life: socket and record first, then the weights, then service until it is asked to stop or its lease ends.
+//! What makes a worker of the engine: its command line, its services, and loading the model.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, OnceLock, atomic::AtomicU64};
-use std::time::Duration;
+use std::sync::mpsc::TrySendError;
+use std::sync::{Arc, OnceLock};
 
 use clap::Parser;
-use paceline_models::{DeviceChoice, KvStore, device, load_target};
+use paceline_models::{DeviceChoice, Dtype, KvStore, Target, TargetInfo, device, draft, load_target};
 use paceline_process::clock::unix_seconds;
 use paceline_process::config::{Auto, Config, Device};
-use paceline_process::runtime_dir::WorkerRecord;
-use paceline_process::{Clock, Exit, Loaded as LoadedConfig, RuntimeDir, Signals, lifecycle, platform, socket, task, telemetry};
+use paceline_process::worker::{self, Parts, Post};
+use paceline_process::{Exit, digest, platform};
 use paceline_proto::internal::v1::target_server::TargetServer;
-use paceline_proto::internal::v1::{KvClass, WorkerPhase};
-use tokio::sync::oneshot;
-use tonic::transport::Server;
+use paceline_proto::internal::v1::{Hello, KvClass, TensorType, WorkerPhase};
+use tonic::service::RoutesBuilder;
 
 use crate::core::{Ledger, Scheduler};
+use crate::drafting::Drafting;
 use crate::engine::{Command, Engine};
-use crate::heartbeat::Pulse;
-use crate::progress::Progress;
+use crate::mail::{Inbox, mailbox};
 use crate::serve::{Loaded, TargetService};
 
 /// Name of this process in the runtime directory.
@@ -34,8 +32,6 @@ const KV_SHARE: f64 = 0.5;
 const MLX_CACHE_BYTES: u64 = 512 << 20;
 /// Largest message: a prompt of a million tokens fits.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// How long a worker that cannot load waits for somebody to hear why.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The worker's command line; written by the supervisor.
 #[derive(Clone, Debug, Parser)]
@@ -54,141 +50,54 @@ pub struct Args {
 
 /// Runs the worker to its end.
 pub fn run(args: &Args) -> Exit {
-    lifecycle::settle();
-    let loaded = match LoadedConfig::find(args.config.as_deref()) {
-        Ok(loaded) => loaded,
-        Err(error) => {
-            telemetry::start(&Config::default().log);
-            tracing::error!(%error, "configuration refused");
-            return Exit::Config;
-        }
-    };
-    telemetry::start(&loaded.config.log);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime {
-        Ok(runtime) => runtime.block_on(live(args, loaded.config)),
-        Err(error) => {
-            tracing::error!(%error, "no runtime");
-            Exit::Bug
-        }
-    }
+    let Args { epoch, term, config } = args.clone();
+    worker::run(&worker::Args { name: NAME.into(), epoch, term, config }, parts)
 }
 
-async fn live(args: &Args, config: Config) -> Exit {
-    let prepared = RuntimeDir::locate(&config).and_then(|dir| dir.prepare().map(|()| dir));
-    let (dir, mut signals) = match (prepared, Signals::child()) {
-        (Ok(dir), Ok(signals)) => (dir, signals),
-        (Err(error), _) => {
-            tracing::error!(%error, "no runtime directory");
-            return Exit::Config;
-        }
-        (_, Err(error)) => {
-            tracing::error!(%error, "no signals");
-            return Exit::Bug;
-        }
+fn parts(post: &Post) -> Result<Parts, Exit> {
+    let unavailable = |error: std::io::Error| {
+        tracing::error!(%error, "no mailbox, or no socket for the link");
+        Exit::Unavailable
     };
-    // Before anything that takes time: a supervisor must find us while we load.
-    let bound = socket::bind(&dir.socket(NAME));
-    let listener = match bound {
-        Ok(listener) => listener,
-        Err(error) => {
-            tracing::error!(%error, "cannot listen");
-            return Exit::Unavailable;
-        }
+    let (mail, inbox) = mailbox(COMMANDS).map_err(unavailable)?;
+    let links = {
+        let (mail, gate) = (mail.clone(), post.gate.clone());
+        let on_handover = move |handover: paceline_link::Handover| {
+            if let Err(status) = gate.admit(Some(handover.stamp)) {
+                tracing::warn!(%status, "a link was handed over and is dropped (I7)");
+            } else if let Err(TrySendError::Full(_)) = mail.try_send(Command::Link(handover)) {
+                tracing::warn!("a link was handed over, and the engine takes no more commands");
+            }
+        };
+        paceline_link::listen(&post.dir.socket(&format!("{NAME}.link")), on_handover).map_err(unavailable)?
     };
-    let record = WorkerRecord::of(std::process::id(), args.epoch);
-    if let Some(Err(error)) = record.map(|record| dir.write_record(NAME, &record)) {
-        tracing::error!(%error, "cannot write down who we are");
-        return Exit::Unavailable;
-    }
-
-    let clock = Clock::start();
-    let progress = Arc::new(Progress::default());
-    progress.set_phase(WorkerPhase::Loading);
-    let (commands, inbox) = sync_channel(COMMANDS);
-    let lease_over = {
-        let commands = commands.clone();
-        move || {
-            tracing::warn!("the lease is over: no supervisor has come back");
-            stop(&commands, &clock, 0);
-        }
-    };
-    let pulse = Pulse::start(progress.clone(), args.epoch, Duration::from_secs(config.supervisor.lease_s), lease_over);
     let known = Arc::new(OnceLock::new());
     let service = TargetService {
-        epoch: args.epoch,
-        term: Arc::new(AtomicU64::new(args.term)),
-        config_digest: config.digest(),
+        gate: post.gate.clone(),
+        config_digest: post.config.digest(),
         loaded: known.clone(),
-        progress: progress.clone(),
-        pulse: pulse.clone(),
-        commands: commands.clone(),
-        clock,
+        progress: post.progress.clone(),
+        commands: mail.clone(),
+        clock: post.clock,
     };
-    let serving = Server::builder()
-        .initial_stream_window_size(socket::STREAM_WINDOW)
-        .initial_connection_window_size(socket::CONNECTION_WINDOW)
-        .add_service(TargetServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES))
-        .serve_with_incoming(socket::accept_unix(listener));
-    task::spawn("serve", async move {
-        if let Err(error) = serving.await {
-            tracing::error!(%error, "the socket failed");
-        }
-    });
-
-    let (ended, mut end) = oneshot::channel();
-    let engine = {
-        let (progress, pulse, config) = (progress.clone(), pulse.clone(), config.clone());
-        move || {
-            // Nobody listens only if the process is ending by other means.
-            let _ = ended.send(engine_thread(&config, &inbox, &known, progress, &pulse, clock));
-        }
+    let mut services = RoutesBuilder::default();
+    services.add_service(TargetServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES));
+    let clock = post.clock;
+    let stop = move |grace_ms| mail.try_send(Command::Stop { until: clock.now() + grace_ms }).is_ok();
+    let post = post.clone();
+    let engine = move || {
+        let exit = engine_thread(&post, inbox, &known);
+        // Until here links are taken.
+        drop(links);
+        exit
     };
-    if let Err(error) = std::thread::Builder::new().name("engine".into()).spawn(engine) {
-        tracing::error!(%error, "no engine thread");
-        return Exit::Bug;
-    }
-    let exit = loop {
-        tokio::select! {
-            biased;
-            // A panic on the engine's thread drops the sender: its state is unknown, so is ours.
-            exit = &mut end => break exit.unwrap_or_else(|_| std::process::abort()),
-            () = signals.next() => {
-                tracing::info!("asked to stop by signal");
-                stop(&commands, &clock, 0);
-            }
-        }
-    };
-    if exit != Exit::Asked {
-        // So that the supervisor hears why; it need not be listening.
-        pulse.now();
-        tokio::time::sleep(if progress.phase() == WorkerPhase::Failed { FAREWELL } else { Duration::ZERO }).await;
-    }
-    // Streams end in their last message; give the runtime the moment it needs to write it.
-    tokio::time::sleep(Duration::from_millis(20)).await;
-    if dir.record(NAME).is_some_and(|record| record.epoch == args.epoch) {
-        dir.clear(NAME);
-    }
-    tracing::info!(?exit, "ended");
-    exit
-}
-
-fn stop(commands: &SyncSender<Command>, clock: &Clock, grace_ms: u64) {
-    if commands.try_send(Command::Stop { until: clock.now() + grace_ms }).is_err() {
-        tracing::warn!("the engine takes no commands");
-    }
+    Ok(Parts { services, stop: Arc::new(stop), engine: Box::new(engine) })
 }
 
 /// Loads, then runs the engine. The only thread that touches an array (I8).
-fn engine_thread(
-    config: &Config,
-    inbox: &Receiver<Command>,
-    known: &OnceLock<Loaded>,
-    progress: Arc<Progress>,
-    pulse: &Pulse,
-    clock: Clock,
-) -> Exit {
-    let engine = match load(config, known, &progress, pulse, clock) {
+fn engine_thread(post: &Post, inbox: Inbox, known: &OnceLock<Loaded>) -> Exit {
+    let Post { progress, pulse, .. } = post;
+    let engine = match load(post, known) {
         Ok(engine) => engine,
         Err(why) => {
             tracing::error!(why, "cannot load the target");
@@ -202,13 +111,8 @@ fn engine_thread(
     if engine.run(inbox) { Exit::Asked } else { Exit::Bug }
 }
 
-fn load(
-    config: &Config,
-    known: &OnceLock<Loaded>,
-    progress: &Arc<Progress>,
-    pulse: &Pulse,
-    clock: Clock,
-) -> Result<Engine, String> {
+fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
+    let Post { config, progress, pulse, clock, .. } = post;
     let choice = match config.target.device {
         Device::Auto => DeviceChoice::Auto,
         Device::Cpu => DeviceChoice::Cpu,
@@ -229,7 +133,10 @@ fn load(
             (free as f64 * config.kv.budget_fraction.or(KV_SHARE)) as u64
         }
     };
-    let classes: Vec<(u32, u64)> = kv.class_bytes().into_iter().map(|(positions, bytes)| (positions as u32, bytes)).collect();
+    let drafting = drafting(config, model.as_ref());
+    // What a drafter is shown of a sequence is held beside its KV, and reserved with it.
+    let class = |(positions, bytes): (i32, u64)| (positions as u32, bytes + drafting.window_bytes());
+    let classes: Vec<(u32, u64)> = kv.class_bytes().into_iter().map(class).collect();
     if classes[0].1 > budget {
         return Err(format!("kv.budget_bytes is {budget}, the shortest sequence of this model holds {} bytes", classes[0].1));
     }
@@ -239,5 +146,37 @@ fn load(
     let loaded = Loaded { info, name: config.model_name(), kv_classes, max_sequences: MAX_SEQUENCES };
     known.set(loaded).map_err(|_| "loaded twice".to_owned())?;
     let scheduler = Scheduler::new(Ledger::new(budget, classes), MAX_SEQUENCES);
-    Ok(Engine::new(model, kv, scheduler, (progress.clone(), pulse.clone()), clock))
+    Ok(Engine::new(model, kv, scheduler, drafting, (progress.clone(), pulse.clone()), *clock))
+}
+
+/// The drafter's end. What a drafter would read is kept from the first token on where one is configured, so that it can come
+/// in the middle of a stream.
+fn drafting(config: &Config, model: &dyn Target) -> Drafting {
+    let info: &TargetInfo = model.info();
+    let tap_layers = match config.drafter_dir() {
+        None => vec![],
+        Some(dir) => draft::tap_layers(&dir).unwrap_or_else(|error| {
+            // Its own worker will say so to whoever starts it.
+            tracing::warn!(%error, drafter = %dir.display(), "cannot tell what the drafter reads");
+            vec![]
+        }),
+    };
+    let tap_layers: Vec<usize> = if tap_layers.iter().all(|layer| *layer < info.n_layers) { tap_layers } else { vec![] };
+    let hello = Hello {
+        version: paceline_link::handshake::VERSION,
+        generation: 0,
+        hidden_size: info.hidden as u32,
+        vocab_size: info.vocab as u32,
+        n_layers: info.n_layers as u32,
+        r#type: match model.dtype() {
+            Dtype::Float16 => TensorType::F16,
+            Dtype::Bfloat16 => TensorType::Bf16,
+            _ => TensorType::F32,
+        }
+        .into(),
+        tokenizer_sha256: digest::of_file(&info.path.join("tokenizer.json")).unwrap_or_default(),
+        context_length: info.context as u32,
+        max_sessions: MAX_SEQUENCES as u32,
+    };
+    Drafting::new(hello, tap_layers, config.kv.tap_window as usize)
 }

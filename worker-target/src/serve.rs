@@ -1,7 +1,7 @@
 //! The worker's gRPC service: checks term and epoch, turns calls into commands, and streams into responses.
 
 use std::pin::Pin;
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::mpsc::TrySendError;
 use std::sync::{Arc, OnceLock};
 
 use paceline_models::{TargetInfo, device};
@@ -20,6 +20,7 @@ use tonic::{Request, Response, Status};
 
 use crate::emit::{Outlet, STREAM_BACKLOG};
 use crate::engine::Command;
+use crate::mail::Mail;
 use crate::request;
 
 /// What is known once the weights are there.
@@ -38,7 +39,7 @@ pub(crate) struct TargetService {
     pub(crate) config_digest: String,
     pub(crate) loaded: Arc<OnceLock<Loaded>>,
     pub(crate) progress: Arc<Progress>,
-    pub(crate) commands: SyncSender<Command>,
+    pub(crate) commands: Mail,
     pub(crate) clock: Clock,
 }
 

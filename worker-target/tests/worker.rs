@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use paceline_proto::internal::v1::target_client::TargetClient;
+use paceline_proto::internal::v1::worker_client::WorkerClient;
 use paceline_proto::internal::v1::{
     CancelRequest, DescribeRequest, Generation, Heartbeat, Permit, SamplingRule, Stamp, StatsRequest, StopRequest,
     TargetGenerateRequest, TokenBatch, WatchRequest, WorkerPhase,
@@ -23,6 +24,7 @@ struct Worker {
     child: Child,
     dir: tempfile::TempDir,
     client: TargetClient<Channel>,
+    life: WorkerClient<Channel>,
 }
 
 impl Worker {
@@ -40,15 +42,15 @@ impl Worker {
             .stderr(log)
             .spawn()
             .expect("starts");
-        let client = TargetClient::new(paceline_process::socket::channel(dir.path().join("target.sock")));
-        Self { child, dir, client }
+        let channel = paceline_process::socket::channel(dir.path().join("target.sock"));
+        Self { child, dir, client: TargetClient::new(channel.clone()), life: WorkerClient::new(channel) }
     }
 
     /// Watches until the weights are there; the beats seen on the way.
     async fn ready(&mut self) -> (Vec<Heartbeat>, Streaming<Heartbeat>) {
         let started = async {
             let mut stream = loop {
-                match self.client.watch(WatchRequest { stamp: Some(STAMP) }).await {
+                match self.life.watch(WatchRequest { stamp: Some(STAMP) }).await {
                     Ok(response) => break response.into_inner(),
                     Err(status) if status.code() == Code::Unavailable => tokio::time::sleep(Duration::from_millis(5)).await,
                     Err(status) => panic!("{status}"),
@@ -118,7 +120,7 @@ fn generation(id: &str, prompt: &[u32], max_tokens: u32) -> Generation {
     Generation {
         request_id: id.into(),
         prompt_ids: prompt.to_vec(),
-        sampling: Some(SamplingRule { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0 }),
+        sampling: Some(SamplingRule { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0 }),
         max_tokens,
         ..Generation::default()
     }
@@ -179,7 +181,7 @@ async fn it_loads_with_progress_describes_itself_and_generates() {
 async fn streams_are_the_same_alone_and_together() {
     let mut worker = Worker::start(&tiny(), &[]);
     let (_, _watch) = worker.ready().await;
-    let sampling = Some(SamplingRule { temperature: 0.9, top_k: 0, top_p: 0.95, min_p: 0.0 });
+    let sampling = Some(SamplingRule { temperature: 0.9, top_k: 0, top_p: 0.95, min_p: 0.0, repetition_penalty: 1.0 });
     let requests: Vec<Generation> = (0..8)
         .map(|at| {
             let (prompt, _) = &cases()[at % 4];
@@ -268,7 +270,7 @@ async fn asked_to_stop_it_ends_and_leaves_nothing() {
     let mut worker = Worker::start(&tiny(), &[]);
     let (_, _watch) = worker.ready().await;
     let stop = StopRequest { stamp: Some(STAMP), grace_ms: 0, cause: "test".into() };
-    worker.client.stop(stop).await.expect("obeys");
+    worker.life.stop(stop).await.expect("obeys");
     assert_eq!(worker.wait_end().await, Some(0));
     assert!(!worker.dir.path().join("target.sock").exists() && !worker.dir.path().join("target.json").exists());
 }
@@ -279,6 +281,7 @@ async fn without_a_supervisor_it_ends_when_its_lease_is_over() {
     let (_, watch) = worker.ready().await;
     drop(watch);
     worker.client = TargetClient::new(paceline_process::socket::channel("/nowhere".into()));
+    worker.life = WorkerClient::new(paceline_process::socket::channel("/nowhere".into()));
     assert_eq!(worker.wait_end().await, Some(0));
     assert!(!worker.dir.path().join("target.sock").exists());
 }

@@ -14,7 +14,7 @@ mod penalty;
 mod propose;
 mod row;
 
-pub use propose::{Drafts, propose};
+pub use propose::{Drafts, propose, softcap};
 
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
@@ -112,10 +112,7 @@ pub struct Verdict {
 impl<'a> RowRule<'a> {
     /// Nothing but the largest logit is asked for: that is settled inside the graph.
     fn in_graph(&self) -> bool {
-        self.sampling.temperature == 0.0
-            && self.sampling.repetition_penalty == 1.0
-            && self.mask.is_none()
-            && !self.wants_margin
+        self.sampling.temperature == 0.0 && self.sampling.repetition_penalty == 1.0 && self.mask.is_none() && !self.wants_margin
     }
 
     fn limit(&self, vocab: i32) -> usize {

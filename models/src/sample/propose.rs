@@ -38,6 +38,17 @@ impl Drafts {
         self.len() == 0
     }
 
+    /// The ids, computed where that has not been done.
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub fn on_host(&self) -> Result<Vec<u32>> {
+        if let Drafts::InGraph(ids) = self {
+            ids.eval()?;
+        }
+        self.ids().map(<[u32]>::to_vec)
+    }
+
     pub(super) fn array(&self) -> Option<&Array> {
         match self {
             Drafts::OnHost(_) => None,
@@ -52,6 +63,15 @@ impl Drafts {
             Drafts::InGraph(ids) => ids.try_as_slice().map_err(|error| ModelError::Batch(error.to_string())),
         }
     }
+}
+
+/// Caps draft logits as some drafters were trained: tanh(l / cap) · cap.
+///
+/// # Errors
+/// MLX's own.
+pub fn softcap(logits: &Array, cap: f32) -> Result<Array> {
+    let cap = Array::from_f32(cap);
+    Ok(mlx_rs::ops::tanh(logits.divide(&cap)?)?.multiply(&cap)?)
 }
 
 /// Chooses the drafts of `blocks` from `logits` `[drafted ids, vocab]`, float32, the blocks' rows one after another. A

@@ -103,7 +103,8 @@ fn a_perfect_draft_is_proposed_as_it_would_be_chosen() {
 #[test]
 fn the_best_candidates_of_a_large_vocabulary_are_enough() {
     let wide = 5000;
-    let rows: Vec<f32> = (0..4).flat_map(|at| (0..wide).map(move |id| NoiseKey { seed: 8, sample: 0 }.noise(at, id) * 2.0)).collect();
+    let rows: Vec<f32> =
+        (0..4).flat_map(|at| (0..wide).map(move |id| NoiseKey { seed: 8, sample: 0 }.noise(at, id) * 2.0)).collect();
     let logits = Array::from_slice(&rows, &[4, wide as i32]);
     let warm = Sampling { temperature: 0.6, top_p: 0.95, ..Sampling::GREEDY };
     let base = RowRule { id_limit: 4990, ..rule(warm, &[1, 2]) };

@@ -1,9 +1,15 @@
 //! Decides what the engine does next: no clock, no socket, no array. Time is an argument, sequences are numbers.
 
 pub mod ledger;
+pub mod pace;
+pub mod reach;
 pub mod scheduler;
 pub mod sequence;
+pub mod window;
 
 pub use ledger::{Ledger, LedgerError};
-pub use scheduler::{Chosen, Emission, Part, Scheduler, SchedulerError, Step};
-pub use sequence::{Ended, Finish, Phase, Request, Sequence, SequenceKey};
+pub use pace::Pace;
+pub use reach::{Piece, Reach};
+pub use scheduler::{Chosen, Emission, Part, Scheduler, SchedulerError, Step, Token};
+pub use sequence::{Counts, Draft, Ended, Finish, Permit, Phase, Request, Sequence, SequenceKey};
+pub use window::TapWindow;

@@ -1,4 +1,6 @@
-//! What the next step reads: one row of every decoding sequence, and a chunk of the oldest prompt that is not read yet.
+//! What the next step reads: one row of every decoding sequence, or the block of one whose draft is there, and a chunk of the
+//! oldest prompt that is not read yet. A sequence whose draft is on its way is left out until it comes or is late: the
+//! others go on meanwhile.
 //!
 //! A chunk is sized by time: at most about 250 ms by the measured cost of a prompt row, so that a step, and with it a
 //! cancellation, is never long (design section 4). Sequences are served in order of admission: nobody starves.
@@ -7,7 +9,7 @@ use std::collections::BTreeMap;
 
 use paceline_process::Millis;
 
-use super::{Ended, Finish, Ledger, LedgerError, Phase, Request, Sequence, SequenceKey};
+use super::{Draft, Ended, Finish, Ledger, LedgerError, Permit, Phase, Request, Sequence, SequenceKey};
 
 /// A step with prompt rows should not take longer.
 const CHUNK_US: f64 = 250_000.0;
@@ -40,6 +42,8 @@ pub struct Part {
     pub chooses: bool,
     /// Prompt (or continuation) rows, not a decode step.
     pub prefill: bool,
+    /// Of the rows the last ones, which are drafted and not in its ids.
+    pub drafted: usize,
 }
 
 /// What to do next.
@@ -49,32 +53,39 @@ pub struct Step {
     pub parts: Vec<Part>,
     /// Sequences that ended without a step: their deadline passed.
     pub ended: Vec<(SequenceKey, Ended)>,
+    /// Sequences whose draft did not come in time; they step plainly.
+    pub late: Vec<SequenceKey>,
 }
 
 /// A token the target chose.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Chosen {
-    /// For which sequence.
-    pub key: SequenceKey,
+pub struct Token {
     /// Its id.
-    pub token: u32,
+    pub id: u32,
     /// Deciding margin.
     pub margin: f32,
 }
 
+/// What the target chose for one sequence in a step: one token, or the accepted drafts and one more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// For which.
+    pub key: SequenceKey,
+    /// In order.
+    pub tokens: Vec<Token>,
+}
+
 /// What a step gave one sequence.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Emission {
     /// Which.
     pub key: SequenceKey,
-    /// Place of the token behind the prompt.
+    /// Place of the first token behind the prompt.
     pub index: u32,
-    /// The token.
-    pub token: u32,
-    /// Deciding margin.
-    pub margin: f32,
-    /// Set with the last token.
-    pub finish: Option<Finish>,
+    /// The tokens, up to the one that ends the stream.
+    pub tokens: Vec<Token>,
+    /// Set with the last token: how it ended, and the sequence itself, which is forgotten.
+    pub finish: Option<(Finish, Box<Sequence>)>,
 }
 
 /// All sequences of the engine.
@@ -141,23 +152,81 @@ impl Scheduler {
         for key in &late {
             self.remove(*key);
         }
-        let mut parts = Vec::new();
+        let (mut parts, mut overdue) = (Vec::new(), Vec::new());
         let mut chunk = Some(self.chunk_rows());
-        for (key, sequence) in &self.sequences {
+        for (key, sequence) in &mut self.sequences {
             let (start, pending) = (sequence.committed, sequence.pending_rows());
             match sequence.phase {
-                Phase::Decoding => parts.push(Part { key: *key, start, rows: 1, chooses: true, prefill: false }),
+                Phase::Decoding => {
+                    let drafted = match sequence.draft {
+                        Draft::Asked { until } if until > now => continue,
+                        Draft::Asked { .. } => {
+                            sequence.draft = Draft::None;
+                            overdue.push(*key);
+                            0
+                        }
+                        Draft::Ready { drafted } => drafted,
+                        Draft::None => 0,
+                    };
+                    parts.push(Part { key: *key, start, rows: 1 + drafted, chooses: true, prefill: false, drafted });
+                }
                 Phase::Waiting | Phase::Prefilling => {
                     // One prompt a step, the oldest: it gets its first token soonest.
                     if let Some(limit) = chunk.take() {
                         let rows = pending.min(limit);
-                        parts.push(Part { key: *key, start, rows, chooses: rows == pending, prefill: true });
+                        parts.push(Part { key: *key, start, rows, chooses: rows == pending, prefill: true, drafted: 0 });
                     }
                 }
                 Phase::Finished(_) => {}
             }
         }
-        Step { parts, ended: late.into_iter().map(|key| (key, Ended::DeadlinePassed)).collect() }
+        Step { parts, ended: late.into_iter().map(|key| (key, Ended::DeadlinePassed)).collect(), late: overdue }
+    }
+
+    /// Until when a draft is waited for, where nothing else is to be done: the earliest. `None` if none is on its way.
+    pub fn waits_until(&self) -> Option<Millis> {
+        let until = |sequence: &Sequence| match sequence.draft {
+            Draft::Asked { until } => Some(until),
+            Draft::None | Draft::Ready { .. } => None,
+        };
+        self.sequences.values().filter_map(until).min()
+    }
+
+    /// A draft of this sequence was asked for.
+    pub fn asked(&mut self, key: SequenceKey, until: Millis) {
+        if let Some(sequence) = self.sequences.get_mut(&key) {
+            sequence.draft = Draft::Asked { until };
+        }
+    }
+
+    /// A draft of so many tokens came; says whether somebody waits for it.
+    pub fn proposed(&mut self, key: SequenceKey, drafted: usize) -> bool {
+        let waiting = self.sequences.get_mut(&key).filter(|sequence| matches!(sequence.draft, Draft::Asked { .. }));
+        let Some(sequence) = waiting else { return false };
+        sequence.draft = Draft::Ready { drafted };
+        true
+    }
+
+    /// No draft will come for this sequence.
+    pub fn give_up_draft(&mut self, key: SequenceKey) {
+        if let Some(sequence) = self.sequences.get_mut(&key) {
+            sequence.draft = Draft::None;
+        }
+    }
+
+    /// Another permit, from the next step on. A draft under way is not waited for where none may be made any more.
+    pub fn set_permit(&mut self, key: SequenceKey, permit: Permit) {
+        if let Some(sequence) = self.sequences.get_mut(&key) {
+            sequence.permit = permit;
+            if !permit.may_draft() {
+                sequence.draft = Draft::None;
+            }
+        }
+    }
+
+    /// All sequences, in the order of their admission.
+    pub fn iter(&self) -> impl Iterator<Item = (SequenceKey, &Sequence)> {
+        self.sequences.iter().map(|(key, sequence)| (*key, sequence))
     }
 
     fn chunk_rows(&self) -> usize {
@@ -167,8 +236,8 @@ impl Scheduler {
     }
 
     /// A step is done: its rows are in the store, and these tokens were chosen. Finished sequences are forgotten.
-    pub fn on_step(&mut self, parts: &[Part], chosen: &[Chosen], took_us: u64) -> Vec<Emission> {
-        for part in parts {
+    pub fn on_step(&mut self, parts: &[Part], chosen: Vec<Chosen>, took_us: u64) -> Vec<Emission> {
+        for part in parts.iter().filter(|part| part.drafted == 0) {
             if let Some(sequence) = self.sequences.get_mut(&part.key) {
                 sequence.commit(part.rows);
             }
@@ -179,18 +248,30 @@ impl Scheduler {
             self.row_us = Some(self.row_us.map_or(row_us, |old| 0.7 * old + 0.3 * row_us));
         }
         let mut emissions = Vec::with_capacity(chosen.len());
-        for Chosen { key, token, margin } in chosen {
-            let Some(sequence) = self.sequences.get_mut(key) else { continue };
-            let index = sequence.generated();
-            sequence.push(*token);
-            let finish = match sequence.phase {
-                Phase::Finished(Ended::Well(finish)) => Some(finish),
-                _ => None,
-            };
-            if finish.is_some() {
-                self.remove(*key);
+        for Chosen { key, mut tokens } in chosen {
+            let drafted = parts.iter().find(|part| part.key == key).map_or(0, |part| part.drafted);
+            let Some(sequence) = self.sequences.get_mut(&key) else { continue };
+            if drafted > 0 {
+                sequence.verified(drafted, tokens.len());
             }
-            emissions.push(Emission { key: *key, index, token: *token, margin: *margin, finish });
+            let index = sequence.generated();
+            let mut finish = None;
+            for (at, token) in tokens.iter().enumerate() {
+                sequence.push(token.id);
+                if let Phase::Finished(Ended::Well(how)) = sequence.phase {
+                    finish = Some((how, at + 1));
+                    break;
+                }
+            }
+            if drafted > 0 && finish.is_none() {
+                // The bonus token's row, and those of the accepted drafts.
+                sequence.commit(tokens.len());
+            }
+            let finish = finish.and_then(|(how, count)| {
+                tokens.truncate(count);
+                self.remove(key).map(|sequence| (how, Box::new(sequence)))
+            });
+            emissions.push(Emission { key, index, tokens, finish });
         }
         emissions
     }
@@ -199,22 +280,32 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::Counts;
+    use paceline_proto::v1::{Lane, RouteReason};
+
+    const PLAIN: Permit = Permit { lane: Lane::Plain, max_draft: 0, reason: RouteReason::DrafterAbsent };
+    const DRAFTS: Permit = Permit { lane: Lane::Speculative, max_draft: 7, reason: RouteReason::Prior };
 
     fn scheduler() -> Scheduler {
         Scheduler::new(Ledger::new(10_000, vec![(256, 100), (4096, 1600)]), 4)
     }
 
     fn request(prompt: usize, max_tokens: u32) -> Request {
-        Request { prompt: vec![7; prompt], continuation: vec![], max_tokens, stop_ids: vec![2], deadline: None }
+        Request { prompt: vec![7; prompt], continuation: vec![], max_tokens, stop_ids: vec![2], deadline: None, permit: PLAIN }
     }
 
     /// Does a step and chooses `token` wherever one is chosen; says which rows were read and what came out.
     fn step(scheduler: &mut Scheduler, now: u64, token: u32) -> (Vec<(u64, usize, bool)>, Vec<Emission>) {
         let step = scheduler.next_step(Millis(now));
+        let tokens = vec![Token { id: token, margin: 1.0 }];
         let chosen: Vec<Chosen> =
-            step.parts.iter().filter(|part| part.chooses).map(|part| Chosen { key: part.key, token, margin: 1.0 }).collect();
+            step.parts.iter().filter(|part| part.chooses).map(|part| Chosen { key: part.key, tokens: tokens.clone() }).collect();
         let rows = step.parts.iter().map(|part| (part.key.0, part.rows, part.chooses)).collect();
-        (rows, scheduler.on_step(&step.parts, &chosen, 1000))
+        (rows, scheduler.on_step(&step.parts, chosen, 1000))
+    }
+
+    fn finish(emission: &Emission) -> Option<Finish> {
+        emission.finish.as_ref().map(|(finish, _)| *finish)
     }
 
     #[test]
@@ -224,8 +315,7 @@ mod tests {
         assert_eq!(step(&mut scheduler, 0, 50).0, [(0, 10, true)]);
         assert_eq!(step(&mut scheduler, 1, 51).0, [(0, 1, true)]);
         let (_, last) = step(&mut scheduler, 2, 52);
-        let key = SequenceKey(0);
-        assert_eq!(last, [Emission { key, index: 2, token: 52, margin: 1.0, finish: Some(Finish::Length) }]);
+        assert_eq!((last[0].index, last[0].tokens[0].id, finish(&last[0])), (2, 52, Some(Finish::Length)));
         assert!(scheduler.is_empty());
         assert_eq!(scheduler.ledger().free(), 10_000);
     }
@@ -234,7 +324,7 @@ mod tests {
     fn a_stop_id_ends_it() {
         let mut scheduler = scheduler();
         scheduler.admit(request(1, 100)).expect("room");
-        assert_eq!(step(&mut scheduler, 0, 2).1[0].finish, Some(Finish::Stop));
+        assert_eq!(finish(&step(&mut scheduler, 0, 2).1[0]), Some(Finish::Stop));
         assert!(scheduler.is_empty());
     }
 
@@ -256,7 +346,7 @@ mod tests {
         let mut scheduler = scheduler();
         scheduler.admit(request(2000, 5)).expect("room");
         let first = scheduler.next_step(Millis(0));
-        scheduler.on_step(&first.parts, &[], 256 * 5000);
+        scheduler.on_step(&first.parts, vec![], 256 * 5000);
         // 5 ms a row: 50 rows in 250 ms, 32 as a multiple of 32.
         assert_eq!(scheduler.next_step(Millis(1)).parts[0].rows, 32);
     }
@@ -267,7 +357,7 @@ mod tests {
         scheduler.admit(Request { continuation: vec![8, 9], ..request(4, 3) }).expect("room");
         let (rows, emissions) = step(&mut scheduler, 0, 60);
         assert_eq!(rows, [(0, 6, true)]);
-        assert_eq!((emissions[0].index, emissions[0].finish), (2, Some(Finish::Length)));
+        assert_eq!((emissions[0].index, finish(&emissions[0])), (2, Some(Finish::Length)));
     }
 
     #[test]
@@ -276,7 +366,7 @@ mod tests {
         scheduler.admit(Request { deadline: Some(Millis(5)), ..request(4, 30) }).expect("room");
         step(&mut scheduler, 4, 60);
         let late = scheduler.next_step(Millis(5));
-        assert_eq!(late, Step { parts: vec![], ended: vec![(SequenceKey(0), Ended::DeadlinePassed)] });
+        assert_eq!(late, Step { ended: vec![(SequenceKey(0), Ended::DeadlinePassed)], ..Step::default() });
         assert_eq!(scheduler.ledger().free(), 10_000);
     }
 
@@ -291,5 +381,89 @@ mod tests {
         let mut one = Scheduler::new(Ledger::new(1000, vec![(256, 100)]), 1);
         one.admit(request(10, 10)).expect("room");
         assert_eq!(one.admit(request(10, 10)), Err(SchedulerError::Full(1)));
+    }
+
+    /// A speculative sequence of `max_tokens` that has its first token.
+    fn drafting(max_tokens: u32) -> (Scheduler, SequenceKey) {
+        let mut scheduler = scheduler();
+        let key = scheduler.admit(Request { permit: DRAFTS, ..request(10, max_tokens) }).expect("room");
+        step(&mut scheduler, 0, 50);
+        (scheduler, key)
+    }
+
+    fn verified(scheduler: &mut Scheduler, now: u64, ids: &[u32]) -> Emission {
+        let step = scheduler.next_step(Millis(now));
+        let tokens = ids.iter().map(|id| Token { id: *id, margin: 1.0 }).collect();
+        scheduler.on_step(&step.parts, vec![Chosen { key: step.parts[0].key, tokens }], 1000).remove(0)
+    }
+
+    #[test]
+    fn a_draft_is_waited_for_verified_and_counted() {
+        let (mut scheduler, key) = drafting(100);
+        assert_eq!(scheduler.get(key).expect("there").draft_limit(), 7);
+        scheduler.asked(key, Millis(20));
+        assert_eq!((scheduler.next_step(Millis(19)).parts, scheduler.waits_until()), (vec![], Some(Millis(20))));
+        assert!(scheduler.proposed(key, 5));
+        let part = scheduler.next_step(Millis(19)).parts[0];
+        assert_eq!((part.start, part.rows, part.drafted, part.chooses), (10, 6, 5, true));
+        // Three of five accepted, and the target's own token.
+        let emission = verified(&mut scheduler, 19, &[51, 52, 53, 54]);
+        assert_eq!((emission.index, emission.tokens.len()), (1, 4));
+        let sequence = scheduler.get(key).expect("there");
+        assert_eq!((sequence.committed, sequence.ids.len(), sequence.draft), (14, 15, Draft::None));
+        assert_eq!(sequence.counts, Counts { cycles: 1, drafted: 5, accepted: 3 });
+        // And then plainly.
+        assert_eq!(step(&mut scheduler, 20, 60).0, [(0, 1, true)]);
+    }
+
+    #[test]
+    fn a_late_draft_is_not_waited_for_and_not_taken() {
+        let (mut scheduler, key) = drafting(100);
+        scheduler.asked(key, Millis(20));
+        let step = scheduler.next_step(Millis(20));
+        assert_eq!((step.late, step.parts[0].rows), (vec![key], 1));
+        assert!(!scheduler.proposed(key, 5));
+        scheduler.asked(key, Millis(40));
+        scheduler.give_up_draft(key);
+        assert!(!scheduler.proposed(key, 5));
+        assert_eq!(scheduler.next_step(Millis(21)).parts[0].rows, 1);
+    }
+
+    #[test]
+    fn others_step_while_a_draft_is_out() {
+        let (mut scheduler, key) = drafting(100);
+        scheduler.admit(request(4, 10)).expect("room");
+        scheduler.asked(key, Millis(20));
+        assert_eq!(step(&mut scheduler, 1, 60).0, [(1, 4, true)]);
+        assert_eq!(step(&mut scheduler, 2, 60).0, [(1, 1, true)]);
+    }
+
+    #[test]
+    fn a_block_ends_at_the_stop_id_and_at_the_last_token() {
+        let (mut scheduler, key) = drafting(100);
+        scheduler.asked(key, Millis(20));
+        scheduler.proposed(key, 5);
+        let emission = verified(&mut scheduler, 1, &[51, 2, 53]);
+        assert_eq!((emission.tokens.len(), finish(&emission)), (2, Some(Finish::Stop)));
+        assert_eq!(scheduler.ledger().free(), 10_000);
+
+        let (mut scheduler, key) = drafting(4);
+        // Three tokens are left: two drafts and the target's own.
+        assert_eq!(scheduler.get(key).expect("there").draft_limit(), 2);
+        scheduler.asked(key, Millis(20));
+        scheduler.proposed(key, 2);
+        let emission = verified(&mut scheduler, 1, &[51, 52, 53]);
+        assert_eq!((emission.tokens.len(), finish(&emission)), (3, Some(Finish::Length)));
+    }
+
+    #[test]
+    fn a_permit_changes_the_lane_at_the_next_step() {
+        let (mut scheduler, key) = drafting(100);
+        scheduler.asked(key, Millis(20));
+        scheduler.set_permit(key, PLAIN);
+        assert_eq!(scheduler.next_step(Millis(1)).parts[0].rows, 1);
+        assert_eq!(scheduler.get(key).expect("there").draft_limit(), 0);
+        scheduler.set_permit(key, DRAFTS);
+        assert_eq!(scheduler.get(key).expect("there").draft_limit(), 7);
     }
 }

@@ -1,6 +1,8 @@
-//! One generation's life: Waiting → Prefilling → Decoding → Finished.
+//! One generation's life: Waiting → Prefilling → Decoding → Finished. While it decodes it may have a draft: asked for, then
+//! there, then verified in one step. A lane is changed between two steps and at no other moment.
 
 use paceline_process::Millis;
+use paceline_proto::v1::{Lane, RouteReason};
 
 /// A sequence's number in the engine; counts up, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +21,55 @@ pub struct Request {
     pub stop_ids: Vec<u32>,
     /// When it must be over.
     pub deadline: Option<Millis>,
+    /// The supervisor's route.
+    pub permit: Permit,
+}
+
+/// The supervisor's route for a request: inside it the scheduler decides step by step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permit {
+    /// The faster lane it may take.
+    pub lane: Lane,
+    /// Longest draft in tokens; 0 in the plain lane.
+    pub max_draft: u32,
+    /// Why.
+    pub reason: RouteReason,
+}
+
+impl Permit {
+    /// Whether drafts may be asked for.
+    pub fn may_draft(&self) -> bool {
+        self.lane == Lane::Speculative && self.max_draft > 0
+    }
+}
+
+/// The draft of a decoding sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Draft {
+    /// None: the next step is plain.
+    #[default]
+    None,
+    /// On its way; waited for until then.
+    Asked {
+        /// When the next step is plain all the same.
+        until: Millis,
+    },
+    /// There: the next step verifies it.
+    Ready {
+        /// Drafted tokens.
+        drafted: usize,
+    },
+}
+
+/// What speculation did for one sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Blocks verified.
+    pub cycles: u64,
+    /// Tokens drafted.
+    pub drafted: u64,
+    /// Of them, equal to the target's choice.
+    pub accepted: u64,
 }
 
 /// Where a sequence stands.
@@ -55,7 +106,7 @@ pub enum Finish {
 }
 
 /// A request in the engine.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sequence {
     /// Prompt, continuation, chosen tokens.
     pub ids: Vec<u32>,
@@ -65,6 +116,12 @@ pub struct Sequence {
     pub committed: usize,
     /// Where it stands.
     pub phase: Phase,
+    /// Its route.
+    pub permit: Permit,
+    /// Its draft.
+    pub draft: Draft,
+    /// What drafts did for it.
+    pub counts: Counts,
     max_tokens: u32,
     stop_ids: Vec<u32>,
     deadline: Option<Millis>,
@@ -73,10 +130,31 @@ pub struct Sequence {
 impl Sequence {
     /// A sequence that waits for its first step.
     pub fn new(request: Request) -> Self {
-        let Request { mut prompt, continuation, max_tokens, stop_ids, deadline } = request;
+        let Request { mut prompt, continuation, max_tokens, stop_ids, deadline, permit } = request;
         let prompt_len = prompt.len();
         prompt.extend(continuation);
-        Self { ids: prompt, prompt_len, committed: 0, phase: Phase::Waiting, max_tokens, stop_ids, deadline }
+        let (draft, counts) = (Draft::None, Counts::default());
+        Self {
+            ids: prompt,
+            prompt_len,
+            committed: 0,
+            phase: Phase::Waiting,
+            permit,
+            draft,
+            counts,
+            max_tokens,
+            stop_ids,
+            deadline,
+        }
+    }
+
+    /// How long a draft may be that is asked for now; 0 where none may be. A verified block gives one token more than were
+    /// drafted, so the last token is never worth one.
+    pub fn draft_limit(&self) -> usize {
+        if self.phase != Phase::Decoding || self.draft != Draft::None || !self.permit.may_draft() {
+            return 0;
+        }
+        self.permit.max_draft.min((self.max_tokens - self.generated()).saturating_sub(1)) as usize
     }
 
     /// Rows not in the KV store yet; 1 while decoding.
@@ -100,6 +178,14 @@ impl Sequence {
         if !matches!(self.phase, Phase::Finished(_)) {
             self.phase = if self.pending_rows() <= 1 && self.generated() > 0 { Phase::Decoding } else { Phase::Prefilling };
         }
+    }
+
+    /// A block of `drafted` tokens was verified, and `chosen` tokens came of it.
+    pub fn verified(&mut self, drafted: usize, chosen: usize) {
+        self.counts.cycles += 1;
+        self.counts.drafted += drafted as u64;
+        self.counts.accepted += chosen.saturating_sub(1) as u64;
+        self.draft = Draft::None;
     }
 
     /// The target chose `token`.

@@ -1,0 +1,130 @@
+//! What the drafter has of one sequence over the present link: what it was sent, and what it said it has read.
+//!
+//! ```text
+//! 0 ··· start ────────── reached ─────── sent ─────── end of the window
+//!         the drafter has read │ on its way │ not sent yet
+//! ```
+
+use super::TapWindow;
+
+/// Rows that may be on their way when a draft is asked for: the drafter reads them together with the draft. More would make
+/// the draft late.
+const LAG: usize = 256;
+
+/// One sequence, as the drafter sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Position behind the last row sent; `None`: the drafter does not know the sequence.
+    sent: Option<usize>,
+    reached: usize,
+}
+
+/// Rows to be sent next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Position of the first.
+    pub position: usize,
+    /// How many.
+    pub rows: usize,
+    /// The drafter forgets what it had: rows before these are missing.
+    pub fresh: bool,
+}
+
+impl Reach {
+    /// What is to be sent of `window`, at most `most` rows.
+    pub fn next_piece(&self, window: &TapWindow, most: usize) -> Option<Piece> {
+        let (position, fresh) = match self.sent {
+            Some(sent) if sent >= window.first() => (sent, false),
+            // Never sent, or rows were dropped that had not been sent.
+            _ => (window.first(), true),
+        };
+        let rows = window.end().saturating_sub(position).min(most);
+        (rows > 0).then_some(Piece { position, rows, fresh })
+    }
+
+    /// That was sent.
+    pub fn sent(&mut self, piece: Piece) {
+        if piece.fresh {
+            self.reached = piece.position;
+        }
+        self.sent = Some(piece.position + piece.rows);
+    }
+
+    /// Whether the drafter knows the sequence.
+    pub fn is_open(&self) -> bool {
+        self.sent.is_some()
+    }
+
+    /// Whether a draft behind `committed` rows may be asked for: they were all sent, and it has read, or is about to read, all
+    /// of them.
+    pub fn may_ask(&self, committed: usize) -> bool {
+        self.sent == Some(committed) && committed - self.reached <= LAG
+    }
+
+    /// The drafter says it has read up to `position`; `false` if that cannot be.
+    pub fn heard(&mut self, position: usize) -> bool {
+        let possible = self.sent.is_some_and(|sent| position <= sent);
+        if possible {
+            self.reached = self.reached.max(position);
+        }
+        possible
+    }
+
+    /// The drafter does not know the sequence any more.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(first: usize, rows: usize) -> TapWindow {
+        let mut window = TapWindow::new(512, 1);
+        window.push(first, &vec![0; rows]);
+        window
+    }
+
+    fn send(reach: &mut Reach, window: &TapWindow, most: usize) -> Option<(usize, usize, bool)> {
+        let piece = reach.next_piece(window, most)?;
+        reach.sent(piece);
+        Some((piece.position, piece.rows, piece.fresh))
+    }
+
+    #[test]
+    fn a_prompt_is_sent_in_pieces_and_asked_for_when_it_was_read() {
+        let mut reach = Reach::default();
+        let mut read = window(0, 600);
+        assert_eq!(send(&mut reach, &read, 400), Some((0, 400, true)));
+        assert_eq!(send(&mut reach, &read, 400), Some((400, 200, false)));
+        assert_eq!(send(&mut reach, &read, 400), None);
+        assert!(!reach.may_ask(600), "600 rows are on their way");
+        assert!(reach.heard(400) && reach.may_ask(600));
+        read.push(600, &[0]);
+        assert!(!reach.may_ask(601), "the newest row was not sent");
+        assert_eq!(send(&mut reach, &read, 400), Some((600, 1, false)));
+        assert!(reach.may_ask(601));
+    }
+
+    #[test]
+    fn what_was_dropped_unsent_starts_the_session_again() {
+        let mut reach = Reach::default();
+        send(&mut reach, &window(0, 10), 99);
+        assert!(reach.heard(10));
+        assert_eq!(send(&mut reach, &window(20, 5), 99), Some((20, 5, true)));
+        assert!(reach.may_ask(25) && reach.is_open());
+        reach.forget();
+        assert!(!reach.may_ask(25) && !reach.is_open());
+    }
+
+    #[test]
+    fn nobody_has_read_what_was_not_sent() {
+        let mut reach = Reach::default();
+        assert!(!reach.heard(0));
+        send(&mut reach, &window(0, 10), 99);
+        assert!(!reach.heard(11));
+        // Old news is no fault.
+        assert!(reach.heard(10) && reach.heard(5) && reach.may_ask(10));
+    }
+}

@@ -1,0 +1,106 @@
+//! Taps of a sequence's newest positions, as bytes: what a drafter is shown that attaches in the middle of a stream, and what
+//! is still to be sent to the one that is there.
+
+/// Taps of neighbouring positions, the newest last.
+#[derive(Clone, Debug)]
+pub struct TapWindow {
+    keep: usize,
+    row_bytes: usize,
+    /// Position of the first row.
+    first: usize,
+    bytes: Vec<u8>,
+    /// Bytes in front that are dropped; taken out together, so that a row is moved once.
+    dropped: usize,
+}
+
+impl TapWindow {
+    /// A window that keeps `keep` rows of `row_bytes` bytes.
+    pub fn new(keep: usize, row_bytes: usize) -> Self {
+        Self { keep, row_bytes, first: 0, bytes: vec![], dropped: 0 }
+    }
+
+    /// Adds rows whose first has `position`. Rows that do not follow what is there replace it.
+    pub fn push(&mut self, position: usize, rows: &[u8]) {
+        if position != self.end() {
+            (self.first, self.dropped) = (position, 0);
+            self.bytes.clear();
+        }
+        self.bytes.extend_from_slice(rows);
+    }
+
+    /// Position of the first row.
+    pub fn first(&self) -> usize {
+        self.first
+    }
+
+    /// Position behind the last row.
+    pub fn end(&self) -> usize {
+        self.first + (self.bytes.len() - self.dropped).checked_div(self.row_bytes).unwrap_or(0)
+    }
+
+    /// Rows from `position` on, at most `count`. Outside of what is there: none.
+    pub fn rows(&self, position: usize, count: usize) -> &[u8] {
+        let end = (position + count).min(self.end());
+        if position < self.first || position >= end {
+            return &[];
+        }
+        let at = |position: usize| self.dropped + (position - self.first) * self.row_bytes;
+        &self.bytes[at(position)..at(end)]
+    }
+
+    /// Drops what is older than the window.
+    pub fn trim(&mut self) {
+        let old = (self.end() - self.first).saturating_sub(self.keep);
+        self.first += old;
+        self.dropped += old * self.row_bytes;
+        if self.dropped > self.keep * self.row_bytes {
+            self.bytes.drain(..self.dropped);
+            self.dropped = 0;
+        }
+    }
+
+    /// Bytes it holds.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(from: usize, count: usize) -> Vec<u8> {
+        (from..from + count).flat_map(|position| [position as u8, !(position as u8)]).collect()
+    }
+
+    #[test]
+    fn the_newest_rows_are_kept_at_their_positions() {
+        let mut window = TapWindow::new(5, 2);
+        for (from, count) in [(0, 3), (3, 1), (4, 9), (13, 1), (14, 2)] {
+            window.push(from, &rows(from, count));
+            assert_eq!(window.rows(from, 99), rows(from, count), "what is new is all there before it is trimmed");
+            window.trim();
+            assert!(window.bytes() <= 2 * 5 * 2 + 2 * 9);
+        }
+        assert_eq!((window.first(), window.end()), (11, 16));
+        assert_eq!(window.rows(11, 99), rows(11, 5));
+        assert_eq!(window.rows(12, 2), rows(12, 2));
+        assert_eq!((window.rows(10, 3), window.rows(16, 1)), (&[][..], &[][..]));
+    }
+
+    #[test]
+    fn a_gap_starts_it_again() {
+        let mut window = TapWindow::new(5, 2);
+        window.push(0, &rows(0, 3));
+        window.push(7, &rows(7, 2));
+        assert_eq!((window.first(), window.end(), window.rows(7, 9)), (7, 9, &rows(7, 2)[..]));
+    }
+
+    #[test]
+    fn a_window_of_nothing_holds_nothing() {
+        let mut window = TapWindow::new(0, 2);
+        window.push(0, &rows(0, 3));
+        window.trim();
+        assert_eq!((window.first(), window.end(), window.bytes()), (3, 3, 0));
+    }
+}

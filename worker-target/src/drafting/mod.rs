@@ -1,0 +1,458 @@
+//! The target's end of the link: shows a drafter what was committed, asks it for drafts, and takes what comes in time.
+//!
+//! Everything here is bookkeeping at step borders on the engine's thread; nothing waits, and whatever goes wrong ends the
+//! link and nothing else (I3). A new link is greeted beside the one that serves and takes over when it is (a swap).
+
+mod line;
+
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+
+use paceline_link::{End, Frame, Handover, Side};
+use paceline_models::{ModelError, Target, transfer};
+use paceline_process::Millis;
+use paceline_proto::internal::v1::{
+    Context, Feed, Hello, LinkPhase, LinkReport, ProposalKind, SpeculationTotals, TensorType, Want,
+};
+
+use crate::core::{Pace, Piece, Reach, Scheduler, SequenceKey, TapWindow};
+use crate::request::Checked;
+use line::{Fault, Greeting, Heard, Line};
+
+pub(crate) use line::Proposed;
+
+/// Share of our ring that one message's taps may fill, so that others find room behind them.
+const FEED_SHARE: u64 = 4;
+
+/// What the drafter is shown of one sequence, and what it proposed.
+#[derive(Debug)]
+struct Session {
+    window: TapWindow,
+    reach: Reach,
+    /// A draft behind this position is waited for.
+    asked: Option<usize>,
+    proposed: Option<Proposed>,
+}
+
+/// What came over the link that the scheduler has to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// So many tokens were drafted for this sequence.
+    Drafted(SequenceKey, usize),
+    /// None will be, though they were asked for.
+    NoDraft(SequenceKey),
+}
+
+/// The target's end of the link.
+#[derive(Debug)]
+pub(crate) struct Drafting {
+    hello: Hello,
+    window_rows: usize,
+    /// Layers whose outputs a drafter conditions on: of the one that is linked, else of the one in the configuration.
+    tap_layers: Vec<usize>,
+    sessions: HashMap<SequenceKey, Session>,
+    /// Sessions that ended and that the drafter still knows.
+    closed: Vec<u64>,
+    line: Option<Line>,
+    greeting: Option<Greeting>,
+    pace: Pace,
+    report: LinkReport,
+    late: u64,
+    /// Bytes over links that are over.
+    past_bytes: u64,
+}
+
+impl Drafting {
+    /// An end without a link. `hello` is what a drafter is told of the target; `tap_layers` is empty where no drafter is
+    /// configured.
+    pub(crate) fn new(hello: Hello, tap_layers: Vec<usize>, window_rows: usize) -> Self {
+        Self {
+            hello,
+            window_rows,
+            tap_layers,
+            sessions: HashMap::new(),
+            closed: vec![],
+            line: None,
+            greeting: None,
+            pace: Pace::default(),
+            report: LinkReport { phase: LinkPhase::Absent.into(), ..LinkReport::default() },
+            late: 0,
+            past_bytes: 0,
+        }
+    }
+
+    /// What the supervisor is told.
+    pub(crate) fn report(&self) -> LinkReport {
+        let mut report = self.report.clone();
+        report.serving = self.line.as_ref().map_or(0, |line| line.end.generation());
+        if report.phase() == LinkPhase::Up && self.pace.is_suspect() {
+            report.set_phase(LinkPhase::Suspect);
+            report.reason = "drafts come too late again and again".into();
+        }
+        report
+    }
+
+    /// Figures of the link to `totals`, which has those of speculation.
+    pub(crate) fn count(&self, totals: SpeculationTotals) -> SpeculationTotals {
+        let now = self.line.as_ref().map_or(0, |line| line.end.bytes());
+        SpeculationTotals { late: self.late, link_bytes: self.past_bytes + now, ..totals }
+    }
+
+    /// Whether drafts come at all at this moment.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.line.is_some()
+    }
+
+    /// What can be waited on for news.
+    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let line = self.line.iter().map(|line| line.end.poll_fd());
+        line.chain(self.greeting.iter().map(|greeting| greeting.end().poll_fd())).collect()
+    }
+
+    /// Whether an answer to Hello is waited for.
+    pub(crate) fn is_greeting(&self) -> bool {
+        self.greeting.is_some()
+    }
+
+    /// Layers whose outputs are to be handed in for every row; empty is none.
+    pub(crate) fn tap_layers(&self) -> &[usize] {
+        &self.tap_layers
+    }
+
+    /// Bytes of taps kept of one sequence at most, beside rows on their way.
+    pub(crate) fn window_bytes(&self) -> u64 {
+        (self.window_rows * self.row_bytes()) as u64
+    }
+
+    /// Bytes of taps kept of a sequence now.
+    pub(crate) fn bytes(&self, key: SequenceKey) -> u64 {
+        self.sessions.get(&key).map_or(0, |session| session.window.bytes())
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.tap_layers.len() * self.hello.hidden_size as usize * width(self.hello.r#type())
+    }
+
+    /// Takes a link in and says hello over it. Sequences whose drafts were under way over one that is lost by it are told.
+    pub(crate) fn take_over(&mut self, handover: Handover, now: Millis) {
+        let generation = handover.generation;
+        if generation <= self.report.generation {
+            tracing::warn!(generation, newest = self.report.generation, "an older link was handed over and is dropped (I7)");
+            return;
+        }
+        self.report = LinkReport { generation, phase: LinkPhase::Greeting.into(), ..LinkReport::default() };
+        let greeted =
+            End::open(handover, Side::Target).map_err(Fault::from).and_then(|end| Greeting::start(end, self.hello.clone(), now));
+        match greeted {
+            Ok(greeting) => self.greeting = Some(greeting),
+            Err(fault) => {
+                self.greeting = None;
+                self.tell(fault);
+            }
+        }
+    }
+
+    /// Takes in what has come.
+    ///
+    /// # Errors
+    /// The target's own: MLX failed.
+    pub(crate) fn hear(&mut self, now: Millis, model: &dyn Target) -> Result<Vec<News>, ModelError> {
+        let mut news = vec![];
+        if let Some(greeting) = &mut self.greeting {
+            match greeting.answered(now) {
+                Ok(None) => {}
+                Ok(Some(welcome)) => {
+                    let mask_row = match welcome.proposal() {
+                        ProposalKind::Hidden => transfer::to_bytes(&model.embed(&[welcome.mask_id])?)?,
+                        ProposalKind::Tokens | ProposalKind::Unspecified => vec![],
+                    };
+                    let greeting = self.greeting.take().expect("looked at above");
+                    match greeting.into_line(welcome, &mask_row) {
+                        Ok(line) => self.switch(line, &mut news),
+                        Err(fault) => self.tell(fault),
+                    }
+                }
+                Err(fault) => {
+                    self.greeting = None;
+                    self.tell(fault);
+                }
+            }
+        }
+        while let Some(line) = &mut self.line {
+            match line.hear() {
+                Ok(None) => break,
+                Ok(Some(heard)) => {
+                    if let Err(fault) = self.note(heard, now, &mut news) {
+                        self.drop_line(fault, &mut news);
+                    }
+                }
+                Err(fault) => self.drop_line(fault, &mut news),
+            }
+        }
+        Ok(news)
+    }
+
+    fn note(&mut self, heard: Heard, now: Millis, news: &mut Vec<News>) -> Result<(), Fault> {
+        match heard {
+            Heard::Reach(sessions) => {
+                for reach in sessions {
+                    // Of a sequence that ended meanwhile there is nothing to note.
+                    let Some(session) = self.sessions.get_mut(&SequenceKey(reach.session)) else { continue };
+                    if session.reach.is_open() && !session.reach.heard(reach.position as usize) {
+                        let what = format!("session {} was never sent position {}", reach.session, reach.position);
+                        return Err(Fault::Ejected(what));
+                    }
+                }
+            }
+            Heard::Drafts { asked, served, left_out } => {
+                let mut in_time = false;
+                for (id, position, proposed) in served {
+                    let key = SequenceKey(id);
+                    let Some(session) = self.sessions.get_mut(&key) else { continue };
+                    session.reach.heard(position as usize);
+                    // What is late is for a position that the sequence has left.
+                    if session.asked == Some(position as usize) {
+                        session.asked = None;
+                        in_time = true;
+                        news.push(News::Drafted(key, proposed.len()));
+                        session.proposed = Some(proposed);
+                    }
+                }
+                for key in left_out.into_iter().map(SequenceKey) {
+                    if let Some(session) = self.sessions.get_mut(&key) {
+                        // Whatever it misses: it gets everything anew.
+                        session.reach.forget();
+                        if session.asked.take().is_some() {
+                            news.push(News::NoDraft(key));
+                        }
+                    }
+                }
+                if in_time {
+                    self.pace.in_time(now.since(asked));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Drafts come over this link from now on.
+    fn switch(&mut self, line: Line, news: &mut Vec<News>) {
+        self.leave(news);
+        let tap_layers: Vec<usize> = line.welcome.tap_layers.iter().map(|layer| *layer as usize).collect();
+        tracing::info!(
+            generation = line.end.generation(),
+            kind = line.welcome.kind,
+            block = line.welcome.block_size,
+            ?tap_layers,
+            "linked"
+        );
+        if tap_layers != self.tap_layers {
+            // What was kept is of other layers.
+            self.tap_layers = tap_layers;
+            let (rows, row_bytes) = (self.window_rows, self.row_bytes());
+            self.sessions.values_mut().for_each(|session| session.window = TapWindow::new(rows, row_bytes));
+        }
+        self.report.set_phase(LinkPhase::Up);
+        self.report.reason.clear();
+        self.line = Some(line);
+        self.pace.restart();
+    }
+
+    fn drop_line(&mut self, fault: Fault, news: &mut Vec<News>) {
+        let generation = self.line.as_ref().map_or(0, |line| line.end.generation());
+        self.leave(news);
+        if generation == self.report.generation {
+            self.tell(fault);
+        } else {
+            tracing::info!(generation, ?fault, "the link before the newest is over");
+        }
+    }
+
+    /// Lets go of the link there is: nobody waits for its drafts any more. Those that came stay good.
+    fn leave(&mut self, news: &mut Vec<News>) {
+        if let Some(line) = self.line.take() {
+            self.past_bytes += line.end.bytes();
+        }
+        self.closed.clear();
+        for (key, session) in &mut self.sessions {
+            session.reach.forget();
+            if session.asked.take().is_some() {
+                news.push(News::NoDraft(*key));
+            }
+        }
+    }
+
+    fn tell(&mut self, fault: Fault) {
+        let (phase, reason) = match fault {
+            Fault::Refused(reason) => (LinkPhase::Refused, reason),
+            Fault::Ejected(reason) => (LinkPhase::Ejected, reason),
+            Fault::Lost(reason) => (LinkPhase::Lost, reason),
+        };
+        tracing::warn!(generation = self.report.generation, ?phase, reason, "no link");
+        self.report.set_phase(phase);
+        self.report.reason = reason;
+    }
+
+    /// Rows of a sequence were committed, the first at `position`: their taps, as bytes.
+    pub(crate) fn committed(&mut self, key: SequenceKey, position: usize, taps: &[u8]) {
+        let (rows, row_bytes) = (self.window_rows, self.row_bytes());
+        let fresh = || Session { window: TapWindow::new(rows, row_bytes), reach: Reach::default(), asked: None, proposed: None };
+        self.sessions.entry(key).or_insert_with(fresh).window.push(position, taps);
+    }
+
+    /// The draft of a sequence, to be verified now.
+    pub(crate) fn take(&mut self, key: SequenceKey) -> Option<Proposed> {
+        self.sessions.get_mut(&key)?.proposed.take()
+    }
+
+    /// Drafts of these sequences did not come in time.
+    pub(crate) fn late(&mut self, keys: &[SequenceKey], now: Millis) {
+        let asked = keys.iter().filter_map(|key| self.sessions.get_mut(key)?.asked.take()).count();
+        if asked > 0 {
+            self.late += asked as u64;
+            self.pace.late(now);
+        }
+    }
+
+    /// A step that only decoded one row of each of its sequences took so long.
+    pub(crate) fn plain_step(&mut self, ms: f64) {
+        self.pace.plain_step(ms);
+    }
+
+    /// A sequence is over.
+    pub(crate) fn close(&mut self, key: SequenceKey) {
+        if let Some(session) = self.sessions.remove(&key)
+            && session.reach.is_open()
+        {
+            self.closed.push(key.0);
+        }
+    }
+
+    /// At a step border: sends what was committed and asks for drafts. Sequences that may have one are told to the scheduler.
+    ///
+    /// # Errors
+    /// The target's own: MLX failed.
+    pub(crate) fn feed<'a>(
+        &mut self,
+        scheduler: &mut Scheduler,
+        checked: impl Fn(SequenceKey) -> Option<&'a Checked>,
+        now: Millis,
+        model: &dyn Target,
+    ) -> Result<Vec<News>, ModelError> {
+        let mut news = vec![];
+        if let Some(mut line) = self.line.take() {
+            let fed = self.feed_over(&mut line, scheduler, checked, now, model)?;
+            self.line = Some(line);
+            if let Err(fault) = fed {
+                self.drop_line(fault, &mut news);
+            }
+        }
+        self.sessions.values_mut().for_each(|session| session.window.trim());
+        Ok(news)
+    }
+
+    fn feed_over<'a>(
+        &mut self,
+        line: &mut Line,
+        scheduler: &mut Scheduler,
+        checked: impl Fn(SequenceKey) -> Option<&'a Checked>,
+        now: Millis,
+        model: &dyn Target,
+    ) -> Result<Result<(), Fault>, ModelError> {
+        let row_bytes = self.row_bytes() as u64;
+        let most = (line.end.capacity() / FEED_SHARE).min(line.end.room()).checked_div(row_bytes).unwrap_or(0) as usize;
+        let (mut pieces, mut rows) = (Vec::<(SequenceKey, Piece)>::new(), 0);
+        for (key, sequence) in scheduler.iter().filter(|(_, sequence)| sequence.permit.may_draft()) {
+            let Some(session) = self.sessions.get(&key) else { continue };
+            if let Some(piece) = session.reach.next_piece(&session.window, most - rows) {
+                rows += piece.rows;
+                pieces.push((key, piece));
+            }
+            debug_assert!(sequence.committed >= session.window.end());
+        }
+        let parts: Vec<&[u8]> =
+            pieces.iter().map(|(key, piece)| self.sessions[key].window.rows(piece.position, piece.rows)).collect();
+        let taps = match parts.is_empty() {
+            true => None,
+            false => match line.end.put_parts(rows as u32, (row_bytes as usize / width(line.kind)) as u32, line.kind, &parts) {
+                Ok(taps) => taps,
+                Err(error) => return Ok(Err(error.into())),
+            },
+        };
+        if taps.is_none() {
+            // No room: these sessions are behind, and catch up or start again from their windows.
+            pieces.clear();
+        }
+        for (key, piece) in &pieces {
+            self.sessions.get_mut(key).expect("looked up above").reach.sent(*piece);
+        }
+        let mut wants = self.wants(line, scheduler, &checked, now);
+        let bonus = match (line.welcome.proposal(), wants.is_empty()) {
+            (ProposalKind::Hidden, false) => {
+                let ids: Vec<u32> = wants.iter().map(|want| want.bonus_id).collect();
+                let rows = transfer::to_bytes(&model.embed(&ids)?)?;
+                match line.end.put(wants.len() as u32, self.hello.hidden_size, line.kind, &rows) {
+                    Ok(bonus) => bonus,
+                    Err(error) => return Ok(Err(error.into())),
+                }
+            }
+            _ => None,
+        };
+        if bonus.is_none() && line.welcome.proposal() == ProposalKind::Hidden {
+            wants.clear();
+        }
+        if pieces.is_empty() && wants.is_empty() && self.closed.is_empty() {
+            return Ok(line.end.flush().map_err(Fault::from));
+        }
+        let round = if wants.is_empty() { 0 } else { line.open_round(&wants, now) };
+        let until = self.pace.deadline(now);
+        for want in &wants {
+            let key = SequenceKey(want.session);
+            self.sessions.get_mut(&key).expect("asked for one").asked = Some(want.position as usize);
+            scheduler.asked(key, until);
+        }
+        let context = |(key, piece): &(SequenceKey, Piece)| Context {
+            session: key.0,
+            position: piece.position as u32,
+            rows: piece.rows as u32,
+            fresh: piece.fresh,
+        };
+        let contexts = pieces.iter().map(context).collect();
+        let feed = Feed { closed: std::mem::take(&mut self.closed), contexts, taps, wants, bonus, round };
+        Ok(line.end.send(Frame::Feed(feed)).map_err(Fault::from))
+    }
+
+    fn wants<'a>(
+        &self,
+        line: &Line,
+        scheduler: &Scheduler,
+        checked: &impl Fn(SequenceKey) -> Option<&'a Checked>,
+        now: Millis,
+    ) -> Vec<Want> {
+        if !self.pace.may_ask(now) || line.is_clogged() {
+            return vec![];
+        }
+        let want = |(key, sequence): (SequenceKey, &crate::core::Sequence)| {
+            let drafted = sequence.draft_limit().min(line.welcome.block_size as usize - 1);
+            let session = self.sessions.get(&key).filter(|_| drafted > 0)?;
+            let checked = checked(key).filter(|_| session.reach.may_ask(sequence.committed))?;
+            Some(Want {
+                session: key.0,
+                position: sequence.committed as u32,
+                block: drafted as u32 + 1,
+                bonus_id: *sequence.ids.last()?,
+                temperature: checked.sampling.temperature,
+                seed: checked.noise.seed,
+                sample_index: checked.noise.sample,
+            })
+        };
+        scheduler.iter().filter_map(want).collect()
+    }
+}
+
+fn width(kind: TensorType) -> usize {
+    match kind {
+        TensorType::F32 | TensorType::Unspecified => 4,
+        TensorType::F16 | TensorType::Bf16 => 2,
+    }
+}

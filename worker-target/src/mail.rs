@@ -1,0 +1,99 @@
+//! The engine's mailbox: a bounded queue of commands and a bell, a socket that can be waited on beside the link's, so that
+//! one thread hears both and wakes for nothing else.
+
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::engine::Command;
+
+/// Where commands are put.
+#[derive(Clone, Debug)]
+pub(crate) struct Mail {
+    tx: SyncSender<Command>,
+    bell: Arc<UnixStream>,
+}
+
+/// Where the engine takes them out.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    rx: Receiver<Command>,
+    bell: UnixStream,
+}
+
+/// A mailbox for `places` commands.
+///
+/// # Errors
+/// No descriptors are left.
+pub(crate) fn mailbox(places: usize) -> std::io::Result<(Mail, Inbox)> {
+    let (tx, rx) = sync_channel(places);
+    let (ours, theirs) = UnixStream::pair()?;
+    for end in [&ours, &theirs] {
+        end.set_nonblocking(true)?;
+    }
+    Ok((Mail { tx, bell: Arc::new(ours) }, Inbox { rx, bell: theirs }))
+}
+
+impl Mail {
+    /// Puts a command in, without waiting.
+    pub(crate) fn try_send(&self, command: Command) -> Result<(), TrySendError<Command>> {
+        self.tx.try_send(command)?;
+        // A bell that cannot be rung has been rung often enough.
+        let _ = (&*self.bell).write(&[1]);
+        Ok(())
+    }
+}
+
+impl Inbox {
+    /// The next command if there is one. `Err(Disconnected)` when nobody can send any more.
+    pub(crate) fn try_recv(&self) -> Result<Command, TryRecvError> {
+        self.rx.try_recv()
+    }
+
+    /// Waits for a command, for something to read on `others`, or for `at_most`.
+    pub(crate) fn wait(&mut self, others: &[BorrowedFd<'_>], at_most: Option<Duration>) {
+        let timeout = match at_most {
+            None => PollTimeout::NONE,
+            // Rounded up: waking early would only be waiting again.
+            Some(wait) => PollTimeout::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX),
+        };
+        let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
+        fds.extend(others.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
+        // A signal, or an error that the reads below would meet as well: whoever waits looks again.
+        let _ = poll(&mut fds, timeout);
+        let mut rings = [0; 64];
+        while matches!((&self.bell).read(&mut rings), Ok(count) if count == rings.len()) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_process::Millis;
+
+    #[test]
+    fn a_command_wakes_whoever_waits_and_so_does_a_peer() {
+        let (mail, mut inbox) = mailbox(2).expect("descriptors");
+        mail.try_send(Command::Stop { until: Millis(1) }).expect("room");
+        inbox.wait(&[], None);
+        assert!(inbox.try_recv().is_ok());
+        let (ours, mut theirs) = UnixStream::pair().expect("descriptors");
+        theirs.write_all(&[1]).expect("room");
+        inbox.wait(&[ours.as_fd()], None);
+        assert!(matches!(inbox.try_recv(), Err(TryRecvError::Empty)));
+        inbox.wait(&[], Some(Duration::from_millis(1)));
+        for _ in 0..2 {
+            mail.try_send(Command::Stop { until: Millis(1) }).expect("room");
+        }
+        assert!(matches!(mail.try_send(Command::Stop { until: Millis(1) }), Err(TrySendError::Full(_))));
+        inbox.wait(&[], None);
+        drop(mail);
+        assert!(inbox.try_recv().is_ok() && inbox.try_recv().is_ok());
+        assert!(matches!(inbox.try_recv(), Err(TryRecvError::Disconnected)));
+    }
+}

@@ -1,0 +1,171 @@
+//! One step on the model: rows of all its sequences in one forward, drafts chosen and verified in the same graph, and what
+//! stays of it in the store.
+
+use std::collections::HashMap;
+
+use paceline_models::sample::{Block, Drafts, RowRule, Verdict, propose, softcap, verify};
+use paceline_models::{Array, Batch, Dtype, KvStore, ModelError, Purpose, Segment, SequenceId, Taps, Target, Wants, transfer};
+use paceline_proto::internal::v1::TensorType;
+use paceline_proto::v1::RouteReason;
+
+use crate::core::{Chosen, Part, Permit, Scheduler, SequenceKey, Token};
+use crate::drafting::{Drafting, Proposed};
+use crate::engine::Running;
+
+/// Runs a step and says what was chosen. Afterwards the store holds the rows that stay, and the drafter's end their taps.
+///
+/// # Errors
+/// MLX's own, after which the store is not known; or a batch that contradicts itself.
+pub(crate) fn run(
+    model: &dyn Target,
+    kv: &mut KvStore,
+    scheduler: &Scheduler,
+    drafting: &mut Drafting,
+    running: &HashMap<SequenceKey, Running>,
+    parts: &[Part],
+) -> Result<Vec<Chosen>, ModelError> {
+    let (mut ids, mut segments) = (Vec::<u32>::new(), Vec::with_capacity(parts.len()));
+    let (mut logit_rows, mut tap_rows) = (Vec::<i32>::new(), Vec::<i32>::new());
+    let (mut keys, mut blocks, mut drafted_rows, mut proposals) = (vec![], Vec::<Block<'_>>::new(), vec![], vec![]);
+    for part in parts {
+        let (Some(sequence), Some(request)) = (scheduler.get(part.key), running.get(&part.key)) else {
+            return Err(ModelError::Batch(format!("sequence {} is not running", part.key.0)));
+        };
+        let first_row = ids.len() as i32;
+        ids.extend_from_slice(&sequence.ids[part.start..part.start + part.rows - part.drafted]);
+        // Placeholders, until the drafts are known.
+        ids.resize(first_row as usize + part.rows, 0);
+        let rows = first_row..ids.len() as i32;
+        segments.push(Segment {
+            sequence: SequenceId(part.key.0),
+            start: part.start as i32,
+            length: part.rows as i32,
+            purpose: match (part.prefill, part.drafted) {
+                (true, _) => Purpose::Prefill,
+                (false, 0) => Purpose::Decode,
+                (false, _) => Purpose::Verify,
+            },
+            image_spans: vec![],
+        });
+        if collects(&sequence.permit) && !drafting.tap_layers().is_empty() {
+            tap_rows.extend(rows.clone());
+        }
+        if part.chooses {
+            logit_rows.extend(rows.end - 1 - part.drafted as i32..rows.end);
+            drafted_rows.extend(rows.end - part.drafted as i32..rows.end);
+            let checked = &request.checked;
+            let rule = RowRule {
+                history: &sequence.ids,
+                sampling: checked.sampling,
+                noise: checked.noise,
+                position: sequence.ids.len() as u32,
+                id_limit: checked.id_limit,
+                mask: None,
+                wants_margin: checked.wants_margins,
+            };
+            keys.push(part.key);
+            blocks.push(Block { rule, drafted: part.drafted });
+            if part.drafted > 0 {
+                let missing = || ModelError::Batch(format!("the draft of sequence {} is not there", part.key.0));
+                proposals.push(drafting.take(part.key).ok_or_else(missing)?);
+            }
+        }
+    }
+    let drafts = drafts(model, &proposals, &blocks)?;
+    let mut batch = Batch::text(ids, segments);
+    match &drafts {
+        Drafts::OnHost(ids) => {
+            for (row, id) in drafted_rows.iter().zip(ids) {
+                batch.ids[*row as usize] = *id;
+            }
+        }
+        Drafts::InGraph(ids) => batch.drafted = Some((drafted_rows, ids.clone())),
+    }
+    let taps = (!tap_rows.is_empty()).then(|| Taps { layers: drafting.tap_layers().to_vec(), rows: tap_rows.clone() });
+    let forward = model.forward(&batch, kv, &Wants { logit_rows, taps, ..Wants::default() })?;
+
+    let chosen: Vec<Chosen> = match &forward.logits {
+        Some(logits) => {
+            let with: Vec<&Array> = forward.taps.iter().collect();
+            let verdicts = verify(logits, &blocks, &drafts, &with)?;
+            let chosen = |(key, verdict): (&SequenceKey, Verdict)| Chosen {
+                key: *key,
+                tokens: verdict.choices.iter().map(|choice| Token { id: choice.token, margin: choice.margin }).collect(),
+            };
+            keys.iter().zip(verdicts).map(chosen).collect()
+        }
+        None => {
+            // Nothing is chosen: only what was written to the store is computed, not what the last layer makes of it.
+            kv.evaluate()?;
+            vec![]
+        }
+    };
+    let bytes = forward.taps.as_ref().map(transfer::to_bytes).transpose()?.unwrap_or_default();
+    let row_bytes = bytes.len().checked_div(tap_rows.len()).unwrap_or(0);
+    let mut at = 0;
+    for part in parts {
+        let stays = match part.drafted {
+            0 => part.rows,
+            // The bonus token's row, and those of the accepted drafts.
+            _ => chosen.iter().find(|chosen| chosen.key == part.key).map_or(1, |chosen| chosen.tokens.len()),
+        };
+        kv.commit(SequenceId(part.key.0), (part.start + stays) as i32)?;
+        let collected = scheduler.get(part.key).is_some_and(|sequence| collects(&sequence.permit));
+        if collected && row_bytes > 0 {
+            drafting.committed(part.key, part.start, &bytes[at..at + stays * row_bytes]);
+            at += part.rows * row_bytes;
+        }
+    }
+    Ok(chosen)
+}
+
+/// Whether taps of a sequence are kept: a drafter may read it now, or once it is there.
+fn collects(permit: &Permit) -> bool {
+    use RouteReason::{DrafterAbsent, DrafterIncompatible, DrafterLoading, DrafterSuspect};
+    permit.may_draft() || matches!(permit.reason, DrafterAbsent | DrafterLoading | DrafterSuspect | DrafterIncompatible)
+}
+
+/// The drafted ids of all blocks that have some: hidden rows meet the target's own head.
+fn drafts(model: &dyn Target, proposals: &[Proposed], blocks: &[Block<'_>]) -> Result<Drafts, ModelError> {
+    let drafted: Vec<Block<'_>> = blocks.iter().filter(|block| block.drafted > 0).copied().collect();
+    let hidden = |proposed: &Proposed| match proposed {
+        Proposed::Hidden { .. } => true,
+        Proposed::Ids(_) => false,
+    };
+    if !proposals.is_empty() && proposals.iter().all(hidden) {
+        let rows = proposals.iter().map(|proposed| hidden_rows(model, proposed)).collect::<Result<Vec<_>, _>>()?;
+        let rows = if let [one] = rows.as_slice() { one.clone() } else { transfer::stack(&rows)? };
+        // Of one drafter, so one cap.
+        let cap = proposals.iter().find_map(|proposed| match proposed {
+            Proposed::Hidden { softcap, .. } if *softcap > 0.0 => Some(*softcap),
+            _ => None,
+        });
+        let logits = model.head(&rows)?;
+        return propose(&cap.map(|cap| softcap(&logits, cap)).unwrap_or(Ok(logits))?, &drafted);
+    }
+    // Ids, or at a change of drafters both: hidden rows of a draft that came before are chosen first.
+    let mut ids = vec![];
+    for (proposed, block) in proposals.iter().zip(&drafted) {
+        match proposed {
+            Proposed::Ids(proposed) => ids.extend_from_slice(proposed),
+            Proposed::Hidden { .. } => {
+                let chosen = propose(&model.head(&hidden_rows(model, proposed)?)?, &[*block])?;
+                ids.extend(chosen.on_host()?);
+            }
+        }
+    }
+    Ok(Drafts::OnHost(ids))
+}
+
+fn hidden_rows(model: &dyn Target, proposed: &Proposed) -> Result<Array, ModelError> {
+    let Proposed::Hidden { bytes, rows, kind, .. } = proposed else {
+        return Err(ModelError::Batch("expected hidden rows, found ids".into()));
+    };
+    let dtype = match kind {
+        TensorType::F32 | TensorType::Unspecified => Dtype::Float32,
+        TensorType::F16 => Dtype::Float16,
+        TensorType::Bf16 => Dtype::Bfloat16,
+    };
+    let rows = transfer::from_bytes(bytes, &[*rows as i32, model.info().hidden], dtype)?;
+    Ok(rows.as_dtype(model.dtype())?)
+}
