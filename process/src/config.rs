@@ -133,6 +133,12 @@ pub enum DrafterStart {
     Manual,
 }
 
+/// What `drafter.kind` may be.
+pub const DRAFTER_KINDS: [&str; 2] = ["auto", "dflash"];
+
+/// Longest `kv.tap_window`, in positions: taps are wide, and a drafter's use of old ones is small.
+const LONGEST_TAP_WINDOW: u32 = 65_536;
+
 /// Weights of the drafter in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -150,15 +156,15 @@ pub enum DrafterQuantize {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DrafterConfig {
-    /// Model directory; "" = none.
+    /// Model directory; "" = none, or the embedded demo drafter where the embedded demo target is served.
     pub model: String,
-    /// Architecture; "auto" reads it from the files.
+    /// Architecture, one of [`DRAFTER_KINDS`]; "auto" reads it from the files.
     pub kind: String,
     /// When it is started.
     pub start: DrafterStart,
     /// Seconds without use after which it is stopped; 0 = never.
     pub idle_stop_s: u64,
-    /// Threads of its matrix products on the CPU.
+    /// Threads of its matrix products on the CPU; auto = half the cores.
     pub threads: Auto<u32>,
     /// Quantization at load.
     pub quantize: DrafterQuantize,
@@ -505,6 +511,14 @@ impl Config {
         if !(self.routing.kv_pressure > 0.0 && self.routing.kv_pressure <= 1.0) {
             return refuse("routing.kv_pressure", format!("expected above 0, at most 1, found {}", self.routing.kv_pressure));
         }
+        if !DRAFTER_KINDS.contains(&self.drafter.kind.as_str()) {
+            let what = format!("expected one of {}, found {:?}", DRAFTER_KINDS.join(", "), self.drafter.kind);
+            return refuse("drafter.kind", what);
+        }
+        if self.kv.tap_window > LONGEST_TAP_WINDOW {
+            let what = format!("expected at most {LONGEST_TAP_WINDOW} positions, found {}", self.kv.tap_window);
+            return refuse("kv.tap_window", what);
+        }
         if let Auto::Is(fraction) = self.kv.budget_fraction {
             if !(fraction > 0.0 && fraction <= 1.0) {
                 return refuse("kv.budget_fraction", format!("expected above 0, at most 1, found {fraction}"));
@@ -513,7 +527,7 @@ impl Config {
                 return refuse("kv.budget_fraction", "expected one of kv.budget_bytes and kv.budget_fraction, found both".into());
             }
         }
-        let at_least_one: [(&str, u64); 9] = [
+        let at_least_one: [(&str, u64); 10] = [
             ("supervisor.lease_s", self.supervisor.lease_s),
             ("supervisor.hang_s", self.supervisor.hang_s),
             ("supervisor.restart_period_s", self.supervisor.restart_period_s),
@@ -521,6 +535,7 @@ impl Config {
             ("limits.deadline_s", self.limits.deadline_s),
             ("limits.max_message_bytes", self.limits.max_message_bytes),
             ("target.threads", self.target.threads.or(1).into()),
+            ("drafter.threads", self.drafter.threads.or(1).into()),
             ("limits.max_prompt_tokens", self.limits.max_prompt_tokens.or(1).into()),
             ("limits.max_new_tokens", self.limits.max_new_tokens.or(1).into()),
         ];
@@ -558,6 +573,16 @@ impl Config {
             return Err(refuse(format!("expected a model directory, found nothing at {}", dir.display())));
         }
         std::path::absolute(&dir).map_err(|error| refuse(error.to_string()))
+    }
+
+    /// Directory of the configured drafter: `drafter.model`; where neither target nor drafter are set the embedded demo
+    /// drafter; else none. It need not exist: a drafter that is not there costs speed, nothing else (I3).
+    pub fn drafter_dir(&self) -> Option<PathBuf> {
+        match (self.drafter.model.is_empty(), self.target.model.is_empty()) {
+            (false, _) => Some(std::path::absolute(&self.drafter.model).unwrap_or_else(|_| PathBuf::from(&self.drafter.model))),
+            (true, true) => demo_dir("drafter"),
+            (true, false) => None,
+        }
     }
 }
 

@@ -12,16 +12,9 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
         ("gateway.api_keys_file", config.gateway.api_keys_file != default.gateway.api_keys_file),
         ("gateway.tls_cert", config.gateway.tls_cert != default.gateway.tls_cert),
         ("target.keep_quantized", config.target.keep_quantized),
-        ("drafter.kind", config.drafter.kind != default.drafter.kind),
         ("drafter.idle_stop_s", config.drafter.idle_stop_s != default.drafter.idle_stop_s),
-        ("drafter.threads", config.drafter.threads != default.drafter.threads),
-        ("drafter.quantize", config.drafter.quantize != default.drafter.quantize),
         ("classes", !config.classes.is_empty()),
-        ("routing.max_concurrent", config.routing.max_concurrent != default.routing.max_concurrent),
-        ("routing.max_context", config.routing.max_context != default.routing.max_context),
-        ("routing.kv_pressure", config.routing.kv_pressure != default.routing.kv_pressure),
         ("routing.route_log", config.routing.route_log != default.routing.route_log),
-        ("kv.tap_window", config.kv.tap_window != default.kv.tap_window),
         ("limits.max_images", config.limits.max_images != default.limits.max_images),
         ("limits.max_image_pixels", config.limits.max_image_pixels != default.limits.max_image_pixels),
         ("log.prompts", config.log.prompts),
@@ -30,11 +23,7 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
         let what = "this version does not serve it yet; leave it at its default".to_owned();
         return Err(ConfigError::Value { key: (*key).to_owned(), what });
     }
-    let warned = [
-        ("drafter.model", config.drafter.model != default.drafter.model, "requests are served without a drafter"),
-        ("drafter.start", config.drafter.start != default.drafter.start, "there is no drafter yet"),
-        ("gateway.http", config.gateway.http != default.gateway.http, "no HTTP port is opened"),
-    ];
+    let warned = [("gateway.http", config.gateway.http != default.gateway.http, "no HTTP port is opened")];
     Ok(warned
         .iter()
         .filter(|(_, set, _)| *set)

@@ -75,6 +75,13 @@ fn wrong_values_name_the_key() {
         ("[supervisor]\nlease_s = 0\n", "supervisor.lease_s"),
         ("[target]\ndevice = \"tpu\"\n", "target.device"),
         ("limits = 3\n", "limits"),
+        ("[drafter]\nkind = \"eagle\"\n", "drafter.kind: expected one of auto, dflash"),
+        ("[drafter]\nthreads = 0\n", "drafter.threads"),
+        ("[drafter]\nstart = \"soon\"\n", "drafter.start"),
+        ("[drafter]\nquantize = \"q2\"\n", "drafter.quantize"),
+        ("[kv]\ntap_window = 65537\n", "kv.tap_window: expected at most 65536"),
+        ("[routing]\nkv_pressure = 0\n", "routing.kv_pressure"),
+        ("[routing]\nmax_concurrent = -1\n", "routing.max_concurrent"),
     ] {
         let error = refusal(text, &[]);
         assert!(error.contains(expected), "{text:?}: {error}");
@@ -84,9 +91,34 @@ fn wrong_values_name_the_key() {
 #[test]
 fn what_is_not_served_yet_is_refused_or_warned_of_by_name() {
     assert!(refusal("[gateway]\napi_keys_file = \"keys\"\n", &[]).contains("gateway.api_keys_file"));
-    let loaded = build("[drafter]\nmodel = \"d\"\n[gateway]\nhttp = \"127.0.0.1:9\"\n", &[]).expect("accepted with warnings");
-    assert!(loaded.warnings.iter().any(|line| line.starts_with("drafter.model")));
+    assert!(refusal("[drafter]\nidle_stop_s = 1\n", &[]).contains("drafter.idle_stop_s"));
+    assert!(refusal("[routing]\nroute_log = \"r\"\n", &[]).contains("routing.route_log"));
+    let loaded = build("[gateway]\nhttp = \"127.0.0.1:9\"\n", &[]).expect("accepted with warnings");
     assert!(loaded.warnings.iter().any(|line| line.starts_with("gateway.http")));
+}
+
+#[test]
+fn what_belongs_to_the_drafter_is_served() {
+    let text = "[drafter]\nmodel = \"/d\"\nkind = \"dflash\"\nstart = \"lazy\"\nthreads = 2\nquantize = \"q4\"\n\
+                [routing]\nmax_concurrent = 8\nmax_context = 100\nkv_pressure = 0.5\n[kv]\ntap_window = 0\n";
+    let loaded = build(text, &[("PACELINE_ROUTING__MAX_CONTEXT", "auto")]).expect("accepted");
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let config = loaded.config;
+    assert_eq!((config.drafter.start, config.drafter.threads), (DrafterStart::Lazy, Auto::Is(2)));
+    assert_eq!((config.routing.max_concurrent, config.routing.max_context), (Auto::Is(8), Auto::Auto));
+}
+
+#[test]
+fn the_demo_drafter_goes_with_the_demo_target_only() {
+    let mut config = Config::default();
+    let demo = config.drafter_dir();
+    assert_eq!(demo, demo_dir("drafter"));
+    config.target.model = "/t".into();
+    assert_eq!(config.drafter_dir(), None);
+    config.drafter.model = "/nowhere/d".into();
+    assert_eq!(config.drafter_dir(), Some("/nowhere/d".into()));
+    config.target.model.clear();
+    assert_eq!(config.drafter_dir(), Some("/nowhere/d".into()));
 }
 
 #[test]
