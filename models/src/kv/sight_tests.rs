@@ -124,6 +124,15 @@ fn classes_may_differ() {
 }
 
 #[test]
+fn a_session_that_outgrows_its_class_may_stand_between_others() {
+    let mut store = store(5);
+    step(&mut store, &[(0, 250, 0), (1, 20, 0), (2, 300, 0)], true);
+    // In the order before it moves, 0 comes first and is of 2's class behind 1's; 3 and 4 are new, the longer one first.
+    step(&mut store, &[(0, 4, 8), (1, 2, 8), (2, 2, 8), (3, 290, 8), (4, 3, 8)], true);
+    step(&mut store, &[(0, 4, 8), (1, 2, 8), (2, 2, 8), (3, 1, 8), (4, 3, 8)], false);
+}
+
+#[test]
 fn rows_that_do_not_fit_are_refused() {
     let mut store = store(1);
     let segment = Segment { sequence: SequenceId(0), start: 0, length: 2, purpose: Purpose::Verify, image_spans: vec![] };

@@ -48,6 +48,11 @@ impl Rope {
         if !(theta > 0.0 && theta.is_finite()) {
             return Err(wrong("rope_theta", format!("expected above 0, found {theta}")));
         }
+        let partial =
+            number("partial_rotary_factor")?.map_or_else(|| config.optional("partial_rotary_factor"), |p| Ok(Some(p)))?;
+        if partial.is_some_and(|partial| partial != 1.0) {
+            return Err(wrong("partial_rotary_factor", format!("expected 1: all of a head turns; found {partial:?}")));
+        }
         let half = head_dim / 2;
         let plain: Vec<f64> = (0..half).map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(head_dim))).collect();
         let kind = keys.get("rope_type").or_else(|| keys.get("type")).and_then(Value::as_str).unwrap_or("default");
