@@ -2,7 +2,7 @@
 
 Run by `make golden`, or by hand from the repository root:
 
-    python models/tests/golden/make.py [tiny] [demo] [sampling]        (no name: all three)
+    python models/tests/golden/make.py [tiny] [demo] [sampling] [draft]        (no name: the first three)
 
 Needs torch, transformers 5.23.0, safetensors, tokenizers, numpy and jinja2 (see demo/requirements.txt). The model code of this
 project is not involved: models run in transformers, in float32, one sequence at a time; the sampling vectors are computed here
@@ -492,7 +492,14 @@ def make_sampling():
     })
 
 
+def make_draft():
+    # A file and an environment of its own: it needs the reference drafters (see there).
+    import draft
+
+    draft.make_draft()
+
+
 if __name__ == "__main__":
-    parts = {"tiny": make_tiny, "demo": make_demo, "sampling": make_sampling}
-    for part in sys.argv[1:] or parts:
+    parts = {"tiny": make_tiny, "demo": make_demo, "sampling": make_sampling, "draft": make_draft}
+    for part in sys.argv[1:] or ["tiny", "demo", "sampling"]:
         parts[part]()

@@ -1,0 +1,157 @@
+//! A target and a drafter with their stores, and one step of each: what the tests of drafting are written in.
+
+use std::path::{Path, PathBuf};
+
+use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
+use mlx_rs::transforms::eval;
+use paceline_models::{
+    Array, Batch, DeviceChoice, Draft, DraftBatch, DraftPart, KvStore, Purpose, Quantize, Segment, SequenceId, Taps, Target,
+    Wants, device, load_draft, load_target,
+};
+use serde::Deserialize;
+
+pub fn golden(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+pub fn demo(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../demo").join(name)
+}
+
+pub fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> T {
+    let text = std::fs::read(path).expect("the golden file is in the repository");
+    serde_json::from_slice(&text).expect("it has the fields named here")
+}
+
+pub fn floats(array: &Array) -> Vec<f32> {
+    let array = array.contiguous().expect("a copy");
+    eval([&array]).expect("evaluates");
+    array.try_as_slice::<f32>().expect("floats").to_vec()
+}
+
+/// Best id of each row (ties: lowest), and best minus second.
+pub fn best(logits: &Array) -> Vec<(u32, f32)> {
+    let row = |row: &[f32]| {
+        let mut best = (0, f32::NEG_INFINITY);
+        let mut second = f32::NEG_INFINITY;
+        for (at, value) in row.iter().enumerate() {
+            match *value > best.1 {
+                true => (second, best) = (best.1, (at, *value)),
+                false => second = second.max(*value),
+            }
+        }
+        (best.0 as u32, best.1 - second)
+    };
+    floats(logits).chunks(logits.dim(1) as usize).map(row).collect()
+}
+
+pub fn ids(choices: &[(u32, f32)]) -> Vec<u32> {
+    choices.iter().map(|choice| choice.0).collect()
+}
+
+pub fn worst(a: &Array, b: &Array) -> f32 {
+    assert_eq!(a.shape(), b.shape());
+    floats(a).iter().zip(floats(b)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+pub struct Pair {
+    pub target: Box<dyn Target>,
+    pub drafter: Box<dyn Draft>,
+    pub target_kv: KvStore,
+    pub draft_kv: KvStore,
+}
+
+impl Pair {
+    pub fn load(target: &Path, drafter: &Path, quantize: Quantize) -> Self {
+        device::choose(DeviceChoice::Cpu).expect("there is a CPU");
+        let target = load_target(target, &mut |_, _| {}).expect("loads");
+        let mut last = 0;
+        let drafter = load_draft(drafter, quantize, &mut |read, _| last = read).expect("loads");
+        assert_eq!(last, drafter.info().weight_bytes);
+        let target_kv = KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
+        let room = drafter.info().context + drafter.info().block;
+        let draft_kv = KvStore::new(&drafter.kv_layers(), drafter.dtype(), room).expect("made");
+        Self { target, drafter, target_kv, draft_kv }
+    }
+
+    pub fn golden(name: &str) -> Self {
+        Self::load(&golden("dflash-target"), &golden(name), Quantize::None)
+    }
+
+    pub fn open(&mut self, session: u64) {
+        self.target_kv.open(SequenceId(session)).expect("new");
+        self.draft_kv.open(SequenceId(session)).expect("new");
+    }
+
+    /// The target's choice behind each of `rows` at the session's end, and their taps; nothing is committed.
+    pub fn target_rows(&mut self, session: u64, rows: &[u32]) -> (Vec<(u32, f32)>, Array) {
+        let (sequence, length) = (SequenceId(session), rows.len() as i32);
+        let start = self.target_kv.length(sequence).expect("open");
+        let segment = Segment { sequence, start, length, purpose: Purpose::Verify, image_spans: vec![] };
+        let all: Vec<i32> = (0..length).collect();
+        let taps = Taps { layers: self.drafter.info().tap_layers.clone(), rows: all.clone() };
+        let wants = Wants { logit_rows: all, taps: Some(taps), ..Wants::default() };
+        let forward = self.target.forward(&Batch::text(rows.to_vec(), vec![segment]), &mut self.target_kv, &wants);
+        let forward = forward.expect("a forward");
+        let taps = forward.taps.expect("wanted");
+        eval([&taps]).expect("evaluates");
+        (best(&forward.logits.expect("wanted")), taps)
+    }
+
+    /// Reads a prompt into the target: its choice behind the last row, and all taps.
+    pub fn prefill(&mut self, session: u64, prompt: &[u32]) -> (u32, Array) {
+        let (choices, taps) = self.target_rows(session, prompt);
+        self.target_kv.commit(SequenceId(session), prompt.len() as i32).expect("commits");
+        (choices[prompt.len() - 1].0, taps)
+    }
+
+    /// The block's input rows: the bonus token and masks.
+    pub fn block(&self, bonus: u32, rows: i32) -> Array {
+        let mut block = vec![self.drafter.info().mask_id; rows as usize];
+        block[0] = bonus;
+        self.target.embed(&block).expect("embeds")
+    }
+
+    pub fn draft_rows(&mut self, parts: &[DraftPart], taps: &[Array], blocks: &[Array]) -> Option<Array> {
+        let joined = |arrays: &[Array]| (!arrays.is_empty()).then(|| concatenate(arrays, 0).expect("joined"));
+        let batch = DraftBatch { parts: parts.to_vec(), taps: joined(taps), embeddings: joined(blocks) };
+        self.drafter.forward(&batch, &mut self.draft_kv).expect("a forward")
+    }
+
+    /// One session's context rows, and a block behind them.
+    pub fn draft(&mut self, session: u64, position: i32, taps: &Array, bonus: u32) -> Array {
+        let block = self.drafter.info().block;
+        let part = DraftPart { sequence: SequenceId(session), position, context: taps.dim(0), block };
+        let blocks = [self.block(bonus, block)];
+        self.draft_rows(&[part], std::slice::from_ref(taps), &blocks).expect("a block was asked for")
+    }
+
+    /// Verifies `drafted` behind `bonus` and commits: how many were accepted, the next bonus token, the committed rows' taps.
+    pub fn verify(&mut self, session: u64, bonus: u32, drafted: &[u32]) -> (usize, Vec<(u32, f32)>, Array) {
+        let (chosen, taps) = self.target_rows(session, &[&[bonus], drafted].concat());
+        let accepted = drafted.iter().zip(&chosen).take_while(|(drafted, chosen)| **drafted == chosen.0).count();
+        let sequence = SequenceId(session);
+        let length = self.target_kv.length(sequence).expect("open") + accepted as i32 + 1;
+        self.target_kv.commit(sequence, length).expect("commits");
+        (accepted, chosen, taps.try_index((..accepted as i32 + 1, ..)).expect("rows"))
+    }
+
+    /// Decodes with drafts until `stop` or `most` ids: the ids behind the prompt, and cycles.
+    pub fn generate(&mut self, session: u64, prompt: &[u32], stop: &[u32], most: usize) -> (Vec<u32>, usize) {
+        self.open(session);
+        let (mut bonus, mut taps) = self.prefill(session, prompt);
+        let (mut out, mut cycles, mut position) = (vec![bonus], 0, 0);
+        while out.len() < most && !out.iter().any(|id| stop.contains(id)) {
+            let hidden = self.draft(session, position, &taps, bonus);
+            position += taps.dim(0);
+            let drafted = ids(&best(&self.target.head(&hidden).expect("a head")));
+            let (accepted, chosen, committed) = self.verify(session, bonus, &drafted);
+            out.extend(ids(&chosen[..=accepted]));
+            (bonus, taps) = (chosen[accepted].0, committed);
+            cycles += 1;
+        }
+        let end = out.iter().position(|id| stop.contains(id)).map_or(most, |at| at + 1).min(most);
+        out.truncate(end);
+        (out, cycles)
+    }
+}
