@@ -135,9 +135,9 @@ pub struct HowArgs {
     /// Only tokens at least this fraction as probable as the best one
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub min_p: Option<f32>,
-    /// Only 1.0 (off) in this version
-    #[arg(long, value_name = "R", default_value_t = 1.0, allow_negative_numbers = true)]
-    pub repetition_penalty: f32,
+    /// Above 1 makes tokens less likely that are in the prompt or the answer already; 1 is off
+    #[arg(long, value_name = "R", allow_negative_numbers = true)]
+    pub repetition_penalty: Option<f32>,
     /// Go on after the model's end-of-sequence token
     #[arg(long)]
     pub ignore_eos: bool,

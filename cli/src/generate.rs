@@ -148,9 +148,6 @@ pub fn chat(model: String, messages: Vec<Message>, how: &HowArgs, report_margins
 /// # Errors
 /// Names the flag.
 pub fn check_served(how: &HowArgs) -> Result<(), Failure> {
-    if how.repetition_penalty != 1.0 {
-        return Err(Failure::not_yet("--repetition-penalty other than 1.0"));
-    }
     if how.logprobs != 0 {
         return Err(Failure::not_yet("--logprobs other than 0"));
     }
@@ -158,7 +155,8 @@ pub fn check_served(how: &HowArgs) -> Result<(), Failure> {
 }
 
 fn sampling(how: &HowArgs) -> v1::Sampling {
-    v1::Sampling { temperature: how.temperature, top_k: how.top_k, top_p: how.top_p, min_p: how.min_p, seed: how.seed }
+    let HowArgs { temperature, top_k, top_p, min_p, seed, repetition_penalty, .. } = *how;
+    v1::Sampling { temperature, top_k, top_p, min_p, seed, repetition_penalty }
 }
 
 fn limits(how: &HowArgs) -> v1::Limits {

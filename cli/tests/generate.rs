@@ -150,8 +150,8 @@ async fn json_is_one_object() {
 
 #[tokio::test]
 async fn every_flag_reaches_the_service() {
-    let flags =
-        "--max-tokens 4 --temperature 0.5 --seed 7 --top-p 0.9 --top-k 3 --min-p 0.1 --ignore-eos --route plain --model m";
+    let flags = "--max-tokens 4 --temperature 0.5 --seed 7 --top-p 0.9 --top-k 3 --min-p 0.1 --repetition-penalty 1.1 \
+                 --ignore-eos --route plain --model m";
     let mut words = vec!["--token-ids", "1,2", "--json", "--margins"];
     words.extend(flags.split(' '));
     let outcome = generate(&words, hello()).await;
@@ -164,6 +164,7 @@ async fn every_flag_reaches_the_service() {
             top_p: Some(0.9),
             min_p: Some(0.1),
             seed: Some(7),
+            repetition_penalty: Some(1.1),
         }),
         limits: Some(v1::Limits { max_tokens: Some(4), ignore_eos: true }),
         route: v1::RouteWish::Plain.into(),
@@ -245,7 +246,6 @@ async fn bad_input_never_leaves() {
         (&["--messages", &bad], USAGE, "audio"),
         (&["--messages", "/nowhere.json"], USAGE, "/nowhere.json"),
         (&["--prompt", "x", "--image", "/nowhere.png"], USAGE, "/nowhere.png"),
-        (&["--prompt", "x", "--repetition-penalty", "1.1"], REFUSED, "not in this version yet"),
         (&["--prompt", "x", "--logprobs", "2"], REFUSED, "not in this version yet"),
     ];
     for (words, exit, expected) in cases {

@@ -245,6 +245,7 @@ fn filled(sampling: &v1::Sampling, own: &SamplingRule) -> SamplingRule {
         top_k: sampling.top_k.unwrap_or(own.top_k),
         top_p: sampling.top_p.unwrap_or(own.top_p),
         min_p: sampling.min_p.unwrap_or(own.min_p),
+        repetition_penalty: sampling.repetition_penalty.unwrap_or(own.repetition_penalty),
     }
 }
 
@@ -255,6 +256,12 @@ pub fn sampling_problem(rule: &SamplingRule) -> Option<(&'static str, &'static s
         ("temperature", "a number from 0 to 100", rule.temperature, (0.0..=100.0).contains(&rule.temperature)),
         ("top_p", "a number above 0, at most 1", rule.top_p, rule.top_p > 0.0 && rule.top_p <= 1.0),
         ("min_p", "a number from 0 to 1", rule.min_p, (0.0..=1.0).contains(&rule.min_p)),
+        (
+            "repetition_penalty",
+            "a number above 0, at most 10",
+            rule.repetition_penalty,
+            rule.repetition_penalty > 0.0 && rule.repetition_penalty <= 10.0,
+        ),
     ];
     ranges.into_iter().find(|(.., fine)| !fine).map(|(name, expected, found, _)| (name, expected, found))
 }
