@@ -72,6 +72,8 @@ pub(crate) struct Engine {
     pulse: Pulse,
     clock: Clock,
     totals: SpeculationTotals,
+    /// What the supervisor was last told of the link.
+    told: LinkReport,
     stop: Option<Millis>,
     broken: bool,
 }
@@ -98,6 +100,7 @@ impl Engine {
             pulse,
             clock,
             totals: SpeculationTotals::default(),
+            told: LinkReport::default(),
             stop: None,
             broken: false,
         };
@@ -132,6 +135,7 @@ impl Engine {
             self.feed();
             self.leaving.retain_mut(|outlet| outlet.flush() == Flow::Kept);
             self.report();
+            self.tell_link();
         }
         self.progress.set_phase(WorkerPhase::Stopping);
         let status = match self.broken {
@@ -171,24 +175,20 @@ impl Engine {
 
     /// Takes in what came over the link.
     fn listen(&mut self) {
-        let before = self.drafting.report();
         match self.drafting.hear(self.clock.now(), self.model.as_ref()) {
             Ok(news) => self.pass_on(&news),
             Err(error) => self.break_down(&error),
         }
-        self.tell_link(&before);
     }
 
     /// Shows the drafter what was committed, and asks it for drafts.
     fn feed(&mut self) {
-        let before = self.drafting.report();
         let running = &self.running;
         let checked = |key: SequenceKey| running.get(&key).map(|running| &running.checked);
         match self.drafting.feed(&mut self.scheduler, checked, self.clock.now(), self.model.as_ref()) {
             Ok(news) => self.pass_on(&news),
             Err(error) => self.break_down(&error),
         }
-        self.tell_link(&before);
     }
 
     fn pass_on(&mut self, news: &[News]) {
@@ -199,15 +199,6 @@ impl Engine {
                 }
                 News::NoDraft(key) => self.scheduler.give_up_draft(key),
             }
-        }
-    }
-
-    /// The supervisor hears of a change at once: it routes by it.
-    fn tell_link(&self, before: &LinkReport) {
-        let now = self.drafting.report();
-        if now != *before {
-            self.progress.set_link(now);
-            self.pulse.now();
         }
     }
 
@@ -243,11 +234,7 @@ impl Engine {
                     }
                 }
             }
-            Command::Link(handover) => {
-                let before = self.drafting.report();
-                self.drafting.take_over(handover, self.clock.now());
-                self.tell_link(&before);
-            }
+            Command::Link(handover) => self.drafting.take_over(handover, self.clock.now()),
             Command::Stop { until } => self.stop = Some(self.stop.map_or(until, |before| before.min(until))),
         }
     }
@@ -393,6 +380,16 @@ impl Engine {
                 // Kept tokens go with the next step's; a reader that is gone is noticed before it.
                 let _ = running.outlet.flush();
             }
+        }
+    }
+
+    /// The supervisor routes by the link: it hears of a change at once.
+    fn tell_link(&mut self) {
+        let now = self.drafting.report();
+        if now != self.told {
+            self.progress.set_link(now.clone());
+            self.pulse.now();
+            self.told = now;
         }
     }
 

@@ -1,0 +1,127 @@
+//! A worker process on a tiny checkpoint, in the test's hands.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use paceline_proto::internal::v1::target_client::TargetClient;
+use paceline_proto::internal::v1::worker_client::WorkerClient;
+use paceline_proto::internal::v1::{
+    Generation, Heartbeat, Permit, SamplingRule, Stamp, TargetGenerateRequest, TokenBatch, WatchRequest, WorkerPhase,
+};
+use paceline_proto::v1;
+use serde_json::Value;
+use tonic::transport::Channel;
+use tonic::{Code, Status, Streaming};
+
+/// Nothing here takes that long; a hang should end the test.
+pub const BOUND: Duration = Duration::from_secs(60);
+pub const STAMP: Stamp = Stamp { term: 5, epoch: 3 };
+
+pub const GREEDY: SamplingRule = SamplingRule { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0 };
+
+pub struct Worker {
+    pub child: Child,
+    pub dir: tempfile::TempDir,
+    pub client: TargetClient<Channel>,
+    pub life: WorkerClient<Channel>,
+}
+
+impl Worker {
+    pub fn start(model: &Path, environment: &[(&str, &str)]) -> Self {
+        let dir = tempfile::Builder::new().prefix("pt").tempdir_in("/tmp").expect("a temporary directory");
+        let log = std::fs::File::create(dir.path().join("log")).expect("a log");
+        let child = Command::new(env!("CARGO_BIN_EXE_paceline-target"))
+            .args(["--epoch", "3", "--term", "5"])
+            .env("PACELINE_CONFIG", "")
+            .env("PACELINE_SUPERVISOR__RUNTIME_DIR", dir.path())
+            .env("PACELINE_TARGET__MODEL", model)
+            .env("PACELINE_TARGET__DEVICE", "cpu")
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("starts");
+        let channel = paceline_process::socket::channel(dir.path().join("target.sock"));
+        Self { child, dir, client: TargetClient::new(channel.clone()), life: WorkerClient::new(channel) }
+    }
+
+    /// Watches until the weights are there; the beats seen on the way.
+    pub async fn ready(&mut self) -> (Vec<Heartbeat>, Streaming<Heartbeat>) {
+        let started = async {
+            let mut stream = loop {
+                match self.life.watch(WatchRequest { stamp: Some(STAMP) }).await {
+                    Ok(response) => break response.into_inner(),
+                    Err(status) if status.code() == Code::Unavailable => tokio::time::sleep(Duration::from_millis(5)).await,
+                    Err(status) => panic!("{status}"),
+                }
+            };
+            let mut beats: Vec<Heartbeat> = vec![];
+            while beats.last().is_none_or(|beat| beat.phase() == WorkerPhase::Loading) {
+                beats.push(stream.message().await.expect("beats").expect("goes on"));
+            }
+            (beats, stream)
+        };
+        tokio::time::timeout(BOUND, started).await.expect("the worker loads in time")
+    }
+
+    pub async fn generate(&self, generation: Generation) -> Result<Vec<TokenBatch>, Status> {
+        generate(self.client.clone(), generation).await
+    }
+
+    pub async fn wait_end(&mut self) -> Option<i32> {
+        let child = &mut self.child;
+        let ended = async {
+            loop {
+                if let Some(status) = child.try_wait().expect("our child") {
+                    return status.code();
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(BOUND, ended).await.expect("ends in time")
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Ended already in most tests.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("{}", std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default());
+        }
+    }
+}
+
+pub async fn generate(mut client: TargetClient<Channel>, generation: Generation) -> Result<Vec<TokenBatch>, Status> {
+    let permit = Permit { lane_allowed: v1::Lane::Plain.into(), max_draft: 0, reason: v1::RouteReason::DrafterAbsent.into() };
+    let request = TargetGenerateRequest { stamp: Some(STAMP), generation: Some(generation), permit: Some(permit) };
+    let mut stream = client.generate(request).await?.into_inner();
+    let mut batches = vec![];
+    while let Some(batch) = tokio::time::timeout(BOUND, stream.message()).await.expect("tokens in time")? {
+        batches.push(batch);
+    }
+    Ok(batches)
+}
+
+pub fn tiny() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden/qwen3-tiny")
+}
+
+pub fn cases() -> Vec<(Vec<u32>, Vec<u32>)> {
+    let text = std::fs::read(tiny().with_extension("json")).expect("the golden file is in the repository");
+    let golden: Value = serde_json::from_slice(&text).expect("JSON");
+    let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).expect("ids");
+    golden["cases"].as_array().expect("cases").iter().map(|case| (ids(&case["prompt"]), ids(&case["greedy"]))).collect()
+}
+
+pub fn generation(id: &str, prompt: &[u32], max_tokens: u32) -> Generation {
+    Generation { request_id: id.into(), prompt_ids: prompt.to_vec(), sampling: Some(GREEDY), max_tokens, ..Generation::default() }
+}
+
+pub fn ids(batches: &[TokenBatch]) -> Vec<u32> {
+    batches.iter().flat_map(|batch| batch.ids.clone()).collect()
+}
