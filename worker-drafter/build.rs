@@ -1,0 +1,7 @@
+//! The worker finds MLX's library without environment variables.
+
+include!("../mlx-sys/rpath.rs");
+
+fn main() {
+    mlx_rpath();
+}

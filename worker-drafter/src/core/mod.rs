@@ -1,0 +1,41 @@
+//! What a drafter decides: which sessions there are, what a Feed means for them, what the next forward holds. Pure.
+//!
+//! ```text
+//!  first context ──▶ open ──▶ reading ⇄ caught up ──▶ closed      caught up: everything sent was read
+//!                      ▲         fresh: from anywhere, as if just opened
+//! ```
+//! A target that says what link.proto does not allow is a fault, and the link ends. A want that cannot be served (its
+//! session has moved on, is still reading, or is at the end of the drafter's context) is left out of the Proposal.
+
+mod check;
+mod sessions;
+#[cfg(test)]
+mod tests;
+
+pub use sessions::{Part, Rows, Sessions, Step};
+
+use paceline_proto::internal::v1::TensorType;
+
+/// What both sides agreed on in the handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Width of embeddings and of hidden rows.
+    pub hidden: u32,
+    /// Width of a row of taps.
+    pub taps: u32,
+    /// Rows of the longest block, the bonus token included.
+    pub block: u32,
+    /// Positions the drafter reads and drafts, from the sequence's start.
+    pub context: u32,
+    /// Positions a sequence of the target may have.
+    pub target_context: u32,
+    /// Most sessions at once.
+    pub max_sessions: usize,
+    /// What the target's tensors are made of.
+    pub kind: TensorType,
+}
+
+/// Context rows of one forward, at most: what a draft that is asked for meanwhile may have to wait for.
+pub const PIECE_ROWS: u32 = 512;
+/// Context rows of other sessions that ride with a draft: so few that they cost it no time.
+pub const RIDER_ROWS: u32 = 64;

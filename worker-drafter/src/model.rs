@@ -1,0 +1,152 @@
+//! The drafter's weights and its sessions' keys and values: steps of the core as forwards, bytes of the link as arrays.
+
+use std::path::Path;
+
+use mlx_rs::{Array, Dtype};
+use paceline_models::{Draft, DraftBatch, DraftInfo, DraftPart, KvStore, ModelError, Quantize, SequenceId, load_draft};
+use paceline_proto::internal::v1::TensorType;
+
+use crate::core::{Part, Step};
+
+/// Not `Send`: made on the thread that uses it (I8).
+pub(crate) struct Model {
+    draft: Box<dyn Draft>,
+    kv: KvStore,
+    /// Positions of each capacity class, ascending.
+    capacities: Vec<i32>,
+    kind: TensorType,
+}
+
+/// Hidden rows of a step's blocks.
+#[derive(Debug)]
+pub(crate) struct Proposed {
+    /// Session, position of the bonus token, rows, in the order of the rows.
+    pub(crate) drafts: Vec<(u64, u32, u32)>,
+    /// `[rows, hidden]`.
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Model {
+    /// Loads the drafter in `dir`; `progress` hears of (bytes read, bytes in all). Errors are for the supervisor to show.
+    pub(crate) fn load(dir: &Path, quantize: Quantize, progress: &mut dyn FnMut(u64, u64)) -> Result<Self, String> {
+        let draft = load_draft(dir, quantize, progress).map_err(|error| error.to_string())?;
+        let kind = match draft.dtype() {
+            Dtype::Float32 => TensorType::F32,
+            Dtype::Float16 => TensorType::F16,
+            Dtype::Bfloat16 => TensorType::Bf16,
+            other => return Err(format!("expected weights that compute in float32, float16 or bfloat16, found {other:?}")),
+        };
+        let kv = new_store(draft.as_ref()).map_err(|error| error.to_string())?;
+        let capacities = kv.class_bytes().into_iter().map(|(positions, _)| positions).collect();
+        Ok(Self { draft, kv, capacities, kind })
+    }
+
+    pub(crate) fn info(&self) -> &DraftInfo {
+        self.draft.info()
+    }
+
+    /// What its hidden rows are made of.
+    pub(crate) fn kind(&self) -> TensorType {
+        self.kind
+    }
+
+    /// Bytes of all keys and values.
+    pub(crate) fn kv_bytes(&self) -> u64 {
+        self.kv.allocated_bytes()
+    }
+
+    pub(crate) fn free(&mut self, slots: &[u64]) {
+        for slot in slots {
+            self.kv.free(SequenceId(*slot));
+        }
+    }
+
+    /// Forgets every session and gives their memory back.
+    pub(crate) fn clear(&mut self) -> Result<(), ModelError> {
+        self.kv = new_store(self.draft.as_ref())?;
+        Ok(())
+    }
+
+    /// One forward for all parts of a step; `kind` is what the target's rows are made of, `mask` the mask token's embedding.
+    /// Hidden rows are computed when this returns; what was only read is computed by [`Model::settle`].
+    pub(crate) fn forward(&mut self, step: &Step, kind: TensorType, mask: &[u8]) -> Result<Option<Proposed>, ModelError> {
+        // The order in which the store wants them, as it will be once all have room for their new rows.
+        let mut parts: Vec<&Part> = step.parts.iter().collect();
+        parts.sort_by_cached_key(|part| self.order(part));
+        let (mut taps, mut embeddings) = (vec![], vec![]);
+        let mut batch = DraftBatch::default();
+        for part in &parts {
+            let sequence = SequenceId(part.slot);
+            if self.kv.length(sequence).is_none() {
+                self.kv.open(sequence)?;
+            }
+            part.taps.iter().for_each(|rows| taps.extend_from_slice(rows.bytes()));
+            if let Some(bonus) = &part.bonus {
+                embeddings.extend_from_slice(bonus.bytes());
+                (1..part.block).for_each(|_| embeddings.extend_from_slice(mask));
+            }
+            let (position, context, block) = (part.position as i32, part.context as i32, part.block as i32);
+            batch.parts.push(DraftPart { sequence, position, context, block });
+        }
+        let info = self.draft.info();
+        batch.taps = array(&taps, info.tap_layers.len() as i32 * info.hidden, kind)?;
+        batch.embeddings = array(&embeddings, info.hidden, kind)?;
+        let Some(hidden) = self.draft.forward(&batch, &mut self.kv)? else { return Ok(None) };
+        let bytes = bytes(&hidden, self.kind)?;
+        let drafted = parts.iter().filter(|part| part.block > 0);
+        let drafts = drafted.map(|part| (part.session, part.position + part.context, part.block - 1)).collect();
+        Ok(Some(Proposed { drafts, bytes }))
+    }
+
+    /// Computes what was read and not needed for a draft.
+    pub(crate) fn settle(&self) -> Result<(), ModelError> {
+        self.kv.evaluate()
+    }
+
+    /// Class and slot; behind the others of its class where it will get a new slot.
+    fn order(&self, part: &Part) -> (usize, usize) {
+        let sequence = SequenceId(part.slot);
+        let end = self.kv.length(sequence).unwrap_or(0) + (part.context + part.block) as i32;
+        let (class, slot) = self.kv.order(sequence);
+        let needed = self.capacities.iter().position(|capacity| *capacity >= end).unwrap_or(self.capacities.len());
+        if class >= needed && class < self.capacities.len() { (class, slot) } else { (needed, usize::MAX) }
+    }
+}
+
+fn new_store(draft: &dyn Draft) -> Result<KvStore, ModelError> {
+    KvStore::new(&draft.kv_layers(), draft.dtype(), draft.info().context)
+}
+
+/// Rows of the link as an array; `None` for no rows.
+fn array(bytes: &[u8], columns: i32, kind: TensorType) -> Result<Option<Array>, ModelError> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let shape = |numbers: usize| [(numbers / columns as usize) as i32, columns];
+    let words = || -> Vec<u16> { bytes.chunks_exact(2).map(|word| u16::from_le_bytes([word[0], word[1]])).collect() };
+    let narrow = |words: Vec<u16>, dtype| Array::from_slice(&words, &shape(words.len())).view_dtype(dtype);
+    Ok(Some(match kind {
+        TensorType::F32 => {
+            let number = |word: &[u8]| f32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            let numbers: Vec<f32> = bytes.chunks_exact(4).map(number).collect();
+            Array::from_slice(&numbers, &shape(numbers.len()))
+        }
+        TensorType::F16 => narrow(words(), Dtype::Float16)?,
+        TensorType::Bf16 => narrow(words(), Dtype::Bfloat16)?,
+        TensorType::Unspecified => return Err(ModelError::Batch("rows of no type".into())),
+    }))
+}
+
+/// An array's numbers as they cross the link. Evaluates it.
+fn bytes(array: &Array, kind: TensorType) -> Result<Vec<u8>, ModelError> {
+    let unreadable = |error: mlx_rs::error::AsSliceError| ModelError::Batch(format!("hidden rows cannot be read: {error}"));
+    if kind == TensorType::F32 {
+        let array = array.as_dtype(Dtype::Float32)?.contiguous()?;
+        array.eval()?;
+        return Ok(array.try_as_slice::<f32>().map_err(unreadable)?.iter().flat_map(|number| number.to_le_bytes()).collect());
+    }
+    let dtype = if kind == TensorType::F16 { Dtype::Float16 } else { Dtype::Bfloat16 };
+    let array = array.as_dtype(dtype)?.contiguous()?.view_dtype(Dtype::Uint16)?;
+    array.eval()?;
+    Ok(array.try_as_slice::<u16>().map_err(unreadable)?.iter().flat_map(|word| word.to_le_bytes()).collect())
+}

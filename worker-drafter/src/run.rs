@@ -1,0 +1,182 @@
+//! What makes a worker of it: the command line, loading, and the ear for links.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+
+use clap::Parser;
+use paceline_link::{Listener, handshake};
+use paceline_models::{DeviceChoice, Quantize, device};
+use paceline_process::clock::unix_seconds;
+use paceline_process::config::{Device, DrafterQuantize};
+use paceline_process::worker::{self, Gate, Parts, Post};
+use paceline_process::{Config, Exit};
+use paceline_proto::internal::v1::drafter_server::DrafterServer;
+use paceline_proto::internal::v1::{DrafterInfo, ProposalKind, Welcome, WorkerPhase};
+use sha2::{Digest, Sha256};
+use tonic::service::RoutesBuilder;
+
+use crate::engine::{Command, Engine};
+use crate::model::Model;
+use crate::serve::DrafterService;
+
+/// Orders that may wait for the engine: links, of which only the newest matters, and the one to stop.
+const COMMANDS: usize = 16;
+/// MLX may keep so many freed bytes; without a bound it keeps most of the machine.
+const MLX_CACHE_BYTES: u64 = 128 << 20;
+
+/// The worker's command line; written by the supervisor.
+#[derive(Clone, Debug, Parser)]
+#[command(version, about = "Paceline's drafter worker; started by paceline-supervisor")]
+pub struct Args {
+    /// Number of this worker's life in the runtime directory.
+    #[arg(long)]
+    pub epoch: u64,
+    /// Number of the supervisor's life that starts it.
+    #[arg(long)]
+    pub term: u64,
+    /// Configuration file.
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+    /// Directory of the drafter to load, instead of the configured one.
+    #[arg(long)]
+    pub model: Option<PathBuf>,
+    /// Name in the runtime directory: two drafters live at once while one takes the other's place.
+    #[arg(long, default_value = "drafter-0")]
+    pub name: String,
+}
+
+/// Runs the worker to its end.
+pub fn run(args: &Args) -> Exit {
+    let worker = worker::Args { name: args.name.clone(), epoch: args.epoch, term: args.term, config: args.config.clone() };
+    worker::run(&worker, |post| parts(args, post))
+}
+
+fn parts(args: &Args, post: &Post) -> Result<Parts, Exit> {
+    let (commands, inbox) = sync_channel(COMMANDS);
+    let loaded = Arc::new(OnceLock::new());
+    let listener = match listen(&args.name, post, commands.clone()) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!(%error, "cannot listen for links");
+            return Err(Exit::Unavailable);
+        }
+    };
+    let mut services = RoutesBuilder::default();
+    services.add_service(DrafterServer::new(DrafterService {
+        gate: post.gate.clone(),
+        config_digest: post.config.digest(),
+        loaded: loaded.clone(),
+    }));
+    let (post, model) = (post.clone(), args.model.clone());
+    Ok(Parts {
+        services,
+        // Nobody waits for a drafter: the grace is not needed.
+        stop: Arc::new(move |_grace_ms| commands.try_send(Command::Stop).is_ok()),
+        engine: Box::new(move || engine_thread(&post, model.as_deref(), &loaded, &inbox, listener)),
+    })
+}
+
+fn listen(name: &str, post: &Post, commands: SyncSender<Command>) -> std::io::Result<Listener> {
+    let gate: Gate = post.gate.clone();
+    paceline_link::listen(&post.dir.socket(&format!("{name}.link")), move |handover| {
+        let generation = handover.generation;
+        match gate.admit(Some(handover.stamp)) {
+            Ok(_) if commands.try_send(Command::Link(handover)).is_ok() => {}
+            Ok(_) => tracing::warn!(generation, "the engine takes no more links at the moment"),
+            Err(status) => tracing::warn!(generation, why = status.message(), "a link was refused"),
+        }
+    })
+}
+
+/// Loads, then runs the engine. The only thread that touches an array (I8). `listener` goes with it.
+fn engine_thread(
+    post: &Post,
+    model: Option<&Path>,
+    loaded: &OnceLock<DrafterInfo>,
+    inbox: &Receiver<Command>,
+    listener: Listener,
+) -> Exit {
+    let exit = match load(post, model, loaded) {
+        Ok(engine) => {
+            post.progress.set_phase(WorkerPhase::Idle);
+            post.pulse.now();
+            engine.run(inbox)
+        }
+        Err(why) => {
+            tracing::error!(why, "cannot load the drafter");
+            post.progress.fail(why);
+            post.pulse.now();
+            Exit::Unavailable
+        }
+    };
+    drop(listener);
+    exit
+}
+
+fn load(post: &Post, model: Option<&Path>, loaded: &OnceLock<DrafterInfo>) -> Result<Engine, String> {
+    let Post { config, progress, pulse, .. } = post;
+    let choice = match config.target.device {
+        Device::Auto => DeviceChoice::Auto,
+        Device::Cpu => DeviceChoice::Cpu,
+        Device::Gpu => DeviceChoice::Gpu,
+    };
+    let on_gpu = device::choose(choice).map_err(|error| error.to_string())?;
+    device::limit_cache(MLX_CACHE_BYTES);
+    let dir = model_dir(config, model)?;
+    tracing::info!(model = %dir.display(), on_gpu, "loading");
+    let quantize = match config.drafter.quantize {
+        DrafterQuantize::None => Quantize::None,
+        DrafterQuantize::Q8 => Quantize::Q8,
+        DrafterQuantize::Q4 => Quantize::Q4,
+    };
+    let model = Model::load(&dir, quantize, &mut |read, total| progress.set_load(read, total))?;
+    let welcome = welcome(&model, &dir)?;
+    progress.set_loaded_at(unix_seconds());
+    let info = model.info();
+    tracing::info!(weight_bytes = info.weight_bytes, block = info.block, context = info.context, "loaded");
+    let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
+    let about = DrafterInfo {
+        name: name.unwrap_or_else(|| dir.display().to_string()),
+        path: dir.display().to_string(),
+        kind: info.architecture.clone(),
+        weight_bytes: info.weight_bytes,
+        block_size: info.block as u32,
+    };
+    loaded.set(about).map_err(|_| "loaded twice".to_owned())?;
+    Ok(Engine::new(model, welcome, progress.clone(), pulse.clone()))
+}
+
+fn model_dir(config: &Config, model: Option<&Path>) -> Result<PathBuf, String> {
+    match model {
+        Some(dir) => Ok(dir.to_path_buf()),
+        None if config.drafter.model.is_empty() => Err("no drafter is configured; set drafter.model to its directory".into()),
+        None => Ok(config.drafter.model.as_str().into()),
+    }
+}
+
+/// What this drafter says of itself.
+fn welcome(model: &Model, dir: &Path) -> Result<Welcome, String> {
+    let info = model.info();
+    let tokenizer = dir.join("tokenizer.json");
+    let tokenizer_sha256 = match std::fs::read(&tokenizer) {
+        Ok(bytes) => Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(format!("cannot read {}: {error}", tokenizer.display())),
+    };
+    Ok(Welcome {
+        version: handshake::VERSION,
+        generation: 0,
+        kind: info.architecture.clone(),
+        proposal: ProposalKind::Hidden.into(),
+        hidden_size: info.hidden as u32,
+        vocab_size: info.vocab.unwrap_or(0) as u32,
+        target_layers: info.target_layers.unwrap_or(0) as u32,
+        tap_layers: info.tap_layers.iter().map(|layer| *layer as u32).collect(),
+        block_size: info.block as u32,
+        mask_id: info.mask_id,
+        r#type: model.kind().into(),
+        tokenizer_sha256,
+        logit_softcap: info.logit_softcap.unwrap_or(0.0),
+    })
+}

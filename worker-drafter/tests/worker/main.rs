@@ -1,0 +1,282 @@
+//! The real process with the demo drafter; the test plays supervisor and target.
+#![allow(missing_docs, reason = "tests")]
+
+mod rig;
+
+use std::io::Write as _;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use paceline_link::{Frame, SEGMENT_BYTES, make_pair, send};
+use paceline_proto::internal::v1::drafter_client::DrafterClient;
+use paceline_proto::internal::v1::{
+    Ack, Context, DescribeDrafterRequest, Feed, Hello, LinkPhase, Proposal, Stamp, TensorRef, WorkerPhase,
+};
+use rig::{BLOCK, BOUND, HIDDEN, Meal, STAMP, TAPS, Target, Worker, assert_close, demo, hello, rows};
+
+#[test]
+fn it_describes_itself_greets_drafts_and_stops() {
+    let mut worker = Worker::start(&demo());
+    let beat = worker.beat(|beat| beat.phase() == WorkerPhase::Idle);
+    assert!(beat.loaded_bytes == beat.total_bytes && beat.total_bytes > 0 && beat.weights_loaded_unix_s > 0);
+    assert_eq!((beat.epoch, beat.link.expect("a report").phase()), (3, LinkPhase::Absent));
+    let mut client = DrafterClient::new(worker.channel.clone());
+    let request = DescribeDrafterRequest { stamp: Some(STAMP) };
+    let about = worker.runtime.block_on(async { client.describe(request).await.expect("described").into_inner() });
+    let drafter = about.drafter.expect("a drafter");
+    assert_eq!((drafter.name.as_str(), drafter.kind.as_str(), drafter.block_size), ("drafter", "dflash", BLOCK));
+    assert_eq!((about.epoch, about.pid), (3, worker.child.id()));
+    let stale = DescribeDrafterRequest { stamp: Some(Stamp { term: 4, epoch: 3 }) };
+    worker.runtime.block_on(async { client.describe(stale).await.expect_err("stale") });
+
+    let mut target = worker.link();
+    let report = worker.phase(LinkPhase::Up).link.expect("a report");
+    assert_eq!((report.generation, report.serving), (1, 1));
+    // Contexts of zeros alone: read, and told.
+    target.feed(Meal::default().context(1, 0, &vec![0.0; 5 * TAPS as usize], false));
+    target.reach(1, 5);
+    let drafted = target.draft(Meal::default().want(1, 5, BLOCK));
+    assert_eq!(drafted.len() as u32, (BLOCK - 1) * HIDDEN);
+    // The next cycle: what was accepted, and a shorter block.
+    let drafted = target.draft(Meal::default().context(1, 5, &rows(3, TAPS, 2), false).want(1, 8, 4));
+    assert_eq!(drafted.len() as u32, 3 * HIDDEN);
+    let beat = worker.beat(|beat| beat.sequences == 1 && beat.steps >= 3 && beat.phase() == WorkerPhase::Idle);
+    assert!(beat.kv.expect("figures").held_bytes > 0);
+    target.feed(Meal::closed(&[1]));
+    worker.beat(|beat| beat.sequences == 0);
+    drop(target);
+    assert_eq!(worker.phase(LinkPhase::Lost).sequences, 0);
+    let left = |worker: &Worker| ["json", "link.sock"].map(|end| worker.dir.path().join(format!("drafter-1.{end}")).exists());
+    assert_eq!(left(&worker), [true, true]);
+    assert_eq!(worker.stop(), Some(0));
+    assert_eq!(left(&worker), [false, false]);
+}
+
+#[test]
+fn sessions_in_one_forward_get_what_they_get_alone() {
+    let mut worker = Worker::ready();
+    let mut target = worker.link();
+    // Lengths on both sides of a capacity class, so that sessions move while others stay.
+    let lengths = [3u32, 250, 300, 17];
+    let context = |session: u64| rows(lengths[session as usize - 1], TAPS, session);
+    let more = |session: u64| rows(1 + session as u32, TAPS, 50 + session);
+    let mut alone = vec![];
+    for session in 1..=4 {
+        let end = lengths[session as usize - 1];
+        let first = target.draft(Meal::default().context(session, 0, &context(session), false).want(session, end, BLOCK));
+        let next = end + 1 + session as u32;
+        let second = target.draft(Meal::default().context(session, end, &more(session), false).want(session, next, 5));
+        alone.push((first, second));
+    }
+    target.feed(Meal::closed(&[1, 2, 3, 4]));
+    for (fresh_start, step) in [(true, 0), (false, 1)] {
+        let mut meal = Meal::default();
+        for session in 1..=4 {
+            let end = lengths[session as usize - 1];
+            meal = match fresh_start {
+                true => meal.context(session, 0, &context(session), false).want(session, end, BLOCK),
+                false => meal.context(session, end, &more(session), false).want(session, end + 1 + session as u32, 5),
+            };
+        }
+        // The first is more than a piece: its longest sessions are read first and asked for again.
+        target.feed(meal);
+        let (mut proposal, mut drafts) = target.proposal();
+        let late: Vec<u64> = (1..=4).filter(|session| proposal.drafts.iter().all(|draft| draft.session != *session)).collect();
+        assert_eq!(late.is_empty(), step == 1, "{late:?}");
+        for session in late {
+            let end = lengths[session as usize - 1];
+            target.reach(session, end);
+            target.feed(Meal::default().want(session, end, BLOCK));
+            let (again, draft) = target.proposal();
+            proposal.drafts.extend(again.drafts);
+            drafts.extend(draft);
+        }
+        assert_eq!(drafts.len(), 4);
+        for (draft, found) in proposal.drafts.iter().zip(&drafts) {
+            let (first, second) = &alone[draft.session as usize - 1];
+            assert_close(found, if step == 0 { first } else { second });
+        }
+    }
+}
+
+#[test]
+fn a_fresh_start_forgets_and_positions_count() {
+    let mut worker = Worker::ready();
+    let mut target = worker.link();
+    let (old, new) = (rows(20, TAPS, 1), rows(12, TAPS, 2));
+    let meal = |session, fresh| Meal::default().context(session, 500, &new, fresh).want(session, 512, BLOCK);
+    target.draft(Meal::default().context(1, 0, &old, false).want(1, 20, BLOCK));
+    // Nonsense in between does not matter: one session, and the bonus row is made from its number.
+    let again = target.draft(meal(1, true));
+    target.feed(Meal::closed(&[1]));
+    assert_close(&target.draft(meal(1, false)), &again);
+    let elsewhere = Meal::default().context(1, 40, &new, true).want(1, 52, BLOCK);
+    let moved = target.draft(elsewhere);
+    assert_eq!(moved.len(), again.len());
+    // A prompt longer than a piece: told piece by piece, and the same as read in one go or in small ones.
+    let long = rows(1300, TAPS, 9);
+    target.feed(Meal::default().context(2, 0, &long, false));
+    target.reach(2, 512);
+    target.reach(2, 1300);
+    let in_one = target.draft(Meal::default().want(2, 1300, BLOCK));
+    target.feed(Meal::closed(&[2]));
+    for at in 0..13 {
+        let part = &long[at as usize * 100 * TAPS as usize..(at as usize + 1) * 100 * TAPS as usize];
+        target.feed(Meal::default().context(2, at * 100, part, false));
+    }
+    target.reach(2, 1300);
+    assert_close(&target.draft(Meal::default().want(2, 1300, BLOCK)), &in_one);
+    // At the end of the drafter's context there are no drafts, and no fault.
+    target.feed(Meal::default().context(3, 4090, &rows(4, TAPS, 3), false).want(3, 4094, BLOCK));
+    assert!(target.proposal().0.drafts.is_empty());
+}
+
+#[test]
+fn a_target_that_does_not_fit_is_refused_with_the_reason() {
+    let mut worker = Worker::ready();
+    for (change, expected) in [
+        ((|hello| hello.hidden_size = 128) as fn(&mut Hello), "hidden size: expected 128, found 256"),
+        (|hello| hello.n_layers = 36, "layers of the target: expected 36, found 8"),
+        (|hello| hello.version = 9, "link version: expected 1, found 9"),
+        (|hello| hello.max_sessions = 1 << 20, "sessions of the target: expected at most 1024, found 1048576"),
+    ] {
+        let mut end = worker.hand(STAMP);
+        let mut hello = hello(worker.generation);
+        change(&mut hello);
+        end.send(Frame::Hello(hello)).expect("sent");
+        let Some(Frame::Refusal(refusal)) = end.receive(BOUND).expect("alive") else { panic!("no refusal") };
+        assert_eq!(refusal.reason, expected);
+        assert_eq!(worker.phase(LinkPhase::Refused).link.expect("a report").reason, expected);
+    }
+    let mut target = worker.link();
+    target.draft(Meal::default().context(1, 0, &rows(1, TAPS, 1), false).want(1, 1, 2));
+}
+
+type Break = fn(&mut Target);
+
+#[test]
+fn a_target_that_breaks_the_protocol_is_let_go_and_the_next_link_works() {
+    let mut worker = Worker::ready();
+    let breaks: [(&str, Break); 6] = [
+        ("Proposal that is not expected", |target| target.end.send(Frame::Proposal(Proposal::default())).expect("sent")),
+        ("expected its context to go on at 1, found 7", |target| {
+            target.feed(Meal::default().context(1, 7, &rows(1, TAPS, 1), false));
+        }),
+        ("which is not open", |target| {
+            target.feed(Meal::default().want(9, 0, 4));
+        }),
+        ("not finite", |target| {
+            target.feed(Meal::default().context(1, 1, &vec![f32::NAN; TAPS as usize], false));
+        }),
+        ("expected tensor", |target| {
+            let tensor = target.put(&rows(1, TAPS, 1), 1, TAPS);
+            let taps = Some(TensorRef { number: tensor.number + 1, ..tensor });
+            let contexts = vec![Context { session: 1, position: 1, rows: 1, fresh: false }];
+            target.end.send(Frame::Feed(Feed { contexts, taps, ..Feed::default() })).expect("sent");
+        }),
+        ("was acknowledged", |target| {
+            let ack = Ack { number: 1000 };
+            target.end.send(Frame::Ack(ack)).expect("sent");
+        }),
+    ];
+    for (expected, break_it) in breaks {
+        let mut target = worker.link();
+        target.draft(Meal::default().context(1, 0, &rows(1, TAPS, 1), false).want(1, 1, 3));
+        break_it(&mut target);
+        target.gone();
+        let beat = worker.phase(LinkPhase::Ejected);
+        let reason = beat.link.expect("a report").reason;
+        assert!(reason.contains(expected), "{reason}");
+        assert_eq!((beat.sequences, beat.kv.expect("figures").held_bytes), (0, 0));
+    }
+    // Bytes that are no frames.
+    worker.generation += 1;
+    let pair = make_pair(SEGMENT_BYTES).expect("made");
+    let path = worker.dir.path().join("drafter-1.link.sock");
+    let ends = (pair.drafter.as_fd(), pair.segment.as_fd());
+    send(&path, STAMP, worker.generation, ends.0, ends.1, SEGMENT_BYTES, BOUND).expect("taken");
+    std::os::unix::net::UnixStream::from(pair.target.try_clone().expect("cloned")).write_all(&[0xff; 100]).expect("sent");
+    worker.phase(LinkPhase::Ejected);
+    let mut target = worker.link();
+    target.draft(Meal::default().context(1, 0, &rows(1, TAPS, 1), false).want(1, 1, 3));
+    assert_eq!(worker.stop(), Some(0));
+}
+
+#[test]
+fn newer_links_replace_older_ones_and_stale_ones_are_dropped() {
+    let mut worker = Worker::ready();
+    let mut first = worker.link();
+    first.feed(Meal::default().context(1, 0, &rows(2, TAPS, 1), false));
+    first.reach(1, 2);
+    let mut second = worker.link();
+    first.gone();
+    second.draft(Meal::default().context(1, 0, &rows(2, TAPS, 1), false).want(1, 2, 3));
+    worker.beat(|beat| beat.sequences == 1 && beat.link.as_ref().is_some_and(|link| link.serving == 2));
+    for stamp in [Stamp { term: 4, epoch: 3 }, Stamp { term: 5, epoch: 2 }] {
+        let end = worker.hand(stamp);
+        Target { end, round: 0 }.gone();
+    }
+    // A number that was there before.
+    worker.generation = 0;
+    let end = worker.hand(STAMP);
+    Target { end, round: 0 }.gone();
+    worker.generation = 2;
+    second.draft(Meal::default().context(1, 2, &rows(2, TAPS, 1), false).want(1, 4, 3));
+}
+
+#[test]
+fn nothing_is_left_open_over_many_links() {
+    let mut worker = Worker::ready();
+    let descriptors = |worker: &Worker| {
+        let path = format!("/proc/{}/fd", worker.child.id());
+        std::fs::read_dir(path).map_or(0, std::iter::Iterator::count)
+    };
+    let mut counts = vec![];
+    for round in 0..20 {
+        let mut target = worker.link();
+        let meal = Meal::default().context(1, 0, &rows(4, TAPS, round), false).context(2, 9, &rows(300, TAPS, round), false);
+        target.feed(meal.want(1, 4, BLOCK));
+        // Every other target dies without reading the answer.
+        if round % 2 == 0 {
+            target.proposal();
+        }
+        drop(target);
+        let beat = worker.beat(|beat| {
+            beat.link.as_ref().is_some_and(|link| {
+                link.generation == round + 1 && link.phase() != LinkPhase::Up && link.phase() != LinkPhase::Greeting
+            })
+        });
+        assert_eq!((beat.sequences, beat.kv.expect("figures").held_bytes), (0, 0));
+        counts.push(descriptors(&worker));
+    }
+    assert!(counts.iter().all(|count| *count <= counts[0]), "{counts:?}");
+}
+
+#[test]
+fn a_drafter_that_is_none_says_why() {
+    let mut worker = Worker::start(Path::new("/nonexistent"));
+    let beat = worker.beat(|beat| beat.phase() == WorkerPhase::Failed);
+    assert!(beat.failure.contains("/nonexistent"), "{}", beat.failure);
+    assert_eq!(worker.wait_end(), Some(69));
+}
+
+#[test]
+fn a_ring_without_room_means_no_drafts() {
+    let mut worker = Worker::ready();
+    worker.segment_bytes = 64 << 10;
+    let mut target = worker.link();
+    target.feed(Meal::default().context(1, 0, &rows(2, TAPS, 1), false));
+    target.reach(1, 2);
+    // A draft is 15 KiB, the drafter's ring has 32: the third finds no room, as nothing was taken out.
+    let mut waiting = vec![];
+    for round in 1..=3 {
+        target.feed(Meal::default().want(1, 2, BLOCK));
+        let Some(Frame::Proposal(proposal)) = target.end.receive(BOUND).expect("alive") else { panic!("no proposal") };
+        assert_eq!((proposal.round, proposal.drafts.len()), (round, usize::from(round < 3)));
+        waiting.extend(proposal.hidden);
+    }
+    for tensor in waiting {
+        target.end.take(&tensor).expect("fair");
+    }
+    target.draft(Meal::default().want(1, 2, BLOCK));
+}
