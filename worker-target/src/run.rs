@@ -1,7 +1,6 @@
 //! What makes a worker of the engine: its command line, its services, and loading the model.
 
 use std::path::PathBuf;
-use std::sync::mpsc::TrySendError;
 use std::sync::{Arc, OnceLock};
 
 use clap::Parser;
@@ -65,8 +64,8 @@ fn parts(post: &Post) -> Result<Parts, Exit> {
         let on_handover = move |handover: paceline_link::Handover| {
             if let Err(status) = gate.admit(Some(handover.stamp)) {
                 tracing::warn!(%status, "a link was handed over and is dropped (I7)");
-            } else if let Err(TrySendError::Full(_)) = mail.try_send(Command::Link(handover)) {
-                tracing::warn!("a link was handed over, and the engine takes no more commands");
+            } else if let Err(why) = mail.try_send(Command::Link(handover)) {
+                tracing::warn!(?why, "a link was handed over, and the engine does not take it");
             }
         };
         paceline_link::listen(&post.dir.socket(&format!("{NAME}.link")), on_handover).map_err(unavailable)?

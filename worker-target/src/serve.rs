@@ -1,7 +1,6 @@
 //! The worker's gRPC service: checks term and epoch, turns calls into commands, and streams into responses.
 
 use std::pin::Pin;
-use std::sync::mpsc::TrySendError;
 use std::sync::{Arc, OnceLock};
 
 use paceline_models::{TargetInfo, device};
@@ -20,7 +19,7 @@ use tonic::{Request, Response, Status};
 
 use crate::emit::{Outlet, STREAM_BACKLOG};
 use crate::engine::Command;
-use crate::mail::Mail;
+use crate::mail::{Mail, Refused};
 use crate::request;
 
 /// What is known once the weights are there.
@@ -52,8 +51,8 @@ impl TargetService {
 
     fn send(&self, command: Command) -> Result<(), Status> {
         self.commands.try_send(command).map_err(|error| match error {
-            TrySendError::Full(_) => Reason::QueueFull.status("the engine has more commands waiting than it takes"),
-            TrySendError::Disconnected(_) => Reason::Draining.status("the target is stopping"),
+            Refused::Full => Reason::QueueFull.status("the engine has more commands waiting than it takes"),
+            Refused::Ended => Reason::Draining.status("the target is stopping"),
         })
     }
 }

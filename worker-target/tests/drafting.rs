@@ -3,7 +3,6 @@
 
 mod stage;
 
-use std::collections::HashSet;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,8 +11,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use paceline_link::{End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, handover, make_pair};
 use paceline_proto::internal::v1::{
-    Draft, Feed, Generation, Heartbeat, LinkPhase, Permit, PermitChange, Proposal, ProposalKind, Reach, Refusal, RepermitRequest,
-    SamplingRule, SessionReach, TargetGenerateRequest, TensorRef, TensorType, TokenBatch, Want, Welcome,
+    Context, Draft, Feed, Generation, Heartbeat, LinkPhase, Permit, PermitChange, Proposal, ProposalKind, Reach, Refusal,
+    RepermitRequest, SamplingRule, SessionReach, TargetGenerateRequest, TensorRef, TensorType, TokenBatch, Want, Welcome,
 };
 use paceline_proto::v1;
 use tonic::{Status, Streaming};
@@ -244,7 +243,7 @@ impl Stage {
             if request.report_margins {
                 assert_eq!(batches.iter().map(|batch| batch.margins.len()).sum::<usize>(), plain.len());
             }
-            let last = batches.last().and_then(|batch| batch.done.clone()).expect("an end");
+            let last = batches.last().and_then(|batch| batch.done).expect("an end");
             done.push(last.speculation.expect("counted"));
         }
         done
@@ -505,12 +504,11 @@ fn links_and_permits_come_and_go_in_the_middle_of_a_stream() {
     let (request, plain) = (stage.requests[0].clone(), stage.plain[0].clone());
     let known: Known = Arc::new(Mutex::new(vec![[request.prompt_ids.clone(), plain.clone()].concat()]));
     // Which positions a drafter was shown, by link.
-    let shown: Arc<Mutex<Vec<(u64, u32, u32, bool)>>> = Arc::default();
+    let shown: Arc<Mutex<Vec<(u64, Context)>>> = Arc::default();
     let spy = |generation: u64, known: &Known| -> Script {
         let (shown, mut play) = (shown.clone(), oracle(known.clone()));
         Box::new(move |end, feed| {
-            let contexts = feed.contexts.iter().map(|c| (generation, c.position, c.rows, c.fresh));
-            shown.lock().expect("not poisoned").extend(contexts);
+            shown.lock().expect("not poisoned").extend(feed.contexts.iter().map(|context| (generation, *context)));
             play(end, feed)
         })
     };
@@ -563,10 +561,10 @@ fn links_and_permits_come_and_go_in_the_middle_of_a_stream() {
     for generation in [1, 2] {
         let of_link: Vec<_> = shown.iter().filter(|context| context.0 == generation).collect();
         for pair in of_link.windows(2) {
-            assert!(pair[1].3 || pair[1].1 == pair[0].1 + pair[0].2, "{pair:?}");
+            let (before, after) = (pair[0].1, pair[1].1);
+            assert!(after.fresh || after.position == before.position + before.rows, "{pair:?}");
         }
-        assert!(of_link.first().is_none_or(|first| first.3));
+        assert!(of_link.first().is_none_or(|first| first.1.fresh));
     }
-    let sessions: HashSet<u64> = shown.iter().map(|context| context.0).collect();
-    assert!(!sessions.is_empty(), "the first link was shown something");
+    assert!(!shown.is_empty(), "a link was shown something");
 }

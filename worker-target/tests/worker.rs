@@ -8,11 +8,10 @@ use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::worker_client::WorkerClient;
 use paceline_proto::internal::v1::{
     CancelRequest, DescribeRequest, Generation, Permit, SamplingRule, Stamp, StatsRequest, StopRequest, TargetGenerateRequest,
-    WatchRequest, WorkerPhase,
+    WorkerPhase,
 };
 use paceline_proto::status::Reason;
 use paceline_proto::v1;
-use tonic::{Code, Status};
 
 use stage::{BOUND, STAMP, Worker, cases, generate, generation, ids, tiny};
 
