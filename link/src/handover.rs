@@ -166,8 +166,10 @@ impl Drop for Listener {
 /// # Errors
 /// Somebody listens at `path`, or the system says no.
 pub fn listen(path: &Path, mut on_handover: impl FnMut(Handover) + Send + 'static) -> io::Result<Listener> {
-    match UnixStream::connect(path) {
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("another process listens on {}", path.display()))),
+    let taken = || io::Error::new(io::ErrorKind::AddrInUse, format!("another process listens on {}", path.display()));
+    match connect_by(path, Deadline::after(CALLER_BOUND)) {
+        Ok(_) => return Err(taken()),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(taken()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         // Left by a dead process. Anything but a socket is not ours to remove.
         Err(_) if std::fs::symlink_metadata(path)?.file_type().is_socket() => std::fs::remove_file(path)?,

@@ -68,7 +68,27 @@ fn handovers() {
     a_silent_caller_is_let_go();
     a_dead_socket_is_replaced_and_a_living_one_is_not();
     callers_are_bounded();
+    descriptors_that_are_cut_off_are_closed();
     nothing_is_left_open();
+}
+
+/// A worker that has too few descriptors left for what is sent gets some of them.
+fn descriptors_that_are_cut_off_are_closed() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let worker = worker();
+    let pair = make_pair(SEGMENT).expect("made");
+    let many = vec![pair.segment.as_raw_fd(); 253];
+    let before = open_descriptors();
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("known");
+    setrlimit(Resource::RLIMIT_NOFILE, before as u64 + 40, hard).expect("lowered");
+    let taken = offer(&worker.path, &message(), &many);
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("as before");
+    assert!(!taken);
+    // The next is served when the last is done with.
+    assert!(!offer(&worker.path, &[0; 4], &[]));
+    let after = open_descriptors();
+    assert!(after <= before + 1, "{before} before, {after} after");
+    hand(&worker.path, 1).expect("the listener is still there");
 }
 
 fn a_link_arrives_and_speaks() {
