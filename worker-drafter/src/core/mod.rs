@@ -35,7 +35,9 @@ pub struct Terms {
     pub kind: TensorType,
 }
 
-/// Context rows of one forward, at most: what a draft that is asked for meanwhile may have to wait for.
+/// Context rows of one forward that only reads, at most: what a draft that is asked for meanwhile may have to wait for. Also
+/// what a session may be behind and still get a draft in the same forward; of all sessions together the target's ring is the
+/// bound, as to leave one out would only make the target send all of its rows again.
 pub const PIECE_ROWS: u32 = 512;
 /// Context rows of other sessions that ride with a draft: so few that they cost it no time.
 pub const RIDER_ROWS: u32 = 64;

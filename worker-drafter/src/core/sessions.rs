@@ -210,20 +210,21 @@ impl Sessions {
         for (row, want) in (0..).zip(&round.wants) {
             let Some(session) = self.open.get(&want.session) else { continue };
             let caught_up = session.end == want.position && session.read + session.pending_rows == session.end;
-            let fits = session.end.checked_add(want.block).is_some_and(|end| end <= self.terms.context);
-            if !caught_up || !fits || rows + session.pending_rows > PIECE_ROWS {
+            // At the end of the drafter's context blocks get shorter.
+            let block = want.block.min(self.terms.context.saturating_sub(session.end));
+            if !caught_up || block < 2 || session.pending_rows > PIECE_ROWS {
                 continue;
             }
             rows += session.pending_rows;
             let bonus = Rows::new(&round.bonus, row..row + 1, self.row_bytes(self.terms.hidden));
-            step.parts.extend(self.part(want.session, u32::MAX, want.block, Some(bonus)));
+            step.parts.extend(self.part(want.session, u32::MAX, block, Some(bonus)));
         }
         if step.parts.is_empty() {
             return step;
         }
         for session in self.reading.clone() {
             let pending = self.open.get(&session).map_or(0, |session| session.pending_rows);
-            if rows + pending <= RIDER_ROWS {
+            if rows.saturating_add(pending) <= RIDER_ROWS {
                 rows += pending;
                 self.read_into(session, u32::MAX, &mut step);
             }
