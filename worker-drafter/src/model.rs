@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use mlx_rs::{Array, Dtype};
-use paceline_models::{Draft, DraftBatch, DraftInfo, DraftPart, KvStore, ModelError, Quantize, SequenceId, load_draft};
+use paceline_models::{
+    Array, Draft, DraftBatch, DraftInfo, DraftPart, Dtype, KvStore, ModelError, Quantize, SequenceId, load_draft, transfer,
+};
 use paceline_proto::internal::v1::TensorType;
 
 use crate::core::{Part, Step};
@@ -92,7 +93,7 @@ impl Model {
         batch.taps = array(&taps, info.tap_layers.len() as i32 * info.hidden, kind)?;
         batch.embeddings = array(&embeddings, info.hidden, kind)?;
         let Some(hidden) = self.draft.forward(&batch, &mut self.kv)? else { return Ok(None) };
-        let bytes = bytes(&hidden, self.kind)?;
+        let bytes = transfer::to_bytes(&hidden.as_dtype(self.draft.dtype())?)?;
         let drafted = parts.iter().filter(|part| part.block > 0);
         let drafts = drafted.map(|part| (part.session, part.position + part.context, part.block - 1)).collect();
         Ok(Some(Proposed { drafts, bytes }))
@@ -119,34 +120,12 @@ fn new_store(draft: &dyn Draft) -> Result<KvStore, ModelError> {
 
 /// Rows of the link as an array; `None` for no rows.
 fn array(bytes: &[u8], columns: i32, kind: TensorType) -> Result<Option<Array>, ModelError> {
-    if bytes.is_empty() {
-        return Ok(None);
-    }
-    let shape = |numbers: usize| [(numbers / columns as usize) as i32, columns];
-    let words = || -> Vec<u16> { bytes.chunks_exact(2).map(|word| u16::from_le_bytes([word[0], word[1]])).collect() };
-    let narrow = |words: Vec<u16>, dtype| Array::from_slice(&words, &shape(words.len())).view_dtype(dtype);
-    Ok(Some(match kind {
-        TensorType::F32 => {
-            let number = |word: &[u8]| f32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-            let numbers: Vec<f32> = bytes.chunks_exact(4).map(number).collect();
-            Array::from_slice(&numbers, &shape(numbers.len()))
-        }
-        TensorType::F16 => narrow(words(), Dtype::Float16)?,
-        TensorType::Bf16 => narrow(words(), Dtype::Bfloat16)?,
+    let (dtype, width) = match kind {
+        TensorType::F32 => (Dtype::Float32, 4),
+        TensorType::F16 => (Dtype::Float16, 2),
+        TensorType::Bf16 => (Dtype::Bfloat16, 2),
         TensorType::Unspecified => return Err(ModelError::Batch("rows of no type".into())),
-    }))
-}
-
-/// An array's numbers as they cross the link. Evaluates it.
-fn bytes(array: &Array, kind: TensorType) -> Result<Vec<u8>, ModelError> {
-    let unreadable = |error: mlx_rs::error::AsSliceError| ModelError::Batch(format!("hidden rows cannot be read: {error}"));
-    if kind == TensorType::F32 {
-        let array = array.as_dtype(Dtype::Float32)?.contiguous()?;
-        array.eval()?;
-        return Ok(array.try_as_slice::<f32>().map_err(unreadable)?.iter().flat_map(|number| number.to_le_bytes()).collect());
-    }
-    let dtype = if kind == TensorType::F16 { Dtype::Float16 } else { Dtype::Bfloat16 };
-    let array = array.as_dtype(dtype)?.contiguous()?.view_dtype(Dtype::Uint16)?;
-    array.eval()?;
-    Ok(array.try_as_slice::<u16>().map_err(unreadable)?.iter().flat_map(|word| word.to_le_bytes()).collect())
+    };
+    let rows = bytes.len() / (columns as usize * width);
+    if rows == 0 { Ok(None) } else { transfer::from_bytes(bytes, &[rows as i32, columns], dtype).map(Some) }
 }
