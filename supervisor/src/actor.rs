@@ -1,23 +1,29 @@
 //! The one task that owns the core: it makes an event of whatever happens, and does what the core says.
 //!
-//! Order of reading: exits of the target, orders to stop, ends of requests, mail, time. Exits come first, so nobody is
+//! Order of reading: exits of workers, orders to stop, ends of requests, mail, time. Exits come first, so nobody is
 //! routed to the dead; ends come before new requests, so nobody is refused a place that is free. Doing starts work and
 //! returns; its result comes back as mail.
 
 use std::collections::{HashMap, VecDeque};
 
 use paceline_process::{Clock, Millis, RuntimeDir};
-use paceline_proto::ids::{Epoch, Term};
-use paceline_proto::internal::v1::{GatewayReport, ServiceState};
-use paceline_proto::v1::StatusResponse;
+use paceline_proto::ids::{Epoch, RequestId, Term};
+use paceline_proto::internal::v1::{GatewayReport, PermitChange, ServiceState};
+use paceline_proto::v1::{ProcessStatus, StatusResponse};
 use tokio::sync::{mpsc, oneshot, watch};
+use tonic::Status;
 
-use crate::child::Host;
+use crate::Setup;
+use crate::child::{Host, Hosts};
 use crate::client::Line;
 use crate::core::admission::{Ask, Ticket};
+use crate::core::drafter::{Call, Order};
+use crate::core::seat::{Seat, WorkerId};
 use crate::core::worker::{self, Exit};
-use crate::core::{Action, Event, Notice, Settings, Supervisor};
+use crate::core::{Action, Event, Notice, Supervisor};
 use crate::desk::{Cut, Desk, Grant, Verdict};
+use crate::handover;
+use crate::relay::permit_message;
 use crate::status::{self, Me};
 
 /// Mail on its way to the actor.
@@ -32,13 +38,29 @@ pub enum Mail {
     Submit {
         /// Its number.
         ticket: Ticket,
+        /// Its name in every process.
+        id: RequestId,
         /// What it asks for.
         ask: Ask,
         /// Where the decision goes.
         reply: oneshot::Sender<Verdict>,
     },
-    /// News of the target.
-    Target(worker::Event),
+    /// News of a worker.
+    Worker(WorkerId, worker::Event),
+    /// A link was handed over, or not.
+    Connected {
+        /// Its number.
+        generation: u64,
+        /// Why not.
+        failure: Option<String>,
+    },
+    /// An operator's order.
+    Order {
+        /// What is ordered.
+        order: Order,
+        /// Where its end goes.
+        reply: oneshot::Sender<Result<ProcessStatus, Status>>,
+    },
     /// The gateway of an `Attach` stream said how it is.
     Reported(u64, GatewayReport),
     /// That stream ended.
@@ -63,14 +85,18 @@ pub enum Stop {
 pub struct Actor<H> {
     core: Supervisor,
     clock: Clock,
-    host: H,
+    hosts: Hosts<H>,
     dir: RuntimeDir,
     me: Me,
     term: Term,
-    line: Option<Line>,
+    lines: HashMap<WorkerId, Line>,
     waiting: HashMap<Ticket, oneshot::Sender<Verdict>>,
+    /// The names of all requests here, by which the target knows them.
+    names: HashMap<Ticket, RequestId>,
+    calls: HashMap<Call, oneshot::Sender<Result<ProcessStatus, Status>>>,
+    called: u64,
     /// Answers to the core's own actions, told it before anything else.
-    answers: VecDeque<worker::Event>,
+    answers: VecDeque<Event>,
     mail: mpsc::Receiver<Mail>,
     mail_tx: mpsc::Sender<Mail>,
     endings: mpsc::Receiver<Ticket>,
@@ -81,9 +107,10 @@ pub struct Actor<H> {
 
 impl<H: Host> Actor<H> {
     /// An actor and the desk it works behind.
-    pub fn new(settings: Settings, host: H, dir: RuntimeDir, term: Term, me: Me, stops: mpsc::Receiver<Stop>) -> (Self, Desk) {
+    pub fn new(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<Stop>) -> (Self, Desk) {
+        let Setup { settings, plan, dir, term, me } = setup;
         let clock = Clock::start();
-        let core = Supervisor::new(settings);
+        let core = Supervisor::new(settings, plan, term);
         let (mail_tx, mail) = mpsc::channel(MAILBOX);
         let (endings_tx, endings) = mpsc::channel(settings.places.saturating_add(REQUESTS).min(1 << 16));
         let (cuts, cuts_rx) = watch::channel(None);
@@ -92,12 +119,15 @@ impl<H: Host> Actor<H> {
         let actor = Self {
             core,
             clock,
-            host,
+            hosts,
             dir,
             me,
             term,
-            line: None,
+            lines: HashMap::new(),
             waiting: HashMap::new(),
+            names: HashMap::new(),
+            calls: HashMap::new(),
+            called: 0,
             answers: VecDeque::new(),
             mail,
             mail_tx,
@@ -111,7 +141,14 @@ impl<H: Host> Actor<H> {
 
     /// Works until the workers are gone.
     pub async fn run(mut self) {
-        let mut event = Event::Target(worker::Event::StartAsked);
+        // Drafters of an earlier supervisor are ended in whichever place they are, also where none will be started.
+        for seat in Seat::ALL {
+            let worker = WorkerId::Drafter(seat);
+            if let Some(found) = self.find(worker) {
+                self.tell(Event::Worker(worker, found));
+            }
+        }
+        let mut event = Event::Begun;
         loop {
             if self.tell(event) {
                 return;
@@ -125,13 +162,14 @@ impl<H: Host> Actor<H> {
             let pause = self.core.next_deadline().map(|due| self.clock.until(due));
             tokio::select! {
                 biased;
-                exit = self.host.exited() => return self.exited(exit),
+                (worker, exit) = self.hosts.exited() => return self.exited(worker, exit),
                 Some(stop) = self.stops.recv() => return match stop {
                     Stop::Asked => Event::StopAsked,
                     Stop::ParentGone => Event::ParentGone,
                 },
                 Some(ticket) = self.endings.recv() => {
                     self.waiting.remove(&ticket);
+                    self.names.remove(&ticket);
                     return Event::Ended { ticket };
                 }
                 Some(mail) = self.mail.recv() => if let Some(event) = self.open(mail) {
@@ -146,11 +184,18 @@ impl<H: Host> Actor<H> {
         Some(match mail {
             // Its client is gone and its end was read before its beginning.
             Mail::Submit { reply, .. } if reply.is_closed() => return None,
-            Mail::Submit { ticket, ask, reply } => {
+            Mail::Submit { ticket, id, ask, reply } => {
                 self.waiting.insert(ticket, reply);
+                self.names.insert(ticket, id);
                 Event::Submitted { ticket, ask }
             }
-            Mail::Target(event) => Event::Target(event),
+            Mail::Worker(worker, event) => Event::Worker(worker, event),
+            Mail::Connected { generation, failure } => Event::Connected { generation, failure },
+            Mail::Order { order, reply } => {
+                self.called += 1;
+                self.calls.insert(Call(self.called), reply);
+                Event::Ordered { call: Call(self.called), order }
+            }
             Mail::Reported(attachment, report) => Event::Reported { attachment, report },
             Mail::Detached(attachment) => Event::Detached { attachment },
             Mail::Status { reply } => {
@@ -161,10 +206,13 @@ impl<H: Host> Actor<H> {
         })
     }
 
-    fn exited(&mut self, exit: Exit) -> Event {
-        self.line = None;
-        let epoch = self.core.target().last_epoch();
-        Event::Target(worker::Event::Exited { epoch, exit, log: self.host.last_words() })
+    fn exited(&mut self, worker: WorkerId, exit: Exit) -> Event {
+        self.lines.remove(&worker);
+        let epoch = match worker {
+            WorkerId::Target => self.core.target().last_epoch(),
+            WorkerId::Drafter(seat) => self.core.drafters().seat(seat).last_epoch(),
+        };
+        Event::Worker(worker, worker::Event::Exited { epoch, exit, log: self.hosts.of(worker).last_words() })
     }
 
     /// Tells the core and does what it says; true when all is done for good.
@@ -177,7 +225,7 @@ impl<H: Host> Actor<H> {
                 over |= self.perform(action, now);
             }
             match self.answers.pop_front() {
-                Some(answer) => actions = self.core.on_event(Event::Target(answer), now),
+                Some(answer) => actions = self.core.on_event(answer, now),
                 None => return over,
             }
         }
@@ -185,14 +233,36 @@ impl<H: Host> Actor<H> {
 
     fn perform(&mut self, action: Action, now: Millis) -> bool {
         match action {
-            Action::Target(action) => self.perform_on_target(action),
-            Action::Admit { ticket, epoch, permit, queued_ms } => match (self.waiting.remove(&ticket), &self.line) {
-                (Some(reply), Some(line)) => {
-                    // If its client has gone this instant, its end is on the way.
-                    let _ = reply.send(Ok(Grant { epoch, permit, queued_ms, target: line.client() }));
+            Action::Worker(worker, action) => self.perform_on(worker, action),
+            Action::Connect { generation, seat, ends } => {
+                handover::begin(&self.dir, generation, seat, ends, self.term, self.mail_tx.clone());
+            }
+            Action::Repermit { changes, .. } => {
+                let changes = changes.into_iter().filter_map(|(ticket, permit)| {
+                    let request_id = self.names.get(&ticket)?.as_str().to_owned();
+                    Some(PermitChange { request_id, permit: Some(permit_message(permit)) })
+                });
+                let changes: Vec<_> = changes.collect();
+                if let Some(line) = self.lines.get_mut(&WorkerId::Target) {
+                    line.repermit(changes);
                 }
-                _ => tracing::error!(ticket = ticket.0, "admitted, and nobody waits or nothing runs"),
-            },
+            }
+            Action::Answer { call, outcome } => {
+                let drafter = status::drafter(&self.core, now);
+                if let Some(reply) = self.calls.remove(&call) {
+                    // Whoever ordered it may have given up.
+                    let _ = reply.send(outcome.map(|()| drafter).map_err(Status::from));
+                }
+            }
+            Action::Admit { ticket, epoch, permit, queued_ms } => {
+                match (self.waiting.remove(&ticket), self.lines.get(&WorkerId::Target)) {
+                    (Some(reply), Some(line)) => {
+                        // If its client has gone this instant, its end is on the way.
+                        let _ = reply.send(Ok(Grant { epoch, permit, queued_ms, target: line.target() }));
+                    }
+                    _ => tracing::error!(ticket = ticket.0, "admitted, and nobody waits or nothing runs"),
+                }
+            }
             Action::Deny { ticket, denial } => {
                 tracing::debug!(ticket = ticket.0, reason = denial.reason().word(), "request denied");
                 if let Some(reply) = self.waiting.remove(&ticket) {
@@ -205,68 +275,82 @@ impl<H: Host> Actor<H> {
             }
             Action::Announce(notice) => self.announce(&notice),
             Action::Overslept { ms } => tracing::warn!(ms, at_ms = now.0, "time was lost; nobody's silence counts"),
+            Action::LogLink { seat, generation, to, cause } => {
+                tracing::info!(drafter = %WorkerId::Drafter(seat), generation, to, cause, "link");
+            }
             Action::LogService { from, to, cause } => tracing::info!(from, to, cause, "service"),
             Action::Exit => return true,
         }
         false
     }
 
-    fn perform_on_target(&mut self, action: worker::Action) {
+    fn perform_on(&mut self, worker: WorkerId, action: worker::Action) {
         match action {
-            worker::Action::Spawn => {
-                let answer = self.spawn();
-                self.answers.push_back(answer);
+            worker::Action::Spawn { model } => {
+                let answer = self.spawn(worker, &model);
+                self.answers.push_back(Event::Worker(worker, answer));
             }
             worker::Action::AskStop { epoch, cause } => {
-                if self.host.is_frozen() {
-                    self.answers.push_back(worker::Event::Frozen { epoch });
-                } else if let Some(line) = &self.line {
+                if self.hosts.of(worker).is_frozen() {
+                    self.answers.push_back(Event::Worker(worker, worker::Event::Frozen { epoch }));
+                } else if let Some(line) = self.lines.get(&worker) {
                     line.stop(cause);
                 }
             }
             worker::Action::Terminate { epoch } => {
-                tracing::warn!(worker = "target", %epoch, "SIGTERM");
-                self.host.signal(false);
+                tracing::warn!(%worker, %epoch, "SIGTERM");
+                self.hosts.of(worker).signal(false);
             }
             worker::Action::Kill { epoch } => {
-                tracing::warn!(worker = "target", %epoch, "SIGKILL");
-                self.host.signal(true);
+                tracing::warn!(%worker, %epoch, "SIGKILL");
+                self.hosts.of(worker).signal(true);
             }
             worker::Action::Describe { .. } => {
-                if let Some(line) = &self.line {
+                if let Some(line) = self.lines.get(&worker) {
                     line.describe();
                 }
             }
-            worker::Action::Clear => self.dir.clear("target"),
+            worker::Action::Clear => self.clear(worker),
             worker::Action::LogPhase { epoch, from, to, cause } => {
-                tracing::info!(worker = "target", %epoch, from, to, cause, "worker phase");
+                tracing::info!(%worker, %epoch, from, to, cause, "worker phase");
             }
             worker::Action::Surprise { phase, event } => {
-                tracing::warn!(worker = "target", phase, event, "an event that means nothing here");
+                tracing::warn!(%worker, phase, event, "an event that means nothing here");
             }
-            worker::Action::Abandon { epoch, .. } => tracing::error!(%epoch, "the core let an Abandon out"),
+            worker::Action::Abandon { epoch, .. } => tracing::error!(%worker, %epoch, "the core let an Abandon out"),
         }
     }
 
-    fn spawn(&mut self) -> worker::Event {
-        if let Some(record) = self.host.find() {
-            let epoch = Epoch(record.epoch);
-            tracing::info!(worker = "target", %epoch, pid = record.pid, "worker of an earlier supervisor found");
-            self.line = Some(Line::new(self.dir.socket("target"), epoch, self.term, self.mail_tx.clone()));
-            return worker::Event::Found { epoch, pid: record.pid };
+    fn clear(&self, worker: WorkerId) {
+        self.dir.clear(worker.name());
+        self.dir.clear(&format!("{}.link", worker.name()));
+    }
+
+    /// A process of an earlier supervisor, taken in hand.
+    fn find(&mut self, worker: WorkerId) -> Option<worker::Event> {
+        let record = self.hosts.of(worker).find()?;
+        let epoch = Epoch(record.epoch);
+        tracing::info!(%worker, %epoch, pid = record.pid, "worker of an earlier supervisor found");
+        self.lines.insert(worker, Line::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone()));
+        Some(worker::Event::Found { epoch, pid: record.pid })
+    }
+
+    fn spawn(&mut self, worker: WorkerId, model: &str) -> worker::Event {
+        if let Some(found) = self.find(worker) {
+            return found;
         }
         // A dead one's socket would be taken for the new one's.
-        self.dir.clear("target");
-        let epoch = match self.dir.count_up("target.epoch") {
+        self.clear(worker);
+        let epoch = match self.dir.count_up(worker.epochs()) {
             Ok(number) => Epoch(number),
             Err(error) => return worker::Event::SpawnFailed { cause: error.to_string() },
         };
-        match self.host.start(epoch, self.term) {
+        match self.hosts.of(worker).start(epoch, self.term, model) {
             Ok(pid) => {
-                tracing::info!(worker = "target", %epoch, pid, "worker started");
-                let mut line = Line::new(self.dir.socket("target"), epoch, self.term, self.mail_tx.clone());
+                tracing::info!(%worker, %epoch, pid, "worker started");
+                let mut line = Line::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone());
                 line.watch();
-                self.line = Some(line);
+                self.lines.insert(worker, line);
                 worker::Event::Spawned { epoch, pid }
             }
             Err(error) => worker::Event::SpawnFailed { cause: error.to_string() },

@@ -1,4 +1,4 @@
-//! The target's process: starting it, signals to it, and seeing its end. Everything here is the operating system's view;
+//! A worker's process: starting it, signals to it, and seeing its end. Everything here is the operating system's view;
 //! what to do about it is the core's.
 
 use std::io;
@@ -9,35 +9,40 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_process::config::CONFIG_VAR;
+use paceline_process::config::{Auto, CONFIG_VAR};
 use paceline_process::lifecycle::{self, PARENT_FD, RESTARTS};
 use paceline_process::runtime_dir::WorkerRecord;
 use paceline_process::{Loaded, RuntimeDir, platform, telemetry};
 use paceline_proto::ids::{Epoch, Term};
 use tokio::process::{Child, Command};
 
+use crate::core::seat::{Seat, WorkerId};
 use crate::core::worker::Exit;
 
 /// Environment variable that names another program to start as the target: for tests of faults.
 pub const TARGET_BIN: &str = "PACELINE_TARGET_BIN";
+/// The same for the drafter.
+pub const DRAFTER_BIN: &str = "PACELINE_DRAFTER_BIN";
 
-/// What is kept of the target's log before it is set aside.
+/// What is kept of a worker's log before it is set aside.
 const LOG_BYTES: u64 = 8 << 20;
 /// How often a process that is not our child is looked at.
 const LOOK: Duration = Duration::from_millis(20);
 /// Lines of the log in `status` after a fall.
 const LAST_LINES: usize = 5;
 
-/// The one target process there may be, as the actor handles it. A trait so that tests can put a scripted one in its place.
+/// The one process there may be of a worker, as the actor handles it. A trait so that tests can put a scripted one in its
+/// place.
 pub trait Host: Send + 'static {
-    /// A target that runs on this directory and is not ours yet; from then on it is the current one.
+    /// One that runs on this directory and is not ours yet; from then on it is the current one.
     fn find(&mut self) -> Option<WorkerRecord>;
 
-    /// Starts a target, which becomes the current one; returns its process id.
+    /// Starts one, which becomes the current one; returns its process id. `model` is its directory, empty for the
+    /// configuration's.
     ///
     /// # Errors
     /// It cannot be started.
-    fn start(&mut self, epoch: Epoch, term: Term) -> io::Result<u32>;
+    fn start(&mut self, epoch: Epoch, term: Term, model: &str) -> io::Result<u32>;
 
     /// Sends SIGTERM to the current one, or SIGKILL.
     fn signal(&mut self, hard: bool);
@@ -52,9 +57,52 @@ pub trait Host: Send + 'static {
     fn last_words(&self) -> String;
 }
 
-/// How a target is started.
+/// The hosts of all workers.
+#[derive(Debug)]
+pub struct Hosts<H> {
+    /// Of the target.
+    pub target: H,
+    /// Of the drafters, by [`Seat::idx`].
+    pub drafters: [H; 2],
+}
+
+impl<H: Host> Hosts<H> {
+    /// The host of this worker.
+    pub fn of(&mut self, worker: WorkerId) -> &mut H {
+        match worker {
+            WorkerId::Target => &mut self.target,
+            WorkerId::Drafter(seat) => &mut self.drafters[seat.idx()],
+        }
+    }
+
+    /// Resolves when any of them has ended. Safe to drop and call again.
+    pub async fn exited(&mut self) -> (WorkerId, Exit) {
+        let [first, second] = &mut self.drafters;
+        tokio::select! {
+            biased;
+            exit = self.target.exited() => (WorkerId::Target, exit),
+            exit = first.exited() => (WorkerId::Drafter(Seat::First), exit),
+            exit = second.exited() => (WorkerId::Drafter(Seat::Second), exit),
+        }
+    }
+}
+
+impl Hosts<ProcessHost> {
+    /// Workers of this configuration in this directory.
+    ///
+    /// # Errors
+    /// The system does not say where our own program is.
+    pub fn new(loaded: &Loaded, dir: &RuntimeDir) -> io::Result<Self> {
+        let host = |worker| ProcessHost::new(worker, loaded, dir.clone());
+        let drafter = |seat| host(WorkerId::Drafter(seat));
+        Ok(Self { target: host(WorkerId::Target)?, drafters: [drafter(Seat::First)?, drafter(Seat::Second)?] })
+    }
+}
+
+/// How a worker is started.
 #[derive(Debug)]
 pub struct ProcessHost {
+    worker: WorkerId,
     program: PathBuf,
     config_file: String,
     threads: Option<u32>,
@@ -71,38 +119,50 @@ enum Current {
 }
 
 impl ProcessHost {
-    /// Targets of this configuration in this directory: `paceline-target` beside our own program, or what
-    /// [`TARGET_BIN`] names.
+    /// This worker of this configuration in this directory: `paceline-target` or `paceline-drafter` beside our own
+    /// program, or what [`TARGET_BIN`] or [`DRAFTER_BIN`] names.
     ///
     /// # Errors
     /// The system does not say where our own program is.
-    pub fn new(loaded: &Loaded, dir: RuntimeDir) -> io::Result<Self> {
-        let program = match lifecycle::env(TARGET_BIN) {
+    pub fn new(worker: WorkerId, loaded: &Loaded, dir: RuntimeDir) -> io::Result<Self> {
+        let (variable, name, threads) = match worker {
+            WorkerId::Target => (TARGET_BIN, "paceline-target", loaded.config.target.threads),
+            WorkerId::Drafter(_) => (DRAFTER_BIN, "paceline-drafter", loaded.config.drafter.threads),
+        };
+        let program = match lifecycle::env(variable) {
             Some(path) => PathBuf::from(path),
-            None => std::env::current_exe()?.with_file_name("paceline-target"),
+            None => std::env::current_exe()?.with_file_name(name),
         };
         let config_file = loaded.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
-        let threads = match loaded.config.target.threads {
-            paceline_process::config::Auto::Is(threads) => Some(threads),
-            paceline_process::config::Auto::Auto => None,
+        let threads = match (threads, worker) {
+            (Auto::Is(threads), _) => Some(threads),
+            (Auto::Auto, WorkerId::Target) => None,
+            // Half the cores: the target runs beside it and must find some.
+            (Auto::Auto, WorkerId::Drafter(_)) => {
+                let cores = std::thread::available_parallelism().map_or(1, usize::from);
+                Some((cores / 2).max(1) as u32)
+            }
         };
-        Ok(Self { program, config_file, threads, dir, current: None })
+        Ok(Self { worker, program, config_file, threads, dir, current: None })
     }
 }
 
 impl Host for ProcessHost {
     fn find(&mut self) -> Option<WorkerRecord> {
-        let record = self.dir.record("target").filter(WorkerRecord::alive)?;
+        let record = self.dir.record(self.worker.name()).filter(WorkerRecord::alive)?;
         self.current = Some(Current::Earlier(record.clone()));
         Some(record)
     }
 
-    fn start(&mut self, epoch: Epoch, term: Term) -> io::Result<u32> {
-        // A file, never a pipe: the target outlives us for its lease, and must not die of writing to nobody.
-        let log = telemetry::child_log(&self.dir.log("target"), LOG_BYTES)?;
+    fn start(&mut self, epoch: Epoch, term: Term, model: &str) -> io::Result<u32> {
+        // A file, never a pipe: a worker outlives us for its lease, and must not die of writing to nobody.
+        let log = telemetry::child_log(&self.dir.log(self.worker.name()), LOG_BYTES)?;
         let mut command = Command::new(&self.program);
         command.args(["--epoch", &epoch.to_string(), "--term", &term.to_string()]);
-        // Set even when empty: whatever file lies in the working directory, the target reads what we have read.
+        if let WorkerId::Drafter(_) = self.worker {
+            command.args(["--name", self.worker.name(), "--model", model]);
+        }
+        // Set even when empty: whatever file lies in the working directory, the worker reads what we have read.
         command.env(CONFIG_VAR, &self.config_file);
         for ours in [PARENT_FD, RESTARTS, "LISTEN_FDS", "LISTEN_PID", "NOTIFY_SOCKET"] {
             command.env_remove(ours);
@@ -158,7 +218,7 @@ impl Host for ProcessHost {
                     (None, None) => Exit::Unknown,
                 },
                 Err(error) => {
-                    tracing::error!(%error, "the target's end cannot be waited for");
+                    tracing::error!(%error, "a worker's end cannot be waited for");
                     Exit::Unknown
                 }
             },
@@ -174,7 +234,7 @@ impl Host for ProcessHost {
     }
 
     fn last_words(&self) -> String {
-        telemetry::last_lines(&self.dir.log("target"), LAST_LINES)
+        telemetry::last_lines(&self.dir.log(self.worker.name()), LAST_LINES)
     }
 }
 
@@ -196,7 +256,8 @@ mod tests {
         config.supervisor.runtime_dir = temp.display().to_string();
         let dir = RuntimeDir::locate(&config).expect("a short path");
         dir.prepare().expect("a private directory");
-        ProcessHost { program, config_file: "/etc/x.toml".into(), threads: Some(3), dir, current: None }
+        let worker = WorkerId::Target;
+        ProcessHost { worker, program, config_file: "/etc/x.toml".into(), threads: Some(3), dir, current: None }
     }
 
     async fn end(host: &mut ProcessHost) -> Exit {
@@ -208,7 +269,7 @@ mod tests {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let script = r#"echo "$@ $PACELINE_CONFIG $OPENBLAS_NUM_THREADS ${PACELINE_PARENT_FD-none}"; echo oops >&2; exit 69"#;
         let mut host = host(temp.path(), script);
-        let pid = host.start(Epoch(4), Term(7)).expect("started");
+        let pid = host.start(Epoch(4), Term(7), "").expect("started");
         let session = nix::unistd::getsid(Some(Pid::from_raw(pid as i32))).map(|session| session.as_raw());
         // It may have ended already; then there is nothing to ask.
         assert!(session.is_err() || session == Ok(pid as i32));
@@ -217,11 +278,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_drafter_is_told_its_name_and_its_model() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let mut host = host(temp.path(), r#"echo "$@""#);
+        host.worker = WorkerId::Drafter(Seat::Second);
+        host.start(Epoch(4), Term(7), "/models/d").expect("started");
+        assert_eq!(end(&mut host).await, Exit::Code(0));
+        assert_eq!(host.last_words(), "--epoch 4 --term 7 --name drafter-1 --model /models/d");
+        assert!(temp.path().join("drafter-1.log").is_file());
+    }
+
+    #[tokio::test]
     async fn a_target_is_ended_by_signals_and_its_end_is_named() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let mut host = host(temp.path(), "exec sleep 1000");
         for (hard, exit) in [(false, Exit::Signal(15)), (true, Exit::Signal(9))] {
-            host.start(Epoch(1), Term(1)).expect("started");
+            host.start(Epoch(1), Term(1), "").expect("started");
             assert!(!host.is_frozen());
             host.signal(hard);
             assert_eq!(end(&mut host).await, exit);
@@ -254,7 +326,7 @@ mod tests {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let mut host = host(temp.path(), "exit 0");
         host.program = temp.path().join("nothing");
-        let error = host.start(Epoch(1), Term(1)).expect_err("there is none").to_string();
+        let error = host.start(Epoch(1), Term(1), "").expect_err("there is none").to_string();
         assert!(error.contains("nothing: No such file"), "{error}");
     }
 }

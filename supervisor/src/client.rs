@@ -1,14 +1,17 @@
-//! Calls to one life of the target: heartbeats, its description, the order to end. Each life has a channel of its own, so
+//! Calls to one life of a worker: heartbeats, its description, the order to end. Each life has a channel of its own, so
 //! that no call meant for one reaches the next (I7).
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_process::{socket, task};
+use paceline_process::{RuntimeDir, socket, task};
 use paceline_proto::ids::{Epoch, Term};
+use paceline_proto::internal::v1::drafter_client::DrafterClient;
 use paceline_proto::internal::v1::target_client::TargetClient;
-use paceline_proto::internal::v1::{DescribeRequest, DescribeResponse, Stamp, StopRequest, WatchRequest};
+use paceline_proto::internal::v1::worker_client::WorkerClient;
+use paceline_proto::internal::v1::{
+    DescribeDrafterRequest, DescribeRequest, DescribeResponse, PermitChange, RepermitRequest, Stamp, StopRequest, WatchRequest,
+};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tonic::transport::Channel;
@@ -16,6 +19,7 @@ use tonic::{Code, Status};
 
 use crate::actor::Mail;
 use crate::core::admission::Capacity;
+use crate::core::seat::WorkerId;
 use crate::core::worker::{Described, Event};
 
 /// Largest message on our own links.
@@ -26,27 +30,31 @@ const WATCH_AGAIN: Duration = Duration::from_millis(20);
 const ANSWER: Duration = Duration::from_secs(5);
 /// For an answer to the order to end: a worker that takes longer gets SIGTERM.
 const STOP_ANSWER: Duration = Duration::from_secs(2);
+/// Orders for other permits that may wait.
+const PERMITS: usize = 16;
 
-/// One life of the target, as calls reach it. Dropped, nothing more is heard of it.
+/// One life of a worker, as calls reach it. Dropped, nothing more is heard of it.
 #[derive(Debug)]
 pub struct Line {
+    worker: WorkerId,
     epoch: Epoch,
     term: Term,
-    client: TargetClient<Channel>,
+    channel: Channel,
     mail: mpsc::Sender<Mail>,
     watch: Option<AbortHandle>,
+    permits: Option<mpsc::Sender<Vec<PermitChange>>>,
 }
 
 impl Line {
-    /// A line to the life `epoch` on this socket.
-    pub fn new(socket: PathBuf, epoch: Epoch, term: Term, mail: mpsc::Sender<Mail>) -> Self {
-        let client = TargetClient::new(socket::channel(socket)).max_decoding_message_size(MAX_MESSAGE_BYTES);
-        Self { epoch, term, client, mail, watch: None }
+    /// A line to the life `epoch` of this worker, on its socket in this directory.
+    pub fn new(worker: WorkerId, dir: &RuntimeDir, epoch: Epoch, term: Term, mail: mpsc::Sender<Mail>) -> Self {
+        let channel = socket::channel(dir.socket(worker.name()));
+        Self { worker, epoch, term, channel, mail, watch: None, permits: None }
     }
 
-    /// For requests.
-    pub fn client(&self) -> TargetClient<Channel> {
-        self.client.clone()
+    /// For requests, and what else only a target is asked.
+    pub fn target(&self) -> TargetClient<Channel> {
+        TargetClient::new(self.channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES)
     }
 
     fn stamp(&self) -> Option<Stamp> {
@@ -55,13 +63,14 @@ impl Line {
 
     /// Follows its heartbeats from now on.
     pub fn watch(&mut self) {
-        let (mut client, stamp, mail) = (self.client.clone(), self.stamp(), self.mail.clone());
+        let (mut client, stamp, mail) = (WorkerClient::new(self.channel.clone()), self.stamp(), self.mail.clone());
+        let worker = self.worker;
         let watch = task::spawn("watch", async move {
             loop {
                 if let Ok(stream) = client.watch(WatchRequest { stamp }).await {
                     let mut beats = stream.into_inner();
                     while let Ok(Some(beat)) = beats.message().await {
-                        if mail.send(Mail::Target(Event::Beat(beat))).await.is_err() {
+                        if mail.send(Mail::Worker(worker, Event::Beat(beat))).await.is_err() {
                             return; // the actor is gone
                         }
                     }
@@ -73,34 +82,65 @@ impl Line {
         self.watch = Some(watch.abort_handle());
     }
 
-    /// Asks what it serves.
+    /// Asks what it serves or proposes.
     pub fn describe(&self) {
-        let (mut client, stamp, mail, epoch) = (self.client.clone(), self.stamp(), self.mail.clone(), self.epoch);
+        let (channel, stamp, mail, epoch, worker) =
+            (self.channel.clone(), self.stamp(), self.mail.clone(), self.epoch, self.worker);
         task::spawn("describe", async move {
-            let answer = within(ANSWER, client.describe(DescribeRequest { stamp })).await.map(described);
+            let answer = match worker {
+                WorkerId::Target => {
+                    let mut client = TargetClient::new(channel);
+                    within(ANSWER, client.describe(DescribeRequest { stamp })).await.map(target)
+                }
+                WorkerId::Drafter(_) => {
+                    let mut client = DrafterClient::new(channel);
+                    let answer = within(ANSWER, client.describe(DescribeDrafterRequest { stamp })).await;
+                    answer.map(|response| Described::Drafter(response.drafter.unwrap_or_default()))
+                }
+            };
             let event = match answer {
-                Ok(described) => Event::Described { epoch, described },
+                Ok(described) => Event::Described { epoch, described: Arc::new(described) },
                 Err(error) => {
-                    tracing::warn!(%epoch, %error, "the target does not describe itself");
+                    tracing::warn!(%worker, %epoch, %error, "the worker does not describe itself");
                     Event::DescribeFailed { epoch }
                 }
             };
             // Without an actor there is nobody to tell.
-            let _ = mail.send(Mail::Target(event)).await;
+            let _ = mail.send(Mail::Worker(worker, event)).await;
         });
     }
 
     /// Asks it to end at once.
     pub fn stop(&self, cause: String) {
-        let (mut client, stamp, mail, epoch) = (self.client.clone(), self.stamp(), self.mail.clone(), self.epoch);
+        let (mut client, stamp, mail) = (WorkerClient::new(self.channel.clone()), self.stamp(), self.mail.clone());
+        let (epoch, worker) = (self.epoch, self.worker);
         task::spawn("stop", async move {
             let answer = within(STOP_ANSWER, client.stop(StopRequest { stamp, grace_ms: 0, cause })).await;
             if let Err(error) = &answer {
-                tracing::warn!(%epoch, %error, "the target did not take the message to end");
+                tracing::warn!(%worker, %epoch, %error, "the worker did not take the message to end");
             }
             // Without an actor there is nobody to tell.
-            let _ = mail.send(Mail::Target(Event::StopAnswered { epoch, reached: answer.is_ok() })).await;
+            let _ = mail.send(Mail::Worker(worker, Event::StopAnswered { epoch, reached: answer.is_ok() })).await;
         });
+    }
+
+    /// Gives running requests other permits. In the order of the calls; one that is lost costs speed at most (I3).
+    pub fn repermit(&mut self, changes: Vec<PermitChange>) {
+        let (mut client, stamp, epoch) = (self.target(), self.stamp(), self.epoch);
+        let permits = self.permits.get_or_insert_with(|| {
+            let (permits, mut orders) = mpsc::channel::<Vec<PermitChange>>(PERMITS);
+            task::spawn("permits", async move {
+                while let Some(changes) = orders.recv().await {
+                    if let Err(error) = within(STOP_ANSWER, client.repermit(RepermitRequest { stamp, changes })).await {
+                        tracing::warn!(%epoch, %error, "the target did not take new permits");
+                    }
+                }
+            });
+            permits
+        });
+        if permits.try_send(changes).is_err() {
+            tracing::warn!(%epoch, "new permits were dropped: the target does not take the ones before");
+        }
     }
 }
 
@@ -119,8 +159,8 @@ async fn within<T>(limit: Duration, call: impl Future<Output = Result<tonic::Res
     }
 }
 
-fn described(response: DescribeResponse) -> Arc<Described> {
+fn target(response: DescribeResponse) -> Described {
     let classes = response.kv_classes.iter().map(|class| (class.positions, class.bytes)).collect();
     let capacity = Capacity { classes, max_sequences: response.max_sequences as usize };
-    Arc::new(Described { model: response.model.unwrap_or_default(), capacity })
+    Described::Target { model: response.model.unwrap_or_default(), capacity }
 }

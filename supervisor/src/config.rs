@@ -3,6 +3,7 @@
 use paceline_process::Config;
 
 use crate::core::Settings;
+use crate::core::drafter::Plan;
 use crate::core::route::Policy;
 use crate::core::worker::Patience;
 
@@ -34,6 +35,18 @@ pub fn settings(config: &Config) -> Settings {
         orphan_drain_ms: 5_000,
         cancel_ms: 5_000,
         late_ms: 1_000,
-        policy: Policy { force: config.routing.force },
+        policy: Policy {
+            force: config.routing.force,
+            max_concurrent: config.routing.max_concurrent,
+            max_context: config.routing.max_context,
+            kv_pressure: config.routing.kv_pressure,
+        },
     }
+}
+
+/// The configured drafter. A directory that is not there is the drafter's own trouble, told by its state: it must not keep
+/// the service from starting (I3).
+pub fn plan(config: &Config) -> Plan {
+    let model = config.drafter_dir().map(|dir| dir.display().to_string()).unwrap_or_default();
+    Plan { model, start: config.drafter.start }
 }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use paceline_process::Clock;
-use paceline_proto::ids::{Epoch, Term};
+use paceline_proto::ids::{Epoch, RequestId, Term};
 use paceline_proto::internal::v1::ServiceState;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::status::Reason;
-use paceline_proto::v1::StatusResponse;
+use paceline_proto::v1::{ProcessStatus, StatusResponse};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 use tonic::transport::Channel;
@@ -19,6 +19,7 @@ use tonic::transport::Channel;
 use crate::actor::Mail;
 use crate::core::admission::{Ask, Ticket};
 use crate::core::denial::Denial;
+use crate::core::drafter::Order;
 use crate::core::route::Permit;
 
 /// The right to run one request on one life of the target.
@@ -99,7 +100,7 @@ impl Desk {
     ///
     /// # Errors
     /// The mailbox is full.
-    pub fn submit(&self, ask: Ask) -> Result<Pending, Status> {
+    pub fn submit(&self, id: RequestId, ask: Ask) -> Result<Pending, Status> {
         let full =
             || Reason::QueueFull.field("limits.queue", "the service takes in as many requests as it can; try again in 1 s");
         let ticket = Ticket(self.number());
@@ -107,7 +108,7 @@ impl Desk {
         let ending = self.endings.clone().try_reserve_owned().map_err(|_| full())?;
         let (reply, verdict) = oneshot::channel();
         let pending = Pending { verdict, seat: Some(Seat { ticket, ending: Some(ending) }) };
-        self.mail.try_send(Mail::Submit { ticket, ask, reply }).map_err(|_| full())?;
+        self.mail.try_send(Mail::Submit { ticket, id, ask, reply }).map_err(|_| full())?;
         Ok(pending)
     }
 
@@ -120,6 +121,18 @@ impl Desk {
         let full = |_| Reason::QueueFull.status("the service has as many questions to answer as it can; try again in 1 s");
         self.mail.try_send(Mail::Status { reply }).map_err(full)?;
         answer.await.map_err(|_| Denial::stopping(1_000).into())
+    }
+
+    /// Hands an operator's order in and waits until it is carried out; returns the drafter as it is then. Giving the wait
+    /// up leaves the order standing.
+    ///
+    /// # Errors
+    /// It cannot be carried out, the mailbox is full, or the service is about to end.
+    pub async fn order(&self, order: Order) -> Result<ProcessStatus, Status> {
+        let (reply, answer) = oneshot::channel();
+        let full = |_| Reason::QueueFull.status("the service has as many questions to answer as it can; try again in 1 s");
+        self.mail.try_send(Mail::Order { order, reply }).map_err(full)?;
+        answer.await.map_err(|_| Status::from(Denial::stopping(1_000)))?
     }
 
     /// Tells the actor of its gateway.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use paceline_proto::status::{Reason, Refusal};
 use tonic::Status;
 
-use crate::core::denial::Denial;
+use crate::core::denial::{Denial, Refused};
 
 impl From<Denial> for Status {
     fn from(denial: Denial) -> Status {
@@ -54,6 +54,12 @@ impl From<Denial> for Status {
             }
         };
         refusal.into()
+    }
+}
+
+impl From<Refused> for Status {
+    fn from(refused: Refused) -> Status {
+        refused.reason.status(refused.message)
     }
 }
 

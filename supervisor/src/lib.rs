@@ -1,7 +1,8 @@
 //! The supervisor: who runs, and who serves this request. `core` decides; everything else here does what it says.
 //!
 //! A request: `serve` checks it and hands it in at the `desk`, the `actor` puts it before the core, `relay` forwards it
-//! to the target and holds its place until its one end. A process: `child` starts and ends it, `client` follows it.
+//! to the target and holds its place until its one end. A process: `child` starts and ends it, `client` follows it,
+//! `handover` links target and drafter.
 //! Not here: what a token means, and MLX.
 
 pub mod actor;
@@ -11,6 +12,7 @@ pub mod config;
 pub mod core;
 pub mod desk;
 pub mod error;
+pub mod handover;
 pub mod relay;
 pub mod serve;
 pub mod status;
@@ -27,9 +29,10 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::transport::Server;
 
 use crate::actor::{Actor, Stop};
-use crate::child::{Host, ProcessHost};
+use crate::child::{Host, Hosts, ProcessHost};
 use crate::client::MAX_MESSAGE_BYTES;
 use crate::core::Settings;
+use crate::core::drafter::Plan;
 use crate::serve::Services;
 use crate::status::Me;
 
@@ -43,10 +46,10 @@ const FAREWELL: Duration = Duration::from_secs(2);
 pub fn start(flag: Option<&Path>) -> Exit {
     lifecycle::settle();
     match prepare(flag) {
-        Ok((setup, host, lock)) => {
+        Ok((setup, hosts, lock)) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let exit = match runtime {
-                Ok(runtime) => runtime.block_on(serve(setup, host)),
+                Ok(runtime) => runtime.block_on(serve(setup, hosts)),
                 Err(error) => refuse(Exit::Bug, &error),
             };
             // Held to here: the next supervisor finds nothing of ours.
@@ -62,6 +65,8 @@ pub fn start(flag: Option<&Path>) -> Exit {
 pub struct Setup {
     /// Bounds of the core.
     pub settings: Settings,
+    /// The configured drafter.
+    pub plan: Plan,
     /// The runtime directory, prepared and locked.
     pub dir: RuntimeDir,
     /// Number of this life.
@@ -72,7 +77,7 @@ pub struct Setup {
 
 type Lock = Box<dyn std::any::Any>;
 
-fn prepare(flag: Option<&Path>) -> Result<(Setup, ProcessHost, Lock), Exit> {
+fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exit> {
     let loaded = Loaded::find(flag).map_err(|error| refuse(Exit::Config, &error))?;
     telemetry::start(&loaded.config.log);
     for warning in &loaded.warnings {
@@ -83,10 +88,14 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, ProcessHost, Lock), Exit> {
     dir.prepare().map_err(|error| refuse(Exit::Config, &error))?;
     let lock = dir.lock("supervisor").map_err(|error| refuse(Exit::Config, &error))?;
     let term = Term(dir.count_up("term").map_err(|error| refuse(Exit::Config, &error))?);
-    let host = ProcessHost::new(&loaded, dir.clone()).map_err(|error| refuse(Exit::Unavailable, &error))?;
+    let hosts = Hosts::new(&loaded, &dir).map_err(|error| refuse(Exit::Unavailable, &error))?;
     let me = Me { pid: std::process::id(), term: term.0, restarts: lifecycle::restarts(), model_dir };
     tracing::info!(term = term.0, pid = me.pid, dir = %dir.path().display(), "supervisor starts");
-    Ok((Setup { settings: config::settings(&loaded.config), dir, term, me }, host, Box::new(lock)))
+    let (settings, plan) = (config::settings(&loaded.config), config::plan(&loaded.config));
+    if !plan.model.is_empty() && !Path::new(&plan.model).is_dir() {
+        tracing::warn!(key = "drafter.model", dir = plan.model, "no such directory; requests are served without a drafter");
+    }
+    Ok((Setup { settings, plan, dir, term, me }, hosts, Box::new(lock)))
 }
 
 fn refuse(exit: Exit, error: &dyn std::error::Error) -> Exit {
@@ -95,7 +104,7 @@ fn refuse(exit: Exit, error: &dyn std::error::Error) -> Exit {
     exit
 }
 
-async fn serve(setup: Setup, host: ProcessHost) -> Exit {
+async fn serve(setup: Setup, hosts: Hosts<ProcessHost>) -> Exit {
     let signals = if lifecycle::env(PARENT_FD).is_some() { Signals::child() } else { Signals::interactive() };
     let (mut signals, mut parent) = match (signals, ParentWatch::inherited()) {
         (Ok(signals), Ok(parent)) => (signals, parent),
@@ -115,18 +124,17 @@ async fn serve(setup: Setup, host: ProcessHost) -> Exit {
             }
         }
     });
-    run(setup, host, stops).await
+    run(setup, hosts, stops).await
 }
 
 /// Serves on the runtime directory's `supervisor.sock` until it was asked to stop and the workers are gone.
-pub async fn run<H: Host>(setup: Setup, host: H, stops: mpsc::Receiver<Stop>) -> Exit {
-    let Setup { settings, dir, term, me } = setup;
-    let path = dir.socket("supervisor");
+pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<Stop>) -> Exit {
+    let path = setup.dir.socket("supervisor");
     let listener = match socket::bind(&path) {
         Ok(listener) => listener,
         Err(error) => return refuse(Exit::Unavailable, &error),
     };
-    let (actor, desk) = Actor::new(settings, host, dir, term, me, stops);
+    let (actor, desk) = Actor::new(setup, hosts, stops);
     let services = Services::new(desk);
     let (close, closed) = oneshot::channel::<()>();
     let mut server = task::spawn("server", async move {
@@ -145,7 +153,7 @@ pub async fn run<H: Host>(setup: Setup, host: H, stops: mpsc::Receiver<Stop>) ->
     let exit = tokio::select! {
         // A task, because a panic in the core has to end the process.
         _ = task::spawn("actor", actor.run()) => Exit::Asked,
-        // Nobody can reach us any more. The target lives on for its lease; whoever starts us next finds it.
+        // Nobody can reach us any more. The workers live on for their lease; whoever starts us next finds it.
         ended = &mut server => {
             tracing::error!(?ended, "the server ended by itself");
             return Exit::Bug;

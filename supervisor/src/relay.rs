@@ -17,6 +17,7 @@ use tonic::{Status, Streaming};
 use tracing::Instrument;
 
 use crate::core::denial::Denial;
+use crate::core::route;
 use crate::desk::{Cut, Desk, Grant, Seat};
 
 /// Batches under way to a gateway that does not read; behind it the target's own bounds hold the request back.
@@ -58,11 +59,7 @@ async fn open(desk: &Desk, generation: Generation, mut grant: Grant) -> Result<(
     let request = TargetGenerateRequest {
         stamp: Some(Stamp { term: desk.term().0, epoch: grant.epoch.0 }),
         generation: Some(generation),
-        permit: Some(Permit {
-            lane_allowed: grant.permit.lane.into(),
-            max_draft: grant.permit.max_draft,
-            reason: grant.permit.reason.into(),
-        }),
+        permit: Some(permit_message(grant.permit)),
     };
     let opened = async {
         let mut upstream = grant.target.generate(request).await?.into_inner();
@@ -74,6 +71,11 @@ async fn open(desk: &Desk, generation: Generation, mut grant: Grant) -> Result<(
         Ok((_, None)) => Err(broken(None, &mut desk.cuts(), grant.epoch).await),
         Err(status) => Err(broken(Some(status), &mut desk.cuts(), grant.epoch).await),
     }
+}
+
+/// A permit as the target gets it.
+pub fn permit_message(permit: route::Permit) -> Permit {
+    Permit { lane_allowed: permit.lane.into(), max_draft: permit.max_draft, reason: permit.reason.into() }
 }
 
 struct Relay {

@@ -1,6 +1,8 @@
 //! The services on the supervisor's socket: `Supervisor` for the gateway, `Operations` for operators.
 
+use std::path::Path;
 use std::pin::Pin;
+use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use paceline_process::task;
@@ -11,15 +13,21 @@ use paceline_proto::internal::v1::supervisor_server::Supervisor;
 use paceline_proto::internal::v1::{GatewayReport, Generation, SubmitRequest, SupervisorNotice};
 use paceline_proto::status::Reason;
 use paceline_proto::v1::operations_server::Operations;
-use paceline_proto::v1::{RouteWish, StatusRequest, StatusResponse};
+use paceline_proto::v1::{
+    DrafterResponse, RouteWish, StartDrafterRequest, StatusRequest, StatusResponse, StopDrafterRequest, SwapDrafterRequest,
+};
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
 use crate::actor::Mail;
 use crate::core::admission::Ask;
+use crate::core::drafter::Order;
 use crate::desk::Desk;
 use crate::relay::{self, Batches};
+
+/// Longest wait of an operator's call that names none.
+const ORDER: Duration = Duration::from_secs(120);
 
 /// Both services, before the actor's desk.
 #[derive(Clone, Debug)]
@@ -58,7 +66,9 @@ impl Services {
             Reason::InvalidArgument.field("route", message)
         })?;
         let deadline = (generation.deadline_ns != 0).then(|| self.desk.clock().at(generation.deadline_ns));
-        let ask = Ask { prompt_tokens, max_tokens: generation.max_tokens, deadline, wish };
+        let continuation = u32::try_from(generation.continuation_ids.len()).unwrap_or(u32::MAX);
+        let context_tokens = prompt_tokens.saturating_add(continuation);
+        let ask = Ask { prompt_tokens, max_tokens: generation.max_tokens, context_tokens, deadline, wish };
         Ok((id, generation, ask))
     }
 }
@@ -80,11 +90,41 @@ impl Supervisor for Services {
         let (id, generation, ask) = self.check(request.into_inner())?;
         let span = tracing::info_span!("request", request_id = %id);
         let served = async {
-            let (grant, seat) = self.desk.submit(ask)?.decided().await?;
+            let (grant, seat) = self.desk.submit(id.clone(), ask)?.decided().await?;
             tracing::debug!(epoch = grant.epoch.0, queued_ms = grant.queued_ms, permit = ?grant.permit, "forwarded");
             relay::forward(&self.desk, generation, grant, seat).await
         };
         served.instrument(span).await.map(Response::new)
+    }
+}
+
+impl Services {
+    /// Has an order carried out. The timeout ends the wait, not the order.
+    async fn order(&self, order: Order, timeout_ms: u32) -> Result<Response<DrafterResponse>, Status> {
+        let limit = if timeout_ms == 0 { ORDER } else { Duration::from_millis(timeout_ms.into()) };
+        let answered = match tokio::time::timeout(limit, self.desk.order(order)).await {
+            Ok(answer) => answer?,
+            Err(_) => {
+                let drafter = self.desk.status().await?.drafter.unwrap_or_default();
+                let state = drafter.state().as_str_name().trim_start_matches("PROCESS_STATE_").to_lowercase();
+                let why = if drafter.reason.is_empty() { String::new() } else { format!(" ({})", drafter.reason) };
+                let message = format!("not done within {} s, the order stands; the drafter is {state}{why}", limit.as_secs_f64());
+                return Err(Reason::DeadlinePassed.status(message));
+            }
+        };
+        Ok(Response::new(DrafterResponse { drafter: Some(answered) }))
+    }
+}
+
+/// A model directory as an operator names it; empty is the one that is known.
+fn check_model(model: &str) -> Result<(), Status> {
+    let path = Path::new(model);
+    let refuse = |message| Err(Reason::InvalidArgument.field("model", message));
+    match model {
+        "" => Ok(()),
+        _ if !path.is_absolute() => refuse(format!("expected an absolute path, found {model}")),
+        _ if !path.is_dir() => refuse(format!("expected a model directory, found nothing at {model}")),
+        _ => Ok(()),
     }
 }
 
@@ -103,5 +143,21 @@ async fn follow(desk: Desk, attachment: u64, mut reports: Streaming<internal::Ga
 impl Operations for Services {
     async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         self.desk.status().await.map(Response::new)
+    }
+
+    async fn start_drafter(&self, request: Request<StartDrafterRequest>) -> Result<Response<DrafterResponse>, Status> {
+        let StartDrafterRequest { model, timeout_ms } = request.into_inner();
+        check_model(&model)?;
+        self.order(Order::Start { model }, timeout_ms).await
+    }
+
+    async fn stop_drafter(&self, request: Request<StopDrafterRequest>) -> Result<Response<DrafterResponse>, Status> {
+        self.order(Order::Stop, request.into_inner().timeout_ms).await
+    }
+
+    async fn swap_drafter(&self, request: Request<SwapDrafterRequest>) -> Result<Response<DrafterResponse>, Status> {
+        let SwapDrafterRequest { model, timeout_ms } = request.into_inner();
+        check_model(&model)?;
+        self.order(Order::Swap { model }, timeout_ms).await
     }
 }

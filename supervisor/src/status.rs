@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use paceline_process::Millis;
-use paceline_proto::internal::v1::ServiceState;
-use paceline_proto::v1::{KvStatus, LinkStatus, ProcessState, ProcessStatus, RequestsStatus, StatusResponse};
+use paceline_proto::internal::v1::{Heartbeat, LinkPhase, ServiceState};
+use paceline_proto::v1::{KvStatus, LinkStatus, ProcessState, ProcessStatus, RequestsStatus, Speculation, StatusResponse};
 
+use crate::core::worker::Worker;
 use crate::core::{Notice, Supervisor};
 
 /// What the core does not know of its own process.
@@ -27,7 +28,7 @@ pub fn service_state(notice: &Notice) -> ServiceState {
         None => (String::new(), String::new()),
         Some(outage) => (outage.reason.word().to_owned(), outage.why.clone()),
     };
-    let model = notice.described.as_ref().map(|described| described.model.clone());
+    let model = notice.described.as_ref().and_then(|described| described.model().cloned());
     ServiceState { can_serve: notice.outage.is_none(), reason, message, model }
 }
 
@@ -41,8 +42,6 @@ pub fn snapshot(core: &Supervisor, me: &Me, now: Millis) -> StatusResponse {
     let life = target.life();
     let beat = life.and_then(|life| life.beat.as_ref());
     let kv = beat.and_then(|beat| beat.kv).unwrap_or_default();
-    let described = life.and_then(|life| life.described.as_ref());
-    let weight_bytes = described.map(|described| described.model.weight_bytes);
     let admission = core.admission();
     StatusResponse {
         gateway: Some(ProcessStatus {
@@ -62,32 +61,69 @@ pub fn snapshot(core: &Supervisor, me: &Me, now: Millis) -> StatusResponse {
             uptime_s: now.0 as f64 / 1e3,
             ..Default::default()
         }),
-        target: Some(ProcessStatus {
-            state: target.state().into(),
-            pid: life.map_or(0, |life| life.pid),
-            epoch: target.last_epoch().0,
-            restarts: target.restarts(),
-            uptime_s: life.map_or(0.0, |life| seconds_since(life.since)),
-            model: me.model_dir.display().to_string(),
-            weights_loaded_at: beat.map(|beat| rfc3339(beat.weights_loaded_unix_s)).unwrap_or_default(),
-            weight_bytes: weight_bytes.or(beat.map(|beat| beat.total_bytes)).unwrap_or_default(),
-            loaded_bytes: beat.map_or(0, |beat| beat.loaded_bytes),
-            reason: target.reason(now),
-        }),
-        drafter: Some(ProcessStatus {
-            state: ProcessState::Absent.into(),
-            reason: "this version has no drafter".into(),
-            ..Default::default()
-        }),
+        target: Some(worker(target, me.model_dir.display().to_string(), now)),
+        drafter: Some(drafter(core, now)),
         kv: Some(KvStatus {
             budget_bytes: kv.budget_bytes,
             held_bytes: kv.held_bytes,
             prefix_bytes: kv.prefix_bytes,
-            pressure: if kv.budget_bytes == 0 { 0.0 } else { kv.held_bytes as f64 / kv.budget_bytes as f64 },
+            pressure: core.kv_pressure(),
         }),
         requests: Some(RequestsStatus { active: admission.active() as u32, queued: admission.queued() as u32 }),
-        link: Some(LinkStatus { state: "absent".into() }),
+        link: Some(link(beat)),
         term: me.term,
+    }
+}
+
+fn worker(worker: &Worker, model: String, now: Millis) -> ProcessStatus {
+    let life = worker.life();
+    let beat = life.and_then(|life| life.beat.as_ref());
+    let weight_bytes = life.and_then(|life| life.described.as_ref()).map(|described| described.weight_bytes());
+    ProcessStatus {
+        state: worker.state().into(),
+        pid: life.map_or(0, |life| life.pid),
+        epoch: worker.last_epoch().0,
+        restarts: worker.restarts(),
+        uptime_s: life.map_or(0.0, |life| now.since(life.since) as f64 / 1e3),
+        model,
+        weights_loaded_at: beat.map(|beat| rfc3339(beat.weights_loaded_unix_s)).unwrap_or_default(),
+        weight_bytes: weight_bytes.or(beat.map(|beat| beat.total_bytes)).unwrap_or_default(),
+        loaded_bytes: beat.map_or(0, |beat| beat.loaded_bytes),
+        reason: worker.reason(now),
+    }
+}
+
+/// The drafter at `now`: the one that serves, or would.
+pub fn drafter(core: &Supervisor, now: Millis) -> ProcessStatus {
+    let drafters = core.drafters();
+    ProcessStatus {
+        state: drafters.process_state().into(),
+        restarts: drafters.restarts(),
+        reason: drafters.reason(now),
+        ..worker(drafters.current(), drafters.model().to_owned(), now)
+    }
+}
+
+/// The link as the target sees it.
+fn link(beat: Option<&Heartbeat>) -> LinkStatus {
+    let report = beat.and_then(|beat| beat.link.clone()).unwrap_or_default();
+    let totals = beat.and_then(|beat| beat.speculation).unwrap_or_default();
+    let state = match report.phase() {
+        LinkPhase::Unspecified | LinkPhase::Absent => "absent",
+        LinkPhase::Greeting => "greeting",
+        LinkPhase::Up => "up",
+        LinkPhase::Refused => "refused",
+        LinkPhase::Ejected => "ejected",
+        LinkPhase::Lost => "lost",
+        LinkPhase::Suspect => "suspect",
+    };
+    LinkStatus {
+        state: state.to_owned(),
+        reason: report.reason,
+        generation: report.generation,
+        speculation: Some(Speculation { cycles: totals.cycles, drafted: totals.drafted, accepted: totals.accepted }),
+        late: totals.late,
+        bytes: totals.link_bytes,
     }
 }
 
@@ -102,6 +138,8 @@ fn rfc3339(unix_s: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::drafter::Plan;
+    use paceline_proto::ids::Term;
 
     #[test]
     fn times_are_utc() {
@@ -112,7 +150,7 @@ mod tests {
 
     #[test]
     fn before_anything_runs_everything_is_named_all_the_same() {
-        let core = Supervisor::new(crate::config::settings(&paceline_process::Config::default()));
+        let core = Supervisor::new(crate::config::settings(&paceline_process::Config::default()), Plan::default(), Term(3));
         let me = Me { pid: 7, term: 3, restarts: 1, model_dir: "/models/x".into() };
         let status = snapshot(&core, &me, Millis(1_500));
         let state = |process: &Option<ProcessStatus>| process.as_ref().map(ProcessStatus::state);

@@ -10,6 +10,7 @@ use paceline_proto::ids::Epoch;
 use paceline_proto::v1::RouteWish;
 
 use super::denial::Denial;
+use super::route::Permit;
 
 /// One submission, numbered by the shell. Request ids are the gateway's and may come twice; these do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,6 +23,8 @@ pub struct Ask {
     pub prompt_tokens: u32,
     /// Most tokens behind the prompt, continuation included.
     pub max_tokens: u32,
+    /// Tokens it starts with: prompt and continuation.
+    pub context_tokens: u32,
     /// When it is too late.
     pub deadline: Option<Millis>,
     /// The lane its caller asked for.
@@ -97,8 +100,11 @@ struct Waiting {
 
 #[derive(Clone, Copy, Debug)]
 struct Running {
+    ask: Ask,
     cost_bytes: u64,
     epoch: Epoch,
+    /// Its route, once it has one.
+    permit: Option<Permit>,
 }
 
 /// Queue and ledger.
@@ -151,7 +157,7 @@ impl Admission {
             return None;
         }
         self.queue.pop_front();
-        self.running.insert(head.ticket, Running { cost_bytes: head.cost_bytes, epoch: room.epoch });
+        self.running.insert(head.ticket, Running { ask: head.ask, cost_bytes: head.cost_bytes, epoch: room.epoch, permit: None });
         self.reserved_bytes += head.cost_bytes;
         Some(Admitted { ticket: head.ticket, ask: head.ask, queued_ms: now.since(head.since) })
     }
@@ -165,6 +171,27 @@ impl Admission {
         match self.running.remove(&ticket) {
             Some(running) => self.reserved_bytes -= running.cost_bytes,
             None => self.queue.retain(|waiting| waiting.ticket != ticket),
+        }
+    }
+
+    /// Gives the requests of this life their routes by `route(ask, rank)`, the longest running first as rank 1; returns
+    /// those whose route is another than before.
+    pub fn reroute(&mut self, epoch: Epoch, mut route: impl FnMut(&Ask, u32) -> Permit) -> Vec<(Ticket, Permit)> {
+        let mut changes = Vec::new();
+        let running = self.running.iter_mut().filter(|(_, running)| running.epoch == epoch);
+        for (rank, (ticket, running)) in (1..).zip(running) {
+            let permit = route(&running.ask, rank);
+            if running.permit.replace(permit) != Some(permit) {
+                changes.push((*ticket, permit));
+            }
+        }
+        changes
+    }
+
+    /// A running request got this route.
+    pub fn routed(&mut self, ticket: Ticket, permit: Permit) {
+        if let Some(running) = self.running.get_mut(&ticket) {
+            running.permit = Some(permit);
         }
     }
 
@@ -240,7 +267,7 @@ mod tests {
         let capacity = capacity();
         let room = Room { epoch: Epoch(1), capacity: &capacity, budget_bytes: 250 };
         let mut admission = Admission::new(0, 1_000);
-        let ask = Ask { prompt_tokens: 100, max_tokens: 300, deadline: None, wish: RouteWish::Auto };
+        let ask = Ask { prompt_tokens: 100, max_tokens: 300, context_tokens: 100, deadline: None, wish: RouteWish::Auto };
         assert_eq!(admission.submit(Ticket(1), ask, &room, Millis(0)), Ok(()));
         assert!(admission.admit(&room, Millis(0)).is_some());
         assert_eq!(admission.submit(Ticket(2), ask, &room, Millis(0)), Err(Denial::QueueFull { limit: 0 }));

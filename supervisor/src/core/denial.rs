@@ -18,6 +18,22 @@ impl Outage {
     }
 }
 
+/// Why an operator's order is not carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The row of the status table.
+    pub reason: Reason,
+    /// The cause in words.
+    pub message: String,
+}
+
+impl Refused {
+    /// A refusal for `reason`.
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
 /// Why a request ends without its answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Denial {

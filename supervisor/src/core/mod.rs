@@ -10,112 +10,32 @@
 
 pub mod admission;
 pub mod denial;
+pub mod drafter;
 pub mod gateway;
+pub mod link;
+mod news;
 pub mod restart;
 pub mod route;
+pub mod seat;
 pub mod worker;
 
 #[cfg(test)]
 mod scenarios;
 #[cfg(test)]
 mod simulation;
-
-use std::sync::Arc;
-
 use paceline_process::Millis;
-use paceline_proto::ids::Epoch;
-use paceline_proto::internal::v1::GatewayReport;
+use paceline_proto::ids::{Epoch, Term};
 use paceline_proto::status::Reason;
+use paceline_proto::v1::Lane;
 
 use admission::{Admission, Ask, Room, Ticket};
 use denial::{Denial, Outage};
+use drafter::{Around, Drafters, Plan};
 use gateway::Gateway;
-use route::{Drafter, Permit, Policy, Signals, route};
-use worker::{Described, Patience, Phase, Worker};
-
-/// Every bound of the core, in milliseconds and counts.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Places in the queue.
-    pub places: usize,
-    /// Longest wait in it.
-    pub queue_wait_ms: u64,
-    /// Restarts allowed in any `restart_period_ms`.
-    pub restarts: u32,
-    /// Also how long a life has to last until earlier falls are forgotten.
-    pub restart_period_ms: u64,
-    /// Bounds of a worker's life.
-    pub patience: Patience,
-    /// What running requests get when the service is asked to stop.
-    pub drain_ms: u64,
-    /// The same when whoever started us is gone.
-    pub orphan_drain_ms: u64,
-    /// For cancelled requests to end.
-    pub cancel_ms: u64,
-    /// A deadline seen so much too late means that we were not awake, so that others' silence proves nothing.
-    pub late_ms: u64,
-    /// The operator's routing.
-    pub policy: Policy,
-}
-
-/// What happened.
-#[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "fields are what their types say")]
-pub enum Event {
-    /// To the target's process.
-    Target(worker::Event),
-    /// A request came.
-    Submitted { ticket: Ticket, ask: Ask },
-    /// A request is over, or its client is gone; also of one that was denied.
-    Ended { ticket: Ticket },
-    /// The gateway said how it is.
-    Reported { attachment: u64, report: GatewayReport },
-    /// The gateway's stream ended.
-    Detached { attachment: u64 },
-    /// An operator wants the service to stop: the first drains, the second cancels, the third kills.
-    StopAsked,
-    /// Whoever started us is gone.
-    ParentGone,
-    /// [`Supervisor::next_deadline`] was reached.
-    TimePassed,
-}
-
-/// What is to be done.
-#[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "fields are what their types say")]
-pub enum Action {
-    /// To the target's process. Never `Abandon`, which becomes a `Cut`.
-    Target(worker::Action),
-    /// Forward this request to this life of the target.
-    Admit { ticket: Ticket, epoch: Epoch, permit: Permit, queued_ms: u64 },
-    /// Refuse this request.
-    Deny { ticket: Ticket, denial: Denial },
-    /// End every running stream of this life and of earlier ones.
-    Cut { epoch: Epoch, denial: Denial },
-    /// Tell the gateway.
-    Announce(Notice),
-    /// Say that time was lost.
-    Overslept { ms: u64 },
-    /// Say that the service's state changed.
-    LogService { from: &'static str, to: &'static str, cause: &'static str },
-    /// The workers are gone: end.
-    Exit,
-}
-
-/// Whether requests can be served, as the gateway is told.
-#[derive(Clone, Debug, Default)]
-pub struct Notice {
-    /// Why not; `None` if they can.
-    pub outage: Option<Outage>,
-    /// The served model, once it is known.
-    pub described: Option<Arc<Described>>,
-}
-
-impl PartialEq for Notice {
-    fn eq(&self, other: &Self) -> bool {
-        self.outage == other.outage && self.described.as_ref().map(Arc::as_ptr) == other.described.as_ref().map(Arc::as_ptr)
-    }
-}
+pub use news::{Action, Event, Notice, Settings};
+use route::{Drafter, Permit, Signals, route};
+use seat::WorkerId;
+use worker::{Kind, Phase, Worker};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Service {
@@ -143,19 +63,27 @@ impl Service {
 pub struct Supervisor {
     settings: Settings,
     service: Service,
+    /// Since then workers are started.
+    begun: bool,
     target: Worker,
+    drafters: Drafters,
+    /// The drafter's state by which running requests were last routed.
+    routed: Drafter,
     admission: Admission,
     gateway: Gateway,
     announced: Notice,
 }
 
 impl Supervisor {
-    /// A supervisor with nothing started; the first event is the target's `StartAsked`.
-    pub fn new(settings: Settings) -> Self {
-        let target = Worker::new(settings.patience, settings.restarts, settings.restart_period_ms);
+    /// A supervisor with nothing started; the first event is `Begun`, behind what earlier supervisors left.
+    pub fn new(settings: Settings, plan: Plan, term: Term) -> Self {
+        let target = Worker::new(Kind::Target, settings.patience, settings.restarts, settings.restart_period_ms);
+        let drafters = Drafters::new(&settings, plan, term);
         let admission = Admission::new(settings.places, settings.queue_wait_ms);
         let announced = Notice { outage: target.outage(), described: None };
-        Self { settings, service: Service::Serving, target, admission, gateway: Gateway::default(), announced }
+        let routed = drafters.state();
+        let gateway = Gateway::default();
+        Self { settings, service: Service::Serving, begun: false, target, drafters, routed, admission, gateway, announced }
     }
 
     /// Takes one event in and says what is to be done, in order.
@@ -164,7 +92,17 @@ impl Supervisor {
         // What was due comes before what came: a flood of events cannot hold time up.
         self.pass_time(now, &mut out);
         match event {
-            Event::Target(event) => self.tell_target(event, now, &mut out),
+            Event::Begun => {
+                self.begun = true;
+                self.tell_target(worker::Event::StartAsked { model: String::new() }, now, &mut out);
+            }
+            Event::Worker(WorkerId::Target, event) => self.tell_target(event, now, &mut out),
+            Event::Worker(WorkerId::Drafter(seat), event) => self.drafters.on_worker(seat, event, now, &mut out),
+            Event::Connected { generation, failure } => self.drafters.on_connected(generation, failure, now, &mut out),
+            Event::Ordered { call, order } => {
+                let serving = self.service == Service::Serving;
+                self.drafters.on_order(call, order, serving, now, &mut out);
+            }
             Event::Submitted { ticket, ask } => self.submitted(ticket, ask, now, &mut out),
             Event::Ended { ticket } => self.admission.ended(ticket),
             Event::Reported { attachment, report } => self.gateway.reported(attachment, report, now),
@@ -183,7 +121,8 @@ impl Supervisor {
             Service::Draining { until } | Service::Cutting { until } => Some(until),
             Service::Serving | Service::Ending | Service::Over => None,
         };
-        [self.target.next_deadline(), self.admission.next_deadline(), service].into_iter().flatten().min()
+        let workers = [self.target.next_deadline(), self.drafters.next_deadline()];
+        workers.into_iter().chain([self.admission.next_deadline(), service]).flatten().min()
     }
 
     fn pass_time(&mut self, now: Millis, out: &mut Vec<Action>) {
@@ -191,9 +130,11 @@ impl Supervisor {
         if now.since(due) > self.settings.late_ms {
             out.push(Action::Overslept { ms: now.since(due) });
             self.target.forgive(now);
+            self.drafters.forgive(now);
         }
         let actions = self.target.on_time(now);
         self.pass_on(actions, now, out);
+        self.drafters.on_time(now, out);
         for (ticket, denial) in self.admission.expire(now) {
             out.push(Action::Deny { ticket, denial });
         }
@@ -205,8 +146,17 @@ impl Supervisor {
     }
 
     fn tell_target(&mut self, event: worker::Event, now: Millis, out: &mut Vec<Action>) {
+        let link = match &event {
+            worker::Event::Beat(beat) if self.target.life().is_some_and(|life| life.epoch == Epoch(beat.epoch)) => {
+                beat.link.clone()
+            }
+            _ => None,
+        };
         let actions = self.target.on_event(event, now);
         self.pass_on(actions, now, out);
+        if let Some(report) = link {
+            self.drafters.on_report(&report, now, out);
+        }
     }
 
     fn pass_on(&mut self, actions: Vec<worker::Action>, now: Millis, out: &mut Vec<Action>) {
@@ -216,7 +166,7 @@ impl Supervisor {
                     self.admission.abandon(epoch);
                     Action::Cut { epoch, denial: Denial::Gone { cause, retry_ms: self.target.retry_ms(now) } }
                 }
-                action => Action::Target(action),
+                action => Action::Worker(WorkerId::Target, action),
             });
         }
     }
@@ -232,7 +182,12 @@ impl Supervisor {
             }
         };
         if let Err(denial) = taken {
-            out.push(Action::Deny { ticket, denial });
+            return out.push(Action::Deny { ticket, denial });
+        }
+        let there =
+            Signals { drafter: Drafter::Ready { max_draft: 1 }, ..self.signals(&ask, self.admission.active() as u32 + 1) };
+        if route(ask.wish, &there, &self.settings.policy).lane == Lane::Speculative {
+            self.drafters.missed();
         }
     }
 
@@ -241,6 +196,7 @@ impl Supervisor {
             Service::Serving => {
                 self.enter(Service::Draining { until: now + drain_ms }, cause, out);
                 self.tell_target(worker::Event::DrainAsked, now, out);
+                self.drafters.tell_all(&worker::Event::DrainAsked, now, out);
             }
             Service::Draining { .. } => self.cut(cause, now, out),
             Service::Cutting { .. } | Service::Ending => {
@@ -250,6 +206,7 @@ impl Supervisor {
                 if let Phase::Ending { .. } = self.target.phase() {
                     self.tell_target(worker::Event::KillAsked, now, out);
                 }
+                self.drafters.kill(now, out);
             }
             Service::Over => {}
         }
@@ -273,11 +230,14 @@ impl Supervisor {
 
     fn end(&mut self, cause: &'static str, now: Millis, out: &mut Vec<Action>) {
         self.enter(Service::Ending, cause, out);
-        self.tell_target(worker::Event::EndAsked, now, out);
+        let end = worker::Event::EndAsked { cause: "the service stops" };
+        self.tell_target(end.clone(), now, out);
+        self.drafters.tell_all(&end, now, out);
     }
 
     /// What follows from the state alone, whatever brought it about.
     fn settle(&mut self, now: Millis, out: &mut Vec<Action>) {
+        self.settle_drafters(now, out);
         // A doubtful target may be back at once: who waits goes on waiting. In all other states waiting is in vain.
         if self.service != Service::Serving || !matches!(self.target.phase(), Phase::Ready { .. } | Phase::Suspect { .. }) {
             if let Some(denial) = self.denial(now) {
@@ -287,7 +247,8 @@ impl Supervisor {
             }
         } else if let Some(room) = room(&self.target) {
             while let Some(admitted) = self.admission.admit(&room, now) {
-                let permit = route(admitted.ask.wish, &Signals { drafter: Drafter::Absent }, &self.settings.policy);
+                let permit = self.permit(&admitted.ask, self.admission.active() as u32);
+                self.admission.routed(admitted.ticket, permit);
                 out.push(Action::Admit { ticket: admitted.ticket, epoch: room.epoch, permit, queued_ms: admitted.queued_ms });
             }
         }
@@ -299,10 +260,50 @@ impl Supervisor {
         if matches!(self.service, Service::Draining { .. } | Service::Cutting { .. }) && self.admission.active() == 0 {
             self.end("nothing runs any more", now, out);
         }
-        if self.service == Service::Ending && self.target.phase() == Phase::Stopped {
+        if self.service == Service::Ending && self.target.phase() == Phase::Stopped && self.drafters.are_stopped() {
             self.enter(Service::Over, "the workers are gone", out);
             out.push(Action::Exit);
         }
+    }
+
+    fn settle_drafters(&mut self, now: Millis, out: &mut Vec<Action>) {
+        let phase = self.target.phase();
+        let loaded = matches!(phase, Phase::Ready { .. } | Phase::Suspect { .. });
+        let around = Around {
+            target: self.target.life().filter(|_| loaded).map(|life| (life.epoch, matches!(phase, Phase::Ready { .. }))),
+            failed: self.target.outage().filter(|_| matches!(phase, Phase::Failed { .. })),
+            serving: self.begun && self.service == Service::Serving,
+        };
+        self.drafters.settle(&around, now, out);
+        let state = self.drafters.state();
+        if self.routed == state {
+            return;
+        }
+        self.routed = state;
+        let Some(epoch) = self.target.life().map(|life| life.epoch) else { return };
+        let (pressure, policy) = (self.kv_pressure(), self.settings.policy);
+        let changes = self.admission.reroute(epoch, |ask, running| {
+            let signals = Signals { drafter: state, running, context_tokens: ask.context_tokens, kv_pressure: pressure };
+            route(ask.wish, &signals, &policy)
+        });
+        if !changes.is_empty() {
+            out.push(Action::Repermit { epoch, changes });
+        }
+    }
+
+    fn permit(&self, ask: &Ask, running: u32) -> Permit {
+        route(ask.wish, &self.signals(ask, running), &self.settings.policy)
+    }
+
+    fn signals(&self, ask: &Ask, running: u32) -> Signals {
+        let context_tokens = ask.context_tokens;
+        Signals { drafter: self.drafters.state(), running, context_tokens, kv_pressure: self.kv_pressure() }
+    }
+
+    /// Share of the KV budget that running requests hold, by the target's last heartbeat.
+    pub fn kv_pressure(&self) -> f64 {
+        let kv = self.target.life().and_then(|life| life.beat.as_ref()?.kv).unwrap_or_default();
+        if kv.budget_bytes == 0 { 0.0 } else { kv.held_bytes as f64 / kv.budget_bytes as f64 }
     }
 
     fn enter(&mut self, service: Service, cause: &'static str, out: &mut Vec<Action>) {
@@ -342,6 +343,11 @@ impl Supervisor {
         &self.target
     }
 
+    /// The drafters.
+    pub fn drafters(&self) -> &Drafters {
+        &self.drafters
+    }
+
     /// The gateway.
     pub fn gateway(&self) -> &Gateway {
         &self.gateway
@@ -357,6 +363,6 @@ impl Supervisor {
 fn room(target: &Worker) -> Option<Room<'_>> {
     let Phase::Ready { .. } = target.phase() else { return None };
     let life = target.life()?;
-    let capacity = &life.described.as_ref()?.capacity;
+    let capacity = life.described.as_ref()?.capacity()?;
     Some(Room { epoch: life.epoch, capacity, budget_bytes: life.budget_bytes()? })
 }

@@ -1,21 +1,29 @@
 //! Scenarios of the core as text: one line for what happens and what must follow, in `testdata/*.txt`.
 //!
 //! `t=1.2s exited e1 signal=9 => clear; phase ready->starting; spawn`. All actions are listed, in order; none is "nothing
-//! follows". `tick` also checks that this very instant is the next deadline. `t=1s..9s` repeats a line every 500 ms.
+//! follows". `tick` also checks that this very instant is the next deadline. `t=1s..9s` repeats a line every 500 ms. `d0` and
+//! `d1` before a word mean a drafter's place, else the target is meant; a beat's `link=g:phase:serving` is its report.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use paceline_process::config::DrafterStart;
 use paceline_process::{Config, Millis};
-use paceline_proto::ids::Epoch;
-use paceline_proto::internal::v1::{Heartbeat, KvUse, ModelInfo, WorkerPhase};
+use paceline_proto::ids::{Epoch, Term};
+use paceline_proto::internal::v1::{DrafterInfo, Heartbeat, KvUse, LinkPhase, LinkReport, ModelInfo, WorkerPhase};
 use paceline_proto::v1::RouteWish;
 
 use super::admission::{Ask, Capacity, Ticket};
 use super::denial::Denial;
+use super::drafter::{Call, Order, Plan};
+use super::route::Permit;
+use super::seat::{Seat, WorkerId};
 use super::worker::{self, Described, Exit};
 use super::{Action, Event, Settings, Supervisor};
+
+/// The supervisor's life; links are numbered from it on.
+const TERM: u64 = 3;
 
 /// A line's words: `name e1 key=value …`.
 struct Words<'a> {
@@ -34,6 +42,15 @@ impl<'a> Words<'a> {
     fn epoch(&self) -> Epoch {
         let word = self.all.iter().find_map(|word| word.strip_prefix('e')?.parse().ok());
         Epoch(word.expect("an epoch like e1"))
+    }
+
+    /// `model=/d`
+    fn model(&self) -> String {
+        self.value("model").unwrap_or_default().to_owned()
+    }
+
+    fn text(&self, key: &str) -> String {
+        self.value(key).unwrap_or_default().replace('_', " ")
     }
 
     fn ticket(&self) -> Ticket {
@@ -67,10 +84,44 @@ fn beat(words: &Words<'_>) -> Heartbeat {
         steps: words.number("steps").unwrap_or(0),
         loaded_bytes: loaded,
         total_bytes: total,
-        kv: words.number("kv").map(|budget_bytes| KvUse { budget_bytes, ..Default::default() }),
-        failure: words.value("failure").unwrap_or_default().replace('_', " "),
+        kv: words.number("kv").map(|budget_bytes| KvUse {
+            budget_bytes,
+            held_bytes: words.number("held").unwrap_or(0),
+            ..Default::default()
+        }),
+        failure: words.text("failure"),
+        link: words.value("link").map(|text| report(text, words)),
         ..Default::default()
     }
+}
+
+/// `7:up:7`, with the supervisor's term left out of both numbers.
+fn report(text: &str, words: &Words<'_>) -> LinkReport {
+    let parts: Vec<&str> = text.split(':').collect();
+    let phase = match parts[1] {
+        "absent" => LinkPhase::Absent,
+        "greeting" => LinkPhase::Greeting,
+        "up" => LinkPhase::Up,
+        "refused" => LinkPhase::Refused,
+        "ejected" => LinkPhase::Ejected,
+        "lost" => LinkPhase::Lost,
+        "suspect" => LinkPhase::Suspect,
+        other => panic!("no link phase {other}"),
+    };
+    let number = |text: &str| text.parse::<u64>().expect("a number");
+    let full = |number: u64| if number == 0 { 0 } else { (TERM << 32) + number };
+    LinkReport {
+        generation: full(number(parts[0])),
+        phase: phase.into(),
+        reason: words.text("reason"),
+        serving: full(parts.get(2).map_or(0, |text| number(text))),
+    }
+}
+
+fn described_drafter(words: &Words<'_>) -> worker::Event {
+    let block_size = words.number("block").unwrap_or(16) as u32;
+    let described = Arc::new(Described::Drafter(DrafterInfo { block_size, ..Default::default() }));
+    worker::Event::Described { epoch: words.epoch(), described }
 }
 
 fn described(words: &Words<'_>) -> worker::Event {
@@ -81,44 +132,86 @@ fn described(words: &Words<'_>) -> worker::Event {
     let classes = words.value("classes").map_or(vec![(256, 100), (1024, 400)], |text| text.split(',').map(class).collect());
     let max_sequences = words.number("max").unwrap_or(2) as usize;
     let model = ModelInfo { name: "demo".into(), ..Default::default() };
-    let described = Arc::new(Described { model, capacity: Capacity { classes, max_sequences } });
+    let described = Arc::new(Described::Target { model, capacity: Capacity { classes, max_sequences } });
     worker::Event::Described { epoch: words.epoch(), described }
 }
 
 fn event(words: &Words<'_>) -> Event {
     let pid = words.number("pid").unwrap_or(1) as u32;
-    Event::Target(match words.all[0] {
-        "start" => worker::Event::StartAsked,
-        "spawned" => worker::Event::Spawned { epoch: words.epoch(), pid },
-        "found" => worker::Event::Found { epoch: words.epoch(), pid },
-        "spawn_failed" => worker::Event::SpawnFailed { cause: "no program".into() },
-        "beat" => worker::Event::Beat(beat(words)),
-        "described" => described(words),
-        "undescribed" => worker::Event::DescribeFailed { epoch: words.epoch() },
-        "stop_answered" => worker::Event::StopAnswered { epoch: words.epoch(), reached: words.value("reached") == Some("yes") },
-        "frozen" => worker::Event::Frozen { epoch: words.epoch() },
-        "exited" => {
-            let signal = words.number("signal").map(|signal| Exit::Signal(signal as i32));
-            let code = words.number("code").map(|code| Exit::Code(code as i32));
-            let exit = signal.or(code).unwrap_or(Exit::Unknown);
-            worker::Event::Exited { epoch: words.epoch(), exit, log: "last words".into() }
-        }
-        "request" => {
-            let wish = if words.value("wish") == Some("plain") { RouteWish::Plain } else { RouteWish::Auto };
-            let ask = Ask {
-                prompt_tokens: words.number("prompt").unwrap_or(100) as u32,
-                max_tokens: words.number("max").unwrap_or(100) as u32,
-                deadline: words.value("deadline").map(millis),
-                wish,
-            };
-            return Event::Submitted { ticket: words.ticket(), ask };
-        }
-        "ended" => return Event::Ended { ticket: words.ticket() },
-        "stop" => return Event::StopAsked,
-        "orphaned" => return Event::ParentGone,
-        "tick" => return Event::TimePassed,
-        other => panic!("no event {other}"),
-    })
+    let seat = match words.all[0] {
+        "d0" => Some(Seat::First),
+        "d1" => Some(Seat::Second),
+        _ => None,
+    };
+    if let Some(seat) = seat {
+        let rest = Words { all: words.all[1..].to_vec() };
+        let event = match rest.all[0] {
+            "described" => described_drafter(&rest),
+            _ => match event(&rest) {
+                Event::Worker(_, event) => event,
+                other => panic!("no news of a drafter: {other:?}"),
+            },
+        };
+        return Event::Worker(WorkerId::Drafter(seat), event);
+    }
+    let call = || Call(words.number("call").expect("call=1"));
+    Event::Worker(
+        WorkerId::Target,
+        match words.all[0] {
+            "start" => return Event::Begun,
+            "start_drafter" => return Event::Ordered { call: call(), order: Order::Start { model: words.model() } },
+            "stop_drafter" => return Event::Ordered { call: call(), order: Order::Stop },
+            "swap_drafter" => return Event::Ordered { call: call(), order: Order::Swap { model: words.model() } },
+            "connected" => {
+                let generation = (TERM << 32) + words.number("g").expect("g=1");
+                let failure = words.value("failure").map(|text| text.replace('_', " "));
+                return Event::Connected { generation, failure };
+            }
+            "spawned" => worker::Event::Spawned { epoch: words.epoch(), pid },
+            "found" => worker::Event::Found { epoch: words.epoch(), pid },
+            "spawn_failed" => worker::Event::SpawnFailed { cause: "no program".into() },
+            "beat" => worker::Event::Beat(beat(words)),
+            "described" => described(words),
+            "undescribed" => worker::Event::DescribeFailed { epoch: words.epoch() },
+            "stop_answered" => {
+                worker::Event::StopAnswered { epoch: words.epoch(), reached: words.value("reached") == Some("yes") }
+            }
+            "frozen" => worker::Event::Frozen { epoch: words.epoch() },
+            "exited" => {
+                let signal = words.number("signal").map(|signal| Exit::Signal(signal as i32));
+                let code = words.number("code").map(|code| Exit::Code(code as i32));
+                let exit = signal.or(code).unwrap_or(Exit::Unknown);
+                worker::Event::Exited { epoch: words.epoch(), exit, log: "last words".into() }
+            }
+            "request" => {
+                let wish = match words.value("wish") {
+                    Some("plain") => RouteWish::Plain,
+                    Some("speculative") => RouteWish::Speculative,
+                    _ => RouteWish::Auto,
+                };
+                let ask = Ask {
+                    prompt_tokens: words.number("prompt").unwrap_or(100) as u32,
+                    max_tokens: words.number("max").unwrap_or(100) as u32,
+                    context_tokens: words.number("prompt").unwrap_or(100) as u32,
+                    deadline: words.value("deadline").map(millis),
+                    wish,
+                };
+                return Event::Submitted { ticket: words.ticket(), ask };
+            }
+            "ended" => return Event::Ended { ticket: words.ticket() },
+            "stop" => return Event::StopAsked,
+            "orphaned" => return Event::ParentGone,
+            "tick" => return Event::TimePassed,
+            other => panic!("no event {other}"),
+        },
+    )
+}
+
+fn route(permit: &Permit) -> String {
+    let lane = permit.lane.as_str_name().trim_start_matches("LANE_").to_lowercase();
+    let reason = permit.reason.as_str_name().trim_start_matches("ROUTE_REASON_").to_lowercase();
+    let draft = if permit.max_draft == 0 { String::new() } else { format!("={}", permit.max_draft) };
+    format!("{lane}{draft} {reason}")
 }
 
 pub(super) fn name_of(action: &Action) -> String {
@@ -131,8 +224,24 @@ pub(super) fn name_of(action: &Action) -> String {
         format!("{}{retry}", denial.reason().word())
     };
     match action {
-        Action::Target(action) => match action {
-            worker::Action::Spawn => "spawn".into(),
+        Action::Worker(WorkerId::Drafter(seat), action) => {
+            format!("d{} {}", seat.idx(), name_of(&Action::Worker(WorkerId::Target, action.clone())))
+        }
+        Action::Connect { generation, seat, ends } => {
+            format!("connect g={} d{} e{}/e{}", generation & 0xFFFF_FFFF, seat.idx(), ends.target, ends.drafter)
+        }
+        Action::Repermit { epoch, changes } => {
+            let changes: Vec<_> = changes.iter().map(|(ticket, permit)| format!("r{} {}", ticket.0, route(permit))).collect();
+            format!("repermit e{epoch} {}", changes.join(", "))
+        }
+        Action::Answer { call, outcome } => match outcome {
+            Ok(()) => format!("answer call={} done", call.0),
+            Err(refused) => format!("answer call={} {}", call.0, refused.reason.word()),
+        },
+        Action::LogLink { seat, generation, to, .. } => format!("link g={} d{} {to}", generation & 0xFFFF_FFFF, seat.idx()),
+        Action::Worker(WorkerId::Target, action) => match action {
+            worker::Action::Spawn { model } if model.is_empty() => "spawn".into(),
+            worker::Action::Spawn { model } => format!("spawn {model}"),
             worker::Action::AskStop { epoch, .. } => format!("ask_stop e{epoch}"),
             worker::Action::Terminate { epoch } => format!("terminate e{epoch}"),
             worker::Action::Kill { epoch } => format!("kill e{epoch}"),
@@ -143,9 +252,7 @@ pub(super) fn name_of(action: &Action) -> String {
             worker::Action::Surprise { phase, event } => format!("surprise {phase}/{event}"),
         },
         Action::Admit { ticket, epoch, permit, queued_ms } => {
-            let lane = permit.lane.as_str_name().trim_start_matches("LANE_").to_lowercase();
-            let reason = permit.reason.as_str_name().trim_start_matches("ROUTE_REASON_").to_lowercase();
-            format!("admit r{} e{epoch} {lane} {reason} queued={queued_ms}", ticket.0)
+            format!("admit r{} e{epoch} {} queued={queued_ms}", ticket.0, route(permit))
         }
         Action::Deny { ticket, denial } => format!("deny r{} {}", ticket.0, denied(denial)),
         Action::Cut { epoch, denial } => format!("cut e{epoch} {}", denied(denial)),
@@ -177,17 +284,30 @@ fn show(core: &Supervisor, now: Millis) -> String {
     text
 }
 
-fn set(settings: &mut Settings, words: &Words<'_>) {
-    let known: BTreeMap<&str, u64> = words.all[1..]
-        .iter()
-        .map(|word| word.split_once('=').expect("key=value"))
-        .map(|(key, value)| (key, value.parse().expect("a number")))
-        .collect();
+fn show_drafter(core: &Supervisor, now: Millis) -> String {
+    let drafters = core.drafters();
+    let state = drafters.process_state().as_str_name().trim_start_matches("PROCESS_STATE_").to_lowercase();
+    let reason = drafters.reason(now).replace('\n', " | ").replace(';', ",");
+    format!("{state} {} restarts={} [{reason}]", drafters.model(), drafters.restarts())
+}
+
+fn set(settings: &mut Settings, plan: &mut Plan, words: &Words<'_>) {
+    let known: BTreeMap<&str, &str> = words.all[1..].iter().map(|word| word.split_once('=').expect("key=value")).collect();
     for (key, value) in known {
+        let number = || value.parse::<u64>().expect("a number");
         match key {
-            "restarts" => settings.restarts = value as u32,
-            "places" => settings.places = value as usize,
-            "queue_wait_ms" => settings.queue_wait_ms = value,
+            "restarts" => settings.restarts = number() as u32,
+            "places" => settings.places = number() as usize,
+            "queue_wait_ms" => settings.queue_wait_ms = number(),
+            "drafter" => plan.model = value.to_owned(),
+            "start" => {
+                plan.start = match value {
+                    "eager" => DrafterStart::Eager,
+                    "lazy" => DrafterStart::Lazy,
+                    "manual" => DrafterStart::Manual,
+                    other => panic!("no start {other}"),
+                }
+            }
             other => panic!("no setting {other}"),
         }
     }
@@ -196,6 +316,7 @@ fn set(settings: &mut Settings, words: &Words<'_>) {
 /// Runs one scenario.
 fn check(name: &str, text: &str) {
     let mut settings = crate::config::settings(&Config::default());
+    let mut plan = Plan::default();
     let mut core: Option<Supervisor> = None;
     let mut wrong = String::new();
     for (number, line) in text.lines().enumerate() {
@@ -204,10 +325,10 @@ fn check(name: &str, text: &str) {
             continue;
         }
         if line.starts_with("set ") {
-            set(&mut settings, &Words { all: line.split_whitespace().collect() });
+            set(&mut settings, &mut plan, &Words { all: line.split_whitespace().collect() });
             continue;
         }
-        let core = core.get_or_insert_with(|| Supervisor::new(settings));
+        let core = core.get_or_insert_with(|| Supervisor::new(settings, plan.clone(), Term(TERM)));
         let (happens, follows) = line.split_once("=>").unwrap_or_else(|| panic!("{name}:{}: expected =>", number + 1));
         let (when, happens) = happens.trim().split_once(' ').expect("t=… what");
         let words = Words { all: happens.split_whitespace().collect() };
@@ -220,6 +341,7 @@ fn check(name: &str, text: &str) {
         loop {
             match words.all[0] {
                 "show" => found.push(show(core, now)),
+                "show_drafter" => found.push(show_drafter(core, now)),
                 word => {
                     if word == "tick" {
                         assert_eq!(core.next_deadline(), Some(now), "{name}:{}: the next deadline", number + 1);
@@ -253,4 +375,23 @@ macro_rules! scenarios {
     };
 }
 
-scenarios!(start, crash, crash_loop, hang, earlier, admission, stop, drain, drain_crash, drain_backing_off, asleep);
+scenarios!(
+    start,
+    crash,
+    crash_loop,
+    hang,
+    earlier,
+    admission,
+    stop,
+    drain,
+    drain_crash,
+    drain_backing_off,
+    asleep,
+    drafter_start,
+    drafter_link,
+    drafter_orders,
+    drafter_swap,
+    drafter_lazy,
+    drafter_none,
+    drafter_earlier
+);

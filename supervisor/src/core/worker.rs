@@ -33,6 +33,24 @@ pub use life::{Described, Exit, Life};
 pub use news::{Action, Event};
 pub use phase::{Doubt, EndWhy, Hang, Patience, Phase, Rung};
 
+/// What a worker is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The model that is served.
+    Target,
+    /// The model that proposes tokens.
+    Drafter,
+}
+
+impl Kind {
+    fn noun(self) -> &'static str {
+        match self {
+            Kind::Target => "the target",
+            Kind::Drafter => "the drafter",
+        }
+    }
+}
+
 /// How the life before this one ended.
 #[derive(Clone, Debug)]
 pub struct LastEnd {
@@ -47,7 +65,10 @@ pub struct LastEnd {
 /// A worker process.
 #[derive(Debug)]
 pub struct Worker {
+    kind: Kind,
     patience: Patience,
+    /// Directory it was last started with; empty is the configuration's.
+    model: String,
     phase: Phase,
     life: Option<Life>,
     last_end: Option<LastEnd>,
@@ -59,16 +80,20 @@ pub struct Worker {
     period_ms: u64,
     restarts: u32,
     last_epoch: Epoch,
-    /// No further life begins.
+    /// No further life begins: the service drains.
     retired: bool,
+    /// No further life begins by itself: a fall is the end of it.
+    once: bool,
     surprises: u64,
 }
 
 impl Worker {
     /// A worker that was not started yet; `restarts` of it are allowed in any `period_ms`.
-    pub fn new(patience: Patience, restarts: u32, period_ms: u64) -> Self {
+    pub fn new(kind: Kind, patience: Patience, restarts: u32, period_ms: u64) -> Self {
         Self {
+            kind,
             patience,
+            model: String::new(),
             phase: Phase::Stopped,
             life: None,
             last_end: None,
@@ -79,6 +104,7 @@ impl Worker {
             restarts: 0,
             last_epoch: Epoch(0),
             retired: false,
+            once: false,
             surprises: 0,
         }
     }
@@ -91,7 +117,8 @@ impl Worker {
             return out;
         }
         match (self.phase, event) {
-            (Phase::Stopped, Event::StartAsked) => self.spawn("the service starts", now, &mut out),
+            (Phase::Stopped, Event::StartAsked { model }) if self.life.is_none() => self.start(model, now, &mut out),
+            (Phase::BackingOff { .. } | Phase::Failed { .. }, Event::StartAsked { model }) => self.start(model, now, &mut out),
             (Phase::Starting { .. }, Event::Spawned { epoch, pid }) => self.begin(epoch, pid, now),
             (Phase::Starting { .. }, Event::Found { epoch, pid }) => {
                 self.begin(epoch, pid, now);
@@ -103,8 +130,14 @@ impl Worker {
             // Stopped between the order to spawn and its answer: no orphan is left.
             (Phase::Stopped, Event::Spawned { epoch, pid } | Event::Found { epoch, pid }) => {
                 self.begin(epoch, pid, now);
-                self.end(EndWhy::Asked, now, &mut out);
+                self.end(EndWhy::Asked("nobody asked for it any more"), now, &mut out);
             }
+            // One that was given up goes after all, or shows that it still does not.
+            (Phase::Stopped, Event::Exited { .. }) => {
+                self.life = None;
+                out.push(Action::Clear);
+            }
+            (Phase::Stopped, event) if event.epoch().is_some() => {}
             (Phase::Starting { .. } | Phase::Loading { .. } | Phase::Ready { .. } | Phase::Suspect { .. }, Event::Beat(beat)) => {
                 self.hear(beat, now, &mut out);
             }
@@ -131,23 +164,31 @@ impl Worker {
             // These come when we have moved on already.
             (Phase::Ending { .. }, Event::StopAnswered { .. } | Event::Frozen { .. } | Event::Described { .. }) => {}
             (Phase::Ending { why, .. }, Event::Exited { exit, log, .. }) => self.ended(why, exit, log, now, &mut out),
+            (Phase::Ending { .. }, Event::Condemned { .. }) => {}
+            (_, Event::Condemned { cause, .. }) => {
+                if let Some(life) = &mut self.life {
+                    life.failure = cause;
+                }
+                self.end(EndWhy::Condemned, now, &mut out);
+            }
             (_, Event::Exited { exit, log, .. }) => self.fall(Fall::Exited(exit), log, now, &mut out),
             (Phase::BackingOff { .. } | Phase::Failed { .. }, Event::DrainAsked) => {
                 self.retired = true;
                 self.enter(Phase::Stopped, "the service drains", &mut out);
             }
             (_, Event::DrainAsked) => self.retired = true,
-            (Phase::Starting { .. } | Phase::Loading { .. } | Phase::Ready { .. } | Phase::Suspect { .. }, Event::EndAsked)
-                if self.life.is_some() =>
-            {
-                self.end(EndWhy::Asked, now, &mut out);
+            (
+                Phase::Starting { .. } | Phase::Loading { .. } | Phase::Ready { .. } | Phase::Suspect { .. },
+                Event::EndAsked { cause },
+            ) if self.life.is_some() => {
+                self.end(EndWhy::Asked(cause), now, &mut out);
             }
-            (Phase::Ending { rung, answered, until, most, .. }, Event::EndAsked) => {
-                self.phase = Phase::Ending { why: EndWhy::Asked, rung, answered, until, most };
+            (Phase::Ending { rung, answered, until, most, .. }, Event::EndAsked { cause }) => {
+                self.phase = Phase::Ending { why: EndWhy::Asked(cause), rung, answered, until, most };
             }
-            (_, Event::EndAsked) => self.enter(Phase::Stopped, "the service stops", &mut out),
+            (_, Event::EndAsked { cause }) => self.enter(Phase::Stopped, cause, &mut out),
             (Phase::Ending { answered, .. }, Event::KillAsked) => {
-                self.climb(EndWhy::Asked, Rung::Killed, answered, now, &mut out);
+                self.climb(EndWhy::Asked("patience is over"), Rung::Killed, answered, now, &mut out);
             }
             (phase, event) => {
                 self.surprises += 1;
@@ -188,7 +229,7 @@ impl Worker {
             }
             Phase::Ending { why, rung: Rung::Asked, answered, .. } => self.climb(why, Rung::Terminated, answered, now, &mut out),
             Phase::Ending { why, rung: Rung::Terminated, answered, .. } => self.climb(why, Rung::Killed, answered, now, &mut out),
-            Phase::Ending { why: EndWhy::Asked, rung: Rung::Killed, most, .. } if most <= now => {
+            Phase::Ending { why: EndWhy::Asked(_), rung: Rung::Killed, most, .. } if most <= now => {
                 // Nothing more can be done from here, and the service's end is bounded (I6).
                 self.enter(Phase::Stopped, "given up: it does not go, not even by SIGKILL", &mut out);
             }
@@ -248,6 +289,23 @@ impl Worker {
         Some(if silent { Hang::Silent } else { Hang::Working(self.life.as_ref()?.phase()) })
     }
 
+    fn start(&mut self, model: String, now: Millis, out: &mut Vec<Action>) {
+        self.budget.clear();
+        self.last_end = None;
+        self.model = model;
+        self.spawn("it is asked to start", now, out);
+    }
+
+    /// Earlier falls do not count any more.
+    pub fn clear_budget(&mut self) {
+        self.budget.clear();
+    }
+
+    /// From now on a fall is the end of it (`true`), or another life follows within the budget.
+    pub fn live_once(&mut self, once: bool) {
+        self.once = once;
+    }
+
     fn begin(&mut self, epoch: Epoch, pid: u32, now: Millis) {
         self.life = Some(Life::new(epoch, pid, now));
         self.last_epoch = epoch;
@@ -265,7 +323,8 @@ impl Worker {
             Phase::Loading { .. } => {
                 let Some(life) = &mut self.life else { return };
                 let loaded = matches!(life.phase(), WorkerPhase::Idle | WorkerPhase::Prefill | WorkerPhase::Decode);
-                if loaded && life.budget_bytes().is_some() && !life.describing {
+                let measured = self.kind == Kind::Drafter || life.budget_bytes().is_some();
+                if loaded && measured && !life.describing {
                     life.describing = true;
                     out.push(Action::Describe { epoch });
                 }
@@ -283,7 +342,7 @@ impl Worker {
 
     fn come_up(&mut self, described: Arc<Described>, now: Millis, out: &mut Vec<Action>) {
         let Some(life) = &mut self.life else { return };
-        if !described.capacity.is_usable() {
+        if !described.is_usable() {
             return self.end(EndWhy::Hung(Hang::Undescribed), now, out);
         }
         self.came_up_ms = Some(now.since(life.since));
@@ -307,6 +366,21 @@ impl Worker {
     /// Where it stands.
     pub fn phase(&self) -> Phase {
         self.phase
+    }
+
+    /// Whether there is no process and none is to come.
+    pub fn is_gone(&self) -> bool {
+        self.phase == Phase::Stopped && self.life.is_none()
+    }
+
+    /// Directory it was last started with; empty is the configuration's.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// How the life before this one ended, if that was a fall.
+    pub fn last_end(&self) -> Option<&LastEnd> {
+        self.last_end.as_ref()
     }
 
     /// The process there is.

@@ -1,5 +1,5 @@
-//! A scripted target: the real service on a real socket, on a runtime of its own, so that ending that runtime is what the
-//! end of a process is to its peers.
+//! Scripted workers: the real services on real sockets, each on a runtime of its own, so that ending that runtime is what
+//! the end of a process is to its peers.
 
 use std::io;
 use std::pin::Pin;
@@ -7,13 +7,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
+use paceline_link::Handover;
 use paceline_process::runtime_dir::WorkerRecord;
 use paceline_process::{RuntimeDir, socket};
 use paceline_proto::ids::{Epoch, Term};
+use paceline_proto::internal::v1::drafter_server::{Drafter, DrafterServer};
 use paceline_proto::internal::v1::target_server::{Target, TargetServer};
+use paceline_proto::internal::v1::worker_server::{Worker, WorkerServer};
 use paceline_proto::internal::v1::*;
 use paceline_proto::status::Reason;
-use paceline_supervisor::child::Host;
+use paceline_supervisor::child::{Host, Hosts};
+use paceline_supervisor::core::seat::{Seat, WorkerId};
 use paceline_supervisor::core::worker::Exit;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::{ReceiverStream, WatchStream};
@@ -37,10 +41,16 @@ impl Call {
     }
 }
 
-/// One life of the scripted target, in the test's hands.
+/// One life of a scripted worker, in the test's hands.
 pub struct Life {
+    pub worker: WorkerId,
     pub epoch: u64,
     pub term: u64,
+    /// Directory a drafter was started with.
+    pub model: String,
+    /// Links as they were handed over: real descriptors.
+    pub links: mpsc::Receiver<Handover>,
+    pub permits: mpsc::Receiver<Vec<PermitChange>>,
     pub calls: mpsc::Receiver<Call>,
     pub stops: mpsc::Receiver<StopRequest>,
     beat: watch::Sender<Heartbeat>,
@@ -63,6 +73,27 @@ impl Life {
         });
     }
 
+    /// Says where the newest link stands.
+    pub fn link(&self, generation: u64, phase: LinkPhase, reason: &str) {
+        let serving = if matches!(phase, LinkPhase::Up | LinkPhase::Suspect) { generation } else { 0 };
+        self.link_beside(generation, phase, reason, serving);
+    }
+
+    /// The same while an older one may serve.
+    pub fn link_beside(&self, generation: u64, phase: LinkPhase, reason: &str, serving: u64) {
+        let report = LinkReport { generation, phase: phase.into(), reason: reason.to_owned(), serving };
+        self.beat.send_modify(|beat| {
+            beat.link = Some(report);
+            let totals = SpeculationTotals { cycles: 10, drafted: 40, accepted: 25, late: 2, link_bytes: 4_096 };
+            beat.speculation = Some(totals);
+        });
+    }
+
+    /// The link that comes next.
+    pub async fn handed(&mut self) -> Handover {
+        crate::within(self.links.recv()).await.expect("it listens")
+    }
+
     /// Ends the process.
     pub async fn die(&self, exit: Exit) {
         self.ends.send(exit).await.expect("it lives");
@@ -77,6 +108,7 @@ impl Life {
 struct Service {
     epoch: u64,
     calls: mpsc::Sender<Call>,
+    permits: mpsc::Sender<Vec<PermitChange>>,
     stops: mpsc::Sender<StopRequest>,
     beat: watch::Receiver<Heartbeat>,
 }
@@ -84,7 +116,6 @@ struct Service {
 #[tonic::async_trait]
 impl Target for Service {
     type GenerateStream = ReceiverStream<Result<TokenBatch, Status>>;
-    type WatchStream = Pin<Box<dyn Stream<Item = Result<Heartbeat, Status>> + Send>>;
 
     async fn generate(&self, request: Request<TargetGenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
         let (answer, mut batches) = mpsc::channel(1);
@@ -106,18 +137,6 @@ impl Target for Service {
         Ok(Response::new(ReceiverStream::new(answer)))
     }
 
-    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let stamp = request.into_inner().stamp.unwrap_or_default();
-        if stamp.epoch != self.epoch {
-            return Err(Reason::StaleEpoch.status("another life"));
-        }
-        let again = self.beat.clone();
-        let every = tokio_stream::StreamExt::throttle(futures::stream::repeat(()), Duration::from_millis(100));
-        let repeated = every.map(move |()| again.borrow().clone());
-        let beats = futures::stream::select(WatchStream::new(self.beat.clone()), repeated);
-        Ok(Response::new(Box::pin(beats.map(Ok))))
-    }
-
     async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
         let class = |positions, bytes| KvClass { positions, bytes };
         let model = ModelInfo { name: "demo".into(), weight_bytes: 100, context_length: 1_024, ..Default::default() };
@@ -130,11 +149,6 @@ impl Target for Service {
         }))
     }
 
-    async fn stop(&self, request: Request<StopRequest>) -> Result<Response<StopResponse>, Status> {
-        let _ = self.stops.send(request.into_inner()).await;
-        Ok(Response::new(StopResponse {}))
-    }
-
     async fn cancel(&self, _: Request<CancelRequest>) -> Result<Response<CancelResponse>, Status> {
         Err(Status::unimplemented("not scripted"))
     }
@@ -142,61 +156,126 @@ impl Target for Service {
     async fn stats(&self, _: Request<StatsRequest>) -> Result<Response<StatsResponse>, Status> {
         Err(Status::unimplemented("not scripted"))
     }
+
+    async fn repermit(&self, request: Request<RepermitRequest>) -> Result<Response<RepermitResponse>, Status> {
+        let _ = self.permits.send(request.into_inner().changes).await;
+        Ok(Response::new(RepermitResponse {}))
+    }
 }
 
-/// Starts scripted targets and hands each to the test.
+#[tonic::async_trait]
+impl Drafter for Service {
+    async fn describe(&self, _: Request<DescribeDrafterRequest>) -> Result<Response<DescribeDrafterResponse>, Status> {
+        let drafter = Some(DrafterInfo { block_size: 16, weight_bytes: 50, ..Default::default() });
+        Ok(Response::new(DescribeDrafterResponse { epoch: self.epoch, drafter, ..Default::default() }))
+    }
+}
+
+#[tonic::async_trait]
+impl Worker for Service {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<Heartbeat, Status>> + Send>>;
+
+    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let stamp = request.into_inner().stamp.unwrap_or_default();
+        if stamp.epoch != self.epoch {
+            return Err(Reason::StaleEpoch.status("another life"));
+        }
+        let again = self.beat.clone();
+        let every = tokio_stream::StreamExt::throttle(futures::stream::repeat(()), Duration::from_millis(100));
+        let repeated = every.map(move |()| again.borrow().clone());
+        let beats = futures::stream::select(WatchStream::new(self.beat.clone()), repeated);
+        Ok(Response::new(Box::pin(beats.map(Ok))))
+    }
+
+    async fn stop(&self, request: Request<StopRequest>) -> Result<Response<StopResponse>, Status> {
+        let _ = self.stops.send(request.into_inner()).await;
+        Ok(Response::new(StopResponse {}))
+    }
+}
+
+/// Starts scripted workers of one place and hands each to the test.
 pub struct FakeHost {
-    pub dir: RuntimeDir,
-    pub lives: mpsc::Sender<Life>,
-    /// A target that is found in place of the first start.
-    pub earlier: Arc<Mutex<Option<WorkerRecord>>>,
+    worker: WorkerId,
+    dir: RuntimeDir,
+    lives: mpsc::Sender<Life>,
+    /// One that is found in place of the first start.
+    earlier: Arc<Mutex<Option<WorkerRecord>>>,
     current: Option<(mpsc::Receiver<Exit>, mpsc::Sender<Exit>)>,
 }
 
-impl FakeHost {
-    pub fn new(dir: RuntimeDir, lives: mpsc::Sender<Life>, earlier: Option<WorkerRecord>) -> Self {
-        Self { dir, lives, earlier: Arc::new(Mutex::new(earlier)), current: None }
-    }
+/// Hosts of all places; `earlier` is found where the target is to be, or a drafter.
+pub fn hosts(
+    dir: &RuntimeDir,
+    targets: mpsc::Sender<Life>,
+    drafters: mpsc::Sender<Life>,
+    earlier: Option<(WorkerId, WorkerRecord)>,
+) -> Hosts<FakeHost> {
+    let host = |worker, lives: &mpsc::Sender<Life>| FakeHost {
+        worker,
+        dir: dir.clone(),
+        lives: lives.clone(),
+        earlier: Arc::new(Mutex::new(earlier.clone().filter(|(at, _)| *at == worker).map(|(_, record)| record))),
+        current: None,
+    };
+    let drafter = |seat| host(WorkerId::Drafter(seat), &drafters);
+    Hosts { target: host(WorkerId::Target, &targets), drafters: [drafter(Seat::First), drafter(Seat::Second)] }
+}
 
-    fn begin(&mut self, epoch: u64, term: u64) {
+impl FakeHost {
+    fn begin(&mut self, epoch: u64, term: u64, model: &str) {
         let (calls_tx, calls) = mpsc::channel(16);
         let (stops_tx, stops) = mpsc::channel(4);
+        let (permits_tx, permits) = mpsc::channel(16);
+        let (links_tx, links) = mpsc::channel(16);
         let (ends, mut ended) = mpsc::channel(4);
         let (gone_tx, gone) = mpsc::channel(1);
         let (beat, beats) = watch::channel(Heartbeat { epoch, phase: WorkerPhase::Loading.into(), ..Default::default() });
-        let service = Service { epoch, calls: calls_tx, stops: stops_tx, beat: beats };
-        let path = self.dir.socket("target");
+        let service = Service { epoch, calls: calls_tx, permits: permits_tx, stops: stops_tx, beat: beats };
+        let worker = self.worker;
+        let path = self.dir.socket(worker.name());
+        let link_path = self.dir.socket(&format!("{}.link", worker.name()));
         let (bound_tx, bound) = std::sync::mpsc::sync_channel(1);
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let listener = paceline_link::listen(&link_path, move |handover| {
+                let _ = links_tx.blocking_send(handover);
+            });
+            let listener = listener.expect("a free socket");
             let exit = runtime.block_on(async move {
                 let incoming = socket::accept_unix(socket::bind(&path).expect("a free socket"));
                 bound_tx.send(()).expect("the test waits");
-                let server = tonic::transport::Server::builder().add_service(TargetServer::new(service));
+                let server = tonic::transport::Server::builder().add_service(WorkerServer::new(service.clone()));
+                let server = match worker {
+                    WorkerId::Target => server.add_service(TargetServer::new(service)),
+                    WorkerId::Drafter(_) => server.add_service(DrafterServer::new(service)),
+                };
                 tokio::select! {
                     _ = server.serve_with_incoming(incoming) => None,
                     exit = ended.recv() => exit,
                 }
             });
             // All sockets close here, as they do when a process ends.
+            drop(listener);
             drop(runtime);
             let _ = gone_tx.blocking_send(exit.unwrap_or(Exit::Unknown));
         });
         bound.recv().expect("it is bound");
         self.current = Some((gone, ends.clone()));
-        self.lives.try_send(Life { epoch, term, calls, stops, beat, ends }).expect("the test takes each life");
+        let model = model.to_owned();
+        let life = Life { worker, epoch, term, model, links, permits, calls, stops, beat, ends };
+        self.lives.try_send(life).expect("the test takes each life");
     }
 }
 
 impl Host for FakeHost {
     fn find(&mut self) -> Option<WorkerRecord> {
         let record = self.earlier.lock().expect("not poisoned").take()?;
-        self.begin(record.epoch, 0);
+        self.begin(record.epoch, 0, "");
         Some(record)
     }
 
-    fn start(&mut self, epoch: Epoch, term: Term) -> io::Result<u32> {
-        self.begin(epoch.0, term.0);
+    fn start(&mut self, epoch: Epoch, term: Term, model: &str) -> io::Result<u32> {
+        self.begin(epoch.0, term.0, model);
         Ok(4_242)
     }
 

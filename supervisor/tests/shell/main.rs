@@ -1,10 +1,11 @@
 //! The supervisor's shell against a scripted target: real sockets, real services, one process.
 
+mod drafter;
 mod fake;
 
 use std::time::Duration;
 
-use fake::{Answer, BUDGET_BYTES, Call, FakeHost, Life};
+use fake::{Answer, BUDGET_BYTES, Call, Life};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::runtime_dir::WorkerRecord;
 use paceline_process::{Config, Exit, RuntimeDir, socket, task};
@@ -16,6 +17,8 @@ use paceline_proto::status::Reason;
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{Lane, ProcessState, RouteReason, StatusRequest, StatusResponse};
 use paceline_supervisor::actor::Stop;
+use paceline_supervisor::core::drafter::Plan;
+use paceline_supervisor::core::seat::WorkerId;
 use paceline_supervisor::core::{Settings, worker};
 use paceline_supervisor::status::Me;
 use paceline_supervisor::{Setup, run};
@@ -35,6 +38,7 @@ async fn within<T>(future: impl Future<Output = T>) -> T {
 struct Stack {
     temp: tempfile::TempDir,
     lives: mpsc::Receiver<Life>,
+    drafters: mpsc::Receiver<Life>,
     stop: mpsc::Sender<Stop>,
     run: JoinHandle<Exit>,
     gateway: SupervisorClient<Channel>,
@@ -43,6 +47,10 @@ struct Stack {
 
 impl Stack {
     fn start(change: impl FnOnce(&mut Settings), earlier: Option<WorkerRecord>) -> Self {
+        Self::with_drafter(change, Plan::default(), earlier.map(|record| (WorkerId::Target, record)))
+    }
+
+    fn with_drafter(change: impl FnOnce(&mut Settings), plan: Plan, earlier: Option<(WorkerId, WorkerRecord)>) -> Self {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let mut config = Config::default();
         config.supervisor.runtime_dir = temp.path().display().to_string();
@@ -51,14 +59,15 @@ impl Stack {
         let mut settings = paceline_supervisor::config::settings(&config);
         change(&mut settings);
         let (lives_tx, lives) = mpsc::channel(8);
+        let (drafters_tx, drafters) = mpsc::channel(8);
         let (stop, stops) = mpsc::channel(4);
         let me = Me { pid: 1, term: TERM, restarts: 2, model_dir: "/models/demo".into() };
-        let host = FakeHost::new(dir.clone(), lives_tx, earlier);
+        let hosts = fake::hosts(&dir, lives_tx, drafters_tx, earlier);
         let channel = socket::channel(dir.socket("supervisor"));
-        let setup = Setup { settings, dir, term: Term(TERM), me };
-        let run = task::spawn("supervisor", run(setup, host, stops));
+        let setup = Setup { settings, plan, dir, term: Term(TERM), me };
+        let run = task::spawn("supervisor", run(setup, hosts, stops));
         let gateway = SupervisorClient::new(channel.clone());
-        Self { temp, lives, stop, run, gateway, operations: OperationsClient::new(channel) }
+        Self { temp, lives, drafters, stop, run, gateway, operations: OperationsClient::new(channel) }
     }
 
     /// A supervisor whose target has loaded, and that target.

@@ -21,7 +21,9 @@ impl Worker {
         if let EndWhy::Hung(_) = why {
             out.push(Action::Abandon { epoch, cause });
         }
-        self.climb(why, Rung::Asked, false, now, out);
+        // Whoever breaks a protocol is not asked politely.
+        let rung = if why == EndWhy::Condemned { Rung::Killed } else { Rung::Asked };
+        self.climb(why, rung, false, now, out);
     }
 
     pub(super) fn climb(&mut self, why: EndWhy, rung: Rung, answered: bool, now: Millis, out: &mut Vec<Action>) {
@@ -46,8 +48,8 @@ impl Worker {
     /// A process we were ending is gone.
     pub(super) fn ended(&mut self, why: EndWhy, exit: Exit, log: String, now: Millis, out: &mut Vec<Action>) {
         match why {
-            EndWhy::Hung(_) => self.fall(Fall::Hung(self.end_words(why)), log, now, out),
-            EndWhy::Asked => {
+            EndWhy::Hung(_) | EndWhy::Condemned => self.fall(Fall::Hung(self.end_words(why)), log, now, out),
+            EndWhy::Asked(_) => {
                 out.push(Action::Clear);
                 self.enter(Phase::Stopped, &exit.to_string(), out);
                 self.life = None;
@@ -56,7 +58,10 @@ impl Worker {
                 out.push(Action::Clear);
                 match self.retired {
                     false => self.spawn("the earlier one is gone", now, out),
-                    true => self.enter(Phase::Stopped, "the service drains", out),
+                    true => {
+                        self.life = None;
+                        self.enter(Phase::Stopped, "the service drains", out);
+                    }
                 }
             }
         }
@@ -85,7 +90,7 @@ impl Worker {
             out.push(Action::Clear);
         }
         match restart {
-            _ if self.retired => self.enter(Phase::Stopped, &cause, out),
+            _ if self.retired || self.once => self.enter(Phase::Stopped, &cause, out),
             Some(Restart::At(at)) if at <= now => self.restart(&cause, now, out),
             Some(Restart::At(until)) => self.enter(Phase::BackingOff { until }, &cause, out),
             Some(Restart::Exhausted { retry }) => self.enter(Phase::Failed { retry: Some(retry) }, &cause, out),
@@ -106,6 +111,6 @@ impl Worker {
         self.life = None;
         self.log_phase("starting", cause, out);
         self.phase = Phase::Starting { since: now };
-        out.push(Action::Spawn);
+        out.push(Action::Spawn { model: self.model.clone() });
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use paceline_process::Millis;
 use paceline_proto::ids::Epoch;
-use paceline_proto::internal::v1::{Heartbeat, ModelInfo, WorkerPhase};
+use paceline_proto::internal::v1::{DrafterInfo, Heartbeat, ModelInfo, WorkerPhase};
 
 use crate::core::admission::Capacity;
 
@@ -47,13 +47,61 @@ impl fmt::Display for Exit {
     }
 }
 
-/// What a loaded target says of itself.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Described {
-    /// The model it serves.
-    pub model: ModelInfo,
-    /// What it can hold.
-    pub capacity: Capacity,
+/// What a loaded worker says of itself.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Described {
+    /// A target.
+    Target {
+        /// The model it serves.
+        model: ModelInfo,
+        /// What it can hold.
+        capacity: Capacity,
+    },
+    /// A drafter.
+    Drafter(DrafterInfo),
+}
+
+impl Described {
+    /// Whether work can be given to it by what it says.
+    pub fn is_usable(&self) -> bool {
+        match self {
+            Described::Target { capacity, .. } => capacity.is_usable(),
+            // A block is the bonus token and at least one more.
+            Described::Drafter(info) => info.block_size >= 2,
+        }
+    }
+
+    /// What a target can hold.
+    pub fn capacity(&self) -> Option<&Capacity> {
+        match self {
+            Described::Target { capacity, .. } => Some(capacity),
+            Described::Drafter(_) => None,
+        }
+    }
+
+    /// The model a target serves.
+    pub fn model(&self) -> Option<&ModelInfo> {
+        match self {
+            Described::Target { model, .. } => Some(model),
+            Described::Drafter(_) => None,
+        }
+    }
+
+    /// What a drafter proposes.
+    pub fn drafter(&self) -> Option<&DrafterInfo> {
+        match self {
+            Described::Drafter(info) => Some(info),
+            Described::Target { .. } => None,
+        }
+    }
+
+    /// Bytes of its weights.
+    pub fn weight_bytes(&self) -> u64 {
+        match self {
+            Described::Target { model, .. } => model.weight_bytes,
+            Described::Drafter(info) => info.weight_bytes,
+        }
+    }
 }
 
 /// A process and what it last showed.
@@ -161,7 +209,7 @@ mod tests {
     #[test]
     fn a_busy_worker_moves_by_steps_and_an_idle_one_by_being_there() {
         let mut life = Life::new(Epoch(1), 7, Millis(0));
-        life.described = Some(Arc::default());
+        life.described = Some(Arc::new(Described::Drafter(DrafterInfo::default())));
         assert!(life.hear(beat(WorkerPhase::Decode, 1), Millis(10)));
         assert!(!life.hear(beat(WorkerPhase::Decode, 1), Millis(20)));
         assert_eq!((life.heard(), life.moved()), (Millis(20), Millis(10)));

@@ -11,8 +11,8 @@ use super::life::{Described, Exit};
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "fields are what their types say")]
 pub enum Event {
-    /// The service wants it to run.
-    StartAsked,
+    /// It is to run, with this model (empty: the configuration's). What went wrong before is forgotten.
+    StartAsked { model: String },
     /// In place of a spawn: a process that an earlier supervisor, or a start that went wrong, left behind.
     Found { epoch: Epoch, pid: u32 },
     /// The process was started.
@@ -31,10 +31,12 @@ pub enum Event {
     Frozen { epoch: Epoch },
     /// The process is gone.
     Exited { epoch: Epoch, exit: Exit, log: String },
+    /// It broke the protocol of its link: it is ended at once, and the end counts as a fall.
+    Condemned { epoch: Epoch, cause: String },
     /// The service takes nothing new: when this life ends, no other begins.
     DrainAsked,
-    /// The service stops.
-    EndAsked,
+    /// It is to end, and why.
+    EndAsked { cause: &'static str },
     /// The service stops, and patience is over.
     KillAsked,
 }
@@ -42,7 +44,7 @@ pub enum Event {
 impl Event {
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Event::StartAsked => "start asked",
+            Event::StartAsked { .. } => "start asked",
             Event::Found { .. } => "found",
             Event::Spawned { .. } => "spawned",
             Event::SpawnFailed { .. } => "spawn failed",
@@ -52,8 +54,9 @@ impl Event {
             Event::StopAnswered { .. } => "stop answered",
             Event::Frozen { .. } => "frozen",
             Event::Exited { .. } => "exited",
+            Event::Condemned { .. } => "condemned",
             Event::DrainAsked => "drain asked",
-            Event::EndAsked => "end asked",
+            Event::EndAsked { .. } => "end asked",
             Event::KillAsked => "kill asked",
         }
     }
@@ -66,6 +69,7 @@ impl Event {
             | Event::DescribeFailed { epoch }
             | Event::StopAnswered { epoch, .. }
             | Event::Frozen { epoch }
+            | Event::Condemned { epoch, .. }
             | Event::Exited { epoch, .. } => Some(*epoch),
             _ => None,
         }
@@ -76,8 +80,8 @@ impl Event {
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "fields are what their types say")]
 pub enum Action {
-    /// Start a process and answer `Spawned` or `SpawnFailed`; where one is left, answer `Found` instead.
-    Spawn,
+    /// Start a process with this model and answer `Spawned` or `SpawnFailed`; where one is left, answer `Found` instead.
+    Spawn { model: String },
     /// Send the control message to end, at once, and answer `StopAnswered`.
     AskStop { epoch: Epoch, cause: String },
     /// Send SIGTERM.

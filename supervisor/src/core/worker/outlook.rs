@@ -5,7 +5,7 @@ use paceline_proto::internal::v1::WorkerPhase;
 use paceline_proto::status::Reason;
 use paceline_proto::v1::ProcessState;
 
-use super::{Doubt, EndWhy, Hang, Phase, Worker};
+use super::{Doubt, EndWhy, Hang, Kind, Phase, Worker};
 use crate::core::denial::Outage;
 
 /// Assumed until a life has come up once.
@@ -21,7 +21,7 @@ impl Worker {
             Phase::Starting { .. } => ProcessState::Starting,
             Phase::Loading { .. } => ProcessState::Loading,
             Phase::Ready { .. } => ProcessState::Ready,
-            Phase::Suspect { .. } | Phase::Ending { why: EndWhy::Hung(_), .. } => ProcessState::Suspect,
+            Phase::Suspect { .. } | Phase::Ending { why: EndWhy::Hung(_) | EndWhy::Condemned, .. } => ProcessState::Suspect,
             Phase::Ending { .. } => ProcessState::Draining,
             Phase::BackingOff { .. } => ProcessState::BackingOff,
             Phase::Failed { .. } => ProcessState::Failed,
@@ -30,22 +30,25 @@ impl Worker {
 
     /// Why it takes no requests; `None` if it does.
     pub fn outage(&self) -> Option<Outage> {
+        let noun = self.kind.noun();
         let before = self.last_end.as_ref().map(|end| format!(": the one before ended by {}", end.cause));
         let restarted = before.clone().unwrap_or_default();
         let (reason, why) = match self.phase {
             Phase::Ready { .. } => return None,
-            Phase::Stopped => (Reason::Restarting, "the target is stopped".to_owned()),
-            Phase::Starting { .. } if before.is_none() => (Reason::TargetLoading, "the target is being started".to_owned()),
-            Phase::Starting { .. } => (Reason::Restarting, format!("the target is being started again{restarted}")),
+            Phase::Stopped => (Reason::Restarting, format!("{noun} is stopped")),
+            Phase::Starting { .. } if before.is_none() => (Reason::TargetLoading, format!("{noun} is being started")),
+            Phase::Starting { .. } => (Reason::Restarting, format!("{noun} is being started again{restarted}")),
             Phase::Loading { .. } => {
-                (Reason::TargetLoading, format!("the target is loading, {} % of its weights are read{restarted}", self.percent()))
+                (Reason::TargetLoading, format!("{noun} is loading, {} % of its weights are read{restarted}", self.percent()))
             }
-            Phase::Suspect { doubt: Doubt::Silent } => (Reason::Restarting, "the target gives no sign of life".to_owned()),
-            Phase::Suspect { doubt: Doubt::Leaving } => (Reason::Restarting, "the target is ending by itself".to_owned()),
-            Phase::Ending { why: EndWhy::Asked, .. } => (Reason::Draining, "the service is stopping".to_owned()),
-            Phase::Ending { why, .. } => (Reason::Restarting, format!("the target is being ended: {}", self.end_words(why))),
-            Phase::BackingOff { .. } => (Reason::Restarting, format!("the target waits for its next start{restarted}")),
-            Phase::Failed { .. } => (Reason::CrashLoop, format!("the target does not stay up{restarted}")),
+            Phase::Suspect { doubt: Doubt::Silent } => (Reason::Restarting, format!("{noun} gives no sign of life")),
+            Phase::Suspect { doubt: Doubt::Leaving } => (Reason::Restarting, format!("{noun} is ending by itself")),
+            Phase::Ending { why: EndWhy::Asked(_), .. } if self.kind == Kind::Target => {
+                (Reason::Draining, "the service is stopping".to_owned())
+            }
+            Phase::Ending { why, .. } => (Reason::Restarting, format!("{noun} is being ended: {}", self.end_words(why))),
+            Phase::BackingOff { .. } => (Reason::Restarting, format!("{noun} waits for its next start{restarted}")),
+            Phase::Failed { .. } => (Reason::CrashLoop, format!("{noun} does not stay up{restarted}")),
         };
         Some(Outage { reason, why })
     }
@@ -109,7 +112,11 @@ impl Worker {
         let seconds = |ms: u64| ms as f64 / 1e3;
         match why {
             EndWhy::Earlier => "an earlier supervisor left it".to_owned(),
-            EndWhy::Asked => "the service stops".to_owned(),
+            EndWhy::Asked(cause) => cause.to_owned(),
+            EndWhy::Condemned => {
+                let how = self.life.as_ref().map_or("", |life| life.failure.as_str());
+                format!("it broke the link's protocol: {how}")
+            }
             EndWhy::Hung(Hang::Unseen) => format!("it did not show itself within {} s", seconds(self.patience.start_ms)),
             EndWhy::Hung(Hang::Loading) => format!("no progress in loading for {} s", seconds(self.patience.load_ms)),
             EndWhy::Hung(Hang::Undescribed) => "it has loaded and does not say what".to_owned(),

@@ -57,8 +57,10 @@ pub enum EndWhy {
     Earlier,
     /// It hangs.
     Hung(Hang),
-    /// The service stops.
-    Asked,
+    /// It broke the link's protocol, and the target let it go; its life's `failure` says how.
+    Condemned,
+    /// It is asked to, and why.
+    Asked(&'static str),
 }
 
 /// How hard it is being ended.

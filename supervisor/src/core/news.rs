@@ -1,0 +1,112 @@
+//! What the core is told, what it orders, and the bounds it keeps.
+
+use std::sync::Arc;
+
+use paceline_proto::ids::Epoch;
+use paceline_proto::internal::v1::GatewayReport;
+
+use super::admission::{Ask, Ticket};
+use super::denial::{Denial, Outage, Refused};
+use super::drafter::{Call, Order};
+use super::link::Ends;
+use super::route::{Permit, Policy};
+use super::seat::{Seat, WorkerId};
+use super::worker::{self, Described, Patience};
+
+/// Every bound of the core, in milliseconds and counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Places in the queue.
+    pub places: usize,
+    /// Longest wait in it.
+    pub queue_wait_ms: u64,
+    /// Restarts allowed in any `restart_period_ms`.
+    pub restarts: u32,
+    /// Also how long a life has to last until earlier falls are forgotten.
+    pub restart_period_ms: u64,
+    /// Bounds of a worker's life.
+    pub patience: Patience,
+    /// What running requests get when the service is asked to stop.
+    pub drain_ms: u64,
+    /// The same when whoever started us is gone.
+    pub orphan_drain_ms: u64,
+    /// For cancelled requests to end.
+    pub cancel_ms: u64,
+    /// A deadline seen so much too late means that we were not awake, so that others' silence proves nothing.
+    pub late_ms: u64,
+    /// The operator's routing.
+    pub policy: Policy,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "fields are what their types say")]
+pub enum Event {
+    /// The service starts.
+    Begun,
+    /// To a worker's process.
+    Worker(WorkerId, worker::Event),
+    /// Both workers have their ends of this link, or why not.
+    Connected { generation: u64, failure: Option<String> },
+    /// An operator ordered something of the drafter.
+    Ordered { call: Call, order: Order },
+    /// A request came.
+    Submitted { ticket: Ticket, ask: Ask },
+    /// A request is over, or its client is gone; also of one that was denied.
+    Ended { ticket: Ticket },
+    /// The gateway said how it is.
+    Reported { attachment: u64, report: GatewayReport },
+    /// The gateway's stream ended.
+    Detached { attachment: u64 },
+    /// An operator wants the service to stop: the first drains, the second cancels, the third kills.
+    StopAsked,
+    /// Whoever started us is gone.
+    ParentGone,
+    /// [`super::Supervisor::next_deadline`] was reached.
+    TimePassed,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "fields are what their types say")]
+pub enum Action {
+    /// To a worker's process. Never `Abandon`, which becomes a `Cut`, or nothing.
+    Worker(WorkerId, worker::Action),
+    /// Hand both ends of a new link over, the drafter's first, and answer `Connected`.
+    Connect { generation: u64, seat: Seat, ends: Ends },
+    /// Give running requests of this life other permits.
+    Repermit { epoch: Epoch, changes: Vec<(Ticket, Permit)> },
+    /// Tell an operator how the order ended.
+    Answer { call: Call, outcome: Result<(), Refused> },
+    /// Forward this request to this life of the target.
+    Admit { ticket: Ticket, epoch: Epoch, permit: Permit, queued_ms: u64 },
+    /// Refuse this request.
+    Deny { ticket: Ticket, denial: Denial },
+    /// End every running stream of this life and of earlier ones.
+    Cut { epoch: Epoch, denial: Denial },
+    /// Tell the gateway.
+    Announce(Notice),
+    /// Say that time was lost.
+    Overslept { ms: u64 },
+    /// Say that the service's state changed.
+    LogService { from: &'static str, to: &'static str, cause: &'static str },
+    /// Say that a link's state changed.
+    LogLink { seat: Seat, generation: u64, to: &'static str, cause: String },
+    /// The workers are gone: end.
+    Exit,
+}
+
+/// Whether requests can be served, as the gateway is told.
+#[derive(Clone, Debug, Default)]
+pub struct Notice {
+    /// Why not; `None` if they can.
+    pub outage: Option<Outage>,
+    /// The served model, once it is known.
+    pub described: Option<Arc<Described>>,
+}
+
+impl PartialEq for Notice {
+    fn eq(&self, other: &Self) -> bool {
+        self.outage == other.outage && self.described.as_ref().map(Arc::as_ptr) == other.described.as_ref().map(Arc::as_ptr)
+    }
+}

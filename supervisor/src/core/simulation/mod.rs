@@ -1,0 +1,354 @@
+//! The core against thousands of seeded random schedules of a world that keeps its side of the contract and nothing else:
+//! processes die, freeze, lie still and come back, requests come and go, operators start, stop and swap drafters, links go
+//! up, are refused, lost and ejected, news arrives late or from an earlier life.
+//!
+//! After each event: the queue is bounded (I6), the ledger is the sum of what runs (I11), nobody is admitted to a life
+//! that is not there (I7), no second process is started in a place, nothing that comes of a drafter reaches the target's
+//! phase or a request's fate (I3), drafts are allowed only over a link that the target said is up. At the end of each
+//! request and of each order: exactly one outcome (I4). At the end of all: no process.
+
+mod links;
+mod obey;
+mod steps;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use paceline_process::config::DrafterStart;
+use paceline_process::{Config, Millis};
+use paceline_proto::ids::{Epoch, Term};
+use paceline_proto::internal::v1::{Heartbeat, KvUse, WorkerPhase};
+
+use super::admission::{Ask, Capacity, Ticket};
+use super::drafter::{Call, Plan};
+use super::scenarios::name_of;
+use super::seat::{Seat, WorkerId};
+use super::worker::{self, Exit};
+use super::{Action, Event, Settings, Supervisor};
+use links::Links;
+
+/// xorshift64*: the schedule is a function of the seed alone.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) % sides
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Waiting,
+    Running {
+        epoch: Epoch,
+        cost_bytes: u64,
+    },
+    /// Told its outcome; until its end is reported to the core it holds what a living target still holds for it.
+    Over {
+        reported: bool,
+        cost_bytes: u64,
+    },
+}
+
+const WORKERS: [WorkerId; 3] = [WorkerId::Target, WorkerId::Drafter(Seat::First), WorkerId::Drafter(Seat::Second)];
+
+/// A worker's process as the world has it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Process {
+    epoch: Option<Epoch>,
+    doomed: bool,
+    describing: bool,
+    kills: u32,
+    steps: u64,
+}
+
+struct World {
+    seed: u64,
+    dice: Dice,
+    /// Processes show themselves often and fall seldom, so that more comes to pass.
+    calm: bool,
+    now: Millis,
+    core: Supervisor,
+    settings: Settings,
+    capacity: Capacity,
+    requests: BTreeMap<Ticket, (Ask, Fate)>,
+    processes: BTreeMap<WorkerId, Process>,
+    links: Links,
+    /// What was ordered, and whether it was answered.
+    calls: BTreeMap<Call, (&'static str, bool)>,
+    last_target: u64,
+    last_drafter: u64,
+    exited: bool,
+    outcomes: u64,
+    /// How often each kind of action was ordered: a simulation that never gets somewhere proves nothing about it.
+    seen: BTreeMap<String, u64>,
+    log: Vec<String>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let mut settings = crate::config::settings(&Config::default());
+        settings.places = 4;
+        settings.queue_wait_ms = 3_000;
+        if dice.roll(2) == 0 {
+            settings.policy.max_concurrent = paceline_process::config::Auto::Is(1);
+        }
+        let starts = [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy, DrafterStart::Manual];
+        let model = if dice.roll(8) == 0 { "" } else { "/d" };
+        let plan = Plan { model: model.to_owned(), start: starts[dice.roll(4) as usize] };
+        let capacity = Capacity { classes: vec![(256, 100), (512, 200), (1024, 600)], max_sequences: 3 };
+        Self {
+            seed,
+            calm: dice.roll(2) == 0,
+            dice,
+            now: Millis(0),
+            core: Supervisor::new(settings, plan, Term(seed)),
+            settings,
+            capacity,
+            requests: BTreeMap::new(),
+            processes: WORKERS.into_iter().map(|worker| (worker, Process::default())).collect(),
+            links: Links::new(seed << 32),
+            calls: BTreeMap::new(),
+            last_target: 0,
+            last_drafter: 0,
+            exited: false,
+            outcomes: 0,
+            seen: BTreeMap::new(),
+            log: Vec::new(),
+        }
+    }
+
+    fn assert(&self, holds: bool, what: &str) {
+        assert!(holds, "seed {}: {what}\n{}", self.seed, self.log[self.log.len().saturating_sub(40)..].join("\n"));
+    }
+
+    fn at(&mut self, worker: WorkerId) -> &mut Process {
+        self.processes.get_mut(&worker).expect("all are there")
+    }
+
+    fn epoch(&self, worker: WorkerId) -> Option<Epoch> {
+        self.processes[&worker].epoch
+    }
+
+    /// One event, and those by which the shell answers its actions.
+    fn tell(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let line = format!("{event:?}");
+            let of_a_drafter =
+                matches!(event, Event::Worker(WorkerId::Drafter(_), _) | Event::Connected { .. } | Event::Ordered { .. });
+            let before = (self.core.target().phase(), self.core.notice());
+            let actions = self.core.on_event(event, self.now);
+            let named: Vec<String> = actions.iter().map(name_of).collect();
+            for name in &named {
+                // Numbers and values make no kind of their own; that a draft is allowed does.
+                let kind =
+                    name.split_whitespace().map(|word| if word.starts_with("speculative=") { "speculative" } else { word });
+                let plain = |word: &&str| !word.contains(|c: char| c.is_ascii_digit() || matches!(c, '=' | '/' | ','));
+                *self.seen.entry(kind.filter(plain).collect::<Vec<_>>().join(" ")).or_default() += 1;
+            }
+            self.log.push(format!("t={} {line} => {}", self.now.0, named.join("; ")));
+            if of_a_drafter {
+                self.assert(before == (self.core.target().phase(), self.core.notice()), "a drafter reaches the target (I3)");
+                let fates = |action: &Action| {
+                    matches!(action, Action::Deny { .. } | Action::Cut { .. } | Action::Admit { .. } | Action::LogService { .. })
+                };
+                let ends = self.core.is_stopping();
+                self.assert(ends || !actions.iter().any(fates), "a drafter reaches a request (I3)");
+            }
+            for action in actions {
+                events.extend(self.obey(action));
+            }
+            let deadline = self.core.next_deadline();
+            self.assert(deadline.is_none_or(|due| due > self.now), "a deadline is left over");
+            self.check(!events.is_empty());
+        }
+    }
+
+    fn check(&mut self, answering: bool) {
+        let admission = self.core.admission();
+        self.assert(admission.queued() <= self.settings.places, "the queue is bounded");
+        self.assert(admission.active() <= self.capacity.max_sequences, "sequences are bounded");
+        let held = self.requests.values().map(|(_, fate)| match fate {
+            Fate::Running { cost_bytes, .. } | Fate::Over { cost_bytes, .. } => *cost_bytes,
+            Fate::Waiting => 0,
+        });
+        let waiting = self.requests.values().filter(|(_, fate)| *fate == Fate::Waiting).count();
+        self.assert(admission.reserved_bytes() == held.sum::<u64>(), "the ledger is the sum of what runs");
+        self.assert(admission.queued() == waiting, "who waits is in the queue");
+        self.assert(admission.reserved_bytes() <= 700, "the budget holds");
+        for worker in WORKERS {
+            let life = match worker {
+                WorkerId::Target => self.core.target().life(),
+                WorkerId::Drafter(seat) => self.core.drafters().seat(seat).life(),
+            };
+            let (believed, there) = (life.map(|life| life.epoch), self.epoch(worker));
+            self.assert(believed.is_none() || there.is_none() || believed == there, "it believes in another life");
+            // What was just started is told of by the next event.
+            self.assert(answering || there.is_none() || believed.is_some(), "a process is forgotten");
+        }
+    }
+
+    /// Relays that were told report their ends.
+    fn settle(&mut self) {
+        let told: Vec<Ticket> = self.tickets(|fate| matches!(fate, Fate::Over { reported: false, .. }));
+        for ticket in told {
+            self.report(ticket);
+        }
+    }
+
+    fn report(&mut self, ticket: Ticket) {
+        self.requests.get_mut(&ticket).expect("known").1 = Fate::Over { reported: true, cost_bytes: 0 };
+        self.tell(Event::Ended { ticket });
+    }
+
+    fn tickets(&self, which: impl Fn(&Fate) -> bool) -> Vec<Ticket> {
+        self.requests.iter().filter(|(_, (_, fate))| which(fate)).map(|(ticket, _)| *ticket).collect()
+    }
+
+    fn sleep(&mut self, ms: u64) {
+        let until = self.now + ms;
+        while let Some(due) = self.core.next_deadline().filter(|due| *due <= until) {
+            // Now and then we are the ones who sleep.
+            let late = if self.dice.roll(50) == 0 { self.dice.roll(90_000) } else { 0 };
+            self.now = due + late;
+            self.tell(Event::TimePassed);
+            self.bury();
+        }
+        self.now = until.max(self.now);
+    }
+
+    /// Who is doomed dies some time.
+    fn bury(&mut self) {
+        for worker in WORKERS {
+            if self.processes[&worker].doomed && self.dice.roll(2) == 0 {
+                self.die(worker, Exit::Signal(9));
+            }
+        }
+    }
+
+    fn die(&mut self, worker: WorkerId, exit: Exit) {
+        if let Some(epoch) = self.at(worker).epoch.take() {
+            self.at(worker).doomed = false;
+            self.links.died(worker, epoch);
+            self.tell(Event::Worker(worker, worker::Event::Exited { epoch, exit, log: String::new() }));
+        }
+    }
+
+    fn beat(&mut self, worker: WorkerId, epoch: Epoch) {
+        let phases = [WorkerPhase::Loading, WorkerPhase::Idle, WorkerPhase::Idle, WorkerPhase::Decode, WorkerPhase::Prefill];
+        let phase = match self.dice.roll(if self.calm { 600 } else { 60 }) {
+            0 => WorkerPhase::Stopping,
+            1 => WorkerPhase::Failed,
+            _ => phases[self.dice.roll(5) as usize],
+        };
+        let more = self.dice.roll(2);
+        self.at(worker).steps += more;
+        let steps = self.processes[&worker].steps;
+        let kv = Some(KvUse { budget_bytes: 700, held_bytes: self.dice.roll(650), ..Default::default() });
+        let mut beat = Heartbeat { epoch: epoch.0, phase: phase.into(), steps, kv, ..Default::default() };
+        if worker == WorkerId::Target && self.epoch(worker) == Some(epoch) {
+            beat.link = Some(self.links.report());
+        }
+        self.tell(Event::Worker(worker, worker::Event::Beat(beat)));
+    }
+
+    fn run(mut self) -> BTreeMap<String, u64> {
+        // What an earlier supervisor left in the drafters' places.
+        for seat in Seat::ALL {
+            if self.dice.roll(4) == 0 {
+                self.last_drafter += 1;
+                let (worker, epoch) = (WorkerId::Drafter(seat), Epoch(self.last_drafter));
+                self.at(worker).epoch = Some(epoch);
+                self.tell(Event::Worker(worker, worker::Event::Found { epoch, pid: 9 }));
+            }
+        }
+        self.tell(Event::Begun);
+        for _ in 0..self.dice.roll(500) {
+            self.step();
+            if self.exited {
+                break;
+            }
+        }
+        // The end is bounded, whatever went before and however the processes behave (I6).
+        let begun = self.now;
+        for _ in 0..3 {
+            self.tell(Event::StopAsked);
+        }
+        while !self.exited {
+            self.settle();
+            self.assert(self.now.since(begun) < 3_600_000, "it does not end");
+            let running = self.tickets(|fate| matches!(fate, Fate::Running { .. }));
+            self.assert(running.is_empty(), "cancelled requests are told");
+            self.bury();
+            self.sleep(1_000);
+        }
+        self.settle();
+        self.assert(self.core.admission().reserved_bytes() == 0, "all bytes came back");
+        self.assert(self.tickets(|fate| !matches!(fate, Fate::Over { reported: true, .. })).is_empty(), "each has its outcome");
+        self.assert(self.outcomes == self.requests.len() as u64, "each has one outcome");
+        self.seen
+    }
+}
+
+#[test]
+fn random_schedules_keep_the_invariants() {
+    let mut seen: BTreeMap<String, u64> = BTreeMap::new();
+    for seed in 1..=4_000 {
+        for (kind, times) in World::new(seed).run() {
+            *seen.entry(kind).or_default() += times;
+        }
+    }
+    let expected = [
+        "admit plain drafter_absent",
+        "admit plain drafter_loading",
+        "admit plain drafter_suspect",
+        "admit plain drafter_incompatible",
+        "admit plain concurrency",
+        "admit speculative prior",
+        "admit speculative forced",
+        "admit speculative drafter_suspect",
+        "answer done",
+        "answer DRAFTER_FAILED",
+        "answer DRAFTER_INCOMPATIBLE",
+        "answer DRAFTER_STATE",
+        "answer CRASH_LOOP",
+        "connect",
+        "link up",
+        "link pausing",
+        "link over",
+        "phase failed->stopped",
+        "link suspect",
+        "repermit speculative prior",
+        "repermit plain drafter_absent",
+        "started",
+        "stopped",
+        "swapped",
+        "deny CRASH_LOOP",
+        "deny DEADLINE_PASSED",
+        "deny DRAINING",
+        "deny PROMPT_TOO_LONG",
+        "deny QUEUE_FULL",
+        "deny QUEUE_WAIT",
+        "deny RESTARTING",
+        "deny TARGET_LOADING",
+        "cut TARGET_GONE",
+        "cut DRAINING",
+        "kill",
+        "overslept",
+        "phase ready->suspect",
+        "phase suspect->ready",
+        "phase suspect->ending",
+        "phase failed->starting",
+        "phase ending->backing_off",
+        "service draining->cutting",
+        "service cutting->ending",
+        "exit",
+    ];
+    for kind in expected {
+        assert!(seen.get(kind).is_some_and(|times| *times >= 5), "{kind} is hardly reached: {seen:#?}");
+    }
+}

@@ -1,0 +1,150 @@
+//! What the world does when the core orders something, and what it holds the order against.
+
+use paceline_proto::ids::Epoch;
+use paceline_proto::v1::Lane;
+
+use super::{Fate, WORKERS, World};
+use crate::core::admission::Ticket;
+use crate::core::denial::Denial;
+use crate::core::route::Permit;
+use crate::core::seat::{Seat, WorkerId};
+use crate::core::worker::{self, Phase};
+use crate::core::{Action, Event};
+
+impl World {
+    pub(super) fn obey(&mut self, action: Action) -> Option<Event> {
+        match action {
+            Action::Worker(worker, action) => {
+                return self.obey_for(worker, action).map(|event| Event::Worker(worker, event));
+            }
+            Action::Connect { generation, seat, ends } => {
+                self.assert(self.epoch(WorkerId::Target) == Some(ends.target), "a link to a target that is not there");
+                self.assert(self.epoch(WorkerId::Drafter(seat)) == Some(ends.drafter), "a link to a drafter that is not there");
+                self.assert(matches!(self.core.target().phase(), Phase::Ready { .. }), "a link to a target that is not ready");
+                let drafter = self.core.drafters().seat(seat);
+                self.assert(matches!(drafter.phase(), Phase::Ready { .. }), "a link to a drafter that is not ready");
+                if let Err(what) = self.links.hand(generation, seat, ends, self.now) {
+                    self.assert(false, what);
+                }
+            }
+            Action::Repermit { epoch, changes } => {
+                self.assert(self.epoch(WorkerId::Target) == Some(epoch), "permits for a life that is not there");
+                for (ticket, permit) in changes {
+                    let running = self.requests.get(&ticket).is_some_and(|(_, fate)| !matches!(fate, Fate::Waiting));
+                    self.assert(running, "a permit for a request that does not run");
+                    self.judge(permit);
+                }
+            }
+            Action::Answer { call, outcome } => {
+                let (kind, answered) = self.calls[&call];
+                self.assert(!answered, "a call is answered twice");
+                self.calls.insert(call, (kind, true));
+                if outcome.is_ok() {
+                    *self.seen.entry(kind.to_owned()).or_default() += 1;
+                    let gone = Seat::ALL.iter().all(|seat| self.epoch(WorkerId::Drafter(*seat)).is_none());
+                    self.assert(kind != "stopped" || gone, "a stop is answered and a process is left");
+                    // At the moment of the answer; it may fall in the next.
+                    let up = self.links.said_up().is_some();
+                    self.assert(kind != "started" || up, "a start is answered and there is no link");
+                }
+            }
+            Action::Admit { ticket, epoch, permit, .. } => {
+                self.assert(self.epoch(WorkerId::Target) == Some(epoch), "admitted to a life that is not there");
+                self.assert(matches!(self.core.target().phase(), Phase::Ready { .. }), "admitted to one that is not ready");
+                self.judge(permit);
+                let cost_bytes = self.requests.get(&ticket).and_then(|(ask, _)| self.capacity.cost(ask.positions()));
+                let cost_bytes = cost_bytes.expect("an admitted request fits");
+                self.turn(ticket, Fate::Waiting, Fate::Running { epoch, cost_bytes });
+            }
+            Action::Deny { ticket, .. } => {
+                self.outcomes += 1;
+                self.turn(ticket, Fate::Waiting, Fate::Over { reported: false, cost_bytes: 0 });
+            }
+            Action::Cut { epoch, denial } => self.cut(epoch, &denial),
+            Action::Overslept { .. } | Action::Announce(_) | Action::LogService { .. } | Action::LogLink { .. } => {}
+            Action::Exit => {
+                self.assert(!self.exited, "it ends twice");
+                for worker in WORKERS {
+                    if self.epoch(worker).is_some() {
+                        // Not even SIGKILL has ended it in the time there is.
+                        self.assert(self.processes[&worker].kills >= 1, "a process is left");
+                        *self.seen.entry("given up".to_owned()).or_default() += 1;
+                    }
+                }
+                self.exited = true;
+            }
+        }
+        None
+    }
+
+    fn obey_for(&mut self, worker: WorkerId, action: worker::Action) -> Option<worker::Event> {
+        match action {
+            worker::Action::Spawn { model } => {
+                self.assert(self.epoch(worker).is_none(), "a second process is started");
+                self.assert(model.is_empty() == (worker == WorkerId::Target), "a drafter has a model, the target its own");
+                *self.at(worker) = Default::default();
+                let what = self.dice.roll(20);
+                if what == 0 {
+                    return Some(worker::Event::SpawnFailed { cause: "no program".into() });
+                }
+                let last = if worker == WorkerId::Target { &mut self.last_target } else { &mut self.last_drafter };
+                *last += 1;
+                let epoch = Epoch(*last);
+                self.at(worker).epoch = Some(epoch);
+                let spawned = worker::Event::Spawned { epoch, pid: 9 };
+                return Some(if what == 1 { worker::Event::Found { epoch, pid: 9 } } else { spawned });
+            }
+            worker::Action::AskStop { epoch, .. } => {
+                self.assert(self.epoch(worker) == Some(epoch), "another process is ended");
+                match self.dice.roll(4) {
+                    0 => return Some(worker::Event::Frozen { epoch }),
+                    1 => return Some(worker::Event::StopAnswered { epoch, reached: false }),
+                    2 => return Some(worker::Event::StopAnswered { epoch, reached: true }),
+                    _ => self.at(worker).doomed = true,
+                }
+            }
+            worker::Action::Terminate { epoch } => {
+                self.assert(self.epoch(worker) == Some(epoch), "another process is ended");
+                self.at(worker).doomed |= self.dice.roll(2) == 0;
+            }
+            worker::Action::Kill { epoch } => {
+                self.assert(self.epoch(worker) == Some(epoch), "another process is ended");
+                self.at(worker).kills += 1;
+                self.at(worker).doomed |= self.dice.roll(4) != 0;
+            }
+            worker::Action::Describe { .. } => self.at(worker).describing = true,
+            worker::Action::Clear => self.assert(self.epoch(worker).is_none(), "cleared under a living process"),
+            worker::Action::Surprise { phase, event } => self.assert(false, &format!("surprise {phase}/{event}")),
+            worker::Action::Abandon { .. } => self.assert(false, "an Abandon left the core"),
+            worker::Action::LogPhase { .. } => {}
+        }
+        None
+    }
+
+    /// Drafts are allowed only over a link that the target said is up, to a drafter that lives.
+    fn judge(&self, permit: Permit) {
+        let linked = self.links.said_up().is_some_and(|(seat, epoch)| self.epoch(WorkerId::Drafter(seat)) == Some(epoch));
+        self.assert(permit.lane == Lane::Plain || linked, "drafts are allowed and there is no link");
+        self.assert((permit.lane == Lane::Plain) == (permit.max_draft == 0), "a permit contradicts itself");
+    }
+
+    fn cut(&mut self, epoch: Epoch, denial: &Denial) {
+        let gone = matches!(denial, Denial::Gone { .. });
+        for (_, fate) in self.requests.values_mut() {
+            match *fate {
+                Fate::Running { epoch: of, cost_bytes } if of <= epoch => {
+                    self.outcomes += 1;
+                    *fate = Fate::Over { reported: false, cost_bytes: if gone { 0 } else { cost_bytes } };
+                }
+                Fate::Over { reported, .. } if gone => *fate = Fate::Over { reported, cost_bytes: 0 },
+                _ => {}
+            }
+        }
+    }
+
+    fn turn(&mut self, ticket: Ticket, from: Fate, to: Fate) {
+        let (ask, fate) = *self.requests.get(&ticket).expect("a known request");
+        self.assert(fate == from, &format!("r{} is {fate:?}, not {from:?}", ticket.0));
+        self.requests.insert(ticket, (ask, to));
+    }
+}

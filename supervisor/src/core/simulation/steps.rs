@@ -1,0 +1,134 @@
+//! What may happen next, by the dice.
+
+use std::sync::Arc;
+
+use paceline_proto::ids::Epoch;
+use paceline_proto::internal::v1::{DrafterInfo, ModelInfo};
+use paceline_proto::v1::RouteWish;
+
+use super::{Fate, WORKERS, World};
+use crate::core::Event;
+use crate::core::admission::{Ask, Ticket};
+use crate::core::drafter::{Call, Order};
+use crate::core::seat::WorkerId;
+use crate::core::worker::{self, Described, Exit};
+
+impl World {
+    fn any_worker(&mut self) -> WorkerId {
+        WORKERS[self.dice.roll(3) as usize]
+    }
+
+    pub(super) fn step(&mut self) {
+        match self.dice.roll(24) {
+            0..=3 => self.submit(),
+            4 | 5 => {
+                let live = self.tickets(|fate| !matches!(fate, Fate::Over { .. }));
+                if !live.is_empty() {
+                    let ticket = live[self.dice.roll(live.len() as u64) as usize];
+                    // Done, or its client is gone.
+                    self.outcomes += 1;
+                    self.report(ticket);
+                }
+            }
+            6..=12 => {
+                let worker = self.any_worker();
+                match self.epoch(worker) {
+                    Some(epoch) => self.beat(worker, epoch),
+                    None => self.stale(worker),
+                }
+            }
+            13 | 14 => {
+                for worker in WORKERS {
+                    self.describe(worker);
+                }
+            }
+            15 => {
+                let worker = self.any_worker();
+                self.stale(worker);
+            }
+            16 => {
+                let exit = [Exit::Signal(9), Exit::Code(0), Exit::Code(69), Exit::Unknown][self.dice.roll(4) as usize];
+                let worker = self.any_worker();
+                let rarely = if self.calm { 4 } else { 1 };
+                if self.dice.roll(rarely * if worker == WorkerId::Target { 8 } else { 4 }) == 0 {
+                    self.die(worker, exit);
+                }
+            }
+            17..=19 => self.link_moves(),
+            20 if self.dice.roll(4) == 0 => self.order(),
+            21 if self.dice.roll(60) == 0 => {
+                let stop = self.dice.roll(2) == 0;
+                self.tell(if stop { Event::StopAsked } else { Event::ParentGone });
+            }
+            _ => {
+                let longest = if self.calm { 6 } else { 8 };
+                let ms = [10, 50, 100, 200, 300, 500, 3_000, 70_000][self.dice.roll(longest) as usize];
+                self.sleep(ms);
+            }
+        }
+        if self.calm && self.dice.roll(2) == 0 {
+            for worker in WORKERS {
+                if let Some(epoch) = self.epoch(worker) {
+                    self.beat(worker, epoch);
+                }
+            }
+        }
+        self.bury();
+        if self.dice.roll(3) > 0 {
+            self.settle();
+        }
+    }
+
+    fn submit(&mut self) {
+        let prompt_tokens = self.dice.roll(700) as u32;
+        let ask = Ask {
+            prompt_tokens,
+            max_tokens: 1 + self.dice.roll(400) as u32,
+            context_tokens: prompt_tokens,
+            deadline: (self.dice.roll(3) == 0).then(|| self.now + self.dice.roll(4_000)),
+            wish: [RouteWish::Auto, RouteWish::Auto, RouteWish::Speculative, RouteWish::Plain][self.dice.roll(4) as usize],
+        };
+        let ticket = Ticket(self.requests.len() as u64);
+        self.requests.insert(ticket, (ask, Fate::Waiting));
+        self.tell(Event::Submitted { ticket, ask });
+    }
+
+    fn describe(&mut self, worker: WorkerId) {
+        let (true, Some(epoch)) = (self.processes[&worker].describing, self.epoch(worker)) else { return };
+        self.at(worker).describing = false;
+        let described = match worker {
+            WorkerId::Target => Described::Target { model: ModelInfo::default(), capacity: self.capacity.clone() },
+            WorkerId::Drafter(_) => Described::Drafter(DrafterInfo { block_size: 8, ..Default::default() }),
+        };
+        let failed = self.dice.roll(4) == 0;
+        let described = worker::Event::Described { epoch, described: Arc::new(described) };
+        self.tell(Event::Worker(worker, if failed { worker::Event::DescribeFailed { epoch } } else { described }));
+    }
+
+    /// News of a life that is over, or never was.
+    fn stale(&mut self, worker: WorkerId) {
+        let epoch = Epoch(self.dice.roll(self.last_target.max(self.last_drafter) + 2));
+        if Some(epoch) != self.epoch(worker) {
+            let exited = worker::Event::Exited { epoch, exit: Exit::Signal(9), log: String::new() };
+            self.tell(Event::Worker(worker, exited));
+            self.beat(worker, epoch);
+        }
+    }
+
+    fn order(&mut self) {
+        let call = Call(self.calls.len() as u64);
+        let model = ["", "/d", "/e"][self.dice.roll(3) as usize].to_owned();
+        let order = match self.dice.roll(5) {
+            0 => Order::Stop,
+            1 | 2 => Order::Start { model },
+            _ => Order::Swap { model },
+        };
+        let kind = match order {
+            Order::Start { .. } => "started",
+            Order::Stop => "stopped",
+            Order::Swap { .. } => "swapped",
+        };
+        self.calls.insert(call, (kind, false));
+        self.tell(Event::Ordered { call, order });
+    }
+}
