@@ -17,6 +17,8 @@ pub struct Reach {
     /// Position behind the last row sent; `None`: the drafter does not know the sequence.
     sent: Option<usize>,
     reached: usize,
+    /// The farthest that was ever sent: news of it may be under way when the session starts again from farther back.
+    most: usize,
 }
 
 /// Rows to be sent next.
@@ -47,7 +49,9 @@ impl Reach {
         if piece.fresh {
             self.reached = piece.position;
         }
-        self.sent = Some(piece.position + piece.rows);
+        let end = piece.position + piece.rows;
+        self.sent = Some(end);
+        self.most = self.most.max(end);
     }
 
     /// Whether the drafter knows the sequence.
@@ -63,16 +67,16 @@ impl Reach {
 
     /// The drafter says it has read up to `position`; `false` if that cannot be.
     pub fn heard(&mut self, position: usize) -> bool {
-        let possible = self.sent.is_some_and(|sent| position <= sent);
-        if possible {
+        // Farther than what was sent last is news of what the session was before it started again.
+        if self.sent.is_some_and(|sent| position <= sent) {
             self.reached = self.reached.max(position);
         }
-        possible
+        position <= self.most
     }
 
-    /// The drafter does not know the sequence any more.
-    pub fn forget(&mut self) {
-        *self = Self::default();
+    /// The session starts again: the drafter misses something of it.
+    pub fn start_again(&mut self) {
+        (self.sent, self.reached) = (None, 0);
     }
 }
 
@@ -114,14 +118,18 @@ mod tests {
         assert!(reach.heard(10));
         assert_eq!(send(&mut reach, &window(20, 5), 99), Some((20, 5, true)));
         assert!(reach.may_ask(25) && reach.is_open());
-        reach.forget();
+        reach.start_again();
         assert!(!reach.may_ask(25) && !reach.is_open());
+        // News of the session as it was is no fault, and no news of the one that starts again from farther back.
+        assert_eq!(send(&mut reach, &window(20, 3), 99), Some((20, 3, true)));
+        assert!(reach.heard(25) && !reach.heard(26));
+        assert!(reach.may_ask(23));
     }
 
     #[test]
     fn nobody_has_read_what_was_not_sent() {
         let mut reach = Reach::default();
-        assert!(!reach.heard(0));
+        assert!(!reach.heard(1));
         send(&mut reach, &window(0, 10), 99);
         assert!(!reach.heard(11));
         // Old news is no fault.

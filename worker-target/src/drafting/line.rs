@@ -120,7 +120,7 @@ impl Proposed {
 #[derive(Debug)]
 pub(super) enum Heard {
     /// Drafts: session, position, what. Sessions that were asked for and are not named could not be served.
-    Drafts { asked: Millis, served: Vec<(u64, u32, Proposed)>, left_out: Vec<u64> },
+    Drafts { asked: Millis, served: Vec<(u64, u32, Proposed)>, left_out: Vec<(u64, u32)> },
     /// The drafter has read so far.
     Reach(Vec<SessionReach>),
 }
@@ -223,7 +223,7 @@ impl Line {
                 }
             }
         };
-        let left_out = round.wants.iter().map(|want| want.0).filter(|session| !seen.contains(session)).collect();
+        let left_out = round.wants.iter().filter(|want| !seen.contains(&want.0)).map(|want| (want.0, want.1)).collect();
         Ok(Heard::Drafts { asked: round.asked, served, left_out })
     }
 }

@@ -198,7 +198,7 @@ impl Drafting {
                 for reach in sessions {
                     // Of a sequence that ended meanwhile there is nothing to note.
                     let Some(session) = self.sessions.get_mut(&SequenceKey(reach.session)) else { continue };
-                    if session.reach.is_open() && !session.reach.heard(reach.position as usize) {
+                    if !session.reach.heard(reach.position as usize) {
                         let what = format!("session {} was never sent position {}", reach.session, reach.position);
                         return Err(Fault::Ejected(what));
                     }
@@ -218,13 +218,14 @@ impl Drafting {
                         session.proposed = Some(proposed);
                     }
                 }
-                for key in left_out.into_iter().map(SequenceKey) {
-                    if let Some(session) = self.sessions.get_mut(&key) {
+                for (id, position) in left_out {
+                    let key = SequenceKey(id);
+                    // A want that is late was left out because the sequence has gone on.
+                    if let Some(session) = self.sessions.get_mut(&key).filter(|s| s.asked == Some(position as usize)) {
                         // Whatever it misses: it gets everything anew.
-                        session.reach.forget();
-                        if session.asked.take().is_some() {
-                            news.push(News::NoDraft(key));
-                        }
+                        session.asked = None;
+                        session.reach.start_again();
+                        news.push(News::NoDraft(key));
                     }
                 }
                 if in_time {
@@ -275,7 +276,7 @@ impl Drafting {
         }
         self.closed.clear();
         for (key, session) in &mut self.sessions {
-            session.reach.forget();
+            session.reach = Reach::default();
             if session.asked.take().is_some() {
                 news.push(News::NoDraft(*key));
             }
