@@ -85,15 +85,24 @@ impl Answer {
         stream: &mut Streaming<v1::GenerateResponse>,
         mut on_text: impl FnMut(&str) -> std::io::Result<()>,
     ) -> Result<Self, Failure> {
+        Self::read_with(stream, |message| if message.text.is_empty() { Ok(()) } else { on_text(&message.text) }).await
+    }
+
+    /// As [`Answer::read`]; `on_message` gets each whole message.
+    ///
+    /// # Errors
+    /// As [`Answer::read`].
+    pub async fn read_with(
+        stream: &mut Streaming<v1::GenerateResponse>,
+        mut on_message: impl FnMut(&v1::GenerateResponse) -> std::io::Result<()>,
+    ) -> Result<Self, Failure> {
         let mut answer = Self::default();
         let mut last = None;
         while let Some(message) = stream.message().await.map_err(|status| Failure::refused(&status))? {
             if last.is_some() {
                 return Err(broken("a message came after the last one"));
             }
-            if !message.text.is_empty() {
-                on_text(&message.text).map_err(|_| Failure::nobody_reads())?;
-            }
+            on_message(&message).map_err(|_| Failure::nobody_reads())?;
             answer.text.push_str(&message.text);
             answer.token_ids.extend(&message.token_ids);
             answer.margins.extend(&message.margins);

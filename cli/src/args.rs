@@ -30,11 +30,11 @@ pub enum Command {
     Top(TopArgs),
     /// What changed state, and why (not in this version yet)
     Events(EventsArgs),
-    /// Start, stop or swap the drafter (not in this version yet)
+    /// Start, stop or swap the drafter
     Drafter(DrafterArgs),
     /// Restart one process (not in this version yet)
     Restart(RestartArgs),
-    /// Check this machine: identity and speed of the lanes (not in this version yet)
+    /// Check model and machine: are the lanes identical, how fast is each, does the drafter pay
     Selftest(SelftestArgs),
     /// Measure (not in this version yet)
     Bench(BenchArgs),
@@ -245,7 +245,7 @@ pub enum DrafterCommand {
     /// Start it
     Start(DrafterChange),
     /// Stop it
-    Stop(DrafterChange),
+    Stop(DrafterStop),
     /// Start another, switch, stop the old one
     Swap(DrafterChange),
 }
@@ -253,12 +253,28 @@ pub enum DrafterCommand {
 /// A change of the drafter; returns when it is so.
 #[derive(Debug, Args)]
 pub struct DrafterChange {
-    /// Model directory
+    /// Model directory; without it the one that runs or ran last, at first drafter.model
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
-    /// Seconds to wait for it
-    #[arg(long, value_name = "S")]
-    pub timeout: Option<u64>,
+    /// How long to wait, and where the settings are.
+    #[command(flatten)]
+    pub wait: WaitArgs,
+}
+
+/// The end of the drafter; returns when its process is gone.
+#[derive(Debug, Args)]
+pub struct DrafterStop {
+    /// How long to wait, and where the settings are.
+    #[command(flatten)]
+    pub wait: WaitArgs,
+}
+
+/// How long to wait until an order is carried out.
+#[derive(Clone, Debug, Default, Args)]
+pub struct WaitArgs {
+    /// Seconds to wait until it is so; without it two minutes. The order stands when the wait is over
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+    pub timeout: Option<u32>,
     /// Where the settings are.
     #[command(flatten)]
     pub config: ConfigArg,
@@ -297,12 +313,21 @@ pub enum Process {
 /// `paceline selftest`
 #[derive(Debug, Args)]
 pub struct SelftestArgs {
-    /// Directory of the target
+    /// Directory of the target; without it target.model of the configuration
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
-    /// Directory of the drafter
+    /// Directory of the drafter; without it drafter.model of the configuration
     #[arg(long, value_name = "DIR")]
     pub drafter: Option<PathBuf>,
+    /// Prompts of each of the six kinds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=40))]
+    pub prompts: u32,
+    /// Print one JSON object with all figures
+    #[arg(long)]
+    pub json: bool,
+    /// Where the settings are.
+    #[command(flatten)]
+    pub config: ConfigArg,
 }
 
 /// `paceline bench`

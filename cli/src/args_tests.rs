@@ -38,11 +38,14 @@ fn every_form_of_the_contract_is_parsed() {
         "paceline drafter start --model D --timeout 5",
         "paceline drafter stop --timeout 5",
         "paceline drafter swap --model D",
+        "paceline drafter start",
+        "paceline drafter stop --config F",
         "paceline restart gateway --now --timeout 5",
         "paceline restart target",
         "paceline restart drafter",
         "paceline restart supervisor",
         "paceline selftest --model D --drafter D",
+        "paceline selftest --config F --prompts 1 --json",
         "paceline bench decode --runs 7",
         "paceline bench",
     ] {
@@ -67,7 +70,11 @@ fn what_makes_no_sense_is_refused() {
         "paceline restart",
         "paceline restart clock",
         "paceline drafter",
+        "paceline drafter stop --model D",
+        "paceline drafter start --timeout 0",
+        "paceline drafter swap --timeout soon",
         "paceline status --yaml",
+        "paceline selftest --prompts 0",
     ] {
         assert!(parse(line).is_err(), "{line}");
     }

@@ -49,6 +49,11 @@ impl Failure {
         Self::new(REFUSED, Code::Unimplemented, "NOT_YET", format!("not in this version yet: {what}"))
     }
 
+    /// The self-test found what it looks for, or could not look.
+    pub fn selftest(message: impl Into<String>) -> Self {
+        Self::new(REFUSED, Code::FailedPrecondition, "SELFTEST", message)
+    }
+
     /// No service answers.
     pub fn unreachable(message: impl Into<String>) -> Self {
         Self::new(UNREACHABLE, Code::Unavailable, "NOT_REACHABLE", message)
@@ -98,7 +103,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.exit, self.reason.as_str()) {
-            (REFUSED, "NOT_YET") => write!(f, "{}", self.message)?,
+            (REFUSED, "NOT_YET" | "SELFTEST") => write!(f, "{}", self.message)?,
             (REFUSED, "") => write!(f, "{}: {}", self.code, self.message)?,
             (REFUSED, reason) => write!(f, "{} ({reason}): {}", self.code, self.message)?,
             _ => write!(f, "{}", self.message)?,

@@ -2,18 +2,20 @@
 //! of gateway and supervisor. Not here: models, routing, tokens' meaning.
 //!
 //! [`args`] what can be typed │ [`messages`] conversations from JSON │ [`client`] the way to the service │ [`generate`],
-//! [`chat`], [`status`] one command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
+//! [`chat`], [`status`], [`drafter`] one command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
 //! [`failure`] why a command ends badly, and its exit code │ [`screen`] the only place that prints.
 
 pub mod answer;
 pub mod args;
 pub mod chat;
 pub mod client;
+pub mod drafter;
 pub mod failure;
 pub mod generate;
 pub mod later;
 pub mod messages;
 pub mod screen;
+pub mod selftest;
 pub mod serve;
 pub mod status;
 
@@ -55,6 +57,8 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Generate(args) => generate::run(&args, screen).await,
         Command::Chat(args) => chat::run(&args, screen).await,
         Command::Status(args) => status::run(&args, screen).await,
+        Command::Drafter(args) => drafter::run(&args, screen).await,
+        Command::Selftest(args) => selftest::run(&args, screen).await,
         other => Err(later::refuse(&other)),
     };
     match outcome {

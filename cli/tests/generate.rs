@@ -242,7 +242,7 @@ async fn bad_input_never_leaves() {
     let bad = dir.path().join("m.json");
     std::fs::write(&bad, r#"[{"role": "user", "content": [{"type": "audio"}]}]"#).unwrap();
     let bad = bad.display().to_string();
-    let cases: [(&[&str], u8, &str); 5] = [
+    let cases: [(&[&str], u8, &str); 4] = [
         (&["--messages", &bad], USAGE, "audio"),
         (&["--messages", "/nowhere.json"], USAGE, "/nowhere.json"),
         (&["--prompt", "x", "--image", "/nowhere.png"], USAGE, "/nowhere.png"),

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use paceline_process::lifecycle::ParentWatch;
 use paceline_process::runtime_dir::RuntimeDirError;
 use paceline_process::{Clock, Exit, Loaded, RuntimeDir, Signals, listen, socket, task};
 use paceline_proto::v1::operations_client::OperationsClient;
@@ -55,6 +56,8 @@ pub async fn run(args: &ServeArgs, screen: &mut Screen) -> Exit {
 async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
     let unusable = |error: RuntimeDirError| refuse(Exit::Config, error);
     let mut signals = Signals::interactive().map_err(|error| refuse(Exit::Bug, format!("cannot watch signals: {error}")))?;
+    // Whoever starts us for a time of their own (the self-test) is not outlived by us.
+    let parent = ParentWatch::inherited().map_err(|error| refuse(Exit::Config, error))?;
     let loaded = Loaded::find(args.config.config.as_deref()).map_err(|error| refuse(Exit::Config, error))?;
     for warning in &loaded.warnings {
         screen.note(&format!("warning: {warning}"));
@@ -81,7 +84,7 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
     let service = Service::new(config.supervisor.restarts, config.supervisor.restart_period_s.saturating_mul(1000));
     let progress = Progress::new(config.model_name(), address, !screen.shows_transient());
     let mut shell = Shell { service, nursery, dir, screen, progress, supervisor: None, gateway: None, clock: Clock::start() };
-    Ok(shell.run(&mut signals).await)
+    Ok(shell.run(&mut signals, parent).await)
 }
 
 /// The directory this program lies in, which holds the others too.
@@ -153,8 +156,9 @@ struct Shell<'a> {
 }
 
 impl Shell<'_> {
-    async fn run(&mut self, signals: &mut Signals) -> Exit {
+    async fn run(&mut self, signals: &mut Signals, mut parent: ParentWatch) -> Exit {
         let mut snapshots = watch(&self.dir);
+        let mut orphaned = false;
         let mut events = vec![Event::Begun];
         loop {
             while let Some(event) = events.pop() {
@@ -172,6 +176,10 @@ impl Shell<'_> {
                 end = ended(&mut self.supervisor) => Some(Event::Exited(Who::Supervisor, end)),
                 end = ended(&mut self.gateway) => Some(Event::Exited(Who::Gateway, end)),
                 () = signals.next() => Some(Event::StopAsked),
+                () = parent.gone(), if !orphaned => {
+                    orphaned = true;
+                    Some(Event::StopAsked)
+                }
                 () = tokio::time::sleep(pause), if deadline.is_some() => Some(Event::Tick),
                 Some(snapshot) = snapshots.recv() => {
                     self.show(&snapshot);

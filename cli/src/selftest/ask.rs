@@ -1,0 +1,99 @@
+//! Asking: one request in one lane, and what was seen of its answer. Times are the service's own: stamps of steps and the
+//! figures of the last message, not this process's clock.
+
+use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_proto::v1::{ChatRequest, Limits, RouteWish, Sampling};
+use tonic::transport::Channel;
+
+use super::figures::{Decode, Seen};
+use super::prompts::Prompt;
+use crate::answer::Answer;
+use crate::failure::Failure;
+
+/// How tokens are chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Choice {
+    /// The most probable one.
+    Greedy,
+    /// Drawn, with this seed.
+    Sampled(u64),
+}
+
+impl Choice {
+    /// Its word in reports.
+    pub fn word(self) -> &'static str {
+        match self {
+            Choice::Greedy => "greedy",
+            Choice::Sampled(_) => "sampled",
+        }
+    }
+
+    /// Everything is set: a model's own defaults would make two models' reports two different tests.
+    fn sampling(self) -> Sampling {
+        let (temperature, top_p, repetition_penalty, seed) = match self {
+            Choice::Greedy => (0.0, 1.0, 1.0, 0),
+            Choice::Sampled(seed) => (0.8, 0.95, 1.1, seed),
+        };
+        Sampling {
+            temperature: Some(temperature),
+            top_k: Some(0),
+            top_p: Some(top_p),
+            min_p: Some(0.0),
+            seed: Some(seed),
+            repetition_penalty: Some(repetition_penalty),
+        }
+    }
+}
+
+/// One request in a lane.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// What is asked.
+    pub prompt: &'a Prompt,
+    /// How tokens are chosen.
+    pub choice: Choice,
+    /// In which lane.
+    pub lane: RouteWish,
+    /// Most tokens of the answer.
+    pub max_tokens: u32,
+    /// Whether margins are reported, which costs time.
+    pub margins: bool,
+}
+
+impl Ask<'_> {
+    /// Sends it and reads the whole answer.
+    ///
+    /// # Errors
+    /// The service's refusal, with the prompt it is about.
+    pub async fn send(&self, client: &mut InferenceClient<Channel>) -> Result<Seen, Failure> {
+        let request = ChatRequest {
+            model: String::new(),
+            messages: self.prompt.messages.clone(),
+            sampling: Some(self.choice.sampling()),
+            limits: Some(Limits { max_tokens: Some(self.max_tokens.min(self.prompt.max_tokens)), ignore_eos: false }),
+            route: self.lane.into(),
+            report_margins: self.margins,
+        };
+        let about = |mut failure: Failure| {
+            failure.message = format!("{} prompt {}: {}", self.prompt.kind, self.prompt.index + 1, failure.message);
+            failure
+        };
+        let mut stream = client.chat(request).await.map_err(|status| about(Failure::refused(&status)))?.into_inner();
+        let mut stamps = Vec::new();
+        let answer = Answer::read_with(&mut stream, |message| {
+            if !message.token_ids.is_empty() {
+                stamps.push((message.token_ids.len(), message.step_end_ns));
+            }
+            Ok(())
+        });
+        let answer = answer.await.map_err(about)?;
+        Ok(Seen {
+            ids: answer.token_ids,
+            margins: answer.margins,
+            decode: Decode::of(&stamps),
+            ttft_ms: answer.timing.ttft_ms,
+            speculation: answer.speculation,
+            route: answer.route,
+        })
+    }
+}

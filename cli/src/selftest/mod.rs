@@ -1,0 +1,293 @@
+//! `paceline selftest`: on the user's own model and machine, are the lanes identical, what is accepted by kind of prompt, how
+//! fast is each lane, and what to do about it. It speaks to a service of its own like any client.
+//!
+//! [`plan`] what is tested │ [`stage`] the service of its own │ [`ready`] its way to ready │ [`prompts`] what is asked │ [`ask`]
+//! one request │ [`compare`] identity │ [`figures`] numbers │ [`verdict`] words │ [`report`] the table. This file is the order
+//! of things: start, wait, ask in both lanes in turn, compare, report, stop.
+
+pub mod ask;
+pub mod compare;
+pub mod figures;
+pub mod plan;
+pub mod prompts;
+pub mod ready;
+pub mod report;
+pub mod stage;
+pub mod verdict;
+
+use std::time::Duration;
+
+use paceline_process::{Clock, RuntimeDir, Signals, socket};
+use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_proto::v1::operations_client::OperationsClient;
+use paceline_proto::v1::{ProcessStatus, RouteWish, StatusRequest, StatusResponse};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tonic::transport::Channel;
+
+use self::ask::{Ask, Choice};
+use self::compare::{first_difference, weigh};
+use self::figures::{Identity, Pair, Place, Row, Seen, rows, undrafted};
+use self::plan::Plan;
+use self::prompts::Prompt;
+use self::ready::{Way, way};
+use self::report::{Model, Report, place_line};
+use self::stage::Stage;
+use self::verdict::{Findings, verdict};
+use crate::args::SelftestArgs;
+use crate::client;
+use crate::failure::Failure;
+use crate::screen::Screen;
+
+/// How often each prompt is asked in each lane, the second time in the other order: a machine that warms up or slows down
+/// favours neither lane.
+const ROUNDS: usize = 2;
+/// An answer is about as long as this machine writes in a second, within these bounds: the run ends while one looks on, and a
+/// cut answer still has cycles enough.
+const TOKENS: std::ops::RangeInclusive<u32> = 32..=256;
+/// How often the service is looked at until it is ready.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long its state may stay as it is until then: a start, or a link, that hangs.
+const STUCK_MS: u64 = 180_000;
+/// How long its supervisor may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs the command.
+///
+/// # Errors
+/// The lanes differ, the service or its drafter does not come up, or it cannot be asked. With `--json` it has been printed as
+/// an object too.
+pub async fn run(args: &SelftestArgs, screen: &mut Screen) -> Result<(), Failure> {
+    let report = match test(args, screen).await {
+        Ok(report) => report,
+        Err(failure) => {
+            if args.json {
+                screen.line(&failure.object().to_string());
+            }
+            return Err(failure);
+        }
+    };
+    let text = if args.json { serde_json::to_string(&report).expect("a report is plain JSON") + "\n" } else { report.text() };
+    screen.text(&text).map_err(|_| Failure::nobody_reads())?;
+    match report.identity.differences.first() {
+        Some(place) => Err(Failure::selftest(format!("the lanes differ: {}", place_line(place)))),
+        None => Ok(()),
+    }
+}
+
+/// Starts the service, tests it and stops it, whatever happens in between.
+async fn test(args: &SelftestArgs, screen: &mut Screen) -> Result<Report, Failure> {
+    let plan = Plan::from_args(args)?;
+    let mut stops = Stops::new()?;
+    if another_runs(args) {
+        screen.note("another service runs on this machine: it shares the cores, and the speeds below will show it");
+    }
+    let clock = Clock::start();
+    let mut stage = Stage::start(&plan)?;
+    let (address, dir) = (stage.address(), stage.dir());
+    let outcome = tokio::select! {
+        biased;
+        () = stops.next() => Err(Failure::interrupted()),
+        failure = stage.end() => Err(failure),
+        outcome = Tester { plan: &plan, dir, screen: &mut *screen, quiet: args.json }.work(&address) => outcome,
+    };
+    if outcome.is_err() {
+        screen.note("stopping the service");
+    }
+    stage.stop(async || stops.next().await).await;
+    outcome.map(|report| Report { seconds: clock.now().0 as f64 / 1e3, ..report })
+}
+
+/// Every way a person asks us to stop, a closed terminal included: the service must not outlive us.
+struct Stops {
+    signals: Signals,
+    hangup: Signal,
+}
+
+impl Stops {
+    fn new() -> Result<Self, Failure> {
+        let cannot = |error| Failure::selftest(format!("cannot watch signals: {error}"));
+        Ok(Self { signals: Signals::interactive().map_err(cannot)?, hangup: signal(SignalKind::hangup()).map_err(cannot)? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! { () = self.signals.next() => {}, _ = self.hangup.recv() => {} }
+    }
+}
+
+/// Whether the user's own service runs.
+fn another_runs(args: &SelftestArgs) -> bool {
+    let Ok(loaded) = paceline_process::Loaded::find(args.config.config.as_deref()) else { return false };
+    let Ok(dir) = RuntimeDir::locate(&loaded.config) else { return false };
+    std::os::unix::net::UnixStream::connect(dir.socket("supervisor")).is_ok()
+}
+
+/// The test, once the service has been started.
+struct Tester<'a> {
+    plan: &'a Plan,
+    dir: RuntimeDir,
+    screen: &'a mut Screen,
+    /// Standard output is for the object alone.
+    quiet: bool,
+}
+
+impl Tester<'_> {
+    async fn work(mut self, address: &str) -> Result<Report, Failure> {
+        let (status, drafter) = self.until_ready().await?;
+        let mut client = client::connect(address).await?;
+        let prompts = prompts::embedded(self.plan.prompts);
+        let max_tokens = warm_up(&mut client, &prompts[0], drafter).await?;
+        self.screen.note(&format!("{} prompts, answers of up to {max_tokens} tokens", prompts.len()));
+
+        let mut identity = Identity::default();
+        let mut pairs = Vec::new();
+        for round in 0..ROUNDS {
+            for (at, prompt) in prompts.iter().enumerate() {
+                self.passing(&format!("round {} of {ROUNDS}: {} of {} ({})", round + 1, at + 1, prompts.len(), prompt.kind));
+                let pair = Asking { client: &mut client, prompt, max_tokens, drafter };
+                pairs.push(pair.timed((round + at) % 2 == 1, &mut identity).await?);
+            }
+        }
+        for (at, prompt) in prompts.iter().enumerate() {
+            self.passing(&format!("sampled: {} of {} ({})", at + 1, prompts.len(), prompt.kind));
+            Asking { client: &mut client, prompt, max_tokens, drafter }.sampled(1 + at as u64, &mut identity).await?;
+        }
+        let after = self.status().await.unwrap_or_default();
+        self.report(&status, &after, &pairs, identity, max_tokens)
+    }
+
+    /// Waits until the service can be tested. True if there is a drafter.
+    async fn until_ready(&mut self) -> Result<(StatusResponse, bool), Failure> {
+        let clock = Clock::start();
+        let (mut last, mut since) = (String::new(), clock.now());
+        loop {
+            // A supervisor that is not there yet is looked for again.
+            if let Some(status) = self.status().await {
+                match way(&status) {
+                    Way::Ready { drafter } => return Ok((status, drafter)),
+                    Way::Failed(why) => return Err(Failure::selftest(why)),
+                    Way::Coming(what) if what != last => {
+                        self.passing(&what);
+                        (last, since) = (what, clock.now());
+                    }
+                    Way::Coming(_) => {}
+                }
+            }
+            if clock.now() - since > STUCK_MS {
+                let what = if last.is_empty() { "starting the service" } else { &last };
+                return Err(Failure::selftest(format!("{what}: nothing happened for {} s", STUCK_MS / 1000)));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    async fn status(&self) -> Option<StatusResponse> {
+        let mut client = OperationsClient::new(socket::channel(self.dir.socket("supervisor")));
+        Some(tokio::time::timeout(PATIENCE, client.status(StatusRequest {})).await.ok()?.ok()?.into_inner())
+    }
+
+    fn passing(&mut self, what: &str) {
+        if !self.quiet {
+            self.screen.transient(what);
+        }
+    }
+
+    fn report(
+        &self,
+        before: &StatusResponse,
+        after: &StatusResponse,
+        pairs: &[Pair],
+        identity: Identity,
+        max_tokens: u32,
+    ) -> Result<Report, Failure> {
+        let model = |process: &ProcessStatus| Model { model: process.model.clone(), weight_bytes: process.weight_bytes };
+        let drafter = before.drafter.as_ref().filter(|_| pairs.iter().any(|pair| pair.drafted.is_some())).map(model);
+        let (kinds, all) = (rows(pairs), Row::of("all", pairs.iter()));
+        let undrafted = undrafted(pairs);
+        if drafter.is_some() && all.cycles == 0 {
+            let reasons: Vec<_> = undrafted.iter().map(|(reason, count)| format!("{reason} ({count} answers)")).collect();
+            let link = after.link.clone().unwrap_or_default();
+            let message = format!("the drafter drafted nothing: {}; link {} {}", reasons.join(", "), link.state, link.reason);
+            return Err(Failure::selftest(message.trim_end().to_owned()));
+        }
+        let late = |status: &StatusResponse| status.link.as_ref().map_or(0, |link| link.late);
+        let words = verdict(&Findings { kinds: &kinds, all: &all, identity: &identity, drafter: drafter.is_some() });
+        Ok(Report {
+            version: env!("CARGO_PKG_VERSION"),
+            platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            target: before.target.as_ref().map(model).unwrap_or_default(),
+            drafter,
+            prompts_per_kind: self.plan.prompts,
+            max_tokens,
+            overall_ratio: all.overall(),
+            kinds,
+            all,
+            identity,
+            late_drafts: late(after).saturating_sub(late(before)),
+            undrafted,
+            verdict: words,
+            seconds: 0.0,
+        })
+    }
+}
+
+/// Answers nobody times: the first step of a process is slow in many ways. Returns how long answers shall be.
+async fn warm_up(client: &mut InferenceClient<Channel>, prompt: &Prompt, drafter: bool) -> Result<u32, Failure> {
+    let lanes = if drafter { &[RouteWish::Plain, RouteWish::Speculative, RouteWish::Plain][..] } else { &[RouteWish::Plain; 2] };
+    let mut last = None;
+    for lane in lanes {
+        let ask = Ask { prompt, choice: Choice::Greedy, lane: *lane, max_tokens: *TOKENS.start(), margins: false };
+        last = ask.send(client).await?.decode;
+    }
+    let a_second = last.map_or(0.0, |decode| decode.tokens as f64 / decode.seconds);
+    Ok((a_second as u32).clamp(*TOKENS.start(), *TOKENS.end()))
+}
+
+/// A prompt, asked in both lanes, or in the plain one twice where there is no drafter.
+struct Asking<'a> {
+    client: &'a mut InferenceClient<Channel>,
+    prompt: &'a Prompt,
+    max_tokens: u32,
+    drafter: bool,
+}
+
+impl Asking<'_> {
+    /// Greedy and timed; `drafter_first` says in which order.
+    async fn timed(mut self, drafter_first: bool, identity: &mut Identity) -> Result<Pair, Failure> {
+        let other = if self.drafter { RouteWish::Speculative } else { RouteWish::Plain };
+        let order = if drafter_first { [other, RouteWish::Plain] } else { [RouteWish::Plain, other] };
+        let first = self.ask(Choice::Greedy, order[0], false).await?;
+        let second = self.ask(Choice::Greedy, order[1], false).await?;
+        let (plain, other) = if drafter_first { (second, first) } else { (first, second) };
+        self.compare(Choice::Greedy, &plain, &other, identity).await?;
+        Ok(Pair { kind: self.prompt.kind.clone(), plain, drafted: self.drafter.then_some(other) })
+    }
+
+    /// Sampled, for identity only.
+    async fn sampled(mut self, seed: u64, identity: &mut Identity) -> Result<(), Failure> {
+        let choice = Choice::Sampled(seed);
+        let other = if self.drafter { RouteWish::Speculative } else { RouteWish::Plain };
+        let plain = self.ask(choice, RouteWish::Plain, false).await?;
+        let other = self.ask(choice, other, false).await?;
+        self.compare(choice, &plain, &other, identity).await
+    }
+
+    async fn ask(&mut self, choice: Choice, lane: RouteWish, margins: bool) -> Result<Seen, Failure> {
+        Ask { prompt: self.prompt, choice, lane, max_tokens: self.max_tokens, margins }.send(self.client).await
+    }
+
+    /// Compares two answers to one request; a difference is looked at with the margins of one more plain run.
+    async fn compare(&mut self, choice: Choice, plain: &Seen, other: &Seen, identity: &mut Identity) -> Result<(), Failure> {
+        let (equal, different) = first_difference(&plain.ids, &other.ids);
+        identity.streams += 1;
+        identity.tokens += equal;
+        if !different {
+            return Ok(());
+        }
+        let again = self.ask(choice, RouteWish::Plain, true).await?;
+        let difference = weigh(&plain.ids, &other.ids, &again.ids, &again.margins);
+        let list = if difference.near_tie() { &mut identity.near_ties } else { &mut identity.differences };
+        list.push(Place { kind: self.prompt.kind.clone(), prompt: self.prompt.index, choice: choice.word(), difference });
+        Ok(())
+    }
+}

@@ -1,0 +1,46 @@
+//! What is to be tested: the configuration that was found, with what the flags name laid over it.
+
+use std::path::{Path, PathBuf};
+
+use paceline_process::Loaded;
+use paceline_process::config::Config;
+
+use crate::args::SelftestArgs;
+use crate::failure::Failure;
+
+/// The models, and how much is asked of them.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Configuration file the service reads, if any.
+    pub file: Option<PathBuf>,
+    /// The settings, flags included.
+    pub config: Config,
+    /// Prompts of each kind.
+    pub prompts: usize,
+}
+
+impl Plan {
+    /// The plan of the arguments.
+    ///
+    /// # Errors
+    /// The configuration cannot be used, or a directory that was named is none.
+    pub fn from_args(args: &SelftestArgs) -> Result<Self, Failure> {
+        let Loaded { mut config, file, .. } = Loaded::find(args.config.config.as_deref())?;
+        if let Some(dir) = &args.model {
+            config.target.model = directory("--model", dir)?;
+        }
+        if let Some(dir) = &args.drafter {
+            config.drafter.model = directory("--drafter", dir)?;
+        }
+        config.model_dir()?;
+        Ok(Self { file, config, prompts: args.prompts as usize })
+    }
+}
+
+fn directory(flag: &str, dir: &Path) -> Result<String, Failure> {
+    if !dir.is_dir() {
+        return Err(Failure::usage(format!("{flag}: expected a model directory, found none at {}", dir.display())));
+    }
+    let absolute = std::path::absolute(dir).map_err(|error| Failure::usage(format!("{flag}: {error}")))?;
+    Ok(absolute.display().to_string())
+}

@@ -1,0 +1,116 @@
+//! The service's way to ready, read from snapshots of its status. Pure.
+
+use paceline_proto::v1::{ProcessState, ProcessStatus, StatusResponse};
+
+use crate::status::share;
+
+/// How far the service is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Way {
+    /// Not ready; what it is doing.
+    Coming(String),
+    /// It serves, and drafts can come, if there is a drafter at all.
+    Ready {
+        /// Whether there is one.
+        drafter: bool,
+    },
+    /// It will not come; why.
+    Failed(String),
+}
+
+/// Reads a snapshot. A worker that was restarted on the way has failed: what a user's service would try again and again is
+/// what this test is to find.
+pub fn way(status: &StatusResponse) -> Way {
+    let none = ProcessStatus::default();
+    let [gateway, target, drafter] =
+        [&status.gateway, &status.target, &status.drafter].map(|part| part.as_ref().unwrap_or(&none));
+    if failed(target) {
+        return Way::Failed(format!("the target cannot be served{}", because(&target.reason)));
+    }
+    if target.state() != ProcessState::Ready || gateway.state() != ProcessState::Ready {
+        return Way::Coming(coming("target", target));
+    }
+    if drafter.state() == ProcessState::Absent {
+        return Way::Ready { drafter: false };
+    }
+    let link = status.link.clone().unwrap_or_default();
+    if matches!(link.state.as_str(), "refused" | "ejected") {
+        return Way::Failed(format!("the drafter was {} by the target{}", link.state, because(&link.reason)));
+    }
+    if failed(drafter) || drafter.state() == ProcessState::Stopped {
+        return Way::Failed(format!("the drafter does not run{}", because(&drafter.reason)));
+    }
+    match (drafter.state(), link.state.as_str()) {
+        (ProcessState::Ready, "up") => Way::Ready { drafter: true },
+        (ProcessState::Ready, _) => Way::Coming("linking target and drafter".into()),
+        _ => Way::Coming(coming("drafter", drafter)),
+    }
+}
+
+fn failed(process: &ProcessStatus) -> bool {
+    process.restarts > 0 || matches!(process.state(), ProcessState::BackingOff | ProcessState::Failed)
+}
+
+fn because(reason: &str) -> String {
+    if reason.is_empty() { String::new() } else { format!(": {}", reason.trim_end().replace('\n', "\n    ")) }
+}
+
+fn coming(name: &str, process: &ProcessStatus) -> String {
+    match process.state() {
+        ProcessState::Loading => format!("loading {name}: {}", share(process)),
+        _ => format!("starting {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_proto::v1::LinkStatus;
+
+    fn process(state: ProcessState, restarts: u32, reason: &str) -> Option<ProcessStatus> {
+        let (loaded_bytes, weight_bytes) = (512, 1024);
+        Some(ProcessStatus {
+            state: state.into(),
+            restarts,
+            reason: reason.into(),
+            loaded_bytes,
+            weight_bytes,
+            ..ProcessStatus::default()
+        })
+    }
+
+    fn check(target: (ProcessState, u32), drafter: (ProcessState, u32), link: &str, expected: &str) {
+        let snapshot = StatusResponse {
+            gateway: process(ProcessState::Ready, 0, ""),
+            target: process(target.0, target.1, "no config.json"),
+            drafter: process(drafter.0, drafter.1, "no weights\nlast line"),
+            link: Some(LinkStatus { state: link.into(), reason: "mask id".into(), ..LinkStatus::default() }),
+            ..StatusResponse::default()
+        };
+        let found = match way(&snapshot) {
+            Way::Coming(what) => what,
+            Way::Ready { drafter } => format!("ready {drafter}"),
+            Way::Failed(why) => format!("failed: {why}"),
+        };
+        assert_eq!(found, expected, "{target:?} {drafter:?} {link}");
+    }
+
+    #[test]
+    fn target_then_drafter_then_link() {
+        use ProcessState::{Absent, BackingOff, Failed, Loading, Ready, Starting, Stopped, Unspecified};
+        check((Unspecified, 0), (Unspecified, 0), "", "starting target");
+        check((Loading, 0), (Loading, 0), "", "loading target: 512 B of 1.0 KiB (50 %)");
+        check((Ready, 0), (Absent, 0), "absent", "ready false");
+        check((Ready, 0), (Starting, 0), "absent", "starting drafter");
+        check((Ready, 0), (Loading, 0), "absent", "loading drafter: 512 B of 1.0 KiB (50 %)");
+        check((Ready, 0), (Ready, 0), "greeting", "linking target and drafter");
+        check((Ready, 0), (Ready, 0), "up", "ready true");
+        check((BackingOff, 0), (Absent, 0), "absent", "failed: the target cannot be served: no config.json");
+        check((Starting, 1), (Absent, 0), "absent", "failed: the target cannot be served: no config.json");
+        check((Ready, 0), (Failed, 5), "lost", "failed: the drafter does not run: no weights\n    last line");
+        check((Ready, 0), (Loading, 1), "lost", "failed: the drafter does not run: no weights\n    last line");
+        check((Ready, 0), (Stopped, 0), "lost", "failed: the drafter does not run: no weights\n    last line");
+        check((Ready, 0), (Ready, 0), "refused", "failed: the drafter was refused by the target: mask id");
+        check((Ready, 0), (Stopped, 0), "refused", "failed: the drafter was refused by the target: mask id");
+    }
+}

@@ -1,0 +1,176 @@
+//! A service of the test's own: `paceline serve` in a private runtime directory that is made here and removed here, on a port
+//! of its own. However the test ends, nothing of it stays: the service sees the closing of a pipe even where no code of ours
+//! runs any more.
+
+use std::fs::File;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use command_fds::{CommandFdExt as _, FdMapping};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use paceline_process::config::CONFIG_VAR;
+use paceline_process::lifecycle::PARENT_FD;
+use paceline_process::{Clock, RuntimeDir, listen, telemetry};
+use tokio::process::Child;
+
+use super::plan::Plan;
+use crate::failure::Failure;
+
+/// Not in $TMPDIR: on macOS that path is long, and a socket's path may have about 100 bytes.
+const PLACE: &str = "/tmp/paceline-selftest.XXXXXX";
+/// Descriptor of the pipe in the service, behind the listener's.
+const PIPE_FD: i32 = listen::FIRST_FD + 1;
+/// Between one SIGTERM and the next: drain, cancel, kill. The first is long because a large model's memory takes its time.
+const PATIENCE: [Duration; 3] = [Duration::from_secs(60), Duration::from_secs(20), Duration::from_secs(10)];
+/// Lines of the service's output that are shown when it failed.
+const LAST_LINES: usize = 8;
+
+/// The running service.
+pub struct Stage {
+    place: Place,
+    dir: RuntimeDir,
+    address: String,
+    child: Child,
+    /// Never used: its closing tells the service that we are gone.
+    parent: Option<OwnedFd>,
+    ended: bool,
+}
+
+/// A directory that is removed with this value.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Not there is what is wanted.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Stage {
+    /// Starts the service that `plan` describes.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn start(plan: &Plan) -> Result<Self, Failure> {
+        let cannot = |what: &'static str| move |error: io::Error| Failure::selftest(format!("cannot {what}: {error}"));
+        let place = nix::unistd::mkdtemp(PLACE).map_err(io::Error::from).map_err(cannot("make a directory in /tmp"))?;
+        let place = Place(place);
+        let mut config = plan.config.clone();
+        config.supervisor.runtime_dir = place.0.join("run").display().to_string();
+        let dir = RuntimeDir::locate(&config)?;
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(cannot("listen on a port of 127.0.0.1"))?;
+        let address = listener.local_addr().map_err(cannot("listen on a port of 127.0.0.1"))?.to_string();
+        let log = File::create(place.0.join("serve.log")).map_err(cannot("make a file in /tmp"))?;
+        let (read_end, write_end) = io::pipe().map_err(cannot("make a pipe"))?;
+
+        let mut command = Command::new(std::env::current_exe().map_err(cannot("find this program"))?);
+        command.arg("serve").stdin(Stdio::null());
+        command.stdout(log.try_clone().map_err(cannot("use a file in /tmp"))?).stderr(log);
+        command.env(CONFIG_VAR, plan.file.as_deref().unwrap_or(Path::new("")));
+        command.env("PACELINE_SUPERVISOR__RUNTIME_DIR", &config.supervisor.runtime_dir);
+        command.env("PACELINE_GATEWAY__GRPC", &address);
+        // Each request says which lane it wants; the operator's word would go over it.
+        command.env("PACELINE_ROUTING__FORCE", "auto").env("PACELINE_DRAFTER__START", "eager");
+        command.env("PACELINE_TARGET__MODEL", &plan.config.target.model);
+        command.env("PACELINE_DRAFTER__MODEL", &plan.config.drafter.model);
+        command.env("LISTEN_FDS", "1").env_remove("LISTEN_PID").env_remove("LISTEN_FDNAMES");
+        command.env(PARENT_FD, PIPE_FD.to_string());
+        let fds = vec![
+            FdMapping { parent_fd: listener.into(), child_fd: listen::FIRST_FD },
+            FdMapping { parent_fd: read_end.into(), child_fd: PIPE_FD },
+        ];
+        command.fd_mappings(fds).map_err(|error| cannot("hand down a descriptor")(io::Error::other(error)))?;
+        // A terminal's Ctrl-C reaches us alone, and we stop it in order.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let child = tokio::process::Command::from(command).spawn().map_err(cannot("start `paceline serve`"))?;
+        Ok(Self { place, dir, address, child, parent: Some(write_end.into()), ended: false })
+    }
+
+    /// Where it is.
+    pub fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    /// Its runtime directory.
+    pub fn dir(&self) -> RuntimeDir {
+        self.dir.clone()
+    }
+
+    /// Waits until it ends by itself, which it should not. May be given up and begun again.
+    pub async fn end(&mut self) -> Failure {
+        let outcome = self.child.wait().await;
+        self.ended = true;
+        let how = match outcome.map(|status| (status.code(), status.signal())) {
+            Ok((Some(code), _)) => format!("exit code {code}"),
+            Ok((None, signal)) => format!("signal {}", signal.unwrap_or(0)),
+            Err(error) => error.to_string(),
+        };
+        Failure::selftest(format!("the service ended with {how}{}", self.last_words()))
+    }
+
+    /// The last lines the service printed, moved in below whatever stands before; empty if it printed none.
+    pub fn last_words(&self) -> String {
+        let words = telemetry::last_lines(&self.place.0.join("serve.log"), LAST_LINES);
+        if words.is_empty() { words } else { format!("\n    {}", words.replace('\n', "\n    ")) }
+    }
+
+    /// Stops it and waits until it is gone. `hurry` resolves each time the person at the terminal asks again.
+    pub async fn stop(mut self, mut hurry: impl AsyncFnMut()) {
+        for patience in PATIENCE {
+            if self.ended {
+                break;
+            }
+            self.signal(Signal::SIGTERM);
+            tokio::select! {
+                _ = self.child.wait() => self.ended = true,
+                () = tokio::time::sleep(patience) => {}
+                () = hurry() => {}
+            }
+        }
+        if !self.ended {
+            self.signal(Signal::SIGKILL);
+            let _ = self.child.wait().await;
+            self.ended = true;
+        }
+        self.sweep();
+    }
+
+    fn signal(&self, signal: Signal) {
+        // None once it was waited for; then there is nobody to send it to.
+        if let Some(pid) = self.child.id() {
+            let _ = kill(Pid::from_raw(pid as i32), signal);
+        }
+    }
+
+    /// Workers outlive a service that was killed, for the time of their lease; not here.
+    fn sweep(&self) {
+        for worker in ["target", "drafter"] {
+            if let Some(record) = self.dir.record(worker).filter(|worker| worker.alive()) {
+                let _ = kill(Pid::from_raw(record.pid as i32), Signal::SIGKILL);
+            }
+        }
+    }
+}
+
+impl Drop for Stage {
+    /// Does nothing after [`Stage::stop`]. A panic comes here: the service is told by the pipe, and waited for.
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        self.parent = None;
+        let clock = Clock::start();
+        let patience = PATIENCE[0].as_millis() as u64;
+        while matches!(self.child.try_wait(), Ok(None)) && clock.now().0 < patience {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        self.signal(Signal::SIGKILL);
+        self.sweep();
+    }
+}

@@ -1,0 +1,164 @@
+//! What the figures mean, in words a person acts on. Pure.
+
+use super::figures::{Identity, Row};
+
+/// Ratios within this of 1 are no difference one would notice, and less than a busy machine adds.
+const EVEN: f64 = 0.05;
+/// Fewer tokens a cycle than this: hardly a proposal was right. Pairs that were trained for each other give 2 and more, on
+/// their worst kind of text.
+const NEARLY_NOTHING: f64 = 1.15;
+
+/// What was found, as far as the verdict goes by it.
+pub struct Findings<'a> {
+    /// A row for each kind.
+    pub kinds: &'a [Row],
+    /// All together.
+    pub all: &'a Row,
+    /// Identity of the lanes.
+    pub identity: &'a Identity,
+    /// Whether there was a drafter.
+    pub drafter: bool,
+}
+
+/// One sentence or two a line; the last one says what to do.
+pub fn verdict(found: &Findings) -> Vec<String> {
+    if !found.drafter {
+        let speed =
+            found.all.plain_tok_s.map(|speed| format!(" It decodes at {speed:.0} tokens per second.")).unwrap_or_default();
+        return vec![
+            format!("No drafter is configured: there is nothing to compare.{speed}"),
+            "To have one, set drafter.model to a drafter made for this model, or try one with --drafter DIR.".into(),
+        ];
+    }
+    if let Some(place) = found.identity.differences.first() {
+        return vec![
+            format!(
+                "The lanes gave different tokens, and rounding does not explain it (first in {}): this is a bug, not a setting.",
+                place.kind
+            ),
+            "Until it is understood set routing.force = \"plain\", and please report it with the output of \
+             `paceline selftest --json`."
+                .into(),
+        ];
+    }
+    let mut lines = vec![speed(found.all)];
+    let per_cycle = found.all.tokens_per_cycle.unwrap_or(1.0);
+    if per_cycle < NEARLY_NOTHING {
+        lines.push(format!(
+            "The drafter looks mismatched: of what it proposed nearly nothing was accepted ({per_cycle:.2} tokens per cycle, 1 is \
+             nothing). It was made for another model, or for another version of this one."
+        ));
+        lines.push("Set drafter.model to one that was made for this model, or drafter.start = \"manual\" to go without.".into());
+        return lines;
+    }
+    let of = |which: &dyn Fn(f64) -> bool| {
+        let rows = found.kinds.iter().filter_map(|row| row.ratio.map(|ratio| (row, ratio.median)));
+        rows.filter(|(_, ratio)| which(*ratio)).collect::<Vec<_>>()
+    };
+    let gains = of(&|ratio| ratio >= 1.0 + EVEN);
+    let losses = of(&|ratio| ratio <= 1.0 - EVEN);
+    let even = of(&|ratio| ratio > 1.0 - EVEN && ratio < 1.0 + EVEN);
+    for (word, rows) in [("Faster", &gains), ("Slower", &losses), ("As fast", &even)] {
+        if !rows.is_empty() {
+            let named: Vec<_> = rows.iter().map(|(row, ratio)| format!("{} ({ratio:.2})", row.kind)).collect();
+            lines.push(format!("{word} with the drafter: {}.", named.join(", ")));
+        }
+    }
+    let names = |rows: &[(&Row, f64)]| rows.iter().map(|(row, _)| row.kind.as_str()).collect::<Vec<_>>().join(", ");
+    lines.push(match (gains.is_empty(), losses.is_empty()) {
+        (false, true) => "Leave the drafter on.".into(),
+        (false, false) => format!(
+            "Leave the drafter on. For work like {} ask with --route plain; if most of yours is such work, set routing.force = \
+             \"plain\".",
+            names(&losses)
+        ),
+        (true, false) => format!(
+            "The drafter does not pay on this machine: set routing.force = \"plain\", or drafter.start = \"manual\" to save its \
+             memory too.{}",
+            // Enough is accepted; the drafts cost more than they save.
+            if per_cycle >= 2.0 {
+                " Its guesses are good and cost too much: a smaller one, or drafter.quantize, may pay."
+            } else {
+                ""
+            }
+        ),
+        (true, true) => "It makes no difference one would notice. drafter.start = \"manual\" saves the drafter's memory.".into(),
+    });
+    lines
+}
+
+fn speed(all: &Row) -> String {
+    match all.overall() {
+        Some(ratio) => format!(
+            "The same answers took {:.1} s to decode without and {:.1} s with the drafter: {ratio:.2} times as fast.",
+            all.plain_s, all.drafted_s
+        ),
+        None => "The answers were too short to time.".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::compare::Difference;
+    use super::super::figures::{Place, Spread};
+    use super::*;
+
+    fn row(kind: &str, ratio: f64) -> Row {
+        let ratio = Some(Spread { median: ratio, min: ratio, max: ratio });
+        Row { kind: kind.into(), ratio, plain_s: 10.0, drafted_s: 4.0, tokens_per_cycle: Some(5.0), ..Row::default() }
+    }
+
+    /// The verdict's last lines, of kinds with these ratios, at so many tokens per cycle.
+    fn lines(ratios: &[(&str, f64)], per_cycle: f64) -> Vec<String> {
+        let kinds: Vec<_> = ratios.iter().map(|(kind, ratio)| row(kind, *ratio)).collect();
+        let all = Row { tokens_per_cycle: Some(per_cycle), ..row("all", 1.0) };
+        verdict(&Findings { kinds: &kinds, all: &all, identity: &Identity::default(), drafter: true })
+    }
+
+    fn check(ratios: &[(&str, f64)], per_cycle: f64, expected: &str) {
+        let last = lines(ratios, per_cycle).pop().expect("a line");
+        assert!(last.contains(expected), "{ratios:?} {per_cycle}: {last}");
+    }
+
+    #[test]
+    fn every_outcome_has_its_advice() {
+        check(&[("json", 3.0), ("prose", 1.01)], 5.0, "Leave the drafter on.");
+        check(&[("json", 3.0), ("prose", 0.8), ("facts", 0.7)], 5.0, "For work like prose, facts ask with --route plain");
+        check(&[("json", 0.9), ("prose", 0.8)], 5.0, "cost too much");
+        check(&[("json", 0.9), ("prose", 0.8)], 1.5, "save its memory too.");
+        check(&[("json", 1.0), ("prose", 1.04)], 2.0, "no difference one would notice");
+        check(&[("json", 0.7)], 1.02, "made for this model");
+    }
+
+    #[test]
+    fn kinds_are_sorted_by_what_they_gain() {
+        assert_eq!(
+            lines(&[("json", 3.0), ("table", 1.05), ("facts", 1.0), ("prose", 0.95)], 5.0)[..4],
+            [
+                "The same answers took 10.0 s to decode without and 4.0 s with the drafter: 2.50 times as fast.",
+                "Faster with the drafter: json (3.00), table (1.05).",
+                "Slower with the drafter: prose (0.95).",
+                "As fast with the drafter: facts (1.00).",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_difference_goes_before_any_speed() {
+        let difference = Difference { position: 3, plain_id: Some(1), other_id: Some(2), margin: Some(0.5) };
+        let place = Place { kind: "code".into(), prompt: 0, choice: "greedy", difference };
+        let identity = Identity { differences: vec![place], ..Identity::default() };
+        let kinds = [row("code", 3.0)];
+        let lines = verdict(&Findings { kinds: &kinds, all: &kinds[0], identity: &identity, drafter: true });
+        assert!(lines[0].contains("this is a bug") && lines[0].contains("code"), "{lines:?}");
+        assert!(lines[1].contains("routing.force = \"plain\""), "{lines:?}");
+    }
+
+    #[test]
+    fn without_a_drafter_it_says_how_to_get_one() {
+        let all = Row { plain_tok_s: Some(99.6), ..Row::default() };
+        let lines = verdict(&Findings { kinds: &[], all: &all, identity: &Identity::default(), drafter: false });
+        assert!(lines[0].contains("nothing to compare") && lines[0].contains("100 tokens per second"), "{lines:?}");
+        assert!(lines[1].contains("--drafter"), "{lines:?}");
+    }
+}
