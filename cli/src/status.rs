@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use paceline_process::{Loaded, RuntimeDir, socket};
 use paceline_proto::v1::operations_client::OperationsClient;
-use paceline_proto::v1::{ProcessStatus, StatusRequest, StatusResponse};
+use paceline_proto::v1::{LinkStatus, ProcessStatus, StatusRequest, StatusResponse};
 use serde_json::{Value, json};
+use tonic::transport::Channel;
 
 use crate::answer::word;
 use crate::args::StatusArgs;
@@ -36,14 +37,22 @@ pub async fn run(args: &StatusArgs, screen: &mut Screen) -> Result<(), Failure> 
     }
 }
 
-async fn ask(config: Option<&Path>) -> Result<StatusResponse, Failure> {
+/// The operators' service, and where it is, for messages.
+///
+/// # Errors
+/// The configuration cannot be used, or there is no supervisor in its runtime directory.
+pub fn operations(config: Option<&Path>) -> Result<(OperationsClient<Channel>, String), Failure> {
     let loaded = Loaded::find(config)?;
     let path = RuntimeDir::locate(&loaded.config)?.socket("supervisor");
     let place = path.display().to_string();
     if !path.exists() {
         return Err(Failure::unreachable(no_service_at(&place, "no such socket")));
     }
-    let mut client = OperationsClient::new(socket::channel(path));
+    Ok((OperationsClient::new(socket::channel(path)), place))
+}
+
+async fn ask(config: Option<&Path>) -> Result<StatusResponse, Failure> {
+    let (mut client, place) = operations(config)?;
     match tokio::time::timeout(PATIENCE, client.status(StatusRequest {})).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(Failure::before_answer(&status, &place)),
@@ -76,6 +85,8 @@ pub fn object(status: &StatusResponse) -> Value {
     };
     let kv = status.kv.unwrap_or_default();
     let requests = status.requests.unwrap_or_default();
+    let link = status.link.clone().unwrap_or_default();
+    let speculation = link.speculation.unwrap_or_default();
     json!({
         "gateway": process(&status.gateway),
         "supervisor": process(&status.supervisor),
@@ -86,7 +97,11 @@ pub fn object(status: &StatusResponse) -> Value {
             "prefix_bytes": kv.prefix_bytes, "pressure": kv.pressure,
         },
         "requests": { "active": requests.active, "queued": requests.queued },
-        "link": { "state": status.link.as_ref().map_or("absent", |link| link.state.as_str()) },
+        "link": {
+            "state": link_word(&link), "reason": some(&link.reason), "generation": link.generation,
+            "cycles": speculation.cycles, "drafted": speculation.drafted, "accepted": speculation.accepted,
+            "late": link.late, "bytes": link.bytes,
+        },
         "term": status.term,
     })
 }
@@ -120,17 +135,44 @@ fn table(status: &StatusResponse) -> String {
     }
     let kv = status.kv.unwrap_or_default();
     let requests = status.requests.unwrap_or_default();
+    let link = status.link.clone().unwrap_or_default();
     let figures = format!(
-        "requests: {} active, {} queued; KV: {} of {} held ({:.0} %), {} for prefixes; link: {}\n",
+        "requests: {} active, {} queued; KV: {} of {} held ({:.0} %), {} for prefixes; link: {}{}\n",
         requests.active,
         requests.queued,
         bytes(kv.held_bytes),
         bytes(kv.budget_bytes),
         kv.pressure * 100.0,
         bytes(kv.prefix_bytes),
-        status.link.as_ref().map_or("absent", |link| link.state.as_str()),
+        link_word(&link),
+        speculated(&link),
     );
+    if !link.reason.is_empty() && link.state != "up" {
+        reasons.push_str(&format!("link: {}\n", link.reason));
+    }
     format!("{}{figures}{reasons}", aligned(&rows))
+}
+
+fn link_word(link: &LinkStatus) -> &str {
+    if link.state.is_empty() { "absent" } else { &link.state }
+}
+
+/// What speculation did, where it did something. A cycle gives its accepted tokens and one that is the target's own.
+fn speculated(link: &LinkStatus) -> String {
+    let totals = link.speculation.unwrap_or_default();
+    if totals.cycles == 0 {
+        return String::new();
+    }
+    let (cycles, accepted) = (totals.cycles as f64, totals.accepted as f64);
+    let late = if link.late == 0 { String::new() } else { format!(", {} late", link.late) };
+    format!(
+        " ({:.2} tokens per cycle over {} cycles, {} of {} drafted accepted{late}, {})",
+        accepted / cycles + 1.0,
+        totals.cycles,
+        totals.accepted,
+        totals.drafted,
+        bytes(link.bytes),
+    )
 }
 
 fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
@@ -228,8 +270,24 @@ mod tests {
         assert_eq!(object["gateway"]["pid"], 12);
         assert_eq!(object["gateway"]["reason"], Value::Null);
         assert_eq!(object["drafter"]["state"], "absent");
+        assert_eq!(keys(&object["link"]), "state reason generation cycles drafted accepted late bytes");
         assert_eq!(object["link"]["state"], "absent");
+        assert_eq!(object["link"]["reason"], Value::Null);
         assert_eq!(object["supervisor"]["state"], "unspecified");
+    }
+
+    #[test]
+    fn what_speculation_did_is_told_where_it_did_something() {
+        let speculation = Some(paceline_proto::v1::Speculation { cycles: 10, drafted: 150, accepted: 42 });
+        let link = LinkStatus { state: "up".into(), generation: 7, speculation, late: 2, bytes: 2_048, ..Default::default() };
+        let status = StatusResponse { link: Some(link), ..snapshot() };
+        let line = "link: up (5.20 tokens per cycle over 10 cycles, 42 of 150 drafted accepted, 2 late, 2.0 KiB)\n";
+        assert!(table(&status).contains(line), "{}", table(&status));
+        let object = object(&status);
+        assert_eq!((&object["link"]["cycles"], &object["link"]["accepted"]), (&json!(10), &json!(42)));
+        let refused = LinkStatus { state: "refused".into(), reason: "other tokenizer".into(), ..Default::default() };
+        let text = table(&StatusResponse { link: Some(refused), ..snapshot() });
+        assert!(text.contains("link: refused\n") && text.contains("link: other tokenizer\n"), "{text}");
     }
 
     #[test]

@@ -1,0 +1,99 @@
+//! `paceline drafter start|stop|swap`: an order to the supervisor; returns when it is carried out, or with the reason why
+//! it is not.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use paceline_proto::v1::{ProcessStatus, StartDrafterRequest, StopDrafterRequest, SwapDrafterRequest};
+
+use crate::args::{DrafterArgs, DrafterCommand, WaitArgs};
+use crate::failure::Failure;
+use crate::screen::Screen;
+use crate::status::{bytes, operations, state_word};
+
+/// The wait the service keeps where none is named.
+const WAIT: Duration = Duration::from_secs(120);
+/// For its answer behind that.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Runs the command.
+///
+/// # Errors
+/// No supervisor answers, the configuration cannot be used, or the order is not carried out.
+pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure> {
+    let (wait, model) = match &args.command {
+        DrafterCommand::Start(change) | DrafterCommand::Swap(change) => (&change.wait, directory(change.model.as_ref())?),
+        DrafterCommand::Stop(stop) => (&stop.wait, String::new()),
+    };
+    let (mut client, place) = operations(wait.config.config.as_deref())?;
+    let timeout_ms = timeout_ms(wait);
+    let limit = if timeout_ms == 0 { WAIT } else { Duration::from_millis(timeout_ms.into()) } + GRACE;
+    let call = async {
+        match args.command {
+            DrafterCommand::Start(_) => client.start_drafter(StartDrafterRequest { model, timeout_ms }).await,
+            DrafterCommand::Stop(_) => client.stop_drafter(StopDrafterRequest { timeout_ms }).await,
+            DrafterCommand::Swap(_) => client.swap_drafter(SwapDrafterRequest { model, timeout_ms }).await,
+        }
+    };
+    match tokio::time::timeout(limit, call).await {
+        Ok(Ok(answer)) => {
+            let drafter = answer.into_inner().drafter.unwrap_or_default();
+            screen.text(&line(&drafter)).map_err(|_| Failure::nobody_reads())
+        }
+        Ok(Err(status)) => Err(Failure::before_answer(&status, &place)),
+        Err(_) => {
+            let message = format!("the supervisor at {place} did not answer within {} s", limit.as_secs());
+            Err(Failure::unreachable(message))
+        }
+    }
+}
+
+/// The directory as the service, which runs elsewhere, can find it.
+fn directory(model: Option<&PathBuf>) -> Result<String, Failure> {
+    let Some(path) = model else { return Ok(String::new()) };
+    let bad = |what: String| Failure::usage(format!("--model: {what}"));
+    let absolute = std::path::absolute(path).map_err(|error| bad(error.to_string()))?;
+    absolute.into_os_string().into_string().map_err(|path| bad(format!("expected a path in UTF-8, found {path:?}")))
+}
+
+fn timeout_ms(wait: &WaitArgs) -> u32 {
+    wait.timeout.map_or(0, |seconds| seconds.saturating_mul(1_000))
+}
+
+fn line(drafter: &ProcessStatus) -> String {
+    let model = match (drafter.model.as_str(), drafter.weight_bytes) {
+        ("", _) => String::new(),
+        (model, 0) => format!(": {model}"),
+        (model, weight) => format!(": {model} ({})", bytes(weight)),
+    };
+    format!("drafter {}{model}\n", state_word(drafter))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_proto::v1::ProcessState;
+
+    #[test]
+    fn directories_are_made_absolute_and_seconds_milliseconds() {
+        let directory = |path: &str| directory(Some(&path.into())).expect("plain");
+        assert_eq!(directory("/models/d"), "/models/d");
+        assert!(directory("d").starts_with('/') && directory("d").ends_with("/d"), "{}", directory("d"));
+        assert_eq!(super::directory(None).expect("none"), "");
+        assert_eq!(timeout_ms(&WaitArgs::default()), 0);
+        assert_eq!(timeout_ms(&WaitArgs { timeout: Some(5), ..Default::default() }), 5_000);
+    }
+
+    #[test]
+    fn the_end_is_one_line() {
+        let ready = ProcessStatus {
+            state: ProcessState::Ready.into(),
+            model: "/models/d".into(),
+            weight_bytes: 3 << 20,
+            ..Default::default()
+        };
+        assert_eq!(line(&ready), "drafter ready: /models/d (3.0 MiB)\n");
+        let absent = ProcessStatus { state: ProcessState::Absent.into(), ..Default::default() };
+        assert_eq!(line(&absent), "drafter absent\n");
+    }
+}
