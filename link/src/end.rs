@@ -241,6 +241,11 @@ impl End {
         }
     }
 
+    /// Whether everything that was sent has been written.
+    pub fn is_flushed(&self) -> bool {
+        self.outgoing.is_empty()
+    }
+
     /// To wait on, beside others, for something to receive.
     pub fn poll_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

@@ -47,6 +47,20 @@ pub fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, String> {
     Ok(Some((frame, HEADER_BYTES + length)))
 }
 
+/// Its name in link.proto, for messages.
+pub fn name(frame: &Frame) -> &'static str {
+    match frame {
+        Frame::Hello(_) => "Hello",
+        Frame::Welcome(_) => "Welcome",
+        Frame::Refusal(_) => "Refusal",
+        Frame::MaskRow(_) => "MaskRow",
+        Frame::Feed(_) => "Feed",
+        Frame::Proposal(_) => "Proposal",
+        Frame::Reach(_) => "Reach",
+        Frame::Ack(_) => "Ack",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,22 +1,22 @@
 //! The one MLX thread: takes links and what comes over them, does the steps the core decides, answers.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
 use paceline_link::{End, Handover, Side};
 use paceline_models::ModelError;
 use paceline_process::Exit;
 use paceline_process::clock::monotonic_ns;
-use paceline_process::worker::{Progress, Pulse};
+use paceline_process::worker::{Inbox, Progress, Pulse};
 use paceline_proto::internal::v1::{LinkPhase, LinkReport, Welcome, WorkerPhase};
 
 use crate::core::Step;
 use crate::model::Model;
 use crate::peer::{Ended, Peer};
 
-/// How long it waits for the target before it looks whether it is to stop or has a newer link.
-const WAIT: Duration = Duration::from_millis(25);
+/// How long it waits while its own words wait to be written: rarely, as the target reads at every step border.
+const UNWRITTEN: Duration = Duration::from_millis(5);
 
 /// What the engine is told.
 #[derive(Debug)]
@@ -69,9 +69,9 @@ impl Engine {
     }
 
     /// Runs until it is asked to stop, or nobody can ask any more.
-    pub(crate) fn run(mut self, commands: &Receiver<Command>) -> Exit {
-        while self.take_commands(commands) {
-            match self.turn() {
+    pub(crate) fn run(mut self, mut inbox: Inbox<Command>) -> Exit {
+        while self.take_commands(&mut inbox) {
+            match self.turn(&mut inbox) {
                 Ok(()) => {}
                 Err(Trouble::Link(ended)) => {
                     if let Err(error) = self.drop_link(ended.phase, ended.reason) {
@@ -93,21 +93,17 @@ impl Engine {
     }
 
     /// Takes what was ordered; waits for it where there is no link. `false`: the end.
-    fn take_commands(&mut self, commands: &Receiver<Command>) -> bool {
-        let mut next = match self.peer {
-            None => {
-                self.progress.set_phase(WorkerPhase::Idle);
-                commands.recv().map_err(|_| TryRecvError::Disconnected)
-            }
-            Some(_) => commands.try_recv(),
-        };
+    fn take_commands(&mut self, inbox: &mut Inbox<Command>) -> bool {
+        if self.peer.is_none() {
+            self.progress.set_phase(WorkerPhase::Idle);
+            inbox.wait(&[], None);
+        }
         loop {
-            match next {
+            match inbox.try_recv() {
                 Ok(Command::Link(handover)) => self.take_link(handover),
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
             }
-            next = commands.try_recv();
         }
     }
 
@@ -150,15 +146,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes in what has come and does one step; with nothing to do it waits a little.
-    fn turn(&mut self) -> Result<(), Trouble> {
+    /// Takes in what has come and does one step; with nothing to do it waits for the target, or for an order.
+    fn turn(&mut self, inbox: &mut Inbox<Command>) -> Result<(), Trouble> {
         let Some(peer) = &mut self.peer else { return Ok(()) };
         let was_up = peer.is_up();
-        peer.receive(Duration::ZERO)?;
+        peer.receive()?;
         let mut step = peer.next_step();
         if step.is_none() {
             self.progress.set_phase(WorkerPhase::Idle);
-            peer.receive(WAIT)?;
+            inbox.wait(&[peer.poll_fd()], (!peer.is_flushed()).then_some(UNWRITTEN));
+            peer.receive()?;
             step = peer.next_step();
         }
         self.model.free(&peer.take_freed());

@@ -1,9 +1,10 @@
 //! The link's drafter end: greets, takes Feeds in, sends Proposals. Whatever is wrong with the peer ends the link, never the
 //! worker.
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use paceline_link::{End, Frame, LinkError, handshake, tensor};
+use paceline_link::{End, Frame, LinkError, frame, handshake, tensor};
 use paceline_proto::internal::v1::{Draft, Feed, Hello, LinkPhase, Proposal, Reach, Refusal, TensorRef, TensorType, Welcome};
 
 use crate::core::{Sessions, Step, Terms};
@@ -94,13 +95,21 @@ impl Peer {
         (up.map_or(TensorType::Unspecified, |up| up.sessions.terms().kind), mask)
     }
 
-    /// Takes in what has come; waits for something until `wait` is over.
-    pub(crate) fn receive(&mut self, wait: Duration) -> Result<(), Ended> {
-        let mut wait = wait;
+    /// To wait on for something to receive.
+    pub(crate) fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.end.poll_fd()
+    }
+
+    /// Whether everything we said is on its way.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.end.is_flushed()
+    }
+
+    /// Takes in what has come.
+    pub(crate) fn receive(&mut self) -> Result<(), Ended> {
         while self.has_room() {
-            let Some(frame) = self.end.receive(wait)? else { return Ok(()) };
+            let Some(frame) = self.end.receive(Duration::ZERO)? else { return Ok(()) };
             self.on_frame(frame)?;
-            wait = Duration::ZERO;
         }
         // What waits to be written goes out all the same.
         Ok(self.end.flush()?)
@@ -121,7 +130,7 @@ impl Peer {
                 Ok(())
             }
             (Frame::Feed(feed), Some(up)) => up.feed(feed, &mut self.end),
-            (frame, _) => Err(fault(format!("a {} that is not expected here", name(&frame)))),
+            (other, _) => Err(fault(format!("a {} that is not expected here", frame::name(&other)))),
         }
     }
 
@@ -201,18 +210,5 @@ impl Up {
         let (taps, bonus) = (take(&feed.taps)?, take(&feed.bonus)?);
         self.sessions.feed(feed, taps, bonus);
         Ok(())
-    }
-}
-
-fn name(frame: &Frame) -> &'static str {
-    match frame {
-        Frame::Hello(_) => "Hello",
-        Frame::Welcome(_) => "Welcome",
-        Frame::Refusal(_) => "Refusal",
-        Frame::MaskRow(_) => "MaskRow",
-        Frame::Feed(_) => "Feed",
-        Frame::Proposal(_) => "Proposal",
-        Frame::Reach(_) => "Reach",
-        Frame::Ack(_) => "Ack",
     }
 }

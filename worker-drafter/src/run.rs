@@ -1,7 +1,6 @@
 //! What makes a worker of it: the command line, loading, and the ear for links.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 
 use clap::Parser;
@@ -9,11 +8,10 @@ use paceline_link::{Listener, handshake};
 use paceline_models::{DeviceChoice, Quantize, device};
 use paceline_process::clock::unix_seconds;
 use paceline_process::config::{Device, DrafterQuantize};
-use paceline_process::worker::{self, Gate, Parts, Post};
-use paceline_process::{Config, Exit};
+use paceline_process::worker::{self, Gate, Inbox, Mail, Parts, Post, mailbox};
+use paceline_process::{Config, Exit, digest};
 use paceline_proto::internal::v1::drafter_server::DrafterServer;
 use paceline_proto::internal::v1::{DrafterInfo, ProposalKind, Welcome, WorkerPhase};
-use sha2::{Digest, Sha256};
 use tonic::service::RoutesBuilder;
 
 use crate::engine::{Command, Engine};
@@ -53,15 +51,13 @@ pub fn run(args: &Args) -> Exit {
 }
 
 fn parts(args: &Args, post: &Post) -> Result<Parts, Exit> {
-    let (commands, inbox) = sync_channel(COMMANDS);
-    let loaded = Arc::new(OnceLock::new());
-    let listener = match listen(&args.name, post, commands.clone()) {
-        Ok(listener) => listener,
-        Err(error) => {
-            tracing::error!(%error, "cannot listen for links");
-            return Err(Exit::Unavailable);
-        }
+    let unavailable = |error: std::io::Error| {
+        tracing::error!(%error, "no mailbox, or no socket for the link");
+        Exit::Unavailable
     };
+    let (commands, inbox) = mailbox(COMMANDS).map_err(unavailable)?;
+    let loaded = Arc::new(OnceLock::new());
+    let listener = listen(&args.name, post, commands.clone()).map_err(unavailable)?;
     let mut services = RoutesBuilder::default();
     services.add_service(DrafterServer::new(DrafterService {
         gate: post.gate.clone(),
@@ -73,11 +69,11 @@ fn parts(args: &Args, post: &Post) -> Result<Parts, Exit> {
         services,
         // Nobody waits for a drafter: the grace is not needed.
         stop: Arc::new(move |_grace_ms| commands.try_send(Command::Stop).is_ok()),
-        engine: Box::new(move || engine_thread(&post, model.as_deref(), &loaded, &inbox, listener)),
+        engine: Box::new(move || engine_thread(&post, model.as_deref(), &loaded, inbox, listener)),
     })
 }
 
-fn listen(name: &str, post: &Post, commands: SyncSender<Command>) -> std::io::Result<Listener> {
+fn listen(name: &str, post: &Post, commands: Mail<Command>) -> std::io::Result<Listener> {
     let gate: Gate = post.gate.clone();
     paceline_link::listen(&post.dir.socket(&format!("{name}.link")), move |handover| {
         let generation = handover.generation;
@@ -94,7 +90,7 @@ fn engine_thread(
     post: &Post,
     model: Option<&Path>,
     loaded: &OnceLock<DrafterInfo>,
-    inbox: &Receiver<Command>,
+    inbox: Inbox<Command>,
     listener: Listener,
 ) -> Exit {
     let exit = match load(post, model, loaded) {
@@ -159,10 +155,10 @@ fn model_dir(config: &Config, model: Option<&Path>) -> Result<PathBuf, String> {
 fn welcome(model: &Model, dir: &Path) -> Result<Welcome, String> {
     let info = model.info();
     let tokenizer = dir.join("tokenizer.json");
-    let tokenizer_sha256 = match std::fs::read(&tokenizer) {
-        Ok(bytes) => Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-        Err(error) => return Err(format!("cannot read {}: {error}", tokenizer.display())),
+    let tokenizer_sha256 = match digest::of_file(&tokenizer) {
+        Some(digest) => digest,
+        None if tokenizer.exists() => return Err(format!("cannot read {}", tokenizer.display())),
+        None => String::new(),
     };
     Ok(Welcome {
         version: handshake::VERSION,

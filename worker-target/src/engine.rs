@@ -9,7 +9,7 @@ use std::time::Duration;
 use paceline_link::Handover;
 use paceline_models::{KvStore, ModelError, SequenceId, Target};
 use paceline_process::clock::monotonic_ns;
-use paceline_process::worker::{Progress, Pulse};
+use paceline_process::worker::{Inbox, Progress, Pulse};
 use paceline_process::{Clock, Millis};
 use paceline_proto::internal::v1::{Done, LinkReport, SpeculationTotals, TokenBatch, WorkerPhase};
 use paceline_proto::status::Reason;
@@ -21,7 +21,6 @@ use crate::core::{Chosen, Ended, Finish, Part, Permit, Scheduler, Sequence, Sequ
 use crate::drafting::{Drafting, News};
 use crate::emit::{Flow, Outlet};
 use crate::error;
-use crate::mail::Inbox;
 use crate::pass;
 use crate::request::Checked;
 
@@ -110,7 +109,7 @@ impl Engine {
 
     /// Runs until it is asked to stop, or nobody can ask any more. `false` if MLX failed: what is in the store is not known
     /// then, and the worker must start again.
-    pub(crate) fn run(mut self, mut inbox: Inbox) -> bool {
+    pub(crate) fn run(mut self, mut inbox: Inbox<Command>) -> bool {
         while !self.broken {
             if !self.take_commands(&mut inbox) {
                 break;
@@ -153,7 +152,7 @@ impl Engine {
     }
 
     /// Takes what has arrived; waits for it when there is nothing else to do. `false` when nobody can ask any more.
-    fn take_commands(&mut self, inbox: &mut Inbox) -> bool {
+    fn take_commands(&mut self, inbox: &mut Inbox<Command>) -> bool {
         let busy = !self.scheduler.is_empty() || !self.arrivals.is_empty() || self.stop.is_some();
         if !busy {
             self.progress.set_phase(WorkerPhase::Idle);

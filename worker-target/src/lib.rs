@@ -15,8 +15,6 @@ mod engine;
 #[cfg(feature = "mlx")]
 mod error;
 #[cfg(feature = "mlx")]
-mod mail;
-#[cfg(feature = "mlx")]
 mod pass;
 #[cfg(feature = "mlx")]
 mod request;

@@ -7,7 +7,7 @@ use clap::Parser;
 use paceline_models::{DeviceChoice, Dtype, KvStore, Target, TargetInfo, device, draft, load_target};
 use paceline_process::clock::unix_seconds;
 use paceline_process::config::{Auto, Config, Device};
-use paceline_process::worker::{self, Parts, Post};
+use paceline_process::worker::{self, Inbox, Parts, Post, mailbox};
 use paceline_process::{Exit, digest, platform};
 use paceline_proto::internal::v1::target_server::TargetServer;
 use paceline_proto::internal::v1::{Hello, KvClass, TensorType, WorkerPhase};
@@ -16,7 +16,6 @@ use tonic::service::RoutesBuilder;
 use crate::core::{Ledger, Scheduler};
 use crate::drafting::Drafting;
 use crate::engine::{Command, Engine};
-use crate::mail::{Inbox, mailbox};
 use crate::serve::{Loaded, TargetService};
 
 /// Name of this process in the runtime directory.
@@ -94,7 +93,7 @@ fn parts(post: &Post) -> Result<Parts, Exit> {
 }
 
 /// Loads, then runs the engine. The only thread that touches an array (I8).
-fn engine_thread(post: &Post, inbox: Inbox, known: &OnceLock<Loaded>) -> Exit {
+fn engine_thread(post: &Post, inbox: Inbox<Command>, known: &OnceLock<Loaded>) -> Exit {
     let Post { progress, pulse, .. } = post;
     let engine = match load(post, known) {
         Ok(engine) => engine,

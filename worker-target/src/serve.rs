@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use paceline_models::{TargetInfo, device};
 use paceline_process::Clock;
-use paceline_process::worker::{Gate, Progress};
+use paceline_process::worker::{Gate, Mail, Progress, Refused};
 use paceline_proto::internal::v1::target_server::Target;
 use paceline_proto::internal::v1::{
     CancelRequest, CancelResponse, DescribeRequest, DescribeResponse, KvClass, ModelInfo, RepermitRequest, RepermitResponse,
@@ -19,7 +19,6 @@ use tonic::{Request, Response, Status};
 
 use crate::emit::{Outlet, STREAM_BACKLOG};
 use crate::engine::Command;
-use crate::mail::{Mail, Refused};
 use crate::request;
 
 /// What is known once the weights are there.
@@ -38,7 +37,7 @@ pub(crate) struct TargetService {
     pub(crate) config_digest: String,
     pub(crate) loaded: Arc<OnceLock<Loaded>>,
     pub(crate) progress: Arc<Progress>,
-    pub(crate) commands: Mail,
+    pub(crate) commands: Mail<Command>,
     pub(crate) clock: Clock,
 }
 

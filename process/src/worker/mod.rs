@@ -7,10 +7,12 @@
 
 mod gate;
 mod life;
+mod mailbox;
 mod progress;
 mod pulse;
 
 pub use gate::{Gate, StopOrder, WorkerService};
 pub use life::{Args, Engine, Parts, Post, run};
+pub use mailbox::{Inbox, Mail, Refused, mailbox};
 pub use progress::Progress;
 pub use pulse::Pulse;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use paceline_link::{End, Frame, LinkError, handshake};
+use paceline_link::{End, Frame, LinkError, frame, handshake};
 use paceline_process::Millis;
 use paceline_proto::internal::v1::{Hello, MaskRow, Proposal, ProposalKind, SessionReach, TensorType, Want, Welcome};
 
@@ -62,7 +62,7 @@ impl Greeting {
                 Ok(Some(welcome))
             }
             Some(Frame::Refusal(refusal)) => Err(Fault::Refused(refusal.reason)),
-            Some(other) => Err(Fault::Ejected(format!("expected an answer to Hello, found {}", name(&other)))),
+            Some(other) => Err(Fault::Ejected(format!("expected an answer to Hello, found {}", frame::name(&other)))),
             None if now >= self.until => Err(Fault::Lost(format!("no answer to Hello within {} s", GREETING_MS / 1000))),
             None => Ok(None),
         }
@@ -157,7 +157,7 @@ impl Line {
             None => Ok(None),
             Some(Frame::Proposal(proposal)) => self.check(&proposal).map(Some),
             Some(Frame::Reach(reach)) => Ok(Some(Heard::Reach(reach.sessions))),
-            Some(other) => Err(Fault::Ejected(format!("expected Proposal or Reach, found {}", name(&other)))),
+            Some(other) => Err(Fault::Ejected(format!("expected Proposal or Reach, found {}", frame::name(&other)))),
         }
     }
 
@@ -225,18 +225,5 @@ impl Line {
         };
         let left_out = round.wants.iter().filter(|want| !seen.contains(&want.0)).map(|want| (want.0, want.1)).collect();
         Ok(Heard::Drafts { asked: round.asked, served, left_out })
-    }
-}
-
-fn name(frame: &Frame) -> &'static str {
-    match frame {
-        Frame::Hello(_) => "Hello",
-        Frame::Welcome(_) => "Welcome",
-        Frame::Refusal(_) => "Refusal",
-        Frame::MaskRow(_) => "MaskRow",
-        Frame::Feed(_) => "Feed",
-        Frame::Proposal(_) => "Proposal",
-        Frame::Reach(_) => "Reach",
-        Frame::Ack(_) => "Ack",
     }
 }

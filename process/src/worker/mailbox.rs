@@ -1,4 +1,4 @@
-//! The engine's mailbox: a bounded queue of commands and a bell, a socket that can be waited on beside the link's, so that
+//! An engine's mailbox: a bounded queue of commands and a bell, a socket that can be waited on beside the link's, so that
 //! one thread hears both and wakes for nothing else.
 
 use std::io::{Read as _, Write as _};
@@ -10,25 +10,23 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::engine::Command;
-
 /// Where commands are put.
-#[derive(Clone, Debug)]
-pub(crate) struct Mail {
-    tx: SyncSender<Command>,
+#[derive(Debug)]
+pub struct Mail<C> {
+    tx: SyncSender<C>,
     bell: Arc<UnixStream>,
 }
 
 /// Where the engine takes them out.
 #[derive(Debug)]
-pub(crate) struct Inbox {
-    rx: Receiver<Command>,
+pub struct Inbox<C> {
+    rx: Receiver<C>,
     bell: UnixStream,
 }
 
 /// Why a command was not taken; it is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub enum Refused {
     /// As many wait as may.
     Full,
     /// The engine has ended.
@@ -39,7 +37,7 @@ pub(crate) enum Refused {
 ///
 /// # Errors
 /// No descriptors are left.
-pub(crate) fn mailbox(places: usize) -> std::io::Result<(Mail, Inbox)> {
+pub fn mailbox<C>(places: usize) -> std::io::Result<(Mail<C>, Inbox<C>)> {
     let (tx, rx) = sync_channel(places);
     let (ours, theirs) = UnixStream::pair()?;
     for end in [&ours, &theirs] {
@@ -48,9 +46,18 @@ pub(crate) fn mailbox(places: usize) -> std::io::Result<(Mail, Inbox)> {
     Ok((Mail { tx, bell: Arc::new(ours) }, Inbox { rx, bell: theirs }))
 }
 
-impl Mail {
+impl<C> Clone for Mail<C> {
+    fn clone(&self) -> Self {
+        Self { tx: self.tx.clone(), bell: self.bell.clone() }
+    }
+}
+
+impl<C> Mail<C> {
     /// Puts a command in, without waiting.
-    pub(crate) fn try_send(&self, command: Command) -> Result<(), Refused> {
+    ///
+    /// # Errors
+    /// It is not taken.
+    pub fn try_send(&self, command: C) -> Result<(), Refused> {
         self.tx.try_send(command).map_err(|error| match error {
             TrySendError::Full(_) => Refused::Full,
             TrySendError::Disconnected(_) => Refused::Ended,
@@ -61,14 +68,17 @@ impl Mail {
     }
 }
 
-impl Inbox {
-    /// The next command if there is one. `Err(Disconnected)` when nobody can send any more.
-    pub(crate) fn try_recv(&self) -> Result<Command, TryRecvError> {
+impl<C> Inbox<C> {
+    /// The next command if there is one.
+    ///
+    /// # Errors
+    /// There is none; `Disconnected` when nobody can send any more.
+    pub fn try_recv(&self) -> Result<C, TryRecvError> {
         self.rx.try_recv()
     }
 
     /// Waits for a command, for something to read on `others`, or for `at_most`.
-    pub(crate) fn wait(&mut self, others: &[BorrowedFd<'_>], at_most: Option<Duration>) {
+    pub fn wait(&mut self, others: &[BorrowedFd<'_>], at_most: Option<Duration>) {
         let timeout = match at_most {
             None => PollTimeout::NONE,
             // Rounded up: waking early would only be waiting again.
@@ -86,12 +96,11 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_process::Millis;
 
     #[test]
     fn a_command_wakes_whoever_waits_and_so_does_a_peer() {
-        let (mail, mut inbox) = mailbox(2).expect("descriptors");
-        mail.try_send(Command::Stop { until: Millis(1) }).expect("room");
+        let (mail, mut inbox) = mailbox::<u32>(2).expect("descriptors");
+        mail.try_send(7).expect("room");
         inbox.wait(&[], None);
         assert!(inbox.try_recv().is_ok());
         let (ours, mut theirs) = UnixStream::pair().expect("descriptors");
@@ -100,9 +109,9 @@ mod tests {
         assert!(matches!(inbox.try_recv(), Err(TryRecvError::Empty)));
         inbox.wait(&[], Some(Duration::from_millis(1)));
         for _ in 0..2 {
-            mail.try_send(Command::Stop { until: Millis(1) }).expect("room");
+            mail.try_send(7).expect("room");
         }
-        assert_eq!(mail.try_send(Command::Stop { until: Millis(1) }), Err(Refused::Full));
+        assert_eq!(mail.try_send(7), Err(Refused::Full));
         inbox.wait(&[], None);
         drop(mail);
         assert!(inbox.try_recv().is_ok() && inbox.try_recv().is_ok());
