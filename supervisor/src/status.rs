@@ -70,7 +70,7 @@ pub fn snapshot(core: &Supervisor, me: &Me, now: Millis) -> StatusResponse {
             pressure: core.kv_pressure(),
         }),
         requests: Some(RequestsStatus { active: admission.active() as u32, queued: admission.queued() as u32 }),
-        link: Some(link(beat)),
+        link: Some(link(beat, core.drafters().is_wanted())),
         term: me.term,
     }
 }
@@ -104,9 +104,13 @@ pub fn drafter(core: &Supervisor, now: Millis) -> ProcessStatus {
     }
 }
 
-/// The link as the target sees it.
-fn link(beat: Option<&Heartbeat>) -> LinkStatus {
-    let report = beat.and_then(|beat| beat.link.clone()).unwrap_or_default();
+/// The link as the target sees it. Where no drafter is wanted the end of its link is no loss.
+fn link(beat: Option<&Heartbeat>, wanted: bool) -> LinkStatus {
+    let mut report = beat.and_then(|beat| beat.link.clone()).unwrap_or_default();
+    if !wanted && report.phase() == LinkPhase::Lost {
+        report.set_phase(LinkPhase::Absent);
+        report.reason.clear();
+    }
     let totals = beat.and_then(|beat| beat.speculation).unwrap_or_default();
     let state = match report.phase() {
         LinkPhase::Unspecified | LinkPhase::Absent => "absent",
@@ -140,12 +144,25 @@ mod tests {
     use super::*;
     use crate::core::drafter::Plan;
     use paceline_proto::ids::Term;
+    use paceline_proto::internal::v1::LinkReport;
 
     #[test]
     fn times_are_utc() {
         assert_eq!(rfc3339(0), "");
         assert_eq!(rfc3339(1_700_000_000), "2023-11-14T22:13:20Z");
         assert_eq!(rfc3339(i64::MAX), "");
+    }
+
+    #[test]
+    fn the_links_end_is_a_loss_only_where_a_drafter_is_wanted() {
+        let report = LinkReport { generation: 3, phase: LinkPhase::Lost.into(), reason: "gone".into(), serving: 0 };
+        let beat = Heartbeat { link: Some(report), ..Default::default() };
+        let shown = |wanted| {
+            let link = link(Some(&beat), wanted);
+            (link.state, link.reason, link.generation)
+        };
+        assert_eq!(shown(true), ("lost".into(), "gone".into(), 3));
+        assert_eq!(shown(false), ("absent".into(), String::new(), 3));
     }
 
     #[test]

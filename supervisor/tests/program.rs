@@ -1,4 +1,4 @@
-//! The supervisor's program with a target that does nothing: exit codes, signals, and what it leaves behind.
+//! The supervisor's program with workers that do nothing: exit codes, signals, and what it leaves behind.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,8 @@ impl Rig {
     fn new(target: &str) -> Self {
         let temp = tempfile::tempdir().expect("a temporary directory");
         std::fs::create_dir(temp.path().join("model")).expect("made");
-        let (text, program) = (temp.path().join("target.txt"), temp.path().join("target.sh"));
-        std::fs::write(&text, format!("#!/bin/sh\n{target}\n")).expect("writable");
-        // Copied by another process: a file that this one wrote may still be open in a child another test just forked,
-        // and would then not be executed (ETXTBSY).
-        assert!(Command::new("cp").args([&text, &program]).status().expect("cp exists").success());
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).expect("ours");
+        script(temp.path(), "target", target);
+        script(temp.path(), "drafter", DRAFTER);
         Self { temp }
     }
 
@@ -38,6 +34,7 @@ impl Rig {
             .env("PACELINE_SUPERVISOR__RUNTIME_DIR", self.run_dir())
             .env("PACELINE_TARGET__MODEL", self.temp.path().join("model"))
             .env("PACELINE_TARGET_BIN", self.temp.path().join("target.sh"))
+            .env("PACELINE_DRAFTER_BIN", self.temp.path().join("drafter.sh"))
             .stderr(Stdio::piped());
         command
     }
@@ -48,9 +45,22 @@ impl Rig {
 
     /// The process that the target wrote down.
     fn target(&self) -> WorkerRecord {
-        let pid = until(|| read(&self.run_dir().join("pid")));
+        self.process("pid")
+    }
+
+    fn process(&self, file: &str) -> WorkerRecord {
+        let pid = until(|| read(&self.run_dir().join(file)));
         WorkerRecord::of(pid.trim().parse().expect("a number"), 1).expect("it lives")
     }
+}
+
+fn script(dir: &Path, name: &str, text: &str) {
+    let (source, program) = (dir.join(format!("{name}.txt")), dir.join(format!("{name}.sh")));
+    std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).expect("writable");
+    // Copied by another process: a file that this one wrote may still be open in a child another test just forked,
+    // and would then not be executed (ETXTBSY).
+    assert!(Command::new("cp").args([&source, &program]).status().expect("cp exists").success());
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).expect("ours");
 }
 
 fn read(path: &Path) -> Option<String> {
@@ -80,6 +90,46 @@ fn send(child: &Child, signal: Signal) {
 }
 
 const SLEEPER: &str = r#"echo $$ > "$PACELINE_SUPERVISOR__RUNTIME_DIR/pid"; exec sleep 1000"#;
+
+/// Writes down its name, its arguments and itself, in this order.
+const DRAFTER: &str = r#"run="$PACELINE_SUPERVISOR__RUNTIME_DIR"; echo "$@" > "$run/drafter.args"
+echo $$ > "$run/drafter.pid"; exec sleep 1000"#;
+
+#[test]
+fn a_configured_drafter_runs_beside_the_target_and_ends_with_it() {
+    let rig = Rig::new(SLEEPER);
+    let model = rig.temp.path().join("drafter");
+    std::fs::create_dir(&model).expect("made");
+    let supervisor = rig.command().env("PACELINE_DRAFTER__MODEL", &model).spawn().expect("it starts");
+    let (target, drafter) = (rig.target(), rig.process("drafter.pid"));
+    let arguments = read(&rig.run_dir().join("drafter.args")).expect("written first");
+    assert_eq!(arguments.trim(), format!("--epoch 1 --term 1 --name drafter-0 --model {}", model.display()));
+    send(&supervisor, Signal::SIGTERM);
+    assert_eq!(end(supervisor).status.code(), Some(0));
+    assert!(!target.alive() && !drafter.alive());
+}
+
+#[test]
+fn a_drafter_left_behind_is_ended_by_a_supervisor_that_wants_none() {
+    let rig = Rig::new(SLEEPER);
+    let first = rig.command().env("PACELINE_DRAFTER__MODEL", "/nowhere").spawn().expect("a missing drafter is no failure");
+    let (target, drafter) = (rig.target(), rig.process("drafter.pid"));
+    for (name, left) in [("target", &target), ("drafter-0", &drafter)] {
+        let record = format!(r#"{{"pid":{},"started":{},"epoch":1}}"#, left.pid, left.started);
+        std::fs::write(rig.run_dir().join(format!("{name}.json")), record).expect("writable");
+    }
+    send(&first, Signal::SIGKILL);
+    end(first);
+    assert!(drafter.alive(), "a drafter outlives its supervisor");
+    std::fs::remove_file(rig.run_dir().join("drafter.pid")).expect("there");
+    let second = rig.start();
+    until(|| (!drafter.alive() && !target.alive()).then_some(()));
+    send(&second, Signal::SIGTERM);
+    assert_eq!(end(second).status.code(), Some(0));
+    for left in ["drafter.pid", "drafter-0.json", "drafter-0.sock"] {
+        assert!(!rig.run_dir().join(left).exists(), "{left}");
+    }
+}
 
 #[test]
 fn asked_to_stop_it_ends_the_target_and_exits_0() {
@@ -147,7 +197,8 @@ fn after_a_kill_the_next_one_ends_the_old_target_first() {
 #[test]
 fn what_is_set_wrong_is_named_and_exits_64() {
     let rig = Rig::new(SLEEPER);
-    let cases: [(&str, &str, &str); 3] = [
+    let cases: [(&str, &str, &str); 4] = [
+        ("PACELINE_DRAFTER__KIND", "eagle", "drafter.kind"),
         ("PACELINE_SUPERVISOR__RESTART", "1", "supervisor.restart"),
         ("PACELINE_TARGET__MODEL", "/nowhere/at/all", "target.model"),
         ("PACELINE_LIMITS__QUEUE", "many", "limits.queue"),

@@ -44,6 +44,11 @@ impl Drafters {
         }
     }
 
+    /// Whether one is to run now.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted == Wanted::Somebody
+    }
+
     /// Directory of the current one, or of the one that would be; empty is none.
     pub fn model(&self) -> &str {
         &self.model
