@@ -1,7 +1,8 @@
 #!/bin/sh
-# The main job on real input: builds the programs, starts the whole service with the embedded model in a directory of its
-# own, sends the first prompt of each kind in demo/prompts.jsonl over gRPC, stops everything and checks that nothing is
-# left. Exit code 0 only if all of that went well. PROFILE=dev uses the build that the tests use.
+# The main job on real input: builds the programs, starts the whole service with the embedded pair in a directory of its own,
+# asks the first prompt of each kind in demo/prompts.jsonl without and with the drafter, stops and starts the drafter in the
+# middle of a stream, stops everything and checks that nothing is left. Exit code 0 only if all of that went well, drafts
+# were accepted and no text differs. PROFILE=dev uses the build that the tests use.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 
@@ -28,6 +29,7 @@ paceline=$bin/paceline
 dir=$(mktemp -d /tmp/paceline-demo.XXXXXX)
 log=$dir/serve.log
 serve= # pid of `paceline serve`, while there is one
+stream= # pid of a `paceline generate` in the background, likewise
 verdict=failed
 
 # A killed process that nobody has reaped yet answers kill -0; /proc knows better.
@@ -52,6 +54,7 @@ finish() {
     rc=$?
     trap - EXIT
     trap '' INT TERM HUP
+    [ -z "$stream" ] || kill -KILL "$stream" 2>/dev/null || true
     if [ -n "$serve" ] && ! ended; then
         # Drain; then cancel what runs; then kill.
         for pause in "$STOP_WITHIN_S" 10 5; do
@@ -106,7 +109,8 @@ ready() {
     "$paceline" status --json 2>/dev/null | python3 -c '
 import json, sys
 status = json.load(sys.stdin)
-sys.exit(any(status[part]["state"] != "ready" for part in ("gateway", "supervisor", "target")))' 2>/dev/null
+ready = all(status[part]["state"] == "ready" for part in ("gateway", "supervisor", "target", "drafter"))
+sys.exit(not (ready and status["link"]["state"] == "up"))' 2>/dev/null
 }
 begin=$(date +%s)
 within "$READY_WITHIN_S" ready || die "the service was not ready after $READY_WITHIN_S s"
@@ -130,30 +134,84 @@ for line in open("demo/prompts.jsonl", encoding="utf-8"):
     print(kind, prompt["max_tokens"], path, text if len(text) <= 100 else text[:99] + "…", sep="\t")
 PY
 
+# pids: every process of the service, now.
+pids() {
+    "$paceline" status --json | python3 -c '
+import json, sys
+status = json.load(sys.stdin)
+for part in ("gateway", "supervisor", "target", "drafter"):
+    if status[part]["restarts"] != 0:
+        sys.exit(f"{part} was restarted on the way: {status[part]}")
+    print(status[part]["pid"])'
+}
+# ask FILE FLAGS...: one request, greedy; its answer as an object in FILE.
+ask() {
+    file=$1
+    shift
+    "$paceline" generate --temperature 0 --json "$@" >"$file" </dev/null || die "the request failed: $(cat "$file")"
+}
+# compare PLAIN OTHER [show]: the figures of two answers to one request; fails unless drafts were accepted and the tokens are
+# the same.
+compare() {
+    python3 - "$@" <<'PY'
+import json, sys
+plain, other = (json.load(open(path, encoding="utf-8")) for path in sys.argv[1:3])
+if "show" in sys.argv:
+    print(plain["text"].rstrip(), "\n")
+def speed(answer):
+    seconds = (answer["timing"]["total_ms"] - answer["timing"]["ttft_ms"]) / 1e3
+    return (answer["usage"]["completion_tokens"] - 1) / seconds if seconds > 0 else float("nan")
+def line(name, answer, more):
+    print(f"  {name:<20}{answer['usage']['completion_tokens']:>5} tokens {speed(answer):>7.0f} tok/s  {more}")
+line("without drafter", plain, "")
+cycles, accepted = (other["speculation"][key] for key in ("cycles", "accepted"))
+if cycles == 0:
+    sys.exit(f"no drafts: {other['route']}")
+per_cycle = (cycles + accepted) / cycles
+line("with drafter" if "show" in sys.argv else "drafter going", other, f"{per_cycle:.2f} tokens per cycle, {speed(other) / speed(plain):.2f} times as fast")
+if plain["speculation"]["cycles"] != 0:
+    sys.exit("the plain lane drafted")
+if plain["token_ids"] != other["token_ids"]:
+    pairs = zip(plain["token_ids"], other["token_ids"])
+    sys.exit(f"the tokens differ from token {next((at for at, (a, b) in enumerate(pairs) if a != b), 'the end')} on")
+print("  the same tokens, the same text")
+PY
+}
+
+first_pids=$(pids)
 tab=$(printf '\t')
 while IFS=$tab read -r kind max_tokens messages text <&3; do
     headline "$kind: $text"
-    # The answer streams to the terminal; the figures, which come on standard error, follow it.
-    rc=0
-    "$paceline" generate --messages "$messages" --max-tokens "$max_tokens" --verbose 2>"$dir/figures" </dev/null || rc=$?
-    say ""
-    cat "$dir/figures"
-    [ "$rc" = 0 ] || die "the request failed with exit code $rc"
+    ask "$dir/plain" --messages "$messages" --max-tokens "$max_tokens" --route plain
+    ask "$dir/drafted" --messages "$messages" --max-tokens "$max_tokens" --route speculative
+    compare "$dir/plain" "$dir/drafted" show
 done 3<"$dir/prompts"
 
+headline "The drafter goes and comes back in the middle of a stream"
+# Past its end the model goes on with stories of its own.
+set -- --messages "$dir/prose.json" --max-tokens 1500 --ignore-eos
+"$paceline" generate --temperature 0 --json "$@" >"$dir/disturbed" </dev/null &
+stream=$!
+begun() {
+    "$paceline" status --json | python3 -c 'import json, sys; sys.exit(json.load(sys.stdin)["requests"]["active"] != 1)'
+}
+within 20 begun || die "the stream did not begin"
+for change in stop start; do
+    "$paceline" drafter "$change" || die "paceline drafter $change failed"
+    kill -0 "$stream" 2>/dev/null || say "  (the stream is over already: a fast machine)"
+done
+wait "$stream" || die "the stream failed: $(cat "$dir/disturbed")"
+stream=
+ask "$dir/undisturbed" "$@" --route plain
+compare "$dir/undisturbed" "$dir/disturbed"
+
 headline "Stopping"
-pids=$("$paceline" status --json | python3 -c '
-import json, sys
-status = json.load(sys.stdin)
-for part in ("gateway", "supervisor", "target"):
-    if status[part]["restarts"] != 0:
-        sys.exit(f"{part} was restarted on the way: {status[part]}")
-    print(status[part]["pid"])')
+all_pids="$first_pids $(pids)"
 kill -TERM "$serve"
 within "$STOP_WITHIN_S" ended || die "the service did not stop within $STOP_WITHIN_S s"
 code=$(cat "$dir/exit")
 [ "$code" = 0 ] || die "the service ended with exit code $code, expected 0"
-for pid in $pids; do
+for pid in $all_pids; do
     if alive "$pid"; then die "process $pid is left"; fi
 done
 sockets=$(find "$dir/run" -type s 2>/dev/null || true)
