@@ -41,8 +41,9 @@ use crate::screen::Screen;
 /// How often each prompt is asked in each lane, the second time in the other order: a machine that warms up or slows down
 /// favours neither lane.
 const ROUNDS: usize = 2;
-/// An answer is about as long as this machine writes in a second, within these bounds: the run ends while one looks on, and a
-/// cut answer still has cycles enough.
+/// An answer is cut where it would take longer than this in the plain lane, within these bounds: the run ends while one looks
+/// on, and a cut answer still has cycles enough.
+const ANSWER_S: f64 = 1.5;
 const TOKENS: std::ops::RangeInclusive<u32> = 32..=256;
 /// How often the service is looked at until it is ready.
 const LOOK: Duration = Duration::from_millis(200);
@@ -239,8 +240,8 @@ async fn warm_up(client: &mut InferenceClient<Channel>, prompt: &Prompt, drafter
         let ask = Ask { prompt, choice: Choice::Greedy, lane: *lane, max_tokens: *TOKENS.start(), margins: false };
         last = ask.send(client).await?.decode;
     }
-    let a_second = last.map_or(0.0, |decode| decode.tokens as f64 / decode.seconds);
-    Ok((a_second as u32).clamp(*TOKENS.start(), *TOKENS.end()))
+    let speed = last.map_or(0.0, |decode| decode.tokens as f64 / decode.seconds);
+    Ok(((ANSWER_S * speed) as u32).clamp(*TOKENS.start(), *TOKENS.end()))
 }
 
 /// A prompt, asked in both lanes, or in the plain one twice where there is no drafter.
