@@ -208,6 +208,13 @@ impl RuntimeDir {
         serde_json::from_slice(&fs::read(self.0.join(format!("{process}.json"))).ok()?).ok()
     }
 
+    /// Everyone written down here, by name; of the dead as well.
+    pub fn records(&self) -> Vec<(String, WorkerRecord)> {
+        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".json")?.to_owned()));
+        names.filter_map(|name| Some((name.clone(), self.record(&name)?))).collect()
+    }
+
     /// Removes what a dead `process` left: its socket and its record.
     pub fn clear(&self, process: &str) {
         let link = self.socket(&format!("{process}.link"));
@@ -271,6 +278,7 @@ mod tests {
         dir.write_record("target", &record).expect("writable");
         assert_eq!(dir.record("target"), Some(record.clone()));
         assert!(record.alive());
+        assert_eq!(dir.records(), [("target".to_owned(), record.clone())]);
         assert!(!WorkerRecord { started: record.started + 1, ..record }.alive());
     }
 

@@ -150,10 +150,8 @@ impl Stage {
 
     /// Workers outlive a service that was killed, for the time of their lease; not here.
     fn sweep(&self) {
-        for worker in ["target", "drafter"] {
-            if let Some(record) = self.dir.record(worker).filter(|worker| worker.alive()) {
-                let _ = kill(Pid::from_raw(record.pid as i32), Signal::SIGKILL);
-            }
+        for (_, worker) in self.dir.records().into_iter().filter(|(_, worker)| worker.alive()) {
+            let _ = kill(Pid::from_raw(worker.pid as i32), Signal::SIGKILL);
         }
     }
 }

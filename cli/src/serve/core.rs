@@ -78,8 +78,8 @@ pub enum Action {
     Term(Who),
     /// SIGKILL.
     Kill(Who),
-    /// SIGKILL to the target, whose supervisor is killed.
-    KillTarget,
+    /// SIGKILL to the workers, whose supervisor is killed.
+    KillWorkers,
     /// Tell the person.
     Tell(Notice),
     /// End, with this.
@@ -302,7 +302,7 @@ impl Service {
             _ => {
                 actions.push(Action::Tell(Notice::Killing));
                 actions.extend(BOTH.into_iter().filter(|who| self.running(*who)).map(Action::Kill));
-                actions.push(Action::KillTarget);
+                actions.push(Action::KillWorkers);
             }
         }
     }

@@ -33,7 +33,7 @@ fn play(events: &str) -> String {
         Action::Start(who, restarts) => Some(format!("start {} {restarts}", who.name())),
         Action::Term(who) => Some(format!("term {}", who.name())),
         Action::Kill(who) => Some(format!("kill {}", who.name())),
-        Action::KillTarget => Some("kill target".into()),
+        Action::KillWorkers => Some("kill workers".into()),
         Action::Tell(Notice::Restarting(who, _, pause)) => Some(format!("{} in {pause}", who.name())),
         Action::Tell(_) => None,
         Action::Finish(exit) => Some(format!("finish {}", *exit as u8)),
@@ -99,7 +99,7 @@ fn stopping_lets_the_gateway_end_first() {
 fn asking_again_hurries_then_kills() {
     check("begun\n stop\n stop", "term supervisor; term gateway; wake 45.00s");
     check("begun\n stop\n stop\n exited gateway 0", "wake 200.00s");
-    check("begun\n stop\n stop\n stop", "kill supervisor; kill gateway; kill target; wake 45.00s");
+    check("begun\n stop\n stop\n stop", "kill supervisor; kill gateway; kill workers; wake 45.00s");
     check("begun\n stop\n stop\n stop\n exited gateway signal=9\n exited supervisor signal=9", "finish 0");
 }
 

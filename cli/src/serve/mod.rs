@@ -201,9 +201,9 @@ impl Shell<'_> {
             },
             Action::Term(who) => self.signal(who, Signal::SIGTERM),
             Action::Kill(who) => self.signal(who, Signal::SIGKILL),
-            Action::KillTarget => {
-                if let Some(target) = self.dir.record("target").filter(|target| target.alive()) {
-                    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(target.pid as i32), Signal::SIGKILL);
+            Action::KillWorkers => {
+                for (_, worker) in self.dir.records().into_iter().filter(|(_, worker)| worker.alive()) {
+                    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.pid as i32), Signal::SIGKILL);
                 }
             }
             Action::Tell(notice) => self.tell(notice),
@@ -260,10 +260,9 @@ impl Shell<'_> {
 
     /// Both children are gone. One that was killed left its files.
     fn finish(&mut self, exit: Exit) -> Exit {
-        for process in ["supervisor", "target"] {
-            if self.dir.record(process).is_none_or(|record| !record.alive()) {
-                self.dir.clear(process);
-            }
+        let dead = self.dir.records().into_iter().filter(|(_, worker)| !worker.alive()).map(|(name, _)| name);
+        for process in dead.chain(["supervisor".to_owned()]) {
+            self.dir.clear(&process);
         }
         if exit == Exit::Asked {
             self.screen.line("stopped");
