@@ -25,7 +25,7 @@ target_dir() {
 # Everything that is built in the dev profile is built by this one command. Other selections of packages or targets
 # would give shared dependencies other features, and cargo would compile those once more.
 # shellcheck disable=SC2086
-build_all() { cargo build $LOCKED --workspace --bins --tests; }
+build_all() { cargo build $LOCKED --workspace --bins --tests --examples; }
 
 # run_recorded LOG COMMAND...: the command's output on the terminal and in LOG; returns its exit code.
 run_recorded() {

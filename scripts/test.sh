@@ -22,7 +22,7 @@ else
     # the other tests take milliseconds. The targets are those of the build above.
     begin=$(date +%s)
     rc=0
-    run_recorded "$log" cargo test $LOCKED --workspace --bins --tests --no-fail-fast -- --test-threads=1 || rc=$?
+    run_recorded "$log" cargo test $LOCKED --workspace --bins --tests --examples --no-fail-fast -- --test-threads=1 || rc=$?
     end=$(date +%s)
     # cargo test sums up each executable; this is the sum of those, in its words.
     summary=$(awk -v rc="$rc" -v seconds="$((end - begin))" '

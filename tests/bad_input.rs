@@ -73,7 +73,12 @@ fn cases() -> Vec<Case> {
         ("min_p negative", with(hi(), |s| s.min_p = Some(-0.1)), InvalidArgument, &["min_p"]),
         ("min_p over 1", with(hi(), |s| s.min_p = Some(2.0)), InvalidArgument, &["min_p"]),
         ("repetition_penalty 0", with(hi(), |s| s.repetition_penalty = Some(0.0)), InvalidArgument, &["repetition_penalty"]),
-        ("repetition_penalty over 10", with(hi(), |s| s.repetition_penalty = Some(11.0)), InvalidArgument, &["repetition_penalty"]),
+        (
+            "repetition_penalty over 10",
+            with(hi(), |s| s.repetition_penalty = Some(11.0)),
+            InvalidArgument,
+            &["repetition_penalty"],
+        ),
         ("unknown model", hi().model("gpt-oss-120b"), UnknownModel, &["gpt-oss-120b", "demo-target"]),
         ("unknown lane", Ask::Continue(wrong_route), InvalidArgument, &["route", "99"]),
         ("message over the limit", continue_text(&"x".repeat(2 << 20)), Reason::MessageTooLarge, &["1048576"]),

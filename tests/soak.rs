@@ -4,38 +4,14 @@
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_proto::status::Reason;
-use paceline_tests::ask::{Ask, conversation, messages};
-use paceline_tests::{Answer, Stack, repository, wait};
-use serde_json::Value;
+use paceline_tests::ask::Ask;
+use paceline_tests::prompts::{Dice, reference, same_but_near_ties};
+use paceline_tests::{Answer, Stack, wait};
 use tonic::Code;
 
-/// All embedded prompts, as greedy requests of up to 128 tokens.
+/// All embedded prompts with margins, in the plain lane: what these tests compare does not depend on a drafter.
 fn prompts() -> Vec<Ask> {
-    let text = std::fs::read_to_string(repository().join("demo/prompts.jsonl")).expect("the prompts are in the repository");
-    let ask = |line: &str| {
-        let prompt: Value = serde_json::from_str(line).expect("JSON");
-        conversation(messages(&prompt["messages"])).max_tokens(128).with_margins()
-    };
-    text.lines().map(ask).collect()
-}
-
-/// A small generator of its own: the rounds are the same on every machine.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % sides
-    }
-}
-
-/// Counts a near-tie where two answers part; any other difference fails.
-fn same_but_near_ties(alone: &Answer, other: &Answer, what: &str, near_ties: &mut u32) {
-    if let Some(at) = (0..alone.ids.len().max(other.ids.len())).find(|at| alone.ids.get(*at) != other.ids.get(*at)) {
-        let margin = alone.margins.get(at).copied().unwrap_or(f32::INFINITY);
-        assert!(margin < 1e-4, "{what}: differs at token {at} with margin {margin}");
-        *near_ties += 1;
-    }
+    paceline_tests::prompts::prompts().into_iter().map(|prompt| reference(prompt.ask)).collect()
 }
 
 #[test]

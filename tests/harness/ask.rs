@@ -98,6 +98,12 @@ impl Ask {
         self
     }
 
+    /// With this repetition penalty.
+    pub fn penalty(mut self, factor: f32) -> Self {
+        self.sampling().repetition_penalty = Some(factor);
+        self
+    }
+
     /// With the margin of every choice.
     pub fn with_margins(mut self) -> Self {
         match &mut self {
@@ -153,6 +159,11 @@ impl Answer {
     /// Counts of tokens.
     pub fn usage(&self) -> v1::Usage {
         self.end.usage.unwrap_or_default()
+    }
+
+    /// What speculation did.
+    pub fn speculation(&self) -> v1::Speculation {
+        self.end.speculation.unwrap_or_default()
     }
 
     /// Lane and reason.

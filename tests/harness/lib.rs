@@ -9,6 +9,7 @@
 pub mod ask;
 pub mod model;
 pub mod procs;
+pub mod prompts;
 pub mod stack;
 pub mod wait;
 
@@ -30,7 +31,7 @@ pub fn repository() -> PathBuf {
 pub fn programs() -> PathBuf {
     // target/<profile>/deps/<test>
     let dir = std::env::current_exe().unwrap().parent().and_then(|deps| deps.parent()).unwrap().to_path_buf();
-    for name in ["paceline", "paceline-supervisor", "paceline-gateway", "paceline-target"] {
+    for name in ["paceline", "paceline-supervisor", "paceline-gateway", "paceline-target", "paceline-drafter"] {
         let path = dir.join(name);
         let release = if dir.ends_with("release") { " --release" } else { "" };
         assert!(path.is_file(), "expected {}, found nothing; run `cargo build --workspace{release}` first", path.display());

@@ -28,6 +28,8 @@ pub struct Stack {
     programs: PathBuf,
     port: u16,
     serve: Option<Child>,
+    /// Environment of the next `serve`.
+    environment: Vec<(String, String)>,
     runtime: Runtime,
     channel: Channel,
 }
@@ -63,11 +65,16 @@ impl Stack {
             let _inside = runtime.enter();
             Endpoint::from_shared(address).unwrap().connect_lazy()
         };
-        let stack = Self { programs: crate::programs(), dir, port, serve: None, runtime, channel };
+        let stack = Self { programs: crate::programs(), dir, port, serve: None, environment: vec![], runtime, channel };
         let lease = if settings.contains("supervisor.lease_s") { "" } else { "supervisor.lease_s = 2\n" };
         let own = format!("gateway.grpc = \"127.0.0.1:{port}\"\nsupervisor.runtime_dir = {:?}\n{lease}", stack.run_dir());
         std::fs::write(stack.config(), own + settings).unwrap();
         stack
+    }
+
+    /// Adds an environment variable, for the next start.
+    pub fn env(&mut self, name: &str, value: &str) {
+        self.environment.push((name.to_owned(), value.to_owned()));
     }
 
     /// Adds settings, for the next start.
@@ -133,7 +140,7 @@ impl Stack {
         let mut command = Command::new(self.programs.join("paceline"));
         command.arg("serve").arg("--config").arg(self.config());
         clear_settings(&mut command);
-        command.env(MARK, self.mark());
+        command.env(MARK, self.mark()).envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         command.spawn().unwrap()
     }
@@ -150,6 +157,29 @@ impl Stack {
         });
         wait("health SERVING", || self.healthy().then_some(()));
         status
+    }
+
+    /// A service with its drafter linked.
+    pub fn drafting(settings: &str) -> Self {
+        let stack = Self::ready(settings);
+        stack.wait_linked();
+        stack
+    }
+
+    /// Waits until drafts can come.
+    pub fn wait_linked(&self) -> Value {
+        self.wait_status("the drafter to be linked", |status| {
+            status["drafter"]["state"] == "ready" && status["link"]["state"] == "up"
+        })
+    }
+
+    /// `paceline drafter` with these words.
+    ///
+    /// # Panics
+    /// It fails.
+    pub fn drafter(&self, words: &[&str]) {
+        let output = self.paceline(&[&["drafter"], words].concat(), "");
+        assert!(output.status.success(), "drafter {words:?}: {output:?}");
     }
 
     /// Whether health says that a request would be served now.
@@ -301,7 +331,7 @@ impl Drop for Stack {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let _ = writeln!(std::io::stderr(), "serve printed:\n{}", self.serve_log());
-            for name in ["supervisor", "gateway", "target"] {
+            for name in ["supervisor", "gateway", "target", "drafter-0", "drafter-1"] {
                 let log = paceline_process::telemetry::last_lines(&self.run_dir().join(format!("{name}.log")), 20);
                 let _ = writeln!(std::io::stderr(), "{name} logged:\n{log}");
             }

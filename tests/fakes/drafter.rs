@@ -1,0 +1,264 @@
+//! A drafter that breaks one rule: the real worker's life and the real protocol, with a crime that a file names. For faults that
+//! a real drafter does not produce on demand; the supervisor starts it in the real one's place.
+//!
+//! The file `$FAKE_DRAFTER_CRIME` holds a word and a number: which rule, and at which round of wants (counted from 1 over each
+//! link). Until then, and without a file, it is honest and proposes noise.
+
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+
+use clap::Parser;
+use paceline_link::{End, Frame, Handover, LinkError, Side, handshake};
+use paceline_process::Exit;
+use paceline_process::worker::{self, Gate, Parts, Post};
+use paceline_proto::internal::v1::drafter_server::{Drafter, DrafterServer};
+use paceline_proto::internal::v1::{
+    DescribeDrafterRequest, DescribeDrafterResponse, Draft, DrafterInfo, Feed, LinkPhase, LinkReport, Proposal, ProposalKind,
+    Reach, SessionReach, TensorRef, TensorType, Welcome, WorkerPhase,
+};
+use tonic::service::RoutesBuilder;
+use tonic::{Request, Response, Status};
+
+/// Sizes of the demo pair.
+const HIDDEN: u32 = 256;
+const BLOCK: u32 = 16;
+const TAPS: [u32; 4] = [1, 3, 5, 6];
+/// How often an order to stop is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+
+#[derive(Debug, Parser)]
+struct Args {
+    #[arg(long)]
+    epoch: u64,
+    #[arg(long)]
+    term: u64,
+    #[arg(long)]
+    config: Option<PathBuf>,
+    #[arg(long)]
+    model: Option<PathBuf>,
+    #[arg(long, default_value = "drafter-0")]
+    name: String,
+}
+
+enum Order {
+    Link(Handover),
+    Stop,
+}
+
+fn main() -> std::process::ExitCode {
+    let Args { epoch, term, config, name, model } = Args::parse();
+    let model = model.unwrap_or_default();
+    let worker = worker::Args { name: name.clone(), epoch, term, config };
+    worker::run(&worker, |post| parts(&name, model, post)).into()
+}
+
+struct Service {
+    gate: Gate,
+    model: PathBuf,
+}
+
+#[tonic::async_trait]
+impl Drafter for Service {
+    async fn describe(&self, request: Request<DescribeDrafterRequest>) -> Result<Response<DescribeDrafterResponse>, Status> {
+        self.gate.admit(request.into_inner().stamp)?;
+        let drafter = DrafterInfo {
+            name: "fake".into(),
+            path: self.model.display().to_string(),
+            kind: "fake".into(),
+            weight_bytes: 1,
+            block_size: BLOCK,
+        };
+        Ok(Response::new(DescribeDrafterResponse {
+            epoch: self.gate.epoch(),
+            pid: std::process::id(),
+            drafter: Some(drafter),
+            ..Default::default()
+        }))
+    }
+}
+
+fn parts(name: &str, model: PathBuf, post: &Post) -> Result<Parts, Exit> {
+    let (orders, inbox) = sync_channel(16);
+    let links = orders.clone();
+    let listener = paceline_link::listen(&post.dir.socket(&format!("{name}.link")), move |handover| {
+        let _ = links.try_send(Order::Link(handover));
+    })
+    .map_err(|_| Exit::Unavailable)?;
+    let mut services = RoutesBuilder::default();
+    services.add_service(DrafterServer::new(Service { gate: post.gate.clone(), model }));
+    let post = post.clone();
+    Ok(Parts {
+        services,
+        stop: Arc::new(move |_| orders.try_send(Order::Stop).is_ok()),
+        engine: Box::new(move || {
+            post.progress.set_load(1, 1);
+            post.progress.set_phase(WorkerPhase::Idle);
+            post.pulse.now();
+            let exit = live(&post, &inbox);
+            drop(listener);
+            exit
+        }),
+    })
+}
+
+fn live(post: &Post, inbox: &Receiver<Order>) -> Exit {
+    let mut link: Option<Play> = None;
+    loop {
+        match inbox.recv_timeout(if link.is_some() { Duration::ZERO } else { LOOK }) {
+            Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return Exit::Asked,
+            Ok(Order::Link(handover)) => {
+                let generation = handover.generation;
+                link = End::open(handover, Side::Drafter).ok().map(Play::new);
+                let report = LinkReport { generation, phase: LinkPhase::Up.into(), ..LinkReport::default() };
+                post.progress.set_link(report);
+                post.pulse.now();
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if link.as_mut().is_some_and(|play| play.turn().is_err()) {
+            link = None;
+        }
+    }
+}
+
+/// One link, played until it is over.
+struct Play {
+    end: End,
+    crime: String,
+    at: u64,
+    rounds: u64,
+    seed: u64,
+    owed: Option<Feed>,
+}
+
+impl Play {
+    fn new(end: End) -> Self {
+        #[expect(clippy::disallowed_methods, reason = "how its test speaks to it")]
+        let file = std::env::var("FAKE_DRAFTER_CRIME").unwrap_or_default();
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let (crime, at) = text.trim().split_once(' ').unwrap_or(("none", "0"));
+        let at = at.parse().unwrap_or(1);
+        let seed = end.generation().wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        Self { end, crime: crime.to_owned(), at, rounds: 0, seed, owed: None }
+    }
+
+    fn turn(&mut self) -> Result<(), LinkError> {
+        match self.end.receive(LOOK)? {
+            None => Ok(()),
+            Some(Frame::Hello(hello)) if self.crime == "exit_in_the_handshake" => {
+                assert!(hello.version > 0);
+                #[expect(clippy::disallowed_methods, reason = "the crime")]
+                std::process::exit(1)
+            }
+            Some(Frame::Hello(hello)) if self.crime == "wrong_hidden_size" => self.welcome(hello.generation, HIDDEN + 1),
+            Some(Frame::Hello(hello)) => self.welcome(hello.generation, HIDDEN),
+            Some(Frame::MaskRow(row)) => row.tensor.as_ref().map_or(Ok(()), |tensor| self.end.take(tensor).map(drop)),
+            Some(Frame::Feed(feed)) => self.feed(feed),
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+
+    fn welcome(&mut self, generation: u64, hidden_size: u32) -> Result<(), LinkError> {
+        self.end.send(Frame::Welcome(Welcome {
+            version: handshake::VERSION,
+            generation,
+            kind: "fake".into(),
+            proposal: ProposalKind::Hidden.into(),
+            hidden_size,
+            tap_layers: TAPS.to_vec(),
+            block_size: BLOCK,
+            mask_id: 3,
+            r#type: TensorType::F32.into(),
+            ..Welcome::default()
+        }))
+    }
+
+    fn feed(&mut self, feed: Feed) -> Result<(), LinkError> {
+        for tensor in [&feed.taps, &feed.bonus].into_iter().flatten() {
+            self.end.take(tensor)?;
+        }
+        if feed.round == 0 {
+            let sessions = feed.contexts.iter().map(|c| SessionReach { session: c.session, position: c.position + c.rows });
+            return self.end.send(Frame::Reach(Reach { sessions: sessions.collect() }));
+        }
+        self.rounds += 1;
+        if self.rounds < self.at {
+            return self.propose(&feed, |_| {});
+        }
+        let tensor = |proposal: &mut Proposal, change: fn(&mut TensorRef)| proposal.hidden.iter_mut().for_each(change);
+        match self.crime.as_str() {
+            "garbage" => {
+                let bytes: Vec<u8> = (0..2048).map(|_| self.roll() as u8).collect();
+                self.raw(&bytes)
+            }
+            "huge_frame" => self.raw(&(1u32 << 30).to_le_bytes()),
+            "wrong_shape" => self.propose(&feed, |p| tensor(p, |t| (t.columns, t.rows) = (t.columns * t.rows, 1))),
+            "offset_out_of_range" => self.propose(&feed, |p| tensor(p, |t| t.offset = u64::MAX - 63)),
+            "offset_in_the_other_half" => self.propose(&feed, |p| tensor(p, |t| t.offset = 0)),
+            "session_out_of_range" => self.propose(&feed, |p| p.drafts[0].session = u64::MAX),
+            "ids_out_of_range" => self.propose(&feed, |p| p.drafts[0].ids = vec![u32::MAX; 15]),
+            "replay" => {
+                self.propose(&feed, |_| {})?;
+                self.propose(&feed, |_| {})
+            }
+            "nan" => {
+                let rows: u32 = feed.wants.iter().map(|want| want.block - 1).sum();
+                let bytes = f32::NAN.to_ne_bytes().repeat((rows * HIDDEN) as usize);
+                self.propose_rows(&feed, &bytes, |_| {})
+            }
+            // Each answer comes when the next round is asked for.
+            "late" => match self.owed.replace(feed) {
+                Some(old) => self.propose(&old, |_| {}),
+                None => Ok(()),
+            },
+            "silent" => Ok(()),
+            "close" => Err(LinkError::Gone),
+            "hang" => loop {
+                std::thread::park();
+            },
+            "abort" => std::process::abort(),
+            "close_descriptors" => {
+                // The socket under the link, as if a bug had closed the wrong descriptor.
+                nix::sys::socket::shutdown(self.end.poll_fd().as_raw_fd(), nix::sys::socket::Shutdown::Both)
+                    .map_err(|error| LinkError::Io(error.into()))
+            }
+            _ => self.propose(&feed, |_| {}),
+        }
+    }
+
+    fn propose(&mut self, feed: &Feed, change: impl Fn(&mut Proposal)) -> Result<(), LinkError> {
+        let rows: u32 = feed.wants.iter().map(|want| want.block - 1).sum();
+        let bytes: Vec<u8> =
+            (0..rows * HIDDEN).flat_map(|_| ((self.roll() % 4000) as f32 / 1000.0 - 2.0).to_ne_bytes()).collect();
+        self.propose_rows(feed, &bytes, change)
+    }
+
+    fn propose_rows(&mut self, feed: &Feed, bytes: &[u8], change: impl Fn(&mut Proposal)) -> Result<(), LinkError> {
+        let draft = |want: &paceline_proto::internal::v1::Want| Draft {
+            session: want.session,
+            position: want.position,
+            rows: want.block - 1,
+            ids: vec![],
+        };
+        let drafts: Vec<Draft> = feed.wants.iter().map(draft).collect();
+        let rows = drafts.iter().map(|draft| draft.rows).sum();
+        let hidden = self.end.put(rows, HIDDEN, TensorType::F32, bytes)?;
+        let mut proposal = Proposal { round: feed.round, drafts, hidden };
+        change(&mut proposal);
+        self.end.send(Frame::Proposal(proposal))
+    }
+
+    fn raw(&self, bytes: &[u8]) -> Result<(), LinkError> {
+        nix::unistd::write(self.end.poll_fd(), bytes).map(drop).map_err(|error| LinkError::Io(error.into()))
+    }
+
+    fn roll(&mut self) -> u64 {
+        self.seed ^= self.seed >> 12;
+        self.seed ^= self.seed << 25;
+        self.seed ^= self.seed >> 27;
+        self.seed.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 20
+    }
+}
