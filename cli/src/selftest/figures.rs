@@ -96,6 +96,8 @@ pub struct Row {
     pub tokens_per_cycle: Option<f64>,
     /// Tokens per second in the plain lane, median of the answers.
     pub plain_tok_s: Option<f64>,
+    /// Least and most of these: the plain lane's speed hardly depends on the text, so they say how steady the machine was.
+    pub plain_range: Option<(f64, f64)>,
     /// Tokens per second with the drafter, median of the answers.
     pub drafted_tok_s: Option<f64>,
     /// Speed with the drafter over speed without, pair by pair.
@@ -135,7 +137,9 @@ impl Row {
         }
         let median = |values| Spread::of(values).map(|spread| spread.median);
         row.tokens_per_cycle = (row.cycles > 0).then(|| (row.accepted + row.cycles) as f64 / row.cycles as f64);
-        row.plain_tok_s = median(plain);
+        let plain = Spread::of(plain);
+        row.plain_tok_s = plain.map(|spread| spread.median);
+        row.plain_range = plain.map(|spread| (spread.min, spread.max));
         row.drafted_tok_s = median(drafted);
         row.ratio = Spread::of(ratios);
         row.plain_ttft_ms = median(ttfts);
@@ -248,6 +252,7 @@ mod tests {
         assert_eq!(json.tokens_per_cycle, Some(5.0));
         assert_eq!(json.ratio, Some(Spread { median: 3.0, min: 2.0, max: 4.0 }));
         assert_eq!((json.plain_tok_s, json.drafted_tok_s), (Some(75.0), Some(250.0)));
+        assert_eq!(json.plain_range, Some((50.0, 100.0)));
         assert_eq!(json.ttft_ratio, Some(1.0));
         assert_eq!((json.plain_s, json.drafted_s, json.overall()), (3.0, 1.25, Some(2.4)));
     }

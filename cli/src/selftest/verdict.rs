@@ -8,6 +8,9 @@ const EVEN: f64 = 0.05;
 /// their worst kind of text.
 const NEARLY_NOTHING: f64 = 1.15;
 
+/// A machine of its own gives plain speeds closer together than this, most over least.
+const STEADY: f64 = 2.0;
+
 /// What was found, as far as the verdict goes by it.
 pub struct Findings<'a> {
     /// A row for each kind.
@@ -64,9 +67,21 @@ pub fn verdict(found: &Findings) -> Vec<String> {
             lines.push(format!("{word} with the drafter: {}.", named.join(", ")));
         }
     }
+    if let Some((least, most)) = found.all.plain_range.filter(|(least, most)| *most > STEADY * least) {
+        lines.push(format!(
+            "The machine was busy meanwhile: the plain lane alone ranged from {least:.0} to {most:.0} tokens per second. Run it again \
+             when nothing else runs before you act on speeds."
+        ));
+    }
     let names = |rows: &[(&Row, f64)]| rows.iter().map(|(row, _)| row.kind.as_str()).collect::<Vec<_>>().join(", ");
     lines.push(match (gains.is_empty(), losses.is_empty()) {
         (false, true) => "Leave the drafter on.".into(),
+        (false, false) if found.all.overall().is_some_and(|ratio| ratio < 1.0 + EVEN) => format!(
+            "Over all kinds it gains nothing. Leave it on if your work is like {}; for work like {} ask with --route plain, or set \
+             routing.force = \"plain\".",
+            names(&gains),
+            names(&losses)
+        ),
         (false, false) => format!(
             "Leave the drafter on. For work like {} ask with --route plain; if most of yours is such work, set routing.force = \
              \"plain\".",
@@ -108,10 +123,13 @@ mod tests {
         Row { kind: kind.into(), ratio, plain_s: 10.0, drafted_s: 4.0, tokens_per_cycle: Some(5.0), ..Row::default() }
     }
 
-    /// The verdict's last lines, of kinds with these ratios, at so many tokens per cycle.
+    /// The verdict of kinds with these ratios, at so many tokens per cycle.
     fn lines(ratios: &[(&str, f64)], per_cycle: f64) -> Vec<String> {
+        lines_of(ratios, Row { tokens_per_cycle: Some(per_cycle), ..row("all", 1.0) })
+    }
+
+    fn lines_of(ratios: &[(&str, f64)], all: Row) -> Vec<String> {
         let kinds: Vec<_> = ratios.iter().map(|(kind, ratio)| row(kind, *ratio)).collect();
-        let all = Row { tokens_per_cycle: Some(per_cycle), ..row("all", 1.0) };
         verdict(&Findings { kinds: &kinds, all: &all, identity: &Identity::default(), drafter: true })
     }
 
@@ -128,6 +146,21 @@ mod tests {
         check(&[("json", 0.9), ("prose", 0.8)], 1.5, "save its memory too.");
         check(&[("json", 1.0), ("prose", 1.04)], 2.0, "no difference one would notice");
         check(&[("json", 0.7)], 1.02, "made for this model");
+    }
+
+    #[test]
+    fn a_mixture_that_gains_nothing_is_not_praised() {
+        let last = lines_of(&[("json", 3.0), ("prose", 0.5)], Row { drafted_s: 10.0, ..row("all", 1.0) }).pop().expect("a line");
+        assert!(last.contains("if your work is like json; for work like prose"), "{last}");
+    }
+
+    #[test]
+    fn a_busy_machine_is_told() {
+        let told = |least| {
+            let all = Row { plain_range: Some((least, 200.0)), ..row("all", 1.0) };
+            lines_of(&[("json", 3.0)], all).iter().any(|line| line.contains("from 50 to 200"))
+        };
+        assert!(told(50.0) && !told(150.0));
     }
 
     #[test]
