@@ -9,7 +9,7 @@ STEPS = 20
 help: ## this list (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
-demo: setup ## install what is missing, build, serve the embedded model and ask it six questions [PROFILE=release|dev]
+demo: setup ## install what is missing, build, serve the embedded pair, without and with the drafter [PROFILE=release|dev]
 	@PROFILE=$(PROFILE) sh scripts/demo.sh
 
 test: setup ## install what is missing, build, run the whole suite
