@@ -162,7 +162,7 @@ def speed(answer):
     seconds = (answer["timing"]["total_ms"] - answer["timing"]["ttft_ms"]) / 1e3
     return (answer["usage"]["completion_tokens"] - 1) / seconds if seconds > 0 else float("nan")
 def line(name, answer, more):
-    print(f"  {name:<20}{answer['usage']['completion_tokens']:>5} tokens {speed(answer):>7.0f} tok/s  {more}")
+    print(f"  {name:<20}{answer['usage']['completion_tokens']:>5} tokens {speed(answer):>7.0f} tok/s  {more}".rstrip())
 line("without drafter", plain, "")
 cycles, accepted = (other["speculation"][key] for key in ("cycles", "accepted"))
 if cycles == 0:
