@@ -272,7 +272,8 @@ fn configurations() {
         ("limits.qeue = 3\n", &["limits.qeue", "limits.queue"][..]),
         ("limits.queue = \"many\"\n", &["limits.queue"][..]),
         ("target.model = \"/nowhere/model\"\n", &["target.model", "/nowhere/model"][..]),
-        ("kv.tap_window = 9\n", &["kv.tap_window"][..]),
+        ("kv.tap_window = 70000\n", &["kv.tap_window", "65536"][..]),
+        ("routing.route_log = \"routes.log\"\n", &["routing.route_log"][..]),
     ] {
         let mut stack = Stack::new(settings);
         stack.serve();
@@ -284,11 +285,15 @@ fn configurations() {
 }
 
 #[test]
-fn what_has_no_effect_yet_is_warned_of() {
+fn what_has_no_effect_is_warned_of_and_a_drafter_that_is_not_there_is_named() {
     let stack = Stack::ready("drafter.model = \"somewhere\"\ngateway.http = \"127.0.0.1:1\"\n");
     let said = stack.serve_log();
-    assert!(said.contains("drafter.model") && said.contains("gateway.http"), "{said}");
-    let status = stack.status().expect("status");
-    assert_eq!((&status["drafter"]["state"], &status["link"]["state"]), (&json!("absent"), &json!("absent")));
+    assert!(said.contains("gateway.http"), "{said}");
+    // A drafter that is not there costs nothing but its help.
+    let status = stack.wait_status("the drafter to have failed", |status| status["drafter"]["state"] == "failed");
+    let reason = status["drafter"]["reason"].as_str().expect("a reason");
+    assert!(reason.contains("somewhere"), "{reason}");
+    assert_eq!(status["link"]["state"], "absent");
+    stack.ask(chat("List three fruits.").max_tokens(8)).expect("served");
     stack.stop();
 }

@@ -62,7 +62,7 @@ fn a_killed_target_ends_its_streams_and_comes_back() {
 fn asked_to_stop_it_leaves_nothing() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut stack = Stack::ready("");
-        assert_eq!(stack.processes().len(), 4, "{:?}", stack.processes());
+        assert_eq!(stack.processes().len(), 5, "{:?}", stack.processes());
         stack.signal_serve(signal);
         assert_eq!(stack.serve_ended(), Some(0), "{}", stack.serve_log());
         // Nothing outlives serve when it was asked to stop.
@@ -137,7 +137,7 @@ fn a_serve_started_while_the_killed_ones_children_stop_waits_for_them() {
     stack.serve();
     stack.wait_ready();
     serves(&stack);
-    assert_eq!(stack.processes().len(), 4, "{:?}", stack.processes());
+    assert_eq!(stack.processes().len(), 5, "{:?}", stack.processes());
     stack.stop();
 }
 
@@ -174,7 +174,7 @@ fn a_killed_supervisor_is_replaced_and_the_old_worker_ended() {
     assert_eq!(after["gateway"]["pid"], before["gateway"]["pid"]);
     wait("health SERVING", || stack.healthy().then_some(()));
     serves(&stack);
-    assert_eq!(stack.processes().len(), 4, "the old worker is gone: {:?}", stack.processes());
+    assert_eq!(stack.processes().len(), 5, "the old worker is gone: {:?}", stack.processes());
     stack.stop();
 }
 

@@ -6,7 +6,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 /// Room for one sequence of the longest context (32 MiB of the demo model: 8 KiB a position) and for no second one.
-const ONE_LONG: &str = "kv.budget_bytes = 34078720\n";
+const ONE_LONG: &str = "kv.budget_bytes = 34078720\nkv.tap_window = 0\n";
 
 /// A request that holds nearly the whole budget until it is dropped.
 fn hog(stack: &Stack) -> Live {
@@ -63,7 +63,7 @@ fn waiting_has_an_end_and_the_queue_a_length() {
 #[test]
 fn what_can_never_fit_is_refused_at_once() {
     // Three MiB: one short sequence (256 positions) fits.
-    let stack = Stack::ready("kv.budget_bytes = 3145728\n");
+    let stack = Stack::ready("kv.budget_bytes = 3145728\nkv.tap_window = 0\n");
     stack.ask(chat("List three fruits.").max_tokens(8)).expect("served");
     let refused = stack.ask(chat("Tell a long story.").max_tokens(2000)).expect_err("larger than the budget");
     check(&refused, Reason::KvExhausted);

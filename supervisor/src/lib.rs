@@ -38,6 +38,8 @@ use crate::status::Me;
 
 /// Streams of one connection: all requests of the one gateway, those that wait included.
 const STREAMS: u32 = 4_096;
+/// How long a thread that hands links over is kept for the next one.
+const IDLE_THREAD: Duration = Duration::from_millis(100);
 /// For open streams to end once the workers are gone.
 const FAREWELL: Duration = Duration::from_secs(2);
 
@@ -47,7 +49,9 @@ pub fn start(flag: Option<&Path>) -> Exit {
     lifecycle::settle();
     match prepare(flag) {
         Ok((setup, hosts, lock)) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            // Handing a link over takes a thread for a moment; nothing else of ours does.
+            let runtime = runtime.enable_all().thread_keep_alive(IDLE_THREAD).build();
             let exit = match runtime {
                 Ok(runtime) => runtime.block_on(serve(setup, hosts)),
                 Err(error) => refuse(Exit::Bug, &error),

@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use paceline_proto::internal::v1::target_client::TargetClient;
+use paceline_proto::internal::v1::{Stamp, StatsRequest, StatsResponse};
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StatusRequest, StatusResponse};
@@ -218,6 +220,20 @@ impl Stack {
         self.runtime.block_on(async {
             let mut client = OperationsClient::new(paceline_process::socket::channel(path));
             client.status(StatusRequest {}).await.map(tonic::Response::into_inner)
+        })
+    }
+
+    /// The target's own figures, asked as its supervisor would.
+    ///
+    /// # Panics
+    /// It does not answer.
+    pub fn target_stats(&self) -> StatsResponse {
+        let status = self.snapshot().unwrap();
+        let stamp = Some(Stamp { term: status.term, epoch: status.target.unwrap_or_default().epoch });
+        let path = self.run_dir().join("target.sock");
+        self.runtime.block_on(async {
+            let mut client = TargetClient::new(paceline_process::socket::channel(path));
+            client.stats(StatsRequest { stamp }).await.unwrap().into_inner()
         })
     }
 

@@ -151,22 +151,22 @@ impl Engine {
         let Some(peer) = &mut self.peer else { return Ok(()) };
         let was_up = peer.is_up();
         peer.receive()?;
-        let mut step = peer.next_step();
-        if step.is_none() {
-            self.progress.set_phase(WorkerPhase::Idle);
-            inbox.wait(&[peer.poll_fd()], (!peer.is_flushed()).then_some(UNWRITTEN));
-            peer.receive()?;
-            step = peer.next_step();
-        }
+        let step = peer.next_step();
         self.model.free(&peer.take_freed());
         if peer.is_up() && !was_up {
             let generation = peer.generation();
             self.tell(generation, LinkPhase::Up, String::new());
         }
-        match step {
-            Some(step) => self.run_step(&step),
-            None => Ok(()),
+        if let Some(step) = step {
+            return self.run_step(&step);
         }
+        // Nothing is left to be said or done before the next word comes.
+        self.report();
+        self.progress.set_phase(WorkerPhase::Idle);
+        if let Some(peer) = &self.peer {
+            inbox.wait(&[peer.poll_fd()], (!peer.is_flushed()).then_some(UNWRITTEN));
+        }
+        Ok(())
     }
 
     fn run_step(&mut self, step: &Step) -> Result<(), Trouble> {

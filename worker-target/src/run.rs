@@ -133,7 +133,7 @@ fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
     };
     let drafting = drafting(config, model.as_ref());
     // What a drafter is shown of a sequence is held beside its KV, and reserved with it.
-    let class = |(positions, bytes): (i32, u64)| (positions as u32, bytes + drafting.window_bytes());
+    let class = |(positions, bytes): (i32, u64)| (positions as u32, bytes + drafting.window_bytes(positions as usize));
     let classes: Vec<(u32, u64)> = kv.class_bytes().into_iter().map(class).collect();
     if classes[0].1 > budget {
         return Err(format!("kv.budget_bytes is {budget}, the shortest sequence of this model holds {} bytes", classes[0].1));

@@ -37,8 +37,7 @@ impl LoadError {
 }
 
 /// Sampling without any default of the model: greedy.
-pub const GREEDY: SamplingRule =
-    SamplingRule { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0 };
+pub const GREEDY: SamplingRule = SamplingRule { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0 };
 
 /// A chat template and where it stands.
 #[derive(Debug)]

@@ -119,9 +119,9 @@ impl Drafting {
         &self.tap_layers
     }
 
-    /// Bytes of taps kept of one sequence at most, beside rows on their way.
-    pub(crate) fn window_bytes(&self) -> u64 {
-        (self.window_rows * self.row_bytes()) as u64
+    /// Bytes of taps kept at most of a sequence of up to so many positions, beside rows on their way.
+    pub(crate) fn window_bytes(&self, positions: usize) -> u64 {
+        (self.window_rows.min(positions) * self.row_bytes()) as u64
     }
 
     /// Bytes of taps kept of a sequence now.
