@@ -1,6 +1,8 @@
 //! The drafter as its users see it: real processes that come, go, hang, lie and die while streams run. Tokens are those of the
 //! plain lane, no request fails, and nothing is left behind (I1, I2, I3; goals A1, A2, A9, A12).
 
+#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
+
 use std::path::PathBuf;
 use std::time::Duration;
 

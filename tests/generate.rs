@@ -71,7 +71,7 @@ fn greedy_ids_are_the_references() {
 
 #[test]
 fn the_command_line_in_all_forms() {
-    let stack = Stack::ready("");
+    let stack = Stack::drafting("");
     let case = &golden()[0];
     let question = case["messages"][0]["content"].as_str().expect("text");
     let talk = case["messages"].to_string();
@@ -107,9 +107,9 @@ fn the_command_line_in_all_forms() {
 
     let wish =
         |route: &str| json_of(&stack, &["generate", "--json", "--message", question, "--route", route], "")["route"].clone();
-    assert_eq!(wish("speculative"), json!({ "lane": "plain", "reason": "drafter_absent" }));
-    assert_eq!(wish("auto"), json!({ "lane": "plain", "reason": "drafter_absent" }));
-    assert_eq!(wish("plain")["lane"], "plain");
+    assert_eq!(wish("speculative"), json!({ "lane": "speculative", "reason": "forced" }));
+    assert_eq!(wish("auto"), json!({ "lane": "speculative", "reason": "prior" }));
+    assert_eq!(wish("plain"), json!({ "lane": "plain", "reason": "forced" }));
 
     let line = ["generate", "--json", "--message", question, "--ignore-eos", "--max-tokens", "60", "--temperature", "0"];
     let on = json_of(&stack, &line, "");
