@@ -151,9 +151,10 @@ fn killed_and_frozen(rounds: u64) {
     let stack = Stack::drafting(&format!("{OFTEN}supervisor.hang_s = 3\n"));
     let prompts = short();
     let plain = references(&stack, &prompts);
-    let (mut dice, mut near_ties) = (Dice(5), 0);
+    let (mut dice, mut near_ties, mut gaps) = (Dice(5), 0, vec![]);
     // Warm: what a service has once it has worked.
-    finish(eight(&stack, &prompts, 0), &plain, "warm", &mut near_ties);
+    let warm = finish(eight(&stack, &prompts, 0), &plain, "warm", &mut near_ties);
+    let usual = warm.iter().map(Answer::longest_gap_ms).fold(0.0, f64::max);
     let before = belongings(&stack);
     let target = stack.pid("target");
     for round in 0..rounds {
@@ -163,7 +164,8 @@ fn killed_and_frozen(rounds: u64) {
         std::thread::sleep(Duration::from_millis(dice.roll(400))); // the random moment, not a wait for anything
         let signal = if round % 4 == 3 { Signal::SIGSTOP } else { Signal::SIGKILL };
         kill(Pid::from_raw(drafter as i32), signal).expect("it runs");
-        finish(running, &plain, &format!("round {round}, {signal}"), &mut near_ties);
+        let answers = finish(running, &plain, &format!("round {round}, {signal}"), &mut near_ties);
+        gaps.extend(answers.iter().map(Answer::longest_gap_ms));
         wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
         stack.wait_status("another drafter", |status| {
             status["drafter"]["pid"].as_u64().is_some_and(|pid| pid != u64::from(drafter)) && status["link"]["state"] == "up"
@@ -171,7 +173,13 @@ fn killed_and_frozen(rounds: u64) {
         back_to(&stack, &before, &format!("round {round}, {signal}"));
         assert_eq!(stack.pid("target"), target);
     }
-    println!("{rounds} rounds, {near_ties} near-ties");
+    gaps.sort_by(f64::total_cmp);
+    let (median, longest) = (gaps[gaps.len() / 2], gaps[gaps.len() - 1]);
+    println!(
+        "{rounds} rounds, {near_ties} near-ties; longest pause of a stream {median:.0} ms, at most {longest:.0} ms; {usual:.0} ms undisturbed"
+    );
+    // The goal is 250 ms more than usual; a loose bound for a busy machine.
+    assert!(longest < usual + 5_000.0, "a stream stood still for {longest} ms");
     stack.stop();
 }
 

@@ -153,12 +153,20 @@ pub struct Answer {
     pub end: Final,
     /// Messages it came in.
     pub messages: usize,
+    /// When the step of each message ended, in nanoseconds of the machine's clock.
+    pub step_ends_ns: Vec<i64>,
 }
 
 impl Answer {
     /// Counts of tokens.
     pub fn usage(&self) -> v1::Usage {
         self.end.usage.unwrap_or_default()
+    }
+
+    /// The longest pause between two steps, in milliseconds.
+    pub fn longest_gap_ms(&self) -> f64 {
+        let gaps = self.step_ends_ns.windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1e6);
+        gaps.fold(0.0, f64::max)
     }
 
     /// What speculation did.
@@ -197,6 +205,7 @@ impl Live {
         self.so_far.ids.extend(&message.token_ids);
         self.so_far.margins.extend(&message.margins);
         self.so_far.messages += 1;
+        self.so_far.step_ends_ns.push(message.step_end_ns);
         if let Some(end) = message.r#final {
             (self.so_far.end, self.ended) = (end, true);
         }
