@@ -170,6 +170,9 @@ impl Host for ProcessHost {
         if let Some(threads) = self.threads {
             command.env("OPENBLAS_NUM_THREADS", threads.to_string());
         }
+        // glibc raises these by itself up to 32 MiB and then keeps what a worker frees; fixed, large blocks go back at once.
+        // Other allocators do not know them.
+        command.env("MALLOC_TRIM_THRESHOLD_", "2097152").env("MALLOC_MMAP_THRESHOLD_", "2097152");
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(false);
         // SAFETY: setsid is async-signal-safe and nothing else runs between fork and exec. A session of its own keeps the
         // terminal's signals, and the end of our process group, away from it.
