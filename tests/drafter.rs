@@ -319,8 +319,8 @@ fn hot_plug(rounds: u64) {
     );
     assert!(read < weights / 4, "the target read {read} bytes, its weights are {weights}");
     assert!(after.0 as f64 <= before.0 as f64 * 1.02, "arrays grew from {} to {}", before.0, after.0);
-    // The allocator keeps some pages between.
-    assert!(after.1 as f64 <= before.1 as f64 * 1.02 + 4e6, "the target grew from {} to {}", before.1, after.1);
+    // The allocator keeps some 10 MB more or less of what was freed.
+    assert!(after.1 as f64 <= before.1 as f64 * 1.02 + 16e6, "the target grew from {} to {}", before.1, after.1);
     assert!(sum(&all).cycles > 0);
     stack.stop();
 }
