@@ -275,14 +275,19 @@ fn bytes_read(pid: u32) -> u64 {
     io.lines().find_map(|line| line.strip_prefix("rchar: ")).and_then(|count| count.parse().ok()).expect("a number")
 }
 
-/// Memory of an idle target: what MLX holds in arrays, and what is resident beside MLX's cache of freed buffers, which holds
-/// more or less of them as requests met.
+/// Memory of an idle target that has given back what was freed: what MLX holds in arrays, and what is resident.
 fn memory(stack: &Stack) -> (u64, u64) {
     wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
-    let (stats, pid) = (stack.target_stats(), stack.pid("target"));
-    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).expect("it runs");
-    let pages: u64 = statm.split_whitespace().nth(1).and_then(|field| field.parse().ok()).expect("a number");
-    (stats.mlx_active_bytes, (pages * 4096).saturating_sub(stats.mlx_cache_bytes))
+    let stats = wait("the cache to be given back", || Some(stack.target_stats()).filter(|stats| stats.mlx_cache_bytes == 0));
+    let statm = format!("/proc/{}/statm", stack.pid("target"));
+    let mut before = 0;
+    let resident = wait("resident memory to stand still", || {
+        let statm = std::fs::read_to_string(&statm).expect("it runs");
+        let pages: u64 = statm.split_whitespace().nth(1).and_then(|field| field.parse().ok()).expect("a number");
+        let same = std::mem::replace(&mut before, pages) == pages;
+        same.then_some(pages * 4096)
+    });
+    (stats.mlx_active_bytes, resident)
 }
 
 /// Start, stop and swap while requests run.
@@ -307,7 +312,9 @@ fn hot_plug(rounds: u64) {
             _ => &[&["swap"], &["stop"], &["start"]],
         };
         words.iter().for_each(|words| stack.drafter(words));
-        assert_eq!(stack.status().expect("it answers")["link"]["state"], "up", "start and swap return when it is so");
+        let link = stack.status().expect("it answers")["link"]["state"].clone();
+        // On a busy machine drafts may have come too late since.
+        assert!(link == "up" || link == "suspect", "start and swap return when it is up, found {link}");
         all.extend(finish(running, &plain, &format!("round {round}"), &mut near_ties));
     }
     let status = stack.status().expect("it answers");
@@ -319,8 +326,7 @@ fn hot_plug(rounds: u64) {
     );
     assert!(read < weights / 4, "the target read {read} bytes, its weights are {weights}");
     assert!(after.0 as f64 <= before.0 as f64 * 1.02, "arrays grew from {} to {}", before.0, after.0);
-    // The allocator keeps some 10 MB more or less of what was freed.
-    assert!(after.1 as f64 <= before.1 as f64 * 1.02 + 16e6, "the target grew from {} to {}", before.1, after.1);
+    assert!(after.1 as f64 <= before.1 as f64 * 1.02, "the target grew from {} to {}", before.1, after.1);
     assert!(sum(&all).cycles > 0);
     stack.stop();
 }

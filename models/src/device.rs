@@ -54,6 +54,12 @@ pub fn memory() -> (u64, u64) {
     (count(mlx_rs::memory::active_memory()), count(mlx_rs::memory::cache_memory()))
 }
 
+/// Gives MLX's cache of freed buffers back.
+pub fn drop_cache() {
+    // What cannot be dropped stays within the cache's limit.
+    let _ = mlx_rs::memory::clear_cache();
+}
+
 /// Bounds MLX's cache of freed buffers: on the GPU it may by default grow to most of the machine. A smaller bound of MLX's own
 /// (32 MiB on the CPU) stays.
 pub fn limit_cache(bytes: u64) {

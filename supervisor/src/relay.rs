@@ -75,7 +75,7 @@ async fn open(desk: &Desk, generation: Generation, mut grant: Grant) -> Result<(
 
 /// A permit as the target gets it.
 pub fn permit_message(permit: route::Permit) -> Permit {
-    Permit { lane_allowed: permit.lane.into(), max_draft: permit.max_draft, reason: permit.reason.into() }
+    Permit { lane_allowed: permit.lane.into(), max_draft: permit.max_draft, reason: permit.reason.into(), policy_epoch: 0 }
 }
 
 struct Relay {

@@ -72,6 +72,8 @@ pub fn snapshot(core: &Supervisor, me: &Me, now: Millis) -> StatusResponse {
         requests: Some(RequestsStatus { active: admission.active() as u32, queued: admission.queued() as u32 }),
         link: Some(link(beat, core.drafters().is_wanted())),
         term: me.term,
+        routing: None,
+        memory: None,
     }
 }
 

@@ -61,7 +61,7 @@ struct Run {
 }
 
 async fn run(client: &TargetClient<Channel>, generation: Generation, lane: Lane) -> Run {
-    let permit = Permit { lane_allowed: lane.into(), max_draft: 15, reason: RouteReason::Prior.into() };
+    let permit = Permit { lane_allowed: lane.into(), max_draft: 15, reason: RouteReason::Prior.into(), policy_epoch: 0 };
     let request = TargetGenerateRequest { stamp: Some(STAMP), generation: Some(generation), permit: Some(permit) };
     let begin = paceline_process::clock::monotonic_ns();
     let mut stream = client.clone().generate(request).await.expect("served").into_inner();

@@ -5,8 +5,8 @@ use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
 use paceline_link::{End, Handover, Side};
-use paceline_models::ModelError;
-use paceline_process::Exit;
+use paceline_models::{ModelError, device};
+use paceline_process::{Exit, platform};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Progress, Pulse};
 use paceline_proto::internal::v1::{LinkPhase, LinkReport, Welcome, WorkerPhase};
@@ -17,6 +17,9 @@ use crate::peer::{Ended, Peer};
 
 /// How long it waits while its own words wait to be written: rarely, as the target reads at every step border.
 const UNWRITTEN: Duration = Duration::from_millis(5);
+
+/// Without work for so long, what was freed goes back to the system.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// What the engine is told.
 #[derive(Debug)]
@@ -58,12 +61,14 @@ pub(crate) struct Engine {
     next_slot: u64,
     progress: Arc<Progress>,
     pulse: Pulse,
+    /// Nothing was freed since freed memory was last given back.
+    tidy: bool,
 }
 
 impl Engine {
     pub(crate) fn new(model: Model, welcome: Welcome, progress: Arc<Progress>, pulse: Pulse) -> Self {
         let link = LinkReport { phase: LinkPhase::Absent.into(), ..LinkReport::default() };
-        let mut engine = Self { model, welcome, peer: None, newest: (0, 0), link, next_slot: 1, progress, pulse };
+        let mut engine = Self { model, welcome, peer: None, newest: (0, 0), link, next_slot: 1, progress, pulse, tidy: false };
         engine.tell(0, LinkPhase::Absent, String::new());
         engine
     }
@@ -96,7 +101,10 @@ impl Engine {
     fn take_commands(&mut self, inbox: &mut Inbox<Command>) -> bool {
         if self.peer.is_none() {
             self.progress.set_phase(WorkerPhase::Idle);
-            inbox.wait(&[], None);
+            let at_most = (!self.tidy).then_some(IDLE);
+            if !inbox.wait(&[], at_most) {
+                self.tidy_up();
+            }
         }
         loop {
             match inbox.try_recv() {
@@ -141,6 +149,7 @@ impl Engine {
             self.next_slot = peer.next_slot();
         }
         self.model.clear()?;
+        self.tidy = false;
         self.report();
         self.tell(0, phase, reason);
         Ok(())
@@ -163,14 +172,23 @@ impl Engine {
         // Nothing is left to be said or done before the next word comes.
         self.report();
         self.progress.set_phase(WorkerPhase::Idle);
-        if let Some(peer) = &self.peer {
-            inbox.wait(&[peer.poll_fd()], (!peer.is_flushed()).then_some(UNWRITTEN));
+        let Some(peer) = &self.peer else { return Ok(()) };
+        let at_most = if peer.is_flushed() { (!self.tidy).then_some(IDLE) } else { Some(UNWRITTEN) };
+        if !inbox.wait(&[peer.poll_fd()], at_most) && at_most == Some(IDLE) {
+            self.tidy_up();
         }
         Ok(())
     }
 
+    fn tidy_up(&mut self) {
+        device::drop_cache();
+        platform::give_back_freed_memory();
+        self.tidy = true;
+    }
+
     fn run_step(&mut self, step: &Step) -> Result<(), Trouble> {
         let Some(peer) = &mut self.peer else { return Ok(()) };
+        self.tidy = false;
         self.progress.set_phase(if step.round.is_some() { WorkerPhase::Decode } else { WorkerPhase::Prefill });
         let started_ns = monotonic_ns();
         let proposed = match step.parts.is_empty() {

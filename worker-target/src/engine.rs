@@ -7,10 +7,10 @@ use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
 use paceline_link::Handover;
-use paceline_models::{KvStore, ModelError, SequenceId, Target};
+use paceline_models::{KvStore, ModelError, SequenceId, Target, device};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Progress, Pulse};
-use paceline_process::{Clock, Millis};
+use paceline_process::{Clock, Millis, platform};
 use paceline_proto::internal::v1::{Done, LinkReport, SpeculationTotals, TokenBatch, WorkerPhase};
 use paceline_proto::status::Reason;
 use paceline_proto::v1;
@@ -29,6 +29,9 @@ const RETRY: Duration = Duration::from_millis(5);
 
 /// How often a link's answer to Hello is looked for while there is nothing else to do.
 const GREETING: Duration = Duration::from_millis(500);
+
+/// Without work for so long, what was freed goes back to the system.
+const IDLE: Duration = Duration::from_secs(5);
 
 /// Requests that wait for room at the next step border: the commands' own bound once more.
 const ARRIVALS: usize = 64;
@@ -75,6 +78,8 @@ pub(crate) struct Engine {
     told: LinkReport,
     stop: Option<Millis>,
     broken: bool,
+    /// Nothing was freed since freed memory was last given back.
+    tidy: bool,
 }
 
 impl Engine {
@@ -102,6 +107,7 @@ impl Engine {
             told: LinkReport::default(),
             stop: None,
             broken: false,
+            tidy: false,
         };
         engine.report();
         engine
@@ -128,7 +134,9 @@ impl Engine {
             }
             match self.scheduler.waits_until() {
                 _ if !step.parts.is_empty() => self.run_step(&step),
-                Some(until) => inbox.wait(&self.drafting.fds(), Some(self.clock.until(until))),
+                Some(until) => {
+                    inbox.wait(&self.drafting.fds(), Some(self.clock.until(until)));
+                }
                 None => {}
             }
             self.feed();
@@ -159,9 +167,13 @@ impl Engine {
             let at_most = match (self.leaving.is_empty(), self.drafting.is_greeting()) {
                 (false, _) => Some(RETRY),
                 (true, true) => Some(GREETING),
-                (true, false) => None,
+                (true, false) => (!self.tidy).then_some(IDLE),
             };
-            inbox.wait(&self.drafting.fds(), at_most);
+            if !inbox.wait(&self.drafting.fds(), at_most) && at_most == Some(IDLE) {
+                device::drop_cache();
+                platform::give_back_freed_memory();
+                self.tidy = true;
+            }
         }
         loop {
             match inbox.try_recv() {
@@ -314,6 +326,7 @@ impl Engine {
         parts.sort_by_key(|part| self.kv.order(SequenceId(part.key.0)));
         let prefill = parts.iter().any(|part| part.prefill);
         self.progress.set_phase(if prefill { WorkerPhase::Prefill } else { WorkerPhase::Decode });
+        self.tidy = false;
         let started_ns = monotonic_ns();
         let Self { model, kv, scheduler, drafting, running, .. } = self;
         match pass::run(model.as_ref(), kv, scheduler, drafting, running, &parts) {

@@ -30,6 +30,15 @@ pub(super) fn available_memory() -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
+pub(super) fn give_back_freed_memory() {
+    // Blocks freed between blocks in use stay with glibc until it is asked; musl has no such call and keeps little.
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim takes the allocator's own locks and may be called at any time from any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 pub(super) fn cache_dir() -> Option<PathBuf> {
     super::xdg("XDG_CACHE_HOME", ".cache")
 }

@@ -41,6 +41,18 @@ pub(super) fn available_memory() -> Option<u64> {
     Some((pages("Pages free:") + pages("Pages inactive:") + pages("Pages purgeable:")) * page_bytes)
 }
 
+pub(super) fn give_back_freed_memory() {
+    // malloc_zone_pressure_relief of <malloc/malloc.h>, which libc does not bind: no zone is all zones, a goal of 0 as much as
+    // there is.
+    unsafe extern "C" {
+        fn malloc_zone_pressure_relief(zone: *mut libc::c_void, goal: libc::size_t) -> libc::size_t;
+    }
+    // SAFETY: declared as the header has it; it takes the zones' own locks.
+    unsafe {
+        malloc_zone_pressure_relief(std::ptr::null_mut(), 0);
+    }
+}
+
 pub(super) fn cache_dir() -> Option<PathBuf> {
     super::home().map(|home| home.join("Library/Caches"))
 }

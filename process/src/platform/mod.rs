@@ -26,6 +26,11 @@ pub fn available_memory() -> Option<u64> {
     system::available_memory()
 }
 
+/// Gives memory that was freed back to the system, as far as the allocator keeps it for later.
+pub fn give_back_freed_memory() {
+    system::give_back_freed_memory();
+}
+
 /// Longest path of a Unix socket, without the closing NUL.
 pub const MAX_SOCKET_PATH: usize = system::MAX_SOCKET_PATH;
 

@@ -77,8 +77,8 @@ impl<C> Inbox<C> {
         self.rx.try_recv()
     }
 
-    /// Waits for a command, for something to read on `others`, or for `at_most`.
-    pub fn wait(&mut self, others: &[BorrowedFd<'_>], at_most: Option<Duration>) {
+    /// Waits for a command, for something to read on `others`, or for `at_most`. `false` if nothing came in that time.
+    pub fn wait(&mut self, others: &[BorrowedFd<'_>], at_most: Option<Duration>) -> bool {
         let timeout = match at_most {
             None => PollTimeout::NONE,
             // Rounded up: waking early would only be waiting again.
@@ -87,9 +87,10 @@ impl<C> Inbox<C> {
         let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
         fds.extend(others.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
         // A signal, or an error that the reads below would meet as well: whoever waits looks again.
-        let _ = poll(&mut fds, timeout);
+        let came = poll(&mut fds, timeout) != Ok(0);
         let mut rings = [0; 64];
         while matches!((&self.bell).read(&mut rings), Ok(count) if count == rings.len()) {}
+        came
     }
 }
 
@@ -101,13 +102,13 @@ mod tests {
     fn a_command_wakes_whoever_waits_and_so_does_a_peer() {
         let (mail, mut inbox) = mailbox::<u32>(2).expect("descriptors");
         mail.try_send(7).expect("room");
-        inbox.wait(&[], None);
+        assert!(inbox.wait(&[], None));
         assert!(inbox.try_recv().is_ok());
         let (ours, mut theirs) = UnixStream::pair().expect("descriptors");
         theirs.write_all(&[1]).expect("room");
         inbox.wait(&[ours.as_fd()], None);
         assert!(matches!(inbox.try_recv(), Err(TryRecvError::Empty)));
-        inbox.wait(&[], Some(Duration::from_millis(1)));
+        assert!(!inbox.wait(&[], Some(Duration::from_millis(1))));
         for _ in 0..2 {
             mail.try_send(7).expect("room");
         }

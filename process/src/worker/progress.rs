@@ -126,6 +126,9 @@ impl Progress {
             failure: self.failure.lock().expect("nobody panics while holding it").clone(),
             link: Some(self.link.lock().expect("nobody panics while holding it").clone()),
             speculation: Some(*self.speculation.lock().expect("nobody panics while holding it")),
+            figures: None,
+            step_times: None,
+            memory: None,
         }
     }
 }
