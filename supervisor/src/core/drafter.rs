@@ -310,6 +310,11 @@ impl Drafters {
         &self.seats[seat.idx()]
     }
 
+    /// The place of the one that serves, or would.
+    pub fn current_seat(&self) -> Seat {
+        self.current
+    }
+
     /// The one that serves, or would.
     pub fn current(&self) -> &Worker {
         &self.seats[self.current.idx()]

@@ -20,6 +20,10 @@ pub mod seat;
 pub mod worker;
 
 #[cfg(test)]
+mod dice;
+#[cfg(test)]
+mod machine;
+#[cfg(test)]
 mod scenarios;
 #[cfg(test)]
 mod simulation;

@@ -149,6 +149,8 @@ impl Worker {
                 }
             }
             (Phase::Loading { .. }, Event::Described { described, .. }) => self.come_up(described, now, &mut out),
+            // Said twice.
+            (Phase::Ready { .. } | Phase::Suspect { .. }, Event::Described { .. }) => {}
             (_, Event::DescribeFailed { .. }) => {
                 if let Some(life) = &mut self.life {
                     life.describing = false; // asked again at the next heartbeat

@@ -75,6 +75,9 @@ impl Drafters {
         if runs && model != self.model {
             return state(format!("{} runs as the drafter; swap it for {model}, or stop it first", self.model));
         }
+        // The place may never be seen empty.
+        let started = Refused::new(Reason::DrafterState, "the drafter was started again by another order");
+        self.fail(|goal| goal == Goal::Gone, &started, out);
         self.model = model;
         self.wanted = Wanted::Somebody;
         self.misfit = None;

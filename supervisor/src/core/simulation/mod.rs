@@ -19,24 +19,13 @@ use paceline_proto::ids::{Epoch, Term};
 use paceline_proto::internal::v1::{Heartbeat, KvUse, WorkerPhase};
 
 use super::admission::{Ask, Capacity, Ticket};
+use super::dice::Dice;
 use super::drafter::{Call, Plan};
 use super::scenarios::name_of;
 use super::seat::{Seat, WorkerId};
 use super::worker::{self, Exit};
 use super::{Action, Event, Settings, Supervisor};
 use links::Links;
-
-/// xorshift64*: the schedule is a function of the seed alone.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) % sides
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
@@ -89,7 +78,7 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let mut dice = Dice::new(seed);
         let mut settings = crate::config::settings(&Config::default());
         settings.places = 4;
         settings.queue_wait_ms = 3_000;

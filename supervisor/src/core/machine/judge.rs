@@ -1,0 +1,171 @@
+//! What has to hold after each event, judged by the machine's own books and by what the supervisor was told.
+
+use std::collections::BTreeMap;
+
+use paceline_proto::internal::v1::{LinkPhase, WorkerPhase};
+use paceline_proto::v1::Lane;
+
+use super::{BUDGET, Fate, Machine, WORKERS};
+use crate::core::admission::Ticket;
+use crate::core::link::Ends;
+use crate::core::route::{Drafter, Permit};
+use crate::core::seat::{Seat, WorkerId};
+use crate::core::worker::{self, Phase};
+use crate::core::{Action, Event, Notice};
+
+/// Heartbeats older than this leave a doubt.
+const FRESH_MS: u64 = 1_500;
+/// Requests up to which speculation is allowed before it is measured.
+const FEW: usize = 4;
+
+/// What a process last showed of itself.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    at: u64,
+    epoch: u64,
+    /// It has loaded and does not end.
+    works: bool,
+    steps: u64,
+    /// It last got somewhere then, or had nothing to do.
+    moved_at: u64,
+}
+
+/// What the supervisor was told.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    /// The last heartbeat of each.
+    beats: BTreeMap<WorkerId, Shown>,
+    /// By the last heartbeat of the target drafts can come over this link.
+    up: Option<u64>,
+    /// Share of the KV budget held, by the same.
+    pressure: f64,
+}
+
+impl Heard {
+    pub(super) fn note(&mut self, event: &Event, now: u64) {
+        let Event::Worker(worker, event) = event else { return };
+        match event {
+            worker::Event::Beat(beat) => {
+                let works = matches!(beat.phase(), WorkerPhase::Idle | WorkerPhase::Decode | WorkerPhase::Prefill);
+                let before = self.beats.get(worker).copied();
+                if before.is_some_and(|before| before.epoch > beat.epoch) {
+                    return;
+                }
+                let stuck = before.filter(|before| before.steps == beat.steps && beat.phase() != WorkerPhase::Idle);
+                let moved_at = stuck.map_or(now, |before| before.moved_at);
+                self.beats.insert(*worker, Shown { at: now, epoch: beat.epoch, works, steps: beat.steps, moved_at });
+                if *worker == WorkerId::Target {
+                    let kv = beat.kv.unwrap_or_default();
+                    self.pressure = if kv.budget_bytes == 0 { 0.0 } else { kv.held_bytes as f64 / kv.budget_bytes as f64 };
+                    let link = beat.link.clone().unwrap_or_default();
+                    let newest = matches!(link.phase(), LinkPhase::Up | LinkPhase::Suspect).then_some(link.generation);
+                    self.up = newest.or(Some(link.serving)).filter(|generation| *generation > 0);
+                }
+            }
+            worker::Event::Exited { epoch, .. } if self.beats.get(worker).is_some_and(|shown| shown.epoch <= epoch.0) => {
+                self.beats.remove(worker);
+                self.up = self.up.filter(|_| *worker != WorkerId::Target);
+            }
+            _ => {}
+        }
+    }
+
+    fn works(&self, worker: WorkerId, now: u64) -> bool {
+        let fresh = |at: u64| now - at < FRESH_MS;
+        self.beats.get(&worker).is_some_and(|shown| shown.works && fresh(shown.at) && fresh(shown.moved_at))
+    }
+}
+
+impl Machine {
+    pub(super) fn judge(&mut self, answering: bool) {
+        let admission = self.core.admission();
+        let (queued, active, reserved) = (admission.queued(), admission.active(), admission.reserved_bytes());
+        let late = self.core.next_deadline().is_some_and(|due| due.0 <= self.now);
+        self.hold(!late, "a deadline is left over");
+        self.hold(queued <= self.settings.places, "the queue is bounded (I6)");
+        self.hold(active <= self.capacity.max_sequences, "sequences are bounded (I6)");
+        let held: u64 = self
+            .requests
+            .values()
+            .map(|request| match request.fate {
+                Fate::Running { cost_bytes, .. } | Fate::Over { cost_bytes } => cost_bytes,
+                Fate::Waiting | Fate::Left => 0,
+            })
+            .sum();
+        let waiting = self.requests.values().filter(|request| matches!(request.fate, Fate::Waiting | Fate::Left)).count();
+        self.hold(reserved == held, "the ledger is the sum of what runs (I11)");
+        self.hold(reserved <= BUDGET, "the budget holds (I11)");
+        self.hold(queued == waiting, "who waits is in the queue (I4)");
+        for worker in WORKERS {
+            let believed = self.life(worker).map(|life| life.epoch);
+            let there = self.processes.get(&worker).map(|process| process.epoch);
+            self.hold(believed.is_none() || there.is_none() || believed == there, "it believes in another life (I7)");
+            // What was just started is told of by the next event.
+            self.hold(answering || there.is_none() || believed.is_some(), "a process is forgotten (I7)");
+        }
+    }
+
+    fn life(&self, worker: WorkerId) -> Option<&worker::Life> {
+        match worker {
+            WorkerId::Target => self.core.target().life(),
+            WorkerId::Drafter(seat) => self.core.drafters().seat(seat).life(),
+        }
+    }
+
+    /// Nothing that comes of a drafter reaches the target or a request (I3).
+    pub(super) fn judge_a_guest(&mut self, before: &(Phase, Notice), actions: &[Action]) {
+        let same = *before == (self.core.target().phase(), self.core.notice());
+        self.hold(same, "a drafter reaches the target (I3)");
+        let fate = |action: &Action| {
+            matches!(action, Action::Deny { .. } | Action::Cut { .. } | Action::Admit { .. } | Action::LogService { .. })
+        };
+        let ends = self.core.is_stopping();
+        self.hold(ends || !actions.iter().any(fate), "a drafter reaches a request (I3)");
+    }
+
+    pub(super) fn judge_link(&mut self, seat: Seat, ends: Ends) {
+        let life = |epoch: Option<&worker::Life>| epoch.map(|life| life.epoch);
+        let (target, drafter) = (life(self.life(WorkerId::Target)), life(self.life(WorkerId::Drafter(seat))));
+        self.hold((target, drafter) == (Some(ends.target), Some(ends.drafter)), "a link between other lives (I7)");
+        let ready = |phase| matches!(phase, Phase::Ready { .. });
+        let both = ready(self.core.target().phase()) && ready(self.core.drafters().seat(seat).phase());
+        self.hold(both, "a link with one that is not ready");
+    }
+
+    /// Drafts are allowed only over a link that the target said is up.
+    pub(super) fn judge_permit(&mut self, permit: Permit) {
+        self.hold(permit.lane == Lane::Plain || self.heard.up.is_some(), "drafts are allowed and there is no link");
+        self.hold((permit.lane == Lane::Plain) == (permit.max_draft == 0), "a permit contradicts itself");
+    }
+
+    /// Where nothing that was measured or ordered speaks against drafts they are allowed, whatever went before (I12).
+    pub(super) fn judge_route(&mut self, ticket: Ticket, permit: Permit) {
+        let Some(request) = self.requests.get(&ticket) else { return };
+        let wishes = request.ask.wish != paceline_proto::v1::RouteWish::Plain;
+        let seat = WorkerId::Drafter(self.core.drafters().current_seat());
+        let link =
+            self.line.serving.filter(|(generation, of, _)| WorkerId::Drafter(*of) == seat && self.heard.up == Some(*generation));
+        let calm = wishes
+            && link.is_some()
+            && self.calls.is_empty()
+            && self.heard.works(WorkerId::Target, self.now)
+            && self.heard.works(seat, self.now)
+            && self.heard.pressure <= self.settings.policy.kv_pressure
+            && self.core.admission().active() <= FEW;
+        let allowed = permit.lane == Lane::Speculative;
+        if calm {
+            *self.seen.entry("calm".to_owned()).or_default() += 1;
+        }
+        self.hold(!calm || allowed, &format!("nothing speaks against drafts, and the permit is {permit:?} (I12)"));
+    }
+
+    /// Everything that is wanted runs.
+    pub(super) fn is_well(&self) -> bool {
+        let drafters = self.core.drafters();
+        let drafts = !drafters.is_wanted()
+            || matches!(drafters.state(), Drafter::Ready { .. } | Drafter::Late { .. } | Drafter::Incompatible);
+        let works = self.processes.get(&WorkerId::Target).is_some_and(|process| !process.hung && !process.frozen);
+        let ready = matches!(self.core.target().phase(), Phase::Ready { .. }) && self.now >= self.deaf_until;
+        works && ready && drafts && self.calls.is_empty()
+    }
+}

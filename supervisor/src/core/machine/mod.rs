@@ -1,0 +1,548 @@
+//! The core on a simulated machine with virtual time: processes that load, work, hang, freeze and die, a wire that delays,
+//! loses and doubles messages, requests that come alone and in bursts, operators, a clock that jumps. A run is a function
+//! of its seed and its schedule ([`schedule`]); a schedule that fails is shrunk, written down, and can be run again:
+//!
+//! `PACELINE_SIMULATION=FILE cargo test -p paceline-supervisor machine::replay -- --nocapture`
+//!
+//! Beside `simulation`, in which anything happens at any time that the contract does not forbid, this world is like the real
+//! one: causes have effects, so that more can be asserted. After each event ([`judge`]): one outcome for each request (I4),
+//! everything bounded (I6), no belief in another life (I7), the ledger is the sum of what runs (I11), nothing of a drafter
+//! reaches the target or a request (I3), drafts are allowed only over a link the target said is up, and are allowed again as
+//! soon as nothing measured speaks against them (I12); nobody is ended as hung who was never silent or stuck (A13). Behind
+//! each schedule comes peace: everything that is wanted runs again, by itself.
+
+mod judge;
+mod process;
+mod schedule;
+mod shell;
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use paceline_process::config::DrafterStart;
+use paceline_process::{Config, Millis};
+use paceline_proto::ids::{Epoch, Term};
+use paceline_proto::internal::v1::{DrafterInfo, Heartbeat, KvUse, LinkPhase, LinkReport, ModelInfo, WorkerPhase};
+use paceline_proto::v1::RouteWish;
+
+use super::admission::{Ask, Capacity, Ticket};
+use super::dice::Dice;
+use super::drafter::{Call, Order, Plan};
+use super::link::Ends;
+use super::scenarios::name_of;
+use super::seat::{Seat, WorkerId};
+use super::worker::{self, Described, Exit};
+use super::{Event, Settings, Supervisor};
+use judge::Heard;
+use process::{Faults, Process, kind};
+use schedule::{Input, Size, draw, shrink};
+
+/// Bytes of KV in all.
+const BUDGET: u64 = 1_000;
+/// Longest virtual time from the end of all faults until everything runs.
+const PEACE_MS: u64 = 40 * 60_000;
+
+/// Something that happens on the machine.
+#[derive(Clone, Debug)]
+enum Happening {
+    /// A line of the schedule.
+    Input(usize),
+    /// A message reaches the supervisor.
+    Told(Event),
+    /// A process shows itself, and will again.
+    Pulse(WorkerId, Epoch),
+    /// A process shows itself because something changed.
+    Shows(WorkerId, Epoch),
+    /// A process ends.
+    Dies(WorkerId, Epoch, Exit),
+    Thaws(WorkerId, Epoch),
+    /// A request has its last token.
+    Finishes(Ticket),
+    /// A request's client goes.
+    HangsUp(Ticket),
+    /// The descriptors of a link are on their way.
+    Handed(u64, Seat, Ends),
+    /// Its handshake is over.
+    Greeted(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Waiting,
+    /// Its client went while it waited: until that is reported the core goes on with it.
+    Left,
+    Running {
+        epoch: Epoch,
+        cost_bytes: u64,
+    },
+    /// Told its outcome. Until its end is reported to the core it holds what it held.
+    Over {
+        cost_bytes: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    ask: Ask,
+    fate: Fate,
+}
+
+/// The links as the target has them.
+#[derive(Clone, Debug, Default)]
+struct Line {
+    newest: Option<(u64, Seat, Ends)>,
+    phase: LinkPhase,
+    serving: Option<(u64, Seat, Ends)>,
+}
+
+const WORKERS: [WorkerId; 3] = [WorkerId::Target, WorkerId::Drafter(Seat::First), WorkerId::Drafter(Seat::Second)];
+
+struct Machine {
+    seed: u64,
+    dice: Dice,
+    now: u64,
+    core: Supervisor,
+    settings: Settings,
+    capacity: Capacity,
+    inputs: Vec<Input>,
+    /// Inputs that are still to come.
+    to_come: usize,
+    /// What is to come, by time and order.
+    agenda: BTreeMap<(u64, u64), Happening>,
+    numbered: u64,
+    /// The supervisor is not run until then.
+    deaf_until: u64,
+    processes: BTreeMap<WorkerId, Process>,
+    epochs: [u64; 2],
+    faults: Faults,
+    line: Line,
+    heard: Heard,
+    requests: BTreeMap<Ticket, Request>,
+    submitted: u64,
+    outcomes: u64,
+    /// What was ordered and is not answered.
+    calls: BTreeMap<Call, &'static str>,
+    called: u64,
+    exited: bool,
+    seen: BTreeMap<String, u64>,
+    log: VecDeque<String>,
+    failure: Option<String>,
+}
+
+/// What a run came to.
+type Outcome = Result<BTreeMap<String, u64>, String>;
+
+impl Machine {
+    fn new(seed: u64, inputs: Vec<Input>) -> Self {
+        let mut dice = Dice::new(seed ^ 0x5EED);
+        let mut settings = crate::config::settings(&Config::default());
+        settings.places = 8;
+        let starts = [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy];
+        let model = if dice.roll(12) == 0 { "" } else { "/d" };
+        let plan = Plan { model: model.to_owned(), start: starts[dice.roll(4) as usize] };
+        Self {
+            seed,
+            now: 0,
+            core: Supervisor::new(settings, plan, Term(1)),
+            settings,
+            dice,
+            capacity: Capacity { classes: vec![(256, 100), (512, 200), (1_024, 400)], max_sequences: 6 },
+            agenda: inputs.iter().enumerate().map(|(idx, input)| ((input.at, idx as u64), Happening::Input(idx))).collect(),
+            numbered: inputs.len() as u64,
+            to_come: inputs.len(),
+            inputs,
+            deaf_until: 0,
+            processes: BTreeMap::new(),
+            epochs: [0; 2],
+            faults: Faults::default(),
+            line: Line::default(),
+            heard: Heard::default(),
+            requests: BTreeMap::new(),
+            submitted: 0,
+            outcomes: 0,
+            calls: BTreeMap::new(),
+            called: 0,
+            exited: false,
+            seen: BTreeMap::new(),
+            log: VecDeque::new(),
+            failure: None,
+        }
+    }
+
+    /// Runs the schedule, then a time of peace, then the end.
+    fn run(mut self) -> Outcome {
+        self.tell(Event::Begun);
+        while self.failure.is_none() && self.to_come > 0 && self.turn() {}
+        self.come_to_peace();
+        self.come_to_an_end();
+        match self.failure {
+            None => Ok(self.seen),
+            Some(what) => {
+                let log: Vec<String> = self.log.into();
+                Err(format!("{what}\n{}", log.join("\n")))
+            }
+        }
+    }
+
+    /// The next thing that happens; `false` when nothing ever will.
+    fn turn(&mut self) -> bool {
+        let due = self.core.next_deadline().map(|due| due.0.max(self.deaf_until));
+        let next = self.agenda.first_key_value().map(|((at, _), _)| *at);
+        match (next, due) {
+            (None, None) => return false,
+            (next, Some(due)) if next.is_none_or(|next| due <= next) => {
+                self.now = self.now.max(due);
+                self.tell(Event::TimePassed);
+            }
+            _ => {
+                let Some(((at, number), happening)) = self.agenda.pop_first() else { return false };
+                if matches!(happening, Happening::Told(_)) && at < self.deaf_until {
+                    // It waits in the mailbox, in its order.
+                    self.agenda.insert((self.deaf_until, number), happening);
+                } else {
+                    self.now = self.now.max(at);
+                    self.happen(happening);
+                }
+            }
+        }
+        true
+    }
+
+    fn come_to_peace(&mut self) {
+        self.faults = Faults::default();
+        for worker in WORKERS {
+            if let Some(process) = self.processes.get_mut(&worker) {
+                process.frozen = false;
+            }
+        }
+        let begun = self.now;
+        while self.failure.is_none() && !self.is_well() && self.turn() {
+            self.hold(self.now - begun < PEACE_MS, "it does not recover by itself");
+        }
+        while self.failure.is_none() && !self.requests.is_empty() && self.turn() {
+            self.hold(self.now - begun < 2 * PEACE_MS, "a request has no end");
+        }
+        self.hold(self.calls.is_empty(), "an order has no answer");
+        let before = self.count("admit");
+        let ticket = Ticket(self.submitted);
+        self.submit([100, 50, 0, 0, 0]);
+        while self.failure.is_none() && !self.requests.contains_key(&ticket) && self.turn() {}
+        self.hold(self.count("admit") > before, "in peace a request waits");
+    }
+
+    fn come_to_an_end(&mut self) {
+        if self.failure.is_some() {
+            return;
+        }
+        self.tell(Event::StopAsked);
+        let begun = self.now;
+        while self.failure.is_none() && !self.exited && self.turn() {
+            self.hold(self.now - begun < 600_000, "it does not end (I6)");
+        }
+        while self.failure.is_none() && !self.requests.is_empty() && self.turn() {}
+        self.hold(self.outcomes == self.submitted, "each request has one outcome (I4)");
+        self.hold(self.core.admission().reserved_bytes() == 0, "all bytes came back (I11)");
+        self.hold(self.processes.is_empty(), "a process is left");
+    }
+
+    fn count(&self, first: &str) -> u64 {
+        self.seen.iter().filter(|(name, _)| name.split(' ').next() == Some(first)).map(|(_, times)| times).sum()
+    }
+
+    fn hold(&mut self, holds: bool, what: &str) {
+        if !holds && self.failure.is_none() {
+            self.failure = Some(format!("seed {}, t={:.3}: {what}", self.seed, self.now as f64 / 1e3));
+        }
+    }
+
+    fn post(&mut self, delay_ms: u64, happening: Happening) {
+        self.numbered += 1;
+        self.agenda.insert((self.now + delay_ms, self.numbered), happening);
+    }
+
+    /// A message to the supervisor: now and then late, never lost. `twice`: now and then a second time.
+    fn mail(&mut self, event: Event, twice: bool) {
+        let delay = if self.dice.roll(40) == 0 { self.dice.roll(1_500) } else { self.dice.roll(4) };
+        if twice && self.dice.roll(30) == 0 {
+            let again = delay + self.dice.roll(5_000);
+            self.post(again, Happening::Told(event.clone()));
+        }
+        self.post(delay, Happening::Told(event));
+    }
+
+    fn alive(&self, worker: WorkerId, epoch: Epoch) -> bool {
+        self.processes.get(&worker).is_some_and(|process| process.epoch == epoch)
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Input(idx) => {
+                self.to_come -= 1;
+                self.take_input(self.inputs[idx]);
+            }
+            Happening::Told(event) => self.tell(event),
+            Happening::Pulse(worker, epoch) if self.alive(worker, epoch) => {
+                self.show(worker);
+                self.post(250, Happening::Pulse(worker, epoch));
+            }
+            Happening::Shows(worker, epoch) if self.alive(worker, epoch) => self.show(worker),
+            Happening::Dies(worker, epoch, exit) if self.alive(worker, epoch) => self.die(worker, exit),
+            Happening::Thaws(worker, epoch) if self.alive(worker, epoch) => {
+                self.processes.get_mut(&worker).expect("alive").frozen = false;
+            }
+            Happening::Finishes(ticket) => self.finish(ticket),
+            Happening::HangsUp(ticket) => {
+                let waits = self.requests.get(&ticket).is_some_and(|request| request.fate == Fate::Waiting);
+                self.is_told(ticket);
+                if let (true, Some(request)) = (waits, self.requests.get_mut(&ticket)) {
+                    request.fate = Fate::Left;
+                }
+            }
+            Happening::Handed(generation, seat, ends) => self.take_link(generation, seat, ends),
+            Happening::Greeted(generation) => self.greet(generation),
+            // Of a process that is gone.
+            Happening::Pulse(..) | Happening::Shows(..) | Happening::Dies(..) | Happening::Thaws(..) => {}
+        }
+    }
+
+    /// One event, those by which the shell answers its actions, and what is to hold then.
+    fn tell(&mut self, event: Event) {
+        match event {
+            Event::Submitted { ticket, ask } => drop(self.requests.insert(ticket, Request { ask, fate: Fate::Waiting })),
+            Event::Ended { ticket } => drop(self.requests.remove(&ticket)),
+            _ => {}
+        }
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            self.heard.note(&event, self.now);
+            let line = format!("{event:?}");
+            let before = (self.core.target().phase(), self.core.notice());
+            let of_a_drafter =
+                matches!(event, Event::Worker(WorkerId::Drafter(_), _) | Event::Connected { .. } | Event::Ordered { .. });
+            let actions = self.core.on_event(event, Millis(self.now));
+            let named: Vec<String> = actions.iter().map(name_of).collect();
+            self.note(&line, &named);
+            if of_a_drafter {
+                self.judge_a_guest(&before, &actions);
+            }
+            for action in actions {
+                events.extend(self.obey(action));
+            }
+            self.judge(!events.is_empty());
+        }
+    }
+
+    fn note(&mut self, line: &str, named: &[String]) {
+        for name in named {
+            // Numbers and values make no kind of their own; that a draft is allowed does.
+            let words = name.split_whitespace().map(|word| if word.starts_with("speculative=") { "speculative" } else { word });
+            let plain = |word: &&str| !word.contains(|c: char| c.is_ascii_digit() || matches!(c, '=' | '/' | ','));
+            *self.seen.entry(words.filter(plain).collect::<Vec<_>>().join(" ")).or_default() += 1;
+        }
+        // Heartbeats that change nothing would push everything else out.
+        if !named.is_empty() || !line.contains("Beat(") {
+            self.write(format!("{line} => {}", named.join("; ")));
+        }
+    }
+
+    fn write(&mut self, line: String) {
+        if self.log.len() == 60 {
+            self.log.pop_front();
+        }
+        self.log.push_back(format!("t={:.3} {line}", self.now as f64 / 1e3));
+    }
+
+    fn take_input(&mut self, input: Input) {
+        self.write(format!("> {input}"));
+        let numbers = input.numbers();
+        let [first, second, ..] = numbers;
+        let who = if first == 0 { WorkerId::Target } else { WorkerId::Drafter(self.core.drafters().current_seat()) };
+        let epoch = self.processes.get(&who).map(|process| process.epoch);
+        if input.is_fault() {
+            *self.seen.entry(format!("fault {}", input.word())).or_default() += 1;
+        }
+        match input.word() {
+            "request" => self.submit(numbers),
+            "crash" if epoch.is_some() => {
+                let exit = [Exit::Signal(9), Exit::Signal(6), Exit::Code(70)][self.dice.roll(3) as usize];
+                self.die(who, exit);
+            }
+            "freeze" | "hang" => {
+                if let Some(process) = self.processes.get_mut(&who) {
+                    process.blemished = true;
+                    (process.frozen, process.hung) = (input.word() == "freeze", process.hung || input.word() == "hang");
+                    let epoch = process.epoch;
+                    if input.word() == "freeze" {
+                        self.post(second, Happening::Thaws(who, epoch));
+                    }
+                }
+            }
+            "loop" => {
+                self.faults.loops[first as usize] = second;
+                if epoch.is_some() {
+                    self.die(who, Exit::Signal(11));
+                }
+            }
+            "unstartable" => self.faults.unstartable[first as usize] = second,
+            "slow_load" => self.faults.slow_load_ms[first as usize] = second,
+            "slow_prefill" => self.faults.slow_until = self.now + first,
+            "refuse" => self.faults.refuses = true,
+            "eject" => self.move_link(LinkPhase::Ejected),
+            "lose" => self.move_link(LinkPhase::Lost),
+            "late" => {
+                self.faults.late_until = self.now + first;
+                self.move_link(LinkPhase::Suspect);
+            }
+            "order" => self.order(first, second),
+            "pressure" => self.faults.pressure = (first, self.now + second),
+            "asleep" => self.sleep(first),
+            "starved" => self.deaf_until = self.deaf_until.max(self.now + first),
+            "silence" => {
+                self.faults.silent_until[first as usize] = self.now + second;
+                for (worker, process) in &mut self.processes {
+                    process.blemished |= kind(*worker) == first as usize;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The machine sleeps: nothing happens on it meanwhile, but its clock goes on.
+    fn sleep(&mut self, ms: u64) {
+        self.agenda =
+            std::mem::take(&mut self.agenda).into_iter().map(|((at, number), what)| ((at + ms, number), what)).collect();
+        for process in self.processes.values_mut() {
+            process.told_at += ms;
+            process.stepped_at += ms;
+            process.loaded_at += ms;
+        }
+        self.now += ms;
+    }
+
+    fn submit(&mut self, [prompt, max, wish, deadline, hangup]: [u64; 5]) {
+        let ticket = Ticket(self.submitted);
+        self.submitted += 1;
+        let ask = Ask {
+            prompt_tokens: prompt as u32,
+            max_tokens: max as u32,
+            context_tokens: prompt as u32,
+            deadline: (deadline > 0).then(|| Millis(self.now + deadline)),
+            wish: match wish {
+                3 => RouteWish::Speculative,
+                4 => RouteWish::Plain,
+                _ => RouteWish::Auto,
+            },
+        };
+        if hangup > 0 {
+            self.post(hangup, Happening::HangsUp(ticket));
+        }
+        self.post(0, Happening::Told(Event::Submitted { ticket, ask }));
+    }
+
+    fn order(&mut self, verb: u64, model: u64) {
+        self.called += 1;
+        let call = Call(self.called);
+        let model = ["", "/d", "/e"][model as usize % 3].to_owned();
+        let (order, done) = match verb {
+            0 => (Order::Stop, "stopped"),
+            1 => (Order::Start { model }, "started"),
+            _ => (Order::Swap { model }, "swapped"),
+        };
+        self.calls.insert(call, done);
+        self.post(0, Happening::Told(Event::Ordered { call, order }));
+    }
+
+    /// A process sends a heartbeat.
+    fn show(&mut self, worker: WorkerId) {
+        let silent = self.faults.silent_until[kind(worker)] > self.now;
+        let busy =
+            worker == WorkerId::Target && self.requests.values().any(|request| matches!(request.fate, Fate::Running { .. }));
+        let slow = self.faults.slow_until > self.now;
+        let pressure = self.faults.pressure;
+        let held = self.requests.values().map(|request| match request.fate {
+            Fate::Running { cost_bytes, .. } => cost_bytes / 2,
+            _ => 0,
+        });
+        let held = if pressure.1 > self.now { BUDGET * pressure.0 / 100 } else { held.sum() };
+        let report = self.report();
+        let (now, dropped, delay) = (self.now, self.dice.roll(50) == 0, self.dice.roll(6));
+        let Some(process) = self.processes.get_mut(&worker) else { return };
+        if process.frozen || process.killed {
+            return;
+        }
+        // A step of the slowest machine that is not hung takes 8 s.
+        if !process.hung && now - process.stepped_at >= if slow { 8_000 } else { 1 } {
+            process.steps += 1;
+            process.stepped_at = now;
+        }
+        let phase = process.phase(now, busy, slow);
+        let loaded_bytes = now.min(process.loaded_at);
+        let mut beat =
+            Heartbeat { epoch: process.epoch.0, phase: phase.into(), steps: process.steps, loaded_bytes, ..Default::default() };
+        if phase == WorkerPhase::Loading {
+            beat.steps = 0;
+        } else if worker == WorkerId::Target {
+            beat.kv = Some(KvUse { budget_bytes: BUDGET, held_bytes: held, ..Default::default() });
+        }
+        if worker == WorkerId::Target {
+            beat.link = Some(report);
+        }
+        let at = (now + delay).max(process.told_at);
+        process.told_at = at;
+        if !silent && !dropped {
+            self.post(at - now, Happening::Told(Event::Worker(worker, worker::Event::Beat(Box::new(beat)))));
+        }
+    }
+
+    fn report(&self) -> LinkReport {
+        let number = |link: &Option<(u64, Seat, Ends)>| link.map_or(0, |(generation, _, _)| generation);
+        let (generation, serving) = (number(&self.line.newest), number(&self.line.serving));
+        LinkReport { generation, phase: self.line.phase.into(), reason: String::new(), serving }
+    }
+
+    fn describe(&self, worker: WorkerId) -> Arc<Described> {
+        Arc::new(match worker {
+            WorkerId::Target => Described::Target { model: ModelInfo::default(), capacity: self.capacity.clone() },
+            WorkerId::Drafter(_) => Described::Drafter(DrafterInfo { block_size: 8, ..Default::default() }),
+        })
+    }
+}
+
+/// How much happens in a schedule of the suite.
+fn size(seed: u64) -> Size {
+    let calm = seed % 4;
+    Size { ms: 60_000 + seed % 7 * 20_000, request_ms: 700, fault_ms: 1_500 << (2 * calm), order_ms: 15_000 << calm }
+}
+
+fn run(seed: u64, inputs: &[Input]) -> Outcome {
+    let inputs = inputs.to_vec();
+    std::panic::catch_unwind(move || Machine::new(seed, inputs).run()).unwrap_or_else(|_| Err("the core panicked".into()))
+}
+
+/// Runs a schedule; one that fails is shrunk and written down.
+fn check(seed: u64, size: Size) -> BTreeMap<String, u64> {
+    let inputs = draw(&mut Dice::new(seed), size);
+    match run(seed, &inputs) {
+        Ok(seen) => seen,
+        Err(first) => {
+            let tries = (4_000_000 / inputs.len().max(1)).min(400);
+            let short = shrink(inputs.clone(), tries, |inputs| run(seed, inputs).is_err());
+            let why = run(seed, &short).err().unwrap_or_else(|| first.clone());
+            let mut text = format!("# {}\nseed {seed}\n", why.lines().next().unwrap_or_default());
+            short.iter().for_each(|input| writeln!(text, "{input}").expect("a string"));
+            let path = std::env::temp_dir().join(format!("paceline-simulation-{seed}.txt"));
+            let saved = std::fs::write(&path, &text).is_ok();
+            let place = if saved { format!("saved as {}", path.display()) } else { "not saved".to_owned() };
+            panic!("seed {seed} fails ({} of {} inputs are enough, {place}):\n{text}\n{why}", short.len(), inputs.len());
+        }
+    }
+}
+
+/// A schedule that was written down.
+fn read(text: &str) -> (u64, Vec<Input>) {
+    let mut lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let seed = lines.next().and_then(|line| line.strip_prefix("seed ")?.parse().ok()).expect("a line `seed N` first");
+    (seed, lines.map(|line| line.parse().unwrap_or_else(|what| panic!("{what}"))).collect())
+}

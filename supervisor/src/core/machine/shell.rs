@@ -1,0 +1,267 @@
+//! What the machine does when the core orders something: the shell's part, processes, the target's links.
+
+use paceline_proto::ids::Epoch;
+use paceline_proto::internal::v1::LinkPhase;
+
+use super::{Fate, Happening, Line, Machine, Process, kind};
+use crate::core::admission::Ticket;
+use crate::core::denial::Denial;
+use crate::core::link::Ends;
+use crate::core::seat::{Seat, WorkerId};
+use crate::core::worker::{self, EndWhy, Exit, Phase};
+use crate::core::{Action, Event};
+
+impl Machine {
+    /// Carries an action out; some are answered at once.
+    pub(super) fn obey(&mut self, action: Action) -> Option<Event> {
+        match action {
+            Action::Worker(worker, action) => return self.obey_for(worker, action).map(|event| Event::Worker(worker, event)),
+            Action::Connect { generation, seat, ends } => {
+                self.judge_link(seat, ends);
+                let delay = 1 + self.dice.roll(10);
+                self.post(delay, Happening::Handed(generation, seat, ends));
+            }
+            Action::Repermit { changes, .. } => {
+                for (ticket, permit) in changes {
+                    let runs = self.requests.get(&ticket).is_some_and(|request| request.fate != Fate::Waiting);
+                    self.hold(runs, "a permit for a request that does not run");
+                    self.judge_permit(permit);
+                }
+            }
+            Action::Answer { call, outcome } => {
+                let done = self.calls.remove(&call);
+                self.hold(done.is_some(), "an order is answered twice");
+                if let (Some(done), true) = (done, outcome.is_ok()) {
+                    *self.seen.entry(done.to_owned()).or_default() += 1;
+                }
+            }
+            Action::Admit { ticket, epoch, permit, .. } => self.admit(ticket, epoch, permit),
+            Action::Deny { ticket, .. } => match self.requests.get_mut(&ticket) {
+                Some(request) if request.fate == Fate::Left => request.fate = Fate::Over { cost_bytes: 0 },
+                Some(request) if request.fate == Fate::Waiting => self.is_told(ticket),
+                _ => self.hold(false, "a request that does not wait is denied"),
+            },
+            Action::Cut { epoch, denial } => self.cut(epoch, &denial),
+            Action::Exit => self.exited = true,
+            Action::Overslept { .. } | Action::Announce(_) | Action::LogService { .. } | Action::LogLink { .. } => {}
+        }
+        None
+    }
+
+    fn obey_for(&mut self, worker: WorkerId, action: worker::Action) -> Option<worker::Event> {
+        match action {
+            worker::Action::Spawn { .. } => return Some(self.spawn(worker)),
+            worker::Action::AskStop { epoch, .. } => {
+                self.judge_an_end(worker, epoch);
+                let process = self.processes.get_mut(&worker).filter(|process| process.epoch == epoch)?;
+                if process.frozen {
+                    return Some(worker::Event::Frozen { epoch });
+                }
+                let reached = !process.hung || self.dice.roll(2) == 0;
+                let (delay, gone) = (self.dice.roll(10), 20 + self.dice.roll(800));
+                if !self.processes[&worker].hung {
+                    self.processes.get_mut(&worker).expect("looked up above").leaving = true;
+                    self.post(gone, Happening::Dies(worker, epoch, Exit::Code(0)));
+                }
+                self.post(delay, Happening::Told(Event::Worker(worker, worker::Event::StopAnswered { epoch, reached })));
+            }
+            worker::Action::Terminate { epoch } => {
+                let hears = self.processes.get(&worker).is_some_and(|process| !process.frozen && !process.hung);
+                let delay = 5 + self.dice.roll(500);
+                if hears {
+                    self.post(delay, Happening::Dies(worker, epoch, Exit::Signal(15)));
+                }
+            }
+            worker::Action::Kill { epoch } => {
+                if let Some(process) = self.processes.get_mut(&worker).filter(|process| process.epoch == epoch) {
+                    process.killed = true;
+                }
+                // Now and then the kernel takes its time.
+                let delay = if self.dice.roll(20) == 0 { 7_000 } else { 1 + self.dice.roll(30) };
+                self.post(delay, Happening::Dies(worker, epoch, Exit::Signal(9)));
+            }
+            worker::Action::Describe { epoch } => {
+                let answers = self.processes.get(&worker).is_some_and(|process| process.epoch == epoch && !process.frozen);
+                let event = match answers && self.dice.roll(12) > 0 {
+                    true => worker::Event::Described { epoch, described: self.describe(worker) },
+                    false => worker::Event::DescribeFailed { epoch },
+                };
+                self.mail(Event::Worker(worker, event), true);
+            }
+            worker::Action::Clear => self.hold(!self.processes.contains_key(&worker), "cleared under a living process"),
+            worker::Action::Surprise { phase, event } => self.hold(false, &format!("surprise {phase}/{event}")),
+            worker::Action::Abandon { .. } => self.hold(false, "an Abandon left the core"),
+            worker::Action::LogPhase { .. } => {}
+        }
+        None
+    }
+
+    fn spawn(&mut self, worker: WorkerId) -> worker::Event {
+        self.hold(!self.processes.contains_key(&worker), "a second process is started");
+        let of = kind(worker);
+        if self.faults.unstartable[of] > 0 {
+            self.faults.unstartable[of] -= 1;
+            return worker::Event::SpawnFailed { cause: "no program".into() };
+        }
+        self.epochs[of] += 1;
+        let epoch = Epoch(self.epochs[of]);
+        let load_ms = 50 + self.dice.roll(2_000) + std::mem::take(&mut self.faults.slow_load_ms[of]);
+        self.processes.insert(worker, Process::new(epoch, self.now, load_ms));
+        if self.faults.loops[of] > 0 {
+            self.faults.loops[of] -= 1;
+            let (delay, exit) = (10 + self.dice.roll(400), [Exit::Signal(11), Exit::Code(1)][self.dice.roll(2) as usize]);
+            self.post(delay, Happening::Dies(worker, epoch, exit));
+        }
+        self.post(5, Happening::Pulse(worker, epoch));
+        self.post(load_ms, Happening::Shows(worker, epoch));
+        worker::Event::Spawned { epoch, pid: 9 }
+    }
+
+    /// A process ends. Its exit is news of its own and always comes, now and then once more; the streams of its requests
+    /// break.
+    pub(super) fn die(&mut self, worker: WorkerId, exit: Exit) {
+        let Some(process) = self.processes.remove(&worker) else { return };
+        let epoch = process.epoch;
+        match worker {
+            WorkerId::Target => {
+                self.line = Line::default();
+                let running = |fate: Fate| matches!(fate, Fate::Running { epoch: of, .. } if of == epoch);
+                let broken: Vec<Ticket> =
+                    self.requests.iter().filter(|(_, request)| running(request.fate)).map(|(ticket, _)| *ticket).collect();
+                broken.into_iter().for_each(|ticket| self.is_told(ticket));
+            }
+            WorkerId::Drafter(_) => {
+                let of_it = |link: &Option<(u64, Seat, Ends)>| link.is_some_and(|(_, _, ends)| ends.drafter == epoch);
+                if of_it(&self.line.serving) {
+                    self.line.serving = None;
+                }
+                if of_it(&self.line.newest) {
+                    self.move_link(LinkPhase::Lost);
+                }
+            }
+        }
+        self.mail(Event::Worker(worker, worker::Event::Exited { epoch, exit, log: "last words".into() }), true);
+    }
+
+    fn admit(&mut self, ticket: Ticket, epoch: Epoch, permit: crate::core::route::Permit) {
+        self.judge_permit(permit);
+        self.judge_route(ticket, permit);
+        let request = self.requests.get(&ticket).copied();
+        let cost = request.and_then(|request| self.capacity.cost(request.ask.positions()));
+        let (Some(request), Some(cost_bytes)) = (request, cost) else { return self.hold(false, "admitted, unknown or too long") };
+        self.hold(matches!(request.fate, Fate::Waiting | Fate::Left), "a request that does not wait is admitted");
+        self.hold(self.core.target().life().is_some_and(|life| life.epoch == epoch), "admitted to another life (I7)");
+        self.hold(matches!(self.core.target().phase(), Phase::Ready { .. }), "admitted to one that is not ready");
+        if request.fate == Fate::Left {
+            self.requests.insert(ticket, super::Request { fate: Fate::Over { cost_bytes }, ..request });
+            return;
+        }
+        self.requests.insert(ticket, super::Request { fate: Fate::Running { epoch, cost_bytes }, ..request });
+        match self.alive(WorkerId::Target, epoch) {
+            true => {
+                let ms = 20 + u64::from(request.ask.max_tokens) * 5;
+                self.post(ms, Happening::Finishes(ticket));
+            }
+            // It died a moment ago, and the news is on its way: the stream cannot be opened.
+            false => self.is_told(ticket),
+        }
+    }
+
+    pub(super) fn finish(&mut self, ticket: Ticket) {
+        let Some(Fate::Running { epoch, .. }) = self.requests.get(&ticket).map(|request| request.fate) else { return };
+        match self.processes.get(&WorkerId::Target) {
+            Some(process) if process.epoch == epoch && process.frozen => self.post(200, Happening::Finishes(ticket)),
+            Some(process) if process.epoch == epoch && process.hung => {}
+            _ if self.faults.slow_until > self.now => self.post(1_000, Happening::Finishes(ticket)),
+            _ => self.is_told(ticket),
+        }
+    }
+
+    /// A request gets its outcome, if it has none, and its end is reported.
+    pub(super) fn is_told(&mut self, ticket: Ticket) {
+        let Some(request) = self.requests.get_mut(&ticket) else { return };
+        let cost_bytes = match request.fate {
+            Fate::Over { .. } | Fate::Left => return,
+            Fate::Waiting => 0,
+            Fate::Running { cost_bytes, .. } => cost_bytes,
+        };
+        request.fate = Fate::Over { cost_bytes };
+        self.outcomes += 1;
+        self.mail(Event::Ended { ticket }, false);
+    }
+
+    fn cut(&mut self, epoch: Epoch, denial: &Denial) {
+        let gone = matches!(denial, Denial::Gone { .. });
+        let tickets: Vec<Ticket> = self.requests.keys().copied().collect();
+        for ticket in tickets {
+            match self.requests[&ticket].fate {
+                Fate::Running { epoch: of, .. } if of <= epoch => self.is_told(ticket),
+                _ => {}
+            }
+            // The core has forgotten what the dead life held.
+            if gone && let Some(Fate::Over { cost_bytes }) = self.requests.get_mut(&ticket).map(|request| &mut request.fate) {
+                *cost_bytes = 0;
+            }
+        }
+    }
+
+    pub(super) fn take_link(&mut self, generation: u64, seat: Seat, ends: Ends) {
+        let awake = |worker, epoch| self.processes.get(&worker).is_some_and(|process| process.epoch == epoch && !process.frozen);
+        let there = awake(WorkerId::Target, ends.target) && awake(WorkerId::Drafter(seat), ends.drafter);
+        let failure = (!there).then(|| "nobody listens".to_owned());
+        if there {
+            self.line.newest = Some((generation, seat, ends));
+            self.line.phase = LinkPhase::Greeting;
+            let delay = 5 + self.dice.roll(40);
+            self.post(delay, Happening::Greeted(generation));
+        }
+        // Now and then the answer is lost, and the bound behind it has to do.
+        if self.dice.roll(40) > 0 {
+            self.mail(Event::Connected { generation, failure }, true);
+        }
+    }
+
+    pub(super) fn greet(&mut self, generation: u64) {
+        if !matches!(self.line.newest, Some((newest, _, _)) if newest == generation) || self.line.phase != LinkPhase::Greeting {
+            return;
+        }
+        if std::mem::take(&mut self.faults.refuses) {
+            return self.move_link(LinkPhase::Refused);
+        }
+        self.line.serving = self.line.newest;
+        self.move_link(LinkPhase::Up);
+        if self.faults.late_until > self.now {
+            self.move_link(LinkPhase::Suspect);
+        }
+    }
+
+    /// The newest link changes; the target shows itself at once.
+    pub(super) fn move_link(&mut self, to: LinkPhase) {
+        let from = self.line.phase;
+        let (Some(newest), true) = (self.line.newest, matches!(from, LinkPhase::Greeting | LinkPhase::Up | LinkPhase::Suspect))
+        else {
+            return;
+        };
+        if to == LinkPhase::Suspect && from != LinkPhase::Up {
+            return;
+        }
+        self.line.phase = to;
+        if !matches!(to, LinkPhase::Up | LinkPhase::Suspect) {
+            self.line.serving = self.line.serving.filter(|serving| serving.0 != newest.0);
+        }
+        if let Some(epoch) = self.processes.get(&WorkerId::Target).map(|process| process.epoch) {
+            self.post(0, Happening::Shows(WorkerId::Target, epoch));
+        }
+    }
+
+    /// Nobody is ended as hung who was never silent or stuck (A13).
+    fn judge_an_end(&mut self, worker: WorkerId, epoch: Epoch) {
+        let phase = match worker {
+            WorkerId::Target => self.core.target().phase(),
+            WorkerId::Drafter(seat) => self.core.drafters().seat(seat).phase(),
+        };
+        let hung = matches!(phase, Phase::Ending { why: EndWhy::Hung(_), .. });
+        let healthy = self.processes.get(&worker).is_some_and(|process| process.epoch == epoch && !process.blemished);
+        self.hold(!(hung && healthy), "a worker is ended as hung that never was (A13)");
+    }
+}

@@ -1,0 +1,95 @@
+use super::*;
+
+/// So many schedules in the suite.
+const SUITE: u64 = 2_000;
+
+fn many(seeds: std::ops::RangeInclusive<u64>) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for seed in seeds {
+        for (kind, times) in check(seed, size(seed)) {
+            *all.entry(kind).or_insert(0) += times;
+        }
+    }
+    all
+}
+
+/// A simulation that never gets somewhere proves nothing about it.
+fn reached(seen: &BTreeMap<String, u64>, least: u64, kinds: &[&str]) {
+    for kind in kinds {
+        assert!(seen.get(*kind).is_some_and(|times| *times >= least), "{kind} is hardly reached: {seen:#?}");
+    }
+}
+
+#[test]
+fn schedules_of_a_machine_keep_the_invariants() {
+    let seen = many(1..=SUITE);
+    reached(
+        &seen,
+        20,
+        &[
+            "admit speculative prior",
+            "admit speculative forced",
+            "admit plain forced",
+            "admit plain concurrency",
+            "admit plain kv_pressure",
+            "admit plain drafter_absent",
+            "admit plain drafter_loading",
+            "admit plain drafter_suspect",
+            "admit plain drafter_incompatible",
+            "admit speculative drafter_suspect",
+            "calm",
+            "cut TARGET_GONE",
+            "deny CRASH_LOOP",
+            "deny DEADLINE_PASSED",
+            "deny QUEUE_FULL",
+            "deny QUEUE_WAIT",
+            "deny RESTARTING",
+            "deny TARGET_LOADING",
+            "deny PROMPT_TOO_LONG",
+            "kill",
+            "overslept",
+            "phase ready->suspect",
+            "phase suspect->ready",
+            "phase ready->ending",
+            "phase failed->starting",
+            "phase ending->backing_off",
+            "repermit speculative prior",
+            "repermit plain drafter_absent",
+            "started",
+            "stopped",
+            "swapped",
+            "fault silence",
+            "fault asleep",
+            "exit",
+        ],
+    );
+}
+
+#[test]
+#[ignore = "soak: minutes; run by `make soak`"]
+fn a_hundred_thousand_schedules_of_a_machine_keep_the_invariants() {
+    many(1..=100_000);
+}
+
+/// A day of one schedule: 86,400 requests, at least 1,000 faults (goal E6).
+#[test]
+fn a_day_keeps_the_invariants() {
+    let day = Size { ms: 24 * 3_600_000, request_ms: 1_250, fault_ms: 60_000, order_ms: 600_000 };
+    let inputs = draw(&mut Dice::new(1), day);
+    let count = |fault: bool| inputs.iter().filter(|input| input.is_fault() == fault).count();
+    assert!(count(false) >= 86_400 && count(true) >= 1_000, "{} requests, {} faults", count(false), count(true));
+    let seen = check(1, day);
+    let sum = |first: &str| seen.iter().filter(|(kind, _)| kind.starts_with(first)).map(|(_, times)| times).sum::<u64>();
+    assert!(sum("admit") > 50_000, "{seen:#?}");
+}
+
+#[test]
+#[ignore = "runs PACELINE_SIMULATION, a schedule that was written down"]
+fn replay() {
+    #[expect(clippy::disallowed_methods, reason = "a test's own argument")]
+    let path = std::env::var("PACELINE_SIMULATION").expect("PACELINE_SIMULATION names the file of a schedule");
+    let (seed, inputs) = read(&std::fs::read_to_string(&path).expect("it can be read"));
+    if let Err(why) = run(seed, &inputs) {
+        panic!("{why}");
+    }
+}
