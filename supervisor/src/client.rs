@@ -70,7 +70,7 @@ impl Line {
                 if let Ok(stream) = client.watch(WatchRequest { stamp }).await {
                     let mut beats = stream.into_inner();
                     while let Ok(Some(beat)) = beats.message().await {
-                        if mail.send(Mail::Worker(worker, Event::Beat(beat))).await.is_err() {
+                        if mail.send(Mail::Worker(worker, Event::Beat(Box::new(beat)))).await.is_err() {
                             return; // the actor is gone
                         }
                     }

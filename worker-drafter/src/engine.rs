@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use paceline_link::{End, Handover, Side};
 use paceline_models::{ModelError, device};
-use paceline_process::{Exit, platform};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Progress, Pulse};
+use paceline_process::{Exit, platform};
 use paceline_proto::internal::v1::{LinkPhase, LinkReport, Welcome, WorkerPhase};
 
 use crate::core::Step;

@@ -154,7 +154,12 @@ fn oracle(known: Known) -> Script {
 }
 
 fn speculative() -> Permit {
-    Permit { lane_allowed: v1::Lane::Speculative.into(), max_draft: BLOCK - 1, reason: v1::RouteReason::Prior.into(), policy_epoch: 0 }
+    Permit {
+        lane_allowed: v1::Lane::Speculative.into(),
+        max_draft: BLOCK - 1,
+        reason: v1::RouteReason::Prior.into(),
+        policy_epoch: 0,
+    }
 }
 
 /// The requests of these tests: every way to choose tokens.
@@ -528,7 +533,8 @@ fn links_and_permits_come_and_go_in_the_middle_of_a_stream() {
     };
     attach(&stage.worker, 1, Some(welcome(1, ProposalKind::Tokens)), spy(1, &known));
     stage.until(1, LinkPhase::Up);
-    let plain_permit = Permit { lane_allowed: v1::Lane::Plain.into(), max_draft: 0, reason: v1::RouteReason::Forced.into(), policy_epoch: 0 };
+    let plain_permit =
+        Permit { lane_allowed: v1::Lane::Plain.into(), max_draft: 0, reason: v1::RouteReason::Forced.into(), policy_epoch: 0 };
     let mut done = None;
     let mut all = vec![];
     for step in 0.. {

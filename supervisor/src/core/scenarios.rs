@@ -170,7 +170,7 @@ fn event(words: &Words<'_>) -> Event {
             "spawned" => worker::Event::Spawned { epoch: words.epoch(), pid },
             "found" => worker::Event::Found { epoch: words.epoch(), pid },
             "spawn_failed" => worker::Event::SpawnFailed { cause: "no program".into() },
-            "beat" => worker::Event::Beat(beat(words)),
+            "beat" => worker::Event::Beat(Box::new(beat(words))),
             "described" => described(words),
             "undescribed" => worker::Event::DescribeFailed { epoch: words.epoch() },
             "stop_answered" => {

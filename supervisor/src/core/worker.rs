@@ -139,10 +139,10 @@ impl Worker {
             }
             (Phase::Stopped, event) if event.epoch().is_some() => {}
             (Phase::Starting { .. } | Phase::Loading { .. } | Phase::Ready { .. } | Phase::Suspect { .. }, Event::Beat(beat)) => {
-                self.hear(beat, now, &mut out);
+                self.hear(*beat, now, &mut out);
             }
             (Phase::Ending { why, rung, answered, until, most }, Event::Beat(beat)) => {
-                let progress = self.life.as_mut().is_some_and(|life| life.hear(beat, now));
+                let progress = self.life.as_mut().is_some_and(|life| life.hear(*beat, now));
                 if progress && rung != Rung::Killed {
                     let until = until.max(most.min(now + self.patience.quiet_ms));
                     self.phase = Phase::Ending { why, rung, answered, until, most };

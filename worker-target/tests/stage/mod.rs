@@ -97,7 +97,12 @@ impl Drop for Worker {
 }
 
 pub async fn generate(mut client: TargetClient<Channel>, generation: Generation) -> Result<Vec<TokenBatch>, Status> {
-    let permit = Permit { lane_allowed: v1::Lane::Plain.into(), max_draft: 0, reason: v1::RouteReason::DrafterAbsent.into(), policy_epoch: 0 };
+    let permit = Permit {
+        lane_allowed: v1::Lane::Plain.into(),
+        max_draft: 0,
+        reason: v1::RouteReason::DrafterAbsent.into(),
+        policy_epoch: 0,
+    };
     let request = TargetGenerateRequest { stamp: Some(STAMP), generation: Some(generation), permit: Some(permit) };
     let mut stream = client.generate(request).await?.into_inner();
     let mut batches = vec![];

@@ -253,7 +253,7 @@ impl World {
         if worker == WorkerId::Target && self.epoch(worker) == Some(epoch) {
             beat.link = Some(self.links.report());
         }
-        self.tell(Event::Worker(worker, worker::Event::Beat(beat)));
+        self.tell(Event::Worker(worker, worker::Event::Beat(Box::new(beat))));
     }
 
     fn run(mut self) -> BTreeMap<String, u64> {

@@ -20,7 +20,7 @@ pub enum Event {
     /// The process could not be started.
     SpawnFailed { cause: String },
     /// A heartbeat.
-    Beat(Heartbeat),
+    Beat(Box<Heartbeat>),
     /// It said what it serves.
     Described { epoch: Epoch, described: Arc<Described> },
     /// It was asked what it serves and did not say.
