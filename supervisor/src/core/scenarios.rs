@@ -195,6 +195,7 @@ fn event(words: &Words<'_>) -> Event {
                     context_tokens: words.number("prompt").unwrap_or(100) as u32,
                     deadline: words.value("deadline").map(millis),
                     wish,
+                    images: false,
                 };
                 return Event::Submitted { ticket: words.ticket(), ask };
             }
@@ -233,6 +234,12 @@ pub(super) fn name_of(action: &Action) -> String {
         Action::Repermit { epoch, changes } => {
             let changes: Vec<_> = changes.iter().map(|(ticket, permit)| format!("r{} {}", ticket.0, route(permit))).collect();
             format!("repermit e{epoch} {}", changes.join(", "))
+        }
+        Action::PushPolicy { epoch, policy } => format!("push e{epoch} p{}", policy.epoch),
+        Action::LogPolicy { epoch, key, from, to, .. } => format!("policy p{epoch} {key} {from}->{to}"),
+        Action::LogRoute { ticket, decision } => {
+            let again = if decision.again { " again" } else { "" };
+            format!("log r{}{again} {}", ticket.0, route(&decision.permit))
         }
         Action::Answer { call, outcome } => match outcome {
             Ok(()) => format!("answer call={} done", call.0),
