@@ -71,6 +71,8 @@ impl Drafters {
             (Wanted::Somebody, Some(misfit)) => {
                 format!("incompatible with the target: {}; start or swap it when that is mended", misfit.reason)
             }
+            // While it is being ended the worker says the same.
+            (Wanted::Somebody, None) if self.lifetime.rest().is_some() && worker.life().is_some() => String::new(),
             (Wanted::Somebody, None) if self.lifetime.rest().is_some() => self.lifetime.rest().map_or("", Rest::why).to_owned(),
             (Wanted::Somebody, None) if link.is_suspect() => "its drafts come too late again and again".to_owned(),
             (Wanted::Somebody, None) => match worker.phase() {
