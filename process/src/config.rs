@@ -5,6 +5,7 @@
 //! the file, else from the defaults here. Unknown keys are refused with the nearest known name.
 
 mod auto;
+mod policy;
 mod served;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 pub use auto::Auto;
+pub use policy::POLICY_KEYS;
 
 /// Environment variable naming the configuration file; set but empty means none at all.
 pub const CONFIG_VAR: &str = "PACELINE_CONFIG";
@@ -200,7 +202,7 @@ pub enum Force {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RoutingConfig {
-    /// Running requests above which requests decode plainly; auto: 4 until measured.
+    /// Requests at once that may draft; auto: 4 until it is measured how far speculation pays.
     pub max_concurrent: Auto<u32>,
     /// Context above which requests decode plainly, in tokens; auto: 4096, where published drafters were trained, until
     /// measured.

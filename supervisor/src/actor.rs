@@ -6,24 +6,25 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use paceline_process::{Clock, Millis, RuntimeDir};
+use paceline_process::{Clock, Millis, RuntimeDir, platform};
 use paceline_proto::ids::{Epoch, RequestId, Term};
 use paceline_proto::internal::v1::{GatewayReport, PermitChange, ServiceState};
-use paceline_proto::v1::{ProcessStatus, StatusResponse};
+use paceline_proto::v1::{PolicyResponse, ProcessStatus, StatusResponse};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
 use crate::Setup;
 use crate::child::{Host, Hosts};
-use crate::client::Line;
+use crate::client;
 use crate::core::admission::{Ask, Ticket};
 use crate::core::drafter::{Call, Order};
 use crate::core::seat::{Seat, WorkerId};
 use crate::core::worker::{self, Exit};
 use crate::core::{Action, Event, Notice, Supervisor};
-use crate::desk::{Cut, Desk, Grant, Verdict};
+use crate::desk::{Cut, Desk, Ending, Grant, Verdict};
 use crate::handover;
 use crate::relay::permit_message;
+use crate::route_log::{Decided, Ended, Line, RouteLog};
 use crate::status::{self, Me};
 
 /// Mail on its way to the actor.
@@ -40,6 +41,8 @@ pub enum Mail {
         ticket: Ticket,
         /// Its name in every process.
         id: RequestId,
+        /// Its traffic class.
+        class: String,
         /// What it asks for.
         ask: Ask,
         /// Where the decision goes.
@@ -61,6 +64,15 @@ pub enum Mail {
         /// Where its end goes.
         reply: oneshot::Sender<Result<ProcessStatus, Status>>,
     },
+    /// An operator sets a key of the policy.
+    SetPolicy {
+        /// As in the configuration.
+        key: String,
+        /// In the configuration's form.
+        value: String,
+        /// Where the policy goes then.
+        reply: oneshot::Sender<Result<PolicyResponse, Status>>,
+    },
     /// The gateway of an `Attach` stream said how it is.
     Reported(u64, GatewayReport),
     /// That stream ended.
@@ -81,6 +93,14 @@ pub enum Stop {
     ParentGone,
 }
 
+/// A request as others know it.
+struct Named {
+    id: RequestId,
+    class: String,
+    /// When it was first routed, where that is written down.
+    routed: Option<Millis>,
+}
+
 /// Core and everything it decides over.
 pub struct Actor<H> {
     core: Supervisor,
@@ -89,17 +109,19 @@ pub struct Actor<H> {
     dir: RuntimeDir,
     me: Me,
     term: Term,
-    lines: HashMap<WorkerId, Line>,
+    lines: HashMap<WorkerId, client::Line>,
     waiting: HashMap<Ticket, oneshot::Sender<Verdict>>,
     /// The names of all requests here, by which the target knows them.
-    names: HashMap<Ticket, RequestId>,
+    names: HashMap<Ticket, Named>,
+    route_log: Option<RouteLog>,
     calls: HashMap<Call, oneshot::Sender<Result<ProcessStatus, Status>>>,
+    policy_calls: HashMap<Call, oneshot::Sender<Result<PolicyResponse, Status>>>,
     called: u64,
     /// Answers to the core's own actions, told it before anything else.
     answers: VecDeque<Event>,
     mail: mpsc::Receiver<Mail>,
     mail_tx: mpsc::Sender<Mail>,
-    endings: mpsc::Receiver<Ticket>,
+    endings: mpsc::Receiver<Ending>,
     stops: mpsc::Receiver<Stop>,
     cuts: watch::Sender<Option<Cut>>,
     notices: watch::Sender<ServiceState>,
@@ -108,7 +130,7 @@ pub struct Actor<H> {
 impl<H: Host> Actor<H> {
     /// An actor and the desk it works behind.
     pub fn new(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<Stop>) -> (Self, Desk) {
-        let Setup { settings, plan, dir, term, me } = setup;
+        let Setup { settings, plan, dir, term, me, route_log } = setup;
         let clock = Clock::start();
         let core = Supervisor::new(settings, plan, term);
         let (mail_tx, mail) = mpsc::channel(MAILBOX);
@@ -126,7 +148,9 @@ impl<H: Host> Actor<H> {
             lines: HashMap::new(),
             waiting: HashMap::new(),
             names: HashMap::new(),
+            route_log: route_log.and_then(open_log),
             calls: HashMap::new(),
+            policy_calls: HashMap::new(),
             called: 0,
             answers: VecDeque::new(),
             mail,
@@ -167,11 +191,7 @@ impl<H: Host> Actor<H> {
                     Stop::Asked => Event::StopAsked,
                     Stop::ParentGone => Event::ParentGone,
                 },
-                Some(ticket) = self.endings.recv() => {
-                    self.waiting.remove(&ticket);
-                    self.names.remove(&ticket);
-                    return Event::Ended { ticket };
-                }
+                Some(ending) = self.endings.recv() => return self.ended(ending),
                 Some(mail) = self.mail.recv() => if let Some(event) = self.open(mail) {
                     return event;
                 },
@@ -184,10 +204,15 @@ impl<H: Host> Actor<H> {
         Some(match mail {
             // Its client is gone and its end was read before its beginning.
             Mail::Submit { reply, .. } if reply.is_closed() => return None,
-            Mail::Submit { ticket, id, ask, reply } => {
+            Mail::Submit { ticket, id, class, ask, reply } => {
                 self.waiting.insert(ticket, reply);
-                self.names.insert(ticket, id);
+                self.names.insert(ticket, Named { id, class, routed: None });
                 Event::Submitted { ticket, ask }
+            }
+            Mail::Worker(WorkerId::Target, event @ worker::Event::Beat(_)) => {
+                // Read as the target counts what it holds, so that the two figures are of one moment.
+                self.answers.push_back(Event::Worker(WorkerId::Target, event));
+                Event::MemoryRead { available_bytes: platform::available_memory() }
             }
             Mail::Worker(worker, event) => Event::Worker(worker, event),
             Mail::Connected { generation, failure } => Event::Connected { generation, failure },
@@ -195,6 +220,11 @@ impl<H: Host> Actor<H> {
                 self.called += 1;
                 self.calls.insert(Call(self.called), reply);
                 Event::Ordered { call: Call(self.called), order }
+            }
+            Mail::SetPolicy { key, value, reply } => {
+                self.called += 1;
+                self.policy_calls.insert(Call(self.called), reply);
+                Event::PolicySet { call: Call(self.called), key, value }
             }
             Mail::Reported(attachment, report) => Event::Reported { attachment, report },
             Mail::Detached(attachment) => Event::Detached { attachment },
@@ -204,6 +234,24 @@ impl<H: Host> Actor<H> {
                 return None;
             }
         })
+    }
+
+    /// A request is over: it is written down, and if it ended well counted.
+    fn ended(&mut self, ending: Ending) -> Event {
+        let Ending { ticket, served } = ending;
+        self.waiting.remove(&ticket);
+        let (served, line) = served.unzip();
+        if let (Some(Named { id, routed: Some(since), .. }), Some(log)) = (self.names.remove(&ticket), &mut self.route_log) {
+            log.write(Line::Ended(Ended::of(&id, self.term, self.clock.now().since(since), line)));
+        }
+        let ended = Event::Ended { ticket };
+        match served {
+            Some(served) => {
+                self.answers.push_back(ended);
+                Event::Served { served }
+            }
+            None => ended,
+        }
     }
 
     fn exited(&mut self, worker: WorkerId, exit: Exit) -> Event {
@@ -239,12 +287,33 @@ impl<H: Host> Actor<H> {
             }
             Action::Repermit { changes, .. } => {
                 let changes = changes.into_iter().filter_map(|(ticket, permit)| {
-                    let request_id = self.names.get(&ticket)?.as_str().to_owned();
+                    let request_id = self.names.get(&ticket)?.id.as_str().to_owned();
                     Some(PermitChange { request_id, permit: Some(permit_message(permit)) })
                 });
                 let changes: Vec<_> = changes.collect();
                 if let Some(line) = self.lines.get_mut(&WorkerId::Target) {
                     line.repermit(changes);
+                }
+            }
+            Action::LogRoute { ticket, decision } => {
+                if let (Some(named), Some(log)) = (self.names.get_mut(&ticket), &mut self.route_log) {
+                    named.routed.get_or_insert(now);
+                    log.write(Line::Decided(Decided::of(&decision, &named.id, &named.class, self.term)));
+                }
+            }
+            Action::PushPolicy { policy, .. } => {
+                if let Some(line) = self.lines.get_mut(&WorkerId::Target) {
+                    line.set_policy(policy.message());
+                }
+            }
+            Action::LogPolicy { epoch, key, from, to, cause } => {
+                tracing::info!(policy_epoch = epoch, key, from, to, cause, "policy");
+            }
+            Action::Answer { call, outcome } if self.policy_calls.contains_key(&call) => {
+                let policy = status::policy(&self.core);
+                if let Some(reply) = self.policy_calls.remove(&call) {
+                    // Whoever asked may be gone.
+                    let _ = reply.send(outcome.map(|()| policy).map_err(Status::from));
                 }
             }
             Action::Answer { call, outcome } => {
@@ -331,7 +400,7 @@ impl<H: Host> Actor<H> {
         let record = self.hosts.of(worker).find()?;
         let epoch = Epoch(record.epoch);
         tracing::info!(%worker, %epoch, pid = record.pid, "worker of an earlier supervisor found");
-        self.lines.insert(worker, Line::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone()));
+        self.lines.insert(worker, client::Line::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone()));
         Some(worker::Event::Found { epoch, pid: record.pid })
     }
 
@@ -348,7 +417,7 @@ impl<H: Host> Actor<H> {
         match self.hosts.of(worker).start(epoch, self.term, model) {
             Ok(pid) => {
                 tracing::info!(%worker, %epoch, pid, "worker started");
-                let mut line = Line::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone());
+                let mut line = client::Line::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone());
                 line.watch();
                 self.lines.insert(worker, line);
                 worker::Event::Spawned { epoch, pid }
@@ -360,4 +429,9 @@ impl<H: Host> Actor<H> {
     fn announce(&mut self, notice: &Notice) {
         self.notices.send_replace(status::service_state(notice));
     }
+}
+
+/// Without its log the service serves all the same.
+fn open_log(path: std::path::PathBuf) -> Option<RouteLog> {
+    RouteLog::start(path).inspect_err(|error| tracing::warn!(%error, "no thread for the route log; it is off")).ok()
 }

@@ -10,9 +10,10 @@ use paceline_proto::internal::v1::drafter_client::DrafterClient;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::worker_client::WorkerClient;
 use paceline_proto::internal::v1::{
-    DescribeDrafterRequest, DescribeRequest, DescribeResponse, PermitChange, RepermitRequest, Stamp, StopRequest, WatchRequest,
+    DescribeDrafterRequest, DescribeRequest, DescribeResponse, PermitChange, Policy, RepermitRequest, SetPolicyRequest, Stamp,
+    StopRequest, WatchRequest,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -30,6 +31,8 @@ const WATCH_AGAIN: Duration = Duration::from_millis(20);
 const ANSWER: Duration = Duration::from_secs(5);
 /// For an answer to the order to end: a worker that takes longer gets SIGTERM.
 const STOP_ANSWER: Duration = Duration::from_secs(2);
+/// Pause before a policy is sent again.
+const POLICY_AGAIN: Duration = Duration::from_secs(1);
 /// Orders for other permits that may wait.
 const PERMITS: usize = 16;
 
@@ -43,13 +46,14 @@ pub struct Line {
     mail: mpsc::Sender<Mail>,
     watch: Option<AbortHandle>,
     permits: Option<mpsc::Sender<Vec<PermitChange>>>,
+    policy: Option<watch::Sender<Policy>>,
 }
 
 impl Line {
     /// A line to the life `epoch` of this worker, on its socket in this directory.
     pub fn new(worker: WorkerId, dir: &RuntimeDir, epoch: Epoch, term: Term, mail: mpsc::Sender<Mail>) -> Self {
         let channel = socket::channel(dir.socket(worker.name()));
-        Self { worker, epoch, term, channel, mail, watch: None, permits: None }
+        Self { worker, epoch, term, channel, mail, watch: None, permits: None, policy: None }
     }
 
     /// For requests, and what else only a target is asked.
@@ -141,6 +145,39 @@ impl Line {
         if permits.try_send(changes).is_err() {
             tracing::warn!(%epoch, "new permits were dropped: the target does not take the ones before");
         }
+    }
+
+    /// Gives it the policy in force; tried again until it is there, or a newer one is to go.
+    pub fn set_policy(&mut self, policy: Policy) {
+        if let Some(newest) = &self.policy {
+            newest.send_replace(policy);
+            return;
+        }
+        let (mut client, stamp, epoch) = (self.target(), self.stamp(), self.epoch);
+        let (newest, mut policies) = watch::channel(policy);
+        policies.mark_changed();
+        task::spawn("policy", async move {
+            while policies.changed().await.is_ok() {
+                let mut policy = Some(*policies.borrow_and_update());
+                while policy.is_some() {
+                    match within(STOP_ANSWER, client.set_policy(SetPolicyRequest { stamp, policy })).await {
+                        Ok(_) => policy = None,
+                        Err(error) => {
+                            tracing::warn!(%epoch, %error, "the target did not take the routing policy; tried again");
+                            tokio::select! {
+                                () = tokio::time::sleep(POLICY_AGAIN) => {}
+                                // A newer one, or the end of this life.
+                                changed = policies.changed() => match changed {
+                                    Ok(()) => policy = Some(*policies.borrow_and_update()),
+                                    Err(_) => return,
+                                },
+                            }
+                        }
+                    }
+                }
+            }
+        });
+        self.policy = Some(newest);
     }
 }
 

@@ -35,12 +35,8 @@ pub fn settings(config: &Config) -> Settings {
         orphan_drain_ms: 5_000,
         cancel_ms: 5_000,
         late_ms: 1_000,
-        policy: Policy {
-            force: config.routing.force,
-            max_concurrent: config.routing.max_concurrent,
-            max_context: config.routing.max_context,
-            kv_pressure: config.routing.kv_pressure,
-        },
+        policy: Policy::of(&config.routing),
+        log_routes: !config.routing.route_log.is_empty(),
     }
 }
 
@@ -48,5 +44,5 @@ pub fn settings(config: &Config) -> Settings {
 /// the service from starting (I3).
 pub fn plan(config: &Config) -> Plan {
     let model = config.drafter_dir().map(|dir| dir.display().to_string()).unwrap_or_default();
-    Plan { model, start: config.drafter.start }
+    Plan { model, start: config.drafter.start, idle_stop_ms: config.drafter.idle_stop_s.saturating_mul(1_000) }
 }

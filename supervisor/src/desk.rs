@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use paceline_process::Clock;
 use paceline_proto::ids::{Epoch, RequestId, Term};
-use paceline_proto::internal::v1::ServiceState;
 use paceline_proto::internal::v1::target_client::TargetClient;
+use paceline_proto::internal::v1::{Done, ServiceState};
 use paceline_proto::status::Reason;
-use paceline_proto::v1::{ProcessStatus, StatusResponse};
+use paceline_proto::v1::{PolicyResponse, ProcessStatus, StatusResponse};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 use tonic::transport::Channel;
@@ -21,6 +21,8 @@ use crate::core::admission::{Ask, Ticket};
 use crate::core::denial::Denial;
 use crate::core::drafter::Order;
 use crate::core::route::Permit;
+use crate::core::routing::Served;
+use crate::route_log::{ServedLine, lane_word, reason_word};
 
 /// The right to run one request on one life of the target.
 #[derive(Debug)]
@@ -51,7 +53,7 @@ pub struct Cut {
 #[derive(Clone, Debug)]
 pub struct Desk {
     mail: mpsc::Sender<Mail>,
-    endings: mpsc::Sender<Ticket>,
+    endings: mpsc::Sender<Ending>,
     cuts: watch::Receiver<Option<Cut>>,
     notices: watch::Receiver<ServiceState>,
     numbers: Arc<AtomicU64>,
@@ -62,7 +64,7 @@ pub struct Desk {
 impl Desk {
     pub(crate) fn new(
         mail: mpsc::Sender<Mail>,
-        endings: mpsc::Sender<Ticket>,
+        endings: mpsc::Sender<Ending>,
         cuts: watch::Receiver<Option<Cut>>,
         notices: watch::Receiver<ServiceState>,
         term: Term,
@@ -100,15 +102,15 @@ impl Desk {
     ///
     /// # Errors
     /// The mailbox is full.
-    pub fn submit(&self, id: RequestId, ask: Ask) -> Result<Pending, Status> {
+    pub fn submit(&self, id: RequestId, class: String, ask: Ask) -> Result<Pending, Status> {
         let full =
             || Reason::QueueFull.field("limits.queue", "the service takes in as many requests as it can; try again in 1 s");
         let ticket = Ticket(self.number());
         // The way to report the end is reserved first: a drop can neither wait nor fail.
         let ending = self.endings.clone().try_reserve_owned().map_err(|_| full())?;
         let (reply, verdict) = oneshot::channel();
-        let pending = Pending { verdict, seat: Some(Seat { ticket, ending: Some(ending) }) };
-        self.mail.try_send(Mail::Submit { ticket, id, ask, reply }).map_err(|_| full())?;
+        let pending = Pending { verdict, seat: Some(Seat { ticket, served: None, ending: Some(ending) }) };
+        self.mail.try_send(Mail::Submit { ticket, id, class, ask, reply }).map_err(|_| full())?;
         Ok(pending)
     }
 
@@ -132,6 +134,17 @@ impl Desk {
         let (reply, answer) = oneshot::channel();
         let full = |_| Reason::QueueFull.status("the service has as many questions to answer as it can; try again in 1 s");
         self.mail.try_send(Mail::Order { order, reply }).map_err(full)?;
+        answer.await.map_err(|_| Status::from(Denial::stopping(1_000)))?
+    }
+
+    /// Sets a key of the policy; returns the policy as it is then.
+    ///
+    /// # Errors
+    /// The configuration would refuse key or value, the mailbox is full, or the service is about to end.
+    pub async fn set_policy(&self, key: String, value: String) -> Result<PolicyResponse, Status> {
+        let (reply, answer) = oneshot::channel();
+        let full = |_| Reason::QueueFull.status("the service has as many questions to answer as it can; try again in 1 s");
+        self.mail.try_send(Mail::SetPolicy { key, value, reply }).map_err(full)?;
         answer.await.map_err(|_| Status::from(Denial::stopping(1_000)))?
     }
 
@@ -169,13 +182,40 @@ impl Pending {
 #[derive(Debug)]
 pub struct Seat {
     ticket: Ticket,
-    ending: Option<mpsc::OwnedPermit<Ticket>>,
+    served: Option<(Served, ServedLine)>,
+    ending: Option<mpsc::OwnedPermit<Ending>>,
+}
+
+/// A request is over.
+#[derive(Debug)]
+pub struct Ending {
+    /// Which.
+    pub ticket: Ticket,
+    /// How it was served, if it ended well.
+    pub served: Option<(Served, ServedLine)>,
+}
+
+impl Seat {
+    /// The request ended well, in this way.
+    pub fn ended_well(&mut self, done: &Done, completion_tokens: u64) {
+        let route = done.route.unwrap_or_default();
+        let speculation = done.speculation.unwrap_or_default();
+        let line = ServedLine {
+            lane: lane_word(route.lane()),
+            reason: reason_word(route.reason()),
+            cycles: speculation.cycles,
+            drafted: speculation.drafted,
+            accepted: speculation.accepted,
+            completion_tokens,
+        };
+        self.served = Some((Served { lane: route.lane(), reason: route.reason() }, line));
+    }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
         if let Some(ending) = self.ending.take() {
-            ending.send(self.ticket);
+            ending.send(Ending { ticket: self.ticket, served: self.served.take() });
         }
     }
 }

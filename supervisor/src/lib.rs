@@ -2,7 +2,7 @@
 //!
 //! A request: `serve` checks it and hands it in at the `desk`, the `actor` puts it before the core, `relay` forwards it
 //! to the target and holds its place until its one end. A process: `child` starts and ends it, `client` follows it,
-//! `handover` links target and drafter.
+//! `handover` links target and drafter, `route_log` writes down what was decided and `replay` decides it once more.
 //! Not here: what a token means, and MLX.
 
 pub mod actor;
@@ -14,6 +14,8 @@ pub mod desk;
 pub mod error;
 pub mod handover;
 pub mod relay;
+pub mod replay;
+pub mod route_log;
 pub mod serve;
 pub mod status;
 
@@ -77,6 +79,8 @@ pub struct Setup {
     pub term: Term,
     /// What `status` says of this process.
     pub me: Me,
+    /// File of the route log; `None` is none.
+    pub route_log: Option<std::path::PathBuf>,
 }
 
 type Lock = Box<dyn std::any::Any>;
@@ -99,7 +103,9 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     if !plan.model.is_empty() && !Path::new(&plan.model).is_dir() {
         tracing::warn!(key = "drafter.model", dir = plan.model, "no such directory; requests are served without a drafter");
     }
-    Ok((Setup { settings, plan, dir, term, me }, hosts, Box::new(lock)))
+    let log = &loaded.config.routing.route_log;
+    let route_log = (!log.is_empty()).then(|| std::path::absolute(log).unwrap_or_else(|_| log.into()));
+    Ok((Setup { settings, plan, dir, term, me, route_log }, hosts, Box::new(lock)))
 }
 
 fn refuse(exit: Exit, error: &dyn std::error::Error) -> Exit {

@@ -1,9 +1,12 @@
 //! The supervisor's program: `paceline-supervisor [--config FILE]`. Everything is in the library.
 
+#![expect(clippy::print_stdout, reason = "the answer of `replay` is its output")]
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
+use paceline_supervisor::replay::{Replay, ReplayError};
 
 /// Starts the target worker, keeps it running, and decides which request it serves when.
 #[derive(Parser)]
@@ -12,10 +15,36 @@ struct Arguments {
     /// Configuration file; without it PACELINE_CONFIG, ./paceline.toml or the user's configuration directory.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// What it does beside serving.
+#[derive(Subcommand)]
+enum Command {
+    /// What another policy would have decided; asked by `paceline routes replay`.
+    #[command(hide = true)]
+    Replay {
+        log: PathBuf,
+        #[arg(long, value_name = "KEY=VALUE")]
+        set: Vec<String>,
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 fn main() -> ExitCode {
     match Arguments::try_parse() {
+        Ok(Arguments { command: Some(Command::Replay { log, set, json }), .. }) => match Replay::of(&log, &set) {
+            Ok(replay) => {
+                print!("{}", if json { format!("{}\n", replay.object()) } else { replay.text() });
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("{error}");
+                ExitCode::from(if matches!(error, ReplayError::Read { .. }) { 69 } else { 64 })
+            }
+        },
         Ok(arguments) => paceline_supervisor::start(arguments.config.as_deref()).into(),
         Err(error) => {
             // Help and version go to standard output and are no failure; a wrong flag is bad configuration.

@@ -50,7 +50,7 @@ pub async fn forward(desk: &Desk, generation: Generation, grant: Grant, seat: Se
         opened = open(desk, generation, grant) => opened?,
     };
     let (outlet, batches) = Outlet::new();
-    let relay = Relay { upstream, verdict, cuts: desk.cuts(), epoch, queued_ms, seat };
+    let relay = Relay { upstream, verdict, cuts: desk.cuts(), epoch, queued_ms, tokens: 0, seat };
     task::spawn("relay", relay.run(first, outlet).in_current_span());
     Ok(batches)
 }
@@ -75,7 +75,12 @@ async fn open(desk: &Desk, generation: Generation, mut grant: Grant) -> Result<(
 
 /// A permit as the target gets it.
 pub fn permit_message(permit: route::Permit) -> Permit {
-    Permit { lane_allowed: permit.lane.into(), max_draft: permit.max_draft, reason: permit.reason.into(), policy_epoch: 0 }
+    Permit {
+        lane_allowed: permit.lane.into(),
+        max_draft: permit.max_draft,
+        reason: permit.reason.into(),
+        policy_epoch: permit.policy_epoch,
+    }
 }
 
 struct Relay {
@@ -84,6 +89,7 @@ struct Relay {
     cuts: watch::Receiver<Option<Cut>>,
     epoch: Epoch,
     queued_ms: u64,
+    tokens: u64,
     seat: Seat,
 }
 
@@ -96,8 +102,10 @@ impl Relay {
                 tracing::error!(epoch = self.epoch.0, ?found, "a batch of another life came; its request is ended (I7)");
                 return self.fail(outlet, gone("it sent a message of another life"));
             }
+            self.tokens += next.ids.len() as u64;
             if let Some(done) = &mut next.done {
                 done.queue_ms = self.queued_ms as f64;
+                self.seat.ended_well(done, self.tokens);
                 return self.finish(outlet, next).await;
             }
             tokio::select! {

@@ -14,7 +14,8 @@ use paceline_proto::internal::v1::{GatewayReport, Generation, SubmitRequest, Sup
 use paceline_proto::status::Reason;
 use paceline_proto::v1::operations_server::Operations;
 use paceline_proto::v1::{
-    DrafterResponse, RouteWish, StartDrafterRequest, StatusRequest, StatusResponse, StopDrafterRequest, SwapDrafterRequest,
+    DrafterResponse, PolicyResponse, RouteWish, SetPolicyRequest, ShowPolicyRequest, StartDrafterRequest, StatusRequest,
+    StatusResponse, StopDrafterRequest, SwapDrafterRequest,
 };
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -68,7 +69,7 @@ impl Services {
         let deadline = (generation.deadline_ns != 0).then(|| self.desk.clock().at(generation.deadline_ns));
         let continuation = u32::try_from(generation.continuation_ids.len()).unwrap_or(u32::MAX);
         let context_tokens = prompt_tokens.saturating_add(continuation);
-        let ask = Ask { prompt_tokens, max_tokens: generation.max_tokens, context_tokens, deadline, wish };
+        let ask = Ask { prompt_tokens, max_tokens: generation.max_tokens, context_tokens, deadline, wish, images: false };
         Ok((id, generation, ask))
     }
 }
@@ -90,7 +91,7 @@ impl Supervisor for Services {
         let (id, generation, ask) = self.check(request.into_inner())?;
         let span = tracing::info_span!("request", request_id = %id);
         let served = async {
-            let (grant, seat) = self.desk.submit(id.clone(), ask)?.decided().await?;
+            let (grant, seat) = self.desk.submit(id.clone(), generation.traffic_class.clone(), ask)?.decided().await?;
             tracing::debug!(epoch = grant.epoch.0, queued_ms = grant.queued_ms, permit = ?grant.permit, "forwarded");
             relay::forward(&self.desk, generation, grant, seat).await
         };
@@ -159,5 +160,15 @@ impl Operations for Services {
         let SwapDrafterRequest { model, timeout_ms } = request.into_inner();
         check_model(&model)?;
         self.order(Order::Swap { model }, timeout_ms).await
+    }
+
+    async fn show_policy(&self, _: Request<ShowPolicyRequest>) -> Result<Response<PolicyResponse>, Status> {
+        let routing = self.desk.status().await?.routing.unwrap_or_default();
+        Ok(Response::new(PolicyResponse { epoch: routing.policy_epoch, policy: routing.policy }))
+    }
+
+    async fn set_policy(&self, request: Request<SetPolicyRequest>) -> Result<Response<PolicyResponse>, Status> {
+        let SetPolicyRequest { key, value } = request.into_inner();
+        self.desk.set_policy(key, value).await.map(Response::new)
     }
 }

@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 
 use paceline_process::Millis;
-use paceline_proto::internal::v1::{Heartbeat, LinkPhase, ServiceState};
-use paceline_proto::v1::{KvStatus, LinkStatus, ProcessState, ProcessStatus, RequestsStatus, Speculation, StatusResponse};
+use paceline_proto::internal::v1::{Heartbeat, LinkPhase, ServiceState, SpeculationBucket};
+use paceline_proto::v1::{
+    KvStatus, Lane, LinkStatus, MemoryStatus, PolicyResponse, PolicySetting, ProcessState, ProcessStatus, RequestsStatus,
+    RouteCount, RouteReason, RoutingBucket, RoutingStatus, Speculation, StatusResponse,
+};
 
 use crate::core::worker::Worker;
 use crate::core::{Notice, Supervisor};
@@ -72,8 +75,48 @@ pub fn snapshot(core: &Supervisor, me: &Me, now: Millis) -> StatusResponse {
         requests: Some(RequestsStatus { active: admission.active() as u32, queued: admission.queued() as u32 }),
         link: Some(link(beat, core.drafters().is_wanted())),
         term: me.term,
-        routing: None,
-        memory: None,
+        routing: Some(routing(core)),
+        memory: Some(memory(core)),
+    }
+}
+
+fn routing(core: &Supervisor) -> RoutingStatus {
+    let PolicyResponse { epoch, policy } = policy(core);
+    let count =
+        |(lane, reason, requests): (Lane, RouteReason, u64)| RouteCount { lane: lane.into(), reason: reason.into(), requests };
+    let figures = core.figures();
+    let buckets = |buckets: Option<&Vec<SpeculationBucket>>| {
+        let bucket = |bucket: &SpeculationBucket| RoutingBucket { up_to: bucket.up_to, steps: bucket.steps, gain: bucket.gain };
+        buckets.into_iter().flatten().map(bucket).collect()
+    };
+    RoutingStatus {
+        policy_epoch: epoch,
+        policy,
+        routes: core.routing().counts().map(count).collect(),
+        by_sequences: buckets(figures.map(|figures| &figures.by_sequences)),
+        by_context: buckets(figures.map(|figures| &figures.by_context)),
+    }
+}
+
+/// The routing policy in force.
+pub fn policy(core: &Supervisor) -> PolicyResponse {
+    let routing = core.routing();
+    let setting = |(key, value): (&'static str, String)| {
+        let source = if routing.is_set(key) { "operator" } else { "configuration" };
+        PolicySetting { key: key.to_owned(), value, source: source.to_owned() }
+    };
+    let policy = routing.policy().settings().into_iter().map(setting).collect();
+    PolicyResponse { epoch: routing.policy().epoch, policy }
+}
+
+fn memory(core: &Supervisor) -> MemoryStatus {
+    let machine = core.machine();
+    MemoryStatus {
+        budget_bytes: machine.budget_bytes,
+        target_bytes: machine.target.active,
+        drafter_bytes: machine.drafter.active,
+        cache_bytes: machine.target.cache + machine.drafter.cache,
+        available_bytes: machine.available_bytes.unwrap_or(0),
     }
 }
 

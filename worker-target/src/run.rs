@@ -77,6 +77,7 @@ fn parts(post: &Post) -> Result<Parts, Exit> {
         progress: post.progress.clone(),
         commands: mail.clone(),
         clock: post.clock,
+        policy: Arc::default(),
     };
     let mut services = RoutesBuilder::default();
     services.add_service(TargetServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES));

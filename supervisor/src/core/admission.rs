@@ -29,6 +29,8 @@ pub struct Ask {
     pub deadline: Option<Millis>,
     /// The lane its caller asked for.
     pub wish: RouteWish,
+    /// It has pictures.
+    pub images: bool,
 }
 
 impl Ask {
@@ -75,6 +77,8 @@ pub struct Room<'a> {
     pub capacity: &'a Capacity,
     /// Bytes its sequences may hold together.
     pub budget_bytes: u64,
+    /// Bytes the machine has for one more; `None`: it bounds nothing.
+    pub spare_bytes: Option<u64>,
 }
 
 /// A request that may run now.
@@ -163,7 +167,16 @@ impl Admission {
     }
 
     fn fits(&self, cost_bytes: u64, room: &Room<'_>) -> bool {
+        self.fits_ledger(cost_bytes, room) && room.spare_bytes.is_none_or(|spare| cost_bytes <= spare)
+    }
+
+    fn fits_ledger(&self, cost_bytes: u64, room: &Room<'_>) -> bool {
         self.running.len() < room.capacity.max_sequences && self.reserved_bytes.saturating_add(cost_bytes) <= room.budget_bytes
+    }
+
+    /// Whether the queue's head waits for the machine's memory and for nothing else.
+    pub fn is_squeezed(&self, room: &Room<'_>) -> bool {
+        self.queue.front().is_some_and(|head| self.fits_ledger(head.cost_bytes, room) && !self.fits(head.cost_bytes, room))
     }
 
     /// A request is over, wherever it was. One that was denied or abandoned before is not here any more.
@@ -174,25 +187,23 @@ impl Admission {
         }
     }
 
-    /// Gives the requests of this life their routes by `route(ask, rank)`, the longest running first as rank 1; returns
-    /// those whose route is another than before.
-    pub fn reroute(&mut self, epoch: Epoch, mut route: impl FnMut(&Ask, u32) -> Permit) -> Vec<(Ticket, Permit)> {
-        let mut changes = Vec::new();
-        let running = self.running.iter_mut().filter(|(_, running)| running.epoch == epoch);
-        for (rank, (ticket, running)) in (1..).zip(running) {
-            let permit = route(&running.ask, rank);
-            if running.permit.replace(permit) != Some(permit) {
-                changes.push((*ticket, permit));
-            }
-        }
-        changes
+    /// The requests of this life and their places, the longest running first as place 1: all, or those that are held
+    /// back.
+    pub fn running(&self, epoch: Epoch, all: bool) -> impl Iterator<Item = (Ticket, Ask, u32)> {
+        let running = self.running.iter().filter(move |(_, running)| running.epoch == epoch);
+        let held_back = |running: &Running| running.permit.is_some_and(|permit| permit.is_held_back());
+        let places = (1..).zip(running).filter(move |(_, (_, running))| all || held_back(running));
+        places.map(|(place, (ticket, running))| (*ticket, running.ask, place))
     }
 
-    /// A running request got this route.
-    pub fn routed(&mut self, ticket: Ticket, permit: Permit) {
-        if let Some(running) = self.running.get_mut(&ticket) {
-            running.permit = Some(permit);
-        }
+    /// A running request got this route; returns whether it had another.
+    pub fn routed(&mut self, ticket: Ticket, permit: Permit) -> bool {
+        self.running.get_mut(&ticket).is_some_and(|running| running.permit.replace(permit) != Some(permit))
+    }
+
+    /// Whether a running request has such a permit.
+    pub fn is_anybody(&self, such: impl Fn(&Permit) -> bool) -> bool {
+        self.running.values().any(|running| running.permit.as_ref().is_some_and(&such))
     }
 
     /// A life of the target is over: what ran in it holds nothing any more.
@@ -265,13 +276,42 @@ mod tests {
     #[test]
     fn a_queue_without_places_still_lets_through_what_fits() {
         let capacity = capacity();
-        let room = Room { epoch: Epoch(1), capacity: &capacity, budget_bytes: 250 };
+        let room = Room { epoch: Epoch(1), capacity: &capacity, budget_bytes: 250, spare_bytes: None };
         let mut admission = Admission::new(0, 1_000);
-        let ask = Ask { prompt_tokens: 100, max_tokens: 300, context_tokens: 100, deadline: None, wish: RouteWish::Auto };
+        let ask = Ask {
+            prompt_tokens: 100,
+            max_tokens: 300,
+            context_tokens: 100,
+            deadline: None,
+            wish: RouteWish::Auto,
+            images: false,
+        };
         assert_eq!(admission.submit(Ticket(1), ask, &room, Millis(0)), Ok(()));
         assert!(admission.admit(&room, Millis(0)).is_some());
         assert_eq!(admission.submit(Ticket(2), ask, &room, Millis(0)), Err(Denial::QueueFull { limit: 0 }));
         admission.ended(Ticket(1));
         assert_eq!(admission.reserved_bytes(), 0);
+    }
+
+    #[test]
+    fn a_full_machine_lets_nobody_in_whatever_the_ledger_says() {
+        let capacity = capacity();
+        let room = |spare_bytes| Room { epoch: Epoch(1), capacity: &capacity, budget_bytes: 1_000, spare_bytes };
+        let mut admission = Admission::new(4, 1_000);
+        let ask = Ask {
+            prompt_tokens: 100,
+            max_tokens: 300,
+            context_tokens: 100,
+            deadline: None,
+            wish: RouteWish::Auto,
+            images: false,
+        };
+        assert_eq!(admission.submit(Ticket(1), ask, &room(Some(199)), Millis(0)), Ok(()));
+        assert_eq!(admission.admit(&room(Some(199)), Millis(0)), None);
+        assert!(admission.is_squeezed(&room(Some(199))) && !admission.is_squeezed(&room(Some(200))));
+        assert!(!admission.is_squeezed(&Room { budget_bytes: 100, ..room(Some(199)) }), "the ledger is full as well");
+        assert!(admission.admit(&room(Some(200)), Millis(0)).is_some());
+        assert_eq!(admission.reserved_bytes(), 200);
+        assert!(!admission.is_squeezed(&room(Some(0))), "nobody waits");
     }
 }

@@ -9,6 +9,7 @@
 //!                    └───── falls, is refused, cannot be linked ──▶ it is ended, the old one goes on, the order fails
 //! ```
 
+pub mod lifetime;
 mod orders;
 mod outlook;
 
@@ -23,6 +24,8 @@ use super::link::{Ends, Link, News};
 use super::seat::{Seat, WorkerId};
 use super::worker::{self, EndWhy, Kind, Phase, Worker};
 use super::{Action, Settings};
+use lifetime::Lifetime;
+pub use lifetime::Load;
 use orders::Waiting;
 pub use orders::{Call, Order};
 
@@ -36,6 +39,8 @@ pub struct Plan {
     pub model: String,
     /// `drafter.start`
     pub start: DrafterStart,
+    /// `drafter.idle_stop_s`; 0 is never.
+    pub idle_stop_ms: u64,
 }
 
 /// What drafters have to know of the rest.
@@ -47,6 +52,8 @@ pub struct Around {
     pub failed: Option<Outage>,
     /// The service was not asked to stop.
     pub serving: bool,
+    /// Who would use one, and whether there is memory for it.
+    pub load: Load,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +89,9 @@ pub struct Drafters {
     /// Directory of the current one, or of the one that would be; empty is none.
     model: String,
     wanted: Wanted,
+    lifetime: Lifetime,
+    /// Bytes of the newest that has loaded.
+    need_bytes: u64,
     misfit: Option<Misfit>,
     incoming: Option<Incoming>,
     /// Why the current link was last not to be had; empty once it is.
@@ -107,6 +117,8 @@ impl Drafters {
             current: Seat::First,
             model: plan.model,
             wanted,
+            lifetime: Lifetime::new(plan.idle_stop_ms),
+            need_bytes: 0,
             misfit: None,
             incoming: None,
             trouble: String::new(),
@@ -143,6 +155,7 @@ impl Drafters {
 
     /// A request came that would use a drafter.
     pub fn missed(&mut self) {
+        self.lifetime.missed();
         if self.wanted == Wanted::AtFirstUse {
             self.wanted = Wanted::Somebody;
         }
@@ -150,7 +163,8 @@ impl Drafters {
 
     /// Places whose drafter is to run: the one that takes over, then the current one.
     fn in_use(&self) -> impl Iterator<Item = Seat> + use<> {
-        let current = (self.wanted == Wanted::Somebody && self.misfit.is_none()).then_some(self.current);
+        let works = self.wanted == Wanted::Somebody && self.misfit.is_none() && self.lifetime.rest().is_none();
+        let current = works.then_some(self.current);
         self.incoming.as_ref().map(|incoming| incoming.seat).into_iter().chain(current)
     }
 
@@ -196,12 +210,35 @@ impl Drafters {
             self.misfit = None;
         }
         self.judge_swap(around, now, out);
+        self.judge_rest(around, now, out);
         self.end_others(now, out);
         if around.serving {
             self.start_missing(now, out);
         }
         self.link_up(around, now, out);
         self.answer_calls(around, now, out);
+    }
+
+    /// Whether the wanted one works or rests.
+    fn judge_rest(&mut self, around: &Around, now: Millis, out: &mut Vec<Action>) {
+        if self.wanted != Wanted::Somebody {
+            return self.lifetime.begin_anew();
+        }
+        if !around.serving {
+            return self.lifetime.stop_clocks();
+        }
+        let worker = self.current();
+        let up = matches!(worker.phase(), Phase::Ready { .. } | Phase::Suspect { .. });
+        if let (true, Some(life)) = (up, worker.life()) {
+            let memory = life.beat.as_ref().and_then(|beat| beat.memory).map_or(0, |memory| memory.active_bytes);
+            let weights = life.described.as_ref().map_or(0, |described| described.weight_bytes());
+            self.need_bytes = memory.max(weights);
+        }
+        let before = self.lifetime.rest();
+        self.lifetime.judge(&around.load, up, now);
+        if let (None, Some(rest)) = (before, self.lifetime.rest()) {
+            self.give_up_calls(rest.why(), out);
+        }
     }
 
     fn end_others(&mut self, now: Millis, out: &mut Vec<Action>) {
@@ -212,6 +249,7 @@ impl Drafters {
             }
             let cause = match self.wanted {
                 Wanted::Nobody(why) => why,
+                _ if self.lifetime.rest().is_some() => self.lifetime.rest().map_or("", lifetime::Rest::why),
                 _ if seat == self.current => "the target refuses it",
                 _ => "another has its place",
             };
@@ -275,13 +313,14 @@ impl Drafters {
     /// When [`Drafters::on_time`] has something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
         let workers = self.seats.iter().filter_map(Worker::next_deadline);
-        workers.chain(self.links.iter().filter_map(Link::next_deadline)).min()
+        workers.chain(self.links.iter().filter_map(Link::next_deadline)).chain(self.lifetime.next_deadline()).min()
     }
 
     /// We slept, or were starved: silence until `now` proves nothing.
     pub fn forgive(&mut self, now: Millis) {
         self.seats.iter_mut().for_each(|worker| worker.forgive(now));
         self.links.iter_mut().for_each(|link| link.forgive(now));
+        self.lifetime.forgive(now);
     }
 
     /// Tells both places something that concerns the whole service.
@@ -303,6 +342,11 @@ impl Drafters {
     /// Whether none is left, or none that can be ended.
     pub fn are_stopped(&self) -> bool {
         self.seats.iter().all(|worker| worker.phase() == Phase::Stopped)
+    }
+
+    /// Bytes the drafter needs, as far as is known.
+    pub fn need_bytes(&self) -> u64 {
+        self.need_bytes
     }
 
     /// The drafter in `seat`.

@@ -13,9 +13,12 @@ pub mod denial;
 pub mod drafter;
 pub mod gateway;
 pub mod link;
+pub mod memory;
 mod news;
+pub mod policy;
 pub mod restart;
 pub mod route;
+pub mod routing;
 pub mod seat;
 pub mod worker;
 
@@ -30,14 +33,13 @@ mod simulation;
 use paceline_process::Millis;
 use paceline_proto::ids::{Epoch, Term};
 use paceline_proto::status::Reason;
-use paceline_proto::v1::Lane;
 
 use admission::{Admission, Ask, Room, Ticket};
 use denial::{Denial, Outage};
 use drafter::{Around, Drafters, Plan};
 use gateway::Gateway;
 pub use news::{Action, Event, Notice, Settings};
-use route::{Drafter, Permit, Signals, route};
+use routing::Routing;
 use seat::WorkerId;
 use worker::{Kind, Phase, Worker};
 
@@ -71,8 +73,9 @@ pub struct Supervisor {
     begun: bool,
     target: Worker,
     drafters: Drafters,
-    /// The drafter's state by which running requests were last routed.
-    routed: Drafter,
+    routing: Routing,
+    /// Free memory of the machine, as last read.
+    available_bytes: Option<u64>,
     admission: Admission,
     gateway: Gateway,
     announced: Notice,
@@ -85,9 +88,19 @@ impl Supervisor {
         let drafters = Drafters::new(&settings, plan, term);
         let admission = Admission::new(settings.places, settings.queue_wait_ms);
         let announced = Notice { outage: target.outage(), described: None };
-        let routed = drafters.state();
-        let gateway = Gateway::default();
-        Self { settings, service: Service::Serving, begun: false, target, drafters, routed, admission, gateway, announced }
+        let routing = Routing::new(settings.policy, drafters.state());
+        Self {
+            settings,
+            service: Service::Serving,
+            begun: false,
+            target,
+            drafters,
+            routing,
+            available_bytes: None,
+            admission,
+            gateway: Gateway::default(),
+            announced,
+        }
     }
 
     /// Takes one event in and says what is to be done, in order.
@@ -108,6 +121,9 @@ impl Supervisor {
                 self.drafters.on_order(call, order, serving, now, &mut out);
             }
             Event::Submitted { ticket, ask } => self.submitted(ticket, ask, now, &mut out),
+            Event::Served { served } => self.routing.served(served),
+            Event::PolicySet { call, key, value } => self.set_policy(call, &key, &value, &mut out),
+            Event::MemoryRead { available_bytes } => self.available_bytes = available_bytes,
             Event::Ended { ticket } => self.admission.ended(ticket),
             Event::Reported { attachment, report } => self.gateway.reported(attachment, report, now),
             Event::Detached { attachment } => self.gateway.detached(attachment),
@@ -176,7 +192,7 @@ impl Supervisor {
     }
 
     fn submitted(&mut self, ticket: Ticket, ask: Ask, now: Millis, out: &mut Vec<Action>) {
-        let taken = match (self.denial(now), room(&self.target)) {
+        let taken = match (self.denial(now), room(&self.target, self.spare_bytes())) {
             (Some(denial), _) => Err(denial),
             (None, Some(room)) => self.admission.submit(ticket, ask, &room, now),
             (None, None) => {
@@ -188,9 +204,7 @@ impl Supervisor {
         if let Err(denial) = taken {
             return out.push(Action::Deny { ticket, denial });
         }
-        let there =
-            Signals { drafter: Drafter::Ready { max_draft: 1 }, ..self.signals(&ask, self.admission.active() as u32 + 1) };
-        if route(ask.wish, &there, &self.settings.policy).lane == Lane::Speculative {
+        if self.would_draft(&ask, now) {
             self.drafters.missed();
         }
     }
@@ -249,11 +263,14 @@ impl Supervisor {
                     out.push(Action::Deny { ticket, denial: denial.clone() });
                 }
             }
-        } else if let Some(room) = room(&self.target) {
-            while let Some(admitted) = self.admission.admit(&room, now) {
-                let permit = self.permit(&admitted.ask, self.admission.active() as u32);
+        } else {
+            // Each one leaves less room to the next.
+            while let Some(room) = room(&self.target, self.spare_bytes()) {
+                let epoch = room.epoch;
+                let Some(admitted) = self.admission.admit(&room, now) else { break };
+                let permit = self.permit(admitted.ticket, &admitted.ask, now, out);
                 self.admission.routed(admitted.ticket, permit);
-                out.push(Action::Admit { ticket: admitted.ticket, epoch: room.epoch, permit, queued_ms: admitted.queued_ms });
+                out.push(Action::Admit { ticket: admitted.ticket, epoch, permit, queued_ms: admitted.queued_ms });
             }
         }
         let notice = self.notice();
@@ -277,31 +294,10 @@ impl Supervisor {
             target: self.target.life().filter(|_| loaded).map(|life| (life.epoch, matches!(phase, Phase::Ready { .. }))),
             failed: self.target.outage().filter(|_| matches!(phase, Phase::Failed { .. })),
             serving: self.begun && self.service == Service::Serving,
+            load: self.load(),
         };
         self.drafters.settle(&around, now, out);
-        let state = self.drafters.state();
-        if self.routed == state {
-            return;
-        }
-        self.routed = state;
-        let Some(epoch) = self.target.life().map(|life| life.epoch) else { return };
-        let (pressure, policy) = (self.kv_pressure(), self.settings.policy);
-        let changes = self.admission.reroute(epoch, |ask, running| {
-            let signals = Signals { drafter: state, running, context_tokens: ask.context_tokens, kv_pressure: pressure };
-            route(ask.wish, &signals, &policy)
-        });
-        if !changes.is_empty() {
-            out.push(Action::Repermit { epoch, changes });
-        }
-    }
-
-    fn permit(&self, ask: &Ask, running: u32) -> Permit {
-        route(ask.wish, &self.signals(ask, running), &self.settings.policy)
-    }
-
-    fn signals(&self, ask: &Ask, running: u32) -> Signals {
-        let context_tokens = ask.context_tokens;
-        Signals { drafter: self.drafters.state(), running, context_tokens, kv_pressure: self.kv_pressure() }
+        self.settle_routing(now, out);
     }
 
     /// Share of the KV budget that running requests hold, by the target's last heartbeat.
@@ -364,9 +360,9 @@ impl Supervisor {
 }
 
 /// The target as admission sees it; `None` while it takes nothing.
-fn room(target: &Worker) -> Option<Room<'_>> {
+fn room(target: &Worker, spare_bytes: Option<u64>) -> Option<Room<'_>> {
     let Phase::Ready { .. } = target.phase() else { return None };
     let life = target.life()?;
     let capacity = life.described.as_ref()?.capacity()?;
-    Some(Room { epoch: life.epoch, capacity, budget_bytes: life.budget_bytes()? })
+    Some(Room { epoch: life.epoch, capacity, budget_bytes: life.budget_bytes()?, spare_bytes })
 }

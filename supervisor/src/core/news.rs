@@ -10,6 +10,7 @@ use super::denial::{Denial, Outage, Refused};
 use super::drafter::{Call, Order};
 use super::link::Ends;
 use super::route::{Permit, Policy};
+use super::routing::{Decision, Served};
 use super::seat::{Seat, WorkerId};
 use super::worker::{self, Described, Patience};
 
@@ -36,6 +37,8 @@ pub struct Settings {
     pub late_ms: u64,
     /// The operator's routing.
     pub policy: Policy,
+    /// Routes are logged.
+    pub log_routes: bool,
 }
 
 /// What happened.
@@ -52,6 +55,12 @@ pub enum Event {
     Ordered { call: Call, order: Order },
     /// A request came.
     Submitted { ticket: Ticket, ask: Ask },
+    /// A request ended well; its end follows.
+    Served { served: Served },
+    /// An operator sets a key of the policy, in the configuration's form.
+    PolicySet { call: Call, key: String, value: String },
+    /// Free memory of the machine was read.
+    MemoryRead { available_bytes: Option<u64> },
     /// A request is over, or its client is gone; also of one that was denied.
     Ended { ticket: Ticket },
     /// The gateway said how it is.
@@ -76,6 +85,12 @@ pub enum Action {
     Connect { generation: u64, seat: Seat, ends: Ends },
     /// Give running requests of this life other permits.
     Repermit { epoch: Epoch, changes: Vec<(Ticket, Permit)> },
+    /// Say how a request was routed.
+    LogRoute { ticket: Ticket, decision: Box<Decision> },
+    /// Give this life of the target the policy in force.
+    PushPolicy { epoch: Epoch, policy: Policy },
+    /// Say that the policy changed.
+    LogPolicy { epoch: u64, key: &'static str, from: String, to: String, cause: &'static str },
     /// Tell an operator how the order ended.
     Answer { call: Call, outcome: Result<(), Refused> },
     /// Forward this request to this life of the target.

@@ -1,13 +1,18 @@
 //! Which lane a request may take: request × signals × policy → [`Permit`], pure. Step by step the target decides inside
-//! the permit (design section 7); here is what is decided once for a request, and why.
+//! the permit (design section 7); here is what is decided for a request as a whole, and why.
 
 use paceline_process::config::{Auto, Force};
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};
+use serde::{Deserialize, Serialize};
 
-/// Requests at once up to which speculation is assumed to pay, until it is measured.
-const PRIOR_CONCURRENT: u32 = 4;
+pub use super::policy::Policy;
+
+/// Requests at once that may draft, until it is measured how far speculation pays.
+pub const PRIOR_CONCURRENT: u32 = 4;
 /// Tokens of context likewise: the length published drafters were trained at.
-const PRIOR_CONTEXT: u32 = 4_096;
+pub const PRIOR_CONTEXT: u32 = 4_096;
+/// Steps after which a bucket's figure is a measurement: fewer are seconds of one request.
+pub const MEASURED_STEPS: u64 = 64;
 
 /// The supervisor's route for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +23,21 @@ pub struct Permit {
     pub max_draft: u32,
     /// Why.
     pub reason: RouteReason,
+    /// The policy it was decided by.
+    pub policy_epoch: u64,
+}
+
+impl Permit {
+    /// Denied by load, length or memory alone: things that pass, so it is asked again when they have (I12).
+    pub fn is_held_back(&self) -> bool {
+        use RouteReason::{Concurrency, Context, KvPressure, NotWorth};
+        self.lane == Lane::Plain && matches!(self.reason, Concurrency | Context | KvPressure | NotWorth)
+    }
 }
 
 /// The drafter as routing sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Drafter {
     /// None is configured.
     Absent,
@@ -47,40 +63,65 @@ pub enum Drafter {
     },
 }
 
+/// What speculation was worth where load or context were as now; `steps` 0 is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// Upper end of the bucket, inclusive.
+    pub up_to: u32,
+    /// Steps that were measured in it.
+    pub steps: u64,
+    /// Tokens per second as the target decides, over plain decoding.
+    pub gain: f64,
+}
+
+impl Measured {
+    /// Whether speculation pays here; `None` where that is not measured.
+    pub fn pays(&self) -> Option<bool> {
+        (self.steps >= MEASURED_STEPS).then_some(self.gain > 1.0)
+    }
+}
+
 /// What routing knows of this moment.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Signals {
     /// The drafter.
     pub drafter: Drafter,
+    /// The request has pictures.
+    pub images: bool,
+    /// The drafter can serve requests with pictures.
+    pub drafter_images: bool,
+    /// The request's place among those that run, the longest running first, from 1.
+    pub place: u32,
     /// Requests that run, this one included.
     pub running: u32,
     /// Tokens this request starts with.
     pub context_tokens: u32,
     /// Share of the KV budget that running requests hold.
     pub kv_pressure: f64,
+    /// What was measured with so many sequences at once.
+    pub by_sequences: Measured,
+    /// What was measured in contexts of this length.
+    pub by_context: Measured,
+    /// It is time to look again whether speculation pays where it was not known to.
+    pub probe: bool,
 }
 
-/// What the operator has set.
-#[derive(Clone, Copy, Debug)]
-pub struct Policy {
-    /// `routing.force`
-    pub force: Force,
-    /// `routing.max_concurrent`
-    pub max_concurrent: Auto<u32>,
-    /// `routing.max_context`
-    pub max_context: Auto<u32>,
-    /// `routing.kv_pressure`
-    pub kv_pressure: f64,
-}
-
-/// Chooses the route. Guards in the order of design section 7: operator's force, the caller's wish, drafter state, KV
-/// pressure, concurrency and context. Priors bind only requests that leave the choice to us; an operator's numbers bind
-/// callers who wish for speculation too, and an operator's force goes over the operator's numbers. Memory goes over all:
-/// a drafter's goes before any request's.
+/// Chooses the route. Guards in the order of design section 7: operator's force, the caller's wish, modality, drafter
+/// state, KV pressure, concurrency and context.
+///
+/// Priors and measurements bind only requests that leave the choice to us; an operator's numbers bind callers who wish for
+/// speculation too, and an operator's force goes over the operator's numbers. Memory goes over all: a drafter's goes before
+/// any request's. A prior or a cap of n lets the n longest running draft; a measurement is of the load as a whole and
+/// holds for all. What a prior or a measurement denies is tried again now and then (`probe`), so no verdict lasts for ever.
 pub fn route(wish: RouteWish, signals: &Signals, policy: &Policy) -> Permit {
-    let plain = |reason| Permit { lane: Lane::Plain, max_draft: 0, reason };
+    let permit = |lane, max_draft, reason| Permit { lane, max_draft, reason, policy_epoch: policy.epoch };
+    let plain = |reason| permit(Lane::Plain, 0, reason);
     if policy.force == Force::Plain || (policy.force == Force::Auto && wish == RouteWish::Plain) {
         return plain(RouteReason::Forced);
+    }
+    if signals.images && !signals.drafter_images {
+        return plain(RouteReason::Modality);
     }
     let (max_draft, late) = match signals.drafter {
         // Also when speculation was forced or asked for: a drafter's absence costs speed, nothing else (I3).
@@ -96,95 +137,77 @@ pub fn route(wish: RouteWish, signals: &Signals, policy: &Policy) -> Permit {
     }
     let forced = policy.force == Force::Speculative;
     let asked = forced || wish == RouteWish::Speculative;
-    let above = |found: u32, limit: Auto<u32>, prior: u32| match limit {
-        Auto::Is(most) => !forced && found > most,
-        Auto::Auto => !asked && found > prior,
-    };
-    if above(signals.running, policy.max_concurrent, PRIOR_CONCURRENT) {
-        return plain(RouteReason::Concurrency);
+    let limits = [
+        Limit {
+            cap: policy.max_concurrent,
+            found: signals.place,
+            all: signals.running,
+            prior: PRIOR_CONCURRENT,
+            measured: signals.by_sequences,
+            reason: RouteReason::Concurrency,
+        },
+        Limit {
+            cap: policy.max_context,
+            found: signals.context_tokens,
+            all: signals.context_tokens,
+            prior: PRIOR_CONTEXT,
+            measured: signals.by_context,
+            reason: RouteReason::Context,
+        },
+    ];
+    let mut doubt = None;
+    for limit in &limits {
+        match limit.judge(asked) {
+            Judged::Within => {}
+            Judged::OverCap if forced => {}
+            Judged::OverCap => return plain(limit.reason),
+            Judged::Doubtful(reason) => doubt = doubt.or(Some(reason)),
+        }
     }
-    if above(signals.context_tokens, policy.max_context, PRIOR_CONTEXT) {
-        return plain(RouteReason::Context);
-    }
-    let reason = match (late, asked) {
-        (true, _) => RouteReason::DrafterSuspect,
-        (false, true) => RouteReason::Forced,
-        (false, false) => RouteReason::Prior,
+    let reason = match (doubt, late, asked) {
+        (Some(reason), _, _) if !signals.probe => return plain(reason),
+        (Some(_), _, _) => RouteReason::Probe,
+        (None, true, _) => RouteReason::DrafterSuspect,
+        (None, false, true) => RouteReason::Forced,
+        (None, false, false) if limits.iter().any(|limit| limit.measured.pays() == Some(true)) => RouteReason::Benefit,
+        (None, false, false) => RouteReason::Prior,
     };
-    Permit { lane: Lane::Speculative, max_draft, reason }
+    permit(Lane::Speculative, max_draft, reason)
+}
+
+struct Limit {
+    cap: Auto<u32>,
+    found: u32,
+    /// The same of all requests together, which is what was measured.
+    all: u32,
+    prior: u32,
+    measured: Measured,
+    reason: RouteReason,
+}
+
+enum Judged {
+    Within,
+    OverCap,
+    /// By a prior or a measurement.
+    Doubtful(RouteReason),
+}
+
+impl Limit {
+    fn judge(&self, asked: bool) -> Judged {
+        match (self.cap, self.measured.pays()) {
+            (Auto::Is(most), _) if self.found > most => Judged::OverCap,
+            (Auto::Is(_), _) => Judged::Within,
+            (Auto::Auto, _) if asked => Judged::Within,
+            (Auto::Auto, Some(true)) => Judged::Within,
+            // In a range that was thought good it is the pair that does not pay, elsewhere the load or the length.
+            (Auto::Auto, Some(false)) if self.all <= self.prior => Judged::Doubtful(RouteReason::NotWorth),
+            (Auto::Auto, Some(false)) => Judged::Doubtful(self.reason),
+            (Auto::Auto, None) if self.found > self.prior => Judged::Doubtful(self.reason),
+            (Auto::Auto, None) => Judged::Within,
+        }
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const POLICY: Policy = Policy { force: Force::Auto, max_concurrent: Auto::Auto, max_context: Auto::Auto, kv_pressure: 0.85 };
-    const LATE: Drafter = Drafter::Late { max_draft: 15 };
-    const CALM: Signals = Signals { drafter: Drafter::Ready { max_draft: 15 }, running: 1, context_tokens: 10, kv_pressure: 0.1 };
-
-    fn word(permit: Permit) -> String {
-        assert_eq!(permit.lane == Lane::Speculative, permit.max_draft > 0, "a plain permit drafts nothing: {permit:?}");
-        let lane = if permit.lane == Lane::Plain { "plain" } else { "speculative" };
-        format!("{lane} {}", permit.reason.as_str_name().trim_start_matches("ROUTE_REASON_").to_lowercase())
-    }
-
-    #[test]
-    fn without_a_drafter_everything_is_plain_and_says_why() {
-        let states = [
-            (Drafter::Absent, "plain drafter_absent"),
-            (Drafter::Stopped, "plain drafter_absent"),
-            (Drafter::Loading, "plain drafter_loading"),
-            (Drafter::Suspect, "plain drafter_suspect"),
-            (Drafter::Incompatible, "plain drafter_incompatible"),
-        ];
-        for (drafter, expected) in states {
-            for force in [Force::Auto, Force::Speculative, Force::Plain] {
-                for wish in [RouteWish::Unspecified, RouteWish::Auto, RouteWish::Plain, RouteWish::Speculative] {
-                    let forced = force == Force::Plain || (force == Force::Auto && wish == RouteWish::Plain);
-                    let permit = route(wish, &Signals { drafter, ..CALM }, &Policy { force, ..POLICY });
-                    assert_eq!(word(permit), if forced { "plain forced" } else { expected }, "{force:?} {wish:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_guards_stand_in_their_order() {
-        let (auto, wished) = (RouteWish::Auto, RouteWish::Speculative);
-        let busy = Signals { running: 5, ..CALM };
-        let long = Signals { context_tokens: 4_097, ..CALM };
-        let full = Signals { kv_pressure: 0.86, ..CALM };
-        let capped = Policy { max_concurrent: Auto::Is(2), max_context: Auto::Is(100), ..POLICY };
-        let speculative = Policy { force: Force::Speculative, ..POLICY };
-        let both = Policy { force: Force::Speculative, ..capped };
-        let plain = Policy { force: Force::Plain, ..POLICY };
-        let cases = [
-            (auto, CALM, POLICY, "speculative prior"),
-            (RouteWish::Unspecified, CALM, POLICY, "speculative prior"),
-            (wished, CALM, POLICY, "speculative forced"),
-            (auto, CALM, speculative, "speculative forced"),
-            (RouteWish::Plain, CALM, speculative, "speculative forced"),
-            (wished, CALM, plain, "plain forced"),
-            (auto, busy, POLICY, "plain concurrency"),
-            (auto, Signals { running: 4, ..CALM }, POLICY, "speculative prior"),
-            (wished, busy, POLICY, "speculative forced"),
-            (auto, long, POLICY, "plain context"),
-            (auto, Signals { context_tokens: 4_096, ..CALM }, POLICY, "speculative prior"),
-            (wished, long, POLICY, "speculative forced"),
-            (auto, Signals { running: 3, ..CALM }, capped, "plain concurrency"),
-            (wished, Signals { running: 3, ..CALM }, capped, "plain concurrency"),
-            (wished, Signals { context_tokens: 101, ..CALM }, capped, "plain context"),
-            (wished, Signals { running: 3, context_tokens: 101, ..CALM }, both, "speculative forced"),
-            (auto, Signals { drafter: LATE, ..CALM }, POLICY, "speculative drafter_suspect"),
-            (wished, Signals { drafter: LATE, ..CALM }, POLICY, "speculative drafter_suspect"),
-            (auto, Signals { drafter: LATE, ..busy }, POLICY, "plain concurrency"),
-            (auto, full, POLICY, "plain kv_pressure"),
-            (wished, full, POLICY, "plain kv_pressure"),
-            (auto, full, both, "plain kv_pressure"),
-            (auto, Signals { kv_pressure: 0.85, ..CALM }, POLICY, "speculative prior"),
-        ];
-        for (number, (wish, signals, policy, expected)) in cases.into_iter().enumerate() {
-            assert_eq!(word(route(wish, &signals, &policy)), expected, "case {number}");
-        }
-    }
-}
+#[path = "route_tests.rs"]
+mod tests;

@@ -3,6 +3,7 @@
 //! `t=1.2s exited e1 signal=9 => clear; phase ready->starting; spawn`. All actions are listed, in order; none is "nothing
 //! follows". `tick` also checks that this very instant is the next deadline. `t=1s..9s` repeats a line every 500 ms. `d0` and
 //! `d1` before a word mean a drafter's place, else the target is meant; a beat's `link=g:phase:serving` is its report.
+//! `goes_on` repeats everybody's last heartbeat, one step further.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,7 +12,10 @@ use std::sync::Arc;
 use paceline_process::config::DrafterStart;
 use paceline_process::{Config, Millis};
 use paceline_proto::ids::{Epoch, Term};
-use paceline_proto::internal::v1::{DrafterInfo, Heartbeat, KvUse, LinkPhase, LinkReport, ModelInfo, WorkerPhase};
+use paceline_proto::internal::v1::{
+    CostModel, DrafterInfo, Heartbeat, KvUse, LinkPhase, LinkReport, MemoryUse, ModelInfo, SpeculationBucket, SpeculationFigures,
+    WorkerPhase,
+};
 use paceline_proto::v1::RouteWish;
 
 use super::admission::{Ask, Capacity, Ticket};
@@ -91,8 +95,24 @@ fn beat(words: &Words<'_>) -> Heartbeat {
         }),
         failure: words.text("failure"),
         link: words.value("link").map(|text| report(text, words)),
+        figures: words.value("gains").map(figures),
+        memory: words.value("memory").map(|text| {
+            let (active, cache) = text.split_once('/').expect("memory=100/20");
+            let number = |text: &str| text.parse().expect("a number");
+            MemoryUse { active_bytes: number(active), cache_bytes: number(cache), limit_bytes: 0 }
+        }),
         ..Default::default()
     }
+}
+
+/// `4:1.5,16:0.9`: up to so many sequences, so much is gained, each well measured.
+fn figures(text: &str) -> SpeculationFigures {
+    let bucket = |text: &str| {
+        let (up_to, gain) = text.split_once(':').expect("4:1.5");
+        SpeculationBucket { up_to: up_to.parse().expect("a number"), steps: 1_000, gain: gain.parse().expect("a number") }
+    };
+    let draft = Some(CostModel { observations: 1_000, ..Default::default() });
+    SpeculationFigures { draft, by_sequences: text.split(',').map(bucket).collect(), ..Default::default() }
 }
 
 /// `7:up:7`, with the supervisor's term left out of both numbers.
@@ -162,6 +182,12 @@ fn event(words: &Words<'_>) -> Event {
             "start_drafter" => return Event::Ordered { call: call(), order: Order::Start { model: words.model() } },
             "stop_drafter" => return Event::Ordered { call: call(), order: Order::Stop },
             "swap_drafter" => return Event::Ordered { call: call(), order: Order::Swap { model: words.model() } },
+            "policy" => {
+                let setting = words.all.iter().find(|word| word.starts_with("routing.")).and_then(|word| word.split_once('='));
+                let (key, value) = setting.expect("routing.key=value");
+                return Event::PolicySet { call: call(), key: key.to_owned(), value: value.to_owned() };
+            }
+            "free" => return Event::MemoryRead { available_bytes: words.number("bytes") },
             "connected" => {
                 let generation = (TERM << 32) + words.number("g").expect("g=1");
                 let failure = words.value("failure").map(|text| text.replace('_', " "));
@@ -195,6 +221,7 @@ fn event(words: &Words<'_>) -> Event {
                     context_tokens: words.number("prompt").unwrap_or(100) as u32,
                     deadline: words.value("deadline").map(millis),
                     wish,
+                    images: false,
                 };
                 return Event::Submitted { ticket: words.ticket(), ask };
             }
@@ -211,7 +238,8 @@ fn route(permit: &Permit) -> String {
     let lane = permit.lane.as_str_name().trim_start_matches("LANE_").to_lowercase();
     let reason = permit.reason.as_str_name().trim_start_matches("ROUTE_REASON_").to_lowercase();
     let draft = if permit.max_draft == 0 { String::new() } else { format!("={}", permit.max_draft) };
-    format!("{lane}{draft} {reason}")
+    let policy = if permit.policy_epoch == 0 { String::new() } else { format!(" p{}", permit.policy_epoch) };
+    format!("{lane}{draft} {reason}{policy}")
 }
 
 pub(super) fn name_of(action: &Action) -> String {
@@ -233,6 +261,12 @@ pub(super) fn name_of(action: &Action) -> String {
         Action::Repermit { epoch, changes } => {
             let changes: Vec<_> = changes.iter().map(|(ticket, permit)| format!("r{} {}", ticket.0, route(permit))).collect();
             format!("repermit e{epoch} {}", changes.join(", "))
+        }
+        Action::PushPolicy { epoch, policy } => format!("push e{epoch} p{}", policy.epoch),
+        Action::LogPolicy { epoch, key, from, to, .. } => format!("policy p{epoch} {key} {from}->{to}"),
+        Action::LogRoute { ticket, decision } => {
+            let again = if decision.again { " again" } else { "" };
+            format!("log r{}{again} {}", ticket.0, route(&decision.permit))
         }
         Action::Answer { call, outcome } => match outcome {
             Ok(()) => format!("answer call={} done", call.0),
@@ -299,6 +333,8 @@ fn set(settings: &mut Settings, plan: &mut Plan, words: &Words<'_>) {
             "restarts" => settings.restarts = number() as u32,
             "places" => settings.places = number() as usize,
             "queue_wait_ms" => settings.queue_wait_ms = number(),
+            "idle_stop_ms" => plan.idle_stop_ms = number(),
+            "log_routes" => settings.log_routes = value == "yes",
             "drafter" => plan.model = value.to_owned(),
             "start" => {
                 plan.start = match value {
@@ -318,6 +354,7 @@ fn check(name: &str, text: &str) {
     let mut settings = crate::config::settings(&Config::default());
     let mut plan = Plan::default();
     let mut core: Option<Supervisor> = None;
+    let mut beats: BTreeMap<WorkerId, Box<Heartbeat>> = BTreeMap::new();
     let mut wrong = String::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -340,13 +377,27 @@ fn check(name: &str, text: &str) {
         let mut now = from;
         loop {
             match words.all[0] {
+                "goes_on" => {
+                    for (worker, beat) in &mut beats {
+                        beat.steps += 1;
+                        let event = Event::Worker(*worker, worker::Event::Beat(beat.clone()));
+                        found.extend(core.on_event(event, now).iter().map(name_of));
+                    }
+                }
                 "show" => found.push(show(core, now)),
                 "show_drafter" => found.push(show_drafter(core, now)),
                 word => {
                     if word == "tick" {
                         assert_eq!(core.next_deadline(), Some(now), "{name}:{}: the next deadline", number + 1);
                     }
-                    found.extend(core.on_event(event(&words), now).iter().map(name_of));
+                    let event = event(&words);
+                    if let Event::Worker(worker, worker::Event::Beat(beat)) = &event {
+                        beats.insert(*worker, beat.clone());
+                    }
+                    let actions = core.on_event(event, now);
+                    // That each life gets the configuration's policy would be said again and again.
+                    let first = |action: &&Action| matches!(action, Action::PushPolicy { policy, .. } if policy.epoch == 0);
+                    found.extend(actions.iter().filter(|action| !first(action)).map(name_of));
                     if let Some(due) = core.next_deadline() {
                         assert!(due > now, "{name}:{}: a deadline is left over", number + 1);
                     }
@@ -393,5 +444,13 @@ scenarios!(
     drafter_swap,
     drafter_lazy,
     drafter_none,
-    drafter_earlier
+    drafter_earlier,
+    route_load,
+    route_policy,
+    route_measured,
+    route_log,
+    rest_idle,
+    rest_memory,
+    rest_squeezed,
+    rest_crowd
 );

@@ -33,7 +33,7 @@ fn generation(n: u64) -> u64 {
 
 impl Stack {
     fn plan(start: DrafterStart) -> Plan {
-        Plan { model: "/models/drafter".into(), start }
+        Plan { model: "/models/drafter".into(), start, ..Plan::default() }
     }
 
     async fn drafter(&mut self) -> Life {

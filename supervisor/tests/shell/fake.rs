@@ -51,6 +51,7 @@ pub struct Life {
     /// Links as they were handed over: real descriptors.
     pub links: mpsc::Receiver<Handover>,
     pub permits: mpsc::Receiver<Vec<PermitChange>>,
+    pub policies: mpsc::Receiver<Policy>,
     pub calls: mpsc::Receiver<Call>,
     pub stops: mpsc::Receiver<StopRequest>,
     beat: watch::Sender<Heartbeat>,
@@ -109,6 +110,7 @@ struct Service {
     epoch: u64,
     calls: mpsc::Sender<Call>,
     permits: mpsc::Sender<Vec<PermitChange>>,
+    policies: mpsc::Sender<Policy>,
     stops: mpsc::Sender<StopRequest>,
     beat: watch::Receiver<Heartbeat>,
 }
@@ -160,6 +162,11 @@ impl Target for Service {
     async fn repermit(&self, request: Request<RepermitRequest>) -> Result<Response<RepermitResponse>, Status> {
         let _ = self.permits.send(request.into_inner().changes).await;
         Ok(Response::new(RepermitResponse {}))
+    }
+
+    async fn set_policy(&self, request: Request<SetPolicyRequest>) -> Result<Response<SetPolicyResponse>, Status> {
+        let _ = self.policies.send(request.into_inner().policy.unwrap_or_default()).await;
+        Ok(Response::new(SetPolicyResponse {}))
     }
 }
 
@@ -226,11 +233,13 @@ impl FakeHost {
         let (calls_tx, calls) = mpsc::channel(16);
         let (stops_tx, stops) = mpsc::channel(4);
         let (permits_tx, permits) = mpsc::channel(16);
+        let (policies_tx, policies) = mpsc::channel(16);
         let (links_tx, links) = mpsc::channel(16);
         let (ends, mut ended) = mpsc::channel(4);
         let (gone_tx, gone) = mpsc::channel(1);
         let (beat, beats) = watch::channel(Heartbeat { epoch, phase: WorkerPhase::Loading.into(), ..Default::default() });
-        let service = Service { epoch, calls: calls_tx, permits: permits_tx, stops: stops_tx, beat: beats };
+        let service =
+            Service { epoch, calls: calls_tx, permits: permits_tx, policies: policies_tx, stops: stops_tx, beat: beats };
         let worker = self.worker;
         let path = self.dir.socket(worker.name());
         let link_path = self.dir.socket(&format!("{}.link", worker.name()));
@@ -262,7 +271,7 @@ impl FakeHost {
         bound.recv().expect("it is bound");
         self.current = Some((gone, ends.clone()));
         let model = model.to_owned();
-        let life = Life { worker, epoch, term, model, links, permits, calls, stops, beat, ends };
+        let life = Life { worker, epoch, term, model, links, permits, policies, calls, stops, beat, ends };
         self.lives.try_send(life).expect("the test takes each life");
     }
 }

@@ -71,7 +71,7 @@ impl Drafters {
             return state("no drafter is configured; name its directory (--model)".to_owned());
         }
         let falls = matches!(self.current().phase(), Phase::BackingOff { .. } | Phase::Failed { .. });
-        let runs = self.wanted == Wanted::Somebody && self.misfit.is_none() && !falls;
+        let runs = self.wanted == Wanted::Somebody && self.misfit.is_none() && self.lifetime.rest().is_none() && !falls;
         if runs && model != self.model {
             return state(format!("{} runs as the drafter; swap it for {model}, or stop it first", self.model));
         }
@@ -80,6 +80,7 @@ impl Drafters {
         self.fail(|goal| goal == Goal::Gone, &started, out);
         self.model = model;
         self.wanted = Wanted::Somebody;
+        self.lifetime.begin_anew();
         self.misfit = None;
         let current = self.current;
         match falls {
@@ -109,7 +110,7 @@ impl Drafters {
         if self.incoming.is_some() {
             return state("a swap is under way; wait for it, or stop the drafter");
         }
-        if self.wanted != Wanted::Somebody {
+        if self.wanted != Wanted::Somebody || self.lifetime.rest().is_some() {
             return state("no drafter runs that could be swapped; start one");
         }
         let model = if model.is_empty() { self.model.clone() } else { model };
@@ -136,6 +137,13 @@ impl Drafters {
         if self.incoming.take().is_some() {
             self.fail(|goal| goal == Goal::Swapped, &refused, out);
         }
+    }
+
+    /// The drafter is to rest: what waits for it waits in vain.
+    pub(super) fn give_up_calls(&mut self, why: &str, out: &mut Vec<Action>) {
+        let refused = Refused::new(Reason::DrafterState, why);
+        self.fail_swap(refused.clone(), out);
+        self.fail(|goal| goal == Goal::Up, &refused, out);
     }
 
     fn fail(&mut self, which: impl Fn(Goal) -> bool, refused: &Refused, out: &mut Vec<Action>) {

@@ -3,6 +3,7 @@
 use paceline_process::Millis;
 use paceline_proto::v1::ProcessState;
 
+use super::lifetime::Rest;
 use super::{Drafters, Wanted};
 use crate::core::route::Drafter;
 use crate::core::worker::{Doubt, EndWhy, Phase};
@@ -14,6 +15,7 @@ impl Drafters {
             _ if self.model.is_empty() => return Drafter::Absent,
             Wanted::Nobody(_) | Wanted::AtFirstUse => return Drafter::Stopped,
             Wanted::Somebody if self.misfit.is_some() => return Drafter::Incompatible,
+            Wanted::Somebody if self.lifetime.rest().is_some() => return Drafter::Stopped,
             Wanted::Somebody => {}
         }
         let link = &self.links[self.current.idx()];
@@ -46,7 +48,7 @@ impl Drafters {
 
     /// Whether one is to run now.
     pub fn is_wanted(&self) -> bool {
-        self.wanted == Wanted::Somebody
+        self.wanted == Wanted::Somebody && self.lifetime.rest().is_none()
     }
 
     /// Directory of the current one, or of the one that would be; empty is none.
@@ -69,6 +71,9 @@ impl Drafters {
             (Wanted::Somebody, Some(misfit)) => {
                 format!("incompatible with the target: {}; start or swap it when that is mended", misfit.reason)
             }
+            // While it is being ended the worker says the same.
+            (Wanted::Somebody, None) if self.lifetime.rest().is_some() && worker.life().is_some() => String::new(),
+            (Wanted::Somebody, None) if self.lifetime.rest().is_some() => self.lifetime.rest().map_or("", Rest::why).to_owned(),
             (Wanted::Somebody, None) if link.is_suspect() => "its drafts come too late again and again".to_owned(),
             (Wanted::Somebody, None) => match worker.phase() {
                 Phase::Ready { .. } if !link.is_up() && self.trouble.is_empty() => "the link is being made".to_owned(),

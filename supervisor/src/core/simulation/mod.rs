@@ -87,7 +87,7 @@ impl World {
         }
         let starts = [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy, DrafterStart::Manual];
         let model = if dice.roll(8) == 0 { "" } else { "/d" };
-        let plan = Plan { model: model.to_owned(), start: starts[dice.roll(4) as usize] };
+        let plan = Plan { model: model.to_owned(), start: starts[dice.roll(4) as usize], ..Default::default() };
         let capacity = Capacity { classes: vec![(256, 100), (512, 200), (1024, 600)], max_sequences: 3 };
         Self {
             seed,

@@ -61,6 +61,10 @@ impl World {
                 self.turn(ticket, Fate::Waiting, Fate::Over { reported: false, cost_bytes: 0 });
             }
             Action::Cut { epoch, denial } => self.cut(epoch, &denial),
+            Action::PushPolicy { epoch, .. } => {
+                self.assert(self.epoch(WorkerId::Target) == Some(epoch), "a policy for a life that is not there");
+            }
+            Action::LogRoute { .. } | Action::LogPolicy { .. } => {}
             Action::Overslept { .. } | Action::Announce(_) | Action::LogService { .. } | Action::LogLink { .. } => {}
             Action::Exit => {
                 self.assert(!self.exited, "it ends twice");

@@ -87,6 +87,7 @@ impl World {
             context_tokens: prompt_tokens,
             deadline: (self.dice.roll(3) == 0).then(|| self.now + self.dice.roll(4_000)),
             wish: [RouteWish::Auto, RouteWish::Auto, RouteWish::Speculative, RouteWish::Plain][self.dice.roll(4) as usize],
+            images: false,
         };
         let ticket = Ticket(self.requests.len() as u64);
         self.requests.insert(ticket, (ask, Fate::Waiting));

@@ -1,0 +1,35 @@
+//! What one decision costs (issue's bound: 2 µs). `cargo bench -p paceline-supervisor`.
+
+#![expect(missing_docs, reason = "the macros make a function without")]
+
+use std::hint::black_box;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use paceline_process::Config;
+use paceline_proto::v1::RouteWish;
+use paceline_supervisor::core::policy::Policy;
+use paceline_supervisor::core::route::{Drafter, Measured, Signals, route};
+
+fn bench(criterion: &mut Criterion) {
+    let policy = Policy::of(&Config::default().routing);
+    let pays = Measured { up_to: 16, steps: 1_000, gain: 1.3 };
+    // The longest way through: nothing is denied before the last guard.
+    let signals = Signals {
+        drafter: Drafter::Ready { max_draft: 15 },
+        images: false,
+        drafter_images: false,
+        place: 9,
+        running: 9,
+        context_tokens: 1_000,
+        kv_pressure: 0.5,
+        by_sequences: pays,
+        by_context: pays,
+        probe: false,
+    };
+    criterion.bench_function("route", |bencher| {
+        bencher.iter(|| route(black_box(RouteWish::Auto), black_box(&signals), black_box(&policy)));
+    });
+}
+
+criterion_group!(benches, bench);
+criterion_main!(benches);

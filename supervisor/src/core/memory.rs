@@ -1,0 +1,144 @@
+//! The machine's memory as one budget: target, drafter, KV and MLX's caches together. The target's ledger bounds what
+//! sequences reserve by the configured budget (I11); here is what the machine itself still has for them, so that the
+//! drafter makes room before a request waits.
+//!
+//! Not yet held memory of admitted requests is counted as gone. MLX's cache of freed buffers is what the next request is
+//! served from, so it counts as there.
+
+use super::Supervisor;
+use super::drafter::Load;
+use super::seat::Seat;
+use super::worker::Worker;
+
+/// Share of the whole that is left to everything else on the machine ...
+const RESERVE_SHARE: u64 = 50;
+/// ... and the most of it.
+const MOST_RESERVE_BYTES: u64 = 256 << 20;
+/// How far KV pressure has to fall below the bound at which the drafter was stopped.
+const EASE: f64 = 0.15;
+
+/// Bytes of one process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    /// In use.
+    pub active: u64,
+    /// Freed, and kept for reuse.
+    pub cache: u64,
+}
+
+impl Use {
+    /// As it says itself; before it does, its weights as far as they are read and what sequences hold.
+    fn of(worker: &Worker) -> Self {
+        let Some(life) = worker.life() else { return Self::default() };
+        let beat = life.beat.as_ref();
+        match beat.and_then(|beat| beat.memory).filter(|memory| memory.active_bytes > 0) {
+            Some(memory) => Self { active: memory.active_bytes, cache: memory.cache_bytes },
+            None => {
+                let weights = life.described.as_ref().map(|described| described.weight_bytes());
+                let read = beat.map_or(0, |beat| beat.loaded_bytes);
+                let held = beat.and_then(|beat| beat.kv).map_or(0, |kv| kv.held_bytes);
+                Self { active: weights.unwrap_or(read) + held, cache: 0 }
+            }
+        }
+    }
+
+    fn all(self) -> u64 {
+        self.active + self.cache
+    }
+}
+
+/// The machine at this moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// What all of ours may hold together; 0: the system does not say.
+    pub budget_bytes: u64,
+    /// The target's.
+    pub target: Use,
+    /// The drafters'.
+    pub drafter: Use,
+    /// Free, as the system says.
+    pub available_bytes: Option<u64>,
+}
+
+impl Machine {
+    fn reserve_bytes(&self) -> u64 {
+        let whole = self.target.all() + self.drafter.all() + self.available_bytes.unwrap_or(0);
+        (whole / RESERVE_SHARE).min(MOST_RESERVE_BYTES)
+    }
+
+    /// What is left for requests beside `promised` bytes that running ones do not hold yet.
+    fn spare_bytes(&self, promised: u64) -> Option<u64> {
+        let there = self.available_bytes? + self.target.cache;
+        Some(there.saturating_sub(self.reserve_bytes()).saturating_sub(promised))
+    }
+}
+
+impl Supervisor {
+    /// The machine's memory.
+    pub fn machine(&self) -> Machine {
+        let target = Use::of(&self.target);
+        let drafter = Seat::ALL.iter().map(|seat| Use::of(self.drafters.seat(*seat)));
+        let drafter =
+            drafter.fold(Use::default(), |all, one| Use { active: all.active + one.active, cache: all.cache + one.cache });
+        let mut machine = Machine { budget_bytes: 0, target, drafter, available_bytes: self.available_bytes };
+        if let Some(available) = self.available_bytes {
+            machine.budget_bytes = (target.all() + drafter.all() + available).saturating_sub(machine.reserve_bytes());
+        }
+        machine
+    }
+
+    /// Bytes the machine still has for requests; `None` where that bounds nothing: the system does not say, or there is
+    /// nobody left to wait for, no drafter and no request.
+    pub(super) fn spare_bytes(&self) -> Option<u64> {
+        let waits = self.admission.active() > 0 || self.drafter_holds();
+        self.machine().spare_bytes(self.promised_bytes()).filter(|_| waits)
+    }
+
+    /// Reserved by running requests and not held yet.
+    fn promised_bytes(&self) -> u64 {
+        let held = self.target.life().and_then(|life| life.beat.as_ref()?.kv).map_or(0, |kv| kv.held_bytes);
+        self.admission.reserved_bytes().saturating_sub(held)
+    }
+
+    fn drafter_holds(&self) -> bool {
+        Seat::ALL.iter().any(|seat| self.drafters.seat(*seat).life().is_some())
+    }
+
+    /// What the drafter's rest depends on.
+    pub(super) fn load(&self) -> Load {
+        let limit = self.routing.policy().kv_pressure;
+        let pressure = self.kv_pressure();
+        let machine = self.machine();
+        let (spare, promised) = (machine.spare_bytes(0), self.promised_bytes());
+        let squeezed = self.drafter_holds()
+            && super::room(&self.target, self.spare_bytes()).is_some_and(|room| self.admission.is_squeezed(&room));
+        Load {
+            drafting: self
+                .admission
+                .is_anybody(|permit| permit.max_draft > 0 || permit.reason == paceline_proto::v1::RouteReason::DrafterLoading),
+            crowded: self.is_crowded(),
+            pressed: pressure > limit || spare == Some(0),
+            eased: pressure <= limit - EASE && spare.is_none_or(|spare| spare > promised + self.drafters.need_bytes()),
+            squeezed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_promised_and_what_others_need_is_not_there() {
+        let target = Use { active: 1_000, cache: 100 };
+        let machine = Machine { target, drafter: Use { active: 300, cache: 100 }, available_bytes: Some(3_500), budget_bytes: 0 };
+        // 2 % of 5,000.
+        assert_eq!(machine.reserve_bytes(), 100);
+        assert_eq!(machine.spare_bytes(0), Some(3_500));
+        assert_eq!(machine.spare_bytes(500), Some(3_000));
+        assert_eq!(machine.spare_bytes(9_000), Some(0));
+        assert_eq!(Machine { available_bytes: None, ..machine }.spare_bytes(0), None);
+        let large = Machine { available_bytes: Some(1 << 40), ..machine };
+        assert_eq!(large.reserve_bytes(), MOST_RESERVE_BYTES);
+    }
+}

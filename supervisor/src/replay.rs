@@ -1,0 +1,273 @@
+//! What another policy would have decided: the route log's decisions once more, by the same function, with what was known
+//! then. Only first decisions count; later ones of the same request followed what happened meanwhile.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::path::Path;
+
+use paceline_process::config::ConfigError;
+use paceline_proto::v1::RouteWish;
+use serde_json::json;
+
+use crate::core::policy::Policy;
+use crate::core::route::route;
+use crate::route_log::{Decided, Line, PolicyLine, lane_word, reason_word};
+
+/// Longest line of a log that is read.
+const LINE_BYTES: u64 = 64 << 10;
+/// Changed requests that are listed.
+const LISTED: usize = 20;
+
+/// Why nothing can be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// The log cannot be read.
+    #[error("cannot read the route log {path}: {cause}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        #[source]
+        cause: io::Error,
+    },
+    /// A setting that the configuration would refuse.
+    #[error("--set {setting}: {cause}")]
+    Setting {
+        /// As typed.
+        setting: String,
+        /// Why.
+        #[source]
+        cause: ConfigError,
+    },
+    /// Not of the form key=value.
+    #[error("expected --set routing.key=value, found {0:?}")]
+    Form(String),
+}
+
+/// A request that would have been routed otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// Its id.
+    pub request: String,
+    /// As it was.
+    pub before: (String, String),
+    /// As it would have been.
+    pub after: (String, String),
+}
+
+/// What a replay came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replay {
+    /// Decisions that were replayed.
+    pub decisions: u64,
+    /// Lines that are none of a route log.
+    pub unreadable: u64,
+    /// By lane and reason, as it was.
+    pub before: BTreeMap<(String, String), u64>,
+    /// By lane and reason, as it would have been.
+    pub after: BTreeMap<(String, String), u64>,
+    /// Requests that would have been routed otherwise.
+    pub changes: u64,
+    /// The first of them.
+    pub changed: Vec<Changed>,
+}
+
+impl Replay {
+    /// Replays the log at `path` with these settings, each `routing.key=value`.
+    ///
+    /// # Errors
+    /// The log cannot be read, or a setting would be refused.
+    pub fn of(path: &Path, settings: &[String]) -> Result<Self, ReplayError> {
+        let settings = settings.iter().map(|text| text.split_once('=').ok_or_else(|| ReplayError::Form(text.clone())));
+        let settings = settings.collect::<Result<Vec<_>, _>>()?;
+        // Refused before anything is read, and not once a line.
+        let none = PolicyLine {
+            epoch: 0,
+            force: "auto".into(),
+            max_concurrent: "auto".into(),
+            max_context: "auto".into(),
+            kv_pressure: "0.85".into(),
+        };
+        changed_policy(&none, &settings)?;
+        let read = |cause| ReplayError::Read { path: path.display().to_string(), cause };
+        let mut log = BufReader::new(File::open(path).map_err(read)?);
+        let mut replay = Self::default();
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            // A line that is longer is cut into pieces, of which none is one.
+            if (&mut log).take(LINE_BYTES).read_until(b'\n', &mut line).map_err(read)? == 0 {
+                return Ok(replay);
+            }
+            match serde_json::from_slice::<Line>(&line) {
+                Ok(Line::Decided(decided)) if decided.again => {}
+                Ok(Line::Decided(decided)) => replay.take(decided, &settings),
+                Ok(Line::Ended(_)) => {}
+                Err(_) => replay.unreadable += 1,
+            }
+        }
+    }
+
+    fn take(&mut self, decided: Decided, settings: &[(&str, &str)]) {
+        let wish = RouteWish::from_str_name(&format!("ROUTE_WISH_{}", decided.wish.to_uppercase()));
+        let (Some(wish), Ok(policy)) = (wish, changed_policy(&decided.policy, settings)) else {
+            self.unreadable += 1;
+            return;
+        };
+        let permit = route(wish, &decided.signals, &policy);
+        let before = (decided.permit.lane, decided.permit.reason);
+        let after = (lane_word(permit.lane), reason_word(permit.reason));
+        self.decisions += 1;
+        *self.before.entry(before.clone()).or_default() += 1;
+        *self.after.entry(after.clone()).or_default() += 1;
+        if before != after {
+            self.changes += 1;
+            if self.changed.len() < LISTED {
+                self.changed.push(Changed { request: decided.request, before, after });
+            }
+        }
+    }
+
+    /// For programs: one object.
+    pub fn object(&self) -> serde_json::Value {
+        let counts = |counts: &BTreeMap<(String, String), u64>| {
+            let count = |((lane, reason), requests): (&(String, String), &u64)| json!({ "lane": lane, "reason": reason, "requests": requests });
+            counts.iter().map(count).collect::<Vec<_>>()
+        };
+        let pair = |(lane, reason): &(String, String)| json!({ "lane": lane, "reason": reason });
+        let changed = |changed: &Changed| json!({ "request": changed.request, "before": pair(&changed.before), "after": pair(&changed.after) });
+        json!({
+            "decisions": self.decisions,
+            "unreadable": self.unreadable,
+            "before": counts(&self.before),
+            "after": counts(&self.after),
+            "changes": self.changes,
+            "changed": self.changed.iter().map(changed).collect::<Vec<_>>(),
+        })
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let mut text = format!("{} decisions, {} would change\n", self.decisions, self.changes);
+        let mut keys: Vec<_> = self.before.keys().chain(self.after.keys()).collect();
+        keys.sort();
+        keys.dedup();
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{:12} {:22} {:>8} {:>8}", "LANE", "REASON", "BEFORE", "AFTER");
+        for key in keys {
+            let count = |counts: &BTreeMap<(String, String), u64>| counts.get(key).copied().unwrap_or(0);
+            let _ = writeln!(text, "{:12} {:22} {:>8} {:>8}", key.0, key.1, count(&self.before), count(&self.after));
+        }
+        for Changed { request, before, after } in &self.changed {
+            let _ = writeln!(text, "{request}: {} ({}) -> {} ({})", before.0, before.1, after.0, after.1);
+        }
+        let more = self.changes.saturating_sub(self.changed.len() as u64);
+        if more > 0 {
+            let _ = writeln!(text, "... and {more} more");
+        }
+        if self.unreadable > 0 {
+            let _ = writeln!(text, "{} lines are not of this version's route log", self.unreadable);
+        }
+        text
+    }
+}
+
+fn changed_policy(line: &PolicyLine, settings: &[(&str, &str)]) -> Result<Policy, ReplayError> {
+    let logged = [
+        ("routing.force", line.force.as_str()),
+        ("routing.max_concurrent", &line.max_concurrent),
+        ("routing.max_context", &line.max_context),
+        ("routing.kv_pressure", &line.kv_pressure),
+    ];
+    let mut policy = Policy::of(&paceline_process::Config::default().routing);
+    for (key, value) in logged.into_iter().chain(settings.iter().copied()) {
+        let setting = || format!("{key}={value}");
+        policy = policy.with(key, value).map_err(|cause| ReplayError::Setting { setting: setting(), cause })?;
+    }
+    Ok(policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::route::{Drafter, Measured, Signals};
+    use crate::core::routing::Decision;
+    use crate::route_log::{Ended, ServedLine};
+    use paceline_proto::ids::{RequestId, Term};
+
+    fn decided(n: u32, again: bool) -> Line {
+        let unknown = Measured::default();
+        let signals = Signals {
+            drafter: Drafter::Ready { max_draft: 15 },
+            images: false,
+            drafter_images: false,
+            place: n,
+            running: n,
+            context_tokens: 10,
+            kv_pressure: 0.25,
+            by_sequences: unknown,
+            by_context: Measured { up_to: 1_024, steps: 3, gain: 1.1 },
+            probe: false,
+        };
+        let policy = Policy::of(&paceline_process::Config::default().routing);
+        let permit = route(RouteWish::Auto, &signals, &policy);
+        let decision = Decision { wish: RouteWish::Auto, signals, policy, permit, again };
+        let id = RequestId::parse(&format!("r{n}")).expect("an id");
+        Line::Decided(Decided::of(&decision, &id, "default", Term(3)))
+    }
+
+    fn log(lines: &[Line], rest: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("routes.jsonl");
+        let text: String = lines.iter().map(|line| format!("{}\n", serde_json::to_string(line).expect("plain"))).collect();
+        std::fs::write(&path, text + rest).expect("written");
+        (dir, path)
+    }
+
+    #[test]
+    fn lines_are_read_as_they_were_written() {
+        let served =
+            Some(ServedLine { lane: "plain".into(), reason: "forced".into(), completion_tokens: 4, ..Default::default() });
+        let ended = Line::Ended(Ended { time: "t".into(), request: "r".into(), term: 1, duration_ms: 9, served });
+        for line in [decided(1, false), decided(7, true), ended] {
+            let text = serde_json::to_string(&line).expect("plain");
+            assert_eq!(serde_json::from_str::<Line>(&text).expect("its own form"), line, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_same_policy_decides_the_same_and_another_shows_its_changes() {
+        let mut lines: Vec<_> = (1..=30).map(|n| decided(n, false)).collect();
+        lines.push(decided(2, true));
+        let (_dir, path) = log(&lines, "no line of a log\n");
+        let same = Replay::of(&path, &[]).expect("readable");
+        assert_eq!((same.decisions, same.changes, same.unreadable), (30, 0, 1));
+        assert_eq!(same.before, same.after);
+        let capped = Replay::of(&path, &["routing.max_concurrent=2".into()]).expect("readable");
+        let count = |counts: &BTreeMap<(String, String), u64>, lane: &str, reason: &str| {
+            counts.get(&(lane.into(), reason.into())).copied()
+        };
+        assert_eq!(
+            (count(&capped.before, "speculative", "prior"), count(&capped.after, "speculative", "prior")),
+            (Some(4), Some(2))
+        );
+        assert_eq!(capped.changed.iter().map(|changed| changed.request.as_str()).collect::<Vec<_>>(), ["r3", "r4"]);
+        let forced = Replay::of(&path, &["routing.force=plain".into()]).expect("readable");
+        assert_eq!((forced.changes, forced.changed.len(), count(&forced.after, "plain", "forced")), (30, LISTED, Some(30)));
+        assert!(forced.text().contains("... and 10 more"), "{}", forced.text());
+        assert_eq!(forced.object()["changed"][0]["after"]["reason"], "forced");
+    }
+
+    #[test]
+    fn what_cannot_be_set_or_read_is_said() {
+        let (_dir, path) = log(&[decided(1, false)], "");
+        let refused = |setting: &str| Replay::of(&path, &[setting.to_owned()]).expect_err("refused").to_string();
+        assert!(refused("routing.forse=plain").contains("did you mean routing.force?"));
+        assert!(refused("routing.kv_pressure=2").contains("at most 1"));
+        assert!(refused("plain").contains("expected --set routing.key=value"));
+        let missing = Replay::of(Path::new("/nowhere/routes"), &[]).expect_err("refused").to_string();
+        assert!(missing.contains("/nowhere/routes"), "{missing}");
+    }
+}
