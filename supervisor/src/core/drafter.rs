@@ -11,6 +11,7 @@
 
 mod orders;
 mod outlook;
+mod takeover;
 
 use paceline_process::Millis;
 use paceline_process::config::DrafterStart;
@@ -25,6 +26,7 @@ use super::worker::{self, EndWhy, Kind, Phase, Worker};
 use super::{Action, Settings};
 use orders::Waiting;
 pub use orders::{Call, Order};
+use takeover::TakeOver;
 
 /// Times the link of a drafter that is to take over may fail.
 const SWAP_LOSSES: u32 = 3;
@@ -89,6 +91,7 @@ pub struct Drafters {
     calls: Vec<Waiting>,
     /// Number of the newest link.
     generation: u64,
+    takeover: Option<TakeOver>,
 }
 
 impl Drafters {
@@ -112,13 +115,18 @@ impl Drafters {
             trouble: String::new(),
             calls: Vec::new(),
             generation: term.0 << 32,
+            takeover: None,
         }
     }
 
     /// News of the drafter in `seat`.
     pub fn on_worker(&mut self, seat: Seat, event: worker::Event, now: Millis, out: &mut Vec<Action>) {
+        let found = matches!(event, worker::Event::Found { .. }) && self.seats[seat.idx()].is_gone();
         let actions = self.seats[seat.idx()].on_event(event, now);
         pass_on(seat, actions, out);
+        if found {
+            self.found(seat);
+        }
     }
 
     /// The target's heartbeat came with this report of its links.
@@ -195,6 +203,7 @@ impl Drafters {
         {
             self.misfit = None;
         }
+        self.judge_takeover();
         self.judge_swap(around, now, out);
         self.end_others(now, out);
         if around.serving {

@@ -11,12 +11,15 @@ use std::sync::Arc;
 use paceline_process::config::DrafterStart;
 use paceline_process::{Config, Millis};
 use paceline_proto::ids::{Epoch, Term};
-use paceline_proto::internal::v1::{DrafterInfo, Heartbeat, KvUse, LinkPhase, LinkReport, ModelInfo, WorkerPhase};
-use paceline_proto::v1::RouteWish;
+use paceline_proto::internal::v1::{
+    DrafterInfo, GatewayReport, GatewayState, Heartbeat, KvUse, LinkPhase, LinkReport, ModelInfo, StepTimes, WorkerPhase,
+};
+use paceline_proto::v1::{ProcessState, RouteWish};
 
 use super::admission::{Ask, Capacity, Ticket};
 use super::denial::Denial;
 use super::drafter::{Call, Order, Plan};
+use super::operations::{Command, Part};
 use super::route::Permit;
 use super::seat::{Seat, WorkerId};
 use super::worker::{self, Described, Exit};
@@ -90,6 +93,7 @@ fn beat(words: &Words<'_>) -> Heartbeat {
             ..Default::default()
         }),
         failure: words.text("failure"),
+        step_times: words.number("p99_ms").map(|ms| StepTimes { prefill_p99_us: ms as u32 * 1_000, decode_p99_us: 0 }),
         link: words.value("link").map(|text| report(text, words)),
         ..Default::default()
     }
@@ -120,7 +124,8 @@ fn report(text: &str, words: &Words<'_>) -> LinkReport {
 
 fn described_drafter(words: &Words<'_>) -> worker::Event {
     let block_size = words.number("block").unwrap_or(16) as u32;
-    let described = Arc::new(Described::Drafter(DrafterInfo { block_size, ..Default::default() }));
+    let path = words.model();
+    let described = Arc::new(Described::Drafter(DrafterInfo { block_size, path, ..Default::default() }));
     worker::Event::Described { epoch: words.epoch(), described }
 }
 
@@ -161,6 +166,31 @@ fn event(words: &Words<'_>) -> Event {
             "start" => return Event::Begun,
             "start_drafter" => return Event::Ordered { call: call(), order: Order::Start { model: words.model() } },
             "stop_drafter" => return Event::Ordered { call: call(), order: Order::Stop },
+            "restart" => {
+                let part = match words.all[1] {
+                    "gateway" => Part::Gateway,
+                    "target" => Part::Target,
+                    "drafter" => Part::Drafter,
+                    "supervisor" => Part::Supervisor,
+                    other => panic!("no process {other}"),
+                };
+                let at_once = words.value("now") == Some("yes");
+                return Event::Commanded { call: call(), command: Command::Restart { part, at_once } };
+            }
+            "drain" => return Event::Commanded { call: call(), command: Command::Drain },
+            "resume" => return Event::Commanded { call: call(), command: Command::Resume },
+            "gateway" => {
+                let attachment = words.number("a").expect("a=1");
+                let state = match words.all[1] {
+                    "ready" => GatewayState::Ready,
+                    "draining" => GatewayState::Draining,
+                    "gone" => return Event::Detached { attachment },
+                    other => panic!("no state {other}"),
+                };
+                let report = GatewayReport { epoch: attachment, state: state.into(), ..Default::default() };
+                return Event::Reported { attachment, report };
+            }
+            "renew_drafter" => return Event::Ordered { call: call(), order: Order::Renew },
             "swap_drafter" => return Event::Ordered { call: call(), order: Order::Swap { model: words.model() } },
             "connected" => {
                 let generation = (TERM << 32) + words.number("g").expect("g=1");
@@ -169,6 +199,7 @@ fn event(words: &Words<'_>) -> Event {
             }
             "spawned" => worker::Event::Spawned { epoch: words.epoch(), pid },
             "found" => worker::Event::Found { epoch: words.epoch(), pid },
+            "foreign" => worker::Event::Foreign { epoch: words.epoch(), cause: "its version is 9".into() },
             "spawn_failed" => worker::Event::SpawnFailed { cause: "no program".into() },
             "beat" => worker::Event::Beat(Box::new(beat(words))),
             "described" => described(words),
@@ -212,6 +243,10 @@ fn route(permit: &Permit) -> String {
     let reason = permit.reason.as_str_name().trim_start_matches("ROUTE_REASON_").to_lowercase();
     let draft = if permit.max_draft == 0 { String::new() } else { format!("={}", permit.max_draft) };
     format!("{lane}{draft} {reason}")
+}
+
+fn state_word(state: ProcessState) -> String {
+    state.as_str_name().trim_start_matches("PROCESS_STATE_").to_lowercase()
 }
 
 pub(super) fn name_of(action: &Action) -> String {
@@ -262,7 +297,12 @@ pub(super) fn name_of(action: &Action) -> String {
         },
         Action::Overslept { ms } => format!("overslept {ms}"),
         Action::LogService { from, to, .. } => format!("service {from}->{to}"),
-        Action::Exit => "exit".into(),
+        Action::LogGateway { from, to, .. } => format!("gateway {}->{}", state_word(*from), state_word(*to)),
+        Action::LogOrder { subject, to } => format!("order {subject}: {to}"),
+        Action::RestartGateway { attachment, grace_ms: None } => format!("restart_gateway a{attachment}"),
+        Action::RestartGateway { attachment, grace_ms: Some(ms) } => format!("restart_gateway a{attachment} grace={ms}"),
+        Action::Exit { restart: false } => "exit".into(),
+        Action::Exit { restart: true } => "leave".into(),
     }
 }
 
@@ -346,7 +386,9 @@ fn check(name: &str, text: &str) {
                     if word == "tick" {
                         assert_eq!(core.next_deadline(), Some(now), "{name}:{}: the next deadline", number + 1);
                     }
-                    found.extend(core.on_event(event(&words), now).iter().map(name_of));
+                    // What an operator orders is the line itself.
+                    let actions = core.on_event(event(&words), now);
+                    found.extend(actions.iter().filter(|action| !matches!(action, Action::LogOrder { .. })).map(name_of));
                     if let Some(due) = core.next_deadline() {
                         assert!(due > now, "{name}:{}: a deadline is left over", number + 1);
                     }
@@ -393,5 +435,15 @@ scenarios!(
     drafter_swap,
     drafter_lazy,
     drafter_none,
-    drafter_earlier
+    drafter_earlier,
+    drafter_takeover,
+    drafter_restart,
+    takeover,
+    restart_target,
+    restart_supervisor,
+    restart_supervisor_now,
+    restart_then_stop,
+    restart_gateway,
+    held,
+    slow_prefill,
 );
