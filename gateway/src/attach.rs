@@ -18,8 +18,8 @@ use crate::standing::{Attached, Standing};
 
 /// Pause before the first try after a loss; doubles with each failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Longest pause between tries.
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause between tries: a supervisor that comes back serves within a second of its start.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Who this gateway is.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +106,8 @@ impl Attachment {
                 tracing::info!(cause = order.cause, "ordered to restart");
                 change(&|_| {});
                 // Only a gateway that is ending already does not listen.
-                let _ = self.orders.send(Event::RestartAsked).await;
+                let grace = order.grace_ms.map(|ms| Duration::from_millis(ms.into()));
+                let _ = self.orders.send(Event::RestartAsked(grace)).await;
             }
             None => {
                 tracing::warn!(term, "notice of no known kind");

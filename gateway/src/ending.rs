@@ -21,8 +21,8 @@ pub enum Event {
     StopAsked,
     /// The process that started us is gone.
     ParentGone,
-    /// The supervisor ordered a restart.
-    RestartAsked,
+    /// The supervisor ordered a restart; what running requests get, if not the usual time.
+    RestartAsked(Option<Duration>),
     /// No request is running.
     Idle,
     /// The deadline came.
@@ -77,8 +77,13 @@ impl Ending {
             (Phase::Serving, Event::ParentGone) => {
                 (Phase::Draining { until: after(ORPHAN_DRAIN), exit: Exit::Asked, asked: false }, Action::Refuse)
             }
-            (Phase::Serving, Event::RestartAsked) => {
-                (Phase::Draining { until: after(DRAIN), exit: Exit::RestartMe, asked: false }, Action::Refuse)
+            (Phase::Serving, Event::RestartAsked(grace)) => {
+                let until = after(grace.unwrap_or(DRAIN));
+                (Phase::Draining { until, exit: Exit::RestartMe, asked: false }, Action::Refuse)
+            }
+            // Asked again, in more of a hurry.
+            (Phase::Draining { until, exit, asked }, Event::RestartAsked(Some(grace))) if after(grace) < until => {
+                (Phase::Draining { until: after(grace), exit, asked }, Action::Refuse)
             }
             // A stop is stronger than a restart, and so is having nobody left who would restart us.
             (Phase::Draining { until, asked: false, .. }, Event::StopAsked) => {
@@ -152,9 +157,17 @@ mod tests {
 
     #[test]
     fn a_restart_drains_and_a_stop_overrules_it() {
-        check(&[(1, RestartAsked, Some(Refuse)), (2, RestartAsked, None), (3, Idle, Some(End(Exit::RestartMe)))]);
-        check(&[(1, RestartAsked, Some(Refuse)), (2, StopAsked, Some(Refuse)), (3, Idle, Some(End(Exit::Asked)))]);
-        check(&[(1, StopAsked, Some(Refuse)), (2, RestartAsked, None), (3, Idle, Some(End(Exit::Asked)))]);
+        let (usual, soon) = (RestartAsked(None), RestartAsked(Some(Duration::from_secs(2))));
+        check(&[(1, usual, Some(Refuse)), (2, usual, None), (3, Idle, Some(End(Exit::RestartMe)))]);
+        check(&[(1, usual, Some(Refuse)), (2, StopAsked, Some(Refuse)), (3, Idle, Some(End(Exit::Asked)))]);
+        check(&[(1, StopAsked, Some(Refuse)), (2, usual, None), (3, Idle, Some(End(Exit::Asked)))]);
+        check(&[(1, soon, Some(Refuse)), (3, Tick, Some(Cancel)), (3, Idle, Some(End(Exit::RestartMe)))]);
+        check(&[
+            (1, usual, Some(Refuse)),
+            (2, soon, Some(Refuse)),
+            (4, Tick, Some(Cancel)),
+            (5, Tick, Some(End(Exit::RestartMe))),
+        ]);
     }
 
     #[test]

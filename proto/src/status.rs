@@ -89,6 +89,10 @@ reasons! {
     DrafterIncompatible = "DRAFTER_INCOMPATIBLE", FailedPrecondition, false;
     /// What is asked of the drafter cannot be done in the state it is in.
     DrafterState = "DRAFTER_STATE", FailedPrecondition, false;
+    /// What is asked of a process cannot be done in the state it is in.
+    ProcessState = "PROCESS_STATE", FailedPrecondition, false;
+    /// Somebody who follows events did not read them in time.
+    FellBehind = "FELL_BEHIND", ResourceExhausted, false;
     /// No such model here.
     UnknownModel = "UNKNOWN_MODEL", NotFound, false;
     /// The request's deadline passed.

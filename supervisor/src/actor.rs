@@ -6,10 +6,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use paceline_process::{Clock, Millis, RuntimeDir, platform};
+use paceline_process::{Clock, Exit as OurExit, Millis, RuntimeDir, platform};
 use paceline_proto::ids::{Epoch, RequestId, Term};
 use paceline_proto::internal::v1::{GatewayReport, PermitChange, ServiceState};
-use paceline_proto::v1::{PolicyResponse, ProcessStatus, StatusResponse};
+use paceline_proto::v1::{PolicyResponse, ProcessState, StatusResponse};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
@@ -18,10 +18,12 @@ use crate::child::{Host, Hosts};
 use crate::client;
 use crate::core::admission::{Ask, Ticket};
 use crate::core::drafter::{Call, Order};
+use crate::core::operations::Command;
 use crate::core::seat::{Seat, WorkerId};
-use crate::core::worker::{self, Exit};
+use crate::core::worker::{self, Exit, Identity};
 use crate::core::{Action, Event, Notice, Supervisor};
-use crate::desk::{Cut, Desk, Ending, Grant, Verdict};
+use crate::desk::{Cut, Desk, Ending, Grant, Recall, Verdict};
+use crate::events::{Change, Journal};
 use crate::handover;
 use crate::relay::permit_message;
 use crate::route_log::{Decided, Ended, Line, RouteLog};
@@ -62,7 +64,14 @@ pub enum Mail {
         /// What is ordered.
         order: Order,
         /// Where its end goes.
-        reply: oneshot::Sender<Result<ProcessStatus, Status>>,
+        reply: oneshot::Sender<Result<StatusResponse, Status>>,
+    },
+    /// An operator's order of something else.
+    Command {
+        /// What is ordered.
+        command: Command,
+        /// Where its end goes.
+        reply: oneshot::Sender<Result<StatusResponse, Status>>,
     },
     /// An operator sets a key of the policy.
     SetPolicy {
@@ -114,8 +123,8 @@ pub struct Actor<H> {
     /// The names of all requests here, by which the target knows them.
     names: HashMap<Ticket, Named>,
     route_log: Option<RouteLog>,
-    calls: HashMap<Call, oneshot::Sender<Result<ProcessStatus, Status>>>,
     policy_calls: HashMap<Call, oneshot::Sender<Result<PolicyResponse, Status>>>,
+    calls: HashMap<Call, oneshot::Sender<Result<StatusResponse, Status>>>,
     called: u64,
     /// Answers to the core's own actions, told it before anything else.
     answers: VecDeque<Event>,
@@ -125,19 +134,24 @@ pub struct Actor<H> {
     stops: mpsc::Receiver<Stop>,
     cuts: watch::Sender<Option<Cut>>,
     notices: watch::Sender<ServiceState>,
+    recalls: watch::Sender<Option<Recall>>,
+    journal: Journal,
+    identity: Identity,
 }
 
 impl<H: Host> Actor<H> {
     /// An actor and the desk it works behind.
     pub fn new(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<Stop>) -> (Self, Desk) {
-        let Setup { settings, plan, dir, term, me, route_log } = setup;
+        let Setup { settings, plan, dir, term, me, route_log, identity } = setup;
+        let (journal, events) = Journal::new(&dir, term);
         let clock = Clock::start();
         let core = Supervisor::new(settings, plan, term);
         let (mail_tx, mail) = mpsc::channel(MAILBOX);
         let (endings_tx, endings) = mpsc::channel(settings.places.saturating_add(REQUESTS).min(1 << 16));
         let (cuts, cuts_rx) = watch::channel(None);
         let (notices, notices_rx) = watch::channel(status::service_state(&core.notice()));
-        let desk = Desk::new(mail_tx.clone(), endings_tx, cuts_rx, notices_rx, term, clock);
+        let (recalls, recalls_rx) = watch::channel(None);
+        let desk = Desk::new(mail_tx.clone(), endings_tx, cuts_rx, notices_rx, recalls_rx, events, term, clock);
         let actor = Self {
             core,
             clock,
@@ -159,13 +173,23 @@ impl<H: Host> Actor<H> {
             stops,
             cuts,
             notices,
+            recalls,
+            journal,
+            identity,
         };
         (actor, desk)
     }
 
-    /// Works until the workers are gone.
-    pub async fn run(mut self) {
-        // Drafters of an earlier supervisor are ended in whichever place they are, also where none will be started.
+    /// Works until the workers are gone, or left to the next supervisor.
+    pub async fn run(mut self) -> OurExit {
+        let me = &self.me;
+        let cause = match me.restarts {
+            0 => "it was started".to_owned(),
+            times => format!("it was started again, {times} times in all that nobody asked for"),
+        };
+        let change = Change { kind: "supervisor", subject: "supervisor".into(), epoch: me.term, ..Default::default() };
+        self.journal.record(Change { to: "serving".into(), cause, ..change });
+        // Drafters of an earlier supervisor are taken over in whichever place they are, also where none would be started.
         for seat in Seat::ALL {
             let worker = WorkerId::Drafter(seat);
             if let Some(found) = self.find(worker) {
@@ -174,8 +198,8 @@ impl<H: Host> Actor<H> {
         }
         let mut event = Event::Begun;
         loop {
-            if self.tell(event) {
-                return;
+            if let Some(exit) = self.tell(event) {
+                return exit;
             }
             event = self.next().await;
         }
@@ -217,9 +241,12 @@ impl<H: Host> Actor<H> {
             Mail::Worker(worker, event) => Event::Worker(worker, event),
             Mail::Connected { generation, failure } => Event::Connected { generation, failure },
             Mail::Order { order, reply } => {
-                self.called += 1;
-                self.calls.insert(Call(self.called), reply);
-                Event::Ordered { call: Call(self.called), order }
+                let call = self.call(reply);
+                Event::Ordered { call, order }
+            }
+            Mail::Command { command, reply } => {
+                let call = self.call(reply);
+                Event::Commanded { call, command }
             }
             Mail::SetPolicy { key, value, reply } => {
                 self.called += 1;
@@ -254,6 +281,12 @@ impl<H: Host> Actor<H> {
         }
     }
 
+    fn call(&mut self, reply: oneshot::Sender<Result<StatusResponse, Status>>) -> Call {
+        self.called += 1;
+        self.calls.insert(Call(self.called), reply);
+        Call(self.called)
+    }
+
     fn exited(&mut self, worker: WorkerId, exit: Exit) -> Event {
         self.lines.remove(&worker);
         let epoch = match worker {
@@ -263,14 +296,14 @@ impl<H: Host> Actor<H> {
         Event::Worker(worker, worker::Event::Exited { epoch, exit, log: self.hosts.of(worker).last_words() })
     }
 
-    /// Tells the core and does what it says; true when all is done for good.
-    fn tell(&mut self, event: Event) -> bool {
+    /// Tells the core and does what it says; how we end, when all is done for good.
+    fn tell(&mut self, event: Event) -> Option<OurExit> {
         let now = self.clock.now();
-        let mut over = false;
+        let mut over = None;
         let mut actions = self.core.on_event(event, now);
         loop {
             for action in actions {
-                over |= self.perform(action, now);
+                over = self.perform(action, now).or(over);
             }
             match self.answers.pop_front() {
                 Some(answer) => actions = self.core.on_event(answer, now),
@@ -279,7 +312,7 @@ impl<H: Host> Actor<H> {
         }
     }
 
-    fn perform(&mut self, action: Action, now: Millis) -> bool {
+    fn perform(&mut self, action: Action, now: Millis) -> Option<OurExit> {
         match action {
             Action::Worker(worker, action) => self.perform_on(worker, action),
             Action::Connect { generation, seat, ends } => {
@@ -317,10 +350,10 @@ impl<H: Host> Actor<H> {
                 }
             }
             Action::Answer { call, outcome } => {
-                let drafter = status::drafter(&self.core, now);
                 if let Some(reply) = self.calls.remove(&call) {
+                    let done = |()| status::snapshot(&self.core, &self.me, now);
                     // Whoever ordered it may have given up.
-                    let _ = reply.send(outcome.map(|()| drafter).map_err(Status::from));
+                    let _ = reply.send(outcome.map(done).map_err(Status::from));
                 }
             }
             Action::Admit { ticket, epoch, permit, queued_ms } => {
@@ -344,13 +377,35 @@ impl<H: Host> Actor<H> {
             }
             Action::Announce(notice) => self.announce(&notice),
             Action::Overslept { ms } => tracing::warn!(ms, at_ms = now.0, "time was lost; nobody's silence counts"),
-            Action::LogLink { seat, generation, to, cause } => {
-                tracing::info!(drafter = %WorkerId::Drafter(seat), generation, to, cause, "link");
+            Action::RestartGateway { attachment, grace_ms } => {
+                self.recalls.send_replace(Some(Recall { attachment, grace_ms }));
             }
-            Action::LogService { from, to, cause } => tracing::info!(from, to, cause, "service"),
-            Action::Exit => return true,
+            Action::LogLink { seat, generation, to, cause } => {
+                let subject = WorkerId::Drafter(seat).to_string();
+                self.journal.record(Change {
+                    kind: "link",
+                    subject,
+                    epoch: generation,
+                    to: to.into(),
+                    cause,
+                    ..Default::default()
+                });
+            }
+            Action::LogService { from, to, cause } => {
+                let (from, to, cause) = (from.into(), to.into(), cause.into());
+                self.journal.record(Change { kind: "service", subject: "service".into(), epoch: 0, from, to, cause });
+            }
+            Action::LogGateway { epoch, from, to, cause } => {
+                let (from, to, cause) = (state_word(from), state_word(to), cause.into());
+                self.journal.record(Change { kind: "gateway", subject: "gateway".into(), epoch, from, to, cause });
+            }
+            Action::LogOrder { subject, to } => {
+                let change = Change { kind: "order", subject: subject.into(), to, ..Default::default() };
+                self.journal.record(Change { cause: "an operator orders it".into(), ..change });
+            }
+            Action::Exit { restart } => return Some(if restart { OurExit::RestartMe } else { OurExit::Asked }),
         }
-        false
+        None
     }
 
     fn perform_on(&mut self, worker: WorkerId, action: worker::Action) {
@@ -381,7 +436,8 @@ impl<H: Host> Actor<H> {
             }
             worker::Action::Clear => self.clear(worker),
             worker::Action::LogPhase { epoch, from, to, cause } => {
-                tracing::info!(%worker, %epoch, from, to, cause, "worker phase");
+                let (subject, from, to) = (worker.to_string(), from.into(), to.into());
+                self.journal.record(Change { kind: "phase", subject, epoch: epoch.0, from, to, cause });
             }
             worker::Action::Surprise { phase, event } => {
                 tracing::warn!(%worker, phase, event, "an event that means nothing here");
@@ -400,7 +456,10 @@ impl<H: Host> Actor<H> {
         let record = self.hosts.of(worker).find()?;
         let epoch = Epoch(record.epoch);
         tracing::info!(%worker, %epoch, pid = record.pid, "worker of an earlier supervisor found");
-        self.lines.insert(worker, client::Line::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone()));
+        let line = client::Line::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone());
+        let mut line = line.expecting(record.pid, self.identity.clone());
+        line.watch();
+        self.lines.insert(worker, line);
         Some(worker::Event::Found { epoch, pid: record.pid })
     }
 
@@ -434,4 +493,8 @@ impl<H: Host> Actor<H> {
 /// Without its log the service serves all the same.
 fn open_log(path: std::path::PathBuf) -> Option<RouteLog> {
     RouteLog::start(path).inspect_err(|error| tracing::warn!(%error, "no thread for the route log; it is off")).ok()
+}
+
+fn state_word(state: ProcessState) -> String {
+    state.as_str_name().trim_start_matches("PROCESS_STATE_").to_lowercase()
 }

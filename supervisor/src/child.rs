@@ -2,6 +2,7 @@
 //! what to do about it is the core's.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -14,6 +15,8 @@ use paceline_process::lifecycle::{self, PARENT_FD, RESTARTS};
 use paceline_process::runtime_dir::WorkerRecord;
 use paceline_process::{Loaded, RuntimeDir, platform, telemetry};
 use paceline_proto::ids::{Epoch, Term};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, Command};
 
 use crate::core::seat::{Seat, WorkerId};
@@ -26,7 +29,7 @@ pub const DRAFTER_BIN: &str = "PACELINE_DRAFTER_BIN";
 
 /// What is kept of a worker's log before it is set aside.
 const LOG_BYTES: u64 = 8 << 20;
-/// How often a process that is not our child is looked at.
+/// How often a process that is not our child is looked at where the system has no better way.
 const LOOK: Duration = Duration::from_millis(20);
 /// Lines of the log in `status` after a fall.
 const LAST_LINES: usize = 5;
@@ -34,7 +37,7 @@ const LAST_LINES: usize = 5;
 /// The one process there may be of a worker, as the actor handles it. A trait so that tests can put a scripted one in its
 /// place.
 pub trait Host: Send + 'static {
-    /// One that runs on this directory and is not ours yet; from then on it is the current one.
+    /// One that runs on this directory and is not ours yet; from then on it is the current one, and its end is watched.
     fn find(&mut self) -> Option<WorkerRecord>;
 
     /// Starts one, which becomes the current one; returns its process id. `model` is its directory, empty for the
@@ -114,8 +117,8 @@ pub struct ProcessHost {
 enum Current {
     /// Our child.
     Ours(Child),
-    /// Somebody else's, found by its record.
-    Earlier(WorkerRecord),
+    /// Somebody else's, found by its record, and the descriptor that tells its end.
+    Earlier(WorkerRecord, Option<AsyncFd<OwnedFd>>),
 }
 
 impl ProcessHost {
@@ -150,7 +153,17 @@ impl ProcessHost {
 impl Host for ProcessHost {
     fn find(&mut self) -> Option<WorkerRecord> {
         let record = self.dir.record(self.worker.name()).filter(WorkerRecord::alive)?;
-        self.current = Some(Current::Earlier(record.clone()));
+        // SAFETY: an owned descriptor stays the same one, and open, for as long as the `AsyncFd` that owns it lives.
+        let watch = |fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from);
+        let end = platform::process_end(record.pid).and_then(watch);
+        if let Err(error) = &end {
+            tracing::warn!(pid = record.pid, %error, "its end cannot be waited for; it is looked for now and then");
+        }
+        // Only now is it certain that the number is still that process's.
+        if !record.alive() {
+            return None;
+        }
+        self.current = Some(Current::Earlier(record.clone(), end.ok()));
         Some(record)
     }
 
@@ -193,7 +206,7 @@ impl Host for ProcessHost {
         // the number is hit.
         let pid = match &self.current {
             Some(Current::Ours(child)) => child.id(),
-            Some(Current::Earlier(record)) => record.alive().then_some(record.pid),
+            Some(Current::Earlier(record, _)) => record.alive().then_some(record.pid),
             None => None,
         };
         if let Some(pid) = pid
@@ -206,7 +219,7 @@ impl Host for ProcessHost {
     fn is_frozen(&self) -> bool {
         match &self.current {
             Some(Current::Ours(child)) => child.id().is_some_and(platform::process_stopped),
-            Some(Current::Earlier(record)) => platform::process_stopped(record.pid),
+            Some(Current::Earlier(record, _)) => platform::process_stopped(record.pid),
             None => false,
         }
     }
@@ -225,7 +238,11 @@ impl Host for ProcessHost {
                     Exit::Unknown
                 }
             },
-            Some(Current::Earlier(record)) => {
+            Some(Current::Earlier(record, end)) => {
+                if let Some(end) = end {
+                    // Whatever else ends this wait, the record says whether it is gone.
+                    let _ = end.readable().await;
+                }
                 while record.alive() {
                     tokio::time::sleep(LOOK).await;
                 }

@@ -10,8 +10,8 @@ use paceline_proto::internal::v1::drafter_client::DrafterClient;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::worker_client::WorkerClient;
 use paceline_proto::internal::v1::{
-    DescribeDrafterRequest, DescribeRequest, DescribeResponse, PermitChange, Policy, RepermitRequest, SetPolicyRequest, Stamp,
-    StopRequest, WatchRequest,
+    DescribeDrafterRequest, DescribeDrafterResponse, DescribeRequest, DescribeResponse, PermitChange, Policy, RepermitRequest,
+    SetPolicyRequest, Stamp, StopRequest, WatchRequest,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -21,7 +21,7 @@ use tonic::{Code, Status};
 use crate::actor::Mail;
 use crate::core::admission::Capacity;
 use crate::core::seat::WorkerId;
-use crate::core::worker::{Described, Event};
+use crate::core::worker::{Claim, Described, Event, Identity};
 
 /// Largest message on our own links.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
@@ -44,6 +44,8 @@ pub struct Line {
     term: Term,
     channel: Channel,
     mail: mpsc::Sender<Mail>,
+    /// Of one that is taken over: its process, and what it has to be.
+    expected: Option<(u32, Identity)>,
     watch: Option<AbortHandle>,
     permits: Option<mpsc::Sender<Vec<PermitChange>>>,
     policy: Option<watch::Sender<Policy>>,
@@ -53,7 +55,13 @@ impl Line {
     /// A line to the life `epoch` of this worker, on its socket in this directory.
     pub fn new(worker: WorkerId, dir: &RuntimeDir, epoch: Epoch, term: Term, mail: mpsc::Sender<Mail>) -> Self {
         let channel = socket::channel(dir.socket(worker.name()));
-        Self { worker, epoch, term, channel, mail, watch: None, permits: None, policy: None }
+        Self { worker, epoch, term, channel, mail, expected: None, watch: None, permits: None, policy: None }
+    }
+
+    /// The same to a life that an earlier supervisor started as process `pid`: it has to be what we would start.
+    pub fn expecting(mut self, pid: u32, identity: Identity) -> Self {
+        self.expected = Some((pid, identity));
+        self
     }
 
     /// For requests, and what else only a target is asked.
@@ -90,6 +98,7 @@ impl Line {
     pub fn describe(&self) {
         let (channel, stamp, mail, epoch, worker) =
             (self.channel.clone(), self.stamp(), self.mail.clone(), self.epoch, self.worker);
+        let expected = self.expected.clone();
         task::spawn("describe", async move {
             let answer = match worker {
                 WorkerId::Target => {
@@ -98,12 +107,17 @@ impl Line {
                 }
                 WorkerId::Drafter(_) => {
                     let mut client = DrafterClient::new(channel);
-                    let answer = within(ANSWER, client.describe(DescribeDrafterRequest { stamp })).await;
-                    answer.map(|response| Described::Drafter(response.drafter.unwrap_or_default()))
+                    within(ANSWER, client.describe(DescribeDrafterRequest { stamp })).await.map(drafter)
                 }
             };
             let event = match answer {
-                Ok(described) => Event::Described { epoch, described: Arc::new(described) },
+                Ok((claim, described)) => {
+                    let differs = expected.and_then(|(pid, ours)| claim.differs(epoch.0, pid, &ours));
+                    match differs {
+                        Some(cause) => Event::Foreign { epoch, cause },
+                        None => Event::Described { epoch, described: Arc::new(described) },
+                    }
+                }
                 Err(error) => {
                     tracing::warn!(%worker, %epoch, %error, "the worker does not describe itself");
                     Event::DescribeFailed { epoch }
@@ -196,8 +210,16 @@ async fn within<T>(limit: Duration, call: impl Future<Output = Result<tonic::Res
     }
 }
 
-fn target(response: DescribeResponse) -> Described {
+fn target(response: DescribeResponse) -> (Claim, Described) {
+    let identity = Identity { version: response.version, config_digest: response.config_digest };
+    let claim = Claim { epoch: response.epoch, pid: response.pid, identity };
     let classes = response.kv_classes.iter().map(|class| (class.positions, class.bytes)).collect();
     let capacity = Capacity { classes, max_sequences: response.max_sequences as usize };
-    Described::Target { model: response.model.unwrap_or_default(), capacity }
+    (claim, Described::Target { model: response.model.unwrap_or_default(), capacity })
+}
+
+fn drafter(response: DescribeDrafterResponse) -> (Claim, Described) {
+    let identity = Identity { version: response.version, config_digest: response.config_digest };
+    let claim = Claim { epoch: response.epoch, pid: response.pid, identity };
+    (claim, Described::Drafter(response.drafter.unwrap_or_default()))
 }

@@ -11,7 +11,7 @@ use paceline_proto::ids::{Epoch, RequestId, Term};
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::{Done, ServiceState};
 use paceline_proto::status::Reason;
-use paceline_proto::v1::{PolicyResponse, ProcessStatus, StatusResponse};
+use paceline_proto::v1::{PolicyResponse, StatusResponse};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 use tonic::transport::Channel;
@@ -20,8 +20,10 @@ use crate::actor::Mail;
 use crate::core::admission::{Ask, Ticket};
 use crate::core::denial::Denial;
 use crate::core::drafter::Order;
+use crate::core::operations::Command;
 use crate::core::route::Permit;
 use crate::core::routing::Served;
+use crate::events::Reader;
 use crate::route_log::{ServedLine, lane_word, reason_word};
 
 /// The right to run one request on one life of the target.
@@ -49,6 +51,15 @@ pub struct Cut {
     pub denial: Denial,
 }
 
+/// The gateway of this `Attach` stream, and of earlier ones, is to end and be started again.
+#[derive(Clone, Copy, Debug)]
+pub struct Recall {
+    /// Number of the stream.
+    pub attachment: u64,
+    /// What running requests get to end by themselves, if not the usual time.
+    pub grace_ms: Option<u32>,
+}
+
 /// The actor as the services see it.
 #[derive(Clone, Debug)]
 pub struct Desk {
@@ -56,6 +67,8 @@ pub struct Desk {
     endings: mpsc::Sender<Ending>,
     cuts: watch::Receiver<Option<Cut>>,
     notices: watch::Receiver<ServiceState>,
+    recalls: watch::Receiver<Option<Recall>>,
+    events: Reader,
     numbers: Arc<AtomicU64>,
     term: Term,
     clock: Clock,
@@ -67,10 +80,12 @@ impl Desk {
         endings: mpsc::Sender<Ending>,
         cuts: watch::Receiver<Option<Cut>>,
         notices: watch::Receiver<ServiceState>,
+        recalls: watch::Receiver<Option<Recall>>,
+        events: Reader,
         term: Term,
         clock: Clock,
     ) -> Self {
-        Self { mail, endings, cuts, notices, numbers: Arc::default(), term, clock }
+        Self { mail, endings, cuts, notices, recalls, events, numbers: Arc::default(), term, clock }
     }
 
     /// Our term.
@@ -91,6 +106,16 @@ impl Desk {
     /// Whether requests can be served, now and at every change.
     pub fn notices(&self) -> watch::Receiver<ServiceState> {
         self.notices.clone()
+    }
+
+    /// Which gateways are to end and be started again.
+    pub fn recalls(&self) -> watch::Receiver<Option<Recall>> {
+        self.recalls.clone()
+    }
+
+    /// What changed state.
+    pub fn events(&self) -> &Reader {
+        &self.events
     }
 
     /// A number no one else gets: of tickets and of `Attach` streams.
@@ -125,15 +150,30 @@ impl Desk {
         answer.await.map_err(|_| Denial::stopping(1_000).into())
     }
 
-    /// Hands an operator's order in and waits until it is carried out; returns the drafter as it is then. Giving the wait
-    /// up leaves the order standing.
+    /// Hands an operator's order of the drafter in and waits until it is carried out; returns everything as it is then.
+    /// Giving the wait up leaves the order standing.
     ///
     /// # Errors
     /// It cannot be carried out, the mailbox is full, or the service is about to end.
-    pub async fn order(&self, order: Order) -> Result<ProcessStatus, Status> {
+    pub async fn order(&self, order: Order) -> Result<StatusResponse, Status> {
+        self.carried_out(|reply| Mail::Order { order, reply }).await
+    }
+
+    /// The same of another process, or of the whole service.
+    ///
+    /// # Errors
+    /// As [`Desk::order`].
+    pub async fn command(&self, command: Command) -> Result<StatusResponse, Status> {
+        self.carried_out(|reply| Mail::Command { command, reply }).await
+    }
+
+    async fn carried_out(
+        &self,
+        mail: impl FnOnce(oneshot::Sender<Result<StatusResponse, Status>>) -> Mail,
+    ) -> Result<StatusResponse, Status> {
         let (reply, answer) = oneshot::channel();
         let full = |_| Reason::QueueFull.status("the service has as many questions to answer as it can; try again in 1 s");
-        self.mail.try_send(Mail::Order { order, reply }).map_err(full)?;
+        self.mail.try_send(mail(reply)).map_err(full)?;
         answer.await.map_err(|_| Status::from(Denial::stopping(1_000)))?
     }
 

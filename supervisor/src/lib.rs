@@ -2,7 +2,8 @@
 //!
 //! A request: `serve` checks it and hands it in at the `desk`, the `actor` puts it before the core, `relay` forwards it
 //! to the target and holds its place until its one end. A process: `child` starts and ends it, `client` follows it,
-//! `handover` links target and drafter, `route_log` writes down what was decided and `replay` decides it once more.
+//! `handover` links target and drafter. What changed state is told by `events`; `route_log` writes down what was decided,
+//! and `replay` decides it once more.
 //! Not here: what a token means, and MLX.
 
 pub mod actor;
@@ -12,6 +13,7 @@ pub mod config;
 pub mod core;
 pub mod desk;
 pub mod error;
+pub mod events;
 pub mod handover;
 pub mod relay;
 pub mod replay;
@@ -35,6 +37,7 @@ use crate::child::{Host, Hosts, ProcessHost};
 use crate::client::MAX_MESSAGE_BYTES;
 use crate::core::Settings;
 use crate::core::drafter::Plan;
+use crate::core::worker::Identity;
 use crate::serve::Services;
 use crate::status::Me;
 
@@ -81,6 +84,8 @@ pub struct Setup {
     pub me: Me,
     /// File of the route log; `None` is none.
     pub route_log: Option<std::path::PathBuf>,
+    /// What a worker of an earlier supervisor has to be to be taken over.
+    pub identity: Identity,
 }
 
 type Lock = Box<dyn std::any::Any>;
@@ -105,7 +110,8 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     }
     let log = &loaded.config.routing.route_log;
     let route_log = (!log.is_empty()).then(|| std::path::absolute(log).unwrap_or_else(|_| log.into()));
-    Ok((Setup { settings, plan, dir, term, me, route_log }, hosts, Box::new(lock)))
+    let identity = Identity { version: env!("CARGO_PKG_VERSION").to_owned(), config_digest: loaded.config.digest() };
+    Ok((Setup { settings, plan, dir, term, me, route_log, identity }, hosts, Box::new(lock)))
 }
 
 fn refuse(exit: Exit, error: &dyn std::error::Error) -> Exit {
@@ -137,7 +143,8 @@ async fn serve(setup: Setup, hosts: Hosts<ProcessHost>) -> Exit {
     run(setup, hosts, stops).await
 }
 
-/// Serves on the runtime directory's `supervisor.sock` until it was asked to stop and the workers are gone.
+/// Serves on the runtime directory's `supervisor.sock` until it was asked to stop and the workers are gone, or to be started
+/// again and nothing runs.
 pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<Stop>) -> Exit {
     let path = setup.dir.socket("supervisor");
     let listener = match socket::bind(&path) {
@@ -162,7 +169,7 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
     });
     let exit = tokio::select! {
         // A task, because a panic in the core has to end the process.
-        _ = task::spawn("actor", actor.run()) => Exit::Asked,
+        exit = task::spawn("actor", actor.run()) => exit.unwrap_or(Exit::Bug),
         // Nobody can reach us any more. The workers live on for their lease; whoever starts us next finds it.
         ended = &mut server => {
             tracing::error!(?ended, "the server ended by itself");
@@ -175,6 +182,6 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
     }
     // The lock is still ours, so this is our socket and no other's.
     let _ = std::fs::remove_file(&path);
-    tracing::info!("supervisor ends");
+    tracing::info!(?exit, "supervisor ends");
     exit
 }

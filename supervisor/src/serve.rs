@@ -14,8 +14,9 @@ use paceline_proto::internal::v1::{GatewayReport, Generation, SubmitRequest, Sup
 use paceline_proto::status::Reason;
 use paceline_proto::v1::operations_server::Operations;
 use paceline_proto::v1::{
-    DrafterResponse, PolicyResponse, RouteWish, SetPolicyRequest, ShowPolicyRequest, StartDrafterRequest, StatusRequest,
-    StatusResponse, StopDrafterRequest, SwapDrafterRequest,
+    DrafterResponse, DrainRequest, DrainResponse, EventsRequest, PolicyResponse, Process, ProcessStatus, RestartRequest,
+    RestartResponse, RouteWish, SetPolicyRequest, ShowPolicyRequest, StartDrafterRequest, StatusRequest, StatusResponse,
+    StopDrafterRequest, SwapDrafterRequest,
 };
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -24,7 +25,9 @@ use tracing::Instrument;
 use crate::actor::Mail;
 use crate::core::admission::Ask;
 use crate::core::drafter::Order;
-use crate::desk::Desk;
+use crate::core::operations::{Command, Part};
+use crate::desk::{Desk, Recall};
+use crate::events::Events;
 use crate::relay::{self, Batches};
 
 /// Longest wait of an operator's call that names none.
@@ -81,10 +84,17 @@ impl Supervisor for Services {
 
     async fn attach(&self, request: Request<Streaming<GatewayReport>>) -> Result<Response<Self::AttachStream>, Status> {
         let term = self.desk.term().0;
-        task::spawn("attach", follow(self.desk.clone(), self.desk.number(), request.into_inner()));
-        let notices = WatchStream::new(self.desk.notices());
-        let notices = notices.map(move |state| Ok(SupervisorNotice { term, notice: Some(Notice::Service(state)) }));
-        Ok(Response::new(Box::pin(notices)))
+        let attachment = self.desk.number();
+        task::spawn("attach", follow(self.desk.clone(), attachment, request.into_inner()));
+        let notices = WatchStream::new(self.desk.notices()).map(Notice::Service);
+        let recalls = WatchStream::new(self.desk.recalls()).filter_map(move |recall| {
+            let order = |Recall { grace_ms, .. }| {
+                Notice::Restart(internal::Order { cause: "an operator restarts it".to_owned(), grace_ms })
+            };
+            std::future::ready(recall.filter(|recall| recall.attachment >= attachment).map(order))
+        });
+        let notices = futures::stream::select(notices, recalls);
+        Ok(Response::new(Box::pin(notices.map(move |notice| Ok(SupervisorNotice { term, notice: Some(notice) })))))
     }
 
     async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<Self::SubmitStream>, Status> {
@@ -102,19 +112,38 @@ impl Supervisor for Services {
 impl Services {
     /// Has an order carried out. The timeout ends the wait, not the order.
     async fn order(&self, order: Order, timeout_ms: u32) -> Result<Response<DrafterResponse>, Status> {
-        let limit = if timeout_ms == 0 { ORDER } else { Duration::from_millis(timeout_ms.into()) };
-        let answered = match tokio::time::timeout(limit, self.desk.order(order)).await {
-            Ok(answer) => answer?,
-            Err(_) => {
-                let drafter = self.desk.status().await?.drafter.unwrap_or_default();
-                let state = drafter.state().as_str_name().trim_start_matches("PROCESS_STATE_").to_lowercase();
-                let why = if drafter.reason.is_empty() { String::new() } else { format!(" ({})", drafter.reason) };
-                let message = format!("not done within {} s, the order stands; the drafter is {state}{why}", limit.as_secs_f64());
-                return Err(Reason::DeadlinePassed.status(message));
-            }
-        };
-        Ok(Response::new(DrafterResponse { drafter: Some(answered) }))
+        let answered = self.within(timeout_ms, Part::Drafter, self.desk.order(order)).await?;
+        Ok(Response::new(DrafterResponse { drafter: answered.drafter }))
     }
+
+    /// Waits for an order's end; if that does not come in time, says how the process is instead.
+    async fn within(
+        &self,
+        timeout_ms: u32,
+        part: Part,
+        order: impl Future<Output = Result<StatusResponse, Status>>,
+    ) -> Result<StatusResponse, Status> {
+        let limit = if timeout_ms == 0 { ORDER } else { Duration::from_millis(timeout_ms.into()) };
+        if let Ok(answer) = tokio::time::timeout(limit, order).await {
+            return answer;
+        }
+        let process = process(self.desk.status().await?, part);
+        let state = process.state().as_str_name().trim_start_matches("PROCESS_STATE_").to_lowercase();
+        let why = if process.reason.is_empty() { String::new() } else { format!(" ({})", process.reason) };
+        let (limit, name) = (limit.as_secs_f64(), part.name());
+        let message = format!("not done within {limit} s, the order stands; the {name} is {state}{why}");
+        Err(Reason::DeadlinePassed.status(message))
+    }
+}
+
+fn process(status: StatusResponse, part: Part) -> ProcessStatus {
+    let process = match part {
+        Part::Gateway => status.gateway,
+        Part::Target => status.target,
+        Part::Drafter => status.drafter,
+        Part::Supervisor => status.supervisor,
+    };
+    process.unwrap_or_default()
 }
 
 /// A model directory as an operator names it; empty is the one that is known.
@@ -142,6 +171,37 @@ async fn follow(desk: Desk, attachment: u64, mut reports: Streaming<internal::Ga
 
 #[tonic::async_trait]
 impl Operations for Services {
+    type EventsStream = Events;
+
+    async fn events(&self, request: Request<EventsRequest>) -> Result<Response<Events>, Status> {
+        self.desk.events().read(request.into_inner()).map(Response::new)
+    }
+
+    async fn restart(&self, request: Request<RestartRequest>) -> Result<Response<RestartResponse>, Status> {
+        let request = request.into_inner();
+        let part = match request.process() {
+            Process::Gateway => Part::Gateway,
+            Process::Target => Part::Target,
+            Process::Drafter => Part::Drafter,
+            Process::Supervisor => Part::Supervisor,
+            Process::Unspecified => {
+                let message = format!("expected a process known to this version, found {}", request.process);
+                return Err(Reason::InvalidArgument.field("process", message));
+            }
+        };
+        let command = Command::Restart { part, at_once: request.now };
+        let status = self.within(request.timeout_ms, part, self.desk.command(command)).await?;
+        let term = status.term;
+        Ok(Response::new(RestartResponse { process: Some(process(status, part)), term }))
+    }
+
+    async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
+        let DrainRequest { undo, timeout_ms } = request.into_inner();
+        let command = if undo { Command::Resume } else { Command::Drain };
+        let status = self.within(timeout_ms, Part::Supervisor, self.desk.command(command)).await?;
+        Ok(Response::new(DrainResponse { requests: status.requests }))
+    }
+
     async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
         self.desk.status().await.map(Response::new)
     }

@@ -62,6 +62,7 @@ pub fn snapshot(core: &Supervisor, me: &Me, now: Millis) -> StatusResponse {
             epoch: me.term,
             restarts: me.restarts,
             uptime_s: now.0 as f64 / 1e3,
+            reason: core.notice().outage.filter(|_| core.is_stopping()).map(|outage| outage.why).unwrap_or_default(),
             ..Default::default()
         }),
         target: Some(worker(target, me.model_dir.display().to_string(), now)),

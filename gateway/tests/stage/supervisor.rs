@@ -73,11 +73,11 @@ impl Attachment {
     }
 
     pub async fn drain(&mut self) {
-        self.notice(Notice::Drain(Order { cause: "test".into() })).await;
+        self.notice(Notice::Drain(Order { cause: "test".into(), grace_ms: None })).await;
     }
 
     pub async fn restart(&mut self) {
-        self.notice(Notice::Restart(Order { cause: "test".into() })).await;
+        self.notice(Notice::Restart(Order { cause: "test".into(), grace_ms: None })).await;
     }
 
     async fn notice(&mut self, notice: Notice) {

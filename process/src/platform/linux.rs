@@ -1,5 +1,7 @@
 //! Linux: /proc.
 
+use std::io;
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::PathBuf;
 
 /// sun_path is 108 bytes, NUL included.
@@ -22,6 +24,16 @@ fn stat(pid: u32) -> Option<(char, u64)> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?.chars().next()?;
     Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+pub(super) fn process_end(pid: u32) -> io::Result<OwnedFd> {
+    // SAFETY: takes two numbers and returns a new descriptor of our own, close-on-exec, or an error.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call above made it for us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 pub(super) fn available_memory() -> Option<u64> {

@@ -1,5 +1,7 @@
 //! macOS: libproc and sysctl. Names and layouts checked against libc's bindings; not run on a Mac yet.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 /// sun_path is 104 bytes, NUL included.
@@ -26,6 +28,33 @@ fn bsdinfo(pid: u32) -> Option<libc::proc_bsdinfo> {
         (info, written)
     };
     (written == size).then_some(info)
+}
+
+pub(super) fn process_end(pid: u32) -> io::Result<OwnedFd> {
+    use std::os::fd::{AsRawFd as _, FromRawFd as _};
+    // SAFETY: takes nothing and returns a new descriptor of our own, or an error.
+    let queue = unsafe { libc::kqueue() };
+    if queue < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call above made it for us alone. A queue is readable while an event waits in it.
+    let queue = unsafe { OwnedFd::from_raw_fd(queue) };
+    let watch = libc::kevent {
+        ident: pid as usize,
+        filter: libc::EVFILT_PROC,
+        flags: libc::EV_ADD | libc::EV_ONESHOT,
+        fflags: libc::NOTE_EXIT,
+        data: 0,
+        udata: std::ptr::null_mut(),
+    };
+    // SAFETY: reads one kevent and writes none; ESRCH, reported as an error, is a process that is gone.
+    let done = unsafe { libc::kevent(queue.as_raw_fd(), &raw const watch, 1, std::ptr::null_mut(), 0, std::ptr::null()) };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: sets one flag of our own descriptor.
+    unsafe { libc::fcntl(queue.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
+    Ok(queue)
 }
 
 pub(super) fn available_memory() -> Option<u64> {

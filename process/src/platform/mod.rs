@@ -21,6 +21,14 @@ pub fn process_stopped(pid: u32) -> bool {
     system::process_stopped(pid)
 }
 
+/// A descriptor that becomes readable when this process, which need not be our child, has ended.
+///
+/// # Errors
+/// There is no such process, or the system cannot tell its end.
+pub fn process_end(pid: u32) -> std::io::Result<std::os::fd::OwnedFd> {
+    system::process_end(pid)
+}
+
 /// Memory of the machine that could be used now without swapping, in bytes.
 pub fn available_memory() -> Option<u64> {
     system::available_memory()
@@ -55,6 +63,22 @@ fn xdg(name: &str, below_home: &str) -> Option<std::path::PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn the_end_of_a_process_is_told_and_that_of_a_dead_one_is_not() {
+        use std::os::fd::AsFd as _;
+
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep exists");
+        let end = super::process_end(child.id()).expect("it lives");
+        let ended = |wait: u16| poll(&mut [PollFd::new(end.as_fd(), PollFlags::POLLIN)], PollTimeout::from(wait));
+        assert_eq!(ended(0), Ok(0));
+        child.kill().expect("ours");
+        assert_eq!(ended(30_000), Ok(1));
+        child.wait().expect("ended");
+        assert!(super::process_end(child.id()).is_err());
+    }
+
     #[test]
     fn this_process_has_a_start_and_a_dead_one_has_none() {
         let first = super::process_start(std::process::id());

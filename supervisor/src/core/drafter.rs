@@ -12,6 +12,7 @@
 pub mod lifetime;
 mod orders;
 mod outlook;
+mod takeover;
 
 use paceline_process::Millis;
 use paceline_process::config::DrafterStart;
@@ -28,6 +29,7 @@ use lifetime::Lifetime;
 pub use lifetime::Load;
 use orders::Waiting;
 pub use orders::{Call, Order};
+use takeover::TakeOver;
 
 /// Times the link of a drafter that is to take over may fail.
 const SWAP_LOSSES: u32 = 3;
@@ -99,6 +101,7 @@ pub struct Drafters {
     calls: Vec<Waiting>,
     /// Number of the newest link.
     generation: u64,
+    takeover: Option<TakeOver>,
 }
 
 impl Drafters {
@@ -124,13 +127,18 @@ impl Drafters {
             trouble: String::new(),
             calls: Vec::new(),
             generation: term.0 << 32,
+            takeover: None,
         }
     }
 
     /// News of the drafter in `seat`.
     pub fn on_worker(&mut self, seat: Seat, event: worker::Event, now: Millis, out: &mut Vec<Action>) {
+        let found = matches!(event, worker::Event::Found { .. }) && self.seats[seat.idx()].is_gone();
         let actions = self.seats[seat.idx()].on_event(event, now);
         pass_on(seat, actions, out);
+        if found {
+            self.found(seat);
+        }
     }
 
     /// The target's heartbeat came with this report of its links.
@@ -209,10 +217,13 @@ impl Drafters {
         {
             self.misfit = None;
         }
+        self.judge_takeover();
         self.judge_swap(around, now, out);
         self.judge_rest(around, now, out);
         self.end_others(now, out);
         if around.serving {
+            // Who waits for one to be gone hears of it before the next takes its place.
+            self.answer_calls(around, now, out);
             self.start_missing(now, out);
         }
         self.link_up(around, now, out);

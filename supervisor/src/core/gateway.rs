@@ -35,6 +35,11 @@ impl Gateway {
         }
     }
 
+    /// Number of the newest `Attach` stream there was.
+    pub fn newest(&self) -> u64 {
+        self.newest
+    }
+
     /// Its state by the words of design section 8.
     pub fn state(&self) -> ProcessState {
         match (self.attached, self.report.state()) {

@@ -5,7 +5,9 @@
 //!
 //! ```text
 //! Serving ── StopAsked ──▶ Draining ── StopAsked, or time ──▶ Cutting ── nothing runs, or time ──▶ Ending ──▶ Over
-//!                             └──────────── nothing runs ──────────────────────────────────────────▲
+//!  ▲   │                      │  └────────── nothing runs ──────────────────────────────────────────▲        ▲
+//!  │   ▼ drain, undone        └── to be started again: nothing runs, or time ── workers stay ────────────────┘
+//!  Held: takes nothing new, runs on
 //! ```
 
 pub mod admission;
@@ -15,6 +17,7 @@ pub mod gateway;
 pub mod link;
 pub mod memory;
 mod news;
+pub mod operations;
 pub mod policy;
 pub mod restart;
 pub mod route;
@@ -39,6 +42,7 @@ use denial::{Denial, Outage};
 use drafter::{Around, Drafters, Plan};
 use gateway::Gateway;
 pub use news::{Action, Event, Notice, Settings};
+use operations::Operations;
 use routing::Routing;
 use seat::WorkerId;
 use worker::{Kind, Phase, Worker};
@@ -46,8 +50,14 @@ use worker::{Kind, Phase, Worker};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Service {
     Serving,
-    Draining { until: Millis },
-    Cutting { until: Millis },
+    /// An operator drained it.
+    Held,
+    Draining {
+        until: Millis,
+    },
+    Cutting {
+        until: Millis,
+    },
     Ending,
     Over,
 }
@@ -56,6 +66,7 @@ impl Service {
     fn name(self) -> &'static str {
         match self {
             Service::Serving => "serving",
+            Service::Held => "held",
             Service::Draining { .. } => "draining",
             Service::Cutting { .. } => "cutting",
             Service::Ending => "ending",
@@ -78,6 +89,7 @@ pub struct Supervisor {
     available_bytes: Option<u64>,
     admission: Admission,
     gateway: Gateway,
+    operations: Operations,
     announced: Notice,
 }
 
@@ -99,6 +111,7 @@ impl Supervisor {
             available_bytes: None,
             admission,
             gateway: Gateway::default(),
+            operations: Operations::default(),
             announced,
         }
     }
@@ -117,16 +130,22 @@ impl Supervisor {
             Event::Worker(WorkerId::Drafter(seat), event) => self.drafters.on_worker(seat, event, now, &mut out),
             Event::Connected { generation, failure } => self.drafters.on_connected(generation, failure, now, &mut out),
             Event::Ordered { call, order } => {
-                let serving = self.service == Service::Serving;
+                out.push(Action::LogOrder { subject: "drafter", to: order.words() });
+                let serving = self.is_up();
                 self.drafters.on_order(call, order, serving, now, &mut out);
             }
+            Event::Commanded { call, command } => self.commanded(call, command, now, &mut out),
             Event::Submitted { ticket, ask } => self.submitted(ticket, ask, now, &mut out),
             Event::Served { served } => self.routing.served(served),
             Event::PolicySet { call, key, value } => self.set_policy(call, &key, &value, &mut out),
             Event::MemoryRead { available_bytes } => self.available_bytes = available_bytes,
             Event::Ended { ticket } => self.admission.ended(ticket),
-            Event::Reported { attachment, report } => self.gateway.reported(attachment, report, now),
-            Event::Detached { attachment } => self.gateway.detached(attachment),
+            Event::Reported { attachment, report } => {
+                self.tell_gateway("it says so", |gateway| gateway.reported(attachment, report, now), &mut out);
+            }
+            Event::Detached { attachment } => {
+                self.tell_gateway("its stream ended", |gateway| gateway.detached(attachment), &mut out);
+            }
             Event::StopAsked => self.stop_asked("asked to stop", self.settings.drain_ms, now, &mut out),
             Event::ParentGone => self.parent_gone(now, &mut out),
             Event::TimePassed => {}
@@ -139,10 +158,11 @@ impl Supervisor {
     pub fn next_deadline(&self) -> Option<Millis> {
         let service = match self.service {
             Service::Draining { until } | Service::Cutting { until } => Some(until),
-            Service::Serving | Service::Ending | Service::Over => None,
+            Service::Serving | Service::Held | Service::Ending | Service::Over => None,
         };
         let workers = [self.target.next_deadline(), self.drafters.next_deadline()];
-        workers.into_iter().chain([self.admission.next_deadline(), service]).flatten().min()
+        let others = [self.admission.next_deadline(), service, self.operations.next_deadline()];
+        workers.into_iter().chain(others).flatten().min()
     }
 
     fn pass_time(&mut self, now: Millis, out: &mut Vec<Action>) {
@@ -163,6 +183,7 @@ impl Supervisor {
             Service::Cutting { until } if until <= now => self.end("the time to cancel is over", now, out),
             _ => {}
         }
+        self.pass_operations_time(now, out);
     }
 
     fn tell_target(&mut self, event: worker::Event, now: Millis, out: &mut Vec<Action>) {
@@ -210,8 +231,15 @@ impl Supervisor {
     }
 
     fn stop_asked(&mut self, cause: &'static str, drain_ms: u64, now: Millis, out: &mut Vec<Action>) {
+        let was_leaving = self.operations.stay();
         match self.service {
-            Service::Serving => {
+            Service::Serving | Service::Held => {
+                self.enter(Service::Draining { until: now + drain_ms }, cause, out);
+                self.tell_target(worker::Event::DrainAsked, now, out);
+                self.drafters.tell_all(&worker::Event::DrainAsked, now, out);
+            }
+            // A stop is stronger than a restart.
+            Service::Draining { .. } | Service::Cutting { .. } if was_leaving => {
                 self.enter(Service::Draining { until: now + drain_ms }, cause, out);
                 self.tell_target(worker::Event::DrainAsked, now, out);
                 self.drafters.tell_all(&worker::Event::DrainAsked, now, out);
@@ -233,7 +261,13 @@ impl Supervisor {
     fn parent_gone(&mut self, now: Millis, out: &mut Vec<Action>) {
         let soon = now + self.settings.orphan_drain_ms;
         match &mut self.service {
-            Service::Serving => self.stop_asked("whoever started us is gone", self.settings.orphan_drain_ms, now, out),
+            Service::Serving | Service::Held => {
+                self.stop_asked("whoever started us is gone", self.settings.orphan_drain_ms, now, out);
+            }
+            // Nobody is left who would start us again.
+            Service::Draining { .. } | Service::Cutting { .. } if self.operations.leaves() => {
+                self.stop_asked("whoever started us is gone", self.settings.orphan_drain_ms, now, out);
+            }
             Service::Draining { until } => *until = soon.min(*until),
             _ => {}
         }
@@ -247,6 +281,10 @@ impl Supervisor {
     }
 
     fn end(&mut self, cause: &'static str, now: Millis, out: &mut Vec<Action>) {
+        if self.operations.leaves() {
+            self.enter(Service::Over, cause, out);
+            return out.push(Action::Exit { restart: true });
+        }
         self.enter(Service::Ending, cause, out);
         let end = worker::Event::EndAsked { cause: "the service stops" };
         self.tell_target(end.clone(), now, out);
@@ -255,9 +293,11 @@ impl Supervisor {
 
     /// What follows from the state alone, whatever brought it about.
     fn settle(&mut self, now: Millis, out: &mut Vec<Action>) {
+        self.settle_restart(now, out);
         self.settle_drafters(now, out);
         // A doubtful target may be back at once: who waits goes on waiting. In all other states waiting is in vain.
-        if self.service != Service::Serving || !matches!(self.target.phase(), Phase::Ready { .. } | Phase::Suspect { .. }) {
+        let there = matches!(self.target.phase(), Phase::Ready { .. } | Phase::Suspect { .. });
+        if self.service != Service::Serving || !there || self.operations.restarts_target() {
             if let Some(denial) = self.denial(now) {
                 for ticket in self.admission.turn_away() {
                     out.push(Action::Deny { ticket, denial: denial.clone() });
@@ -281,9 +321,10 @@ impl Supervisor {
         if matches!(self.service, Service::Draining { .. } | Service::Cutting { .. }) && self.admission.active() == 0 {
             self.end("nothing runs any more", now, out);
         }
+        self.answer_commands(now, out);
         if self.service == Service::Ending && self.target.phase() == Phase::Stopped && self.drafters.are_stopped() {
             self.enter(Service::Over, "the workers are gone", out);
-            out.push(Action::Exit);
+            out.push(Action::Exit { restart: false });
         }
     }
 
@@ -293,7 +334,7 @@ impl Supervisor {
         let around = Around {
             target: self.target.life().filter(|_| loaded).map(|life| (life.epoch, matches!(phase, Phase::Ready { .. }))),
             failed: self.target.outage().filter(|_| matches!(phase, Phase::Failed { .. })),
-            serving: self.begun && self.service == Service::Serving,
+            serving: self.begun && self.is_up(),
             load: self.load(),
         };
         self.drafters.settle(&around, now, out);
@@ -312,14 +353,17 @@ impl Supervisor {
     }
 
     fn outage(&self) -> Option<Outage> {
-        match self.service {
+        self.ordered_outage().or_else(|| match self.service {
             Service::Serving => self.target.outage(),
             _ => Some(Outage::stopping()),
-        }
+        })
     }
 
     /// What a request is told that comes now; `None` if it may be served.
     fn denial(&self, now: Millis) -> Option<Denial> {
+        if let Some(outage) = self.ordered_outage() {
+            return Some(operations::denial(outage, self.ordered_retry_ms(now)));
+        }
         let outage = self.outage()?;
         let crash_loop = outage.reason == Reason::CrashLoop;
         let log = if crash_loop { self.target.last_log().to_owned() } else { String::new() };
@@ -333,9 +377,14 @@ impl Supervisor {
         Notice { outage: self.outage(), described: self.target.described().cloned() }
     }
 
-    /// Whether the service was asked to stop.
+    /// Whether the service takes nothing new: it was asked to stop, or drained.
     pub fn is_stopping(&self) -> bool {
         self.service != Service::Serving
+    }
+
+    /// Whether the service is to go on, whether it takes something new or not.
+    fn is_up(&self) -> bool {
+        matches!(self.service, Service::Serving | Service::Held)
     }
 
     /// The target's process.

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::GatewayReport;
+use paceline_proto::v1::ProcessState;
 
 use super::admission::{Ask, Ticket};
 use super::denial::{Denial, Outage, Refused};
 use super::drafter::{Call, Order};
 use super::link::Ends;
+use super::operations::Command;
 use super::route::{Permit, Policy};
 use super::routing::{Decision, Served};
 use super::seat::{Seat, WorkerId};
@@ -53,6 +55,8 @@ pub enum Event {
     Connected { generation: u64, failure: Option<String> },
     /// An operator ordered something of the drafter.
     Ordered { call: Call, order: Order },
+    /// An operator ordered something of another process, or of the whole service.
+    Commanded { call: Call, command: Command },
     /// A request came.
     Submitted { ticket: Ticket, ask: Ask },
     /// A request ended well; its end follows.
@@ -107,8 +111,15 @@ pub enum Action {
     LogService { from: &'static str, to: &'static str, cause: &'static str },
     /// Say that a link's state changed.
     LogLink { seat: Seat, generation: u64, to: &'static str, cause: String },
-    /// The workers are gone: end.
-    Exit,
+    /// Say that the gateway's state changed.
+    LogGateway { epoch: u64, from: ProcessState, to: ProcessState, cause: &'static str },
+    /// Say that an operator ordered this of that.
+    LogOrder { subject: &'static str, to: String },
+    /// Tell the gateway of this `Attach` stream, or of an earlier one, to end and be started again; what running requests get
+    /// to end by themselves, if not the usual time.
+    RestartGateway { attachment: u64, grace_ms: Option<u32> },
+    /// End. To be started again (`restart`) the workers are left where they are, else they are gone.
+    Exit { restart: bool },
 }
 
 /// Whether requests can be served, as the gateway is told.

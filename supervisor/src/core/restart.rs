@@ -1,8 +1,9 @@
 //! The restart budget of one process: how soon after a death the next start may come, and when it is enough for now.
 //!
 //! The first restart has no pause. Later ones of a process that came up and died pause half a second; ones of a process
-//! that did not come up pause longer and longer. More than `limit` restarts in `period_ms` open the circuit: the next
-//! try is 60 s away, the one after that 120 s, up to 15 min, until a life has lasted a whole period.
+//! that did not come up pause longer and longer. The restart that would be number `limit` in `period_ms`, counting the start
+//! that somebody asked for, is not made: at most `limit` starts in any period (goal A14). It opens the circuit: the next try
+//! is 60 s away, the one after that 120 s, up to 15 min, until a life has lasted a whole period.
 
 use std::collections::VecDeque;
 
@@ -25,39 +26,49 @@ pub enum Restart {
     },
 }
 
-/// Restarts of one process, counted.
+/// Starts of one process, counted.
 #[derive(Clone, Debug)]
 pub struct RestartBudget {
     limit: usize,
     period_ms: u64,
-    /// When restarts were granted, within the last period: at most `limit` of them.
-    granted: VecDeque<Millis>,
+    /// Starts within the last period, and whether nobody asked for them.
+    starts: VecDeque<(Millis, bool)>,
     /// How often the circuit was opened since a life last lasted.
     openings: u32,
 }
 
 impl RestartBudget {
-    /// A full budget: `limit` restarts in any `period_ms`.
+    /// A full budget: `limit` starts in any `period_ms`.
     pub fn new(limit: u32, period_ms: u64) -> Self {
-        Self { limit: limit as usize, period_ms, granted: VecDeque::new(), openings: 0 }
+        Self { limit: limit as usize, period_ms, starts: VecDeque::new(), openings: 0 }
+    }
+
+    /// The process is started at `now`; `unasked`: after a death, by [`RestartBudget::spend`].
+    pub fn started(&mut self, unasked: bool, now: Millis) {
+        self.forget(now);
+        self.starts.push_back((now, unasked));
     }
 
     /// Asks for a restart after a death at `now`; `came_up`: that life had been ready.
     pub fn spend(&mut self, came_up: bool, now: Millis) -> Restart {
-        while self.granted.front().is_some_and(|at| now.since(*at) >= self.period_ms) {
-            self.granted.pop_front();
-        }
+        self.forget(now);
         // While the circuit is half open one failure is enough.
-        if self.openings > 0 || self.granted.len() >= self.limit {
+        if self.openings > 0 || self.starts.len() >= self.limit {
             return Restart::Exhausted { retry: self.open(now) };
         }
-        let pause = match self.granted.len() as u32 {
-            0 => 0,
-            _ if came_up => PAUSE_MS,
-            earlier => (PAUSE_MS << (earlier - 1).min(10)).min(LONGEST_PAUSE_MS),
-        };
-        self.granted.push_back(now);
-        Restart::At(now + pause)
+        Restart::At(
+            now + match self.starts.iter().filter(|(_, unasked)| *unasked).count() as u32 {
+                0 => 0,
+                _ if came_up => PAUSE_MS,
+                earlier => (PAUSE_MS << (earlier - 1).min(10)).min(LONGEST_PAUSE_MS),
+            },
+        )
+    }
+
+    fn forget(&mut self, now: Millis) {
+        while self.starts.front().is_some_and(|(at, _)| now.since(*at) >= self.period_ms) {
+            self.starts.pop_front();
+        }
     }
 
     /// Opens the circuit at once, after a death that another start right away cannot heal; returns when to try again.
@@ -69,13 +80,13 @@ impl RestartBudget {
 
     /// A life has lasted a whole period, or an operator starts over: nothing counts any more.
     pub fn clear(&mut self) {
-        self.granted.clear();
+        self.starts.clear();
         self.openings = 0;
     }
 
-    /// Whether anything counts at this time.
+    /// Whether no restart counts at this time.
     pub fn is_clean(&self) -> bool {
-        self.granted.is_empty() && self.openings == 0
+        self.openings == 0 && !self.starts.iter().any(|(_, unasked)| *unasked)
     }
 }
 
@@ -84,28 +95,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_restart_has_no_pause_and_the_sixth_in_a_minute_is_refused() {
+    fn there_are_five_starts_in_a_minute_and_the_fifth_restart_is_refused() {
         let mut budget = RestartBudget::new(5, 60_000);
         let mut now = Millis(1_000);
+        budget.started(false, now);
         let mut pauses = Vec::new();
-        for _ in 0..5 {
+        for _ in 0..4 {
             let Restart::At(at) = budget.spend(false, now) else { panic!("within the budget") };
             pauses.push(at.since(now));
+            budget.started(true, at);
             now = at + 100;
         }
-        assert_eq!(pauses, [0, 500, 1_000, 2_000, 4_000]);
+        assert_eq!(pauses, [0, 500, 1_000, 2_000]);
         assert_eq!(budget.spend(false, now), Restart::Exhausted { retry: now + 60_000 });
     }
 
     #[test]
     fn a_process_that_comes_up_every_time_waits_half_a_second() {
         let mut budget = RestartBudget::new(1_000, 60_000);
-        let pauses: Vec<u64> = (0..20)
-            .map(|n| match budget.spend(true, Millis(n * 10)) {
-                Restart::At(at) => at.since(Millis(n * 10)),
-                Restart::Exhausted { .. } => panic!("within the budget"),
-            })
-            .collect();
+        let mut pauses = Vec::new();
+        for n in 0..20 {
+            let Restart::At(at) = budget.spend(true, Millis(n * 1_000)) else { panic!("within the budget") };
+            pauses.push(at.since(Millis(n * 1_000)));
+            budget.started(true, at);
+        }
         assert_eq!(pauses[..3], [0, 500, 500]);
         assert_eq!(pauses[19], 500);
     }
@@ -127,9 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn restarts_older_than_the_period_do_not_count() {
-        let mut budget = RestartBudget::new(1, 60_000);
-        assert_eq!(budget.spend(true, Millis(0)), Restart::At(Millis(0)));
-        assert_eq!(budget.spend(true, Millis(60_000)), Restart::At(Millis(60_000)));
+    fn starts_older_than_the_period_do_not_count() {
+        let mut budget = RestartBudget::new(2, 60_000);
+        budget.started(false, Millis(0));
+        assert_eq!(budget.spend(true, Millis(1)), Restart::At(Millis(1)));
+        budget.started(true, Millis(1));
+        assert!(!budget.is_clean());
+        assert_eq!(budget.spend(true, Millis(60_000)), Restart::At(Millis(60_500)));
+        assert_eq!(budget.spend(true, Millis(60_001)), Restart::At(Millis(60_001)));
+        assert!(budget.is_clean());
     }
 }

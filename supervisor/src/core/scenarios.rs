@@ -13,14 +13,15 @@ use paceline_process::config::DrafterStart;
 use paceline_process::{Config, Millis};
 use paceline_proto::ids::{Epoch, Term};
 use paceline_proto::internal::v1::{
-    CostModel, DrafterInfo, Heartbeat, KvUse, LinkPhase, LinkReport, MemoryUse, ModelInfo, SpeculationBucket, SpeculationFigures,
-    WorkerPhase,
+    CostModel, DrafterInfo, GatewayReport, GatewayState, Heartbeat, KvUse, LinkPhase, LinkReport, MemoryUse, ModelInfo,
+    SpeculationBucket, SpeculationFigures, StepTimes, WorkerPhase,
 };
-use paceline_proto::v1::RouteWish;
+use paceline_proto::v1::{ProcessState, RouteWish};
 
 use super::admission::{Ask, Capacity, Ticket};
 use super::denial::Denial;
 use super::drafter::{Call, Order, Plan};
+use super::operations::{Command, Part};
 use super::route::Permit;
 use super::seat::{Seat, WorkerId};
 use super::worker::{self, Described, Exit};
@@ -94,6 +95,7 @@ fn beat(words: &Words<'_>) -> Heartbeat {
             ..Default::default()
         }),
         failure: words.text("failure"),
+        step_times: words.number("p99_ms").map(|ms| StepTimes { prefill_p99_us: ms as u32 * 1_000, decode_p99_us: 0 }),
         link: words.value("link").map(|text| report(text, words)),
         figures: words.value("gains").map(figures),
         memory: words.value("memory").map(|text| {
@@ -140,7 +142,8 @@ fn report(text: &str, words: &Words<'_>) -> LinkReport {
 
 fn described_drafter(words: &Words<'_>) -> worker::Event {
     let block_size = words.number("block").unwrap_or(16) as u32;
-    let described = Arc::new(Described::Drafter(DrafterInfo { block_size, ..Default::default() }));
+    let path = words.model();
+    let described = Arc::new(Described::Drafter(DrafterInfo { block_size, path, ..Default::default() }));
     worker::Event::Described { epoch: words.epoch(), described }
 }
 
@@ -181,6 +184,31 @@ fn event(words: &Words<'_>) -> Event {
             "start" => return Event::Begun,
             "start_drafter" => return Event::Ordered { call: call(), order: Order::Start { model: words.model() } },
             "stop_drafter" => return Event::Ordered { call: call(), order: Order::Stop },
+            "restart" => {
+                let part = match words.all[1] {
+                    "gateway" => Part::Gateway,
+                    "target" => Part::Target,
+                    "drafter" => Part::Drafter,
+                    "supervisor" => Part::Supervisor,
+                    other => panic!("no process {other}"),
+                };
+                let at_once = words.value("now") == Some("yes");
+                return Event::Commanded { call: call(), command: Command::Restart { part, at_once } };
+            }
+            "drain" => return Event::Commanded { call: call(), command: Command::Drain },
+            "resume" => return Event::Commanded { call: call(), command: Command::Resume },
+            "gateway" => {
+                let attachment = words.number("a").expect("a=1");
+                let state = match words.all[1] {
+                    "ready" => GatewayState::Ready,
+                    "draining" => GatewayState::Draining,
+                    "gone" => return Event::Detached { attachment },
+                    other => panic!("no state {other}"),
+                };
+                let report = GatewayReport { epoch: attachment, state: state.into(), ..Default::default() };
+                return Event::Reported { attachment, report };
+            }
+            "renew_drafter" => return Event::Ordered { call: call(), order: Order::Renew },
             "swap_drafter" => return Event::Ordered { call: call(), order: Order::Swap { model: words.model() } },
             "policy" => {
                 let setting = words.all.iter().find(|word| word.starts_with("routing.")).and_then(|word| word.split_once('='));
@@ -195,6 +223,7 @@ fn event(words: &Words<'_>) -> Event {
             }
             "spawned" => worker::Event::Spawned { epoch: words.epoch(), pid },
             "found" => worker::Event::Found { epoch: words.epoch(), pid },
+            "foreign" => worker::Event::Foreign { epoch: words.epoch(), cause: "its version is 9".into() },
             "spawn_failed" => worker::Event::SpawnFailed { cause: "no program".into() },
             "beat" => worker::Event::Beat(Box::new(beat(words))),
             "described" => described(words),
@@ -240,6 +269,10 @@ fn route(permit: &Permit) -> String {
     let draft = if permit.max_draft == 0 { String::new() } else { format!("={}", permit.max_draft) };
     let policy = if permit.policy_epoch == 0 { String::new() } else { format!(" p{}", permit.policy_epoch) };
     format!("{lane}{draft} {reason}{policy}")
+}
+
+fn state_word(state: ProcessState) -> String {
+    state.as_str_name().trim_start_matches("PROCESS_STATE_").to_lowercase()
 }
 
 pub(super) fn name_of(action: &Action) -> String {
@@ -296,7 +329,12 @@ pub(super) fn name_of(action: &Action) -> String {
         },
         Action::Overslept { ms } => format!("overslept {ms}"),
         Action::LogService { from, to, .. } => format!("service {from}->{to}"),
-        Action::Exit => "exit".into(),
+        Action::LogGateway { from, to, .. } => format!("gateway {}->{}", state_word(*from), state_word(*to)),
+        Action::LogOrder { subject, to } => format!("order {subject}: {to}"),
+        Action::RestartGateway { attachment, grace_ms: None } => format!("restart_gateway a{attachment}"),
+        Action::RestartGateway { attachment, grace_ms: Some(ms) } => format!("restart_gateway a{attachment} grace={ms}"),
+        Action::Exit { restart: false } => "exit".into(),
+        Action::Exit { restart: true } => "leave".into(),
     }
 }
 
@@ -397,7 +435,9 @@ fn check(name: &str, text: &str) {
                     let actions = core.on_event(event, now);
                     // That each life gets the configuration's policy would be said again and again.
                     let first = |action: &&Action| matches!(action, Action::PushPolicy { policy, .. } if policy.epoch == 0);
-                    found.extend(actions.iter().filter(|action| !first(action)).map(name_of));
+                    // What an operator orders is the line itself.
+                    let told = |action: &&Action| !first(action) && !matches!(action, Action::LogOrder { .. });
+                    found.extend(actions.iter().filter(told).map(name_of));
                     if let Some(due) = core.next_deadline() {
                         assert!(due > now, "{name}:{}: a deadline is left over", number + 1);
                     }
@@ -452,5 +492,15 @@ scenarios!(
     rest_idle,
     rest_memory,
     rest_squeezed,
-    rest_crowd
+    rest_crowd,
+    drafter_takeover,
+    drafter_restart,
+    takeover,
+    restart_target,
+    restart_supervisor,
+    restart_supervisor_now,
+    restart_then_stop,
+    restart_gateway,
+    held,
+    slow_prefill,
 );

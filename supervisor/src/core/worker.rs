@@ -4,7 +4,7 @@
 //!            StartAsked           first Beat            Described
 //!  Stopped ────────────▶ Starting ──────────▶ Loading ────────────▶ Ready ◀──────▶ Suspect   no heartbeat, or leaving
 //!     ▲                   │  ▲  ▲                │                    │               │
-//!     │             Found │  │  │ until          └─────── hung ───────┴───────────────┤
+//!     │           Foreign │  │  │ until          └─────── hung ───────┴───────────────┤
 //!     │                   ▼  │  │                                                     ▼
 //!     └─── asked ─────── Ending │ ◀──────────── control message, SIGTERM, SIGKILL ────┘
 //!                           │   │
@@ -12,10 +12,12 @@
 //!                           ▼                                    │
 //!                         (fall) ────── budget spent ──▶ Failed ─┴▶ Starting, by itself, later
 //! ```
-//! The next life starts only when the one before is gone: `Spawn` is given only where no process is left. News of an
-//! earlier life is dropped (I7).
+//! The next life starts only when the one before is gone: `Spawn` is given only where no process is left. One that an
+//! earlier supervisor left is `Found` and taken over as it is: it has nothing to show but a heartbeat and who it is. If that
+//! is another than we would start (`Foreign`) it is ended. News of an earlier life is dropped (I7).
 
 mod end;
+mod identity;
 mod life;
 mod news;
 mod outlook;
@@ -29,6 +31,7 @@ use paceline_proto::internal::v1::{Heartbeat, WorkerPhase};
 
 use super::restart::RestartBudget;
 use end::Fall;
+pub use identity::{Claim, Identity};
 pub use life::{Described, Exit, Life};
 pub use news::{Action, Event};
 pub use phase::{Doubt, EndWhy, Hang, Patience, Phase, Rung};
@@ -120,9 +123,12 @@ impl Worker {
             (Phase::Stopped, Event::StartAsked { model }) if self.life.is_none() => self.start(model, now, &mut out),
             (Phase::BackingOff { .. } | Phase::Failed { .. }, Event::StartAsked { model }) => self.start(model, now, &mut out),
             (Phase::Starting { .. }, Event::Spawned { epoch, pid }) => self.begin(epoch, pid, now),
-            (Phase::Starting { .. }, Event::Found { epoch, pid }) => {
-                self.begin(epoch, pid, now);
-                self.end(EndWhy::Earlier, now, &mut out);
+            (Phase::Starting { .. }, Event::Found { epoch, pid }) => self.take_over(epoch, pid, now, &mut out),
+            (Phase::Stopped, Event::Found { epoch, pid })
+                if self.kind == Kind::Drafter && !self.retired && self.life.is_none() =>
+            {
+                self.model.clear();
+                self.take_over(epoch, pid, now, &mut out);
             }
             (Phase::Starting { .. }, Event::SpawnFailed { cause }) => {
                 self.fall(Fall::Unstartable(cause), String::new(), now, &mut out);
@@ -151,6 +157,10 @@ impl Worker {
             (Phase::Loading { .. }, Event::Described { described, .. }) => self.come_up(described, now, &mut out),
             // Said twice.
             (Phase::Ready { .. } | Phase::Suspect { .. }, Event::Described { .. }) => {}
+            (
+                Phase::Starting { .. } | Phase::Loading { .. } | Phase::Ready { .. } | Phase::Suspect { .. },
+                Event::Foreign { cause, .. },
+            ) => self.refuse(cause, now, &mut out),
             (_, Event::DescribeFailed { .. }) => {
                 if let Some(life) = &mut self.life {
                     life.describing = false; // asked again at the next heartbeat
@@ -164,7 +174,10 @@ impl Worker {
                 self.climb(why, Rung::Killed, answered, now, &mut out);
             }
             // These come when we have moved on already.
-            (Phase::Ending { .. }, Event::StopAnswered { .. } | Event::Frozen { .. } | Event::Described { .. }) => {}
+            (
+                Phase::Ending { .. },
+                Event::StopAnswered { .. } | Event::Frozen { .. } | Event::Described { .. } | Event::Foreign { .. },
+            ) => {}
             (Phase::Ending { why, .. }, Event::Exited { exit, log, .. }) => self.ended(why, exit, log, now, &mut out),
             (Phase::Ending { .. }, Event::Condemned { .. }) => {}
             (_, Event::Condemned { cause, .. }) => {
@@ -250,6 +263,8 @@ impl Worker {
     pub fn next_deadline(&self) -> Option<Millis> {
         match self.phase {
             Phase::Stopped => None,
+            // One that is taken over has been there for long: it owes us a heartbeat, not a start.
+            Phase::Starting { since } if self.is_taken_over() => Some(since + self.patience.hang_ms),
             Phase::Starting { since } => self.life.as_ref().map(|_| since + self.patience.start_ms),
             Phase::Loading { .. } => self.life.as_ref().map(|life| life.moved() + self.patience.load_ms),
             Phase::Ready { since } => {
@@ -272,9 +287,18 @@ impl Worker {
         }
     }
 
-    /// `max(hang_s, 10 × p99 of the phase)`; the second term joins when heartbeats carry step times.
+    /// `max(hang_s, 10 × p99 of the phase)`, by the step times of its last heartbeat; without any it is `hang_s`.
     fn step_budget_ms(&self) -> u64 {
-        self.patience.hang_ms
+        let beat = self.life.as_ref().and_then(|life| life.beat.as_ref());
+        let p99_us = beat.and_then(|beat| {
+            let times = beat.step_times.as_ref()?;
+            Some(match beat.phase() {
+                WorkerPhase::Prefill => times.prefill_p99_us,
+                WorkerPhase::Decode => times.decode_p99_us,
+                _ => 0,
+            })
+        });
+        self.patience.hang_ms.max(u64::from(p99_us.unwrap_or(0)) / 100)
     }
 
     fn hung_at(&self) -> Option<Millis> {
@@ -295,7 +319,27 @@ impl Worker {
         self.budget.clear();
         self.last_end = None;
         self.model = model;
-        self.spawn("it is asked to start", now, out);
+        self.spawn("it is asked to start", false, now, out);
+    }
+
+    /// A process of an earlier supervisor is ours from now on, if it is what it should be.
+    fn take_over(&mut self, epoch: Epoch, pid: u32, now: Millis, out: &mut Vec<Action>) {
+        self.begin(epoch, pid, now);
+        if let Some(life) = &mut self.life {
+            life.earlier = true;
+        }
+        self.enter(Phase::Starting { since: now }, "an earlier supervisor left it", out);
+    }
+
+    fn is_taken_over(&self) -> bool {
+        self.life.as_ref().is_some_and(|life| life.earlier)
+    }
+
+    fn refuse(&mut self, cause: String, now: Millis, out: &mut Vec<Action>) {
+        if let Some(life) = &mut self.life {
+            life.failure = cause;
+        }
+        self.end(EndWhy::Foreign, now, out);
     }
 
     /// Earlier falls do not count any more.
@@ -347,11 +391,20 @@ impl Worker {
         if !described.is_usable() {
             return self.end(EndWhy::Hung(Hang::Undescribed), now, out);
         }
-        self.came_up_ms = Some(now.since(life.since));
+        if !life.earlier {
+            self.came_up_ms = Some(now.since(life.since));
+        } else if let Some(info) = described.drafter() {
+            // Found where none was started yet: its model is what runs. In place of a start: it has to be the one asked for.
+            if !self.model.is_empty() && self.model != info.path {
+                return self.refuse(format!("its model is {}, {} is wanted", info.path, self.model), now, out);
+            }
+            self.model.clone_from(&info.path);
+        }
+        let cause = if life.earlier { "taken over" } else { "loaded" };
         life.described = Some(described.clone());
         life.forgive(now);
         self.described = Some(described);
-        self.enter(Phase::Ready { since: now }, "loaded", out);
+        self.enter(Phase::Ready { since: now }, cause, out);
     }
 
     fn enter(&mut self, phase: Phase, cause: &str, out: &mut Vec<Action>) {

@@ -1,6 +1,7 @@
 //! What operators order, and when an order is carried out. A call that is given up leaves its order standing.
 
 use paceline_process::Millis;
+use paceline_proto::ids::Epoch;
 use paceline_proto::status::Reason;
 
 use super::{Action, Around, Drafters, Incoming, Wanted};
@@ -25,6 +26,21 @@ pub enum Order {
     Stop,
     /// Another is to take over.
     Swap { model: String },
+    /// The one that runs is ended and started again.
+    Renew,
+}
+
+impl Order {
+    /// In words, for the events.
+    pub fn words(&self) -> String {
+        let with = |verb: &str, model: &str| if model.is_empty() { verb.to_owned() } else { format!("{verb} {model}") };
+        match self {
+            Order::Start { model } => with("start", model),
+            Order::Stop => "stop".to_owned(),
+            Order::Swap { model } => with("swap", model),
+            Order::Renew => "restart".to_owned(),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +49,8 @@ enum Goal {
     Gone,
     Swapped,
     Replaced(Seat),
+    /// Up, in a later life than this.
+    Renewed(Epoch),
 }
 
 /// A call whose order is not carried out yet.
@@ -51,9 +69,14 @@ impl Drafters {
                 Err(Refused::new(Reason::QueueFull, message))
             }
             _ if !serving => Err(Refused::new(Reason::Draining, "the service is stopping")),
+            Order::Start { .. } | Order::Swap { .. } | Order::Renew if self.takeover.is_some() => {
+                let message = "the drafter of an earlier supervisor is being taken over; try again in 1 s";
+                Err(Refused::new(Reason::DrafterLoading, message))
+            }
             Order::Start { model } => self.start(model, now, out),
             Order::Stop => Ok(self.stop(out)),
             Order::Swap { model } => self.swap(model),
+            Order::Renew => self.renew(now, out),
         };
         match taken {
             Ok(goal) => self.calls.push(Waiting { call, goal }),
@@ -75,9 +98,6 @@ impl Drafters {
         if runs && model != self.model {
             return state(format!("{} runs as the drafter; swap it for {model}, or stop it first", self.model));
         }
-        // The place may never be seen empty.
-        let started = Refused::new(Reason::DrafterState, "the drafter was started again by another order");
-        self.fail(|goal| goal == Goal::Gone, &started, out);
         self.model = model;
         self.wanted = Wanted::Somebody;
         self.lifetime.begin_anew();
@@ -94,10 +114,34 @@ impl Drafters {
         Ok(Goal::Up)
     }
 
+    fn renew(&mut self, now: Millis, out: &mut Vec<Action>) -> Result<Goal, Refused> {
+        let state = |message: &str| Err(Refused::new(Reason::DrafterState, message));
+        if self.incoming.is_some() {
+            return state("a swap is under way; wait for it, or stop the drafter");
+        }
+        if self.wanted != Wanted::Somebody {
+            return state("no drafter runs that could be restarted; start one");
+        }
+        let falls = matches!(self.current().phase(), Phase::BackingOff { .. } | Phase::Failed { .. });
+        if falls || self.misfit.is_some() {
+            return self.start(String::new(), now, out);
+        }
+        // It is started again when it is gone, as one that is wanted and not there; that clears its budget.
+        let (seat, epoch) = (self.current, self.current().last_epoch());
+        self.on_worker(seat, worker::Event::EndAsked { cause: "an operator restarts it" }, now, out);
+        Ok(Goal::Renewed(epoch))
+    }
+
+    /// Graceful, the next one is up before this one goes; but one that does not stay up is in nobody's use.
+    pub(in crate::core) fn restart_order(&self, at_once: bool) -> Order {
+        let up = matches!(self.current().phase(), Phase::Ready { .. } | Phase::Suspect { .. }) && self.misfit.is_none();
+        if at_once || !up { Order::Renew } else { Order::Swap { model: String::new() } }
+    }
+
     fn stop(&mut self, out: &mut Vec<Action>) -> Goal {
         let stopped = || Refused::new(Reason::DrafterState, "the drafter was stopped by another order");
         self.fail_swap(stopped(), out);
-        self.fail(|goal| matches!(goal, Goal::Up | Goal::Replaced(_)), &stopped(), out);
+        self.fail(|goal| matches!(goal, Goal::Up | Goal::Replaced(_) | Goal::Renewed(_)), &stopped(), out);
         if !self.model.is_empty() {
             self.wanted = Wanted::Nobody("an operator stopped it");
         }
@@ -186,8 +230,9 @@ impl Drafters {
             Goal::Gone => self.seats.iter().all(worker::Worker::is_gone).then_some(Ok(())),
             Goal::Replaced(seat) => self.seat(seat).is_gone().then_some(Ok(())),
             Goal::Swapped => None,
-            Goal::Up if !around.serving => refuse(Reason::Draining, "the service is stopping".to_owned()),
-            Goal::Up => {
+            Goal::Renewed(before) if around.serving && self.current().last_epoch() <= before => None,
+            Goal::Up | Goal::Renewed(_) if !around.serving => refuse(Reason::Draining, "the service is stopping".to_owned()),
+            Goal::Up | Goal::Renewed(_) => {
                 let worker = self.current();
                 if let Some(misfit) = &self.misfit {
                     return refuse(Reason::DrafterIncompatible, misfit.reason.clone());

@@ -148,6 +148,7 @@ impl Machine {
         let calm = wishes
             && link.is_some()
             && self.calls.is_empty()
+            && self.processes.get(&seat).is_some_and(|process| !process.leaving && !process.killed)
             && self.heard.works(WorkerId::Target, self.now)
             && self.heard.works(seat, self.now)
             && self.heard.pressure <= self.settings.policy.kv_pressure

@@ -141,7 +141,8 @@ impl Machine {
         settings.places = 8;
         let starts = [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy];
         let model = if dice.roll(12) == 0 { "" } else { "/d" };
-        let plan = Plan { model: model.to_owned(), start: starts[dice.roll(4) as usize] };
+        let idle_stop_ms = [0, 0, 20_000][dice.roll(3) as usize];
+        let plan = Plan { model: model.to_owned(), start: starts[dice.roll(4) as usize], idle_stop_ms };
         Self {
             seed,
             now: 0,
@@ -434,6 +435,7 @@ impl Machine {
                 4 => RouteWish::Plain,
                 _ => RouteWish::Auto,
             },
+            images: false,
         };
         if hangup > 0 {
             self.post(hangup, Happening::HangsUp(ticket));

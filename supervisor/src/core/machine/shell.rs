@@ -42,10 +42,16 @@ impl Machine {
                 _ => self.hold(false, "a request that does not wait is denied"),
             },
             Action::Cut { epoch, denial } => self.cut(epoch, &denial),
-            Action::Exit => self.exited = true,
+            Action::Exit { restart } => self.end(restart),
+            Action::PushPolicy { .. } | Action::RestartGateway { .. } => {}
             Action::Overslept { .. } | Action::Announce(_) | Action::LogService { .. } | Action::LogLink { .. } => {}
+            Action::LogRoute { .. } | Action::LogPolicy { .. } | Action::LogGateway { .. } | Action::LogOrder { .. } => {}
         }
         None
+    }
+
+    fn end(&mut self, _restart: bool) {
+        self.exited = true;
     }
 
     fn obey_for(&mut self, worker: WorkerId, action: worker::Action) -> Option<worker::Event> {

@@ -23,6 +23,8 @@ enum Fate {
 #[derive(Debug)]
 pub(super) struct Links {
     last: u64,
+    /// Links up to this one are an earlier supervisor's.
+    earlier: u64,
     handing: Option<(u64, Seat, Ends)>,
     newest: Option<(u64, Seat, Ends)>,
     phase: LinkPhase,
@@ -34,7 +36,16 @@ pub(super) struct Links {
 
 impl Links {
     pub(super) fn new(last: u64) -> Self {
-        Self { last, handing: None, newest: None, phase: LinkPhase::Absent, serving: None, pairs: BTreeMap::new(), said: None }
+        Self {
+            last,
+            earlier: 0,
+            handing: None,
+            newest: None,
+            phase: LinkPhase::Absent,
+            serving: None,
+            pairs: BTreeMap::new(),
+            said: None,
+        }
     }
 
     pub(super) fn hand(&mut self, generation: u64, seat: Seat, ends: Ends, now: Millis) -> Result<(), &'static str> {
@@ -53,6 +64,13 @@ impl Links {
         }
     }
 
+    /// The supervisor is another: links are numbered behind `last`, and what was being handed over is lost. Between two that
+    /// were linked, or did not go together, it may try again.
+    pub(super) fn orphaned(&mut self, last: u64) {
+        self.pairs.values_mut().for_each(|(fate, _)| *fate = Fate::Lost);
+        (self.last, self.earlier, self.handing, self.said) = (last, last, None, None);
+    }
+
     pub(super) fn said_up(&self) -> Option<(Seat, Epoch)> {
         self.said
     }
@@ -60,7 +78,9 @@ impl Links {
     /// A worker is gone, and its ends with it.
     pub(super) fn died(&mut self, worker: WorkerId, epoch: Epoch) {
         match worker {
-            WorkerId::Target => *self = Self { pairs: std::mem::take(&mut self.pairs), ..Self::new(self.last) },
+            WorkerId::Target => {
+                *self = Self { pairs: std::mem::take(&mut self.pairs), earlier: self.earlier, ..Self::new(self.last) }
+            }
             WorkerId::Drafter(_) => {
                 if self.newest.is_some_and(|(_, _, ends)| ends.drafter == epoch) && self.phase != LinkPhase::Absent {
                     self.phase = LinkPhase::Lost;
@@ -79,7 +99,7 @@ impl Links {
         let place = |link: Option<(u64, Seat, Ends)>| link.map(|(_, seat, ends)| (seat, ends.drafter));
         self.said = if up { place(self.newest) } else { place(self.serving) };
         // From what it is told the core may make another link between the same two.
-        match (self.newest, self.phase) {
+        match (self.newest.filter(|(generation, ..)| *generation > self.earlier), self.phase) {
             (Some((_, _, ends)), LinkPhase::Lost) => self.mark(ends, Fate::Lost),
             (Some((_, _, ends)), LinkPhase::Refused | LinkPhase::Ejected) => self.mark(ends, Fate::Over),
             _ => {}

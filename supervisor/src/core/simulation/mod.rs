@@ -1,6 +1,7 @@
 //! The core against thousands of seeded random schedules of a world that keeps its side of the contract and nothing else:
 //! processes die, freeze, lie still and come back, requests come and go, operators start, stop and swap drafters, links go
-//! up, are refused, lost and ejected, news arrives late or from an earlier life.
+//! up, are refused, lost and ejected, news arrives late or from an earlier life; supervisors are killed or restarted and others
+//! find what they left.
 //!
 //! After each event: the queue is bounded (I6), the ledger is the sum of what runs (I11), nobody is admitted to a life
 //! that is not there (I7), no second process is started in a place, nothing that comes of a drafter reaches the target's
@@ -44,13 +45,18 @@ enum Fate {
 const WORKERS: [WorkerId; 3] = [WorkerId::Target, WorkerId::Drafter(Seat::First), WorkerId::Drafter(Seat::Second)];
 
 /// A worker's process as the world has it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Process {
     epoch: Option<Epoch>,
     doomed: bool,
     describing: bool,
     kills: u32,
     steps: u64,
+    /// Of a drafter.
+    model: String,
+    /// An earlier supervisor started it, and this one has not found it yet.
+    left: bool,
+    earlier: bool,
 }
 
 struct World {
@@ -61,12 +67,19 @@ struct World {
     now: Millis,
     core: Supervisor,
     settings: Settings,
+    plan: Plan,
+    /// The supervisor's.
+    term: u64,
+    /// It was asked to end and be started again.
+    leaving: bool,
+    /// Number of the gateway's newest stream.
+    attachment: u64,
     capacity: Capacity,
     requests: BTreeMap<Ticket, (Ask, Fate)>,
     processes: BTreeMap<WorkerId, Process>,
     links: Links,
-    /// What was ordered, and whether it was answered.
-    calls: BTreeMap<Call, (&'static str, bool)>,
+    /// What was ordered, whether it was answered, and the target's last life before it.
+    calls: BTreeMap<Call, (&'static str, bool, u64)>,
     last_target: u64,
     last_drafter: u64,
     exited: bool,
@@ -94,8 +107,12 @@ impl World {
             calm: dice.roll(2) == 0,
             dice,
             now: Millis(0),
-            core: Supervisor::new(settings, plan, Term(seed)),
+            core: Supervisor::new(settings, plan.clone(), Term(seed)),
             settings,
+            plan,
+            term: seed,
+            leaving: false,
+            attachment: 1,
             capacity,
             requests: BTreeMap::new(),
             processes: WORKERS.into_iter().map(|worker| (worker, Process::default())).collect(),
@@ -175,6 +192,9 @@ impl World {
                 WorkerId::Drafter(seat) => self.core.drafters().seat(seat).life(),
             };
             let (believed, there) = (life.map(|life| life.epoch), self.epoch(worker));
+            if self.processes[&worker].left {
+                continue;
+            }
             self.assert(believed.is_none() || there.is_none() || believed == there, "it believes in another life");
             // What was just started is told of by the next event.
             self.assert(answering || there.is_none() || believed.is_some(), "a process is forgotten");
@@ -251,20 +271,24 @@ impl World {
             if self.dice.roll(4) == 0 {
                 self.last_drafter += 1;
                 let (worker, epoch) = (WorkerId::Drafter(seat), Epoch(self.last_drafter));
-                self.at(worker).epoch = Some(epoch);
+                *self.at(worker) = Process { epoch: Some(epoch), model: "/f".into(), earlier: true, ..Default::default() };
                 self.tell(Event::Worker(worker, worker::Event::Found { epoch, pid: 9 }));
             }
         }
         self.tell(Event::Begun);
         for _ in 0..self.dice.roll(500) {
             self.step();
+            if self.exited && self.leaving {
+                self.settle();
+                self.supervisor_again(false);
+            }
             if self.exited {
                 break;
             }
         }
         // The end is bounded, whatever went before and however the processes behave (I6).
         let begun = self.now;
-        for _ in 0..3 {
+        for _ in 0..4 {
             self.tell(Event::StopAsked);
         }
         while !self.exited {
@@ -316,6 +340,18 @@ fn random_schedules_keep_the_invariants() {
         "started",
         "stopped",
         "swapped",
+        "renewed",
+        "target restarted",
+        "drafter restarted",
+        "gateway restarted",
+        "drained",
+        "undone",
+        "another supervisor",
+        "taken over",
+        "service draining->over",
+        "service cutting->over",
+        "cut RESTARTING",
+        "deny DRAINING",
         "deny CRASH_LOOP",
         "deny DEADLINE_PASSED",
         "deny DRAINING",

@@ -36,11 +36,12 @@ impl World {
                 }
             }
             Action::Answer { call, outcome } => {
-                let (kind, answered) = self.calls[&call];
+                let (kind, answered, target) = self.calls[&call];
                 self.assert(!answered, "a call is answered twice");
-                self.calls.insert(call, (kind, true));
+                self.calls.insert(call, (kind, true, target));
                 if outcome.is_ok() {
                     *self.seen.entry(kind.to_owned()).or_default() += 1;
+                    self.obey_answer(kind, target);
                     let gone = Seat::ALL.iter().all(|seat| self.epoch(WorkerId::Drafter(*seat)).is_none());
                     self.assert(kind != "stopped" || gone, "a stop is answered and a process is left");
                     // At the moment of the answer; it may fall in the next.
@@ -66,7 +67,18 @@ impl World {
             }
             Action::LogRoute { .. } | Action::LogPolicy { .. } => {}
             Action::Overslept { .. } | Action::Announce(_) | Action::LogService { .. } | Action::LogLink { .. } => {}
-            Action::Exit => {
+            Action::LogGateway { .. } | Action::LogOrder { .. } => {}
+            Action::RestartGateway { attachment, .. } => {
+                self.assert(attachment <= self.attachment, "a gateway is restarted that is not there");
+                // Another comes, and attaches when it comes to it.
+                self.attachment = self.attachment.max(attachment + 1);
+            }
+            Action::Exit { restart: true } => {
+                self.assert(!self.exited, "it ends twice");
+                self.assert(self.leaving, "it leaves and nobody asked");
+                self.exited = true;
+            }
+            Action::Exit { restart: false } => {
                 self.assert(!self.exited, "it ends twice");
                 for worker in WORKERS {
                     if self.epoch(worker).is_some() {
@@ -84,7 +96,19 @@ impl World {
     fn obey_for(&mut self, worker: WorkerId, action: worker::Action) -> Option<worker::Event> {
         match action {
             worker::Action::Spawn { model } => {
+                if let (true, Some(epoch)) = (self.processes[&worker].left, self.epoch(worker)) {
+                    self.at(worker).left = false;
+                    *self.seen.entry("taken over".to_owned()).or_default() += 1;
+                    return Some(worker::Event::Found { epoch, pid: 9 });
+                }
                 self.assert(self.epoch(worker).is_none(), "a second process is started");
+                if worker == WorkerId::Target {
+                    for (_, fate) in self.requests.values_mut() {
+                        if let Fate::Over { cost_bytes, .. } = fate {
+                            *cost_bytes = 0; // what held it is gone
+                        }
+                    }
+                }
                 self.assert(model.is_empty() == (worker == WorkerId::Target), "a drafter has a model, the target its own");
                 *self.at(worker) = Default::default();
                 let what = self.dice.roll(20);
@@ -94,8 +118,9 @@ impl World {
                 let last = if worker == WorkerId::Target { &mut self.last_target } else { &mut self.last_drafter };
                 *last += 1;
                 let epoch = Epoch(*last);
-                self.at(worker).epoch = Some(epoch);
+                (self.at(worker).epoch, self.at(worker).model) = (Some(epoch), model);
                 let spawned = worker::Event::Spawned { epoch, pid: 9 };
+                self.at(worker).earlier = what == 1;
                 return Some(if what == 1 { worker::Event::Found { epoch, pid: 9 } } else { spawned });
             }
             worker::Action::AskStop { epoch, .. } => {
@@ -123,6 +148,19 @@ impl World {
             worker::Action::LogPhase { .. } => {}
         }
         None
+    }
+
+    /// A command was answered: it is so.
+    fn obey_answer(&self, kind: &str, target: u64) {
+        match kind {
+            "target restarted" => {
+                let fresh = self.epoch(WorkerId::Target) > Some(Epoch(target));
+                self.assert(fresh, "a restart is answered and the old target runs");
+                self.assert(matches!(self.core.target().phase(), Phase::Ready { .. }), "a restart is answered too early");
+            }
+            "drained" => self.assert(self.core.admission().active() == 0, "a drain is answered and something runs"),
+            _ => {}
+        }
     }
 
     /// Drafts are allowed only over a link that the target said is up, to a drafter that lives.

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
-use paceline_proto::ids::Epoch;
-use paceline_proto::internal::v1::{DrafterInfo, ModelInfo};
+use paceline_proto::ids::{Epoch, Term};
+use paceline_proto::internal::v1::{DrafterInfo, GatewayReport, GatewayState, ModelInfo};
 use paceline_proto::v1::RouteWish;
 
 use super::{Fate, WORKERS, World};
-use crate::core::Event;
 use crate::core::admission::{Ask, Ticket};
 use crate::core::drafter::{Call, Order};
+use crate::core::operations::{Command, Part};
 use crate::core::seat::WorkerId;
 use crate::core::worker::{self, Described, Exit};
+use crate::core::{Event, Supervisor};
 
 impl World {
     fn any_worker(&mut self) -> WorkerId {
@@ -56,6 +57,9 @@ impl World {
             }
             17..=19 => self.link_moves(),
             20 if self.dice.roll(4) == 0 => self.order(),
+            20 if self.dice.roll(4) == 0 => self.command(),
+            22 if self.dice.roll(80) == 0 => self.supervisor_again(true),
+            23 if self.dice.roll(20) == 0 => self.gateway_moves(),
             21 if self.dice.roll(60) == 0 => {
                 let stop = self.dice.roll(2) == 0;
                 self.tell(if stop { Event::StopAsked } else { Event::ParentGone });
@@ -99,9 +103,15 @@ impl World {
         self.at(worker).describing = false;
         let described = match worker {
             WorkerId::Target => Described::Target { model: ModelInfo::default(), capacity: self.capacity.clone() },
-            WorkerId::Drafter(_) => Described::Drafter(DrafterInfo { block_size: 8, ..Default::default() }),
+            WorkerId::Drafter(_) => {
+                let path = self.processes[&worker].model.clone();
+                Described::Drafter(DrafterInfo { block_size: 8, path, ..Default::default() })
+            }
         };
         let failed = self.dice.roll(4) == 0;
+        if self.processes[&worker].earlier && self.dice.roll(4) == 0 {
+            return self.tell(Event::Worker(worker, worker::Event::Foreign { epoch, cause: "another version".into() }));
+        }
         let described = worker::Event::Described { epoch, described: Arc::new(described) };
         self.tell(Event::Worker(worker, if failed { worker::Event::DescribeFailed { epoch } } else { described }));
     }
@@ -119,8 +129,9 @@ impl World {
     fn order(&mut self) {
         let call = Call(self.calls.len() as u64);
         let model = ["", "/d", "/e"][self.dice.roll(3) as usize].to_owned();
-        let order = match self.dice.roll(5) {
+        let order = match self.dice.roll(6) {
             0 => Order::Stop,
+            5 => Order::Renew,
             1 | 2 => Order::Start { model },
             _ => Order::Swap { model },
         };
@@ -128,8 +139,68 @@ impl World {
             Order::Start { .. } => "started",
             Order::Stop => "stopped",
             Order::Swap { .. } => "swapped",
+            Order::Renew => "renewed",
         };
-        self.calls.insert(call, (kind, false));
+        self.calls.insert(call, (kind, false, self.last_target));
         self.tell(Event::Ordered { call, order });
+    }
+
+    fn command(&mut self) {
+        let call = Call(self.calls.len() as u64);
+        let at_once = self.dice.roll(3) == 0;
+        let restart = |part| Command::Restart { part, at_once };
+        let (command, kind) = match self.dice.roll(12) {
+            0..=3 => (restart(Part::Target), "target restarted"),
+            4 => (restart(Part::Drafter), "drafter restarted"),
+            5 => (restart(Part::Gateway), "gateway restarted"),
+            6 => (restart(Part::Supervisor), "supervisor restarts"),
+            7 | 8 => (Command::Drain, "drained"),
+            _ => (Command::Resume, "undone"),
+        };
+        self.leaving |= kind == "supervisor restarts";
+        self.calls.insert(call, (kind, false, self.last_target));
+        self.tell(Event::Commanded { call, command });
+    }
+
+    /// It comes, says something else, or goes.
+    fn gateway_moves(&mut self) {
+        let attachment = self.attachment;
+        let state = [GatewayState::Ready, GatewayState::Ready, GatewayState::Draining][self.dice.roll(3) as usize];
+        let report = GatewayReport { epoch: attachment, state: state.into(), ..Default::default() };
+        match self.dice.roll(6) {
+            0 => self.tell(Event::Detached { attachment }),
+            _ => self.tell(Event::Reported { attachment, report }),
+        }
+    }
+
+    /// The supervisor is gone, and another finds what it left.
+    pub(super) fn supervisor_again(&mut self, killed: bool) {
+        if killed {
+            // Its streams ended with it: each request has its outcome, and the target drops them.
+            for (_, fate) in self.requests.values_mut() {
+                if !matches!(fate, Fate::Over { .. }) {
+                    self.outcomes += 1;
+                }
+                *fate = Fate::Over { reported: true, cost_bytes: 0 };
+            }
+        }
+        self.term += 1 << 20;
+        self.log.push(format!("t={} another supervisor, term {}", self.now.0, self.term));
+        *self.seen.entry("another supervisor".to_owned()).or_default() += 1;
+        self.core = Supervisor::new(self.settings, self.plan.clone(), Term(self.term));
+        self.links.orphaned(self.term << 32);
+        (self.exited, self.leaving) = (false, false);
+        self.attachment += 1;
+        for worker in WORKERS {
+            let process = self.at(worker);
+            (process.left, process.earlier, process.describing) = (process.epoch.is_some(), true, false);
+        }
+        for worker in WORKERS {
+            if let (WorkerId::Drafter(_), Some(epoch)) = (worker, self.epoch(worker)) {
+                self.at(worker).left = false;
+                self.tell(Event::Worker(worker, worker::Event::Found { epoch, pid: 9 }));
+            }
+        }
+        self.tell(Event::Begun);
     }
 }

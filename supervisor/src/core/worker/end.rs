@@ -2,7 +2,7 @@
 
 use paceline_process::Millis;
 
-use super::{Action, EndWhy, Exit, LastEnd, Phase, Rung, Worker};
+use super::{Action, EndWhy, Exit, Kind, LastEnd, Phase, Rung, Worker};
 use crate::core::restart::Restart;
 
 /// Ends nobody asked for.
@@ -54,13 +54,14 @@ impl Worker {
                 self.enter(Phase::Stopped, &exit.to_string(), out);
                 self.life = None;
             }
-            EndWhy::Earlier => {
+            EndWhy::Foreign => {
                 out.push(Action::Clear);
-                match self.retired {
-                    false => self.spawn("the earlier one is gone", now, out),
+                // Which drafter comes next, if any, is for others to say.
+                match self.retired || self.kind == Kind::Drafter {
+                    false => self.spawn("the earlier one is gone", false, now, out),
                     true => {
                         self.life = None;
-                        self.enter(Phase::Stopped, "the service drains", out);
+                        self.enter(Phase::Stopped, &exit.to_string(), out);
                     }
                 }
             }
@@ -104,11 +105,12 @@ impl Worker {
 
     pub(super) fn restart(&mut self, cause: &str, now: Millis, out: &mut Vec<Action>) {
         self.restarts = self.restarts.saturating_add(1);
-        self.spawn(cause, now, out);
+        self.spawn(cause, true, now, out);
     }
 
-    pub(super) fn spawn(&mut self, cause: &str, now: Millis, out: &mut Vec<Action>) {
+    pub(super) fn spawn(&mut self, cause: &str, unasked: bool, now: Millis, out: &mut Vec<Action>) {
         self.life = None;
+        self.budget.started(unasked, now);
         self.log_phase("starting", cause, out);
         self.phase = Phase::Starting { since: now };
         out.push(Action::Spawn { model: self.model.clone() });

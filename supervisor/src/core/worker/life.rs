@@ -117,6 +117,8 @@ pub struct Life {
     pub beat: Option<Heartbeat>,
     /// Its description, once it has loaded.
     pub described: Option<Arc<Described>>,
+    /// An earlier supervisor started it.
+    pub earlier: bool,
     /// A description was asked for and has not come.
     pub describing: bool,
     /// Why it failed, in its own words.
@@ -135,6 +137,7 @@ impl Life {
             since: now,
             beat: None,
             described: None,
+            earlier: false,
             describing: false,
             failure: String::new(),
             budget_bytes: None,

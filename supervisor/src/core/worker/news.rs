@@ -13,7 +13,7 @@ use super::life::{Described, Exit};
 pub enum Event {
     /// It is to run, with this model (empty: the configuration's). What went wrong before is forgotten.
     StartAsked { model: String },
-    /// In place of a spawn: a process that an earlier supervisor, or a start that went wrong, left behind.
+    /// In place of a spawn, or where no drafter was started yet: a process that an earlier supervisor left behind.
     Found { epoch: Epoch, pid: u32 },
     /// The process was started.
     Spawned { epoch: Epoch, pid: u32 },
@@ -23,6 +23,8 @@ pub enum Event {
     Beat(Box<Heartbeat>),
     /// It said what it serves.
     Described { epoch: Epoch, described: Arc<Described> },
+    /// It was found, and is not what we would start.
+    Foreign { epoch: Epoch, cause: String },
     /// It was asked what it serves and did not say.
     DescribeFailed { epoch: Epoch },
     /// The control message to end reached it, or did not.
@@ -50,6 +52,7 @@ impl Event {
             Event::SpawnFailed { .. } => "spawn failed",
             Event::Beat(_) => "heartbeat",
             Event::Described { .. } => "described",
+            Event::Foreign { .. } => "foreign",
             Event::DescribeFailed { .. } => "describe failed",
             Event::StopAnswered { .. } => "stop answered",
             Event::Frozen { .. } => "frozen",
@@ -67,6 +70,7 @@ impl Event {
             Event::Beat(beat) => Some(Epoch(beat.epoch)),
             Event::Described { epoch, .. }
             | Event::DescribeFailed { epoch }
+            | Event::Foreign { epoch, .. }
             | Event::StopAnswered { epoch, .. }
             | Event::Frozen { epoch }
             | Event::Condemned { epoch, .. }

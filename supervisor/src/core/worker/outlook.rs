@@ -36,6 +36,9 @@ impl Worker {
         let (reason, why) = match self.phase {
             Phase::Ready { .. } => return None,
             Phase::Stopped => (Reason::Restarting, format!("{noun} is stopped")),
+            Phase::Starting { .. } if self.is_taken_over() => {
+                (Reason::Restarting, format!("{noun} is being taken over from an earlier supervisor"))
+            }
             Phase::Starting { .. } if before.is_none() => (Reason::TargetLoading, format!("{noun} is being started")),
             Phase::Starting { .. } => (Reason::Restarting, format!("{noun} is being started again{restarted}")),
             Phase::Loading { .. } => {
@@ -111,7 +114,10 @@ impl Worker {
     pub(super) fn end_words(&self, why: EndWhy) -> String {
         let seconds = |ms: u64| ms as f64 / 1e3;
         match why {
-            EndWhy::Earlier => "an earlier supervisor left it".to_owned(),
+            EndWhy::Foreign => {
+                let how = self.life.as_ref().map_or("", |life| life.failure.as_str());
+                format!("an earlier supervisor left it, and it cannot be taken over: {how}")
+            }
             EndWhy::Asked(cause) => cause.to_owned(),
             EndWhy::Condemned => {
                 let how = self.life.as_ref().map_or("", |life| life.failure.as_str());

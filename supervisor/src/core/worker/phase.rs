@@ -53,8 +53,8 @@ pub enum Hang {
 /// Why a process is being ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndWhy {
-    /// An earlier supervisor left it.
-    Earlier,
+    /// An earlier supervisor left it, and it is not what we would start; its life's `failure` says how.
+    Foreign,
     /// It hangs.
     Hung(Hang),
     /// It broke the link's protocol, and the target let it go; its life's `failure` says how.

@@ -1,0 +1,316 @@
+//! What changed state and why, told in three places: a file that outlives us, the last of it in memory, and whoever follows.
+//!
+//! The actor puts an event in and goes on. The file is written by a thread of its own: a disk that is full or slow costs one
+//! warning and nothing else. Who follows and does not read is cut. Everything is bounded (I6); no prompt or output is in an
+//! event (I9). Stamps are the wall clock's: they are for people, nothing is decided by them.
+
+mod file;
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use paceline_process::{RuntimeDir, task};
+use paceline_proto::ids::Term;
+use paceline_proto::status::Reason;
+use paceline_proto::v1;
+use tokio::sync::{broadcast, mpsc};
+use tonic::Status;
+
+use file::EventFile;
+
+/// Events kept in memory: those the file may not have yet.
+const RECENT: usize = 256;
+/// Events a follower may be behind.
+const BEHIND: usize = 256;
+/// Events on their way to the disk.
+const UNWRITTEN: usize = 1_024;
+/// Events on their way to one caller.
+const STREAM: usize = 64;
+/// A follower that takes nothing for so long is cut.
+const UNREAD: Duration = Duration::from_secs(10);
+/// Those who may read or follow at once.
+const READERS: usize = 32;
+/// For what is still to be written when we end.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Events where a caller names no number.
+const USUAL_LAST: u32 = 100;
+/// The most.
+const MOST_LAST: u32 = 10_000;
+
+/// A change of state, before it has its number and its stamp.
+#[derive(Clone, Debug, Default)]
+#[expect(missing_docs, reason = "as in v1::Event")]
+pub struct Change {
+    pub kind: &'static str,
+    pub subject: String,
+    pub epoch: u64,
+    pub from: String,
+    pub to: String,
+    pub cause: String,
+}
+
+/// Takes changes in. The actor's.
+#[derive(Debug)]
+pub struct Journal {
+    term: Term,
+    number: u64,
+    recent: Arc<Mutex<VecDeque<Arc<v1::Event>>>>,
+    news: broadcast::Sender<Arc<v1::Event>>,
+    unwritten: Option<SyncSender<Arc<v1::Event>>>,
+    writer: Option<(JoinHandle<()>, Receiver<()>)>,
+    /// Said once, until the writer keeps up again.
+    behind: bool,
+}
+
+/// Gives events out. The services'.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    term: Term,
+    dir: PathBuf,
+    recent: Arc<Mutex<VecDeque<Arc<v1::Event>>>>,
+    news: broadcast::WeakSender<Arc<v1::Event>>,
+    readers: Arc<tokio::sync::Semaphore>,
+}
+
+impl Journal {
+    /// A journal of this life, behind what is in the runtime directory already.
+    pub fn new(dir: &RuntimeDir, term: Term) -> (Self, Reader) {
+        let recent = Arc::<Mutex<VecDeque<_>>>::default();
+        let (news, _) = broadcast::channel(BEHIND);
+        let (unwritten, events) = sync_channel::<Arc<v1::Event>>(UNWRITTEN);
+        let (done_tx, done) = sync_channel(1);
+        let mut file = EventFile::new(dir.path().to_path_buf());
+        let write = move || {
+            for event in events {
+                file.write(&event);
+            }
+            // Nobody listens only if the process ends by other means.
+            let _ = done_tx.try_send(());
+        };
+        let writer = match std::thread::Builder::new().name("events".into()).spawn(write) {
+            Ok(thread) => Some((thread, done)),
+            Err(error) => {
+                tracing::warn!(%error, "no thread for the events file; events are in memory only");
+                None
+            }
+        };
+        let reader = Reader {
+            term,
+            dir: dir.path().to_path_buf(),
+            recent: recent.clone(),
+            news: news.downgrade(),
+            readers: Arc::new(tokio::sync::Semaphore::new(READERS)),
+        };
+        (Self { term, number: 0, recent, news, unwritten: Some(unwritten), writer, behind: false }, reader)
+    }
+
+    /// Something changed.
+    pub fn record(&mut self, change: Change) {
+        let Change { kind, subject, epoch, from, to, cause } = change;
+        tracing::info!(kind, subject, epoch, from, to, cause, "event");
+        self.number += 1;
+        let event = Arc::new(v1::Event {
+            time: now(),
+            term: self.term.0,
+            number: self.number,
+            kind: kind.to_owned(),
+            subject,
+            epoch,
+            from,
+            to,
+            cause,
+        });
+        {
+            let mut recent = self.recent.lock().expect("nobody panics while holding it");
+            if recent.len() == RECENT {
+                recent.pop_front();
+            }
+            recent.push_back(event.clone());
+        }
+        // Nobody may follow.
+        let _ = self.news.send(event.clone());
+        let written = self.unwritten.as_ref().map(|unwritten| unwritten.try_send(event));
+        let behind = matches!(written, Some(Err(TrySendError::Full(_))));
+        if behind && !self.behind {
+            tracing::warn!("the disk does not keep up with the events; some are missing in the events file");
+        }
+        self.behind = behind;
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        self.unwritten = None;
+        if let Some((thread, done)) = self.writer.take()
+            && done.recv_timeout(FAREWELL).is_ok()
+        {
+            // It has said that it is done.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn now() -> String {
+    let now = jiff::Timestamp::now();
+    // Milliseconds: as many digits in every line.
+    let rounded = now.round(jiff::Unit::Millisecond).unwrap_or(now);
+    format!("{rounded:.3}")
+}
+
+/// What a caller reads.
+pub type Events = tokio_stream::wrappers::ReceiverStream<Result<v1::Event, Status>>;
+
+impl Reader {
+    /// The last events there were, also of earlier supervisors, and then, if it follows, those that come.
+    ///
+    /// # Errors
+    /// Too many read already, or the service is about to end.
+    pub fn read(&self, request: v1::EventsRequest) -> Result<Events, Status> {
+        let last = request.last.unwrap_or(USUAL_LAST);
+        if last > MOST_LAST {
+            return Err(Reason::InvalidArgument.field("last", format!("expected at most {MOST_LAST}, found {last}")));
+        }
+        let full = |_| Reason::QueueFull.status(format!("{READERS} callers read events already, the most there may be"));
+        let place = self.readers.clone().try_acquire_owned().map_err(full)?;
+        let ending = || Reason::Draining.status("the supervisor is about to end");
+        // Before what there is is read: nothing falls between the two.
+        let news = self.news.upgrade().ok_or_else(ending)?.subscribe();
+        let (events, stream) = mpsc::channel(STREAM);
+        let reader = self.clone();
+        task::spawn("events", async move {
+            reader.send(request.follow, last as usize, news, events).await;
+            drop(place);
+        });
+        Ok(tokio_stream::wrappers::ReceiverStream::new(stream))
+    }
+
+    async fn send(
+        self,
+        follow: bool,
+        last: usize,
+        mut news: broadcast::Receiver<Arc<v1::Event>>,
+        to: mpsc::Sender<Result<v1::Event, Status>>,
+    ) {
+        let (dir, term) = (self.dir.clone(), self.term.0);
+        let written = tokio::task::spawn_blocking(move || file::read(&dir, last)).await.unwrap_or_default();
+        let recent: Vec<_> = self.recent.lock().expect("nobody panics while holding it").iter().cloned().collect();
+        let mut seen = written.iter().filter(|event| event.term == term).map(|event| event.number).max().unwrap_or(0);
+        let missing = recent.into_iter().filter(|event| event.number > seen).map(|event| (*event).clone());
+        let mut all: Vec<v1::Event> = written.into_iter().chain(missing.collect::<Vec<_>>()).collect();
+        seen = all.iter().filter(|event| event.term == term).map(|event| event.number).max().unwrap_or(seen);
+        for event in all.drain(all.len().saturating_sub(last)..) {
+            if !put(&to, Ok(event)).await {
+                return;
+            }
+        }
+        if last == 0 {
+            seen = 0; // whatever comes is news
+        }
+        while follow {
+            let event = tokio::select! {
+                biased;
+                () = to.closed() => return,
+                event = news.recv() => event,
+            };
+            match event {
+                Ok(event) if event.number <= seen => {}
+                Ok(event) => {
+                    if !put(&to, Ok((*event).clone())).await {
+                        return;
+                    }
+                }
+                Err(broadcast::error::RecvError::Lagged(missed)) => {
+                    let message = format!("{missed} events were not read in time; ask for them again");
+                    put(&to, Err(Reason::FellBehind.status(message))).await;
+                    return;
+                }
+                Err(broadcast::error::RecvError::Closed) => return,
+            }
+        }
+    }
+}
+
+/// Hands an event on; false if nobody reads, or too slowly.
+async fn put(to: &mpsc::Sender<Result<v1::Event, Status>>, event: Result<v1::Event, Status>) -> bool {
+    matches!(tokio::time::timeout(UNREAD, to.send(event)).await, Ok(Ok(())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_process::Config;
+    use tokio_stream::StreamExt as _;
+
+    fn dir(temp: &tempfile::TempDir) -> RuntimeDir {
+        let mut config = Config::default();
+        config.supervisor.runtime_dir = temp.path().display().to_string();
+        RuntimeDir::locate(&config).expect("a short path")
+    }
+
+    fn change(to: usize) -> Change {
+        Change { kind: "phase", subject: "target".into(), to: to.to_string(), ..Default::default() }
+    }
+
+    fn request(follow: bool, last: Option<u32>) -> v1::EventsRequest {
+        v1::EventsRequest { follow, last }
+    }
+
+    async fn all(stream: Events) -> Vec<(u64, String)> {
+        stream.map(|event| event.expect("an event")).map(|event| (event.term, event.to)).collect().await
+    }
+
+    #[tokio::test]
+    async fn what_there_was_is_told_also_of_earlier_supervisors_and_what_comes_once() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let (mut journal, reader) = Journal::new(&dir(&temp), Term(1));
+        (0..3).for_each(|to| journal.record(change(to)));
+        drop(journal);
+        assert!(reader.read(request(true, None)).is_err(), "it has ended");
+
+        let (mut journal, reader) = Journal::new(&dir(&temp), Term(2));
+        journal.record(change(10));
+        let expected: Vec<(u64, String)> = [(1, 0), (1, 1), (1, 2), (2, 10)].map(|(term, to)| (term, to.to_string())).to_vec();
+        assert_eq!(all(reader.read(request(false, None)).expect("room")).await, expected);
+        assert_eq!(all(reader.read(request(false, Some(2))).expect("room")).await, expected[2..]);
+
+        let mut follower = reader.read(request(true, Some(1))).expect("room");
+        let mut fresh = reader.read(request(true, Some(0))).expect("room");
+        assert_eq!(follower.next().await.expect("one").expect("an event").to, "10");
+        journal.record(change(11));
+        for stream in [&mut follower, &mut fresh] {
+            let event = stream.next().await.expect("one").expect("an event");
+            assert_eq!((event.to.as_str(), event.number, event.term), ("11", 2, 2));
+        }
+        drop(journal);
+        assert!(follower.next().await.is_none(), "it ends with the supervisor");
+        assert!(reader.read(request(false, Some(MOST_LAST + 1))).is_err());
+    }
+
+    #[tokio::test]
+    async fn who_does_not_read_is_cut_and_holds_nobody_up() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let (mut journal, reader) = Journal::new(&dir(&temp), Term(1));
+        let mut follower = reader.read(request(true, Some(0))).expect("room");
+        journal.record(change(0));
+        follower.next().await.expect("one").expect("an event");
+        // More than its stream, the ring and the way to the disk hold; nothing here waits.
+        (1..3_000).for_each(|to| journal.record(change(to)));
+        let mut last = None;
+        while let Some(event) = follower.next().await {
+            last = Some(event);
+        }
+        let status = last.expect("its end").expect_err("it was cut");
+        assert_eq!(Reason::of(&status), Some(Reason::FellBehind), "{status:?}");
+    }
+
+    #[test]
+    fn stamps_have_milliseconds() {
+        let stamp = now();
+        assert!(stamp.len() == 24 && stamp.ends_with('Z') && stamp.as_bytes()[19] == b'.', "{stamp}");
+    }
+}
