@@ -36,7 +36,7 @@ pub enum Command {
     Restart(RestartArgs),
     /// Check model and machine: are the lanes identical, how fast is each, does the drafter pay
     Selftest(SelftestArgs),
-    /// Measure (not in this version yet)
+    /// Measure how fast the lanes are, and with --sweep whether the service's own choice is never slower
     Bench(BenchArgs),
 }
 
@@ -333,9 +333,34 @@ pub struct SelftestArgs {
 /// `paceline bench`
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// What to measure
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    pub words: Vec<String>,
+    /// Every kind at 1, 2, 4, 8 and 16 requests at once, without a drafter, with it forced, and as routed; exit code 1 if
+    /// routed is slower than the better of the other two
+    #[arg(long)]
+    pub sweep: bool,
+    /// Runs, each of which measures everything once; a verdict needs 6. Without it 7 for a sweep, else 3
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub runs: Option<u32>,
+    /// Kinds of prompts, as json,prose; without it all
+    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    pub kinds: Vec<String>,
+    /// Requests at once, as 1,4; without it 1,2,4,8,16 for a sweep, else 1
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub concurrency: Vec<u32>,
+    /// Tokens of each answer
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=4_096))]
+    pub max_tokens: u32,
+    /// Directory of the target; without it target.model of the configuration
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Directory of the drafter; without it drafter.model of the configuration
+    #[arg(long, value_name = "DIR")]
+    pub drafter: Option<PathBuf>,
+    /// Print one JSON object with all figures
+    #[arg(long)]
+    pub json: bool,
+    /// Where the settings are.
+    #[command(flatten)]
+    pub config: ConfigArg,
 }
 
 #[cfg(test)]

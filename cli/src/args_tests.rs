@@ -46,8 +46,9 @@ fn every_form_of_the_contract_is_parsed() {
         "paceline restart supervisor",
         "paceline selftest --model D --drafter D",
         "paceline selftest --config F --prompts 1 --json",
-        "paceline bench decode --runs 7",
         "paceline bench",
+        "paceline bench --sweep --runs 7 --kinds json,prose --concurrency 1,16 --max-tokens 64 --json",
+        "paceline bench --model D --drafter D --config F",
     ] {
         assert!(parse(line).is_ok(), "{line}: {:?}", parse(line));
     }
@@ -75,6 +76,11 @@ fn what_makes_no_sense_is_refused() {
         "paceline drafter swap --timeout soon",
         "paceline status --yaml",
         "paceline selftest --prompts 0",
+        "paceline bench fast",
+        "paceline bench --runs 0",
+        "paceline bench --concurrency 0",
+        "paceline bench --concurrency 33",
+        "paceline bench --max-tokens 1",
     ] {
         assert!(parse(line).is_err(), "{line}");
     }

@@ -54,6 +54,11 @@ impl Failure {
         Self::new(REFUSED, Code::FailedPrecondition, "SELFTEST", message)
     }
 
+    /// The measurement found what must not be, or could not be made.
+    pub fn bench(message: impl Into<String>) -> Self {
+        Self::new(REFUSED, Code::FailedPrecondition, "BENCH", message)
+    }
+
     /// No service answers.
     pub fn unreachable(message: impl Into<String>) -> Self {
         Self::new(UNREACHABLE, Code::Unavailable, "NOT_REACHABLE", message)
@@ -103,7 +108,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.exit, self.reason.as_str()) {
-            (REFUSED, "NOT_YET" | "SELFTEST") => write!(f, "{}", self.message)?,
+            (REFUSED, "NOT_YET" | "SELFTEST" | "BENCH") => write!(f, "{}", self.message)?,
             (REFUSED, "") => write!(f, "{}: {}", self.code, self.message)?,
             (REFUSED, reason) => write!(f, "{} ({reason}): {}", self.code, self.message)?,
             _ => write!(f, "{}", self.message)?,

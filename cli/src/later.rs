@@ -9,12 +9,12 @@ pub fn refuse(command: &Command) -> Failure {
         Command::Top(_) => "`paceline top`; `paceline status` shows one moment",
         Command::Events(_) => "`paceline events`; `paceline status` shows one moment",
         Command::Restart(_) => "`paceline restart`; stop and start `paceline serve` instead",
-        Command::Bench(_) => "`paceline bench`",
         Command::Serve(_)
         | Command::Generate(_)
         | Command::Chat(_)
         | Command::Status(_)
         | Command::Drafter(_)
-        | Command::Selftest(_) => "this command",
+        | Command::Selftest(_)
+        | Command::Bench(_) => "this command",
     })
 }

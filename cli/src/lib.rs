@@ -2,11 +2,12 @@
 //! of gateway and supervisor. Not here: models, routing, tokens' meaning.
 //!
 //! [`args`] what can be typed │ [`messages`] conversations from JSON │ [`client`] the way to the service │ [`generate`],
-//! [`chat`], [`status`], [`drafter`] one command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
+//! [`chat`], [`status`], [`drafter`], [`selftest`], [`bench`] one command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
 //! [`failure`] why a command ends badly, and its exit code │ [`screen`] the only place that prints.
 
 pub mod answer;
 pub mod args;
+pub mod bench;
 pub mod chat;
 pub mod client;
 pub mod drafter;
@@ -59,6 +60,7 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Status(args) => status::run(&args, screen).await,
         Command::Drafter(args) => drafter::run(&args, screen).await,
         Command::Selftest(args) => selftest::run(&args, screen).await,
+        Command::Bench(args) => bench::run(&args, screen).await,
         other => Err(later::refuse(&other)),
     };
     match outcome {

@@ -123,11 +123,16 @@ impl Stack {
 
     /// Starts the command line with this stack's configuration; its input, output and error are pipes.
     pub fn begin(&self, words: &[&str]) -> Child {
+        self.command(words).spawn().unwrap()
+    }
+
+    /// The command line with this stack's configuration, not started; its input, output and error are pipes.
+    pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(self.programs.join("paceline"));
         command.args(words).arg("--config").arg(self.config());
         clear_settings(&mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().unwrap()
+        command
     }
 
     /// Starts `paceline serve`.

@@ -58,6 +58,8 @@ pub struct Ask<'a> {
     pub max_tokens: u32,
     /// Whether margins are reported, which costs time.
     pub margins: bool,
+    /// Go on after the model's end of the answer, for exactly `max_tokens`, whatever the prompt needs.
+    pub ignore_eos: bool,
 }
 
 impl Ask<'_> {
@@ -66,11 +68,12 @@ impl Ask<'_> {
     /// # Errors
     /// The service's refusal, with the prompt it is about.
     pub async fn send(&self, client: &mut InferenceClient<Channel>) -> Result<Seen, Failure> {
+        let most = if self.ignore_eos { self.max_tokens } else { self.max_tokens.min(self.prompt.max_tokens) };
         let request = ChatRequest {
             model: String::new(),
             messages: self.prompt.messages.clone(),
             sampling: Some(self.choice.sampling()),
-            limits: Some(Limits { max_tokens: Some(self.max_tokens.min(self.prompt.max_tokens)), ignore_eos: false }),
+            limits: Some(Limits { max_tokens: Some(most), ignore_eos: self.ignore_eos }),
             route: self.lane.into(),
             report_margins: self.margins,
         };
@@ -92,6 +95,7 @@ impl Ask<'_> {
             margins: answer.margins,
             decode: Decode::of(&stamps),
             ttft_ms: answer.timing.ttft_ms,
+            queue_ms: answer.timing.queue_ms,
             speculation: answer.speculation,
             route: answer.route,
         })

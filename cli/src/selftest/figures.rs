@@ -17,6 +17,8 @@ pub struct Seen {
     pub decode: Option<Decode>,
     /// Until the first token.
     pub ttft_ms: f64,
+    /// Of that, waiting for admission.
+    pub queue_ms: f64,
     /// What speculation did.
     pub speculation: Speculation,
     /// The lane that served it.

@@ -1,7 +1,7 @@
 //! `paceline selftest`: on the user's own model and machine, are the lanes identical, what is accepted by kind of prompt, how
 //! fast is each lane, and what to do about it. It speaks to a service of its own like any client.
 //!
-//! [`plan`] what is tested │ [`stage`] the service of its own │ [`ready`] its way to ready │ [`prompts`] what is asked │ [`ask`]
+//! [`plan`] what is tested │ [`stage`] the service of its own │ [`ready`], [`service`] its way to ready │ [`prompts`] what is asked │ [`ask`]
 //! one request │ [`compare`] identity │ [`figures`] numbers │ [`verdict`] words │ [`report`] the table. This file is the order
 //! of things: start, wait, ask in both lanes in turn, compare, report, stop.
 
@@ -12,16 +12,13 @@ pub mod plan;
 pub mod prompts;
 pub mod ready;
 pub mod report;
+pub mod service;
 pub mod stage;
 pub mod verdict;
 
-use std::time::Duration;
-
-use paceline_process::{Clock, RuntimeDir, Signals, socket};
+use paceline_process::{Clock, RuntimeDir};
 use paceline_proto::v1::inference_client::InferenceClient;
-use paceline_proto::v1::operations_client::OperationsClient;
-use paceline_proto::v1::{ProcessStatus, RouteWish, StatusRequest, StatusResponse};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use paceline_proto::v1::{ProcessStatus, RouteWish, StatusResponse};
 use tonic::transport::Channel;
 
 use self::ask::{Ask, Choice};
@@ -29,8 +26,8 @@ use self::compare::{first_difference, weigh};
 use self::figures::{Identity, Pair, Place, Row, Seen, rows, undrafted};
 use self::plan::Plan;
 use self::prompts::Prompt;
-use self::ready::{Way, way};
 use self::report::{Model, Report, place_line};
+use self::service::{Stops, another_runs, snapshot, until_ready};
 use self::stage::Stage;
 use self::verdict::{Findings, verdict};
 use crate::args::SelftestArgs;
@@ -45,12 +42,6 @@ const ROUNDS: usize = 2;
 /// on, and a cut answer still has cycles enough.
 const ANSWER_S: f64 = 1.5;
 const TOKENS: std::ops::RangeInclusive<u32> = 32..=256;
-/// How often the service is looked at until it is ready.
-const LOOK: Duration = Duration::from_millis(200);
-/// How long its state may stay as it is until then: a start, or a link, that hangs.
-const STUCK_MS: u64 = 180_000;
-/// How long its supervisor may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 ///
@@ -79,11 +70,11 @@ pub async fn run(args: &SelftestArgs, screen: &mut Screen) -> Result<(), Failure
 async fn test(args: &SelftestArgs, screen: &mut Screen) -> Result<Report, Failure> {
     let plan = Plan::from_args(args)?;
     let mut stops = Stops::new()?;
-    if another_runs(args) {
+    if another_runs(args.config.config.as_deref()) {
         screen.note("another service runs on this machine: it shares the cores, and the speeds below will show it");
     }
     let clock = Clock::start();
-    let mut stage = Stage::start(&plan)?;
+    let mut stage = Stage::start("selftest", &plan.config, plan.file.as_deref())?;
     let (address, dir) = (stage.address(), stage.dir());
     let outcome = tokio::select! {
         biased;
@@ -98,30 +89,6 @@ async fn test(args: &SelftestArgs, screen: &mut Screen) -> Result<Report, Failur
     outcome.map(|report| Report { seconds: clock.now().0 as f64 / 1e3, ..report })
 }
 
-/// Every way a person asks us to stop, a closed terminal included: the service must not outlive us.
-struct Stops {
-    signals: Signals,
-    hangup: Signal,
-}
-
-impl Stops {
-    fn new() -> Result<Self, Failure> {
-        let cannot = |error| Failure::selftest(format!("cannot watch signals: {error}"));
-        Ok(Self { signals: Signals::interactive().map_err(cannot)?, hangup: signal(SignalKind::hangup()).map_err(cannot)? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! { () = self.signals.next() => {}, _ = self.hangup.recv() => {} }
-    }
-}
-
-/// Whether the user's own service runs.
-fn another_runs(args: &SelftestArgs) -> bool {
-    let Ok(loaded) = paceline_process::Loaded::find(args.config.config.as_deref()) else { return false };
-    let Ok(dir) = RuntimeDir::locate(&loaded.config) else { return false };
-    std::os::unix::net::UnixStream::connect(dir.socket("supervisor")).is_ok()
-}
-
 /// The test, once the service has been started.
 struct Tester<'a> {
     plan: &'a Plan,
@@ -133,7 +100,7 @@ struct Tester<'a> {
 
 impl Tester<'_> {
     async fn work(mut self, address: &str) -> Result<Report, Failure> {
-        let (status, drafter) = self.until_ready().await?;
+        let (status, drafter) = until_ready(&self.dir.clone(), |what| self.passing(what)).await?;
         let mut client = client::connect(address).await?;
         let prompts = prompts::embedded(self.plan.prompts);
         let max_tokens = warm_up(&mut client, &prompts[0], drafter).await?;
@@ -152,38 +119,8 @@ impl Tester<'_> {
             self.passing(&format!("sampled: {} of {} ({})", at + 1, prompts.len(), prompt.kind));
             Asking { client: &mut client, prompt, max_tokens, drafter }.sampled(1 + at as u64, &mut identity).await?;
         }
-        let after = self.status().await.unwrap_or_default();
+        let after = snapshot(&self.dir).await.unwrap_or_default();
         self.report(&status, &after, &pairs, identity, max_tokens)
-    }
-
-    /// Waits until the service can be tested. True if there is a drafter.
-    async fn until_ready(&mut self) -> Result<(StatusResponse, bool), Failure> {
-        let clock = Clock::start();
-        let (mut last, mut since) = (String::new(), clock.now());
-        loop {
-            // A supervisor that is not there yet is looked for again.
-            if let Some(status) = self.status().await {
-                match way(&status) {
-                    Way::Ready { drafter } => return Ok((status, drafter)),
-                    Way::Failed(why) => return Err(Failure::selftest(why)),
-                    Way::Coming(what) if what != last => {
-                        self.passing(&what);
-                        (last, since) = (what, clock.now());
-                    }
-                    Way::Coming(_) => {}
-                }
-            }
-            if clock.now() - since > STUCK_MS {
-                let what = if last.is_empty() { "starting the service" } else { &last };
-                return Err(Failure::selftest(format!("{what}: nothing happened for {} s", STUCK_MS / 1000)));
-            }
-            tokio::time::sleep(LOOK).await;
-        }
-    }
-
-    async fn status(&self) -> Option<StatusResponse> {
-        let mut client = OperationsClient::new(socket::channel(self.dir.socket("supervisor")));
-        Some(tokio::time::timeout(PATIENCE, client.status(StatusRequest {})).await.ok()?.ok()?.into_inner())
     }
 
     fn passing(&mut self, what: &str) {
@@ -237,7 +174,8 @@ async fn warm_up(client: &mut InferenceClient<Channel>, prompt: &Prompt, drafter
     let lanes = if drafter { &[RouteWish::Plain, RouteWish::Speculative, RouteWish::Plain][..] } else { &[RouteWish::Plain; 2] };
     let mut last = None;
     for lane in lanes {
-        let ask = Ask { prompt, choice: Choice::Greedy, lane: *lane, max_tokens: *TOKENS.start(), margins: false };
+        let ask =
+            Ask { prompt, choice: Choice::Greedy, lane: *lane, max_tokens: *TOKENS.start(), margins: false, ignore_eos: false };
         last = ask.send(client).await?.decode;
     }
     let speed = last.map_or(0.0, |decode| decode.tokens as f64 / decode.seconds);
@@ -274,7 +212,7 @@ impl Asking<'_> {
     }
 
     async fn ask(&mut self, choice: Choice, lane: RouteWish, margins: bool) -> Result<Seen, Failure> {
-        Ask { prompt: self.prompt, choice, lane, max_tokens: self.max_tokens, margins }.send(self.client).await
+        Ask { prompt: self.prompt, choice, lane, max_tokens: self.max_tokens, margins, ignore_eos: false }.send(self.client).await
     }
 
     /// Compares two answers to one request; a difference is looked at with the margins of one more plain run.

@@ -25,16 +25,29 @@ impl Plan {
     /// # Errors
     /// The configuration cannot be used, or a directory that was named is none.
     pub fn from_args(args: &SelftestArgs) -> Result<Self, Failure> {
-        let Loaded { mut config, file, .. } = Loaded::find(args.config.config.as_deref())?;
-        if let Some(dir) = &args.model {
-            config.target.model = directory("--model", dir)?;
-        }
-        if let Some(dir) = &args.drafter {
-            config.drafter.model = directory("--drafter", dir)?;
-        }
-        config.model_dir()?;
+        let (config, file) = settings(args.config.config.as_deref(), args.model.as_deref(), args.drafter.as_deref())?;
         Ok(Self { file, config, prompts: args.prompts as usize })
     }
+}
+
+/// The configuration that is found, with the models that were named, and its file.
+///
+/// # Errors
+/// The configuration cannot be used, or a directory that was named is none.
+pub fn settings(
+    config: Option<&Path>,
+    model: Option<&Path>,
+    drafter: Option<&Path>,
+) -> Result<(Config, Option<PathBuf>), Failure> {
+    let Loaded { mut config, file, .. } = Loaded::find(config)?;
+    if let Some(dir) = model {
+        config.target.model = directory("--model", dir)?;
+    }
+    if let Some(dir) = drafter {
+        config.drafter.model = directory("--drafter", dir)?;
+    }
+    config.model_dir()?;
+    Ok((config, file))
 }
 
 fn directory(flag: &str, dir: &Path) -> Result<String, Failure> {

@@ -27,6 +27,9 @@ struct Line {
     kind: String,
     messages: Vec<Turn>,
     max_tokens: u32,
+    /// The answer it was made with, where it has just one.
+    #[serde(default)]
+    expected: String,
 }
 
 #[derive(Deserialize)]
@@ -37,16 +40,34 @@ struct Turn {
 
 /// The first `per_kind` prompts of each kind, one of each kind in turn: what slows the machine down for a while hits all kinds.
 pub fn embedded(per_kind: usize) -> Vec<Prompt> {
-    let mut prompts: Vec<Prompt> = Vec::new();
+    let mut prompts: Vec<Prompt> = all().into_iter().map(|(prompt, _)| prompt).filter(|prompt| prompt.index < per_kind).collect();
+    prompts.sort_by_key(|prompt| prompt.index);
+    prompts
+}
+
+/// The kinds, in the order of the file.
+pub fn kinds() -> Vec<String> {
+    embedded(1).into_iter().map(|prompt| prompt.kind).collect()
+}
+
+/// So many prompts of a kind, those with the longest expected answers first: what is asked of them is text of their kind for
+/// as long as possible, not what a model says after its answer's end.
+pub fn longest(kind: &str, count: usize) -> Vec<Prompt> {
+    let mut prompts: Vec<_> = all().into_iter().filter(|(prompt, _)| prompt.kind == kind).collect();
+    prompts.sort_by_key(|(_, expected)| std::cmp::Reverse(*expected));
+    prompts.into_iter().map(|(prompt, _)| prompt).take(count).collect()
+}
+
+/// All, each with the length of its expected answer in bytes.
+fn all() -> Vec<(Prompt, usize)> {
+    let mut prompts: Vec<(Prompt, usize)> = Vec::new();
     for line in EMBEDDED.lines() {
         let line: Line = serde_json::from_str(line).expect("the embedded prompts are checked by a test");
-        let index = prompts.iter().filter(|prompt| prompt.kind == line.kind).count();
-        if index < per_kind {
-            let messages = line.messages.into_iter().map(|turn| messages::text(&turn.role, turn.content)).collect();
-            prompts.push(Prompt { kind: line.kind, index, messages, max_tokens: line.max_tokens });
-        }
+        let index = prompts.iter().filter(|(prompt, _)| prompt.kind == line.kind).count();
+        let messages = line.messages.into_iter().map(|turn| messages::text(&turn.role, turn.content)).collect();
+        let prompt = Prompt { kind: line.kind, index, messages, max_tokens: line.max_tokens };
+        prompts.push((prompt, line.expected.len()));
     }
-    prompts.sort_by_key(|prompt| prompt.index);
     prompts
 }
 
@@ -62,5 +83,15 @@ mod tests {
         assert_eq!(kinds, [once, once].concat());
         assert!(prompts.iter().all(|prompt| !prompt.messages.is_empty() && prompt.max_tokens > 0));
         assert_eq!(embedded(usize::MAX).len(), 240);
+    }
+    #[test]
+    fn long_answers_come_first_and_each_prompt_once() {
+        let prompts = longest("code", 16);
+        assert_eq!(prompts.len(), 16);
+        let lengths: Vec<_> =
+            all().into_iter().filter(|(prompt, _)| prompts.contains(prompt)).map(|(_, length)| length).collect();
+        assert!(lengths.iter().all(|length| *length > 150), "{lengths:?}");
+        assert!((0..16).all(|at| !prompts[..at].contains(&prompts[at])));
+        assert_eq!(kinds(), ["json", "arithmetic", "code", "table", "facts", "prose"]);
     }
 }

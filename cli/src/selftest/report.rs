@@ -93,7 +93,7 @@ fn table(kinds: &[Row], all: &Row, drafter: bool) -> String {
 }
 
 /// The first column to the left, numbers to the right.
-fn aligned(rows: &[Vec<String>]) -> String {
+pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let cell = |column: usize, text: &String| match column {
         0 => format!("{text:0$}", width(column)),

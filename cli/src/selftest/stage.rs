@@ -14,16 +14,15 @@ use std::time::Duration;
 use command_fds::{CommandFdExt as _, FdMapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use paceline_process::config::CONFIG_VAR;
+use paceline_process::config::{CONFIG_VAR, Config};
 use paceline_process::lifecycle::PARENT_FD;
 use paceline_process::{Clock, RuntimeDir, listen, telemetry};
 use tokio::process::Child;
 
-use super::plan::Plan;
 use crate::failure::Failure;
 
 /// Not in $TMPDIR: on macOS that path is long, and a socket's path may have about 100 bytes.
-const PLACE: &str = "/tmp/paceline-selftest.XXXXXX";
+const PLACE: &str = "/tmp/paceline-";
 /// Descriptor of the pipe in the service, behind the listener's.
 const PIPE_FD: i32 = listen::FIRST_FD + 1;
 /// Between one SIGTERM and the next: drain, cancel, kill. The first is long because a large model's memory takes its time.
@@ -53,15 +52,18 @@ impl Drop for Place {
 }
 
 impl Stage {
-    /// Starts the service that `plan` describes.
+    /// Starts a service with these settings over those of `file`. `name` is the command's that wants it, a part of the
+    /// directory's name.
     ///
     /// # Errors
     /// What the system refused.
-    pub fn start(plan: &Plan) -> Result<Self, Failure> {
+    pub fn start(name: &str, config: &Config, file: Option<&Path>) -> Result<Self, Failure> {
         let cannot = |what: &'static str| move |error: io::Error| Failure::selftest(format!("cannot {what}: {error}"));
-        let place = nix::unistd::mkdtemp(PLACE).map_err(io::Error::from).map_err(cannot("make a directory in /tmp"))?;
+        let place = nix::unistd::mkdtemp(format!("{PLACE}{name}.XXXXXX").as_str())
+            .map_err(io::Error::from)
+            .map_err(cannot("make a directory in /tmp"))?;
         let place = Place(place);
-        let mut config = plan.config.clone();
+        let mut config = config.clone();
         config.supervisor.runtime_dir = place.0.join("run").display().to_string();
         let dir = RuntimeDir::locate(&config)?;
         let listener = TcpListener::bind("127.0.0.1:0").map_err(cannot("listen on a port of 127.0.0.1"))?;
@@ -72,13 +74,13 @@ impl Stage {
         let mut command = Command::new(std::env::current_exe().map_err(cannot("find this program"))?);
         command.arg("serve").stdin(Stdio::null());
         command.stdout(log.try_clone().map_err(cannot("use a file in /tmp"))?).stderr(log);
-        command.env(CONFIG_VAR, plan.file.as_deref().unwrap_or(Path::new("")));
+        command.env(CONFIG_VAR, file.unwrap_or(Path::new("")));
         command.env("PACELINE_SUPERVISOR__RUNTIME_DIR", &config.supervisor.runtime_dir);
         command.env("PACELINE_GATEWAY__GRPC", &address);
         // Each request says which lane it wants; the operator's word would go over it.
         command.env("PACELINE_ROUTING__FORCE", "auto").env("PACELINE_DRAFTER__START", "eager");
-        command.env("PACELINE_TARGET__MODEL", &plan.config.target.model);
-        command.env("PACELINE_DRAFTER__MODEL", &plan.config.drafter.model);
+        command.env("PACELINE_TARGET__MODEL", &config.target.model);
+        command.env("PACELINE_DRAFTER__MODEL", &config.drafter.model);
         command.env("LISTEN_FDS", "1").env_remove("LISTEN_PID").env_remove("LISTEN_FDNAMES");
         command.env(PARENT_FD, PIPE_FD.to_string());
         let fds = vec![

@@ -1,0 +1,253 @@
+//! `paceline bench`: how fast each lane is on the user's own model and machine, and with `--sweep` whether what the service
+//! chooses by itself is ever slower than the better of its lanes. It speaks to a service of its own like any client.
+//!
+//! [`plan`] what is measured, in which order │ [`load`] one measurement │ [`statistics`] median and interval │ [`same`] equal
+//! tokens │ [`verdict`] what the runs say │ [`report`] the table. This file is the order of things.
+//!
+//! One service is measured in all modes, and its drafter is stopped for "absent" and started again. A second service without
+//! a drafter beside it would be another target process: other pages of memory, which alone makes processes of the same model
+//! some percent faster or slower; twice the weights; and two processes more that wake up now and then. So the lanes of a
+//! cell run on the very same target one right after the other, ratios are taken within a run, and after each change of the
+//! drafter some tokens are asked for that nobody times.
+
+pub mod load;
+pub mod plan;
+pub mod report;
+pub mod same;
+pub mod statistics;
+pub mod verdict;
+
+use std::time::Duration;
+
+use paceline_process::{Clock, RuntimeDir, socket};
+use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_proto::v1::operations_client::OperationsClient;
+use paceline_proto::v1::{ProcessStatus, RouteWish, StartDrafterRequest, StopDrafterRequest};
+use tonic::transport::Channel;
+
+use self::load::{Load, Measured};
+use self::plan::{Cell, Mode, Plan, order};
+use self::report::{Report, duration};
+use self::same::{Counts, Same};
+use self::verdict::Row;
+use crate::args::BenchArgs;
+use crate::client;
+use crate::failure::Failure;
+use crate::screen::Screen;
+use crate::selftest::ask::{Ask, Choice};
+use crate::selftest::compare::weigh;
+use crate::selftest::figures::Place;
+use crate::selftest::report::Model;
+use crate::selftest::service::{Stops, another_runs, until_ready};
+use crate::selftest::stage::Stage;
+
+/// Tokens of each answer before a measurement, which nobody times.
+const WARM_TOKENS: u32 = 8;
+/// How long the drafter's start or stop may take.
+const CHANGE: Duration = Duration::from_secs(300);
+
+/// Runs the command.
+///
+/// # Errors
+/// A cell fails, answers differ, or nothing can be measured. With `--json` an object has been printed too.
+pub async fn run(args: &BenchArgs, screen: &mut Screen) -> Result<(), Failure> {
+    let report = match bench(args, screen).await {
+        Ok(report) => report,
+        Err(failure) => {
+            let failure = ours(failure);
+            if args.json {
+                screen.line(&failure.object().to_string());
+            }
+            return Err(failure);
+        }
+    };
+    let text = if args.json { serde_json::to_string(&report).expect("a report is plain JSON") + "\n" } else { report.text() };
+    screen.text(&text).map_err(|_| Failure::nobody_reads())?;
+    match report.failures().as_slice() {
+        [] => Ok(()),
+        failures => Err(Failure::bench(failures.join("; "))),
+    }
+}
+
+/// What we share with `selftest` fails in its name.
+fn ours(failure: Failure) -> Failure {
+    match failure.reason.as_str() {
+        "SELFTEST" => Failure::bench(failure.message),
+        _ => failure,
+    }
+}
+
+/// Starts the service, measures it and stops it, whatever happens in between.
+async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure> {
+    let plan = Plan::from_args(args)?;
+    let mut stops = Stops::new()?;
+    if another_runs(args.config.config.as_deref()) {
+        screen.note("another service runs on this machine: it shares the cores, and the speeds below will show it");
+    }
+    let clock = Clock::start();
+    let mut stage = Stage::start("bench", &plan.config, plan.file.as_deref())?;
+    let (address, dir) = (stage.address(), stage.dir());
+    let outcome = tokio::select! {
+        biased;
+        () = stops.next() => Err(Failure::interrupted()),
+        failure = stage.end() => Err(failure),
+        outcome = measure(&plan, &dir, &address, screen) => outcome,
+    };
+    if outcome.is_err() {
+        screen.note("stopping the service");
+    }
+    stage.stop(async || stops.next().await).await;
+    outcome.map(|report| Report { seconds: clock.now().0 as f64 / 1e3, ..report })
+}
+
+async fn measure(plan: &Plan, dir: &RuntimeDir, address: &str, screen: &mut Screen) -> Result<Report, Failure> {
+    let (status, drafter) = until_ready(dir, |what| screen.note(what)).await?;
+    if plan.sweep && !drafter {
+        return Err(Failure::usage("--sweep compares a drafter with none: name one with --drafter, or as drafter.model"));
+    }
+    let modes = plan.modes(drafter);
+    let mut bench = Bench { plan, dir, client: client::connect(address).await?, drafter, same: Same::default() };
+    bench.warm_up(modes, screen).await?;
+
+    let cells = plan.cells();
+    let mut measured: Vec<Vec<(Mode, Vec<Measured>)>> =
+        cells.iter().map(|_| modes.iter().map(|mode| (*mode, Vec::new())).collect()).collect();
+    let clock = Clock::start();
+    for run in 0..plan.runs {
+        for (at, cell) in cells.iter().enumerate() {
+            for mode in order(modes, run, at) {
+                let found = bench.cell(cell, mode).await?;
+                let runs = measured[at].iter_mut().find(|(known, _)| *known == mode).map(|(_, runs)| runs);
+                runs.expect("the order is of these modes").push(found);
+            }
+            screen.note(&report::progress(run, plan.runs, cell, &measured[at]));
+        }
+        let left = clock.now().0 as f64 / 1e3 / (run + 1) as f64 * (plan.runs - run - 1) as f64;
+        if left > 0.0 {
+            screen.note(&format!("run {} of {} done, about {} left", run + 1, plan.runs, duration(left)));
+        }
+    }
+    let same = bench.weighed(screen).await?;
+    let model = |process: &ProcessStatus| Model { model: process.model.clone(), weight_bytes: process.weight_bytes };
+    let rows = cells.into_iter().zip(&measured).map(|(cell, measured)| Row::of(cell, measured)).collect();
+    Ok(Report {
+        version: env!("CARGO_PKG_VERSION"),
+        platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+        cores: std::thread::available_parallelism().map_or(0, usize::from),
+        target: status.target.as_ref().map(model).unwrap_or_default(),
+        drafter: status.drafter.as_ref().filter(|_| drafter).map(model),
+        sweep: plan.sweep,
+        runs: plan.runs,
+        max_tokens: plan.max_tokens,
+        rows,
+        same,
+        seconds: 0.0,
+    })
+}
+
+/// The measuring end.
+struct Bench<'a> {
+    plan: &'a Plan,
+    dir: &'a RuntimeDir,
+    client: InferenceClient<Channel>,
+    /// Whether the drafter runs now.
+    drafter: bool,
+    same: Same,
+}
+
+impl Bench<'_> {
+    /// Each mode once with the fewest and the most requests at once: the first steps of a process are slow in many ways. Says
+    /// how long everything will take, and refuses what the service cannot run at once.
+    async fn warm_up(&mut self, modes: &[Mode], screen: &mut Screen) -> Result<(), Failure> {
+        let cells = self.plan.cells();
+        let (Some(few), Some(many)) = (cells.first(), cells.last()) else { return Ok(()) };
+        let clock = Clock::start();
+        let (mut few_s, mut many_s) = (0.0, 0.0);
+        for mode in modes {
+            few_s += self.cell(few, *mode).await?.seconds;
+            let found = self.cell(many, *mode).await?;
+            many_s += found.seconds;
+            if found.waited() > 0 {
+                return Err(Failure::bench(format!(
+                    "expected {} requests at once, found {} of {} waiting for memory: raise kv.budget_bytes, or lower \
+                     --concurrency or --max-tokens",
+                    many.streams,
+                    found.waited(),
+                    found.answers.len()
+                )));
+            }
+        }
+        // What was not timed: warming tokens, and the drafter's stop and start, for two cells.
+        let change_s = (clock.now().0 as f64 / 1e3 - few_s - many_s) / 2.0;
+        let estimate = self.plan.estimate_s(self.plan.runs, few_s, many_s, change_s);
+        let (count, runs) = (cells.len() * modes.len(), self.plan.runs);
+        screen.note(&format!("{count} figures in each of {runs} runs: about {}", duration(estimate)));
+        Ok(())
+    }
+
+    /// A measurement of a cell in a mode.
+    async fn cell(&mut self, cell: &Cell, mode: Mode) -> Result<Measured, Failure> {
+        self.change(mode).await?;
+        let prompts = cell.prompts();
+        let load = Load { prompts: &prompts, streams: cell.streams, wish: mode.wish(), max_tokens: self.plan.max_tokens };
+        let warm = Load { prompts: &prompts[..cell.streams], max_tokens: WARM_TOKENS.min(self.plan.max_tokens), ..load };
+        warm.send(&self.client).await?;
+        let measured = load.send(&self.client).await?;
+        self.same.take(mode, &prompts, &measured.answers);
+        Ok(measured)
+    }
+
+    /// Stops or starts the drafter as the mode wants it; returns when it is so.
+    async fn change(&mut self, mode: Mode) -> Result<(), Failure> {
+        let wanted = match mode {
+            Mode::Absent => false,
+            Mode::Plain => self.drafter,
+            // Asked each time, though it is expected to run: the service may have stopped it for reasons of its own, and a
+            // start of one that runs changes nothing. In the routed mode such a stop is part of what is measured.
+            Mode::Forced => true,
+            Mode::Routed if self.drafter => return Ok(()),
+            Mode::Routed => true,
+        };
+        if wanted == self.drafter && mode != Mode::Forced {
+            return Ok(());
+        }
+        let mut client = OperationsClient::new(socket::channel(self.dir.socket("supervisor")));
+        let timeout_ms = CHANGE.as_millis() as u32;
+        let outcome = if wanted {
+            client.start_drafter(StartDrafterRequest { model: String::new(), timeout_ms }).await
+        } else {
+            client.stop_drafter(StopDrafterRequest { timeout_ms }).await
+        };
+        outcome.map_err(|status| Failure::refused(&status))?;
+        self.drafter = wanted;
+        Ok(())
+    }
+
+    /// What was compared; each difference is looked at with the margins of one more plain answer.
+    async fn weighed(mut self, screen: &mut Screen) -> Result<Counts, Failure> {
+        let (mut counts, suspects) = std::mem::take(&mut self.same).finish();
+        if !suspects.is_empty() {
+            screen.note(&format!("{} answers differ from the first to their prompt: weighing them", suspects.len()));
+        }
+        for suspect in suspects {
+            let ask = Ask {
+                prompt: &suspect.prompt,
+                choice: Choice::Greedy,
+                lane: RouteWish::Plain,
+                max_tokens: self.plan.max_tokens,
+                margins: true,
+                ignore_eos: true,
+            };
+            let again = ask.send(&mut self.client).await?;
+            let difference = weigh(&suspect.first, &suspect.other, &again.ids, &again.margins);
+            let list = if difference.near_tie() { &mut counts.near_ties } else { &mut counts.differences };
+            list.push(Place {
+                kind: suspect.prompt.kind,
+                prompt: suspect.prompt.index,
+                choice: Choice::Greedy.word(),
+                difference,
+            });
+        }
+        Ok(counts)
+    }
+}

@@ -1,0 +1,213 @@
+//! What is measured, and in which order. Pure.
+
+use std::path::PathBuf;
+
+use paceline_process::config::Config;
+use paceline_proto::v1::RouteWish;
+use serde::Serialize;
+
+use crate::args::BenchArgs;
+use crate::failure::Failure;
+use crate::selftest::plan::settings;
+use crate::selftest::prompts::{self, Prompt};
+
+/// A measurement of a cell has at least so many requests: of one request alone, a pause of the machine is half the figure.
+const REQUESTS: usize = 6;
+/// Requests at once of a sweep.
+const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
+
+/// How a cell is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// No drafter process runs. Requests ask for the plain lane too: for those the target keeps nothing that a drafter might
+    /// want later, so this is the service of a user who has none.
+    Absent,
+    /// Without drafting, beside a drafter that runs.
+    Plain,
+    /// Each request asks for drafts.
+    Forced,
+    /// The service decides.
+    Routed,
+}
+
+impl Mode {
+    /// What requests ask for.
+    pub fn wish(self) -> RouteWish {
+        match self {
+            Mode::Absent | Mode::Plain => RouteWish::Plain,
+            Mode::Forced => RouteWish::Speculative,
+            Mode::Routed => RouteWish::Auto,
+        }
+    }
+
+    /// Its word in reports.
+    pub fn word(self) -> &'static str {
+        match self {
+            Mode::Absent => "absent",
+            Mode::Plain => "plain",
+            Mode::Forced => "forced",
+            Mode::Routed => "routed",
+        }
+    }
+}
+
+/// A kind of prompt at so many requests at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cell {
+    /// Kind of the prompts.
+    pub kind: String,
+    /// Requests at once.
+    pub streams: usize,
+}
+
+impl Cell {
+    /// Requests of one measurement, the same ones in each mode and run: as many as run at once, or a multiple of that.
+    pub fn prompts(&self) -> Vec<Prompt> {
+        prompts::longest(&self.kind, self.streams * REQUESTS.div_ceil(self.streams))
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Configuration file the service reads, if any.
+    pub file: Option<PathBuf>,
+    /// The settings, flags included.
+    pub config: Config,
+    /// Whether there is to be a verdict.
+    pub sweep: bool,
+    /// How often everything is measured.
+    pub runs: usize,
+    /// Tokens of each answer.
+    pub max_tokens: u32,
+    /// Kinds of prompts.
+    pub kinds: Vec<String>,
+    /// Requests at once, ascending.
+    pub streams: Vec<usize>,
+}
+
+impl Plan {
+    /// The plan of the arguments.
+    ///
+    /// # Errors
+    /// The configuration cannot be used, or something that was named does not exist.
+    pub fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
+        let kinds = kinds(&args.kinds)?;
+        let (config, file) = settings(args.config.config.as_deref(), args.model.as_deref(), args.drafter.as_deref())?;
+        let runs = args.runs.map_or(if args.sweep { 7 } else { 3 }, |runs| runs as usize);
+        let streams = streams(&args.concurrency, args.sweep);
+        Ok(Self { file, config, sweep: args.sweep, runs, max_tokens: args.max_tokens, kinds, streams })
+    }
+
+    /// The modes that are compared. A sweep compares with a service that has no drafter; the short form asks what a lane gives
+    /// while the drafter runs, and needs no drafter to say how fast the model is.
+    pub fn modes(&self, drafter: bool) -> &'static [Mode] {
+        match (self.sweep, drafter) {
+            (true, _) => &[Mode::Absent, Mode::Forced, Mode::Routed],
+            (false, true) => &[Mode::Plain, Mode::Forced, Mode::Routed],
+            (false, false) => &[Mode::Plain],
+        }
+    }
+
+    /// All cells, in the order of a run.
+    pub fn cells(&self) -> Vec<Cell> {
+        let cell = |streams: usize| move |kind: &String| Cell { kind: kind.clone(), streams };
+        self.streams.iter().flat_map(|streams| self.kinds.iter().map(cell(*streams))).collect()
+    }
+
+    /// Seconds that `runs` runs take: `few` and `many` are what a cell took with the fewest and the most requests at once, the
+    /// cells between lie between; `change` what the change of the drafter for a cell takes.
+    pub fn estimate_s(&self, runs: usize, few: f64, many: f64, change: f64) -> f64 {
+        self.cells().len() as f64 * runs as f64 * ((few + many) / 2.0 + change)
+    }
+}
+
+/// The modes of a cell in the order of this run: each is first, in the middle and last equally often, and starts at another
+/// place in the next cell, so that nothing that goes up and down with the order favours one.
+pub fn order(modes: &[Mode], run: usize, cell: usize) -> Vec<Mode> {
+    let mut modes = modes.to_vec();
+    let places = modes.len().max(1);
+    modes.rotate_left((run + cell) % places);
+    modes
+}
+
+fn kinds(words: &[String]) -> Result<Vec<String>, Failure> {
+    let known = prompts::kinds();
+    match words.iter().find(|word| !known.contains(word)) {
+        Some(word) => Err(Failure::usage(format!("--kinds: expected some of {}, found {word:?}", known.join(",")))),
+        None => Ok(known.into_iter().filter(|kind| words.is_empty() || words.contains(kind)).collect()),
+    }
+}
+
+fn streams(numbers: &[u32], sweep: bool) -> Vec<usize> {
+    let mut streams: Vec<usize> = match (numbers, sweep) {
+        ([], true) => STREAMS.into(),
+        ([], false) => vec![1],
+        (numbers, _) => numbers.iter().map(|number| *number as usize).collect(),
+    };
+    streams.sort_unstable();
+    streams.dedup();
+    streams
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(sweep: bool, concurrency: &[u32]) -> Plan {
+        let kinds = kinds(&["prose".into(), "json".into()]).expect("known");
+        let streams = streams(concurrency, sweep);
+        Plan { file: None, config: Config::default(), sweep, runs: 7, max_tokens: 64, kinds, streams }
+    }
+
+    #[test]
+    fn each_mode_has_each_place_equally_often() {
+        let modes = plan(true, &[]).modes(true);
+        assert_eq!(order(modes, 0, 0), [Mode::Absent, Mode::Forced, Mode::Routed]);
+        for cell in 0..5 {
+            for place in 0..3 {
+                for mode in modes {
+                    let times = (0..6).filter(|run| order(modes, *run, cell)[place] == *mode).count();
+                    assert_eq!(times, 2, "{mode:?} at {place}");
+                }
+            }
+        }
+        assert_eq!(order(&[], 3, 1), []);
+    }
+
+    #[test]
+    fn cells_are_all_kinds_at_each_concurrency() {
+        let cells: Vec<_> = plan(true, &[4, 1, 4]).cells().into_iter().map(|cell| (cell.streams, cell.kind)).collect();
+        assert_eq!(cells, [(1, "json".into()), (1, "prose".into()), (4, "json".into()), (4, "prose".into())]);
+        assert_eq!(plan(true, &[]).cells().len(), 10);
+        assert_eq!(plan(false, &[]).cells().len(), 2);
+    }
+
+    #[test]
+    fn a_cell_has_different_prompts_enough_to_fill_all_streams_to_the_end() {
+        for (streams, requests) in [(1, 6), (2, 6), (4, 8), (5, 10), (6, 6), (16, 16), (32, 32)] {
+            let prompts = Cell { kind: "facts".into(), streams }.prompts();
+            assert_eq!(prompts.len(), requests, "{streams}");
+            assert!((0..requests).all(|at| !prompts[..at].contains(&prompts[at])));
+        }
+    }
+
+    #[test]
+    fn without_a_drafter_there_is_one_lane() {
+        assert_eq!(plan(false, &[]).modes(false), [Mode::Plain]);
+        assert_eq!(plan(false, &[]).modes(true).len(), 3);
+    }
+
+    #[test]
+    fn unknown_kinds_are_named_with_the_known_ones() {
+        let failure = kinds(&["json".into(), "verse".into()]).expect_err("unknown");
+        assert!(failure.message.contains("verse") && failure.message.contains("arithmetic"), "{failure}");
+        assert_eq!(kinds(&[]).expect("all").len(), 6);
+    }
+
+    #[test]
+    fn an_estimate_counts_cells_runs_and_changes() {
+        assert_eq!(plan(true, &[1, 4]).estimate_s(7, 1.0, 3.0, 0.5), 4.0 * 7.0 * 2.5);
+    }
+}

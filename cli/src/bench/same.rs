@@ -1,0 +1,102 @@
+//! Whether every measurement gave the same tokens (I1): the first answer to a prompt is what all later ones are held against,
+//! whatever their lane and however many ran beside them. Pure; who weighs a difference asks the service once more.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use super::plan::Mode;
+use crate::selftest::compare::first_difference;
+use crate::selftest::figures::{Place, Seen};
+use crate::selftest::prompts::Prompt;
+
+/// Differences that are weighed; more are counted only.
+const WEIGHED: usize = 20;
+
+/// An answer that differs from the first one to its prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Suspect {
+    /// What was asked.
+    pub prompt: Prompt,
+    /// The first answer.
+    pub first: Vec<u32>,
+    /// This one.
+    pub other: Vec<u32>,
+}
+
+/// All answers so far, compared.
+#[derive(Clone, Debug, Default)]
+pub struct Same {
+    first: HashMap<(String, usize), Vec<u32>>,
+    counts: Counts,
+    suspects: Vec<Suspect>,
+}
+
+/// How many were compared, and how many differ.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Counts {
+    /// Answers held against an earlier one to the same prompt.
+    pub answers: usize,
+    /// Tokens, up to the first difference of each.
+    pub tokens: usize,
+    /// Answers that differ, by mode in the order they were first seen.
+    pub different: Vec<(Mode, usize)>,
+    /// Of the weighed ones: those that rounding explains.
+    pub near_ties: Vec<Place>,
+    /// Of the weighed ones: those that nothing explains.
+    pub differences: Vec<Place>,
+}
+
+impl Same {
+    /// Takes in the answers to prompts.
+    pub fn take(&mut self, mode: Mode, prompts: &[Prompt], answers: &[Seen]) {
+        for (prompt, seen) in prompts.iter().zip(answers) {
+            let Some(first) = self.first.get(&(prompt.kind.clone(), prompt.index)) else {
+                self.first.insert((prompt.kind.clone(), prompt.index), seen.ids.clone());
+                continue;
+            };
+            let (equal, different) = first_difference(first, &seen.ids);
+            self.counts.answers += 1;
+            self.counts.tokens += equal;
+            if !different {
+                continue;
+            }
+            match self.counts.different.iter_mut().find(|(known, _)| *known == mode) {
+                Some((_, count)) => *count += 1,
+                None => self.counts.different.push((mode, 1)),
+            }
+            let suspect = Suspect { prompt: prompt.clone(), first: first.clone(), other: seen.ids.clone() };
+            if self.suspects.len() < WEIGHED && !self.suspects.contains(&suspect) {
+                self.suspects.push(suspect);
+            }
+        }
+    }
+
+    /// What was compared, and what remains to be weighed.
+    pub fn finish(self) -> (Counts, Vec<Suspect>) {
+        (self.counts, self.suspects)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::selftest::prompts::longest;
+
+    #[test]
+    fn every_answer_is_held_against_the_first_to_its_prompt() {
+        let prompts = longest("json", 2);
+        let seen = |ids: &[u32]| Seen { ids: ids.into(), ..Seen::default() };
+        let mut same = Same::default();
+        same.take(Mode::Absent, &prompts, &[seen(&[1, 2, 3]), seen(&[4, 5])]);
+        same.take(Mode::Forced, &prompts, &[seen(&[1, 2, 3]), seen(&[4, 6])]);
+        same.take(Mode::Routed, &prompts[1..], &[seen(&[4, 6])]);
+        same.take(Mode::Forced, &prompts[1..], &[seen(&[4])]);
+        let (counts, suspects) = same.finish();
+        assert_eq!((counts.answers, counts.tokens), (4, 6));
+        assert_eq!(counts.different, [(Mode::Forced, 2), (Mode::Routed, 1)]);
+        // The same difference twice is weighed once.
+        assert_eq!(suspects.iter().map(|suspect| suspect.other.as_slice()).collect::<Vec<_>>(), [&[4, 6][..], &[4]]);
+        assert!(suspects.iter().all(|suspect| suspect.first == [4, 5]));
+    }
+}

@@ -1,0 +1,83 @@
+//! What `selftest` and `bench` share of a service of their own: whether another one runs, its way to ready, its snapshots, and
+//! every way a person asks to stop.
+
+use std::path::Path;
+use std::time::Duration;
+
+use paceline_process::{Clock, RuntimeDir, Signals, socket};
+use paceline_proto::v1::operations_client::OperationsClient;
+use paceline_proto::v1::{StatusRequest, StatusResponse};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::ready::{Way, way};
+use crate::failure::Failure;
+
+/// How often the service is looked at until it is ready.
+const LOOK: Duration = Duration::from_millis(200);
+/// How long its state may stay as it is until then: a start, or a link, that hangs.
+const STUCK_MS: u64 = 180_000;
+/// How long its supervisor may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Every way a person asks us to stop, a closed terminal included: the service must not outlive us.
+pub struct Stops {
+    signals: Signals,
+    hangup: Signal,
+}
+
+impl Stops {
+    /// Watches from now on.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn new() -> Result<Self, Failure> {
+        let cannot = |error| Failure::selftest(format!("cannot watch signals: {error}"));
+        Ok(Self { signals: Signals::interactive().map_err(cannot)?, hangup: signal(SignalKind::hangup()).map_err(cannot)? })
+    }
+
+    /// The next one.
+    pub async fn next(&mut self) {
+        tokio::select! { () = self.signals.next() => {}, _ = self.hangup.recv() => {} }
+    }
+}
+
+/// Whether the user's own service runs.
+pub fn another_runs(config: Option<&Path>) -> bool {
+    let Ok(loaded) = paceline_process::Loaded::find(config) else { return false };
+    let Ok(dir) = RuntimeDir::locate(&loaded.config) else { return false };
+    std::os::unix::net::UnixStream::connect(dir.socket("supervisor")).is_ok()
+}
+
+/// Waits until the service can be tested; `passing` is told each new thing it does. True if there is a drafter.
+///
+/// # Errors
+/// It will not come, or hangs.
+pub async fn until_ready(dir: &RuntimeDir, mut passing: impl FnMut(&str)) -> Result<(StatusResponse, bool), Failure> {
+    let clock = Clock::start();
+    let (mut last, mut since) = (String::new(), clock.now());
+    loop {
+        // A supervisor that is not there yet is looked for again.
+        if let Some(status) = snapshot(dir).await {
+            match way(&status) {
+                Way::Ready { drafter } => return Ok((status, drafter)),
+                Way::Failed(why) => return Err(Failure::selftest(why)),
+                Way::Coming(what) if what != last => {
+                    passing(&what);
+                    (last, since) = (what, clock.now());
+                }
+                Way::Coming(_) => {}
+            }
+        }
+        if clock.now() - since > STUCK_MS {
+            let what = if last.is_empty() { "starting the service" } else { &last };
+            return Err(Failure::selftest(format!("{what}: nothing happened for {} s", STUCK_MS / 1000)));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// What its supervisor says; `None` if it says nothing.
+pub async fn snapshot(dir: &RuntimeDir) -> Option<StatusResponse> {
+    let mut client = OperationsClient::new(socket::channel(dir.socket("supervisor")));
+    Some(tokio::time::timeout(PATIENCE, client.status(StatusRequest {})).await.ok()?.ok()?.into_inner())
+}

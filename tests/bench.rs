@@ -1,0 +1,95 @@
+//! `paceline bench` on a real service of its own: what it measures is what it says, and nothing of it stays. No speed is
+//! asserted: how fast is the machine's affair, and what follows from speeds is tested with numbers in `cli`.
+
+use std::process::Output;
+
+use paceline_tests::procs::{self, MARK};
+use paceline_tests::{Stack, repository, wait};
+use serde_json::Value;
+
+/// Runs a bench on these settings, and checks that none of its processes is left.
+fn bench(settings: &str, words: &[&str]) -> Output {
+    let stack = Stack::new(settings);
+    let mark = stack.path("bench").display().to_string();
+    let mut command = stack.command(&[&["bench"], words].concat());
+    let output = command.env(MARK, &mark).output().expect("it runs");
+    wait("the end of all processes of the bench", || procs::marked(&mark).is_empty().then_some(()));
+    output
+}
+
+fn words(output: &Output) -> (Option<i32>, String) {
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn object(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// Of the lane `mode` of the row `row`.
+fn figure<'a>(object: &'a Value, row: usize, mode: &str, name: &str) -> &'a Value {
+    let lanes = object["rows"][row]["lanes"].as_array().expect("lanes");
+    &lanes.iter().find(|lane| lane["mode"] == mode).unwrap_or_else(|| panic!("no lane {mode}: {lanes:?}"))[name]
+}
+
+#[test]
+fn a_sweep_measures_each_cell_with_and_without_a_drafter() {
+    let flags = "--sweep --kinds json,prose --concurrency 2 --runs 2 --max-tokens 12 --json";
+    let output = bench("", &flags.split(' ').collect::<Vec<_>>());
+    let (code, err) = words(&output);
+    assert_eq!(code, Some(0), "{err}");
+    let object = object(&output);
+    let cells: Vec<_> = (0..2).map(|row| (&object["rows"][row]["kind"], &object["rows"][row]["streams"])).collect();
+    assert_eq!(cells, [(&"json".into(), &2.into()), (&"prose".into(), &2.into())], "{object}");
+    for row in 0..2 {
+        for mode in ["absent", "forced", "routed"] {
+            let speeds = figure(&object, row, mode, "tok_s").as_array().expect("speeds");
+            assert!(
+                speeds.len() == 2 && speeds.iter().all(|speed| speed.as_f64().is_some_and(|speed| speed > 0.0)),
+                "{speeds:?}"
+            );
+            // Two runs of six requests.
+            assert_eq!(figure(&object, row, mode, "answers"), 12);
+            assert_eq!(figure(&object, row, mode, "waited"), 0);
+        }
+        assert_eq!(figure(&object, row, "absent", "drafted"), 0);
+        assert!(figure(&object, row, "forced", "drafted").as_u64().is_some_and(|drafted| drafted > 0), "{object}");
+        assert_eq!(object["rows"][row]["verdict"]["outcome"], "too_few_runs");
+    }
+    // Of 12 prompts, each asked in warming up or in the first run, all later answers are compared: 2 x 3 x 12, and 2 x 3 x 6
+    // of warming up, without the first of each.
+    assert_eq!(object["same"]["answers"], 2 * 3 * 12 + 2 * 3 * 6 - 12, "{object}");
+    assert_eq!(object["same"]["different"], serde_json::json!([]), "the lanes differ: {}", object["same"]);
+    assert!(err.contains("about") && err.contains("run 2 of 2: prose x 2: absent "), "{err}");
+}
+
+#[test]
+fn the_short_form_compares_lanes_and_needs_no_drafter() {
+    let output = bench("", &["--kinds", "code", "--runs", "1", "--max-tokens", "8"]);
+    let (code, err) = words(&output);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(code, Some(0), "{err}");
+    assert!(text.starts_with("KIND  AT ONCE  PLAIN tok/s") && text.contains("FORCED tok/s"), "{text}");
+    assert!(text.contains("compared with the first to their prompt: equal"), "{text}");
+
+    let alone = format!("target.model = {:?}\n", repository().join("demo/target"));
+    let output = bench(&alone, &["--kinds", "code", "--runs", "1", "--max-tokens", "8", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{:?}", words(&output));
+    let object = object(&output);
+    assert_eq!(object["rows"][0]["lanes"].as_array().map(Vec::len), Some(1), "{object}");
+    assert_eq!((&object["drafter"], &object["rows"][0]["verdict"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn what_cannot_be_measured_is_said() {
+    let alone = format!("target.model = {:?}\n", repository().join("demo/target"));
+    let (code, err) = words(&bench(&alone, &["--sweep", "--runs", "1"]));
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("--drafter"), "{err}");
+
+    // Room for one sequence or two, not for eight.
+    let output = bench("kv.budget_bytes = 4000000\n", &["--kinds", "json", "--runs", "1", "--concurrency", "8", "--json"]);
+    let (code, err) = words(&output);
+    assert_eq!(code, Some(1), "{err}");
+    assert_eq!(object(&output)["error"]["reason"], "BENCH");
+    assert!(err.contains("expected 8 requests at once") && err.contains("kv.budget_bytes"), "{err}");
+}
