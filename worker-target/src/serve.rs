@@ -9,7 +9,7 @@ use paceline_process::worker::{Gate, Mail, Progress, Refused};
 use paceline_proto::internal::v1::target_server::Target;
 use paceline_proto::internal::v1::{
     CancelRequest, CancelResponse, DescribeRequest, DescribeResponse, KvClass, ModelInfo, RepermitRequest, RepermitResponse,
-    StatsRequest, StatsResponse, TargetGenerateRequest, TokenBatch,
+    SetPolicyRequest, SetPolicyResponse, StatsRequest, StatsResponse, TargetGenerateRequest, TokenBatch,
 };
 use paceline_proto::status::Reason;
 use tokio::sync::{mpsc, oneshot};
@@ -124,5 +124,12 @@ impl Target for TargetService {
         let changes = changes.collect::<Result<Vec<_>, Status>>()?;
         self.send(Command::Repermit(changes))?;
         Ok(Response::new(RepermitResponse {}))
+    }
+
+    async fn set_policy(&self, request: Request<SetPolicyRequest>) -> Result<Response<SetPolicyResponse>, Status> {
+        let message = request.into_inner();
+        self.gate.admit(message.stamp)?;
+        self.send(Command::Policy(request::policy(message.policy)?))?;
+        Ok(Response::new(SetPolicyResponse {}))
     }
 }
