@@ -54,6 +54,24 @@ pub fn memory() -> (u64, u64) {
     (count(mlx_rs::memory::active_memory()), count(mlx_rs::memory::cache_memory()))
 }
 
+/// Most bytes MLX means to hold in arrays; 0 if it cannot tell.
+pub fn memory_limit() -> u64 {
+    mlx_rs::memory::memory_limit().map_or(0, |bytes| bytes as u64)
+}
+
+/// Bounds what MLX means to hold in arrays, where its own bound (most of the machine) is larger. A guideline: above it an
+/// evaluation waits for what is under way before it goes on, and on the GPU freed buffers are let go first; nothing fails.
+/// Source: mlx 0.32, `eval_impl` in transforms.cpp and the backends' allocators.
+pub fn limit_memory(bytes: u64) {
+    let set = mlx_rs::memory::set_memory_limit;
+    if let Ok(before) = set(bytes as usize)
+        && (before as u64) < bytes
+    {
+        // MLX's own was lower.
+        let _ = set(before);
+    }
+}
+
 /// Gives MLX's cache of freed buffers back.
 pub fn drop_cache() {
     // What cannot be dropped stays within the cache's limit.

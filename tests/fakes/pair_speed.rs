@@ -2,56 +2,14 @@
 //!
 //! `cargo run --release -p paceline-tests --example pair_speed -- [prompts a kind] [runs]`
 
-use std::os::fd::AsFd as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+mod pair;
 
-use paceline_link::{SEGMENT_BYTES, handover, make_pair};
 use paceline_proto::internal::v1::target_client::TargetClient;
-use paceline_proto::internal::v1::worker_client::WorkerClient;
-use paceline_proto::internal::v1::{
-    Generation, LinkPhase, Permit, SamplingRule, Stamp, StatsRequest, TargetGenerateRequest, TokenBatch, WatchRequest,
-    WorkerPhase,
-};
+use paceline_proto::internal::v1::{Generation, Permit, SamplingRule, StatsRequest, TargetGenerateRequest, TokenBatch};
 use paceline_proto::v1::{Lane, RouteReason, Speculation};
-use serde_json::Value;
 use tonic::transport::Channel;
 
-const STAMP: Stamp = Stamp { term: 1, epoch: 1 };
-
-struct Reaped(Child);
-
-impl Drop for Reaped {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn start(program: &str, dir: &Path, more: &[&str]) -> Reaped {
-    let path = std::env::current_exe().expect("a path").parent().and_then(Path::parent).expect("target/x").join(program);
-    let mut command = Command::new(path);
-    command.args(["--epoch", "1", "--term", "1"]).args(more).stdin(Stdio::null());
-    command.env("PACELINE_CONFIG", "").env("PACELINE_SUPERVISOR__RUNTIME_DIR", dir).env("PACELINE_LOG__LEVEL", "warn");
-    if program.ends_with("drafter") {
-        // As the supervisor gives them: half of two cores.
-        command.env("OPENBLAS_NUM_THREADS", "1");
-    }
-    Reaped(command.spawn().expect("built"))
-}
-
-async fn ready(dir: &Path, name: &str) -> tonic::Streaming<paceline_proto::internal::v1::Heartbeat> {
-    let mut client = WorkerClient::new(paceline_process::socket::channel(dir.join(format!("{name}.sock"))));
-    let mut beats = loop {
-        match client.watch(WatchRequest { stamp: Some(STAMP) }).await {
-            Ok(beats) => break beats.into_inner(),
-            Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-        }
-    };
-    while beats.message().await.expect("beats").expect("goes on").phase() == WorkerPhase::Loading {}
-    beats
-}
+use pair::{Pair, STAMP};
 
 struct Run {
     ids: Vec<u32>,
@@ -61,7 +19,7 @@ struct Run {
 }
 
 async fn run(client: &TargetClient<Channel>, generation: Generation, lane: Lane) -> Run {
-    let permit = Permit { lane_allowed: lane.into(), max_draft: 15, reason: RouteReason::Prior.into(), policy_epoch: 0 };
+    let permit = Permit { lane_allowed: lane.into(), max_draft: 15, reason: RouteReason::Forced.into(), policy_epoch: 0 };
     let request = TargetGenerateRequest { stamp: Some(STAMP), generation: Some(generation), permit: Some(permit) };
     let begin = paceline_process::clock::monotonic_ns();
     let mut stream = client.clone().generate(request).await.expect("served").into_inner();
@@ -87,37 +45,16 @@ fn median(mut values: Vec<f64>) -> f64 {
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|text| text.parse::<usize>().expect("a number"));
     let (per_kind, runs) = (arguments.next().unwrap_or(3), arguments.next().unwrap_or(3));
-    let repository = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
-    let dir = tempfile::Builder::new().prefix("pp").tempdir_in("/tmp").expect("a directory");
-    let _target = start("paceline-target", dir.path(), &[]);
-    let drafter_dir = repository.join("demo/drafter").display().to_string();
-    let _drafter = start("paceline-drafter", dir.path(), &["--model", &drafter_dir]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let tokenizer = tokenizers(&repository);
+    let prompts = pair::prompts();
     runtime.block_on(async {
-        let mut beats = ready(dir.path(), "target").await;
-        let _other = ready(dir.path(), "drafter-0").await;
-        let pair = make_pair(SEGMENT_BYTES).expect("a pair");
-        for (name, end) in [("target", &pair.target), ("drafter-0", &pair.drafter)] {
-            let path = dir.path().join(format!("{name}.link.sock"));
-            let (end, segment) = (end.as_fd(), pair.segment.as_fd());
-            handover::send(&path, STAMP, 1, end, segment, SEGMENT_BYTES, Duration::from_secs(5)).expect("handed over");
-        }
-        drop(pair);
-        loop {
-            let beat = beats.message().await.expect("beats").expect("goes on");
-            match beat.link.expect("reported") {
-                link if link.phase() == LinkPhase::Up => break,
-                link if link.phase() == LinkPhase::Refused => panic!("{link:?}"),
-                _ => {}
-            }
-        }
-        let client = TargetClient::new(paceline_process::socket::channel(dir.path().join("target.sock")));
+        let pair = Pair::start().await;
+        let client = pair.client.clone();
         let mut number = 0;
         for kind in ["json", "arithmetic", "code", "table", "facts", "prose"] {
             let (mut plain, mut fast, mut ttft, mut cycle) = (vec![], vec![], vec![], vec![]);
             let mut total = Speculation::default();
-            for (prompt, max_tokens) in tokenizer.iter().filter(|p| p.0 == kind).take(per_kind).map(|p| (&p.1, p.2)) {
+            for (prompt, max_tokens) in prompts.iter().filter(|p| p.0 == kind).take(per_kind).map(|p| (&p.1, p.2)) {
                 for _ in 0..runs {
                     let mut ask = |lane| {
                         number += 1;
@@ -185,19 +122,4 @@ fn main() {
         let total = stats.now.expect("figures").speculation.expect("counted");
         println!("{total:?}, {} bytes over the link a cycle", total.link_bytes / total.cycles.max(1));
     });
-}
-
-/// Kind, ids and tokens at most of every embedded prompt, from the golden file, which has them tokenized.
-fn tokenizers(repository: &Path) -> Vec<(String, Vec<u32>, u32)> {
-    let text = std::fs::read_to_string(repository.join("demo/golden.json")).expect("in the repository");
-    let golden: Value = serde_json::from_str(&text).expect("JSON");
-    let cases = golden["cases"].as_array().expect("cases");
-    let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).expect("ids");
-    cases
-        .iter()
-        .map(|case| {
-            let count = case["max_tokens"].as_u64().unwrap_or(200) as u32;
-            (case["kind"].as_str().unwrap_or_default().to_owned(), ids(&case["prompt"]), count)
-        })
-        .collect()
 }

@@ -9,7 +9,7 @@ use paceline_models::{ModelError, device};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Progress, Pulse};
 use paceline_process::{Exit, platform};
-use paceline_proto::internal::v1::{LinkPhase, LinkReport, Welcome, WorkerPhase};
+use paceline_proto::internal::v1::{LinkPhase, LinkReport, MemoryUse, Welcome, WorkerPhase};
 
 use crate::core::Step;
 use crate::model::Model;
@@ -228,6 +228,8 @@ impl Engine {
     fn report(&self) {
         self.progress.set_sequences(self.peer.as_ref().map_or(0, Peer::sessions));
         self.progress.set_kv(0, self.model.kv_bytes(), 0);
+        let (active_bytes, cache_bytes) = device::memory();
+        self.progress.set_memory(MemoryUse { active_bytes, cache_bytes, limit_bytes: device::memory_limit() });
     }
 
     /// Says how the newest link stands; `serving`: the link drafts go over, 0 for none.

@@ -9,7 +9,7 @@ use paceline_models::{DeviceChoice, Quantize, device};
 use paceline_process::clock::unix_seconds;
 use paceline_process::config::{Device, DrafterQuantize};
 use paceline_process::worker::{self, Gate, Inbox, Mail, Parts, Post, mailbox};
-use paceline_process::{Config, Exit, digest};
+use paceline_process::{Config, Exit, digest, platform};
 use paceline_proto::internal::v1::drafter_server::DrafterServer;
 use paceline_proto::internal::v1::{DrafterInfo, ProposalKind, Welcome, WorkerPhase};
 use tonic::service::RoutesBuilder;
@@ -22,6 +22,8 @@ use crate::serve::DrafterService;
 const COMMANDS: usize = 16;
 /// MLX may keep so many freed bytes; without a bound it keeps most of the machine.
 const MLX_CACHE_BYTES: u64 = 128 << 20;
+/// Share of the memory that is free behind the weights which MLX may fill.
+const MLX_SHARE: f64 = 0.9;
 
 /// The worker's command line; written by the supervisor.
 #[derive(Clone, Debug, Parser)]
@@ -127,6 +129,10 @@ fn load(post: &Post, model: Option<&Path>, loaded: &OnceLock<DrafterInfo>) -> Re
         DrafterQuantize::Q4 => Quantize::Q4,
     };
     let model = Model::load(&dir, quantize, &mut |read, total| progress.set_load(read, total))?;
+    // As in the target: no more than what is held and most of what is free.
+    if let Some(free) = platform::available_memory() {
+        device::limit_memory(device::memory().0 + (free as f64 * MLX_SHARE) as u64);
+    }
     let welcome = welcome(&model, &dir)?;
     progress.set_loaded_at(unix_seconds());
     let info = model.info();

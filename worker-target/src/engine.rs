@@ -11,14 +11,16 @@ use paceline_models::{KvStore, ModelError, SequenceId, Target, device};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Progress, Pulse};
 use paceline_process::{Clock, Millis, platform};
-use paceline_proto::internal::v1::{Done, LinkReport, SpeculationTotals, TokenBatch, WorkerPhase};
+use paceline_proto::internal::v1::{
+    Done, LinkReport, MemoryUse, SpeculationFigures, SpeculationTotals, TokenBatch, WorkerPhase,
+};
 use paceline_proto::status::Reason;
 use paceline_proto::v1;
 use tokio::sync::oneshot;
 use tonic::Status;
 
-use crate::core::{Chosen, Ended, Finish, Part, Permit, Scheduler, Sequence, SequenceKey, Step};
-use crate::drafting::{Drafting, News};
+use crate::core::{Chosen, Ended, Finish, Part, Permit, Policy, Scheduler, SequenceKey, Step};
+use crate::drafting::{Border, Drafting, News};
 use crate::emit::{Flow, Outlet};
 use crate::error;
 use crate::pass;
@@ -33,6 +35,12 @@ const GREETING: Duration = Duration::from_millis(500);
 /// Without work for so long, what was freed goes back to the system.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// How old figures may be.
+const FIGURES_MS: u64 = 250;
+
+/// A gain that counts as one.
+const PAYS: f64 = 1.02;
+
 /// Requests that wait for room at the next step border: the commands' own bound once more.
 const ARRIVALS: usize = 64;
 
@@ -45,6 +53,8 @@ pub(crate) enum Command {
     Cancel(String, oneshot::Sender<bool>),
     /// Give these requests other permits.
     Repermit(Vec<(String, Permit)>),
+    /// Another routing policy, from the next cycle border on.
+    Policy(Policy),
     /// Greet a drafter over this link.
     Link(Handover),
     /// Finish what runs until `until`, then end the rest and return.
@@ -80,6 +90,14 @@ pub(crate) struct Engine {
     broken: bool,
     /// Nothing was freed since freed memory was last given back.
     tidy: bool,
+    /// When the last step ended, or the wait behind it: all time is some step's or some draft's.
+    mark_ns: i64,
+    /// When figures were last worked out.
+    figured: Option<Millis>,
+    /// In which ranges speculation paid then.
+    paid: Vec<bool>,
+    /// Bytes that running requests hold.
+    held: u64,
 }
 
 impl Engine {
@@ -92,7 +110,7 @@ impl Engine {
         clock: Clock,
     ) -> Self {
         let (progress, pulse) = reports;
-        let engine = Self {
+        let mut engine = Self {
             model,
             kv,
             scheduler,
@@ -108,6 +126,10 @@ impl Engine {
             stop: None,
             broken: false,
             tidy: false,
+            mark_ns: monotonic_ns(),
+            figured: None,
+            paid: vec![],
+            held: 0,
         };
         engine.report();
         engine
@@ -128,7 +150,9 @@ impl Engine {
                 break;
             }
             let step = self.scheduler.next_step(now);
-            self.drafting.late(&step.late, now);
+            if let Some(late) = self.drafting.late(&step.late, &self.border()) {
+                self.pass_on(&[late]);
+            }
             for (key, ended) in &step.ended {
                 self.end(*key, error::ended(*ended));
             }
@@ -136,6 +160,7 @@ impl Engine {
                 _ if !step.parts.is_empty() => self.run_step(&step),
                 Some(until) => {
                     inbox.wait(&self.drafting.fds(), Some(self.clock.until(until)));
+                    self.mark_ns = monotonic_ns();
                 }
                 None => {}
             }
@@ -169,7 +194,9 @@ impl Engine {
                 (true, true) => Some(GREETING),
                 (true, false) => (!self.tidy).then_some(IDLE),
             };
-            if !inbox.wait(&self.drafting.fds(), at_most) && at_most == Some(IDLE) {
+            let waited = inbox.wait(&self.drafting.fds(), at_most);
+            self.mark_ns = monotonic_ns();
+            if !waited && at_most == Some(IDLE) {
                 device::drop_cache();
                 platform::give_back_freed_memory();
                 self.tidy = true;
@@ -186,17 +213,24 @@ impl Engine {
 
     /// Takes in what came over the link.
     fn listen(&mut self) {
-        match self.drafting.hear(self.clock.now(), self.model.as_ref()) {
+        match self.drafting.hear(&self.border(), self.model.as_ref()) {
             Ok(news) => self.pass_on(&news),
             Err(error) => self.break_down(&error),
         }
+    }
+
+    fn border(&self) -> Border {
+        let (ledger, policy) = (self.scheduler.ledger(), self.scheduler.speculation.policy());
+        let pressed = self.held as f64 > policy.kv_pressure * ledger.budget() as f64;
+        Border { now: self.clock.now(), at_ns: self.mark_ns, pressed }
     }
 
     /// Shows the drafter what was committed, and asks it for drafts.
     fn feed(&mut self) {
         let running = &self.running;
         let checked = |key: SequenceKey| running.get(&key).map(|running| &running.checked);
-        match self.drafting.feed(&mut self.scheduler, checked, self.clock.now(), self.model.as_ref()) {
+        let border = self.border();
+        match self.drafting.feed(&mut self.scheduler, checked, &border, self.model.as_ref()) {
             Ok(news) => self.pass_on(&news),
             Err(error) => self.break_down(&error),
         }
@@ -209,6 +243,9 @@ impl Engine {
                     self.scheduler.proposed(key, tokens);
                 }
                 News::NoDraft(key) => self.scheduler.give_up_draft(key),
+                News::Took(took) => {
+                    self.scheduler.speculation.drafted(took.sequences, took.rows, took.us as f64, took.steps);
+                }
             }
         }
     }
@@ -244,6 +281,10 @@ impl Engine {
                         arrival.checked.request.permit = permit;
                     }
                 }
+            }
+            Command::Policy(policy) => {
+                let taken = self.scheduler.speculation.set_policy(policy);
+                tracing::info!(epoch = policy.epoch, force = ?policy.force, kv_pressure = policy.kv_pressure, taken, "policy");
             }
             Command::Link(handover) => self.drafting.take_over(handover, self.clock.now()),
             Command::Stop { until } => self.stop = Some(self.stop.map_or(until, |before| before.min(until))),
@@ -335,16 +376,17 @@ impl Engine {
                 let took_us = ((ended_ns - started_ns) / 1000) as u64;
                 let rows = |of_prefill: bool| parts.iter().filter(|part| part.prefill == of_prefill).map(|part| part.rows).sum();
                 self.progress.step_done(rows(true), rows(false), took_us);
-                if parts.iter().all(|part| !part.prefill && part.rows == 1) {
-                    self.drafting.plain_step(took_us as f64 / 1e3);
-                }
+                let plain = parts.iter().all(|part| !part.prefill && part.rows == 1);
+                self.drafting.stepped(plain.then_some(took_us as f64 / 1e3));
+                let whole_us = ((ended_ns - self.mark_ns) / 1000) as u64;
+                self.mark_ns = ended_ns;
                 for part in parts.iter().filter(|part| part.drafted > 0) {
                     let chosen = chosen.iter().find(|chosen| chosen.key == part.key);
                     self.totals.cycles += 1;
                     self.totals.drafted += part.drafted as u64;
                     self.totals.accepted += chosen.map_or(0, |chosen| chosen.tokens.len() - 1) as u64;
                 }
-                self.hand_out(&parts, chosen, took_us, ended_ns);
+                self.hand_out(&parts, chosen, whole_us, ended_ns);
             }
             Err(error) => {
                 tracing::error!(%error, sequences = parts.len(), "step failed");
@@ -358,13 +400,13 @@ impl Engine {
     }
 
     fn hand_out(&mut self, parts: &[Part], chosen: Vec<Chosen>, took_us: u64, step_end_ns: i64) {
+        self.scheduler.speculation.set_linked(self.drafting.is_linked());
         for emission in self.scheduler.on_step(parts, chosen, took_us) {
             let Some(running) = self.running.get_mut(&emission.key) else { continue };
             let reason = |finish| match finish {
                 Finish::Stop => v1::FinishReason::Stop,
                 Finish::Length => v1::FinishReason::Length,
             };
-            let linked = self.drafting.is_linked();
             running.outlet.add(TokenBatch {
                 stamp: None,
                 first_index: emission.index,
@@ -374,19 +416,19 @@ impl Engine {
                     false => vec![],
                 },
                 step_end_ns,
-                done: emission.finish.as_ref().map(|(finish, sequence)| Done {
-                    finish_reason: reason(*finish).into(),
+                done: emission.end.as_ref().map(|end| Done {
+                    finish_reason: reason(end.finish).into(),
                     cached_tokens: 0,
-                    route: Some(route(sequence, linked)),
+                    route: Some(end.route),
                     speculation: Some(v1::Speculation {
-                        cycles: sequence.counts.cycles,
-                        drafted: sequence.counts.drafted,
-                        accepted: sequence.counts.accepted,
+                        cycles: end.counts.cycles,
+                        drafted: end.counts.drafted,
+                        accepted: end.counts.accepted,
                     }),
                     queue_ms: 0.0,
                 }),
             });
-            if emission.finish.is_some() {
+            if emission.end.is_some() {
                 self.end(emission.key, None);
             } else {
                 // Kept tokens go with the next step's; a reader that is gone is noticed before it.
@@ -405,26 +447,33 @@ impl Engine {
         }
     }
 
-    fn report(&self) {
-        let held = self.running.keys().map(|key| self.kv.bytes(SequenceId(key.0)) + self.drafting.bytes(*key)).sum();
+    fn report(&mut self) {
+        self.held = self.running.keys().map(|key| self.kv.bytes(SequenceId(key.0)) + self.drafting.bytes(*key)).sum();
         let ledger = self.scheduler.ledger();
-        self.progress.set_kv(ledger.budget(), held, ledger.reserved());
+        self.progress.set_kv(ledger.budget(), self.held, ledger.reserved());
         self.progress.set_sequences(self.running.len());
         self.progress.set_speculation(self.drafting.count(self.totals));
+        let now = self.clock.now();
+        if self.figured.is_none_or(|before| now - before >= FIGURES_MS) {
+            self.figured = Some(now);
+            self.figure();
+        }
     }
-}
 
-/// How a sequence was served: speculatively if a draft of it was ever verified, else plainly and why.
-fn route(sequence: &Sequence, linked: bool) -> v1::Route {
-    let permit = sequence.permit;
-    let (lane, reason) = match (sequence.counts.cycles, permit.may_draft()) {
-        (1.., true) => (v1::Lane::Speculative, permit.reason),
-        // Its drafts came before its permit was changed.
-        (1.., false) => (v1::Lane::Speculative, v1::RouteReason::Prior),
-        (0, false) => (v1::Lane::Plain, permit.reason),
-        // The drafter had not read so far, or its drafts came too late.
-        (0, true) if linked => (v1::Lane::Plain, v1::RouteReason::Behind),
-        (0, true) => (v1::Lane::Plain, v1::RouteReason::DrafterAbsent),
-    };
-    v1::Route { lane: lane.into(), reason: reason.into() }
+    /// Works out what costs some time to say; once for a heartbeat.
+    fn figure(&mut self) {
+        let (active, cache) = device::memory();
+        self.progress.set_memory(MemoryUse { active_bytes: active, cache_bytes: cache, limit_bytes: device::memory_limit() });
+        let figures = self.scheduler.speculation.figures();
+        let pays = |figures: &SpeculationFigures| -> Vec<bool> {
+            figures.by_sequences.iter().chain(&figures.by_context).map(|range| range.steps > 0 && range.gain > PAYS).collect()
+        };
+        let paid = pays(&figures);
+        self.progress.set_figures(figures);
+        // Where speculation begins or ceases to pay the supervisor routes otherwise.
+        if paid != self.paid {
+            self.paid = paid;
+            self.pulse.now();
+        }
+    }
 }

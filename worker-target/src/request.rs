@@ -9,7 +9,7 @@ use paceline_proto::status::{Reason, Refusal};
 use paceline_proto::v1;
 use tonic::Status;
 
-use crate::core::{Permit, Request};
+use crate::core::{Force, Permit, Policy, Request};
 
 /// A request the engine can run.
 #[derive(Clone, Debug)]
@@ -37,6 +37,27 @@ pub(crate) fn permit(permit: Option<internal::Permit>) -> Result<Permit, Status>
     let reason = v1::RouteReason::try_from(permit.reason)
         .map_err(|_| invalid("permit.reason", format!("expected a reason of this version, found {}", permit.reason)))?;
     Ok(Permit { lane, max_draft: permit.max_draft, reason })
+}
+
+/// A policy as it came from the supervisor of this term, checked: the part of it that holds in the target.
+///
+/// # Errors
+/// There is none, or a number in it is out of range.
+pub(crate) fn policy(policy: Option<internal::Policy>, term: u64) -> Result<Policy, Status> {
+    let invalid = |field: &str, what: String| Reason::InvalidArgument.field(field, what);
+    let policy = policy.ok_or_else(|| invalid("policy", "expected a policy, found none".into()))?;
+    let force = match internal::PolicyForce::try_from(policy.force) {
+        Ok(internal::PolicyForce::Auto) => Force::Auto,
+        Ok(internal::PolicyForce::Plain) => Force::Plain,
+        Ok(internal::PolicyForce::Speculative) => Force::Speculative,
+        Ok(internal::PolicyForce::Unspecified) | Err(_) => {
+            return Err(invalid("policy.force", format!("expected auto, plain or speculative, found {}", policy.force)));
+        }
+    };
+    if !(0.0..=1.0).contains(&policy.kv_pressure) {
+        return Err(invalid("policy.kv_pressure", format!("expected a share from 0 to 1, found {}", policy.kv_pressure)));
+    }
+    Ok(Policy { term, epoch: policy.epoch, force, kv_pressure: policy.kv_pressure })
 }
 
 /// Checks `generation` against the model.
@@ -101,6 +122,7 @@ pub(crate) fn check(
             stop_ids: generation.stop_token_ids,
             deadline,
             permit,
+            class: generation.traffic_class,
         },
         sampling,
         noise: NoiseKey { seed: generation.seed, sample: generation.sample_index },

@@ -28,6 +28,8 @@ const COMMANDS: usize = 4 * MAX_SEQUENCES;
 const KV_SHARE: f64 = 0.5;
 /// MLX may keep so many freed bytes; without a bound it keeps most of the machine.
 const MLX_CACHE_BYTES: u64 = 512 << 20;
+/// Share of the memory that is free behind the weights which MLX may fill.
+const MLX_SHARE: f64 = 0.9;
 /// Largest message: a prompt of a million tokens fits.
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
 
@@ -77,7 +79,6 @@ fn parts(post: &Post) -> Result<Parts, Exit> {
         progress: post.progress.clone(),
         commands: mail.clone(),
         clock: post.clock,
-        policy: Arc::default(),
     };
     let mut services = RoutesBuilder::default();
     services.add_service(TargetServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES));
@@ -132,6 +133,10 @@ fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
             (free as f64 * config.kv.budget_fraction.or(KV_SHARE)) as u64
         }
     };
+    // What is held, all that is free but a tenth, and no more: the machine should not swap for a step's intermediate results.
+    if let Some(free) = platform::available_memory() {
+        device::limit_memory(device::memory().0 + (free as f64 * MLX_SHARE) as u64);
+    }
     let drafting = drafting(config, model.as_ref());
     // What a drafter is shown of a sequence is held beside its KV, and reserved with it.
     let class = |(positions, bytes): (i32, u64)| (positions as u32, bytes + drafting.window_bytes(positions as usize));

@@ -1,15 +1,15 @@
 //! The worker's gRPC service: checks term and epoch, turns calls into commands, and streams into responses.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use paceline_models::{TargetInfo, device};
 use paceline_process::Clock;
 use paceline_process::worker::{Gate, Mail, Progress, Refused};
 use paceline_proto::internal::v1::target_server::Target;
 use paceline_proto::internal::v1::{
-    CancelRequest, CancelResponse, DescribeRequest, DescribeResponse, KvClass, ModelInfo, Policy, RepermitRequest,
-    RepermitResponse, SetPolicyRequest, SetPolicyResponse, StatsRequest, StatsResponse, TargetGenerateRequest, TokenBatch,
+    CancelRequest, CancelResponse, DescribeRequest, DescribeResponse, KvClass, ModelInfo, RepermitRequest, RepermitResponse,
+    SetPolicyRequest, SetPolicyResponse, StatsRequest, StatsResponse, TargetGenerateRequest, TokenBatch,
 };
 use paceline_proto::status::Reason;
 use tokio::sync::{mpsc, oneshot};
@@ -39,8 +39,6 @@ pub(crate) struct TargetService {
     pub(crate) progress: Arc<Progress>,
     pub(crate) commands: Mail<Command>,
     pub(crate) clock: Clock,
-    /// The supervisor's term and its newest policy.
-    pub(crate) policy: Arc<Mutex<Option<(u64, Policy)>>>,
 }
 
 type Outgoing<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -131,14 +129,7 @@ impl Target for TargetService {
     async fn set_policy(&self, request: Request<SetPolicyRequest>) -> Result<Response<SetPolicyResponse>, Status> {
         let message = request.into_inner();
         let stamp = self.gate.admit(message.stamp)?;
-        let missing = || Reason::InvalidArgument.field("policy", "expected a policy, found none");
-        let policy = message.policy.ok_or_else(missing)?;
-        let mut known = self.policy.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Another supervisor counts from 0 again.
-        if known.as_ref().is_none_or(|(term, known)| *term != stamp.term || known.epoch <= policy.epoch) {
-            tracing::info!(epoch = policy.epoch, "routing policy");
-            *known = Some((stamp.term, policy));
-        }
+        self.send(Command::Policy(request::policy(message.policy, stamp.term)?))?;
         Ok(Response::new(SetPolicyResponse {}))
     }
 }

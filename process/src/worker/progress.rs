@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use paceline_proto::internal::v1::{Heartbeat, KvUse, LinkReport, SpeculationTotals, WorkerPhase};
+use paceline_proto::internal::v1::{
+    Heartbeat, KvUse, LinkReport, MemoryUse, SpeculationFigures, SpeculationTotals, StepTimes, WorkerPhase,
+};
 
 /// Steps over which the percentiles of `Stats` are taken.
 const RECENT_STEPS: usize = 256;
@@ -24,10 +26,34 @@ pub struct Progress {
     reserved_bytes: AtomicU64,
     prefill_tokens: AtomicU64,
     decode_tokens: AtomicU64,
-    recent_us: Mutex<VecDeque<u32>>,
+    recent_us: Mutex<Recent>,
+    recent_prefill_us: Mutex<Recent>,
     failure: Mutex<String>,
     link: Mutex<LinkReport>,
     speculation: Mutex<SpeculationTotals>,
+    figures: Mutex<Option<SpeculationFigures>>,
+    memory: Mutex<Option<MemoryUse>>,
+}
+
+/// How long the last steps of a kind took, µs.
+#[derive(Debug, Default)]
+struct Recent(VecDeque<u32>);
+
+impl Recent {
+    fn push(&mut self, us: u64) {
+        if self.0.len() == RECENT_STEPS {
+            self.0.pop_front();
+        }
+        self.0.push_back(us.min(u64::from(u32::MAX)) as u32);
+    }
+
+    /// Median and 99th percentile; 0 before the first.
+    fn percentiles(&self) -> (u32, u32) {
+        let mut sorted: Vec<u32> = self.0.iter().copied().collect();
+        sorted.sort_unstable();
+        let at = |share: f64| sorted.get((sorted.len() as f64 * share) as usize).or(sorted.last()).copied().unwrap_or(0);
+        (at(0.5), at(0.99))
+    }
 }
 
 impl Progress {
@@ -69,13 +95,8 @@ impl Progress {
         self.steps.fetch_add(1, Relaxed);
         self.prefill_tokens.fetch_add(prefill_rows as u64, Relaxed);
         self.decode_tokens.fetch_add(decode_rows as u64, Relaxed);
-        if prefill_rows == 0 {
-            let mut recent = self.recent_us.lock().expect("nobody panics while holding it");
-            if recent.len() == RECENT_STEPS {
-                recent.pop_front();
-            }
-            recent.push_back(took_us.min(u64::from(u32::MAX)) as u32);
-        }
+        let recent = if prefill_rows == 0 { &self.recent_us } else { &self.recent_prefill_us };
+        recent.lock().expect("nobody panics while holding it").push(took_us);
     }
 
     /// Loading failed for good.
@@ -94,6 +115,16 @@ impl Progress {
         *self.speculation.lock().expect("nobody panics while holding it") = totals;
     }
 
+    /// What speculation is worth.
+    pub fn set_figures(&self, figures: SpeculationFigures) {
+        *self.figures.lock().expect("nobody panics while holding it") = Some(figures);
+    }
+
+    /// What the process holds in arrays.
+    pub fn set_memory(&self, memory: MemoryUse) {
+        *self.memory.lock().expect("nobody panics while holding it") = Some(memory);
+    }
+
     /// Tokens read and decoded so far.
     pub fn tokens(&self) -> (u64, u64) {
         (self.prefill_tokens.load(Relaxed), self.decode_tokens.load(Relaxed))
@@ -101,10 +132,12 @@ impl Progress {
 
     /// Median and 99th percentile of recent decode steps, µs; 0 before the first.
     pub fn step_us(&self) -> (u32, u32) {
-        let mut recent: Vec<u32> = self.recent_us.lock().expect("nobody panics while holding it").iter().copied().collect();
-        recent.sort_unstable();
-        let at = |share: f64| recent.get((recent.len() as f64 * share) as usize).or(recent.last()).copied().unwrap_or(0);
-        (at(0.5), at(0.99))
+        self.recent_us.lock().expect("nobody panics while holding it").percentiles()
+    }
+
+    fn step_times(&self) -> StepTimes {
+        let prefill = self.recent_prefill_us.lock().expect("nobody panics while holding it").percentiles();
+        StepTimes { prefill_p99_us: prefill.1, decode_p99_us: self.step_us().1 }
     }
 
     /// Everything a supervisor follows.
@@ -126,9 +159,9 @@ impl Progress {
             failure: self.failure.lock().expect("nobody panics while holding it").clone(),
             link: Some(self.link.lock().expect("nobody panics while holding it").clone()),
             speculation: Some(*self.speculation.lock().expect("nobody panics while holding it")),
-            figures: None,
-            step_times: None,
-            memory: None,
+            figures: self.figures.lock().expect("nobody panics while holding it").clone(),
+            step_times: Some(self.step_times()),
+            memory: *self.memory.lock().expect("nobody panics while holding it"),
         }
     }
 }
@@ -147,6 +180,9 @@ mod tests {
         progress.step_done(64, 0, 999_999);
         assert_eq!(progress.step_us(), (873, 998));
         assert_eq!(progress.tokens(), (64, 1000));
-        assert_eq!(progress.heartbeat(3).steps, 1001);
+        let beat = progress.heartbeat(3);
+        assert_eq!(beat.steps, 1001);
+        assert_eq!(beat.step_times, Some(StepTimes { prefill_p99_us: 999_999, decode_p99_us: 998 }));
+        assert_eq!((beat.figures, beat.memory), (None, None));
     }
 }

@@ -64,7 +64,7 @@ impl Stack {
         let me = Me { pid: 1, term: TERM, restarts: 2, model_dir: "/models/demo".into() };
         let hosts = fake::hosts(&dir, lives_tx, drafters_tx, earlier);
         let channel = socket::channel(dir.socket("supervisor"));
-        let identity = Identity::default();
+        let identity = paceline_supervisor::core::worker::Identity::default();
         let setup = Setup { settings, plan, dir, term: Term(TERM), me, route_log: None, identity };
         let run = task::spawn("supervisor", run(setup, hosts, stops));
         let gateway = SupervisorClient::new(channel.clone());

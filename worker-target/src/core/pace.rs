@@ -32,9 +32,9 @@ impl Pace {
         self.plain_ms = Some(mean(self.plain_ms, ms));
     }
 
-    /// When a draft that is asked for at `now` is late.
-    pub fn deadline(&self, now: Millis) -> Millis {
-        let wait = PLAIN_STEPS * self.plain_ms.unwrap_or(LEAST_MS) + 2.0 * self.draft_ms.unwrap_or(LEAST_MS);
+    /// When a draft that is asked for at `now` is late, if reading what it has to read first takes `read_ms`.
+    pub fn deadline(&self, now: Millis, read_ms: f64) -> Millis {
+        let wait = 2.0 * read_ms + PLAIN_STEPS * self.plain_ms.unwrap_or(LEAST_MS) + 2.0 * self.draft_ms.unwrap_or(LEAST_MS);
         now + wait.clamp(LEAST_MS, MOST_MS).round() as u64
     }
 
@@ -82,14 +82,14 @@ mod tests {
     #[test]
     fn the_wait_follows_what_was_measured_within_its_bounds() {
         let mut pace = Pace::default();
-        assert_eq!(pace.deadline(Millis(0)), Millis(120));
+        assert_eq!(pace.deadline(Millis(0), 0.0), Millis(120));
         (0..100).for_each(|_| pace.plain_step(3.0));
         (0..100).for_each(|_| pace.in_time(2));
-        assert_eq!(pace.deadline(Millis(0)), Millis(20));
+        assert_eq!(pace.deadline(Millis(0), 0.0), Millis(20));
         (0..100).for_each(|_| pace.plain_step(20.0));
-        assert_eq!(pace.deadline(Millis(0)), Millis(84));
+        assert_eq!(pace.deadline(Millis(0), 0.0), Millis(84));
         (0..100).for_each(|_| pace.plain_step(500.0));
-        assert_eq!(pace.deadline(Millis(0)), Millis(200));
+        assert_eq!(pace.deadline(Millis(0), 0.0), Millis(200));
     }
 
     #[test]

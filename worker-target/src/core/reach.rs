@@ -10,6 +10,8 @@ use super::TapWindow;
 /// Rows that may be on their way when a draft is asked for: the drafter reads them together with the draft. More would make
 /// the draft late.
 const LAG: usize = 256;
+/// Of them those that it need not have heard of before: what a few cycles commit. More is read in first, beside plain steps.
+const RIDE: usize = 48;
 
 /// One sequence, as the drafter sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +54,21 @@ impl Reach {
         let end = piece.position + piece.rows;
         self.sent = Some(end);
         self.most = self.most.max(end);
+    }
+
+    /// Rows of `window` that the drafter has not said it has read.
+    pub fn unread(&self, window: &TapWindow) -> usize {
+        match self.sent {
+            Some(sent) if sent >= window.first() => window.end().saturating_sub(self.reached),
+            _ => window.end() - window.first(),
+        }
+    }
+
+    /// Whether a draft behind `committed` rows could be asked for once what is unsent of `window` is sent with it: at once, and
+    /// at all.
+    pub fn could_ask(&self, committed: usize, window: &TapWindow) -> (bool, bool) {
+        let unread = self.unread(window);
+        (window.end() == committed && unread <= RIDE, window.end() == committed && unread <= LAG)
     }
 
     /// Whether the drafter knows the sequence.

@@ -8,8 +8,11 @@
 use std::collections::BTreeMap;
 
 use paceline_process::Millis;
+use paceline_proto::v1::Route;
 
-use super::{Draft, Ended, Finish, Ledger, LedgerError, Permit, Phase, Request, Sequence, SequenceKey};
+use super::{
+    Counts, Draft, Ended, Finish, Ledger, LedgerError, Permit, Phase, Plan, Reading, Request, Sequence, SequenceKey, Speculation,
+};
 
 /// A step with prompt rows should not take longer.
 const CHUNK_US: f64 = 250_000.0;
@@ -84,8 +87,19 @@ pub struct Emission {
     pub index: u32,
     /// The tokens, up to the one that ends the stream.
     pub tokens: Vec<Token>,
-    /// Set with the last token: how it ended, and the sequence itself, which is forgotten.
-    pub finish: Option<(Finish, Box<Sequence>)>,
+    /// Set with the last token. The sequence is forgotten then.
+    pub end: Option<End>,
+}
+
+/// The end of a sequence that went well.
+#[derive(Clone, Debug, PartialEq)]
+pub struct End {
+    /// How it ended.
+    pub finish: Finish,
+    /// How it was served.
+    pub route: Route,
+    /// What speculation did for it.
+    pub counts: Counts,
 }
 
 /// All sequences of the engine.
@@ -97,12 +111,14 @@ pub struct Scheduler {
     next_key: u64,
     /// Measured cost of a prompt row, µs.
     row_us: Option<f64>,
+    /// Who drafts, and how far.
+    pub speculation: Speculation,
 }
 
 impl Scheduler {
     /// A scheduler for up to `max_sequences` sequences over `ledger`.
     pub fn new(ledger: Ledger, max_sequences: usize) -> Self {
-        Self { sequences: BTreeMap::new(), ledger, max_sequences, next_key: 0, row_us: None }
+        Self { sequences: BTreeMap::new(), ledger, max_sequences, next_key: 0, row_us: None, speculation: Speculation::default() }
     }
 
     /// The KV ledger.
@@ -136,6 +152,7 @@ impl Scheduler {
         let key = SequenceKey(self.next_key);
         self.ledger.reserve(key, request.prompt.len() as u32 + request.max_tokens)?;
         self.next_key += 1;
+        self.speculation.open(key, &request.class);
         self.sequences.insert(key, Sequence::new(request));
         Ok(key)
     }
@@ -143,6 +160,7 @@ impl Scheduler {
     /// Forgets a sequence and returns its memory. Unknown ones are none.
     pub fn remove(&mut self, key: SequenceKey) -> Option<Sequence> {
         self.ledger.give_back(key);
+        self.speculation.close(key);
         self.sequences.remove(&key)
     }
 
@@ -190,6 +208,11 @@ impl Scheduler {
             Draft::None | Draft::Ready { .. } => None,
         };
         self.sequences.values().filter_map(until).min()
+    }
+
+    /// What to show the drafter and what to ask it for: see [`Speculation::plan`].
+    pub fn plan(&mut self, pressed: bool, reading: impl Fn(SequenceKey) -> Option<Reading>) -> Plan {
+        self.speculation.plan(&self.sequences, pressed, reading)
     }
 
     /// A draft of this sequence was asked for.
@@ -247,6 +270,9 @@ impl Scheduler {
             let row_us = took_us as f64 / prefill_rows as f64;
             self.row_us = Some(self.row_us.map_or(row_us, |old| 0.7 * old + 0.3 * row_us));
         }
+        let accepted: Vec<_> = chosen.iter().map(|chosen| (chosen.key, chosen.tokens.len().saturating_sub(1))).collect();
+        let beside = self.waits_until().is_some();
+        self.speculation.stepped(parts, &accepted, took_us as f64, beside);
         let mut emissions = Vec::with_capacity(chosen.len());
         for Chosen { key, mut tokens } in chosen {
             let drafted = parts.iter().find(|part| part.key == key).map_or(0, |part| part.drafted);
@@ -267,11 +293,14 @@ impl Scheduler {
                 // The bonus token's row, and those of the accepted drafts.
                 sequence.commit(tokens.len());
             }
-            let finish = finish.and_then(|(how, count)| {
+            let end = finish.map(|(finish, count)| {
                 tokens.truncate(count);
-                self.remove(key).map(|sequence| (how, Box::new(sequence)))
+                End { finish, route: self.speculation.route(key, sequence), counts: sequence.counts }
             });
-            emissions.push(Emission { key, index, tokens, finish });
+            if end.is_some() {
+                self.remove(key);
+            }
+            emissions.push(Emission { key, index, tokens, end });
         }
         emissions
     }
@@ -280,7 +309,6 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::Counts;
     use paceline_proto::v1::{Lane, RouteReason};
 
     const PLAIN: Permit = Permit { lane: Lane::Plain, max_draft: 0, reason: RouteReason::DrafterAbsent };
@@ -291,7 +319,7 @@ mod tests {
     }
 
     fn request(prompt: usize, max_tokens: u32) -> Request {
-        Request { prompt: vec![7; prompt], continuation: vec![], max_tokens, stop_ids: vec![2], deadline: None, permit: PLAIN }
+        Request { prompt: vec![7; prompt], continuation: vec![], max_tokens, stop_ids: vec![2], deadline: None, permit: PLAIN, class: String::new() }
     }
 
     /// Does a step and chooses `token` wherever one is chosen; says which rows were read and what came out.
@@ -305,7 +333,7 @@ mod tests {
     }
 
     fn finish(emission: &Emission) -> Option<Finish> {
-        emission.finish.as_ref().map(|(finish, _)| *finish)
+        emission.end.as_ref().map(|end| end.finish)
     }
 
     #[test]
@@ -400,7 +428,7 @@ mod tests {
     #[test]
     fn a_draft_is_waited_for_verified_and_counted() {
         let (mut scheduler, key) = drafting(100);
-        assert_eq!(scheduler.get(key).expect("there").draft_limit(), 7);
+        assert_eq!(scheduler.get(key).expect("there").draft_most(), 7);
         scheduler.asked(key, Millis(20));
         assert_eq!((scheduler.next_step(Millis(19)).parts, scheduler.waits_until()), (vec![], Some(Millis(20))));
         assert!(scheduler.proposed(key, 5));
@@ -449,7 +477,7 @@ mod tests {
 
         let (mut scheduler, key) = drafting(4);
         // Three tokens are left: two drafts and the target's own.
-        assert_eq!(scheduler.get(key).expect("there").draft_limit(), 2);
+        assert_eq!(scheduler.get(key).expect("there").draft_most(), 2);
         scheduler.asked(key, Millis(20));
         scheduler.proposed(key, 2);
         let emission = verified(&mut scheduler, 1, &[51, 52, 53]);
@@ -462,8 +490,8 @@ mod tests {
         scheduler.asked(key, Millis(20));
         scheduler.set_permit(key, PLAIN);
         assert_eq!(scheduler.next_step(Millis(1)).parts[0].rows, 1);
-        assert_eq!(scheduler.get(key).expect("there").draft_limit(), 0);
+        assert_eq!(scheduler.get(key).expect("there").draft_most(), 0);
         scheduler.set_permit(key, DRAFTS);
-        assert_eq!(scheduler.get(key).expect("there").draft_limit(), 7);
+        assert_eq!(scheduler.get(key).expect("there").draft_most(), 7);
     }
 }

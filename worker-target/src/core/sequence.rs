@@ -23,6 +23,8 @@ pub struct Request {
     pub deadline: Option<Millis>,
     /// The supervisor's route.
     pub permit: Permit,
+    /// Label of its traffic class; empty is "default".
+    pub class: String,
 }
 
 /// The supervisor's route for a request: inside it the scheduler decides step by step.
@@ -130,7 +132,7 @@ pub struct Sequence {
 impl Sequence {
     /// A sequence that waits for its first step.
     pub fn new(request: Request) -> Self {
-        let Request { mut prompt, continuation, max_tokens, stop_ids, deadline, permit } = request;
+        let Request { mut prompt, continuation, max_tokens, stop_ids, deadline, permit, class: _ } = request;
         let prompt_len = prompt.len();
         prompt.extend(continuation);
         let (draft, counts) = (Draft::None, Counts::default());
@@ -148,13 +150,18 @@ impl Sequence {
         }
     }
 
-    /// How long a draft may be that is asked for now; 0 where none may be. A verified block gives one token more than were
-    /// drafted, so the last token is never worth one.
-    pub fn draft_limit(&self) -> usize {
-        if self.phase != Phase::Decoding || self.draft != Draft::None || !self.permit.may_draft() {
+    /// How long a draft may be; 0 where none may be made. A verified block gives one token more than were drafted, so the last
+    /// token is never worth one.
+    pub fn draft_most(&self) -> usize {
+        if !self.permit.may_draft() {
             return 0;
         }
-        self.permit.max_draft.min((self.max_tokens - self.generated()).saturating_sub(1)) as usize
+        self.permit.max_draft.min(self.left().saturating_sub(1)) as usize
+    }
+
+    /// Tokens that may still come.
+    pub fn left(&self) -> u32 {
+        self.max_tokens.saturating_sub(self.generated())
     }
 
     /// Rows not in the KV store yet; 1 while decoding.

@@ -83,9 +83,19 @@ impl Greeting {
 /// Wants that were asked together.
 #[derive(Clone, Debug)]
 struct Round {
-    asked: Millis,
+    asked: Asked,
     /// Session, position, tokens at most.
     wants: Vec<(u64, u32, u32)>,
+}
+
+/// When drafts were asked for, and how much work they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) at_ns: i64,
+    /// Rows of the blocks and of context sent with them.
+    pub(super) rows: usize,
+    /// Steps the target had done.
+    pub(super) steps: u64,
 }
 
 /// What was proposed for a session.
@@ -120,7 +130,7 @@ impl Proposed {
 #[derive(Debug)]
 pub(super) enum Heard {
     /// Drafts: session, position, what. Sessions that were asked for and are not named could not be served.
-    Drafts { asked: Millis, served: Vec<(u64, u32, Proposed)>, left_out: Vec<(u64, u32)> },
+    Drafts { asked: Asked, served: Vec<(u64, u32, Proposed)>, left_out: Vec<(u64, u32)> },
     /// The drafter has read so far.
     Reach(Vec<SessionReach>),
 }
@@ -144,10 +154,10 @@ impl Line {
     }
 
     /// Opens a round of these wants.
-    pub(super) fn open_round(&mut self, wants: &[Want], now: Millis) -> u64 {
+    pub(super) fn open_round(&mut self, wants: &[Want], asked: Asked) -> u64 {
         self.last_round += 1;
         let wants = wants.iter().map(|want| (want.session, want.position, want.block - 1)).collect();
-        self.rounds.insert(self.last_round, Round { asked: now, wants });
+        self.rounds.insert(self.last_round, Round { asked, wants });
         self.last_round
     }
 

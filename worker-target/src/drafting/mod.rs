@@ -15,9 +15,9 @@ use paceline_proto::internal::v1::{
     Context, Feed, Hello, LinkPhase, LinkReport, ProposalKind, SpeculationTotals, TensorType, Want,
 };
 
-use crate::core::{Pace, Piece, Reach, Scheduler, SequenceKey, TapWindow};
+use crate::core::{Pace, Piece, Plan, Reach, Reading, Scheduler, SequenceKey, TapWindow};
 use crate::request::Checked;
-use line::{Fault, Greeting, Heard, Line};
+use line::{Asked, Fault, Greeting, Heard, Line};
 
 pub(crate) use line::Proposed;
 
@@ -41,6 +41,29 @@ pub(crate) enum News {
     Drafted(SequenceKey, usize),
     /// None will be, though they were asked for.
     NoDraft(SequenceKey),
+    /// How long it took until drafts were there, or were not waited for any more.
+    Took(Took),
+}
+
+/// How long drafts took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Took {
+    pub(crate) sequences: usize,
+    /// Of blocks, and of context that was sent with the wants.
+    pub(crate) rows: usize,
+    pub(crate) us: u64,
+    /// Steps the target did meanwhile.
+    pub(crate) steps: u32,
+}
+
+/// What holds at a step border.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Border {
+    pub(crate) now: Millis,
+    /// When the last step, or the wait behind it, ended.
+    pub(crate) at_ns: i64,
+    /// The KV ledger is above the policy's pressure.
+    pub(crate) pressed: bool,
 }
 
 /// The target's end of the link.
@@ -56,6 +79,10 @@ pub(crate) struct Drafting {
     line: Option<Line>,
     greeting: Option<Greeting>,
     pace: Pace,
+    /// Steps done.
+    steps: u64,
+    /// The last round: its size, and how many sequences were in it.
+    asked: Option<(Asked, usize)>,
     report: LinkReport,
     late: u64,
     /// Bytes over links that are over.
@@ -75,6 +102,8 @@ impl Drafting {
             line: None,
             greeting: None,
             pace: Pace::default(),
+            steps: 0,
+            asked: None,
             report: LinkReport { phase: LinkPhase::Absent.into(), ..LinkReport::default() },
             late: 0,
             past_bytes: 0,
@@ -156,7 +185,8 @@ impl Drafting {
     ///
     /// # Errors
     /// The target's own: MLX failed.
-    pub(crate) fn hear(&mut self, now: Millis, model: &dyn Target) -> Result<Vec<News>, ModelError> {
+    pub(crate) fn hear(&mut self, border: &Border, model: &dyn Target) -> Result<Vec<News>, ModelError> {
+        let now = border.now;
         let mut news = vec![];
         if let Some(greeting) = &mut self.greeting {
             match greeting.answered(now) {
@@ -182,7 +212,7 @@ impl Drafting {
             match line.hear() {
                 Ok(None) => break,
                 Ok(Some(heard)) => {
-                    if let Err(fault) = self.note(heard, now, &mut news) {
+                    if let Err(fault) = self.note(heard, border, &mut news) {
                         self.drop_line(fault, &mut news);
                     }
                 }
@@ -192,7 +222,7 @@ impl Drafting {
         Ok(news)
     }
 
-    fn note(&mut self, heard: Heard, now: Millis, news: &mut Vec<News>) -> Result<(), Fault> {
+    fn note(&mut self, heard: Heard, border: &Border, news: &mut Vec<News>) -> Result<(), Fault> {
         match heard {
             Heard::Reach(sessions) => {
                 for reach in sessions {
@@ -205,7 +235,7 @@ impl Drafting {
                 }
             }
             Heard::Drafts { asked, served, left_out } => {
-                let mut in_time = false;
+                let (mut in_time, count) = (false, served.len());
                 for (id, position, proposed) in served {
                     let key = SequenceKey(id);
                     let Some(session) = self.sessions.get_mut(&key) else { continue };
@@ -229,7 +259,9 @@ impl Drafting {
                     }
                 }
                 if in_time {
-                    self.pace.in_time(now.since(asked));
+                    let took = self.took(asked, count, border.at_ns);
+                    self.pace.in_time(took.us / 1000);
+                    news.push(News::Took(took));
                 }
             }
         }
@@ -306,18 +338,28 @@ impl Drafting {
         self.sessions.get_mut(&key)?.proposed.take()
     }
 
-    /// Drafts of these sequences did not come in time.
-    pub(crate) fn late(&mut self, keys: &[SequenceKey], now: Millis) {
-        let asked = keys.iter().filter_map(|key| self.sessions.get_mut(key)?.asked.take()).count();
-        if asked > 0 {
-            self.late += asked as u64;
-            self.pace.late(now);
-        }
+    fn took(&self, asked: Asked, sequences: usize, at_ns: i64) -> Took {
+        let us = (at_ns - asked.at_ns).max(0) as u64 / 1000;
+        Took { sequences, rows: asked.rows, us, steps: (self.steps - asked.steps) as u32 }
     }
 
-    /// A step that only decoded one row of each of its sequences took so long.
-    pub(crate) fn plain_step(&mut self, ms: f64) {
-        self.pace.plain_step(ms);
+    /// Drafts of these sequences did not come in time: so long they took at least.
+    pub(crate) fn late(&mut self, keys: &[SequenceKey], border: &Border) -> Option<News> {
+        let late = keys.iter().filter_map(|key| self.sessions.get_mut(key)?.asked.take()).count();
+        if late == 0 {
+            return None;
+        }
+        self.late += late as u64;
+        self.pace.late(border.now);
+        self.asked.take().map(|(asked, sequences)| News::Took(self.took(asked, sequences, border.at_ns)))
+    }
+
+    /// A step was done. If it only decoded one row of each of its sequences: how long it took.
+    pub(crate) fn stepped(&mut self, plain_ms: Option<f64>) {
+        self.steps += 1;
+        if let Some(ms) = plain_ms {
+            self.pace.plain_step(ms);
+        }
     }
 
     /// A sequence is over.
@@ -337,12 +379,12 @@ impl Drafting {
         &mut self,
         scheduler: &mut Scheduler,
         checked: impl Fn(SequenceKey) -> Option<&'a Checked>,
-        now: Millis,
+        border: &Border,
         model: &dyn Target,
     ) -> Result<Vec<News>, ModelError> {
         let mut news = vec![];
         if let Some(mut line) = self.line.take() {
-            let fed = self.feed_over(&mut line, scheduler, checked, now, model)?;
+            let fed = self.feed_over(&mut line, scheduler, checked, border, model)?;
             self.line = Some(line);
             if let Err(fault) = fed {
                 self.drop_line(fault, &mut news);
@@ -357,19 +399,30 @@ impl Drafting {
         line: &mut Line,
         scheduler: &mut Scheduler,
         checked: impl Fn(SequenceKey) -> Option<&'a Checked>,
-        now: Millis,
+        border: &Border,
         model: &dyn Target,
     ) -> Result<Result<(), Fault>, ModelError> {
+        // A drafter that is paused for being late, or owes much, is left alone: it has enough to do.
+        let plan = if self.pace.may_ask(border.now) && !line.is_clogged() {
+            let longest = line.welcome.block_size as usize - 1;
+            let reading = |key: SequenceKey| self.reading(key, scheduler.get(key)?.committed);
+            let readings: HashMap<SequenceKey, Reading> =
+                scheduler.iter().filter_map(|(key, _)| Some((key, reading(key)?))).collect();
+            let mut plan = scheduler.plan(border.pressed, |key| readings.get(&key).copied());
+            plan.ask.iter_mut().for_each(|(_, length)| *length = (*length).min(longest));
+            plan
+        } else {
+            Plan::default()
+        };
         let row_bytes = self.row_bytes() as u64;
         let most = (line.end.capacity() / FEED_SHARE).min(line.end.room()).checked_div(row_bytes).unwrap_or(0) as usize;
         let (mut pieces, mut rows) = (Vec::<(SequenceKey, Piece)>::new(), 0);
-        for (key, sequence) in scheduler.iter().filter(|(_, sequence)| sequence.permit.may_draft()) {
+        for key in plan.feed {
             let Some(session) = self.sessions.get(&key) else { continue };
             if let Some(piece) = session.reach.next_piece(&session.window, most - rows) {
                 rows += piece.rows;
                 pieces.push((key, piece));
             }
-            debug_assert!(sequence.committed >= session.window.end());
         }
         let parts: Vec<&[u8]> =
             pieces.iter().map(|(key, piece)| self.sessions[key].window.rows(piece.position, piece.rows)).collect();
@@ -387,7 +440,7 @@ impl Drafting {
         for (key, piece) in &pieces {
             self.sessions.get_mut(key).expect("looked up above").reach.sent(*piece);
         }
-        let mut wants = self.wants(line, scheduler, &checked, now);
+        let mut wants = self.wants(&plan.ask, scheduler, &checked);
         let bonus = match (line.welcome.proposal(), wants.is_empty()) {
             (ProposalKind::Hidden, false) => {
                 let ids: Vec<u32> = wants.iter().map(|want| want.bonus_id).collect();
@@ -405,8 +458,15 @@ impl Drafting {
         if pieces.is_empty() && wants.is_empty() && self.closed.is_empty() {
             return Ok(line.end.flush().map_err(Fault::from));
         }
-        let round = if wants.is_empty() { 0 } else { line.open_round(&wants, now) };
-        let until = self.pace.deadline(now);
+        let round = if wants.is_empty() {
+            0
+        } else {
+            let rows = wants.iter().map(|want| want.block as usize).sum::<usize>() + rows;
+            let asked = Asked { at_ns: border.at_ns, rows, steps: self.steps };
+            self.asked = Some((asked, wants.len()));
+            line.open_round(&wants, asked)
+        };
+        let until = self.pace.deadline(border.now, scheduler.speculation.read_us(rows) / 1e3);
         for want in &wants {
             let key = SequenceKey(want.session);
             self.sessions.get_mut(&key).expect("asked for one").asked = Some(want.position as usize);
@@ -423,19 +483,22 @@ impl Drafting {
         Ok(line.end.send(Frame::Feed(feed)).map_err(Fault::from))
     }
 
+    /// How far the drafter is with a sequence.
+    fn reading(&self, key: SequenceKey, committed: usize) -> Option<Reading> {
+        let session = self.sessions.get(&key)?;
+        let (ready, can) = session.reach.could_ask(committed, &session.window);
+        Some(Reading { unread: session.reach.unread(&session.window), ready, can })
+    }
+
     fn wants<'a>(
         &self,
-        line: &Line,
+        ask: &[(SequenceKey, usize)],
         scheduler: &Scheduler,
         checked: &impl Fn(SequenceKey) -> Option<&'a Checked>,
-        now: Millis,
     ) -> Vec<Want> {
-        if !self.pace.may_ask(now) || line.is_clogged() {
-            return vec![];
-        }
-        let want = |(key, sequence): (SequenceKey, &crate::core::Sequence)| {
-            let drafted = sequence.draft_limit().min(line.welcome.block_size as usize - 1);
+        let want = |&(key, drafted): &(SequenceKey, usize)| {
             let session = self.sessions.get(&key).filter(|_| drafted > 0)?;
+            let sequence = scheduler.get(key)?;
             let checked = checked(key).filter(|_| session.reach.may_ask(sequence.committed))?;
             Some(Want {
                 session: key.0,
@@ -447,7 +510,7 @@ impl Drafting {
                 sample_index: checked.noise.sample,
             })
         };
-        scheduler.iter().filter_map(want).collect()
+        ask.iter().filter_map(want).collect()
     }
 }
 

@@ -1,0 +1,318 @@
+//! What a step or a draft costs, learnt from what was measured: time over rows, sequences and context.
+//!
+//! Two layers. A grid of cells by rows and sequences keeps a running mean each, which outliers move little; a straight line
+//! through the cells, nearer ones no more than far ones, serves where nothing was measured. A cell does not forget because
+//! others are measured more often, so a lane that is seldom taken keeps its price. Costs never fall with rows: the price
+//! of a batch is not a line on a CPU (one row is a product of its own, sixteen cost two or three times one), and noise must not
+//! make more rows look cheaper than fewer.
+
+use paceline_proto::internal::v1::CostModel;
+
+/// Upper ends of the cells.
+const ROWS: [u32; 18] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
+const SEQUENCES: [u32; 6] = [1, 2, 4, 8, 16, 32];
+/// Least weight of the newest figure in a cell's mean: a machine that changes is followed within some 20 steps.
+const NEWEST: f64 = 0.06;
+/// What a cell counts for at most in the line.
+const HEAVY: f64 = 8.0;
+/// A single figure counts at most so many times what was expected, or as little as the inverse: on a shared machine one
+/// step may be paused for as long as ten others take.
+const OUTLIER: f64 = 2.0;
+/// Figures of a cell before an expectation is held against it.
+const KNOWN: f64 = 3.0;
+/// Figures between two fits.
+const FIT_EVERY: u64 = 8;
+
+/// The size of a step, or of a draft.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Size {
+    /// Rows of all sequences.
+    pub rows: f64,
+    /// Sequences.
+    pub sequences: f64,
+    /// Positions of context of all sequences.
+    pub context: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Cell {
+    /// Figures, at most 1 / `NEWEST`.
+    weight: f64,
+    size: Size,
+    us: f64,
+}
+
+/// A line: microseconds = base + row · rows + sequence · sequences + context · positions / 1000.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Line([f64; 4]);
+
+impl Line {
+    fn features(size: Size) -> [f64; 4] {
+        [1.0, size.rows, size.sequences, size.context / 1000.0]
+    }
+
+    fn at(&self, size: Size) -> f64 {
+        self.0.iter().zip(Self::features(size)).map(|(one, other)| one * other).sum()
+    }
+}
+
+/// The cost of one kind of work.
+#[derive(Clone, Debug)]
+pub struct Cost {
+    cells: [[Cell; ROWS.len()]; SEQUENCES.len()],
+    line: Line,
+    /// Cost at the cells' upper ends without context.
+    curve: [[f64; ROWS.len()]; SEQUENCES.len()],
+    seen: u64,
+    fitted: u64,
+}
+
+impl Default for Cost {
+    fn default() -> Self {
+        let curve = [[0.0; ROWS.len()]; SEQUENCES.len()];
+        Self { cells: [[Cell::default(); ROWS.len()]; SEQUENCES.len()], line: Line::default(), curve, seen: 0, fitted: 0 }
+    }
+}
+
+impl Cost {
+    /// A step or draft of that size took so long.
+    pub fn observe(&mut self, size: Size, us: f64) {
+        if !(us.is_finite() && us > 0.0) {
+            return;
+        }
+        let (row, sequence) = (place(&ROWS, size.rows), place(&SEQUENCES, size.sequences));
+        let known = self.cells[sequence][row].weight;
+        let expected = if known >= KNOWN {
+            Some(self.cells[sequence][row].us)
+        } else {
+            (self.seen >= 4 * FIT_EVERY).then(|| 1.5 * self.us(size))
+        };
+        let us = expected.map_or(us, |expected| us.clamp(expected / OUTLIER, expected * OUTLIER));
+        let cell = &mut self.cells[sequence][row];
+        let share = (1.0 / (cell.weight + 1.0)).max(NEWEST);
+        cell.weight = (cell.weight + 1.0).min(1.0 / NEWEST);
+        let mix = |old: &mut f64, new: f64| *old += share * (new - *old);
+        mix(&mut cell.us, us);
+        mix(&mut cell.size.rows, size.rows);
+        mix(&mut cell.size.sequences, size.sequences);
+        mix(&mut cell.size.context, size.context);
+        self.seen += 1;
+        if known < KNOWN || self.seen - self.fitted >= FIT_EVERY {
+            self.fit();
+        }
+    }
+
+    /// Whether anything was measured.
+    pub fn is_known(&self) -> bool {
+        self.seen > 0
+    }
+
+    /// What work of that size costs, in microseconds; 0 before anything was measured.
+    pub fn us(&self, size: Size) -> f64 {
+        let sequence = place(&SEQUENCES, size.sequences);
+        let curve = &self.curve[sequence];
+        let row = place(&ROWS, size.rows);
+        let last = f64::from(ROWS[ROWS.len() - 1]);
+        let flat = if size.rows > last {
+            curve[ROWS.len() - 1] + (size.rows - last) * self.line.0[1]
+        } else if row == 0 {
+            curve[0]
+        } else {
+            let (low, high) = (f64::from(ROWS[row - 1]), f64::from(ROWS[row]));
+            curve[row - 1] + (size.rows - low) / (high - low) * (curve[row] - curve[row - 1])
+        };
+        // The curve is of as many sequences as the cell has at most.
+        let fewer = (f64::from(SEQUENCES[sequence]) - size.sequences).max(0.0) * self.line.0[2];
+        (flat - fewer + self.line.0[3] * size.context / 1000.0).max(flat / 2.0)
+    }
+
+    /// One more row, in microseconds, by the line.
+    pub fn row_us(&self) -> f64 {
+        self.line.0[1]
+    }
+
+    /// For the report.
+    pub fn model(&self) -> CostModel {
+        let [base_us, row_us, sequence_us, context_us] = self.line.0;
+        CostModel { base_us, row_us, sequence_us, context_us, observations: self.seen }
+    }
+
+    fn fit(&mut self) {
+        self.fitted = self.seen;
+        let known: Vec<&Cell> = self.cells.iter().flatten().filter(|cell| cell.weight > 0.0).collect();
+        // What is assumed until it is measured, as faint figures: sixteen rows cost one step more, thirty-two sequences or
+        // eight thousand positions half a step.
+        let least = known.iter().map(|cell| cell.us).fold(f64::INFINITY, f64::min);
+        let faint = 0.05 / (least * least);
+        let prior = [(0.0, 0.0), (16.0, least), (32.0, least / 2.0), (8.0, least / 2.0)];
+        let (mut products, mut sums) = ([[0.0; 4]; 4], [0.0; 4]);
+        for cell in &known {
+            let (features, weight) = (Line::features(cell.size), cell.weight.min(HEAVY) / (cell.us * cell.us));
+            for row in 0..4 {
+                for column in 0..4 {
+                    products[row][column] += weight * features[row] * features[column];
+                }
+                sums[row] += weight * features[row] * cell.us;
+            }
+        }
+        for (at, (amount, us)) in prior.into_iter().enumerate() {
+            products[at][at] += faint * amount * amount;
+            sums[at] += faint * amount * us;
+        }
+        self.line = Line(solve(products, sums));
+        for (sequence, most) in SEQUENCES.iter().enumerate() {
+            self.curve[sequence] = self.curve_of(sequence, f64::from(*most));
+        }
+    }
+
+    /// Line and what the cells deviate from it, never falling.
+    fn curve_of(&self, sequence: usize, sequences: f64) -> [f64; ROWS.len()] {
+        let line = self.line;
+        // By how much the cells at hand are above the line; between two of them, and beyond, by the way from one to the other.
+        let deviation = |row: usize| {
+            let cell = &self.cells[sequence][row];
+            (cell.weight > 0.0).then(|| (cell.us - line.at(cell.size)) * cell.weight / (cell.weight + 0.5))
+        };
+        let mut curve = [0.0; ROWS.len()];
+        let mut before: Option<(usize, f64)> = None;
+        for row in 0..ROWS.len() {
+            let here = deviation(row);
+            let after = (row..ROWS.len()).find_map(|next| deviation(next).map(|value| (next, value)));
+            let value = match (here, before, after) {
+                (Some(value), _, _) => value,
+                (None, Some((low, one)), Some((high, other))) => {
+                    one + (other - one) * (row - low) as f64 / (high - low) as f64
+                }
+                // Beyond what was measured the deviation fades.
+                (None, Some((low, one)), None) => one / (1.0 + (row - low) as f64),
+                (None, None, Some((high, other))) => other / (1.0 + (high - row) as f64),
+                (None, None, None) => 0.0,
+            };
+            if let Some(value) = here {
+                before = Some((row, value));
+            }
+            let size = Size { rows: f64::from(ROWS[row]), sequences, context: 0.0 };
+            let floor = if row == 0 { 1.0 } else { curve[row - 1] };
+            curve[row] = (line.at(size) + value).max(floor);
+        }
+        curve
+    }
+}
+
+/// Which cell an amount falls in; what is beyond the last falls in the last.
+fn place(ends: &[u32], amount: f64) -> usize {
+    let amount = amount.ceil().max(0.0) as u32;
+    ends.partition_point(|end| *end < amount).min(ends.len() - 1)
+}
+
+/// The solution of a 4×4 system of a least squares fit. No price but the base is negative: one that would be is left out.
+fn solve(products: [[f64; 4]; 4], sums: [f64; 4]) -> [f64; 4] {
+    let mut used = [true; 4];
+    loop {
+        let found = eliminate(&products, &sums, used);
+        match (1..4).find(|at| used[*at] && found[*at] < 0.0) {
+            Some(negative) => used[negative] = false,
+            None => return found,
+        }
+    }
+}
+
+fn eliminate(products: &[[f64; 4]; 4], sums: &[f64; 4], used: [bool; 4]) -> [f64; 4] {
+    let (mut left, mut right) = (*products, *sums);
+    for at in (0..4).filter(|at| !used[*at]) {
+        left[at] = [0.0; 4];
+        (0..4).for_each(|row| left[row][at] = 0.0);
+        (left[at][at], right[at]) = (1.0, 0.0);
+    }
+    // Positive definite, so no pivot is needed; what is all but singular comes out as zero.
+    for pivot in 0..4 {
+        for row in pivot + 1..4 {
+            if left[pivot][pivot].abs() < f64::MIN_POSITIVE {
+                continue;
+            }
+            let factor = left[row][pivot] / left[pivot][pivot];
+            (pivot..4).for_each(|column| left[row][column] -= factor * left[pivot][column]);
+            right[row] -= factor * right[pivot];
+        }
+    }
+    let mut found = [0.0; 4];
+    for row in (0..4).rev() {
+        let rest: f64 = (row + 1..4).map(|column| left[row][column] * found[column]).sum();
+        let value = (right[row] - rest) / left[row][row];
+        found[row] = if value.is_finite() { value } else { 0.0 };
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size(rows: u32, sequences: u32, context: u32) -> Size {
+        Size { rows: f64::from(rows), sequences: f64::from(sequences), context: f64::from(context) }
+    }
+
+    fn near(found: f64, expected: f64, share: f64) {
+        assert!((found - expected).abs() <= share * expected, "expected about {expected}, found {found}");
+    }
+
+    #[test]
+    fn before_the_first_figure_nothing_is_said_and_behind_it_something_sane() {
+        let mut cost = Cost::default();
+        assert_eq!((cost.us(size(1, 1, 0)), cost.is_known()), (0.0, false));
+        cost.observe(size(1, 1, 50), 4000.0);
+        near(cost.us(size(1, 1, 50)), 4000.0, 0.1);
+        // Dearer with rows, and by no absurd factor.
+        let block = cost.us(size(16, 1, 50));
+        assert!(block > 5000.0 && block < 12_000.0, "{block}");
+        assert!(cost.us(size(128, 8, 400)) > block);
+    }
+
+    #[test]
+    fn a_line_is_found_and_carried_on() {
+        let mut cost = Cost::default();
+        let truth = |s: Size| 3000.0 + 250.0 * s.rows + 100.0 * s.sequences + 400.0 * s.context / 1000.0;
+        for round in 0..40 {
+            for (rows, sequences) in [(1, 1), (2, 2), (4, 4), (8, 8), (16, 1), (32, 2), (6, 1)] {
+                let size = size(rows, sequences, sequences * (100 + 20 * round));
+                cost.observe(size, truth(size));
+            }
+        }
+        for (rows, sequences, context) in [(16, 1, 500), (64, 4, 2000), (128, 8, 4000), (10, 1, 700)] {
+            let size = size(rows, sequences, context);
+            near(cost.us(size), truth(size), 0.15);
+        }
+        near(cost.model().row_us, 250.0, 0.15);
+    }
+
+    #[test]
+    fn a_bend_is_kept_where_it_was_measured() {
+        // As on a CPU: one row is cheap, the second costs a lot, further ones little.
+        let truth = |rows: f64| if rows == 1.0 { 4000.0 } else { 6000.0 + 130.0 * rows };
+        let mut cost = Cost::default();
+        for _ in 0..30 {
+            for rows in [1, 3, 6, 16] {
+                cost.observe(size(rows, 1, 100), truth(f64::from(rows)));
+            }
+        }
+        for rows in [1, 3, 6, 16] {
+            near(cost.us(size(rows, 1, 100)), truth(f64::from(rows)), 0.03);
+        }
+        let curve: Vec<f64> = (1..40).map(|rows| cost.us(size(rows, 1, 100))).collect();
+        assert!(curve.windows(2).all(|pair| pair[1] >= pair[0] - 1e-6), "{curve:?}");
+    }
+
+    #[test]
+    fn pauses_of_the_machine_move_it_little_and_a_change_is_followed() {
+        let mut cost = Cost::default();
+        (0..50).for_each(|_| cost.observe(size(1, 1, 100), 4000.0));
+        for at in 0..200 {
+            cost.observe(size(1, 1, 100), if at % 20 == 0 { 90_000.0 } else { 4000.0 });
+        }
+        assert!(cost.us(size(1, 1, 100)) < 4600.0, "{}", cost.us(size(1, 1, 100)));
+        (0..100).for_each(|_| cost.observe(size(1, 1, 100), 12_000.0));
+        near(cost.us(size(1, 1, 100)), 12_000.0, 0.05);
+        cost.observe(size(1, 1, 100), f64::NAN);
+        near(cost.us(size(1, 1, 100)), 12_000.0, 0.05);
+    }
+}
