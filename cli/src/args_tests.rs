@@ -44,6 +44,9 @@ fn every_form_of_the_contract_is_parsed() {
         "paceline restart target",
         "paceline restart drafter",
         "paceline restart supervisor",
+        "paceline policy show --json",
+        "paceline policy set routing.max_concurrent 2 --config F",
+        "paceline routes replay L --set routing.force=plain --set routing.max_context=9 --json",
         "paceline selftest --model D --drafter D",
         "paceline selftest --config F --prompts 1 --json",
         "paceline bench decode --runs 7",
@@ -74,6 +77,11 @@ fn what_makes_no_sense_is_refused() {
         "paceline drafter start --timeout 0",
         "paceline drafter swap --timeout soon",
         "paceline status --yaml",
+        "paceline policy",
+        "paceline policy set routing.force",
+        "paceline policy show routing.force",
+        "paceline routes",
+        "paceline routes replay",
         "paceline selftest --prompts 0",
     ] {
         assert!(parse(line).is_err(), "{line}");

@@ -15,6 +15,8 @@ pub fn refuse(command: &Command) -> Failure {
         | Command::Chat(_)
         | Command::Status(_)
         | Command::Drafter(_)
+        | Command::Policy(_)
+        | Command::Routes(_)
         | Command::Selftest(_) => "this command",
     })
 }

@@ -8,8 +8,8 @@ use paceline_process::Clock;
 use paceline_process::worker::{Gate, Mail, Progress, Refused};
 use paceline_proto::internal::v1::target_server::Target;
 use paceline_proto::internal::v1::{
-    CancelRequest, CancelResponse, DescribeRequest, DescribeResponse, KvClass, ModelInfo, Policy, RepermitRequest, RepermitResponse,
-    SetPolicyRequest, SetPolicyResponse, StatsRequest, StatsResponse, TargetGenerateRequest, TokenBatch,
+    CancelRequest, CancelResponse, DescribeRequest, DescribeResponse, KvClass, ModelInfo, Policy, RepermitRequest,
+    RepermitResponse, SetPolicyRequest, SetPolicyResponse, StatsRequest, StatsResponse, TargetGenerateRequest, TokenBatch,
 };
 use paceline_proto::status::Reason;
 use tokio::sync::{mpsc, oneshot};
