@@ -273,7 +273,7 @@ fn configurations() {
         ("limits.queue = \"many\"\n", &["limits.queue"][..]),
         ("target.model = \"/nowhere/model\"\n", &["target.model", "/nowhere/model"][..]),
         ("kv.tap_window = 70000\n", &["kv.tap_window", "65536"][..]),
-        ("routing.route_log = \"routes.log\"\n", &["routing.route_log"][..]),
+        ("gateway.api_keys_file = \"keys\"\n", &["gateway.api_keys_file"][..]),
     ] {
         let mut stack = Stack::new(settings);
         stack.serve();

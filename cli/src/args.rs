@@ -32,6 +32,10 @@ pub enum Command {
     Events(EventsArgs),
     /// Start, stop or swap the drafter
     Drafter(DrafterArgs),
+    /// Show or change the routing policy of the running service
+    Policy(PolicyArgs),
+    /// Ask a route log what another policy would have decided
+    Routes(RoutesArgs),
     /// Restart one process (not in this version yet)
     Restart(RestartArgs),
     /// Check model and machine: are the lanes identical, how fast is each, does the drafter pay
@@ -278,6 +282,79 @@ pub struct WaitArgs {
     /// Where the settings are.
     #[command(flatten)]
     pub config: ConfigArg,
+}
+
+/// `paceline policy`
+#[derive(Debug, Args)]
+pub struct PolicyArgs {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub command: PolicyCommand,
+}
+
+/// What can be done with the policy.
+#[derive(Debug, Subcommand)]
+pub enum PolicyCommand {
+    /// Show what is in force, and who set it
+    Show(PolicyShow),
+    /// Change one key until the supervisor is started again
+    Set(PolicySet),
+}
+
+/// `paceline policy show`
+#[derive(Debug, Args)]
+pub struct PolicyShow {
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Where the settings are.
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
+/// `paceline policy set`
+#[derive(Debug, Args)]
+pub struct PolicySet {
+    /// routing.force, routing.max_concurrent, routing.max_context or routing.kv_pressure
+    pub key: String,
+    /// As in the configuration
+    #[arg(allow_hyphen_values = true)]
+    pub value: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Where the settings are.
+    #[command(flatten)]
+    pub config: ConfigArg,
+}
+
+/// `paceline routes`
+#[derive(Debug, Args)]
+pub struct RoutesArgs {
+    /// What to do with them.
+    #[command(subcommand)]
+    pub command: RoutesCommand,
+}
+
+/// What can be done with routes.
+#[derive(Debug, Subcommand)]
+pub enum RoutesCommand {
+    /// Decide a log's routes once more, by another policy
+    Replay(RoutesReplay),
+}
+
+/// `paceline routes replay`
+#[derive(Debug, Args)]
+pub struct RoutesReplay {
+    /// The file of routing.route_log
+    #[arg(value_name = "LOG")]
+    pub log: PathBuf,
+    /// What is to be otherwise, as routing.max_concurrent=2
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `paceline restart`

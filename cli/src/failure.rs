@@ -59,6 +59,11 @@ impl Failure {
         Self::new(REFUSED, Code::FailedPrecondition, "BENCH", message)
     }
 
+    /// A command that needs no service could not be carried out.
+    pub fn refused_here(message: impl Into<String>) -> Self {
+        Self::new(REFUSED, Code::FailedPrecondition, "", message)
+    }
+
     /// No service answers.
     pub fn unreachable(message: impl Into<String>) -> Self {
         Self::new(UNREACHABLE, Code::Unavailable, "NOT_REACHABLE", message)

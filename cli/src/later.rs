@@ -14,6 +14,8 @@ pub fn refuse(command: &Command) -> Failure {
         | Command::Chat(_)
         | Command::Status(_)
         | Command::Drafter(_)
+        | Command::Policy(_)
+        | Command::Routes(_)
         | Command::Selftest(_)
         | Command::Bench(_) => "this command",
     })

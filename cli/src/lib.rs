@@ -2,7 +2,8 @@
 //! of gateway and supervisor. Not here: models, routing, tokens' meaning.
 //!
 //! [`args`] what can be typed │ [`messages`] conversations from JSON │ [`client`] the way to the service │ [`generate`],
-//! [`chat`], [`status`], [`drafter`], [`selftest`], [`bench`] one command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
+//! [`chat`], [`status`], [`drafter`], [`policy`], [`routes`], [`selftest`], [`bench`] one command each │ [`answer`] a stream of
+//! responses as one answer │ [`serve`] the thin parent │
 //! [`failure`] why a command ends badly, and its exit code │ [`screen`] the only place that prints.
 
 pub mod answer;
@@ -15,6 +16,8 @@ pub mod failure;
 pub mod generate;
 pub mod later;
 pub mod messages;
+pub mod policy;
+pub mod routes;
 pub mod screen;
 pub mod selftest;
 pub mod serve;
@@ -59,6 +62,8 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Chat(args) => chat::run(&args, screen).await,
         Command::Status(args) => status::run(&args, screen).await,
         Command::Drafter(args) => drafter::run(&args, screen).await,
+        Command::Policy(args) => policy::run(&args, screen).await,
+        Command::Routes(args) => routes::run(&args, screen).await,
         Command::Selftest(args) => selftest::run(&args, screen).await,
         Command::Bench(args) => bench::run(&args, screen).await,
         other => Err(later::refuse(&other)),

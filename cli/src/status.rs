@@ -1,5 +1,7 @@
 //! `paceline status`: one snapshot from the supervisor's socket, as a table or as one JSON object.
 
+mod routing;
+
 use std::path::Path;
 use std::time::Duration;
 
@@ -102,6 +104,8 @@ pub fn object(status: &StatusResponse) -> Value {
             "cycles": speculation.cycles, "drafted": speculation.drafted, "accepted": speculation.accepted,
             "late": link.late, "bytes": link.bytes,
         },
+        "routing": routing::object(&status.routing.clone().unwrap_or_default()),
+        "memory": routing::memory_object(&status.memory.unwrap_or_default()),
         "term": status.term,
     })
 }
@@ -150,7 +154,8 @@ fn table(status: &StatusResponse) -> String {
     if !link.reason.is_empty() && link.state != "up" {
         reasons.push_str(&format!("link: {}\n", link.reason));
     }
-    format!("{}{figures}{reasons}", aligned(&rows))
+    let routing = routing::text(&status.routing.clone().unwrap_or_default(), &status.memory.unwrap_or_default());
+    format!("{}{figures}{routing}{reasons}", aligned(&rows))
 }
 
 fn link_word(link: &LinkStatus) -> &str {
@@ -258,13 +263,15 @@ mod tests {
     fn the_object_has_the_contracts_keys() {
         let object = object(&snapshot());
         let keys = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>().join(" ");
-        assert_eq!(keys(&object), "gateway supervisor target drafter kv requests link term");
+        assert_eq!(keys(&object), "gateway supervisor target drafter kv requests link routing memory term");
         for process in ["gateway", "supervisor", "target", "drafter"] {
             let expected = "state pid epoch restarts uptime_s model weights_loaded_at weight_bytes loaded_bytes reason";
             assert_eq!(keys(&object[process]), expected);
         }
         assert_eq!(keys(&object["kv"]), "budget_bytes held_bytes prefix_bytes pressure");
         assert_eq!(keys(&object["requests"]), "active queued");
+        assert_eq!(keys(&object["routing"]), "policy routes by_sequences by_context");
+        assert_eq!(keys(&object["memory"]), "budget_bytes target_bytes drafter_bytes cache_bytes available_bytes");
         assert_eq!(object["target"]["state"], "backing_off");
         assert_eq!(object["target"]["pid"], Value::Null);
         assert_eq!(object["gateway"]["pid"], 12);

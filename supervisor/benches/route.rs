@@ -1,7 +1,5 @@
 //! What one decision costs (issue's bound: 2 µs). `cargo bench -p paceline-supervisor`.
 
-#![expect(missing_docs, reason = "the macros make a function without")]
-
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};

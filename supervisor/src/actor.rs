@@ -331,7 +331,7 @@ impl<H: Host> Actor<H> {
             Action::LogRoute { ticket, decision } => {
                 if let (Some(named), Some(log)) = (self.names.get_mut(&ticket), &mut self.route_log) {
                     named.routed.get_or_insert(now);
-                    log.write(Line::Decided(Decided::of(&decision, &named.id, &named.class, self.term)));
+                    log.write(Line::Decided(Box::new(Decided::of(&decision, &named.id, &named.class, self.term))));
                 }
             }
             Action::PushPolicy { policy, .. } => {

@@ -103,7 +103,7 @@ impl Replay {
             }
             match serde_json::from_slice::<Line>(&line) {
                 Ok(Line::Decided(decided)) if decided.again => {}
-                Ok(Line::Decided(decided)) => replay.take(decided, &settings),
+                Ok(Line::Decided(decided)) => replay.take(*decided, &settings),
                 Ok(Line::Ended(_)) => {}
                 Err(_) => replay.unreadable += 1,
             }
@@ -215,7 +215,7 @@ mod tests {
         let permit = route(RouteWish::Auto, &signals, &policy);
         let decision = Decision { wish: RouteWish::Auto, signals, policy, permit, again };
         let id = RequestId::parse(&format!("r{n}")).expect("an id");
-        Line::Decided(Decided::of(&decision, &id, "default", Term(3)))
+        Line::Decided(Box::new(Decided::of(&decision, &id, "default", Term(3))))
     }
 
     fn log(lines: &[Line], rest: &str) -> (tempfile::TempDir, std::path::PathBuf) {

@@ -28,7 +28,7 @@ const LINES: usize = 1_024;
 #[serde(tag = "event", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Line {
     /// A request was routed.
-    Decided(Decided),
+    Decided(Box<Decided>),
     /// A request ended.
     Ended(Ended),
 }

@@ -102,6 +102,20 @@ fn programs() -> Result<PathBuf, Refusal> {
     Ok(dir)
 }
 
+/// One of the programs that lie beside this one.
+///
+/// # Errors
+/// What is missing where.
+pub fn program(name: &str) -> Result<PathBuf, String> {
+    let own = std::env::current_exe().and_then(|path| path.canonicalize());
+    let own = own.map_err(|error| format!("cannot find this program's own directory: {error}"))?;
+    let path = own.with_file_name(format!("paceline-{name}"));
+    match path.is_file() {
+        true => Ok(path),
+        false => Err(format!("expected {} beside this program, found nothing; build or install all of them", path.display())),
+    }
+}
+
 /// Waits until the supervisor of an earlier service that was killed has ended its workers. True if there was one.
 async fn earlier_service_ended(dir: &RuntimeDir, screen: &mut Screen) -> Result<bool, RuntimeDirError> {
     let clock = Clock::start();

@@ -32,16 +32,16 @@ fn generation(n: u64) -> u64 {
 }
 
 impl Stack {
-    fn plan(start: DrafterStart) -> Plan {
+    pub(crate) fn plan(start: DrafterStart) -> Plan {
         Plan { model: "/models/drafter".into(), start, ..Plan::default() }
     }
 
-    async fn drafter(&mut self) -> Life {
+    pub(crate) async fn drafter(&mut self) -> Life {
         within(self.drafters.recv()).await.expect("a drafter is started")
     }
 
     /// Target and drafter have loaded and have their ends of the first link.
-    async fn linked() -> (Self, Life, Life) {
+    pub(crate) async fn linked() -> (Self, Life, Life) {
         let mut stack = Self::with_drafter(|_| {}, Self::plan(DrafterStart::Eager), None);
         let mut target = stack.life().await;
         let mut drafter = stack.drafter().await;
@@ -52,7 +52,7 @@ impl Stack {
         (stack, target, drafter)
     }
 
-    async fn link_up(&mut self, target: &mut Life, drafter: &mut Life, n: u64) {
+    pub(crate) async fn link_up(&mut self, target: &mut Life, drafter: &mut Life, n: u64) {
         let (theirs, its) = (target.handed().await, drafter.handed().await);
         for (handover, life) in [(&theirs, &*target), (&its, &*drafter)] {
             assert_eq!(handover.stamp, Stamp { term: TERM, epoch: life.epoch });

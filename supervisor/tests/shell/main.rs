@@ -2,6 +2,7 @@
 
 mod drafter;
 mod fake;
+mod routing;
 
 use std::time::Duration;
 
@@ -62,10 +63,11 @@ impl Stack {
         let (drafters_tx, drafters) = mpsc::channel(8);
         let (stop, stops) = mpsc::channel(4);
         let me = Me { pid: 1, term: TERM, restarts: 2, model_dir: "/models/demo".into() };
+        let route_log = settings.log_routes.then(|| temp.path().join("routes.jsonl"));
         let hosts = fake::hosts(&dir, lives_tx, drafters_tx, earlier);
         let channel = socket::channel(dir.socket("supervisor"));
         let identity = paceline_supervisor::core::worker::Identity::default();
-        let setup = Setup { settings, plan, dir, term: Term(TERM), me, route_log: None, identity };
+        let setup = Setup { settings, plan, dir, term: Term(TERM), me, route_log, identity };
         let run = task::spawn("supervisor", run(setup, hosts, stops));
         let gateway = SupervisorClient::new(channel.clone());
         Self { temp, lives, drafters, stop, run, gateway, operations: OperationsClient::new(channel) }

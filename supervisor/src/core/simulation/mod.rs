@@ -17,11 +17,13 @@ use std::collections::{BTreeMap, VecDeque};
 use paceline_process::config::DrafterStart;
 use paceline_process::{Config, Millis};
 use paceline_proto::ids::{Epoch, Term};
-use paceline_proto::internal::v1::{Heartbeat, KvUse, WorkerPhase};
+use paceline_proto::internal::v1::{CostModel, Heartbeat, KvUse, SpeculationBucket, SpeculationFigures, WorkerPhase};
+use paceline_proto::v1::{Lane, RouteReason};
 
 use super::admission::{Ask, Capacity, Ticket};
 use super::dice::Dice;
 use super::drafter::{Call, Plan};
+use super::route::Permit;
 use super::scenarios::name_of;
 use super::seat::{Seat, WorkerId};
 use super::worker::{self, Exit};
@@ -80,6 +82,10 @@ struct World {
     links: Links,
     /// What was ordered, whether it was answered, and the target's last life before it.
     calls: BTreeMap<Call, (&'static str, bool, u64)>,
+    /// The routes of those that run.
+    permits: BTreeMap<Ticket, Permit>,
+    /// The target's last heartbeat had no figures.
+    unmeasured: bool,
     last_target: u64,
     last_drafter: u64,
     exited: bool,
@@ -101,6 +107,8 @@ impl World {
         let starts = [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy, DrafterStart::Manual];
         let model = if dice.roll(8) == 0 { "" } else { "/d" };
         let plan = Plan { model: model.to_owned(), start: starts[dice.roll(4) as usize], ..Default::default() };
+        let plan = Plan { idle_stop_ms: [0, 0, 2_000][dice.roll(3) as usize], ..plan };
+        settings.log_routes = true;
         let capacity = Capacity { classes: vec![(256, 100), (512, 200), (1024, 600)], max_sequences: 3 };
         Self {
             seed,
@@ -117,6 +125,8 @@ impl World {
             requests: BTreeMap::new(),
             processes: WORKERS.into_iter().map(|worker| (worker, Process::default())).collect(),
             links: Links::new(seed << 32),
+            permits: BTreeMap::new(),
+            unmeasured: true,
             calls: BTreeMap::new(),
             last_target: 0,
             last_drafter: 0,
@@ -146,6 +156,8 @@ impl World {
             let line = format!("{event:?}");
             let of_a_drafter =
                 matches!(event, Event::Worker(WorkerId::Drafter(_), _) | Event::Connected { .. } | Event::Ordered { .. });
+            // Its end gives memory back, which may be what a request waits for.
+            let makes_room = matches!(event, Event::Worker(WorkerId::Drafter(_), worker::Event::Exited { .. }));
             let before = (self.core.target().phase(), self.core.notice());
             let actions = self.core.on_event(event, self.now);
             let named: Vec<String> = actions.iter().map(name_of).collect();
@@ -159,8 +171,10 @@ impl World {
             self.log.push(format!("t={} {line} => {}", self.now.0, named.join("; ")));
             if of_a_drafter {
                 self.assert(before == (self.core.target().phase(), self.core.notice()), "a drafter reaches the target (I3)");
-                let fates = |action: &Action| {
-                    matches!(action, Action::Deny { .. } | Action::Cut { .. } | Action::Admit { .. } | Action::LogService { .. })
+                let fates = |action: &Action| match action {
+                    Action::Admit { .. } => !makes_room,
+                    Action::Deny { .. } | Action::Cut { .. } | Action::LogService { .. } => true,
+                    _ => false,
                 };
                 let ends = self.core.is_stopping();
                 self.assert(ends || !actions.iter().any(fates), "a drafter reaches a request (I3)");
@@ -186,6 +200,14 @@ impl World {
         self.assert(admission.reserved_bytes() == held.sum::<u64>(), "the ledger is the sum of what runs");
         self.assert(admission.queued() == waiting, "who waits is in the queue");
         self.assert(admission.reserved_bytes() <= 700, "the budget holds");
+        // Whoever is first draws no consequence from who ran beside it before (I12).
+        let live = |(_, fate): &(Ask, Fate)| matches!(fate, Fate::Running { .. } | Fate::Over { reported: false, .. });
+        self.permits.retain(|ticket, _| self.requests.get(ticket).is_some_and(live));
+        if let Some((ticket, permit)) = self.permits.first_key_value() {
+            let crowd = permit.lane == Lane::Plain && permit.reason == RouteReason::Concurrency;
+            let elsewise = self.unmeasured && self.core.kv_pressure() <= self.core.routing().policy().kv_pressure;
+            self.assert(answering || !elsewise || !crowd, &format!("r{} is alone and held back by load (I12)", ticket.0));
+        }
         for worker in WORKERS {
             let life = match worker {
                 WorkerId::Target => self.core.target().life(),
@@ -261,8 +283,20 @@ impl World {
         let mut beat = Heartbeat { epoch: epoch.0, phase: phase.into(), steps, kv, ..Default::default() };
         if worker == WorkerId::Target && self.epoch(worker) == Some(epoch) {
             beat.link = Some(self.links.report());
+            beat.figures = self.figures();
+            let free = [None, Some(0), Some(300), Some(5_000), Some(5_000)][self.dice.roll(5) as usize];
+            self.tell(Event::MemoryRead { available_bytes: free });
         }
         self.tell(Event::Worker(worker, worker::Event::Beat(Box::new(beat))));
+    }
+
+    /// What the target says it has measured: at first nothing, then one thing or the other.
+    fn figures(&mut self) -> Option<SpeculationFigures> {
+        let gain = [0.0, 0.0, 1.0, 1.5][self.dice.roll(4) as usize];
+        self.unmeasured = gain == 0.0;
+        let bucket = SpeculationBucket { up_to: 64, steps: 1_000, gain };
+        let draft = Some(CostModel { observations: 10, ..Default::default() });
+        (!self.unmeasured).then(|| SpeculationFigures { draft, by_sequences: vec![bucket], ..Default::default() })
     }
 
     fn run(mut self) -> BTreeMap<String, u64> {
@@ -321,6 +355,11 @@ fn random_schedules_keep_the_invariants() {
         "admit plain drafter_suspect",
         "admit plain drafter_incompatible",
         "admit plain concurrency",
+        "admit plain not_worth",
+        "admit plain kv_pressure",
+        "admit speculative benefit",
+        "policy",
+        "rests",
         "admit speculative prior",
         "admit speculative forced",
         "admit speculative drafter_suspect",

@@ -30,6 +30,7 @@ impl World {
             Action::Repermit { epoch, changes } => {
                 self.assert(self.epoch(WorkerId::Target) == Some(epoch), "permits for a life that is not there");
                 for (ticket, permit) in changes {
+                    self.permits.insert(ticket, permit);
                     let running = self.requests.get(&ticket).is_some_and(|(_, fate)| !matches!(fate, Fate::Waiting));
                     self.assert(running, "a permit for a request that does not run");
                     self.judge(permit);
@@ -53,6 +54,7 @@ impl World {
                 self.assert(self.epoch(WorkerId::Target) == Some(epoch), "admitted to a life that is not there");
                 self.assert(matches!(self.core.target().phase(), Phase::Ready { .. }), "admitted to one that is not ready");
                 self.judge(permit);
+                self.permits.insert(ticket, permit);
                 let cost_bytes = self.requests.get(&ticket).and_then(|(ask, _)| self.capacity.cost(ask.positions()));
                 let cost_bytes = cost_bytes.expect("an admitted request fits");
                 self.turn(ticket, Fate::Waiting, Fate::Running { epoch, cost_bytes });
@@ -65,7 +67,8 @@ impl World {
             Action::PushPolicy { epoch, .. } => {
                 self.assert(self.epoch(WorkerId::Target) == Some(epoch), "a policy for a life that is not there");
             }
-            Action::LogRoute { .. } | Action::LogPolicy { .. } => {}
+            Action::LogRoute { .. } => {}
+            Action::LogPolicy { .. } => *self.seen.entry("policy".to_owned()).or_default() += 1,
             Action::Overslept { .. } | Action::Announce(_) | Action::LogService { .. } | Action::LogLink { .. } => {}
             Action::LogGateway { .. } | Action::LogOrder { .. } => {}
             Action::RestartGateway { attachment, .. } => {
@@ -123,7 +126,10 @@ impl World {
                 self.at(worker).earlier = what == 1;
                 return Some(if what == 1 { worker::Event::Found { epoch, pid: 9 } } else { spawned });
             }
-            worker::Action::AskStop { epoch, .. } => {
+            worker::Action::AskStop { epoch, cause } => {
+                if worker != WorkerId::Target && (cause.contains("memory is short") || cause.contains("idle_stop_s")) {
+                    *self.seen.entry("rests".to_owned()).or_default() += 1;
+                }
                 self.assert(self.epoch(worker) == Some(epoch), "another process is ended");
                 match self.dice.roll(4) {
                     0 => return Some(worker::Event::Frozen { epoch }),

@@ -60,6 +60,7 @@ impl World {
             20 if self.dice.roll(4) == 0 => self.command(),
             22 if self.dice.roll(80) == 0 => self.supervisor_again(true),
             23 if self.dice.roll(20) == 0 => self.gateway_moves(),
+            21 if self.dice.roll(8) == 0 => self.set_policy(),
             21 if self.dice.roll(60) == 0 => {
                 let stop = self.dice.roll(2) == 0;
                 self.tell(if stop { Event::StopAsked } else { Event::ParentGone });
@@ -124,6 +125,22 @@ impl World {
             self.tell(Event::Worker(worker, exited));
             self.beat(worker, epoch);
         }
+    }
+
+    fn set_policy(&mut self) {
+        let call = Call(self.calls.len() as u64);
+        let (key, value) = [
+            ("routing.force", "plain"),
+            ("routing.force", "auto"),
+            ("routing.force", "auto"),
+            ("routing.force", "sometimes"),
+            ("routing.max_concurrent", "1"),
+            ("routing.max_concurrent", "auto"),
+            ("routing.kv_pressure", "0.5"),
+            ("routing.max_contxt", "1"),
+        ][self.dice.roll(8) as usize];
+        self.calls.insert(call, ("set", false));
+        self.tell(Event::PolicySet { call, key: key.to_owned(), value: value.to_owned() });
     }
 
     fn order(&mut self) {

@@ -1,0 +1,35 @@
+//! `paceline routes replay`: what another policy would have decided. The decision is the supervisor's, so its program is
+//! asked.
+
+use std::process::Stdio;
+
+use crate::args::{RoutesArgs, RoutesCommand};
+use crate::failure::Failure;
+use crate::screen::Screen;
+use crate::serve::program;
+
+/// The supervisor's exit code for what was typed.
+const BAD_SETTING: i32 = 64;
+
+/// Runs the command.
+///
+/// # Errors
+/// The log cannot be read, a setting is refused, or the supervisor's program is not there.
+pub async fn run(args: &RoutesArgs, screen: &mut Screen) -> Result<(), Failure> {
+    let RoutesCommand::Replay(replay) = &args.command;
+    let program = program("supervisor").map_err(Failure::refused_here)?;
+    let mut command = tokio::process::Command::new(&program);
+    command.arg("replay").args(replay.json.then_some("--json"));
+    for setting in &replay.set {
+        command.arg("--set").arg(setting);
+    }
+    command.arg("--").arg(&replay.log).stdin(Stdio::null());
+    let output = command.output().await;
+    let output = output.map_err(|error| Failure::refused_here(format!("cannot run {}: {error}", program.display())))?;
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match output.status.code() {
+        Some(0) => screen.text(&said(&output.stdout)).map_err(|_| Failure::nobody_reads()),
+        Some(BAD_SETTING) => Err(Failure::usage(said(&output.stderr).trim())),
+        _ => Err(Failure::refused_here(said(&output.stderr).trim())),
+    }
+}

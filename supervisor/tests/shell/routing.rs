@@ -1,0 +1,123 @@
+//! Routing end to end but for the models: the policy at run time, what the target is told, and the route log.
+
+use paceline_process::task;
+use paceline_proto::internal::v1::{Done, PolicyForce, TokenBatch};
+use paceline_proto::status::Reason;
+use paceline_proto::v1::{Lane, PolicyResponse, Route, RouteReason, SetPolicyRequest, ShowPolicyRequest, Speculation};
+use paceline_supervisor::route_log::Line;
+use tonic::{Code, Status};
+
+use crate::fake::Life;
+use crate::{Stack, TERM, batch, request, with, within};
+
+impl Stack {
+    async fn set(&mut self, key: &str, value: &str) -> Result<PolicyResponse, Status> {
+        let request = SetPolicyRequest { key: key.into(), value: value.into() };
+        within(self.operations.set_policy(request)).await.map(tonic::Response::into_inner)
+    }
+}
+
+async fn told(target: &mut Life) -> paceline_proto::internal::v1::Policy {
+    within(target.policies.recv()).await.expect("told")
+}
+
+#[tokio::test]
+async fn a_policy_set_at_run_time_reaches_target_and_running_requests() {
+    let (mut stack, mut target, _drafter) = Stack::linked().await;
+    assert_eq!((told(&mut target).await.epoch, stack.status().await.routing.unwrap_or_default().policy_epoch), (0, 0));
+    let answer = stack.submit(request());
+    let call = target.call().await;
+    assert_eq!(call.request.permit.map(|permit| (permit.lane_allowed(), permit.policy_epoch)), Some((Lane::Speculative, 0)));
+
+    let set = stack.set("routing.force", "plain").await.expect("set");
+    let changed: Vec<_> = set.policy.iter().filter(|setting| setting.source == "operator").collect();
+    assert_eq!((set.epoch, changed.len(), changed[0].key.as_str(), changed[0].value.as_str()), (1, 1, "routing.force", "plain"));
+    let policy = told(&mut target).await;
+    assert_eq!((policy.epoch, policy.force(), policy.max_concurrent), (1, PolicyForce::Plain, None));
+    let changes = within(target.permits.recv()).await.expect("told");
+    let permit = changes[0].permit.expect("a permit");
+    assert_eq!((permit.lane_allowed(), permit.reason(), permit.policy_epoch), (Lane::Plain, RouteReason::Forced, 1));
+
+    for (key, value, expected) in [
+        ("routing.max_concurent", "2", "did you mean routing.max_concurrent?"),
+        ("routing.kv_pressure", "7", "expected above 0, at most 1, found 7"),
+        ("limits.queue", "7", "cannot be changed at run time"),
+    ] {
+        let refused = stack.set(key, value).await.expect_err("refused");
+        assert_eq!((refused.code(), Reason::of(&refused)), (Code::InvalidArgument, Some(Reason::InvalidArgument)));
+        assert!(refused.message().contains(expected), "{refused:?}");
+    }
+    stack.set("routing.force", "auto").await.expect("set");
+    stack.set("routing.max_concurrent", "1").await.expect("set");
+    let shown = within(stack.operations.show_policy(ShowPolicyRequest {})).await.expect("shown").into_inner();
+    let values: Vec<_> = shown.policy.iter().map(|setting| format!("{}={}", setting.value, setting.source)).collect();
+    assert_eq!((shown.epoch, values.join(" ").as_str()), (3, "auto=operator 1=operator auto=configuration 0.85=configuration"));
+    // Those between may be passed over, the last one never.
+    while told(&mut target).await.epoch < 3 {}
+    call.tokens(0, &[1], true).await;
+    assert!(batch(&mut within(answer).await.expect("no panic").expect("served")).await.done.is_some());
+
+    // The next life of the target is told at its start.
+    target.die(paceline_supervisor::core::worker::Exit::Signal(9)).await;
+    let mut target = stack.life().await;
+    target.idle();
+    assert_eq!(told(&mut target).await.epoch, 3);
+}
+
+#[tokio::test]
+async fn the_route_log_tells_decision_and_end_and_no_text() {
+    let mut stack = Stack::with_drafter(|settings| settings.log_routes = true, Stack::plan(Default::default()), None);
+    let mut target = stack.life().await;
+    let mut drafter = stack.drafter().await;
+    target.idle();
+    drafter.idle();
+    stack.link_up(&mut target, &mut drafter, 1).await;
+    let canary = [31_337, 31_338, 31_339];
+    let answer = stack.submit(with(|generation| {
+        generation.prompt_ids = canary.to_vec();
+        generation.traffic_class = "code".into();
+    }));
+    let call = target.call().await;
+    let route = Route { lane: Lane::Speculative.into(), reason: RouteReason::Prior.into() };
+    let speculation = Speculation { cycles: 2, drafted: 30, accepted: 5 };
+    let done = Done { route: Some(route), speculation: Some(speculation), ..Default::default() };
+    let stamp = call.request.stamp;
+    let last = TokenBatch { stamp, ids: vec![31_340, 31_341], done: Some(done), ..Default::default() };
+    call.answer.send(Ok(last)).await.expect("somebody reads");
+    assert!(batch(&mut within(answer).await.expect("no panic").expect("served")).await.done.is_some());
+    // One whose client goes away ends too.
+    let gone = stack.submit(with(|generation| generation.request_id = "r2".into()));
+    let call = target.call().await;
+    gone.abort();
+    within(call.answer.closed()).await;
+    stack.counts(0, 0).await;
+    let routing = stack.status().await.routing.expect("there");
+    let counts: Vec<_> = routing.routes.iter().map(|count| (count.lane(), count.reason(), count.requests)).collect();
+    assert_eq!(counts, [(Lane::Speculative, RouteReason::Prior, 1)]);
+
+    let path = stack.temp.path().join("routes.jsonl");
+    let read = path.clone();
+    let text = within(task::spawn("read", async move {
+        loop {
+            let text = std::fs::read_to_string(&read).unwrap_or_default();
+            if text.lines().count() == 4 {
+                return text;
+            }
+            tokio::task::yield_now().await;
+        }
+    }));
+    let text = text.await.expect("no panic");
+    for id in [31_337, 31_338, 31_339, 31_340, 31_341] {
+        assert!(!text.contains(&id.to_string()), "a token of a request is in the log: {text}");
+    }
+    let lines: Vec<Line> = text.lines().map(|line| serde_json::from_str(line).expect("a line")).collect();
+    let Line::Decided(first) = &lines[0] else { panic!("{text}") };
+    assert_eq!((first.request.as_str(), first.class.as_str(), first.wish.as_str(), first.term), ("r1", "code", "auto", TERM));
+    assert_eq!((first.signals.running, first.signals.context_tokens, first.signals.kv_pressure), (1, 3, 0.25));
+    assert_eq!((first.permit.lane.as_str(), first.permit.reason.as_str(), first.again), ("speculative", "prior", false));
+    let Line::Ended(end) = &lines[1] else { panic!("{text}") };
+    let served = end.served.as_ref().expect("it ended well");
+    assert_eq!((served.cycles, served.drafted, served.accepted, served.completion_tokens), (2, 30, 5, 2));
+    let Line::Ended(end) = &lines[3] else { panic!("{text}") };
+    assert_eq!((end.request.as_str(), &end.served), ("r2", &None));
+}

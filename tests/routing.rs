@@ -1,0 +1,174 @@
+//! Routing as operators see it: the policy at run time, the route log and its replay, bursts, and a drafter that rests. None
+//! of it touches the target.
+
+#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
+
+use std::process::{Command, Output};
+
+use paceline_proto::v1::{Lane, RouteReason, RouteWish};
+use paceline_tests::prompts::{prompts, reference, same_but_near_ties, some_of_each};
+use paceline_tests::{Stack, programs, wait};
+use serde_json::Value;
+
+/// Which target it is, and when it read its weights.
+fn target(stack: &Stack) -> (Value, Value) {
+    let status = stack.status().expect("it answers");
+    (status["target"]["pid"].clone(), status["target"]["weights_loaded_at"].clone())
+}
+
+fn set(stack: &Stack, key: &str, value: &str) -> Output {
+    stack.paceline(&["policy", "set", key, value], "")
+}
+
+fn cycles(stack: &Stack) -> u64 {
+    stack.snapshot().expect("it answers").link.and_then(|link| link.speculation).unwrap_or_default().cycles
+}
+
+/// A structured request that goes on for a while.
+fn long(tokens: u32) -> paceline_tests::ask::Ask {
+    let prompt = prompts().into_iter().find(|prompt| prompt.kind == "arithmetic").expect("there are some");
+    prompt.ask.exactly(tokens)
+}
+
+#[test]
+fn a_policy_set_at_run_time_changes_the_next_and_the_running_request() {
+    let stack = Stack::drafting("");
+    let before = target(&stack);
+    let plain = stack.ask(reference(long(600))).expect("served");
+    assert!(set(&stack, "routing.force", "plain").status.success());
+    assert_eq!(stack.ask(long(8)).expect("served").route(), (Lane::Plain, RouteReason::Forced));
+
+    // One that began plainly drafts as soon as it may.
+    let mut running = stack.open(long(600)).expect("served");
+    running.read(8);
+    let none = cycles(&stack);
+    assert!(set(&stack, "routing.force", "auto").status.success());
+    wait("drafts of a request that began plainly", || {
+        running.read(running.so_far.ids.len() + 4);
+        (cycles(&stack) > none).then_some(())
+    });
+    // And stops as soon as it may not; the drafts that were under way are over by the next look.
+    assert!(set(&stack, "routing.force", "plain").status.success());
+    let mut last = cycles(&stack);
+    wait("no more drafts", || {
+        running.read(running.so_far.ids.len() + 16);
+        std::thread::sleep(std::time::Duration::from_millis(300)); // heartbeats carry the count every 250 ms
+        let now = cycles(&stack);
+        (std::mem::replace(&mut last, now) == now).then_some(())
+    });
+    let answer = running.finish().expect("served");
+    assert!(answer.speculation().cycles > 0, "{:?}", answer.end);
+    same_but_near_ties(&plain, &answer, "over two changes of the policy", &mut 0);
+
+    let status = stack.status().expect("it answers");
+    let policy = &status["routing"]["policy"];
+    assert_eq!((&policy["epoch"], &policy["settings"]["routing.force"]["source"]), (&3.into(), &"operator".into()));
+    let text = String::from_utf8(stack.paceline(&["status"], "").stdout).expect("text");
+    assert!(text.contains("policy 3: routing.force = plain (by an operator)"), "{text}");
+    assert!(text.contains("memory: target "), "{text}");
+    let shown = stack.paceline(&["policy", "show", "--json"], "");
+    let shown: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    assert_eq!(shown["settings"]["routing.kv_pressure"]["value"], "0.85");
+    for (key, value, expected) in [
+        ("routing.max_concurent", "2", "did you mean routing.max_concurrent?"),
+        ("routing.max_concurrent", "-2", "routing.max_concurrent: expected \"auto\" or a number"),
+        ("limits.queue", "2", "cannot be changed at run time"),
+    ] {
+        let refused = set(&stack, key, value);
+        let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(1) && words.contains(expected), "{key} = {value}: {refused:?}");
+    }
+    assert_eq!(target(&stack), before);
+    stack.stop();
+}
+
+#[test]
+fn after_a_burst_a_single_request_drafts_at_once() {
+    let stack = Stack::drafting("");
+    let before = target(&stack);
+    let asks: Vec<_> = some_of_each(3).into_iter().take(16).map(|prompt| prompt.ask.max_tokens(48)).collect();
+    let running: Vec<_> = asks.iter().map(|ask| stack.start(ask.clone())).collect();
+    let answers: Vec<_> = running.into_iter().map(|pending| pending.finish().expect("served")).collect();
+    let held_back = answers.iter().filter(|answer| answer.route() == (Lane::Plain, RouteReason::Concurrency)).count();
+    println!("{held_back} of 16 were plain to their end for the load");
+    let single = stack.ask(long(64)).expect("served");
+    assert_eq!(single.route().0, Lane::Speculative, "{:?}", single.end);
+    assert!(single.speculation().cycles > 0, "{:?}", single.end);
+    let routes = stack.snapshot().expect("it answers").routing.unwrap_or_default().routes;
+    assert_eq!(routes.iter().map(|count| count.requests).sum::<u64>(), 17, "{routes:?}");
+    assert_eq!(target(&stack), before);
+    stack.stop();
+}
+
+#[test]
+fn the_route_log_tells_what_was_decided_and_no_text_and_can_be_replayed() {
+    let mut stack = Stack::new("");
+    let log = stack.path("routes.jsonl");
+    stack.set(&format!("routing.route_log = {log:?}\n"));
+    stack.serve();
+    stack.wait_ready();
+    stack.wait_linked();
+    let canary = "xylophonequartz";
+    let ask = paceline_tests::chat(&format!("Repeat the word {canary} ten times.")).max_tokens(24);
+    let answers = [
+        stack.ask(ask.clone()).expect("served"),
+        stack.ask(ask.clone().route(RouteWish::Plain)).expect("served"),
+        stack.ask(ask.route(RouteWish::Speculative)).expect("served"),
+    ];
+    let lines = wait("three decisions and three ends", || {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        (lines.iter().filter(|line| line["event"] == "ended").count() == 3).then_some(lines)
+    });
+    let text = std::fs::read_to_string(&log).expect("there");
+    assert!(!text.contains(canary) && !text.contains("Repeat"), "{text}");
+    assert!(!text.contains(answers[0].text.trim()), "{text}");
+    let ended: Vec<_> = lines.iter().filter(|line| line["event"] == "ended").collect();
+    for (line, answer) in ended.iter().zip(&answers) {
+        assert_eq!(line["served"]["completion_tokens"], answer.ids.len(), "{line}");
+        assert_eq!(line["served"]["cycles"], answer.speculation().cycles, "{line}");
+    }
+    let first: Vec<_> = lines.iter().filter(|line| line["event"] == "decided" && line["again"] == false).collect();
+    let wishes: Vec<_> = first.iter().map(|line| line["wish"].as_str().expect("text")).collect();
+    assert_eq!(wishes, ["auto", "plain", "speculative"]);
+    assert_eq!(first[0]["signals"]["running"], 1);
+    assert_eq!(first[1]["permit"]["reason"], "forced");
+
+    let replay = |words: &[&str]| {
+        let mut command = Command::new(programs().join("paceline"));
+        command.args(["routes", "replay"]).arg(&log).args(words).output().expect("it runs")
+    };
+    let same = replay(&["--json"]);
+    let same: Value = serde_json::from_slice(&same.stdout).unwrap_or_else(|error| panic!("{error}: {same:?}"));
+    assert_eq!((&same["decisions"], &same["changes"], &same["unreadable"]), (&3.into(), &0.into(), &0.into()));
+    let plain = replay(&["--set", "routing.force=plain"]);
+    let words = String::from_utf8(plain.stdout).expect("text");
+    assert!(words.starts_with("3 decisions, 2 would change\n"), "{words}");
+    let refused = replay(&["--set", "routing.forse=plain"]);
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("did you mean routing.force?"), "{refused:?}");
+    stack.stop();
+}
+
+#[test]
+fn an_unused_drafter_is_stopped_and_the_next_request_starts_it() {
+    let stack = Stack::drafting("drafter.idle_stop_s = 2\n");
+    let before = target(&stack);
+    let status = stack.wait_status("the idle drafter to be stopped", |status| status["drafter"]["state"] == "stopped");
+    assert!(status["drafter"]["reason"].as_str().is_some_and(|why| why.contains("drafter.idle_stop_s")), "{status}");
+    assert_eq!(status["drafter"]["pid"], Value::Null);
+    // A request that may not draft is none.
+    stack.ask(long(8).route(RouteWish::Plain)).expect("served");
+    assert_eq!(stack.status().expect("it answers")["drafter"]["state"], "stopped");
+    // The first that may starts it, and if it goes on for long enough drafts itself.
+    let first = stack.ask(long(8)).expect("served");
+    assert_eq!(first.ids.len(), 8);
+    wait("drafts", || (stack.ask(long(48)).expect("served").speculation().cycles > 0).then_some(()));
+    // An operator's stop is an operator's.
+    stack.drafter(&["stop"]);
+    let answer = stack.ask(long(8)).expect("served");
+    assert_eq!(answer.route(), (Lane::Plain, RouteReason::DrafterAbsent));
+    assert_eq!(stack.status().expect("it answers")["drafter"]["state"], "stopped");
+    assert_eq!(target(&stack), before);
+    stack.stop();
+}
