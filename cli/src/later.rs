@@ -7,14 +7,15 @@ use crate::failure::Failure;
 pub fn refuse(command: &Command) -> Failure {
     Failure::not_yet(match command {
         Command::Top(_) => "`paceline top`; `paceline status` shows one moment",
-        Command::Events(_) => "`paceline events`; `paceline status` shows one moment",
-        Command::Restart(_) => "`paceline restart`; stop and start `paceline serve` instead",
         Command::Bench(_) => "`paceline bench`",
         Command::Serve(_)
         | Command::Generate(_)
         | Command::Chat(_)
         | Command::Status(_)
         | Command::Drafter(_)
+        | Command::Events(_)
+        | Command::Restart(_)
+        | Command::Drain(_)
         | Command::Selftest(_) => "this command",
     })
 }

@@ -2,7 +2,7 @@
 //! of gateway and supervisor. Not here: models, routing, tokens' meaning.
 //!
 //! [`args`] what can be typed │ [`messages`] conversations from JSON │ [`client`] the way to the service │ [`generate`],
-//! [`chat`], [`status`], [`drafter`] one command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
+//! [`chat`], [`status`], [`drafter`], [`events`], [`restart`], [`drain`] one command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
 //! [`failure`] why a command ends badly, and its exit code │ [`screen`] the only place that prints.
 
 pub mod answer;
@@ -10,10 +10,13 @@ pub mod args;
 pub mod chat;
 pub mod client;
 pub mod drafter;
+pub mod drain;
+pub mod events;
 pub mod failure;
 pub mod generate;
 pub mod later;
 pub mod messages;
+pub mod restart;
 pub mod screen;
 pub mod selftest;
 pub mod serve;
@@ -58,6 +61,9 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Chat(args) => chat::run(&args, screen).await,
         Command::Status(args) => status::run(&args, screen).await,
         Command::Drafter(args) => drafter::run(&args, screen).await,
+        Command::Events(args) => events::run(&args, screen).await,
+        Command::Restart(args) => restart::run(&args, screen).await,
+        Command::Drain(args) => drain::run(&args, screen).await,
         Command::Selftest(args) => selftest::run(&args, screen).await,
         other => Err(later::refuse(&other)),
     };
