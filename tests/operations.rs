@@ -126,7 +126,7 @@ fn the_gateway_is_restarted_behind_its_address() {
 
 #[test]
 fn the_supervisor_is_restarted_and_the_workers_stay() {
-    let stack = Stack::drafting("");
+    let stack = Stack::drafting("supervisor.lease_s = 30\n");
     let before = stack.wait_linked();
     let stream = running(&stack, 150);
     let restart = beside(&stack, &["restart", "supervisor"]);

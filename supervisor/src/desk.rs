@@ -175,6 +175,11 @@ impl Desk {
         answer.await.map_err(|_| Status::from(Denial::stopping(1_000)))?
     }
 
+    /// Resolves when the actor has ended.
+    pub(crate) async fn closed(&self) {
+        self.mail.closed().await;
+    }
+
     /// Tells the actor of its gateway.
     pub(crate) async fn tell(&self, mail: Mail) {
         // Without an actor there is nobody to tell.
