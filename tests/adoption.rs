@@ -1,8 +1,6 @@
 //! Supervisors that die or are replaced under load: the workers go on as they are (goal A6), and where they must not they are
 //! replaced, once.
 
-#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
-
 use std::process::Command;
 use std::time::Duration;
 

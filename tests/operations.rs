@@ -1,8 +1,6 @@
 //! What operators order, as the command line says it: each process restarted, the service drained, events read. And what the
 //! lifecycle does by itself when a worker hangs, or never stays up.
 
-#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
-
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
