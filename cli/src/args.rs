@@ -28,7 +28,7 @@ pub enum Command {
     Status(StatusArgs),
     /// Watch what runs (not in this version yet)
     Top(TopArgs),
-    /// What changed state, and why (not in this version yet)
+    /// What changed state, and why
     Events(EventsArgs),
     /// Start, stop or swap the drafter
     Drafter(DrafterArgs),
@@ -36,8 +36,10 @@ pub enum Command {
     Policy(PolicyArgs),
     /// Ask a route log what another policy would have decided
     Routes(RoutesArgs),
-    /// Restart one process (not in this version yet)
+    /// Restart one process
     Restart(RestartArgs),
+    /// Take no new requests and wait until none runs
+    Drain(DrainArgs),
     /// Check model and machine: are the lanes identical, how fast is each, does the drafter pay
     Selftest(SelftestArgs),
     /// Measure how fast the lanes are, and with --sweep whether the service's own choice is never slower
@@ -225,8 +227,11 @@ pub struct TopArgs {
 #[derive(Debug, Args)]
 pub struct EventsArgs {
     /// Go on with what happens next
-    #[arg(long)]
+    #[arg(long, short)]
     pub follow: bool,
+    /// How many of those there were to begin with
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub last: u32,
     /// One JSON object a line
     #[arg(long)]
     pub json: bool,
@@ -363,15 +368,23 @@ pub struct RestartArgs {
     /// Which process
     #[arg(value_enum)]
     pub process: Process,
-    /// Without draining
+    /// Without draining: running requests are ended
     #[arg(long)]
     pub now: bool,
-    /// Seconds to wait for it
-    #[arg(long, value_name = "S")]
-    pub timeout: Option<u64>,
-    /// Where the settings are.
+    /// How long to wait, and where the settings are.
     #[command(flatten)]
-    pub config: ConfigArg,
+    pub wait: WaitArgs,
+}
+
+/// `paceline drain`
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// Take requests again
+    #[arg(long)]
+    pub undo: bool,
+    /// How long to wait, and where the settings are.
+    #[command(flatten)]
+    pub wait: WaitArgs,
 }
 
 /// A process that can be restarted.

@@ -12,7 +12,7 @@ use crate::screen::Screen;
 use crate::status::{bytes, operations, state_word};
 
 /// The wait the service keeps where none is named.
-const WAIT: Duration = Duration::from_secs(120);
+pub const WAIT: Duration = Duration::from_secs(120);
 /// For its answer behind that.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -27,7 +27,6 @@ pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure>
     };
     let (mut client, place) = operations(wait.config.config.as_deref())?;
     let timeout_ms = timeout_ms(wait);
-    let limit = if timeout_ms == 0 { WAIT } else { Duration::from_millis(timeout_ms.into()) } + GRACE;
     let call = async {
         match args.command {
             DrafterCommand::Start(_) => client.start_drafter(StartDrafterRequest { model, timeout_ms }).await,
@@ -35,17 +34,33 @@ pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure>
             DrafterCommand::Swap(_) => client.swap_drafter(SwapDrafterRequest { model, timeout_ms }).await,
         }
     };
+    let drafter = answered(call, wait, &place).await?.drafter.unwrap_or_default();
+    screen.text(&line("drafter", &drafter)).map_err(|_| Failure::nobody_reads())
+}
+
+/// The answer to an order, for which the service waits as long as it was told.
+///
+/// # Errors
+/// It is not carried out, or nobody answers.
+pub async fn answered<T>(
+    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    wait: &WaitArgs,
+    place: &str,
+) -> Result<T, Failure> {
+    let limit = limit(wait) + GRACE;
     match tokio::time::timeout(limit, call).await {
-        Ok(Ok(answer)) => {
-            let drafter = answer.into_inner().drafter.unwrap_or_default();
-            screen.text(&line(&drafter)).map_err(|_| Failure::nobody_reads())
-        }
-        Ok(Err(status)) => Err(Failure::before_answer(&status, &place)),
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) => Err(Failure::before_answer(&status, place)),
         Err(_) => {
             let message = format!("the supervisor at {place} did not answer within {} s", limit.as_secs());
             Err(Failure::unreachable(message))
         }
     }
+}
+
+/// How long an order is waited for.
+pub fn limit(wait: &WaitArgs) -> Duration {
+    wait.timeout.map_or(WAIT, |seconds| Duration::from_secs(seconds.into()))
 }
 
 /// The directory as the service, which runs elsewhere, can find it.
@@ -56,17 +71,19 @@ fn directory(model: Option<&PathBuf>) -> Result<String, Failure> {
     absolute.into_os_string().into_string().map_err(|path| bad(format!("expected a path in UTF-8, found {path:?}")))
 }
 
-fn timeout_ms(wait: &WaitArgs) -> u32 {
+/// The same as the service is told; 0 where none is named.
+pub fn timeout_ms(wait: &WaitArgs) -> u32 {
     wait.timeout.map_or(0, |seconds| seconds.saturating_mul(1_000))
 }
 
-fn line(drafter: &ProcessStatus) -> String {
-    let model = match (drafter.model.as_str(), drafter.weight_bytes) {
+/// A process, now.
+pub fn line(name: &str, process: &ProcessStatus) -> String {
+    let model = match (process.model.as_str(), process.weight_bytes) {
         ("", _) => String::new(),
         (model, 0) => format!(": {model}"),
         (model, weight) => format!(": {model} ({})", bytes(weight)),
     };
-    format!("drafter {}{model}\n", state_word(drafter))
+    format!("{name} {}{model}\n", state_word(process))
 }
 
 #[cfg(test)]
@@ -92,8 +109,8 @@ mod tests {
             weight_bytes: 3 << 20,
             ..Default::default()
         };
-        assert_eq!(line(&ready), "drafter ready: /models/d (3.0 MiB)\n");
+        assert_eq!(line("drafter", &ready), "drafter ready: /models/d (3.0 MiB)\n");
         let absent = ProcessStatus { state: ProcessState::Absent.into(), ..Default::default() };
-        assert_eq!(line(&absent), "drafter absent\n");
+        assert_eq!(line("drafter", &absent), "drafter absent\n");
     }
 }

@@ -64,6 +64,11 @@ impl Failure {
         Self::new(REFUSED, Code::FailedPrecondition, "", message)
     }
 
+    /// An order was taken and did not come to its end.
+    pub fn said_no(message: impl Into<String>) -> Self {
+        Self::new(REFUSED, Code::DeadlineExceeded, "", message)
+    }
+
     /// No service answers.
     pub fn unreachable(message: impl Into<String>) -> Self {
         Self::new(UNREACHABLE, Code::Unavailable, "NOT_REACHABLE", message)

@@ -7,8 +7,6 @@ use crate::failure::Failure;
 pub fn refuse(command: &Command) -> Failure {
     Failure::not_yet(match command {
         Command::Top(_) => "`paceline top`; `paceline status` shows one moment",
-        Command::Events(_) => "`paceline events`; `paceline status` shows one moment",
-        Command::Restart(_) => "`paceline restart`; stop and start `paceline serve` instead",
         Command::Serve(_)
         | Command::Generate(_)
         | Command::Chat(_)
@@ -16,6 +14,9 @@ pub fn refuse(command: &Command) -> Failure {
         | Command::Drafter(_)
         | Command::Policy(_)
         | Command::Routes(_)
+        | Command::Events(_)
+        | Command::Restart(_)
+        | Command::Drain(_)
         | Command::Selftest(_)
         | Command::Bench(_) => "this command",
     })

@@ -2,8 +2,8 @@
 //! of gateway and supervisor. Not here: models, routing, tokens' meaning.
 //!
 //! [`args`] what can be typed │ [`messages`] conversations from JSON │ [`client`] the way to the service │ [`generate`],
-//! [`chat`], [`status`], [`drafter`], [`policy`], [`routes`], [`selftest`], [`bench`] one command each │ [`answer`] a stream of
-//! responses as one answer │ [`serve`] the thin parent │
+//! [`chat`], [`status`], [`drafter`], [`policy`], [`routes`], [`events`], [`restart`], [`drain`], [`selftest`], [`bench`] one
+//! command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
 //! [`failure`] why a command ends badly, and its exit code │ [`screen`] the only place that prints.
 
 pub mod answer;
@@ -12,11 +12,14 @@ pub mod bench;
 pub mod chat;
 pub mod client;
 pub mod drafter;
+pub mod drain;
+pub mod events;
 pub mod failure;
 pub mod generate;
 pub mod later;
 pub mod messages;
 pub mod policy;
+pub mod restart;
 pub mod routes;
 pub mod screen;
 pub mod selftest;
@@ -64,6 +67,9 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Drafter(args) => drafter::run(&args, screen).await,
         Command::Policy(args) => policy::run(&args, screen).await,
         Command::Routes(args) => routes::run(&args, screen).await,
+        Command::Events(args) => events::run(&args, screen).await,
+        Command::Restart(args) => restart::run(&args, screen).await,
+        Command::Drain(args) => drain::run(&args, screen).await,
         Command::Selftest(args) => selftest::run(&args, screen).await,
         Command::Bench(args) => bench::run(&args, screen).await,
         other => Err(later::refuse(&other)),

@@ -48,7 +48,7 @@ impl Stage {
         }
         std::fs::create_dir(stage.path("model")).unwrap();
         let config = format!(
-            "[gateway]\ngrpc = \"127.0.0.1:0\"\n[supervisor]\nruntime_dir = {:?}\nrestarts = 2\n[target]\nmodel = {:?}\n",
+            "[gateway]\ngrpc = \"127.0.0.1:0\"\n[supervisor]\nruntime_dir = {:?}\nrestarts = 3\n[target]\nmodel = {:?}\n",
             stage.path("run"),
             stage.path("model")
         );

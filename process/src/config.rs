@@ -83,7 +83,7 @@ pub struct SupervisorConfig {
     pub lease_s: u64,
     /// Seconds without progress after which a busy worker counts as hung, if ten times its usual step is less.
     pub hang_s: u64,
-    /// Restarts allowed within `restart_period_s` before a process counts as failed.
+    /// The restart within `restart_period_s` at which a process counts as failed: with 5 there are at most five starts.
     pub restarts: u32,
     /// Seconds over which restarts are counted.
     pub restart_period_s: u64,
@@ -550,9 +550,18 @@ impl Config {
         Ok(())
     }
 
-    /// Digest of all settings: a worker started with another one is not taken over.
+    /// Digest of the settings that a worker is started with: one with another digest is not taken over. What only gateway and
+    /// supervisor go by is left out: changing it costs nobody a load.
     pub fn digest(&self) -> String {
-        let text = toml::to_string(self).expect("a configuration is plain TOML");
+        let mut config = self.clone();
+        let Config { gateway, supervisor, routing, .. } = &mut config;
+        (*gateway, *routing) = Default::default();
+        *supervisor = SupervisorConfig {
+            runtime_dir: std::mem::take(&mut supervisor.runtime_dir),
+            lease_s: supervisor.lease_s,
+            ..Default::default()
+        };
+        let text = toml::to_string(&config).expect("a configuration is plain TOML");
         Sha256::digest(text.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
 

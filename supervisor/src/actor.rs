@@ -22,7 +22,7 @@ use crate::core::operations::Command;
 use crate::core::seat::{Seat, WorkerId};
 use crate::core::worker::{self, Exit, Identity};
 use crate::core::{Action, Event, Notice, Supervisor};
-use crate::desk::{Cut, Desk, Ending, Grant, Recall, Verdict};
+use crate::desk::{Cut, Desk, Ending, Grant, Posted, Recall, Verdict};
 use crate::events::{Change, Journal};
 use crate::handover;
 use crate::relay::permit_message;
@@ -151,7 +151,8 @@ impl<H: Host> Actor<H> {
         let (cuts, cuts_rx) = watch::channel(None);
         let (notices, notices_rx) = watch::channel(status::service_state(&core.notice()));
         let (recalls, recalls_rx) = watch::channel(None);
-        let desk = Desk::new(mail_tx.clone(), endings_tx, cuts_rx, notices_rx, recalls_rx, events, term, clock);
+        let posted = Posted { cuts: cuts_rx, notices: notices_rx, recalls: recalls_rx };
+        let desk = Desk::new(mail_tx.clone(), endings_tx, posted, events, term, clock);
         let actor = Self {
             core,
             clock,

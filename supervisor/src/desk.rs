@@ -60,14 +60,20 @@ pub struct Recall {
     pub grace_ms: Option<u32>,
 }
 
+/// What the actor tells everybody whom it concerns.
+#[derive(Clone, Debug)]
+pub(crate) struct Posted {
+    pub(crate) cuts: watch::Receiver<Option<Cut>>,
+    pub(crate) notices: watch::Receiver<ServiceState>,
+    pub(crate) recalls: watch::Receiver<Option<Recall>>,
+}
+
 /// The actor as the services see it.
 #[derive(Clone, Debug)]
 pub struct Desk {
     mail: mpsc::Sender<Mail>,
     endings: mpsc::Sender<Ending>,
-    cuts: watch::Receiver<Option<Cut>>,
-    notices: watch::Receiver<ServiceState>,
-    recalls: watch::Receiver<Option<Recall>>,
+    posted: Posted,
     events: Reader,
     numbers: Arc<AtomicU64>,
     term: Term,
@@ -78,14 +84,12 @@ impl Desk {
     pub(crate) fn new(
         mail: mpsc::Sender<Mail>,
         endings: mpsc::Sender<Ending>,
-        cuts: watch::Receiver<Option<Cut>>,
-        notices: watch::Receiver<ServiceState>,
-        recalls: watch::Receiver<Option<Recall>>,
+        posted: Posted,
         events: Reader,
         term: Term,
         clock: Clock,
     ) -> Self {
-        Self { mail, endings, cuts, notices, recalls, events, numbers: Arc::default(), term, clock }
+        Self { mail, endings, posted, events, numbers: Arc::default(), term, clock }
     }
 
     /// Our term.
@@ -100,17 +104,17 @@ impl Desk {
 
     /// Who has to end.
     pub fn cuts(&self) -> watch::Receiver<Option<Cut>> {
-        self.cuts.clone()
+        self.posted.cuts.clone()
     }
 
     /// Whether requests can be served, now and at every change.
     pub fn notices(&self) -> watch::Receiver<ServiceState> {
-        self.notices.clone()
+        self.posted.notices.clone()
     }
 
     /// Which gateways are to end and be started again.
     pub fn recalls(&self) -> watch::Receiver<Option<Recall>> {
-        self.recalls.clone()
+        self.posted.recalls.clone()
     }
 
     /// What changed state.
@@ -186,6 +190,11 @@ impl Desk {
         let full = |_| Reason::QueueFull.status("the service has as many questions to answer as it can; try again in 1 s");
         self.mail.try_send(Mail::SetPolicy { key, value, reply }).map_err(full)?;
         answer.await.map_err(|_| Status::from(Denial::stopping(1_000)))?
+    }
+
+    /// Resolves when the actor has ended.
+    pub(crate) async fn closed(&self) {
+        self.mail.closed().await;
     }
 
     /// Tells the actor of its gateway.

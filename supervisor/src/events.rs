@@ -211,7 +211,10 @@ impl Reader {
         if last == 0 {
             seen = 0; // whatever comes is news
         }
-        while follow {
+        if !follow {
+            return;
+        }
+        loop {
             let event = tokio::select! {
                 biased;
                 () = to.closed() => return,

@@ -161,7 +161,12 @@ fn check_model(model: &str) -> Result<(), Status> {
 /// Takes in what a gateway says of itself until its stream ends.
 async fn follow(desk: Desk, attachment: u64, mut reports: Streaming<internal::GatewayReport>) {
     loop {
-        match reports.message().await {
+        let message = tokio::select! {
+            message = reports.message() => message,
+            // Nobody reads any more: let go of, the stream does not hold the connection, nor that our end.
+            () = desk.closed() => return,
+        };
+        match message {
             Ok(Some(report)) => desk.tell(Mail::Reported(attachment, report)).await,
             // However it ended, the gateway is not attached any more.
             Ok(None) | Err(_) => return desk.tell(Mail::Detached(attachment)).await,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Running ── StopAsked, or a child that ended for good ──▶ Stopping: gateway drains ▶ supervisor ends its workers ▶ Finish
-//!    └─ a child died: restart at once, then after growing pauses, until the budget is spent
+//!    └─ a child died: restart at once, then after pauses, until the budget is spent
 //! ```
 
 use std::collections::VecDeque;
@@ -109,10 +109,10 @@ pub enum Notice {
 const GATEWAY_STOP_MS: u64 = 45_000;
 /// The supervisor waits for its workers, on macOS up to 180 s for one that gives memory back; after this it is stuck.
 const SUPERVISOR_STOP_MS: u64 = 200_000;
-/// The first pause between restarts; the next ones double.
+/// The pause between restarts of a child that lived a while; of one that did not the next ones double.
 const FIRST_PAUSE_MS: u64 = 250;
 const LONGEST_PAUSE_MS: u64 = 10_000;
-/// A child that asks to be restarted sooner than this after its start is counted, or it could spin.
+/// A child that ends sooner than this after its start could spin: it is counted even if it asks to be restarted.
 const SETTLED_MS: u64 = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +151,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service whose children may each be restarted `budget` times within `period_ms`.
+    /// A service whose children may each be started `budget` times within `period_ms`: the restart with that number is the one
+    /// too many.
     pub fn new(budget: u32, period_ms: u64) -> Self {
         let child = || Child { phase: Phase::Ended, started: Millis(0), restarts: 0, recent: VecDeque::new(), termed: false };
         Self { children: [child(), child()], stopping: None, budget, period_ms }
@@ -235,15 +236,17 @@ impl Service {
     /// The pause before the next restart; `None` if the budget is spent.
     fn spend(&mut self, who: Who, now: Millis) -> Option<u64> {
         let (budget, period) = (self.budget as usize, self.period_ms);
+        let lived_ms = now.since(self.child(who).started);
         let recent = &mut self.child(who).recent;
         while recent.front().is_some_and(|at| now.since(*at) >= period) {
             recent.pop_front();
         }
-        if recent.len() >= budget {
+        if recent.len() + 1 >= budget {
             return None;
         }
         let pause = match recent.len() {
             0 => 0,
+            _ if lived_ms >= SETTLED_MS => FIRST_PAUSE_MS,
             count => (FIRST_PAUSE_MS << (count - 1).min(16)).min(LONGEST_PAUSE_MS),
         };
         recent.push_back(now);
@@ -317,7 +320,7 @@ impl Service {
             && let Some((who, at)) = stopping.deadline
             && at <= now
         {
-            // Its exit is the next event. A killed supervisor's target ends itself when its lease is over.
+            // Its exit is the next event. A killed supervisor's workers are ended behind both.
             stopping.deadline = Some((who, Millis(u64::MAX)));
             actions.extend([Action::Tell(Notice::Late(who)), Action::Kill(who)]);
         }

@@ -4,7 +4,7 @@ use super::*;
 
 /// Plays `events` ("1.5s exited gateway 70", "stop", "tick") and returns the actions of the last one, in short words.
 fn play(events: &str) -> String {
-    let mut service = Service::new(3, 60_000);
+    let mut service = Service::new(4, 60_000);
     let mut last = Vec::new();
     let mut now = Millis(0);
     for line in events.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -62,6 +62,9 @@ fn a_crash_is_restarted_at_once_then_after_pauses_then_given_up() {
     let thrice = "begun\n 5s exited gateway 70\n 6s exited gateway 70\n 6.3s tick\n 7s exited gateway 70\n 8s tick\n";
     check(&format!("{thrice} 9s exited gateway 70"), "term supervisor; wake 209.00s");
     check(&format!("{thrice} 9s exited gateway 70\n exited supervisor 0"), "finish 70");
+    // One that lives a while before it dies does not wait longer and longer.
+    let settled = "begun\n 5s exited gateway 70\n 7s exited gateway 70\n 7.25s tick\n 9s exited gateway 70";
+    check(settled, "gateway in 250; wake 9.25s");
     // Each has a budget of its own, and it fills up again.
     check(&format!("{thrice} 9s exited supervisor 70"), "supervisor in 0; start supervisor 1");
     check(&format!("{thrice} 90s exited gateway 70"), "gateway in 0; start gateway 4");

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use paceline_process::lifecycle::ParentWatch;
-use paceline_process::runtime_dir::RuntimeDirError;
-use paceline_process::{Clock, Exit, Loaded, RuntimeDir, Signals, listen, socket, task};
+use paceline_process::runtime_dir::{RuntimeDirError, WorkerRecord};
+use paceline_process::{Clock, Exit, Loaded, RuntimeDir, Signals, listen, platform, socket, task};
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StatusRequest, StatusResponse};
 use tokio::sync::mpsc;
@@ -31,6 +31,11 @@ const LOOK: Duration = Duration::from_millis(200);
 const GLANCE: Duration = Duration::from_secs(1);
 /// How long an earlier service that is still stopping is waited for: its gateway's drain, its workers' end, and some.
 const EARLIER: Duration = Duration::from_secs(60);
+
+/// For workers to end whose supervisor did not end them.
+const WORKERS_END: Duration = Duration::from_secs(10);
+/// How often they are looked at.
+const BRIEF_LOOK: Duration = Duration::from_millis(20);
 
 /// Why nothing was started.
 struct Refusal {
@@ -178,7 +183,7 @@ impl Shell<'_> {
             while let Some(event) = events.pop() {
                 for action in self.service.on_event(event, self.clock.now()) {
                     match action {
-                        Action::Finish(exit) => return self.finish(exit),
+                        Action::Finish(exit) => return self.finish(exit).await,
                         other => events.extend(self.perform(other)),
                     }
                 }
@@ -241,6 +246,20 @@ impl Shell<'_> {
         }
     }
 
+    /// Ends workers that nobody is left to end. SIGKILL only where nothing else helps: with Metal it can strand memory, and the
+    /// lease ends all but those that are stopped by job control.
+    async fn end_workers(&self) {
+        let living = || self.dir.records().into_iter().map(|(_, worker)| worker).filter(WorkerRecord::alive);
+        for worker in living() {
+            let signal = if platform::process_stopped(worker.pid) { Signal::SIGKILL } else { Signal::SIGTERM };
+            let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.pid as i32), signal);
+        }
+        let clock = Clock::start();
+        while living().next().is_some() && clock.now().0 < WORKERS_END.as_millis() as u64 {
+            tokio::time::sleep(BRIEF_LOOK).await;
+        }
+    }
+
     fn tell(&mut self, notice: Notice) {
         let text = match notice {
             Notice::Restarting(who, end, pause_ms) => {
@@ -272,8 +291,9 @@ impl Shell<'_> {
         }
     }
 
-    /// Both children are gone. One that was killed left its files.
-    fn finish(&mut self, exit: Exit) -> Exit {
+    /// Both children are gone. A supervisor that did not end in order left its workers on their lease, and files.
+    async fn finish(&mut self, exit: Exit) -> Exit {
+        self.end_workers().await;
         let dead = self.dir.records().into_iter().filter(|(_, worker)| !worker.alive()).map(|(name, _)| name);
         for process in dead.chain(["supervisor".to_owned()]) {
             self.dir.clear(&process);

@@ -3,7 +3,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use paceline_proto::v1::Event;
@@ -86,6 +86,14 @@ impl EventFile {
             Some(file) => file,
             None => {
                 let file = OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(&path)?;
+                let (length, mut end) = (file.metadata()?.len(), [b'\n']);
+                if length > 0 {
+                    file.read_exact_at(&mut end, length - 1)?;
+                }
+                // A line that was cut short, by a crash or a full disk, takes no other with it.
+                if end != [b'\n'] {
+                    line.insert(0, b'\n');
+                }
                 self.file.insert(file)
             }
         };
@@ -101,17 +109,17 @@ pub(super) fn read(dir: &Path, last: usize) -> Vec<Event> {
         let Ok(file) = File::open(dir.join(name)) else { continue };
         let mut reader = BufReader::new(file);
         let mut line = Vec::new();
-        while last > 0 {
+        loop {
             line.clear();
             match reader.read_until(b'\n', &mut line) {
                 Ok(0) | Err(_) => break,
                 Ok(_) if line.len() > MAX_LINE => {}
                 Ok(_) => {
                     if let Ok(line) = serde_json::from_slice::<Line>(&line) {
-                        if events.len() == last {
+                        events.push_back(Event::from(line));
+                        if events.len() > last {
                             events.pop_front();
                         }
-                        events.push_back(Event::from(line));
                     }
                 }
             }
@@ -157,5 +165,7 @@ mod tests {
         text.extend(b"{\"time\": 3\n{\"time");
         std::fs::write(dir.join(NAME), text).expect("writable");
         assert_eq!(read(&dir, 9), [event(2)]);
+        EventFile::new(dir.clone()).write(&event(3));
+        assert_eq!(read(&dir, 9), [event(2), event(3)]);
     }
 }

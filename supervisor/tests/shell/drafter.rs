@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-use crate::fake::Life;
+use crate::fake::{self, Life};
 use crate::{Stack, TERM, batch, request, state, with, within};
 
 type Answered = JoinHandle<Result<DrafterResponse, Status>>;
@@ -330,21 +330,44 @@ async fn a_lazy_one_waits_for_its_first_use() {
 }
 
 #[tokio::test]
-async fn one_left_by_an_earlier_supervisor_is_ended_where_none_is_started() {
+async fn one_left_by_an_earlier_supervisor_goes_on_and_is_linked_anew() {
     let earlier = (WorkerId::Drafter(Seat::Second), WorkerRecord { pid: 98, started: 1, epoch: 30 });
     let mut stack = Stack::with_drafter(|_| {}, Plan::default(), Some(earlier));
     let mut old = stack.drafter().await;
-    let stop = within(old.stops.recv()).await.expect("asked to end");
-    assert_eq!(stop.stamp, Some(Stamp { term: TERM, epoch: 30 }));
     let mut target = stack.life().await;
     target.idle();
     stack.serving().await;
+    old.idle();
+    let (theirs, ours) = (old.handed().await, target.handed().await);
+    assert_eq!(theirs.generation, ours.generation);
+    assert_eq!(theirs.stamp, Stamp { term: TERM, epoch: 30 });
+    target.link(ours.generation, LinkPhase::Up, "");
+    loop {
+        let drafter = stack.status().await.drafter.expect("there");
+        if drafter.state() == ProcessState::Ready {
+            assert_eq!((drafter.pid, drafter.epoch, drafter.model.as_str()), (98, 30, fake::EARLIER_MODEL));
+            break;
+        }
+    }
     // Its end is the service's to wait for, whoever started it.
     stack.stop.send(Stop::Asked).await.expect("it runs");
     leaves(&mut target).await;
     assert!(!stack.run.is_finished());
-    old.die(worker::Exit::Code(0)).await;
+    leaves(&mut old).await;
     assert_eq!(within(stack.run).await.expect("no panic"), Exit::Asked);
+}
+
+#[tokio::test]
+async fn one_left_by_an_earlier_supervisor_that_is_another_is_ended() {
+    let earlier = (WorkerId::Drafter(Seat::Second), WorkerRecord { pid: fake::STRANGER, started: 1, epoch: 30 });
+    let mut stack = Stack::with_drafter(|_| {}, Plan::default(), Some(earlier));
+    let mut old = stack.drafter().await;
+    old.idle();
+    let stop = within(old.stops.recv()).await.expect("asked to end");
+    assert_eq!(stop.stamp, Some(Stamp { term: TERM, epoch: 30 }));
+    old.die(worker::Exit::Code(0)).await;
+    while state(&stack.status().await.drafter) != ProcessState::Absent {}
+    assert!(stack.drafters.try_recv().is_err(), "none is configured");
 }
 
 #[tokio::test]
@@ -359,5 +382,5 @@ async fn a_service_that_stops_ends_target_and_drafter() {
         .map(|entry| entry.expect("readable").file_name().into_string().expect("plain"))
         .collect();
     left.sort();
-    assert_eq!(left, ["drafter.epoch", "target.epoch"], "only the counters stay");
+    assert_eq!(left, ["drafter.epoch", "events.jsonl", "target.epoch"], "only the counters and the events stay");
 }

@@ -18,12 +18,22 @@ use paceline_proto::internal::v1::*;
 use paceline_proto::status::Reason;
 use paceline_supervisor::child::{Host, Hosts};
 use paceline_supervisor::core::seat::{Seat, WorkerId};
-use paceline_supervisor::core::worker::Exit;
+use paceline_supervisor::core::worker::{Exit, Identity};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::{ReceiverStream, WatchStream};
 use tonic::{Request, Response, Status, Streaming};
 
 pub const BUDGET_BYTES: u64 = 1_000;
+/// A recorded process that is not the one that answers.
+pub const STRANGER: u32 = 666;
+
+/// The model of a drafter that an earlier supervisor left.
+pub const EARLIER_MODEL: &str = "/models/earlier";
+
+/// What every fake says of itself.
+pub fn identity() -> Identity {
+    Identity { version: "fake".into(), config_digest: "settings".into() }
+}
 
 /// A request as it reached the target, and the way its answer goes back. Closed when it is cancelled.
 pub struct Call {
@@ -108,6 +118,8 @@ impl Life {
 #[derive(Clone)]
 struct Service {
     epoch: u64,
+    pid: u32,
+    model: String,
     calls: mpsc::Sender<Call>,
     permits: mpsc::Sender<Vec<PermitChange>>,
     policies: mpsc::Sender<Policy>,
@@ -142,12 +154,15 @@ impl Target for Service {
     async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
         let class = |positions, bytes| KvClass { positions, bytes };
         let model = ModelInfo { name: "demo".into(), weight_bytes: 100, context_length: 1_024, ..Default::default() };
+        let Identity { version, config_digest } = identity();
         Ok(Response::new(DescribeResponse {
             epoch: self.epoch,
+            pid: self.pid,
+            version,
+            config_digest,
             model: Some(model),
             kv_classes: vec![class(256, 100), class(1_024, 2_000)],
             max_sequences: 2,
-            ..Default::default()
         }))
     }
 
@@ -173,8 +188,10 @@ impl Target for Service {
 #[tonic::async_trait]
 impl Drafter for Service {
     async fn describe(&self, _: Request<DescribeDrafterRequest>) -> Result<Response<DescribeDrafterResponse>, Status> {
-        let drafter = Some(DrafterInfo { block_size: 16, weight_bytes: 50, ..Default::default() });
-        Ok(Response::new(DescribeDrafterResponse { epoch: self.epoch, drafter, ..Default::default() }))
+        let Identity { version, config_digest } = identity();
+        let path = self.model.clone();
+        let drafter = Some(DrafterInfo { block_size: 16, weight_bytes: 50, path, ..Default::default() });
+        Ok(Response::new(DescribeDrafterResponse { epoch: self.epoch, pid: self.pid, version, config_digest, drafter }))
     }
 }
 
@@ -229,7 +246,7 @@ pub fn hosts(
 }
 
 impl FakeHost {
-    fn begin(&mut self, epoch: u64, term: u64, model: &str) {
+    fn begin(&mut self, epoch: u64, term: u64, model: &str, pid: u32) {
         let (calls_tx, calls) = mpsc::channel(16);
         let (stops_tx, stops) = mpsc::channel(4);
         let (permits_tx, permits) = mpsc::channel(16);
@@ -238,8 +255,17 @@ impl FakeHost {
         let (ends, mut ended) = mpsc::channel(4);
         let (gone_tx, gone) = mpsc::channel(1);
         let (beat, beats) = watch::channel(Heartbeat { epoch, phase: WorkerPhase::Loading.into(), ..Default::default() });
-        let service =
-            Service { epoch, calls: calls_tx, permits: permits_tx, policies: policies_tx, stops: stops_tx, beat: beats };
+        let model = model.to_owned();
+        let service = Service {
+            epoch,
+            pid,
+            model: model.clone(),
+            calls: calls_tx,
+            permits: permits_tx,
+            policies: policies_tx,
+            stops: stops_tx,
+            beat: beats,
+        };
         let worker = self.worker;
         let path = self.dir.socket(worker.name());
         let link_path = self.dir.socket(&format!("{}.link", worker.name()));
@@ -270,7 +296,6 @@ impl FakeHost {
         });
         bound.recv().expect("it is bound");
         self.current = Some((gone, ends.clone()));
-        let model = model.to_owned();
         let life = Life { worker, epoch, term, model, links, permits, policies, calls, stops, beat, ends };
         self.lives.try_send(life).expect("the test takes each life");
     }
@@ -279,12 +304,13 @@ impl FakeHost {
 impl Host for FakeHost {
     fn find(&mut self) -> Option<WorkerRecord> {
         let record = self.earlier.lock().expect("not poisoned").take()?;
-        self.begin(record.epoch, 0, "");
+        let pid = if record.pid == STRANGER { 1 } else { record.pid };
+        self.begin(record.epoch, 0, EARLIER_MODEL, pid);
         Some(record)
     }
 
     fn start(&mut self, epoch: Epoch, term: Term, model: &str) -> io::Result<u32> {
-        self.begin(epoch.0, term.0, model);
+        self.begin(epoch.0, term.0, model, 4_242);
         Ok(4_242)
     }
 

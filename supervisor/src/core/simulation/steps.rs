@@ -139,7 +139,7 @@ impl World {
             ("routing.kv_pressure", "0.5"),
             ("routing.max_contxt", "1"),
         ][self.dice.roll(8) as usize];
-        self.calls.insert(call, ("set", false));
+        self.calls.insert(call, ("set", false, 0));
         self.tell(Event::PolicySet { call, key: key.to_owned(), value: value.to_owned() });
     }
 

@@ -133,10 +133,7 @@ impl Load {
             let steps = (draft_us * costs.draft_beside / step_us + 0.5).max(1.0);
             (steps * step_us, steps * others)
         };
-        Pace {
-            us: wait_us + costs.step_us(count + rows, count, self.context),
-            tokens: count + accepted + plain_tokens,
-        }
+        Pace { us: wait_us + costs.step_us(count + rows, count, self.context), tokens: count + accepted + plain_tokens }
     }
 }
 
@@ -301,7 +298,10 @@ mod tests {
     }
 
     fn cpu() -> Costs {
-        machine(|rows, sequences| 3_000.0 + 320.0 * rows + 250.0 * sequences, |rows, sequences| 1_500.0 + 90.0 * rows + 500.0 * sequences)
+        machine(
+            |rows, sequences| 3_000.0 + 320.0 * rows + 250.0 * sequences,
+            |rows, sequences| 1_500.0 + 90.0 * rows + 500.0 * sequences,
+        )
     }
 
     fn survival(accept: f32) -> Survival {
@@ -371,9 +371,8 @@ mod tests {
         let (costs, class) = (cpu(), Class::default());
         let load = Load { sequences: 1, context: 0.0 };
         let unknown = *Belief::new(&class).kinds();
-        let ask = |kinds: &[f64; KINDS], left, read| {
-            trial(&costs, load, 1, kinds, class.table(), 15, (left, read)).expect("it can")
-        };
+        let ask =
+            |kinds: &[f64; KINDS], left, read| trial(&costs, load, 1, kinds, class.table(), 15, (left, read)).expect("it can");
         let open = ask(&unknown, 200.0, 0.0);
         assert!(open.value_us > 2.0 * open.cost_us, "{open:?}");
         // Nothing is left to win for the last tokens, nor by one that is known not to pay.

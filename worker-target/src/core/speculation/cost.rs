@@ -180,9 +180,7 @@ impl Cost {
             let after = (row..ROWS.len()).find_map(|next| deviation(next).map(|value| (next, value)));
             let value = match (here, before, after) {
                 (Some(value), _, _) => value,
-                (None, Some((low, one)), Some((high, other))) => {
-                    one + (other - one) * (row - low) as f64 / (high - low) as f64
-                }
+                (None, Some((low, one)), Some((high, other))) => one + (other - one) * (row - low) as f64 / (high - low) as f64,
                 // Beyond what was measured the deviation fades.
                 (None, Some((low, one)), None) => one / (1.0 + (row - low) as f64),
                 (None, None, Some((high, other))) => other / (1.0 + (high - row) as f64),

@@ -45,15 +45,8 @@ impl Default for Class {
     fn default() -> Self {
         let zero = [0.0; MOST];
         let mixture = [1.0 / KINDS as f64; KINDS];
-        let mut class = Self {
-            mixture,
-            sequences: 0,
-            cycles: 0,
-            tested: zero,
-            rejected: zero,
-            expected: zero,
-            table: [[0.0; MOST]; KINDS],
-        };
+        let mut class =
+            Self { mixture, sequences: 0, cycles: 0, tested: zero, rejected: zero, expected: zero, table: [[0.0; MOST]; KINDS] };
         class.tabulate();
         class
     }
@@ -154,9 +147,11 @@ impl Belief {
         }
         class.saw(&self.kinds, drafted, accepted);
         self.drift(class, CHANGE);
-        let before = |length: usize| move |survival: &Survival| match length.min(MOST) {
-            0 => 1.0,
-            length => f64::from(survival[length - 1]),
+        let before = |length: usize| {
+            move |survival: &Survival| match length.min(MOST) {
+                0 => 1.0,
+                length => f64::from(survival[length - 1]),
+            }
         };
         let table = &class.table;
         for (kind, share) in self.kinds.iter_mut().enumerate() {

@@ -1,0 +1,125 @@
+//! `paceline events`: what changed state and why, line by line, as a table or as JSON; with `--follow` also what comes, also from
+//! the supervisor that takes this one's place.
+
+use std::path::Path;
+use std::time::Duration;
+
+use paceline_process::Clock;
+use paceline_proto::v1::{Event, EventsRequest};
+use serde_json::{Value, json};
+use tonic::Streaming;
+
+use crate::args::EventsArgs;
+use crate::failure::Failure;
+use crate::screen::Screen;
+use crate::status::operations;
+
+/// How long the supervisor may take to begin.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the next supervisor is waited for, and how often it is looked for.
+const NEXT: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(100);
+/// What may have happened between two supervisors.
+const BETWEEN: u32 = 1_000;
+
+/// Runs the command.
+///
+/// # Errors
+/// No supervisor answers, none takes the place of one that was followed, or the configuration cannot be used.
+pub async fn run(args: &EventsArgs, screen: &mut Screen) -> Result<(), Failure> {
+    let config = args.config.config.as_deref();
+    let mut events = open(config, args.follow, args.last).await?;
+    // Where we are: of each supervisor's life events are numbered.
+    let mut seen = (0, 0);
+    loop {
+        let ended = match events.message().await {
+            Ok(Some(event)) => {
+                let at = (event.term, event.number);
+                if at > seen {
+                    seen = at;
+                    let text = if args.json { format!("{}\n", object(&event)) } else { line(&event) };
+                    screen.text(&text).map_err(|_| Failure::nobody_reads())?;
+                }
+                continue;
+            }
+            Ok(None) => None,
+            Err(status) => Some(status),
+        };
+        match ended {
+            None if !args.follow => return Ok(()),
+            // Ours, about this stream: we were too slow.
+            Some(status) if paceline_proto::status::Reason::of(&status).is_some() => return Err(Failure::refused(&status)),
+            Some(status) if !args.follow => return Err(Failure::refused(&status)),
+            _ => events = next(config).await?,
+        }
+    }
+}
+
+/// The supervisor has ended: the one in its place.
+async fn next(config: Option<&Path>) -> Result<Streaming<Event>, Failure> {
+    let clock = Clock::start();
+    loop {
+        match open(config, true, BETWEEN).await {
+            Err(_) if clock.now().0 < NEXT.as_millis() as u64 => tokio::time::sleep(LOOK).await,
+            opened => return opened,
+        }
+    }
+}
+
+async fn open(config: Option<&Path>, follow: bool, last: u32) -> Result<Streaming<Event>, Failure> {
+    let (mut client, place) = operations(config)?;
+    match tokio::time::timeout(PATIENCE, client.events(EventsRequest { follow, last: Some(last) })).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(Failure::before_answer(&status, &place)),
+        Err(_) => {
+            let message = format!("the supervisor at {place} did not answer within {} s", PATIENCE.as_secs());
+            Err(Failure::unreachable(message))
+        }
+    }
+}
+
+/// What `--json` prints: a line as it is in the file.
+fn object(event: &Event) -> Value {
+    let Event { time, term, number, kind, subject, epoch, from, to, cause } = event;
+    json!({
+        "time": time, "term": term, "number": number, "kind": kind, "subject": subject, "epoch": epoch,
+        "from": from, "to": to, "cause": cause,
+    })
+}
+
+fn line(event: &Event) -> String {
+    let life = if event.epoch == 0 { String::new() } else { format!(" {}", event.epoch) };
+    let what = match (event.from.as_str(), event.to.as_str()) {
+        ("", to) => to.to_owned(),
+        (from, to) => format!("{from} -> {to}"),
+    };
+    let subject = if event.kind == "link" { format!("link of {}", event.subject) } else { format!("{}{life}", event.subject) };
+    let cause = if event.cause.is_empty() { String::new() } else { format!(": {}", event.cause) };
+    format!("{} {subject} {what}{}\n", event.time, cause.replace('\n', "\n    "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_line_for_people_and_one_object_for_programs() {
+        let event = Event {
+            time: "2026-01-02T03:04:05.678Z".into(),
+            term: 3,
+            number: 7,
+            kind: "phase".into(),
+            subject: "target".into(),
+            epoch: 4,
+            from: "ready".into(),
+            to: "starting".into(),
+            cause: "signal 9 (SIGKILL)".into(),
+        };
+        assert_eq!(line(&event), "2026-01-02T03:04:05.678Z target 4 ready -> starting: signal 9 (SIGKILL)\n");
+        let link =
+            Event { kind: "link".into(), subject: "drafter-0".into(), from: String::new(), to: "up".into(), ..event.clone() };
+        assert_eq!(line(&link), "2026-01-02T03:04:05.678Z link of drafter-0 up: signal 9 (SIGKILL)\n");
+        let keys: Vec<_> = object(&event).as_object().expect("an object").keys().cloned().collect();
+        assert_eq!(keys.join(" "), "time term number kind subject epoch from to cause");
+    }
+}

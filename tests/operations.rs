@@ -1,0 +1,398 @@
+//! What operators order, as the command line says it: each process restarted, the service drained, events read. And what the
+//! lifecycle does by itself when a worker hangs, or never stays up.
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use nix::sys::signal::Signal;
+use paceline_process::Clock;
+use paceline_proto::status::Reason;
+use paceline_proto::v1::RouteWish;
+use paceline_tests::{Live, Stack, chat, programs, wait};
+use serde_json::Value;
+use tonic::{Code, Status};
+
+fn signal(pid: u32, signal: Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), signal).expect("it runs");
+}
+
+/// A stream that has begun.
+fn running(stack: &Stack, tokens: u32) -> Live {
+    let mut live = stack.open(chat("Tell a long story.").exactly(tokens)).expect("served");
+    live.read(3);
+    live
+}
+
+fn serves(stack: &Stack) {
+    assert!(!stack.ask(chat("List three fruits.").max_tokens(4)).expect("served").ids.is_empty());
+}
+
+fn refusal(stack: &Stack) -> Status {
+    stack.ask(chat("List three fruits.").max_tokens(4)).expect_err("refused")
+}
+
+#[track_caller]
+fn assert_reason(status: &Status, reason: Reason) {
+    assert_eq!((status.code(), Reason::of(status)), (reason.code(), Some(reason)), "{status:?}");
+}
+
+#[track_caller]
+fn done(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs a command beside what follows.
+fn beside<'a>(stack: &'a Stack, words: &[&str]) -> impl FnOnce() -> Output + use<'a> {
+    let child = stack.begin(words);
+    let _ = stack;
+    move || child.wait_with_output().expect("a child")
+}
+
+fn pids(status: &Value, processes: &[&str]) -> Vec<Value> {
+    processes.iter().map(|process| status[process]["pid"].clone()).collect()
+}
+
+#[test]
+fn the_target_is_restarted_gracefully_and_at_once() {
+    let stack = Stack::drafting("");
+    let before = stack.status().expect("status");
+    let stream = running(&stack, 150);
+    let restart = beside(&stack, &["restart", "target"]);
+    wait("requests to be refused", || (!stack.healthy()).then_some(()));
+    let status = refusal(&stack);
+    assert!(matches!(Reason::of(&status), Some(Reason::Restarting | Reason::TargetLoading)), "{status:?}");
+    assert_eq!(stream.finish().expect("it has its time").ids.len(), 150);
+    assert!(done(&restart()).starts_with("target ready"));
+    let after = stack.wait_linked();
+    assert_ne!(after["target"]["pid"], before["target"]["pid"]);
+    assert_eq!(pids(&after, &["gateway", "supervisor", "drafter"]), pids(&before, &["gateway", "supervisor", "drafter"]));
+    assert_eq!(after["target"]["restarts"], 0, "it was asked for");
+
+    let stream = running(&stack, 3_000);
+    done(&stack.paceline(&["restart", "target", "--now"], ""));
+    assert_reason(&stream.finish().expect_err("it has no time"), Reason::Restarting);
+    wait("health SERVING", || stack.healthy().then_some(()));
+    serves(&stack);
+    assert_eq!(stack.processes().len(), 5, "{:?}", stack.processes());
+    stack.stop();
+}
+
+#[test]
+fn the_drafter_is_restarted_under_a_stream() {
+    let stack = Stack::drafting("");
+    let plain = stack.ask(chat("Tell a long story.").exactly(200).route(RouteWish::Plain)).expect("served");
+    for words in [&["restart", "drafter"][..], &["restart", "drafter", "--now"]] {
+        let before = stack.wait_linked();
+        let stream = running(&stack, 200);
+        assert!(done(&stack.paceline(words, "")).starts_with("drafter ready"));
+        let after = stack.wait_linked();
+        assert_ne!(after["drafter"]["pid"], before["drafter"]["pid"], "{words:?}");
+        assert_eq!(pids(&after, &["gateway", "supervisor", "target"]), pids(&before, &["gateway", "supervisor", "target"]));
+        assert_eq!(after["drafter"]["restarts"], 0, "{words:?}");
+        assert_eq!(stream.finish().expect("it goes on").ids, plain.ids, "{words:?}");
+    }
+    stack.drafter(&["stop"]);
+    let output = stack.paceline(&["restart", "drafter"], "");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(stack.processes().len(), 4, "{:?}", stack.processes());
+    stack.stop();
+}
+
+#[test]
+fn the_gateway_is_restarted_behind_its_address() {
+    let stack = Stack::ready("");
+    let before = stack.status().expect("status");
+    let stream = running(&stack, 100);
+    let restart = beside(&stack, &["restart", "gateway"]);
+    assert_eq!(stream.finish().expect("it has its time").ids.len(), 100);
+    assert!(done(&restart()).starts_with("gateway ready"));
+    let after = stack.status().expect("status");
+    assert_ne!(after["gateway"]["pid"], before["gateway"]["pid"]);
+    assert_eq!(pids(&after, &["supervisor", "target"]), pids(&before, &["supervisor", "target"]));
+    assert_eq!(after["gateway"]["restarts"], 0, "it was asked for");
+    serves(&stack);
+
+    let stream = running(&stack, 3_000);
+    done(&stack.paceline(&["restart", "gateway", "--now"], ""));
+    assert!(stream.finish().is_err(), "it has no time");
+    serves(&stack);
+    stack.stop();
+}
+
+#[test]
+fn the_supervisor_is_restarted_and_the_workers_stay() {
+    let stack = Stack::drafting("supervisor.lease_s = 30\n");
+    let before = stack.wait_linked();
+    let stream = running(&stack, 150);
+    let restart = beside(&stack, &["restart", "supervisor"]);
+    assert_eq!(stream.finish().expect("it has its time").ids.len(), 150);
+    assert!(done(&restart()).starts_with("supervisor ready"));
+    let after = stack.wait_linked();
+    assert_ne!(after["supervisor"]["pid"], before["supervisor"]["pid"]);
+    assert!(after["term"].as_u64() > before["term"].as_u64());
+    assert_eq!(pids(&after, &["gateway", "target", "drafter"]), pids(&before, &["gateway", "target", "drafter"]));
+    for worker in ["target", "drafter"] {
+        assert_eq!(after[worker]["weights_loaded_at"], before[worker]["weights_loaded_at"]);
+    }
+    assert_eq!(after["supervisor"]["restarts"], 0, "it was asked for");
+    wait("health SERVING", || stack.healthy().then_some(()));
+    serves(&stack);
+
+    let stream = running(&stack, 3_000);
+    done(&stack.paceline(&["restart", "supervisor", "--now"], ""));
+    let status = stream.finish().expect_err("it has no time");
+    assert_eq!(status.code(), Code::Unavailable, "{status:?}");
+    let last = stack.wait_linked();
+    assert_eq!(pids(&last, &["gateway", "target", "drafter"]), pids(&before, &["gateway", "target", "drafter"]));
+    assert_eq!(stack.processes().len(), 5, "{:?}", stack.processes());
+    stack.stop();
+}
+
+#[test]
+fn a_drained_service_refuses_until_that_is_undone() {
+    let stack = Stack::ready("");
+    let before = stack.status().expect("status");
+    let stream = running(&stack, 3_000);
+    let output = stack.paceline(&["drain", "--timeout", "1"], "");
+    assert_eq!(output.status.code(), Some(1), "one runs: {output:?}");
+    wait("health NOT_SERVING", || (!stack.healthy()).then_some(()));
+    assert_reason(&refusal(&stack), Reason::Draining);
+    drop(stream);
+    assert!(done(&stack.paceline(&["drain"], "")).starts_with("drained"));
+    assert_eq!(stack.status().expect("it answers")["requests"]["active"], 0);
+    done(&stack.paceline(&["drain", "--undo"], ""));
+    wait("health SERVING", || stack.healthy().then_some(()));
+    serves(&stack);
+    let after = stack.status().expect("status");
+    assert_eq!(pids(&after, &["gateway", "supervisor", "target"]), pids(&before, &["gateway", "supervisor", "target"]));
+    stack.stop();
+}
+
+#[test]
+fn events_are_told_followed_and_outlive_a_supervisor() {
+    let stack = Stack::drafting("supervisor.restarts = 100000\nsupervisor.lease_s = 30\n");
+    let mut follower = stack.begin(&["events", "--follow", "--json", "--last", "0"]);
+    let mut lines = BufReader::new(follower.stdout.take().expect("piped")).lines();
+    let mut until = |wanted: &dyn Fn(&Value) -> bool| -> Vec<Value> {
+        let mut seen = vec![];
+        loop {
+            let line = lines.next().expect("it follows").expect("text");
+            let event: Value = serde_json::from_str(&line).expect("an object a line");
+            seen.push(event.clone());
+            if wanted(&event) {
+                return seen;
+            }
+        }
+    };
+    // It follows once it shows something; so something has to happen until it does.
+    done(&stack.paceline(&["drain"], ""));
+    done(&stack.paceline(&["drain", "--undo"], ""));
+    done(&stack.paceline(&["restart", "target"], ""));
+    let seen = until(&|event| event["subject"] == "target" && event["to"] == "ready");
+    assert!(seen.iter().all(|event| event["time"].as_str().is_some_and(|time| time.ends_with('Z'))), "{seen:?}");
+    let caused = seen.iter().filter(|event| event["kind"] == "phase");
+    assert!(caused.clone().count() > 0 && caused.clone().all(|event| event["cause"] != ""), "{seen:?}");
+
+    // It goes on with the next supervisor.
+    let term = stack.status().expect("status")["term"].clone();
+    signal(stack.pid("supervisor"), Signal::SIGKILL);
+    let seen = until(&|event| event["term"] != term && event["subject"] == "target" && event["to"] == "ready");
+    assert!(seen.last().is_some_and(|event| event["cause"] == "taken over"), "{seen:?}");
+    follower.kill().expect("it runs");
+    follower.wait().expect("a child");
+
+    // What the one before saw is told by the one there is now.
+    let told = done(&stack.paceline(&["events", "--json", "--last", "1000"], ""));
+    let told: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
+    let of = |term: &Value, kind: &str| told.iter().filter(|event| event["term"] == *term && event["kind"] == kind).count();
+    for kind in ["supervisor", "phase", "link", "gateway", "order", "service"] {
+        assert!(of(&term, kind) > 0, "no {kind} in {told:#?}");
+    }
+    let order: Vec<(u64, u64)> =
+        told.iter().filter_map(|event| Some((event["term"].as_u64()?, event["number"].as_u64()?))).collect();
+    assert!(order.is_sorted() && order.len() == told.len(), "{order:?}");
+    let text = done(&stack.paceline(&["events", "--last", "3"], ""));
+    assert_eq!(text.lines().count(), 3, "{text}");
+    stack.stop();
+}
+
+#[test]
+fn commands_without_a_service_or_without_sense_say_so() {
+    let stack = Stack::new("");
+    for words in [&["restart", "target"][..], &["drain"], &["events"], &["events", "--follow"]] {
+        assert_eq!(stack.paceline(words, "").status.code(), Some(3), "{words:?}");
+    }
+    for words in [&["restart", "clock"][..], &["drain", "--now"], &["events", "--last", "-1"]] {
+        assert_eq!(stack.paceline(words, "").status.code(), Some(2), "{words:?}");
+    }
+}
+
+#[test]
+fn a_frozen_target_is_doubted_then_replaced() {
+    let stack = Stack::drafting("supervisor.hang_s = 3\n");
+    let before = stack.status().expect("status");
+    let stream = running(&stack, 3_000);
+    let clock = Clock::start();
+    signal(stack.pid("target"), Signal::SIGSTOP);
+    stack.wait_status("the target to be doubted", |status| status["target"]["state"] == "suspect");
+    println!("doubted after {} ms", clock.now().0);
+    let begun = Clock::start();
+    assert_eq!(refusal(&stack).code(), Code::Unavailable);
+    println!("refused within {} ms", begun.now().0);
+    assert_reason(&stream.finish().expect_err("the target is gone"), Reason::TargetGone);
+    let after = stack.wait_status("another target", |status| {
+        status["target"]["state"] == "ready" && status["target"]["pid"] != before["target"]["pid"]
+    });
+    println!("replaced after {} ms", clock.now().0);
+    assert_eq!(after["drafter"]["pid"], before["drafter"]["pid"], "the drafter is not its target's fate");
+    stack.wait_linked();
+    serves(&stack);
+    stack.stop();
+}
+
+#[test]
+fn a_frozen_drafter_is_passed_by_then_replaced() {
+    let stack = Stack::drafting("supervisor.hang_s = 3\n");
+    let before = stack.status().expect("status");
+    let plain = stack.ask(chat("Tell a long story.").exactly(200).route(RouteWish::Plain)).expect("served");
+    let stream = running(&stack, 200);
+    signal(stack.pid("drafter"), Signal::SIGSTOP);
+    assert_eq!(stream.finish().expect("it goes on").ids, plain.ids);
+    serves(&stack);
+    let after = stack.wait_status("another drafter", |status| {
+        status["link"]["state"] == "up" && status["drafter"]["pid"] != before["drafter"]["pid"]
+    });
+    assert_eq!(after["target"]["pid"], before["target"]["pid"]);
+    stack.stop();
+}
+
+/// A program that this test wrote. Copied by another process: a file that this one wrote may still be open in a child another
+/// test just forked, and would then not be executed (ETXTBSY).
+fn program(stack: &Stack, name: &str, script: &str) -> PathBuf {
+    let (source, path) = (stack.path(&format!("{name}.txt")), stack.path(name));
+    std::fs::write(&source, format!("#!/bin/sh\n{script}\n")).expect("writable");
+    assert!(Command::new("cp").args([&source, &path]).status().expect("cp exists").success());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).expect("ours");
+    path
+}
+
+fn real(name: &str) -> String {
+    programs().join(name).display().to_string()
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[test]
+fn a_target_that_does_not_stay_up_is_told_with_its_last_words_and_started_by_hand() {
+    let mut stack = Stack::new("");
+    let mended = stack.path("mended");
+    let script = format!(
+        "[ -e {} ] && exec {} \"$@\"\necho the weights are upside down >&2; kill -ABRT $$",
+        text(&mended),
+        real("paceline-target")
+    );
+    let target = program(&stack, "target.sh", &script);
+    stack.env("PACELINE_TARGET_BIN", &text(&target));
+    stack.serve();
+    let failed = stack.wait_status("the target to be given up for now", |status| status["target"]["state"] == "failed");
+    let reason = failed["target"]["reason"].as_str().expect("a reason");
+    for part in ["SIGABRT", "next try in", "the weights are upside down"] {
+        assert!(reason.contains(part), "no {part:?} in {reason}");
+    }
+    assert_eq!(failed["target"]["restarts"], 4, "five starts (goal A14)");
+    wait("the gateway to know", || {
+        let begun = Clock::start();
+        let status = refusal(&stack);
+        println!("refused within {} ms: {:?}", begun.now().0, Reason::of(&status));
+        (Reason::of(&status) == Some(Reason::CrashLoop)).then_some(())
+    });
+    // It is started, and falls again: the command says so.
+    let output = stack.paceline(&["restart", "target"], "");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("upside down"), "{output:?}");
+    std::fs::write(&mended, "").expect("writable");
+    done(&stack.paceline(&["restart", "target"], ""));
+    stack.wait_ready();
+    serves(&stack);
+    stack.stop();
+}
+
+#[test]
+fn a_target_that_falls_a_few_times_comes_back_by_itself() {
+    let mut stack = Stack::new("");
+    let lives = stack.path("lives");
+    let script = format!(
+        "echo life >> {lives}\n[ $(wc -l < {lives}) -gt 3 ] && exec {} \"$@\"\necho not yet >&2; exit 70",
+        real("paceline-target"),
+        lives = text(&lives)
+    );
+    let target = program(&stack, "target.sh", &script);
+    stack.env("PACELINE_TARGET_BIN", &text(&target));
+    stack.serve();
+    let status = stack.wait_ready();
+    assert_eq!(status["target"]["restarts"], 3);
+    serves(&stack);
+    stack.stop();
+}
+
+#[test]
+#[ignore = "soak: a minute; run by `make soak`"]
+fn a_target_that_was_given_up_is_tried_again_a_minute_later() {
+    let mut stack = Stack::new("");
+    let mended = stack.path("mended");
+    let script = format!("[ -e {} ] && exec {} \"$@\"\nexit 70", text(&mended), real("paceline-target"));
+    let target = program(&stack, "target.sh", &script);
+    stack.env("PACELINE_TARGET_BIN", &text(&target));
+    stack.serve();
+    stack.wait_status("the target to be given up for now", |status| status["target"]["state"] == "failed");
+    std::fs::write(&mended, "").expect("writable");
+    let clock = Clock::start();
+    while stack.status().is_none_or(|status| status["target"]["state"] != "ready") {
+        assert!(clock.now().0 < 90_000, "not tried again");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+    stack.stop();
+}
+
+/// How long a plain request takes, over some of them, in milliseconds: the median.
+fn plain_ms(stack: &Stack) -> f64 {
+    let ask = || chat("List three fruits.").exactly(24).route(RouteWish::Plain);
+    stack.ask(ask()).expect("served");
+    let mut times: Vec<f64> = (0..15)
+        .map(|_| {
+            let begun = paceline_process::clock::monotonic_ns();
+            stack.ask(ask()).expect("served");
+            (paceline_process::clock::monotonic_ns() - begun) as f64 / 1e6
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+#[test]
+fn a_drafter_that_does_not_stay_up_delays_no_plain_request() {
+    let alone = Stack::ready("drafter.model = \"\"\n");
+    let without = plain_ms(&alone);
+    alone.stop();
+    // It comes up each time and falls at once: half a second from start to start, for ever.
+    let mut stack = Stack::new("supervisor.restarts = 100000\n");
+    let script = format!("{} \"$@\" & trap 'kill -9 $!' TERM; sleep 1; kill -9 $!; exit 70", real("paceline-drafter"));
+    let drafter = program(&stack, "drafter.sh", &script);
+    stack.env("PACELINE_DRAFTER_BIN", &text(&drafter));
+    stack.serve();
+    stack.wait_ready();
+    let restarts = || stack.snapshot().expect("it answers").drafter.unwrap_or_default().restarts;
+    wait("the drafter to fall", || (restarts() >= 2).then_some(()));
+    let with = plain_ms(&stack);
+    assert!(stack.healthy(), "a drafter is nobody's outage");
+    println!("a plain request takes {without:.1} ms without a drafter, {with:.1} ms beside one that falls again and again");
+    // Starting a process costs the machine something; a request waits for none of it.
+    assert!(with < without * 3.0 + 100.0, "{without} ms, then {with} ms");
+    stack.drafter(&["stop"]);
+    stack.stop();
+}
