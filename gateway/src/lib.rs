@@ -24,7 +24,7 @@ use std::time::Duration;
 use paceline_process::clock::Clock;
 use paceline_process::config::ConfigError;
 use paceline_process::runtime_dir::RuntimeDirError;
-use paceline_process::{Config, Exit, RuntimeDir, listen, socket, task};
+use paceline_process::{Config, Exit, Notifier, RuntimeDir, listen, socket, task, telemetry};
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::v1::inference_server::InferenceServer;
 use tokio::sync::{mpsc, watch};
@@ -35,6 +35,8 @@ use tonic_health::pb::health_server::HealthServer;
 use ending::{Action, Ending, Event};
 use serve::gate::{Calls, Gate};
 
+/// Connections wait this long at most for the first attachment; then they are told that there is no supervisor.
+const ATTACH: Duration = Duration::from_millis(500);
 /// Connections may take this long to close once nothing runs.
 const CLOSE: Duration = Duration::from_secs(1);
 
@@ -128,6 +130,7 @@ pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
             return Exit::Bug;
         }
     };
+    let front = address.as_ref().map_or_else(|_| "listening".to_owned(), |address| format!("listening on {address}"));
     if let Ok(address) = address {
         tracing::info!(%address, epoch, "gateway listens");
         if !address.ip().is_loopback() {
@@ -143,11 +146,21 @@ pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
     let (orders, mut ordered) = mpsc::channel(8);
 
     let routes = routes(&config, language, epoch, supervisor.clone(), standing.subscribe(), &calls, &cancel, &closing);
-    let server = task::spawn("serve", serve::connection::serve(listener, routes, closing.clone()));
+    let (mut attached, until) = (standing.subscribe(), closing.clone());
+    let server = task::spawn("serve", async move {
+        // The socket may have been there before us: who waits at it is not turned away for the moments until we are attached.
+        let _ = tokio::time::timeout(ATTACH, attached.wait_for(standing::Standing::knows)).await;
+        serve::connection::serve(listener, routes, until).await;
+    });
     let who = attach::Who { epoch, restarts: paceline_process::lifecycle::restarts() };
     let attachment =
         attach::Attachment { supervisor, who, standing: standing.clone(), running: calls.watch(), orders: orders.clone() }
             .start();
+
+    telemetry::keep_own_log_bounded();
+    let notifier = Notifier::inherited();
+    notifier.ready(&front);
+    let mut beats = beats(&notifier);
 
     let mut ending = Ending::default();
     let mut running = calls.watch();
@@ -164,13 +177,20 @@ pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
             Some(event) = ordered.recv() => event,
             _ = running.wait_for(|calls| *calls == 0), if ending.begun() => Event::Idle,
             () = tick => Event::Tick,
+            Some(()) = beats.recv() => {
+                notifier.alive();
+                continue;
+            }
         };
         let action = ending.on_event(event, clock.now());
         if action.is_some() {
             tracing::info!(?event, ?action, running = *calls.watch().borrow(), "gateway ending");
         }
         match action {
-            Some(Action::Refuse) => standing.send_modify(|standing| standing.ending = true),
+            Some(Action::Refuse) => {
+                notifier.stopping();
+                standing.send_modify(|standing| standing.ending = true);
+            }
             Some(Action::Cancel) => cancel.cancel(),
             Some(Action::End(exit)) => break exit,
             None => {}
@@ -182,6 +202,24 @@ pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
     }
     attachment.abort();
     exit
+}
+
+/// As often as a service manager wants a sign of life, one to be passed on: by a task on the threads that serve connections to
+/// the loop that decides when this ends, so that it says that both turn. None, without a manager that wants any.
+fn beats(notifier: &Notifier) -> mpsc::Receiver<()> {
+    let (sender, beats) = mpsc::channel(1);
+    if let Some(period) = notifier.beat() {
+        let mut ticks = tokio::time::interval(period);
+        task::spawn("beats", async move {
+            loop {
+                ticks.tick().await;
+                if sender.send(()).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    beats
 }
 
 /// Every service behind the listening socket.

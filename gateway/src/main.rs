@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 /// Threads that move messages; texts are worked on elsewhere.
 const THREADS: usize = 2;
 
-/// The process of Paceline that clients talk to. Started by `paceline serve`.
+/// The process of Paceline that clients talk to. Started by `paceline serve`, or by a service manager (deploy/).
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {

@@ -37,6 +37,11 @@ pub struct Serving {
 }
 
 impl Standing {
+    /// Whether a supervisor has said how the service is.
+    pub fn knows(&self) -> bool {
+        self.supervisor.as_ref().is_some_and(|supervisor| supervisor.service.is_some())
+    }
+
     /// Whether nothing new is taken, whatever the service's state.
     ///
     /// # Errors

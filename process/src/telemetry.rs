@@ -4,10 +4,18 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::time::Duration;
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogConfig, LogFormat};
+use crate::task;
+
+/// How often a process looks at the size of its own log.
+const LOG_LOOK: Duration = Duration::from_secs(60);
+/// Own logs are cut above this.
+pub const OWN_LOG_BYTES: u64 = 8 << 20;
 
 /// Starts logging for this process.
 pub fn start(log: &LogConfig) {
@@ -43,7 +51,9 @@ pub fn bound_own_log(max_bytes: u64) {
     let shrink = || -> io::Result<()> {
         let mut file = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let meta = file.metadata()?;
-        if !meta.is_file() || meta.len() <= max_bytes {
+        let flags = OFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GETFL)?);
+        // A file that somebody's shell opened without appending would get a hole where its beginning was.
+        if !meta.is_file() || meta.len() <= max_bytes || !flags.contains(OFlag::O_APPEND) {
             return Ok(());
         }
         // Reading needs a descriptor of its own mode; /dev/fd gives one to the same file.
@@ -57,6 +67,16 @@ pub fn bound_own_log(max_bytes: u64) {
     };
     // A log that cannot be shortened must not end the service.
     let _ = shrink();
+}
+
+/// Keeps this process's own log file bounded as long as it runs, for one that nobody else does that for.
+pub fn keep_own_log_bounded() {
+    task::spawn("log", async move {
+        loop {
+            tokio::time::sleep(LOG_LOOK).await;
+            bound_own_log(OWN_LOG_BYTES);
+        }
+    });
 }
 
 /// The last `lines` lines of a log file, for `status` after a crash.

@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::config::{Auto, CONFIG_VAR};
 use paceline_process::lifecycle::{self, PARENT_FD, RESTARTS};
+use paceline_process::notify::MANAGERS_WORDS;
 use paceline_process::runtime_dir::WorkerRecord;
 use paceline_process::{Loaded, RuntimeDir, platform, telemetry};
 use paceline_proto::ids::{Epoch, Term};
@@ -177,7 +178,7 @@ impl Host for ProcessHost {
         }
         // Set even when empty: whatever file lies in the working directory, the worker reads what we have read.
         command.env(CONFIG_VAR, &self.config_file);
-        for ours in [PARENT_FD, RESTARTS, "LISTEN_FDS", "LISTEN_PID", "NOTIFY_SOCKET"] {
+        for ours in [PARENT_FD, RESTARTS].into_iter().chain(MANAGERS_WORDS) {
             command.env_remove(ours);
         }
         if let Some(threads) = self.threads {

@@ -15,6 +15,7 @@ pub mod desk;
 pub mod error;
 pub mod events;
 pub mod handover;
+pub mod notify;
 pub mod relay;
 pub mod replay;
 pub mod route_log;
@@ -25,7 +26,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch, Signals};
-use paceline_process::{Exit, Loaded, RuntimeDir, socket, task, telemetry};
+use paceline_process::{Exit, Loaded, Notifier, RuntimeDir, socket, task, telemetry};
 use paceline_proto::ids::Term;
 use paceline_proto::internal::v1::supervisor_server::SupervisorServer;
 use paceline_proto::v1::operations_server::OperationsServer;
@@ -126,6 +127,7 @@ async fn serve(setup: Setup, hosts: Hosts<ProcessHost>) -> Exit {
         (Ok(signals), Ok(parent)) => (signals, parent),
         (Err(error), _) | (_, Err(error)) => return refuse(Exit::Config, &error),
     };
+    telemetry::keep_own_log_bounded();
     let (stop, stops) = mpsc::channel(4);
     task::spawn("signals", async move {
         let mut orphaned = false;
@@ -144,7 +146,7 @@ async fn serve(setup: Setup, hosts: Hosts<ProcessHost>) -> Exit {
 }
 
 /// Serves on the runtime directory's `supervisor.sock` until it was asked to stop and the workers are gone, or to be started
-/// again and nothing runs.
+/// again and nothing runs. A service manager that started us is told.
 pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<Stop>) -> Exit {
     let path = setup.dir.socket("supervisor");
     let listener = match socket::bind(&path) {
@@ -152,6 +154,12 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
         Err(error) => return refuse(Exit::Unavailable, &error),
     };
     let (actor, desk) = Actor::new(setup, hosts, stops);
+    let notifier = Notifier::inherited();
+    if notifier.listens() {
+        // It listens: who connects from now on is answered as soon as the server below runs.
+        notifier.ready("starting");
+        task::spawn("notify", notify::attend(notifier.clone(), desk.clone()));
+    }
     let services = Services::new(desk);
     let (close, closed) = oneshot::channel::<()>();
     let mut server = task::spawn("server", async move {
@@ -176,6 +184,7 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
             return Exit::Bug;
         }
     };
+    notifier.stopping();
     drop(close);
     if tokio::time::timeout(FAREWELL, &mut server).await.is_err() {
         server.abort();

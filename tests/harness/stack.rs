@@ -135,6 +135,17 @@ impl Stack {
         command
     }
 
+    /// How another program of ours is started on this stack's configuration, as one of its processes: program, arguments,
+    /// environment. `shell` is put before it where something has to be known of the process itself: "A=$$ exec" sets A to its
+    /// process id.
+    pub fn program(&self, name: &str, shell: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("{shell} \"$@\""), "sh"]).arg(self.programs.join(name)).arg("--config").arg(self.config());
+        clear_settings(&mut command);
+        command.env(MARK, self.mark()).stdin(Stdio::null());
+        command
+    }
+
     /// Starts `paceline serve`.
     pub fn serve(&mut self) {
         assert!(self.serve.is_none(), "serve runs already");

@@ -16,6 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::config::{CONFIG_VAR, Config};
 use paceline_process::lifecycle::PARENT_FD;
+use paceline_process::notify::MANAGERS_WORDS;
 use paceline_process::{Clock, RuntimeDir, listen, telemetry};
 use tokio::process::Child;
 
@@ -81,7 +82,10 @@ impl Stage {
         command.env("PACELINE_ROUTING__FORCE", "auto").env("PACELINE_DRAFTER__START", "eager");
         command.env("PACELINE_TARGET__MODEL", &config.target.model);
         command.env("PACELINE_DRAFTER__MODEL", &config.drafter.model);
-        command.env("LISTEN_FDS", "1").env_remove("LISTEN_PID").env_remove("LISTEN_FDNAMES");
+        for word in MANAGERS_WORDS {
+            command.env_remove(word);
+        }
+        command.env("LISTEN_FDS", "1");
         command.env(PARENT_FD, PIPE_FD.to_string());
         let fds = vec![
             FdMapping { parent_fd: listener.into(), child_fd: listen::FIRST_FD },

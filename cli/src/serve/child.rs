@@ -17,6 +17,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::config::CONFIG_VAR;
 use paceline_process::lifecycle::{PARENT_FD, RESTARTS};
+use paceline_process::notify::MANAGERS_WORDS;
 use paceline_process::{RuntimeDir, listen, telemetry};
 
 use super::core::{End, Who};
@@ -73,7 +74,9 @@ impl Nursery {
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         command.env(CONFIG_VAR, self.config.as_deref().unwrap_or(Path::new("")));
         command.env(PARENT_FD, PIPE_FD.to_string()).env(RESTARTS, restarts.to_string());
-        command.env_remove("LISTEN_PID").env_remove("LISTEN_FDNAMES").env_remove("LISTEN_FDS");
+        for word in MANAGERS_WORDS {
+            command.env_remove(word);
+        }
         let mut fds = vec![FdMapping { parent_fd: self.read_end.try_clone()?, child_fd: PIPE_FD }];
         if let (Who::Gateway, Some(listener)) = (who, &self.listener) {
             command.env("LISTEN_FDS", "1");

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::SocketAddr;
 use std::path::PathBuf;
 
 /// sun_path is 108 bytes, NUL included.
@@ -49,6 +51,14 @@ pub(super) fn give_back_freed_memory() {
     unsafe {
         libc::malloc_trim(0);
     }
+}
+
+pub(super) fn launchd_sockets(_key: &str) -> io::Result<Option<Vec<OwnedFd>>> {
+    Ok(None)
+}
+
+pub(super) fn abstract_address(name: &str) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(name)
 }
 
 pub(super) fn cache_dir() -> Option<PathBuf> {

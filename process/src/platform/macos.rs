@@ -1,8 +1,12 @@
 //! macOS: libproc and sysctl. Names and layouts checked against libc's bindings; not run on a Mac yet.
 
+use std::ffi::CString;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::net::SocketAddr;
 use std::path::PathBuf;
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 /// sun_path is 104 bytes, NUL included.
 pub(super) const MAX_SOCKET_PATH: usize = 103;
@@ -80,6 +84,41 @@ pub(super) fn give_back_freed_memory() {
     unsafe {
         malloc_zone_pressure_relief(std::ptr::null_mut(), 0);
     }
+}
+
+pub(super) fn launchd_sockets(key: &str) -> io::Result<Option<Vec<OwnedFd>>> {
+    // launch_activate_socket of <launch.h> (libSystem), which libc does not bind.
+    unsafe extern "C" {
+        fn launch_activate_socket(name: *const libc::c_char, fds: *mut *mut libc::c_int, count: *mut libc::size_t)
+        -> libc::c_int;
+    }
+    let name = CString::new(key).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let (mut fds, mut count) = (std::ptr::null_mut::<libc::c_int>(), 0);
+    // SAFETY: declared as the header has it; on success it sets both to an array that is ours to free.
+    match unsafe { launch_activate_socket(name.as_ptr(), &mut fds, &mut count) } {
+        0 => {}
+        // Not a job of launchd, or one without such a socket: who started us meant us to bind ourselves.
+        libc::ESRCH | libc::ENOENT => return Ok(None),
+        error => return Err(io::Error::from_raw_os_error(error)),
+    }
+    if fds.is_null() {
+        return Ok(None);
+    }
+    let sockets = (0..count).map(|at| {
+        // SAFETY: the array has `count` descriptors, each of which is given to us and taken once.
+        let socket = unsafe { OwnedFd::from_raw_fd(*fds.add(at)) };
+        // Our own children must not keep it open.
+        fcntl(&socket, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
+        Ok(socket)
+    });
+    let sockets = sockets.collect::<io::Result<Vec<_>>>();
+    // SAFETY: allocated for us by the call above, and not used any more.
+    unsafe { libc::free(fds.cast()) };
+    sockets.map(Some)
+}
+
+pub(super) fn abstract_address(_name: &str) -> io::Result<SocketAddr> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 pub(super) fn cache_dir() -> Option<PathBuf> {

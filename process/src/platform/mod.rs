@@ -52,6 +52,23 @@ pub fn config_dir() -> Option<std::path::PathBuf> {
     system::config_dir()
 }
 
+/// Listening sockets that launchd holds for this job under this key of its `Sockets`; `None` where launchd did not start us,
+/// or the job has no such key.
+///
+/// # Errors
+/// It has, and does not give them.
+pub fn launchd_sockets(key: &str) -> std::io::Result<Option<Vec<std::os::fd::OwnedFd>>> {
+    system::launchd_sockets(key)
+}
+
+/// Address of a Unix socket that has a name and no file.
+///
+/// # Errors
+/// The name is too long, or this system has no such addresses.
+pub fn abstract_address(name: &str) -> std::io::Result<std::os::unix::net::SocketAddr> {
+    system::abstract_address(name)
+}
+
 fn home() -> Option<std::path::PathBuf> {
     crate::lifecycle::env("HOME").filter(|home| !home.is_empty()).map(Into::into)
 }

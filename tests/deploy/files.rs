@@ -1,0 +1,220 @@
+//! The files: parsed, and checked for what the processes rely on.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use paceline_process::Config;
+use paceline_tests::{programs, repository};
+use plist::Value;
+
+fn file(name: &str) -> PathBuf {
+    repository().join("deploy").join(name)
+}
+
+/// A unit: section, then key, then its values in order.
+type Unit = BTreeMap<String, BTreeMap<String, Vec<String>>>;
+
+/// Reads a unit file strictly: sections, `Key=value` lines, comments, and nothing else.
+fn unit(name: &str) -> Unit {
+    let text = std::fs::read_to_string(file("systemd").join(name)).expect("it is there");
+    let mut unit = Unit::new();
+    let mut section = None;
+    for (number, line) in text.lines().enumerate() {
+        let place = format!("{name}:{}: {line:?}", number + 1);
+        match line {
+            "" => {}
+            _ if line.starts_with('#') => {}
+            _ if line.starts_with('[') => {
+                let title = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or_else(|| panic!("{place}"));
+                assert!(unit.insert(title.to_owned(), BTreeMap::new()).is_none(), "{place}: twice");
+                section = Some(title.to_owned());
+            }
+            _ => {
+                let (key, value) = line.split_once('=').unwrap_or_else(|| panic!("{place}: expected Key=value"));
+                assert!(!key.is_empty() && key.chars().all(char::is_alphanumeric), "{place}: a strange key");
+                assert!(!value.is_empty() && value.trim() == value, "{place}: a strange value");
+                let section = section.as_ref().unwrap_or_else(|| panic!("{place}: before any section"));
+                unit.get_mut(section).expect("made above").entry(key.to_owned()).or_default().push(value.to_owned());
+            }
+        }
+    }
+    unit
+}
+
+#[track_caller]
+fn says(unit: &Unit, section: &str, lines: &[(&str, &str)]) {
+    for (key, value) in lines {
+        let found = unit.get(section).and_then(|section| section.get(*key));
+        assert_eq!(found, Some(&vec![(*value).to_owned()]), "{key} of [{section}]");
+    }
+}
+
+const UNITS: [&str; 3] = ["paceline-supervisor.service", "paceline-gateway.service", "paceline-gateway.socket"];
+
+#[test]
+fn the_units_say_what_the_processes_rely_on() {
+    for name in &UNITS[..2] {
+        let unit = unit(name);
+        let program = format!("%h/.local/bin/{}", name.strip_suffix(".service").expect("a service"));
+        says(
+            &unit,
+            "Service",
+            &[
+                ("Type", "notify"),
+                ("NotifyAccess", "main"),
+                ("ExecStart", &program),
+                // Else a stop, or a crash, would take the workers with it, which live on a lease.
+                ("KillMode", "process"),
+                // 75 is "restart me"; 0 stays.
+                ("Restart", "on-failure"),
+                ("SuccessExitStatus", "75"),
+                ("RestartForceExitStatus", "75"),
+                ("RuntimeDirectory", "paceline"),
+                ("RuntimeDirectoryMode", "0700"),
+                // Both units have the same directory: the first that stops must not remove it.
+                ("RuntimeDirectoryPreserve", "yes"),
+                ("UMask", "0077"),
+                ("LimitCORE", "0"),
+                ("NoNewPrivileges", "yes"),
+            ],
+        );
+        // Neither's life is tied to the other's.
+        let other = if name.contains("gateway") { "supervisor" } else { "gateway.service" };
+        for tie in ["Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "Wants", "Conflicts", "PropagatesStopTo"] {
+            for value in unit["Unit"].get(tie).into_iter().flatten() {
+                assert!(!value.contains(other), "{name}: {tie}={value}");
+            }
+        }
+        assert!(unit["Service"]["RestartPreventExitStatus"][0].split(' ').any(|code| code == "64"), "{name}");
+        // The supervisor's is longer than its drain and the end of its workers, the gateway's than its drain.
+        let stop: u32 = unit["Service"]["TimeoutStopSec"][0].parse().expect("seconds");
+        assert!(stop >= if name.contains("supervisor") { 90 } else { 40 }, "{name}: {stop}");
+    }
+    let supervisor = unit(UNITS[0]);
+    says(&supervisor, "Service", &[("OOMPolicy", "continue")]);
+    assert!(!supervisor["Service"].contains_key("MemoryDenyWriteExecute"), "MLX makes code as it runs");
+    says(&unit(UNITS[1]), "Unit", &[("Requires", "paceline-gateway.socket")]);
+    let address = Config::default().gateway.grpc;
+    says(&unit(UNITS[2]), "Socket", &[("ListenStream", &address), ("FileDescriptorName", "grpc")]);
+    assert!(!unit(UNITS[2])["Socket"].contains_key("Accept"), "the listening socket is handed down, not connections");
+}
+
+/// systemd's own opinion, where it is installed; where it is not, the test above is all there is, and this says so.
+#[test]
+fn systemd_finds_nothing_to_complain_about() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    // It looks whether the program is there.
+    let bin = programs().display().to_string();
+    let copies = UNITS.map(|name| {
+        let text = std::fs::read_to_string(file("systemd").join(name)).expect("it is there");
+        let copy = dir.path().join(name);
+        std::fs::write(&copy, text.replace("%h/.local/bin", &bin)).expect("writable");
+        copy
+    });
+    let verify = |files: &[PathBuf]| {
+        let mut command = Command::new("systemd-analyze");
+        command.args(["--user", "verify"]).args(files).env("XDG_RUNTIME_DIR", dir.path());
+        command.output()
+    };
+    let output = match verify(&copies) {
+        Ok(output) => output,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            println!("systemd-analyze is not installed: the units were checked by our own parser only");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    // Of other units of the machine it may complain; what it says of ours has their name.
+    let ours: Vec<&str> = words.lines().filter(|line| line.contains("paceline")).collect();
+    assert!(output.status.success() && ours.is_empty(), "{words}");
+
+    // And it does complain where there is reason to: a check that cannot fail is none.
+    let text = std::fs::read_to_string(&copies[1]).expect("there");
+    std::fs::write(&copies[1], text.replace("KillMode=process", "KillMode=proces")).expect("writable");
+    let output = verify(&copies).expect("it ran before");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("kill mode"), "{output:?}");
+}
+
+fn job(name: &str) -> plist::Dictionary {
+    let path = file("launchd").join(format!("dev.paceline.{name}.plist"));
+    let value = Value::from_file(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    value.into_dictionary().expect("a job is a dictionary")
+}
+
+#[test]
+fn the_jobs_say_what_the_processes_rely_on() {
+    for (name, stop) in [("supervisor", 200), ("gateway", 45)] {
+        let job = job(name);
+        let text = |key: &str| job.get(key).and_then(Value::as_string).unwrap_or_else(|| panic!("{name}: {key}"));
+        let number = |key: &str| job.get(key).and_then(Value::as_signed_integer).unwrap_or_else(|| panic!("{name}: {key}"));
+        assert_eq!(text("Label"), format!("dev.paceline.{name}"));
+        // The programs have no other arguments than these, and the last word of the shell is theirs: it becomes the program.
+        let words: Vec<_> = job["ProgramArguments"].as_array().expect("a list").iter().filter_map(Value::as_string).collect();
+        assert_eq!(words[..2], ["/bin/sh", "-c"]);
+        assert_eq!(words.len(), 3);
+        assert!(words[2].contains(&format!("; exec \"$HOME/.local/bin/paceline-{name}\" >>")), "{}", words[2]);
+        // 0 is an answer to a stop and stays; 75 and every crash come again.
+        let alive = job["KeepAlive"].as_dictionary().expect("conditions");
+        assert_eq!((alive.len(), alive.get("SuccessfulExit").and_then(Value::as_boolean)), (1, Some(false)), "{name}");
+        assert_eq!((number("ThrottleInterval"), number("ExitTimeOut")), (10, stop));
+        assert_eq!(text("ProcessType"), "Interactive");
+        assert_eq!(job.get("AbandonProcessGroup").and_then(Value::as_boolean), Some(true), "{name}");
+        assert_eq!(text("Umask"), "077");
+        let known = [
+            "Label",
+            "ProgramArguments",
+            "WorkingDirectory",
+            "KeepAlive",
+            "ThrottleInterval",
+            "ExitTimeOut",
+            "ProcessType",
+            "AbandonProcessGroup",
+            "Sockets",
+            "Umask",
+            "SoftResourceLimits",
+        ];
+        assert_eq!(
+            job.keys().find(|key| !known.contains(&key.as_str())),
+            None,
+            "{name}: launchd passes over what it does not know"
+        );
+    }
+    assert!(!job("supervisor").contains_key("Sockets"), "its socket is in the runtime directory");
+    // One socket by the name the gateway asks for, at the address the command line expects.
+    let gateway = job("gateway");
+    let sockets = gateway["Sockets"].as_dictionary().expect("by name");
+    assert_eq!(sockets.keys().collect::<Vec<_>>(), ["Grpc"]);
+    let grpc = sockets["Grpc"].as_dictionary().expect("one socket");
+    let text = |key: &str| grpc.get(key).and_then(Value::as_string).unwrap_or_default();
+    assert_eq!(format!("{}:{}", text("SockNodeName"), text("SockServiceName")), Config::default().gateway.grpc);
+    // Without a family launchd binds both, and hands down two sockets.
+    assert_eq!((text("SockFamily"), text("SockType")), ("IPv4", "stream"));
+}
+
+/// The shell of a job, run for real: it becomes the program, with its log beside the others.
+#[test]
+fn the_shell_of_a_job_becomes_its_program() {
+    for name in ["supervisor", "gateway"] {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let bin = home.path().join(".local/bin");
+        std::fs::create_dir_all(&bin).expect("made");
+        let program = bin.join(format!("paceline-{name}"));
+        let script = "#!/bin/sh\necho pid $$\necho trouble >&2\nexit 75\n";
+        // Written by another process: see ETXTBSY.
+        let write = format!("printf '%s' \"$1\" > '{0}' && chmod 755 '{0}'", program.display());
+        assert!(Command::new("sh").args(["-c", &write, "sh", script]).status().expect("sh").success());
+        let job = job(name);
+        let words: Vec<_> = job["ProgramArguments"].as_array().expect("a list").iter().filter_map(Value::as_string).collect();
+        let mut seen = String::new();
+        for _ in 0..2 {
+            let child = Command::new(words[0]).args(&words[1..]).env("HOME", home.path()).spawn().expect("it starts");
+            let pid = child.id();
+            assert_eq!(child.wait_with_output().expect("it ends").status.code(), Some(75), "{name}");
+            seen.push_str(&format!("pid {pid}\ntrouble\n"));
+        }
+        let log = home.path().join(format!("Library/Logs/Paceline/{name}.log"));
+        assert_eq!(std::fs::read_to_string(log).expect("written"), seen, "one process, and its log is kept");
+    }
+}

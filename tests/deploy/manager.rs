@@ -1,0 +1,198 @@
+//! A service manager's part, played for real: `paceline-supervisor` and `paceline-gateway` without `serve`, the front socket and
+//! NOTIFY_SOCKET handed down as systemd does it.
+
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use command_fds::{CommandFdExt as _, FdMapping};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use paceline_tests::{Stack, continue_text, wait};
+use tonic::Code;
+
+/// How long the manager waits for a sign of life; a process gives one twice as often.
+const WATCHDOG: Duration = Duration::from_millis(400);
+
+/// A unit that runs.
+struct Unit {
+    child: Child,
+    notify: UnixDatagram,
+}
+
+impl Unit {
+    /// Starts `paceline-<name>` with these descriptors from 3 on.
+    fn start(stack: &Stack, name: &str, sockets: Vec<(OwnedFd, &str)>) -> Self {
+        let path = stack.path(&format!("{name}.notify"));
+        // Of an earlier life of the unit.
+        let _ = std::fs::remove_file(&path);
+        let notify = UnixDatagram::bind(&path).expect("bound");
+        notify.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+        let mut command = stack.program(&format!("paceline-{name}"), "LISTEN_PID=$$ WATCHDOG_PID=$$ exec");
+        command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
+        command.env("LISTEN_PID", "").env("WATCHDOG_PID", "");
+        hand_down(&mut command, sockets);
+        let log = std::fs::File::options().create(true).append(true).open(stack.path(&format!("{name}.log"))).expect("writable");
+        command.stdout(Stdio::null()).stderr(log);
+        Self { child: command.spawn().expect("it starts"), notify }
+    }
+
+    /// Waits for a message that has this line.
+    #[track_caller]
+    fn hears(&self, wanted: &str) {
+        let mut heard = Vec::new();
+        let mut buffer = [0; 2048];
+        for _ in 0..10_000 {
+            let length = self.notify.recv(&mut buffer).unwrap_or_else(|error| panic!("{wanted}: {error}; heard {heard:?}"));
+            let words = String::from_utf8_lossy(&buffer[..length]).into_owned();
+            if words.lines().any(|line| line == wanted) {
+                return;
+            }
+            heard.push(words);
+        }
+        panic!("{wanted}: heard {heard:?}");
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).expect("it lives");
+    }
+
+    #[track_caller]
+    fn lives(&mut self) {
+        assert_eq!(self.child.try_wait().expect("ours"), None);
+    }
+
+    /// Waits for its end; its exit code, none if a signal ended it.
+    fn end(mut self) -> Option<i32> {
+        wait("the end of a unit", || self.child.try_wait().expect("ours")).code()
+    }
+}
+
+fn hand_down(command: &mut Command, sockets: Vec<(OwnedFd, &str)>) {
+    if sockets.is_empty() {
+        return;
+    }
+    let names: Vec<_> = sockets.iter().map(|(_, name)| *name).collect();
+    command.env("LISTEN_FDS", sockets.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
+    let mapping = |(at, (fd, _)): (usize, (OwnedFd, _))| FdMapping { parent_fd: fd, child_fd: 3 + at as i32 };
+    command.fd_mappings(sockets.into_iter().enumerate().map(mapping).collect()).expect("distinct");
+}
+
+/// The front socket of the stack, bound and kept by us.
+fn front(stack: &Stack) -> TcpListener {
+    TcpListener::bind(stack.address()).expect("a free port")
+}
+
+fn copy(listener: &TcpListener) -> OwnedFd {
+    listener.try_clone().expect("a descriptor").into()
+}
+
+fn served(stack: &Stack) {
+    let answer = stack.ask(continue_text("One, two, three").exactly(8)).expect("served");
+    assert_eq!(answer.ids.len(), 8);
+}
+
+#[test]
+fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
+    let stack = Stack::new("");
+    let listener = front(&stack);
+    let mut supervisor = Unit::start(&stack, "supervisor", vec![]);
+    supervisor.hears("READY=1");
+    let gateway = Unit::start(&stack, "gateway", vec![(copy(&listener), "paceline-gateway.socket")]);
+    gateway.hears("READY=1");
+    // Not only once: the second sign of life is given by a loop that turns.
+    for _ in 0..2 {
+        supervisor.hears("WATCHDOG=1");
+        gateway.hears("WATCHDOG=1");
+    }
+    let before = stack.wait_ready();
+    stack.wait_linked();
+    served(&stack);
+    supervisor.hears("STATUS=target ready, drafter ready, gateway ready, 0 requests, 0 waiting");
+
+    // The gateway dies. Its socket does not: who comes meanwhile waits, and the next gateway serves them.
+    gateway.signal(Signal::SIGKILL);
+    assert_eq!(gateway.end(), None);
+    let early = std::net::TcpStream::connect(stack.address()).expect("the socket is there");
+    let waiting = stack.start(continue_text("One, two, three").exactly(8));
+    supervisor.lives();
+    // This time among others, by its name.
+    let other = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let mut gateway = Unit::start(&stack, "gateway", vec![(copy(&other), "other"), (copy(&listener), "grpc")]);
+    gateway.hears("READY=1");
+    assert_eq!(waiting.finish().expect("served by the next gateway").ids.len(), 8);
+    drop((early, other));
+    let after = stack.wait_ready();
+    for process in ["supervisor", "target", "drafter"] {
+        assert_eq!(after[process]["pid"], before[process]["pid"], "{process} did not end with the gateway");
+    }
+
+    // The supervisor dies. The gateway stays, and attaches to the next one.
+    supervisor.signal(Signal::SIGKILL);
+    assert_eq!(supervisor.end(), None);
+    let supervisor = Unit::start(&stack, "supervisor", vec![]);
+    supervisor.hears("READY=1");
+    stack.wait_ready();
+    served(&stack);
+    gateway.lives();
+
+    // It is stopped: its workers end, and nothing else does.
+    let workers = ["target", "drafter"].map(|worker| stack.pid(worker));
+    supervisor.signal(Signal::SIGTERM);
+    supervisor.hears("STOPPING=1");
+    assert_eq!(supervisor.end(), Some(0), "asked to stop");
+    for worker in workers {
+        assert!(stack.processes().iter().all(|process| process.pid != worker), "worker {worker} is left");
+    }
+    gateway.lives();
+    assert_eq!(stack.ask(continue_text("One").max_tokens(1)).expect_err("nobody serves").code(), Code::Unavailable);
+    gateway.hears("WATCHDOG=1");
+    gateway.signal(Signal::SIGTERM);
+    gateway.hears("STOPPING=1");
+    assert_eq!(gateway.end(), Some(0), "asked to stop");
+    stack.sweep();
+}
+
+/// As from a terminal, or from launchd with a job that names no socket: the gateway binds its address itself.
+#[test]
+fn nobody_handing_down_a_socket_the_gateway_binds_one() {
+    let stack = Stack::new("");
+    let start = |name: &str| {
+        let mut command = stack.program(&format!("paceline-{name}"), "exec");
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts")
+    };
+    // The gateway first: it waits for a supervisor.
+    let mut children = [start("gateway"), start("supervisor")];
+    stack.wait_ready();
+    served(&stack);
+    for child in &mut children {
+        kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("it lives");
+        let code = wait("its end", || child.try_wait().expect("ours")).code();
+        assert_eq!(code, Some(0));
+    }
+    stack.sweep();
+}
+
+#[test]
+fn what_is_handed_down_and_cannot_be_the_front_socket_is_refused() {
+    let refused = |sockets: Vec<(OwnedFd, &str)>, expected: &str| {
+        let stack = Stack::new("");
+        let mut command = stack.program("paceline-gateway", "exec");
+        hand_down(&mut command, sockets);
+        let output = command.stdout(Stdio::null()).stderr(Stdio::piped()).output().expect("it starts");
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{words}");
+        assert!(words.contains(expected), "{expected:?} in {words}");
+    };
+    let tcp = || OwnedFd::from(TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    refused(vec![(tcp(), "one"), (tcp(), "two")], "LISTEN_FDNAMES=one:two");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let unix = std::os::unix::net::UnixListener::bind(dir.path().join("x.sock")).expect("bound");
+    refused(vec![(unix.into(), "grpc")], "of another family");
+    // A connection, as from a socket unit with Accept=yes.
+    let door = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let connection = std::net::TcpStream::connect(door.local_addr().expect("bound")).expect("connects");
+    refused(vec![(connection.into(), "grpc")], "does not listen");
+}
