@@ -1,8 +1,6 @@
 //! Routing as operators see it: the policy at run time, the route log and its replay, bursts, and a drafter that rests. None
 //! of it touches the target.
 
-#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
-
 use std::process::{Command, Output};
 
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};
