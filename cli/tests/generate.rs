@@ -289,7 +289,7 @@ fn exit_codes_of_the_program() {
             .unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let cases: [(&[&str], &Path, i32, &str); 12] = [
+    let cases: [(&[&str], &Path, i32, &str); 13] = [
         (&["--version"], &config, 0, ""),
         (&["generate", "--help"], &config, 0, ""),
         (&["generate"], &config, 2, "--prompt"),
