@@ -289,7 +289,7 @@ fn exit_codes_of_the_program() {
             .unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
-    let cases: [(&[&str], &Path, i32, &str); 10] = [
+    let cases: [(&[&str], &Path, i32, &str); 13] = [
         (&["--version"], &config, 0, ""),
         (&["generate", "--help"], &config, 0, ""),
         (&["generate"], &config, 2, "--prompt"),
@@ -299,7 +299,10 @@ fn exit_codes_of_the_program() {
         (&["status"], &broken, 2, "did you mean target.model?"),
         (&["serve"], &broken, 64, "did you mean target.model?"),
         (&["drafter", "swap", "--model", "d"], &config, 3, "supervisor.sock"),
-        (&["events", "--follow"], &config, 1, "not in this version yet"),
+        (&["events", "--follow"], &config, 3, "supervisor.sock"),
+        (&["restart", "target"], &config, 3, "supervisor.sock"),
+        (&["drain"], &config, 3, "supervisor.sock"),
+        (&["top"], &config, 1, "not in this version yet"),
     ];
     for (words, config, code, expected) in cases {
         let (found, stderr) = run(words, config);

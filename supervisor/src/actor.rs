@@ -341,7 +341,8 @@ impl<H: Host> Actor<H> {
                 }
             }
             Action::LogPolicy { epoch, key, from, to, cause } => {
-                tracing::info!(policy_epoch = epoch, key, from, to, cause, "policy");
+                let subject = key.to_owned();
+                self.journal.record(Change { kind: "policy", subject, epoch, from, to, cause: cause.into() });
             }
             Action::Answer { call, outcome } if self.policy_calls.contains_key(&call) => {
                 let policy = status::policy(&self.core);

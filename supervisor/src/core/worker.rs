@@ -22,6 +22,7 @@ mod life;
 mod news;
 mod outlook;
 mod phase;
+mod takeover;
 
 use std::sync::Arc;
 
@@ -320,26 +321,6 @@ impl Worker {
         self.last_end = None;
         self.model = model;
         self.spawn("it is asked to start", false, now, out);
-    }
-
-    /// A process of an earlier supervisor is ours from now on, if it is what it should be.
-    fn take_over(&mut self, epoch: Epoch, pid: u32, now: Millis, out: &mut Vec<Action>) {
-        self.begin(epoch, pid, now);
-        if let Some(life) = &mut self.life {
-            life.earlier = true;
-        }
-        self.enter(Phase::Starting { since: now }, "an earlier supervisor left it", out);
-    }
-
-    fn is_taken_over(&self) -> bool {
-        self.life.as_ref().is_some_and(|life| life.earlier)
-    }
-
-    fn refuse(&mut self, cause: String, now: Millis, out: &mut Vec<Action>) {
-        if let Some(life) = &mut self.life {
-            life.failure = cause;
-        }
-        self.end(EndWhy::Foreign, now, out);
     }
 
     /// Earlier falls do not count any more.
