@@ -5,6 +5,7 @@
 //! returns; its result comes back as mail.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use paceline_process::{Clock, Exit as OurExit, Millis, RuntimeDir, platform};
 use paceline_proto::ids::{Epoch, RequestId, Term};
@@ -33,6 +34,13 @@ use crate::status::{self, Me};
 const MAILBOX: usize = 1_024;
 /// Requests inside the supervisor at once, beyond those that may wait.
 const REQUESTS: usize = 1_024;
+
+/// Longest time until it looks whether it was run at all.
+const TURN: Duration = Duration::from_millis(500);
+/// So much later it was not.
+const STARVED: Duration = Duration::from_millis(400);
+/// Pause between two looks at the machine's free memory; on macOS a look is a process.
+const MEMORY_MS: u64 = 2_000;
 
 /// What is put into the actor's mailbox.
 #[derive(Debug)]
@@ -126,6 +134,8 @@ pub struct Actor<H> {
     policy_calls: HashMap<Call, oneshot::Sender<Result<PolicyResponse, Status>>>,
     calls: HashMap<Call, oneshot::Sender<Result<StatusResponse, Status>>>,
     called: u64,
+    /// When free memory was last read.
+    memory_read: Option<Millis>,
     /// Answers to the core's own actions, told it before anything else.
     answers: VecDeque<Event>,
     mail: mpsc::Receiver<Mail>,
@@ -167,6 +177,7 @@ impl<H: Host> Actor<H> {
             calls: HashMap::new(),
             policy_calls: HashMap::new(),
             called: 0,
+            memory_read: None,
             answers: VecDeque::new(),
             mail,
             mail_tx,
@@ -209,18 +220,27 @@ impl<H: Host> Actor<H> {
     async fn next(&mut self) -> Event {
         loop {
             let pause = self.core.next_deadline().map(|due| self.clock.until(due));
-            tokio::select! {
+            let at_most = pause.map_or(TURN, |pause| pause.min(TURN));
+            let turned = self.clock.now();
+            let event = tokio::select! {
                 biased;
-                (worker, exit) = self.hosts.exited() => return self.exited(worker, exit),
-                Some(stop) = self.stops.recv() => return match stop {
+                (worker, exit) = self.hosts.exited() => Some(self.exited(worker, exit)),
+                Some(stop) = self.stops.recv() => Some(match stop {
                     Stop::Asked => Event::StopAsked,
                     Stop::ParentGone => Event::ParentGone,
-                },
-                Some(ending) = self.endings.recv() => return self.ended(ending),
-                Some(mail) = self.mail.recv() => if let Some(event) = self.open(mail) {
-                    return event;
-                },
-                () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => return Event::TimePassed,
+                }),
+                Some(ending) = self.endings.recv() => Some(self.ended(ending)),
+                Some(mail) = self.mail.recv() => self.open(mail),
+                () = tokio::time::sleep(at_most) => (pause == Some(at_most)).then_some(Event::TimePassed),
+            };
+            let ms = self.clock.now().since(turned);
+            if u128::from(ms) > at_most.as_millis() + STARVED.as_millis() {
+                // Told first: what was heard meanwhile has not been read yet.
+                self.answers.extend(event);
+                return Event::Starved { ms };
+            }
+            if let Some(event) = event {
+                return event;
             }
         }
     }
@@ -234,7 +254,10 @@ impl<H: Host> Actor<H> {
                 self.names.insert(ticket, Named { id, class, routed: None });
                 Event::Submitted { ticket, ask }
             }
-            Mail::Worker(WorkerId::Target, event @ worker::Event::Beat(_)) => {
+            Mail::Worker(WorkerId::Target, event @ worker::Event::Beat(_))
+                if self.memory_read.is_none_or(|at| self.clock.now().since(at) >= MEMORY_MS) =>
+            {
+                self.memory_read = Some(self.clock.now());
                 // Read as the target counts what it holds, so that the two figures are of one moment.
                 self.answers.push_back(Event::Worker(WorkerId::Target, event));
                 Event::MemoryRead { available_bytes: platform::available_memory() }

@@ -119,6 +119,9 @@ impl Supervisor {
     /// Takes one event in and says what is to be done, in order.
     pub fn on_event(&mut self, event: Event, now: Millis) -> Vec<Action> {
         let mut out = Vec::new();
+        if let Event::Starved { ms } = event {
+            self.forgive(ms, now, &mut out);
+        }
         // What was due comes before what came: a flood of events cannot hold time up.
         self.pass_time(now, &mut out);
         match event {
@@ -148,7 +151,7 @@ impl Supervisor {
             }
             Event::StopAsked => self.stop_asked("asked to stop", self.settings.drain_ms, now, &mut out),
             Event::ParentGone => self.parent_gone(now, &mut out),
-            Event::TimePassed => {}
+            Event::Starved { .. } | Event::TimePassed => {}
         }
         self.settle(now, &mut out);
         out
@@ -165,12 +168,17 @@ impl Supervisor {
         workers.into_iter().chain(others).flatten().min()
     }
 
+    /// Time was lost: nobody's silence proves anything.
+    fn forgive(&mut self, ms: u64, now: Millis, out: &mut Vec<Action>) {
+        out.push(Action::Overslept { ms });
+        self.target.forgive(now);
+        self.drafters.forgive(now);
+    }
+
     fn pass_time(&mut self, now: Millis, out: &mut Vec<Action>) {
         let Some(due) = self.next_deadline().filter(|due| *due <= now) else { return };
         if now.since(due) > self.settings.late_ms {
-            out.push(Action::Overslept { ms: now.since(due) });
-            self.target.forgive(now);
-            self.drafters.forgive(now);
+            self.forgive(now.since(due), now, out);
         }
         let actions = self.target.on_time(now);
         self.pass_on(actions, now, out);

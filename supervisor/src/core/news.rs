@@ -75,6 +75,8 @@ pub enum Event {
     StopAsked,
     /// Whoever started us is gone.
     ParentGone,
+    /// We were not run for so long: what was said meanwhile is still to be read.
+    Starved { ms: u64 },
     /// [`super::Supervisor::next_deadline`] was reached.
     TimePassed,
 }

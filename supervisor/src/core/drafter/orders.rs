@@ -123,7 +123,7 @@ impl Drafters {
             return state("no drafter runs that could be restarted; start one");
         }
         let falls = matches!(self.current().phase(), Phase::BackingOff { .. } | Phase::Failed { .. });
-        if falls || self.misfit.is_some() {
+        if falls || self.misfit.is_some() || self.lifetime.rest().is_some() {
             return self.start(String::new(), now, out);
         }
         // It is started again when it is gone, as one that is wanted and not there; that clears its budget.

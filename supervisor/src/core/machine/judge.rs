@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use paceline_process::config::{Auto, Force};
 use paceline_proto::internal::v1::{LinkPhase, WorkerPhase};
 use paceline_proto::v1::Lane;
 
@@ -39,6 +40,8 @@ pub(super) struct Heard {
     up: Option<u64>,
     /// Share of the KV budget held, by the same.
     pressure: f64,
+    /// Speculation was measured not to pay, by the same.
+    not_worth: bool,
 }
 
 impl Heard {
@@ -57,6 +60,8 @@ impl Heard {
                 if *worker == WorkerId::Target {
                     let kv = beat.kv.unwrap_or_default();
                     self.pressure = if kv.budget_bytes == 0 { 0.0 } else { kv.held_bytes as f64 / kv.budget_bytes as f64 };
+                    let figures = beat.figures.as_ref();
+                    self.not_worth = figures.is_some_and(|figures| figures.by_sequences.iter().any(|bucket| bucket.gain <= 1.0));
                     let link = beat.link.clone().unwrap_or_default();
                     let newest = matches!(link.phase(), LinkPhase::Up | LinkPhase::Suspect).then_some(link.generation);
                     self.up = newest.or(Some(link.serving)).filter(|generation| *generation > 0);
@@ -101,8 +106,13 @@ impl Machine {
             let there = self.processes.get(&worker).map(|process| process.epoch);
             self.hold(believed.is_none() || there.is_none() || believed == there, "it believes in another life (I7)");
             // What was just started is told of by the next event.
-            self.hold(answering || there.is_none() || believed.is_some(), "a process is forgotten (I7)");
+            self.hold(answering || self.looks_around || there.is_none() || believed.is_some(), "a process is forgotten (I7)");
         }
+    }
+
+    /// Whether the supervisor knows of a process there.
+    pub(super) fn believes(&self, worker: WorkerId) -> bool {
+        self.life(worker).is_some()
     }
 
     fn life(&self, worker: WorkerId) -> Option<&worker::Life> {
@@ -116,9 +126,8 @@ impl Machine {
     pub(super) fn judge_a_guest(&mut self, before: &(Phase, Notice), actions: &[Action]) {
         let same = *before == (self.core.target().phase(), self.core.notice());
         self.hold(same, "a drafter reaches the target (I3)");
-        let fate = |action: &Action| {
-            matches!(action, Action::Deny { .. } | Action::Cut { .. } | Action::Admit { .. } | Action::LogService { .. })
-        };
+        // That one ends may make room for a request that waits.
+        let fate = |action: &Action| matches!(action, Action::Deny { .. } | Action::Cut { .. } | Action::LogService { .. });
         let ends = self.core.is_stopping();
         self.hold(ends || !actions.iter().any(fate), "a drafter reaches a request (I3)");
     }
@@ -141,17 +150,22 @@ impl Machine {
     /// Where nothing that was measured or ordered speaks against drafts they are allowed, whatever went before (I12).
     pub(super) fn judge_route(&mut self, ticket: Ticket, permit: Permit) {
         let Some(request) = self.requests.get(&ticket) else { return };
-        let wishes = request.ask.wish != paceline_proto::v1::RouteWish::Plain;
+        let policy = *self.core.routing().policy();
+        let wishes = policy.force == Force::Speculative || request.ask.wish != paceline_proto::v1::RouteWish::Plain;
         let seat = WorkerId::Drafter(self.core.drafters().current_seat());
-        let link =
-            self.line.serving.filter(|(generation, of, _)| WorkerId::Drafter(*of) == seat && self.heard.up == Some(*generation));
+        let link = self.line.serving.filter(|(generation, of, _)| {
+            WorkerId::Drafter(*of) == seat && self.heard.up == Some(*generation) && generation >> 32 == self.term
+        });
         let calm = wishes
             && link.is_some()
             && self.calls.is_empty()
             && self.processes.get(&seat).is_some_and(|process| !process.leaving && !process.killed)
             && self.heard.works(WorkerId::Target, self.now)
             && self.heard.works(seat, self.now)
-            && self.heard.pressure <= self.settings.policy.kv_pressure
+            && !self.heard.not_worth
+            && policy.force != Force::Plain
+            && policy.max_concurrent == Auto::Auto
+            && self.heard.pressure <= policy.kv_pressure
             && self.core.admission().active() <= FEW;
         let allowed = permit.lane == Lane::Speculative;
         if calm {
@@ -167,6 +181,6 @@ impl Machine {
             || matches!(drafters.state(), Drafter::Ready { .. } | Drafter::Late { .. } | Drafter::Incompatible);
         let works = self.processes.get(&WorkerId::Target).is_some_and(|process| !process.hung && !process.frozen);
         let ready = matches!(self.core.target().phase(), Phase::Ready { .. }) && self.now >= self.deaf_until;
-        works && ready && drafts && self.calls.is_empty()
+        works && ready && !self.absent && !self.core.is_stopping() && drafts && self.calls.is_empty()
     }
 }

@@ -24,13 +24,17 @@ use std::sync::Arc;
 use paceline_process::config::DrafterStart;
 use paceline_process::{Config, Millis};
 use paceline_proto::ids::{Epoch, Term};
-use paceline_proto::internal::v1::{DrafterInfo, Heartbeat, KvUse, LinkPhase, LinkReport, ModelInfo, WorkerPhase};
+use paceline_proto::internal::v1::{
+    CostModel, DrafterInfo, GatewayReport, GatewayState, Heartbeat, KvUse, LinkPhase, LinkReport, ModelInfo, SpeculationBucket,
+    SpeculationFigures, WorkerPhase,
+};
 use paceline_proto::v1::RouteWish;
 
 use super::admission::{Ask, Capacity, Ticket};
 use super::dice::Dice;
 use super::drafter::{Call, Order, Plan};
 use super::link::Ends;
+use super::operations::{Command, Part};
 use super::scenarios::name_of;
 use super::seat::{Seat, WorkerId};
 use super::worker::{self, Described, Exit};
@@ -66,6 +70,10 @@ enum Happening {
     Handed(u64, Seat, Ends),
     /// Its handshake is over.
     Greeted(u64),
+    /// A supervisor is started again.
+    Returns,
+    /// The lease of a process without a supervisor is over.
+    Lease(WorkerId, Epoch),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +113,14 @@ struct Machine {
     now: u64,
     core: Supervisor,
     settings: Settings,
+    plan: Plan,
+    /// Number of the supervisor's life; none while there is no supervisor.
+    term: u64,
+    absent: bool,
+    /// It has not found everything yet that the one before it left.
+    looks_around: bool,
+    /// `Attach` streams of gateways so far.
+    gateways: u64,
     capacity: Capacity,
     inputs: Vec<Input>,
     /// Inputs that are still to come.
@@ -114,6 +130,8 @@ struct Machine {
     numbered: u64,
     /// The supervisor is not run until then.
     deaf_until: u64,
+    /// It was starved, and does not know yet for how long.
+    starved_ms: u64,
     processes: BTreeMap<WorkerId, Process>,
     epochs: [u64; 2],
     faults: Faults,
@@ -146,8 +164,13 @@ impl Machine {
         Self {
             seed,
             now: 0,
-            core: Supervisor::new(settings, plan, Term(1)),
+            core: Supervisor::new(settings, plan.clone(), Term(1)),
             settings,
+            plan,
+            term: 1,
+            absent: false,
+            looks_around: false,
+            gateways: 1,
             dice,
             capacity: Capacity { classes: vec![(256, 100), (512, 200), (1_024, 400)], max_sequences: 6 },
             agenda: inputs.iter().enumerate().map(|(idx, input)| ((input.at, idx as u64), Happening::Input(idx))).collect(),
@@ -155,6 +178,7 @@ impl Machine {
             to_come: inputs.len(),
             inputs,
             deaf_until: 0,
+            starved_ms: 0,
             processes: BTreeMap::new(),
             epochs: [0; 2],
             faults: Faults::default(),
@@ -175,6 +199,7 @@ impl Machine {
     /// Runs the schedule, then a time of peace, then the end.
     fn run(mut self) -> Outcome {
         self.tell(Event::Begun);
+        self.tell_gateway(GatewayState::Ready);
         while self.failure.is_none() && self.to_come > 0 && self.turn() {}
         self.come_to_peace();
         self.come_to_an_end();
@@ -189,7 +214,7 @@ impl Machine {
 
     /// The next thing that happens; `false` when nothing ever will.
     fn turn(&mut self) -> bool {
-        let due = self.core.next_deadline().map(|due| due.0.max(self.deaf_until));
+        let due = self.core.next_deadline().map(|due| due.0.max(self.deaf_until)).filter(|_| !self.absent);
         let next = self.agenda.first_key_value().map(|((at, _), _)| *at);
         match (next, due) {
             (None, None) => return false,
@@ -213,6 +238,10 @@ impl Machine {
 
     fn come_to_peace(&mut self) {
         self.faults = Faults::default();
+        // What operators have ordered stays until they undo it.
+        self.command(5, 0);
+        self.set_policy(0);
+        self.post(0, Happening::Told(Event::MemoryRead { available_bytes: Some(1 << 30) }));
         for worker in WORKERS {
             if let Some(process) = self.processes.get_mut(&worker) {
                 process.frozen = false;
@@ -220,7 +249,16 @@ impl Machine {
         }
         let begun = self.now;
         while self.failure.is_none() && !self.is_well() && self.turn() {
-            self.hold(self.now - begun < PEACE_MS, "it does not recover by itself");
+            if self.now - begun >= PEACE_MS {
+                let state = (
+                    self.core.target().phase(),
+                    self.core.drafters().state(),
+                    &self.calls,
+                    self.core.drafters().reason(Millis(self.now)),
+                );
+                let what = format!("it does not recover by itself: {state:?}");
+                self.hold(false, &what);
+            }
         }
         while self.failure.is_none() && !self.requests.is_empty() && self.turn() {
             self.hold(self.now - begun < 2 * PEACE_MS, "a request has no end");
@@ -229,7 +267,8 @@ impl Machine {
         let before = self.count("admit");
         let ticket = Ticket(self.submitted);
         self.submit([100, 50, 0, 0, 0]);
-        while self.failure.is_none() && !self.requests.contains_key(&ticket) && self.turn() {}
+        let sent = self.now;
+        while self.failure.is_none() && !self.requests.contains_key(&ticket) && self.now - sent < 1_000 && self.turn() {}
         self.hold(self.count("admit") > before, "in peace a request waits");
     }
 
@@ -246,6 +285,7 @@ impl Machine {
         self.hold(self.outcomes == self.submitted, "each request has one outcome (I4)");
         self.hold(self.core.admission().reserved_bytes() == 0, "all bytes came back (I11)");
         self.hold(self.processes.is_empty(), "a process is left");
+        self.hold(self.calls.is_empty(), "an order has no answer");
     }
 
     fn count(&self, first: &str) -> u64 {
@@ -283,7 +323,14 @@ impl Machine {
                 self.to_come -= 1;
                 self.take_input(self.inputs[idx]);
             }
+            Happening::Told(event) if self.absent => self.lose(&event),
             Happening::Told(event) => self.tell(event),
+            Happening::Returns => self.succeed(),
+            Happening::Lease(worker, epoch) => {
+                if self.absent && self.alive(worker, epoch) {
+                    self.die(worker, Exit::Code(0));
+                }
+            }
             Happening::Pulse(worker, epoch) if self.alive(worker, epoch) => {
                 self.show(worker);
                 self.post(250, Happening::Pulse(worker, epoch));
@@ -310,13 +357,18 @@ impl Machine {
 
     /// One event, those by which the shell answers its actions, and what is to hold then.
     fn tell(&mut self, event: Event) {
-        match event {
-            Event::Submitted { ticket, ask } => drop(self.requests.insert(ticket, Request { ask, fate: Fate::Waiting })),
-            Event::Ended { ticket } => drop(self.requests.remove(&ticket)),
-            _ => {}
-        }
+        // The shell notices, and says so before anything else.
+        let starved = std::mem::take(&mut self.starved_ms);
         let mut events = VecDeque::from([event]);
+        if starved >= 900 {
+            events.push_front(Event::Starved { ms: starved });
+        }
         while let Some(event) = events.pop_front() {
+            match event {
+                Event::Submitted { ticket, ask } => drop(self.requests.insert(ticket, Request { ask, fate: Fate::Waiting })),
+                Event::Ended { ticket } => drop(self.requests.remove(&ticket)),
+                _ => {}
+            }
             self.heard.note(&event, self.now);
             let line = format!("{event:?}");
             let before = (self.core.target().phase(), self.core.notice());
@@ -397,9 +449,17 @@ impl Machine {
                 self.move_link(LinkPhase::Suspect);
             }
             "order" => self.order(first, second),
+            "dies" if !self.absent && !self.core.is_stopping() => self.leave(first),
+            "free" => self.post(0, Happening::Told(Event::MemoryRead { available_bytes: Some(first) })),
+            "measured" => self.faults.gain = (first > 0).then_some(first),
+            "command" => self.command(first, second),
+            "policy" => self.set_policy(first),
             "pressure" => self.faults.pressure = (first, self.now + second),
             "asleep" => self.sleep(first),
-            "starved" => self.deaf_until = self.deaf_until.max(self.now + first),
+            "starved" => {
+                self.deaf_until = self.deaf_until.max(self.now + first);
+                self.starved_ms = self.deaf_until - self.now;
+            }
             "silence" => {
                 self.faults.silent_until[first as usize] = self.now + second;
                 for (worker, process) in &mut self.processes {
@@ -456,6 +516,96 @@ impl Machine {
         self.post(0, Happening::Told(Event::Ordered { call, order }));
     }
 
+    fn command(&mut self, what: u64, now: u64) {
+        self.called += 1;
+        let call = Call(self.called);
+        let parts = [Part::Target, Part::Drafter, Part::Gateway, Part::Supervisor];
+        let command = match what {
+            4 => Command::Drain,
+            5 | 6 => Command::Resume,
+            _ => Command::Restart { part: parts[what as usize % 4], at_once: now > 0 },
+        };
+        self.calls.insert(call, "commanded");
+        self.post(0, Happening::Told(Event::Commanded { call, command }));
+    }
+
+    fn set_policy(&mut self, setting: u64) {
+        let settings = [
+            ("routing.force", "auto"),
+            ("routing.force", "auto"),
+            ("routing.force", "plain"),
+            ("routing.force", "speculative"),
+            ("routing.max_concurrent", "2"),
+            ("routing.max_concurrent", "auto"),
+            ("routing.kv_pressure", "0.5"),
+            ("routing.max_context", "many"),
+        ];
+        let (key, value) = settings[setting as usize % settings.len()];
+        self.called += 1;
+        let call = Call(self.called);
+        self.calls.insert(call, "set");
+        self.post(0, Happening::Told(Event::PolicySet { call, key: key.to_owned(), value: value.to_owned() }));
+    }
+
+    fn tell_gateway(&mut self, state: GatewayState) {
+        let attachment = self.gateways;
+        let report = GatewayReport { epoch: attachment, state: state.into(), ..Default::default() };
+        self.post(0, Happening::Told(Event::Reported { attachment, report }));
+    }
+
+    /// The supervisor is gone, and with it its mail and the streams that passed it.
+    fn leave(&mut self, gap_ms: u64) {
+        self.absent = true;
+        (self.deaf_until, self.starved_ms) = (self.now, 0);
+        self.outcomes +=
+            self.requests.values().filter(|request| matches!(request.fate, Fate::Waiting | Fate::Running { .. })).count() as u64;
+        self.requests.clear();
+        self.calls.clear();
+        let told = |happening: &Happening| matches!(happening, Happening::Told(_));
+        let lost: Vec<(u64, u64)> = self.agenda.iter().filter(|(_, what)| told(what)).map(|(at, _)| *at).collect();
+        for at in lost {
+            if let Some(Happening::Told(event)) = self.agenda.remove(&at) {
+                self.lose(&event);
+            }
+        }
+        let lives: Vec<(WorkerId, Epoch)> = self.processes.iter().map(|(worker, process)| (*worker, process.epoch)).collect();
+        for (worker, epoch) in lives {
+            self.post(30_000, Happening::Lease(worker, epoch));
+        }
+        self.post(gap_ms, Happening::Returns);
+    }
+
+    /// A message to a supervisor that is not there.
+    fn lose(&mut self, event: &Event) {
+        match event {
+            Event::Submitted { .. } => self.outcomes += 1,
+            Event::Ordered { call, .. } | Event::Commanded { call, .. } | Event::PolicySet { call, .. } => {
+                self.calls.remove(call);
+            }
+            _ => {}
+        }
+    }
+
+    /// Another supervisor takes over what it finds.
+    fn succeed(&mut self) {
+        self.term += 1;
+        (self.absent, self.looks_around) = (false, true);
+        self.core = Supervisor::new(self.settings, self.plan.clone(), Term(self.term));
+        self.heard = Heard::default();
+        self.write(format!("> supervisor of term {}", self.term));
+        *self.seen.entry("succeeded".to_owned()).or_default() += 1;
+        for worker in [WorkerId::Drafter(Seat::First), WorkerId::Drafter(Seat::Second)] {
+            if let Some(process) = self.processes.get(&worker) {
+                let found = worker::Event::Found { epoch: process.epoch, pid: 9 };
+                self.tell(Event::Worker(worker, found));
+            }
+        }
+        self.tell(Event::Begun);
+        self.looks_around = false;
+        self.gateways += 1;
+        self.tell_gateway(GatewayState::Ready);
+    }
+
     /// A process sends a heartbeat.
     fn show(&mut self, worker: WorkerId) {
         let silent = self.faults.silent_until[kind(worker)] > self.now;
@@ -468,7 +618,7 @@ impl Machine {
             _ => 0,
         });
         let held = if pressure.1 > self.now { BUDGET * pressure.0 / 100 } else { held.sum() };
-        let report = self.report();
+        let (report, gain) = (self.report(), self.faults.gain);
         let (now, dropped, delay) = (self.now, self.dice.roll(50) == 0, self.dice.roll(6));
         let Some(process) = self.processes.get_mut(&worker) else { return };
         if process.frozen || process.killed {
@@ -487,6 +637,7 @@ impl Machine {
             beat.steps = 0;
         } else if worker == WorkerId::Target {
             beat.kv = Some(KvUse { budget_bytes: BUDGET, held_bytes: held, ..Default::default() });
+            beat.figures = gain.map(figures);
         }
         if worker == WorkerId::Target {
             beat.link = Some(report);
@@ -507,8 +658,22 @@ impl Machine {
     fn describe(&self, worker: WorkerId) -> Arc<Described> {
         Arc::new(match worker {
             WorkerId::Target => Described::Target { model: ModelInfo::default(), capacity: self.capacity.clone() },
-            WorkerId::Drafter(_) => Described::Drafter(DrafterInfo { block_size: 8, ..Default::default() }),
+            WorkerId::Drafter(_) => {
+                let path = self.processes.get(&worker).map(|process| process.model.clone()).unwrap_or_default();
+                Described::Drafter(DrafterInfo { path, block_size: 8, ..Default::default() })
+            }
         })
+    }
+}
+
+/// Speculation is worth the same wherever it was measured.
+fn figures(percent: u64) -> SpeculationFigures {
+    let bucket = |up_to: u32| SpeculationBucket { up_to, steps: 1_000, gain: percent as f64 / 100.0 };
+    SpeculationFigures {
+        draft: Some(CostModel { observations: 1_000, ..Default::default() }),
+        by_sequences: [1, 2, 4, 8, 16, 32].map(bucket).to_vec(),
+        by_context: [512, 1_024, 2_048, 4_096].map(bucket).to_vec(),
+        ..Default::default()
     }
 }
 

@@ -9,6 +9,8 @@ use crate::core::seat::WorkerId;
 #[derive(Clone, Debug)]
 pub(super) struct Process {
     pub(super) epoch: Epoch,
+    /// Directory of a drafter.
+    pub(super) model: String,
     /// Its weights are there from then on; never in a crash loop, in which it ends instead.
     pub(super) loaded_at: u64,
     pub(super) frozen: bool,
@@ -26,9 +28,10 @@ pub(super) struct Process {
 }
 
 impl Process {
-    pub(super) fn new(epoch: Epoch, now: u64, load_ms: u64) -> Self {
+    pub(super) fn new(epoch: Epoch, model: String, now: u64, load_ms: u64) -> Self {
         Self {
             epoch,
+            model,
             loaded_at: now + load_ms,
             frozen: false,
             hung: false,
@@ -70,6 +73,8 @@ pub(super) struct Faults {
     pub(super) refuses: bool,
     /// Drafts come too late until then.
     pub(super) late_until: u64,
+    /// What the target has measured speculation to be worth, in percent of plain decoding.
+    pub(super) gain: Option<u64>,
     /// Percent of the KV budget that is held, and until when.
     pub(super) pressure: (u64, u64),
 }

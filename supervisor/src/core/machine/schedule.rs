@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::Dice;
 
 /// Words of a schedule, each with the names of its numbers.
-const WORDS: [(&str, &[&str]); 17] = [
+const WORDS: [(&str, &[&str]); 22] = [
     ("request", &["prompt", "max", "wish", "deadline_ms", "hangup_ms"]),
     ("crash", &["who"]),
     ("freeze", &["who", "ms"]),
@@ -25,6 +25,11 @@ const WORDS: [(&str, &[&str]); 17] = [
     ("asleep", &["ms"]),
     ("starved", &["ms"]),
     ("silence", &["who", "ms"]),
+    ("dies", &["gap_ms"]),
+    ("free", &["bytes"]),
+    ("measured", &["percent"]),
+    ("command", &["what", "now"]),
+    ("policy", &["setting"]),
 ];
 
 /// Something that is done.
@@ -56,7 +61,7 @@ impl Input {
 
     /// Whether it is a fault of the machine: not a request, nor an operator's word.
     pub(super) fn is_fault(&self) -> bool {
-        !matches!(self.word(), "request" | "order")
+        !matches!(self.word(), "request" | "order" | "command" | "policy")
     }
 }
 
@@ -132,7 +137,7 @@ fn request(dice: &mut Dice, at: u64) -> Input {
 
 fn fault(dice: &mut Dice, at: u64) -> Input {
     let who = u64::from(dice.roll(3) > 0);
-    match dice.roll(22) {
+    match dice.roll(27) {
         0..=4 => Input::new(at, "crash", &[who]),
         5 | 6 => Input::new(at, "freeze", &[who, 100 + dice.roll(20_000)]),
         7 => Input::new(at, "hang", &[who]),
@@ -147,12 +152,20 @@ fn fault(dice: &mut Dice, at: u64) -> Input {
         17 => Input::new(at, "pressure", &[70 + dice.roll(30), 500 + dice.roll(20_000)]),
         18 => Input::new(at, "asleep", &[1_000 << dice.roll(12)]),
         19 | 20 => Input::new(at, "starved", &[100 + dice.roll(6_000)]),
+        // Rarely longer than the workers' lease.
+        21 | 22 => Input::new(at, "dies", &[if dice.roll(12) == 0 { 40_000 } else { 50 + dice.roll(4_000) }]),
+        23 => Input::new(at, "free", &[dice.roll(1_500)]),
+        24 | 25 => Input::new(at, "measured", &[dice.roll(4) * 50]),
         _ => Input::new(at, "silence", &[who, 100 + dice.roll(9_000)]),
     }
 }
 
 fn order(dice: &mut Dice, at: u64) -> Input {
-    Input::new(at, "order", &[dice.roll(3), dice.roll(3)])
+    match dice.roll(6) {
+        0..=2 => Input::new(at, "order", &[dice.roll(3), dice.roll(3)]),
+        3 | 4 => Input::new(at, "command", &[dice.roll(7), dice.roll(2)]),
+        _ => Input::new(at, "policy", &[dice.roll(8)]),
+    }
 }
 
 /// The shortest schedule found that still `fails`, by leaving parts out; at most so many tries.
@@ -181,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_line_is_read_as_it_was_written() {
-        let size = Size { ms: 600_000, request_ms: 500, fault_ms: 500, order_ms: 5_000 };
+        let size = Size { ms: 600_000, request_ms: 500, fault_ms: 500, order_ms: 2_000 };
         let inputs = draw(&mut Dice::new(7), size);
         assert!(inputs.len() > 2_000, "{}", inputs.len());
         assert!(WORDS.iter().all(|(word, _)| inputs.iter().any(|input| input.word() == *word)));

@@ -1,7 +1,7 @@
 //! What the machine does when the core orders something: the shell's part, processes, the target's links.
 
 use paceline_proto::ids::Epoch;
-use paceline_proto::internal::v1::LinkPhase;
+use paceline_proto::internal::v1::{GatewayReport, GatewayState, LinkPhase};
 
 use super::{Fate, Happening, Line, Machine, Process, kind};
 use crate::core::admission::Ticket;
@@ -30,7 +30,7 @@ impl Machine {
             }
             Action::Answer { call, outcome } => {
                 let done = self.calls.remove(&call);
-                self.hold(done.is_some(), "an order is answered twice");
+                self.hold(done.is_some() || self.absent, "an order is answered twice");
                 if let (Some(done), true) = (done, outcome.is_ok()) {
                     *self.seen.entry(done.to_owned()).or_default() += 1;
                 }
@@ -43,20 +43,36 @@ impl Machine {
             },
             Action::Cut { epoch, denial } => self.cut(epoch, &denial),
             Action::Exit { restart } => self.end(restart),
-            Action::PushPolicy { .. } | Action::RestartGateway { .. } => {}
+            Action::RestartGateway { attachment, .. } => {
+                if attachment == self.gateways {
+                    self.gateways += 1;
+                    let report = GatewayReport { epoch: self.gateways, state: GatewayState::Ready.into(), ..Default::default() };
+                    self.mail(Event::Detached { attachment }, true);
+                    self.post(700, Happening::Told(Event::Reported { attachment: self.gateways, report }));
+                }
+            }
+            Action::PushPolicy { .. } => {}
             Action::Overslept { .. } | Action::Announce(_) | Action::LogService { .. } | Action::LogLink { .. } => {}
             Action::LogRoute { .. } | Action::LogPolicy { .. } | Action::LogGateway { .. } | Action::LogOrder { .. } => {}
         }
         None
     }
 
-    fn end(&mut self, _restart: bool) {
-        self.exited = true;
+    fn end(&mut self, restart: bool) {
+        match restart {
+            true => {
+                let running = self.requests.values().any(|request| matches!(request.fate, Fate::Running { .. }));
+                self.hold(!running, "a supervisor leaves and cuts a request nobody cut");
+                let gap = 20 + self.dice.roll(500);
+                self.leave(gap);
+            }
+            false => self.exited = true,
+        }
     }
 
     fn obey_for(&mut self, worker: WorkerId, action: worker::Action) -> Option<worker::Event> {
         match action {
-            worker::Action::Spawn { .. } => return Some(self.spawn(worker)),
+            worker::Action::Spawn { model } => return Some(self.spawn(worker, model)),
             worker::Action::AskStop { epoch, .. } => {
                 self.judge_an_end(worker, epoch);
                 let process = self.processes.get_mut(&worker).filter(|process| process.epoch == epoch)?;
@@ -102,8 +118,21 @@ impl Machine {
         None
     }
 
-    fn spawn(&mut self, worker: WorkerId) -> worker::Event {
-        self.hold(!self.processes.contains_key(&worker), "a second process is started");
+    fn spawn(&mut self, worker: WorkerId, model: String) -> worker::Event {
+        if self.processes.contains_key(&worker) {
+            // Only what an earlier supervisor left.
+            let known = self.believes(worker);
+            self.hold(self.term > 1 && !known, "a second process is started");
+            return worker::Event::Found { epoch: self.processes[&worker].epoch, pid: 9 };
+        }
+        if worker == WorkerId::Target {
+            // What its last life held is free, whether its requests have reported their ends or not.
+            for request in self.requests.values_mut() {
+                if let Fate::Over { cost_bytes } = &mut request.fate {
+                    *cost_bytes = 0;
+                }
+            }
+        }
         let of = kind(worker);
         if self.faults.unstartable[of] > 0 {
             self.faults.unstartable[of] -= 1;
@@ -112,7 +141,7 @@ impl Machine {
         self.epochs[of] += 1;
         let epoch = Epoch(self.epochs[of]);
         let load_ms = 50 + self.dice.roll(2_000) + std::mem::take(&mut self.faults.slow_load_ms[of]);
-        self.processes.insert(worker, Process::new(epoch, self.now, load_ms));
+        self.processes.insert(worker, Process::new(epoch, model, self.now, load_ms));
         if self.faults.loops[of] > 0 {
             self.faults.loops[of] -= 1;
             let (delay, exit) = (10 + self.dice.roll(400), [Exit::Signal(11), Exit::Code(1)][self.dice.roll(2) as usize]);
