@@ -5,9 +5,7 @@
 mod pair;
 
 use paceline_proto::internal::v1::target_client::TargetClient;
-use paceline_proto::internal::v1::{
-    Generation, Permit, SamplingRule, StatsRequest, TargetGenerateRequest, TokenBatch,
-};
+use paceline_proto::internal::v1::{Generation, Permit, SamplingRule, StatsRequest, TargetGenerateRequest, TokenBatch};
 use paceline_proto::v1::{Lane, RouteReason, Speculation};
 use tonic::transport::Channel;
 

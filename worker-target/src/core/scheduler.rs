@@ -319,7 +319,15 @@ mod tests {
     }
 
     fn request(prompt: usize, max_tokens: u32) -> Request {
-        Request { prompt: vec![7; prompt], continuation: vec![], max_tokens, stop_ids: vec![2], deadline: None, permit: PLAIN, class: String::new() }
+        Request {
+            prompt: vec![7; prompt],
+            continuation: vec![],
+            max_tokens,
+            stop_ids: vec![2],
+            deadline: None,
+            permit: PLAIN,
+            class: String::new(),
+        }
     }
 
     /// Does a step and chooses `token` wherever one is chosen; says which rows were read and what came out.
