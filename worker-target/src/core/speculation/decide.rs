@@ -152,7 +152,10 @@ impl Speculation {
             fed.extend(chosen.iter().map(|one| one.key));
         }
         for (one, length) in open.iter().zip(&lengths) {
-            if *length == 0 && !self.pays_alone(one, 1.0) {
+            // One of which nothing was seen is tried where it would not pay among so many by what its class is, too: its class is
+            // a mean.
+            let unseen = self.courses[&one.key].belief.cycles() == 0;
+            if *length == 0 && (unseen || !self.pays_alone(one, 1.0)) {
                 self.rest(one);
             }
         }
