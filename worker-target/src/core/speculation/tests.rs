@@ -5,7 +5,10 @@ use paceline_process::Millis;
 use super::*;
 use crate::core::{Chosen, Ledger, Permit, Request, Scheduler, Token};
 
-/// Chance that a drafted token behind accepted ones is accepted.
+/// The chance that a drafted token behind accepted ones is accepted, by the tokens a sequence has.
+type Text = fn(u32) -> f64;
+
+/// Such chances.
 const PROSE: f64 = 0.47;
 const FACTS: f64 = 0.8;
 const JSON: f64 = 0.92;
@@ -44,7 +47,7 @@ const ROUTED: Permit = Permit { lane: Lane::Speculative, max_draft: 15, reason: 
 
 struct Stream {
     /// Acceptance by tokens had.
-    text: fn(u32) -> f64,
+    text: Text,
     key: Option<SequenceKey>,
     requests: usize,
     /// Position up to which the drafter has read.
@@ -104,7 +107,7 @@ impl House {
 
     /// Runs these streams, each so many requests one after the other, to their end; the time it took, seconds, as a mean over
     /// the streams.
-    fn run(&mut self, texts: &[fn(u32) -> f64], permit: Permit, requests: usize, tokens: u32) -> f64 {
+    fn run(&mut self, texts: &[Text], permit: Permit, requests: usize, tokens: u32) -> f64 {
         let (begin_us, mut sum_us) = (self.now_us, 0.0);
         self.streams = texts.iter().map(|text| Stream { text: *text, key: None, requests, read: 0, over: false }).collect();
         loop {
@@ -220,7 +223,7 @@ impl House {
 }
 
 /// Seconds of the three lanes, and the house of the routed one.
-fn lanes(machine: Machine, texts: &[fn(u32) -> f64], requests: usize, tokens: u32, seed: u64) -> ([f64; 3], House) {
+fn lanes(machine: Machine, texts: &[Text], requests: usize, tokens: u32, seed: u64) -> ([f64; 3], House) {
     let time = |permit| {
         let mut house = House::new(machine, seed);
         (house.run(texts, permit, requests, tokens), house)
@@ -233,7 +236,7 @@ fn lanes(machine: Machine, texts: &[fn(u32) -> f64], requests: usize, tokens: u3
 #[test]
 fn it_is_never_much_slower_than_the_better_of_both_lanes() {
     let (mut worst, mut lines) = (0.0f64, String::new());
-    let kinds: [(&str, fn(u32) -> f64); 4] = [("noise", |_| 0.1), ("prose", |_| PROSE), ("facts", |_| FACTS), ("json", |_| JSON)];
+    let kinds: [(&str, Text); 4] = [("noise", |_| 0.1), ("prose", |_| PROSE), ("facts", |_| FACTS), ("json", |_| JSON)];
     for machine in [GPU, CPU] {
         for (kind, text) in kinds {
             for streams in [1, 2, 4, 8, 16] {
@@ -252,7 +255,7 @@ fn it_is_never_much_slower_than_the_better_of_both_lanes() {
 
 #[test]
 fn in_mixed_traffic_each_sequence_finds_its_lane() {
-    let mixed: [fn(u32) -> f64; 4] = [|_| PROSE, |_| JSON, |_| 0.1, |_| FACTS];
+    let mixed: [Text; 4] = [|_| PROSE, |_| JSON, |_| 0.1, |_| FACTS];
     for machine in [GPU, CPU] {
         let ([plain, forced, routed], house) = lanes(machine, &mixed, 20, 150, 4);
         assert!(routed <= 1.03 * plain.min(forced), "{}: {plain:.2} {forced:.2} {routed:.2}", machine.name);
@@ -261,7 +264,7 @@ fn in_mixed_traffic_each_sequence_finds_its_lane() {
 }
 
 /// Blocks of the only sequence of a run.
-fn alone(machine: Machine, text: fn(u32) -> f64, tokens: u32) -> House {
+fn alone(machine: Machine, text: Text, tokens: u32) -> House {
     let mut house = House::new(machine, 21);
     // It knows its prices already.
     house.run(&[|_| FACTS], ROUTED, 3, 100);
@@ -293,7 +296,7 @@ fn who_becomes_predictable_is_found_by_a_trial() {
 
 #[test]
 fn lengths_and_lanes_do_not_flap() {
-    for text in [(|_| 0.86) as fn(u32) -> f64, |_| 0.7, |_| JSON] {
+    for text in [(|_| 0.86) as Text, |_| 0.7, |_| JSON] {
         let house = alone(CPU, text, 1500);
         // Of cycles of one sequence in a row: how often the next one is planned otherwise.
         let lengths: Vec<usize> = house.blocks.iter().skip(10).map(|block| block.2).collect();
@@ -306,7 +309,7 @@ fn lengths_and_lanes_do_not_flap() {
 fn a_burst_does_not_spoil_the_one_behind_it() {
     let mut house = House::new(CPU, 8);
     house.run(&[|_| JSON], ROUTED, 3, 150);
-    house.run(&[(|_| JSON) as fn(u32) -> f64; 16], ROUTED, 1, 150);
+    house.run(&[(|_| JSON) as Text; 16], ROUTED, 1, 150);
     house.blocks.clear();
     house.run(&[|_| JSON], ROUTED, 1, 150);
     assert!(house.blocks[0].1 < 8, "it drafts at once: {:?}", house.blocks[0]);
@@ -376,7 +379,7 @@ fn why_it_was_plain_is_said() {
     // A class of which nothing pays is known after a while.
     house.scheduler.speculation.set_linked(true);
     house.run(&[|_| 0.02], ROUTED, 40, 40);
-    assert!(house.routes.iter().any(|reason| *reason == RouteReason::NotWorth), "{:?}", house.routes);
+    assert!(house.routes.contains(&RouteReason::NotWorth), "{:?}", house.routes);
     assert!(house.routes.iter().all(|reason| *reason != RouteReason::Behind));
     // One that was chosen, and never ready.
     let key = house.scheduler.admit(Request {
