@@ -5,6 +5,8 @@
 
 mod pair;
 
+use std::collections::BTreeMap;
+
 use futures::future::join_all;
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::target_client::TargetClient;
@@ -16,10 +18,19 @@ use pair::{Pair, STAMP};
 
 /// Plain, forced, routed.
 const LANES: [(&str, Lane, RouteReason); 3] = [
-    ("plain", Lane::Plain, RouteReason::Forced),
+    ("plain", Lane::Plain, RouteReason::DrafterAbsent),
     ("forced", Lane::Speculative, RouteReason::Forced),
     ("routed", Lane::Speculative, RouteReason::Prior),
 ];
+
+/// What the routed lane did in a cell.
+#[derive(Default)]
+struct Served {
+    tokens: u64,
+    cycles: u64,
+    accepted: u64,
+    reasons: Vec<RouteReason>,
+}
 
 struct Answer {
     ids: Vec<u32>,
@@ -60,12 +71,12 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let prompts = pair::prompts();
     runtime.block_on(async {
-        let mut pair = Pair::start().await;
+        let pair = Pair::start().await;
         let client = pair.client.clone();
         let mut number = 0;
         // One round first that is not counted: memory is touched, prices are learnt.
-        let mut rates: std::collections::BTreeMap<(String, usize), [Vec<f64>; 3]> = Default::default();
-        let mut routes: std::collections::BTreeMap<(String, usize), (u64, u64, u64, Vec<RouteReason>)> = Default::default();
+        let mut rates: BTreeMap<(String, usize), [Vec<f64>; 3]> = BTreeMap::new();
+        let mut routes: BTreeMap<(String, usize), Served> = BTreeMap::new();
         for round in 0..=runs {
             for (kind, streams) in kinds.split(',').flat_map(|kind| streams.iter().map(move |streams| (kind, *streams))) {
                 let mine: Vec<_> = prompts.iter().filter(|prompt| prompt.0 == kind).collect();
@@ -111,11 +122,11 @@ fn main() {
                     }
                     if lane == 2 && round > 0 {
                         let entry = routes.entry(cell.clone()).or_default();
-                        entry.0 += tokens as u64;
+                        entry.tokens += tokens as u64;
                         for answer in answers {
-                            entry.1 += answer.cycles;
-                            entry.2 += answer.accepted;
-                            entry.3.push(answer.route.reason());
+                            entry.cycles += answer.cycles;
+                            entry.accepted += answer.accepted;
+                            entry.reasons.push(answer.route.reason());
                         }
                     }
                 }
@@ -126,7 +137,7 @@ fn main() {
             // Run by run against the better of the two others, which of them being the same in all.
             let better = if medians[0] >= medians[1] { 0 } else { 1 };
             let ratios: Vec<f64> = lanes[2].iter().zip(&lanes[better]).map(|(one, other)| one / other).collect();
-            let (tokens, cycles, accepted, reasons) = &routes[cell];
+            let Served { tokens, cycles, accepted, reasons } = &routes[cell];
             let count = |reason: RouteReason| reasons.iter().filter(|one| **one == reason).count();
             let words = [RouteReason::Benefit, RouteReason::Prior, RouteReason::Probe, RouteReason::NotWorth, RouteReason::Behind]
                 .map(|reason| format!("{} {}", count(reason), reason.as_str_name().trim_start_matches("ROUTE_REASON_").to_lowercase()));
@@ -138,8 +149,6 @@ fn main() {
                 words.join(", "),
             );
         }
-        let beat = pair.beats.message().await.expect("beats").expect("goes on");
-        drop(beat);
         let stats = client.clone().stats(StatsRequest { stamp: Some(STAMP) }).await.expect("answers").into_inner();
         let now = stats.now.expect("figures");
         let figures = now.figures.expect("figures");

@@ -94,8 +94,6 @@ pub(crate) struct Engine {
     figured: Option<Millis>,
     /// In which ranges speculation paid then.
     paid: Vec<bool>,
-    /// Bytes that running requests hold.
-    held: u64,
 }
 
 impl Engine {
@@ -127,7 +125,6 @@ impl Engine {
             mark_ns: monotonic_ns(),
             figured: None,
             paid: vec![],
-            held: 0,
         };
         engine.report();
         engine
@@ -217,9 +214,14 @@ impl Engine {
         }
     }
 
+    /// Bytes that running requests hold.
+    fn held(&self) -> u64 {
+        self.running.keys().map(|key| self.kv.bytes(SequenceId(key.0)) + self.drafting.bytes(*key)).sum()
+    }
+
     fn border(&self) -> Border {
         let (ledger, policy) = (self.scheduler.ledger(), self.scheduler.speculation.policy());
-        let pressed = self.held as f64 > policy.kv_pressure * ledger.budget() as f64;
+        let pressed = self.held() as f64 > policy.kv_pressure * ledger.budget() as f64;
         Border { now: self.clock.now(), at_ns: self.mark_ns, pressed }
     }
 
@@ -446,9 +448,8 @@ impl Engine {
     }
 
     fn report(&mut self) {
-        self.held = self.running.keys().map(|key| self.kv.bytes(SequenceId(key.0)) + self.drafting.bytes(*key)).sum();
         let ledger = self.scheduler.ledger();
-        self.progress.set_kv(ledger.budget(), self.held, ledger.reserved());
+        self.progress.set_kv(ledger.budget(), self.held(), ledger.reserved());
         self.progress.set_sequences(self.running.len());
         self.progress.set_speculation(self.drafting.count(self.totals));
         let now = self.clock.now();

@@ -11,8 +11,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use paceline_link::{End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, handover, make_pair};
 use paceline_proto::internal::v1::{
-    Context, Draft, Feed, Generation, Heartbeat, LinkPhase, Permit, PermitChange, Proposal, ProposalKind, Reach, Refusal,
-    RepermitRequest, SamplingRule, SessionReach, TargetGenerateRequest, TensorRef, TensorType, TokenBatch, Want, Welcome,
+    Context, Draft, Feed, Generation, Heartbeat, LinkPhase, Permit, PermitChange, Policy, PolicyForce, Proposal, ProposalKind,
+    Reach, Refusal, RepermitRequest, SamplingRule, SessionReach, SetPolicyRequest, StatsRequest, TargetGenerateRequest,
+    TensorRef, TensorType, TokenBatch, Want, Welcome,
 };
 use paceline_proto::v1;
 use tonic::{Status, Streaming};
@@ -188,6 +189,8 @@ struct Stage {
     requests: Vec<Generation>,
     plain: Vec<Vec<u32>>,
     names: AtomicU64,
+    /// Of the permits: forced, or left to the target.
+    reason: v1::RouteReason,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -205,7 +208,7 @@ impl Stage {
             ids(&batches)
         });
         let plain = plain.collect();
-        Self { worker, beats, requests, plain, names: AtomicU64::new(0), runtime }
+        Self { worker, beats, requests, plain, names: AtomicU64::new(0), reason: v1::RouteReason::Forced, runtime }
     }
 
     /// Follows heartbeats until the newest link is `phase`; its reason.
@@ -230,7 +233,8 @@ impl Stage {
     }
 
     async fn open(&self, request: Generation) -> Streaming<TokenBatch> {
-        let request = TargetGenerateRequest { stamp: Some(STAMP), generation: Some(request), permit: Some(speculative()) };
+        let permit = Permit { reason: self.reason.into(), ..speculative() };
+        let request = TargetGenerateRequest { stamp: Some(STAMP), generation: Some(request), permit: Some(permit) };
         self.worker.client.clone().generate(request).await.expect("served").into_inner()
     }
 
@@ -252,6 +256,20 @@ impl Stage {
             done.push(last.speculation.expect("counted"));
         }
         done
+    }
+
+    /// Runs one request, compares its tokens, and says how it was served.
+    fn one(&self, request: &Generation, plain: &[u32]) -> (v1::Route, v1::Speculation) {
+        let stream = self.runtime.block_on(self.open(self.named(request)));
+        let batches = self.runtime.block_on(finish(stream)).expect("served");
+        assert_eq!(ids(&batches), plain);
+        let done = batches.last().and_then(|batch| batch.done).expect("an end");
+        (done.route.expect("said"), done.speculation.expect("counted"))
+    }
+
+    fn set_policy(&self, policy: Option<Policy>) -> Result<(), Status> {
+        let request = SetPolicyRequest { stamp: Some(STAMP), policy };
+        self.runtime.block_on(self.worker.client.clone().set_policy(request)).map(|_| ())
     }
 
     fn pid(&self) -> u32 {
@@ -573,4 +591,105 @@ fn links_and_permits_come_and_go_in_the_middle_of_a_stream() {
         assert!(of_link.first().is_none_or(|first| first.1.fresh));
     }
     assert!(!shown.is_empty(), "a link was shown something");
+}
+
+#[test]
+fn where_drafts_are_never_right_a_sequence_goes_plain_and_the_drafter_is_left_alone() {
+    let mut stage = Stage::new();
+    stage.reason = v1::RouteReason::Prior;
+    let shown = Arc::new(AtomicU64::new(0));
+    let rows = shown.clone();
+    // Ids that this model never chooses in these streams.
+    let all: Vec<u32> = stage.plain.concat();
+    let never = (4..VOCAB).find(|id| !all.contains(id)).expect("an id that is not chosen");
+    let wrong = move |end: &mut End, feed: &Feed| {
+        rows.fetch_add(feed.contexts.iter().map(|context| u64::from(context.rows)).sum(), Ordering::Relaxed);
+        propose_ids(end, feed, |want| vec![never; want.block as usize - 1])
+    };
+    attach(&stage.worker, 1, Some(welcome(1, ProposalKind::Tokens)), Box::new(wrong));
+    stage.until(1, LinkPhase::Up);
+    let (request, plain) = (stage.requests[0].clone(), stage.plain[0].clone());
+    let (mut cycles, mut tokens) = (0, 0);
+    for _ in 0..12 {
+        let (route, speculation) = stage.one(&request, &plain);
+        assert_ne!(route.reason(), v1::RouteReason::Forced);
+        cycles += speculation.cycles;
+        tokens += plain.len() as u64;
+    }
+    assert!(cycles > 0 && cycles * 8 < tokens, "{cycles} cycles for {tokens} tokens, none of which was drafted");
+    // Its drafter reads what its few drafts need, which is not all.
+    let all_rows = 12 * (request.prompt_ids.len() + plain.len()) as u64;
+    assert!(shown.load(Ordering::Relaxed) * 4 < all_rows * 3, "{} of {all_rows} rows", shown.load(Ordering::Relaxed));
+}
+
+#[test]
+fn where_drafts_are_right_they_are_asked_for_and_figures_say_so() {
+    let mut stage = Stage::new();
+    stage.reason = v1::RouteReason::Prior;
+    let known: Known = Arc::new(Mutex::new(vec![[stage.requests[0].prompt_ids.clone(), stage.plain[0].clone()].concat()]));
+    attach(&stage.worker, 1, Some(welcome(1, ProposalKind::Tokens)), oracle(known));
+    stage.until(1, LinkPhase::Up);
+    let (request, plain) = (stage.requests[0].clone(), stage.plain[0].clone());
+    let served: Vec<_> = (0..12).map(|_| stage.one(&request, &plain)).collect();
+    let (route, speculation) = served[11];
+    assert_eq!((route.lane(), route.reason()), (v1::Lane::Speculative, v1::RouteReason::Benefit), "{served:?}");
+    assert!(speculation.accepted as usize * 2 > plain.len(), "{served:?}");
+    // A heartbeat that was made behind it has everything.
+    let seen = async {
+        loop {
+            let beat = stage.beats.message().await.expect("beats").expect("goes on");
+            if beat.figures.as_ref().is_some_and(|figures| !figures.classes.is_empty()) {
+                return beat;
+            }
+        }
+    };
+    let beat = stage.runtime.block_on(async { tokio::time::timeout(BOUND, seen).await }).expect("figures in time");
+    let figures = beat.figures.expect("there");
+    assert!(figures.step.expect("measured").observations > 10 && figures.draft.expect("measured").observations > 0);
+    assert_eq!(figures.classes[0].class, "default");
+    assert!(figures.classes[0].survival[0] > 0.5);
+    assert!(figures.by_sequences[0].steps > 10 && figures.by_sequences.iter().all(|range| range.gain >= 1.0));
+    let (times, memory) = (beat.step_times.expect("there"), beat.memory.expect("there"));
+    assert!(times.decode_p99_us > 0 && times.prefill_p99_us > 0, "{times:?}");
+    assert!(memory.active_bytes > 0 && memory.limit_bytes > memory.active_bytes, "{memory:?}");
+}
+
+#[test]
+fn a_policy_holds_at_once_and_an_older_one_is_dropped() {
+    let mut stage = Stage::new();
+    attach(&stage.worker, 1, Some(welcome(1, ProposalKind::Tokens)), Box::new(|end, feed| propose_ids(end, feed, |_| vec![1])));
+    stage.until(1, LinkPhase::Up);
+    let (request, plain) = (stage.requests[0].clone(), stage.plain[0].clone());
+    let policy = |epoch, force: PolicyForce| {
+        Some(Policy { epoch, force: force.into(), max_concurrent: None, max_context: None, kv_pressure: 0.85 })
+    };
+    let cycles = |stage: &Stage| stage.one(&request, &plain).1.cycles;
+    assert!(cycles(&stage) > 20);
+    stage.set_policy(policy(3, PolicyForce::Plain)).expect("taken");
+    let (route, speculation) = stage.one(&request, &plain);
+    assert_eq!((route.lane(), route.reason(), speculation.cycles), (v1::Lane::Plain, v1::RouteReason::Forced, 0));
+    // It is older, and dropped.
+    stage.set_policy(policy(2, PolicyForce::Speculative)).expect("answered");
+    assert_eq!(cycles(&stage), 0);
+    stage.set_policy(policy(4, PolicyForce::Speculative)).expect("taken");
+    stage.reason = v1::RouteReason::Prior;
+    assert!(cycles(&stage) > 20, "it drafts though nothing comes of it");
+    // No room for drafts: what one sequence holds is above this share.
+    let none = Policy { kv_pressure: 0.0, ..policy(5, PolicyForce::Speculative).expect("one") };
+    stage.set_policy(Some(none)).expect("taken");
+    let (route, speculation) = stage.one(&request, &plain);
+    assert_eq!((route.reason(), speculation.cycles), (v1::RouteReason::KvPressure, 0));
+    for bad in [
+        None,
+        policy(6, PolicyForce::Unspecified),
+        Some(Policy { force: 77, ..none }),
+        Some(Policy { kv_pressure: f64::NAN, ..none }),
+        Some(Policy { kv_pressure: 1.5, ..none }),
+    ] {
+        let refused = stage.set_policy(bad).expect_err("it is no policy");
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
+    }
+    let stats = stage.worker.client.clone();
+    let stats = stage.runtime.block_on(async { stats.clone().stats(StatsRequest { stamp: Some(STAMP) }).await });
+    assert!(stats.expect("answers").into_inner().now.expect("a heartbeat").figures.is_some());
 }

@@ -52,8 +52,8 @@ async fn ready(dir: &Path, name: &str) -> Streaming<Heartbeat> {
 /// Both workers, linked.
 pub struct Pair {
     pub client: TargetClient<Channel>,
-    /// The target's.
-    pub beats: Streaming<Heartbeat>,
+    /// While somebody watches the leases do not run.
+    _beats: [Streaming<Heartbeat>; 2],
     _workers: [Reaped; 2],
     _dir: tempfile::TempDir,
 }
@@ -69,7 +69,7 @@ impl Pair {
         let drafter_dir = repository().join("demo/drafter").display().to_string();
         let drafter = start("paceline-drafter", dir.path(), &["--model", &drafter_dir]);
         let mut beats = ready(dir.path(), "target").await;
-        let _other = ready(dir.path(), "drafter-0").await;
+        let others = ready(dir.path(), "drafter-0").await;
         let pair = make_pair(SEGMENT_BYTES).expect("a pair");
         for (name, end) in [("target", &pair.target), ("drafter-0", &pair.drafter)] {
             let path = dir.path().join(format!("{name}.link.sock"));
@@ -86,7 +86,7 @@ impl Pair {
             }
         }
         let client = TargetClient::new(paceline_process::socket::channel(dir.path().join("target.sock")));
-        Self { client, beats, _workers: [target, drafter], _dir: dir }
+        Self { client, _beats: [beats, others], _workers: [target, drafter], _dir: dir }
     }
 }
 

@@ -10,8 +10,6 @@ use super::TapWindow;
 /// Rows that may be on their way when a draft is asked for: the drafter reads them together with the draft. More would make
 /// the draft late.
 const LAG: usize = 256;
-/// Of them those that it need not have heard of before: what a few cycles commit. More is read in first, beside plain steps.
-const RIDE: usize = 48;
 
 /// One sequence, as the drafter sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,11 +62,9 @@ impl Reach {
         }
     }
 
-    /// Whether a draft behind `committed` rows could be asked for once what is unsent of `window` is sent with it: at once, and
-    /// at all.
-    pub fn could_ask(&self, committed: usize, window: &TapWindow) -> (bool, bool) {
-        let unread = self.unread(window);
-        (window.end() == committed && unread <= RIDE, window.end() == committed && unread <= LAG)
+    /// Whether a draft behind `committed` rows could be asked for once what is unsent of `window` is sent with it.
+    pub fn could_ask(&self, committed: usize, window: &TapWindow) -> bool {
+        window.end() == committed && self.unread(window) <= LAG
     }
 
     /// Whether the drafter knows the sequence.

@@ -486,8 +486,8 @@ impl Drafting {
     /// How far the drafter is with a sequence.
     fn reading(&self, key: SequenceKey, committed: usize) -> Option<Reading> {
         let session = self.sessions.get(&key)?;
-        let (ready, can) = session.reach.could_ask(committed, &session.window);
-        Some(Reading { unread: session.reach.unread(&session.window), ready, can })
+        let can = session.reach.could_ask(committed, &session.window);
+        Some(Reading { unread: session.reach.unread(&session.window), can })
     }
 
     fn wants<'a>(

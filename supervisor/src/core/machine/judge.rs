@@ -159,7 +159,7 @@ impl Machine {
         let calm = wishes
             && link.is_some()
             && self.calls.is_empty()
-            && self.processes.get(&seat).is_some_and(|process| !process.leaving && !process.killed)
+            && self.processes.get(&seat).is_some_and(|process| !process.leaving && !process.killed && !process.hung)
             && self.heard.works(WorkerId::Target, self.now)
             && self.heard.works(seat, self.now)
             && !self.heard.not_worth

@@ -12,7 +12,7 @@ use super::survival::{KINDS, MOST, Survival, accepted};
 /// Until a step was measured; only ratios matter then.
 const ASSUMED_STEP_US: f64 = 10_000.0;
 /// Rows that cost as much as the base, until measured.
-const ASSUMED_ROWS: f64 = 16.0;
+const ASSUMED_ROWS: f64 = 64.0;
 /// How much slower a step is while the drafter works, until measured, and the bounds of what is believed.
 const ASSUMED_BESIDE: f64 = 1.2;
 const BESIDE: (f64, f64) = (0.8, 4.0);
@@ -52,12 +52,12 @@ impl Costs {
         }
     }
 
-    /// A draft for so many sequences; `rows` are those of the blocks and of new context. Until one is measured it is as dear as
-    /// a plain step.
+    /// A draft for so many sequences; `rows` are those of the blocks and of new context. Until one is measured it is half as
+    /// dear as a plain step: rather too cheap, as what looks dear is never tried.
     pub fn draft_us(&self, rows: f64, sequences: f64) -> f64 {
         match self.draft.is_known() {
             true => self.draft.us(Size { rows, sequences, context: 0.0 }),
-            false => self.step_us(1.0, 1.0, 0.0),
+            false => self.step_us(1.0, 1.0, 0.0) / 2.0,
         }
     }
 
@@ -73,11 +73,14 @@ impl Costs {
         mix(&mut self.step_beside, us / expected);
     }
 
-    /// A draft came so long after it was asked for while others stepped `steps` times: somewhere in the last of them.
+    /// A draft came so long after it was asked for while others stepped `steps` times: somewhere in the last of them, which
+    /// says something only where it was expected in another.
     pub fn draft_was_beside(&mut self, size: Size, us: f64, steps: u32) {
-        let about = us * (1.0 - 0.5 / f64::from(steps.max(1)));
+        let steps = f64::from(steps.max(1));
         let expected = self.draft_us(size.rows, size.sequences);
-        mix(&mut self.draft_beside, about / expected);
+        let (least, most) = (us * (steps - 1.0) / steps / expected, us / expected);
+        let nearest = self.draft_beside.clamp(least, most);
+        mix(&mut self.draft_beside, nearest);
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Two layers. A grid of cells by rows and sequences keeps a running mean each, which outliers move little; a straight line
 //! through the cells, nearer ones no more than far ones, serves where nothing was measured. A cell does not forget because
-//! others are measured more often, so a lane that is seldom taken keeps its price. Costs never fall with rows: the price
+//! others are measured more often, so a lane that is seldom taken keeps its price; only what it adds to the line fades, so that
+//! an old figure that was too high is tried again one day. Costs never fall with rows: the price
 //! of a batch is not a line on a CPU (one row is a product of its own, sixteen cost two or three times one), and noise must not
 //! make more rows look cheaper than fewer.
 
@@ -20,6 +21,12 @@ const HEAVY: f64 = 8.0;
 const OUTLIER: f64 = 2.0;
 /// Figures of a cell before an expectation is held against it.
 const KNOWN: f64 = 3.0;
+/// What a cell's deviation from the line is divided among: so many figures, and its own.
+const DOUBT: f64 = 1.5;
+/// What a cell's figures still count at the next fit, if it gets no new ones.
+const FADES: f64 = 0.99;
+/// What a guess between cells counts for beside a figure.
+const UNMEASURED: f64 = 0.02;
 /// Figures between two fits.
 const FIT_EVERY: u64 = 8;
 
@@ -85,7 +92,7 @@ impl Cost {
         let expected = if known >= KNOWN {
             Some(self.cells[sequence][row].us)
         } else {
-            (self.seen >= 4 * FIT_EVERY).then(|| 1.5 * self.us(size))
+            (self.seen >= FIT_EVERY).then(|| 1.3 * self.us(size))
         };
         let us = expected.map_or(us, |expected| us.clamp(expected / OUTLIER, expected * OUTLIER));
         let cell = &mut self.cells[sequence][row];
@@ -139,12 +146,15 @@ impl Cost {
 
     fn fit(&mut self) {
         self.fitted = self.seen;
+        for cell in self.cells.iter_mut().flatten().filter(|cell| cell.weight > 1.0) {
+            cell.weight = (cell.weight * FADES).max(1.0);
+        }
         let known: Vec<&Cell> = self.cells.iter().flatten().filter(|cell| cell.weight > 0.0).collect();
-        // What is assumed until it is measured, as faint figures: sixteen rows cost one step more, thirty-two sequences or
-        // eight thousand positions half a step.
+        // What is assumed until it is measured, as faint figures: sixty-four rows cost one step more, thirty-two sequences or
+        // eight thousand positions half a step. Rather too cheap: what is tried is measured, what looks dear is never tried.
         let least = known.iter().map(|cell| cell.us).fold(f64::INFINITY, f64::min);
         let faint = 0.05 / (least * least);
-        let prior = [(0.0, 0.0), (16.0, least), (32.0, least / 2.0), (8.0, least / 2.0)];
+        let prior = [(0.0, 0.0), (64.0, least), (32.0, least / 2.0), (8.0, least / 2.0)];
         let (mut products, mut sums) = ([[0.0; 4]; 4], [0.0; 4]);
         for cell in &known {
             let (features, weight) = (Line::features(cell.size), cell.weight.min(HEAVY) / (cell.us * cell.us));
@@ -171,7 +181,7 @@ impl Cost {
         // By how much the cells at hand are above the line; between two of them, and beyond, by the way from one to the other.
         let deviation = |row: usize| {
             let cell = &self.cells[sequence][row];
-            (cell.weight > 0.0).then(|| (cell.us - line.at(cell.size)) * cell.weight / (cell.weight + 0.5))
+            (cell.weight > 0.0).then(|| (cell.us - line.at(cell.size)) * cell.weight / (cell.weight + DOUBT))
         };
         let mut curve = [0.0; ROWS.len()];
         let mut before: Option<(usize, f64)> = None;
@@ -190,10 +200,9 @@ impl Cost {
                 before = Some((row, value));
             }
             let size = Size { rows: f64::from(ROWS[row]), sequences, context: 0.0 };
-            let floor = if row == 0 { 1.0 } else { curve[row - 1] };
-            curve[row] = (line.at(size) + value).max(floor);
+            curve[row] = (line.at(size) + value).max(1.0);
         }
-        curve
+        rising(curve, |row| self.cells[sequence][row].weight + UNMEASURED)
     }
 }
 
@@ -201,6 +210,28 @@ impl Cost {
 fn place(ends: &[u32], amount: f64) -> usize {
     let amount = amount.ceil().max(0.0) as u32;
     ends.partition_point(|end| *end < amount).min(ends.len() - 1)
+}
+
+/// The nearest curve that never falls: neighbours that do are given their mean, by weight, so that what is known well stays
+/// and what is guessed gives way.
+fn rising<const N: usize>(curve: [f64; N], weight: impl Fn(usize) -> f64) -> [f64; N] {
+    // Value, weight, and how many neighbours share it.
+    let mut pools = [(0.0, 0.0, 0usize); N];
+    let mut count = 0;
+    for (at, value) in curve.into_iter().enumerate() {
+        pools[count] = (value, weight(at), 1);
+        count += 1;
+        while count > 1 && pools[count - 2].0 > pools[count - 1].0 {
+            let (low, high) = (pools[count - 2], pools[count - 1]);
+            let both = low.1 + high.1;
+            pools[count - 2] = ((low.0 * low.1 + high.0 * high.1) / both, both, low.2 + high.2);
+            count -= 1;
+        }
+    }
+    let mut risen = [0.0; N];
+    let values = pools[..count].iter().flat_map(|(value, _, many)| std::iter::repeat_n(*value, *many));
+    risen.iter_mut().zip(values).for_each(|(place, value)| *place = value);
+    risen
 }
 
 /// The solution of a 4×4 system of a least squares fit. No price but the base is negative: one that would be is left out.
@@ -262,7 +293,7 @@ mod tests {
         near(cost.us(size(1, 1, 50)), 4000.0, 0.1);
         // Dearer with rows, and by no absurd factor.
         let block = cost.us(size(16, 1, 50));
-        assert!(block > 5000.0 && block < 12_000.0, "{block}");
+        assert!(block > 4500.0 && block < 12_000.0, "{block}");
         assert!(cost.us(size(128, 8, 400)) > block);
     }
 

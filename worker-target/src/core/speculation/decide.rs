@@ -1,0 +1,293 @@
+//! The decision at a cycle border: who drafts now, who rests, who is tried again.
+
+use std::collections::BTreeMap;
+
+use paceline_proto::v1::RouteReason;
+
+use super::choose::{Candidate, Load, best_cycle, pace_of, trial};
+use super::survival::{self, KINDS, MOST};
+use super::{Course, Force, LOADS, Plan, Policy, Reading, Speculation, Why, expected};
+use crate::core::{Draft, Permit, Phase, Sequence, SequenceKey};
+
+/// Drafting begins where it promises so much more than plain steps, and goes on while it promises no less than them.
+const BEGIN: f64 = 1.02;
+/// Other lengths than the last are taken where they promise so much more.
+const OTHER_LENGTHS: f64 = 1.02;
+/// Blocks accepted to their end after which one is drafted twice as long: how far drafts survive there, and what they cost, is
+/// known only by trying.
+const STRETCH: u32 = 5;
+/// Cycles behind which one plain step of all is taken, so that what drafting is held against is known as well: until it was
+/// measured a few times at that load, and then.
+const FIRST_CHECK: u32 = 3;
+const CHECK: u32 = 48;
+const CHECKED: u32 = 3;
+/// Tokens between two trials of a sequence that does not pay: at first, and at most.
+const FIRST_PAUSE: u32 = 32;
+const LONGEST_PAUSE: u32 = 1_024;
+/// Tokens until a trial that was not worth its price is thought of again.
+const LATER: u32 = 16;
+/// A trial must promise so many times its price.
+const TRIAL: f64 = 2.0;
+/// Trials of a sequence may cost this share of its time.
+const TRIAL_SHARE: f64 = 0.015;
+/// What drafting may have cost a sequence, as a share of its time so far and expected, before more than a small gain is needed
+/// to go on.
+const LOSS_SHARE: f64 = 0.02;
+const SURE: f64 = 1.25;
+/// What may have changed in a resting sequence's text, a token.
+const DRIFT: f64 = 0.002;
+const MOST_DRIFT: f64 = 0.2;
+/// As many tokens as a sequence has had, and so many more, are expected of it, if it may have them.
+const EXPECTED: u32 = 64;
+
+/// A sequence that may draft, as a decision sees it.
+struct Eligible {
+    key: SequenceKey,
+    /// Most drafted tokens.
+    most: usize,
+    /// Tokens it has, and that are still expected.
+    had: u32,
+    expected: f64,
+    context: f64,
+    reading: Reading,
+    /// It can be asked now, and what it has to read first takes it no longer than a plain step: more is read beside plain
+    /// steps first.
+    ready: bool,
+}
+
+impl Speculation {
+    /// What to do at this step border. `reading` says how far the drafter is with a sequence; `pressed`: the ledger is above
+    /// the policy's pressure.
+    pub fn plan(
+        &mut self,
+        sequences: &BTreeMap<SequenceKey, Sequence>,
+        pressed: bool,
+        reading: impl Fn(SequenceKey) -> Option<Reading>,
+    ) -> Plan {
+        self.pressed = pressed;
+        let plan = self.planned(sequences, &reading);
+        let only_read = plan.feed.iter().filter(|key| !plan.ask.iter().any(|(asked, _)| asked == *key));
+        self.reads = only_read.into_iter().any(|key| reading(*key).is_some_and(|reading| reading.unread > 0));
+        plan
+    }
+
+    fn planned(&mut self, sequences: &BTreeMap<SequenceKey, Sequence>, reading: impl Fn(SequenceKey) -> Option<Reading>) -> Plan {
+        let mut plan = Plan::default();
+        let (mut eligible, mut at_border) = (vec![], true);
+        for (key, sequence) in sequences {
+            let Some(course) = self.courses.get_mut(key) else { continue };
+            if !sequence.permit.may_draft() || self.pressed || self.policy.force == Force::Plain {
+                course.fed = false;
+                continue;
+            }
+            let reading = reading(*key).unwrap_or_default();
+            let (most, decodes) = (sequence.draft_most(), sequence.phase == Phase::Decoding);
+            if is_forced(&sequence.permit, &self.policy) {
+                (course.fed, course.chosen) = (true, true);
+                plan.feed.push(*key);
+                if sequence.draft == Draft::None && decodes && reading.can && most > 0 {
+                    course.cycle = Some((Why::Forced, 0.0, 0.0));
+                    plan.ask.push((*key, most));
+                }
+                continue;
+            }
+            at_border &= sequence.draft == Draft::None;
+            let had = sequence.generated();
+            let soon = self.costs.read_us(reading.unread) <= self.costs.step_us(1.0, 1.0, 0.0);
+            eligible.push(Eligible {
+                key: *key,
+                most: most.min(MOST),
+                had,
+                expected: f64::from(sequence.left().min(had + EXPECTED)),
+                context: sequence.committed as f64,
+                reading,
+                ready: decodes && reading.can && soon,
+            });
+        }
+        if !at_border {
+            plan.feed.extend(eligible.iter().map(|one| one.key).filter(|key| self.courses[key].fed));
+            return plan;
+        }
+        if !eligible.is_empty() {
+            let context = sequences.values().map(|sequence| sequence.committed).sum::<usize>() as f64;
+            self.decide(Load { sequences: sequences.len(), context }, &eligible, &mut plan);
+        }
+        plan
+    }
+
+    fn decide(&mut self, load: Load, eligible: &[Eligible], plan: &mut Plan) {
+        let token_us = 1.0 / load.plain(&self.costs).rate();
+        let (mut open, poor): (Vec<&Eligible>, Vec<&Eligible>) = eligible
+            .iter()
+            .filter(|one| self.courses[&one.key].rests.is_none())
+            .partition(|one| !self.disappoints(one, token_us));
+        poor.into_iter().for_each(|one| self.rest(one));
+        open.retain(|one| one.most > 0);
+        let lengths = self.lengths(load, &open);
+        self.drafts = lengths.iter().any(|length| *length > 0);
+        if self.drafts {
+            let (measured, since) = &mut self.plain[load.sequences.min(LOADS - 1)];
+            *since += 1;
+            if *since > if *measured < CHECKED { FIRST_CHECK } else { CHECK } {
+                *since = 0;
+                return;
+            }
+        }
+        let mut fed = vec![];
+        let chosen: Vec<&Eligible> = open.iter().zip(&lengths).filter(|(_, length)| **length > 0).map(|(one, _)| *one).collect();
+        let mut asked: Vec<(&Eligible, usize, Why)> = vec![];
+        if self.drafts {
+            // Where some have to be read in first, it must pay for the others meanwhile.
+            let now: Vec<&Eligible> = chosen.iter().copied().filter(|one| one.ready).collect();
+            let lengths = if now.len() < chosen.len() {
+                self.lengths(load, &now)
+            } else {
+                lengths.iter().copied().filter(|length| *length > 0).collect()
+            };
+            for (one, length) in now.into_iter().zip(lengths).filter(|(_, length)| *length > 0) {
+                let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
+                let why = if course.belief.cycles() == 0 { Why::Prior } else { Why::Benefit };
+                asked.push((one, stretched(course, length, one.most), why));
+            }
+            fed.extend(chosen.iter().map(|one| one.key));
+        }
+        for (one, length) in open.iter().zip(&lengths) {
+            // One of which nothing was seen is tried where it would not pay among so many by what its class is, too: its class is
+            // a mean.
+            let unseen = self.courses[&one.key].belief.cycles() == 0;
+            if *length == 0 && (unseen || !self.pays_alone(one, 1.0)) {
+                self.rest(one);
+            }
+        }
+        for (one, length) in self.trials(load, eligible) {
+            fed.push(one.key);
+            if one.ready {
+                asked.push((one, length, Why::Probe));
+            }
+        }
+        for one in eligible {
+            let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
+            course.fed = fed.contains(&one.key);
+            course.chosen |= course.fed;
+            course.length = lengths_of(&asked, one.key);
+        }
+        self.account(load, &asked);
+        plan.feed.extend(fed);
+        plan.ask.extend(asked.into_iter().map(|(one, length, _)| (one.key, length)));
+    }
+
+    fn rest(&mut self, one: &Eligible) {
+        let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
+        if course.belief.cycles() > 0 {
+            course.pause = (2 * course.pause).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+        }
+        course.rests = Some(one.had + course.pause);
+    }
+
+    fn candidate<'a>(&'a self, one: &Eligible) -> Candidate<'a> {
+        let read_us = self.costs.read_us(one.reading.unread) / one.expected.max(1.0);
+        Candidate { survival: &self.courses[&one.key].survival, most: one.most, read_us }
+    }
+
+    /// The lengths for these sequences; all 0 where plain steps are better.
+    fn lengths(&self, load: Load, some: &[&Eligible]) -> Vec<usize> {
+        let candidates: Vec<Candidate<'_>> = some.iter().map(|one| self.candidate(one)).collect();
+        let plain = load.plain(&self.costs).rate();
+        let needed = if self.drafts { plain } else { BEGIN * plain };
+        match best_cycle(&self.costs, load, &candidates) {
+            Some(best) if best.pace.rate() > needed => {
+                let last: Vec<usize> = some.iter().map(|one| self.courses[&one.key].length.min(one.most)).collect();
+                let same_set = last.iter().zip(&best.lengths).all(|(one, other)| (*one > 0) == (*other > 0));
+                let enough = || OTHER_LENGTHS * pace_of(&self.costs, load, &candidates, &last).rate() >= best.pace.rate();
+                if same_set && enough() { last } else { best.lengths }
+            }
+            _ => vec![0; some.len()],
+        }
+    }
+
+    /// Whether a sequence has lost by drafting, and by what is believed of it would not win enough to make that good.
+    fn disappoints(&self, one: &Eligible, token_us: f64) -> bool {
+        let may_us = LOSS_SHARE * (f64::from(one.had) + one.expected) * token_us;
+        self.courses[&one.key].lost_us > may_us && !self.pays_alone(one, SURE)
+    }
+
+    /// Whether drafting would pay so many times for a sequence that had the machine for itself.
+    fn pays_alone(&self, one: &Eligible, times: f64) -> bool {
+        let load = Load { sequences: 1, context: one.context };
+        let best = best_cycle(&self.costs, load, &[self.candidate(one)]);
+        best.is_some_and(|best| best.pace.rate() > times * load.plain(&self.costs).rate())
+    }
+
+    /// Resting sequences whose pause is over, where one cycle of trial is worth its price. All of them at once: they
+    /// share what it costs, and often are of one kind.
+    fn trials<'a>(&mut self, load: Load, eligible: &'a [Eligible]) -> Vec<(&'a Eligible, usize)> {
+        let due: Vec<&Eligible> = eligible
+            .iter()
+            .filter(|one| one.most > 0 && self.courses[&one.key].rests.is_some_and(|until| one.had >= until))
+            .collect();
+        let Some(first) = due.first() else { return vec![] };
+        let table = *self.classes[self.courses[&first.key].class].1.table();
+        let (mut kinds, mut left, mut read_us, mut most) = ([0.0; KINDS], 0.0, 0.0, MOST);
+        for one in &due {
+            let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
+            let class = &self.classes[course.class].1;
+            let drift = (DRIFT * f64::from(one.had - course.as_of.min(one.had))).min(MOST_DRIFT);
+            course.belief.drift(class, drift);
+            (course.survival, course.as_of) = (expected(&course.belief, class), one.had);
+            kinds.iter_mut().zip(course.belief.kinds()).for_each(|(sum, share)| *sum += share / due.len() as f64);
+            left += one.expected;
+            read_us += self.costs.read_us(one.reading.unread);
+            most = most.min(one.most);
+        }
+        let token_us = 1.0 / load.plain(&self.costs).rate();
+        let worth = trial(&self.costs, load, due.len(), &kinds, &table, most, (left, read_us))
+            .filter(|trial| trial.value_us > TRIAL * trial.cost_us);
+        let mut tried = vec![];
+        for one in due {
+            let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
+            let affords = |cost_us: f64| {
+                let may_us = TRIAL_SHARE * f64::from(one.had) * token_us;
+                course.belief.cycles() == 0 || course.lost_us + cost_us <= may_us
+            };
+            match worth {
+                Some(trial) if affords(trial.cost_us.max(0.0) / tried.len().max(1) as f64) => tried.push((one, trial.length)),
+                _ => course.rests = Some(one.had + LATER),
+            }
+        }
+        tried
+    }
+
+    /// Notes what the cycle that is asked for is expected to take, so that its end tells what it cost.
+    fn account(&mut self, load: Load, asked: &[(&Eligible, usize, Why)]) {
+        if asked.is_empty() {
+            return;
+        }
+        let token_us = 1.0 / load.plain(&self.costs).rate();
+        let candidates: Vec<Candidate<'_>> = asked.iter().map(|(one, ..)| self.candidate(one)).collect();
+        let lengths: Vec<usize> = asked.iter().map(|(_, length, _)| *length).collect();
+        let pace = pace_of(&self.costs, load, &candidates, &lengths);
+        let own: f64 = candidates.iter().zip(&lengths).map(|(one, length)| 1.0 + survival::accepted(one.survival, *length)).sum();
+        let share_us = (pace.us - (pace.tokens - own) * token_us) / asked.len() as f64;
+        for (one, _, why) in asked {
+            self.courses.get_mut(&one.key).expect("each eligible one has a course").cycle = Some((*why, share_us, token_us));
+        }
+    }
+}
+
+fn lengths_of(asked: &[(&Eligible, usize, Why)], key: SequenceKey) -> usize {
+    asked.iter().find(|(one, ..)| one.key == key).map_or(0, |(_, length, _)| *length)
+}
+
+/// A length, or now and then twice as much, where drafts of it are accepted to their end again and again.
+fn stretched(course: &mut Course, length: usize, most: usize) -> usize {
+    if course.whole < STRETCH {
+        return length;
+    }
+    course.whole = 0;
+    (2 * length).min(most)
+}
+
+/// Whether a sequence drafts whatever it costs.
+fn is_forced(permit: &Permit, policy: &Policy) -> bool {
+    policy.force == Force::Speculative || permit.reason == RouteReason::Forced
+}
