@@ -161,7 +161,12 @@ fn a_seed_replays_and_another_one_does_not() {
     unseeded.sampling().seed = None;
     let drawn = stack.ask(unseeded).expect("an answer");
     assert_eq!(stack.ask(ask(drawn.end.seed)).expect("an answer").ids, drawn.ids);
-    assert_eq!(first.route(), (Lane::Speculative, RouteReason::Prior));
+    // Nothing was known of these two workers: it was tried, and by what came of it decided.
+    let (lane, reason) = first.route();
+    assert!(
+        lane == Lane::Speculative && [RouteReason::Benefit, RouteReason::Prior, RouteReason::Probe].contains(&reason),
+        "{reason:?}"
+    );
     // Temperature 0 is greedy whatever the seed.
     let greedy = |seed| chat("Write a short story about a lighthouse.").max_tokens(48).sampled(0.0, 1.0, seed);
     assert_eq!(stack.ask(greedy(1)).expect("an answer").ids, stack.ask(greedy(2)).expect("an answer").ids);

@@ -61,7 +61,7 @@ pub fn memory_limit() -> u64 {
 
 /// Bounds what MLX means to hold in arrays, where its own bound (most of the machine) is larger. A guideline: above it an
 /// evaluation waits for what is under way before it goes on, and on the GPU freed buffers are let go first; nothing fails.
-/// Source: mlx 0.32, `eval_impl` in transforms.cpp and the backends' allocators.
+/// Source: mlx, `eval_impl` in transforms.cpp and the allocators of the backends.
 pub fn limit_memory(bytes: u64) {
     let set = mlx_rs::memory::set_memory_limit;
     if let Ok(before) = set(bytes as usize)
