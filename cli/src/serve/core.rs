@@ -112,7 +112,7 @@ const SUPERVISOR_STOP_MS: u64 = 200_000;
 /// The pause between restarts of a child that lived a while; of one that did not the next ones double.
 const FIRST_PAUSE_MS: u64 = 250;
 const LONGEST_PAUSE_MS: u64 = 10_000;
-/// A child that ends sooner than this after its start could spin: it is counted even if it asks to be restarted.
+/// A child that ends sooner than this after its start could spin: it spends the budget even if it asks to be restarted.
 const SETTLED_MS: u64 = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +219,7 @@ impl Service {
         }
         match self.spend(who, now) {
             Some(pause) => {
-                self.child(who).restarts += 1;
+                self.child(who).restarts += u32::from(!planned);
                 actions.push(Action::Tell(Notice::Restarting(who, end, pause)));
                 match pause {
                     0 => self.start(who, now, actions),

@@ -154,6 +154,7 @@ type Outcome = Result<BTreeMap<String, u64>, String>;
 
 impl Machine {
     fn new(seed: u64, inputs: Vec<Input>) -> Self {
+        super::plant::begin();
         let mut dice = Dice::new(seed ^ 0x5EED);
         let mut settings = crate::config::settings(&Config::default());
         settings.places = 8;
