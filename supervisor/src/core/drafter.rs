@@ -246,7 +246,9 @@ impl Drafters {
             self.need_bytes = memory.max(weights);
         }
         let before = self.lifetime.rest();
-        self.lifetime.judge(&around.load, up, now);
+        // Before it is linked nobody can use it.
+        let linked = up && self.links[self.current.idx()].is_up();
+        self.lifetime.judge(&around.load, linked, now);
         if let (None, Some(rest)) = (before, self.lifetime.rest()) {
             self.give_up_calls(rest.why(), out);
         }

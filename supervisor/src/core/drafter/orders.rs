@@ -187,7 +187,7 @@ impl Drafters {
     pub(super) fn give_up_calls(&mut self, why: &str, out: &mut Vec<Action>) {
         let refused = Refused::new(Reason::DrafterState, why);
         self.fail_swap(refused.clone(), out);
-        self.fail(|goal| goal == Goal::Up, &refused, out);
+        self.fail(|goal| matches!(goal, Goal::Up | Goal::Renewed(_)), &refused, out);
     }
 
     fn fail(&mut self, which: impl Fn(Goal) -> bool, refused: &Refused, out: &mut Vec<Action>) {

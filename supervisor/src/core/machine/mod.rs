@@ -457,7 +457,7 @@ impl Machine {
             "policy" => self.set_policy(first),
             "pressure" => self.faults.pressure = (first, self.now + second),
             "asleep" => self.sleep(first),
-            "starved" => {
+            "starved" if !self.absent => {
                 self.deaf_until = self.deaf_until.max(self.now + first);
                 self.starved_ms = self.deaf_until - self.now;
             }
@@ -480,6 +480,9 @@ impl Machine {
             process.stepped_at += ms;
             process.loaded_at += ms;
         }
+        // The shell sees the gap when it wakes.
+        self.deaf_until += if self.deaf_until > self.now { ms } else { 0 };
+        self.starved_ms = self.starved_ms.max(ms);
         self.now += ms;
     }
 

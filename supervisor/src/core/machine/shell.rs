@@ -110,7 +110,7 @@ impl Machine {
                 };
                 self.mail(Event::Worker(worker, event), true);
             }
-            worker::Action::Clear => self.hold(!self.processes.contains_key(&worker), "cleared under a living process"),
+            worker::Action::Clear => self.hold(!self.processes.contains_key(&worker), "cleared under a living process (I7)"),
             worker::Action::Surprise { phase, event } => self.hold(false, &format!("surprise {phase}/{event}")),
             worker::Action::Abandon { .. } => self.hold(false, "an Abandon left the core"),
             worker::Action::LogPhase { .. } => {}

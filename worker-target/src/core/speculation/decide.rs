@@ -22,14 +22,16 @@ const FIRST_CHECK: u32 = 3;
 const CHECK: u32 = 48;
 const CHECKED: u32 = 3;
 /// Tokens between two trials of a sequence that does not pay: at first, and at most.
-const FIRST_PAUSE: u32 = 32;
+const FIRST_PAUSE: u32 = 10;
 const LONGEST_PAUSE: u32 = 1_024;
 /// Tokens until a trial that was not worth its price is thought of again.
-const LATER: u32 = 16;
+const LATER: u32 = 8;
 /// A trial must promise so many times its price.
 const TRIAL: f64 = 2.0;
-/// Trials of a sequence may cost this share of its time.
+/// Trials of a sequence may cost this share of its time, and so many tokens' time at once: one cycle with nothing accepted is
+/// common in text that pays, and short answers would have no second.
 const TRIAL_SHARE: f64 = 0.015;
+const TRIAL_TOKENS: f64 = 2.0;
 /// What drafting may have cost a sequence, as a share of its time so far and expected, before more than a small gain is needed
 /// to go on.
 const LOSS_SHARE: f64 = 0.02;
@@ -246,7 +248,7 @@ impl Speculation {
         for one in due {
             let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
             let affords = |cost_us: f64| {
-                let may_us = TRIAL_SHARE * f64::from(one.had) * token_us;
+                let may_us = (TRIAL_SHARE * f64::from(one.had) + TRIAL_TOKENS) * token_us;
                 course.belief.cycles() == 0 || course.lost_us + cost_us <= may_us
             };
             match worth {
