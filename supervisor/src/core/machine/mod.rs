@@ -365,6 +365,11 @@ impl Machine {
             events.push_front(Event::Starved { ms: starved });
         }
         while let Some(event) = events.pop_front() {
+            if self.absent {
+                // It left in the middle.
+                self.lose(&event);
+                continue;
+            }
             match event {
                 Event::Submitted { ticket, ask } => drop(self.requests.insert(ticket, Request { ask, fate: Fate::Waiting })),
                 Event::Ended { ticket } => drop(self.requests.remove(&ticket)),
@@ -384,7 +389,9 @@ impl Machine {
             for action in actions {
                 events.extend(self.obey(action));
             }
-            self.judge(!events.is_empty());
+            if !self.absent {
+                self.judge(!events.is_empty());
+            }
         }
     }
 
