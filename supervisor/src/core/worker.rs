@@ -142,6 +142,8 @@ impl Worker {
                 self.begin(epoch, pid, now);
                 self.end(EndWhy::Asked("nobody asked for it any more"), now, &mut out);
             }
+            // Likewise, and there is none.
+            (Phase::Stopped, Event::SpawnFailed { .. }) => {}
             // One that was given up goes after all, or shows that it still does not.
             (Phase::Stopped, Event::Exited { .. }) => {
                 self.life = None;
