@@ -387,7 +387,10 @@ impl Machine {
                 self.judge_a_guest(&before, &actions);
             }
             for action in actions {
-                events.extend(self.obey(action));
+                // Behind its end nobody carries anything out.
+                if !self.absent {
+                    events.extend(self.obey(action));
+                }
             }
             if !self.absent {
                 self.judge(!events.is_empty());
