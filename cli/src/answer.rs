@@ -114,12 +114,9 @@ impl Answer {
     }
 
     fn close(&mut self, last: v1::Final) {
-        self.finish_reason = word(last.finish_reason().as_str_name(), "FINISH_REASON_");
+        self.finish_reason = last.finish_reason().word();
         let route = last.route.unwrap_or_default();
-        self.route = Route {
-            lane: word(route.lane().as_str_name(), "LANE_"),
-            reason: word(route.reason().as_str_name(), "ROUTE_REASON_"),
-        };
+        self.route = Route { lane: route.lane().word(), reason: route.reason().word() };
         let usage = last.usage.unwrap_or_default();
         self.usage = Usage {
             prompt_tokens: usage.prompt_tokens,
@@ -151,11 +148,6 @@ impl Answer {
 fn broken(what: &str) -> Failure {
     let advice = "; the service may be of another version, or this is our bug";
     Failure::refused(&paceline_proto::status::Reason::Bug.status(format!("{what}{advice}")))
-}
-
-/// An enum's name as the contract writes it in JSON: `ROUTE_REASON_DRAFTER_ABSENT` is "drafter_absent".
-pub fn word(name: &str, prefix: &str) -> String {
-    name.strip_prefix(prefix).unwrap_or(name).to_lowercase()
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ use paceline_proto::v1::{LinkStatus, ProcessStatus, StatusRequest, StatusRespons
 use serde_json::{Value, json};
 use tonic::transport::Channel;
 
-use crate::answer::word;
 use crate::args::StatusArgs;
 use crate::failure::{Failure, no_service_at};
 use crate::screen::Screen;
@@ -64,7 +63,7 @@ async fn ask(config: Option<&Path>) -> Result<StatusResponse, Failure> {
 
 /// The state's word.
 pub fn state_word(process: &ProcessStatus) -> String {
-    word(process.state().as_str_name(), "PROCESS_STATE_")
+    process.state().word()
 }
 
 /// What `--json` prints. What is not there is null, so that no program takes "" for a directory or 0 for a process.

@@ -1,9 +1,10 @@
 //! What is said between Paceline's processes and with its clients: the .proto files' messages and services, the ids in
-//! them, the one table of reasons, and a codec that refuses fields it does not know. No behaviour.
+//! them, the one table of reasons, the words of their enums, and a codec that refuses fields it does not know. No behaviour.
 
 pub mod ids;
 pub mod status;
 pub mod strict;
+mod words;
 
 /// The public package `paceline.v1`.
 pub mod v1 {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use paceline_process::{Clock, Exit as OurExit, Millis, RuntimeDir, platform};
 use paceline_proto::ids::{Epoch, RequestId, Term};
 use paceline_proto::internal::v1::{GatewayReport, PermitChange, ServiceState};
-use paceline_proto::v1::{PolicyResponse, ProcessState, StatusResponse};
+use paceline_proto::v1::{PolicyResponse, StatusResponse};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
@@ -26,8 +26,9 @@ use crate::core::{Action, Event, Notice, Supervisor};
 use crate::desk::{Cut, Desk, Ending, Grant, Posted, Recall, Verdict};
 use crate::events::{Change, Journal};
 use crate::handover;
+use crate::lines::LineWriter;
 use crate::relay::permit_message;
-use crate::route_log::{Decided, Ended, Line, RouteLog};
+use crate::route_log::{self, Decided, Ended, Line};
 use crate::status::{self, Me};
 
 /// Mail on its way to the actor.
@@ -60,6 +61,11 @@ pub enum Mail {
     },
     /// News of a worker.
     Worker(WorkerId, worker::Event),
+    /// Free memory of the machine was looked up.
+    MemoryRead {
+        /// As the system says, if it does.
+        available_bytes: Option<u64>,
+    },
     /// A link was handed over, or not.
     Connected {
         /// Its number.
@@ -130,7 +136,7 @@ pub struct Actor<H> {
     waiting: HashMap<Ticket, oneshot::Sender<Verdict>>,
     /// The names of all requests here, by which the target knows them.
     names: HashMap<Ticket, Named>,
-    route_log: Option<RouteLog>,
+    route_log: Option<LineWriter<Line>>,
     policy_calls: HashMap<Call, oneshot::Sender<Result<PolicyResponse, Status>>>,
     calls: HashMap<Call, oneshot::Sender<Result<StatusResponse, Status>>>,
     called: u64,
@@ -173,7 +179,7 @@ impl<H: Host> Actor<H> {
             lines: HashMap::new(),
             waiting: HashMap::new(),
             names: HashMap::new(),
-            route_log: route_log.and_then(open_log),
+            route_log: route_log.map(|path| LineWriter::start("route-log", path, route_log::MAX_BYTES)),
             calls: HashMap::new(),
             policy_calls: HashMap::new(),
             called: 0,
@@ -254,15 +260,13 @@ impl<H: Host> Actor<H> {
                 self.names.insert(ticket, Named { id, class, routed: None });
                 Event::Submitted { ticket, ask }
             }
-            Mail::Worker(WorkerId::Target, event @ worker::Event::Beat(_))
-                if self.memory_read.is_none_or(|at| self.clock.now().since(at) >= MEMORY_MS) =>
-            {
-                self.memory_read = Some(self.clock.now());
-                // Read as the target counts what it holds, so that the two figures are of one moment.
-                self.answers.push_back(Event::Worker(WorkerId::Target, event));
-                Event::MemoryRead { available_bytes: platform::available_memory() }
+            Mail::Worker(worker, event) => {
+                if let (WorkerId::Target, worker::Event::Beat(_)) = (worker, &event) {
+                    self.read_memory();
+                }
+                Event::Worker(worker, event)
             }
-            Mail::Worker(worker, event) => Event::Worker(worker, event),
+            Mail::MemoryRead { available_bytes } => Event::MemoryRead { available_bytes },
             Mail::Connected { generation, failure } => Event::Connected { generation, failure },
             Mail::Order { order, reply } => {
                 let call = self.call(reply);
@@ -285,6 +289,20 @@ impl<H: Host> Actor<H> {
                 return None;
             }
         })
+    }
+
+    /// Has free memory looked up, by the pace of the target's heartbeats, which say what is held of it.
+    fn read_memory(&mut self) {
+        let now = self.clock.now();
+        if self.memory_read.is_some_and(|at| now.since(at) < MEMORY_MS) {
+            return;
+        }
+        self.memory_read = Some(now);
+        let mail = self.mail_tx.clone();
+        tokio::task::spawn_blocking(move || {
+            // A full mailbox has better things to do; the next look is soon.
+            let _ = mail.try_send(Mail::MemoryRead { available_bytes: platform::available_memory() });
+        });
     }
 
     /// A request is over: it is written down, and if it ended well counted.
@@ -421,7 +439,7 @@ impl<H: Host> Actor<H> {
                 self.journal.record(Change { kind: "service", subject: "service".into(), epoch: 0, from, to, cause });
             }
             Action::LogGateway { epoch, from, to, cause } => {
-                let (from, to, cause) = (state_word(from), state_word(to), cause.into());
+                let (from, to, cause) = (from.word(), to.word(), cause.into());
                 self.journal.record(Change { kind: "gateway", subject: "gateway".into(), epoch, from, to, cause });
             }
             Action::LogOrder { subject, to } => {
@@ -513,13 +531,4 @@ impl<H: Host> Actor<H> {
     fn announce(&mut self, notice: &Notice) {
         self.notices.send_replace(status::service_state(notice));
     }
-}
-
-/// Without its log the service serves all the same.
-fn open_log(path: std::path::PathBuf) -> Option<RouteLog> {
-    RouteLog::start(path).inspect_err(|error| tracing::warn!(%error, "no thread for the route log; it is off")).ok()
-}
-
-fn state_word(state: ProcessState) -> String {
-    state.as_str_name().trim_start_matches("PROCESS_STATE_").to_lowercase()
 }

@@ -24,7 +24,7 @@ use crate::core::operations::Command;
 use crate::core::route::Permit;
 use crate::core::routing::Served;
 use crate::events::Reader;
-use crate::route_log::{ServedLine, lane_word, reason_word};
+use crate::route_log::ServedLine;
 
 /// The right to run one request on one life of the target.
 #[derive(Debug)]
@@ -250,8 +250,8 @@ impl Seat {
         let route = done.route.unwrap_or_default();
         let speculation = done.speculation.unwrap_or_default();
         let line = ServedLine {
-            lane: lane_word(route.lane()),
-            reason: reason_word(route.reason()),
+            lane: route.lane().word(),
+            reason: route.reason().word(),
             cycles: speculation.cycles,
             drafted: speculation.drafted,
             accepted: speculation.accepted,

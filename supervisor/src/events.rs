@@ -8,9 +8,7 @@ mod file;
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use paceline_process::{RuntimeDir, task};
@@ -20,22 +18,18 @@ use paceline_proto::v1;
 use tokio::sync::{broadcast, mpsc};
 use tonic::Status;
 
-use file::EventFile;
+use crate::lines::LineWriter;
 
 /// Events kept in memory: those the file may not have yet.
 const RECENT: usize = 256;
 /// Events a follower may be behind.
 const BEHIND: usize = 256;
-/// Events on their way to the disk.
-const UNWRITTEN: usize = 1_024;
 /// Events on their way to one caller.
 const STREAM: usize = 64;
 /// A follower that takes nothing for so long is cut.
 const UNREAD: Duration = Duration::from_secs(10);
 /// Those who may read or follow at once.
 const READERS: usize = 32;
-/// For what is still to be written when we end.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Events where a caller names no number.
 const USUAL_LAST: u32 = 100;
@@ -61,10 +55,7 @@ pub struct Journal {
     number: u64,
     recent: Arc<Mutex<VecDeque<Arc<v1::Event>>>>,
     news: broadcast::Sender<Arc<v1::Event>>,
-    unwritten: Option<SyncSender<Arc<v1::Event>>>,
-    writer: Option<(JoinHandle<()>, Receiver<()>)>,
-    /// Said once, until the writer keeps up again.
-    behind: bool,
+    file: LineWriter<file::Line>,
 }
 
 /// Gives events out. The services'.
@@ -82,23 +73,7 @@ impl Journal {
     pub fn new(dir: &RuntimeDir, term: Term) -> (Self, Reader) {
         let recent = Arc::<Mutex<VecDeque<_>>>::default();
         let (news, _) = broadcast::channel(BEHIND);
-        let (unwritten, events) = sync_channel::<Arc<v1::Event>>(UNWRITTEN);
-        let (done_tx, done) = sync_channel(1);
-        let mut file = EventFile::new(dir.path().to_path_buf());
-        let write = move || {
-            for event in events {
-                file.write(&event);
-            }
-            // Nobody listens only if the process ends by other means.
-            let _ = done_tx.try_send(());
-        };
-        let writer = match std::thread::Builder::new().name("events".into()).spawn(write) {
-            Ok(thread) => Some((thread, done)),
-            Err(error) => {
-                tracing::warn!(%error, "no thread for the events file; events are in memory only");
-                None
-            }
-        };
+        let file = LineWriter::start("events", dir.path().join(file::NAME), file::MAX_BYTES);
         let reader = Reader {
             term,
             dir: dir.path().to_path_buf(),
@@ -106,7 +81,7 @@ impl Journal {
             news: news.downgrade(),
             readers: Arc::new(tokio::sync::Semaphore::new(READERS)),
         };
-        (Self { term, number: 0, recent, news, unwritten: Some(unwritten), writer, behind: false }, reader)
+        (Self { term, number: 0, recent, news, file }, reader)
     }
 
     /// Something changed.
@@ -134,24 +109,7 @@ impl Journal {
         }
         // Nobody may follow.
         let _ = self.news.send(event.clone());
-        let written = self.unwritten.as_ref().map(|unwritten| unwritten.try_send(event));
-        let behind = matches!(written, Some(Err(TrySendError::Full(_))));
-        if behind && !self.behind {
-            tracing::warn!("the disk does not keep up with the events; some are missing in the events file");
-        }
-        self.behind = behind;
-    }
-}
-
-impl Drop for Journal {
-    fn drop(&mut self) {
-        self.unwritten = None;
-        if let Some((thread, done)) = self.writer.take()
-            && done.recv_timeout(FAREWELL).is_ok()
-        {
-            // It has said that it is done.
-            let _ = thread.join();
-        }
+        self.file.write(file::Line::from(&*event));
     }
 }
 

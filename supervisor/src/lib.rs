@@ -15,6 +15,7 @@ pub mod desk;
 pub mod error;
 pub mod events;
 pub mod handover;
+pub mod lines;
 pub mod notify;
 pub mod relay;
 pub mod replay;

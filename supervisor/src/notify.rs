@@ -34,7 +34,7 @@ pub async fn attend(notifier: Notifier, desk: Desk) {
 fn line(snapshot: &StatusResponse) -> String {
     let part = |name: &str, process: &Option<ProcessStatus>| {
         let state = process.clone().unwrap_or_default();
-        let word = state.state().as_str_name().trim_start_matches("PROCESS_STATE_").to_lowercase();
+        let word = state.state().word();
         match (state.state(), state.reason.lines().next()) {
             (ProcessState::Ready | ProcessState::Absent, _) | (_, None) => format!("{name} {word}"),
             (_, Some(reason)) => format!("{name} {word} ({reason})"),

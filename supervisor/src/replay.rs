@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::core::policy::Policy;
 use crate::core::route::route;
-use crate::route_log::{Decided, Line, PolicyLine, lane_word, reason_word};
+use crate::route_log::{Decided, Line, PolicyLine};
 
 /// Longest line of a log that is read.
 const LINE_BYTES: u64 = 64 << 10;
@@ -118,7 +118,7 @@ impl Replay {
         };
         let permit = route(wish, &decided.signals, &policy);
         let before = (decided.permit.lane, decided.permit.reason);
-        let after = (lane_word(permit.lane), reason_word(permit.reason));
+        let after = (permit.lane.word(), permit.reason.word());
         self.decisions += 1;
         *self.before.entry(before.clone()).or_default() += 1;
         *self.after.entry(after.clone()).or_default() += 1;

@@ -128,7 +128,7 @@ impl Services {
             return answer;
         }
         let process = process(self.desk.status().await?, part);
-        let state = process.state().as_str_name().trim_start_matches("PROCESS_STATE_").to_lowercase();
+        let state = process.state().word();
         let why = if process.reason.is_empty() { String::new() } else { format!(" ({})", process.reason) };
         let (limit, name) = (limit.as_secs_f64(), part.name());
         let message = format!("not done within {limit} s, the order stands; the {name} is {state}{why}");

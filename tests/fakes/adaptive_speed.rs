@@ -140,7 +140,7 @@ fn main() {
             let Served { tokens, cycles, accepted, reasons } = &routes[cell];
             let count = |reason: RouteReason| reasons.iter().filter(|one| **one == reason).count();
             let words = [RouteReason::Benefit, RouteReason::Prior, RouteReason::Probe, RouteReason::NotWorth, RouteReason::Behind]
-                .map(|reason| format!("{} {}", count(reason), reason.as_str_name().trim_start_matches("ROUTE_REASON_").to_lowercase()));
+                .map(|reason| format!("{} {}", count(reason), reason.word()));
             println!(
                 "{:10} x{:<2} plain {:5.0}  forced {:5.0}  routed {:5.0} tok/s  routed over the better {:.3} ({:.2} to {:.2})  {:4.1} cycles of {:4.1} tokens in 100  {}",
                 cell.0, cell.1, medians[0], medians[1], medians[2], quantile(&ratios, 0.5), quantile(&ratios, 0.0), quantile(&ratios, 1.0),

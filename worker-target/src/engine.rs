@@ -220,17 +220,17 @@ impl Engine {
     }
 
     fn border(&self) -> Border {
-        let (ledger, policy) = (self.scheduler.ledger(), self.scheduler.speculation.policy());
-        let pressed = self.held() as f64 > policy.kv_pressure * ledger.budget() as f64;
-        Border { now: self.clock.now(), at_ns: self.mark_ns, pressed }
+        Border { now: self.clock.now(), at_ns: self.mark_ns }
     }
 
     /// Shows the drafter what was committed, and asks it for drafts.
     fn feed(&mut self) {
         let running = &self.running;
         let checked = |key: SequenceKey| running.get(&key).map(|running| &running.checked);
+        let (ledger, policy) = (self.scheduler.ledger(), self.scheduler.speculation.policy());
+        let pressed = self.held() as f64 > policy.kv_pressure * ledger.budget() as f64;
         let border = self.border();
-        match self.drafting.feed(&mut self.scheduler, checked, &border, self.model.as_ref()) {
+        match self.drafting.feed(&mut self.scheduler, checked, (&border, pressed), self.model.as_ref()) {
             Ok(news) => self.pass_on(&news),
             Err(error) => self.break_down(&error),
         }

@@ -4,7 +4,6 @@ use paceline_proto::v1::{MemoryStatus, RouteCount, RoutingBucket, RoutingStatus}
 use serde_json::{Value, json};
 
 use super::bytes;
-use crate::answer::word;
 use crate::policy;
 
 /// As JSON.
@@ -70,7 +69,7 @@ fn gain(bucket: &RoutingBucket) -> String {
 }
 
 fn words(count: &RouteCount) -> (String, String) {
-    (word(count.lane().as_str_name(), "LANE_"), word(count.reason().as_str_name(), "ROUTE_REASON_"))
+    (count.lane().word(), count.reason().word())
 }
 
 #[cfg(test)]

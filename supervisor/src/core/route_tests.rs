@@ -25,7 +25,7 @@ fn word(permit: Permit) -> String {
     assert_eq!(permit.lane == Lane::Speculative, permit.max_draft > 0, "a plain permit drafts nothing: {permit:?}");
     assert_eq!(permit.policy_epoch, 7);
     let lane = if permit.lane == Lane::Plain { "plain" } else { "speculative" };
-    format!("{lane} {}", permit.reason.as_str_name().trim_start_matches("ROUTE_REASON_").to_lowercase())
+    format!("{lane} {}", permit.reason.word())
 }
 
 fn among(running: u32) -> Signals {

@@ -16,7 +16,7 @@ use paceline_proto::internal::v1::{
     CostModel, DrafterInfo, GatewayReport, GatewayState, Heartbeat, KvUse, LinkPhase, LinkReport, MemoryUse, ModelInfo,
     SpeculationBucket, SpeculationFigures, StepTimes, WorkerPhase,
 };
-use paceline_proto::v1::{ProcessState, RouteWish};
+use paceline_proto::v1::RouteWish;
 
 use super::admission::{Ask, Capacity, Ticket};
 use super::denial::Denial;
@@ -264,15 +264,11 @@ fn event(words: &Words<'_>) -> Event {
 }
 
 fn route(permit: &Permit) -> String {
-    let lane = permit.lane.as_str_name().trim_start_matches("LANE_").to_lowercase();
-    let reason = permit.reason.as_str_name().trim_start_matches("ROUTE_REASON_").to_lowercase();
+    let lane = permit.lane.word();
+    let reason = permit.reason.word();
     let draft = if permit.max_draft == 0 { String::new() } else { format!("={}", permit.max_draft) };
     let policy = if permit.policy_epoch == 0 { String::new() } else { format!(" p{}", permit.policy_epoch) };
     format!("{lane}{draft} {reason}{policy}")
-}
-
-fn state_word(state: ProcessState) -> String {
-    state.as_str_name().trim_start_matches("PROCESS_STATE_").to_lowercase()
 }
 
 pub(super) fn name_of(action: &Action) -> String {
@@ -329,7 +325,7 @@ pub(super) fn name_of(action: &Action) -> String {
         },
         Action::Overslept { ms } => format!("overslept {ms}"),
         Action::LogService { from, to, .. } => format!("service {from}->{to}"),
-        Action::LogGateway { from, to, .. } => format!("gateway {}->{}", state_word(*from), state_word(*to)),
+        Action::LogGateway { from, to, .. } => format!("gateway {}->{}", from.word(), to.word()),
         Action::LogOrder { subject, to } => format!("order {subject}: {to}"),
         Action::RestartGateway { attachment, grace_ms: None } => format!("restart_gateway a{attachment}"),
         Action::RestartGateway { attachment, grace_ms: Some(ms) } => format!("restart_gateway a{attachment} grace={ms}"),
@@ -358,7 +354,7 @@ fn show(core: &Supervisor, now: Millis) -> String {
 
 fn show_drafter(core: &Supervisor, now: Millis) -> String {
     let drafters = core.drafters();
-    let state = drafters.process_state().as_str_name().trim_start_matches("PROCESS_STATE_").to_lowercase();
+    let state = drafters.process_state().word();
     let reason = drafters.reason(now).replace('\n', " | ").replace(';', ",");
     format!("{state} {} restarts={} [{reason}]", drafters.model(), drafters.restarts())
 }

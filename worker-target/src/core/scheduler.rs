@@ -211,7 +211,7 @@ impl Scheduler {
     }
 
     /// What to show the drafter and what to ask it for: see [`Speculation::plan`].
-    pub fn plan(&mut self, pressed: bool, reading: impl Fn(SequenceKey) -> Option<Reading>) -> Plan {
+    pub fn plan(&mut self, pressed: bool, reading: impl Fn(SequenceKey, &Sequence) -> Option<Reading>) -> Plan {
         self.speculation.plan(&self.sequences, pressed, reading)
     }
 

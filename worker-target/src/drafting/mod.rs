@@ -62,8 +62,6 @@ pub(crate) struct Border {
     pub(crate) now: Millis,
     /// When the last step, or the wait behind it, ended.
     pub(crate) at_ns: i64,
-    /// The KV ledger is above the policy's pressure.
-    pub(crate) pressed: bool,
 }
 
 /// The target's end of the link.
@@ -371,7 +369,8 @@ impl Drafting {
         }
     }
 
-    /// At a step border: sends what was committed and asks for drafts. Sequences that may have one are told to the scheduler.
+    /// At a step border: sends what was committed and asks for drafts, nobody's if the KV ledger is above the policy's pressure
+    /// (`pressed`). Sequences that may have one are told to the scheduler.
     ///
     /// # Errors
     /// The target's own: MLX failed.
@@ -379,12 +378,12 @@ impl Drafting {
         &mut self,
         scheduler: &mut Scheduler,
         checked: impl Fn(SequenceKey) -> Option<&'a Checked>,
-        border: &Border,
+        (border, pressed): (&Border, bool),
         model: &dyn Target,
     ) -> Result<Vec<News>, ModelError> {
         let mut news = vec![];
         if let Some(mut line) = self.line.take() {
-            let fed = self.feed_over(&mut line, scheduler, checked, border, model)?;
+            let fed = self.feed_over(&mut line, scheduler, checked, (border, pressed), model)?;
             self.line = Some(line);
             if let Err(fault) = fed {
                 self.drop_line(fault, &mut news);
@@ -399,16 +398,13 @@ impl Drafting {
         line: &mut Line,
         scheduler: &mut Scheduler,
         checked: impl Fn(SequenceKey) -> Option<&'a Checked>,
-        border: &Border,
+        (border, pressed): (&Border, bool),
         model: &dyn Target,
     ) -> Result<Result<(), Fault>, ModelError> {
         // A drafter that is paused for being late, or owes much, is left alone: it has enough to do.
         let plan = if self.pace.may_ask(border.now) && !line.is_clogged() {
             let longest = line.welcome.block_size as usize - 1;
-            let reading = |key: SequenceKey| self.reading(key, scheduler.get(key)?.committed);
-            let readings: HashMap<SequenceKey, Reading> =
-                scheduler.iter().filter_map(|(key, _)| Some((key, reading(key)?))).collect();
-            let mut plan = scheduler.plan(border.pressed, |key| readings.get(&key).copied());
+            let mut plan = scheduler.plan(pressed, |key, sequence| self.reading(key, sequence.committed));
             plan.ask.iter_mut().for_each(|(_, length)| *length = (*length).min(longest));
             plan
         } else {

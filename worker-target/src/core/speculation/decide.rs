@@ -64,16 +64,22 @@ impl Speculation {
         &mut self,
         sequences: &BTreeMap<SequenceKey, Sequence>,
         pressed: bool,
-        reading: impl Fn(SequenceKey) -> Option<Reading>,
+        reading: impl Fn(SequenceKey, &Sequence) -> Option<Reading>,
     ) -> Plan {
         self.pressed = pressed;
         let plan = self.planned(sequences, &reading);
         let only_read = plan.feed.iter().filter(|key| !plan.ask.iter().any(|(asked, _)| asked == *key));
-        self.reads = only_read.into_iter().any(|key| reading(*key).is_some_and(|reading| reading.unread > 0));
+        self.reads = only_read
+            .into_iter()
+            .any(|key| sequences.get(key).and_then(|sequence| reading(*key, sequence)).is_some_and(|reading| reading.unread > 0));
         plan
     }
 
-    fn planned(&mut self, sequences: &BTreeMap<SequenceKey, Sequence>, reading: impl Fn(SequenceKey) -> Option<Reading>) -> Plan {
+    fn planned(
+        &mut self,
+        sequences: &BTreeMap<SequenceKey, Sequence>,
+        reading: impl Fn(SequenceKey, &Sequence) -> Option<Reading>,
+    ) -> Plan {
         let mut plan = Plan::default();
         let (mut eligible, mut at_border) = (vec![], true);
         for (key, sequence) in sequences {
@@ -82,7 +88,7 @@ impl Speculation {
                 course.fed = false;
                 continue;
             }
-            let reading = reading(*key).unwrap_or_default();
+            let reading = reading(*key, sequence).unwrap_or_default();
             let (most, decodes) = (sequence.draft_most(), sequence.phase == Phase::Decoding);
             if is_forced(&sequence.permit, &self.policy) {
                 (course.fed, course.chosen) = (true, true);

@@ -188,7 +188,7 @@ impl House {
         let committed: Vec<(SequenceKey, usize)> = self.scheduler.iter().map(|(key, one)| (key, one.committed)).collect();
         let read: Vec<(SequenceKey, usize)> = self.streams.iter().filter_map(|one| Some((one.key?, one.read))).collect();
         let busy = self.drafter_free_us > self.now_us;
-        let plan = self.scheduler.plan(false, |key| {
+        let plan = self.scheduler.plan(false, |key, _| {
             let committed = committed.iter().find(|one| one.0 == key)?.1;
             let unread = (committed - read.iter().find(|one| one.0 == key)?.1).min(512);
             // What it is reading it has not read.
@@ -366,7 +366,7 @@ fn under_pressure_nobody_drafts() {
     let key = scheduler.admit(request(FORCED)).expect("room");
     let step = scheduler.next_step(Millis(0));
     scheduler.on_step(&step.parts, vec![Chosen { key, tokens: vec![Token { id: 1, margin: 1.0 }] }], 1000);
-    let reading = |_| Some(Reading { unread: 0, can: true });
+    let reading = |_: SequenceKey, _: &Sequence| Some(Reading { unread: 0, can: true });
     assert_eq!(scheduler.plan(true, reading), Plan::default());
     let sequence = scheduler.get(key).expect("there");
     assert_eq!(scheduler.speculation.route(key, sequence).reason(), RouteReason::KvPressure);
@@ -392,7 +392,7 @@ fn why_it_was_plain_is_said() {
         class: "other".into(),
     });
     let key = key.expect("room");
-    house.scheduler.plan(false, |_| Some(Reading { unread: 500, can: false }));
+    house.scheduler.plan(false, |_, _| Some(Reading { unread: 500, can: false }));
     let reason = |house: &House| house.scheduler.speculation.route(key, house.scheduler.get(key).expect("there")).reason();
     assert_eq!(reason(&house), RouteReason::Behind);
     house.scheduler.speculation.set_linked(false);

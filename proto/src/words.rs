@@ -1,0 +1,35 @@
+//! Values of enums as people and JSON have them: `ROUTE_REASON_DRAFTER_ABSENT` is "drafter_absent".
+
+use crate::v1::{FinishReason, Lane, ProcessState, RouteReason, RouteWish};
+
+macro_rules! words {
+    ($($name:ident: $prefix:literal),* $(,)?) => {$(
+        impl $name {
+            /// Its word in JSON, logs and messages.
+            pub fn word(self) -> String {
+                let name = self.as_str_name();
+                name.strip_prefix($prefix).unwrap_or(name).to_lowercase()
+            }
+        }
+    )*};
+}
+
+words! {
+    FinishReason: "FINISH_REASON_",
+    Lane: "LANE_",
+    ProcessState: "PROCESS_STATE_",
+    RouteReason: "ROUTE_REASON_",
+    RouteWish: "ROUTE_WISH_",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_has_no_prefix() {
+        let words = [FinishReason::Stop.word(), Lane::Plain.word(), RouteReason::DrafterAbsent.word(), RouteWish::Auto.word()];
+        assert_eq!(words, ["stop", "plain", "drafter_absent", "auto"]);
+        assert_eq!(ProcessState::BackingOff.word(), "backing_off");
+    }
+}

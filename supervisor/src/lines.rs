@@ -1,0 +1,181 @@
+//! A file of JSON lines, bounded: one that has grown is set aside as `NAME.1`, in place of the one set aside before (I6). A
+//! disk that takes nothing costs lines and one warning, nothing else. The event file and the route log are such files.
+//!
+//! Lines are made on the actor's task and written by a thread of the file's own, behind a bounded queue.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Lines on their way to the disk.
+const UNWRITTEN: usize = 1_024;
+/// Longest wait for the disk at the end.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Where lines are put. Dropped, it waits a little until those on their way are written.
+#[derive(Debug)]
+pub struct LineWriter<T> {
+    lines: Option<SyncSender<T>>,
+    thread: Option<(JoinHandle<()>, Receiver<()>)>,
+    path: PathBuf,
+    /// Said once, until the disk keeps up again.
+    behind: bool,
+}
+
+impl<T: Serialize + Send + 'static> LineWriter<T> {
+    /// A writer to `path`, of files of up to so many bytes. Without a thread nothing is written, which is warned of.
+    pub fn start(name: &str, path: PathBuf, max_bytes: u64) -> Self {
+        let (lines, incoming) = sync_channel::<T>(UNWRITTEN);
+        let (done_tx, done) = sync_channel(1);
+        let mut file = LineFile::new(path.clone(), max_bytes);
+        let write = move || {
+            for line in incoming {
+                file.write(&line);
+            }
+            // Nobody listens only if the process ends by other means.
+            let _ = done_tx.try_send(());
+        };
+        let thread = match std::thread::Builder::new().name(name.to_owned()).spawn(write) {
+            Ok(thread) => Some((thread, done)),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "no thread for this file; nothing is written to it");
+                None
+            }
+        };
+        Self { lines: thread.is_some().then_some(lines), thread, path, behind: false }
+    }
+
+    /// Has a line written. Never waits: where lines come faster than the disk takes them some are missing.
+    pub fn write(&mut self, line: T) {
+        let taken = self.lines.as_ref().map(|lines| lines.try_send(line));
+        let behind = matches!(taken, Some(Err(TrySendError::Full(_))));
+        if behind && !self.behind {
+            tracing::warn!(path = %self.path.display(), "the disk does not keep up with this file; some lines are missing in it");
+        }
+        self.behind = behind;
+    }
+}
+
+impl<T> Drop for LineWriter<T> {
+    fn drop(&mut self) {
+        self.lines = None;
+        if let Some((thread, done)) = self.thread.take()
+            && done.recv_timeout(FAREWELL).is_ok()
+        {
+            // It has said that it is done.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Where a file that has grown is set aside.
+pub(crate) fn aside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".1");
+    name.into()
+}
+
+/// The file itself.
+#[derive(Debug)]
+pub(crate) struct LineFile {
+    path: PathBuf,
+    max_bytes: u64,
+    file: Option<File>,
+    /// The disk said no; said once, until it takes something again.
+    refused: bool,
+}
+
+impl LineFile {
+    pub(crate) fn new(path: PathBuf, max_bytes: u64) -> Self {
+        Self { path, max_bytes, file: None, refused: false }
+    }
+
+    /// Appends a line; one that cannot be written is missing in the file, and nowhere else.
+    pub(crate) fn write(&mut self, line: &impl Serialize) {
+        match self.append(line) {
+            Ok(()) => self.refused = false,
+            Err(error) => {
+                // Opened anew next time: it may have been removed under us.
+                self.file = None;
+                if !std::mem::replace(&mut self.refused, true) {
+                    tracing::warn!(path = %self.path.display(), %error, "cannot be written; everything goes on without it");
+                }
+            }
+        }
+    }
+
+    fn append(&mut self, line: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(line)?;
+        line.push(b'\n');
+        let bytes = self.file.as_ref().map_or(Ok(0), |file| file.metadata().map(|meta| meta.len()))?;
+        if bytes > 0 && bytes + line.len() as u64 > self.max_bytes {
+            std::fs::rename(&self.path, aside(&self.path))?;
+            self.file = None;
+        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => {
+                let file = OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(&self.path)?;
+                let meta = file.metadata()?;
+                let mut end = [b'\n'];
+                if meta.is_file() && meta.len() > 0 {
+                    file.read_exact_at(&mut end, meta.len() - 1)?;
+                }
+                // A line that was cut short, by a crash or a full disk, takes no other with it.
+                if end != [b'\n'] {
+                    line.insert(0, b'\n');
+                }
+                self.file.insert(file)
+            }
+        };
+        // In one call, so that whoever reads meanwhile sees whole lines.
+        file.write_all(&line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_files_of_bounded_size_are_kept() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("lines.jsonl");
+        let mut file = LineFile::new(path.clone(), 1_000);
+        (0..200).for_each(|n| file.write(&format!("line {n}")));
+        let sizes = [path.clone(), aside(&path)].map(|path| std::fs::metadata(path).expect("there").len());
+        assert!(sizes.iter().all(|bytes| (1..=1_000).contains(bytes)), "{sizes:?}");
+        assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 2);
+        assert!(std::fs::read_to_string(&path).expect("text").ends_with("\"line 199\"\n"));
+        // Another life goes on in the same file, behind a line that was cut short.
+        std::fs::write(&path, "\"lin").expect("writable");
+        LineFile::new(path.clone(), 1_000).write(&"x");
+        assert_eq!(std::fs::read_to_string(&path).expect("text"), "\"lin\n\"x\"\n");
+    }
+
+    #[test]
+    fn a_disk_that_takes_nothing_costs_nothing_but_lines() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("missing/lines.jsonl");
+        let mut file = LineFile::new(path.clone(), 1_000);
+        file.write(&"a");
+        assert!(file.refused && !path.exists());
+        // Mended, it is written again.
+        std::fs::create_dir(dir.path().join("missing")).expect("made");
+        file.write(&"b");
+        assert!(!file.refused);
+        let mut writer = LineWriter::start("lines", path.clone(), 1_000);
+        writer.write("c");
+        drop(writer);
+        assert_eq!(std::fs::read_to_string(&path).expect("written"), "\"b\"\n\"c\"\n");
+        let mut full = LineFile::new("/dev/full".into(), 1_000);
+        (0..3).for_each(|n| full.write(&n));
+        assert!(full.refused);
+    }
+}
