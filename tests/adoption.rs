@@ -103,12 +103,15 @@ fn a_supervisor_killed_ten_times_under_load_leaves_the_workers_as_they_are() {
 
 #[test]
 fn when_the_lease_is_over_both_workers_end_in_order() {
-    let mut stack = Stack::drafting("supervisor.lease_s = 1\n");
+    let mut stack = Stack::drafting("supervisor.lease_s = 3\n");
     let status = stack.status().expect("status");
     let workers = ["target", "drafter"].map(|worker| status[worker]["pid"].as_u64());
-    for process in stack.processes() {
-        if !workers.contains(&Some(process.pid.into())) {
-            process.signal(Signal::SIGKILL);
+    // All stopped first: none sees another die and ends in order, or starts it again.
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        for process in stack.processes() {
+            if !workers.contains(&Some(process.pid.into())) {
+                process.signal(signal);
+            }
         }
     }
     assert_eq!(stack.serve_ended(), None);

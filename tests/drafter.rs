@@ -275,17 +275,18 @@ fn bytes_read(pid: u32) -> u64 {
     io.lines().find_map(|line| line.strip_prefix("rchar: ")).and_then(|count| count.parse().ok()).expect("a number")
 }
 
-/// Memory of an idle target that has given back what was freed: what MLX holds in arrays, and what is resident.
+/// Memory of an idle target that has given back what was freed: what MLX holds in arrays, and what is resident of its own
+/// memory. Not the link's ring: how much of that was touched depends on the traffic since the last link.
 fn memory(stack: &Stack) -> (u64, u64) {
     wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
     let stats = wait("the cache to be given back", || Some(stack.target_stats()).filter(|stats| stats.mlx_cache_bytes == 0));
-    let statm = format!("/proc/{}/statm", stack.pid("target"));
-    let mut before = 0;
+    let status = format!("/proc/{}/status", stack.pid("target"));
+    let mut before = vec![];
     let resident = wait("resident memory to stand still", || {
-        let statm = std::fs::read_to_string(&statm).expect("it runs");
-        let pages: u64 = statm.split_whitespace().nth(1).and_then(|field| field.parse().ok()).expect("a number");
-        let same = std::mem::replace(&mut before, pages) == pages;
-        same.then_some(pages * 4096)
+        let status = std::fs::read_to_string(&status).expect("it runs");
+        let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse::<u64>().ok());
+        before.push(kib.expect("a number"));
+        before.iter().rev().take(5).all(|kib| *kib == before[before.len() - 1]).then(|| before[before.len() - 1] * 1024)
     });
     (stats.mlx_active_bytes, resident)
 }
@@ -296,13 +297,18 @@ fn hot_plug(rounds: u64) {
     let prompts = short();
     let plain = references(&stack, &prompts);
     let mut near_ties = 0;
+    // Of some 35 MB a few are gaps between the allocator's blocks in use, and how many is chance: the most of three looks is
+    // what this traffic takes.
+    let mut before = (0, 0);
     for from in 0..3 {
         finish(eight(&stack, &prompts, 8 * from), &plain, "warm", &mut near_ties);
+        let (arrays, resident) = memory(&stack);
+        before = (arrays, resident.max(before.1));
     }
     let status = stack.status().expect("it answers");
     let (target, loaded_at) = (stack.pid("target"), status["target"]["weights_loaded_at"].clone());
     let weights = status["target"]["weight_bytes"].as_u64().expect("known");
-    let (read_before, before) = (bytes_read(target), memory(&stack));
+    let read_before = bytes_read(target);
     let mut all = vec![];
     for round in 0..rounds {
         let running = eight(&stack, &prompts, (round * 5) as usize % 24);
@@ -319,14 +325,24 @@ fn hot_plug(rounds: u64) {
     }
     let status = stack.status().expect("it answers");
     assert_eq!((stack.pid("target"), &status["target"]["weights_loaded_at"]), (target, &loaded_at));
-    let (read, after) = (bytes_read(target) - read_before, memory(&stack));
+    let read = bytes_read(target) - read_before;
+    let most = before.1 as f64 * 1.02;
+    let mut after = memory(&stack);
+    for from in 0..3 {
+        if after.1 as f64 <= most {
+            break;
+        }
+        // What leaked stays; other gaps come of other traffic.
+        finish(eight(&stack, &prompts, 8 * from), &plain, "after all", &mut near_ties);
+        after = memory(&stack);
+    }
     println!(
         "{rounds} rounds, {near_ties} near-ties; {:?}; {read} bytes read; arrays and resident {before:?} -> {after:?}",
         sum(&all)
     );
     assert!(read < weights / 4, "the target read {read} bytes, its weights are {weights}");
     assert!(after.0 as f64 <= before.0 as f64 * 1.02, "arrays grew from {} to {}", before.0, after.0);
-    assert!(after.1 as f64 <= before.1 as f64 * 1.02, "the target grew from {} to {}", before.1, after.1);
+    assert!(after.1 as f64 <= most, "the target grew from {} to {}", before.1, after.1);
     assert!(sum(&all).cycles > 0);
     stack.stop();
 }

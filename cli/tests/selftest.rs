@@ -27,8 +27,13 @@ impl Scene {
         assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_paceline")).arg(scene.path("paceline")).status().unwrap().success());
         for (name, script) in [("supervisor", supervisor), ("gateway", PATIENT)] {
             let (pids, place) = (scene.path("pids"), scene.path("place"));
-            let head =
-                format!("echo $$ >> {pids:?}; echo $PPID >> {pids:?}; echo \"$PACELINE_SUPERVISOR__RUNTIME_DIR\" > {place:?}");
+            // Only the supervisor, which none of these tests stops early, and first: whoever finds its pid finds the place too.
+            let place = if name == "supervisor" {
+                format!("echo \"$PACELINE_SUPERVISOR__RUNTIME_DIR\" > {place:?}; ")
+            } else {
+                String::new()
+            };
+            let head = format!("{place}echo $$ >> {pids:?}; echo $PPID >> {pids:?}");
             let path = scene.path(&format!("paceline-{name}"));
             let mut writer = Command::new("sh").args(["-c", "cat > \"$0\""]).arg(&path).stdin(Stdio::piped()).spawn().unwrap();
             writer.stdin.take().unwrap().write_all(format!("#!/bin/sh\n{head}\n{script}\n").as_bytes()).unwrap();
