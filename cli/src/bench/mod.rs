@@ -22,7 +22,7 @@ use std::time::Duration;
 use paceline_process::{Clock, RuntimeDir, socket};
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::operations_client::OperationsClient;
-use paceline_proto::v1::{ProcessStatus, RouteWish, StartDrafterRequest, StopDrafterRequest};
+use paceline_proto::v1::{RouteWish, StartDrafterRequest, StopDrafterRequest};
 use tonic::transport::Channel;
 
 use self::load::{Load, Measured};
@@ -37,7 +37,7 @@ use crate::screen::Screen;
 use crate::selftest::ask::{Ask, Choice};
 use crate::selftest::compare::weigh;
 use crate::selftest::figures::Place;
-use crate::selftest::report::Model;
+use crate::selftest::report::Subject;
 use crate::selftest::service::{Stops, another_runs, until_ready};
 use crate::selftest::stage::Stage;
 
@@ -128,14 +128,9 @@ async fn measure(plan: &Plan, dir: &RuntimeDir, address: &str, screen: &mut Scre
         }
     }
     let same = bench.weighed(screen).await?;
-    let model = |process: &ProcessStatus| Model { model: process.model.clone(), weight_bytes: process.weight_bytes };
     let rows = cells.into_iter().zip(&measured).map(|(cell, measured)| Row::of(cell, measured)).collect();
     Ok(Report {
-        version: env!("CARGO_PKG_VERSION"),
-        platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-        cores: std::thread::available_parallelism().map_or(0, usize::from),
-        target: status.target.as_ref().map(model).unwrap_or_default(),
-        drafter: status.drafter.as_ref().filter(|_| drafter).map(model),
+        subject: Subject::new(&status, drafter),
         sweep: plan.sweep,
         runs: plan.runs,
         max_tokens: plan.max_tokens,

@@ -7,21 +7,14 @@ use super::plan::{Cell, Mode};
 use super::same::Counts;
 use super::statistics::Estimate;
 use super::verdict::{BOUND, Outcome, Row};
-use crate::selftest::report::{Model, aligned, place_line};
+use crate::selftest::report::{Subject, aligned, place_line};
 
 /// Everything a bench found; the object of `--json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// Version of this program.
-    pub version: &'static str,
-    /// Operating system and processor's architecture.
-    pub platform: String,
-    /// Cores this process may use.
-    pub cores: usize,
-    /// The model that was served.
-    pub target: Model,
-    /// The drafter, if there was one.
-    pub drafter: Option<Model>,
+    /// Of what.
+    #[serde(flatten)]
+    pub subject: Subject,
     /// Whether it was a sweep.
     pub sweep: bool,
     /// How often everything was measured.

@@ -18,7 +18,7 @@ pub mod verdict;
 
 use paceline_process::{Clock, RuntimeDir};
 use paceline_proto::v1::inference_client::InferenceClient;
-use paceline_proto::v1::{ProcessStatus, RouteWish, StatusResponse};
+use paceline_proto::v1::{RouteWish, StatusResponse};
 use tonic::transport::Channel;
 
 use self::ask::{Ask, Choice};
@@ -26,7 +26,7 @@ use self::compare::{first_difference, weigh};
 use self::figures::{Identity, Pair, Place, Row, Seen, rows, undrafted};
 use self::plan::Plan;
 use self::prompts::Prompt;
-use self::report::{Model, Report, place_line};
+use self::report::{Report, Subject, place_line};
 use self::service::{Stops, another_runs, snapshot, until_ready};
 use self::stage::Stage;
 use self::verdict::{Findings, verdict};
@@ -137,24 +137,19 @@ impl Tester<'_> {
         identity: Identity,
         max_tokens: u32,
     ) -> Result<Report, Failure> {
-        let model = |process: &ProcessStatus| Model { model: process.model.clone(), weight_bytes: process.weight_bytes };
-        let drafter = before.drafter.as_ref().filter(|_| pairs.iter().any(|pair| pair.drafted.is_some())).map(model);
+        let drafted = before.drafter.is_some() && pairs.iter().any(|pair| pair.drafted.is_some());
         let (kinds, all) = (rows(pairs), Row::of("all", pairs.iter()));
         let undrafted = undrafted(pairs);
-        if drafter.is_some() && all.cycles == 0 {
+        if drafted && all.cycles == 0 {
             let reasons: Vec<_> = undrafted.iter().map(|(reason, count)| format!("{reason} ({count} answers)")).collect();
             let link = after.link.clone().unwrap_or_default();
             let message = format!("the drafter drafted nothing: {}; link {} {}", reasons.join(", "), link.state, link.reason);
             return Err(Failure::selftest(message.trim_end().to_owned()));
         }
         let late = |status: &StatusResponse| status.link.as_ref().map_or(0, |link| link.late);
-        let words = verdict(&Findings { kinds: &kinds, all: &all, identity: &identity, drafter: drafter.is_some() });
+        let words = verdict(&Findings { kinds: &kinds, all: &all, identity: &identity, drafter: drafted });
         Ok(Report {
-            version: env!("CARGO_PKG_VERSION"),
-            platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-            cores: std::thread::available_parallelism().map_or(0, usize::from),
-            target: before.target.as_ref().map(model).unwrap_or_default(),
-            drafter,
+            subject: Subject::new(before, drafted),
             prompts_per_kind: self.plan.prompts,
             max_tokens,
             overall_ratio: all.overall(),

@@ -1,5 +1,6 @@
 //! The report of a run: a table, what identity and speed came to, and the verdict; or one JSON object with all figures.
 
+use paceline_proto::v1::{ProcessStatus, StatusResponse};
 use serde::Serialize;
 
 use super::figures::{Identity, Place, Row};
@@ -13,9 +14,9 @@ pub struct Model {
     pub weight_bytes: u64,
 }
 
-/// Everything a run found; the object of `--json`.
+/// What was measured, and on what.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct Subject {
     /// Version of this program.
     pub version: &'static str,
     /// Operating system and processor's architecture.
@@ -26,6 +27,28 @@ pub struct Report {
     pub target: Model,
     /// The drafter, if there was one.
     pub drafter: Option<Model>,
+}
+
+impl Subject {
+    /// This program on this machine, with the models of that service; `drafted`: its drafter took part.
+    pub fn new(status: &StatusResponse, drafted: bool) -> Self {
+        let model = |process: &ProcessStatus| Model { model: process.model.clone(), weight_bytes: process.weight_bytes };
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+            cores: std::thread::available_parallelism().map_or(0, usize::from),
+            target: status.target.as_ref().map(model).unwrap_or_default(),
+            drafter: status.drafter.as_ref().filter(|_| drafted).map(model),
+        }
+    }
+}
+
+/// Everything a run found; the object of `--json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Of what.
+    #[serde(flatten)]
+    pub subject: Subject,
     /// Prompts of each kind.
     pub prompts_per_kind: usize,
     /// Most tokens of an answer.
@@ -51,9 +74,9 @@ pub struct Report {
 impl Report {
     /// What people read.
     pub fn text(&self) -> String {
-        let mut text = table(&self.kinds, &self.all, self.drafter.is_some());
+        let mut text = table(&self.kinds, &self.all, self.subject.drafter.is_some());
         text.push('\n');
-        text.push_str(&identity(&self.identity, self.drafter.is_some()));
+        text.push_str(&identity(&self.identity, self.subject.drafter.is_some()));
         for (reason, count) in &self.undrafted {
             text.push_str(&format!("{count} answers got no draft although one was asked for: {reason}\n"));
         }
@@ -155,7 +178,7 @@ mod tests {
         };
         let prose = Row { kind: "prose".into(), pairs: 6, plain_ttft_ms: Some(9.0), ..Row::default() };
         Report {
-            drafter: Some(Model::default()),
+            subject: Subject { drafter: Some(Model::default()), ..Subject::default() },
             all: Row { kind: "all".into(), ..json.clone() },
             kinds: vec![json, prose],
             identity: Identity { streams: 12, tokens: 3456, ..Identity::default() },
@@ -181,7 +204,7 @@ Leave the drafter on.
 
     #[test]
     fn without_a_drafter_the_table_has_one_lane() {
-        let text = Report { drafter: None, ..report() }.text();
+        let text = Report { subject: Subject::default(), ..report() }.text();
         assert!(text.starts_with("KIND   ANSWERS  PLAIN tok/s  TTFT ms\n"), "{text}");
         assert!(text.contains("prose        6            -      9.0\n") && text.contains("the plain lane twice"), "{text}");
     }

@@ -11,10 +11,12 @@
 //! soon as nothing measured speaks against them (I12); nobody is ended as hung who was never silent or stuck (A13). Behind
 //! each schedule comes peace: everything that is wanted runs again, by itself.
 
+mod inputs;
 mod judge;
 mod process;
 mod schedule;
 mod shell;
+mod succession;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -28,13 +30,11 @@ use paceline_proto::internal::v1::{
     CostModel, DrafterInfo, GatewayReport, GatewayState, Heartbeat, KvUse, LinkPhase, LinkReport, ModelInfo, SpeculationBucket,
     SpeculationFigures, WorkerPhase,
 };
-use paceline_proto::v1::RouteWish;
 
 use super::admission::{Ask, Capacity, Ticket};
 use super::dice::Dice;
-use super::drafter::{Call, Order, Plan};
+use super::drafter::{Call, Plan};
 use super::link::Ends;
-use super::operations::{Command, Part};
 use super::scenarios::name_of;
 use super::seat::{Seat, WorkerId};
 use super::worker::{self, Described, Exit};
@@ -418,206 +418,10 @@ impl Machine {
         self.log.push_back(format!("t={:.3} {line}", self.now as f64 / 1e3));
     }
 
-    fn take_input(&mut self, input: Input) {
-        self.write(format!("> {input}"));
-        let numbers = input.numbers();
-        let [first, second, ..] = numbers;
-        let who = if first == 0 { WorkerId::Target } else { WorkerId::Drafter(self.core.drafters().current_seat()) };
-        let epoch = self.processes.get(&who).map(|process| process.epoch);
-        if input.is_fault() {
-            *self.seen.entry(format!("fault {}", input.word())).or_default() += 1;
-        }
-        match input.word() {
-            "request" => self.submit(numbers),
-            "crash" if epoch.is_some() => {
-                let exit = [Exit::Signal(9), Exit::Signal(6), Exit::Code(70)][self.dice.roll(3) as usize];
-                self.die(who, exit);
-            }
-            "freeze" | "hang" => {
-                if let Some(process) = self.processes.get_mut(&who) {
-                    process.blemished = true;
-                    (process.frozen, process.hung) = (input.word() == "freeze", process.hung || input.word() == "hang");
-                    let epoch = process.epoch;
-                    if input.word() == "freeze" {
-                        self.post(second, Happening::Thaws(who, epoch));
-                    }
-                }
-            }
-            "loop" => {
-                self.faults.loops[first as usize] = second;
-                if epoch.is_some() {
-                    self.die(who, Exit::Signal(11));
-                }
-            }
-            "unstartable" => self.faults.unstartable[first as usize] = second,
-            "slow_load" => self.faults.slow_load_ms[first as usize] = second,
-            "slow_prefill" => self.faults.slow_until = self.now + first,
-            "refuse" => self.faults.refuses = true,
-            "eject" => self.move_link(LinkPhase::Ejected),
-            "lose" => self.move_link(LinkPhase::Lost),
-            "late" => {
-                self.faults.late_until = self.now + first;
-                self.move_link(LinkPhase::Suspect);
-            }
-            "order" => self.order(first, second),
-            "dies" if !self.absent && !self.core.is_stopping() => self.leave(first),
-            "free" => self.post(0, Happening::Told(Event::MemoryRead { available_bytes: Some(first) })),
-            "measured" => self.faults.gain = (first > 0).then_some(first),
-            "command" => self.command(first, second),
-            "policy" => self.set_policy(first),
-            "pressure" => self.faults.pressure = (first, self.now + second),
-            "asleep" => self.sleep(first),
-            "starved" if !self.absent => {
-                self.deaf_until = self.deaf_until.max(self.now + first);
-                self.starved_ms = self.deaf_until - self.now;
-            }
-            "silence" => {
-                self.faults.silent_until[first as usize] = self.now + second;
-                for (worker, process) in &mut self.processes {
-                    process.blemished |= kind(*worker) == first as usize;
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// The machine sleeps: nothing happens on it meanwhile, but its clock goes on.
-    fn sleep(&mut self, ms: u64) {
-        self.agenda =
-            std::mem::take(&mut self.agenda).into_iter().map(|((at, number), what)| ((at + ms, number), what)).collect();
-        for process in self.processes.values_mut() {
-            process.told_at += ms;
-            process.stepped_at += ms;
-            process.loaded_at += ms;
-        }
-        // The shell sees the gap when it wakes.
-        self.deaf_until += if self.deaf_until > self.now { ms } else { 0 };
-        self.starved_ms = self.starved_ms.max(ms);
-        self.now += ms;
-    }
-
-    fn submit(&mut self, [prompt, max, wish, deadline, hangup]: [u64; 5]) {
-        let ticket = Ticket(self.submitted);
-        self.submitted += 1;
-        let ask = Ask {
-            prompt_tokens: prompt as u32,
-            max_tokens: max as u32,
-            context_tokens: prompt as u32,
-            deadline: (deadline > 0).then(|| Millis(self.now + deadline)),
-            wish: match wish {
-                3 => RouteWish::Speculative,
-                4 => RouteWish::Plain,
-                _ => RouteWish::Auto,
-            },
-            images: false,
-        };
-        if hangup > 0 {
-            self.post(hangup, Happening::HangsUp(ticket));
-        }
-        self.post(0, Happening::Told(Event::Submitted { ticket, ask }));
-    }
-
-    fn order(&mut self, verb: u64, model: u64) {
-        self.called += 1;
-        let call = Call(self.called);
-        let model = ["", "/d", "/e"][model as usize % 3].to_owned();
-        let (order, done) = match verb {
-            0 => (Order::Stop, "stopped"),
-            1 => (Order::Start { model }, "started"),
-            _ => (Order::Swap { model }, "swapped"),
-        };
-        self.calls.insert(call, done);
-        self.post(0, Happening::Told(Event::Ordered { call, order }));
-    }
-
-    fn command(&mut self, what: u64, now: u64) {
-        self.called += 1;
-        let call = Call(self.called);
-        let parts = [Part::Target, Part::Drafter, Part::Gateway, Part::Supervisor];
-        let command = match what {
-            4 => Command::Drain,
-            5 | 6 => Command::Resume,
-            _ => Command::Restart { part: parts[what as usize % 4], at_once: now > 0 },
-        };
-        self.calls.insert(call, "commanded");
-        self.post(0, Happening::Told(Event::Commanded { call, command }));
-    }
-
-    fn set_policy(&mut self, setting: u64) {
-        let settings = [
-            ("routing.force", "auto"),
-            ("routing.force", "auto"),
-            ("routing.force", "plain"),
-            ("routing.force", "speculative"),
-            ("routing.max_concurrent", "2"),
-            ("routing.max_concurrent", "auto"),
-            ("routing.kv_pressure", "0.5"),
-            ("routing.max_context", "many"),
-        ];
-        let (key, value) = settings[setting as usize % settings.len()];
-        self.called += 1;
-        let call = Call(self.called);
-        self.calls.insert(call, "set");
-        self.post(0, Happening::Told(Event::PolicySet { call, key: key.to_owned(), value: value.to_owned() }));
-    }
-
     fn tell_gateway(&mut self, state: GatewayState) {
         let attachment = self.gateways;
         let report = GatewayReport { epoch: attachment, state: state.into(), ..Default::default() };
         self.post(0, Happening::Told(Event::Reported { attachment, report }));
-    }
-
-    /// The supervisor is gone, and with it its mail and the streams that passed it.
-    fn leave(&mut self, gap_ms: u64) {
-        self.absent = true;
-        (self.deaf_until, self.starved_ms) = (self.now, 0);
-        self.outcomes +=
-            self.requests.values().filter(|request| matches!(request.fate, Fate::Waiting | Fate::Running { .. })).count() as u64;
-        self.requests.clear();
-        self.calls.clear();
-        let told = |happening: &Happening| matches!(happening, Happening::Told(_));
-        let lost: Vec<(u64, u64)> = self.agenda.iter().filter(|(_, what)| told(what)).map(|(at, _)| *at).collect();
-        for at in lost {
-            if let Some(Happening::Told(event)) = self.agenda.remove(&at) {
-                self.lose(&event);
-            }
-        }
-        let lives: Vec<(WorkerId, Epoch)> = self.processes.iter().map(|(worker, process)| (*worker, process.epoch)).collect();
-        for (worker, epoch) in lives {
-            self.post(30_000, Happening::Lease(worker, epoch));
-        }
-        self.post(gap_ms, Happening::Returns);
-    }
-
-    /// A message to a supervisor that is not there.
-    fn lose(&mut self, event: &Event) {
-        match event {
-            Event::Submitted { .. } => self.outcomes += 1,
-            Event::Ordered { call, .. } | Event::Commanded { call, .. } | Event::PolicySet { call, .. } => {
-                self.calls.remove(call);
-            }
-            _ => {}
-        }
-    }
-
-    /// Another supervisor takes over what it finds.
-    fn succeed(&mut self) {
-        self.term += 1;
-        (self.absent, self.looks_around) = (false, true);
-        self.core = Supervisor::new(self.settings, self.plan.clone(), Term(self.term));
-        self.heard = Heard::default();
-        self.write(format!("> supervisor of term {}", self.term));
-        *self.seen.entry("succeeded".to_owned()).or_default() += 1;
-        for worker in [WorkerId::Drafter(Seat::First), WorkerId::Drafter(Seat::Second)] {
-            if let Some(process) = self.processes.get(&worker) {
-                let found = worker::Event::Found { epoch: process.epoch, pid: 9 };
-                self.tell(Event::Worker(worker, found));
-            }
-        }
-        self.tell(Event::Begun);
-        self.looks_around = false;
-        self.gateways += 1;
-        self.tell_gateway(GatewayState::Ready);
     }
 
     /// A process sends a heartbeat.

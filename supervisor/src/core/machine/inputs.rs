@@ -1,0 +1,160 @@
+//! What a schedule does to the machine.
+
+use paceline_process::Millis;
+use paceline_proto::internal::v1::LinkPhase;
+use paceline_proto::v1::RouteWish;
+
+use super::super::Event;
+use super::super::admission::{Ask, Ticket};
+use super::super::drafter::{Call, Order};
+use super::super::operations::{Command, Part};
+use super::super::seat::WorkerId;
+use super::super::worker::Exit;
+use super::process::kind;
+use super::schedule::Input;
+use super::{Happening, Machine};
+
+impl Machine {
+    pub(super) fn take_input(&mut self, input: Input) {
+        self.write(format!("> {input}"));
+        let numbers = input.numbers();
+        let [first, second, ..] = numbers;
+        let who = if first == 0 { WorkerId::Target } else { WorkerId::Drafter(self.core.drafters().current_seat()) };
+        let epoch = self.processes.get(&who).map(|process| process.epoch);
+        if input.is_fault() {
+            *self.seen.entry(format!("fault {}", input.word())).or_default() += 1;
+        }
+        match input.word() {
+            "request" => self.submit(numbers),
+            "crash" if epoch.is_some() => {
+                let exit = [Exit::Signal(9), Exit::Signal(6), Exit::Code(70)][self.dice.roll(3) as usize];
+                self.die(who, exit);
+            }
+            "freeze" | "hang" => {
+                if let Some(process) = self.processes.get_mut(&who) {
+                    process.blemished = true;
+                    (process.frozen, process.hung) = (input.word() == "freeze", process.hung || input.word() == "hang");
+                    let epoch = process.epoch;
+                    if input.word() == "freeze" {
+                        self.post(second, Happening::Thaws(who, epoch));
+                    }
+                }
+            }
+            "loop" => {
+                self.faults.loops[first as usize] = second;
+                if epoch.is_some() {
+                    self.die(who, Exit::Signal(11));
+                }
+            }
+            "unstartable" => self.faults.unstartable[first as usize] = second,
+            "slow_load" => self.faults.slow_load_ms[first as usize] = second,
+            "slow_prefill" => self.faults.slow_until = self.now + first,
+            "refuse" => self.faults.refuses = true,
+            "eject" => self.move_link(LinkPhase::Ejected),
+            "lose" => self.move_link(LinkPhase::Lost),
+            "late" => {
+                self.faults.late_until = self.now + first;
+                self.move_link(LinkPhase::Suspect);
+            }
+            "order" => self.order(first, second),
+            "dies" if !self.absent && !self.core.is_stopping() => self.leave(first),
+            "free" => self.post(0, Happening::Told(Event::MemoryRead { available_bytes: Some(first) })),
+            "measured" => self.faults.gain = (first > 0).then_some(first),
+            "command" => self.command(first, second),
+            "policy" => self.set_policy(first),
+            "pressure" => self.faults.pressure = (first, self.now + second),
+            "asleep" => self.sleep(first),
+            "starved" if !self.absent => {
+                self.deaf_until = self.deaf_until.max(self.now + first);
+                self.starved_ms = self.deaf_until - self.now;
+            }
+            "silence" => {
+                self.faults.silent_until[first as usize] = self.now + second;
+                for (worker, process) in &mut self.processes {
+                    process.blemished |= kind(*worker) == first as usize;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The machine sleeps: nothing happens on it meanwhile, but its clock goes on.
+    pub(super) fn sleep(&mut self, ms: u64) {
+        self.agenda =
+            std::mem::take(&mut self.agenda).into_iter().map(|((at, number), what)| ((at + ms, number), what)).collect();
+        for process in self.processes.values_mut() {
+            process.told_at += ms;
+            process.stepped_at += ms;
+            process.loaded_at += ms;
+        }
+        // The shell sees the gap when it wakes.
+        self.deaf_until += if self.deaf_until > self.now { ms } else { 0 };
+        self.starved_ms = self.starved_ms.max(ms);
+        self.now += ms;
+    }
+
+    pub(super) fn submit(&mut self, [prompt, max, wish, deadline, hangup]: [u64; 5]) {
+        let ticket = Ticket(self.submitted);
+        self.submitted += 1;
+        let ask = Ask {
+            prompt_tokens: prompt as u32,
+            max_tokens: max as u32,
+            context_tokens: prompt as u32,
+            deadline: (deadline > 0).then(|| Millis(self.now + deadline)),
+            wish: match wish {
+                3 => RouteWish::Speculative,
+                4 => RouteWish::Plain,
+                _ => RouteWish::Auto,
+            },
+            images: false,
+        };
+        if hangup > 0 {
+            self.post(hangup, Happening::HangsUp(ticket));
+        }
+        self.post(0, Happening::Told(Event::Submitted { ticket, ask }));
+    }
+
+    pub(super) fn order(&mut self, verb: u64, model: u64) {
+        self.called += 1;
+        let call = Call(self.called);
+        let model = ["", "/d", "/e"][model as usize % 3].to_owned();
+        let (order, done) = match verb {
+            0 => (Order::Stop, "stopped"),
+            1 => (Order::Start { model }, "started"),
+            _ => (Order::Swap { model }, "swapped"),
+        };
+        self.calls.insert(call, done);
+        self.post(0, Happening::Told(Event::Ordered { call, order }));
+    }
+
+    pub(super) fn command(&mut self, what: u64, now: u64) {
+        self.called += 1;
+        let call = Call(self.called);
+        let parts = [Part::Target, Part::Drafter, Part::Gateway, Part::Supervisor];
+        let command = match what {
+            4 => Command::Drain,
+            5 | 6 => Command::Resume,
+            _ => Command::Restart { part: parts[what as usize % 4], at_once: now > 0 },
+        };
+        self.calls.insert(call, "commanded");
+        self.post(0, Happening::Told(Event::Commanded { call, command }));
+    }
+
+    pub(super) fn set_policy(&mut self, setting: u64) {
+        let settings = [
+            ("routing.force", "auto"),
+            ("routing.force", "auto"),
+            ("routing.force", "plain"),
+            ("routing.force", "speculative"),
+            ("routing.max_concurrent", "2"),
+            ("routing.max_concurrent", "auto"),
+            ("routing.kv_pressure", "0.5"),
+            ("routing.max_context", "many"),
+        ];
+        let (key, value) = settings[setting as usize % settings.len()];
+        self.called += 1;
+        let call = Call(self.called);
+        self.calls.insert(call, "set");
+        self.post(0, Happening::Told(Event::PolicySet { call, key: key.to_owned(), value: value.to_owned() }));
+    }
+}
