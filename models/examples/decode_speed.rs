@@ -50,6 +50,7 @@ fn main() {
             id_limit: u32::MAX,
             mask: None,
             wants_margin: false,
+            wants_surprise: false,
         };
         let rules: Vec<RowRule<'_>> = ids.iter().map(rule).collect();
         let chosen = choose(forward.logits.as_ref().expect("wanted"), &rules, &[]).expect("choices");

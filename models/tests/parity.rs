@@ -67,6 +67,7 @@ fn greedy_rule(position: usize) -> RowRule<'static> {
         id_limit: u32::MAX,
         mask: None,
         wants_margin: false,
+        wants_surprise: false,
     }
 }
 

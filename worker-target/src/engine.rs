@@ -21,7 +21,7 @@ use crate::core::{Chosen, Ended, Finish, Part, Permit, Policy, Scheduler, Sequen
 use crate::drafting::{Border, Drafting, News};
 use crate::emit::{Flow, Outlet};
 use crate::error;
-use crate::pass;
+use crate::pass::{self, Outcome};
 use crate::request::Checked;
 
 /// Pause between attempts to hand out tokens to slow readers while there is nothing else to do.
@@ -371,7 +371,7 @@ impl Engine {
         let started_ns = monotonic_ns();
         let Self { model, kv, scheduler, drafting, running, .. } = self;
         match pass::run(model.as_ref(), kv, scheduler, drafting, running, &parts) {
-            Ok(chosen) => {
+            Ok(Outcome { chosen, doubts }) => {
                 let ended_ns = monotonic_ns();
                 let took_us = ((ended_ns - started_ns) / 1000) as u64;
                 let rows = |of_prefill: bool| parts.iter().filter(|part| part.prefill == of_prefill).map(|part| part.rows).sum();
@@ -385,6 +385,9 @@ impl Engine {
                     self.totals.cycles += 1;
                     self.totals.drafted += part.drafted as u64;
                     self.totals.accepted += chosen.map_or(0, |chosen| chosen.tokens.len() - 1) as u64;
+                }
+                for (key, nats) in &doubts {
+                    self.scheduler.speculation.doubted(*key, nats);
                 }
                 self.hand_out(&parts, chosen, whole_us, ended_ns);
             }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use paceline_models::sample::{Block, Drafts, RowRule, Verdict, propose, softcap, verify};
+use paceline_models::sample::{Block, Drafts, RowRule, propose, softcap, verify};
 use paceline_models::{Array, Batch, Dtype, KvStore, ModelError, Purpose, Segment, SequenceId, Taps, Target, Wants, transfer};
 use paceline_proto::internal::v1::TensorType;
 use paceline_proto::v1::RouteReason;
@@ -11,6 +11,15 @@ use paceline_proto::v1::RouteReason;
 use crate::core::{Chosen, Part, Permit, Scheduler, SequenceKey, Token};
 use crate::drafting::{Drafting, Proposed};
 use crate::engine::Running;
+
+/// What came of a step.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// What was chosen.
+    pub(crate) chosen: Vec<Chosen>,
+    /// The target's doubt about tokens of these sequences, in nats, where it is of use.
+    pub(crate) doubts: Vec<(SequenceKey, Vec<f32>)>,
+}
 
 /// Runs a step and says what was chosen. Afterwards the store holds the rows that stay, and the drafter's end their taps.
 ///
@@ -23,7 +32,7 @@ pub(crate) fn run(
     drafting: &mut Drafting,
     running: &HashMap<SequenceKey, Running>,
     parts: &[Part],
-) -> Result<Vec<Chosen>, ModelError> {
+) -> Result<Outcome, ModelError> {
     let (mut ids, mut segments) = (Vec::<u32>::new(), Vec::with_capacity(parts.len()));
     let (mut logit_rows, mut tap_rows) = (Vec::<i32>::new(), Vec::<i32>::new());
     let (mut keys, mut blocks, mut drafted_rows, mut proposals) = (vec![], Vec::<Block<'_>>::new(), vec![], vec![]);
@@ -62,6 +71,7 @@ pub(crate) fn run(
                 id_limit: checked.id_limit,
                 mask: None,
                 wants_margin: checked.wants_margins,
+                wants_surprise: scheduler.speculation.wants_signs(part.key, sequence),
             };
             keys.push(part.key);
             blocks.push(Block { rule, drafted: part.drafted });
@@ -84,22 +94,21 @@ pub(crate) fn run(
     let taps = (!tap_rows.is_empty()).then(|| Taps { layers: drafting.tap_layers().to_vec(), rows: tap_rows.clone() });
     let forward = model.forward(&batch, kv, &Wants { logit_rows, taps, ..Wants::default() })?;
 
-    let chosen: Vec<Chosen> = match &forward.logits {
+    let mut outcome = Outcome::default();
+    match &forward.logits {
         Some(logits) => {
             let with: Vec<&Array> = forward.taps.iter().collect();
-            let verdicts = verify(logits, &blocks, &drafts, &with)?;
-            let chosen = |(key, verdict): (&SequenceKey, Verdict)| Chosen {
-                key: *key,
-                tokens: verdict.choices.iter().map(|choice| Token { id: choice.token, margin: choice.margin }).collect(),
-            };
-            keys.iter().zip(verdicts).map(chosen).collect()
+            for (key, verdict) in keys.iter().zip(verify(logits, &blocks, &drafts, &with)?) {
+                let tokens = verdict.choices.iter().map(|choice| Token { id: choice.token, margin: choice.margin }).collect();
+                outcome.chosen.push(Chosen { key: *key, tokens });
+                if !verdict.surprises.is_empty() {
+                    outcome.doubts.push((*key, verdict.surprises));
+                }
+            }
         }
-        None => {
-            // Nothing is chosen: only what was written to the store is computed, not what the last layer makes of it.
-            kv.evaluate()?;
-            vec![]
-        }
-    };
+        // Nothing is chosen: only what was written to the store is computed, not what the last layer makes of it.
+        None => kv.evaluate()?,
+    }
     let bytes = forward.taps.as_ref().map(transfer::to_bytes).transpose()?.unwrap_or_default();
     let row_bytes = bytes.len().checked_div(tap_rows.len()).unwrap_or(0);
     let mut at = 0;
@@ -107,7 +116,7 @@ pub(crate) fn run(
         let stays = match part.drafted {
             0 => part.rows,
             // The bonus token's row, and those of the accepted drafts.
-            _ => chosen.iter().find(|chosen| chosen.key == part.key).map_or(1, |chosen| chosen.tokens.len()),
+            _ => outcome.chosen.iter().find(|chosen| chosen.key == part.key).map_or(1, |chosen| chosen.tokens.len()),
         };
         kv.commit(SequenceId(part.key.0), (part.start + stays) as i32)?;
         let collected = scheduler.get(part.key).is_some_and(|sequence| collects(&sequence.permit));
@@ -116,7 +125,7 @@ pub(crate) fn run(
             at += part.rows * row_bytes;
         }
     }
-    Ok(chosen)
+    Ok(outcome)
 }
 
 /// Whether taps of a sequence are kept: a drafter may read it now, or once it is there.

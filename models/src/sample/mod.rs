@@ -82,6 +82,8 @@ pub struct RowRule<'a> {
     pub mask: Option<&'a [u32]>,
     /// Compute the deciding margin.
     pub wants_margin: bool,
+    /// Compute how sure the model is of what comes next: [`Verdict::surprises`].
+    pub wants_surprise: bool,
 }
 
 /// A chosen token.
@@ -107,6 +109,9 @@ pub struct Block<'a> {
 pub struct Verdict {
     /// Choices in order: those that equal their draft, and one more. The drafts accepted are one less.
     pub choices: Vec<Choice>,
+    /// For each choice −ln of the probability of the likeliest token, in nats, before any sampling rule; empty if not asked
+    /// for. How far a text can be foretold shows in it, whether or not anybody drafts.
+    pub surprises: Vec<f32>,
 }
 
 impl<'a> RowRule<'a> {
@@ -129,6 +134,25 @@ fn argmax<'a>(logits: &Array, rules: impl Iterator<Item = &'a RowRule<'a>>) -> R
         true => argmax_axis(logits, -1, false)?,
         false => argmax_axis(logits.try_index((.., ..limit))?, -1, false)?,
     })
+}
+
+/// −ln of the probability of each asking row's likeliest token, `[asking rows]`; `None` where no block asks. Lazy.
+fn surprises(logits: &Array, blocks: &[Block<'_>]) -> Result<Option<Array>> {
+    let mut row = 0;
+    let mut rows = Vec::<i32>::new();
+    for block in blocks {
+        let end = row + 1 + block.drafted as i32;
+        if block.rule.wants_surprise {
+            rows.extend(row..end);
+        }
+        row = end;
+    }
+    let asking = match rows.len() as i32 {
+        0 => return Ok(None),
+        all if all == logits.dim(0) => logits.clone(),
+        count => logits.take_axis(Array::from_slice(&rows, &[count]), 0)?,
+    };
+    Ok(Some(asking.logsumexp_axis(-1, false)?.subtract(asking.max_axis(-1, false)?)?))
 }
 
 /// Chooses one token for each row of `logits` `[rows, vocab]`, float32. Evaluates: this is where a step's graph runs. Arrays
@@ -159,7 +183,12 @@ pub fn verify(logits: &Array, blocks: &[Block<'_>], drafts: &Drafts, with: &[&Ar
     };
     let on_host = blocks.iter().any(|block| !block.rule.in_graph());
     let host = if on_host { Some(logits.contiguous()?) } else { None };
-    eval(best.iter().chain(host.iter()).chain(drafts.array()).chain(with.iter().copied()))?;
+    let surprises = surprises(logits, blocks)?;
+    eval(best.iter().chain(host.iter()).chain(&surprises).chain(drafts.array()).chain(with.iter().copied()))?;
+    let mut surprises: &[f32] = match &surprises {
+        Some(surprises) => surprises.try_as_slice().map_err(|error| ModelError::Batch(error.to_string()))?,
+        None => &[],
+    };
     let best: &[u32] = match &best {
         Some(best) => best.try_as_slice().map_err(|error| ModelError::Batch(error.to_string()))?,
         None => &[],
@@ -186,7 +215,13 @@ pub fn verify(logits: &Array, blocks: &[Block<'_>], drafts: &Drafts, with: &[&Ar
                 })?
             }
         };
-        verdicts.push(Verdict { choices });
+        let mut own = vec![];
+        if block.rule.wants_surprise {
+            let (of_block, rest) = surprises.split_at(block.drafted + 1);
+            own.extend_from_slice(&of_block[..choices.len()]);
+            surprises = rest;
+        }
+        verdicts.push(Verdict { choices, surprises: own });
         (first_row, drafts) = (first_row + 1 + block.drafted, rest);
     }
     Ok(verdicts)

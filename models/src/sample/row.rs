@@ -221,6 +221,7 @@ mod tests {
             id_limit: u32::MAX,
             mask: None,
             wants_margin: true,
+            wants_surprise: false,
         }
     }
 

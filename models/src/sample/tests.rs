@@ -11,6 +11,7 @@ fn rule(sampling: Sampling, history: &[u32]) -> RowRule<'_> {
         id_limit: V as u32,
         mask: None,
         wants_margin: false,
+        wants_surprise: false,
     }
 }
 
@@ -65,6 +66,12 @@ fn a_verified_block_gives_the_tokens_of_single_rows() {
     }
 }
 
+/// −ln of the largest probability, in float64.
+fn surprise(row: &[f32]) -> f64 {
+    let max = f64::from(row.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+    row.iter().map(|logit| (f64::from(*logit) - max).exp()).sum::<f64>().ln()
+}
+
 #[test]
 fn blocks_of_all_kinds_go_together() {
     let prompt = [1, 2, 3];
@@ -74,13 +81,19 @@ fn blocks_of_all_kinds_go_together() {
         let drafted = at % 3;
         (0..=drafted as u32).for_each(|at| rows.extend(row(3 + at)));
         drafts.extend_from_slice(&tokens[..drafted]);
-        blocks.push(Block { rule: rule(*sampling, &prompt), drafted });
+        let rule = RowRule { wants_surprise: at % 2 == 1, ..rule(*sampling, &prompt) };
+        blocks.push(Block { rule, drafted });
     }
     let logits = Array::from_slice(&rows, &[rows.len() as i32 / V, V]);
     let verdicts = verify(&logits, &blocks, &Drafts::OnHost(drafts), &[]).expect("choices");
     for ((verdict, block), tokens) in verdicts.iter().zip(&blocks).zip(&all) {
         let chosen: Vec<u32> = verdict.choices.iter().map(|choice| choice.token).collect();
         assert_eq!(chosen, tokens[..=block.drafted]);
+        let expected: Vec<f64> = (0..=block.drafted as u32).map(|at| surprise(&row(3 + at))).collect();
+        let expected = if block.rule.wants_surprise { expected } else { vec![] };
+        assert_eq!(verdict.surprises.len(), expected.len());
+        let near = |(found, expected): (&f32, &f64)| (f64::from(*found) - expected).abs() < 1e-5 * expected.max(1.0);
+        assert!(verdict.surprises.iter().zip(&expected).all(near), "{:?} {expected:?}", verdict.surprises);
     }
     assert!(verify(&logits, &blocks, &Drafts::OnHost(vec![1]), &[]).is_err(), "too few drafts");
 }

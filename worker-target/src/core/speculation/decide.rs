@@ -26,6 +26,8 @@ const FIRST_PAUSE: u32 = 10;
 const LONGEST_PAUSE: u32 = 1_024;
 /// Tokens until a trial that was not worth its price is thought of again.
 const LATER: u32 = 8;
+/// Gain by what the target's doubt says at which a sequence does not rest any longer.
+const AGAIN: f64 = 1.1;
 /// A trial must promise so many times its price.
 const TRIAL: f64 = 2.0;
 /// Trials of a sequence may cost this share of its time, and so many tokens' time at once: one cycle with nothing accepted is
@@ -125,6 +127,9 @@ impl Speculation {
 
     fn decide(&mut self, load: Load, eligible: &[Eligible], plan: &mut Plan) {
         let token_us = 1.0 / load.plain(&self.costs).rate();
+        for one in eligible {
+            self.reconsider(one, token_us);
+        }
         let (mut open, poor): (Vec<&Eligible>, Vec<&Eligible>) = eligible
             .iter()
             .filter(|one| self.courses[&one.key].rests.is_none())
@@ -182,6 +187,22 @@ impl Speculation {
         self.account(load, &asked);
         plan.feed.extend(fed);
         plan.ask.extend(asked.into_iter().map(|(one, length, _)| (one.key, length)));
+    }
+
+    /// A sequence that rests, and of which the target's own words speak well meanwhile, is open again, unless drafting has
+    /// cost it too much already.
+    fn reconsider(&mut self, one: &Eligible, token_us: f64) {
+        let course = &self.courses[&one.key];
+        let again = course.rests.is_some()
+            && course.signed
+            && course.lost_us <= TRIAL_TOKENS * token_us
+            && one.most > 0
+            && self.pays_alone(one, AGAIN);
+        let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
+        course.signed = false;
+        if again {
+            course.rests = None;
+        }
     }
 
     fn rest(&mut self, one: &Eligible) {

@@ -1,7 +1,8 @@
 //! Adaptive speculation: who drafts in the next cycle and how far, inside the permits (design section 7). Pure.
 //!
 //! At a *cycle border*, when no draft is on its way, the lengths of all sequences are decided together, as they share a
-//! step (`choose`), by what work costs here (`cost`) and how far drafts survive (`survival`). A sequence's course:
+//! step (`choose`), by what work costs here (`cost`) and how far drafts survive (`survival`), which shows in drafts and in the
+//! target's own doubt (`signs`). A sequence's course:
 //!
 //! ```text
 //!           its drafts pay                its drafts would not pay even alone
@@ -17,6 +18,7 @@ pub mod choose;
 pub mod cost;
 mod decide;
 mod figures;
+pub mod signs;
 pub mod survival;
 
 use std::collections::BTreeMap;
@@ -27,12 +29,18 @@ use super::{Part, Sequence, SequenceKey};
 use choose::{Costs, gain_of_kind};
 use cost::Size;
 use figures::Ranges;
+use signs::{Seen, Signs};
 use survival::{Belief, Class, Survival};
 
-/// In its first cycles a sequence is taken for worse than its class makes it, by this share of poor text: a class is a mean
-/// over texts that pay a lot and texts that cost, and each of them is to be served well.
+/// In its first cycles a sequence is taken for worse than its class makes it, by this share of poor text as long as nothing is
+/// known of itself: a class is a mean over texts that pay a lot and texts that cost, and each of them is to be served well.
 const CAUTION: f32 = 0.4;
 const CAUTIOUS: u64 = 3;
+/// Tokens of a sequence whose every sign is read, and how often one is read then.
+const FIRST_SIGNS: u32 = 12;
+const SIGN_EVERY: u32 = 8;
+/// Cycles after which drafts have told a sequence's kind well enough to learn signs from.
+const TOLD: u64 = 2;
 /// Cycles in a row that must pay before a sequence's pauses are short again.
 const STEADY: u32 = 4;
 /// Classes that are told apart; sequences of further ones count as the first's.
@@ -102,6 +110,11 @@ enum Why {
 struct Course {
     class: usize,
     belief: Belief,
+    /// What its drafts alone say, from which the meaning of signs is learnt.
+    by_drafts: Belief,
+    seen: Seen,
+    /// A sign was read since the last decision.
+    signed: bool,
     survival: Survival,
     /// It rests until it has so many tokens; `None`: it is open.
     rests: Option<u32>,
@@ -132,6 +145,7 @@ pub struct Speculation {
     costs: Costs,
     classes: Vec<(String, Class)>,
     courses: BTreeMap<SequenceKey, Course>,
+    signs: Signs,
     policy: Policy,
     pressed: bool,
     /// There is a drafter.
@@ -154,6 +168,7 @@ impl Default for Speculation {
             costs: Costs::default(),
             classes: vec![("default".into(), Class::default())],
             courses: BTreeMap::new(),
+            signs: Signs::default(),
             policy: Policy::default(),
             pressed: false,
             linked: false,
@@ -180,7 +195,10 @@ impl Speculation {
         let survival = expected(&belief, &self.classes[class].1);
         let course = Course {
             class,
+            by_drafts: belief.clone(),
             belief,
+            seen: Seen::default(),
+            signed: false,
             survival,
             rests: None,
             pause: 0,
@@ -201,7 +219,28 @@ impl Speculation {
     pub fn close(&mut self, key: SequenceKey) {
         if let Some(course) = self.courses.remove(&key) {
             course.belief.end(&mut self.classes[course.class].1);
+            if course.by_drafts.cycles() >= TOLD {
+                self.signs.learn(course.by_drafts.kinds(), &course.seen);
+            }
         }
+    }
+
+    /// Whether the target's doubt about a sequence's next tokens is of use.
+    pub fn wants_signs(&self, key: SequenceKey, sequence: &Sequence) -> bool {
+        let often = sequence.generated() < FIRST_SIGNS || sequence.generated().is_multiple_of(SIGN_EVERY);
+        self.linked && often && sequence.permit.may_draft() && self.courses.contains_key(&key)
+    }
+
+    /// The target's doubt about tokens it chose for a sequence, in nats.
+    pub fn doubted(&mut self, key: SequenceKey, nats: &[f32]) {
+        let Some(course) = self.courses.get_mut(&key) else { return };
+        for nats in nats {
+            let bin = signs::bin(*nats);
+            course.seen[bin] += 1;
+            course.belief.weigh(&self.signs.says(bin));
+        }
+        course.signed |= !nats.is_empty();
+        course.survival = expected(&course.belief, &self.classes[course.class].1);
     }
 
     /// Another policy. An older one than the one in force is dropped; says whether it is taken.
@@ -270,6 +309,9 @@ impl Speculation {
     fn verified(&mut self, key: SequenceKey, context: usize, drafted: usize, accepted: usize) {
         let Some(course) = self.courses.get_mut(&key) else { return };
         let class = &mut self.classes[course.class].1;
+        if drafted > 0 {
+            course.by_drafts.told(class, drafted, accepted);
+        }
         course.belief.saw(class, drafted, accepted);
         course.survival = expected(&course.belief, class);
         course.whole += u32::from(accepted == drafted);
@@ -322,7 +364,8 @@ fn expected(belief: &Belief, class: &Class) -> Survival {
     let mut survival = belief.survival(class);
     if belief.cycles() < CAUTIOUS {
         let poor = &class.table()[survival::POOR];
-        survival.iter_mut().zip(poor).for_each(|(alive, poor)| *alive += CAUTION * (poor.min(*alive) - *alive));
+        let caution = CAUTION * (1.0 - belief.is_own(class)) as f32;
+        survival.iter_mut().zip(poor).for_each(|(alive, poor)| *alive += caution * (poor.min(*alive) - *alive));
     }
     survival
 }

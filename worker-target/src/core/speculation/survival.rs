@@ -144,10 +144,14 @@ impl Belief {
 
     /// Of a draft of `drafted` tokens the first `accepted` were accepted.
     pub fn saw(&mut self, class: &mut Class, drafted: usize, accepted: usize) {
-        if drafted == 0 {
-            return;
+        if drafted > 0 {
+            class.saw(&self.kinds, drafted, accepted);
+            self.told(class, drafted, accepted);
         }
-        class.saw(&self.kinds, drafted, accepted);
+    }
+
+    /// As [`Belief::saw`], of which the class has heard already.
+    pub fn told(&mut self, class: &Class, drafted: usize, accepted: usize) {
         self.drift(class, CHANGE);
         let before = |length: usize| {
             move |survival: &Survival| match length.min(MOST) {
@@ -164,6 +168,21 @@ impl Belief {
         let sum: f64 = self.kinds.iter().sum();
         self.kinds.iter_mut().for_each(|share| *share /= sum);
         self.cycles += 1;
+    }
+
+    /// How far this is from what is believed of any sequence of the class: 0 is not at all, 1 is as far as can be.
+    pub fn is_own(&self, class: &Class) -> f64 {
+        let of_class = class.mixture();
+        let bits: f64 =
+            self.kinds.iter().zip(of_class).filter(|(own, _)| **own > 0.0).map(|(own, of)| own * (own / of).ln()).sum();
+        1.0 - (-2.0 * bits.max(0.0)).exp()
+    }
+
+    /// Something speaks so many times for each kind.
+    pub fn weigh(&mut self, times: &[f64; KINDS]) {
+        self.kinds.iter_mut().zip(times).for_each(|(share, times)| *share *= times);
+        let sum: f64 = self.kinds.iter().sum();
+        self.kinds.iter_mut().for_each(|share| *share /= sum);
     }
 
     /// So much of what was believed may have changed: it is as likely again as in its class.
