@@ -79,7 +79,7 @@ impl Model {
     /// MLX's own.
     pub(crate) fn warm_up(&mut self) -> Result<(), ModelError> {
         let info = self.draft.info();
-        let (hidden, tapped, block) = (info.hidden, info.tap_layers.len() as i32 * info.hidden, info.block as i32);
+        let (hidden, tapped, block) = (info.hidden, info.tap_layers.len() as i32 * info.hidden, info.block);
         let context = WARM_ROWS.min(info.context - block);
         if context < 1 {
             return Ok(());
