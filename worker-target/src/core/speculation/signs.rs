@@ -33,9 +33,9 @@ impl Default for Signs {
     }
 }
 
-/// The bin of a doubt.
+/// The bin of a doubt; what is no number is no certainty.
 pub fn bin(nats: f32) -> usize {
-    ENDS.partition_point(|end| *end < nats)
+    if nats.is_nan() { BINS - 1 } else { ENDS.partition_point(|end| *end < nats) }
 }
 
 impl Signs {
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn bins_are_by_doubt() {
-        assert_eq!([0.0, 0.001, 0.02, 0.5, 9.0, f32::INFINITY].map(bin), [0, 0, 2, 5, 7, 7]);
+        assert_eq!([0.0, 0.001, 0.02, 0.5, 9.0, f32::INFINITY, f32::NAN].map(bin), [0, 0, 2, 5, 7, 7, 7]);
     }
 
     #[test]
