@@ -9,6 +9,7 @@
 //! of those the one that was used longest ago. What is in a page is the shell's; here are its bytes.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use sha2::{Digest as _, Sha256};
 
@@ -136,56 +137,72 @@ impl Prefix {
         }
     }
 
-    /// Adds the last page of `keys`, behind those before it, with so many bytes, at most `limit` in all: others go for it, and
-    /// are added to `dropped`. `None`: it is there already, the one before it is not, or it finds no room.
-    pub fn insert(&mut self, keys: &[PageKey], bytes: u64, limit: u64, dropped: &mut Vec<PageId>) -> Option<PageId> {
-        let (key, before) = keys.split_last()?;
-        let parent = before.last();
-        if self.pages.contains_key(key) || parent.is_some_and(|parent| !self.pages.contains_key(parent)) {
-            return None;
+    /// Adds up to `most` pages of a chain behind those that are there, with so many bytes each, at most `limit` in all: others go
+    /// for them, and are added to `dropped`. How many were there, and the new ones; they are fewer where they find no room.
+    pub fn extend(
+        &mut self,
+        keys: &[PageKey],
+        most: usize,
+        bytes: u64,
+        limit: u64,
+        dropped: &mut Vec<PageId>,
+    ) -> (usize, Vec<PageId>) {
+        let (known, since, mut added) = (self.known(keys), self.now, vec![]);
+        self.touch(&keys[..known]);
+        for at in (known..keys.len()).take(most) {
+            if !self.make_room(bytes, limit, since, dropped) {
+                break;
+            }
+            let parent = at.checked_sub(1).map(|before| keys[before]);
+            if let Some(parent) = parent.and_then(|parent| self.pages.get_mut(&parent)) {
+                parent.children += 1;
+                self.leaves.remove(&parent.used);
+            }
+            self.now += 1;
+            self.next += 1;
+            let id = PageId(self.next);
+            self.leaves.insert(self.now, keys[at]);
+            self.pages.insert(keys[at], Page { id, parent, children: 0, bytes, tap_bytes: 0, used: self.now });
+            self.bytes += bytes;
+            added.push(id);
         }
-        self.touch(before);
-        if !self.make_room(bytes, limit, before, dropped) {
-            return None;
-        }
-        if let Some(parent) = parent {
-            let parent = self.pages.get_mut(parent).expect("looked up above, and not dropped since");
-            parent.children += 1;
-            self.leaves.remove(&parent.used);
-        }
-        self.now += 1;
-        self.next += 1;
-        let id = PageId(self.next);
-        let page = Page { id, parent: parent.copied(), children: 0, bytes, tap_bytes: 0, used: self.now };
-        self.leaves.insert(page.used, *key);
-        self.pages.insert(*key, page);
-        self.bytes += bytes;
-        Some(id)
+        (known, added)
     }
 
-    /// Adds the taps of the last page of `keys`, which is there without them, with so many bytes; as [`Prefix::insert`].
-    pub fn insert_taps(&mut self, keys: &[PageKey], bytes: u64, limit: u64, dropped: &mut Vec<PageId>) -> Option<PageId> {
-        let key = keys.last()?;
-        if self.pages.get(key).is_none_or(|page| page.tap_bytes > 0) {
-            return None;
+    /// Adds taps of so many bytes to those pages of a chain that are there without, the last first; as [`Prefix::extend`]. The
+    /// places in the chain of those that got them.
+    pub fn extend_taps(
+        &mut self,
+        keys: &[PageKey],
+        pages: Range<usize>,
+        bytes: u64,
+        limit: u64,
+        dropped: &mut Vec<PageId>,
+    ) -> Vec<(usize, PageId)> {
+        let (since, mut added) = (self.now, vec![]);
+        self.touch(&keys[..self.known(keys)]);
+        for at in pages.rev() {
+            if self.pages.get(&keys[at]).is_none_or(|page| page.tap_bytes > 0) {
+                continue;
+            }
+            if !self.make_room(bytes, limit, since, dropped) {
+                break;
+            }
+            let page = self.pages.get_mut(&keys[at]).expect("looked up above, and used too lately to be dropped");
+            page.tap_bytes = bytes;
+            page.bytes += bytes;
+            self.bytes += bytes;
+            added.push((at, page.id));
         }
-        self.touch(keys);
-        if !self.make_room(bytes, limit, keys, dropped) {
-            return None;
-        }
-        let page = self.pages.get_mut(key).expect("looked up above, and not dropped since");
-        page.tap_bytes = bytes;
-        page.bytes += bytes;
-        self.bytes += bytes;
-        Some(page.id)
+        added
     }
 
-    /// Drops pages until so many bytes more stay under the limit; `false` if they do not without those of `keep`.
-    fn make_room(&mut self, bytes: u64, limit: u64, keep: &[PageKey], dropped: &mut Vec<PageId>) -> bool {
+    /// Drops pages until so many bytes more stay under the limit; `false` if for that one would have to go that was used later
+    /// than `since`. As those before a page count as used with it, no chain that is being extended loses a part.
+    fn make_room(&mut self, bytes: u64, limit: u64, since: u64, dropped: &mut Vec<PageId>) -> bool {
         while self.bytes + bytes > limit {
             match self.leaves.first_key_value() {
-                // Those to be kept were just used, and all of them in one go: when one of them is the oldest, all others are gone.
-                Some((_, oldest)) if !keep.contains(oldest) => dropped.extend(self.drop_oldest()),
+                Some((used, _)) if *used <= since => dropped.extend(self.drop_oldest()),
                 _ => return false,
             }
         }

@@ -146,6 +146,16 @@ impl Drafting {
         &self.tap_layers
     }
 
+    /// Rows of taps that are kept of a sequence; none where there is nothing to tap.
+    pub(crate) fn window_rows(&self) -> usize {
+        if self.tap_layers.is_empty() { 0 } else { self.window_rows }
+    }
+
+    /// Taps of a sequence's newest rows, if any are kept.
+    pub(crate) fn window(&self, key: SequenceKey) -> Option<&TapWindow> {
+        self.sessions.get(&key).map(|session| &session.window)
+    }
+
     /// Bytes of taps kept at most of a sequence of up to so many positions, beside rows on their way.
     pub(crate) fn window_bytes(&self, positions: usize) -> u64 {
         (self.window_rows.min(positions) * self.row_bytes()) as u64
@@ -322,6 +332,15 @@ impl Drafting {
         tracing::warn!(generation = self.report.generation, ?phase, reason, "no link");
         self.report.set_phase(phase);
         self.report.reason = reason;
+    }
+
+    /// Rows of a sequence were found in the prefix cache: the taps of the last of them, the first at `position`.
+    pub(crate) fn found(&mut self, key: SequenceKey, position: usize, taps: &[&[u8]]) {
+        let (mut position, row_bytes) = (position, self.row_bytes());
+        for rows in taps {
+            self.committed(key, position, rows);
+            position += rows.len().checked_div(row_bytes).unwrap_or(0);
+        }
     }
 
     /// Rows of a sequence were committed, the first at `position`: their taps, as bytes.

@@ -15,8 +15,8 @@ fn keys(scope: &str, ids: &[u32]) -> Vec<PageKey> {
 /// Adds all pages of a chain, of 10 bytes each; how many are new.
 fn keep(prefix: &mut Prefix, keys: &[PageKey], limit: u64) -> (usize, Vec<PageId>) {
     let mut dropped = vec![];
-    let new = (prefix.known(keys)..keys.len()).map_while(|at| prefix.insert(&keys[..=at], 10, limit, &mut dropped));
-    (new.collect::<Vec<_>>().len(), dropped)
+    let (_, new) = prefix.extend(keys, usize::MAX, 10, limit, &mut dropped);
+    (new.len(), dropped)
 }
 
 #[test]
@@ -61,13 +61,14 @@ fn the_least_recently_used_ends_of_chains_go_first() {
     keep(&mut prefix, &b, 80);
     assert_eq!((prefix.bytes(), prefix.len()), (80, 8));
     prefix.find(&a, 1000, 0);
-    // Two pages of `b` go for two more: its last ones.
+    // Two pages of `b` go for two more: its last.
     let c = keys("", &ids(2, 3));
     assert_eq!((keep(&mut prefix, &c, 80).0, prefix.known(&a), prefix.known(&b), prefix.known(&c)), (2, 4, 2, 2));
     assert_eq!(prefix.evict(11).len(), 2);
     assert_eq!((prefix.known(&a), prefix.known(&b), prefix.bytes()), (4, 0, 60));
     // The pages before a new one never go for it.
-    assert_eq!((keep(&mut prefix, &keys("", &ids(9, 1)), 45).0, prefix.bytes()), (0, 40));
+    let a = keys("", &ids(9, 1));
+    assert_eq!((keep(&mut prefix, &a, 45).0, prefix.bytes(), prefix.known(&a)), (0, 40, 4));
     assert_eq!(prefix.evict(u64::MAX).len(), 4);
     assert!(prefix.is_empty() && prefix.bytes() == 0 && prefix.evict(1).is_empty());
 }
@@ -79,10 +80,9 @@ fn pages_are_found_again_where_most_have_taps() {
     keep(&mut prefix, &chain, 1000);
     // Nobody followed it: the pages a drafter would want are read again, if one will be asked.
     assert_eq!((prefix.find(&chain, 1000, 0).len(), prefix.find(&chain, 1000, 4).len()), (10, 6));
-    for at in 6..10 {
-        assert!(prefix.insert_taps(&chain[..=at], 5, 1000, &mut dropped).is_some());
-        assert!(prefix.insert_taps(&chain[..=at], 5, 1000, &mut dropped).is_none(), "it has them");
-    }
+    let added = prefix.extend_taps(&chain, 6..10, 5, 1000, &mut dropped);
+    assert_eq!(added.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [9, 8, 7, 6]);
+    assert!(prefix.extend_taps(&chain, 6..10, 5, 1000, &mut dropped).is_empty(), "they have them");
     assert_eq!((prefix.find(&chain, 1000, 4).len(), prefix.bytes()), (10, 120));
     // In the middle of the chain there are two of four, or one.
     assert_eq!((prefix.find(&chain[..8], 1000, 4).len(), prefix.find(&chain[..7], 1000, 4).len()), (8, 3));
@@ -133,10 +133,11 @@ proptest! {
                 Op::Keep(who, pages, limit) => {
                     let (scope, ids) = stream(who);
                     let chain = keys(scope, &ids[..pages * PAGE]);
-                    for at in prefix.known(&chain)..chain.len() {
-                        let bytes = 10 + u64::from(who);
-                        let Some(id) = prefix.insert(&chain[..=at], bytes, limit, &mut dropped) else { break };
-                        prop_assert!(prefix.bytes() <= limit);
+                    let (bytes, before) = (10 + u64::from(who), prefix.known(&chain));
+                    let (known, added) = prefix.extend(&chain, 5, bytes, limit, &mut dropped);
+                    prop_assert!(known == before && added.len() <= 5 && (added.is_empty() || prefix.bytes() <= limit));
+                    prop_assert_eq!(prefix.known(&chain), known + added.len(), "nothing of it went for it");
+                    for (at, id) in (known..).zip(added) {
                         let ids = ids[..(at + 1) * PAGE].to_vec();
                         prop_assert!(held.insert(id, (scope, ids, bytes, 0)).is_none(), "a number is used once");
                     }
@@ -144,10 +145,13 @@ proptest! {
                 Op::Taps(who, pages, limit) => {
                     let (scope, ids) = stream(who);
                     let chain = keys(scope, &ids[..pages * PAGE]);
-                    let before = prefix.bytes();
-                    match prefix.insert_taps(&chain, 7, limit, &mut dropped) {
-                        Some(id) => held.get_mut(&id).expect("it is held").3 = 7,
-                        None => prop_assert!(prefix.bytes() <= before),
+                    let before = (prefix.bytes(), prefix.known(&chain));
+                    let added = prefix.extend_taps(&chain, pages / 2..pages, 7, limit, &mut dropped);
+                    prop_assert!(prefix.bytes() <= limit.max(before.0) && prefix.known(&chain) == before.1);
+                    for (at, id) in added {
+                        let page = held.get_mut(&id).expect("it is held");
+                        prop_assert!(page.3 == 0 && page.1 == ids[..(at + 1) * PAGE]);
+                        page.3 = 7;
                     }
                 }
                 Op::Find(who, pages, taps) => {
