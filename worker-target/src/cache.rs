@@ -67,26 +67,22 @@ impl Cache {
         self.running.get_mut(&key).map_or(&[], |running| running.chain.of(ids))
     }
 
-    /// The pages that a sequence of these ids need not read. `tap_pages` as in [`Prefix::find`].
-    pub(crate) fn find(&mut self, key: SequenceKey, ids: &[u32], tap_pages: usize) -> Vec<PageId> {
+    /// The pages that a sequence of these ids need not read, and the name of the last. `tap_pages` as in [`Prefix::find`].
+    pub(crate) fn find(&mut self, key: SequenceKey, ids: &[u32], tap_pages: usize) -> (Vec<PageId>, Option<PageKey>) {
         let Self { index, running, .. } = self;
-        let Some(running) = running.get_mut(&key) else { return vec![] };
-        let found = index.find(running.chain.of(ids), ids.len(), tap_pages);
+        let Some(running) = running.get_mut(&key) else { return (vec![], None) };
+        let keys = running.chain.of(ids);
+        let found = index.find(keys, ids.len(), tap_pages);
         running.kept = found.len();
-        found
+        let last = found.len().checked_sub(1).map(|last| keys[last]);
+        (found, last)
     }
 
     /// Copies pages into a sequence that has no rows, which will have `room` positions soon; how many positions they are.
     ///
     /// # Errors
     /// As [`KvStore::copy_in`].
-    pub(crate) fn copy_in(
-        &self,
-        pages: &[PageId],
-        kv: &mut KvStore,
-        key: SequenceKey,
-        room: usize,
-    ) -> Result<usize, ModelError> {
+    pub(crate) fn copy_in(&self, pages: &[PageId], kv: &mut KvStore, key: SequenceKey, room: usize) -> Result<usize, ModelError> {
         let missing = || ModelError::Batch("the index knows a page that does not lie here".into());
         let rows = pages.iter().map(|page| Some(&self.stored.get(page)?.rows)).collect::<Option<Vec<_>>>().ok_or_else(missing)?;
         let positions = pages.len() * PAGE;

@@ -48,7 +48,8 @@ impl KvStore {
     /// # Errors
     /// The sequence has not committed so many rows; MLX's own.
     pub fn copy_out(&self, sequence: SequenceId, start: i32, rows: i32, pieces: i32) -> Result<Vec<Rows>> {
-        let end = pieces.checked_mul(rows).and_then(|all| all.checked_add(start)).filter(|_| start >= 0 && rows > 0 && pieces > 0);
+        let end =
+            pieces.checked_mul(rows).and_then(|all| all.checked_add(start)).filter(|_| start >= 0 && rows > 0 && pieces > 0);
         let entry = self.sequences.get(&sequence);
         let found = entry.and_then(|entry| Some((entry.place?, end.filter(|end| *end <= entry.length)?)));
         let Some((place, end)) = found else {

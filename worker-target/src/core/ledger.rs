@@ -128,6 +128,10 @@ mod tests {
         assert_eq!(ledger.give_back(SequenceKey(3)), 400);
         assert_eq!(ledger.give_back(SequenceKey(3)), 0);
         assert_eq!(ledger.reserved(), 300);
+        ledger.set_cached(550);
+        assert_eq!(ledger.reserve(SequenceKey(4), 512), Err(LedgerError::NotNow { needed: 200, free: 150 }));
+        ledger.set_cached(500);
+        assert_eq!((ledger.reserve(SequenceKey(4), 512), ledger.free()), (Ok(()), 0));
     }
 
     proptest! {

@@ -11,7 +11,7 @@ use crate::request::Checked;
 
 /// Pages of a sequence that still runs are kept before its end once there are so many bytes of them: what is left for its end
 /// then takes no longer than a step.
-const LONG_BYTES: u64 = 4 * BORDER_BYTES;
+const LONG_BYTES: u64 = BORDER_BYTES;
 
 impl Engine {
     /// Admits a request; where there is no room, as much of the cache goes as is needed.
@@ -34,16 +34,14 @@ impl Engine {
         let followed = pass::collects(&sequence.permit);
         let tap_pages = if followed { self.drafting.window_rows() / PAGE } else { 0 };
         let room = sequence.ids.len();
-        let pages = self.cache.find(key, &sequence.ids, tap_pages);
-        if pages.is_empty() {
-            return;
-        }
+        let (pages, last) = self.cache.find(key, &sequence.ids, tap_pages);
+        let Some(last) = last else { return };
         match self.cache.copy_in(&pages, &mut self.kv, key, room) {
             Ok(positions) => {
                 self.scheduler.found(key, positions);
                 if followed {
                     let (first, taps) = self.cache.taps(&pages);
-                    self.drafting.found(key, first, &taps);
+                    self.drafting.found(key, (last, positions), first, &taps);
                 }
             }
             Err(error) => self.cache_failed(&error),
@@ -72,6 +70,7 @@ impl Engine {
         let rows = self.kv.length(SequenceId(key.0)).unwrap_or(0) as usize;
         let ids = &ids[..rows.min(ids.len())];
         while !self.broken && self.keep(key, ids, BORDER_BYTES) {}
+        self.drafting.keep(key, self.cache.keys(key, ids));
     }
 
     /// Ends a running request before its time, by nobody's fault.
