@@ -1,6 +1,8 @@
 //! The one MLX thread: takes commands, asks the core for a step, runs it, hands out tokens. Everything that touches an
 //! array happens here, at step borders.
 
+mod caching;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
@@ -17,6 +19,7 @@ use paceline_proto::v1;
 use tokio::sync::oneshot;
 use tonic::Status;
 
+use crate::cache::Cache;
 use crate::core::{Chosen, Ended, Finish, Part, Permit, Policy, Scheduler, SequenceKey, Step};
 use crate::drafting::{Border, Drafting, News};
 use crate::emit::{Flow, Outlet};
@@ -72,6 +75,9 @@ pub(crate) struct Engine {
     kv: KvStore,
     scheduler: Scheduler,
     drafting: Drafting,
+    cache: Cache,
+    /// Of the taps in the cache.
+    tap_layers: Vec<usize>,
     running: HashMap<SequenceKey, Running>,
     /// Requests not started yet. The supervisor admits by our figures, so none waits longer than a request whose client has
     /// gone takes to be noticed: the supervisor hears of that first.
@@ -102,15 +108,19 @@ impl Engine {
         kv: KvStore,
         scheduler: Scheduler,
         drafting: Drafting,
+        cache: Cache,
         reports: (Arc<Progress>, Pulse),
         clock: Clock,
     ) -> Self {
         let (progress, pulse) = reports;
+        let tap_layers = drafting.tap_layers().to_vec();
         let mut engine = Self {
             model,
             kv,
             scheduler,
             drafting,
+            cache,
+            tap_layers,
             running: HashMap::new(),
             arrivals: VecDeque::new(),
             leaving: vec![],
@@ -140,6 +150,7 @@ impl Engine {
             self.listen();
             self.drop_abandoned();
             self.start_arrivals();
+            self.look_up();
             let now = self.clock.now();
             if self.stop.is_some_and(|until| self.running.is_empty() || now >= until) {
                 break;
@@ -160,6 +171,7 @@ impl Engine {
                 None => {}
             }
             self.feed();
+            self.keep_some();
             self.leaving.retain_mut(|outlet| outlet.flush() == Flow::Kept);
             self.report();
             self.tell_link();
@@ -212,6 +224,7 @@ impl Engine {
             Ok(news) => self.pass_on(&news),
             Err(error) => self.break_down(&error),
         }
+        self.check_taps();
     }
 
     /// Bytes that running requests hold.
@@ -265,7 +278,7 @@ impl Engine {
                 let found = self.running.iter().find(|(_, running)| running.checked.id.as_str() == id).map(|(key, _)| *key);
                 let arrived = self.arrivals.iter().position(|arrival| arrival.checked.id.as_str() == id);
                 if let Some(key) = found {
-                    self.end(key, error::ended(Ended::Cancelled));
+                    self.end_early(key, Some(Ended::Cancelled));
                 } else if let Some(arrival) = arrived.and_then(|at| self.arrivals.remove(at)) {
                     self.refuse(arrival.outlet, error::cancelled());
                 }
@@ -316,11 +329,12 @@ impl Engine {
         if self.stop.is_some() {
             return Err(Some(Reason::Draining.status("the target was asked to stop and takes nothing new")));
         }
-        let key = self.scheduler.admit(checked.request.clone()).map_err(|error| error::refused(&error))?;
+        let key = self.reserve(checked).map_err(|error| error::refused(&error))?;
         if let Err(error) = self.kv.open(SequenceId(key.0)) {
             self.scheduler.remove(key);
             return Err(Some(Reason::Bug.status(error.to_string())));
         }
+        self.cache.open(key, &checked.cache_scope);
         Ok(key)
     }
 
@@ -333,7 +347,7 @@ impl Engine {
     fn drop_abandoned(&mut self) {
         let gone: Vec<_> = self.running.iter().filter(|(_, running)| running.outlet.is_gone()).map(|(key, _)| *key).collect();
         for key in gone {
-            self.end(key, None);
+            self.end_early(key, None);
         }
     }
 
@@ -341,6 +355,7 @@ impl Engine {
     fn end(&mut self, key: SequenceKey, status: Option<Status>) {
         self.scheduler.remove(key);
         self.drafting.close(key);
+        self.cache.close(key);
         self.kv.free(SequenceId(key.0));
         if let Some(mut running) = self.running.remove(&key) {
             // Whoever reads the end of a stream finds its memory free, here and, at the end of the last, in the supervisor.
@@ -421,7 +436,7 @@ impl Engine {
                 step_end_ns,
                 done: emission.end.as_ref().map(|end| Done {
                     finish_reason: reason(end.finish).into(),
-                    cached_tokens: 0,
+                    cached_tokens: end.cached_tokens,
                     route: Some(end.route),
                     speculation: Some(v1::Speculation {
                         cycles: end.counts.cycles,
@@ -431,7 +446,8 @@ impl Engine {
                     queue_ms: 0.0,
                 }),
             });
-            if emission.end.is_some() {
+            if let Some(end) = emission.end {
+                self.keep_all(emission.key, &end.ids);
                 self.end(emission.key, None);
             } else {
                 // Kept tokens go with the next step's; a reader that is gone is noticed before it.
@@ -453,6 +469,7 @@ impl Engine {
     fn report(&mut self) {
         let ledger = self.scheduler.ledger();
         self.progress.set_kv(ledger.budget(), self.held(), ledger.reserved());
+        self.progress.set_prefix_bytes(self.cache.bytes());
         self.progress.set_sequences(self.running.len());
         self.progress.set_speculation(self.drafting.count(self.totals));
         let now = self.clock.now();

@@ -129,7 +129,7 @@ pub(crate) fn run(
 }
 
 /// Whether taps of a sequence are kept: a drafter may read it now, or once it is there.
-fn collects(permit: &Permit) -> bool {
+pub(crate) fn collects(permit: &Permit) -> bool {
     use RouteReason::{DrafterAbsent, DrafterIncompatible, DrafterLoading, DrafterSuspect};
     permit.may_draft() || matches!(permit.reason, DrafterAbsent | DrafterLoading | DrafterSuspect | DrafterIncompatible)
 }

@@ -13,6 +13,7 @@ use paceline_proto::internal::v1::target_server::TargetServer;
 use paceline_proto::internal::v1::{Hello, KvClass, TensorType, WorkerPhase};
 use tonic::service::RoutesBuilder;
 
+use crate::cache::Cache;
 use crate::core::{Ledger, Scheduler};
 use crate::drafting::Drafting;
 use crate::engine::{Command, Engine};
@@ -149,8 +150,9 @@ fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
     tracing::info!(weight_bytes = info.weight_bytes, kv_budget_bytes = budget, context = info.context, "loaded");
     let loaded = Loaded { info, name: config.model_name(), kv_classes, max_sequences: MAX_SEQUENCES };
     known.set(loaded).map_err(|_| "loaded twice".to_owned())?;
+    let cache = Cache::new(&kv, config.kv.prefix_cache);
     let scheduler = Scheduler::new(Ledger::new(budget, classes), MAX_SEQUENCES);
-    Ok(Engine::new(model, kv, scheduler, drafting, (progress.clone(), pulse.clone()), *clock))
+    Ok(Engine::new(model, kv, scheduler, drafting, cache, (progress.clone(), pulse.clone()), *clock))
 }
 
 /// The drafter's end. What a drafter would read is kept from the first token on where one is configured, so that it can come

@@ -6,6 +6,7 @@
 
 mod class;
 mod plan;
+mod rows;
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -19,6 +20,8 @@ use crate::error::{ModelError, Result};
 use crate::layers::attention;
 use class::Class;
 use plan::{Plan, Sight};
+
+pub use rows::Rows;
 
 /// A sequence's name in the store, given by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -308,6 +311,8 @@ fn cut_rows(x: &Array, rows: &std::ops::Range<i32>) -> Result<Array> {
     Ok(if rows.len() as i32 == x.dim(0) { x.clone() } else { x.try_index((rows.clone(), .., ..))? })
 }
 
+#[cfg(test)]
+mod rows_tests;
 #[cfg(test)]
 mod sight_tests;
 #[cfg(test)]

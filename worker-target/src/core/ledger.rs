@@ -1,5 +1,6 @@
-//! KV memory in bytes (I11): free + reserved = budget. A sequence reserves, at admission, what it may come to hold, so that
-//! no running sequence can run out of room; `held` is what lies in the store now.
+//! KV memory in bytes (I11): free + cached + reserved = budget. A sequence reserves, at admission, what it may come to hold, so that
+//! no running sequence can run out of room; `held` is what lies in the store now. Cached is what the prefix cache keeps; it
+//! goes for whoever is to be admitted.
 
 use std::collections::BTreeMap;
 
@@ -42,12 +43,13 @@ pub struct Ledger {
     classes: Vec<(u32, u64)>,
     reserved: BTreeMap<SequenceKey, u64>,
     reserved_bytes: u64,
+    cached: u64,
 }
 
 impl Ledger {
     /// A ledger over `budget` bytes; `classes` is what sequences of up to so many positions hold, ascending.
     pub fn new(budget: u64, classes: Vec<(u32, u64)>) -> Self {
-        Self { budget, classes, reserved: BTreeMap::new(), reserved_bytes: 0 }
+        Self { budget, classes, reserved: BTreeMap::new(), reserved_bytes: 0, cached: 0 }
     }
 
     /// Bytes in all.
@@ -62,7 +64,12 @@ impl Ledger {
 
     /// Bytes free.
     pub fn free(&self) -> u64 {
-        self.budget.saturating_sub(self.reserved_bytes)
+        self.budget.saturating_sub(self.reserved_bytes).saturating_sub(self.cached)
+    }
+
+    /// So many bytes lie in the prefix cache.
+    pub fn set_cached(&mut self, bytes: u64) {
+        self.cached = bytes;
     }
 
     /// What sequences of up to so many positions reserve, ascending.
@@ -121,6 +128,10 @@ mod tests {
         assert_eq!(ledger.give_back(SequenceKey(3)), 400);
         assert_eq!(ledger.give_back(SequenceKey(3)), 0);
         assert_eq!(ledger.reserved(), 300);
+        ledger.set_cached(550);
+        assert_eq!(ledger.reserve(SequenceKey(4), 512), Err(LedgerError::NotNow { needed: 200, free: 150 }));
+        ledger.set_cached(500);
+        assert_eq!((ledger.reserve(SequenceKey(4), 512), ledger.free()), (Ok(()), 0));
     }
 
     proptest! {

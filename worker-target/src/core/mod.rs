@@ -2,6 +2,7 @@
 
 pub mod ledger;
 pub mod pace;
+pub mod prefix;
 pub mod reach;
 pub mod scheduler;
 pub mod sequence;
@@ -10,6 +11,7 @@ pub mod window;
 
 pub use ledger::{Ledger, LedgerError};
 pub use pace::Pace;
+pub use prefix::{Chain, PAGE, PageId, PageKey, Prefix};
 pub use reach::{Piece, Reach};
 pub use scheduler::{Chosen, Emission, End, Part, Scheduler, SchedulerError, Step, Token};
 pub use sequence::{Counts, Draft, Ended, Finish, Permit, Phase, Request, Sequence, SequenceKey};

@@ -100,6 +100,10 @@ pub struct End {
     pub route: Route,
     /// What speculation did for it.
     pub counts: Counts,
+    /// Prompt tokens that were not read, as they were found in the prefix cache.
+    pub cached_tokens: u32,
+    /// All its ids.
+    pub ids: Vec<u32>,
 }
 
 /// All sequences of the engine.
@@ -162,6 +166,23 @@ impl Scheduler {
         self.ledger.give_back(key);
         self.speculation.close(key);
         self.sequences.remove(&key)
+    }
+
+    /// The prompt of which the next step reads a chunk: the oldest that is not read yet.
+    pub fn next_prompt(&self) -> Option<(SequenceKey, &Sequence)> {
+        self.iter().find(|(_, sequence)| matches!(sequence.phase, Phase::Waiting | Phase::Prefilling))
+    }
+
+    /// The first rows of a sequence are in the store: they were found in the prefix cache.
+    pub fn found(&mut self, key: SequenceKey, rows: usize) {
+        if let Some(sequence) = self.sequences.get_mut(&key) {
+            sequence.found(rows);
+        }
+    }
+
+    /// So many bytes lie in the prefix cache.
+    pub fn set_cached(&mut self, bytes: u64) {
+        self.ledger.set_cached(bytes);
     }
 
     /// The next step. Sequences it names as ended are forgotten already.
@@ -295,7 +316,10 @@ impl Scheduler {
             }
             let end = finish.map(|(finish, count)| {
                 tokens.truncate(count);
-                End { finish, route: self.speculation.route(key, sequence), counts: sequence.counts }
+                let cached_tokens = sequence.cached.min(sequence.prompt_len) as u32;
+                let (route, counts) = (self.speculation.route(key, sequence), sequence.counts);
+                // It is forgotten below.
+                End { finish, route, counts, cached_tokens, ids: std::mem::take(&mut sequence.ids) }
             });
             if end.is_some() {
                 self.remove(key);

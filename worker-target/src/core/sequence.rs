@@ -116,6 +116,8 @@ pub struct Sequence {
     pub prompt_len: usize,
     /// Rows in the KV store.
     pub committed: usize,
+    /// Of them the first ones, which were found in the prefix cache.
+    pub cached: usize,
     /// Where it stands.
     pub phase: Phase,
     /// Its route.
@@ -140,6 +142,7 @@ impl Sequence {
             ids: prompt,
             prompt_len,
             committed: 0,
+            cached: 0,
             phase: Phase::Waiting,
             permit,
             draft,
@@ -177,6 +180,11 @@ impl Sequence {
     /// Whether its deadline has passed.
     pub fn is_late(&self, now: Millis) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    /// Its first rows are in the store without having been read.
+    pub fn found(&mut self, rows: usize) {
+        (self.committed, self.cached, self.phase) = (rows, rows, Phase::Prefilling);
     }
 
     /// `rows` more rows are in the store.
