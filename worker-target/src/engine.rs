@@ -150,18 +150,24 @@ impl Engine {
             self.listen();
             self.drop_abandoned();
             self.start_arrivals();
-            self.look_up();
             let now = self.clock.now();
             if self.stop.is_some_and(|until| self.running.is_empty() || now >= until) {
                 break;
             }
-            let step = self.scheduler.next_step(now);
+            let (scheduler, cache) = (&mut self.scheduler, &mut self.cache);
+            for key in scheduler.start(|bytes| cache.evict(bytes)) {
+                self.begin(key);
+            }
+            self.look_up();
+            let (scheduler, cache) = (&mut self.scheduler, &mut self.cache);
+            let step = scheduler.next_step(now, |bytes| cache.evict(bytes));
             if let Some(late) = self.drafting.late(&step.late, &self.border()) {
                 self.pass_on(&[late]);
             }
             for (key, ended) in &step.ended {
                 self.end(*key, error::ended(*ended));
             }
+            self.make_way(&step);
             match self.scheduler.waits_until() {
                 _ if !step.parts.is_empty() => self.run_step(&step),
                 Some(until) => {
@@ -227,11 +233,6 @@ impl Engine {
         self.check_taps();
     }
 
-    /// Bytes that running requests hold.
-    fn held(&self) -> u64 {
-        self.running.keys().map(|key| self.kv.bytes(SequenceId(key.0)) + self.drafting.bytes(*key)).sum()
-    }
-
     fn border(&self) -> Border {
         Border { now: self.clock.now(), at_ns: self.mark_ns }
     }
@@ -240,8 +241,7 @@ impl Engine {
     fn feed(&mut self) {
         let running = &self.running;
         let checked = |key: SequenceKey| running.get(&key).map(|running| &running.checked);
-        let (ledger, policy) = (self.scheduler.ledger(), self.scheduler.speculation.policy());
-        let pressed = self.held() as f64 > policy.kv_pressure * ledger.budget() as f64;
+        let pressed = self.scheduler.ledger().pressure() > self.scheduler.speculation.policy().kv_pressure;
         let border = self.border();
         match self.drafting.feed(&mut self.scheduler, checked, (&border, pressed), self.model.as_ref()) {
             Ok(news) => self.pass_on(&news),
@@ -324,18 +324,39 @@ impl Engine {
         }
     }
 
-    /// Reserves what a request needs. No status: there is no room at this moment.
+    /// Takes a request. No status: as many run at this moment as may.
     fn admit(&mut self, checked: &Checked) -> Result<SequenceKey, Option<Status>> {
         if self.stop.is_some() {
             return Err(Some(Reason::Draining.status("the target was asked to stop and takes nothing new")));
         }
-        let key = self.reserve(checked).map_err(|error| error::refused(&error))?;
-        if let Err(error) = self.kv.open(SequenceId(key.0)) {
-            self.scheduler.remove(key);
-            return Err(Some(Reason::Bug.status(error.to_string())));
-        }
+        let key = self.scheduler.admit(checked.request.clone()).map_err(|error| error::refused(&error))?;
         self.cache.open(key, &checked.cache_scope);
         Ok(key)
+    }
+
+    /// A sequence has memory now: its place in the store is as large as what it holds in the ledger.
+    fn begin(&mut self, key: SequenceKey) {
+        let (sequence, positions) = (SequenceId(key.0), self.scheduler.ledger().room_of(key));
+        let opened = self.kv.open(sequence).and_then(|()| self.kv.reserve(sequence, positions as i32));
+        if let Err(error) = opened {
+            tracing::error!(%error, sequence = key.0, "no place in the store");
+            self.end(key, Some(Reason::Bug.status("the engine found no place for this request; the log has the reason")));
+        }
+    }
+
+    /// Sequences that gave something up for others, by the scheduler's decision.
+    fn make_way(&mut self, step: &Step) {
+        for key in &step.undrafted {
+            self.drafting.take(*key);
+        }
+        for key in &step.gave.taps {
+            self.drafting.close(*key);
+        }
+        for key in &step.gave.all {
+            tracing::info!(sequence = key.0, "gives its memory up and begins again when there is room");
+            self.drafting.close(*key);
+            self.kv.free(SequenceId(key.0));
+        }
     }
 
     fn refuse(&mut self, mut outlet: Outlet, status: Status) {
@@ -468,7 +489,7 @@ impl Engine {
 
     fn report(&mut self) {
         let ledger = self.scheduler.ledger();
-        self.progress.set_kv(ledger.budget(), self.held(), ledger.reserved());
+        self.progress.set_kv(ledger.budget(), ledger.held(), ledger.held());
         self.progress.set_prefix_bytes(self.cache.bytes());
         self.progress.set_sequences(self.running.len());
         self.progress.set_speculation(self.drafting.count(self.totals));

@@ -125,6 +125,24 @@ impl KvStore {
         }
     }
 
+    /// Gives a sequence without rows its place: in the class of so many positions, so that it does not move as it grows
+    /// up to them.
+    ///
+    /// # Errors
+    /// It is unknown, or no sequence is that long.
+    pub fn reserve(&mut self, sequence: SequenceId, positions: i32) -> Result<()> {
+        let class = self.class_for(positions)?;
+        match self.sequences.get(&sequence) {
+            Some(Entry { place: None, .. }) => {
+                let slot = self.classes[class].take_slot(sequence)?;
+                self.sequences.insert(sequence, Entry { place: Some(Place { class, slot }), length: 0 });
+                Ok(())
+            }
+            Some(_) => Err(ModelError::Batch(format!("sequence {} has its place already", sequence.0))),
+            None => Err(ModelError::Batch(format!("expected a sequence of the store, found none of the name {}", sequence.0))),
+        }
+    }
+
     /// Committed rows of a sequence.
     pub fn length(&self, sequence: SequenceId) -> Option<i32> {
         self.sequences.get(&sequence).map(|entry| entry.length)

@@ -9,11 +9,11 @@ pub mod sequence;
 pub mod speculation;
 pub mod window;
 
-pub use ledger::{Ledger, LedgerError};
+pub use ledger::{ClassBytes, Ledger, LedgerError};
 pub use pace::Pace;
 pub use prefix::{Chain, PAGE, PageId, PageKey, Prefix};
 pub use reach::{Piece, Reach};
-pub use scheduler::{Chosen, Emission, End, Part, Scheduler, SchedulerError, Step, Token};
+pub use scheduler::{Chosen, Emission, End, Gave, Part, Scheduler, SchedulerError, Step, Token};
 pub use sequence::{Counts, Draft, Ended, Finish, Permit, Phase, Request, Sequence, SequenceKey};
 pub use speculation::{Force, Plan, Policy, Reading, Speculation};
 pub use window::TapWindow;

@@ -43,6 +43,12 @@ impl Permit {
     pub fn may_draft(&self) -> bool {
         self.lane == Lane::Speculative && self.max_draft > 0
     }
+
+    /// Whether taps are kept: a drafter may read them now, or once it is there.
+    pub fn keeps_taps(&self) -> bool {
+        use RouteReason::{DrafterAbsent, DrafterIncompatible, DrafterLoading, DrafterSuspect};
+        self.may_draft() || matches!(self.reason, DrafterAbsent | DrafterLoading | DrafterSuspect | DrafterIncompatible)
+    }
 }
 
 /// The draft of a decoding sequence.
@@ -126,6 +132,12 @@ pub struct Sequence {
     pub draft: Draft,
     /// What drafts did for it.
     pub counts: Counts,
+    /// Taps of its rows are kept for a drafter, if there is one or will be.
+    pub taps: bool,
+    /// Steps in a row in which its prompt could have been read on and was not.
+    pub passed: u32,
+    /// How often it gave its memory up.
+    pub gave_way: u32,
     max_tokens: u32,
     stop_ids: Vec<u32>,
     deadline: Option<Millis>,
@@ -147,6 +159,9 @@ impl Sequence {
             permit,
             draft,
             counts,
+            taps: true,
+            passed: 0,
+            gave_way: 0,
             max_tokens,
             stop_ids,
             deadline,
@@ -156,7 +171,7 @@ impl Sequence {
     /// How long a draft may be; 0 where none may be made. A verified block gives one token more than were drafted, so the last
     /// token is never worth one.
     pub fn draft_most(&self) -> usize {
-        if !self.permit.may_draft() {
+        if !self.permit.may_draft() || !self.taps {
             return 0;
         }
         self.permit.max_draft.min(self.left().saturating_sub(1)) as usize
@@ -165,6 +180,17 @@ impl Sequence {
     /// Tokens that may still come.
     pub fn left(&self) -> u32 {
         self.max_tokens.saturating_sub(self.generated())
+    }
+
+    /// Positions it may come to have.
+    pub fn most_positions(&self) -> usize {
+        self.prompt_len + self.max_tokens as usize
+    }
+
+    /// Its rows are gone; its tokens stay, and it is read again from them.
+    pub fn give_way(&mut self) {
+        (self.committed, self.cached, self.phase, self.draft) = (0, 0, Phase::Waiting, Draft::None);
+        self.gave_way += 1;
     }
 
     /// Rows not in the KV store yet; 1 while decoding.

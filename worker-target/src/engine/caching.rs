@@ -4,47 +4,35 @@ use paceline_models::{ModelError, SequenceId};
 
 use super::Engine;
 use crate::cache::BORDER_BYTES;
-use crate::core::{Ended, LedgerError, PAGE, Phase, SchedulerError, SequenceKey};
+use crate::core::{Ended, PAGE, Phase, SequenceKey};
 use crate::error;
 use crate::pass;
-use crate::request::Checked;
 
 /// Pages of a sequence that still runs are kept before its end once there are so many bytes of them: what is left for its end
 /// then takes no longer than a step.
 const LONG_BYTES: u64 = BORDER_BYTES;
 
 impl Engine {
-    /// Admits a request; where there is no room, as much of the cache goes as is needed.
-    pub(super) fn reserve(&mut self, checked: &Checked) -> Result<SequenceKey, SchedulerError> {
-        loop {
-            match self.scheduler.admit(checked.request.clone()) {
-                Err(SchedulerError::Ledger(LedgerError::NotNow { needed, free })) if self.cache.evict(needed - free) > 0 => {
-                    self.count_cached();
-                }
-                outcome => return outcome,
-            }
-        }
-    }
-
-    /// Puts kept pages in the place of reading for the prompt that is read next. Only now, because those before it in the queue
-    /// may have had the same beginning.
+    /// Puts kept pages in the place of reading for prompts that are read next. Only now, because those before them in the
+    /// queue may have had the same beginning.
     pub(super) fn look_up(&mut self) {
-        let next = self.scheduler.next_prompt().filter(|(_, sequence)| sequence.phase == Phase::Waiting);
-        let Some((key, sequence)) = next else { return };
-        let followed = pass::collects(&sequence.permit);
-        let tap_pages = if followed { self.drafting.window_rows() / PAGE } else { 0 };
-        let room = sequence.ids.len();
-        let (pages, last) = self.cache.find(key, &sequence.ids, tap_pages);
-        let Some(last) = last else { return };
-        match self.cache.copy_in(&pages, &mut self.kv, key, room) {
-            Ok(positions) => {
-                self.scheduler.found(key, positions);
-                if followed {
-                    let (first, taps) = self.cache.taps(&pages);
-                    self.drafting.found(key, (last, positions), first, &taps);
+        for key in self.scheduler.unread() {
+            let Some(sequence) = self.scheduler.get(key) else { continue };
+            let followed = pass::collects(sequence);
+            let tap_pages = if followed { self.drafting.window_rows() / PAGE } else { 0 };
+            let room = self.scheduler.ledger().room_of(key);
+            let (pages, last) = self.cache.find(key, &sequence.ids, tap_pages);
+            let Some(last) = last else { continue };
+            match self.cache.copy_in(&pages, &mut self.kv, key, room) {
+                Ok(positions) => {
+                    self.scheduler.found(key, positions);
+                    if followed {
+                        let (first, taps) = self.cache.taps(&pages);
+                        self.drafting.found(key, (last, positions), first, &taps);
+                    }
                 }
+                Err(error) => self.cache_failed(&error),
             }
-            Err(error) => self.cache_failed(&error),
         }
     }
 
@@ -86,7 +74,7 @@ impl Engine {
     fn keep(&mut self, key: SequenceKey, ids: &[u32], most: u64) -> bool {
         let ledger = self.scheduler.ledger();
         // Half of what sequences leave, so that most of those to come find room without waiting for pages to go.
-        let limit = (ledger.budget() - ledger.reserved()) / 2;
+        let limit = (ledger.budget() - ledger.held()) / 2;
         let more = self.cache.keep(&self.kv, (key, ids), self.drafting.window(key), (most, limit));
         self.count_cached();
         more.unwrap_or_else(|error| {
@@ -105,7 +93,11 @@ impl Engine {
     }
 
     fn count_cached(&mut self) {
-        self.scheduler.set_cached(self.cache.bytes());
+        if let Err(over) = self.scheduler.set_cached(self.cache.bytes()) {
+            self.cache.evict(over);
+            // All of it has gone if need be.
+            let _ = self.scheduler.set_cached(self.cache.bytes());
+        }
     }
 
     fn cache_failed(&mut self, error: &ModelError) {
