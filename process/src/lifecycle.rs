@@ -34,32 +34,27 @@ impl From<Exit> for std::process::ExitCode {
 #[derive(Debug)]
 pub struct Signals {
     term: Signal,
-    int: Option<Signal>,
+    /// Ctrl-C of an interactive process, SIGUSR1 of a child.
+    other: Signal,
 }
 
 impl Signals {
     /// For a process a person may have started in a terminal: SIGTERM and Ctrl-C count alike.
     pub fn interactive() -> io::Result<Self> {
-        Ok(Self { term: signal(SignalKind::terminate())?, int: Some(signal(SignalKind::interrupt())?) })
+        Ok(Self { term: signal(SignalKind::terminate())?, other: signal(SignalKind::interrupt())? })
     }
 
-    /// For a child of ours: SIGTERM counts; Ctrl-C, which a terminal sends to the whole group, is ignored, because the
-    /// parent passes on what is meant.
+    /// For a child of ours: SIGTERM counts, and SIGUSR1, by which the parent asks again: two of one kind that come closely one
+    /// behind the other are one. Ctrl-C, which a terminal sends to the whole group, is ignored, because the parent passes on
+    /// what is meant.
     pub fn child() -> io::Result<Self> {
         ignore(nix::sys::signal::Signal::SIGINT);
-        Ok(Self { term: signal(SignalKind::terminate())?, int: None })
+        Ok(Self { term: signal(SignalKind::terminate())?, other: signal(SignalKind::user_defined1())? })
     }
 
     /// The next request to stop.
     pub async fn next(&mut self) {
-        match &mut self.int {
-            Some(int) => {
-                tokio::select! { _ = self.term.recv() => {}, _ = int.recv() => {} }
-            }
-            None => {
-                self.term.recv().await;
-            }
-        }
+        tokio::select! { _ = self.term.recv() => {}, _ = self.other.recv() => {} }
     }
 }
 

@@ -10,6 +10,10 @@ use paceline_proto::internal::v1::TensorType;
 
 use crate::core::{Move, Part, Step};
 
+/// Sessions of the forwards that warm a drafter up, and rows of context of each.
+const WARM_SESSIONS: [i32; 2] = [1, 8];
+const WARM_ROWS: i32 = 64;
+
 /// Not `Send`: made on the thread that uses it (I8).
 pub(crate) struct Model {
     draft: Box<dyn Draft>,
@@ -89,6 +93,37 @@ impl Model {
     pub(crate) fn clear(&mut self) -> Result<(), ModelError> {
         self.kept.clear();
         self.kv = new_store(self.draft.as_ref())?;
+        Ok(())
+    }
+
+    /// Drafts once for one session and once for some, from nothing: the first forwards of a process are several times as slow as
+    /// those behind them, long enough to be late for a target that waits.
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub(crate) fn warm_up(&mut self) -> Result<(), ModelError> {
+        let info = self.draft.info();
+        let (hidden, tapped, block) = (info.hidden, info.tap_layers.len() as i32 * info.hidden, info.block);
+        let context = WARM_ROWS.min(info.context - block);
+        if context < 1 {
+            return Ok(());
+        }
+        let width = if self.kind == TensorType::F32 { 4 } else { 2 };
+        for sessions in WARM_SESSIONS {
+            let mut batch = DraftBatch::default();
+            for session in 0..sessions {
+                let sequence = SequenceId(session as u64);
+                self.kv.open(sequence)?;
+                batch.parts.push(DraftPart { sequence, position: 0, context, block });
+            }
+            let rows = |rows: i32, columns: i32| array(&vec![0; (rows * columns * width) as usize], columns, self.kind);
+            batch.taps = rows(sessions * context, tapped)?;
+            batch.embeddings = rows(sessions * block, hidden)?;
+            if let Some(hidden) = self.draft.forward(&batch, &mut self.kv)? {
+                transfer::to_bytes(&hidden.as_dtype(self.draft.dtype())?)?;
+            }
+            self.clear()?;
+        }
         Ok(())
     }
 

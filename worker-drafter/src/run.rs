@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use clap::Parser;
 use paceline_link::{Listener, handshake};
 use paceline_models::{DeviceChoice, Quantize, device};
-use paceline_process::clock::unix_seconds;
+use paceline_process::clock::{monotonic_ns, unix_seconds};
 use paceline_process::config::{Device, DrafterQuantize};
 use paceline_process::worker::{self, Gate, Inbox, Mail, Parts, Post, mailbox};
 use paceline_process::{Config, Exit, digest, platform};
@@ -128,15 +128,19 @@ fn load(post: &Post, model: Option<&Path>, loaded: &OnceLock<DrafterInfo>) -> Re
         DrafterQuantize::Q8 => Quantize::Q8,
         DrafterQuantize::Q4 => Quantize::Q4,
     };
-    let model = Model::load(&dir, quantize, &mut |read, total| progress.set_load(read, total))?;
+    let mut model = Model::load(&dir, quantize, &mut |read, total| progress.set_load(read, total))?;
     // As in the target: no more than what is held and most of what is free.
     if let Some(free) = platform::available_memory() {
         device::limit_memory(device::memory().0 + (free as f64 * MLX_SHARE) as u64);
     }
+    let begun_ns = monotonic_ns();
+    model.warm_up().map_err(|error| error.to_string())?;
+    let warm_ns = monotonic_ns();
     let welcome = welcome(&model, &dir)?;
     progress.set_loaded_at(unix_seconds());
     let info = model.info();
-    tracing::info!(weight_bytes = info.weight_bytes, block = info.block, context = info.context, "loaded");
+    let warm_ms = (warm_ns - begun_ns) / 1_000_000;
+    tracing::info!(weight_bytes = info.weight_bytes, block = info.block, context = info.context, warm_ms, "loaded");
     let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
     let about = DrafterInfo {
         name: name.unwrap_or_else(|| dir.display().to_string()),

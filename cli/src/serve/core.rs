@@ -76,6 +76,8 @@ pub enum Action {
     Start(Who, u32),
     /// SIGTERM.
     Term(Who),
+    /// SIGUSR1 to a child that had its SIGTERM: a second one might come before the first is looked at, and be one with it.
+    Hurry(Who),
     /// SIGKILL.
     Kill(Who),
     /// SIGKILL to the workers, whose supervisor is killed.
@@ -298,8 +300,8 @@ impl Service {
             2 => {
                 actions.push(Action::Tell(Notice::Hurrying));
                 for who in BOTH.into_iter().filter(|who| self.running(*who)).collect::<Vec<_>>() {
-                    self.child(who).termed = true;
-                    actions.push(Action::Term(who));
+                    let again = std::mem::replace(&mut self.child(who).termed, true);
+                    actions.push(if again { Action::Hurry(who) } else { Action::Term(who) });
                 }
             }
             _ => {

@@ -32,6 +32,7 @@ fn play(events: &str) -> String {
     let short = |action: &Action| match action {
         Action::Start(who, restarts) => Some(format!("start {} {restarts}", who.name())),
         Action::Term(who) => Some(format!("term {}", who.name())),
+        Action::Hurry(who) => Some(format!("hurry {}", who.name())),
         Action::Kill(who) => Some(format!("kill {}", who.name())),
         Action::KillWorkers => Some("kill workers".into()),
         Action::Tell(Notice::Restarting(who, _, pause)) => Some(format!("{} in {pause}", who.name())),
@@ -100,7 +101,7 @@ fn stopping_lets_the_gateway_end_first() {
 
 #[test]
 fn asking_again_hurries_then_kills() {
-    check("begun\n stop\n stop", "term supervisor; term gateway; wake 45.00s");
+    check("begun\n stop\n stop", "term supervisor; hurry gateway; wake 45.00s");
     check("begun\n stop\n stop\n exited gateway 0", "wake 200.00s");
     check("begun\n stop\n stop\n stop", "kill supervisor; kill gateway; kill workers; wake 45.00s");
     check("begun\n stop\n stop\n stop\n exited gateway signal=9\n exited supervisor signal=9", "finish 0");

@@ -219,6 +219,7 @@ impl Shell<'_> {
                 }
             },
             Action::Term(who) => self.signal(who, Signal::SIGTERM),
+            Action::Hurry(who) => self.signal(who, Signal::SIGUSR1),
             Action::Kill(who) => self.signal(who, Signal::SIGKILL),
             Action::KillWorkers => {
                 for (_, worker) in self.dir.records().into_iter().filter(|(_, worker)| worker.alive()) {

@@ -255,6 +255,8 @@ impl Speculation {
     /// Whether there is a drafter; another one may be another drafter, with prices of its own, which are learnt.
     pub fn set_linked(&mut self, linked: bool) {
         self.linked = linked;
+        // One that is gone reads nothing.
+        self.reads &= linked;
     }
 
     /// The policy in force.
