@@ -121,7 +121,7 @@ fn no_more_sequences_than_may_and_none_that_could_never_run() {
 #[test]
 fn who_finds_no_room_waits_for_it() {
     let mut scheduler = Scheduler::new(Ledger::new(250, classes(&[(256, 100)])), 4);
-    (0..3).for_each(|_| drop(scheduler.admit(request(10, 2)).expect("taken")));
+    (0..3).for_each(|_| _ = scheduler.admit(request(10, 2)).expect("taken"));
     assert_eq!(scheduler.start(|_| 0), [SequenceKey(0), SequenceKey(1)]);
     assert_eq!(step(&mut scheduler, 0, 9).0, [(0, 10, true), (1, 10, true)]);
     step(&mut scheduler, 1, 9);
