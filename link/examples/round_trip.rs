@@ -57,7 +57,7 @@ fn main() {
         let want = Want { session: 1, position: position + committed, block: drafted + 1, ..Want::default() };
         let context = Context { session: 1, position, rows: committed, fresh: round == 0 };
         let (contexts, wants) = (vec![context], vec![want]);
-        let feed = Feed { closed: vec![], contexts, taps, wants, bonus, round: round as u64 + 1 };
+        let feed = Feed { contexts, taps, wants, bonus, round: round as u64 + 1, ..Feed::default() };
         end.send(Frame::Feed(feed)).expect("sent");
         match end.receive(WAIT) {
             Ok(Some(Frame::Proposal(proposal))) => end.take(&proposal.hidden.expect("rows")).expect("fine"),

@@ -64,7 +64,7 @@ pub fn name(frame: &Frame) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_proto::internal::v1::{Ack, Context, Draft, Feed, Hello, Proposal, Refusal, TensorRef, Want};
+    use paceline_proto::internal::v1::{Ack, Context, Draft, Feed, Hello, Keep, Proposal, Reach, Recall, Refusal, TensorRef, Want};
     use proptest::prelude::*;
 
     fn wire(frame: Frame) -> Vec<u8> {
@@ -82,6 +82,8 @@ mod tests {
             wants: vec![Want { session: 3, position: 1, block: 8, bonus_id: 5, temperature: -0.5, ..Want::default() }],
             bonus: None,
             round: 4,
+            keeps: vec![Keep { session: 2, first_page: 7, keys: vec![9; 64].into() }],
+            recalls: vec![Recall { session: 3, key: vec![1; 32].into(), since: 0 }],
         })
     }
 
@@ -91,6 +93,7 @@ mod tests {
             Frame::Ack(Ack { number: 9 }),
             Frame::Ack(Ack::default()),
             Frame::Hello(Hello { version: 1, tokenizer_sha256: "ab".into(), ..Hello::default() }),
+            Frame::Reach(Reach { sessions: vec![], missed: vec![3, u64::MAX] }),
             Frame::Refusal(Refusal { reason: "expected 3, found 4".into() }),
             Frame::Proposal(Proposal {
                 round: 1,

@@ -5,7 +5,7 @@ use paceline_proto::internal::v1::{Hello, ProposalKind, TensorType, Welcome};
 use crate::tensor::number_bytes;
 
 /// Version of link.proto that this crate speaks.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Blocks have so many rows, the bonus token included.
 pub const BLOCK_ROWS: std::ops::RangeInclusive<u32> = 2..=64;
 

@@ -18,6 +18,6 @@ pub use batch::{Batch, Forward, Override, Positions, Purpose, Segment, Taps, Wan
 pub use device::{DeviceChoice, DeviceError};
 pub use draft::{Draft, DraftBatch, DraftInfo, DraftPart, Quantize, load_draft};
 pub use error::{LoadError, ModelError};
-pub use kv::{KvStore, LayerKv, SequenceId};
+pub use kv::{KvStore, LayerKv, Rows, SequenceId};
 pub use mlx_rs::{Array, Dtype};
 pub use target::{Target, TargetInfo, load_target};

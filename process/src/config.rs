@@ -170,6 +170,9 @@ pub struct DrafterConfig {
     pub threads: Auto<u32>,
     /// Quantization at load.
     pub quantize: DrafterQuantize,
+    /// Contexts of ended requests that it keeps for requests with the same beginning, in bytes; 0 = none. Default: 256 MiB, which
+    /// is some ten thousand positions of the published drafters.
+    pub prefix_bytes: u64,
 }
 
 impl Default for DrafterConfig {
@@ -181,6 +184,7 @@ impl Default for DrafterConfig {
             idle_stop_s: 0,
             threads: Auto::Auto,
             quantize: DrafterQuantize::default(),
+            prefix_bytes: 256 << 20,
         }
     }
 }

@@ -182,7 +182,7 @@ impl Play {
         }
         if feed.round == 0 {
             let sessions = feed.contexts.iter().map(|c| SessionReach { session: c.session, position: c.position + c.rows });
-            return self.end.send(Frame::Reach(Reach { sessions: sessions.collect() }));
+            return self.end.send(Frame::Reach(Reach { sessions: sessions.collect(), missed: vec![] }));
         }
         self.rounds += 1;
         if self.rounds < self.at {

@@ -54,6 +54,8 @@ pub(crate) struct Engine {
     model: Model,
     /// What is said to every target; the generation is each link's own.
     welcome: Welcome,
+    /// Of the contexts of ended sessions, at most.
+    keep_bytes: u64,
     peer: Option<Peer>,
     /// Term and number of the newest link that was handed over.
     newest: (u64, u64),
@@ -66,9 +68,10 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(model: Model, welcome: Welcome, progress: Arc<Progress>, pulse: Pulse) -> Self {
+    pub(crate) fn new(model: Model, welcome: Welcome, keep_bytes: u64, progress: Arc<Progress>, pulse: Pulse) -> Self {
         let link = LinkReport { phase: LinkPhase::Absent.into(), ..LinkReport::default() };
-        let mut engine = Self { model, welcome, peer: None, newest: (0, 0), link, next_slot: 1, progress, pulse, tidy: false };
+        let mut engine =
+            Self { model, welcome, keep_bytes, peer: None, newest: (0, 0), link, next_slot: 1, progress, pulse, tidy: false };
         engine.tell(0, LinkPhase::Absent, String::new());
         engine
     }
@@ -133,7 +136,8 @@ impl Engine {
         match End::open(handover, Side::Drafter) {
             Ok(end) => {
                 let context = self.model.info().context as u32;
-                self.peer = Some(Peer::new(end, self.welcome.clone(), context, self.next_slot));
+                let keep = (self.model.row_bytes(), self.keep_bytes);
+                self.peer = Some(Peer::new(end, self.welcome.clone(), context, keep, self.next_slot));
                 self.tell(0, LinkPhase::Greeting, String::new());
             }
             Err(error) => {
@@ -161,7 +165,9 @@ impl Engine {
         let was_up = peer.is_up();
         peer.receive()?;
         let step = peer.next_step();
-        self.model.free(&peer.take_freed());
+        let moves = peer.take_moves();
+        self.tidy &= moves.is_empty();
+        self.model.perform(&moves)?;
         if peer.is_up() && !was_up {
             let generation = peer.generation();
             self.tell(generation, LinkPhase::Up, String::new());
@@ -228,6 +234,7 @@ impl Engine {
     fn report(&self) {
         self.progress.set_sequences(self.peer.as_ref().map_or(0, Peer::sessions));
         self.progress.set_kv(0, self.model.kv_bytes(), 0);
+        self.progress.set_prefix_bytes(self.peer.as_ref().map_or(0, Peer::kept_bytes));
         let (active_bytes, cache_bytes) = device::memory();
         self.progress.set_memory(MemoryUse { active_bytes, cache_bytes, limit_bytes: device::memory_limit() });
     }

@@ -1,13 +1,14 @@
 //! The drafter's weights and its sessions' keys and values: steps of the core as forwards, bytes of the link as arrays.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use paceline_models::{
-    Array, Draft, DraftBatch, DraftInfo, DraftPart, Dtype, KvStore, ModelError, Quantize, SequenceId, load_draft, transfer,
+    Array, Draft, DraftBatch, DraftInfo, DraftPart, Dtype, KvStore, ModelError, Quantize, Rows, SequenceId, load_draft, transfer,
 };
 use paceline_proto::internal::v1::TensorType;
 
-use crate::core::{Part, Step};
+use crate::core::{Move, Part, Step};
 
 /// Sessions of the forwards that warm a drafter up, and rows of context of each.
 const WARM_SESSIONS: [i32; 2] = [1, 8];
@@ -17,6 +18,8 @@ const WARM_ROWS: i32 = 64;
 pub(crate) struct Model {
     draft: Box<dyn Draft>,
     kv: KvStore,
+    /// Contexts of ended sessions, by the core's number.
+    kept: HashMap<u64, Rows>,
     /// Positions of each capacity class, ascending.
     capacities: Vec<i32>,
     kind: TensorType,
@@ -43,7 +46,7 @@ impl Model {
         };
         let kv = new_store(draft.as_ref()).map_err(|error| error.to_string())?;
         let capacities = kv.class_bytes().into_iter().map(|(positions, _)| positions).collect();
-        Ok(Self { draft, kv, capacities, kind })
+        Ok(Self { draft, kv, kept: HashMap::new(), capacities, kind })
     }
 
     pub(crate) fn info(&self) -> &DraftInfo {
@@ -60,14 +63,35 @@ impl Model {
         self.kv.allocated_bytes()
     }
 
-    pub(crate) fn free(&mut self, slots: &[u64]) {
-        for slot in slots {
-            self.kv.free(SequenceId(*slot));
+    /// Bytes of one position's keys and values.
+    pub(crate) fn row_bytes(&self) -> u64 {
+        self.kv.row_bytes()
+    }
+
+    /// Does what the core has decided about slots and kept contexts.
+    pub(crate) fn perform(&mut self, moves: &[Move]) -> Result<(), ModelError> {
+        for one in moves {
+            match *one {
+                Move::Free { slot } => self.kv.free(SequenceId(slot)),
+                Move::Keep { slot, rows, kept } => {
+                    let rows = self.kv.copy_out(SequenceId(slot), 0, rows as i32, 1)?;
+                    self.kept.extend(rows.into_iter().map(|rows| (kept, rows)));
+                }
+                Move::Drop { kept } => drop(self.kept.remove(&kept)),
+                Move::Recall { kept, slot, rows, room } => {
+                    let missing = || ModelError::Batch(format!("context {kept} was not kept"));
+                    let from = self.kept.get(&kept).ok_or_else(missing)?;
+                    self.kv.open(SequenceId(slot))?;
+                    self.kv.copy_in(SequenceId(slot), &[from], rows as i32, room as i32)?;
+                }
+            }
         }
+        Ok(())
     }
 
     /// Forgets every session and gives their memory back.
     pub(crate) fn clear(&mut self) -> Result<(), ModelError> {
+        self.kept.clear();
         self.kv = new_store(self.draft.as_ref())?;
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use paceline_link::{End, Frame, LinkError, frame, handshake, tensor};
 use paceline_proto::internal::v1::{Draft, Feed, Hello, LinkPhase, Proposal, Reach, Refusal, TensorRef, TensorType, Welcome};
 
-use crate::core::{Sessions, Step, Terms};
+use crate::core::{Kept, Move, Sessions, Step, Terms};
 use crate::model::Proposed;
 
 /// Sessions a target may have at most.
@@ -48,6 +48,8 @@ pub(crate) struct Peer {
     welcome: Welcome,
     /// Positions the model takes.
     context: u32,
+    /// Bytes of a position in the store, and of all kept contexts at most.
+    keep: (u64, u64),
     first_slot: u64,
     up: Option<Up>,
 }
@@ -58,10 +60,11 @@ struct Up {
 }
 
 impl Peer {
-    /// `welcome`: what we say of ourselves; `context`: positions the model takes; `first_slot` names the first session.
-    pub(crate) fn new(end: End, welcome: Welcome, context: u32, first_slot: u64) -> Self {
+    /// `welcome`: what we say of ourselves; `context`: positions the model takes; `keep`: bytes of one of them, and of all contexts
+    /// of ended sessions that are kept, at most; `first_slot` names the first session.
+    pub(crate) fn new(end: End, welcome: Welcome, context: u32, keep: (u64, u64), first_slot: u64) -> Self {
         let welcome = Welcome { generation: end.generation(), ..welcome };
-        Self { end, welcome, context, first_slot, up: None }
+        Self { end, welcome, context, keep, first_slot, up: None }
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -80,8 +83,14 @@ impl Peer {
         self.up.as_ref().map_or(self.first_slot, |up| up.sessions.next_slot())
     }
 
-    pub(crate) fn take_freed(&mut self) -> Vec<u64> {
-        self.up.as_mut().map(|up| up.sessions.take_freed()).unwrap_or_default()
+    /// What is to be done in the store before the next step, in this order.
+    pub(crate) fn take_moves(&mut self) -> Vec<Move> {
+        self.up.as_mut().map(|up| up.sessions.take_moves()).unwrap_or_default()
+    }
+
+    /// Bytes of kept contexts.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.up.as_ref().map_or(0, |up| up.sessions.kept_bytes())
     }
 
     pub(crate) fn next_step(&mut self) -> Option<Step> {
@@ -149,7 +158,8 @@ impl Peer {
             max_sessions: hello.max_sessions as usize,
             kind: hello.r#type(),
         };
-        self.up = Some(Up { sessions: Sessions::new(terms, self.first_slot), mask: None });
+        let kept = Kept::new(self.keep.0, self.keep.1);
+        self.up = Some(Up { sessions: Sessions::new(terms, kept, self.first_slot), mask: None });
         Ok(())
     }
 
@@ -190,7 +200,7 @@ impl Peer {
     pub(crate) fn reach(&mut self, step: &Step) -> Result<(), Ended> {
         match step.reach.is_empty() {
             true => Ok(()),
-            false => Ok(self.end.send(Frame::Reach(Reach { sessions: step.reach.clone() }))?),
+            false => Ok(self.end.send(Frame::Reach(Reach { sessions: step.reach.clone(), missed: vec![] }))?),
         }
     }
 }
@@ -208,7 +218,10 @@ impl Up {
         self.sessions.check(&feed).map_err(fault)?;
         let mut take = |tensor: &Option<TensorRef>| tensor.as_ref().map_or(Ok(vec![]), |tensor| end.take(tensor));
         let (taps, bonus) = (take(&feed.taps)?, take(&feed.bonus)?);
-        self.sessions.feed(feed, taps, bonus);
-        Ok(())
+        let missed = self.sessions.feed(feed, taps, bonus);
+        match missed.is_empty() {
+            true => Ok(()),
+            false => Ok(end.send(Frame::Reach(Reach { sessions: vec![], missed }))?),
+        }
     }
 }

@@ -150,7 +150,7 @@ fn load(post: &Post, model: Option<&Path>, loaded: &OnceLock<DrafterInfo>) -> Re
         block_size: info.block as u32,
     };
     loaded.set(about).map_err(|_| "loaded twice".to_owned())?;
-    Ok(Engine::new(model, welcome, progress.clone(), pulse.clone()))
+    Ok(Engine::new(model, welcome, config.drafter.prefix_bytes, progress.clone(), pulse.clone()))
 }
 
 fn model_dir(config: &Config, model: Option<&Path>) -> Result<PathBuf, String> {

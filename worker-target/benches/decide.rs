@@ -5,11 +5,11 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use paceline_process::Millis;
 use paceline_proto::v1::{Lane, RouteReason};
-use paceline_target::core::{Chosen, Draft, Ledger, Permit, Reading, Request, Scheduler, SequenceKey, Token};
+use paceline_target::core::{Chosen, ClassBytes, Draft, Ledger, Permit, Reading, Request, Scheduler, SequenceKey, Token};
 
 /// Sequences that decode, with measured prices and beliefs of their own.
 fn busy(sequences: usize) -> Scheduler {
-    let mut scheduler = Scheduler::new(Ledger::new(1 << 40, vec![(4096, 1)]), 32);
+    let mut scheduler = Scheduler::new(Ledger::new(1 << 40, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]), 32);
     let permit = Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Prior };
     let request = Request {
         prompt: vec![7; 20],
@@ -23,7 +23,8 @@ fn busy(sequences: usize) -> Scheduler {
     let keys: Vec<SequenceKey> = (0..sequences).map(|_| scheduler.admit(request.clone()).expect("room")).collect();
     let token = Token { id: 1, margin: 1.0 };
     for round in 0..60 {
-        let step = scheduler.next_step(Millis(round));
+        scheduler.start(|_| 0);
+        let step = scheduler.next_step(Millis(round), |_| 0);
         let rows: usize = step.parts.iter().map(|part| part.rows).sum();
         let choose = |part: &paceline_target::core::Part| Chosen {
             key: part.key,
@@ -40,7 +41,8 @@ fn busy(sequences: usize) -> Scheduler {
     }
     // All at a border: what is drafted is verified, and nothing is asked for.
     while scheduler.iter().any(|(_, sequence)| sequence.draft != Draft::None) {
-        let step = scheduler.next_step(Millis(1000));
+        scheduler.start(|_| 0);
+        let step = scheduler.next_step(Millis(1000), |_| 0);
         let chosen = step.parts.iter().map(|part| Chosen { key: part.key, tokens: vec![token] }).collect();
         scheduler.on_step(&step.parts, chosen, 10_000);
     }

@@ -1,6 +1,8 @@
 //! The one MLX thread: takes commands, asks the core for a step, runs it, hands out tokens. Everything that touches an
 //! array happens here, at step borders.
 
+mod caching;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
@@ -17,6 +19,7 @@ use paceline_proto::v1;
 use tokio::sync::oneshot;
 use tonic::Status;
 
+use crate::cache::Cache;
 use crate::core::{Chosen, Ended, Finish, Part, Permit, Policy, Scheduler, SequenceKey, Step};
 use crate::drafting::{Border, Drafting, News};
 use crate::emit::{Flow, Outlet};
@@ -72,6 +75,9 @@ pub(crate) struct Engine {
     kv: KvStore,
     scheduler: Scheduler,
     drafting: Drafting,
+    cache: Cache,
+    /// Of the taps in the cache.
+    tap_layers: Vec<usize>,
     running: HashMap<SequenceKey, Running>,
     /// Requests not started yet. The supervisor admits by our figures, so none waits longer than a request whose client has
     /// gone takes to be noticed: the supervisor hears of that first.
@@ -102,15 +108,19 @@ impl Engine {
         kv: KvStore,
         scheduler: Scheduler,
         drafting: Drafting,
+        cache: Cache,
         reports: (Arc<Progress>, Pulse),
         clock: Clock,
     ) -> Self {
         let (progress, pulse) = reports;
+        let tap_layers = drafting.tap_layers().to_vec();
         let mut engine = Self {
             model,
             kv,
             scheduler,
             drafting,
+            cache,
+            tap_layers,
             running: HashMap::new(),
             arrivals: VecDeque::new(),
             leaving: vec![],
@@ -144,13 +154,20 @@ impl Engine {
             if self.stop.is_some_and(|until| self.running.is_empty() || now >= until) {
                 break;
             }
-            let step = self.scheduler.next_step(now);
+            let (scheduler, cache) = (&mut self.scheduler, &mut self.cache);
+            for key in scheduler.start(|bytes| cache.evict(bytes)) {
+                self.begin(key);
+            }
+            self.look_up();
+            let (scheduler, cache) = (&mut self.scheduler, &mut self.cache);
+            let step = scheduler.next_step(now, |bytes| cache.evict(bytes));
             if let Some(late) = self.drafting.late(&step.late, &self.border()) {
                 self.pass_on(&[late]);
             }
             for (key, ended) in &step.ended {
                 self.end(*key, error::ended(*ended));
             }
+            self.make_way(&step);
             match self.scheduler.waits_until() {
                 _ if !step.parts.is_empty() => self.run_step(&step),
                 Some(until) => {
@@ -160,6 +177,7 @@ impl Engine {
                 None => {}
             }
             self.feed();
+            self.keep_some();
             self.leaving.retain_mut(|outlet| outlet.flush() == Flow::Kept);
             self.report();
             self.tell_link();
@@ -212,11 +230,7 @@ impl Engine {
             Ok(news) => self.pass_on(&news),
             Err(error) => self.break_down(&error),
         }
-    }
-
-    /// Bytes that running requests hold.
-    fn held(&self) -> u64 {
-        self.running.keys().map(|key| self.kv.bytes(SequenceId(key.0)) + self.drafting.bytes(*key)).sum()
+        self.check_taps();
     }
 
     fn border(&self) -> Border {
@@ -227,8 +241,7 @@ impl Engine {
     fn feed(&mut self) {
         let running = &self.running;
         let checked = |key: SequenceKey| running.get(&key).map(|running| &running.checked);
-        let (ledger, policy) = (self.scheduler.ledger(), self.scheduler.speculation.policy());
-        let pressed = self.held() as f64 > policy.kv_pressure * ledger.budget() as f64;
+        let pressed = self.scheduler.ledger().pressure() > self.scheduler.speculation.policy().kv_pressure;
         let border = self.border();
         match self.drafting.feed(&mut self.scheduler, checked, (&border, pressed), self.model.as_ref()) {
             Ok(news) => self.pass_on(&news),
@@ -265,7 +278,7 @@ impl Engine {
                 let found = self.running.iter().find(|(_, running)| running.checked.id.as_str() == id).map(|(key, _)| *key);
                 let arrived = self.arrivals.iter().position(|arrival| arrival.checked.id.as_str() == id);
                 if let Some(key) = found {
-                    self.end(key, error::ended(Ended::Cancelled));
+                    self.end_early(key, Some(Ended::Cancelled));
                 } else if let Some(arrival) = arrived.and_then(|at| self.arrivals.remove(at)) {
                     self.refuse(arrival.outlet, error::cancelled());
                 }
@@ -311,17 +324,39 @@ impl Engine {
         }
     }
 
-    /// Reserves what a request needs. No status: there is no room at this moment.
+    /// Takes a request. No status: as many run at this moment as may.
     fn admit(&mut self, checked: &Checked) -> Result<SequenceKey, Option<Status>> {
         if self.stop.is_some() {
             return Err(Some(Reason::Draining.status("the target was asked to stop and takes nothing new")));
         }
         let key = self.scheduler.admit(checked.request.clone()).map_err(|error| error::refused(&error))?;
-        if let Err(error) = self.kv.open(SequenceId(key.0)) {
-            self.scheduler.remove(key);
-            return Err(Some(Reason::Bug.status(error.to_string())));
-        }
+        self.cache.open(key, &checked.cache_scope);
         Ok(key)
+    }
+
+    /// A sequence has memory now: its place in the store is as large as what it holds in the ledger.
+    fn begin(&mut self, key: SequenceKey) {
+        let (sequence, positions) = (SequenceId(key.0), self.scheduler.ledger().room_of(key));
+        let opened = self.kv.open(sequence).and_then(|()| self.kv.reserve(sequence, positions as i32));
+        if let Err(error) = opened {
+            tracing::error!(%error, sequence = key.0, "no place in the store");
+            self.end(key, Some(Reason::Bug.status("the engine found no place for this request; the log has the reason")));
+        }
+    }
+
+    /// Sequences that gave something up for others, by the scheduler's decision.
+    fn make_way(&mut self, step: &Step) {
+        for key in &step.undrafted {
+            self.drafting.take(*key);
+        }
+        for key in &step.gave.taps {
+            self.drafting.close(*key);
+        }
+        for key in &step.gave.all {
+            tracing::info!(sequence = key.0, "gives its memory up and begins again when there is room");
+            self.drafting.close(*key);
+            self.kv.free(SequenceId(key.0));
+        }
     }
 
     fn refuse(&mut self, mut outlet: Outlet, status: Status) {
@@ -333,7 +368,7 @@ impl Engine {
     fn drop_abandoned(&mut self) {
         let gone: Vec<_> = self.running.iter().filter(|(_, running)| running.outlet.is_gone()).map(|(key, _)| *key).collect();
         for key in gone {
-            self.end(key, None);
+            self.end_early(key, None);
         }
     }
 
@@ -341,6 +376,7 @@ impl Engine {
     fn end(&mut self, key: SequenceKey, status: Option<Status>) {
         self.scheduler.remove(key);
         self.drafting.close(key);
+        self.cache.close(key);
         self.kv.free(SequenceId(key.0));
         if let Some(mut running) = self.running.remove(&key) {
             // Whoever reads the end of a stream finds its memory free, here and, at the end of the last, in the supervisor.
@@ -421,7 +457,7 @@ impl Engine {
                 step_end_ns,
                 done: emission.end.as_ref().map(|end| Done {
                     finish_reason: reason(end.finish).into(),
-                    cached_tokens: 0,
+                    cached_tokens: end.cached_tokens,
                     route: Some(end.route),
                     speculation: Some(v1::Speculation {
                         cycles: end.counts.cycles,
@@ -431,7 +467,8 @@ impl Engine {
                     queue_ms: 0.0,
                 }),
             });
-            if emission.end.is_some() {
+            if let Some(end) = emission.end {
+                self.keep_all(emission.key, &end.ids);
                 self.end(emission.key, None);
             } else {
                 // Kept tokens go with the next step's; a reader that is gone is noticed before it.
@@ -452,7 +489,8 @@ impl Engine {
 
     fn report(&mut self) {
         let ledger = self.scheduler.ledger();
-        self.progress.set_kv(ledger.budget(), self.held(), ledger.reserved());
+        self.progress.set_kv(ledger.budget(), ledger.held(), ledger.held());
+        self.progress.set_prefix_bytes(self.cache.bytes());
         self.progress.set_sequences(self.running.len());
         self.progress.set_speculation(self.drafting.count(self.totals));
         let now = self.clock.now();

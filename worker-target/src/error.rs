@@ -14,7 +14,7 @@ pub(crate) fn refused(error: &SchedulerError) -> Option<Status> {
             Some(refusal.fact("needed_bytes", needed).fact("budget_bytes", budget).into())
         }
         SchedulerError::Ledger(LedgerError::TooLong { .. }) => Some(Reason::PromptTooLong.field("prompt", text)),
-        SchedulerError::Ledger(LedgerError::NotNow { .. }) | SchedulerError::Full(_) => None,
+        SchedulerError::Full(_) => None,
     }
 }
 

@@ -7,6 +7,8 @@
 pub mod core;
 
 #[cfg(feature = "mlx")]
+mod cache;
+#[cfg(feature = "mlx")]
 mod drafting;
 #[cfg(feature = "mlx")]
 mod emit;

@@ -6,9 +6,8 @@ use std::collections::HashMap;
 use paceline_models::sample::{Block, Drafts, RowRule, propose, softcap, verify};
 use paceline_models::{Array, Batch, Dtype, KvStore, ModelError, Purpose, Segment, SequenceId, Taps, Target, Wants, transfer};
 use paceline_proto::internal::v1::TensorType;
-use paceline_proto::v1::RouteReason;
 
-use crate::core::{Chosen, Part, Permit, Scheduler, SequenceKey, Token};
+use crate::core::{Chosen, Part, Scheduler, Sequence, SequenceKey, Token};
 use crate::drafting::{Drafting, Proposed};
 use crate::engine::Running;
 
@@ -56,7 +55,7 @@ pub(crate) fn run(
             },
             image_spans: vec![],
         });
-        if collects(&sequence.permit) && !drafting.tap_layers().is_empty() {
+        if collects(sequence) && !drafting.tap_layers().is_empty() {
             tap_rows.extend(rows.clone());
         }
         if part.chooses {
@@ -119,7 +118,7 @@ pub(crate) fn run(
             _ => outcome.chosen.iter().find(|chosen| chosen.key == part.key).map_or(1, |chosen| chosen.tokens.len()),
         };
         kv.commit(SequenceId(part.key.0), (part.start + stays) as i32)?;
-        let collected = scheduler.get(part.key).is_some_and(|sequence| collects(&sequence.permit));
+        let collected = scheduler.get(part.key).is_some_and(collects);
         if collected && row_bytes > 0 {
             drafting.committed(part.key, part.start, &bytes[at..at + stays * row_bytes]);
             at += part.rows * row_bytes;
@@ -128,10 +127,9 @@ pub(crate) fn run(
     Ok(outcome)
 }
 
-/// Whether taps of a sequence are kept: a drafter may read it now, or once it is there.
-fn collects(permit: &Permit) -> bool {
-    use RouteReason::{DrafterAbsent, DrafterIncompatible, DrafterLoading, DrafterSuspect};
-    permit.may_draft() || matches!(permit.reason, DrafterAbsent | DrafterLoading | DrafterSuspect | DrafterIncompatible)
+/// Whether taps of a sequence are kept now.
+pub(crate) fn collects(sequence: &Sequence) -> bool {
+    sequence.taps && sequence.permit.keeps_taps()
 }
 
 /// The drafted ids of all blocks that have some: hidden rows meet the target's own head.

@@ -13,7 +13,8 @@ use paceline_proto::internal::v1::target_server::TargetServer;
 use paceline_proto::internal::v1::{Hello, KvClass, TensorType, WorkerPhase};
 use tonic::service::RoutesBuilder;
 
-use crate::core::{Ledger, Scheduler};
+use crate::cache::Cache;
+use crate::core::{ClassBytes, Ledger, Scheduler};
 use crate::drafting::Drafting;
 use crate::engine::{Command, Engine};
 use crate::serve::{Loaded, TargetService};
@@ -138,19 +139,24 @@ fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
         device::limit_memory(device::memory().0 + (free as f64 * MLX_SHARE) as u64);
     }
     let drafting = drafting(config, model.as_ref());
-    // What a drafter is shown of a sequence is held beside its KV, and reserved with it.
-    let class = |(positions, bytes): (i32, u64)| (positions as u32, bytes + drafting.window_bytes(positions as usize));
-    let classes: Vec<(u32, u64)> = kv.class_bytes().into_iter().map(class).collect();
-    if classes[0].1 > budget {
-        return Err(format!("kv.budget_bytes is {budget}, the shortest sequence of this model holds {} bytes", classes[0].1));
+    // What a drafter is shown of a sequence is held beside its KV.
+    let class = |(positions, kv): (i32, u64)| {
+        let positions = positions as usize;
+        ClassBytes { positions, kv, taps: drafting.window_bytes(positions) }
+    };
+    let classes: Vec<ClassBytes> = kv.class_bytes().into_iter().map(class).collect();
+    if classes[0].kv > budget {
+        return Err(format!("kv.budget_bytes is {budget}, the shortest sequence of this model holds {} bytes", classes[0].kv));
     }
-    let kv_classes = classes.iter().map(|(positions, bytes)| KvClass { positions: *positions, bytes: *bytes }).collect();
+    let bytes = |class: &ClassBytes| KvClass { positions: class.positions as u32, bytes: class.kv + class.taps };
+    let kv_classes = classes.iter().map(bytes).collect();
     progress.set_loaded_at(unix_seconds());
     tracing::info!(weight_bytes = info.weight_bytes, kv_budget_bytes = budget, context = info.context, "loaded");
     let loaded = Loaded { info, name: config.model_name(), kv_classes, max_sequences: MAX_SEQUENCES };
     known.set(loaded).map_err(|_| "loaded twice".to_owned())?;
+    let cache = Cache::new(&kv, config.kv.prefix_cache);
     let scheduler = Scheduler::new(Ledger::new(budget, classes), MAX_SEQUENCES);
-    Ok(Engine::new(model, kv, scheduler, drafting, (progress.clone(), pulse.clone()), *clock))
+    Ok(Engine::new(model, kv, scheduler, drafting, cache, (progress.clone(), pulse.clone()), *clock))
 }
 
 /// The drafter's end. What a drafter would read is kept from the first token on where one is configured, so that it can come

@@ -93,7 +93,7 @@ fn attach(worker: &Worker, generation: u64, welcome: Option<Welcome>, mut script
 /// Says how far a feed has been read, as an honest drafter does.
 fn reach(feed: &Feed) -> Reach {
     let sessions = feed.contexts.iter().map(|c| SessionReach { session: c.session, position: c.position + c.rows });
-    Reach { sessions: sessions.collect() }
+    Reach { sessions: sessions.collect(), missed: vec![] }
 }
 
 /// Answers wants with ids.
@@ -373,7 +373,10 @@ fn crimes() -> Vec<(&'static str, ProposalKind, Crime)> {
         ("rows in place of ids", Tokens, |end, feed, _| rows(end, feed, |_| {})),
         ("a position nobody sent", Hidden, |end, feed, _| {
             let session = feed.wants[0].session;
-            end.send(Frame::Reach(Reach { sessions: vec![SessionReach { session, position: 100_000 }] }))
+            end.send(Frame::Reach(Reach { sessions: vec![SessionReach { session, position: 100_000 }], missed: vec![] }))
+        }),
+        ("a session missed that was to begin with nothing kept", Hidden, |end, feed, _| {
+            end.send(Frame::Reach(Reach { sessions: vec![], missed: vec![feed.wants[0].session] }))
         }),
         ("a second Welcome", Hidden, |end, _, _| end.send(Frame::Welcome(welcome(1, ProposalKind::Hidden)))),
         ("the target's own frame", Hidden, |end, _, _| end.send(Frame::Feed(Feed::default()))),

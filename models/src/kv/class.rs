@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use mlx_rs::ops::indexing::{TryIndexOp, scatter_single};
+use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp, scatter_single};
 use mlx_rs::ops::{concatenate, zeros_dtype};
 use mlx_rs::{Array, Dtype};
 
@@ -23,12 +23,14 @@ pub(super) struct Class {
     layers: Vec<LayerKv>,
     dtype: Dtype,
     owners: Vec<Option<SequenceId>>,
+    /// Slots that had an owner before.
+    used: Vec<bool>,
     arrays: Vec<LayerArrays>,
 }
 
 impl Class {
     pub(super) fn new(capacity: i32, layers: &[LayerKv], dtype: Dtype) -> Self {
-        Self { capacity, layers: layers.to_vec(), dtype, owners: vec![], arrays: vec![] }
+        Self { capacity, layers: layers.to_vec(), dtype, owners: vec![], used: vec![], arrays: vec![] }
     }
 
     /// Bytes of one slot over all layers.
@@ -46,7 +48,11 @@ impl Class {
     /// A free slot, the lowest; the arrays double where there is none.
     pub(super) fn take_slot(&mut self, owner: SequenceId) -> Result<usize> {
         if let Some(free) = self.owners.iter().position(Option::is_none) {
-            self.owners[free] = Some(owner);
+            if self.used[free] {
+                // As below: what another sequence left may be anything.
+                self.fill(free, 0.0)?;
+            }
+            (self.owners[free], self.used[free]) = (Some(owner), true);
             return Ok(free);
         }
         let slot = self.owners.len();
@@ -66,17 +72,36 @@ impl Class {
             mlx_rs::transforms::eval([&self.arrays[at].keys, &self.arrays[at].values])?;
         }
         self.owners.resize(slot + more, None);
-        self.owners[slot] = Some(owner);
+        self.used.resize(slot + more, false);
+        (self.owners[slot], self.used[slot]) = (Some(owner), true);
         Ok(slot)
     }
 
-    /// Frees a slot; a class nobody uses gives its memory back.
+    /// Frees a slot; a class nobody uses gives its memory back. In a debug build the slot is filled with NaN, so that whatever
+    /// reads what is free shows it.
     pub(super) fn give_back(&mut self, slot: usize) {
         self.owners[slot] = None;
         if self.owners.iter().all(Option::is_none) {
             self.owners.clear();
+            self.used.clear();
             self.arrays.clear();
+        } else if cfg!(debug_assertions) {
+            // Only MLX itself can fail here, and says so at the next step.
+            let _ = self.fill(slot, f32::NAN);
         }
+    }
+
+    /// Writes one value all over a slot. Lazy.
+    fn fill(&mut self, slot: usize, value: f32) -> Result<()> {
+        let value = Array::from_f32(value).as_dtype(self.dtype)?;
+        for (at, LayerKv::Growing { n_kv, .. }) in self.layers.iter().enumerate() {
+            let rows = n_kv * self.capacity;
+            let rows = slot as i32 * rows..(slot as i32 + 1) * rows;
+            let arrays = &mut self.arrays[at];
+            arrays.keys.try_index_mut((rows.clone(), ..), &value)?;
+            arrays.values.try_index_mut((rows, ..), &value)?;
+        }
+        Ok(())
     }
 
     pub(super) fn arrays(&self) -> impl Iterator<Item = &Array> {

@@ -6,6 +6,7 @@
 
 mod class;
 mod plan;
+mod rows;
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -19,6 +20,8 @@ use crate::error::{ModelError, Result};
 use crate::layers::attention;
 use class::Class;
 use plan::{Plan, Sight};
+
+pub use rows::Rows;
 
 /// A sequence's name in the store, given by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,6 +122,24 @@ impl KvStore {
                 self.sequences.insert(sequence, old);
                 Err(ModelError::Batch(format!("sequence {} is in the store already", sequence.0)))
             }
+        }
+    }
+
+    /// Gives a sequence without rows its place: in the class of so many positions, so that it does not move as it grows
+    /// up to them.
+    ///
+    /// # Errors
+    /// It is unknown, or no sequence is that long.
+    pub fn reserve(&mut self, sequence: SequenceId, positions: i32) -> Result<()> {
+        let class = self.class_for(positions)?;
+        match self.sequences.get(&sequence) {
+            Some(Entry { place: None, .. }) => {
+                let slot = self.classes[class].take_slot(sequence)?;
+                self.sequences.insert(sequence, Entry { place: Some(Place { class, slot }), length: 0 });
+                Ok(())
+            }
+            Some(_) => Err(ModelError::Batch(format!("sequence {} has its place already", sequence.0))),
+            None => Err(ModelError::Batch(format!("expected a sequence of the store, found none of the name {}", sequence.0))),
         }
     }
 
@@ -308,6 +329,8 @@ fn cut_rows(x: &Array, rows: &std::ops::Range<i32>) -> Result<Array> {
     Ok(if rows.len() as i32 == x.dim(0) { x.clone() } else { x.try_index((rows.clone(), .., ..))? })
 }
 
+#[cfg(test)]
+mod rows_tests;
 #[cfg(test)]
 mod sight_tests;
 #[cfg(test)]

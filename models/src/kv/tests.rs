@@ -6,10 +6,10 @@ use super::*;
 use crate::batch::Purpose;
 use crate::sample::noise::NoiseKey;
 
-const HEADS: i32 = 4;
-const KV_HEADS: i32 = 2;
-const DIM: i32 = 8;
-const LAYERS: [LayerKv; 2] = [LayerKv::Growing { n_kv: KV_HEADS, key_dim: DIM, value_dim: DIM, window: None }; 2];
+pub(super) const HEADS: i32 = 4;
+pub(super) const KV_HEADS: i32 = 2;
+pub(super) const DIM: i32 = 8;
+pub(super) const LAYERS: [LayerKv; 2] = [LayerKv::Growing { n_kv: KV_HEADS, key_dim: DIM, value_dim: DIM, window: None }; 2];
 
 /// Rows as the model would make them: a pure function of (layer, kind, sequence, position).
 fn row(layer: usize, kind: u32, sequence: u64, position: i32, size: i32) -> Vec<f32> {
@@ -17,14 +17,14 @@ fn row(layer: usize, kind: u32, sequence: u64, position: i32, size: i32) -> Vec<
     (0..size as u32).map(|at| key.noise(position as u32, at) * 0.5).collect()
 }
 
-fn rows(layer: usize, kind: u32, segments: &[Segment], heads: i32) -> Array {
+pub(super) fn rows(layer: usize, kind: u32, segments: &[Segment], heads: i32) -> Array {
     let places = segments.iter().flat_map(|s| (s.start..s.start + s.length).map(|position| (s.sequence.0, position)));
     let values: Vec<f32> =
         places.clone().flat_map(|(sequence, position)| row(layer, kind, sequence, position, heads * DIM)).collect();
     Array::from_slice(&values, &[places.count() as i32, heads, DIM])
 }
 
-fn by_definition(layer: usize, sequence: u64, position: i32) -> Vec<f32> {
+pub(super) fn by_definition(layer: usize, sequence: u64, position: i32) -> Vec<f32> {
     let q = row(layer, 0, sequence, position, HEADS * DIM);
     let mut out = Vec::new();
     for head in 0..HEADS {
@@ -43,7 +43,7 @@ fn by_definition(layer: usize, sequence: u64, position: i32) -> Vec<f32> {
     out
 }
 
-fn step(store: &mut KvStore, lengths: &[(u64, i32)]) {
+pub(super) fn step(store: &mut KvStore, lengths: &[(u64, i32)]) {
     let mut segments: Vec<Segment> = lengths
         .iter()
         .map(|(sequence, length)| {
@@ -72,7 +72,7 @@ fn step(store: &mut KvStore, lengths: &[(u64, i32)]) {
     }
 }
 
-fn store(sequences: u64) -> KvStore {
+pub(super) fn store(sequences: u64) -> KvStore {
     let mut store = KvStore::new(&LAYERS, Dtype::Float32, 1000).expect("made");
     for sequence in 0..sequences {
         store.open(SequenceId(sequence)).expect("new");

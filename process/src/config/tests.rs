@@ -97,12 +97,13 @@ fn what_is_not_served_yet_is_refused_or_warned_of_by_name() {
 
 #[test]
 fn what_belongs_to_the_drafter_is_served() {
-    let text = "[drafter]\nmodel = \"/d\"\nkind = \"dflash\"\nstart = \"lazy\"\nthreads = 2\nquantize = \"q4\"\nidle_stop_s = 60\n\
+    let text = "[drafter]\nmodel = \"/d\"\nkind = \"dflash\"\nstart = \"lazy\"\nthreads = 2\nquantize = \"q4\"\nidle_stop_s = 60\nprefix_bytes = 5\n\
                 [routing]\nroute_log = \"r\"\nmax_concurrent = 8\nmax_context = 100\nkv_pressure = 0.5\n[kv]\ntap_window = 0\n";
     let loaded = build(text, &[("PACELINE_ROUTING__MAX_CONTEXT", "auto")]).expect("accepted");
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     let config = loaded.config;
     assert_eq!((config.drafter.start, config.drafter.threads), (DrafterStart::Lazy, Auto::Is(2)));
+    assert_eq!((config.drafter.prefix_bytes, Config::default().drafter.prefix_bytes), (5, 256 << 20));
     assert_eq!((config.routing.max_concurrent, config.routing.max_context), (Auto::Is(8), Auto::Auto));
 }
 

@@ -24,6 +24,7 @@ pub struct Progress {
     budget_bytes: AtomicU64,
     held_bytes: AtomicU64,
     reserved_bytes: AtomicU64,
+    prefix_bytes: AtomicU64,
     prefill_tokens: AtomicU64,
     decode_tokens: AtomicU64,
     recent_us: Mutex<Recent>,
@@ -83,6 +84,11 @@ impl Progress {
         self.budget_bytes.store(budget, Relaxed);
         self.held_bytes.store(held, Relaxed);
         self.reserved_bytes.store(reserved, Relaxed);
+    }
+
+    /// What is kept of sequences that ended, in bytes.
+    pub fn set_prefix_bytes(&self, bytes: u64) {
+        self.prefix_bytes.store(bytes, Relaxed);
     }
 
     /// Sequences (or sessions) there are.
@@ -153,7 +159,7 @@ impl Progress {
                 budget_bytes: self.budget_bytes.load(Relaxed),
                 held_bytes: self.held_bytes.load(Relaxed),
                 reserved_bytes: self.reserved_bytes.load(Relaxed),
-                prefix_bytes: 0,
+                prefix_bytes: self.prefix_bytes.load(Relaxed),
             }),
             sequences: self.sequences.load(Relaxed),
             failure: self.failure.lock().expect("nobody panics while holding it").clone(),

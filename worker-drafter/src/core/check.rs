@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use paceline_proto::internal::v1::{Context, Feed, TensorRef};
 
 use super::Sessions;
+use super::kept::{KEY_BYTES, MOST_KEYS};
 
 impl Sessions {
     /// Checks a Feed against the sessions there are. Nothing is changed.
@@ -48,6 +49,7 @@ impl Sessions {
                 return Err(format!("session {session}: expected a temperature from 0, found {}", want.temperature));
             }
         }
+        check_names(feed)?;
         self.check_tensor("embeddings", feed.bonus.as_ref(), feed.wants.len() as u64, self.terms().hidden)?;
         match (feed.wants.is_empty(), feed.round) {
             (true, 0) => Ok(()),
@@ -87,4 +89,29 @@ impl Sessions {
             }
         }
     }
+}
+
+/// Names of pages: whose they are, and that they are names.
+fn check_names(feed: &Feed) -> Result<(), String> {
+    for (at, keep) in feed.keeps.iter().enumerate() {
+        let session = keep.session;
+        if !feed.closed.contains(&session) || feed.keeps[..at].iter().any(|other| other.session == session) {
+            return Err(format!("session {session}: expected it to be kept once, as it is closed"));
+        }
+        if !keep.keys.len().is_multiple_of(KEY_BYTES) || keep.keys.len() > MOST_KEYS * KEY_BYTES {
+            let found = keep.keys.len();
+            return Err(format!("session {session}: expected up to {MOST_KEYS} names of {KEY_BYTES} bytes, found {found} bytes"));
+        }
+    }
+    for (at, recall) in feed.recalls.iter().enumerate() {
+        let session = recall.session;
+        let starts = feed.contexts.iter().filter(|context| context.session == session && context.fresh).count();
+        if starts != 1 || feed.recalls[..at].iter().any(|other| other.session == session) {
+            return Err(format!("session {session}: expected one fresh context and one name to begin it with, found {starts}"));
+        }
+        if recall.key.len() != KEY_BYTES {
+            return Err(format!("session {session}: expected a name of {KEY_BYTES} bytes, found {}", recall.key.len()));
+        }
+    }
+    Ok(())
 }

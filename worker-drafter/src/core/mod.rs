@@ -4,14 +4,17 @@
 //!  first context ──▶ open ──▶ reading ⇄ caught up ──▶ closed      caught up: everything sent was read
 //!                      ▲         fresh: from anywhere, as if just opened
 //! ```
+//! What was read of a closed session may be kept under the names of its pages, for one that begins alike (`kept`).
 //! A target that says what link.proto does not allow is a fault, and the link ends. A want that cannot be served (its
 //! session has moved on, is still reading, or is at the end of the drafter's context) is left out of the Proposal.
 
 mod check;
+mod kept;
 mod sessions;
 #[cfg(test)]
 mod tests;
 
+pub use kept::{Kept, Move};
 pub use sessions::{Part, Rows, Sessions, Step};
 
 use paceline_proto::internal::v1::TensorType;

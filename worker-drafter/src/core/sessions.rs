@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::rc::Rc;
 
-use paceline_proto::internal::v1::{Feed, SessionReach, Want};
+use paceline_proto::internal::v1::{Feed, Keep, SessionReach, Want};
 
-use super::{PIECE_ROWS, RIDER_ROWS, Terms};
+use super::{Kept, Move, PIECE_ROWS, RIDER_ROWS, Terms};
 
 /// Some rows of a tensor that came over the link, as bytes. The tensor lives as long as rows of it are waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +67,10 @@ pub struct Step {
 #[derive(Debug)]
 struct Session {
     slot: u64,
+    /// Position of its slot's first row.
+    start: u32,
+    /// It was to begin with something that is not kept: nothing of it is read until it starts afresh.
+    missed: bool,
     /// Position behind the last row that was in a step.
     read: u32,
     /// Position behind the last row that came.
@@ -93,14 +97,15 @@ pub struct Sessions {
     rounds: VecDeque<Round>,
     last_round: u64,
     next_slot: u64,
-    freed: Vec<u64>,
+    kept: Kept,
+    moves: Vec<Move>,
 }
 
 impl Sessions {
-    /// None yet. Slots are named from `first_slot` up: never twice in a store's life.
-    pub fn new(terms: Terms, first_slot: u64) -> Self {
+    /// None yet, beside contexts that are kept. Slots are named from `first_slot` up: never twice in a store's life.
+    pub fn new(terms: Terms, kept: Kept, first_slot: u64) -> Self {
         let (open, reading, rounds) = (BTreeMap::new(), VecDeque::new(), VecDeque::new());
-        Self { terms, open, reading, rounds, last_round: 0, next_slot: first_slot, freed: vec![] }
+        Self { terms, open, reading, rounds, last_round: 0, next_slot: first_slot, kept, moves: vec![] }
     }
 
     /// What was agreed.
@@ -138,9 +143,14 @@ impl Sessions {
         self.rounds.len()
     }
 
-    /// Slots that are not used any more, since the last call.
-    pub fn take_freed(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.freed)
+    /// What is to be done in the store since the last call, in this order, before the step that was returned last.
+    pub fn take_moves(&mut self) -> Vec<Move> {
+        std::mem::take(&mut self.moves)
+    }
+
+    /// Bytes of contexts that are kept.
+    pub fn kept_bytes(&self) -> u64 {
+        self.kept.bytes()
     }
 
     /// The name the next slot would get.
@@ -153,9 +163,14 @@ impl Sessions {
         columns as usize * number as usize
     }
 
-    /// Takes in a Feed that [`Sessions::check`] has passed, with the bytes of its tensors.
-    pub fn feed(&mut self, feed: Feed, taps: Vec<u8>, bonus: Vec<u8>) {
+    /// Takes in a Feed that [`Sessions::check`] has passed, with the bytes of its tensors. The sessions that were to begin with
+    /// something that is not kept.
+    pub fn feed(&mut self, feed: Feed, taps: Vec<u8>, bonus: Vec<u8>) -> Vec<u64> {
+        let mut missed = vec![];
         for session in &feed.closed {
+            if let Some(keep) = feed.keeps.iter().find(|keep| keep.session == *session) {
+                self.keep(keep);
+            }
             self.close(*session);
         }
         let (taps, row_bytes) = (Rc::new(taps), self.row_bytes(self.terms.taps));
@@ -164,16 +179,31 @@ impl Sessions {
             if context.fresh {
                 self.close(context.session);
             }
-            let (position, next_slot) = (context.position, &mut self.next_slot);
+            let position = context.position;
+            let recall = feed.recalls.iter().find(|recall| recall.session == context.session);
+            let (next_slot, kept, moves) = (&mut self.next_slot, &mut self.kept, &mut self.moves);
             let session = self.open.entry(context.session).or_insert_with(|| {
+                let slot = *next_slot;
                 *next_slot += 1;
-                let pending = VecDeque::new();
-                Session { slot: *next_slot - 1, read: position, end: position, pending, pending_rows: 0 }
+                let found = recall.map(|recall| kept.find(&recall.key, position, recall.since));
+                let start = match found.flatten() {
+                    Some((kept, start)) => {
+                        let (rows, room) = (position - start, position - start + context.rows);
+                        moves.push(Move::Recall { kept, slot, rows, room });
+                        start
+                    }
+                    None => position,
+                };
+                let (missed, pending) = (matches!(found, Some(None)), VecDeque::new());
+                Session { slot, start, missed, read: position, end: position, pending, pending_rows: 0 }
             });
+            if session.missed && context.fresh && recall.is_some() {
+                missed.push(context.session);
+            }
             session.end = position + context.rows;
             // Behind the drafter's last position nothing is read.
             let rows = session.end.min(self.terms.context).saturating_sub(position);
-            if rows > 0 {
+            if rows > 0 && !session.missed {
                 if session.pending.is_empty() {
                     self.reading.push_back(context.session);
                 }
@@ -186,11 +216,19 @@ impl Sessions {
             self.last_round = feed.round;
             self.rounds.push_back(Round { number: feed.round, wants: feed.wants, bonus: Rc::new(bonus) });
         }
+        missed
+    }
+
+    /// Keeps the whole pages that were read of a session.
+    fn keep(&mut self, keep: &Keep) {
+        let Some(session) = self.open.get(&keep.session).filter(|session| !session.missed) else { return };
+        let (slot, start) = (session.slot, session.start);
+        self.kept.add(keep, slot, start..session.read, &mut self.moves);
     }
 
     fn close(&mut self, session: u64) {
         if let Some(closed) = self.open.remove(&session) {
-            self.freed.push(closed.slot);
+            self.moves.push(Move::Free { slot: closed.slot });
             self.reading.retain(|other| *other != session);
         }
     }
@@ -212,7 +250,7 @@ impl Sessions {
             let caught_up = session.end == want.position && session.read + session.pending_rows == session.end;
             // At the end of the drafter's context blocks get shorter.
             let block = want.block.min(self.terms.context.saturating_sub(session.end));
-            if !caught_up || block < 2 || session.pending_rows > PIECE_ROWS {
+            if !caught_up || session.missed || block < 2 || session.pending_rows > PIECE_ROWS {
                 continue;
             }
             rows += session.pending_rows;

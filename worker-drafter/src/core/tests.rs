@@ -1,11 +1,12 @@
 //! A line is a Feed and the steps it leads to, or the fault it is.
 //!
 //! Feed: `1:0+3` context of session 1, 3 rows from position 0; `1!0+3` the same, fresh; `1?3/8` a block of 8 behind position
-//! 3; `-1` closed. Steps: `r1` answers round 1; `1:0+3/8` reads and drafts; `1=3` is told to be read up to 3; `free1` slot 1.
+//! 3; `-1` closed, `-1@ab` with its first pages named a and b; `1!128+3@b` goes on from what was kept as b. Steps: `r1` answers round 1; `1:0+3/8` reads and drafts; `1=3` is told to be read up to 3;
+//! moves behind them: `free1` slot 1, `keep3=128>5` 128 rows of slot 3 as 5, `drop5`, `recall5=128>4` into slot 4; `miss1` session 1.
 
 use std::collections::HashMap;
 
-use paceline_proto::internal::v1::{Context, Feed, TensorRef, TensorType, Want};
+use paceline_proto::internal::v1::{Context, Feed, Keep, Recall, TensorRef, TensorType, Want};
 use proptest::prelude::*;
 
 use super::*;
@@ -18,6 +19,7 @@ fn terms() -> Terms {
 
 struct Rig {
     sessions: Sessions,
+    missed: Vec<u64>,
     round: u64,
     value: u16,
     /// What lies at (session, position), by the newest start of the session.
@@ -26,7 +28,9 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        Self { sessions: Sessions::new(terms(), 1), round: 0, value: 0, rows: HashMap::new() }
+        // Room for eight pages.
+        let kept = Kept::new(2, 2 * 8 * 64);
+        Self { sessions: Sessions::new(terms(), kept, 1), missed: vec![], round: 0, value: 0, rows: HashMap::new() }
     }
 
     fn feed_of(&mut self, text: &str) -> Feed {
@@ -34,12 +38,21 @@ impl Rig {
         let numbers =
             |word: &str| -> Vec<u32> { word.split([':', '!', '?', '+', '/']).map(|n| n.parse().expect("a number")).collect() };
         for word in text.split_whitespace() {
+            let (word, names) = word.split_once('@').unwrap_or((word, ""));
+            let mut keys = names.bytes().map(|name| [name; kept::KEY_BYTES]);
             if let Some(session) = word.strip_prefix('-') {
-                feed.closed.push(session.parse().expect("a number"));
+                let session = session.parse().expect("a number");
+                feed.closed.push(session);
+                if keys.len() > 0 {
+                    feed.keeps.push(Keep { session, first_page: 0, keys: keys.flatten().collect::<Vec<u8>>().into() });
+                }
                 continue;
             }
             let [session, position, count] = numbers(word)[..] else { panic!("{word}") };
             let session = u64::from(session);
+            if let Some(key) = keys.next() {
+                feed.recalls.push(Recall { session, key: key.to_vec().into(), since: position });
+            }
             match word.contains('?') {
                 true => feed.wants.push(Want { session, position, block: count, ..Want::default() }),
                 false => feed.contexts.push(Context { session, position, rows: count, fresh: word.contains('!') }),
@@ -65,7 +78,7 @@ impl Rig {
             }
         }
         let bonus = feed.wants.iter().flat_map(|want| (want.session as u16).to_le_bytes()).collect();
-        self.sessions.feed(feed, taps, bonus);
+        self.missed.extend(self.sessions.feed(feed, taps, bonus));
         Ok(())
     }
 
@@ -82,9 +95,17 @@ impl Rig {
             words.extend(step.reach.iter().map(|reach| format!("{}={}", reach.session, reach.position)));
             all.push(words.join(" "));
         }
-        let freed = self.sessions.take_freed();
-        if !freed.is_empty() {
-            all.push(freed.iter().map(|slot| format!("free{slot}")).collect::<Vec<_>>().join(" "));
+        let moves = self.sessions.take_moves();
+        let word = |one: &Move| match *one {
+            Move::Free { slot } => format!("free{slot}"),
+            Move::Keep { slot, rows, kept } => format!("keep{slot}={rows}>{kept}"),
+            Move::Drop { kept } => format!("drop{kept}"),
+            Move::Recall { kept, slot, rows, .. } => format!("recall{kept}={rows}>{slot}"),
+        };
+        let missed = self.missed.drain(..).map(|session| format!("miss{session}"));
+        let words: Vec<String> = moves.iter().map(word).chain(missed).collect();
+        if !words.is_empty() {
+            all.push(words.join(" "));
         }
         all.join(" | ")
     }
@@ -181,6 +202,74 @@ fn fresh_starts_and_ends_forget() {
         ("2:0+1 3:0+1", "2:0+1 3:0+1 2=1 3=1"),
         ("-3 4:0+1", "4:0+1 4=1 | free6"),
     ]);
+}
+
+#[test]
+fn what_was_read_is_kept_by_name_and_begins_others() {
+    check(&[
+        ("1:0+150 1?150/8", "r1 1:0+150/8"),
+        // Two whole pages were read; what has no name, or was not read, is not kept.
+        ("-1@abc", "keep1=128>1 free1"),
+        ("2!128+3@b 2?131/8", "r2 2:128+3/8 | recall1=128>2"),
+        // Kept again as what goes on from it: the shorter one is not needed any more. The number counts uses.
+        ("2:131+70", "2:131+70 2=201"),
+        ("-2@abx", "drop1 keep2=192>3 free2"),
+        ("3!64+1@a 3?65/8", "r3 3:64+1/8 | recall3=64>3"),
+        // Another beginning, or a name at another position, or one that was never told.
+        ("1!128+5@y 1?133/8", "r4 | miss1"),
+        ("1:133+2 1?135/8", "r5"),
+        ("1!64+5@b", "free4 miss1"),
+        // Shown what there is, it goes on as ever.
+        ("1!40+95 1?135/8", "r6 1:40+95/8 | free5"),
+        ("-1 -3@a", "free6 free3"),
+    ]);
+}
+
+#[test]
+fn what_is_kept_is_bounded_and_reaches_back_far_enough() {
+    check(&[
+        ("1:0+256 2:0+256 3:0+128", "1:0+256 2:0+256 1=256 2=256 | 3:0+128 3=128"),
+        ("-1@abcd -2@efgh", "keep1=256>1 free1 keep2=256>2 free2"),
+        ("1!64+1@a", "1:64+1 1=65 | recall1=64>4"),
+        // The one that was not used goes.
+        ("-3@ij", "drop2 keep3=128>4 free3"),
+        ("2!256+1@h", "miss2"),
+        // Of one that began in its middle the first page is not whole; it serves those that could not be shown more.
+        ("-1 -2 3:100+200", "3:100+200 3=300 | free4 free5"),
+        ("-3@qrst", "drop1 keep6=156>5 free6"),
+        ("1!256+1@t", "1:256+1 1=257 | recall5=156>7"),
+    ]);
+    let (mut kept, mut moves) = (Kept::new(2, 1000), vec![]);
+    let keep = Keep { session: 1, first_page: 2, keys: [7; kept::KEY_BYTES].to_vec().into() };
+    kept.add(&keep, 1, 150..192, &mut moves);
+    assert_eq!((kept.find(&keep.keys, 192, 149), kept.find(&keep.keys, 128, 150)), (None, None));
+    assert_eq!((kept.find(&keep.keys, 192, 150), kept.bytes()), (Some((1, 150)), 84));
+    // One that is larger than all there is room for, or has no whole page, is none.
+    kept.add(&Keep { first_page: 9, ..keep.clone() }, 2, 0..640, &mut moves);
+    kept.add(&Keep { first_page: u32::MAX, ..keep.clone() }, 2, 0..640, &mut moves);
+    kept.add(&keep, 3, 10..191, &mut moves);
+    assert_eq!(moves.len(), 1);
+}
+
+#[test]
+fn names_that_are_none_are_faults() {
+    let faults: [(&str, &str, Fault); 6] = [
+        ("-1@a", "as it is closed", |feed| feed.closed.clear()),
+        ("-1@a", "as it is closed", |feed| feed.keeps.push(feed.keeps[0].clone())),
+        ("-1@a", "names of 32 bytes, found 33", |feed| feed.keeps[0].keys = vec![0; 33].into()),
+        ("-1@a", "up to 256 names", |feed| feed.keeps[0].keys = vec![0; 257 * kept::KEY_BYTES].into()),
+        ("1!64+2@a", "one fresh context", |feed| (feed.contexts[0].fresh, feed.contexts[0].position) = (false, 3)),
+        ("1!64+2@a", "a name of 32 bytes, found 3", |feed| feed.recalls[0].key = vec![0; 3].into()),
+    ];
+    for (text, expected, change) in faults {
+        let mut rig = Rig::new();
+        let feed = rig.feed_of("1:0+3");
+        rig.give(feed).expect("fair");
+        let mut feed = rig.feed_of(text);
+        change(&mut feed);
+        let fault = rig.give(feed).expect_err(expected);
+        assert!(fault.contains(expected), "{fault}");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::path::Path;
 use paceline_link::{Frame, SEGMENT_BYTES, make_pair, send};
 use paceline_proto::internal::v1::drafter_client::DrafterClient;
 use paceline_proto::internal::v1::{
-    Ack, Context, DescribeDrafterRequest, Feed, Hello, LinkPhase, Proposal, Stamp, TensorRef, WorkerPhase,
+    Ack, Context, DescribeDrafterRequest, Feed, Hello, Keep, LinkPhase, Proposal, Reach, Recall, Stamp, TensorRef, WorkerPhase,
 };
 use rig::{BLOCK, BOUND, HIDDEN, Meal, STAMP, TAPS, Target, Worker, assert_close, demo, hello, rows};
 
@@ -120,6 +120,43 @@ fn a_fresh_start_forgets_and_positions_count() {
     assert_eq!(short.len() as u32, 3 * HIDDEN);
     target.feed(Meal::default().context(3, 4092, &rows(3, TAPS, 3), false).want(3, 4095, BLOCK));
     assert!(target.proposal().0.drafts.is_empty());
+}
+
+#[test]
+fn a_kept_context_drafts_as_one_that_was_read() {
+    let mut worker = Worker::ready();
+    let mut target = worker.link();
+    let (prompt, rest) = (rows(200, TAPS, 1), rows(13, TAPS, 2));
+    target.draft(Meal::default().context(1, 0, &prompt, false).want(1, 200, BLOCK));
+    let whole = [&prompt[..192 * TAPS as usize], &rest].concat();
+    let expected = target.draft(Meal::default().context(2, 0, &whole, false).want(2, 205, BLOCK));
+    let mut closed = Meal::closed(&[1, 2]);
+    let names: Vec<u8> = (1..=3).flat_map(|page| [page; 32]).collect();
+    closed.feed.keeps.push(Keep { session: 1, first_page: 0, keys: names.into() });
+    target.feed(closed);
+    let page = 64 * 2048;
+    worker.beat(|beat| beat.sequences == 0 && beat.kv.is_some_and(|kv| kv.prefix_bytes == 3 * page));
+    let from = |name: u8, session| {
+        let mut meal = Meal::default().context(session, 192, &rest, true).want(session, 205, BLOCK);
+        meal.feed.recalls.push(Recall { session, key: vec![name; 32].into(), since: 192 });
+        meal
+    };
+    // Twice, as it is a copy that goes on.
+    for _ in 0..2 {
+        assert_close(&target.draft(from(3, 2)), &expected);
+        target.draft(Meal::default().context(2, 205, &rows(4, TAPS, 3), false).want(2, 209, BLOCK));
+    }
+    // Nothing of that name: told, and no draft until it is shown something.
+    let round = target.feed(from(9, 4));
+    assert_eq!(target.end.receive(BOUND).expect("alive"), Some(Frame::Reach(Reach { sessions: vec![], missed: vec![4] })));
+    let (proposal, drafts) = target.proposal();
+    assert_eq!((proposal.round, drafts.len()), (round, 0));
+    target.draft(Meal::default().context(4, 100, &rows(105, TAPS, 4), true).want(4, 205, BLOCK));
+    // With its link everything of a target is gone.
+    let mut other = worker.link();
+    worker.beat(|beat| beat.sequences == 0 && beat.kv.is_some_and(|kv| (kv.prefix_bytes, kv.held_bytes) == (0, 0)));
+    other.feed(from(3, 2));
+    assert_eq!(other.end.receive(BOUND).expect("alive"), Some(Frame::Reach(Reach { sessions: vec![], missed: vec![2] })));
 }
 
 #[test]

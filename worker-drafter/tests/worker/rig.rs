@@ -251,7 +251,8 @@ impl Target {
     pub fn reach(&mut self, session: u64, position: u32) {
         loop {
             match self.end.receive(BOUND).expect("alive") {
-                Some(Frame::Reach(Reach { sessions })) => {
+                Some(Frame::Reach(Reach { sessions, missed })) => {
+                    assert_eq!(missed, Vec::<u64>::new());
                     if sessions.iter().any(|reach| reach.session == session && reach.position == position) {
                         return;
                     }

@@ -1,11 +1,12 @@
-//! KV memory in bytes (I11): free + reserved = budget. A sequence reserves, at admission, what it may come to hold, so that
-//! no running sequence can run out of room; `held` is what lies in the store now.
+//! Memory in bytes (I11): free + held + cached = budget. A sequence holds what the class of its positions takes, and what is
+//! kept for a drafter beside it; it comes to hold more as it grows, so all running ones together may run out of room, and who
+//! gives way then is the scheduler's to say. What the prefix cache holds is given up before anything else.
 
 use std::collections::BTreeMap;
 
 use super::SequenceKey;
 
-/// A reservation that cannot be made.
+/// Memory a sequence cannot have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
     /// More than there is, ever.
@@ -16,38 +17,48 @@ pub enum LedgerError {
         /// Bytes in all.
         budget: u64,
     },
-    /// More than is free now.
-    #[error("needs {needed} bytes of KV memory, {free} are free")]
-    NotNow {
-        /// Bytes asked for.
-        needed: u64,
-        /// Bytes free.
-        free: u64,
-    },
     /// Longer than any class.
     #[error("needs {positions} positions, the longest sequence has {longest}")]
     TooLong {
         /// Positions asked for.
-        positions: u32,
+        positions: usize,
         /// Positions of the largest class.
-        longest: u32,
+        longest: usize,
     },
 }
 
-/// Who may hold how much.
+/// What a sequence of up to so many positions holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClassBytes {
+    /// Positions.
+    pub positions: usize,
+    /// Keys and values.
+    pub kv: u64,
+    /// Taps kept for a drafter.
+    pub taps: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    class: usize,
+    kv: u64,
+    taps: u64,
+}
+
+/// Who holds how much.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     budget: u64,
-    /// (positions, bytes), ascending.
-    classes: Vec<(u32, u64)>,
-    reserved: BTreeMap<SequenceKey, u64>,
-    reserved_bytes: u64,
+    classes: Vec<ClassBytes>,
+    held: BTreeMap<SequenceKey, Held>,
+    held_bytes: u64,
+    cached_bytes: u64,
 }
 
 impl Ledger {
-    /// A ledger over `budget` bytes; `classes` is what sequences of up to so many positions hold, ascending.
-    pub fn new(budget: u64, classes: Vec<(u32, u64)>) -> Self {
-        Self { budget, classes, reserved: BTreeMap::new(), reserved_bytes: 0 }
+    /// A ledger over `budget` bytes; `classes` ascending.
+    pub fn new(budget: u64, classes: Vec<ClassBytes>) -> Self {
+        Self { budget, classes, ..Self::default() }
     }
 
     /// Bytes in all.
@@ -55,47 +66,115 @@ impl Ledger {
         self.budget
     }
 
-    /// Bytes reserved.
-    pub fn reserved(&self) -> u64 {
-        self.reserved_bytes
+    /// Bytes that sequences hold.
+    pub fn held(&self) -> u64 {
+        self.held_bytes
     }
 
-    /// Bytes free.
+    /// Bytes of the prefix cache.
+    pub fn cached(&self) -> u64 {
+        self.cached_bytes
+    }
+
+    /// Bytes nobody holds.
     pub fn free(&self) -> u64 {
-        self.budget.saturating_sub(self.reserved_bytes)
+        self.budget - self.held_bytes - self.cached_bytes
     }
 
-    /// What sequences of up to so many positions reserve, ascending.
-    pub fn classes(&self) -> &[(u32, u64)] {
-        &self.classes
+    /// Share of the budget that sequences hold: what the cache holds presses nobody.
+    pub fn pressure(&self) -> f64 {
+        self.held_bytes as f64 / self.budget.max(1) as f64
     }
 
-    /// Reserves for a sequence of up to `positions` positions.
+    /// Whether a sequence holds anything.
+    pub fn holds(&self, key: SequenceKey) -> bool {
+        self.held.contains_key(&key)
+    }
+
+    /// Positions a sequence has room for.
+    pub fn room_of(&self, key: SequenceKey) -> usize {
+        self.held.get(&key).map_or(0, |held| self.classes[held.class].positions)
+    }
+
+    /// Whether a sequence of up to so many positions could run if it had all memory for itself.
     ///
     /// # Errors
-    /// No room now, or never. Nothing is changed.
-    pub fn reserve(&mut self, key: SequenceKey, positions: u32) -> Result<(), LedgerError> {
-        let fits = self.classes.iter().find(|class| class.0 >= positions);
-        let longest = self.classes.last().map_or(0, |class| class.0);
-        let needed = fits.ok_or(LedgerError::TooLong { positions, longest })?.1;
+    /// It could not.
+    pub fn could_hold(&self, positions: usize) -> Result<(), LedgerError> {
+        let class = self.class_of(positions)?;
+        // Without taps: they are given up before a sequence is.
+        let needed = self.classes[class].kv;
         if needed > self.budget {
             return Err(LedgerError::Never { needed, budget: self.budget });
         }
-        if needed > self.free() {
-            return Err(LedgerError::NotNow { needed, free: self.free() });
-        }
-        // A second reservation of the same sequence replaces the first.
-        self.give_back(key);
-        self.reserved.insert(key, needed);
-        self.reserved_bytes += needed;
         Ok(())
     }
 
-    /// Returns a sequence's reservation; returning twice returns nothing.
+    fn class_of(&self, positions: usize) -> Result<usize, LedgerError> {
+        let longest = self.classes.last().map_or(0, |class| class.positions);
+        self.classes.iter().position(|class| class.positions >= positions).ok_or(LedgerError::TooLong { positions, longest })
+    }
+
+    /// Bytes that are missing for a sequence to have room for so many positions, with taps or without; 0: there are enough.
+    ///
+    /// # Errors
+    /// No sequence is that long.
+    pub fn missing(&self, key: SequenceKey, positions: usize, taps: bool) -> Result<u64, LedgerError> {
+        let has = self.held.get(&key).copied().unwrap_or_default();
+        let wants = self.wants(key, positions, taps)?;
+        Ok((wants.kv + wants.taps).saturating_sub(has.kv + has.taps).saturating_sub(self.free()))
+    }
+
+    fn wants(&self, key: SequenceKey, positions: usize, taps: bool) -> Result<Held, LedgerError> {
+        let class = self.class_of(positions)?.max(self.held.get(&key).map_or(0, |held| held.class));
+        let ClassBytes { kv, taps: of_taps, .. } = self.classes[class];
+        Ok(Held { class, kv, taps: if taps { of_taps } else { 0 } })
+    }
+
+    /// Gives a sequence room for so many positions; it never shrinks.
+    ///
+    /// # Errors
+    /// Bytes that are missing. Nothing is changed.
+    pub fn hold(&mut self, key: SequenceKey, positions: usize, taps: bool) -> Result<(), u64> {
+        // A length no class has was refused when the sequence was admitted.
+        match self.missing(key, positions, taps) {
+            Ok(0) => {}
+            Ok(missing) => return Err(missing),
+            Err(_) => return Err(u64::MAX),
+        }
+        if let Ok(wants) = self.wants(key, positions, taps) {
+            let had = self.held.insert(key, wants).unwrap_or_default();
+            self.held_bytes = self.held_bytes + wants.kv + wants.taps - had.kv - had.taps;
+        }
+        Ok(())
+    }
+
+    /// Returns what a sequence holds; returning twice returns nothing.
     pub fn give_back(&mut self, key: SequenceKey) -> u64 {
-        let bytes = self.reserved.remove(&key).unwrap_or(0);
-        self.reserved_bytes -= bytes;
+        let bytes = self.held.remove(&key).map_or(0, |held| held.kv + held.taps);
+        self.held_bytes -= bytes;
         bytes
+    }
+
+    /// Returns what a sequence's taps hold.
+    pub fn give_back_taps(&mut self, key: SequenceKey) -> u64 {
+        let bytes = self.held.get_mut(&key).map_or(0, |held| std::mem::take(&mut held.taps));
+        self.held_bytes -= bytes;
+        bytes
+    }
+
+    /// The prefix cache holds so many bytes now.
+    ///
+    /// # Errors
+    /// They are more than there is room for, by so many; nothing is changed.
+    pub fn set_cached(&mut self, bytes: u64) -> Result<(), u64> {
+        match (self.held_bytes + bytes).saturating_sub(self.budget) {
+            0 => {
+                self.cached_bytes = bytes;
+                Ok(())
+            }
+            over => Err(over),
+        }
     }
 }
 
@@ -105,44 +184,71 @@ mod tests {
     use proptest::prelude::*;
 
     fn ledger() -> Ledger {
-        Ledger::new(1000, vec![(256, 100), (512, 200), (1024, 400), (4096, 1600)])
+        let class = |positions, kv, taps| ClassBytes { positions, kv, taps };
+        Ledger::new(1_000, vec![class(256, 80, 20), class(512, 160, 40), class(1_024, 360, 40), class(4_096, 1_600, 40)])
+    }
+
+    const A: SequenceKey = SequenceKey(1);
+    const B: SequenceKey = SequenceKey(2);
+
+    #[test]
+    fn a_sequence_holds_its_class_and_grows_with_it() {
+        let mut ledger = ledger();
+        assert_eq!(ledger.hold(A, 256, true), Ok(()));
+        assert_eq!((ledger.free(), ledger.room_of(A)), (900, 256));
+        assert_eq!(ledger.hold(A, 257, true), Ok(()));
+        assert_eq!(ledger.hold(A, 10, true), Ok(()), "it never shrinks");
+        assert_eq!((ledger.free(), ledger.room_of(A)), (800, 512));
+        assert_eq!(ledger.hold(B, 600, false), Ok(()));
+        assert_eq!((ledger.free(), ledger.pressure()), (440, 0.56));
+        assert_eq!(ledger.hold(SequenceKey(3), 2_000, true), Err(1_640 - 440));
+        assert_eq!((ledger.give_back_taps(A), ledger.give_back_taps(A), ledger.give_back_taps(B)), (40, 0, 0));
+        assert_eq!((ledger.give_back(A), ledger.give_back(A), ledger.free()), (160, 0, 640));
     }
 
     #[test]
-    fn reservations_are_by_class() {
+    fn what_could_never_be_held_is_refused() {
+        let ledger = ledger();
+        assert_eq!(ledger.could_hold(1_024), Ok(()));
+        assert_eq!(ledger.could_hold(2_000), Err(LedgerError::Never { needed: 1_600, budget: 1_000 }));
+        assert_eq!(ledger.could_hold(5_000), Err(LedgerError::TooLong { positions: 5_000, longest: 4_096 }));
+    }
+
+    #[test]
+    fn the_cache_has_what_sequences_leave() {
         let mut ledger = ledger();
-        assert_eq!(ledger.reserve(SequenceKey(1), 256), Ok(()));
-        assert_eq!(ledger.reserve(SequenceKey(2), 257), Ok(()));
-        assert_eq!(ledger.free(), 700);
-        assert_eq!(ledger.reserve(SequenceKey(3), 5000), Err(LedgerError::TooLong { positions: 5000, longest: 4096 }));
-        assert_eq!(ledger.reserve(SequenceKey(3), 2000), Err(LedgerError::Never { needed: 1600, budget: 1000 }));
-        assert_eq!(ledger.reserve(SequenceKey(3), 1000), Ok(()));
-        assert_eq!(ledger.reserve(SequenceKey(4), 1000), Err(LedgerError::NotNow { needed: 400, free: 300 }));
-        assert_eq!(ledger.give_back(SequenceKey(3)), 400);
-        assert_eq!(ledger.give_back(SequenceKey(3)), 0);
-        assert_eq!(ledger.reserved(), 300);
+        ledger.hold(A, 1_000, true).expect("room");
+        assert_eq!(ledger.set_cached(700), Err(100));
+        assert_eq!(ledger.set_cached(600), Ok(()));
+        assert_eq!((ledger.free(), ledger.pressure()), (0, 0.4));
+        assert_eq!(ledger.hold(B, 1, true), Err(100));
+        assert_eq!(ledger.set_cached(500), Ok(()));
+        assert_eq!(ledger.hold(B, 1, true), Ok(()));
     }
 
     proptest! {
+        // 250 runs of up to 800 operations: 100,000 of them.
+        #![proptest_config(ProptestConfig { cases: 250, ..ProptestConfig::default() })]
         #[test]
-        fn free_and_reserved_are_all(steps in prop::collection::vec((0u64..8, 0u32..5000, any::<bool>()), 0..200)) {
+        fn free_held_and_cached_are_all(steps in prop::collection::vec((0u64..8, 0usize..5_000, 0u8..8), 0..=800)) {
             let mut ledger = ledger();
-            for (key, positions, take) in steps {
-                if take {
-                    let before = (ledger.free(), ledger.reserved());
-                    if ledger.reserve(SequenceKey(key), positions).is_err() {
-                        prop_assert_eq!((ledger.free(), ledger.reserved()), before);
-                    }
-                } else {
-                    ledger.give_back(SequenceKey(key));
+            for (key, positions, what) in steps {
+                let key = SequenceKey(key);
+                let before = (ledger.free(), ledger.held(), ledger.cached());
+                let refused = match what {
+                    0 => ledger.give_back(key) == 0,
+                    1 => ledger.give_back_taps(key) == 0,
+                    2 => ledger.set_cached(positions as u64 / 4).is_err(),
+                    _ => ledger.hold(key, positions, what % 2 == 0).is_err(),
+                };
+                if refused {
+                    prop_assert_eq!((ledger.free(), ledger.held(), ledger.cached()), before);
                 }
-                prop_assert_eq!(ledger.free() + ledger.reserved(), ledger.budget());
-                prop_assert_eq!(ledger.reserved.values().sum::<u64>(), ledger.reserved());
+                prop_assert_eq!(ledger.free() + ledger.held() + ledger.cached(), ledger.budget());
+                prop_assert_eq!(ledger.held.values().map(|held| held.kv + held.taps).sum::<u64>(), ledger.held());
             }
-            for key in 0..8 {
-                ledger.give_back(SequenceKey(key));
-            }
-            prop_assert_eq!(ledger.free(), ledger.budget());
+            (0..8).for_each(|key| { ledger.give_back(SequenceKey(key)); });
+            prop_assert_eq!(ledger.free() + ledger.cached(), ledger.budget());
         }
     }
 }

@@ -17,6 +17,8 @@ pub struct Reach {
     /// Position behind the last row sent; `None`: the drafter does not know the sequence.
     sent: Option<usize>,
     reached: usize,
+    /// The drafter may have kept an earlier session up to here.
+    recall: Option<usize>,
     /// The farthest that was ever sent: news of it may be under way when the session starts again from farther back.
     most: usize,
 }
@@ -30,18 +32,32 @@ pub struct Piece {
     pub rows: usize,
     /// The drafter forgets what it had: rows before these are missing.
     pub fresh: bool,
+    /// Unless it has kept them of an earlier session.
+    pub recall: bool,
 }
 
 impl Reach {
     /// What is to be sent of `window`, at most `most` rows.
     pub fn next_piece(&self, window: &TapWindow, most: usize) -> Option<Piece> {
-        let (position, fresh) = match self.sent {
-            Some(sent) if sent >= window.first() => (sent, false),
+        let (position, fresh) = self.next(window);
+        let rows = window.end().saturating_sub(position).min(most);
+        let recall = fresh && self.recall == Some(position);
+        (rows > 0).then_some(Piece { position, rows, fresh, recall })
+    }
+
+    /// Position of the row to be sent next, and whether the session starts with it.
+    fn next(&self, window: &TapWindow) -> (usize, bool) {
+        match (self.sent, self.recall) {
+            (Some(sent), _) if sent >= window.first() => (sent, false),
+            (None, Some(recall)) if (window.first()..window.end()).contains(&recall) => (recall, true),
             // Never sent, or rows were dropped that had not been sent.
             _ => (window.first(), true),
-        };
-        let rows = window.end().saturating_sub(position).min(most);
-        (rows > 0).then_some(Piece { position, rows, fresh })
+        }
+    }
+
+    /// The sequence was found up to here in the prefix cache: of one that was, the drafter may have kept what it had read.
+    pub fn recall_at(&mut self, position: usize) {
+        self.recall = Some(position);
     }
 
     /// That was sent.
@@ -49,6 +65,7 @@ impl Reach {
         if piece.fresh {
             self.reached = piece.position;
         }
+        self.recall = None;
         let end = piece.position + piece.rows;
         self.sent = Some(end);
         self.most = self.most.max(end);
@@ -58,7 +75,7 @@ impl Reach {
     pub fn unread(&self, window: &TapWindow) -> usize {
         match self.sent {
             Some(sent) if sent >= window.first() => window.end().saturating_sub(self.reached),
-            _ => window.end() - window.first(),
+            _ => window.end() - self.next(window).0,
         }
     }
 
@@ -87,9 +104,9 @@ impl Reach {
         position <= self.most
     }
 
-    /// The session starts again: the drafter misses something of it.
+    /// The session starts again, from the window: the drafter misses something of it.
     pub fn start_again(&mut self) {
-        (self.sent, self.reached) = (None, 0);
+        (self.sent, self.reached, self.recall) = (None, 0, None);
     }
 }
 
@@ -137,6 +154,29 @@ mod tests {
         assert_eq!(send(&mut reach, &window(20, 3), 99), Some((20, 3, true)));
         assert!(reach.heard(25) && !reach.heard(26));
         assert!(reach.may_ask(23));
+    }
+
+    #[test]
+    fn what_the_drafter_may_have_kept_is_not_sent_unless_it_has_not() {
+        let mut reach = Reach::default();
+        reach.recall_at(640);
+        let mut read = window(300, 340);
+        // Nothing is read behind it yet: nothing can be said.
+        assert_eq!(reach.unread(&read), 340);
+        read.push(640, &[0; 20]);
+        assert_eq!((reach.unread(&read), reach.could_ask(660, &read)), (20, true));
+        let piece = reach.next_piece(&read, 99).expect("rows");
+        assert_eq!(piece, Piece { position: 640, rows: 20, fresh: true, recall: true });
+        reach.sent(piece);
+        assert!(reach.may_ask(660));
+        reach.start_again();
+        assert!(!reach.could_ask(660, &read));
+        let piece = reach.next_piece(&read, 999).expect("rows");
+        assert_eq!(piece, Piece { position: 300, rows: 360, fresh: true, recall: false });
+        // What lies before it is gone: it cannot be gone on from there.
+        let mut late = Reach::default();
+        late.recall_at(100);
+        assert_eq!(late.next_piece(&read, 999).map(|piece| (piece.position, piece.recall)), Some((300, false)));
     }
 
     #[test]

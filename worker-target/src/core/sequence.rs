@@ -43,6 +43,12 @@ impl Permit {
     pub fn may_draft(&self) -> bool {
         self.lane == Lane::Speculative && self.max_draft > 0
     }
+
+    /// Whether taps are kept: a drafter may read them now, or once it is there.
+    pub fn keeps_taps(&self) -> bool {
+        use RouteReason::{DrafterAbsent, DrafterIncompatible, DrafterLoading, DrafterSuspect};
+        self.may_draft() || matches!(self.reason, DrafterAbsent | DrafterLoading | DrafterSuspect | DrafterIncompatible)
+    }
 }
 
 /// The draft of a decoding sequence.
@@ -116,6 +122,8 @@ pub struct Sequence {
     pub prompt_len: usize,
     /// Rows in the KV store.
     pub committed: usize,
+    /// Of them the first ones, which were found in the prefix cache.
+    pub cached: usize,
     /// Where it stands.
     pub phase: Phase,
     /// Its route.
@@ -124,6 +132,12 @@ pub struct Sequence {
     pub draft: Draft,
     /// What drafts did for it.
     pub counts: Counts,
+    /// Taps of its rows are kept for a drafter, if there is one or will be.
+    pub taps: bool,
+    /// Steps in a row in which its prompt could have been read on and was not.
+    pub passed: u32,
+    /// How often it gave its memory up.
+    pub gave_way: u32,
     max_tokens: u32,
     stop_ids: Vec<u32>,
     deadline: Option<Millis>,
@@ -140,10 +154,14 @@ impl Sequence {
             ids: prompt,
             prompt_len,
             committed: 0,
+            cached: 0,
             phase: Phase::Waiting,
             permit,
             draft,
             counts,
+            taps: true,
+            passed: 0,
+            gave_way: 0,
             max_tokens,
             stop_ids,
             deadline,
@@ -153,7 +171,7 @@ impl Sequence {
     /// How long a draft may be; 0 where none may be made. A verified block gives one token more than were drafted, so the last
     /// token is never worth one.
     pub fn draft_most(&self) -> usize {
-        if !self.permit.may_draft() {
+        if !self.permit.may_draft() || !self.taps {
             return 0;
         }
         self.permit.max_draft.min(self.left().saturating_sub(1)) as usize
@@ -162,6 +180,17 @@ impl Sequence {
     /// Tokens that may still come.
     pub fn left(&self) -> u32 {
         self.max_tokens.saturating_sub(self.generated())
+    }
+
+    /// Positions it may come to have.
+    pub fn most_positions(&self) -> usize {
+        self.prompt_len + self.max_tokens as usize
+    }
+
+    /// Its rows are gone; its tokens stay, and it is read again from them.
+    pub fn give_way(&mut self) {
+        (self.committed, self.cached, self.phase, self.draft) = (0, 0, Phase::Waiting, Draft::None);
+        self.gave_way += 1;
     }
 
     /// Rows not in the KV store yet; 1 while decoding.
@@ -177,6 +206,11 @@ impl Sequence {
     /// Whether its deadline has passed.
     pub fn is_late(&self, now: Millis) -> bool {
         self.deadline.is_some_and(|deadline| now >= deadline)
+    }
+
+    /// Its first rows are in the store without having been read.
+    pub fn found(&mut self, rows: usize) {
+        (self.committed, self.cached, self.phase) = (rows, rows, Phase::Prefilling);
     }
 
     /// `rows` more rows are in the store.

@@ -28,6 +28,11 @@ impl TapWindow {
         self.bytes.extend_from_slice(rows);
     }
 
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
     /// Position of the first row.
     pub fn first(&self) -> usize {
         self.first

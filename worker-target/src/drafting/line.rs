@@ -131,8 +131,8 @@ impl Proposed {
 pub(super) enum Heard {
     /// Drafts: session, position, what. Sessions that were asked for and are not named could not be served.
     Drafts { asked: Asked, served: Vec<(u64, u32, Proposed)>, left_out: Vec<(u64, u32)> },
-    /// The drafter has read so far.
-    Reach(Vec<SessionReach>),
+    /// The drafter has read so far, and could not begin these sessions with what it was thought to have kept.
+    Reach { sessions: Vec<SessionReach>, missed: Vec<u64> },
 }
 
 /// A link over which drafts come.
@@ -166,7 +166,7 @@ impl Line {
         match self.end.receive(Duration::ZERO)? {
             None => Ok(None),
             Some(Frame::Proposal(proposal)) => self.check(&proposal).map(Some),
-            Some(Frame::Reach(reach)) => Ok(Some(Heard::Reach(reach.sessions))),
+            Some(Frame::Reach(reach)) => Ok(Some(Heard::Reach { sessions: reach.sessions, missed: reach.missed })),
             Some(other) => Err(Fault::Ejected(format!("expected Proposal or Reach, found {}", frame::name(&other)))),
         }
     }

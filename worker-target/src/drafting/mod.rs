@@ -12,10 +12,10 @@ use paceline_link::{End, Frame, Handover, Side};
 use paceline_models::{ModelError, Target, transfer};
 use paceline_process::Millis;
 use paceline_proto::internal::v1::{
-    Context, Feed, Hello, LinkPhase, LinkReport, ProposalKind, SpeculationTotals, TensorType, Want,
+    Context, Feed, Hello, Keep, LinkPhase, LinkReport, ProposalKind, Recall, SpeculationTotals, TensorType, Want,
 };
 
-use crate::core::{Pace, Piece, Plan, Reach, Reading, Scheduler, SequenceKey, TapWindow};
+use crate::core::{Pace, PageKey, Piece, Plan, Reach, Reading, Scheduler, SequenceKey, TapWindow};
 use crate::request::Checked;
 use line::{Asked, Fault, Greeting, Heard, Line};
 
@@ -24,11 +24,17 @@ pub(crate) use line::Proposed;
 /// Share of our ring that one message's taps may fill, so that others find room behind them.
 const FEED_SHARE: u64 = 4;
 
+/// Pages of an ended sequence that are named to the drafter, the last ones, and sequences for which that is done in one message.
+const KEPT_PAGES: usize = 256;
+const KEEPS: usize = 64;
+
 /// What the drafter is shown of one sequence, and what it proposed.
 #[derive(Debug)]
 struct Session {
     window: TapWindow,
     reach: Reach,
+    /// Name of what the drafter may have kept for it.
+    recall: Option<PageKey>,
     /// A draft behind this position is waited for.
     asked: Option<usize>,
     proposed: Option<Proposed>,
@@ -74,6 +80,8 @@ pub(crate) struct Drafting {
     sessions: HashMap<SequenceKey, Session>,
     /// Sessions that ended and that the drafter still knows.
     closed: Vec<u64>,
+    /// What the drafter may keep of them.
+    keeps: Vec<Keep>,
     line: Option<Line>,
     greeting: Option<Greeting>,
     pace: Pace,
@@ -97,6 +105,7 @@ impl Drafting {
             tap_layers,
             sessions: HashMap::new(),
             closed: vec![],
+            keeps: vec![],
             line: None,
             greeting: None,
             pace: Pace::default(),
@@ -144,6 +153,16 @@ impl Drafting {
     /// Layers whose outputs are to be handed in for every row; empty is none.
     pub(crate) fn tap_layers(&self) -> &[usize] {
         &self.tap_layers
+    }
+
+    /// Rows of taps that are kept of a sequence; none where there is nothing to tap.
+    pub(crate) fn window_rows(&self) -> usize {
+        if self.tap_layers.is_empty() { 0 } else { self.window_rows }
+    }
+
+    /// Taps of a sequence's newest rows, if any are kept.
+    pub(crate) fn window(&self, key: SequenceKey) -> Option<&TapWindow> {
+        self.sessions.get(&key).map(|session| &session.window)
     }
 
     /// Bytes of taps kept at most of a sequence of up to so many positions, beside rows on their way.
@@ -222,7 +241,18 @@ impl Drafting {
 
     fn note(&mut self, heard: Heard, border: &Border, news: &mut Vec<News>) -> Result<(), Fault> {
         match heard {
-            Heard::Reach(sessions) => {
+            Heard::Reach { sessions, missed } => {
+                for id in missed {
+                    let Some(session) = self.sessions.get_mut(&SequenceKey(id)) else { continue };
+                    if session.recall.take().is_none() {
+                        return Err(Fault::Ejected(format!("session {id} was not to begin with anything it has kept")));
+                    }
+                    // It is shown what there is to show, from the beginning of the window.
+                    session.reach.start_again();
+                    if session.asked.take().is_some() {
+                        news.push(News::NoDraft(SequenceKey(id)));
+                    }
+                }
                 for reach in sessions {
                     // Of a sequence that ended meanwhile there is nothing to note.
                     let Some(session) = self.sessions.get_mut(&SequenceKey(reach.session)) else { continue };
@@ -305,6 +335,7 @@ impl Drafting {
             self.past_bytes += line.end.bytes();
         }
         self.closed.clear();
+        self.keeps.clear();
         for (key, session) in &mut self.sessions {
             session.reach = Reach::default();
             if session.asked.take().is_some() {
@@ -324,11 +355,33 @@ impl Drafting {
         self.report.reason = reason;
     }
 
+    /// Rows of a sequence were found in the prefix cache, up to a page of this name and end: the taps of the last of them, the
+    /// first at `position`.
+    pub(crate) fn found(&mut self, key: SequenceKey, page: (PageKey, usize), position: usize, taps: &[&[u8]]) {
+        let (mut position, row_bytes) = (position, self.row_bytes());
+        let session = self.session(key);
+        session.recall = Some(page.0);
+        session.reach.recall_at(page.1);
+        for rows in taps {
+            self.committed(key, position, rows);
+            position += rows.len().checked_div(row_bytes).unwrap_or(0);
+        }
+    }
+
     /// Rows of a sequence were committed, the first at `position`: their taps, as bytes.
     pub(crate) fn committed(&mut self, key: SequenceKey, position: usize, taps: &[u8]) {
+        self.session(key).window.push(position, taps);
+    }
+
+    fn session(&mut self, key: SequenceKey) -> &mut Session {
         let (rows, row_bytes) = (self.window_rows, self.row_bytes());
-        let fresh = || Session { window: TapWindow::new(rows, row_bytes), reach: Reach::default(), asked: None, proposed: None };
-        self.sessions.entry(key).or_insert_with(fresh).window.push(position, taps);
+        self.sessions.entry(key).or_insert_with(|| Session {
+            window: TapWindow::new(rows, row_bytes),
+            reach: Reach::default(),
+            recall: None,
+            asked: None,
+            proposed: None,
+        })
     }
 
     /// The draft of a sequence, to be verified now.
@@ -357,6 +410,16 @@ impl Drafting {
         self.steps += 1;
         if let Some(ms) = plain_ms {
             self.pace.plain_step(ms);
+        }
+    }
+
+    /// A sequence is about to be over, and its whole pages have these names: the drafter may keep what it has read of it.
+    pub(crate) fn keep(&mut self, key: SequenceKey, pages: &[PageKey]) {
+        let known = self.sessions.get(&key).is_some_and(|session| session.reach.is_open());
+        if known && !pages.is_empty() && self.keeps.len() < KEEPS {
+            let first = pages.len().saturating_sub(KEPT_PAGES);
+            let keys = pages[first..].iter().flat_map(|page| page.0).collect::<Vec<u8>>();
+            self.keeps.push(Keep { session: key.0, first_page: first as u32, keys: keys.into() });
         }
     }
 
@@ -475,7 +538,13 @@ impl Drafting {
             fresh: piece.fresh,
         };
         let contexts = pieces.iter().map(context).collect();
-        let feed = Feed { closed: std::mem::take(&mut self.closed), contexts, taps, wants, bonus, round };
+        let recall = |(key, piece): &(SequenceKey, Piece)| {
+            let session = self.sessions.get(key).filter(|_| piece.recall)?;
+            Some(Recall { session: key.0, key: session.recall?.0.to_vec().into(), since: session.window.first() as u32 })
+        };
+        let recalls = pieces.iter().filter_map(recall).collect();
+        let (closed, keeps) = (std::mem::take(&mut self.closed), std::mem::take(&mut self.keeps));
+        let feed = Feed { closed, contexts, taps, wants, bonus, round, keeps, recalls };
         Ok(line.end.send(Frame::Feed(feed)).map_err(Fault::from))
     }
 

@@ -3,7 +3,7 @@
 use paceline_process::Millis;
 
 use super::*;
-use crate::core::{Chosen, Ledger, Permit, Request, Scheduler, Token};
+use crate::core::{Chosen, ClassBytes, Ledger, Permit, Request, Scheduler, Token};
 
 /// The chance that a drafted token behind accepted ones is accepted, by the tokens a sequence has.
 type Text = fn(u32) -> f64;
@@ -81,7 +81,7 @@ struct House {
 
 impl House {
     fn new(machine: Machine, seed: u64) -> Self {
-        let scheduler = Scheduler::new(Ledger::new(1 << 40, vec![(4096, 1)]), 32);
+        let scheduler = Scheduler::new(Ledger::new(1 << 40, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]), 32);
         Self {
             machine,
             scheduler,
@@ -141,7 +141,8 @@ impl House {
 
     fn turn(&mut self) {
         self.take_drafts();
-        let step = self.scheduler.next_step(Millis((self.now_us / 1e3) as u64));
+        self.scheduler.start(|_| 0);
+        let step = self.scheduler.next_step(Millis((self.now_us / 1e3) as u64), |_| 0);
         if step.parts.is_empty() {
             let due = self.rounds.iter().map(|round| round.due_us).fold(f64::INFINITY, f64::min);
             assert!(due.is_finite(), "nothing to do and nothing to wait for");
@@ -387,7 +388,7 @@ fn a_policy_goes_over_permits_and_an_older_one_is_dropped() {
 
 #[test]
 fn under_pressure_nobody_drafts() {
-    let mut scheduler = Scheduler::new(Ledger::new(1 << 20, vec![(4096, 1)]), 4);
+    let mut scheduler = Scheduler::new(Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]), 4);
     scheduler.speculation.set_linked(true);
     let request = |permit| Request {
         prompt: vec![7; 10],
@@ -399,7 +400,8 @@ fn under_pressure_nobody_drafts() {
         class: String::new(),
     };
     let key = scheduler.admit(request(FORCED)).expect("room");
-    let step = scheduler.next_step(Millis(0));
+    scheduler.start(|_| 0);
+    let step = scheduler.next_step(Millis(0), |_| 0);
     scheduler.on_step(&step.parts, vec![Chosen { key, tokens: vec![Token { id: 1, margin: 1.0 }] }], 1000);
     let reading = |_: SequenceKey, _: &Sequence| Some(Reading { unread: 0, can: true });
     assert_eq!(scheduler.plan(true, reading), Plan::default());

@@ -1,0 +1,193 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn ids(pages: usize, seed: u32) -> Vec<u32> {
+    (0..(pages * PAGE) as u32).map(|at| at.wrapping_mul(31) + seed).collect()
+}
+
+fn keys(scope: &str, ids: &[u32]) -> Vec<PageKey> {
+    Chain::new(scope).of(ids).to_vec()
+}
+
+/// Adds all pages of a chain, of 10 bytes each; how many are new.
+fn keep(prefix: &mut Prefix, keys: &[PageKey], limit: u64) -> (usize, Vec<PageId>) {
+    let mut dropped = vec![];
+    let (_, new) = prefix.extend(keys, usize::MAX, 10, limit, &mut dropped);
+    (new.len(), dropped)
+}
+
+#[test]
+fn a_key_says_everything_before_it() {
+    let long = ids(4, 7);
+    let chain = keys("a", &long);
+    assert_eq!(chain.len(), 4);
+    assert_eq!(keys("a", &long[..200]), chain[..3], "a piece of a page has no key");
+    let mut grown = Chain::new("a");
+    assert_eq!(grown.of(&long[..70]), &chain[..1]);
+    assert_eq!(grown.of(&long), chain);
+    assert_eq!(grown.of(&long[..130]), &chain[..2]);
+    for (at, scope) in [(0, "a"), (100, "a"), (255, "a"), (999, "b")] {
+        let mut other = long.clone();
+        if let Some(id) = other.get_mut(at) {
+            *id += 1;
+        }
+        let others = keys(scope, &other);
+        let same = at / PAGE;
+        assert!(scope == "b" || others[..same] == chain[..same]);
+        let from = if scope == "b" { 0 } else { same };
+        assert!(others[from..].iter().all(|key| !chain.contains(key)), "position {at}, scope {scope}");
+    }
+}
+
+#[test]
+fn the_last_id_is_always_left_to_read() {
+    let mut prefix = Prefix::default();
+    let chain = keys("", &ids(3, 1));
+    assert_eq!(keep(&mut prefix, &chain, 1000).0, 3);
+    for (length, pages) in [(3 * PAGE + 1, 3), (3 * PAGE, 2), (2 * PAGE + 1, 2), (2 * PAGE, 1), (PAGE, 0), (1, 0), (0, 0)] {
+        let whole = &chain[..length / PAGE];
+        assert_eq!(prefix.find(whole, length, 0).len(), pages, "{length}");
+    }
+}
+
+#[test]
+fn the_least_recently_used_ends_of_chains_go_first() {
+    let mut prefix = Prefix::default();
+    let (a, b) = (keys("", &ids(4, 1)), keys("", &ids(4, 2)));
+    keep(&mut prefix, &a, 80);
+    keep(&mut prefix, &b, 80);
+    assert_eq!((prefix.bytes(), prefix.len()), (80, 8));
+    prefix.find(&a, 1000, 0);
+    // Two pages of `b` go for two more: its last.
+    let c = keys("", &ids(2, 3));
+    assert_eq!((keep(&mut prefix, &c, 80).0, prefix.known(&a), prefix.known(&b), prefix.known(&c)), (2, 4, 2, 2));
+    assert_eq!(prefix.evict(11).len(), 2);
+    assert_eq!((prefix.known(&a), prefix.known(&b), prefix.bytes()), (4, 0, 60));
+    // The pages before a new one never go for it.
+    let a = keys("", &ids(9, 1));
+    assert_eq!((keep(&mut prefix, &a, 45).0, prefix.bytes(), prefix.known(&a)), (0, 40, 4));
+    assert_eq!(prefix.evict(u64::MAX).len(), 4);
+    assert!(prefix.is_empty() && prefix.bytes() == 0 && prefix.evict(1).is_empty());
+}
+
+#[test]
+fn pages_are_found_again_where_most_have_taps() {
+    let mut prefix = Prefix::default();
+    let (chain, mut dropped) = (keys("", &ids(10, 1)), vec![]);
+    keep(&mut prefix, &chain, 1000);
+    // Nobody followed it: the pages a drafter would want are read again, if one will be asked.
+    assert_eq!((prefix.find(&chain, 1000, 0).len(), prefix.find(&chain, 1000, 4).len()), (10, 6));
+    let added = prefix.extend_taps(&chain, 6..10, 5, 1000, &mut dropped);
+    assert_eq!(added.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [9, 8, 7, 6]);
+    assert!(prefix.extend_taps(&chain, 6..10, 5, 1000, &mut dropped).is_empty(), "they have them");
+    assert_eq!((prefix.find(&chain, 1000, 4).len(), prefix.bytes()), (10, 120));
+    // In the middle of the chain there are two of four, or one.
+    assert_eq!((prefix.find(&chain[..8], 1000, 4).len(), prefix.find(&chain[..7], 1000, 4).len()), (8, 3));
+    prefix.forget_taps();
+    assert_eq!((prefix.find(&chain, 1000, 4).len(), prefix.bytes(), dropped.len()), (6, 100, 0));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Keep(u8, usize, u64),
+    Taps(u8, usize, u64),
+    Find(u8, usize, usize),
+    Evict(u64),
+    Forget,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let size = 0..9usize;
+    prop_oneof![
+        6 => (0..6u8, size.clone(), 0..400u64).prop_map(|(who, pages, limit)| Op::Keep(who, pages, limit)),
+        3 => (0..6u8, size.clone(), 0..400u64).prop_map(|(who, pages, limit)| Op::Taps(who, pages, limit)),
+        4 => (0..6u8, size, 0..5usize).prop_map(|(who, pages, taps)| Op::Find(who, pages, taps)),
+        2 => (0..120u64).prop_map(Op::Evict),
+        1 => Just(Op::Forget),
+    ]
+}
+
+/// Six sequences in two scopes; in each scope two that begin alike and one of its own.
+fn stream(who: u8) -> (&'static str, Vec<u32>) {
+    let mut ids = ids(8, u32::from(who % 3 / 2) * 9);
+    if who % 3 == 1 {
+        ids[4 * PAGE..].iter_mut().for_each(|id| *id += 5);
+    }
+    (if who < 3 { "one" } else { "two" }, ids)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn bytes_are_exact_and_a_hit_is_a_true_beginning(ops in prop::collection::vec(op(), 0..120)) {
+        let mut prefix = Prefix::default();
+        // What the shell would hold: of each page its scope and all ids up to its end, and its bytes.
+        let mut held: HashMap<PageId, (&'static str, Vec<u32>, u64, u64)> = HashMap::new();
+        for op in ops {
+            let mut dropped = vec![];
+            match op {
+                Op::Keep(who, pages, limit) => {
+                    let (scope, ids) = stream(who);
+                    let chain = keys(scope, &ids[..pages * PAGE]);
+                    let (bytes, before) = (10 + u64::from(who), prefix.known(&chain));
+                    let (known, added) = prefix.extend(&chain, 5, bytes, limit, &mut dropped);
+                    prop_assert!(known == before && added.len() <= 5 && (added.is_empty() || prefix.bytes() <= limit));
+                    prop_assert_eq!(prefix.known(&chain), known + added.len(), "nothing of it went for it");
+                    for (at, id) in (known..).zip(added) {
+                        let ids = ids[..(at + 1) * PAGE].to_vec();
+                        prop_assert!(held.insert(id, (scope, ids, bytes, 0)).is_none(), "a number is used once");
+                    }
+                }
+                Op::Taps(who, pages, limit) => {
+                    let (scope, ids) = stream(who);
+                    let chain = keys(scope, &ids[..pages * PAGE]);
+                    let before = (prefix.bytes(), prefix.known(&chain));
+                    let added = prefix.extend_taps(&chain, pages / 2..pages, 7, limit, &mut dropped);
+                    prop_assert!(prefix.bytes() <= limit.max(before.0) && prefix.known(&chain) == before.1);
+                    for (at, id) in added {
+                        let page = held.get_mut(&id).expect("it is held");
+                        prop_assert!(page.3 == 0 && page.1 == ids[..(at + 1) * PAGE]);
+                        page.3 = 7;
+                    }
+                }
+                Op::Find(who, pages, taps) => {
+                    let (scope, ids) = stream(who);
+                    let ids = &ids[..pages * PAGE];
+                    let found = prefix.find(&keys(scope, ids), ids.len(), taps);
+                    prop_assert!(found.len() * PAGE < ids.len().max(1));
+                    for (at, id) in found.iter().enumerate() {
+                        let (of, whole, ..) = &held[id];
+                        prop_assert_eq!((*of, whole.as_slice()), (scope, &ids[..(at + 1) * PAGE]));
+                    }
+                }
+                Op::Evict(bytes) => {
+                    let before = prefix.bytes();
+                    dropped = prefix.evict(bytes);
+                    prop_assert!(before - prefix.bytes() >= bytes.min(before));
+                }
+                Op::Forget => {
+                    prefix.forget_taps();
+                    held.values_mut().for_each(|page| page.3 = 0);
+                }
+            }
+            for id in dropped {
+                prop_assert!(held.remove(&id).is_some(), "what is dropped was there");
+            }
+            let bytes: u64 = held.values().map(|page| page.2 + page.3).sum();
+            prop_assert_eq!((prefix.bytes(), prefix.len()), (bytes, held.len()));
+            // No page without those before it, and each end of a chain is known as one.
+            for page in prefix.pages.values() {
+                prop_assert!(page.parent.is_none_or(|parent| prefix.pages.contains_key(&parent)));
+            }
+            let parents: BTreeSet<PageKey> = prefix.pages.values().filter_map(|page| page.parent).collect();
+            let ends: BTreeSet<PageKey> = prefix.pages.keys().filter(|key| !parents.contains(key)).copied().collect();
+            prop_assert_eq!(&ends, &prefix.leaves.values().copied().collect::<BTreeSet<_>>());
+        }
+        prefix.evict(u64::MAX);
+        prop_assert_eq!((prefix.bytes(), prefix.len(), prefix.leaves.len()), (0, 0, 0));
+    }
+}

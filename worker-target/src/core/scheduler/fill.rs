@@ -1,0 +1,67 @@
+//! Which prompts a step reads, and how much of them.
+//!
+//! All chunks of a step together take at most about 250 ms by the measured cost of a row, half of that while others
+//! decode: a step, and with it a cancellation, is never long, and a stream's tokens come with bounded gaps (design section
+//! 4). Inside that the shortest rest comes first, so that a short prompt does not wait for a long one to be read; one that
+//! got no row in `PATIENCE` steps comes before all that did not wait so long. So nobody starves: a prompt is read on at the
+//! latest `PATIENCE` steps, and as many as there are prompts that wait as long, after it was last.
+
+use super::{Part, Scheduler, Step};
+use crate::core::{Phase, SequenceKey};
+
+/// A step with prompt rows should not take longer, and not where others wait for their next token.
+const CHUNK_US: f64 = 250_000.0;
+const BESIDE_US: f64 = 125_000.0;
+/// Rows of a chunk: the first, before anything is measured, and the bounds.
+const FIRST_CHUNK: usize = 256;
+const MIN_CHUNK: usize = 32;
+const MAX_CHUNK: usize = 1024;
+/// Steps without a row after which a prompt is not passed over any more.
+const PATIENCE: u32 = 4;
+
+impl Scheduler {
+    /// Adds prompt rows to a step; `decodes`: beside sequences that decode.
+    pub(super) fn fill(&mut self, decodes: bool, step: &mut Step) {
+        let mut reading: Vec<(bool, usize, SequenceKey)> = self
+            .sequences
+            .iter()
+            .filter(|(key, one)| matches!(one.phase, Phase::Waiting | Phase::Prefilling) && self.ledger.holds(**key))
+            .map(|(key, one)| match one.passed >= PATIENCE {
+                true => (false, 0, *key),
+                false => (true, one.pending_rows(), *key),
+            })
+            .collect();
+        reading.sort_unstable();
+        let mut left = self.chunk_rows(decodes);
+        for (_, _, key) in reading {
+            let Some(sequence) = self.sequences.get_mut(&key) else { continue };
+            let pending = sequence.pending_rows();
+            // Multiples of 32 keep the number of different shapes small.
+            let rows = if pending <= left { pending } else { left / MIN_CHUNK * MIN_CHUNK };
+            if rows == 0 {
+                sequence.passed += 1;
+                step.passed.push((key, sequence.passed));
+                continue;
+            }
+            sequence.passed = 0;
+            left -= rows;
+            let (start, chooses) = (sequence.committed, rows == pending);
+            step.parts.push(Part { key, start, rows, chooses, prefill: true, drafted: 0 });
+        }
+    }
+
+    /// A step took so long: what a prompt row costs.
+    pub(super) fn measure(&mut self, parts: &[Part], took_us: u64) {
+        let rows: usize = parts.iter().filter(|part| part.prefill).map(|part| part.rows).sum();
+        if rows >= MIN_CHUNK {
+            let row_us = took_us as f64 / rows as f64;
+            self.row_us = Some(self.row_us.map_or(row_us, |old| 0.7 * old + 0.3 * row_us));
+        }
+    }
+
+    fn chunk_rows(&self, decodes: bool) -> usize {
+        let most_us = if decodes { BESIDE_US } else { CHUNK_US };
+        let fits = self.row_us.map_or(FIRST_CHUNK, |row_us| (most_us / row_us) as usize);
+        (fits.clamp(MIN_CHUNK, MAX_CHUNK) / MIN_CHUNK) * MIN_CHUNK
+    }
+}

@@ -1,0 +1,320 @@
+//! What the next step reads: one row of every decoding sequence, or the block of one whose draft is there, and chunks of prompts
+//! that are not read yet (`fill`). A sequence whose draft is on its way is left out until it comes or is late: the
+//! others go on meanwhile. Who runs, and who gives way when memory is short: `room`.
+
+mod fill;
+mod room;
+
+use std::collections::BTreeMap;
+
+use paceline_process::Millis;
+use paceline_proto::v1::Route;
+
+use super::{
+    Counts, Draft, Ended, Finish, Ledger, LedgerError, Permit, Phase, Plan, Reading, Request, Sequence, SequenceKey, Speculation,
+};
+
+/// A request that cannot be taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SchedulerError {
+    /// The KV ledger says no.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// As many sequences as the engine runs are running.
+    #[error("{0} sequences are running, which is all the engine runs at once")]
+    Full(usize),
+}
+
+/// Rows of one sequence in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Whose.
+    pub key: SequenceKey,
+    /// Place of the first row in its ids.
+    pub start: usize,
+    /// Rows.
+    pub rows: usize,
+    /// The last row is the newest id: a token is chosen behind it.
+    pub chooses: bool,
+    /// Prompt (or continuation) rows, not a decode step.
+    pub prefill: bool,
+    /// Of the rows the last ones, which are drafted and not in its ids.
+    pub drafted: usize,
+}
+
+/// What to do next.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// Rows to read; empty when there is nothing to do.
+    pub parts: Vec<Part>,
+    /// Sequences that ended without a step: their deadline passed.
+    pub ended: Vec<(SequenceKey, Ended)>,
+    /// Sequences whose draft did not come in time; they step plainly.
+    pub late: Vec<SequenceKey>,
+    /// Sequences whose draft is there and for which there is no room; they step plainly.
+    pub undrafted: Vec<SequenceKey>,
+    /// Prompts that get no row in this step, and how many steps in a row that is now.
+    pub passed: Vec<(SequenceKey, u32)>,
+    /// Who gave something up, so that the others have room.
+    pub gave: Gave,
+}
+
+/// What was given up for want of memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gave {
+    /// Sequences of which no taps are kept any more.
+    pub taps: Vec<SequenceKey>,
+    /// Sequences that hold nothing any more, and begin again, with the tokens they have, when there is room.
+    pub all: Vec<SequenceKey>,
+}
+
+/// A token the target chose.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Token {
+    /// Its id.
+    pub id: u32,
+    /// Deciding margin.
+    pub margin: f32,
+}
+
+/// What the target chose for one sequence in a step: one token, or the accepted drafts and one more.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// For which.
+    pub key: SequenceKey,
+    /// In order.
+    pub tokens: Vec<Token>,
+}
+
+/// What a step gave one sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Emission {
+    /// Which.
+    pub key: SequenceKey,
+    /// Place of the first token behind the prompt.
+    pub index: u32,
+    /// The tokens, up to the one that ends the stream.
+    pub tokens: Vec<Token>,
+    /// Set with the last token. The sequence is forgotten then.
+    pub end: Option<End>,
+}
+
+/// The end of a sequence that went well.
+#[derive(Clone, Debug, PartialEq)]
+pub struct End {
+    /// How it ended.
+    pub finish: Finish,
+    /// How it was served.
+    pub route: Route,
+    /// What speculation did for it.
+    pub counts: Counts,
+    /// Prompt tokens that were not read, as they were found in the prefix cache.
+    pub cached_tokens: u32,
+    /// All its ids.
+    pub ids: Vec<u32>,
+}
+
+/// All sequences of the engine.
+#[derive(Debug)]
+pub struct Scheduler {
+    sequences: BTreeMap<SequenceKey, Sequence>,
+    ledger: Ledger,
+    max_sequences: usize,
+    next_key: u64,
+    /// Measured cost of a prompt row, µs.
+    row_us: Option<f64>,
+    /// Who drafts, and how far.
+    pub speculation: Speculation,
+}
+
+impl Scheduler {
+    /// A scheduler for up to `max_sequences` sequences over `ledger`.
+    pub fn new(ledger: Ledger, max_sequences: usize) -> Self {
+        Self { sequences: BTreeMap::new(), ledger, max_sequences, next_key: 0, row_us: None, speculation: Speculation::default() }
+    }
+
+    /// The KV ledger.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Sequences in the engine.
+    pub fn len(&self) -> usize {
+        self.sequences.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.sequences.is_empty()
+    }
+
+    /// A sequence.
+    pub fn get(&self, key: SequenceKey) -> Option<&Sequence> {
+        self.sequences.get(&key)
+    }
+
+    /// Takes a request. It has memory, and is read, from [`Scheduler::start`] on.
+    ///
+    /// # Errors
+    /// It is too large to ever run, or there are as many sequences as run at once.
+    pub fn admit(&mut self, request: Request) -> Result<SequenceKey, SchedulerError> {
+        if self.sequences.len() >= self.max_sequences {
+            return Err(SchedulerError::Full(self.sequences.len()));
+        }
+        self.ledger.could_hold(request.prompt.len() + request.max_tokens as usize)?;
+        let key = SequenceKey(self.next_key);
+        self.next_key += 1;
+        self.speculation.open(key, &request.class);
+        self.sequences.insert(key, Sequence::new(request));
+        Ok(key)
+    }
+
+    /// Forgets a sequence and returns its memory. Unknown ones are none.
+    pub fn remove(&mut self, key: SequenceKey) -> Option<Sequence> {
+        self.ledger.give_back(key);
+        self.speculation.close(key);
+        self.sequences.remove(&key)
+    }
+
+    /// The next step. Sequences it names as ended are forgotten already. `evict` frees at least so many bytes of the prefix
+    /// cache, or all it has, and says how many.
+    pub fn next_step(&mut self, now: Millis, mut evict: impl FnMut(u64) -> u64) -> Step {
+        let mut step = Step::default();
+        for key in self.keys(|sequence| sequence.is_late(now)) {
+            self.remove(key);
+            step.ended.push((key, Ended::DeadlinePassed));
+        }
+        let mut decodes = false;
+        for key in self.keys(|sequence| sequence.phase == Phase::Decoding) {
+            // Somebody older may have taken its room meanwhile.
+            let Some(sequence) = self.sequences.get_mut(&key).filter(|sequence| sequence.phase == Phase::Decoding) else { continue };
+            decodes = true;
+            let mut drafted = match sequence.draft {
+                Draft::Asked { until } if until > now => continue,
+                Draft::Asked { .. } => {
+                    sequence.draft = Draft::None;
+                    step.late.push(key);
+                    0
+                }
+                Draft::Ready { drafted } => drafted,
+                Draft::None => 0,
+            };
+            let start = sequence.committed;
+            if drafted > 0 && !self.has_room(key, start + 1 + drafted, &mut evict) {
+                // A block is not worth somebody's place.
+                self.give_up_draft(key);
+                step.undrafted.push(key);
+                drafted = 0;
+            }
+            if self.make_room(key, start + 1 + drafted, &mut evict, &mut step.gave) {
+                step.parts.push(Part { key, start, rows: 1 + drafted, chooses: true, prefill: false, drafted });
+            }
+        }
+        self.fill(decodes, &mut step);
+        step
+    }
+
+    fn keys(&self, such: impl Fn(&Sequence) -> bool) -> Vec<SequenceKey> {
+        self.sequences.iter().filter(|(_, sequence)| such(sequence)).map(|(key, _)| *key).collect()
+    }
+
+    /// Until when a draft is waited for, where nothing else is to be done: the earliest. `None` if none is on its way.
+    pub fn waits_until(&self) -> Option<Millis> {
+        let until = |sequence: &Sequence| match sequence.draft {
+            Draft::Asked { until } => Some(until),
+            Draft::None | Draft::Ready { .. } => None,
+        };
+        self.sequences.values().filter_map(until).min()
+    }
+
+    /// What to show the drafter and what to ask it for: see [`Speculation::plan`].
+    pub fn plan(&mut self, pressed: bool, reading: impl Fn(SequenceKey, &Sequence) -> Option<Reading>) -> Plan {
+        self.speculation.plan(&self.sequences, pressed, reading)
+    }
+
+    /// A draft of this sequence was asked for.
+    pub fn asked(&mut self, key: SequenceKey, until: Millis) {
+        if let Some(sequence) = self.sequences.get_mut(&key) {
+            sequence.draft = Draft::Asked { until };
+        }
+    }
+
+    /// A draft of so many tokens came; says whether somebody waits for it.
+    pub fn proposed(&mut self, key: SequenceKey, drafted: usize) -> bool {
+        let waiting = self.sequences.get_mut(&key).filter(|sequence| matches!(sequence.draft, Draft::Asked { .. }));
+        let Some(sequence) = waiting else { return false };
+        sequence.draft = Draft::Ready { drafted };
+        true
+    }
+
+    /// No draft will come for this sequence.
+    pub fn give_up_draft(&mut self, key: SequenceKey) {
+        if let Some(sequence) = self.sequences.get_mut(&key) {
+            sequence.draft = Draft::None;
+        }
+    }
+
+    /// Another permit, from the next step on. A draft under way is not waited for where none may be made any more.
+    pub fn set_permit(&mut self, key: SequenceKey, permit: Permit) {
+        if let Some(sequence) = self.sequences.get_mut(&key) {
+            sequence.permit = permit;
+            if !permit.may_draft() {
+                sequence.draft = Draft::None;
+            }
+        }
+    }
+
+    /// All sequences, in the order of their admission.
+    pub fn iter(&self) -> impl Iterator<Item = (SequenceKey, &Sequence)> {
+        self.sequences.iter().map(|(key, sequence)| (*key, sequence))
+    }
+
+    /// A step is done: its rows are in the store, and these tokens were chosen. Finished sequences are forgotten.
+    pub fn on_step(&mut self, parts: &[Part], chosen: Vec<Chosen>, took_us: u64) -> Vec<Emission> {
+        for part in parts.iter().filter(|part| part.drafted == 0) {
+            if let Some(sequence) = self.sequences.get_mut(&part.key) {
+                sequence.commit(part.rows);
+            }
+        }
+        self.measure(parts, took_us);
+        let accepted: Vec<_> = chosen.iter().map(|chosen| (chosen.key, chosen.tokens.len().saturating_sub(1))).collect();
+        let beside = self.waits_until().is_some();
+        self.speculation.stepped(parts, &accepted, took_us as f64, beside);
+        let mut emissions = Vec::with_capacity(chosen.len());
+        for Chosen { key, mut tokens } in chosen {
+            let drafted = parts.iter().find(|part| part.key == key).map_or(0, |part| part.drafted);
+            let Some(sequence) = self.sequences.get_mut(&key) else { continue };
+            if drafted > 0 {
+                sequence.verified(drafted, tokens.len());
+            }
+            let index = sequence.generated();
+            let mut finish = None;
+            for (at, token) in tokens.iter().enumerate() {
+                sequence.push(token.id);
+                if let Phase::Finished(Ended::Well(how)) = sequence.phase {
+                    finish = Some((how, at + 1));
+                    break;
+                }
+            }
+            if drafted > 0 && finish.is_none() {
+                // The bonus token's row, and those of the accepted drafts.
+                sequence.commit(tokens.len());
+            }
+            let end = finish.map(|(finish, count)| {
+                tokens.truncate(count);
+                let cached_tokens = sequence.cached.min(sequence.prompt_len) as u32;
+                let (route, counts) = (self.speculation.route(key, sequence), sequence.counts);
+                // It is forgotten below.
+                End { finish, route, counts, cached_tokens, ids: std::mem::take(&mut sequence.ids) }
+            });
+            if end.is_some() {
+                self.remove(key);
+            }
+            emissions.push(Emission { key, index, tokens, end });
+        }
+        emissions
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! Who has memory. A sequence begins when what it is made of so far fits, and grows from class to class. Where there is no
+//! room, in this order (design section 6): the prefix cache gives up what it needs, then sequences their taps and with them
+//! their drafts, then the youngest sequence all it holds: its tokens are what it begins again from, when there is room. The
+//! oldest never gives way, and could run alone, so some sequence always comes to its end.
+
+use super::{Gave, Scheduler};
+use crate::core::{Draft, Phase, SequenceKey};
+
+/// Positions beyond its own for which there must be room before a sequence that gave way begins again: what little is free
+/// would soon be taken from it once more.
+const AHEAD: usize = 64;
+/// Share of the budget that must stay free when a sequence's taps are kept again.
+const SPARE: f64 = 0.25;
+
+impl Scheduler {
+    /// Gives memory to sequences that wait for it, in order of admission, and says which have some now. `evict` as in
+    /// [`Scheduler::next_step`].
+    pub fn start(&mut self, mut evict: impl FnMut(u64) -> u64) -> Vec<SequenceKey> {
+        let mut started = vec![];
+        for key in self.keys(|sequence| sequence.phase == Phase::Waiting) {
+            if self.ledger.holds(key) {
+                continue;
+            }
+            let Some(sequence) = self.sequences.get_mut(&key) else { continue };
+            let ahead = if sequence.gave_way > 0 { AHEAD } else { 1 };
+            let positions = (sequence.ids.len() + ahead).min(sequence.most_positions());
+            sequence.taps = true;
+            if !self.has_room(key, positions, &mut evict) {
+                if self.ledger.held() > 0 {
+                    break;
+                }
+                // It is alone, so what does not fit with taps does without.
+                self.forget_taps(key);
+            }
+            let taps = self.sequences.get(&key).is_some_and(|sequence| sequence.taps);
+            if self.ledger.hold(key, positions, taps).is_err() {
+                break;
+            }
+            started.push(key);
+        }
+        if started.is_empty() && self.keys(|sequence| sequence.phase == Phase::Waiting).is_empty() {
+            self.keep_taps_again();
+        }
+        started
+    }
+
+    /// Sequences that have memory and of which nothing is read yet.
+    pub fn unread(&self) -> Vec<SequenceKey> {
+        self.keys(|sequence| sequence.phase == Phase::Waiting).into_iter().filter(|key| self.ledger.holds(*key)).collect()
+    }
+
+    /// The first rows of a sequence are in the store: they were found in the prefix cache.
+    pub fn found(&mut self, key: SequenceKey, rows: usize) {
+        if let Some(sequence) = self.sequences.get_mut(&key) {
+            sequence.found(rows);
+        }
+    }
+
+    /// The prefix cache holds so many bytes now.
+    ///
+    /// # Errors
+    /// There is no room for so many: by how many bytes too few.
+    pub fn set_cached(&mut self, bytes: u64) -> Result<(), u64> {
+        self.ledger.set_cached(bytes)
+    }
+
+    /// Whether there is room for so many positions of a sequence, at the prefix cache's expense and nobody else's.
+    pub(super) fn has_room(&mut self, key: SequenceKey, positions: usize, evict: &mut impl FnMut(u64) -> u64) -> bool {
+        let taps = self.sequences.get(&key).is_some_and(|sequence| sequence.taps);
+        let missing = self.ledger.missing(key, positions, taps).unwrap_or(u64::MAX);
+        // All of the cache would not do: it stays.
+        if missing == 0 || missing > self.ledger.cached() {
+            return missing == 0;
+        }
+        self.evict(missing, evict);
+        self.ledger.missing(key, positions, taps) == Ok(0)
+    }
+
+    fn evict(&mut self, bytes: u64, evict: &mut impl FnMut(u64) -> u64) {
+        let left = self.ledger.cached().saturating_sub(evict(bytes));
+        // Less than before always fits.
+        let _ = self.ledger.set_cached(left);
+    }
+
+    /// Gives a running sequence room for so many positions, whoever has to give way; `false` if that was the sequence itself.
+    pub(super) fn make_room(
+        &mut self,
+        key: SequenceKey,
+        positions: usize,
+        evict: &mut impl FnMut(u64) -> u64,
+        gave: &mut Gave,
+    ) -> bool {
+        loop {
+            let taps = self.sequences.get(&key).is_some_and(|sequence| sequence.taps);
+            let Err(missing) = self.ledger.hold(key, positions, taps) else { return true };
+            if self.ledger.cached() > 0 {
+                let before = self.ledger.cached();
+                self.evict(missing.min(before), evict);
+                if self.ledger.cached() < before {
+                    continue;
+                }
+            }
+            if let Some(young) = self.youngest(|scheduler, key| scheduler.sequences[&key].taps) {
+                self.forget_taps(young);
+                gave.taps.push(young);
+                continue;
+            }
+            match self.youngest(|_, _| true) {
+                Some(young) => {
+                    self.give_way(young);
+                    gave.all.push(young);
+                    if young == key {
+                        return false;
+                    }
+                }
+                // Nobody holds anything, and it does not fit: it was admitted because it would.
+                None => return false,
+            }
+        }
+    }
+
+    fn youngest(&self, such: impl Fn(&Self, SequenceKey) -> bool) -> Option<SequenceKey> {
+        self.sequences.keys().rev().copied().find(|key| self.ledger.holds(*key) && such(self, *key))
+    }
+
+    fn forget_taps(&mut self, key: SequenceKey) {
+        self.ledger.give_back_taps(key);
+        if let Some(sequence) = self.sequences.get_mut(&key) {
+            sequence.taps = false;
+            sequence.draft = Draft::None;
+        }
+    }
+
+    fn give_way(&mut self, key: SequenceKey) {
+        self.ledger.give_back(key);
+        if let Some(sequence) = self.sequences.get_mut(&key) {
+            sequence.give_way();
+        }
+    }
+
+    /// Sequences whose taps were given up keep them again once there is room for all that happens meanwhile.
+    fn keep_taps_again(&mut self) {
+        for key in self.keys(|sequence| !sequence.taps && sequence.phase != Phase::Waiting) {
+            let spare = (SPARE * self.ledger.budget() as f64) as u64;
+            let room = self.ledger.room_of(key);
+            if self.ledger.free() > spare
+                && self.ledger.hold(key, room, true).is_ok()
+                && let Some(sequence) = self.sequences.get_mut(&key)
+            {
+                sequence.taps = true;
+            }
+        }
+    }
+}

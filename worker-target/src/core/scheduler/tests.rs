@@ -1,0 +1,254 @@
+use super::*;
+use crate::core::ClassBytes;
+use paceline_proto::v1::{Lane, RouteReason};
+
+const PLAIN: Permit = Permit { lane: Lane::Plain, max_draft: 0, reason: RouteReason::DrafterAbsent };
+const DRAFTS: Permit = Permit { lane: Lane::Speculative, max_draft: 7, reason: RouteReason::Prior };
+
+fn classes(of: &[(usize, u64)]) -> Vec<ClassBytes> {
+    of.iter().map(|(positions, kv)| ClassBytes { positions: *positions, kv: *kv, taps: 0 }).collect()
+}
+
+fn scheduler() -> Scheduler {
+    Scheduler::new(Ledger::new(10_000, classes(&[(256, 100), (4096, 1600)])), 4)
+}
+
+/// The next step, without a prefix cache.
+fn next(scheduler: &mut Scheduler, now: u64) -> Step {
+    scheduler.start(|_| 0);
+    scheduler.next_step(Millis(now), |_| 0)
+}
+
+fn request(prompt: usize, max_tokens: u32) -> Request {
+    Request {
+        prompt: vec![7; prompt],
+        continuation: vec![],
+        max_tokens,
+        stop_ids: vec![2],
+        deadline: None,
+        permit: PLAIN,
+        class: String::new(),
+    }
+}
+
+/// Does a step and chooses `token` wherever one is chosen; says which rows were read and what came out.
+fn step(scheduler: &mut Scheduler, now: u64, token: u32) -> (Vec<(u64, usize, bool)>, Vec<Emission>) {
+    let step = next(scheduler, now);
+    let tokens = vec![Token { id: token, margin: 1.0 }];
+    let chosen: Vec<Chosen> =
+        step.parts.iter().filter(|part| part.chooses).map(|part| Chosen { key: part.key, tokens: tokens.clone() }).collect();
+    let rows = step.parts.iter().map(|part| (part.key.0, part.rows, part.chooses)).collect();
+    (rows, scheduler.on_step(&step.parts, chosen, 1000))
+}
+
+fn finish(emission: &Emission) -> Option<Finish> {
+    emission.end.as_ref().map(|end| end.finish)
+}
+
+#[test]
+fn a_request_is_read_then_decoded_then_gone() {
+    let mut scheduler = scheduler();
+    scheduler.admit(request(10, 3)).expect("room");
+    assert_eq!(step(&mut scheduler, 0, 50).0, [(0, 10, true)]);
+    assert_eq!(step(&mut scheduler, 1, 51).0, [(0, 1, true)]);
+    let (_, last) = step(&mut scheduler, 2, 52);
+    assert_eq!((last[0].index, last[0].tokens[0].id, finish(&last[0])), (2, 52, Some(Finish::Length)));
+    assert!(scheduler.is_empty());
+    assert_eq!(scheduler.ledger().free(), 10_000);
+}
+
+#[test]
+fn a_stop_id_ends_it() {
+    let mut scheduler = scheduler();
+    scheduler.admit(request(1, 100)).expect("room");
+    assert_eq!(finish(&step(&mut scheduler, 0, 2).1[0]), Some(Finish::Stop));
+    assert!(scheduler.is_empty());
+}
+
+#[test]
+fn long_prompts_are_read_in_chunks_beside_decoding() {
+    let mut scheduler = scheduler();
+    scheduler.admit(request(5, 50)).expect("room");
+    step(&mut scheduler, 0, 9);
+    scheduler.admit(request(300, 5)).expect("room");
+    scheduler.admit(request(20, 5)).expect("room");
+    // The short prompt first, and of the long one what the chunk has left.
+    assert_eq!(step(&mut scheduler, 1, 9).0, [(0, 1, true), (2, 20, true), (1, 224, false)]);
+    // What a row costs is measured by now: the chunk grows to its bound.
+    assert_eq!(step(&mut scheduler, 2, 9).0, [(0, 1, true), (2, 1, true), (1, 76, true)]);
+    assert_eq!(step(&mut scheduler, 3, 9).0, [(0, 1, true), (1, 1, true), (2, 1, true)]);
+}
+
+#[test]
+fn a_slow_machine_gets_small_chunks() {
+    let mut scheduler = scheduler();
+    scheduler.admit(request(2000, 5)).expect("room");
+    let first = next(&mut scheduler, 0);
+    scheduler.on_step(&first.parts, vec![], 256 * 5000);
+    // 5 ms a row: 50 rows in 250 ms, 32 as a multiple of 32.
+    assert_eq!(next(&mut scheduler, 1).parts[0].rows, 32);
+}
+
+#[test]
+fn a_continuation_is_read_like_a_prompt_and_counted_as_stream() {
+    let mut scheduler = scheduler();
+    scheduler.admit(Request { continuation: vec![8, 9], ..request(4, 3) }).expect("room");
+    let (rows, emissions) = step(&mut scheduler, 0, 60);
+    assert_eq!(rows, [(0, 6, true)]);
+    assert_eq!((emissions[0].index, finish(&emissions[0])), (2, Some(Finish::Length)));
+}
+
+#[test]
+fn deadlines_end_a_sequence_at_the_step_border() {
+    let mut scheduler = scheduler();
+    scheduler.admit(Request { deadline: Some(Millis(5)), ..request(4, 30) }).expect("room");
+    step(&mut scheduler, 4, 60);
+    let late = next(&mut scheduler, 5);
+    assert_eq!(late, Step { ended: vec![(SequenceKey(0), Ended::DeadlinePassed)], ..Step::default() });
+    assert_eq!(scheduler.ledger().free(), 10_000);
+}
+
+#[test]
+fn no_more_sequences_than_may_and_none_that_could_never_run() {
+    let mut scheduler = Scheduler::new(Ledger::new(250, classes(&[(256, 100), (512, 300)])), 2);
+    assert!(matches!(scheduler.admit(request(10, 300)), Err(SchedulerError::Ledger(LedgerError::Never { .. }))));
+    assert!(matches!(scheduler.admit(request(10, 600)), Err(SchedulerError::Ledger(LedgerError::TooLong { .. }))));
+    scheduler.admit(request(10, 10)).expect("room");
+    scheduler.admit(request(10, 10)).expect("room");
+    assert_eq!(scheduler.admit(request(10, 10)), Err(SchedulerError::Full(2)));
+}
+
+#[test]
+fn who_finds_no_room_waits_for_it() {
+    let mut scheduler = Scheduler::new(Ledger::new(250, classes(&[(256, 100)])), 4);
+    (0..3).for_each(|_| _ = scheduler.admit(request(10, 2)).expect("taken"));
+    assert_eq!(scheduler.start(|_| 0), [SequenceKey(0), SequenceKey(1)]);
+    assert_eq!(step(&mut scheduler, 0, 9).0, [(0, 10, true), (1, 10, true)]);
+    step(&mut scheduler, 1, 9);
+    assert_eq!(scheduler.start(|_| 0), [SequenceKey(2)]);
+}
+
+/// A speculative sequence of `max_tokens` that has its first token.
+fn drafting(max_tokens: u32) -> (Scheduler, SequenceKey) {
+    let mut scheduler = scheduler();
+    let key = scheduler.admit(Request { permit: DRAFTS, ..request(10, max_tokens) }).expect("room");
+    step(&mut scheduler, 0, 50);
+    (scheduler, key)
+}
+
+fn verified(scheduler: &mut Scheduler, now: u64, ids: &[u32]) -> Emission {
+    let step = next(scheduler, now);
+    let tokens = ids.iter().map(|id| Token { id: *id, margin: 1.0 }).collect();
+    scheduler.on_step(&step.parts, vec![Chosen { key: step.parts[0].key, tokens }], 1000).remove(0)
+}
+
+#[test]
+fn a_draft_is_waited_for_verified_and_counted() {
+    let (mut scheduler, key) = drafting(100);
+    assert_eq!(scheduler.get(key).expect("there").draft_most(), 7);
+    scheduler.asked(key, Millis(20));
+    assert_eq!((next(&mut scheduler, 19).parts, scheduler.waits_until()), (vec![], Some(Millis(20))));
+    assert!(scheduler.proposed(key, 5));
+    let part = next(&mut scheduler, 19).parts[0];
+    assert_eq!((part.start, part.rows, part.drafted, part.chooses), (10, 6, 5, true));
+    // Three of five accepted, and the target's own token.
+    let emission = verified(&mut scheduler, 19, &[51, 52, 53, 54]);
+    assert_eq!((emission.index, emission.tokens.len()), (1, 4));
+    let sequence = scheduler.get(key).expect("there");
+    assert_eq!((sequence.committed, sequence.ids.len(), sequence.draft), (14, 15, Draft::None));
+    assert_eq!(sequence.counts, Counts { cycles: 1, drafted: 5, accepted: 3 });
+    // And then plainly.
+    assert_eq!(step(&mut scheduler, 20, 60).0, [(0, 1, true)]);
+}
+
+#[test]
+fn a_late_draft_is_not_waited_for_and_not_taken() {
+    let (mut scheduler, key) = drafting(100);
+    scheduler.asked(key, Millis(20));
+    let step = next(&mut scheduler, 20);
+    assert_eq!((step.late, step.parts[0].rows), (vec![key], 1));
+    assert!(!scheduler.proposed(key, 5));
+    scheduler.asked(key, Millis(40));
+    scheduler.give_up_draft(key);
+    assert!(!scheduler.proposed(key, 5));
+    assert_eq!(next(&mut scheduler, 21).parts[0].rows, 1);
+}
+
+#[test]
+fn others_step_while_a_draft_is_out() {
+    let (mut scheduler, key) = drafting(100);
+    scheduler.admit(request(4, 10)).expect("room");
+    scheduler.asked(key, Millis(20));
+    assert_eq!(step(&mut scheduler, 1, 60).0, [(1, 4, true)]);
+    assert_eq!(step(&mut scheduler, 2, 60).0, [(1, 1, true)]);
+}
+
+#[test]
+fn a_block_ends_at_the_stop_id_and_at_the_last_token() {
+    let (mut scheduler, key) = drafting(100);
+    scheduler.asked(key, Millis(20));
+    scheduler.proposed(key, 5);
+    let emission = verified(&mut scheduler, 1, &[51, 2, 53]);
+    assert_eq!((emission.tokens.len(), finish(&emission)), (2, Some(Finish::Stop)));
+    assert_eq!(scheduler.ledger().free(), 10_000);
+
+    let (mut scheduler, key) = drafting(4);
+    // Three tokens are left: two drafts and the target's own.
+    assert_eq!(scheduler.get(key).expect("there").draft_most(), 2);
+    scheduler.asked(key, Millis(20));
+    scheduler.proposed(key, 2);
+    let emission = verified(&mut scheduler, 1, &[51, 52, 53]);
+    assert_eq!((emission.tokens.len(), finish(&emission)), (3, Some(Finish::Length)));
+}
+
+#[test]
+fn a_permit_changes_the_lane_at_the_next_step() {
+    let (mut scheduler, key) = drafting(100);
+    scheduler.asked(key, Millis(20));
+    scheduler.set_permit(key, PLAIN);
+    assert_eq!(next(&mut scheduler, 1).parts[0].rows, 1);
+    assert_eq!(scheduler.get(key).expect("there").draft_most(), 0);
+    scheduler.set_permit(key, DRAFTS);
+    assert_eq!(scheduler.get(key).expect("there").draft_most(), 7);
+}
+
+#[test]
+fn a_long_prompt_is_passed_over_by_short_ones_and_not_for_ever() {
+    let mut scheduler = Scheduler::new(Ledger::new(100_000, classes(&[(256, 100), (4096, 1600)])), 32);
+    let long = scheduler.admit(request(2_000, 2)).expect("room");
+    scheduler.row_us = Some(250_000.0 / 64.0);
+    let mut waited = 0;
+    for now in 0..40 {
+        // Every step somebody comes whose prompt fills the chunk.
+        scheduler.admit(request(64, 1)).expect("room");
+        scheduler.start(|_| 0);
+        let step = scheduler.next_step(Millis(now), |_| 0);
+        let rows: usize = step.parts.iter().map(|part| part.rows).sum();
+        assert!(rows <= 64, "{step:?}");
+        let passed = step.passed.iter().find(|(key, _)| *key == long).map_or(0, |(_, steps)| *steps);
+        assert!(passed == 0 || passed == waited + 1, "{passed} after {waited}");
+        waited = passed;
+        assert!(waited <= 4, "{waited} steps without a row");
+        let chosen = |part: &Part| Chosen { key: part.key, tokens: vec![Token { id: 9, margin: 1.0 }] };
+        let chosen = step.parts.iter().filter(|part| part.chooses).map(chosen).collect();
+        let parts = step.parts;
+        scheduler.on_step(&parts, chosen, 250_000);
+    }
+    assert!(scheduler.get(long).is_none_or(|one| one.committed >= 7 * 64));
+}
+
+#[test]
+fn beside_streams_a_chunk_takes_half_the_time() {
+    let mut scheduler = scheduler();
+    scheduler.row_us = Some(1_000.0);
+    scheduler.admit(request(600, 5)).expect("room");
+    assert_eq!(step(&mut scheduler, 0, 9).0, [(0, 224, false)]);
+    scheduler.row_us = Some(1_000.0);
+    let key = scheduler.admit(request(1, 50)).expect("room");
+    step(&mut scheduler, 1, 9);
+    scheduler.row_us = Some(1_000.0);
+    assert_eq!(scheduler.get(key).expect("there").phase, Phase::Decoding);
+    assert_eq!(step(&mut scheduler, 2, 9).0, [(1, 1, true), (0, 96, false)]);
+}
+
+mod memory;

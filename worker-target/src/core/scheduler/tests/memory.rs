@@ -1,0 +1,197 @@
+//! Where memory is short: who gives way, and that no stream is changed by it.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+fn with_taps(of: &[(usize, u64, u64)]) -> Vec<ClassBytes> {
+    of.iter().map(|(positions, kv, taps)| ClassBytes { positions: *positions, kv: *kv, taps: *taps }).collect()
+}
+
+/// A scheduler with `count` sequences that decode, with room for 8 positions each and taps.
+fn decoding(budget: u64, count: usize) -> Scheduler {
+    let mut scheduler = Scheduler::new(Ledger::new(budget, with_taps(&[(8, 80, 20), (16, 160, 40)])), 8);
+    (0..count).for_each(|_| drop(scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken")));
+    step(&mut scheduler, 0, 9);
+    scheduler
+}
+
+#[test]
+fn the_cache_goes_first_then_taps_then_the_youngest() {
+    let mut scheduler = decoding(400, 3);
+    scheduler.set_cached(100).expect("room");
+    // Each has 7 rows and a token: this step fills its class, the next wants another.
+    step(&mut scheduler, 1, 9);
+    scheduler.start(|_| 0);
+    let mut asked = 0;
+    let step = scheduler.next_step(Millis(2), |bytes| {
+        asked += bytes;
+        bytes
+    });
+    // 0 grows by 100, which the cache has. 1 needs 100: the taps of 2, of 1 and of 0 are 80, and that is not enough.
+    assert_eq!(asked, 100);
+    assert_eq!(step.gave.taps, [SequenceKey(2), SequenceKey(1), SequenceKey(0)]);
+    assert_eq!(step.gave.all, [SequenceKey(2)]);
+    assert_eq!(step.parts.iter().map(|part| part.key.0).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!((scheduler.ledger().held(), scheduler.ledger().free()), (320, 80));
+    // The one that gave way waits, and its tokens are still there.
+    let young = scheduler.get(SequenceKey(2)).expect("there");
+    assert_eq!((young.phase, young.committed, young.ids.len(), young.gave_way), (Phase::Waiting, 0, 9, 1));
+    assert_eq!(scheduler.start(|_| 0), []);
+}
+
+#[test]
+fn a_block_is_not_worth_a_place() {
+    let mut scheduler = decoding(200, 2);
+    scheduler.asked(SequenceKey(1), Millis(9));
+    scheduler.proposed(SequenceKey(1), 3);
+    let step = scheduler.next_step(Millis(1), |_| 0);
+    assert_eq!((step.undrafted, step.gave), (vec![SequenceKey(1)], Gave::default()));
+    assert_eq!(step.parts[1].rows, 1);
+}
+
+#[test]
+fn who_gave_way_begins_again_where_it_was_and_keeps_taps_again_when_there_is_room() {
+    let mut scheduler = decoding(260, 2);
+    step(&mut scheduler, 1, 9);
+    let gave = next(&mut scheduler, 2).gave;
+    assert_eq!((gave.taps.len(), gave.all.as_slice()), (2, &[SequenceKey(1)][..]));
+    scheduler.remove(SequenceKey(0));
+    assert_eq!(scheduler.start(|_| 0), [SequenceKey(1)]);
+    let again = scheduler.next_step(Millis(3), |_| 0);
+    assert_eq!(again.parts, [Part { key: SequenceKey(1), start: 0, rows: 9, chooses: true, prefill: true, drafted: 0 }]);
+    let emissions = scheduler.on_step(&again.parts, vec![Chosen { key: SequenceKey(1), tokens: vec![Token { id: 5, margin: 1.0 }] }], 9);
+    assert_eq!((emissions[0].index, scheduler.get(SequenceKey(1)).expect("there").taps), (2, true));
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % below
+    }
+}
+
+/// What this model says behind these ids: never the stop id before a stream is some tokens long.
+fn model(ids: &[u32]) -> u32 {
+    let mixed = ids.iter().fold(17u64, |sum, id| (sum ^ u64::from(*id)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23));
+    3 + (mixed % 200) as u32
+}
+
+fn alone(request: &Request) -> Vec<u32> {
+    let mut ids = request.prompt.clone();
+    (0..request.max_tokens).for_each(|_| ids.push(model(&ids)));
+    ids.split_off(request.prompt.len())
+}
+
+/// Random requests, drafts, hang-ups, permits and cache on little memory, on a store that keeps exactly the rows it was given:
+/// each stream is what it is alone, the store and the ledger agree, and all comes to its end.
+#[test]
+fn streams_are_what_they_are_alone_whoever_gives_way() {
+    let (mut gave_way, mut lost_taps, mut evicted, mut cycles) = (0, 0, 0, 0);
+    for seed in 0..500 {
+        let mut dice = Dice(seed);
+        let classes = with_taps(&[(16, 100, 20), (32, 200, 40), (64, 400, 40), (128, 800, 40)]);
+        let mut scheduler = Scheduler::new(Ledger::new(800 + dice.roll(8) * 200, classes), 16);
+        scheduler.row_us = Some(2_000.0 + 1_000.0 * dice.roll(5) as f64);
+        let (mut store, mut streams) = (BTreeMap::<SequenceKey, Vec<u32>>::new(), BTreeMap::<SequenceKey, (Vec<u32>, Vec<u32>)>::new());
+        let (mut to_come, mut cached) = (16, 0u64);
+        for now in 0.. {
+            assert!(now < 20_000, "seed {seed}: it comes to no end");
+            if to_come > 0 && dice.roll(3) == 0 {
+                let prompt = (0..1 + dice.roll(50)).map(|_| 3 + dice.roll(100) as u32).collect();
+                let permit = if dice.roll(3) == 0 { PLAIN } else { DRAFTS };
+                let request = Request { prompt, permit, ..request(0, 1 + dice.roll(60) as u32) };
+                let expected = alone(&request);
+                let key = scheduler.admit(request).expect("it could run alone");
+                streams.insert(key, (expected, vec![]));
+                to_come -= 1;
+            }
+            if dice.roll(40) == 0 && let Some(key) = streams.keys().nth(dice.roll(streams.len().max(1) as u64) as usize).copied() {
+                scheduler.remove(key);
+                (store.remove(&key), streams.remove(&key));
+            }
+            let mut evict = |bytes: u64| {
+                let bytes = bytes.min(cached);
+                (cached, evicted) = (cached - bytes, evicted + bytes);
+                bytes
+            };
+            for key in scheduler.start(&mut evict) {
+                assert!(store.insert(key, vec![]).is_none(), "it held nothing");
+                let rows = 1 + dice.roll(20) as usize;
+                if dice.roll(4) == 0 && scheduler.get(key).expect("there").ids.len() > rows {
+                    scheduler.found(key, rows);
+                    let ids = scheduler.get(key).expect("there").ids[..rows].to_vec();
+                    store.insert(key, ids);
+                }
+            }
+            let step = scheduler.next_step(Millis(now), &mut evict);
+            for key in &step.gave.all {
+                assert!(store.remove(key).is_some(), "it held something");
+                gave_way += 1;
+            }
+            lost_taps += step.gave.taps.len();
+            let mut chosen = vec![];
+            for part in &step.parts {
+                let (sequence, rows) = (scheduler.get(part.key).expect("there"), store.get_mut(&part.key).expect("in the store"));
+                assert_eq!(rows.len(), part.start, "seed {seed}: {part:?}");
+                assert!(part.start + part.rows <= scheduler.ledger().room_of(part.key), "seed {seed}: {part:?} has no room");
+                let mut ids = sequence.ids[..part.start + part.rows - part.drafted].to_vec();
+                *rows = ids.clone();
+                if !part.chooses {
+                    continue;
+                }
+                // Of a draft as many are right as the dice say.
+                let right = if part.drafted > 0 { dice.roll(part.drafted as u64 + 1) as usize } else { 0 };
+                let mut tokens = vec![];
+                for _ in 0..=right {
+                    let id = model(&ids);
+                    ids.push(id);
+                    tokens.push(Token { id, margin: 1.0 });
+                }
+                rows.extend(tokens[..right].iter().map(|token| token.id));
+                cycles += u64::from(part.drafted > 0);
+                chosen.push(Chosen { key: part.key, tokens });
+            }
+            for emission in scheduler.on_step(&step.parts, chosen, 1 + dice.roll(50_000)) {
+                let (expected, stream) = streams.get_mut(&emission.key).expect("running");
+                assert_eq!(emission.index as usize, stream.len());
+                stream.extend(emission.tokens.iter().map(|token| token.id));
+                assert!(expected.starts_with(stream), "seed {seed}: sequence {:?}", emission.key);
+                if emission.end.is_some() {
+                    assert_eq!(stream, expected, "seed {seed}");
+                    (store.remove(&emission.key), streams.remove(&emission.key));
+                }
+            }
+            for key in scheduler.iter().map(|(key, _)| key).collect::<Vec<_>>() {
+                let sequence = scheduler.get(key).expect("there");
+                let most = sequence.draft_most().min(7);
+                match (sequence.phase, sequence.draft, dice.roll(4)) {
+                    (Phase::Decoding, Draft::None, 0) if most > 0 => scheduler.asked(key, Millis(now + 3)),
+                    (Phase::Decoding, Draft::Asked { .. }, 0 | 1) if most > 0 => {
+                        scheduler.proposed(key, 1 + dice.roll(most as u64) as usize);
+                    }
+                    (_, _, 3) if dice.roll(20) == 0 => scheduler.set_permit(key, if dice.roll(2) == 0 { PLAIN } else { DRAFTS }),
+                    _ => {}
+                }
+            }
+            if dice.roll(5) == 0 {
+                let more = cached + dice.roll(200);
+                if scheduler.set_cached(more).is_ok() {
+                    cached = more;
+                }
+            }
+            let ledger = scheduler.ledger();
+            assert_eq!(ledger.free() + ledger.held() + ledger.cached(), ledger.budget(), "I11");
+            assert_eq!(ledger.cached(), cached, "I11");
+            assert!(store.keys().all(|key| ledger.holds(*key)));
+            if to_come == 0 && scheduler.is_empty() {
+                assert_eq!((ledger.held(), streams.len()), (0, 0));
+                break;
+            }
+        }
+    }
+    println!("{gave_way} gave way, {lost_taps} lost their taps, {evicted} bytes evicted, {cycles} cycles");
+    assert!(gave_way > 100 && lost_taps > 100 && evicted > 1_000 && cycles > 1_000);
+}
