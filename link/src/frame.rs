@@ -64,7 +64,9 @@ pub fn name(frame: &Frame) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_proto::internal::v1::{Ack, Context, Draft, Feed, Hello, Keep, Proposal, Reach, Recall, Refusal, TensorRef, Want};
+    use paceline_proto::internal::v1::{
+        Ack, Context, Draft, Feed, Hello, Keep, Proposal, Reach, Recall, Refusal, TensorRef, Want,
+    };
     use proptest::prelude::*;
 
     fn wire(frame: Frame) -> Vec<u8> {

@@ -176,9 +176,10 @@ mod tests {
     fn each_side_checks_the_others_version_and_generation() {
         let (hello, welcome) = pair();
         let (mut other, mut reply) = (hello.clone(), welcome.clone());
-        (other.version, reply.version) = (2, 2);
-        assert_eq!(check_hello(&other, &welcome, 3), Err("link version: expected 1, found 2".into()));
-        assert_eq!(check_welcome(&hello, &reply), Err("link version: expected 1, found 2".into()));
+        (other.version, reply.version) = (VERSION + 1, VERSION + 1);
+        let versions = format!("link version: expected {VERSION}, found {}", VERSION + 1);
+        assert_eq!(check_hello(&other, &welcome, 3), Err(versions.clone()));
+        assert_eq!(check_welcome(&hello, &reply), Err(versions));
         reply = Welcome { generation: 2, ..welcome.clone() };
         assert_eq!(check_welcome(&hello, &reply), Err("link generation: expected 3, found 2".into()));
         assert_eq!(check_hello(&hello, &welcome, 4), Err("link generation: expected 4, found 3".into()));

@@ -165,7 +165,7 @@ fn a_target_that_does_not_fit_is_refused_with_the_reason() {
     for (change, expected) in [
         ((|hello| hello.hidden_size = 128) as fn(&mut Hello), "hidden size: expected 128, found 256"),
         (|hello| hello.n_layers = 36, "layers of the target: expected 36, found 8"),
-        (|hello| hello.version = 9, "link version: expected 1, found 9"),
+        (|hello| hello.version = 9, "link version: expected 2, found 9"),
         (|hello| hello.max_sessions = 1 << 20, "sessions of the target: expected at most 1024, found 1048576"),
     ] {
         let mut end = worker.hand(STAMP);

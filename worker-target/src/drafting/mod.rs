@@ -170,11 +170,6 @@ impl Drafting {
         (self.window_rows.min(positions) * self.row_bytes()) as u64
     }
 
-    /// Bytes of taps kept of a sequence now.
-    pub(crate) fn bytes(&self, key: SequenceKey) -> u64 {
-        self.sessions.get(&key).map_or(0, |session| session.window.bytes())
-    }
-
     fn row_bytes(&self) -> usize {
         self.tap_layers.len() * self.hello.hidden_size as usize * width(self.hello.r#type())
     }

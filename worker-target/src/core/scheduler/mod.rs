@@ -187,7 +187,9 @@ impl Scheduler {
         let mut decodes = false;
         for key in self.keys(|sequence| sequence.phase == Phase::Decoding) {
             // Somebody older may have taken its room meanwhile.
-            let Some(sequence) = self.sequences.get_mut(&key).filter(|sequence| sequence.phase == Phase::Decoding) else { continue };
+            let Some(sequence) = self.sequences.get_mut(&key).filter(|sequence| sequence.phase == Phase::Decoding) else {
+                continue;
+            };
             decodes = true;
             let mut drafted = match sequence.draft {
                 Draft::Asked { until } if until > now => continue,

@@ -99,6 +99,23 @@ fn a_continuation_is_read_like_a_prompt_and_counted_as_stream() {
 }
 
 #[test]
+fn what_was_found_is_not_read_and_of_it_the_prompt_is_counted() {
+    let mut scheduler = scheduler();
+    let resumed = Request { continuation: vec![8; 100], ..request(100, 101) };
+    for (at, request, cached) in [(0, request(200, 1), 192), (1, resumed, 100)] {
+        let key = scheduler.admit(request).expect("room");
+        assert_eq!(scheduler.start(|_| 0), [key]);
+        assert_eq!(scheduler.unread(), [key]);
+        scheduler.found(key, 192);
+        let (rows, last) = step(&mut scheduler, 0, 50);
+        assert_eq!(rows, [(at, 8, true)]);
+        let end = last[0].end.as_ref().expect("it may have one token more");
+        assert_eq!((end.cached_tokens, end.ids.len()), (cached, 201));
+        assert!(scheduler.unread().is_empty());
+    }
+}
+
+#[test]
 fn deadlines_end_a_sequence_at_the_step_border() {
     let mut scheduler = scheduler();
     scheduler.admit(Request { deadline: Some(Millis(5)), ..request(4, 30) }).expect("room");

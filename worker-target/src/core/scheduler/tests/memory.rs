@@ -11,7 +11,7 @@ fn with_taps(of: &[(usize, u64, u64)]) -> Vec<ClassBytes> {
 /// A scheduler with `count` sequences that decode, with room for 8 positions each and taps.
 fn decoding(budget: u64, count: usize) -> Scheduler {
     let mut scheduler = Scheduler::new(Ledger::new(budget, with_taps(&[(8, 80, 20), (16, 160, 40)])), 8);
-    (0..count).for_each(|_| drop(scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken")));
+    (0..count).for_each(|_| _ = scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken"));
     step(&mut scheduler, 0, 9);
     scheduler
 }
@@ -60,7 +60,8 @@ fn who_gave_way_begins_again_where_it_was_and_keeps_taps_again_when_there_is_roo
     assert_eq!(scheduler.start(|_| 0), [SequenceKey(1)]);
     let again = scheduler.next_step(Millis(3), |_| 0);
     assert_eq!(again.parts, [Part { key: SequenceKey(1), start: 0, rows: 9, chooses: true, prefill: true, drafted: 0 }]);
-    let emissions = scheduler.on_step(&again.parts, vec![Chosen { key: SequenceKey(1), tokens: vec![Token { id: 5, margin: 1.0 }] }], 9);
+    let emissions =
+        scheduler.on_step(&again.parts, vec![Chosen { key: SequenceKey(1), tokens: vec![Token { id: 5, margin: 1.0 }] }], 9);
     assert_eq!((emissions[0].index, scheduler.get(SequenceKey(1)).expect("there").taps), (2, true));
 }
 
@@ -95,7 +96,8 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
         let classes = with_taps(&[(16, 100, 20), (32, 200, 40), (64, 400, 40), (128, 800, 40)]);
         let mut scheduler = Scheduler::new(Ledger::new(800 + dice.roll(8) * 200, classes), 16);
         scheduler.row_us = Some(2_000.0 + 1_000.0 * dice.roll(5) as f64);
-        let (mut store, mut streams) = (BTreeMap::<SequenceKey, Vec<u32>>::new(), BTreeMap::<SequenceKey, (Vec<u32>, Vec<u32>)>::new());
+        let (mut store, mut streams) =
+            (BTreeMap::<SequenceKey, Vec<u32>>::new(), BTreeMap::<SequenceKey, (Vec<u32>, Vec<u32>)>::new());
         let (mut to_come, mut cached) = (16, 0u64);
         for now in 0.. {
             assert!(now < 20_000, "seed {seed}: it comes to no end");
@@ -108,7 +110,9 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
                 streams.insert(key, (expected, vec![]));
                 to_come -= 1;
             }
-            if dice.roll(40) == 0 && let Some(key) = streams.keys().nth(dice.roll(streams.len().max(1) as u64) as usize).copied() {
+            if dice.roll(40) == 0
+                && let Some(key) = streams.keys().nth(dice.roll(streams.len().max(1) as u64) as usize).copied()
+            {
                 scheduler.remove(key);
                 (store.remove(&key), streams.remove(&key));
             }
