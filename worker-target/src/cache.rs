@@ -1,6 +1,7 @@
 //! The prefix cache: pages of KV rows, with the taps of those at the ends of chains, behind the index that knows their names
 //! (`core/prefix`). It belongs to the target and knows neither lanes nor drafters: drafters come and go and it stays.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use paceline_models::{KvStore, ModelError, Rows, SequenceId};
@@ -76,6 +77,24 @@ impl Cache {
         running.kept = found.len();
         let last = found.len().checked_sub(1).map(|last| keys[last]);
         (found, last)
+    }
+
+    /// Whether a sequence of `length` ids, of which nothing is read and `found` pages are here, had better wait for what one of
+    /// the others reads and it begins with too: for which, and how many rows. `others`: their committed rows.
+    pub(crate) fn ahead(
+        &self,
+        (key, length, found): (SequenceKey, usize, usize),
+        others: impl Iterator<Item = (SequenceKey, usize)>,
+    ) -> Option<(SequenceKey, usize)> {
+        let own = self.running.get(&key)?;
+        let most = length.saturating_sub(1) / PAGE;
+        let promised = |(key, committed): (SequenceKey, usize)| {
+            let other = self.running.get(&key)?;
+            let pages = own.chain.common(&other.chain).min(most);
+            let comes = committed < pages * PAGE || other.kept < pages;
+            (pages > found && comes && !other.full).then_some((key, pages * PAGE))
+        };
+        others.filter_map(promised).min_by_key(|(key, rows)| (Reverse(*rows), *key))
     }
 
     /// Copies pages into a sequence that has no rows, which will have `room` positions soon; how many positions they are.

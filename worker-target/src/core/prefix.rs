@@ -56,6 +56,13 @@ impl Chain {
         }
         &self.keys[..ids.len() / PAGE]
     }
+
+    /// With how many pages both begin, of those worked out so far.
+    pub fn common(&self, other: &Self) -> usize {
+        // A key names all before it too.
+        let shorter = self.keys.len().min(other.keys.len());
+        (0..shorter).rev().find(|at| self.keys[*at] == other.keys[*at]).map_or(0, |at| at + 1)
+    }
 }
 
 /// Number of a kept page; never used twice.

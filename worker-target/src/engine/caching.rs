@@ -4,7 +4,7 @@ use paceline_models::{ModelError, SequenceId};
 
 use super::Engine;
 use crate::cache::BORDER_BYTES;
-use crate::core::{Ended, PAGE, Phase, SequenceKey};
+use crate::core::{Ended, Follows, PAGE, Phase, SequenceKey};
 use crate::error;
 use crate::pass;
 
@@ -13,15 +13,26 @@ use crate::pass;
 const LONG_BYTES: u64 = BORDER_BYTES;
 
 impl Engine {
-    /// Puts kept pages in the place of reading for prompts that are read next. Only now, because those before them in the
-    /// queue may have had the same beginning.
+    /// Puts kept pages in the place of reading for prompts of which nothing is read. Those that begin like one that is being
+    /// read wait for its pages: many requests that come at once with the same beginning are the rule where agents work.
     pub(super) fn look_up(&mut self) {
+        self.scheduler.follows.clear();
         for key in self.scheduler.unread() {
             let Some(sequence) = self.scheduler.get(key) else { continue };
             let followed = pass::collects(sequence);
             let tap_pages = if followed { self.drafting.window_rows() / PAGE } else { 0 };
             let room = self.scheduler.ledger().room_of(key);
             let (pages, last) = self.cache.find(key, &sequence.ids, tap_pages);
+            let others = self.scheduler.iter().filter(|(other, one)| {
+                one.phase == Phase::Prefilling
+                    || one.phase == Phase::Decoding
+                    || *other < key && self.scheduler.ledger().holds(*other)
+            });
+            let others = others.map(|(other, one)| (other, one.committed));
+            if let Some((leader, rows)) = self.cache.ahead((key, sequence.ids.len(), pages.len()), others) {
+                self.scheduler.follows.insert(key, Follows { leader, rows });
+                continue;
+            }
             let Some(last) = last else { continue };
             match self.cache.copy_in(&pages, &mut self.kv, key, room) {
                 Ok(positions) => {
@@ -36,17 +47,20 @@ impl Engine {
         }
     }
 
-    /// Keeps what is there to be kept of one running sequence: its prompt once its first token is on its way, and long ones
-    /// before.
+    /// Keeps what is there to be kept of one running sequence: what another waits for, its prompt once its first token is on
+    /// its way, and long ones before.
     pub(super) fn keep_some(&mut self) {
-        let due = self.scheduler.iter().find(|(key, sequence)| {
+        let awaited = |key| self.scheduler.follows.values().any(|follows| follows.leader == key);
+        let due = self.scheduler.iter().filter_map(|(key, sequence)| {
+            let all = self.cache.due_bytes(key, sequence.committed);
             let prompt = match sequence.phase {
-                Phase::Decoding => self.cache.due_bytes(*key, sequence.prompt_len),
+                Phase::Decoding => self.cache.due_bytes(key, sequence.prompt_len),
                 _ => 0,
             };
-            prompt > 0 || self.cache.due_bytes(*key, sequence.committed) >= LONG_BYTES
+            let awaited = all > 0 && awaited(key);
+            (awaited || prompt > 0 || all >= LONG_BYTES).then_some((!awaited, key, sequence))
         });
-        let Some((key, sequence)) = due else { return };
+        let Some((_, key, sequence)) = due.min_by_key(|(later, key, _)| (*later, *key)) else { return };
         let ids = sequence.ids[..sequence.committed].to_vec();
         self.keep(key, &ids, BORDER_BYTES);
     }

@@ -110,6 +110,21 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+#[test]
+fn chains_are_common_as_far_as_all_ids_are() {
+    let chain = |scope, ids: &[u32]| {
+        let mut chain = Chain::new(scope);
+        chain.of(ids);
+        chain
+    };
+    let (one, mut two) = (ids(5, 0), ids(7, 0));
+    assert_eq!(chain("a", &one).common(&chain("a", &two)), 5);
+    assert_eq!(chain("a", &one).common(&chain("b", &two)), 0);
+    two[3 * PAGE] += 1;
+    assert_eq!(chain("a", &two).common(&chain("a", &one)), 3);
+    assert_eq!(Chain::new("a").common(&chain("a", &one)), 0);
+}
+
 /// Six sequences in two scopes; in each scope two that begin alike and one of its own.
 fn stream(who: u8) -> (&'static str, Vec<u32>) {
     let mut ids = ids(8, u32::from(who % 3 / 2) * 9);

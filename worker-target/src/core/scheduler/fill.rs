@@ -4,10 +4,11 @@
 //! decode: a step, and with it a cancellation, is never long, and a stream's tokens come with bounded gaps (design section
 //! 4). Inside that the shortest rest comes first, so that a short prompt does not wait for a long one to be read; one that
 //! got no row in `PATIENCE` steps comes before all that did not wait so long. So nobody starves: a prompt is read on at the
-//! latest `PATIENCE` steps, and as many as there are prompts that wait as long, after it was last.
+//! latest `PATIENCE` steps, and as many as there are prompts that wait as long, after it was last. A prompt that waits for what
+//! another one reads (`follows`) is left out meanwhile; the other one counts as no longer than what they have in common.
 
 use super::{Part, Scheduler, Step};
-use crate::core::{Phase, SequenceKey};
+use crate::core::{Phase, Sequence, SequenceKey};
 
 /// A step with prompt rows should not take longer, and not where others wait for their next token.
 const CHUNK_US: f64 = 250_000.0;
@@ -28,7 +29,7 @@ impl Scheduler {
             .filter(|(key, one)| matches!(one.phase, Phase::Waiting | Phase::Prefilling) && self.ledger.holds(**key))
             .map(|(key, one)| match one.passed >= PATIENCE {
                 true => (false, 0, *key),
-                false => (true, one.pending_rows(), *key),
+                false => (true, self.soonest(*key, one), *key),
             })
             .collect();
         reading.sort_unstable();
@@ -36,8 +37,12 @@ impl Scheduler {
         for (_, _, key) in reading {
             let Some(sequence) = self.sequences.get_mut(&key) else { continue };
             let pending = sequence.pending_rows();
-            // Multiples of 32 keep the number of different shapes small.
-            let rows = if pending <= left { pending } else { left / MIN_CHUNK * MIN_CHUNK };
+            let rows = match pending <= left {
+                _ if self.follows.contains_key(&key) => 0,
+                true => pending,
+                // Multiples of 32 keep the number of different shapes small.
+                false => left / MIN_CHUNK * MIN_CHUNK,
+            };
             if rows == 0 {
                 sequence.passed += 1;
                 step.passed.push((key, sequence.passed));
@@ -48,6 +53,12 @@ impl Scheduler {
             let (start, chooses) = (sequence.committed, rows == pending);
             step.parts.push(Part { key, start, rows, chooses, prefill: true, drafted: 0 });
         }
+    }
+
+    /// Rows until somebody has what he waits for: the prompt's own first token, or one that follows it.
+    fn soonest(&self, key: SequenceKey, one: &Sequence) -> usize {
+        let awaited = self.follows.values().filter(|follows| follows.leader == key).map(|follows| follows.rows);
+        awaited.map(|rows| rows.saturating_sub(one.committed)).fold(one.pending_rows(), usize::min)
     }
 
     /// A step took so long: what a prompt row costs.

@@ -114,6 +114,15 @@ pub struct End {
     pub ids: Vec<u32>,
 }
 
+/// A prompt that begins like another one that is being read waits for what the prefix cache gets of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Follows {
+    /// The other one.
+    pub leader: SequenceKey,
+    /// Rows with which both begin.
+    pub rows: usize,
+}
+
 /// All sequences of the engine.
 #[derive(Debug)]
 pub struct Scheduler {
@@ -125,12 +134,15 @@ pub struct Scheduler {
     row_us: Option<f64>,
     /// Who drafts, and how far.
     pub speculation: Speculation,
+    /// Which unread prompts the next step leaves out, as they wait for what others read.
+    pub follows: BTreeMap<SequenceKey, Follows>,
 }
 
 impl Scheduler {
     /// A scheduler for up to `max_sequences` sequences over `ledger`.
     pub fn new(ledger: Ledger, max_sequences: usize) -> Self {
-        Self { sequences: BTreeMap::new(), ledger, max_sequences, next_key: 0, row_us: None, speculation: Speculation::default() }
+        let (speculation, follows) = (Speculation::default(), BTreeMap::new());
+        Self { sequences: BTreeMap::new(), ledger, max_sequences, next_key: 0, row_us: None, speculation, follows }
     }
 
     /// The KV ledger.

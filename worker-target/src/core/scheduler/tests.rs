@@ -268,4 +268,20 @@ fn beside_streams_a_chunk_takes_half_the_time() {
     assert_eq!(step(&mut scheduler, 2, 9).0, [(1, 1, true), (0, 96, false)]);
 }
 
+#[test]
+fn who_begins_like_another_waits_for_it_and_it_goes_first() {
+    let mut scheduler = scheduler();
+    let [a, b, c] = [1000, 900, 500].map(|rows| scheduler.admit(request(rows, 5)).expect("room"));
+    scheduler.follows.insert(b, Follows { leader: a, rows: 200 });
+    let first = next(&mut scheduler, 0);
+    // Of the first 200 rows of A two have use, so it is read before C, which is shorter.
+    assert_eq!(first.parts.iter().map(|part| (part.key, part.rows)).collect::<Vec<_>>(), [(a, 256)]);
+    assert_eq!(first.passed, [(c, 1), (b, 1)]);
+    scheduler.on_step(&first.parts, vec![], 256_000);
+    scheduler.follows.clear();
+    scheduler.found(b, 192);
+    let keys: Vec<_> = next(&mut scheduler, 1).parts.iter().map(|part| part.key).collect();
+    assert_eq!(keys, [c]);
+}
+
 mod memory;
