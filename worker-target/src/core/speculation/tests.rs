@@ -48,6 +48,8 @@ const ROUTED: Permit = Permit { lane: Lane::Speculative, max_draft: 15, reason: 
 struct Stream {
     /// Acceptance by tokens had.
     text: Text,
+    /// What a real pair did, in its place.
+    trace: Option<&'static recorded::Trace>,
     key: Option<SequenceKey>,
     requests: usize,
     /// Position up to which the drafter has read.
@@ -112,7 +114,7 @@ impl House {
     /// the streams.
     fn run(&mut self, texts: &[Text], permit: Permit, requests: usize, tokens: u32) -> f64 {
         let (begin_us, mut sum_us) = (self.now_us, 0.0);
-        self.streams = texts.iter().map(|text| Stream { text: *text, key: None, requests, read: 0, over: false }).collect();
+        self.streams = texts.iter().map(|text| Stream { text: *text, trace: None, key: None, requests, read: 0, over: false }).collect();
         loop {
             for stream in self.streams.iter_mut().filter(|stream| stream.key.is_none() && stream.requests > 0) {
                 let request = Request {
@@ -158,14 +160,19 @@ impl House {
         for part in step.parts.iter().filter(|part| part.chooses) {
             let had = self.scheduler.get(part.key).expect("there").generated();
             let stream = self.streams.iter().position(|stream| stream.key == Some(part.key)).expect("one of ours");
-            let text = self.streams[stream].text;
-            let accepted = (0..part.drafted).take_while(|at| self.roll() < text(had + *at as u32)).count();
+            let (text, trace) = (self.streams[stream].text, self.streams[stream].trace);
+            let accepted = match trace {
+                Some(trace) => trace.accepted(had).min(part.drafted),
+                None => (0..part.drafted).take_while(|at| self.roll() < text(had + *at as u32)).count(),
+            };
             if part.drafted > 0 {
                 self.blocks.push((part.key, had, part.drafted, accepted));
             }
             chosen.push(Chosen { key: part.key, tokens: vec![Token { id: 1, margin: 1.0 }; accepted + 1] });
             let wanted = self.scheduler.speculation.wants_signs(part.key, self.scheduler.get(part.key).expect("there"));
-            if self.telling && wanted {
+            if let Some(trace) = trace.filter(|_| wanted) {
+                self.scheduler.speculation.doubted(part.key, trace.doubt(had, accepted + 1));
+            } else if self.telling && wanted {
                 let sure = text(had).sqrt();
                 let nats: Vec<f32> = (0..=accepted).map(|_| if self.roll() < sure { 0.0005 } else { 0.7 }).collect();
                 self.scheduler.speculation.doubted(part.key, &nats);
@@ -231,6 +238,8 @@ impl House {
         self.rounds.push(Round { due_us: self.drafter_free_us, asked_us, steps, rows, wants: plan.ask });
     }
 }
+
+mod recorded;
 
 /// Seconds of the three lanes, and the house of the routed one.
 fn lanes(machine: Machine, texts: &[Text], requests: usize, tokens: u32, seed: u64) -> ([f64; 3], House) {

@@ -1,0 +1,120 @@
+//! Decisions on texts of the demo pair as it is: at every place how many drafted tokens are right, and how sure the target is.
+//!
+//! `testdata/demo_pair.txt` was made by `models/examples/draft_trace` from `demo/prompts.jsonl`: of each kind the sixteen prompts with
+//! the longest expected answers, 96 tokens each.
+
+use std::sync::LazyLock;
+
+use super::*;
+
+/// One answer.
+#[derive(Debug)]
+pub(super) struct Trace {
+    kind: String,
+    accepted: Vec<usize>,
+    doubt: Vec<f32>,
+}
+
+/// A doubt within each bin, nats.
+const NATS: [f32; signs::BINS] = [0.0005, 0.005, 0.03, 0.1, 0.25, 0.6, 1.2, 3.0];
+
+static TRACES: LazyLock<Vec<Trace>> = LazyLock::new(|| {
+    let digits = |text: &str| -> Vec<usize> { text.chars().map(|digit| digit.to_digit(32).expect("a digit") as usize).collect() };
+    let trace = |line: &str| {
+        let mut words = line.split(' ');
+        let mut word = || words.next().expect("a kind and two words of digits");
+        let (kind, accepted, doubt) = (word(), digits(word()), digits(word()));
+        Trace { kind: kind.into(), accepted, doubt: doubt.into_iter().map(|bin| NATS[bin]).collect() }
+    };
+    include_str!("../testdata/demo_pair.txt").lines().map(trace).collect()
+});
+
+impl Trace {
+    /// Of a draft behind `had` tokens, so many are right.
+    pub(super) fn accepted(&self, had: u32) -> usize {
+        self.accepted.get((had as usize).wrapping_sub(1)).copied().unwrap_or(0)
+    }
+
+    /// Of so many tokens behind `had`.
+    pub(super) fn doubt(&self, had: u32, tokens: usize) -> &[f32] {
+        let end = (had as usize + tokens).min(self.doubt.len());
+        &self.doubt[(had as usize).min(end)..end]
+    }
+}
+
+/// The first answers of a kind.
+fn of_kind(kind: &str, count: usize) -> Vec<&'static Trace> {
+    TRACES.iter().filter(|trace| trace.kind == kind).take(count).collect()
+}
+
+impl House {
+    /// Serves these answers, so many at once; seconds from the first to the last.
+    fn serve(&mut self, texts: &[&'static Trace], streams: usize, permit: Permit, tokens: u32) -> f64 {
+        let begin_us = self.now_us;
+        let mut queue = texts.iter();
+        self.streams.clear();
+        loop {
+            self.streams.retain(|stream| stream.key.is_some());
+            while self.streams.len() < streams
+                && let Some(trace) = queue.next()
+            {
+                let request = Request {
+                    prompt: vec![7; 60],
+                    continuation: vec![],
+                    max_tokens: tokens,
+                    stop_ids: vec![],
+                    deadline: None,
+                    permit,
+                    class: "default".into(),
+                };
+                let key = Some(self.scheduler.admit(request).expect("room"));
+                self.streams.push(Stream { text: |_| 0.0, trace: Some(trace), key, requests: 0, read: 0, over: false });
+            }
+            if self.scheduler.is_empty() {
+                return (self.now_us - begin_us) / 1e6;
+            }
+            self.turn();
+        }
+    }
+}
+
+const KINDS: [&str; 6] = ["json", "arithmetic", "code", "table", "facts", "prose"];
+const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
+
+/// As `paceline bench --sweep` measures, one service for all: seconds of a cell in each lane, sums over the runs.
+fn sweep(machine: Machine, runs: usize, seed: u64) -> Vec<(String, [f64; 3])> {
+    let mut house = House::new(machine, seed);
+    let mut cells: Vec<(String, [f64; 3])> = vec![];
+    for run in 0..runs {
+        for (at, (streams, kind)) in STREAMS.iter().flat_map(|streams| KINDS.map(|kind| (*streams, kind))).enumerate() {
+            let texts = of_kind(kind, streams * 6usize.div_ceil(streams));
+            if run == 0 {
+                cells.push((format!("{kind} x{streams}"), [0.0; 3]));
+            }
+            for lane in 0..3 {
+                let lane = (lane + run + at) % 3;
+                let permit = [PLAIN, FORCED, ROUTED][lane];
+                house.scheduler.speculation.set_linked(lane > 0);
+                house.serve(&texts[..streams], streams, permit, 8);
+                cells[at].1[lane] += house.serve(&texts, streams, permit, 96);
+            }
+        }
+    }
+    cells
+}
+
+#[test]
+fn on_the_demo_pairs_own_texts_it_is_as_fast_as_the_better_lane() {
+    let (mut worst, mut lines) = (0.0f64, String::new());
+    for machine in [GPU, CPU] {
+        for (cell, [plain, forced, routed]) in sweep(machine, 7, 5) {
+            let over = routed / plain.min(forced);
+            lines += &format!(
+                "{} {cell}: plain {plain:.2} s, forced {forced:.2} s, routed {routed:.2} s, {over:.3}\n",
+                machine.name
+            );
+            worst = worst.max(over);
+        }
+    }
+    assert!(worst <= 1.03, "{lines}");
+}
