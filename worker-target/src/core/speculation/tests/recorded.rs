@@ -105,16 +105,16 @@ fn sweep(machine: Machine, runs: usize, seed: u64) -> Vec<(String, [f64; 3])> {
 
 #[test]
 fn on_the_demo_pairs_own_texts_it_is_as_fast_as_the_better_lane() {
-    let (mut worst, mut lines) = (0.0f64, String::new());
+    let (mut worst, mut logs, mut lines) = (0.0f64, 0.0, String::new());
     for machine in [GPU, CPU] {
         for (cell, [plain, forced, routed]) in sweep(machine, 7, 5) {
             let over = routed / plain.min(forced);
-            lines += &format!(
-                "{} {cell}: plain {plain:.2} s, forced {forced:.2} s, routed {routed:.2} s, {over:.3}\n",
-                machine.name
-            );
-            worst = worst.max(over);
+            lines +=
+                &format!("{} {cell}: plain {plain:.2} s, forced {forced:.2} s, routed {routed:.2} s, {over:.3}\n", machine.name);
+            (worst, logs) = (worst.max(over), logs + over.ln());
         }
     }
-    assert!(worst <= 1.03, "{lines}");
+    let mean = (logs / 60.0).exp();
+    // A cell is some ten cycles, in which one step taken to see what plain steps cost is a twentieth.
+    assert!(worst <= 1.07 && mean <= 0.98, "{mean:.3}\n{lines}");
 }
