@@ -29,7 +29,7 @@ pub struct Report {
     pub memory: Option<Memory>,
     /// A row for each shape.
     pub rows: Vec<Row>,
-    /// Whether what was read for the first time and what was found in the prefix cache gave the same tokens.
+    /// Whether prompts gave the same first token both times.
     pub same: Same,
     /// Prompt tokens that a first reading found in the prefix cache: those figures would be wrong.
     pub cached: u64,
@@ -67,7 +67,7 @@ pub struct Same {
     pub differences: Vec<Different>,
 }
 
-/// Another first token behind a prompt found in the prefix cache than behind the same one read for the first time.
+/// Another first token the second time, when the prompt is found in the prefix cache, than the first time, when it is read.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Different {
     /// Of which shape.
@@ -92,7 +92,7 @@ impl Report {
             let id = |id: Option<u32>| id.map_or("no token".to_owned(), |id| format!("id {id}"));
             let (plain, other) = (id(difference.plain_id), id(difference.other_id));
             failures.push(format!(
-                "answers differ: {} tokens x {}, expected {plain} as behind the first reading, found {other} behind the prefix cache",
+                "answers differ: {} tokens x {}, expected {plain} as the first time, found {other} the second",
                 shape.prompt_tokens, shape.streams
             ));
         }
@@ -116,7 +116,7 @@ impl Report {
             (0, 0) => "equal".to_owned(),
             (near, real) => format!("{near} near-ties (margin below 1e-4), {real} DIFFERENT"),
         };
-        text.push_str(&format!("identity: first tokens of {prompts} prompts, read and found in the prefix cache: {outcome}\n"));
+        text.push_str(&format!("identity: first tokens of {prompts} prompts, for the first time and again: {outcome}\n"));
         for row in &self.rows {
             let name = format!("{} tokens x {}", row.shape.prompt_tokens, row.shape.streams);
             if row.waited > 0 {
@@ -219,7 +219,7 @@ mod tests {
         for line in [
             "read bandwidth: 2.0 GB/s (2.0 to 2.0), 2 threads through 1.0 GiB\n",
             "SHARE may be above 1\n",
-            "identity: first tokens of 14 prompts, read and found in the prefix cache: equal\n",
+            "identity: first tokens of 14 prompts, for the first time and again: equal\n",
             "256 tokens x 16: in 7 of 7 runs the answers never came all at once\n",
         ] {
             assert!(text.contains(line), "{line}: {text}");
