@@ -80,6 +80,59 @@ fn the_short_form_compares_lanes_and_needs_no_drafter() {
 }
 
 #[test]
+fn tables_measure_the_target_alone_and_the_roofline_says_what_memory_allows() {
+    let flags = "--tables --roofline --lengths 64,300 --concurrency 1,3 --max-tokens 64 --runs 2 --json";
+    let output = bench("", &flags.split(' ').collect::<Vec<_>>());
+    let (code, err) = words(&output);
+    assert_eq!(code, Some(0), "{err}");
+    let object = object(&output);
+    let rows = object["rows"].as_array().expect("rows");
+    let shapes: Vec<_> = rows.iter().map(|row| (row["prompt_tokens"].as_u64(), row["streams"].as_u64())).collect();
+    assert_eq!(shapes, [(Some(64), Some(1)), (Some(300), Some(1)), (Some(64), Some(3))]);
+    for row in rows {
+        for figure in [&row["pp_tok_s"], &row["tg_tok_s"]] {
+            let values = figure["values"].as_array().expect("values");
+            let sane = |value: &Value| value.as_f64().is_some_and(|value| value > 1.0 && value < 1e6);
+            assert!(values.len() == 2 && values.iter().all(sane), "{row}");
+            assert!(figure["median"].as_f64() > Some(0.0) && figure["interval"].is_null(), "{row}");
+        }
+        assert_eq!((&row["waited"], &row["apart"]), (&0.into(), &0.into()), "{row}");
+        let share = row["bound"]["share"]["median"].as_f64();
+        assert_eq!(share.is_some(), row["streams"] == 1, "{row}");
+        assert!(share.is_none_or(|share| share > 0.0 && share < 1.5), "{row}");
+    }
+    // The demo's weights are float32 and its head is its embedding: a token reads all of them, and 8 layers of keys and values of
+    // 2 heads of 64 for each position.
+    let weights = object["target"]["weight_bytes"].as_u64().expect("bytes");
+    let (read, position) = (object["model"]["weight_bytes"].as_u64(), object["model"]["position_bytes"].as_u64());
+    assert!(read >= Some(weights) && read < Some(weights * 3 / 2) && position == Some(8 * 2 * 2 * 64 * 4), "{object}");
+    let expected = read.expect("bytes") as f64 + 8_192.0 * (64.0 + 32.0);
+    assert_eq!(rows[0]["bound"]["token_bytes"].as_f64(), Some(expected));
+    let speeds = object["memory"]["bytes_s"]["values"].as_array().expect("speeds");
+    assert!(speeds.len() == 2 && speeds.iter().all(|speed| speed.as_f64().is_some_and(|speed| speed > 1e8)), "{object}");
+    assert!(object["memory"]["threads"].as_u64() >= Some(1) && object["memory"]["buffer_bytes"].as_u64() >= Some(64 << 20));
+    // No prompt was in the cache before, each was then, and gave the same first token.
+    assert_eq!((&object["cached"], &object["same"]["prompts"]), (&0.into(), &(2 * (1 + 1 + 3)).into()));
+    assert_eq!(object["same"]["differences"], serde_json::json!([]), "{}", object["same"]);
+    assert_eq!(object["drafter"], Value::Null, "the target is measured alone");
+    assert!(err.contains("run 2 of 2: 300 tokens x 1: pp "), "{err}");
+}
+
+#[test]
+fn a_table_is_for_people_and_a_length_that_does_not_fit_is_refused() {
+    let output = bench("", &["--tables", "--lengths", "64", "--concurrency", "2", "--runs", "1", "--max-tokens", "64"]);
+    let (code, err) = words(&output);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(code, Some(0), "{err}");
+    assert!(text.starts_with("PROMPT  AT ONCE  PP tok/s"), "{text}");
+    assert!(text.contains("identity: first tokens of 2 prompts, for the first time and again: equal"), "{text}");
+
+    let (code, err) = words(&bench("", &["--roofline", "--lengths", "4090", "--runs", "1"]));
+    assert_eq!(code, Some(2), "{err}");
+    assert!(err.contains("at most 4032") && err.contains("found 4090"), "{err}");
+}
+
+#[test]
 fn what_cannot_be_measured_is_said() {
     let alone = format!("target.model = {:?}\n", repository().join("demo/target"));
     let (code, err) = words(&bench(&alone, &["--sweep", "--runs", "1"]));

@@ -42,7 +42,7 @@ pub enum Command {
     Drain(DrainArgs),
     /// Check model and machine: are the lanes identical, how fast is each, does the drafter pay
     Selftest(SelftestArgs),
-    /// Measure how fast the lanes are, and with --sweep whether the service's own choice is never slower
+    /// Measure how fast the lanes are, the target alone, and what the machine allows
     Bench(BenchArgs),
 }
 
@@ -427,13 +427,23 @@ pub struct BenchArgs {
     /// routed is slower than the better of the other two
     #[arg(long)]
     pub sweep: bool,
-    /// Runs, each of which measures everything once; a verdict needs 6. Without it 7 for a sweep, else 3
+    /// Speed of the target alone: prompt processing (PP) and generation (TG) by length of the prompt and by requests at once
+    #[arg(long, conflicts_with_all = ["sweep", "kinds", "drafter"])]
+    pub tables: bool,
+    /// What this machine's memory allows and what share of it one stream reaches: read bandwidth over the bytes a token reads
+    #[arg(long, conflicts_with_all = ["sweep", "kinds", "drafter"])]
+    pub roofline: bool,
+    /// Tokens of the prompts of --tables and --roofline, as 64,1024; without it 64, 256, 1024 and so on up to the context
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', conflicts_with_all = ["sweep", "kinds", "drafter"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub lengths: Vec<u32>,
+    /// Runs, each of which measures everything once; an interval and a verdict need 6. Without it 3 for lanes, else 7
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub runs: Option<u32>,
     /// Kinds of prompts, as json,prose; without it all
     #[arg(long, value_name = "KINDS", value_delimiter = ',')]
     pub kinds: Vec<String>,
-    /// Requests at once, as 1,4; without it 1,2,4,8,16 for a sweep, else 1
+    /// Requests at once, as 1,4; without it 1,2,4,8,16 for a sweep and for tables, else 1
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=32))]
     pub concurrency: Vec<u32>,
     /// Tokens of each answer

@@ -55,6 +55,8 @@ fn every_form_of_the_contract_is_parsed() {
         "paceline bench",
         "paceline bench --sweep --runs 7 --kinds json,prose --concurrency 1,16 --max-tokens 64 --json",
         "paceline bench --model D --drafter D --config F",
+        "paceline bench --tables --lengths 64,1024 --concurrency 1,4 --max-tokens 32 --runs 7 --json",
+        "paceline bench --roofline --tables --model D --config F",
     ] {
         assert!(parse(line).is_ok(), "{line}: {:?}", parse(line));
     }
@@ -95,6 +97,11 @@ fn what_makes_no_sense_is_refused() {
         "paceline bench --concurrency 0",
         "paceline bench --concurrency 33",
         "paceline bench --max-tokens 1",
+        "paceline bench --tables --sweep",
+        "paceline bench --tables --kinds json",
+        "paceline bench --roofline --drafter D",
+        "paceline bench --tables --lengths 0",
+        "paceline bench --sweep --lengths 64",
     ] {
         assert!(parse(line).is_err(), "{line}");
     }

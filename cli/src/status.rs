@@ -105,6 +105,10 @@ pub fn object(status: &StatusResponse) -> Value {
         },
         "routing": routing::object(&status.routing.clone().unwrap_or_default()),
         "memory": routing::memory_object(&status.memory.unwrap_or_default()),
+        "model": status.model.as_ref().map(|model| json!({
+            "name": model.name, "context_length": model.context_length, "vocab_size": model.vocab_size,
+            "position_bytes": model.position_bytes,
+        })),
         "term": status.term,
     })
 }
@@ -234,7 +238,7 @@ fn uptime(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_proto::v1::ProcessState;
+    use paceline_proto::v1::{ModelStatus, ProcessState};
 
     fn snapshot() -> StatusResponse {
         let target = ProcessStatus {
@@ -262,7 +266,7 @@ mod tests {
     fn the_object_has_the_contracts_keys() {
         let object = object(&snapshot());
         let keys = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>().join(" ");
-        assert_eq!(keys(&object), "gateway supervisor target drafter kv requests link routing memory term");
+        assert_eq!(keys(&object), "gateway supervisor target drafter kv requests link routing memory model term");
         for process in ["gateway", "supervisor", "target", "drafter"] {
             let expected = "state pid epoch restarts uptime_s model weights_loaded_at weight_bytes loaded_bytes reason";
             assert_eq!(keys(&object[process]), expected);
@@ -280,6 +284,10 @@ mod tests {
         assert_eq!(object["link"]["state"], "absent");
         assert_eq!(object["link"]["reason"], Value::Null);
         assert_eq!(object["supervisor"]["state"], "unspecified");
+        assert_eq!(object["model"], Value::Null);
+        let model = ModelStatus { name: "m".into(), context_length: 4_096, vocab_size: 10, position_bytes: 8_192 };
+        let known = super::object(&StatusResponse { model: Some(model), ..snapshot() });
+        assert_eq!(keys(&known["model"]), "name context_length vocab_size position_bytes");
     }
 
     #[test]

@@ -317,7 +317,7 @@ impl<H: Host> Actor<H> {
         match served {
             Some(served) => {
                 self.answers.push_back(ended);
-                Event::Served { served }
+                Event::Served { ticket, served }
             }
             None => ended,
         }

@@ -257,7 +257,7 @@ impl Seat {
             accepted: speculation.accepted,
             completion_tokens,
         };
-        self.served = Some((Served { lane: route.lane(), reason: route.reason() }, line));
+        self.served = Some((Served { lane: route.lane(), reason: route.reason(), tokens: completion_tokens }, line));
     }
 }
 

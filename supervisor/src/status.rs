@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use paceline_process::Millis;
 use paceline_proto::internal::v1::{Heartbeat, LinkPhase, ServiceState, SpeculationBucket};
 use paceline_proto::v1::{
-    KvStatus, Lane, LinkStatus, MemoryStatus, PolicyResponse, PolicySetting, ProcessState, ProcessStatus, RequestsStatus,
-    RouteCount, RouteReason, RoutingBucket, RoutingStatus, Speculation, StatusResponse,
+    KvStatus, Lane, LinkStatus, MemoryStatus, ModelStatus, PolicyResponse, PolicySetting, ProcessState, ProcessStatus,
+    RequestsStatus, RouteCount, RouteReason, RoutingBucket, RoutingStatus, Speculation, StatusResponse,
 };
 
 use crate::core::worker::Worker;
@@ -78,7 +78,20 @@ pub fn snapshot(core: &Supervisor, me: &Me, now: Millis) -> StatusResponse {
         term: me.term,
         routing: Some(routing(core)),
         memory: Some(memory(core)),
+        model: model(core),
     }
+}
+
+fn model(core: &Supervisor) -> Option<ModelStatus> {
+    let described = core.target().described()?;
+    let (model, capacity) = (described.model()?, described.capacity()?);
+    let (positions, bytes) = capacity.classes.last().copied()?;
+    Some(ModelStatus {
+        name: model.name.clone(),
+        context_length: model.context_length.min(positions),
+        vocab_size: model.vocab_size,
+        position_bytes: bytes / u64::from(positions.max(1)),
+    })
 }
 
 fn routing(core: &Supervisor) -> RoutingStatus {

@@ -1,5 +1,6 @@
 //! `paceline bench`: how fast each lane is on the user's own model and machine, and with `--sweep` whether what the service
-//! chooses by itself is ever slower than the better of its lanes. It speaks to a service of its own like any client.
+//! chooses by itself is ever slower than the better of its lanes; with `--tables` and `--roofline` the target alone ([`tables`]).
+//! It speaks to a service of its own like any client.
 //!
 //! [`plan`] what is measured, in which order │ [`load`] one measurement │ [`statistics`] median and interval │ [`same`] equal
 //! tokens │ [`verdict`] what the runs say │ [`report`] the table. This file is the order of things.
@@ -15,14 +16,17 @@ pub mod plan;
 pub mod report;
 pub mod same;
 pub mod statistics;
+pub mod tables;
 pub mod verdict;
 
+use std::path::Path;
 use std::time::Duration;
 
-use paceline_process::{Clock, RuntimeDir, socket};
+use paceline_process::{Clock, Config, RuntimeDir, socket};
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{RouteWish, StartDrafterRequest, StopDrafterRequest};
+use serde::Serialize;
 use tonic::transport::Channel;
 
 use self::load::{Load, Measured};
@@ -51,8 +55,14 @@ const CHANGE: Duration = Duration::from_secs(300);
 /// # Errors
 /// A cell fails, answers differ, or nothing can be measured. With `--json` an object has been printed too.
 pub async fn run(args: &BenchArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let report = match bench(args, screen).await {
-        Ok(report) => report,
+    let found = match args.tables || args.roofline {
+        true => {
+            tables::bench(args, screen).await.map(|report| (said(args, &report, tables::report::Report::text), report.failures()))
+        }
+        false => bench(args, screen).await.map(|report| (said(args, &report, Report::text), report.failures())),
+    };
+    let (text, failures) = match found {
+        Ok(found) => found,
         Err(failure) => {
             let failure = ours(failure);
             if args.json {
@@ -61,12 +71,15 @@ pub async fn run(args: &BenchArgs, screen: &mut Screen) -> Result<(), Failure> {
             return Err(failure);
         }
     };
-    let text = if args.json { serde_json::to_string(&report).expect("a report is plain JSON") + "\n" } else { report.text() };
     screen.text(&text).map_err(|_| Failure::nobody_reads())?;
-    match report.failures().as_slice() {
+    match failures.as_slice() {
         [] => Ok(()),
         failures => Err(Failure::bench(failures.join("; "))),
     }
+}
+
+fn said<R: Serialize>(args: &BenchArgs, report: &R, text: impl Fn(&R) -> String) -> String {
+    if args.json { serde_json::to_string(report).expect("a report is plain JSON") + "\n" } else { text(report) }
 }
 
 /// What we share with `selftest` fails in its name.
@@ -77,27 +90,39 @@ fn ours(failure: Failure) -> Failure {
     }
 }
 
-/// Starts the service, measures it and stops it, whatever happens in between.
 async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure> {
     let plan = Plan::from_args(args)?;
+    let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| measure(&plan, &dir, &address, screen).await;
+    let (report, seconds) = staged(args, &plan.config, plan.file.as_deref(), screen, work).await?;
+    Ok(Report { seconds, ..report })
+}
+
+/// Starts a service, has it measured and stops it, whatever happens in between; with the seconds all of it took.
+async fn staged<R>(
+    args: &BenchArgs,
+    config: &Config,
+    file: Option<&Path>,
+    screen: &mut Screen,
+    work: impl AsyncFnOnce(RuntimeDir, String, &mut Screen) -> Result<R, Failure>,
+) -> Result<(R, f64), Failure> {
     let mut stops = Stops::new()?;
     if another_runs(args.config.config.as_deref()) {
         screen.note("another service runs on this machine: it shares the cores, and the speeds below will show it");
     }
     let clock = Clock::start();
-    let mut stage = Stage::start("bench", &plan.config, plan.file.as_deref())?;
+    let mut stage = Stage::start("bench", config, file)?;
     let (address, dir) = (stage.address(), stage.dir());
     let outcome = tokio::select! {
         biased;
         () = stops.next() => Err(Failure::interrupted()),
         failure = stage.end() => Err(failure),
-        outcome = measure(&plan, &dir, &address, screen) => outcome,
+        outcome = work(dir, address, screen) => outcome,
     };
     if outcome.is_err() {
         screen.note("stopping the service");
     }
     stage.stop(async || stops.next().await).await;
-    outcome.map(|report| Report { seconds: clock.now().0 as f64 / 1e3, ..report })
+    outcome.map(|report| (report, clock.now().0 as f64 / 1e3))
 }
 
 async fn measure(plan: &Plan, dir: &RuntimeDir, address: &str, screen: &mut Screen) -> Result<Report, Failure> {

@@ -1,7 +1,11 @@
-//! Who waits and who runs: one strict first-in-first-out queue, and a mirror of the target's KV ledger by which a request
-//! is let through only when there is room for all it may come to hold.
+//! Who waits and who runs: one strict first-in-first-out queue, and a count of KV memory by which a request is let through
+//! when there is room for what it is likely to hold ([`super::likely`]). What it may hold at worst is looked at once, when it
+//! comes: what could never fit is refused.
 //!
-//! A request is in exactly one place: `queue`, `running`, or gone. `reserved` is the sum over `running` (I11).
+//! A request is in exactly one place: `queue`, `running`, or gone. `reserved` is the sum over `running` (I11). Answers that
+//! become longer than was likely hold more than was reserved for them, which the target's heartbeats say (`Room::held_bytes`):
+//! the larger of the two counts. Between two heartbeats there may be too many all the same; then the target, which gives
+//! memory as sequences grow, has its youngest sequence wait and begin again from the tokens it has.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,6 +14,7 @@ use paceline_proto::ids::Epoch;
 use paceline_proto::v1::RouteWish;
 
 use super::denial::Denial;
+use super::likely::Answers;
 use super::route::Permit;
 
 /// One submission, numbered by the shell. Request ids are the gateway's and may come twice; these do not.
@@ -35,15 +40,26 @@ pub struct Ask {
 
 impl Ask {
     /// Positions of KV it may come to hold.
-    pub fn positions(&self) -> u64 {
+    pub fn most_positions(&self) -> u64 {
         u64::from(self.prompt_tokens) + u64::from(self.max_tokens)
+    }
+
+    /// Positions it is likely to hold, where so many tokens are yet to come as a whole answer typically has: of one that is
+    /// resumed is known only that it goes on.
+    pub fn likely_positions(&self, typical_tokens: u32) -> u64 {
+        let left = self.max_tokens.saturating_sub(self.continuation_tokens());
+        u64::from(self.context_tokens) + u64::from(left.min(typical_tokens))
+    }
+
+    fn continuation_tokens(&self) -> u32 {
+        self.context_tokens.saturating_sub(self.prompt_tokens)
     }
 }
 
 /// What a life of the target can hold, as it described itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// (positions, bytes), ascending: what a sequence of up to so many positions reserves.
+    /// (positions, bytes), ascending: what a sequence of up to so many positions holds.
     pub classes: Vec<(u32, u64)>,
     /// Sequences it runs at once.
     pub max_sequences: usize,
@@ -57,7 +73,7 @@ impl Capacity {
             && self.classes.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1)
     }
 
-    /// What so many positions reserve; `None` if no sequence is that long.
+    /// What a sequence of so many positions holds; `None` if none is that long.
     pub fn cost(&self, positions: u64) -> Option<u64> {
         self.classes.iter().find(|(most, _)| u64::from(*most) >= positions).map(|(_, bytes)| *bytes)
     }
@@ -77,6 +93,8 @@ pub struct Room<'a> {
     pub capacity: &'a Capacity,
     /// Bytes its sequences may hold together.
     pub budget_bytes: u64,
+    /// Bytes they held by its last heartbeat; what the prefix cache holds is not among them, as it gives way.
+    pub held_bytes: u64,
     /// Bytes the machine has for one more; `None`: it bounds nothing.
     pub spare_bytes: Option<u64>,
 }
@@ -96,7 +114,6 @@ pub struct Admitted {
 struct Waiting {
     ticket: Ticket,
     ask: Ask,
-    cost_bytes: u64,
     since: Millis,
     /// End of its time in the queue, by `queue_wait_s` or its deadline.
     until: Millis,
@@ -105,10 +122,18 @@ struct Waiting {
 #[derive(Clone, Copy, Debug)]
 struct Running {
     ask: Ask,
+    /// What it was likely to hold when it was let in.
     cost_bytes: u64,
     epoch: Epoch,
     /// Its route, once it has one.
     permit: Option<Permit>,
+}
+
+/// What came and went since the target's last heartbeat, in bytes as admission counts them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Since {
+    admitted: u64,
+    ended: u64,
 }
 
 /// Queue and ledger.
@@ -119,12 +144,22 @@ pub struct Admission {
     queue: VecDeque<Waiting>,
     running: BTreeMap<Ticket, Running>,
     reserved_bytes: u64,
+    since: Since,
+    answers: Answers,
 }
 
 impl Admission {
     /// An empty queue with so many places, each for so long.
     pub fn new(places: usize, wait_ms: u64) -> Self {
-        Self { places, wait_ms, queue: VecDeque::new(), running: BTreeMap::new(), reserved_bytes: 0 }
+        Self {
+            places,
+            wait_ms,
+            queue: VecDeque::new(),
+            running: BTreeMap::new(),
+            reserved_bytes: 0,
+            since: Since::default(),
+            answers: Answers::default(),
+        }
     }
 
     /// Takes a request in, behind all others. Whether it may run at once is for [`Admission::admit`] to say.
@@ -132,24 +167,24 @@ impl Admission {
     /// # Errors
     /// It can never run, its time is over, or there is no place.
     pub fn submit(&mut self, ticket: Ticket, ask: Ask, room: &Room<'_>, now: Millis) -> Result<(), Denial> {
-        let Some(cost_bytes) = room.capacity.cost(ask.positions()) else {
+        let positions = ask.most_positions();
+        let Some(need_bytes) = room.capacity.cost(positions) else {
             let context = room.capacity.longest();
             return Err(Denial::TooLong { prompt_tokens: ask.prompt_tokens, max_tokens: ask.max_tokens, context });
         };
-        if cost_bytes > room.budget_bytes {
-            let positions = ask.positions();
-            return Err(Denial::KvExhausted { positions, need_bytes: cost_bytes, budget_bytes: room.budget_bytes });
+        if need_bytes > room.budget_bytes {
+            return Err(Denial::KvExhausted { positions, need_bytes, budget_bytes: room.budget_bytes });
         }
         if ask.deadline.is_some_and(|deadline| deadline <= now) {
             return Err(Denial::DeadlinePassed { waited_ms: 0 });
         }
-        let runs_at_once = self.queue.is_empty() && self.fits(cost_bytes, room);
+        let runs_at_once = self.queue.is_empty() && self.fits(self.likely_bytes(&ask, room), room);
         if !runs_at_once && self.queue.len() >= self.places {
             return Err(Denial::QueueFull { limit: self.places });
         }
         let patience = now + self.wait_ms;
         let until = ask.deadline.map_or(patience, |deadline| deadline.min(patience));
-        self.queue.push_back(Waiting { ticket, ask, cost_bytes, since: now, until });
+        self.queue.push_back(Waiting { ticket, ask, since: now, until });
         Ok(())
     }
 
@@ -157,13 +192,32 @@ impl Admission {
     /// overtaken for ever by short ones.
     pub fn admit(&mut self, room: &Room<'_>, now: Millis) -> Option<Admitted> {
         let head = *self.queue.front()?;
-        if !self.fits(head.cost_bytes, room) {
+        let cost_bytes = self.likely_bytes(&head.ask, room);
+        if !self.fits(cost_bytes, room) {
             return None;
         }
         self.queue.pop_front();
-        self.running.insert(head.ticket, Running { ask: head.ask, cost_bytes: head.cost_bytes, epoch: room.epoch, permit: None });
-        self.reserved_bytes += head.cost_bytes;
+        self.running.insert(head.ticket, Running { ask: head.ask, cost_bytes, epoch: room.epoch, permit: None });
+        self.reserved_bytes += cost_bytes;
+        self.since.admitted += cost_bytes;
         Some(Admitted { ticket: head.ticket, ask: head.ask, queued_ms: now.since(head.since) })
+    }
+
+    /// What a request is likely to hold in this target, by the answers there were until now.
+    fn likely_bytes(&self, ask: &Ask, room: &Room<'_>) -> u64 {
+        // One that is longer than this life's longest came for an earlier one: the target says so to its caller.
+        let longest = u64::from(room.capacity.longest());
+        room.capacity.cost(ask.likely_positions(self.answers.typical()).min(longest)).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes that are not free for another request.
+    fn taken_bytes(&self, room: &Room<'_>) -> u64 {
+        // What is held all the same is of requests that are over, and on its way back.
+        if self.running.is_empty() {
+            return 0;
+        }
+        let held = (room.held_bytes + self.since.admitted).saturating_sub(self.since.ended);
+        self.reserved_bytes.max(held)
     }
 
     fn fits(&self, cost_bytes: u64, room: &Room<'_>) -> bool {
@@ -171,18 +225,38 @@ impl Admission {
     }
 
     fn fits_ledger(&self, cost_bytes: u64, room: &Room<'_>) -> bool {
-        self.running.len() < room.capacity.max_sequences && self.reserved_bytes.saturating_add(cost_bytes) <= room.budget_bytes
+        self.running.len() < room.capacity.max_sequences && self.taken_bytes(room).saturating_add(cost_bytes) <= room.budget_bytes
     }
 
     /// Whether the queue's head waits for the machine's memory and for nothing else.
     pub fn is_squeezed(&self, room: &Room<'_>) -> bool {
-        self.queue.front().is_some_and(|head| self.fits_ledger(head.cost_bytes, room) && !self.fits(head.cost_bytes, room))
+        self.queue.front().is_some_and(|head| {
+            let cost_bytes = self.likely_bytes(&head.ask, room);
+            self.fits_ledger(cost_bytes, room) && !self.fits(cost_bytes, room)
+        })
+    }
+
+    /// The target said anew what its sequences hold.
+    pub fn heard(&mut self) {
+        self.since = Since::default();
+    }
+
+    /// A running request ends well, with so many tokens more than it began with.
+    pub fn served(&mut self, ticket: Ticket, tokens: u64) {
+        let Some(running) = self.running.get(&ticket) else { return };
+        let ask = running.ask;
+        let tokens = u64::from(ask.continuation_tokens()) + tokens;
+        let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        self.answers.learn(tokens, tokens >= ask.max_tokens);
     }
 
     /// A request is over, wherever it was. One that was denied or abandoned before is not here any more.
     pub fn ended(&mut self, ticket: Ticket) {
         match self.running.remove(&ticket) {
-            Some(running) => self.reserved_bytes -= running.cost_bytes,
+            Some(running) => {
+                self.reserved_bytes -= running.cost_bytes;
+                self.since.ended += running.cost_bytes;
+            }
             None => self.queue.retain(|waiting| waiting.ticket != ticket),
         }
     }
@@ -209,6 +283,7 @@ impl Admission {
     /// A life of the target is over: what ran in it holds nothing any more.
     pub fn abandon(&mut self, epoch: Epoch) {
         self.running.retain(|_, running| running.epoch != epoch);
+        self.since = Since::default();
         self.reserved_bytes = self.running.values().map(|running| running.cost_bytes).sum();
     }
 
@@ -250,68 +325,17 @@ impl Admission {
         self.queue.len()
     }
 
-    /// What the running ones may come to hold.
+    /// What the running ones were likely to hold when they were let in.
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes
+    }
+
+    /// Tokens that three of four answers do not exceed.
+    pub fn typical_tokens(&self) -> u32 {
+        self.answers.typical()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn capacity() -> Capacity {
-        Capacity { classes: vec![(256, 100), (512, 200), (1024, 400)], max_sequences: 2 }
-    }
-
-    #[test]
-    fn a_request_costs_the_first_class_that_holds_it() {
-        let cost = |positions| capacity().cost(positions);
-        assert_eq!([cost(1), cost(256), cost(257), cost(1024), cost(1025)], [Some(100), Some(100), Some(200), Some(400), None]);
-        assert!(capacity().is_usable());
-        assert!(!Capacity::default().is_usable());
-        assert!(!Capacity { classes: vec![(512, 1), (256, 2)], max_sequences: 1 }.is_usable());
-    }
-
-    #[test]
-    fn a_queue_without_places_still_lets_through_what_fits() {
-        let capacity = capacity();
-        let room = Room { epoch: Epoch(1), capacity: &capacity, budget_bytes: 250, spare_bytes: None };
-        let mut admission = Admission::new(0, 1_000);
-        let ask = Ask {
-            prompt_tokens: 100,
-            max_tokens: 300,
-            context_tokens: 100,
-            deadline: None,
-            wish: RouteWish::Auto,
-            images: false,
-        };
-        assert_eq!(admission.submit(Ticket(1), ask, &room, Millis(0)), Ok(()));
-        assert!(admission.admit(&room, Millis(0)).is_some());
-        assert_eq!(admission.submit(Ticket(2), ask, &room, Millis(0)), Err(Denial::QueueFull { limit: 0 }));
-        admission.ended(Ticket(1));
-        assert_eq!(admission.reserved_bytes(), 0);
-    }
-
-    #[test]
-    fn a_full_machine_lets_nobody_in_whatever_the_ledger_says() {
-        let capacity = capacity();
-        let room = |spare_bytes| Room { epoch: Epoch(1), capacity: &capacity, budget_bytes: 1_000, spare_bytes };
-        let mut admission = Admission::new(4, 1_000);
-        let ask = Ask {
-            prompt_tokens: 100,
-            max_tokens: 300,
-            context_tokens: 100,
-            deadline: None,
-            wish: RouteWish::Auto,
-            images: false,
-        };
-        assert_eq!(admission.submit(Ticket(1), ask, &room(Some(199)), Millis(0)), Ok(()));
-        assert_eq!(admission.admit(&room(Some(199)), Millis(0)), None);
-        assert!(admission.is_squeezed(&room(Some(199))) && !admission.is_squeezed(&room(Some(200))));
-        assert!(!admission.is_squeezed(&Room { budget_bytes: 100, ..room(Some(199)) }), "the ledger is full as well");
-        assert!(admission.admit(&room(Some(200)), Millis(0)).is_some());
-        assert_eq!(admission.reserved_bytes(), 200);
-        assert!(!admission.is_squeezed(&room(Some(0))), "nobody waits");
-    }
-}
+#[path = "admission_tests.rs"]
+mod tests;

@@ -14,6 +14,7 @@ pub mod admission;
 pub mod denial;
 pub mod drafter;
 pub mod gateway;
+pub mod likely;
 pub mod link;
 pub mod memory;
 mod news;
@@ -141,7 +142,10 @@ impl Supervisor {
             }
             Event::Commanded { call, command } => self.commanded(call, command, now, &mut out),
             Event::Submitted { ticket, ask } => self.submitted(ticket, ask, now, &mut out),
-            Event::Served { served } => self.routing.served(served),
+            Event::Served { ticket, served } => {
+                self.routing.served(served);
+                self.admission.served(ticket, served.tokens);
+            }
             Event::PolicySet { call, key, value } => self.set_policy(call, &key, &value, &mut out),
             Event::MemoryRead { available_bytes } => self.available_bytes = available_bytes,
             Event::Ended { ticket } => self.admission.ended(ticket),
@@ -199,6 +203,7 @@ impl Supervisor {
     fn tell_target(&mut self, event: worker::Event, now: Millis, out: &mut Vec<Action>) {
         let link = match &event {
             worker::Event::Beat(beat) if self.target.life().is_some_and(|life| life.epoch == Epoch(beat.epoch)) => {
+                self.admission.heard();
                 beat.link.clone()
             }
             _ => None,
@@ -427,5 +432,6 @@ fn room(target: &Worker, spare_bytes: Option<u64>) -> Option<Room<'_>> {
     let Phase::Ready { .. } = target.phase() else { return None };
     let life = target.life()?;
     let capacity = life.described.as_ref()?.capacity()?;
-    Some(Room { epoch: life.epoch, capacity, budget_bytes: life.budget_bytes()?, spare_bytes })
+    let held_bytes = life.beat.as_ref().and_then(|beat| beat.kv).map_or(0, |kv| kv.held_bytes);
+    Some(Room { epoch: life.epoch, capacity, budget_bytes: life.budget_bytes()?, held_bytes, spare_bytes })
 }

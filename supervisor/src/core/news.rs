@@ -60,7 +60,7 @@ pub enum Event {
     /// A request came.
     Submitted { ticket: Ticket, ask: Ask },
     /// A request ended well; its end follows.
-    Served { served: Served },
+    Served { ticket: Ticket, served: Served },
     /// An operator sets a key of the policy, in the configuration's form.
     PolicySet { call: Call, key: String, value: String },
     /// Free memory of the machine was read.

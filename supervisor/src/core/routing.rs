@@ -48,6 +48,8 @@ pub struct Served {
     pub lane: Lane,
     /// Why.
     pub reason: RouteReason,
+    /// Tokens it got, those it was submitted with excluded.
+    pub tokens: u64,
 }
 
 /// When to look again whether speculation pays where it is not known to.

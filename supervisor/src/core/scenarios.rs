@@ -16,13 +16,14 @@ use paceline_proto::internal::v1::{
     CostModel, DrafterInfo, GatewayReport, GatewayState, Heartbeat, KvUse, LinkPhase, LinkReport, MemoryUse, ModelInfo,
     SpeculationBucket, SpeculationFigures, StepTimes, WorkerPhase,
 };
-use paceline_proto::v1::RouteWish;
+use paceline_proto::v1::{Lane, RouteReason, RouteWish};
 
 use super::admission::{Ask, Capacity, Ticket};
 use super::denial::Denial;
 use super::drafter::{Call, Order, Plan};
 use super::operations::{Command, Part};
 use super::route::Permit;
+use super::routing::Served;
 use super::seat::{Seat, WorkerId};
 use super::worker::{self, Described, Exit};
 use super::{Action, Event, Settings, Supervisor};
@@ -254,6 +255,11 @@ fn event(words: &Words<'_>) -> Event {
                 };
                 return Event::Submitted { ticket: words.ticket(), ask };
             }
+            "served" => {
+                let tokens = words.number("tokens").expect("tokens=9");
+                let served = Served { lane: Lane::Plain, reason: RouteReason::Forced, tokens };
+                return Event::Served { ticket: words.ticket(), served };
+            }
             "ended" => return Event::Ended { ticket: words.ticket() },
             "stop" => return Event::StopAsked,
             "orphaned" => return Event::ParentGone,
@@ -469,6 +475,7 @@ scenarios!(
     hang,
     earlier,
     admission,
+    likely,
     stop,
     drain,
     drain_crash,

@@ -17,6 +17,7 @@ mod process;
 mod schedule;
 mod shell;
 mod succession;
+mod target;
 mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -84,6 +85,8 @@ enum Fate {
     Running {
         epoch: Epoch,
         cost_bytes: u64,
+        /// It was let in then.
+        since: u64,
     },
     /// Told its outcome. Until its end is reported to the core it holds what it held.
     Over {
@@ -95,6 +98,10 @@ enum Fate {
 struct Request {
     ask: Ask,
     fate: Fate,
+    /// Tokens of the answer it will get.
+    answer: u32,
+    /// It got it.
+    served: bool,
 }
 
 /// The links as the target has them.
@@ -360,7 +367,9 @@ impl Machine {
     fn tell(&mut self, event: Event) {
         // The shell notices, and says so before anything else.
         let starved = std::mem::take(&mut self.starved_ms);
-        let mut events = VecDeque::from([event]);
+        // How it was served, then that it is over: the shell's order.
+        let served = if let Event::Ended { ticket } = event { self.served(ticket) } else { None };
+        let mut events: VecDeque<Event> = served.into_iter().chain([event]).collect();
         if starved >= 900 {
             events.push_front(Event::Starved { ms: starved });
         }
@@ -371,7 +380,10 @@ impl Machine {
                 continue;
             }
             match event {
-                Event::Submitted { ticket, ask } => drop(self.requests.insert(ticket, Request { ask, fate: Fate::Waiting })),
+                Event::Submitted { ticket, ask } => {
+                    let answer = self.draw_answer(&ask);
+                    self.requests.insert(ticket, Request { ask, fate: Fate::Waiting, answer, served: false });
+                }
                 Event::Ended { ticket } => drop(self.requests.remove(&ticket)),
                 _ => {}
             }
@@ -431,11 +443,7 @@ impl Machine {
             worker == WorkerId::Target && self.requests.values().any(|request| matches!(request.fate, Fate::Running { .. }));
         let slow = self.faults.slow_until > self.now;
         let pressure = self.faults.pressure;
-        let held = self.requests.values().map(|request| match request.fate {
-            Fate::Running { cost_bytes, .. } => cost_bytes / 2,
-            _ => 0,
-        });
-        let held = if pressure.1 > self.now { BUDGET * pressure.0 / 100 } else { held.sum() };
+        let held = if pressure.1 > self.now { BUDGET * pressure.0 / 100 } else { self.held_bytes() };
         let (report, gain) = (self.report(), self.faults.gain);
         let (now, dropped, delay) = (self.now, self.dice.roll(50) == 0, self.dice.roll(6));
         let Some(process) = self.processes.get_mut(&worker) else { return };

@@ -3,7 +3,7 @@
 use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::{GatewayReport, GatewayState, LinkPhase};
 
-use super::{Fate, Happening, Line, Machine, Process, kind};
+use super::{Fate, Happening, Line, Machine, Process, kind, target};
 use crate::core::admission::Ticket;
 use crate::core::denial::Denial;
 use crate::core::link::Ends;
@@ -182,8 +182,11 @@ impl Machine {
         self.judge_permit(permit);
         self.judge_route(ticket, permit);
         let request = self.requests.get(&ticket).copied();
-        let cost = request.and_then(|request| self.capacity.cost(request.ask.positions()));
+        let typical = self.core.admission().typical_tokens();
+        let cost = request.and_then(|request| self.capacity.cost(request.ask.likely_positions(typical)));
         let (Some(request), Some(cost_bytes)) = (request, cost) else { return self.hold(false, "admitted, unknown or too long") };
+        let least = self.capacity.cost(u64::from(request.ask.context_tokens) + 1);
+        self.hold(Some(cost_bytes) >= least, "a request is counted below what it begins with (I11)");
         self.hold(matches!(request.fate, Fate::Waiting | Fate::Left), "a request that does not wait is admitted");
         self.hold(self.core.target().life().is_some_and(|life| life.epoch == epoch), "admitted to another life (I7)");
         self.hold(matches!(self.core.target().phase(), Phase::Ready { .. }), "admitted to one that is not ready");
@@ -191,11 +194,11 @@ impl Machine {
             self.requests.insert(ticket, super::Request { fate: Fate::Over { cost_bytes }, ..request });
             return;
         }
-        self.requests.insert(ticket, super::Request { fate: Fate::Running { epoch, cost_bytes }, ..request });
+        let since = self.now;
+        self.requests.insert(ticket, super::Request { fate: Fate::Running { epoch, cost_bytes, since }, ..request });
         match self.alive(WorkerId::Target, epoch) {
             true => {
-                let ms = 20 + u64::from(request.ask.max_tokens) * 5;
-                self.post(ms, Happening::Finishes(ticket));
+                self.post(target::time_ms(request.answer), Happening::Finishes(ticket));
             }
             // It died a moment ago, and the news is on its way: the stream cannot be opened.
             false => self.is_told(ticket),
@@ -208,7 +211,15 @@ impl Machine {
             Some(process) if process.epoch == epoch && process.frozen => self.post(200, Happening::Finishes(ticket)),
             Some(process) if process.epoch == epoch && process.hung => {}
             _ if self.faults.slow_until > self.now => self.post(1_000, Happening::Finishes(ticket)),
-            _ => self.is_told(ticket),
+            // It begins again when there is room, and has as far to go as it had.
+            Some(_) if !self.holds(ticket) => {
+                *self.seen.entry("gives way".to_owned()).or_default() += 1;
+                self.post(200, Happening::Finishes(ticket));
+            }
+            _ => {
+                self.requests.entry(ticket).and_modify(|request| request.served = true);
+                self.is_told(ticket);
+            }
         }
     }
 

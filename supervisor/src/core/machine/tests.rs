@@ -40,6 +40,7 @@ fn schedules_of_a_machine_keep_the_invariants() {
             "admit speculative drafter_suspect",
             "calm",
             "cut TARGET_GONE",
+            "gives way",
             "deny CRASH_LOOP",
             "deny DEADLINE_PASSED",
             "deny QUEUE_FULL",

@@ -201,7 +201,12 @@ impl World {
         self.assert(admission.queued() == waiting, "who waits is in the queue");
         self.assert(admission.reserved_bytes() <= 700, "the budget holds");
         // Whoever is first draws no consequence from who ran beside it before (I12).
-        let live = |(_, fate): &(Ask, Fate)| matches!(fate, Fate::Running { .. } | Fate::Over { reported: false, .. });
+        // Who was told and holds something is routed until his end is reported; who fell with his target is not.
+        let live = |(_, fate): &(Ask, Fate)| match fate {
+            Fate::Running { .. } => true,
+            Fate::Over { reported, cost_bytes } => !reported && *cost_bytes > 0,
+            Fate::Waiting => false,
+        };
         self.permits.retain(|ticket, _| self.requests.get(ticket).is_some_and(live));
         if let Some((ticket, permit)) = self.permits.first_key_value() {
             let crowd = permit.lane == Lane::Plain && permit.reason == RouteReason::Concurrency;

@@ -55,8 +55,11 @@ impl World {
                 self.assert(matches!(self.core.target().phase(), Phase::Ready { .. }), "admitted to one that is not ready");
                 self.judge(permit);
                 self.permits.insert(ticket, permit);
-                let cost_bytes = self.requests.get(&ticket).and_then(|(ask, _)| self.capacity.cost(ask.positions()));
-                let cost_bytes = cost_bytes.expect("an admitted request fits");
+                let (ask, _) = self.requests[&ticket];
+                let cost = |positions| self.capacity.cost(positions).expect("an admitted request fits");
+                let cost_bytes = cost(ask.likely_positions(self.core.admission().typical_tokens()));
+                let least = cost(u64::from(ask.context_tokens) + 1);
+                self.assert((least..=cost(ask.most_positions())).contains(&cost_bytes), "counted below what it begins with");
                 self.turn(ticket, Fate::Waiting, Fate::Running { epoch, cost_bytes });
             }
             Action::Deny { ticket, .. } => {

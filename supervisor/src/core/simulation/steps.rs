@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use paceline_proto::ids::{Epoch, Term};
 use paceline_proto::internal::v1::{DrafterInfo, GatewayReport, GatewayState, ModelInfo};
-use paceline_proto::v1::RouteWish;
+use paceline_proto::v1::{Lane, RouteReason, RouteWish};
 
 use super::{Fate, WORKERS, World};
 use crate::core::admission::{Ask, Ticket};
 use crate::core::drafter::{Call, Order};
 use crate::core::operations::{Command, Part};
+use crate::core::routing::Served;
 use crate::core::seat::WorkerId;
 use crate::core::worker::{self, Described, Exit};
 use crate::core::{Event, Supervisor};
@@ -28,6 +29,11 @@ impl World {
                     let ticket = live[self.dice.roll(live.len() as u64) as usize];
                     // Done, or its client is gone.
                     self.outcomes += 1;
+                    if matches!(self.requests[&ticket].1, Fate::Running { .. }) && self.dice.roll(2) == 0 {
+                        let tokens = 1 + self.dice.roll(600);
+                        let served = Served { lane: Lane::Plain, reason: RouteReason::Forced, tokens };
+                        self.tell(Event::Served { ticket, served });
+                    }
                     self.report(ticket);
                 }
             }

@@ -1,0 +1,63 @@
+//! Prompts that no cache knows: random ids, other ones for each run and each place. Pure, and the same for the same numbers.
+
+/// Where a prompt is used: no two places have the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the run; warming up is one of its own.
+    pub run: usize,
+    /// Number of the shape.
+    pub shape: usize,
+    /// Number of the prompt in it.
+    pub prompt: usize,
+}
+
+/// So many random ids of the vocabulary. What they mean is nothing; reading them costs what reading any others costs.
+pub fn prompt(place: Place, tokens: usize, vocab: u32) -> Vec<u32> {
+    // Far from one another for places that differ in one number: the mixing below does the rest.
+    let Place { run, shape, prompt } = place;
+    let mut state = ((run as u64) << 40) | ((shape as u64) << 20) | prompt as u64;
+    (0..tokens).map(|_| ((u64::from(vocab.max(1)) * (next(&mut state) >> 32)) >> 32) as u32).collect()
+}
+
+/// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// The cache finds whole pages.
+    const PAGE: usize = 64;
+
+    #[test]
+    fn no_two_places_share_a_page_and_a_place_has_always_the_same() {
+        let mut pages = HashSet::new();
+        for run in 0..5 {
+            for shape in 0..9 {
+                for index in 0..24 {
+                    let place = Place { run, shape, prompt: index };
+                    let ids = prompt(place, 256, 4_096);
+                    assert_eq!(ids, prompt(place, 256, 4_096));
+                    assert!(ids.chunks(PAGE).all(|page| pages.insert(page.to_vec())), "{place:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ids_are_of_the_whole_vocabulary_and_no_others() {
+        let place = Place { run: 1, shape: 2, prompt: 3 };
+        let ids = prompt(place, 10_000, 100);
+        assert!(ids.iter().all(|id| *id < 100));
+        assert!((0..100).all(|id| (60..=150).contains(&ids.iter().filter(|other| **other == id).count())));
+        assert_eq!(prompt(place, 3, 1), [0, 0, 0]);
+        assert!(prompt(place, 100, u32::MAX).iter().any(|id| *id > u32::MAX / 2));
+    }
+}

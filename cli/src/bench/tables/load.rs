@@ -1,0 +1,146 @@
+//! One measurement: prompts of one shape, read once for the first time and generated behind once more.
+
+use futures::StreamExt as _;
+use futures::stream;
+use paceline_process::clock::monotonic_ns;
+use paceline_proto::v1::generate_request::Prompt;
+use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_proto::v1::{GenerateRequest, Limits, RouteWish, Sampling, TokenIds};
+use tonic::transport::Channel;
+
+use crate::answer::Answer;
+use crate::failure::Failure;
+
+/// One answer as it was seen.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// Its tokens.
+    pub ids: Vec<u32>,
+    /// Their margins, where asked for.
+    pub margins: Vec<f32>,
+    /// Tokens of each message, and when the step that chose them ended (ns, the service's clock on this machine).
+    pub stamps: Vec<(usize, i64)>,
+    /// Prompt tokens that were not read, as they were found in the prefix cache.
+    pub cached: u32,
+    /// It waited before it was let in.
+    pub waited: bool,
+}
+
+/// Requests for answers of exactly so many tokens, greedy, in the plain lane.
+#[derive(Clone, Copy, Debug)]
+pub struct Load<'a> {
+    /// The prompts.
+    pub prompts: &'a [Vec<u32>],
+    /// Requests at once: when one ends the next begins.
+    pub streams: usize,
+    /// Tokens of each answer.
+    pub max_tokens: usize,
+    /// Whether margins are reported, which costs time.
+    pub margins: bool,
+}
+
+impl Load<'_> {
+    /// Sends all and reads all answers; they come in the order of the prompts, with the seconds from the first submission to
+    /// the end of the last answer by this process's clock.
+    ///
+    /// # Errors
+    /// The service's refusal of one of them.
+    pub async fn send(&self, client: &InferenceClient<Channel>) -> Result<(Vec<Seen>, f64), Failure> {
+        let ask = |(at, ids): (usize, &Vec<u32>)| {
+            let (client, request) = (client.clone(), self.request(ids));
+            async move { answer(client, request).await.map(|seen| (at, seen)) }
+        };
+        let begin = monotonic_ns();
+        let mut running = stream::iter(self.prompts.iter().enumerate()).map(ask).buffer_unordered(self.streams.max(1));
+        let mut answers = Vec::with_capacity(self.prompts.len());
+        while let Some(answer) = running.next().await {
+            answers.push(answer?);
+        }
+        // Never 0: a request takes more than a nanosecond, and who divides by this need not ask.
+        let seconds = (monotonic_ns() - begin).max(1) as f64 / 1e9;
+        answers.sort_by_key(|(at, _)| *at);
+        Ok((answers.into_iter().map(|(_, seen)| seen).collect(), seconds))
+    }
+
+    fn request(&self, ids: &[u32]) -> GenerateRequest {
+        let sampling = Sampling {
+            temperature: Some(0.0),
+            top_k: Some(0),
+            top_p: Some(1.0),
+            min_p: Some(0.0),
+            seed: Some(0),
+            repetition_penalty: Some(1.0),
+        };
+        GenerateRequest {
+            model: String::new(),
+            prompt: Some(Prompt::TokenIds(TokenIds { ids: ids.to_vec() })),
+            sampling: Some(sampling),
+            limits: Some(Limits { max_tokens: Some(self.max_tokens as u32), ignore_eos: true }),
+            route: RouteWish::Plain.into(),
+            report_margins: self.margins,
+        }
+    }
+}
+
+async fn answer(mut client: InferenceClient<Channel>, request: GenerateRequest) -> Result<Seen, Failure> {
+    let mut stream = client.generate(request).await.map_err(|status| Failure::refused(&status))?.into_inner();
+    let mut stamps = Vec::new();
+    let answer = Answer::read_with(&mut stream, |message| {
+        if !message.token_ids.is_empty() {
+            stamps.push((message.token_ids.len(), message.step_end_ns));
+        }
+        Ok(())
+    })
+    .await?;
+    Ok(Seen {
+        ids: answer.token_ids,
+        margins: answer.margins,
+        stamps,
+        cached: answer.usage.cached_tokens,
+        waited: answer.timing.queue_ms > 0.0,
+    })
+}
+
+/// Tokens a second while all answers are being generated: from the last one's first token to the first one's last. `None`
+/// where there was no such time, as one had ended before another began.
+pub fn together(answers: &[Seen]) -> Option<f64> {
+    let ends = |seen: &Seen| Some((seen.stamps.first()?.1, seen.stamps.last()?.1));
+    let ends = answers.iter().map(ends).collect::<Option<Vec<_>>>()?;
+    let begin = ends.iter().map(|(first, _)| *first).max()?;
+    let end = ends.iter().map(|(_, last)| *last).min()?;
+    let tokens: usize = answers
+        .iter()
+        .flat_map(|seen| &seen.stamps)
+        .filter(|(_, at)| (begin + 1..=end).contains(at))
+        .map(|(tokens, _)| tokens)
+        .sum();
+    (tokens > 0).then(|| tokens as f64 / ((end - begin) as f64 / 1e9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(stamps_ms: &[(usize, i64)]) -> Seen {
+        Seen { stamps: stamps_ms.iter().map(|(tokens, ms)| (*tokens, ms * 1_000_000)).collect(), ..Seen::default() }
+    }
+
+    #[test]
+    fn one_answer_counts_from_its_first_token_to_its_last() {
+        let found = together(&[seen(&[(1, 100), (1, 110), (2, 120), (1, 140)])]).expect("a time");
+        assert!((found - 4.0 / 0.04).abs() < 1e-9, "{found}");
+        assert_eq!(together(&[seen(&[(4, 100)])]), None);
+        assert_eq!(together(&[seen(&[])]), None);
+        assert_eq!(together(&[]), None);
+    }
+
+    #[test]
+    fn several_count_only_while_all_of_them_come() {
+        // The second begins at 120 and the first ends at 140: four tokens of each in 20 ms.
+        let first = seen(&[(1, 100), (1, 110), (1, 120), (2, 130), (2, 140)]);
+        let second = seen(&[(1, 120), (2, 130), (2, 140), (1, 150), (1, 160)]);
+        let found = together(&[first.clone(), second]).expect("a time");
+        assert!((found - 8.0 / 0.02).abs() < 1e-9, "{found}");
+        assert_eq!(together(&[first, seen(&[(1, 150), (1, 160)])]), None);
+    }
+}

@@ -1,0 +1,191 @@
+//! `paceline bench --tables` and `--roofline`: how fast the target reads and generates by itself, by length of the prompt and
+//! by requests at once, and what share of what the machine's memory allows it reaches.
+//!
+//! [`plan`] which shapes, in which order │ [`ids`] prompts no cache knows │ [`load`] one measurement │ [`bandwidth`] how fast
+//! memory is │ [`model`] what a token reads │ [`row`] what the runs say │ [`report`] the table. This file is the order of things.
+//!
+//! Each prompt is asked for twice. The first time nothing of it is known and the answer is one token: that is reading. The
+//! second time its beginning is found in the prefix cache, so that all requests generate at once from the first moment on:
+//! that is generation, with a context of this length. Both give the same first token, or something is wrong.
+
+pub mod bandwidth;
+pub mod ids;
+pub mod load;
+pub mod model;
+pub mod plan;
+pub mod report;
+pub mod row;
+
+use std::sync::Arc;
+
+use paceline_process::{Clock, RuntimeDir};
+use paceline_proto::v1::inference_client::InferenceClient;
+use tonic::transport::Channel;
+
+use self::bandwidth::{Bandwidth, Memory};
+use self::ids::{Place, prompt};
+use self::load::{Load, Seen};
+use self::model::Model;
+use self::plan::{Plan, Shape, order};
+use self::report::{Different, Report, Same, progress};
+use self::row::{Measured, Row};
+use super::report::duration;
+use crate::args::BenchArgs;
+use crate::client;
+use crate::failure::Failure;
+use crate::screen::Screen;
+use crate::selftest::compare::weigh;
+use crate::selftest::report::Subject;
+use crate::selftest::service::until_ready;
+
+/// Differences that are weighed; more are not looked for.
+const WEIGHED: usize = 20;
+
+/// Measures everything and says what was found.
+///
+/// # Errors
+/// Nothing can be measured, or the service refuses a request.
+pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure> {
+    let plan = Plan::from_args(args)?;
+    // Before the service starts, which takes a share of what is free for its KV.
+    let memory = plan.roofline.then(Memory::take).transpose()?.map(Arc::new);
+    let (config, file) = (plan.config.clone(), plan.file.clone());
+    let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| measure(&plan, memory, &dir, &address, screen).await;
+    let (report, seconds) = super::staged(args, &config, file.as_deref(), screen, work).await?;
+    Ok(Report { seconds, ..report })
+}
+
+async fn measure(
+    plan: &Plan,
+    memory: Option<Arc<Memory>>,
+    dir: &RuntimeDir,
+    address: &str,
+    screen: &mut Screen,
+) -> Result<Report, Failure> {
+    let (status, _) = until_ready(dir, |what| screen.note(what)).await?;
+    let subject = Subject::new(&status, false);
+    let model = Model::of(&status)?;
+    let shapes = plan.shapes(&model)?;
+    let mut bench = Bench { plan, shapes: &shapes, model: &model, client: client::connect(address).await?, suspects: vec![] };
+    let buffer_bytes = memory.as_ref().map_or(0, |memory| memory.bytes());
+    let cores = subject.cores;
+    let threads = on_threads(memory.as_ref(), move |memory| memory.search(cores)).await?.map(|found| found.threads);
+    bench.warm_up(screen).await?;
+
+    let mut measured: Vec<Vec<Measured>> = shapes.iter().map(|_| Vec::new()).collect();
+    let mut bandwidth: Vec<Bandwidth> = Vec::new();
+    let clock = Clock::start();
+    for run in 0..plan.runs {
+        if let Some(threads) = threads {
+            // The service has nothing to do meanwhile.
+            bandwidth.extend(on_threads(memory.as_ref(), move |memory| memory.measure(threads)).await?);
+        }
+        for at in order(shapes.len(), run) {
+            let found = bench.shape(run, at, &shapes[at]).await?;
+            screen.note(&progress(run, plan.runs, &shapes[at], &found));
+            measured[at].push(found);
+        }
+        let left = clock.now().0 as f64 / 1e3 / (run + 1) as f64 * (plan.runs - run - 1) as f64;
+        if left > 0.0 {
+            screen.note(&format!("run {} of {} done, about {} left", run + 1, plan.runs, duration(left)));
+        }
+    }
+    let same = bench.weighed().await?;
+    let rows = shapes.iter().zip(&measured);
+    let rows = rows.map(|(shape, runs)| Row::of(*shape, runs, &bandwidth, &model, plan.max_tokens)).collect();
+    Ok(Report {
+        subject,
+        runs: plan.runs,
+        max_tokens: plan.max_tokens,
+        memory: report::Memory::of(&bandwidth, buffer_bytes),
+        rows,
+        same,
+        cached: measured.iter().flatten().map(|run| run.cached).sum(),
+        model,
+        seconds: 0.0,
+    })
+}
+
+/// Reads memory on other threads: this one goes on hearing who asks it to stop.
+async fn on_threads(
+    memory: Option<&Arc<Memory>>,
+    read: impl FnOnce(&Memory) -> Bandwidth + Send + 'static,
+) -> Result<Option<Bandwidth>, Failure> {
+    let Some(memory) = memory.cloned() else { return Ok(None) };
+    let found = tokio::task::spawn_blocking(move || read(&memory)).await;
+    found.map(Some).map_err(|error| Failure::bench(format!("cannot measure memory: {error}")))
+}
+
+/// A prompt whose first token was another one the second time.
+struct Suspect {
+    shape: usize,
+    prompt: Vec<u32>,
+    first: Vec<u32>,
+    other: Vec<u32>,
+}
+
+/// The measuring end.
+struct Bench<'a> {
+    plan: &'a Plan,
+    shapes: &'a [Shape],
+    model: &'a Model,
+    client: InferenceClient<Channel>,
+    suspects: Vec<Suspect>,
+}
+
+impl Bench<'_> {
+    /// The first and the last shape once, untimed: the first steps of a process are slow in many ways. Says how long a run may
+    /// take.
+    async fn warm_up(&mut self, screen: &mut Screen) -> Result<(), Failure> {
+        // A run of its own, so that its prompts come never again.
+        let run = self.plan.runs;
+        let clock = Clock::start();
+        let (Some(first), Some(last)) = (self.shapes.first().copied(), self.shapes.last().copied()) else { return Ok(()) };
+        self.shape(run, 0, &first).await?;
+        self.shape(run, self.shapes.len() - 1, &last).await?;
+        self.suspects.clear();
+        let (count, runs) = (self.shapes.len(), self.plan.runs);
+        let seconds = clock.now().0 as f64 / 1e3;
+        screen.note(&format!("{count} shapes in each of {runs} runs; the first and the last took {}", duration(seconds)));
+        Ok(())
+    }
+
+    /// A measurement of a shape.
+    async fn shape(&mut self, run: usize, at: usize, shape: &Shape) -> Result<Measured, Failure> {
+        let one = |index| prompt(Place { run, shape: at, prompt: index }, shape.prompt_tokens, self.model.vocab);
+        let prompts: Vec<Vec<u32>> = (0..shape.prompts()).map(one).collect();
+        let read = Load { prompts: &prompts, streams: shape.streams, max_tokens: 1, margins: false };
+        let generate = Load { prompts: &prompts[..shape.streams], max_tokens: self.plan.max_tokens, ..read };
+        let read = read.send(&self.client).await?;
+        let (generated, _) = generate.send(&self.client).await?;
+        self.compare(at, &prompts, &read.0, &generated);
+        Ok(Measured::of(shape, &read, &generated))
+    }
+
+    fn compare(&mut self, shape: usize, prompts: &[Vec<u32>], read: &[Seen], generated: &[Seen]) {
+        for (prompt, (first, other)) in prompts.iter().zip(read.iter().zip(generated)) {
+            if first.ids.first() != other.ids.first() && self.suspects.len() < WEIGHED {
+                let other = other.ids[..other.ids.len().min(1)].to_vec();
+                self.suspects.push(Suspect { shape, prompt: prompt.clone(), first: first.ids.clone(), other });
+            }
+        }
+    }
+
+    /// What was compared; each difference is looked at with the margin of one more answer.
+    async fn weighed(self) -> Result<Same, Failure> {
+        let prompts = self.plan.runs * self.shapes.iter().map(|shape| shape.streams).sum::<usize>();
+        let mut same = Same { prompts, ..Same::default() };
+        for Suspect { shape, prompt, first, other } in self.suspects {
+            let prompts = [prompt];
+            let load = Load { prompts: &prompts, streams: 1, max_tokens: 1, margins: true };
+            let (answers, _) = load.send(&self.client).await?;
+            let Some(again) = answers.first() else { continue };
+            let difference = weigh(&first, &other, &again.ids, &again.margins);
+            match difference.near_tie() {
+                true => same.near_ties += 1,
+                false => same.differences.push(Different { shape: self.shapes[shape], difference }),
+            }
+        }
+        Ok(same)
+    }
+}

@@ -1,0 +1,155 @@
+//! What a token of this model reads: its weights, and the KV of every position before it.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use paceline_proto::v1::StatusResponse;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::failure::Failure;
+
+/// Longest header of a safetensors file that is read: the format's own bound.
+const HEADER_BYTES: u64 = 100_000_000;
+
+/// The served model, by what its service says and its files show.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Model {
+    /// Most positions of a sequence.
+    pub context: u32,
+    /// Rows of the output head.
+    pub vocab: u32,
+    /// Bytes of weights that each token reads.
+    pub weight_bytes: u64,
+    /// Bytes of KV of a position.
+    pub position_bytes: u64,
+}
+
+impl Model {
+    /// From a snapshot of a service that has loaded and served nothing yet: what its target holds in memory are the weights,
+    /// as wide as they are computed with, which on a CPU is wider than in the file.
+    ///
+    /// # Errors
+    /// The service does not say, or the model's files cannot be read.
+    pub fn of(status: &StatusResponse) -> Result<Self, Failure> {
+        let (Some(model), Some(target)) = (&status.model, &status.target) else {
+            return Err(Failure::bench("expected the served model in the service's status, found none; is it of this version?"));
+        };
+        let resident = status.memory.unwrap_or_default().target_bytes.max(target.weight_bytes);
+        let share = share_read(Path::new(&target.model)).map_err(|cause| {
+            Failure::bench(format!("cannot tell what of the weights in {} a token reads: {cause}", target.model))
+        })?;
+        Ok(Self {
+            context: model.context_length,
+            vocab: model.vocab_size,
+            weight_bytes: (resident as f64 * share) as u64,
+            position_bytes: model.position_bytes,
+        })
+    }
+
+    /// Bytes that a token reads with so many positions before it.
+    pub fn token_bytes(&self, positions: f64) -> f64 {
+        self.weight_bytes as f64 + positions * self.position_bytes as f64
+    }
+}
+
+/// Share of the weights that each token reads: all but the rows of an input embedding that is not the output head as well.
+fn share_read(dir: &Path) -> io::Result<f64> {
+    let mut tensors = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "safetensors") {
+            tensors.extend(sizes(&header(&mut File::open(&path)?)?));
+        }
+    }
+    Ok(share_of(&tensors))
+}
+
+fn share_of(tensors: &[(String, u64)]) -> f64 {
+    let all: u64 = tensors.iter().map(|(_, bytes)| bytes).sum();
+    let head = tensors.iter().any(|(name, _)| name.ends_with("lm_head.weight"));
+    let of_input = |(name, _): &&(String, u64)| head && name.ends_with("embed_tokens.weight");
+    let unread: u64 = tensors.iter().filter(of_input).map(|(_, bytes)| bytes).sum();
+    if all == 0 { 1.0 } else { (all - unread) as f64 / all as f64 }
+}
+
+/// The header of a safetensors file: its length in eight bytes, then JSON.
+fn header(file: &mut impl io::Read) -> io::Result<Value> {
+    let mut length = [0; 8];
+    file.read_exact(&mut length)?;
+    let length = u64::from_le_bytes(length);
+    if length > HEADER_BYTES {
+        return Err(io::Error::other(format!("expected a header of at most {HEADER_BYTES} bytes, found one of {length}")));
+    }
+    let mut text = Vec::new();
+    file.take(length).read_to_end(&mut text)?;
+    serde_json::from_slice(&text).map_err(io::Error::other)
+}
+
+/// Name and bytes of each tensor.
+fn sizes(header: &Value) -> Vec<(String, u64)> {
+    let bytes = |tensor: &Value| {
+        let place = |idx: usize| tensor["data_offsets"][idx].as_u64();
+        Some(place(1)?.saturating_sub(place(0)?))
+    };
+    let tensors = header.as_object().into_iter().flatten();
+    tensors.filter_map(|(name, tensor)| Some((name.clone(), bytes(tensor)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use paceline_proto::v1::{MemoryStatus, ModelStatus, ProcessStatus};
+    use serde_json::json;
+
+    fn file(header: &Value) -> Vec<u8> {
+        let text = header.to_string();
+        [&(text.len() as u64).to_le_bytes(), text.as_bytes(), b"weights"].concat()
+    }
+
+    fn tensors(lm_head: bool) -> Value {
+        let mut header = json!({
+            "__metadata__": { "format": "pt" },
+            "model.embed_tokens.weight": { "dtype": "F32", "shape": [10, 4], "data_offsets": [0, 160] },
+            "model.norm.weight": { "dtype": "F32", "shape": [20], "data_offsets": [160, 240] },
+        });
+        if lm_head {
+            header["lm_head.weight"] = json!({ "dtype": "F32", "shape": [10, 4], "data_offsets": [240, 400] });
+        }
+        header
+    }
+
+    #[test]
+    fn an_input_embedding_is_read_where_it_is_the_head_too() {
+        let share = |lm_head| share_of(&sizes(&header(&mut file(&tensors(lm_head)).as_slice()).expect("a header")));
+        assert_eq!((share(false), share(true)), (1.0, 240.0 / 400.0));
+        assert_eq!(share_of(&[]), 1.0);
+    }
+
+    #[test]
+    fn what_is_no_header_is_an_error() {
+        assert!(header(&mut &b"short"[..]).is_err());
+        assert!(header(&mut &[0xFF; 64][..]).expect_err("too long").to_string().contains("expected a header"));
+        assert!(header(&mut [&3_u64.to_le_bytes()[..], b"{\"a"].concat().as_slice()).is_err());
+    }
+
+    #[test]
+    fn weights_count_as_they_lie_in_memory_and_kv_by_positions() {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::write(dir.path().join("model.safetensors"), file(&tensors(true))).expect("written");
+        let model = dir.path().display().to_string();
+        let status = StatusResponse {
+            target: Some(ProcessStatus { model, weight_bytes: 400, ..Default::default() }),
+            model: Some(ModelStatus { name: "m".into(), context_length: 99, vocab_size: 10, position_bytes: 8 }),
+            memory: Some(MemoryStatus { target_bytes: 1_000, ..Default::default() }),
+            ..Default::default()
+        };
+        let found = Model::of(&status).expect("said");
+        assert_eq!(found, Model { context: 99, vocab: 10, weight_bytes: 600, position_bytes: 8 });
+        assert_eq!(found.token_bytes(50.0), 1_000.0);
+        // A service that does not say what it holds says what it has read.
+        assert_eq!(Model::of(&StatusResponse { memory: None, ..status.clone() }).expect("said").weight_bytes, 240);
+        assert!(Model::of(&StatusResponse { model: None, ..status }).is_err());
+    }
+}

@@ -1,0 +1,183 @@
+//! Which prompts are measured, how long and how many at once, and in which order. Pure.
+
+use std::path::PathBuf;
+
+use paceline_process::config::Config;
+use serde::Serialize;
+
+use super::model::Model;
+use crate::args::BenchArgs;
+use crate::failure::Failure;
+use crate::selftest::plan::settings;
+
+/// Requests at once.
+const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
+/// The shortest prompt; each further one is so many times as long, and the last one fills the context.
+const SHORTEST: usize = 64;
+const STEP: usize = 4;
+/// Prompts of about this length are also sent several at once.
+const BESIDE: usize = 256;
+/// One measurement reads so many prompt tokens if it can: of one short prompt alone a pause of the machine is half the figure.
+const TOKENS: usize = 2_048;
+/// Most rounds of requests for that.
+const ROUNDS: usize = 8;
+
+/// Prompts of one length, so many at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Shape {
+    /// Tokens of each prompt.
+    pub prompt_tokens: usize,
+    /// Requests at once.
+    pub streams: usize,
+}
+
+impl Shape {
+    /// Prompts of one measurement: as many as run at once, or a multiple of that.
+    pub fn prompts(&self) -> usize {
+        let rounds = TOKENS.div_ceil(self.prompt_tokens * self.streams).clamp(1, ROUNDS);
+        rounds * self.streams
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Configuration file the service reads, if any.
+    pub file: Option<PathBuf>,
+    /// The settings, flags included, and no drafter.
+    pub config: Config,
+    /// Whether the machine's memory is measured too.
+    pub roofline: bool,
+    /// How often everything is measured.
+    pub runs: usize,
+    /// Tokens of each answer.
+    pub max_tokens: usize,
+    lengths: Vec<usize>,
+    streams: Vec<usize>,
+}
+
+impl Plan {
+    /// The plan of the arguments.
+    ///
+    /// # Errors
+    /// The configuration cannot be used.
+    pub fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
+        let (mut config, file) = settings(args.config.config.as_deref(), args.model.as_deref(), None)?;
+        // Without a drafter, also where that would be the embedded one: the target's own speed is what is asked for.
+        config.target.model = config.model_dir()?.display().to_string();
+        config.drafter.model = String::new();
+        let numbers = |numbers: &[u32]| numbers.iter().map(|number| *number as usize).collect::<Vec<_>>();
+        let streams = match (args.concurrency.as_slice(), args.tables) {
+            ([], true) => STREAMS.into(),
+            ([], false) => vec![1],
+            (named, _) => sorted(numbers(named)),
+        };
+        Ok(Self {
+            file,
+            config,
+            roofline: args.roofline,
+            runs: args.runs.map_or(7, |runs| runs as usize),
+            max_tokens: args.max_tokens as usize,
+            lengths: sorted(numbers(&args.lengths)),
+            streams,
+        })
+    }
+
+    /// All shapes: each length alone, then one length several at once.
+    ///
+    /// # Errors
+    /// A length that was named leaves no room for the answer.
+    pub fn shapes(&self, model: &Model) -> Result<Vec<Shape>, Failure> {
+        let most = (model.context as usize).saturating_sub(self.max_tokens);
+        if let Some(length) = self.lengths.iter().find(|length| **length > most) {
+            let Self { max_tokens, .. } = self;
+            return Err(Failure::usage(format!(
+                "--lengths: expected at most {most} tokens, which with {max_tokens} of the answer fill the context, found {length}"
+            )));
+        }
+        let lengths = if self.lengths.is_empty() { up_to(most) } else { self.lengths.clone() };
+        let Some(shortest) = lengths.first() else {
+            let context = model.context;
+            return Err(Failure::usage(format!("--max-tokens: expected fewer than the context's {context} positions")));
+        };
+        let beside = *lengths.iter().rev().find(|length| **length <= BESIDE).unwrap_or(shortest);
+        let several = self.streams.iter().filter(|streams| **streams > 1);
+        let mut shapes: Vec<Shape> = Vec::new();
+        if self.streams.contains(&1) {
+            shapes.extend(lengths.iter().map(|length| Shape { prompt_tokens: *length, streams: 1 }));
+        }
+        shapes.extend(several.map(|streams| Shape { prompt_tokens: beside, streams: *streams }));
+        Ok(shapes)
+    }
+}
+
+/// 64, 256, 1024, ... and the longest.
+fn up_to(most: usize) -> Vec<usize> {
+    let lengths = std::iter::successors(Some(SHORTEST), |length| length.checked_mul(STEP));
+    let mut lengths: Vec<usize> = lengths.take_while(|length| *length < most).collect();
+    lengths.extend((most > 0).then_some(most));
+    lengths
+}
+
+/// The shapes in the order of this run: each is first in some run, so that nothing that goes up and down with the order
+/// favours one.
+pub fn order(shapes: usize, run: usize) -> impl Iterator<Item = usize> {
+    (0..shapes).map(move |at| (at + run) % shapes)
+}
+
+fn sorted(mut numbers: Vec<usize>) -> Vec<usize> {
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shapes(lengths: &[usize], streams: &[usize], max_tokens: usize) -> Result<Vec<(usize, usize)>, Failure> {
+        let (lengths, streams) = (lengths.to_vec(), streams.to_vec());
+        let plan = Plan { file: None, config: Config::default(), roofline: true, runs: 7, max_tokens, lengths, streams };
+        let model = Model { context: 4_096, ..Model::default() };
+        Ok(plan.shapes(&model)?.iter().map(|shape| (shape.prompt_tokens, shape.streams)).collect())
+    }
+
+    #[test]
+    fn lengths_go_up_to_what_the_answer_leaves_of_the_context() {
+        assert_eq!(shapes(&[], &[1], 64), Ok(vec![(64, 1), (256, 1), (1_024, 1), (4_032, 1)]));
+        assert_eq!(up_to(64), [64]);
+        assert_eq!(up_to(5), [5]);
+        assert_eq!(up_to(1_025), [64, 256, 1_024, 1_025]);
+    }
+
+    #[test]
+    fn one_length_is_sent_several_at_once() {
+        assert_eq!(
+            shapes(&[], &STREAMS, 64).map(|shapes| shapes[4..].to_vec()),
+            Ok(vec![(256, 2), (256, 4), (256, 8), (256, 16)])
+        );
+        assert_eq!(shapes(&[500, 900], &[4, 8], 64), Ok(vec![(500, 4), (500, 8)]));
+        assert_eq!(shapes(&[32, 900], &[1, 2], 64), Ok(vec![(32, 1), (900, 1), (32, 2)]));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_both_numbers() {
+        let failure = shapes(&[64, 4_033], &[1], 64).expect_err("too long");
+        assert!(failure.message.contains("at most 4032") && failure.message.contains("found 4033"), "{failure}");
+        assert!(shapes(&[], &[1], 4_096).is_err());
+    }
+
+    #[test]
+    fn short_prompts_are_measured_by_the_dozen_and_all_streams_are_full_to_the_end() {
+        let prompts = |prompt_tokens, streams| Shape { prompt_tokens, streams }.prompts();
+        assert_eq!([prompts(64, 1), prompts(256, 1), prompts(1_024, 1), prompts(4_032, 1)], [8, 8, 2, 1]);
+        assert_eq!([prompts(256, 2), prompts(256, 4), prompts(256, 16), prompts(64, 3)], [8, 8, 16, 24]);
+    }
+
+    #[test]
+    fn each_shape_is_first_in_some_run() {
+        assert_eq!(order(3, 0).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(order(3, 4).collect::<Vec<_>>(), [1, 2, 0]);
+        assert_eq!(order(0, 4).count(), 0);
+    }
+}

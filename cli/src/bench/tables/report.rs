@@ -1,0 +1,261 @@
+//! The report: a table and what its figures are, or one JSON object with all of them.
+
+use serde::Serialize;
+
+use super::bandwidth::Bandwidth;
+use super::model::Model;
+use super::plan::Shape;
+use super::row::{Figure, Measured, Row};
+use crate::selftest::compare::Difference;
+use crate::selftest::report::{Subject, aligned};
+use crate::status::bytes;
+
+/// Weights that a processor's caches may hold in part, which are faster than memory.
+const CACHED_BYTES: u64 = 256 << 20;
+
+/// Everything that was found; the object of `--json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// Of what.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// How large it is.
+    pub model: Model,
+    /// How often everything was measured.
+    pub runs: usize,
+    /// Tokens of each answer.
+    pub max_tokens: usize,
+    /// The machine's memory, where it was measured.
+    pub memory: Option<Memory>,
+    /// A row for each shape.
+    pub rows: Vec<Row>,
+    /// Whether prompts gave the same first token both times.
+    pub same: Same,
+    /// Prompt tokens that a first reading found in the prefix cache: those figures would be wrong.
+    pub cached: u64,
+    /// The whole bench.
+    pub seconds: f64,
+}
+
+/// How the machine reads memory.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Memory {
+    /// Threads that read, the fastest number of them.
+    pub threads: usize,
+    /// What they read through.
+    pub buffer_bytes: usize,
+    /// Bytes a second, the best of several passes in each run.
+    pub bytes_s: Figure,
+}
+
+impl Memory {
+    /// Of all runs; `None` of none.
+    pub fn of(runs: &[Bandwidth], buffer_bytes: usize) -> Option<Self> {
+        let threads = runs.first()?.threads;
+        Some(Self { threads, buffer_bytes, bytes_s: Figure::of(runs.iter().map(|run| run.bytes_s).collect())? })
+    }
+}
+
+/// First tokens, compared.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Same {
+    /// Prompts that were read twice.
+    pub prompts: usize,
+    /// Of these: other tokens, and rounding explains it.
+    pub near_ties: usize,
+    /// Other tokens, and nothing explains it.
+    pub differences: Vec<Different>,
+}
+
+/// Another first token the second time, when the prompt is found in the prefix cache, than the first time, when it is read.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Different {
+    /// Of which shape.
+    #[serde(flatten)]
+    pub shape: Shape,
+    /// What and how near.
+    #[serde(flatten)]
+    pub difference: Difference,
+}
+
+impl Report {
+    /// What is wrong, in words; empty if nothing is.
+    pub fn failures(&self) -> Vec<String> {
+        let mut failures = Vec::new();
+        if self.cached > 0 {
+            failures.push(format!(
+                "expected no prompt in the prefix cache, found {} tokens there: PP is of less than was asked",
+                self.cached
+            ));
+        }
+        if let Some(Different { shape, difference }) = self.same.differences.first() {
+            let id = |id: Option<u32>| id.map_or("no token".to_owned(), |id| format!("id {id}"));
+            let (plain, other) = (id(difference.plain_id), id(difference.other_id));
+            failures.push(format!(
+                "answers differ: {} tokens x {}, expected {plain} as the first time, found {other} the second",
+                shape.prompt_tokens, shape.streams
+            ));
+        }
+        failures
+    }
+
+    /// What people read.
+    pub fn text(&self) -> String {
+        let (runs, tokens) = (self.runs, self.max_tokens);
+        let mut text = self.table();
+        text.push_str(&format!(
+            "\nPP: prompt tokens over wall-clock time, from the first submission to the end of the last answer of one token; no\n\
+             prompt is known to the prefix cache. TG: tokens over time while all answers come, {tokens} tokens each. Tokens per\n\
+             second of all requests together, plain lane, no drafter; medians of {runs} runs, in brackets the 95 % interval\n"
+        ));
+        if let Some(memory) = &self.memory {
+            text.push_str(&self.bound(memory));
+        }
+        let Same { prompts, near_ties, differences } = &self.same;
+        let outcome = match (near_ties, differences.len()) {
+            (0, 0) => "equal".to_owned(),
+            (near, real) => format!("{near} near-ties (margin below 1e-4), {real} DIFFERENT"),
+        };
+        text.push_str(&format!("identity: first tokens of {prompts} prompts, for the first time and again: {outcome}\n"));
+        for row in &self.rows {
+            let name = format!("{} tokens x {}", row.shape.prompt_tokens, row.shape.streams);
+            if row.waited > 0 {
+                text.push_str(&format!("{name}: {} answers waited for admission\n", row.waited));
+            }
+            if row.apart > 0 {
+                text.push_str(&format!("{name}: in {} of {runs} runs the answers never came all at once\n", row.apart));
+            }
+        }
+        text
+    }
+
+    fn bound(&self, memory: &Memory) -> String {
+        let giga = |value: f64| format!("{:.1}", value / 1e9);
+        let found = &memory.bytes_s.estimate;
+        let interval = found.interval.map_or(String::new(), |(low, high)| format!(" ({} to {})", giga(low), giga(high)));
+        let Model { weight_bytes, position_bytes, .. } = self.model;
+        let mut text = format!(
+            "\nread bandwidth: {} GB/s{interval}, {} threads through {}\n\
+             a token reads {} of weights and {} of KV for each position before it; BOUND is the bandwidth over that, SHARE what\n\
+             one stream reaches of it\n",
+            giga(found.median),
+            memory.threads,
+            bytes(memory.buffer_bytes as u64),
+            bytes(weight_bytes),
+            bytes(position_bytes),
+        );
+        if weight_bytes < CACHED_BYTES {
+            text.push_str("weights this small lie in the processor's caches in part, which are faster: SHARE may be above 1\n");
+        }
+        text
+    }
+
+    fn table(&self) -> String {
+        let mut head = ["PROMPT", "AT ONCE", "PP tok/s", "(95 %)", "TG tok/s", "(95 %)"].map(String::from).to_vec();
+        if self.memory.is_some() {
+            head.extend(["BOUND tok/s", "SHARE", "(95 %)"].map(String::from));
+        }
+        let mut lines = vec![head];
+        for row in &self.rows {
+            let mut cells = vec![row.shape.prompt_tokens.to_string(), row.shape.streams.to_string()];
+            cells.extend(pair(row.pp_tok_s.as_ref(), 0));
+            cells.extend(pair(row.tg_tok_s.as_ref(), 1));
+            if self.memory.is_some() {
+                let bound = row.bound.as_ref();
+                let [median, _] = pair(bound.map(|bound| &bound.tok_s), 1);
+                cells.push(median);
+                cells.extend(pair(bound.map(|bound| &bound.share), 3));
+            }
+            lines.push(cells);
+        }
+        aligned(&lines)
+    }
+}
+
+fn pair(figure: Option<&Figure>, digits: usize) -> [String; 2] {
+    let Some(Figure { estimate, .. }) = figure else { return ["-", "-"].map(String::from) };
+    let interval = estimate.interval.map_or("-".into(), |(low, high)| format!("({low:.digits$} to {high:.digits$})"));
+    [format!("{:.digits$}", estimate.median), interval]
+}
+
+/// One line of progress: a shape of a run.
+pub fn progress(run: usize, runs: usize, shape: &Shape, found: &Measured) -> String {
+    let tg = found.tg_tok_s.map_or("-".into(), |speed| format!("{speed:.0}"));
+    let Shape { prompt_tokens, streams } = shape;
+    format!("run {} of {runs}: {prompt_tokens} tokens x {streams}: pp {:.0}, tg {tg} tok/s", run + 1, found.pp_tok_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(roofline: bool) -> Report {
+        let model = Model { context: 4_096, vocab: 100, weight_bytes: 1_000_000, position_bytes: 1_000 };
+        let bandwidth = vec![Bandwidth { threads: 2, bytes_s: 2e9 }; if roofline { 7 } else { 0 }];
+        let run = |pp_tok_s, tg_tok_s| vec![Measured { pp_tok_s, tg_tok_s, ..Measured::default() }; 7];
+        let row = |prompt_tokens, streams, runs: Vec<Measured>| {
+            Row::of(Shape { prompt_tokens, streams }, &runs, &bandwidth, &model, 64)
+        };
+        Report {
+            memory: Memory::of(&bandwidth, 1 << 30),
+            rows: vec![row(968, 1, run(4_000.0, Some(500.0))), row(256, 16, run(3_000.0, None))],
+            same: Same { prompts: 14, ..Same::default() },
+            model,
+            runs: 7,
+            max_tokens: 64,
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn the_table_has_what_was_measured() {
+        let text = report(true).text();
+        let expected = [
+            "PROMPT  AT ONCE  PP tok/s          (95 %)  TG tok/s            (95 %)  BOUND tok/s  SHARE            (95 %)",
+            "968           1      4000  (4000 to 4000)     500.0  (500.0 to 500.0)       1000.0  0.500  (0.500 to 0.500)",
+            "256          16      3000  (3000 to 3000)         -                 -            -      -                 -",
+        ];
+        assert_eq!(text.lines().take(3).collect::<Vec<_>>(), expected);
+        for line in [
+            "read bandwidth: 2.0 GB/s (2.0 to 2.0), 2 threads through 1.0 GiB\n",
+            "SHARE may be above 1\n",
+            "identity: first tokens of 14 prompts, for the first time and again: equal\n",
+            "256 tokens x 16: in 7 of 7 runs the answers never came all at once\n",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        let text = report(false).text();
+        assert!(text.starts_with("PROMPT  AT ONCE  PP tok/s          (95 %)  TG tok/s            (95 %)\n"), "{text}");
+        assert!(!text.contains("bandwidth"), "{text}");
+    }
+
+    #[test]
+    fn what_makes_figures_wrong_fails() {
+        assert_eq!(report(true).failures(), Vec::<String>::new());
+        let cached = Report { cached: 64, ..report(true) };
+        assert!(cached.failures()[0].contains("found 64 tokens"), "{:?}", cached.failures());
+        let shape = Shape { prompt_tokens: 968, streams: 1 };
+        let difference = Difference { position: 0, plain_id: Some(3), other_id: Some(4), margin: Some(0.5) };
+        let same = Same { prompts: 14, near_ties: 1, differences: vec![Different { shape, difference }] };
+        let different = Report { same, ..report(true) };
+        assert!(different.failures()[0].contains("expected id 3") && different.failures()[0].contains("found id 4"));
+        assert!(different.text().contains("1 near-ties (margin below 1e-4), 1 DIFFERENT"), "{}", different.text());
+    }
+
+    #[test]
+    fn the_object_has_everything() {
+        let object = serde_json::to_value(report(true)).expect("plain");
+        assert_eq!((&object["rows"][0]["prompt_tokens"], &object["rows"][1]["streams"]), (&968.into(), &16.into()));
+        assert_eq!(object["rows"][0]["pp_tok_s"]["values"].as_array().map(Vec::len), Some(7));
+        assert_eq!(object["rows"][0]["bound"]["share"]["median"], 0.5);
+        assert_eq!((&object["rows"][1]["tg_tok_s"], &object["rows"][1]["apart"]), (&serde_json::Value::Null, &7.into()));
+        assert_eq!((&object["memory"]["threads"], &object["memory"]["bytes_s"]["median"]), (&2.into(), &2e9.into()));
+    }
+
+    #[test]
+    fn progress_is_a_line() {
+        let found = Measured { pp_tok_s: 1_234.4, tg_tok_s: Some(99.6), ..Measured::default() };
+        let line = progress(0, 7, &Shape { prompt_tokens: 64, streams: 2 }, &found);
+        assert_eq!(line, "run 1 of 7: 64 tokens x 2: pp 1234, tg 100 tok/s");
+    }
+}

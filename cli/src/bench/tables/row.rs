@@ -1,0 +1,148 @@
+//! What the runs say of each shape. Pure.
+
+use serde::Serialize;
+
+use super::bandwidth::Bandwidth;
+use super::load::{Seen, together};
+use super::model::Model;
+use super::plan::Shape;
+use crate::bench::statistics::Estimate;
+
+/// One run of a shape.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Prompt tokens read for the first time, over wall-clock time.
+    pub pp_tok_s: f64,
+    /// Generated tokens over time while all answers come; `None` where there was no such time.
+    pub tg_tok_s: Option<f64>,
+    /// Prompt tokens of the first reading that were found in the prefix cache: there must be none.
+    pub cached: u64,
+    /// Answers that waited before they were let in.
+    pub waited: usize,
+}
+
+impl Measured {
+    /// From the first reading, with the seconds it took, and from the generation behind it.
+    pub fn of(shape: &Shape, read: &(Vec<Seen>, f64), generated: &[Seen]) -> Self {
+        let (first, seconds) = read;
+        Self {
+            pp_tok_s: (first.len() * shape.prompt_tokens) as f64 / seconds,
+            tg_tok_s: together(generated),
+            cached: first.iter().map(|seen| u64::from(seen.cached)).sum(),
+            waited: first.iter().chain(generated).filter(|seen| seen.waited).count(),
+        }
+    }
+}
+
+/// A figure of all runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// A value a run.
+    pub values: Vec<f64>,
+    /// Of these.
+    #[serde(flatten)]
+    pub estimate: Estimate,
+}
+
+impl Figure {
+    /// `None` of nothing.
+    pub fn of(values: Vec<f64>) -> Option<Self> {
+        Some(Self { estimate: Estimate::of(&values)?, values })
+    }
+}
+
+/// A shape, measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// What was asked.
+    #[serde(flatten)]
+    pub shape: Shape,
+    /// Prompt processing, tokens a second.
+    pub pp_tok_s: Option<Figure>,
+    /// Generation, tokens a second of all streams together; none where they never came all at once.
+    pub tg_tok_s: Option<Figure>,
+    /// What memory allows; of one stream only, as several share the reading of the weights.
+    pub bound: Option<Bound>,
+    /// Runs in which there was no time when all answers came.
+    pub apart: usize,
+    /// Answers that waited before they were let in.
+    pub waited: usize,
+}
+
+/// What memory allows, and what of it was reached.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Bound {
+    /// Bytes that a token reads in the middle of its answer.
+    pub token_bytes: f64,
+    /// Bandwidth over that, tokens a second.
+    pub tok_s: Figure,
+    /// Generation over that, within each run: what slows the machine down for a while hits both.
+    pub share: Figure,
+}
+
+impl Row {
+    /// The figures of a shape, run by run; `bandwidth` of the same runs, where it was measured.
+    pub fn of(shape: Shape, runs: &[Measured], bandwidth: &[Bandwidth], model: &Model, max_tokens: usize) -> Self {
+        let bound = if shape.streams == 1 { bound(shape, runs, bandwidth, model, max_tokens) } else { None };
+        Self {
+            shape,
+            pp_tok_s: Figure::of(runs.iter().map(|run| run.pp_tok_s).collect()),
+            tg_tok_s: Figure::of(runs.iter().filter_map(|run| run.tg_tok_s).collect()),
+            bound,
+            apart: runs.iter().filter(|run| run.tg_tok_s.is_none()).count(),
+            waited: runs.iter().map(|run| run.waited).sum(),
+        }
+    }
+}
+
+fn bound(shape: Shape, runs: &[Measured], bandwidth: &[Bandwidth], model: &Model, max_tokens: usize) -> Option<Bound> {
+    let token_bytes = model.token_bytes(shape.prompt_tokens as f64 + max_tokens as f64 / 2.0);
+    let pairs = runs.iter().zip(bandwidth).filter_map(|(run, found)| Some((run.tg_tok_s?, found.bytes_s / token_bytes)));
+    let (shares, bounds): (Vec<f64>, Vec<f64>) = pairs.map(|(reached, bound)| (reached / bound, bound)).unzip();
+    Some(Bound { token_bytes, tok_s: Figure::of(bounds)?, share: Figure::of(shares)? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: Model = Model { context: 4_096, vocab: 100, weight_bytes: 1_000, position_bytes: 10 };
+
+    fn run(tg_tok_s: Option<f64>) -> Measured {
+        Measured { pp_tok_s: 500.0, tg_tok_s, cached: 0, waited: 1 }
+    }
+
+    fn row(streams: usize, runs: &[Measured]) -> Row {
+        // The machine became half as fast in the second run.
+        let bandwidth = [2_000_000.0, 1_000_000.0].map(|bytes_s| Bandwidth { threads: 2, bytes_s });
+        Row::of(Shape { prompt_tokens: 84, streams }, runs, &bandwidth, &MODEL, 32)
+    }
+
+    #[test]
+    fn the_share_is_of_the_same_runs_bandwidth() {
+        let row = row(1, &[run(Some(500.0)), run(Some(250.0))]);
+        let bound = row.bound.expect("one stream");
+        // 1,000 bytes of weights and 100 positions.
+        assert_eq!(bound.token_bytes, 2_000.0);
+        assert_eq!((bound.tok_s.values, bound.share.values), (vec![1_000.0, 500.0], vec![0.5, 0.5]));
+        assert_eq!((row.pp_tok_s.map(|pp| pp.estimate.median), row.waited, row.apart), (Some(500.0), 2, 0));
+    }
+
+    #[test]
+    fn several_streams_have_no_bound_and_who_came_apart_has_no_speed() {
+        let row = row(4, &[run(None), run(Some(100.0))]);
+        assert_eq!((row.bound, row.apart), (None, 1));
+        assert_eq!(row.tg_tok_s.map(|tg| tg.values), Some(vec![100.0]));
+        let never = self::row(1, &[run(None), run(None)]);
+        assert_eq!((never.bound, never.tg_tok_s, never.apart), (None, None, 2));
+    }
+
+    #[test]
+    fn a_measurement_is_of_all_prompts_and_of_all_answers() {
+        let shape = Shape { prompt_tokens: 100, streams: 2 };
+        let seen = |cached, waited| Seen { cached, waited, stamps: vec![(1, 0), (1, 10_000_000)], ..Seen::default() };
+        let first = vec![seen(0, false), seen(64, true), seen(0, false), seen(0, false)];
+        let found = Measured::of(&shape, &(first, 0.5), &[seen(64, false), seen(64, true)]);
+        assert_eq!(found, Measured { pp_tok_s: 800.0, tg_tok_s: Some(200.0), cached: 64, waited: 2 });
+    }
+}
