@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::kernel::{self, Kernels, Product, size};
 use crate::{Calls, openblas, pool};
 
-/// Most rows of a product that is computed here. From some 64 on OpenBLAS's packed blocks are as fast, and what decoding and
-/// verifying ask for is below.
+/// Most rows of a product that is computed here: decoding sequences, and the block of one or two that are verified. A group's
+/// heads are rows of one product in attention. Whether more would be faster here as well is not measured.
 pub const MAX_ROWS: usize = 32;
 
 // cblas.h
