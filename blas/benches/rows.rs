@@ -1,6 +1,7 @@
-//! How fast few rows read their weights, ours and OpenBLAS's in turn: GB/s of weights by shape and rows, medians.
+//! How fast products are, ours and OpenBLAS's in turn: GB/s of weights and GFLOP/s by shape and rows, medians.
 //!
-//! `cargo bench -p paceline-blas [-- rounds [threads]]`; all figures of one run are from the same minutes.
+//! `cargo bench -p paceline-blas [-- rounds [threads]] [word]`; all figures of one run are from the same minutes. With a word
+//! only the shapes with it in their names.
 
 #[cfg(target_os = "linux")]
 fn main() {
@@ -51,7 +52,6 @@ mod linux {
 
     /// Weights of one shape, as many sets as asked for, so that they come from the cache or from memory as in a model.
     struct Case {
-        name: &'static str,
         transposed: bool,
         n: usize,
         k: usize,
@@ -59,18 +59,18 @@ mod linux {
     }
 
     impl Case {
-        fn new(name: &'static str, transposed: bool, (n, k): (usize, usize), sets: usize) -> Self {
+        fn new(transposed: bool, (n, k): (usize, usize), sets: usize) -> Self {
             let weights = (0..sets).map(|set| (0..n * k).map(|at| ((at + set) % 17) as f32 * 0.1).collect()).collect();
-            Self { name, transposed, n, k, weights }
+            Self { transposed, n, k, weights }
         }
 
-        /// Seconds for all sets once.
-        fn seconds(&self, sgemm: Sgemm, a: &[f32], c: &mut [f32], m: usize) -> f64 {
+        /// Seconds for so many sets once.
+        fn seconds(&self, sgemm: Sgemm, sets: usize, a: &[f32], c: &mut [f32], m: usize) -> f64 {
             let (trans, ldb) = if self.transposed { (112, self.k) } else { (111, self.n) };
             let begin = Instant::now();
-            for weights in &self.weights {
+            for weights in &self.weights[..sets] {
                 let [m, n, k, ldb] = [m, self.n, self.k, ldb].map(|size| size as c_int);
-                // SAFETY: `a` and `c` hold 64 rows of the largest shape, weights are n × k.
+                // SAFETY: `a` and `c` hold 1024 rows of the largest shape, weights are n × k.
                 unsafe {
                     sgemm(101, 111, trans, m, n, k, 1.0, a.as_ptr(), k, weights.as_ptr(), ldb, 0.0, c.as_mut_ptr(), n);
                 }
@@ -95,35 +95,51 @@ mod linux {
         set_threads(threads);
         // SAFETY: takes any positive number.
         unsafe { openblas_set_num_threads(threads as c_int) };
+        let word = std::env::args().skip(1).find(|text| !text.starts_with('-') && text.parse::<usize>().is_err());
         let cases = [
-            Case::new("demo head 4096x256", true, (4096, 256), 1),
-            Case::new("demo down 256x768", true, (256, 768), 8),
-            Case::new("1024x1024", true, (1024, 1024), 1),
-            Case::new("2816x1024", true, (2816, 1024), 1),
-            Case::new("288 MB of 1024x1024", true, (1024, 1024), 72),
-            Case::new("270 MB of 4096x4096", true, (4096, 4096), 4),
-            Case::new("270 MB of 1024x11008", true, (1024, 11008), 6),
-            Case::new("values 64 of 1024 positions", false, (64, 1024), 8),
+            ("demo q 256x256", true, (256, 256), 8),
+            ("demo gate 768x256", true, (768, 256), 16),
+            ("demo down 256x768", true, (256, 768), 8),
+            ("demo head 4096x256", true, (4096, 256), 1),
+            ("100M k 384x768", true, (384, 768), 24),
+            ("100M q 768x768", true, (768, 768), 24),
+            ("100M gate 2304x768", true, (2304, 768), 24),
+            ("100M down 768x2304", true, (768, 2304), 12),
+            ("100M head 8192x768", true, (8192, 768), 2),
+            ("scores 1024 positions x64", true, (1024, 64), 8),
+            ("values 64x1024 positions", false, (64, 1024), 8),
+            ("270 MB of 1024x11008", true, (1024, 11008), 6),
         ];
-        let a: Vec<f32> = (0..64 * 11008).map(|at| (at % 13) as f32 * 0.1 - 0.5).collect();
-        let mut c = vec![0.0f32; 64 * 4096];
+        let a: Vec<f32> = (0..1024 * 11008).map(|at| (at % 13) as f32 * 0.1 - 0.5).collect();
+        let mut c = vec![0.0f32; 1024 * 8192];
         println!("{} threads, {}; GB/s of weights: ours / OpenBLAS = ratio", threads, instructions().unwrap_or("nothing"));
-        for case in &cases {
-            let bytes = (case.n * case.k * case.weights.len() * 4) as f64;
-            // A case that fits the cache is repeated, or the clock would be most of what is measured.
-            let repeats = (20e6 / bytes).ceil() as usize;
-            println!("{}", case.name);
-            // The last is OpenBLAS's in both columns: what the machine's other work does to the ratios.
-            for m in [1, 2, 4, 8, 16, 32, 64] {
+        for (name, transposed, shape, sets) in cases {
+            if word.as_ref().is_some_and(|word| !name.contains(word.as_str())) {
+                continue;
+            }
+            let case = Case::new(transposed, shape, sets);
+            println!("{name}, {sets} of it");
+            for m in [1, 2, 4, 8, 16, 32, 64, 128, 256, 1024] {
+                // Many rows are bound by arithmetic, wherever the weights are.
+                let flop = 2.0 * (case.n * case.k * m) as f64;
+                let sets = ((4e9 / flop) as usize).clamp(1, sets);
+                let bytes = (case.n * case.k * sets * 4) as f64;
+                // What fits the cache is repeated, or the clock would be most of what is measured.
+                let repeats = (20e6 / bytes).min(2e9 / flop).ceil() as usize;
                 let (mut own, mut other, mut ratios) = (vec![], vec![], vec![]);
-                for _ in 0..=rounds {
-                    let mut time = |sgemm| (0..repeats).map(|_| case.seconds(sgemm, &a, &mut c, m)).sum::<f64>();
+                for round in 0..=rounds {
+                    let mut time = |sgemm| (0..repeats).map(|_| case.seconds(sgemm, sets, &a, &mut c, m)).sum::<f64>();
                     let (mine, its) = (time(ours), time(theirs));
-                    own.push(bytes * repeats as f64 / mine / 1e9);
-                    other.push(bytes * repeats as f64 / its / 1e9);
-                    ratios.push(its / mine);
+                    // The first is for the caches and the threads to wake up.
+                    if round > 0 {
+                        own.push(bytes * repeats as f64 / mine / 1e9);
+                        other.push(bytes * repeats as f64 / its / 1e9);
+                        ratios.push(its / mine);
+                    }
                 }
-                println!("  {m:3} rows {:6.1} / {:6.1} = {:.2}", median(own), median(other), median(ratios));
+                let (own, other) = (median(own), median(other));
+                let gflops = own * 1e9 / 4.0 * 2.0 * m as f64 / 1e9;
+                println!("  {m:4} rows {own:6.1} / {other:6.1} = {:.2}   {gflops:.0} GFLOP/s", median(ratios));
             }
         }
     }

@@ -26,7 +26,7 @@ mod samples;
 mod sgemm;
 
 #[cfg(target_os = "linux")]
-pub use sgemm::{MAX_ROWS, cblas_sgemm};
+pub use sgemm::cblas_sgemm;
 
 /// Products since the process began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

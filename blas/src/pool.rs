@@ -13,7 +13,7 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::kernel::{COLUMNS, Kernels, PORTABLE, Product, Room};
+use crate::kernel::{COLUMNS, Kernels, PORTABLE, Product, ROWS, Room};
 
 /// How long a thread listens before it sleeps. The matrix products of one forward are some ten microseconds apart; more
 /// would be taken from the other processes on the same cores.
@@ -33,6 +33,12 @@ const ALONE: usize = 64 * 1024;
 /// Weights of a piece, at least.
 const PIECE: usize = 16 * 1024;
 
+/// Up to so many rows a product is bound by reading its weights.
+const FEW: usize = 48;
+
+/// Most rows that are packed at a time: 240 of 11,008 numbers are 10 MiB.
+const BAND: usize = 240;
+
 /// A cache line of its own, so that threads that write here do not slow those that read beside.
 #[repr(align(128))]
 struct Line<T>(T);
@@ -40,8 +46,8 @@ struct Line<T>(T);
 struct Job {
     product: Product,
     kernels: Kernels,
-    /// Columns of a piece.
-    piece: usize,
+    cut: Cut,
+    pieces: usize,
 }
 
 struct Pool {
@@ -90,24 +96,90 @@ fn threads() -> usize {
     }
 }
 
-/// Computes a product.
+/// Computes a product, many rows in bands.
 ///
 /// # Safety
 /// A, B and C are as large as the product says, and C is nobody else's.
 pub(crate) unsafe fn run(kernels: &Kernels, product: &Product) {
     thread_local!(static ROOM: RefCell<Room> = const { RefCell::new(Room::new()) });
-    let Product { m, n, k, .. } = *product;
-    let work = n.saturating_mul(k).saturating_mul(m.max(ROWS_PER_READ)) / ROWS_PER_READ;
-    let threads = if work < ALONE || n <= COLUMNS { 1 } else { threads() };
+    let bands = product.m.div_ceil(BAND).max(1);
+    let rows = product.m.div_ceil(bands).next_multiple_of(ROWS);
     ROOM.with_borrow_mut(|room| {
-        // SAFETY: the caller's.
-        unsafe {
-            let product = kernels.prepare(product, room);
-            if threads == 1 || !POOL.run(kernels, &product, work, threads - 1) {
-                kernels.columns(&product, 0, n);
-            }
+        for from in (0..product.m).step_by(rows) {
+            // SAFETY: the caller's, and a band is of the product's rows.
+            unsafe { band(kernels, &product.rows(from, (from + rows).min(product.m)), room) }
         }
     });
+}
+
+/// Computes a product of at most [`BAND`] rows.
+///
+/// # Safety
+/// [`run`]'s.
+unsafe fn band(kernels: &Kernels, product: &Product, room: &mut Room) {
+    let Product { m, n, k, .. } = *product;
+    let work = n.saturating_mul(k).saturating_mul(m.max(ROWS_PER_READ)) / ROWS_PER_READ;
+    let threads = if work < ALONE { 1 } else { threads() };
+    let cut = if threads == 1 { Cut::none(product) } else { Cut::new(product, work, threads) };
+    // SAFETY: the caller's.
+    unsafe {
+        let product = kernels.prepare(product, cut.rows, room);
+        if cut.is_none(&product) || !POOL.run(kernels, &product, cut, threads - 1) {
+            for piece in 0..cut.pieces(&product) {
+                cut.compute(kernels, &product, piece);
+            }
+        }
+    }
+}
+
+/// How a product is cut into pieces: so many columns and rows each.
+#[derive(Clone, Copy)]
+struct Cut {
+    columns: usize,
+    rows: usize,
+}
+
+impl Cut {
+    fn none(product: &Product) -> Self {
+        Self { columns: product.n.max(1), rows: product.m.max(1) }
+    }
+
+    fn is_none(self, product: &Product) -> bool {
+        self.columns >= product.n && self.rows >= product.m
+    }
+
+    /// Four pieces a thread keep the wait for the last one short; tiny ones would cost more than they save. Few rows are cut
+    /// only where there are fewer columns than threads, as every piece of rows reads all weights.
+    fn new(product: &Product, work: usize, threads: usize) -> Self {
+        let Product { m, n, .. } = *product;
+        let pieces = (work / PIECE).clamp(1, 4 * threads);
+        let columns = n.div_ceil(pieces).next_multiple_of(COLUMNS);
+        let across = n.div_ceil(columns).max(1);
+        let rows = match m {
+            ..=FEW if across >= threads => m,
+            ..=FEW => m.div_ceil(threads.min(pieces)),
+            _ => m.div_ceil(pieces.div_ceil(across)).next_multiple_of(ROWS),
+        };
+        Self { columns, rows: rows.max(1) }
+    }
+
+    fn pieces(self, product: &Product) -> usize {
+        product.n.div_ceil(self.columns) * product.m.div_ceil(self.rows)
+    }
+
+    /// Neighbouring pieces have the same columns, as weights are more than rows.
+    ///
+    /// # Safety
+    /// [`Kernels::columns`]'s, for the piece's rows and columns; the product was prepared in tiles of `rows`.
+    unsafe fn compute(self, kernels: &Kernels, product: &Product, piece: usize) {
+        let bands = product.m.div_ceil(self.rows);
+        let (row, column) = (piece % bands * self.rows, piece / bands * self.columns);
+        // SAFETY: the caller's.
+        unsafe {
+            let part = product.rows(row, (row + self.rows).min(product.m));
+            kernels.columns(&part, column, (column + self.columns).min(product.n));
+        }
+    }
 }
 
 impl Pool {
@@ -119,7 +191,8 @@ impl Pool {
             k: 0,
             alpha: 0.0,
             a: std::ptr::null(),
-            lda: 0,
+            a_row: 0,
+            a_step: 1,
             packed: std::ptr::null(),
             b: std::ptr::null(),
             ldb: 0,
@@ -133,7 +206,7 @@ impl Pool {
             bell: Line(AtomicU32::new(0)),
             asleep: Line(AtomicU32::new(0)),
             next: Line(AtomicUsize::new(0)),
-            job: UnsafeCell::new(Job { product, kernels: PORTABLE, piece: 1 }),
+            job: UnsafeCell::new(Job { product, kernels: PORTABLE, cut: Cut { columns: 1, rows: 1 }, pieces: 0 }),
             helpers: AtomicUsize::new(0),
         }
     }
@@ -141,17 +214,15 @@ impl Pool {
     /// Computes a prepared product with the helpers' help; `false` if the pool is another caller's.
     ///
     /// # Safety
-    /// As for [`Kernels::columns`], with all columns.
-    unsafe fn run(&'static self, kernels: &Kernels, product: &Product, work: usize, helpers: usize) -> bool {
+    /// As for [`Kernels::columns`], with all columns; prepared in tiles of the cut's rows.
+    unsafe fn run(&'static self, kernels: &Kernels, product: &Product, cut: Cut, helpers: usize) -> bool {
         if self.taken.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return false;
         }
         let helpers = self.hire(helpers);
-        // Four pieces a thread keep the wait for the last one short; tiny ones would cost more than they save.
-        let pieces = (work / PIECE).clamp(1, 4 * (helpers + 1));
-        let piece = product.n.div_ceil(pieces).next_multiple_of(COLUMNS);
+        let pieces = cut.pieces(product);
         // SAFETY: the pool is ours, the last job was closed and everybody had left before it became ours.
-        unsafe { *self.job.get() = Job { product: *product, kernels: *kernels, piece } };
+        unsafe { *self.job.get() = Job { product: *product, kernels: *kernels, cut, pieces } };
         self.next.0.store(0, Ordering::Relaxed);
         self.state.0.store(OPEN | (helpers as u32) << 8, Ordering::Release);
         // Bell before `asleep` here, `asleep` before bell in `helper`: one of us sees the other.
@@ -173,14 +244,14 @@ impl Pool {
     /// The pool is the caller's, or the caller is inside.
     unsafe fn pieces(&self) {
         // SAFETY: nobody writes the job while somebody is inside.
-        let Job { product, kernels, piece } = unsafe { &*self.job.get() };
+        let Job { product, kernels, cut, pieces } = unsafe { &*self.job.get() };
         loop {
-            let from = self.next.0.fetch_add(1, Ordering::Relaxed).saturating_mul(*piece);
-            if from >= product.n {
+            let piece = self.next.0.fetch_add(1, Ordering::Relaxed);
+            if piece >= *pieces {
                 return;
             }
             // SAFETY: each piece is given out once.
-            unsafe { kernels.columns(product, from, (from + piece).min(product.n)) };
+            unsafe { cut.compute(kernels, product, piece) };
         }
     }
 

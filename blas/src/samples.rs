@@ -7,6 +7,7 @@ pub(crate) struct Sample {
     a: Vec<f32>,
     b: Vec<f32>,
     c: Vec<f32>,
+    lda: usize,
     shape: Product,
 }
 
@@ -50,7 +51,8 @@ impl Sample {
             k,
             alpha: 1.0,
             a: nothing.0,
-            lda,
+            a_row: lda,
+            a_step: 1,
             packed: nothing.0,
             b: nothing.0,
             ldb,
@@ -59,7 +61,7 @@ impl Sample {
             ldc,
         };
         let (a, b) = (matrix(1, (m, k), lda), matrix(2, rows_of_b(&shape), ldb));
-        Self { a, b, c: matrix(3, (m, n), ldc), shape }
+        Self { a, b, c: matrix(3, (m, n), ldc), lda, shape }
     }
 
     pub(crate) fn scaled(mut self, alpha: f32, beta: f32) -> Self {
@@ -67,9 +69,23 @@ impl Sample {
         self
     }
 
+    /// The same product, A stored by columns.
+    pub(crate) fn across(&self) -> Self {
+        let Product { m, k, .. } = self.shape;
+        let step = m + 2;
+        let mut a = vec![f32::NAN; k * step];
+        for row in 0..m {
+            for at in 0..k {
+                a[at * step + row] = self.a[row * self.lda + at];
+            }
+        }
+        let shape = Product { a_row: 1, a_step: step, ..self.shape };
+        Self { a, b: self.b.clone(), c: self.c.clone(), lda: self.lda, shape }
+    }
+
     /// Sets an element of A.
     pub(crate) fn set_a(&mut self, row: usize, column: usize, value: f32) {
-        self.a[row * self.shape.lda + column] = value;
+        self.a[row * self.lda + column] = value;
     }
 
     /// C before and after `compute`: its rows, without what lies between them.
@@ -89,7 +105,7 @@ impl Sample {
 
     /// A part of the product: rows and columns of C.
     pub(crate) fn part(&self, rows: std::ops::Range<usize>, columns: std::ops::Range<usize>) -> Self {
-        let Product { transposed, lda, ldb, ldc, .. } = self.shape;
+        let (Product { transposed, ldb, ldc, .. }, lda) = (self.shape, self.lda);
         let shape = Product { m: rows.len(), n: columns.len(), ..self.shape };
         Self {
             a: self.a[rows.start * lda..].to_vec(),
@@ -103,15 +119,17 @@ impl Sample {
                 }
                 c
             },
+            lda,
             shape,
         }
     }
 
     /// Asserts that `found` is the product, each element within what summing k products in any order may cost.
     pub(crate) fn check(&self, found: &[Vec<f32>], who: &str) {
-        let Product { transposed, m, n, k, alpha, lda, ldb, beta, ldc, .. } = self.shape;
-        for i in 0..m {
-            for j in 0..n {
+        let (Product { transposed, m, n, k, alpha, ldb, beta, ldc, .. }, lda) = (self.shape, self.lda);
+        assert_eq!((found.len(), found[0].len()), (m, n));
+        for (i, row) in found.iter().enumerate() {
+            for (j, found) in row.iter().enumerate() {
                 let (mut sum, mut size) = (0.0f64, 0.0f64);
                 for p in 0..k {
                     let b = if transposed { self.b[j * ldb + p] } else { self.b[p * ldb + j] };
@@ -121,8 +139,8 @@ impl Sample {
                 let before = if beta == 0.0 { 0.0 } else { f64::from(beta) * f64::from(self.c[i * ldc + j]) };
                 let right = f64::from(alpha) * sum + before;
                 let bound = (k as f64 + 4.0) * f64::from(f32::EPSILON) * (f64::from(alpha).abs() * size + before.abs());
-                let off = (f64::from(found[i][j]) - right).abs();
-                assert!(off <= bound, "{who} {m}x{n}x{k} transposed {transposed} ({i}, {j}): {} for {right}", found[i][j]);
+                let off = (f64::from(*found) - right).abs();
+                assert!(off <= bound, "{who} {m}x{n}x{k} transposed {transposed} ({i}, {j}): {found} for {right}");
             }
         }
     }

@@ -7,10 +7,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::kernel::{self, Kernels, Product, size};
 use crate::{Calls, openblas, pool};
 
-/// Most rows of a product that is computed here: decoding sequences, and the block of one or two that are verified. A group's
-/// heads are rows of one product in attention. Whether more would be faster here as well is not measured.
-pub const MAX_ROWS: usize = 32;
-
 // cblas.h
 const ROW_MAJOR: c_int = 101;
 const COLUMN_MAJOR: c_int = 102;
@@ -69,23 +65,26 @@ pub unsafe extern "C" fn cblas_sgemm(
 }
 
 /// The product, its pointers still to be filled in, if it is one of those computed here. MLX always asks in row-major order
-/// (mlx/backend/cpu/gemms/cblas.cpp), so products that are ours by symmetry, in columns, are not looked for.
+/// (mlx/backend/cpu/gemms/cblas.cpp), so products that are ours by symmetry, in columns, are not looked for. It calls A
+/// transposed where strides allow both readings, as in a single row (check_transpose in mlx/backend/cpu/matmul.cpp).
 fn ours(order: c_int, trans_a: c_int, trans_b: c_int, sizes: [c_int; 6]) -> Option<Product> {
-    if order != ROW_MAJOR || trans_a != PLAIN || !(trans_b == PLAIN || trans_b == TRANSPOSED) {
+    if order != ROW_MAJOR || [trans_a, trans_b].iter().any(|trans| ![PLAIN, TRANSPOSED].contains(trans)) {
         return None;
     }
     let [m, n, k, lda, ldb, ldc] = sizes.map(|size| usize::try_from(size).unwrap_or(0));
-    let transposed = trans_b == TRANSPOSED;
-    let fits = lda >= k && ldb >= if transposed { k } else { n } && ldc >= n;
+    let (across, transposed) = (trans_a == TRANSPOSED, trans_b == TRANSPOSED);
+    let fits = lda >= if across { m } else { k } && ldb >= if transposed { k } else { n } && ldc >= n;
+    let (a_row, a_step) = if across { (1, lda) } else { (lda, 1) };
     // Nothing to sum, and leading dimensions that cannot be, are OpenBLAS's to answer.
-    (fits && (1..=MAX_ROWS).contains(&m) && n > 0 && k > 0).then_some(Product {
+    (fits && m > 0 && n > 0 && k > 0).then_some(Product {
         transposed,
         m,
         n,
         k,
         alpha: 0.0,
         a: std::ptr::null(),
-        lda,
+        a_row,
+        a_step,
         packed: std::ptr::null(),
         b: std::ptr::null(),
         ldb,

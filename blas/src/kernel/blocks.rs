@@ -1,7 +1,7 @@
 //! Blocks of sums in registers, and how a product's columns are cut into them.
 
-use super::Product;
 use super::lanes::Lanes;
+use super::{Product, packed_row};
 
 /// Columns of a block, or vectors of columns where B is not transposed.
 const WIDTH: usize = 4;
@@ -9,6 +9,12 @@ const WIDTH: usize = 4;
 /// Columns of a block of at most three rows where registers are many. Fewer would leave the multipliers waiting for one
 /// another's results.
 const FEW: usize = 8;
+
+/// Rows above which columns are taken in tiles. Fewer are bound by memory.
+const BY_TILES: usize = 48;
+
+/// Weights of a tile: 256 KiB, of the second-level caches of today's cores half at most.
+const TILE: usize = 64 * 1024;
 
 /// `$body` for each constant `$i` below `$n`, which is at most 8. Not a loop: sums stay in registers only where every index is
 /// a constant before the optimizer begins, and loops are unrolled too late for that (measured: half of the blocks spilled).
@@ -32,16 +38,27 @@ macro_rules! each {
 /// A is as large as the product says, `to` has room for m rows of k, rounded up to whole vectors.
 #[inline(always)]
 unsafe fn pack<L: Lanes>(product: &Product, to: *mut f32) {
-    let Product { m, k, a, lda, .. } = *product;
-    let mut to = to;
+    let Product { m, k, a, a_row, a_step, .. } = *product;
     for (row, rows) in row_blocks::<L>(m) {
+        // SAFETY: there is as much room.
+        let mut to = unsafe { to.add(row * packed_row(k)) };
         for step in (0..k).step_by(L::COUNT) {
             for row in row..row + rows {
                 // SAFETY: the caller's.
                 unsafe {
-                    let from = a.add(row * lda + step);
-                    let whole = step + L::COUNT <= k;
-                    L::store(to, if whole { L::load(from) } else { L::load_part(from, k - step) });
+                    let (from, count) = (a.add(row * a_row + step * a_step), L::COUNT.min(k - step));
+                    let mut lanes = [0.0f32; 16]; // no vector is longer
+                    let vector = if a_step != 1 {
+                        for (at, lane) in lanes.iter_mut().enumerate().take(count) {
+                            *lane = *from.add(at * a_step);
+                        }
+                        L::load(lanes.as_ptr())
+                    } else if count == L::COUNT {
+                        L::load(from)
+                    } else {
+                        L::load_part(from, count)
+                    };
+                    L::store(to, vector);
                     to = to.add(L::COUNT);
                 }
             }
@@ -65,7 +82,7 @@ unsafe fn block_by_rows<L: Lanes, const R: usize, const C: usize>(
         let zero = L::splat(0.0);
         let mut columns = [b; C];
         each!(J < C, columns[J] = b.add((column + J).min(end - 1) * ldb));
-        let mut x = packed.add(row * k.next_multiple_of(L::COUNT));
+        let mut x = packed.add(row * packed_row(k));
         // Asking for what is not there does no harm.
         let ahead = if fetch { C * ldb } else { 0 };
         let mut sums = [[zero; C]; R];
@@ -106,17 +123,17 @@ unsafe fn block_by_rows<L: Lanes, const R: usize, const C: usize>(
 /// Sums of R rows and V vectors of columns, B as it is.
 #[inline(always)]
 unsafe fn block_by_columns<L: Lanes, const R: usize, const V: usize>(product: &Product, row: usize, column: usize) {
-    let Product { k, a, lda, b, ldb, .. } = *product;
+    let Product { k, a, a_row, a_step, b, ldb, .. } = *product;
     // SAFETY: rows row..row + R are A's, columns column..column + V · COUNT are B's.
     unsafe {
         let zero = L::splat(0.0);
         let mut rows = [a; R];
-        each!(I < R, rows[I] = a.add((row + I) * lda));
+        each!(I < R, rows[I] = a.add((row + I) * a_row));
         let mut sums = [[zero; V]; R];
         let mut x = [zero; R];
         let mut from = b.add(column);
         for at in 0..k {
-            each!(I < R, x[I] = L::splat(*rows[I].add(at)));
+            each!(I < R, x[I] = L::splat(*rows[I].add(at * a_step)));
             each!(J < V, {
                 let w = L::load(from.add(J * L::COUNT));
                 each!(I < R, sums[I][J] = L::fma(x[I], w, sums[I][J]))
@@ -137,12 +154,12 @@ unsafe fn block_by_columns<L: Lanes, const R: usize, const V: usize>(product: &P
 /// Sums of one row and the last columns, fewer than a vector has lanes; each lane as in a whole one.
 #[inline(always)]
 unsafe fn block_of_rest<L: Lanes>(product: &Product, row: usize, column: usize, count: usize) {
-    let Product { k, a, lda, b, ldb, .. } = *product;
+    let Product { k, a, a_row, a_step, b, ldb, .. } = *product;
     // SAFETY: the row is A's, columns column..column + count are B's.
     unsafe {
         let mut sum = L::splat(0.0);
         for at in 0..k {
-            sum = L::fma(L::splat(*a.add(row * lda + at)), L::load_part(b.add(at * ldb + column), count), sum);
+            sum = L::fma(L::splat(*a.add(row * a_row + at * a_step)), L::load_part(b.add(at * ldb + column), count), sum);
         }
         let place = product.c.add(row * product.ldc + column);
         let before = if product.beta == 0.0 { L::splat(0.0) } else { L::load_part(place, count) };
@@ -186,7 +203,9 @@ macro_rules! by_rows {
     };
 }
 
-/// Columns `from..to`: for each block of columns all rows, so that B comes from memory once.
+/// Columns `from..to`. Few rows: for each block of columns all rows, so that B comes from memory once, evenly while they are
+/// multiplied. Many rows, which are more than a core's cache holds: a tile of columns that it does hold, and in it for each
+/// block of rows all columns.
 #[inline(always)]
 unsafe fn columns<L: Lanes, const FEW: usize>(product: &Product, from: usize, to: usize) {
     let m = product.m;
@@ -199,6 +218,18 @@ unsafe fn columns<L: Lanes, const FEW: usize>(product: &Product, from: usize, to
                         1 => block_by_rows::<L, 1, FEW>(product, 0, column, to, true),
                         2 => block_by_rows::<L, 2, FEW>(product, 0, column, to, true),
                         _ => block_by_rows::<L, 3, FEW>(product, 0, column, to, true),
+                    }
+                }
+                return;
+            }
+            if m > BY_TILES {
+                let tile = (TILE / product.k).next_multiple_of(WIDTH).max(WIDTH);
+                for from in (from..to).step_by(tile) {
+                    let to = (from + tile).min(to);
+                    for (row, rows) in row_blocks::<L>(m) {
+                        for column in (from..to).step_by(WIDTH) {
+                            by_rows!(rows, block_by_rows, WIDTH, (product, row, column, to, row == 0));
+                        }
                     }
                 }
                 return;

@@ -14,7 +14,7 @@ mod lanes;
 
 use std::ffi::c_int;
 
-/// C = α·A·B + β·C in rows. A is m × k and not transposed; B is stored n × k (`transposed`) or k × n.
+/// C = α·A·B + β·C in rows. A is m × k, its elements as far apart as its steps say; B is stored n × k (`transposed`) or k × n.
 #[derive(Clone, Copy)]
 pub(crate) struct Product {
     pub(crate) transposed: bool,
@@ -23,7 +23,10 @@ pub(crate) struct Product {
     pub(crate) k: usize,
     pub(crate) alpha: f32,
     pub(crate) a: *const f32,
-    pub(crate) lda: usize,
+    /// From one row of A to the next.
+    pub(crate) a_row: usize,
+    /// From one element of a row of A to the next.
+    pub(crate) a_step: usize,
     /// The rows of A as the kernels read them, where B is transposed ([`Kernels::prepare`]).
     pub(crate) packed: *const f32,
     pub(crate) b: *const f32,
@@ -34,6 +37,19 @@ pub(crate) struct Product {
 }
 
 impl Product {
+    /// A part of its rows. Of a prepared product only rows that were prepared together ([`Kernels::prepare`]).
+    ///
+    /// # Safety
+    /// There are as many rows.
+    pub(crate) unsafe fn rows(&self, from: usize, to: usize) -> Product {
+        // SAFETY: the caller's. A packed row takes as many floats as the longest vector makes of k.
+        unsafe {
+            let a = self.a.add(from * self.a_row);
+            let packed = if self.packed.is_null() { self.packed } else { self.packed.add(from * packed_row(self.k)) };
+            Product { m: to - from, a, packed, c: self.c.add(from * self.ldc), ..*self }
+        }
+    }
+
     /// Four elements of a row from their sums, those behind column `end` left out. β = 0 does not read C, which may be
     /// anything, as BLAS has it.
     ///
@@ -89,22 +105,35 @@ struct Line([f32; 16]);
 /// Columns are given out in multiples of this: no block is cut then, for any instruction set's kernels.
 pub(crate) const COLUMNS: usize = 64;
 
+/// Many rows are given out in multiples of this: the rows of a block, for all instruction sets.
+pub(crate) const ROWS: usize = 6;
+
+/// Floats between packed rows: whole cache lines, and no vector is longer.
+const fn packed_row(k: usize) -> usize {
+    k.next_multiple_of(16)
+}
+
 impl Kernels {
-    /// The product, ready for [`Kernels::columns`] for as long as `room` is not touched.
+    /// The product, ready for [`Kernels::columns`] for as long as `room` is not touched, whole or in parts of `tile` rows.
     ///
     /// # Safety
     /// A is as large as the product says, and the processor has the instructions, which [`available`] sees to.
-    pub(crate) unsafe fn prepare(&self, product: &Product, room: &mut Room) -> Product {
+    pub(crate) unsafe fn prepare(&self, product: &Product, tile: usize, room: &mut Room) -> Product {
         if !product.transposed {
             return *product;
         }
-        let lines = product.m * product.k.div_ceil(16);
+        let lines = product.m * packed_row(product.k) / 16;
         if room.0.len() < lines {
             room.0.resize(lines, Line([0.0; 16]));
         }
-        let packed = room.0.as_mut_ptr().cast();
-        // SAFETY: no vector has more than 16 lanes, so that whole vectors of k fit into whole lines.
-        unsafe { (self.pack)(product, packed) };
+        let packed: *mut f32 = room.0.as_mut_ptr().cast();
+        for from in (0..product.m).step_by(tile) {
+            // SAFETY: the rows are the product's and there is room for them.
+            unsafe {
+                let part = product.rows(from, (from + tile).min(product.m));
+                (self.pack)(&part, packed.add(from * packed_row(product.k)));
+            }
+        }
         Product { packed, ..*product }
     }
 

@@ -15,7 +15,10 @@ impl Pool {
     unsafe fn run_prepared(&'static self, kernels: &Kernels, product: &Product, work: usize, helpers: usize) -> bool {
         let mut room = Room::new();
         // SAFETY: the caller's.
-        unsafe { self.run(kernels, &kernels.prepare(product, &mut room), work, helpers) }
+        unsafe {
+            let cut = Cut::new(product, work, helpers + 1);
+            self.run(kernels, &kernels.prepare(product, cut.rows, &mut room), cut, helpers)
+        }
     }
 }
 
@@ -27,7 +30,9 @@ fn best() -> Kernels {
 fn any_number_of_threads_gives_the_same_bits() {
     for kernels in available() {
         for transposed in [true, false] {
-            for (m, n, k) in [(1, 1000, 333), (2, 65, 64), (7, 700, 50), (16, 515, 129), (32, 257, 40)] {
+            for (m, n, k) in
+                [(1, 1000, 333), (2, 65, 64), (7, 700, 50), (16, 515, 129), (32, 257, 40), (16, 64, 600), (100, 130, 70)]
+            {
                 let sample = Sample::new(transposed, (m, n, k), 1);
                 // SAFETY: the sample owns its matrices.
                 let alone = sample.compute(|product| unsafe { kernels.whole(product) });
@@ -105,10 +110,21 @@ fn helpers_wake_from_sleep() {
 fn a_product_of_every_size_goes_through_the_shared_pool() {
     set_threads(3);
     assert_eq!(threads(), 3);
-    for (m, n, k) in [(1, 1, 1), (1, 64, 4096), (1, 4096, 64), (32, 65, 2049), (3, 300, 300)] {
+    for (m, n, k) in [(1, 1, 1), (1, 64, 4096), (1, 4096, 64), (32, 65, 2049), (3, 300, 300), (500, 70, 90)] {
         let sample = Sample::new(true, (m, n, k), 0);
         // SAFETY: the sample owns its matrices.
         sample.check(&sample.compute(|product| unsafe { run(&best(), product) }), "shared");
+    }
+    // A prompt's rows go through in bands, each of them cut; a row alone has the same bits.
+    for transposed in [true, false] {
+        let sample = Sample::new(transposed, (2 * BAND + 5, 200, 64), 0);
+        // SAFETY: as above.
+        let all = bits(&sample.compute(|product| unsafe { run(&best(), product) }));
+        for row in [0, 5, BAND - 1, BAND, 2 * BAND + 4] {
+            // SAFETY: as above.
+            let alone = bits(&sample.part(row..row + 1, 0..200).compute(|product| unsafe { run(&best(), product) }));
+            assert_eq!(alone[0], all[row], "row {row}");
+        }
     }
     set_threads(0);
     assert_eq!(threads(), 1, "none would be no caller either");
