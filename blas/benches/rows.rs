@@ -1,7 +1,7 @@
-//! How fast products are, ours and OpenBLAS's in turn: GB/s of weights and GFLOP/s by shape and rows, medians.
+//! How fast products are, ours or OpenBLAS's: GB/s of weights and GFLOP/s by shape and rows, medians.
 //!
-//! `cargo bench -p paceline-blas [-- rounds [threads]] [word]`; all figures of one run are from the same minutes. With a word
-//! only the shapes with it in their names.
+//! `cargo bench -p paceline-blas -- [openblas] [rounds [threads]] [word]`. One of them in a process: OpenBLAS's threads spin
+//! behind each product, on the core where ours would work. With a word only the shapes with it in their names.
 
 #[cfg(target_os = "linux")]
 fn main() {
@@ -90,12 +90,13 @@ mod linux {
         let rounds = numbers.first().copied().unwrap_or(15);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = numbers.get(1).copied().unwrap_or(cores);
-        let ours: Sgemm = cblas_sgemm;
-        let theirs = theirs();
+        let is_theirs = std::env::args().any(|text| text == "openblas");
+        let sgemm: Sgemm = if is_theirs { theirs() } else { cblas_sgemm };
         set_threads(threads);
         // SAFETY: takes any positive number.
         unsafe { openblas_set_num_threads(threads as c_int) };
-        let word = std::env::args().skip(1).find(|text| !text.starts_with('-') && text.parse::<usize>().is_err());
+        let word =
+            std::env::args().skip(1).find(|text| !text.starts_with('-') && text != "openblas" && text.parse::<usize>().is_err());
         let cases = [
             ("demo q 256x256", true, (256, 256), 8),
             ("demo gate 768x256", true, (768, 256), 16),
@@ -112,7 +113,7 @@ mod linux {
         ];
         let a: Vec<f32> = (0..1024 * 11008).map(|at| (at % 13) as f32 * 0.1 - 0.5).collect();
         let mut c = vec![0.0f32; 1024 * 8192];
-        println!("{} threads, {}; GB/s of weights: ours / OpenBLAS = ratio", threads, instructions().unwrap_or("nothing"));
+        println!("{threads} threads, {}", if is_theirs { "OpenBLAS" } else { instructions().unwrap_or("nothing") });
         for (name, transposed, shape, sets) in cases {
             if word.as_ref().is_some_and(|word| !name.contains(word.as_str())) {
                 continue;
@@ -126,20 +127,11 @@ mod linux {
                 let bytes = (case.n * case.k * sets * 4) as f64;
                 // What fits the cache is repeated, or the clock would be most of what is measured.
                 let repeats = (20e6 / bytes).min(2e9 / flop).ceil() as usize;
-                let (mut own, mut other, mut ratios) = (vec![], vec![], vec![]);
-                for round in 0..=rounds {
-                    let mut time = |sgemm| (0..repeats).map(|_| case.seconds(sgemm, sets, &a, &mut c, m)).sum::<f64>();
-                    let (mine, its) = (time(ours), time(theirs));
-                    // The first is for the caches and the threads to wake up.
-                    if round > 0 {
-                        own.push(bytes * repeats as f64 / mine / 1e9);
-                        other.push(bytes * repeats as f64 / its / 1e9);
-                        ratios.push(its / mine);
-                    }
-                }
-                let (own, other) = (median(own), median(other));
-                let gflops = own * 1e9 / 4.0 * 2.0 * m as f64 / 1e9;
-                println!("  {m:4} rows {own:6.1} / {other:6.1} = {:.2}   {gflops:.0} GFLOP/s", median(ratios));
+                // The first round is for the caches and the threads to wake up.
+                let mut time = || (0..repeats).map(|_| case.seconds(sgemm, sets, &a, &mut c, m)).sum::<f64>();
+                time();
+                let speed = bytes * repeats as f64 / median((0..rounds).map(|_| time()).collect()) / 1e9;
+                println!("  {m:4} rows {speed:6.1} GB/s {:4.0} GFLOP/s", speed / 2.0 * m as f64);
             }
         }
     }

@@ -1,16 +1,16 @@
-//! Products of few rows on the CPU, under the name by which MLX calls them: `cblas_sgemm`. Not here: what is multiplied and
+//! Matrix products on the CPU, under the name by which MLX calls them: `cblas_sgemm`. Not here: what is multiplied and
 //! why, MLX.
 //!
 //! On Linux the prebuilt libmlx asks the dynamic linker for `cblas_sgemm`, and an executable is searched before any library:
 //! one that links this crate and exports the symbol (mlx-sys/rpath.rs) is called instead of OpenBLAS.
 //!
 //! ```text
-//!  libmlx ─ cblas_sgemm ─┬─ A in rows, at most 32 of them ─▶ kernel, columns given out to the threads of pool
-//!                        └─ anything else ─────────────────▶ openblas (without one: any_layout, slow and right)
+//!  libmlx ─ cblas_sgemm ─┬─ in rows, something to sum ─▶ kernel, columns and rows given out to the threads of pool
+//!                        └─ anything else ─────────────▶ openblas (without one: any_layout, slow and right)
 //! ```
 //! Two things OpenBLAS does not give. One row reads the weights as fast as the memory allows; and row i of a product has the
-//! same bits with 1 row or 32, whatever the other rows hold and however many threads there are, so that a block of drafted
-//! tokens is verified with the numbers of plain decoding (I1).
+//! same bits with 1 row or 1,000, whatever the other rows hold and however many threads there are, so that drafted tokens are
+//! verified with the numbers of plain decoding, and a prompt in chunks of any width leaves the same keys and values (I1).
 //!
 //! On macOS, where MLX calls Accelerate, the crate is empty but for its functions that then do nothing.
 

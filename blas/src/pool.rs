@@ -1,4 +1,4 @@
-//! The threads a product's columns are given out to. Columns go out in pieces, first come, first served: a helper that the
+//! The threads a product is given out to, in pieces of some columns and rows, first come, first served: a helper that the
 //! system keeps waiting (two workers share the cores) leaves its share to the others, and the caller waits only for helpers
 //! that have begun. A product allocates nothing, unless its packed rows are more than any before on the calling thread.
 //!
