@@ -25,6 +25,7 @@ fn mlx_rpath_to(lib_dir: &str, os: &str, cuda: bool) {
     let executable = if os == "macos" { "@executable_path" } else { "$ORIGIN" };
     println!("cargo::rustc-link-arg=-Wl,-rpath,{executable}/../lib/paceline");
     println!("cargo::rustc-link-arg=-Wl,-rpath,{lib_dir}");
+    export_blas(os);
     if os == "linux" {
         // DT_RPATH and not DT_RUNPATH: it also serves libmlx's own libraries when they are installed beside it.
         println!("cargo::rustc-link-arg=-Wl,--disable-new-dtags");
@@ -32,5 +33,14 @@ fn mlx_rpath_to(lib_dir: &str, os: &str, cuda: bool) {
     if cuda {
         // NVIDIA's libraries need not be on the machine that builds.
         println!("cargo::rustc-link-arg=-Wl,--allow-shlib-undefined");
+    }
+}
+
+/// On Linux libmlx shall call the `cblas_sgemm` of an executable that has one (paceline-blas): the dynamic linker searches the
+/// executable first, but only among the symbols it exports.
+#[allow(clippy::print_stdout, reason = "a build script answers on stdout")]
+fn export_blas(os: &str) {
+    if os == "linux" {
+        println!("cargo::rustc-link-arg=-Wl,--export-dynamic-symbol=cblas_sgemm");
     }
 }

@@ -1,6 +1,8 @@
 //! A bare decode loop: what the model alone costs a step, without processes around it.
 //!
-//! `cargo run --release -p paceline-models --example decode_speed -- demo/target [sequences] [steps] [prompt]`
+//! `cargo run --release -p paceline-models --example decode_speed -- demo/target [sequences] [steps] [prompt] [block]`
+//!
+//! With a block of more than one row a step is what the target does to verify a draft of which nothing is accepted.
 
 use std::path::Path;
 
@@ -10,9 +12,9 @@ use paceline_models::{Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId
 #[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a measurement for a terminal")]
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let dir = arguments.next().expect("usage: decode_speed MODEL_DIR [sequences] [steps] [prompt]");
+    let dir = arguments.next().expect("usage: decode_speed MODEL_DIR [sequences] [steps] [prompt] [block]");
     let mut number = |default: usize| arguments.next().map_or(default, |text| text.parse().expect("a number"));
-    let (sequences, steps, prompt) = (number(1), number(200), number(64));
+    let (sequences, steps, prompt, block) = (number(1), number(200), number(64), number(1).max(1));
     device::choose(DeviceChoice::Auto).expect("a device");
     let model = load_target(Path::new(&dir), &mut |_, _| {}).expect("loads");
     let mut kv = KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("a store");
@@ -25,23 +27,28 @@ fn main() {
     for step in 0..=steps {
         let started = std::time::Instant::now();
         let segment = |at: usize, ids: &Vec<u32>| {
-            let length = if step == 0 { ids.len() } else { 1 };
-            let (start, purpose) = ((ids.len() - length) as i32, if step == 0 { Purpose::Prefill } else { Purpose::Decode });
-            Segment { sequence: SequenceId(at as u64), start, length: length as i32, purpose, image_spans: vec![] }
+            let (start, length, purpose) = match step {
+                0 => (0, ids.len(), Purpose::Prefill),
+                _ if block == 1 => (ids.len() - 1, 1, Purpose::Decode),
+                _ => (ids.len() - 1, block, Purpose::Verify),
+            };
+            Segment { sequence: SequenceId(at as u64), start: start as i32, length: length as i32, purpose, image_spans: vec![] }
         };
         let segments: Vec<Segment> = ids.iter().enumerate().map(|(at, ids)| segment(at, ids)).collect();
-        let rows: Vec<u32> = ids.iter().zip(&segments).flat_map(|(ids, s)| ids[s.start as usize..].to_vec()).collect();
-        let mut row = 0;
-        let logit_rows = segments
-            .iter()
-            .map(|segment| {
-                row += segment.length;
-                row - 1
-            })
-            .collect();
+        let (mut rows, mut logit_rows) = (vec![], vec![]);
+        for (ids, segment) in ids.iter().zip(&segments) {
+            rows.extend(&ids[segment.start as usize..]);
+            if step > 0 {
+                rows.extend((1..block).map(|at| at as u32 * 5 + 4));
+                logit_rows.extend((rows.len() - block..rows.len()).map(|row| row as i32));
+            } else {
+                logit_rows.push(rows.len() as i32 - 1);
+            }
+        }
         let forward = model
             .forward(&Batch::text(rows, segments.clone()), &mut kv, &Wants { logit_rows, ..Wants::default() })
             .expect("a forward");
+        let per_sequence = if step == 0 { 1 } else { block };
         let rule = |ids: &Vec<u32>| RowRule {
             history: &[],
             sampling: Sampling::GREEDY,
@@ -52,11 +59,12 @@ fn main() {
             wants_margin: false,
             wants_surprise: false,
         };
-        let rules: Vec<RowRule<'_>> = ids.iter().map(rule).collect();
+        let rules: Vec<RowRule<'_>> = ids.iter().flat_map(|ids| (0..per_sequence).map(|_| rule(ids))).collect();
         let chosen = choose(forward.logits.as_ref().expect("wanted"), &rules, &[]).expect("choices");
-        for ((ids, choice), segment) in ids.iter_mut().zip(&chosen).zip(&segments) {
-            ids.push(choice.token);
-            kv.commit(segment.sequence, segment.start + segment.length).expect("commits");
+        for ((ids, choice), segment) in ids.iter_mut().zip(chosen.chunks(per_sequence)).zip(&segments) {
+            ids.push(choice[0].token);
+            let length = if step == 0 { segment.length } else { 1 };
+            kv.commit(segment.sequence, segment.start + length).expect("commits");
         }
         if step > 0 {
             took.push(started.elapsed().as_secs_f64() * 1e3);

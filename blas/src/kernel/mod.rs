@@ -1,0 +1,214 @@
+//! The sums of a product, block by block. Element (i, j) has the same bits whatever rows and columns stand beside it: it is
+//! summed over k in one order, which only k and the instruction set settle.
+//!
+//! ```text
+//!  rows of B in C (x @ W.T)   one vector of L lanes per element runs over k in steps of L; the last, shorter step has zeros in
+//!                             the lanes behind k; lanes are folded by halves: i and i+L/2, i and i+L/4, …
+//!  columns of B in C (p @ V)  one lane per element, k in order, one fused step each
+//! ```
+//! A block keeps the sums of some rows × some columns in registers. Which blocks a product is cut into differs with its
+//! number of rows, and no sum knows of it.
+
+mod blocks;
+mod lanes;
+
+use std::ffi::c_int;
+
+/// C = α·A·B + β·C in rows. A is m × k, its elements as far apart as its steps say; B is stored n × k (`transposed`) or k × n.
+#[derive(Clone, Copy)]
+pub(crate) struct Product {
+    pub(crate) transposed: bool,
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+    pub(crate) alpha: f32,
+    pub(crate) a: *const f32,
+    /// From one row of A to the next.
+    pub(crate) a_row: usize,
+    /// From one element of a row of A to the next.
+    pub(crate) a_step: usize,
+    /// The rows of A as the kernels read them, where B is transposed ([`Kernels::prepare`]).
+    pub(crate) packed: *const f32,
+    pub(crate) b: *const f32,
+    pub(crate) ldb: usize,
+    pub(crate) beta: f32,
+    pub(crate) c: *mut f32,
+    pub(crate) ldc: usize,
+}
+
+impl Product {
+    /// A part of its rows. Of a prepared product only rows that were prepared together ([`Kernels::prepare`]).
+    ///
+    /// # Safety
+    /// There are as many rows.
+    pub(crate) unsafe fn rows(&self, from: usize, to: usize) -> Product {
+        // SAFETY: the caller's. A packed row takes as many floats as the longest vector makes of k.
+        unsafe {
+            let a = self.a.add(from * self.a_row);
+            let packed = if self.packed.is_null() { self.packed } else { self.packed.add(from * packed_row(self.k)) };
+            Product { m: to - from, a, packed, c: self.c.add(from * self.ldc), ..*self }
+        }
+    }
+
+    /// Four elements of a row from their sums, those behind column `end` left out. β = 0 does not read C, which may be
+    /// anything, as BLAS has it.
+    ///
+    /// # Safety
+    /// The row and the columns up to `end` are C's.
+    #[inline(always)]
+    unsafe fn put(&self, row: usize, column: usize, sums: [f32; 4], end: usize) {
+        // SAFETY: the caller's.
+        unsafe {
+            let place = self.c.add(row * self.ldc + column);
+            let sums = sums.map(|sum| self.alpha * sum);
+            if self.beta == 0.0 && column + 4 <= end {
+                place.cast::<[f32; 4]>().write_unaligned(sums);
+                return;
+            }
+            for (at, sum) in sums.into_iter().enumerate().take(end.saturating_sub(column)) {
+                let place = place.add(at);
+                *place = if self.beta == 0.0 { sum } else { sum + self.beta * *place };
+            }
+        }
+    }
+}
+
+/// Packs the rows of A.
+type Pack = unsafe fn(&Product, *mut f32);
+/// Computes columns `from..to` of C.
+type Columns = unsafe fn(&Product, usize, usize);
+
+/// The kernels of one instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernels {
+    pub(crate) name: &'static str,
+    pack: Pack,
+    columns: Columns,
+}
+
+/// Room for packed rows, kept from product to product.
+#[derive(Default)]
+pub(crate) struct Room(Vec<Line>);
+
+impl Room {
+    /// None yet.
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+}
+
+/// A cache line, so that no vector of a packed row lies across two.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([f32; 16]);
+
+/// Columns are given out in multiples of this: no block is cut then, for any instruction set's kernels.
+pub(crate) const COLUMNS: usize = 64;
+
+/// Many rows are given out in multiples of this: the rows of a block, for all instruction sets.
+pub(crate) const ROWS: usize = 6;
+
+/// Floats between packed rows: whole cache lines, and no vector is longer.
+const fn packed_row(k: usize) -> usize {
+    k.next_multiple_of(16)
+}
+
+impl Kernels {
+    /// The product, ready for [`Kernels::columns`] for as long as `room` is not touched, whole or in parts of `tile` rows.
+    ///
+    /// # Safety
+    /// A is as large as the product says, and the processor has the instructions, which [`available`] sees to.
+    pub(crate) unsafe fn prepare(&self, product: &Product, tile: usize, room: &mut Room) -> Product {
+        if !product.transposed {
+            return *product;
+        }
+        let lines = product.m * packed_row(product.k) / 16;
+        if room.0.len() < lines {
+            room.0.resize(lines, Line([0.0; 16]));
+        }
+        let packed: *mut f32 = room.0.as_mut_ptr().cast();
+        for from in (0..product.m).step_by(tile) {
+            // SAFETY: the rows are the product's and there is room for them.
+            unsafe {
+                let part = product.rows(from, (from + tile).min(product.m));
+                (self.pack)(&part, packed.add(from * packed_row(product.k)));
+            }
+        }
+        Product { packed, ..*product }
+    }
+
+    /// Computes columns `from..to` of C.
+    ///
+    /// # Safety
+    /// The product is prepared, A, B and C are as large as it says, and C is written by nobody else in these columns.
+    pub(crate) unsafe fn columns(&self, product: &Product, from: usize, to: usize) {
+        // SAFETY: the caller's.
+        unsafe { (self.columns)(product, from, to) }
+    }
+}
+
+/// Plain Rust: for processors without any of the others, and as a second opinion in tests.
+pub(crate) const PORTABLE: Kernels =
+    Kernels { name: "portable", pack: blocks::portable::pack, columns: blocks::portable::columns };
+
+/// What this processor can run, best first.
+pub(crate) fn available() -> impl Iterator<Item = Kernels> {
+    #[cfg(target_arch = "x86_64")]
+    let native = {
+        let avx2 = std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma");
+        let avx512 = std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512vl");
+        [
+            (avx512 && avx2).then_some(Kernels { name: "avx512", pack: blocks::avx512::pack, columns: blocks::avx512::columns }),
+            avx2.then_some(Kernels { name: "avx2", pack: blocks::avx2::pack, columns: blocks::avx2::columns }),
+        ]
+    };
+    // NEON belongs to the architecture.
+    #[cfg(target_arch = "aarch64")]
+    let native = [Some(Kernels { name: "neon", pack: blocks::neon::pack, columns: blocks::neon::columns })];
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let native: [Option<Kernels>; 0] = [];
+    native.into_iter().flatten().chain([PORTABLE])
+}
+
+/// Any product in any layout, one element after the other: for a process without OpenBLAS, so that it is slow and not dead.
+///
+/// # Safety
+/// The three matrices are as large as the arguments say. `a_steps`, `b_steps`: elements from row to row and from column to
+/// column of A and B as they are multiplied.
+#[expect(clippy::too_many_arguments, reason = "a product has as many")]
+pub(crate) unsafe fn any_layout(
+    (m, n, k): (usize, usize, usize),
+    alpha: f32,
+    a: *const f32,
+    a_steps: (usize, usize),
+    b: *const f32,
+    b_steps: (usize, usize),
+    beta: f32,
+    c: *mut f32,
+    c_steps: (usize, usize),
+) {
+    for i in 0..m {
+        for j in 0..n {
+            // SAFETY: i, j and p are within the matrices, as the caller says.
+            unsafe {
+                let mut sum = 0.0;
+                // As in BLAS: α = 0 reads neither A nor B.
+                if alpha != 0.0 {
+                    for p in 0..k {
+                        sum += *a.add(i * a_steps.0 + p * a_steps.1) * *b.add(p * b_steps.0 + j * b_steps.1);
+                    }
+                }
+                let place = c.add(i * c_steps.0 + j * c_steps.1);
+                *place = if beta == 0.0 { alpha * sum } else { alpha * sum + beta * *place };
+            }
+        }
+    }
+}
+
+/// A dimension or a leading dimension that is no negative number.
+pub(crate) fn size(n: c_int) -> Option<usize> {
+    usize::try_from(n).ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+//! Matrix products on the CPU, under the name by which MLX calls them: `cblas_sgemm`. Not here: what is multiplied and
+//! why, MLX.
+//!
+//! On Linux the prebuilt libmlx asks the dynamic linker for `cblas_sgemm`, and an executable is searched before any library:
+//! one that links this crate and exports the symbol (mlx-sys/rpath.rs) is called instead of OpenBLAS.
+//!
+//! ```text
+//!  libmlx ─ cblas_sgemm ─┬─ in rows, something to sum ─▶ kernel, columns and rows given out to the threads of pool
+//!                        └─ anything else ─────────────▶ openblas (without one: any_layout, slow and right)
+//! ```
+//! Two things OpenBLAS does not give. One row reads the weights as fast as the memory allows; and row i of a product has the
+//! same bits with 1 row or 1,000, whatever the other rows hold and however many threads there are, so that drafted tokens are
+//! verified with the numbers of plain decoding, and a prompt in chunks of any width leaves the same keys and values (I1).
+//!
+//! On macOS, where MLX calls Accelerate, the crate is empty but for its functions that then do nothing.
+
+#[cfg(target_os = "linux")]
+mod kernel;
+#[cfg(target_os = "linux")]
+mod openblas;
+#[cfg(target_os = "linux")]
+mod pool;
+#[cfg(all(test, target_os = "linux"))]
+mod samples;
+#[cfg(target_os = "linux")]
+mod sgemm;
+
+#[cfg(target_os = "linux")]
+pub use sgemm::cblas_sgemm;
+
+/// Products since the process began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// Computed here.
+    pub own: u64,
+    /// Handed on.
+    pub forwarded: u64,
+}
+
+/// Who computed how many products. All zeros where nobody calls us.
+pub fn calls() -> Calls {
+    #[cfg(target_os = "linux")]
+    return sgemm::calls();
+    #[cfg(not(target_os = "linux"))]
+    Calls::default()
+}
+
+/// The instruction set the kernels use here; `None` where there are none.
+pub fn instructions() -> Option<&'static str> {
+    #[cfg(target_os = "linux")]
+    return Some(sgemm::kernels().name);
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
+/// How many threads one product may use, the caller's included. Without a call: `OPENBLAS_NUM_THREADS`, which is how the
+/// supervisor shares the cores out, else one for each core.
+pub fn set_threads(n: usize) {
+    #[cfg(target_os = "linux")]
+    pool::set_threads(n);
+    #[cfg(not(target_os = "linux"))]
+    let _ = n;
+}

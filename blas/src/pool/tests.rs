@@ -1,0 +1,131 @@
+use super::*;
+use crate::kernel::available;
+use crate::samples::{Sample, bits};
+
+/// A pool of its own, with its helpers for the rest of the test process.
+fn pool() -> &'static Pool {
+    Box::leak(Box::new(Pool::new()))
+}
+
+impl Pool {
+    /// Prepares and runs.
+    ///
+    /// # Safety
+    /// The matrices are as large as the product says.
+    unsafe fn run_prepared(&'static self, kernels: &Kernels, product: &Product, work: usize, helpers: usize) -> bool {
+        let mut room = Room::new();
+        // SAFETY: the caller's.
+        unsafe {
+            let cut = Cut::new(product, work, helpers + 1);
+            self.run(kernels, &kernels.prepare(product, cut.rows, &mut room), cut, helpers)
+        }
+    }
+}
+
+fn best() -> Kernels {
+    available().next().unwrap_or(PORTABLE)
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_bits() {
+    for kernels in available() {
+        for transposed in [true, false] {
+            for (m, n, k) in
+                [(1, 1000, 333), (2, 65, 64), (7, 700, 50), (16, 515, 129), (32, 257, 40), (16, 64, 600), (100, 130, 70)]
+            {
+                let sample = Sample::new(transposed, (m, n, k), 1);
+                // SAFETY: the sample owns its matrices.
+                let alone = sample.compute(|product| unsafe { kernels.whole(product) });
+                sample.check(&alone, kernels.name);
+                for threads in [2, 3] {
+                    let pool = pool();
+                    // Often, so that helpers come early, late and not at all.
+                    for _ in 0..20 {
+                        // SAFETY: as above.
+                        let together = sample.compute(|product| unsafe {
+                            assert!(pool.run_prepared(&kernels, product, m * n * k, threads - 1));
+                        });
+                        assert_eq!(bits(&together), bits(&alone), "{} {threads} threads", kernels.name);
+                    }
+                    assert_eq!(pool.helpers.load(Ordering::Relaxed), threads - 1);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn callers_at_once_are_each_served() {
+    let (pool, kernels) = (pool(), best());
+    let refused = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for caller in 0..4 {
+            let refused = &refused;
+            scope.spawn(move || {
+                let sample = Sample::new(caller % 2 == 0, (1 + caller * 5, 600 + caller, 200), 0);
+                // SAFETY: the sample owns its matrices.
+                let right = sample.compute(|product| unsafe { kernels.whole(product) });
+                for _ in 0..300 {
+                    let found = sample.compute(|product| {
+                        // SAFETY: as above.
+                        if !unsafe { pool.run_prepared(&kernels, product, 1 << 20, 2) } {
+                            refused.fetch_add(1, Ordering::Relaxed);
+                            // SAFETY: as above.
+                            unsafe { kernels.whole(product) }
+                        }
+                    });
+                    assert_eq!(bits(&found), bits(&right));
+                }
+            });
+        }
+    });
+    assert!(!pool.taken.0.load(Ordering::Relaxed));
+    assert_eq!(pool.state.0.load(Ordering::Relaxed) & (OPEN | INSIDE), 0);
+}
+
+/// Helpers that sleep are woken: the bell is rung after they lay down, again and again.
+#[test]
+fn helpers_wake_from_sleep() {
+    let (pool, kernels) = (pool(), best());
+    let sample = Sample::new(true, (4, 640, 256), 0);
+    // SAFETY: the sample owns its matrices.
+    let right = sample.compute(|product| unsafe { kernels.whole(product) });
+    for _ in 0..50 {
+        // SAFETY: as above.
+        let found = sample.compute(|product| unsafe {
+            assert!(pool.run_prepared(&kernels, product, 1 << 20, 2));
+        });
+        assert_eq!(bits(&found), bits(&right));
+        let end = std::time::Duration::from_secs(30);
+        #[expect(clippy::disallowed_methods, reason = "a bound on a wait")]
+        let begin = Instant::now();
+        while pool.asleep.0.load(Ordering::SeqCst) < 2 {
+            assert!(begin.elapsed() < end, "helpers do not lie down");
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_product_of_every_size_goes_through_the_shared_pool() {
+    set_threads(3);
+    assert_eq!(threads(), 3);
+    for (m, n, k) in [(1, 1, 1), (1, 64, 4096), (1, 4096, 64), (32, 65, 2049), (3, 300, 300), (500, 70, 90)] {
+        let sample = Sample::new(true, (m, n, k), 0);
+        // SAFETY: the sample owns its matrices.
+        sample.check(&sample.compute(|product| unsafe { run(&best(), product) }), "shared");
+    }
+    // A prompt's rows go through in bands, each of them cut; a row alone has the same bits.
+    for transposed in [true, false] {
+        let sample = Sample::new(transposed, (2 * BAND + 5, 200, 64), 0);
+        // SAFETY: as above.
+        let all = bits(&sample.compute(|product| unsafe { run(&best(), product) }));
+        for row in [0, 5, BAND - 1, BAND, 2 * BAND + 4] {
+            // SAFETY: as above.
+            let alone = bits(&sample.part(row..row + 1, 0..200).compute(|product| unsafe { run(&best(), product) }));
+            assert_eq!(alone[0], all[row], "row {row}");
+        }
+    }
+    set_threads(0);
+    assert_eq!(threads(), 1, "none would be no caller either");
+}

@@ -1,0 +1,21 @@
+//! On Linux the program's own `cblas_sgemm` is the one that libmlx is bound to.
+#![cfg(all(target_os = "linux", feature = "mlx"))]
+
+/// The dynamic linker is asked to say what it binds, all at the start. What the program does then does not matter.
+#[test]
+fn libmlx_is_bound_to_the_programs_own_products() {
+    let program = env!("CARGO_BIN_EXE_paceline-drafter");
+    let output = std::process::Command::new(program)
+        .arg("--help")
+        .env("LD_BIND_NOW", "1")
+        .env("LD_DEBUG", "bindings")
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let bound: Vec<&str> =
+        said.lines().filter(|line| line.contains("symbol `cblas_sgemm'") && line.contains("libmlx.so")).collect();
+    assert!(!bound.is_empty(), "the dynamic linker does not speak of libmlx's cblas_sgemm");
+    for line in bound {
+        assert!(line.contains(&format!(" to {program} ")), "bound to another: {line}");
+    }
+}
