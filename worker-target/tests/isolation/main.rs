@@ -6,10 +6,9 @@
 //! A seed says who asks what, and what happens at which token; when that falls between two steps is the machine's doing. What
 //! a failure prints runs its seed alone.
 //!
-//! That it can fail was tried by planting errors in `models/src/kv` and the worker. Each fails at one of the first seeds:
-//! freed rows that the next owner does not get as zeros (`Class::take_slot`: NaN reaches a stream), a verified block of which
-//! one row too many is committed (`pass::run`), a sequence that gave way and begins again one row too far
-//! (`Sequence::give_way`), a draft that is taken for another sequence's (`Drafting::take`).
+//! That it can fail was tried by planting errors, each of which it finds: freed rows that their next owner does not get as zeros
+//! (`Class::take_slot`), a verified block of which one row too many is committed (`pass::run`), noise one position further in a
+//! sequence that gave way (`RowRule::position` there), a mask that is one position too wide (`models/src/kv/plan.rs`).
 
 mod house;
 mod plan;
