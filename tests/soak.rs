@@ -99,10 +99,15 @@ fn eight_of_which_four_hang_up(stack: &Stack, asks: &[Ask], plain: &[Answer], di
 fn two_thousand_requests_of_which_half_hang_up_leave_nothing_behind() {
     // So little that the prefix cache is full after the first rounds, and its pages come and go from then on.
     let stack = Stack::drafting("kv.budget_bytes = 67108864\n");
-    let asks: Vec<Ask> = some_of_each(6).into_iter().enumerate().map(|(at, prompt)| prompt.sampled((at % 2 == 1).then_some(at as u64)).max_tokens(64)).collect();
+    let asks: Vec<Ask> = some_of_each(6)
+        .into_iter()
+        .enumerate()
+        .map(|(at, prompt)| prompt.sampled((at % 2 == 1).then_some(at as u64)).max_tokens(64))
+        .collect();
     let plain: Vec<Answer> = asks.iter().map(|ask| stack.ask(reference(ask.clone())).expect("served")).collect();
     let (mut dice, mut near_ties) = (Dice(11), 0);
-    let pids = || -> Vec<u32> { ["gateway", "supervisor", "target", "drafter"].iter().map(|process| stack.pid(process)).collect() };
+    let pids =
+        || -> Vec<u32> { ["gateway", "supervisor", "target", "drafter"].iter().map(|process| stack.pid(process)).collect() };
     let descriptors = || -> Vec<usize> { pids().into_iter().map(|pid| footprint(pid).1).collect() };
     let mut rounds = |count: u64| {
         for _ in 0..count {
@@ -133,7 +138,12 @@ fn two_thousand_requests_of_which_half_hang_up_leave_nothing_behind() {
     let (budget, held, prefix) = (bytes("kv", "budget_bytes"), bytes("kv", "held_bytes"), bytes("kv", "prefix_bytes"));
     println!("{near_ties} near-ties; budget {budget}, held {held}, prefix {prefix}, arrays {}, descriptors {had:?}", after.0);
     assert!(held == 0 && prefix > 0 && prefix <= budget, "{}", status["kv"]);
-    assert!(after.0 <= bytes("target", "weight_bytes") + prefix + (1 << 20), "{} bytes in arrays beside {}", after.0, status["kv"]);
+    assert!(
+        after.0 <= bytes("target", "weight_bytes") + prefix + (1 << 20),
+        "{} bytes in arrays beside {}",
+        after.0,
+        status["kv"]
+    );
     stack.stop();
 }
 

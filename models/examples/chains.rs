@@ -39,7 +39,10 @@ fn fast_norm((x, weight, _): (&Array, &Array, &Array)) -> Result<Array, Exceptio
 }
 
 /// µs of one call.
-fn time(mut call: impl for<'a> FnMut((&'a Array, &'a Array, &'a Array)) -> Result<Array, Exception>, given: &[Array; 3]) -> Result<f64, Exception> {
+fn time(
+    mut call: impl for<'a> FnMut((&'a Array, &'a Array, &'a Array)) -> Result<Array, Exception>,
+    given: &[Array; 3],
+) -> Result<f64, Exception> {
     let mut took = vec![];
     for round in 0..ROUNDS + 3 {
         let clock = Instant::now();
@@ -65,7 +68,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let values: Vec<f32> = (0..shape.iter().product()).map(|at: i32| (at as f32 * 0.37).sin()).collect();
         Array::from_slice(&values, shape)
     };
-    println!("| rows | silu·up, µs | compiled | turn | compiled | norm, one primitive | as a chain | compiled |\n|---|---|---|---|---|---|---|---|");
+    println!(
+        "| rows | silu·up, µs | compiled | turn | compiled | norm, one primitive | as a chain | compiled |\n|---|---|---|---|---|---|---|---|"
+    );
     for rows in [1, 4, 16] {
         let (wide, weight) = (wave(&[rows, intermediate]), wave(&[hidden]));
         let up = [wide.clone(), wide.clone(), wide];

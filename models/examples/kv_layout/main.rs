@@ -117,7 +117,15 @@ impl Layout {
         (0..layers).map(|layer| self.layer(layer, q, kv, lengths, mask.as_ref(), shape)).collect()
     }
 
-    fn layer(&mut self, layer: usize, q: &Array, new: &Array, lengths: &[i32], mask: Option<&Array>, shape: Shape) -> Result<Array> {
+    fn layer(
+        &mut self,
+        layer: usize,
+        q: &Array,
+        new: &Array,
+        lengths: &[i32],
+        mask: Option<&Array>,
+        shape: Shape,
+    ) -> Result<Array> {
         let Shape { n_kv, dim, .. } = shape;
         match self {
             Self::Store(kv, steps) => {

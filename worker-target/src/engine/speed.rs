@@ -26,7 +26,7 @@ use crate::request::Checked;
 
 const TOKENS: usize = 200;
 const PROMPT: usize = 100;
-const ROUNDS: usize = 15;
+const ROUNDS: usize = 9;
 /// What the batch engine must reach.
 const LEAST: f64 = 0.97;
 
@@ -148,7 +148,8 @@ fn middle(mut ratios: Vec<f64>) -> (f64, f64, f64) {
 #[test]
 #[ignore = "a measurement: a quiet machine and a release build"]
 fn one_stream_costs_hardly_more_than_a_bare_loop() {
-    let thread = |name: &str, run: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(run).expect("a thread");
+    let thread =
+        |name: &str, run: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(run).expect("a thread");
     let ((rounds, asked), (answer, took)) = (sync_channel(1), sync_channel(1));
     let mut threads = vec![thread("bare", Box::new(move || bare(&asked, &answer)))];
     let mut mails = vec![];
@@ -177,7 +178,12 @@ fn one_stream_costs_hardly_more_than_a_bare_loop() {
     drop(rounds);
     mails.iter().for_each(|mail| mail.try_send(Command::Stop { until: Millis(0) }).expect("there is room"));
     threads.into_iter().for_each(|thread| thread.join().expect("it ends well"));
-    println!("bare step, us: median {:.0}, {:.0} to {:.0}", middle(step_us.clone()).0, middle(step_us.clone()).1, middle(step_us).2);
+    println!(
+        "bare step, us: median {:.0}, {:.0} to {:.0}",
+        middle(step_us.clone()).0,
+        middle(step_us.clone()).1,
+        middle(step_us).2
+    );
     for (what, ratios) in ["engine over bare loop", "the same with taps kept"].into_iter().zip(&ratios) {
         let (median, least, most) = middle(ratios.clone());
         println!("{what}: median {median:.3}, {least:.3} to {most:.3}, {} runs", ratios.len());

@@ -190,7 +190,13 @@ async fn interleave(houses: &[House; 2], seed: u64, solos: &[Solo], counts: &mut
         match (seen.outcome, planned.leaves) {
             (Outcome::Done(done), _) => {
                 // Behind a near-tie the length may be another.
-                assert!(parted.is_some() || seen.ids.len() == own.len(), "{} of {} tokens: {}", seen.ids.len(), own.len(), what());
+                assert!(
+                    parted.is_some() || seen.ids.len() == own.len(),
+                    "{} of {} tokens: {}",
+                    seen.ids.len(),
+                    own.len(),
+                    what()
+                );
                 let speculation = done.speculation.expect("counted");
                 counts.whole += 1;
                 counts.stopped += u32::from(done.finish_reason() == v1::FinishReason::Stop);
@@ -208,9 +214,7 @@ async fn interleave(houses: &[House; 2], seed: u64, solos: &[Solo], counts: &mut
         }
     }
     // Whoever hung up is noticed at the next step border.
-    let free = async {
-        while let (1.., _) | (_, KvUse { held_bytes: 1.., .. }) = house.kv().await {}
-    };
+    let free = async { while let (1.., _) | (_, KvUse { held_bytes: 1.., .. }) = house.kv().await {} };
     tokio::time::timeout(BOUND, free).await.unwrap_or_else(|_| panic!("memory is still held: {again}"));
     counts.interleavings += 1;
     counts.ejected_or_dead += u32::from(house.play.lock().expect("not poisoned").gone);
@@ -240,7 +244,8 @@ fn run(seeds: std::ops::Range<u64>) -> Counts {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let solos = solos().await;
-        let known: Vec<Vec<u32>> = solos.iter().map(|solo| [solo.request.prompt_ids.clone(), solo.ids.clone()].concat()).collect();
+        let known: Vec<Vec<u32>> =
+            solos.iter().map(|solo| [solo.request.prompt_ids.clone(), solo.ids.clone()].concat()).collect();
         // Room for all, and for hardly more than the longest: 2 MiB of KV and 1 MiB of taps are the smallest place.
         let houses = [House::open(256 << 20, &known).await, House::open(6 << 20, &known).await];
         let mut counts = Counts::default();

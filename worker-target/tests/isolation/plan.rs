@@ -45,7 +45,8 @@ pub fn requests() -> Vec<Generation> {
     let text = std::fs::read(demo().with_file_name("golden.json")).expect("the golden file is in the repository");
     let golden: Value = serde_json::from_slice(&text).expect("JSON");
     let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).expect("ids");
-    let cases: Vec<_> = golden["cases"].as_array().expect("cases").iter().map(|c| (ids(&c["prompt"]), ids(&c["greedy"]))).collect();
+    let cases: Vec<_> =
+        golden["cases"].as_array().expect("cases").iter().map(|c| (ids(&c["prompt"]), ids(&c["greedy"]))).collect();
     let talk: Vec<u32> = cases.iter().flat_map(|(prompt, answer)| [prompt.clone(), answer.clone()].concat()).collect();
     let short = cases.iter().map(|(prompt, _)| prompt).filter(|prompt| prompt.len() < 40);
     let mut prompts: Vec<Vec<u32>> = vec![];

@@ -7,10 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_link::{End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, handover, make_pair};
-use paceline_proto::internal::v1::{
-    Draft, Feed, Proposal, Reach, SessionReach, TensorType, Want,
-    Welcome,
-};
+use paceline_proto::internal::v1::{Draft, Feed, Proposal, Reach, SessionReach, TensorType, Want, Welcome};
 
 use super::{BOUND, STAMP, Worker};
 
@@ -126,4 +123,3 @@ pub fn oracle(known: Known) -> Script {
         })
     })
 }
-
