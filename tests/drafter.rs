@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::Clock;
 use paceline_proto::v1::{Lane, RouteReason, RouteWish, Speculation};
+use paceline_tests::memory::memory;
 use paceline_tests::prompts::{Dice, Prompt, reference, same_but_near_ties, some_of_each};
 use paceline_tests::{Answer, Stack, repository, wait};
 
@@ -273,22 +274,6 @@ fn a_drafter_that_lies_a_hundred_times_costs_no_token() {
 fn bytes_read(pid: u32) -> u64 {
     let io = std::fs::read_to_string(format!("/proc/{pid}/io")).expect("ours");
     io.lines().find_map(|line| line.strip_prefix("rchar: ")).and_then(|count| count.parse().ok()).expect("a number")
-}
-
-/// Memory of an idle target that has given back what was freed: what MLX holds in arrays, and what is resident of its own
-/// memory. Not the link's ring: how much of that was touched depends on the traffic since the last link.
-fn memory(stack: &Stack) -> (u64, u64) {
-    wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
-    let stats = wait("the cache to be given back", || Some(stack.target_stats()).filter(|stats| stats.mlx_cache_bytes == 0));
-    let status = format!("/proc/{}/status", stack.pid("target"));
-    let mut before = vec![];
-    let resident = wait("resident memory to stand still", || {
-        let status = std::fs::read_to_string(&status).expect("it runs");
-        let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse::<u64>().ok());
-        before.push(kib.expect("a number"));
-        before.iter().rev().take(5).all(|kib| *kib == before[before.len() - 1]).then(|| before[before.len() - 1] * 1024)
-    });
-    (stats.mlx_active_bytes, resident)
 }
 
 /// Start, stop and swap while requests run.

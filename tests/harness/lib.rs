@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "this is a test library; what a test needs and does not get fails it")]
 
 pub mod ask;
+pub mod memory;
 pub mod model;
 pub mod procs;
 pub mod prompts;

@@ -2,6 +2,8 @@
 //! array happens here, at step borders.
 
 mod caching;
+#[cfg(test)]
+mod speed;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

@@ -6,30 +6,27 @@ mod stage;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use futures::future::join_all;
 use paceline_link::{End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, handover, make_pair};
 use paceline_proto::internal::v1::{
     Context, Draft, Feed, Generation, Heartbeat, LinkPhase, Permit, PermitChange, Policy, PolicyForce, Proposal, ProposalKind,
     Reach, Refusal, RepermitRequest, SamplingRule, SessionReach, SetPolicyRequest, StatsRequest, TargetGenerateRequest,
-    TensorRef, TensorType, TokenBatch, Want, Welcome,
+    TensorRef, TensorType, TokenBatch, Welcome,
 };
 use paceline_proto::v1;
 use tonic::{Status, Streaming};
 
+use stage::drafter::{Known, Script, attach, draft, noise, oracle, propose_ids, propose_rows, reach, roll};
 use stage::{BOUND, GREEDY, STAMP, Worker, cases, generate, generation, ids, tiny};
 
 const HIDDEN: u32 = 64;
 const VOCAB: u32 = 288;
 const BLOCK: u32 = 8;
 
-/// What a scripted drafter does with a Feed: everything it wants. `false` ends it.
-type Script = Box<dyn FnMut(&mut End, &Feed) -> Result<bool, LinkError> + Send>;
-
 fn welcome(generation: u64, proposal: ProposalKind) -> Welcome {
     Welcome {
-        version: handshake_version(),
+        version: paceline_link::handshake::VERSION,
         generation,
         kind: "scripted".into(),
         proposal: proposal.into(),
@@ -40,118 +37,6 @@ fn welcome(generation: u64, proposal: ProposalKind) -> Welcome {
         r#type: TensorType::F32.into(),
         ..Welcome::default()
     }
-}
-
-fn handshake_version() -> u32 {
-    paceline_link::handshake::VERSION
-}
-
-/// Hands a link to the worker and plays its drafter on a thread until the script, or the link, ends.
-fn attach(worker: &Worker, generation: u64, welcome: Option<Welcome>, mut script: Script) -> std::thread::JoinHandle<()> {
-    let pair = make_pair(SEGMENT_BYTES).expect("a pair");
-    let path = worker.dir.path().join("target.link.sock");
-    let (target, segment) = (pair.target.as_fd(), pair.segment.as_fd());
-    handover::send(&path, STAMP, generation, target, segment, SEGMENT_BYTES, Duration::from_secs(10)).expect("handed over");
-    let ours = Handover { stamp: STAMP, generation, socket: pair.drafter, segment: pair.segment, segment_bytes: SEGMENT_BYTES };
-    drop(pair.target);
-    let play = move || {
-        let mut end = End::open(ours, Side::Drafter).expect("a link");
-        let mut greeted = false;
-        loop {
-            match end.receive(BOUND) {
-                Ok(Some(Frame::Hello(hello))) => {
-                    assert_eq!((hello.hidden_size, hello.vocab_size, hello.n_layers), (HIDDEN, VOCAB, 3));
-                    match &welcome {
-                        Some(welcome) => end.send(Frame::Welcome(welcome.clone())).expect("sent"),
-                        // It leaves in the middle of the handshake.
-                        None => return,
-                    }
-                    greeted = true;
-                }
-                Ok(Some(Frame::MaskRow(row))) => {
-                    let row = end.take(&row.tensor.expect("there")).expect("fine");
-                    assert_eq!(row.len(), HIDDEN as usize * 4);
-                }
-                Ok(Some(Frame::Feed(feed))) => {
-                    assert!(greeted);
-                    for tensor in [&feed.taps, &feed.bonus].into_iter().flatten() {
-                        assert_eq!(end.take(tensor).expect("fine").len() as u64, tensor.length);
-                    }
-                    match script(&mut end, &feed) {
-                        Ok(true) => {}
-                        Ok(false) | Err(_) => return,
-                    }
-                }
-                Ok(other) => panic!("{other:?}"),
-                Err(_) => return,
-            }
-        }
-    };
-    std::thread::Builder::new().name("drafter".into()).spawn(play).expect("a thread")
-}
-
-/// Says how far a feed has been read, as an honest drafter does.
-fn reach(feed: &Feed) -> Reach {
-    let sessions = feed.contexts.iter().map(|c| SessionReach { session: c.session, position: c.position + c.rows });
-    Reach { sessions: sessions.collect(), missed: vec![] }
-}
-
-/// Answers wants with ids.
-fn propose_ids(end: &mut End, feed: &Feed, ids: impl Fn(&Want) -> Vec<u32>) -> Result<bool, LinkError> {
-    if feed.round == 0 {
-        end.send(Frame::Reach(reach(feed)))?;
-        return Ok(true);
-    }
-    let drafts = feed.wants.iter().map(|want| {
-        let ids = ids(want);
-        Draft { session: want.session, position: want.position, rows: ids.len() as u32, ids }
-    });
-    let drafts = drafts.filter(|draft| draft.rows > 0).collect();
-    end.send(Frame::Proposal(Proposal { round: feed.round, drafts, hidden: None }))?;
-    Ok(true)
-}
-
-/// Answers wants with random hidden rows.
-fn propose_rows(end: &mut End, feed: &Feed, seed: &mut u64) -> Result<bool, LinkError> {
-    if feed.round == 0 {
-        end.send(Frame::Reach(reach(feed)))?;
-        return Ok(true);
-    }
-    let drafts: Vec<Draft> = feed.wants.iter().map(|want| draft(want, want.block - 1)).collect();
-    let rows: u32 = drafts.iter().map(|draft| draft.rows).sum();
-    let hidden = end.put(rows, HIDDEN, TensorType::F32, &noise(rows * HIDDEN, seed))?;
-    end.send(Frame::Proposal(Proposal { round: feed.round, drafts, hidden }))?;
-    Ok(true)
-}
-
-fn draft(want: &Want, rows: u32) -> Draft {
-    Draft { session: want.session, position: want.position, rows, ids: vec![] }
-}
-
-fn roll(seed: &mut u64) -> u64 {
-    *seed ^= *seed >> 12;
-    *seed ^= *seed << 25;
-    *seed ^= *seed >> 27;
-    seed.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 16
-}
-
-fn noise(count: u32, seed: &mut u64) -> Vec<u8> {
-    (0..count).flat_map(|_| ((roll(seed) % 2000) as f32 / 1000.0 - 1.0).to_ne_bytes()).collect()
-}
-
-/// Streams a drafter that knows them would propose: prompt and answer.
-type Known = Arc<Mutex<Vec<Vec<u32>>>>;
-
-/// Proposes what follows in the stream that has the bonus token at the want's position; where several do, the first.
-fn oracle(known: Known) -> Script {
-    Box::new(move |end, feed| {
-        propose_ids(end, feed, |want| {
-            let at = want.position as usize;
-            let streams = known.lock().expect("not poisoned");
-            let right = streams.iter().find(|stream| stream.get(at) == Some(&want.bonus_id));
-            right.map(|stream| stream[at + 1..].iter().copied().take(want.block as usize - 1).collect()).unwrap_or_default()
-        })
-    })
 }
 
 fn speculative() -> Permit {
@@ -315,7 +200,7 @@ fn drafts_change_when_tokens_come_and_not_which() {
     assert!(guessed.iter().all(|speculation| speculation.cycles > 20), "{guessed:?}");
 
     let mut seed = 9;
-    let rows = move |end: &mut End, feed: &Feed| propose_rows(end, feed, &mut seed);
+    let rows = move |end: &mut End, feed: &Feed| propose_rows(end, feed, HIDDEN, &mut seed);
     attach(&stage.worker, 3, Some(welcome(3, ProposalKind::Hidden)), Box::new(rows));
     stage.until(3, LinkPhase::Up);
     let rows = stage.same_as_plain("random hidden rows");
@@ -409,7 +294,7 @@ fn who_breaks_a_rule_is_ejected_at_once_and_costs_no_token() {
                 return Ok(true);
             }
             match kind {
-                ProposalKind::Hidden => propose_rows(end, feed, &mut seed),
+                ProposalKind::Hidden => propose_rows(end, feed, HIDDEN, &mut seed),
                 _ => propose_ids(end, feed, |_| vec![1]),
             }
         };
@@ -465,7 +350,8 @@ fn a_pair_that_does_not_go_together_is_refused_with_the_reason() {
     let ours =
         Handover { stamp: STAMP, generation: 50, socket: pair.drafter, segment: pair.segment, segment_bytes: SEGMENT_BYTES };
     let mut end = End::open(ours, Side::Drafter).expect("a link");
-    assert!(matches!(end.receive(BOUND), Ok(Some(Frame::Hello(_)))));
+    let Ok(Some(Frame::Hello(hello))) = end.receive(BOUND) else { panic!("it says hello") };
+    assert_eq!((hello.hidden_size, hello.vocab_size, hello.n_layers), (HIDDEN, VOCAB, 3));
     end.send(Frame::Refusal(Refusal { reason: "made for another model".into() })).expect("sent");
     assert_eq!(stage.until(50, LinkPhase::Refused), "made for another model");
     stage.same_as_plain("after refusals");

@@ -68,6 +68,9 @@ const FIRST_CLASS: i32 = 256;
 /// Positions of a page, the unit in which capacities are counted.
 pub const PAGE: i32 = 64;
 
+/// Whether rows that are given back are filled with NaN, so that whatever reads them shows it: in debug builds.
+pub const POISONS: bool = cfg!(debug_assertions);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     class: usize,

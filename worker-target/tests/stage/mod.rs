@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod drafter;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -114,6 +116,11 @@ pub async fn generate(mut client: TargetClient<Channel>, generation: Generation)
 
 pub fn tiny() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden/qwen3-tiny")
+}
+
+/// The embedded target.
+pub fn demo() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../demo/target")
 }
 
 pub fn cases() -> Vec<(Vec<u32>, Vec<u32>)> {

@@ -1,0 +1,19 @@
+//! What a target holds when it has nothing to do.
+
+use crate::{Stack, wait};
+
+/// Memory of an idle target that has given back what was freed: what MLX holds in arrays, and what is resident of its own
+/// memory. Not the link's ring: how much of that was touched depends on the traffic since the last link.
+pub fn memory(stack: &Stack) -> (u64, u64) {
+    wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
+    let stats = wait("the cache to be given back", || Some(stack.target_stats()).filter(|stats| stats.mlx_cache_bytes == 0));
+    let status = format!("/proc/{}/status", stack.pid("target"));
+    let mut before = vec![];
+    let resident = wait("resident memory to stand still", || {
+        let status = std::fs::read_to_string(&status).expect("it runs");
+        let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse::<u64>().ok());
+        before.push(kib.expect("a number"));
+        before.iter().rev().take(5).all(|kib| *kib == before[before.len() - 1]).then(|| before[before.len() - 1] * 1024)
+    });
+    (stats.mlx_active_bytes, resident)
+}

@@ -1,0 +1,193 @@
+//! What the engine costs beside the model it runs: one stream through it, against a bare loop of the same calls, in one
+//! process. `cargo test --release -p paceline-target --lib -- --ignored --nocapture one_stream`
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use paceline_models::sample::noise::NoiseKey;
+use paceline_models::sample::{RowRule, Sampling, choose};
+use paceline_models::{Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Target, Wants, device, load_target};
+use paceline_process::clock::monotonic_ns;
+use paceline_process::worker::{Inbox, Mail, Progress, Pulse, mailbox};
+use paceline_process::{Clock, Millis};
+use paceline_proto::ids::RequestId;
+use paceline_proto::internal::v1::{Hello, Stamp, TensorType};
+use paceline_proto::v1;
+use tokio::sync::mpsc;
+
+use super::{Command, Engine};
+use crate::cache::Cache;
+use crate::core::{ClassBytes, Ledger, Permit, Request, Scheduler};
+use crate::drafting::Drafting;
+use crate::emit::{Outlet, STREAM_BACKLOG};
+use crate::request::Checked;
+
+const TOKENS: usize = 200;
+const PROMPT: usize = 100;
+const ROUNDS: usize = 9;
+/// What the batch engine must reach.
+const LEAST: f64 = 0.97;
+
+fn load() -> Box<dyn Target> {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
+    device::choose(DeviceChoice::Cpu).expect("there is a CPU");
+    load_target(&dir, &mut |_, _| {}).expect("loads")
+}
+
+fn store(model: &dyn Target) -> KvStore {
+    KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("a store")
+}
+
+/// Of a round; no two have a page in common.
+fn prompt(round: usize) -> Vec<u32> {
+    (0..PROMPT).map(|at| ((at * 7 + round * 131 + at * at / 3) % 4000) as u32 + 4).collect()
+}
+
+const NOISE: NoiseKey = NoiseKey { seed: 0, sample: 0 };
+
+/// Runs prompts as they come; answers with the ids, and the ns between the first of them and the last.
+fn bare(rounds: &Receiver<usize>, took: &SyncSender<(Vec<u32>, i64)>) {
+    let model = load();
+    let mut kv = store(model.as_ref());
+    let sequence = SequenceId(0);
+    for round in rounds {
+        let mut ids = prompt(round);
+        kv.open(sequence).expect("it was freed");
+        kv.reserve(sequence, (PROMPT + TOKENS) as i32).expect("a place");
+        let mut first_ns = 0;
+        let mut start = 0;
+        while ids.len() < PROMPT + TOKENS {
+            let length = (ids.len() - start) as i32;
+            let purpose = if length > 1 { Purpose::Prefill } else { Purpose::Decode };
+            let segment = Segment { sequence, start: start as i32, length, purpose, image_spans: vec![] };
+            let wants = Wants { logit_rows: vec![length - 1], ..Wants::default() };
+            let forward = model.forward(&Batch::text(ids[start..].to_vec(), vec![segment]), &mut kv, &wants).expect("a forward");
+            let rule = RowRule {
+                history: &ids,
+                sampling: Sampling::GREEDY,
+                noise: NOISE,
+                position: ids.len() as u32,
+                id_limit: u32::MAX,
+                mask: None,
+                wants_margin: false,
+                wants_surprise: false,
+            };
+            let chosen = choose(forward.logits.as_ref().expect("wanted"), &[rule], &[]).expect("a choice");
+            kv.commit(sequence, ids.len() as i32).expect("commits");
+            start = ids.len();
+            ids.push(chosen[0].token);
+            if start == PROMPT {
+                first_ns = monotonic_ns();
+            }
+        }
+        let last_ns = monotonic_ns();
+        kv.free(sequence);
+        took.send((ids.split_off(PROMPT), last_ns - first_ns)).expect("the test waits");
+    }
+}
+
+/// An engine as `run` makes it. With taps it keeps what a drafter would be shown, as it does where one is configured.
+fn engine(inbox: Inbox<Command>, taps: bool) {
+    let model = load();
+    let kv = store(model.as_ref());
+    let (progress, clock) = (Arc::new(Progress::default()), Clock::start());
+    let pulse = Pulse::start(progress.clone(), 1, Duration::from_secs(3600), || {});
+    let hello = Hello { hidden_size: model.info().hidden as u32, r#type: TensorType::F32.into(), ..Hello::default() };
+    let drafting = Drafting::new(hello, if taps { vec![1, 3, 5, 6] } else { vec![] }, 512);
+    let class = |(positions, kv): (i32, u64)| ClassBytes {
+        positions: positions as usize,
+        kv,
+        taps: drafting.window_bytes(positions as usize),
+    };
+    let classes = kv.class_bytes().into_iter().map(class).collect();
+    let cache = Cache::new(&kv, true);
+    let scheduler = Scheduler::new(Ledger::new(1 << 30, classes), 32);
+    Engine::new(model, kv, scheduler, drafting, cache, (progress, pulse), clock).run(inbox);
+}
+
+/// One stream through an engine: as [`bare`] answers, by the steps' own stamps.
+fn through(mail: &Mail<Command>, round: usize) -> (Vec<u32>, i64) {
+    let (tx, mut rx) = mpsc::channel(STREAM_BACKLOG);
+    let checked = Checked {
+        id: RequestId::parse(&format!("r{round}")).expect("a name"),
+        request: Request {
+            prompt: prompt(round),
+            continuation: vec![],
+            max_tokens: TOKENS as u32,
+            stop_ids: vec![],
+            deadline: None,
+            permit: Permit { lane: v1::Lane::Speculative, max_draft: 15, reason: v1::RouteReason::Prior },
+            class: "default".into(),
+        },
+        sampling: Sampling::GREEDY,
+        noise: NOISE,
+        id_limit: u32::MAX,
+        wants_margins: false,
+        cache_scope: String::new(),
+    };
+    mail.try_send(Command::Run(Box::new(checked), Outlet::new(tx, Stamp::default()))).expect("there is room");
+    let (mut ids, mut first_ns, mut last_ns) = (vec![], 0, 0);
+    while let Some(batch) = rx.blocking_recv() {
+        let batch = batch.expect("served");
+        ids.extend(batch.ids);
+        if first_ns == 0 {
+            first_ns = batch.step_end_ns;
+        }
+        last_ns = batch.step_end_ns;
+    }
+    (ids, last_ns - first_ns)
+}
+
+fn middle(mut ratios: Vec<f64>) -> (f64, f64, f64) {
+    ratios.sort_by(f64::total_cmp);
+    (ratios[ratios.len() / 2], ratios[0], ratios[ratios.len() - 1])
+}
+
+#[test]
+#[ignore = "a measurement: a quiet machine and a release build"]
+fn one_stream_costs_hardly_more_than_a_bare_loop() {
+    let thread =
+        |name: &str, run: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(run).expect("a thread");
+    let ((rounds, asked), (answer, took)) = (sync_channel(1), sync_channel(1));
+    let mut threads = vec![thread("bare", Box::new(move || bare(&asked, &answer)))];
+    let mut mails = vec![];
+    for taps in [false, true] {
+        let (mail, inbox) = mailbox(8).expect("a mailbox");
+        threads.push(thread("engine", Box::new(move || engine(inbox, taps))));
+        mails.push(mail);
+    }
+    let mut ratios = [vec![], vec![]];
+    let mut step_us = vec![];
+    for round in 0..ROUNDS + 2 {
+        rounds.send(round).expect("it runs");
+        let (ids, bare_ns) = took.recv().expect("it answers");
+        let runs: Vec<_> = mails.iter().map(|mail| through(mail, round)).collect();
+        for ((found, ns), ratios) in runs.into_iter().zip(&mut ratios) {
+            assert_eq!(found, ids);
+            // The first ones warm up.
+            if round >= 2 {
+                ratios.push(bare_ns as f64 / ns as f64);
+            }
+        }
+        if round >= 2 {
+            step_us.push(bare_ns as f64 / 1e3 / (TOKENS - 1) as f64);
+        }
+    }
+    drop(rounds);
+    mails.iter().for_each(|mail| mail.try_send(Command::Stop { until: Millis(0) }).expect("there is room"));
+    threads.into_iter().for_each(|thread| thread.join().expect("it ends well"));
+    println!(
+        "bare step, us: median {:.0}, {:.0} to {:.0}",
+        middle(step_us.clone()).0,
+        middle(step_us.clone()).1,
+        middle(step_us).2
+    );
+    for (what, ratios) in ["engine over bare loop", "the same with taps kept"].into_iter().zip(&ratios) {
+        let (median, least, most) = middle(ratios.clone());
+        println!("{what}: median {median:.3}, {least:.3} to {most:.3}, {} runs", ratios.len());
+    }
+    let (median, ..) = middle(ratios[0].clone());
+    assert!(median >= LEAST, "{median:.3} of the bare loop's speed");
+}

@@ -1,0 +1,141 @@
+//! A worker of the test, and a drafter that is played to it: right, wrong, silent, breaking rules, gone.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use paceline_link::{End, LinkError};
+use paceline_proto::internal::v1::{
+    Feed, Heartbeat, KvUse, Policy, PolicyForce, ProposalKind, SetPolicyRequest, StatsRequest, TensorType, Want, Welcome,
+};
+use tonic::Streaming;
+
+use super::plan::{Dice, Mood};
+use super::stage::drafter::{attach, propose_ids, propose_rows};
+use super::stage::{STAMP, Worker, demo};
+
+/// Of the demo pair.
+const HIDDEN: u32 = 256;
+const VOCAB: u32 = 4096;
+pub const BLOCK: u32 = 16;
+
+/// What a drafter goes by; its thread and the test share it.
+pub struct Play {
+    pub mood: Mood,
+    pub dice: Dice,
+    /// Prompts with their answers, and of each session those that it may be one of.
+    pub known: Vec<Vec<u32>>,
+    pub sessions: HashMap<u64, Vec<usize>>,
+    pub gone: bool,
+}
+
+impl Play {
+    pub fn ids(&mut self, want: &Want) -> Vec<u32> {
+        let (at, length) = (want.position as usize, want.block as usize - 1);
+        let Self { mood, dice, known, sessions, .. } = self;
+        let may_be = sessions.entry(want.session).or_insert_with(|| (0..known.len()).collect());
+        may_be.retain(|stream| known[*stream].get(at) == Some(&want.bonus_id));
+        let mut ids: Vec<u32> = match may_be.first() {
+            Some(stream) => known[*stream][at + 1..].iter().copied().take(length).collect(),
+            None => (0..length).map(|_| dice.roll(u64::from(VOCAB)) as u32).collect(),
+        };
+        let wrong_from = match mood {
+            Mood::Right => ids.len(),
+            Mood::HalfRight => dice.roll(4) as usize,
+            Mood::Forgets if want.position % 2 == 0 => return vec![],
+            _ => 0,
+        };
+        ids.iter_mut().skip(wrong_from).for_each(|id| *id = dice.roll(u64::from(VOCAB)) as u32);
+        if *mood == Mood::BreaksARule {
+            ids.truncate(length - 1);
+            ids.push(VOCAB);
+        }
+        ids
+    }
+}
+
+/// A worker of the test, and the drafter that is linked with it.
+pub struct House {
+    pub worker: Worker,
+    pub play: Arc<Mutex<Play>>,
+    /// While somebody watches, its lease does not run.
+    _watch: Streaming<Heartbeat>,
+    pub links: Cell<u64>,
+    pub policies: Cell<u64>,
+}
+
+impl House {
+    pub async fn open(budget: u64, known: &[Vec<u32>]) -> Self {
+        let budget = budget.to_string();
+        let drafter = demo().with_file_name("drafter");
+        let drafter = drafter.to_str().expect("a path of the repository");
+        let mut worker = Worker::start(&demo(), &[("PACELINE_KV__BUDGET_BYTES", &budget), ("PACELINE_DRAFTER__MODEL", drafter)]);
+        let (_, watch) = worker.ready().await;
+        let play = Play { mood: Mood::Right, dice: Dice(1), known: known.to_vec(), sessions: HashMap::new(), gone: true };
+        Self { worker, play: Arc::new(Mutex::new(play)), _watch: watch, links: Cell::new(0), policies: Cell::new(0) }
+    }
+
+    /// Links another drafter.
+    pub fn attach(&self, kind: ProposalKind) {
+        let generation = self.links.get() + 1;
+        self.links.set(generation);
+        let welcome = Welcome {
+            version: paceline_link::handshake::VERSION,
+            generation,
+            kind: "scripted".into(),
+            proposal: kind.into(),
+            hidden_size: HIDDEN,
+            tap_layers: vec![1, 3, 5, 6],
+            block_size: BLOCK,
+            mask_id: 3,
+            r#type: TensorType::F32.into(),
+            ..Welcome::default()
+        };
+        let (play, mut noise) = (self.play.clone(), generation);
+        play.lock().expect("not poisoned").gone = false;
+        let script = move |end: &mut End, feed: &Feed| -> Result<bool, LinkError> {
+            let mut play = play.lock().expect("not poisoned");
+            let mood = play.mood;
+            if feed.round > 0 && matches!(mood, Mood::Dies | Mood::BreaksARule) {
+                play.gone = true;
+            }
+            match mood {
+                Mood::Silent if feed.round > 0 => Ok(true),
+                Mood::Dies if feed.round > 0 => Ok(false),
+                Mood::Right | Mood::HalfRight | Mood::Lies if kind == ProposalKind::Hidden => {
+                    propose_rows(end, feed, HIDDEN, &mut noise)
+                }
+                _ => {
+                    let play = RefCell::new(play);
+                    propose_ids(end, feed, |want| play.borrow_mut().ids(want))
+                }
+            }
+        };
+        attach(&self.worker, generation, Some(welcome), Box::new(script));
+    }
+
+    pub fn set_mood(&self, mood: Mood, seed: u64) {
+        let mut play = self.play.lock().expect("not poisoned");
+        (play.mood, play.dice) = (mood, Dice(seed));
+    }
+
+    pub async fn set_policy(&self, force: PolicyForce) {
+        self.policies.set(self.policies.get() + 1);
+        // Drafts are made at any pressure.
+        let policy = Policy { epoch: self.policies.get(), force: force.into(), kv_pressure: 1.0, ..Policy::default() };
+        let request = SetPolicyRequest { stamp: Some(STAMP), policy: Some(policy) };
+        self.worker.client.clone().set_policy(request).await.expect("taken");
+    }
+
+    pub async fn kv(&self) -> (u32, KvUse) {
+        let stats = self.worker.client.clone().stats(StatsRequest { stamp: Some(STAMP) }).await.expect("stats").into_inner();
+        let now = stats.now.expect("figures");
+        (now.sequences, now.kv.expect("kv"))
+    }
+
+    /// How often sequences gave their memory up, as its log has it.
+    pub fn gave_way(&self) -> usize {
+        let log = std::fs::read_to_string(self.worker.dir.path().join("log")).expect("its log");
+        log.lines().filter(|line| line.contains("gives its memory up")).count()
+    }
+}

@@ -1,0 +1,206 @@
+//! What a seed says: who asks what, when, and how each leaves; what the drafter does; what is done to the worker meanwhile.
+
+use paceline_proto::internal::v1::{Generation, PolicyForce, ProposalKind, SamplingRule};
+use paceline_proto::v1;
+use serde_json::Value;
+
+use super::stage::{GREEDY, demo, generation};
+
+/// Tokens of the longest stream.
+pub const MOST: u32 = 24;
+/// Positions of the smallest place in the store; one that grows beyond needs more memory, and somebody may have to give way.
+const SMALLEST: usize = 256;
+
+/// SplitMix64.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (word ^ (word >> 31)) % sides
+    }
+
+    pub fn one_in(&mut self, sides: u64) -> bool {
+        self.roll(sides) == 0
+    }
+
+    pub fn of<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.roll(choices.len() as u64) as usize]
+    }
+}
+
+/// A request and what it gives alone.
+pub struct Solo {
+    pub request: Generation,
+    pub ids: Vec<u32>,
+    pub margins: Vec<f32>,
+}
+
+/// Every way to choose tokens, over prompts of a few tokens, prompts with common first pages, and prompts so long that their
+/// streams outgrow the smallest place.
+pub fn requests() -> Vec<Generation> {
+    let text = std::fs::read(demo().with_file_name("golden.json")).expect("the golden file is in the repository");
+    let golden: Value = serde_json::from_slice(&text).expect("JSON");
+    let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).expect("ids");
+    let cases: Vec<_> =
+        golden["cases"].as_array().expect("cases").iter().map(|c| (ids(&c["prompt"]), ids(&c["greedy"]))).collect();
+    let talk: Vec<u32> = cases.iter().flat_map(|(prompt, answer)| [prompt.clone(), answer.clone()].concat()).collect();
+    let short = cases.iter().map(|(prompt, _)| prompt).filter(|prompt| prompt.len() < 40);
+    let mut prompts: Vec<Vec<u32>> = vec![];
+    for (at, prompt) in short.enumerate() {
+        let begun = |length: usize, from: usize| [&talk[from..from + length - prompt.len()], prompt].concat();
+        prompts.push(match at % 4 {
+            0 | 1 => prompt.clone(),
+            2 => begun(100 + 7 * at, 0),
+            _ => begun(SMALLEST - 2 - at, 0),
+        });
+    }
+    let warm = SamplingRule { temperature: 0.8, top_p: 0.95, repetition_penalty: 1.1, ..GREEDY };
+    let samplings = [
+        GREEDY,
+        warm,
+        GREEDY,
+        SamplingRule { temperature: 1.2, top_k: 20, ..GREEDY },
+        SamplingRule { repetition_penalty: 1.3, ..GREEDY },
+        SamplingRule { min_p: 0.05, ..warm },
+        SamplingRule { temperature: 1.0, top_p: 0.9, ..GREEDY },
+    ];
+    let request = |at: usize| Generation {
+        sampling: Some(samplings[at % samplings.len()]),
+        seed: 77 + at as u64,
+        sample_index: at as u32 % 3,
+        ..generation("solo", &prompts[at % prompts.len()], MOST)
+    };
+    (0..2 * prompts.len()).map(request).collect()
+}
+
+/// How a request ends, if not by its last token.
+#[derive(Clone, Copy, Debug)]
+pub enum Leaves {
+    Never,
+    /// Its client goes away behind so many tokens.
+    HangsUp(u32),
+    /// Its client goes away when so many tokens have come in all, whether or not any of its own has.
+    Before(u64),
+    Cancelled(u32),
+    /// Its deadline is so many ms away.
+    Deadline(u64),
+    /// A token of its own stream is its stop token.
+    Stops(u32),
+}
+
+/// What a drafter does with what it is asked.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mood {
+    /// Proposes what will be chosen, as far as it knows the stream.
+    Right,
+    /// The first ids right, then others.
+    HalfRight,
+    Lies,
+    /// Leaves every second want out.
+    Forgets,
+    /// Answers nothing.
+    Silent,
+    /// Proposes an id that the vocabulary has not, for which it is ejected.
+    BreaksARule,
+    /// Goes away with drafts under way.
+    Dies,
+}
+
+pub const MOODS: [Mood; 10] = {
+    use Mood::{BreaksARule, Dies, Forgets, HalfRight, Lies, Right, Silent};
+    [Right, Right, Right, HalfRight, HalfRight, Lies, Forgets, Silent, BreaksARule, Dies]
+};
+
+/// What happens when so many tokens have come.
+#[derive(Clone, Copy, Debug)]
+pub enum Event {
+    /// Every second request gets another permit.
+    Permits(v1::Lane, v1::RouteReason),
+    Policy(PolicyForce),
+    Mood(Mood),
+    /// Another drafter is linked.
+    Attach(ProposalKind),
+}
+
+#[derive(Debug)]
+pub struct Planned {
+    /// Which request, and how many tokens of it.
+    pub solo: usize,
+    pub tokens: u32,
+    pub scope: &'static str,
+    pub margins: bool,
+    pub lane: v1::Lane,
+    pub reason: v1::RouteReason,
+    /// When so many tokens have come in all.
+    pub joins: u64,
+    pub leaves: Leaves,
+}
+
+#[derive(Debug)]
+pub struct Plan {
+    /// On the worker that has little memory.
+    pub tight: bool,
+    pub mood: Mood,
+    pub requests: Vec<Planned>,
+    pub events: Vec<(u64, Event)>,
+}
+
+pub fn lane(dice: &mut Dice) -> (v1::Lane, v1::RouteReason) {
+    let lane = dice.of(&[v1::Lane::Plain, v1::Lane::Speculative, v1::Lane::Speculative]);
+    (lane, dice.of(&[v1::RouteReason::Forced, v1::RouteReason::Forced, v1::RouteReason::Prior]))
+}
+
+/// All of an interleaving that does not depend on the machine.
+pub fn plan(seed: u64, solos: &[Solo]) -> Plan {
+    let mut dice = Dice(seed);
+    let tight = dice.one_in(6);
+    let count = 1 + if tight { 1 + dice.roll(4) } else { dice.roll(16).min(dice.roll(16)) };
+    let beginning = dice.roll(solos.len() as u64);
+    let is_long = |solo: &usize| solos[*solo].request.prompt_ids.len() > SMALLEST - 20;
+    let long: Vec<usize> = (0..solos.len()).filter(is_long).collect();
+    let (mut requests, mut all) = (vec![], 0);
+    for _ in 0..count {
+        let solo = match dice.roll(4) {
+            // Those that outgrow their place are the ones that have to give way.
+            0..3 if tight => dice.of(&long),
+            // Something in common with the first.
+            0..2 => ((beginning + 4 * dice.roll(4)) % solos.len() as u64) as usize,
+            _ => dice.roll(solos.len() as u64) as usize,
+        };
+        let tokens = if is_long(&solo) && tight { MOST } else { 2 + dice.roll(9) as u32 };
+        let at = dice.roll(u64::from(tokens)) as u32;
+        // All at once where memory is to run out.
+        let joins = if tight { 0 } else { dice.roll(all + 1) / 2 };
+        let leaves = match dice.roll(if tight { 32 } else { 10 }) {
+            0 => Leaves::HangsUp(at + 1),
+            1 => Leaves::Before(joins + dice.roll(8)),
+            2 => Leaves::Cancelled(at),
+            3 => Leaves::Deadline(dice.roll(60)),
+            4 => Leaves::Stops(at),
+            _ => Leaves::Never,
+        };
+        let (lane, reason) = lane(&mut dice);
+        let (scope, margins) = (dice.of(&["", "", "one"]), dice.one_in(3));
+        requests.push(Planned { solo, tokens, scope, margins, lane, reason, joins, leaves });
+        all += u64::from(tokens);
+    }
+    let mut events = vec![];
+    for _ in 0..dice.roll(4) {
+        let event = match dice.roll(8) {
+            0..3 => {
+                let (lane, reason) = lane(&mut dice);
+                Event::Permits(lane, reason)
+            }
+            3 => Event::Policy(dice.of(&[PolicyForce::Auto, PolicyForce::Plain, PolicyForce::Speculative])),
+            4..7 => Event::Mood(dice.of(&MOODS)),
+            _ => Event::Attach(dice.of(&[ProposalKind::Tokens, ProposalKind::Tokens, ProposalKind::Hidden])),
+        };
+        events.push((dice.roll(all), event));
+    }
+    events.sort_by_key(|(at, _)| *at);
+    Plan { tight, mood: dice.of(&MOODS), requests, events }
+}
