@@ -81,6 +81,7 @@ impl Stage {
         // Each request says which lane it wants; the operator's word would go over it.
         command.env("PACELINE_ROUTING__FORCE", "auto").env("PACELINE_DRAFTER__START", "eager");
         command.env("PACELINE_TARGET__MODEL", &config.target.model);
+        command.env("PACELINE_KV__PREFIX_CACHE", config.kv.prefix_cache.to_string());
         command.env("PACELINE_DRAFTER__MODEL", &config.drafter.model);
         for word in MANAGERS_WORDS {
             command.env_remove(word);
