@@ -131,12 +131,23 @@ fn two_thousand_requests_of_which_half_hang_up_leave_nothing_behind() {
     }
     assert!(after.1 as f64 <= before as f64 * 1.05, "the target grew from {before} to {} bytes", after.1);
     assert_eq!(pids(), who, "nobody was started again");
-    wait("descriptors as before", || (descriptors() == had).then_some(()));
+    let mut now = vec![];
+    // A connection of the last look at the status may still be closing.
+    let settled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        wait("descriptors as before", || {
+            now = descriptors();
+            now.iter().zip(&had).all(|(now, had)| now <= had).then_some(())
+        });
+    }));
+    assert!(settled.is_ok(), "descriptors of {who:?}: {had:?} before, {now:?} after");
     // Nothing is held; arrays are the weights and what is kept of prompts, and that is inside the budget.
     let status = stack.status().expect("it answers");
     let bytes = |section: &str, key: &str| status[section][key].as_u64().expect("a number");
     let (budget, held, prefix) = (bytes("kv", "budget_bytes"), bytes("kv", "held_bytes"), bytes("kv", "prefix_bytes"));
-    println!("{near_ties} near-ties; budget {budget}, held {held}, prefix {prefix}, arrays {}, descriptors {had:?}", after.0);
+    println!(
+        "{near_ties} near-ties; budget {budget}, held {held}, prefix {prefix}, arrays {}, descriptors {had:?} -> {now:?}",
+        after.0
+    );
     assert!(held == 0 && prefix > 0 && prefix <= budget, "{}", status["kv"]);
     assert!(
         after.0 <= bytes("target", "weight_bytes") + prefix + (1 << 20),

@@ -1,7 +1,7 @@
 //! Whether MLX's `compile` pays for the element-wise chains of a layer: each of them as the model has it and compiled, the
 //! time of one in a graph of 64 that feed one another, medians. `chains [HIDDEN] [INTERMEDIATE] [HEADS] [DIM]`.
 //!
-//! On the CPU what is compiled is C++, by a g++ that MLX calls when it first runs; without one the call fails.
+//! On the CPU what is compiled is C++, by a g++ that MLX calls when a chain first runs; without one the chain runs as it is.
 
 #![expect(clippy::print_stdout, reason = "it is what this program is for")]
 #![expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]

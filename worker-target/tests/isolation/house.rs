@@ -42,7 +42,7 @@ impl Play {
         let wrong_from = match mood {
             Mood::Right => ids.len(),
             Mood::HalfRight => dice.roll(4) as usize,
-            Mood::Forgets if want.position % 2 == 0 => return vec![],
+            Mood::Forgets if want.position.is_multiple_of(2) => return vec![],
             _ => 0,
         };
         ids.iter_mut().skip(wrong_from).for_each(|id| *id = dice.roll(u64::from(VOCAB)) as u32);
