@@ -7,9 +7,10 @@
 //! a failure prints runs its seed alone.
 //!
 //! That it can fail was tried by planting errors, each of which it finds: freed rows that their next owner does not get as zeros
-//! (`Class::take_slot`), a verified block of which one row too many is committed (`pass::run`), noise one position further in a
-//! sequence that gave way (`RowRule::position` there), a mask that is one position too wide (`models/src/kv/plan.rs`).
+//! (`Class::take_slot`), a verified block of which one row too many is committed (`pass::run`), a mask that is one position too
+//! wide (`models/src/kv/plan.rs`).
 
+#![cfg(feature = "mlx")]
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
 
 mod house;

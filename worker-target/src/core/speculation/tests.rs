@@ -41,6 +41,16 @@ const CPU: Machine = Machine {
     beside: 1.3,
 };
 
+/// As two cores with products that read weights as fast as memory gives them: a plain step is cheap, what MLX does with each
+/// row is not.
+const FEW_ROWS: Machine = Machine {
+    name: "few rows",
+    step_us: |rows, sequences| 2_200.0 + 250.0 * rows + 50.0 * sequences,
+    draft_us: |rows, sequences| 1_400.0 + 32.0 * rows + 160.0 * sequences,
+    read_us: 32.0,
+    beside: 1.3,
+};
+
 const PLAIN: Permit = Permit { lane: Lane::Plain, max_draft: 0, reason: RouteReason::Forced };
 const FORCED: Permit = Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Forced };
 const ROUTED: Permit = Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Prior };

@@ -114,7 +114,8 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
                 && let Some(key) = streams.keys().nth(dice.roll(streams.len().max(1) as u64) as usize).copied()
             {
                 scheduler.remove(key);
-                (store.remove(&key), streams.remove(&key));
+                store.remove(&key);
+                streams.remove(&key);
             }
             let mut evict = |bytes: u64| {
                 let bytes = bytes.min(cached);
@@ -165,7 +166,8 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
                 assert!(expected.starts_with(stream), "seed {seed}: sequence {:?}", emission.key);
                 if emission.end.is_some() {
                     assert_eq!(stream, expected, "seed {seed}");
-                    (store.remove(&emission.key), streams.remove(&emission.key));
+                    store.remove(&emission.key);
+                    streams.remove(&emission.key);
                 }
             }
             for key in scheduler.iter().map(|(key, _)| key).collect::<Vec<_>>() {
