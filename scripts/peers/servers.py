@@ -1,0 +1,95 @@
+"""The servers that are compared: started, watched, ended."""
+import asyncio, contextlib, os, pathlib, signal, subprocess, sys, time
+
+OURS, SERIAL = "paceline", "vllm-mlx"
+PEERS = ["mlx-lm", "mlx-vlm", SERIAL, "vllm-mlx-cb"]
+SETTLE_S = 30
+
+
+def pairs(values):
+    """LABEL=VALUE, as given on the command line."""
+    return dict(value.split("=", 1) for value in values)
+
+
+def commands(a, label, target, port):
+    """Name, address, command and environment of each server of one target."""
+    address = lambda at: f"127.0.0.1:{port + at}"
+    host = lambda at: ["--host", "127.0.0.1", "--port", str(port + at)]
+    peer_env = {"HF_HUB_OFFLINE": "1", **({"LD_PRELOAD": a.blas} if a.blas else {})}
+    run = pathlib.Path(a.out).resolve() / f"run-{label}"
+    ours = {"PACELINE_CONFIG": "", "PACELINE_GATEWAY__GRPC": address(0), "PACELINE_SUPERVISOR__RUNTIME_DIR": str(run),
+            "PACELINE_TARGET__MODEL": target, "PACELINE_DRAFTER__MODEL": pairs(a.drafter).get(label, "")}
+    vllm = [a.vllm, "serve", target]
+    return [(OURS, address(0), [str(pathlib.Path(a.binaries) / "paceline"), "serve"], ours),
+            ("mlx-lm", address(1), [sys.executable, "-m", "mlx_lm", "server", "--model", target, *host(1)], peer_env),
+            ("mlx-vlm", address(2), [sys.executable, "-m", "mlx_vlm.server", "--model", target, *host(2)], peer_env),
+            (SERIAL, address(3), [*vllm, *host(3)], {**peer_env, "VLLM_MLX_SIMPLE_ENGINE_LOCK_ADMISSION": "wait"}),
+            ("vllm-mlx-cb", address(4), [*vllm, *host(4), "--continuous-batching"], peer_env)]
+
+
+def start(a):
+    """Starts everything; the list that `measure` reads."""
+    out = pathlib.Path(a.out)
+    out.mkdir(parents=True, exist_ok=True)
+    started = []
+    for at, (label, target) in enumerate(pairs(a.target).items()):
+        target = str(pathlib.Path(target).resolve())
+        for name, address, command, env in commands(a, label, target, a.port + 10 * at):
+            if a.only and name not in a.only.split(","):
+                continue
+            with open(out / f"{label}.{name}.log", "w") as log:
+                process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, env={**os.environ, **env})
+            started.append((process, dict(label=label, name=name, address=address, target=target, pid=process.pid, drafter=bool(env.get("PACELINE_DRAFTER__MODEL")))))
+    return started
+
+
+def stop(started):
+    for process, _ in started:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+    for process, server in started:
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            print(f"{server['label']} {server['name']} did not end in 20 s and was killed", file=sys.stderr)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def processes():
+    """Parent and CPU ticks of every process."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                found[int(entry.name)] = (int(fields[1]), int(fields[11]) + int(fields[12]))
+    return found
+
+
+def cpu_s(root):
+    """CPU time so far of a process and all below it."""
+    found, total, todo = processes(), 0, [root]
+    while todo:
+        pid = todo.pop()
+        total += found.get(pid, (0, 0))[1]
+        todo += [child for child, (parent, _) in found.items() if parent == pid]
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def machine_s():
+    """CPU time so far of the whole machine: in use, and taken by its host."""
+    ticks = [int(field) for field in open("/proc/stat").readline().split()[1:9]]
+    user, nice, system, _, _, irq, softirq, steal = (tick / os.sysconf("SC_CLK_TCK") for tick in ticks)
+    return user + nice + system + irq + softirq, steal
+
+
+async def settle(servers):
+    """Waits until no server works: all below 10 % of one core together for 0.3 s. The share it ended at."""
+    give_up = time.monotonic() + SETTLE_S
+    while True:
+        before, begun = sum(cpu_s(server["pid"]) for server in servers), time.monotonic()
+        await asyncio.sleep(0.3)
+        share = (sum(cpu_s(server["pid"]) for server in servers) - before) / (time.monotonic() - begun)
+        if share < 0.1 or time.monotonic() > give_up:
+            return share
