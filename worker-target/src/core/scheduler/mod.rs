@@ -224,6 +224,10 @@ impl Scheduler {
                 step.parts.push(Part { key, start, rows: 1 + drafted, chooses: true, prefill: false, drafted });
             }
         }
+        // Who gave its taps up for a younger one's room has lost the draft that was to be verified.
+        for part in step.parts.iter_mut().filter(|part| part.drafted > 0 && step.gave.taps.contains(&part.key)) {
+            (part.rows, part.drafted) = (part.rows - part.drafted, 0);
+        }
         self.fill(decodes, &mut step);
         step
     }

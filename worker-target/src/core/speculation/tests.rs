@@ -55,6 +55,18 @@ const PLAIN: Permit = Permit { lane: Lane::Plain, max_draft: 0, reason: RouteRea
 const FORCED: Permit = Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Forced };
 const ROUTED: Permit = Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Prior };
 
+fn request(permit: Permit, tokens: u32) -> Request {
+    Request {
+        prompt: vec![7; 60],
+        continuation: vec![],
+        max_tokens: tokens,
+        stop_ids: vec![],
+        deadline: None,
+        permit,
+        class: "default".into(),
+    }
+}
+
 struct Stream {
     /// Acceptance by tokens had.
     text: Text,
@@ -128,16 +140,7 @@ impl House {
             texts.iter().map(|text| Stream { text: *text, trace: None, key: None, requests, read: 0, over: false }).collect();
         loop {
             for stream in self.streams.iter_mut().filter(|stream| stream.key.is_none() && stream.requests > 0) {
-                let request = Request {
-                    prompt: vec![7; 60],
-                    continuation: vec![],
-                    max_tokens: tokens,
-                    stop_ids: vec![],
-                    deadline: None,
-                    permit,
-                    class: "default".into(),
-                };
-                stream.key = Some(self.scheduler.admit(request).expect("room"));
+                stream.key = Some(self.scheduler.admit(request(permit, tokens)).expect("room"));
                 (stream.requests, stream.read) = (stream.requests - 1, 0);
             }
             if self.scheduler.is_empty() {
@@ -435,16 +438,7 @@ fn a_policy_goes_over_permits_and_an_older_one_is_dropped() {
 fn under_pressure_nobody_drafts() {
     let mut scheduler = Scheduler::new(Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]), 4);
     scheduler.speculation.set_linked(true);
-    let request = |permit| Request {
-        prompt: vec![7; 10],
-        continuation: vec![],
-        max_tokens: 50,
-        stop_ids: vec![],
-        deadline: None,
-        permit,
-        class: String::new(),
-    };
-    let key = scheduler.admit(request(FORCED)).expect("room");
+    let key = scheduler.admit(request(FORCED, 50)).expect("room");
     scheduler.start(|_| 0);
     let step = scheduler.next_step(Millis(0), |_| 0);
     scheduler.on_step(&step.parts, vec![Chosen { key, tokens: vec![Token { id: 1, margin: 1.0 }] }], 1000);
@@ -464,15 +458,7 @@ fn why_it_was_plain_is_said() {
     assert!(house.routes.contains(&RouteReason::NotWorth), "{:?}", house.routes);
     assert!(house.routes.iter().all(|reason| *reason != RouteReason::Behind));
     // One that was chosen, and never ready.
-    let key = house.scheduler.admit(Request {
-        prompt: vec![7; 10],
-        continuation: vec![],
-        max_tokens: 50,
-        stop_ids: vec![],
-        deadline: None,
-        permit: ROUTED,
-        class: "other".into(),
-    });
+    let key = house.scheduler.admit(Request { class: "other".into(), ..request(ROUTED, 50) });
     let key = key.expect("room");
     house.scheduler.plan(false, |_, _| Some(Reading { unread: 500, can: false }));
     let reason = |house: &House| house.scheduler.speculation.route(key, house.scheduler.get(key).expect("there")).reason();

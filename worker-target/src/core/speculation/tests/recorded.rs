@@ -58,16 +58,7 @@ impl House {
             while self.streams.len() < streams
                 && let Some(trace) = queue.next()
             {
-                let request = Request {
-                    prompt: vec![7; 60],
-                    continuation: vec![],
-                    max_tokens: tokens,
-                    stop_ids: vec![],
-                    deadline: None,
-                    permit,
-                    class: "default".into(),
-                };
-                let key = Some(self.scheduler.admit(request).expect("room"));
+                let key = Some(self.scheduler.admit(request(permit, tokens)).expect("room"));
                 self.streams.push(Stream { text: |_| 0.0, trace: Some(trace), key, requests: 0, read: 0, over: false });
             }
             if self.scheduler.is_empty() {
