@@ -10,16 +10,12 @@ use paceline_proto::status::Reason;
 use paceline_proto::v1::RouteWish;
 use paceline_tests::prompts::some_of_each;
 use paceline_tests::stack::Pending;
-use paceline_tests::{Stack, chat, programs, wait};
+use paceline_tests::{Stack, chat, programs, signal, wait};
 use serde_json::Value;
 use tonic::{Code, Status};
 
 /// A budget and a lease that fault tests do not use up.
 const PATIENT: &str = "supervisor.restarts = 100000\nsupervisor.lease_s = 30\n";
-
-fn signal(pid: u32, signal: Signal) {
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), signal).expect("it runs");
-}
 
 /// What must not change when workers are taken over.
 fn workers(status: &Value) -> Vec<Value> {

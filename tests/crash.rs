@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 
 use nix::sys::signal::Signal;
 use paceline_proto::status::Reason;
-use paceline_tests::{Live, Stack, chat, wait};
+use paceline_tests::{Live, Stack, chat, signal, wait};
 use serde_json::Value;
 use tonic::Code;
 use tonic_types::StatusExt as _;
@@ -19,10 +19,6 @@ fn long(stack: &Stack) -> Live {
 fn serves(stack: &Stack) {
     let answer = stack.ask(chat("List three fruits.").max_tokens(8)).expect("served");
     assert!(!answer.ids.is_empty());
-}
-
-fn signal(pid: u32, signal: Signal) {
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), signal).expect("it runs");
 }
 
 fn kill(pid: u32) {

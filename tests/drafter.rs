@@ -6,13 +6,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use paceline_process::Clock;
 use paceline_proto::v1::{Lane, RouteReason, RouteWish, Speculation};
 use paceline_tests::memory::memory;
 use paceline_tests::prompts::{Dice, Prompt, reference, same_but_near_ties, some_of_each};
-use paceline_tests::{Answer, Stack, repository, wait};
+use paceline_tests::{Answer, Stack, repository, signal, wait};
 
 /// A budget that fault tests do not use up.
 const OFTEN: &str = "supervisor.restarts = 100000\n";
@@ -163,15 +162,15 @@ fn killed_and_frozen(rounds: u64) {
         let drafter = stack.pid("drafter");
         let running = eight(&stack, &prompts, dice.roll(24) as usize);
         std::thread::sleep(Duration::from_millis(dice.roll(400))); // the random moment, not a wait for anything
-        let signal = if round % 4 == 3 { Signal::SIGSTOP } else { Signal::SIGKILL };
-        kill(Pid::from_raw(drafter as i32), signal).expect("it runs");
-        let answers = finish(running, &plain, &format!("round {round}, {signal}"), &mut near_ties);
+        let sent = if round % 4 == 3 { Signal::SIGSTOP } else { Signal::SIGKILL };
+        signal(drafter, sent);
+        let answers = finish(running, &plain, &format!("round {round}, {sent}"), &mut near_ties);
         gaps.extend(answers.iter().map(Answer::longest_gap_ms));
         wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
         stack.wait_status("another drafter", |status| {
             status["drafter"]["pid"].as_u64().is_some_and(|pid| pid != u64::from(drafter)) && status["link"]["state"] == "up"
         });
-        back_to(&stack, &before, &format!("round {round}, {signal}"));
+        back_to(&stack, &before, &format!("round {round}, {sent}"));
         assert_eq!(stack.pid("target"), target);
     }
     gaps.sort_by(f64::total_cmp);
@@ -345,8 +344,9 @@ fn drafters_come_and_go_a_hundred_times_while_requests_run() {
 
 #[test]
 fn a_drafter_that_comes_in_the_middle_of_a_stream_soon_drafts_as_well_as_one_that_was_there() {
-    let stack = Stack::drafting("");
-    // Structured answers that go on for a while, several at once so that they take longer than the drafter to start.
+    // Structured answers that go on for a while. How long a drafter takes to start depends on the machine, so the target stands
+    // still meanwhile; that is no reason to replace it here.
+    let stack = Stack::drafting("supervisor.hang_s = 600\n");
     let prompts = paceline_tests::prompts::prompts();
     let long = prompts.iter().filter(|prompt| prompt.kind == "arithmetic").take(8);
     let asks: Vec<_> = long.map(|prompt| prompt.ask.clone().max_tokens(400).route(RouteWish::Speculative)).collect();
@@ -360,7 +360,12 @@ fn a_drafter_that_comes_in_the_middle_of_a_stream_soon_drafts_as_well_as_one_tha
     let running = all(&stack);
     // A ninth says how far they are.
     stack.open(asks[0].clone()).expect("served").read(12);
-    stack.drafter(&["start"]);
+    signal(stack.pid("target"), Signal::SIGSTOP);
+    let starting = stack.begin(&["drafter", "start"]);
+    stack.wait_status("the drafter to be there", |status| status["drafter"]["state"] == "ready");
+    signal(stack.pid("target"), Signal::SIGCONT);
+    let output = starting.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "drafter start: {output:?}");
     let hot = ended(running);
     for (cold, hot) in cold.iter().zip(&hot) {
         same_but_near_ties(cold, hot, "after a hot attach", &mut 0);
@@ -379,7 +384,7 @@ fn after_a_kill_drafts_come_again_soon() {
     for _ in 0..3 {
         stack.wait_linked();
         let clock = Clock::start();
-        kill(Pid::from_raw(stack.pid("drafter") as i32), Signal::SIGKILL).expect("it runs");
+        signal(stack.pid("drafter"), Signal::SIGKILL);
         let took = wait("the next draft", || {
             let answer = stack.ask(ask.clone()).expect("served");
             (answer.speculation().cycles > 0).then(|| clock.now().0)

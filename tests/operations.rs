@@ -10,13 +10,9 @@ use nix::sys::signal::Signal;
 use paceline_process::Clock;
 use paceline_proto::status::Reason;
 use paceline_proto::v1::RouteWish;
-use paceline_tests::{Live, Stack, chat, programs, wait};
+use paceline_tests::{Live, Stack, chat, programs, signal, wait};
 use serde_json::Value;
 use tonic::{Code, Status};
-
-fn signal(pid: u32, signal: Signal) {
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid as i32), signal).expect("it runs");
-}
 
 /// A stream that has begun.
 fn running(stack: &Stack, tokens: u32) -> Live {

@@ -15,6 +15,7 @@ pub mod stack;
 pub mod wait;
 
 pub use ask::{Answer, Live, chat, continue_ids, continue_text};
+pub use procs::signal;
 pub use stack::Stack;
 pub use wait::wait;
 

@@ -20,6 +20,14 @@ impl Process {
     }
 }
 
+/// Sends a signal to a process that runs.
+///
+/// # Panics
+/// It does not.
+pub fn signal(pid: u32, signal: Signal) {
+    kill(Pid::from_raw(pid as i32), signal).expect("it runs");
+}
+
 /// The environment variable by which processes are found.
 pub const MARK: &str = "STACK_UNDER_TEST";
 

@@ -8,8 +8,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::{Stamp, StatsRequest, StatsResponse};
 use paceline_proto::v1::inference_client::InferenceClient;
@@ -323,7 +322,7 @@ impl Stack {
 
     /// Sends `serve` a signal.
     pub fn signal_serve(&self, signal: Signal) {
-        kill(Pid::from_raw(self.serve_pid() as i32), signal).unwrap();
+        procs::signal(self.serve_pid(), signal);
     }
 
     /// Waits for the end of `serve` and returns its exit code; `None` if a signal ended it.

@@ -54,28 +54,40 @@ impl Load<'_> {
     /// # Errors
     /// The service's refusal of one of them.
     pub async fn send(&self, client: &InferenceClient<Channel>) -> Result<Measured, Failure> {
-        let ask = |(at, prompt)| {
-            let mut client = client.clone();
-            let ask = Ask {
-                prompt,
-                choice: Choice::Greedy,
-                lane: self.wish,
-                max_tokens: self.max_tokens,
-                margins: false,
-                ignore_eos: true,
-            };
-            async move { ask.send(&mut client).await.map(|seen| (at, seen)) }
+        let (wish, max_tokens) = (self.wish, self.max_tokens);
+        let ask = |prompt: &Prompt| {
+            let (mut client, prompt) = (client.clone(), prompt.clone());
+            async move {
+                let (prompt, choice) = (&prompt, Choice::Greedy);
+                Ask { prompt, choice, lane: wish, max_tokens, margins: false, ignore_eos: true }.send(&mut client).await
+            }
         };
-        let begin = monotonic_ns();
-        let mut running = stream::iter(self.prompts.iter().enumerate()).map(ask).buffer_unordered(self.streams.max(1));
-        let mut answers = Vec::with_capacity(self.prompts.len());
-        while let Some(answer) = running.next().await {
-            answers.push(answer?);
-        }
-        // Never 0: a request takes more than a nanosecond, and who divides by this need not ask.
-        let seconds = (monotonic_ns() - begin).max(1) as f64 / 1e9;
-        answers.sort_by_key(|(at, _)| *at);
-        let answers: Vec<Seen> = answers.into_iter().map(|(_, seen)| seen).collect();
+        let (answers, seconds) = at_once(self.prompts, self.streams, ask).await?;
         Ok(Measured { seconds, tokens: answers.iter().map(|seen| seen.ids.len()).sum(), answers })
     }
+}
+
+/// Asks for all, so many at once: when one ends the next begins. The answers in the order of the prompts, and the seconds
+/// from the first submission to the end of the last answer by this process's clock.
+///
+/// # Errors
+/// The first failure of one of them.
+pub async fn at_once<P, A, F>(prompts: &[P], streams: usize, ask: impl Fn(&P) -> F) -> Result<(Vec<A>, f64), Failure>
+where
+    F: Future<Output = Result<A, Failure>>,
+{
+    let begin = monotonic_ns();
+    let asked = prompts.iter().enumerate().map(|(at, prompt)| {
+        let answer = ask(prompt);
+        async move { answer.await.map(|answer| (at, answer)) }
+    });
+    let mut running = stream::iter(asked).buffer_unordered(streams.max(1));
+    let mut answers = Vec::with_capacity(prompts.len());
+    while let Some(answer) = running.next().await {
+        answers.push(answer?);
+    }
+    // Never 0: a request takes more than a nanosecond, and who divides by this need not ask.
+    let seconds = (monotonic_ns() - begin).max(1) as f64 / 1e9;
+    answers.sort_by_key(|(at, _)| *at);
+    Ok((answers.into_iter().map(|(_, answer)| answer).collect(), seconds))
 }

@@ -1,14 +1,12 @@
 //! One measurement: prompts of one shape, read once for the first time and generated behind once more.
 
-use futures::StreamExt as _;
-use futures::stream;
-use paceline_process::clock::monotonic_ns;
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{GenerateRequest, Limits, RouteWish, Sampling, TokenIds};
 use tonic::transport::Channel;
 
 use crate::answer::Answer;
+use crate::bench::load::at_once;
 use crate::failure::Failure;
 
 /// One answer as it was seen.
@@ -46,20 +44,7 @@ impl Load<'_> {
     /// # Errors
     /// The service's refusal of one of them.
     pub async fn send(&self, client: &InferenceClient<Channel>) -> Result<(Vec<Seen>, f64), Failure> {
-        let ask = |(at, ids): (usize, &Vec<u32>)| {
-            let (client, request) = (client.clone(), self.request(ids));
-            async move { answer(client, request).await.map(|seen| (at, seen)) }
-        };
-        let begin = monotonic_ns();
-        let mut running = stream::iter(self.prompts.iter().enumerate()).map(ask).buffer_unordered(self.streams.max(1));
-        let mut answers = Vec::with_capacity(self.prompts.len());
-        while let Some(answer) = running.next().await {
-            answers.push(answer?);
-        }
-        // Never 0: a request takes more than a nanosecond, and who divides by this need not ask.
-        let seconds = (monotonic_ns() - begin).max(1) as f64 / 1e9;
-        answers.sort_by_key(|(at, _)| *at);
-        Ok((answers.into_iter().map(|(_, seen)| seen).collect(), seconds))
+        at_once(self.prompts, self.streams, |ids| answer(client.clone(), self.request(ids))).await
     }
 
     fn request(&self, ids: &[u32]) -> GenerateRequest {
