@@ -1,5 +1,5 @@
-//! Matrix products on the CPU, under the name by which MLX calls them: `cblas_sgemm`. Not here: what is multiplied and
-//! why, MLX.
+//! What the CPU computes itself instead of MLX: matrix products, under the name by which MLX calls them (`cblas_sgemm`), and
+//! the functions of rows between them ([`rows`]). Not here: what is computed and why, MLX.
 //!
 //! On Linux the prebuilt libmlx asks the dynamic linker for `cblas_sgemm`, and an executable is searched before any library:
 //! one that links this crate and exports the symbol (mlx-sys/rpath.rs) is called instead of OpenBLAS.
@@ -20,6 +20,8 @@ mod kernel;
 mod openblas;
 #[cfg(target_os = "linux")]
 mod pool;
+#[cfg(target_os = "linux")]
+pub mod rows;
 #[cfg(all(test, target_os = "linux"))]
 mod samples;
 #[cfg(target_os = "linux")]

@@ -1,6 +1,7 @@
-//! The threads a product is given out to, in pieces of some columns and rows, first come, first served: a helper that the
-//! system keeps waiting (two workers share the cores) leaves its share to the others, and the caller waits only for helpers
-//! that have begun. A product allocates nothing, unless its packed rows are more than any before on the calling thread.
+//! The threads that work is given out to in pieces (some columns and rows of a product, some rows of a function), first come,
+//! first served: a helper that the system keeps waiting (two workers share the cores) leaves its share to the others, and the
+//! caller waits only for helpers that have begun. A product allocates nothing, unless its packed rows are more than any
+//! before on the calling thread.
 //!
 //! ```text
 //!  caller   takes the pool ─ writes the job ─ opens it ─ rings ─ pieces… ─ closes it ─ waits until nobody is inside
@@ -13,7 +14,7 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::kernel::{COLUMNS, Kernels, PORTABLE, Product, ROWS, Room};
+use crate::kernel::{COLUMNS, Kernels, Product, ROWS, Room};
 
 /// How long a thread listens before it sleeps. The matrix products of one forward are some ten microseconds apart; more
 /// would be taken from the other processes on the same cores.
@@ -44,10 +45,82 @@ const BAND: usize = 240;
 struct Line<T>(T);
 
 struct Job {
-    product: Product,
-    kernels: Kernels,
-    cut: Cut,
+    /// What `piece` is told; the caller's, alive while somebody may be inside.
+    work: *const (),
+    /// Computes one piece of the work.
+    piece: unsafe fn(*const (), usize),
     pieces: usize,
+}
+
+/// A product as the helpers see it.
+struct Multiplication<'a> {
+    kernels: &'a Kernels,
+    product: &'a Product,
+    cut: Cut,
+}
+
+impl Multiplication<'_> {
+    /// One piece of the product at `work`.
+    ///
+    /// # Safety
+    /// [`Cut::compute`]'s; `work` is a multiplication.
+    unsafe fn piece(work: *const (), piece: usize) {
+        // SAFETY: the caller's.
+        unsafe {
+            let Self { kernels, product, cut } = &*work.cast();
+            cut.compute(kernels, product, piece);
+        }
+    }
+}
+
+/// Work whose pieces any thread may do, once each.
+struct Shared<'a, F>(&'a F);
+
+impl<F: Fn(usize) + Sync> Shared<'_, F> {
+    /// # Safety
+    /// `work` is one of these.
+    unsafe fn piece(work: *const (), piece: usize) {
+        // SAFETY: the caller's.
+        let Self(function) = unsafe { &*work.cast() };
+        function(piece);
+    }
+}
+
+/// Numbers below which a function of rows is computed by its caller alone: some ten microseconds of the dearest function.
+const ROWS_ALONE: usize = 16 * 1024;
+
+/// Fills `out`, rows of `length`, by `fill(row, numbers)`: with the helpers' help where it is much.
+pub(crate) fn fill_rows(out: &mut [f32], length: usize, fill: impl Fn(usize, &mut [f32]) + Sync) {
+    let rows = out.len().checked_div(length).unwrap_or(0);
+    let threads = if out.len() < ROWS_ALONE { 1 } else { threads() };
+    let pieces = (out.len() / (ROWS_ALONE / 4)).clamp(1, 4 * threads).min(rows.max(1));
+    if threads == 1 || pieces == 1 {
+        out.chunks_exact_mut(length.max(1)).enumerate().for_each(|(row, numbers)| fill(row, numbers));
+        return;
+    }
+    /// The output, of which every piece writes its own rows.
+    struct Out(*mut f32);
+    // SAFETY: pieces do not overlap, and each is given out once.
+    unsafe impl Sync for Out {}
+    let place = Out(out.as_mut_ptr());
+    let place = &place;
+    let piece = |piece: usize| {
+        for row in piece * rows / pieces..(piece + 1) * rows / pieces {
+            // SAFETY: the row is `out`'s, and this piece's alone.
+            fill(row, unsafe { std::slice::from_raw_parts_mut(place.0.add(row * length), length) });
+        }
+    };
+    let work = Shared(&piece);
+    let job = Job { work: (&raw const work).cast(), piece: piece_of(&work), pieces };
+    // SAFETY: the work lives until `run` is back.
+    if !unsafe { POOL.run(job, threads - 1) } {
+        (0..pieces).for_each(piece);
+    }
+}
+
+/// How a piece of such work is done; a function of its own because closures' types have no names.
+fn piece_of<F: Fn(usize) + Sync>(_: &Shared<'_, F>) -> unsafe fn(*const (), usize) {
+    Shared::<'_, F>::piece
 }
 
 struct Pool {
@@ -70,7 +143,7 @@ const OPEN: u32 = 1 << 31;
 const WAITED_FOR: u32 = 1 << 30;
 const INSIDE: u32 = 0xff;
 
-// SAFETY: `job` is reached as its line says; the pointers in it are used only while the caller that owns them waits.
+// SAFETY: `job` is reached as its line says; the pointer in it is used only while the caller that owns it waits.
 unsafe impl Sync for Pool {}
 
 static POOL: Pool = Pool::new();
@@ -124,8 +197,11 @@ unsafe fn band(kernels: &Kernels, product: &Product, room: &mut Room) {
     // SAFETY: the caller's.
     unsafe {
         let product = kernels.prepare(product, cut.rows, room);
-        if cut.is_none(&product) || !POOL.run(kernels, &product, cut, threads - 1) {
-            for piece in 0..cut.pieces(&product) {
+        let pieces = cut.pieces(&product);
+        let work = Multiplication { kernels, product: &product, cut };
+        let job = Job { work: (&raw const work).cast(), piece: Multiplication::piece, pieces };
+        if cut.is_none(&product) || !POOL.run(job, threads - 1) {
+            for piece in 0..pieces {
                 cut.compute(kernels, &product, piece);
             }
         }
@@ -184,45 +260,30 @@ impl Cut {
 
 impl Pool {
     const fn new() -> Self {
-        let product = Product {
-            transposed: false,
-            m: 0,
-            n: 0,
-            k: 0,
-            alpha: 0.0,
-            a: std::ptr::null(),
-            a_row: 0,
-            a_step: 1,
-            packed: std::ptr::null(),
-            b: std::ptr::null(),
-            ldb: 0,
-            beta: 0.0,
-            c: std::ptr::null_mut(),
-            ldc: 0,
-        };
+        /// Nobody asks for a piece before there is a job.
+        unsafe fn nothing(_: *const (), _: usize) {}
         Self {
             taken: Line(AtomicBool::new(false)),
             state: Line(AtomicU32::new(0)),
             bell: Line(AtomicU32::new(0)),
             asleep: Line(AtomicU32::new(0)),
             next: Line(AtomicUsize::new(0)),
-            job: UnsafeCell::new(Job { product, kernels: PORTABLE, cut: Cut { columns: 1, rows: 1 }, pieces: 0 }),
+            job: UnsafeCell::new(Job { work: std::ptr::null(), piece: nothing, pieces: 0 }),
             helpers: AtomicUsize::new(0),
         }
     }
 
-    /// Computes a prepared product with the helpers' help; `false` if the pool is another caller's.
+    /// Does all pieces of a job with the helpers' help; `false`, and none of them, if the pool is another caller's.
     ///
     /// # Safety
-    /// As for [`Kernels::columns`], with all columns; prepared in tiles of the cut's rows.
-    unsafe fn run(&'static self, kernels: &Kernels, product: &Product, cut: Cut, helpers: usize) -> bool {
+    /// Each piece may be computed on any thread, and the job's work lives.
+    unsafe fn run(&'static self, job: Job, helpers: usize) -> bool {
         if self.taken.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return false;
         }
         let helpers = self.hire(helpers);
-        let pieces = cut.pieces(product);
         // SAFETY: the pool is ours, the last job was closed and everybody had left before it became ours.
-        unsafe { *self.job.get() = Job { product: *product, kernels: *kernels, cut, pieces } };
+        unsafe { *self.job.get() = job };
         self.next.0.store(0, Ordering::Relaxed);
         self.state.0.store(OPEN | (helpers as u32) << 8, Ordering::Release);
         // Bell before `asleep` here, `asleep` before bell in `helper`: one of us sees the other.
@@ -244,14 +305,14 @@ impl Pool {
     /// The pool is the caller's, or the caller is inside.
     unsafe fn pieces(&self) {
         // SAFETY: nobody writes the job while somebody is inside.
-        let Job { product, kernels, cut, pieces } = unsafe { &*self.job.get() };
+        let Job { work, piece: compute, pieces } = unsafe { &*self.job.get() };
         loop {
             let piece = self.next.0.fetch_add(1, Ordering::Relaxed);
             if piece >= *pieces {
                 return;
             }
             // SAFETY: each piece is given out once.
-            unsafe { cut.compute(kernels, product, piece) };
+            unsafe { compute(*work, piece) };
         }
     }
 

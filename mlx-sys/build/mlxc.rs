@@ -58,6 +58,10 @@ pub fn compile(target: &Target, source: &Path, mlx: &Path) -> Result<()> {
     if target.lacks_half() {
         build.file(shim.join("half.cpp"));
     }
+    // Elsewhere models compute on the GPU.
+    if target.os == "linux" {
+        build.file(shim.join("host.cpp"));
+    }
     build.try_compile("mlxc").map_err(|cause| {
         let install = if target.is_macos() { "xcode-select --install" } else { "sudo apt install g++" };
         format!("mlx-c does not compile ({cause}); a C++20 compiler is needed: {install}")

@@ -45,10 +45,14 @@
 mod blas;
 mod half;
 #[cfg(target_os = "linux")]
+mod host;
+#[cfg(target_os = "linux")]
 mod mach;
 
 pub use blas::set_blas_threads;
 pub use half::*;
+#[cfg(target_os = "linux")]
+pub use host::{HostOutput, HostRows, host_array};
 
 #[allow(clippy::all, missing_docs, reason = "generated; mlx-c's headers are the documentation")]
 mod bindings {

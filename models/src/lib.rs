@@ -3,9 +3,6 @@
 //! A model is weights and a forward; the KV store is an argument, never a field, so one set of weights serves many
 //! sequences and rewinds. MLX belongs to one thread of a process (I8): models and stores are not `Send`.
 
-// libmlx calls it by its name. Without this line the compiler would leave the crate out, as nothing here does.
-use paceline_blas as _;
-
 pub mod batch;
 pub mod device;
 pub mod draft;

@@ -1,4 +1,4 @@
-//! Vectors of an instruction set, as the blocks need them. Every function is inlined into one that has the instructions
+//! Vectors of an instruction set, as the blocks and the functions of rows need them. Every function is inlined into one that has the instructions
 //! enabled (`blocks`), so none is a call.
 
 /// A vector of [`Lanes::COUNT`] floats.
@@ -49,6 +49,31 @@ pub(super) trait Lanes {
     /// # Safety
     /// As all here.
     unsafe fn fold(four: [Self::Vector; 4]) -> [f32; 4];
+    /// a / b, lane by lane.
+    ///
+    /// # Safety
+    /// As all here.
+    unsafe fn div(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// The larger, lane by lane; b where one of them is no number.
+    ///
+    /// # Safety
+    /// As all here.
+    unsafe fn max(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// The smaller, lane by lane; b where one of them is no number.
+    ///
+    /// # Safety
+    /// As all here.
+    unsafe fn min(a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// The nearest whole number, lane by lane, halves to the even one.
+    ///
+    /// # Safety
+    /// As all here; of numbers between -1,000 and 1,000, or none.
+    unsafe fn round(a: Self::Vector) -> Self::Vector;
+    /// 2 to the power of whole numbers from -126 to 127, lane by lane; anything where a lane is no number.
+    ///
+    /// # Safety
+    /// As all here.
+    unsafe fn power_of_two(a: Self::Vector) -> Self::Vector;
 }
 
 /// Eight lanes of plain Rust; the compiler makes of them what every processor of the architecture has.
@@ -119,6 +144,33 @@ impl Lanes for Portable {
             *sum = (quarter(0) + quarter(2)) + (quarter(1) + quarter(3));
         }
         sums
+    }
+
+    #[inline(always)]
+    unsafe fn div(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|lane| a[lane] / b[lane])
+    }
+
+    #[inline(always)]
+    unsafe fn max(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|lane| if a[lane] > b[lane] { a[lane] } else { b[lane] })
+    }
+
+    #[inline(always)]
+    unsafe fn min(a: [f32; 8], b: [f32; 8]) -> [f32; 8] {
+        std::array::from_fn(|lane| if a[lane] < b[lane] { a[lane] } else { b[lane] })
+    }
+
+    #[inline(always)]
+    unsafe fn round(a: [f32; 8]) -> [f32; 8] {
+        // Adding it leaves no room for a fraction; the sum is rounded as all sums are.
+        const BIG: f32 = 12_582_912.0; // 1.5 * 2^23
+        a.map(|value| (value + BIG) - BIG)
+    }
+
+    #[inline(always)]
+    unsafe fn power_of_two(a: [f32; 8]) -> [f32; 8] {
+        a.map(|value| f32::from_bits(((value as i32 + 127) as u32) << 23))
     }
 }
 
@@ -208,6 +260,36 @@ mod x86 {
                 sums
             }
         }
+
+        #[inline(always)]
+        unsafe fn div(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: as above.
+            unsafe { _mm512_div_ps(a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn max(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: as above.
+            unsafe { _mm512_max_ps(a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn min(a: __m512, b: __m512) -> __m512 {
+            // SAFETY: as above.
+            unsafe { _mm512_min_ps(a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn round(a: __m512) -> __m512 {
+            // SAFETY: as above.
+            unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) }
+        }
+
+        #[inline(always)]
+        unsafe fn power_of_two(a: __m512) -> __m512 {
+            // SAFETY: as above.
+            unsafe { _mm512_scalef_ps(_mm512_set1_ps(1.0), a) }
+        }
     }
 
     /// AVX2 and FMA: 16 registers of 8 lanes.
@@ -289,6 +371,39 @@ mod x86 {
                 sums
             }
         }
+
+        #[inline(always)]
+        unsafe fn div(a: __m256, b: __m256) -> __m256 {
+            // SAFETY: as above.
+            unsafe { _mm256_div_ps(a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn max(a: __m256, b: __m256) -> __m256 {
+            // SAFETY: as above.
+            unsafe { _mm256_max_ps(a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn min(a: __m256, b: __m256) -> __m256 {
+            // SAFETY: as above.
+            unsafe { _mm256_min_ps(a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn round(a: __m256) -> __m256 {
+            // SAFETY: as above.
+            unsafe { _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a) }
+        }
+
+        #[inline(always)]
+        unsafe fn power_of_two(a: __m256) -> __m256 {
+            // SAFETY: as above.
+            unsafe {
+                let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(a), _mm256_set1_epi32(127));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent))
+            }
+        }
     }
 }
 
@@ -365,6 +480,39 @@ mod arm {
                 sums[at] = unsafe { vget_lane_f32::<0>(pair) + vget_lane_f32::<1>(pair) };
             }
             sums
+        }
+
+        #[inline(always)]
+        unsafe fn div(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+            // SAFETY: as above.
+            unsafe { vdivq_f32(a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn max(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+            // SAFETY: as above. Not vmaxq: b where one is no number.
+            unsafe { vbslq_f32(vcgtq_f32(a, b), a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn min(a: float32x4_t, b: float32x4_t) -> float32x4_t {
+            // SAFETY: as above.
+            unsafe { vbslq_f32(vcltq_f32(a, b), a, b) }
+        }
+
+        #[inline(always)]
+        unsafe fn round(a: float32x4_t) -> float32x4_t {
+            // SAFETY: as above.
+            unsafe { vrndnq_f32(a) }
+        }
+
+        #[inline(always)]
+        unsafe fn power_of_two(a: float32x4_t) -> float32x4_t {
+            // SAFETY: as above.
+            unsafe {
+                let exponent = vaddq_s32(vcvtq_s32_f32(a), vdupq_n_s32(127));
+                vreinterpretq_f32_s32(vshlq_n_s32::<23>(exponent))
+            }
         }
     }
 }

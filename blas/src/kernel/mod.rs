@@ -10,9 +10,13 @@
 //! number of rows, and no sum knows of it.
 
 mod blocks;
+mod functions;
 mod lanes;
 
 use std::ffi::c_int;
+
+pub(crate) use functions::Functions;
+pub use functions::Turn;
 
 /// C = α·A·B + β·C in rows. A is m × k, its elements as far apart as its steps say; B is stored n × k (`transposed`) or k × n.
 #[derive(Clone, Copy)]
@@ -84,6 +88,7 @@ pub(crate) struct Kernels {
     pub(crate) name: &'static str,
     pack: Pack,
     columns: Columns,
+    pub(crate) functions: Functions,
 }
 
 /// Room for packed rows, kept from product to product.
@@ -147,9 +152,14 @@ impl Kernels {
     }
 }
 
+macro_rules! kernels {
+    ($name:literal, $set:ident) => {
+        Kernels { name: $name, pack: blocks::$set::pack, columns: blocks::$set::columns, functions: functions::$set::ALL }
+    };
+}
+
 /// Plain Rust: for processors without any of the others, and as a second opinion in tests.
-pub(crate) const PORTABLE: Kernels =
-    Kernels { name: "portable", pack: blocks::portable::pack, columns: blocks::portable::columns };
+pub(crate) const PORTABLE: Kernels = kernels!("portable", portable);
 
 /// What this processor can run, best first.
 pub(crate) fn available() -> impl Iterator<Item = Kernels> {
@@ -157,14 +167,11 @@ pub(crate) fn available() -> impl Iterator<Item = Kernels> {
     let native = {
         let avx2 = std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma");
         let avx512 = std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512vl");
-        [
-            (avx512 && avx2).then_some(Kernels { name: "avx512", pack: blocks::avx512::pack, columns: blocks::avx512::columns }),
-            avx2.then_some(Kernels { name: "avx2", pack: blocks::avx2::pack, columns: blocks::avx2::columns }),
-        ]
+        [(avx512 && avx2).then_some(kernels!("avx512", avx512)), avx2.then_some(kernels!("avx2", avx2))]
     };
     // NEON belongs to the architecture.
     #[cfg(target_arch = "aarch64")]
-    let native = [Some(Kernels { name: "neon", pack: blocks::neon::pack, columns: blocks::neon::columns })];
+    let native = [Some(kernels!("neon", neon))];
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let native: [Option<Kernels>; 0] = [];
     native.into_iter().flatten().chain([PORTABLE])

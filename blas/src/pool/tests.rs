@@ -1,5 +1,5 @@
 use super::*;
-use crate::kernel::available;
+use crate::kernel::{PORTABLE, available};
 use crate::samples::{Sample, bits};
 
 /// A pool of its own, with its helpers for the rest of the test process.
@@ -17,7 +17,12 @@ impl Pool {
         // SAFETY: the caller's.
         unsafe {
             let cut = Cut::new(product, work, helpers + 1);
-            self.run(kernels, &kernels.prepare(product, cut.rows, &mut room), cut, helpers)
+            {
+                let product = &kernels.prepare(product, cut.rows, &mut room);
+                let work = Multiplication { kernels, product, cut };
+                let job = Job { work: (&raw const work).cast(), piece: Multiplication::piece, pieces: cut.pieces(product) };
+                self.run(job, helpers)
+            }
         }
     }
 }

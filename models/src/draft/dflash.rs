@@ -13,7 +13,7 @@ use super::{Draft, DraftBatch, DraftInfo, Quantize};
 use crate::batch::{Purpose, Segment};
 use crate::error::{LoadError, ModelError, Result};
 use crate::kv::{Attend, KvStore, LayerKv};
-use crate::layers::{GatedMlp, Linear, RmsNorm, Rope, RopeTables};
+use crate::layers::{GatedMlp, HeadNorm, Linear, RmsNorm, Rope, RopeTables};
 use crate::load::{ModelConfig, Weights};
 
 /// What every layer of one forward needs. Keys and values are of all context rows, then of all block rows; queries are of
@@ -31,8 +31,8 @@ struct Attention {
     q_proj: Linear,
     kv_proj: Linear,
     o_proj: Linear,
-    q_norm: RmsNorm,
-    k_norm: RmsNorm,
+    q_norm: HeadNorm,
+    k_norm: HeadNorm,
     n_heads: i32,
     n_kv_heads: i32,
     head_dim: i32,
@@ -44,13 +44,15 @@ impl Attention {
         let Config { n_heads, n_kv_heads, head_dim, hidden_size, attention_bias, rms_norm_eps, .. } = *config;
         let [q, k, v, o] = ["q_proj", "k_proj", "v_proj", "o_proj"].map(|part| format!("{name}.{part}"));
         let (wide, narrow) = (n_heads * head_dim, n_kv_heads * head_dim);
-        let norm = |weights: &mut Weights, part: &str| RmsNorm::load(weights, &format!("{name}.{part}"), head_dim, rms_norm_eps);
+        let norm = |weights: &mut Weights, part: &str, heads: i32| {
+            HeadNorm::load(weights, &[(&format!("{name}.{part}"), heads)], head_dim, rms_norm_eps)
+        };
         Ok(Self {
             q_proj: Linear::load(weights, &q, wide, hidden_size, attention_bias)?.quantized(bits)?,
             kv_proj: Linear::load_joined(weights, &[(&k, narrow), (&v, narrow)], hidden_size, attention_bias)?.quantized(bits)?,
             o_proj: Linear::load(weights, &o, hidden_size, wide, attention_bias)?.quantized(bits)?,
-            q_norm: norm(weights, "q_norm")?,
-            k_norm: norm(weights, "k_norm")?,
+            q_norm: norm(weights, "q_norm", n_heads)?,
+            k_norm: norm(weights, "k_norm", n_kv_heads)?,
             n_heads,
             n_kv_heads,
             head_dim,
@@ -61,14 +63,14 @@ impl Attention {
     /// Keys and values `[rows, Hkv, D]` of context (not normed per layer) and block rows by the same weights.
     fn keys_values(&self, rows: &Array, step: &Step) -> Result<(Array, Array)> {
         let kv = self.kv_proj.forward(rows)?.reshape(&[rows.dim(0), 2 * self.n_kv_heads, self.head_dim])?;
-        let keys = self.k_norm.forward(&kv.try_index((.., ..self.n_kv_heads, ..))?)?;
-        Ok((step.key_rope.apply(&keys)?, kv.try_index((.., self.n_kv_heads.., ..))?))
+        let keys = self.k_norm.forward(&kv, &step.key_rope)?;
+        Ok((keys, kv.try_index((.., self.n_kv_heads.., ..))?))
     }
 
     /// Block rows see the context and one another, forwards too unless the layer is causal. `block` `[L, hidden]` → the same.
     fn forward(&self, layer: usize, block: &Array, step: &Step, kv: &mut KvStore) -> Result<Array> {
         let queries = self.q_proj.forward(block)?.reshape(&[block.dim(0), self.n_heads, self.head_dim])?;
-        let queries = step.query_rope.apply(&self.q_norm.forward(&queries)?)?;
+        let queries = self.q_norm.forward(&queries, &step.query_rope)?;
         let (keys, values) = match &step.context {
             Some(context) => self.keys_values(&concatenate(&[context, block], 0)?, step)?,
             None => self.keys_values(block, step)?,

@@ -17,9 +17,10 @@ use mlx_rs::{Array, Dtype};
 
 use crate::batch::Segment;
 use crate::error::{ModelError, Result};
-use crate::layers::attention;
+use crate::layers::{Sees, attention, computes};
 use class::Class;
-use plan::{Plan, Sight};
+pub(crate) use plan::Seen;
+use plan::{Looks, Plan, Sight};
 
 pub use rows::Rows;
 
@@ -191,12 +192,20 @@ impl KvStore {
         let sight = Sight { window, both_ways: how.both_ways };
         let plan = self.plan.as_mut().expect("made by write");
         let mut outputs = Vec::with_capacity(plan.reads.len());
+        let ranges = computes(&[q, keys, values]);
         for read in &mut plan.reads {
-            let view = read.view(sight)?;
+            let view = read.view(sight, ranges)?;
             let (k, v) = self.classes[read.class].view(layer, read.slots.clone(), view.keys)?;
             let part = cut_rows(q, &read.rows)?;
-            let mask = view.mask.as_ref().map(|mask| mask.as_dtype(q.dtype())).transpose()?;
-            outputs.push(attention(&part, &k, &v, how.scale, mask.as_ref())?);
+            let mask = match &view.looks {
+                Looks::Mask(Some(mask)) => Some(mask.as_dtype(q.dtype())?),
+                _ => None,
+            };
+            let sees = match &view.looks {
+                Looks::Ranges(seen) => Sees::Ranges(seen),
+                Looks::Mask(_) => Sees::Mask(mask.as_ref()),
+            };
+            outputs.push(attention(&part, &k, &v, how.scale, sees)?);
         }
         match outputs.len() {
             0 => Err(ModelError::Batch("expected a row that asks".into())),

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use mlx_rs::Array;
 use mlx_rs::ops::select;
@@ -57,14 +58,32 @@ pub(super) struct Sight {
     pub(super) both_ways: bool,
 }
 
+/// Of each asking row which keys of a view it sees, counted from the view's first.
+pub(crate) type Seen = Arc<[Range<usize>]>;
+
 /// What the rows of a read look at.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     sight: Sight,
     /// Positions, up to the longest sequence's length with its new rows.
     pub(super) keys: Range<i32>,
+    /// Which of them each row sees.
+    pub(super) looks: Looks,
+}
+
+/// What rows see, in one of two forms.
+#[derive(Clone, Debug)]
+pub(super) enum Looks {
     /// `[slots, 1, rows each, keys]`, 0 or -inf; `None` where all rows see all keys.
-    pub(super) mask: Option<Array>,
+    Mask(Option<Array>),
+    /// Row by row.
+    Ranges(Seen),
+}
+
+impl View {
+    fn is_of(&self, sight: Sight, ranges: bool) -> bool {
+        self.sight == sight && matches!(self.looks, Looks::Ranges(_)) == ranges
+    }
 }
 
 impl Plan {
@@ -140,16 +159,20 @@ impl Plan {
 }
 
 impl Read {
-    /// Keys and mask for layers of one kind of sight.
-    pub(super) fn view(&mut self, sight: Sight) -> Result<View> {
-        if let Some(view) = self.views.iter().find(|view| view.sight == sight) {
+    /// Keys for layers of one kind of sight, and what of them is seen: as ranges, or as a mask.
+    pub(super) fn view(&mut self, sight: Sight, ranges: bool) -> Result<View> {
+        if let Some(view) = self.views.iter().find(|view| view.is_of(sight, ranges)) {
             return Ok(view.clone());
         }
         let end = self.members.iter().map(|(_, end)| *end).max().unwrap_or(0);
         let start = self.members.iter().map(|(first, _)| *first).min().unwrap_or(0);
         // What no row of any member can see is not even read.
         let keys = sight.window.map_or(0, |window| (start - window + 1).max(0))..end;
-        let view = View { sight, mask: mask(&self.members, sight, &keys)?, keys };
+        let looks = match ranges {
+            true => Looks::Ranges(seen(&self.members, sight, &keys)),
+            false => Looks::Mask(mask(&self.members, sight, &keys)?),
+        };
+        let view = View { sight, keys, looks };
         self.views.push(view.clone());
         Ok(view)
     }
@@ -168,6 +191,19 @@ impl Write {
         self.indices.push((n_kv, indices.clone()));
         Ok(indices)
     }
+}
+
+/// Up to each row's last visible position and, with a window, from its first.
+fn seen(members: &[(i32, i32)], sight: Sight, keys: &Range<i32>) -> Seen {
+    let place = |position: i32| (position - keys.start).max(0) as usize;
+    let of = |(first, end): &(i32, i32)| {
+        let end = *end;
+        (*first..end).map(move |position| {
+            let from = sight.window.map_or(keys.start, |window| position - window + 1);
+            place(from)..place(if sight.both_ways { end } else { position + 1 })
+        })
+    };
+    members.iter().flat_map(of).collect()
 }
 
 /// Closed behind each row's last visible position and, with a window, before its first.

@@ -2,7 +2,7 @@
 
 use mlx_rs::{Array, ops};
 
-use super::Linear;
+use super::{Linear, host};
 use crate::error::{LoadError, Result};
 use crate::load::Weights;
 
@@ -30,7 +30,11 @@ impl GatedMlp {
 
     /// `x` `[rows, hidden]` → the same shape.
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
-        let both = self.gate_up.forward(x)?.split_equal(2, 1)?;
+        let both = self.gate_up.forward(x)?;
+        if let Some(gated) = host::gated(&both)? {
+            return self.down.forward(&gated);
+        }
+        let both = both.split_equal(2, 1)?;
         let silu = both[0].multiply(ops::sigmoid(&both[0])?)?;
         self.down.forward(&silu.multiply(&both[1])?)
     }

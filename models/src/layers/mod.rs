@@ -1,13 +1,19 @@
 //! What model families share. Device branches and weight formats are settled here, not in a model's file.
 
 mod attention;
+#[cfg(target_os = "linux")]
+mod host;
+#[cfg(not(target_os = "linux"))]
+#[path = "host_elsewhere.rs"]
+mod host;
 mod linear;
 mod mlp;
 mod norm;
 mod rope;
 
-pub(crate) use attention::attention;
+pub(crate) use attention::{Sees, attention};
+pub(crate) use host::computes;
 pub(crate) use linear::{Embedding, Linear};
 pub(crate) use mlp::GatedMlp;
-pub(crate) use norm::{RmsNorm, rms};
+pub(crate) use norm::{HeadNorm, RmsNorm};
 pub(crate) use rope::{Rope, RopeTables};

@@ -1,7 +1,10 @@
 //! Root-mean-square norm (arXiv 1910.07467), sums in float32.
 
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::ops::{broadcast_to, concatenate};
 use mlx_rs::{Array, fast};
 
+use super::{RopeTables, host};
 use crate::error::{LoadError, Result};
 use crate::load::Weights;
 
@@ -20,11 +23,48 @@ impl RmsNorm {
 
     /// `x` `[…, size]` → the same shape.
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
-        Ok(fast::rms_norm(x, Some(&self.weight), self.eps)?)
+        match host::norm(x, &self.weight, self.eps)? {
+            Some(normed) => Ok(normed),
+            None => Ok(fast::rms_norm(x, Some(&self.weight), self.eps)?),
+        }
     }
 }
 
-/// x / sqrt(mean(x²) + eps) over the last axis, without a weight.
-pub(crate) fn rms(x: &Array, eps: f32) -> Result<Array> {
-    Ok(fast::rms_norm(x, None, eps)?)
+/// Norms of heads that are turned by their positions: each head's numbers normed, then rotated.
+#[derive(Debug)]
+pub(crate) struct HeadNorm {
+    heads: i32,
+    /// `[dim]`, or where heads have different ones `[heads, dim]`.
+    weight: Array,
+    eps: f32,
+}
+
+impl HeadNorm {
+    /// Reads `{name}.weight` `[dim]` of each part, for so many heads each.
+    pub(crate) fn load(weights: &mut Weights, parts: &[(&str, i32)], dim: i32, eps: f32) -> Result<Self, LoadError> {
+        let mut each = Vec::with_capacity(parts.len());
+        for (name, heads) in parts {
+            each.push((weights.take(&format!("{name}.weight"), &[dim])?, *heads));
+        }
+        let heads = parts.iter().map(|(_, heads)| heads).sum();
+        if let [(weight, _)] = each.as_slice() {
+            return Ok(Self { heads, weight: weight.clone(), eps });
+        }
+        let spread = each.iter().map(|(weight, heads)| broadcast_to(weight, &[*heads, dim]));
+        let weight = concatenate(&spread.collect::<Result<Vec<_>, _>>()?, 0)?;
+        weight.eval()?;
+        Ok(Self { heads, weight, eps })
+    }
+
+    /// The first heads of `x` `[rows, at least so many, dim]` → `[rows, heads, dim]`.
+    pub(crate) fn forward(&self, x: &Array, rope: &RopeTables) -> Result<Array> {
+        if let Some(turned) = host::norm_turn(x, self.heads, &self.weight, self.eps, rope)? {
+            return Ok(turned);
+        }
+        let x = if x.dim(1) == self.heads { x.clone() } else { x.try_index((.., ..self.heads, ..))? };
+        rope.apply(&match self.weight.ndim() {
+            1 => fast::rms_norm(x, Some(&self.weight), self.eps)?,
+            _ => fast::rms_norm(x, None, self.eps)?.multiply(&self.weight)?,
+        })
+    }
 }

@@ -114,6 +114,11 @@ impl Rope {
 }
 
 impl RopeTables {
+    /// cos and sin `[rows, 1, R]`, sin with its first half negated.
+    pub(super) fn tables(&self) -> (&Array, &Array) {
+        (&self.cos, &self.sin)
+    }
+
     /// The tables of the last `rows` rows.
     pub(crate) fn last(&self, rows: i32) -> Result<Self> {
         let first = self.cos.dim(0) - rows;

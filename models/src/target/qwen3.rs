@@ -5,13 +5,13 @@ use std::path::Path;
 
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
-use mlx_rs::{Array, Dtype, ops};
+use mlx_rs::{Array, Dtype};
 
 use super::{Target, TargetInfo};
 use crate::batch::{Batch, Forward, Segment, Wants};
 use crate::error::{LoadError, ModelError, Result};
 use crate::kv::{Attend, KvStore, LayerKv};
-use crate::layers::{Embedding, GatedMlp, Linear, RmsNorm, Rope, RopeTables, rms};
+use crate::layers::{Embedding, GatedMlp, HeadNorm, Linear, RmsNorm, Rope, RopeTables};
 use crate::load::{ModelConfig, Weights};
 
 /// Sizes of one checkpoint.
@@ -70,8 +70,8 @@ impl Config {
 struct Attention {
     qkv_proj: Linear,
     o_proj: Linear,
-    /// q_norm for the query heads, k_norm for the key heads: `[Hq + Hkv, D]`.
-    qk_norm: Array,
+    /// q_norm for the query heads, k_norm for the key heads.
+    qk_norm: HeadNorm,
     config: Config,
 }
 
@@ -80,11 +80,8 @@ impl Attention {
         let Config { n_heads, n_kv_heads, head_dim, hidden_size, attention_bias, .. } = *config;
         let [q, k, v] = ["q_proj", "k_proj", "v_proj"].map(|part| format!("{name}.{part}"));
         let (wide, narrow) = (n_heads * head_dim, n_kv_heads * head_dim);
-        let q_norm = weights.take(&format!("{name}.q_norm.weight"), &[head_dim])?;
-        let k_norm = weights.take(&format!("{name}.k_norm.weight"), &[head_dim])?;
-        let spread = |norm: &Array, heads: i32| ops::broadcast_to(norm, &[heads, head_dim]);
-        let qk_norm = concatenate(&[spread(&q_norm, n_heads)?, spread(&k_norm, n_kv_heads)?], 0)?;
-        qk_norm.eval()?;
+        let [q_norm, k_norm] = ["q_norm", "k_norm"].map(|part| format!("{name}.{part}"));
+        let qk_norm = HeadNorm::load(weights, &[(&q_norm, n_heads), (&k_norm, n_kv_heads)], head_dim, config.rms_norm_eps)?;
         Ok(Self {
             qkv_proj: Linear::load_joined(weights, &[(&q, wide), (&k, narrow), (&v, narrow)], hidden_size, attention_bias)?,
             o_proj: Linear::load(weights, &format!("{name}.o_proj"), hidden_size, wide, attention_bias)?,
@@ -95,10 +92,9 @@ impl Attention {
 
     /// `x` `[R, hidden]` → `[R, hidden]`: queries and keys are normed per head, then turned by their positions.
     fn forward(&self, layer: usize, x: &Array, rope: &RopeTables, kv: &mut KvStore, segments: &[Segment]) -> Result<Array> {
-        let Config { n_heads, n_kv_heads, head_dim, rms_norm_eps, .. } = self.config;
+        let Config { n_heads, n_kv_heads, head_dim, .. } = self.config;
         let qkv = self.qkv_proj.forward(x)?.reshape(&[x.dim(0), n_heads + 2 * n_kv_heads, head_dim])?;
-        let qk = rms(&qkv.try_index((.., ..n_heads + n_kv_heads, ..))?, rms_norm_eps)?.multiply(&self.qk_norm)?;
-        let qk = rope.apply(&qk)?;
+        let qk = self.qk_norm.forward(&qkv, rope)?;
         let (queries, keys) = (qk.try_index((.., ..n_heads, ..))?, qk.try_index((.., n_heads.., ..))?);
         let values = qkv.try_index((.., n_heads + n_kv_heads.., ..))?;
         let how = Attend { scale: (head_dim as f32).powf(-0.5), ..Attend::default() };

@@ -1,0 +1,239 @@
+//! What a forward does between products, row by row. A row's result has the same bits whatever rows stand beside it: every sum
+//! runs in an order that only the row's length settles.
+
+use super::lanes::Lanes;
+
+/// Numbers in pieces of a vector: `$body` for each, with the place of its first and how many there are.
+macro_rules! pieces {
+    ($L:ident, $length:expr, |$at:ident, $count:ident| $body:expr) => {
+        let mut $at = 0;
+        while $at < $length {
+            let $count = $L::COUNT.min($length - $at);
+            $body;
+            $at += $count;
+        }
+    };
+}
+
+/// So many floats from a place, zeros behind them.
+#[inline(always)]
+unsafe fn load<L: Lanes>(from: *const f32, count: usize) -> L::Vector {
+    // SAFETY: the caller's.
+    unsafe { if count == L::COUNT { L::load(from) } else { L::load_part(from, count) } }
+}
+
+/// So many floats to a place.
+#[inline(always)]
+unsafe fn store<L: Lanes>(to: *mut f32, vector: L::Vector, count: usize) {
+    // SAFETY: the caller's; no vector is longer than the array.
+    unsafe {
+        if count == L::COUNT {
+            return L::store(to, vector);
+        }
+        let mut lanes = [0.0f32; 16];
+        L::store(lanes.as_mut_ptr(), vector);
+        std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count);
+    }
+}
+
+/// The sum of a vector's lanes.
+#[inline(always)]
+unsafe fn sum<L: Lanes>(vector: L::Vector) -> f32 {
+    // SAFETY: the caller's.
+    unsafe { L::fold([vector, L::splat(0.0), L::splat(0.0), L::splat(0.0)])[0] }
+}
+
+/// e to the power of each lane, within 2 units of the last place; below −87 the smallest normal number or so, above 88 the
+/// largest; no number stays none. Reduction and polynomial after Cephes' `expf` (netlib.org/cephes, single precision).
+#[inline(always)]
+unsafe fn exp<L: Lanes>(x: L::Vector) -> L::Vector {
+    // ln 2 in two parts, the first with few bits, so that multiples of it are exact.
+    const HIGH: f32 = 0.693_359_4;
+    const LOW: f32 = -2.121_944_4e-4;
+    // SAFETY: the caller's; n is between -126 and 127.
+    unsafe {
+        let x = L::min(L::splat(88.0), L::max(L::splat(-87.0), x));
+        let n = L::round(L::mul(x, L::splat(std::f32::consts::LOG2_E)));
+        let r = L::fma(n, L::splat(-HIGH), x);
+        let r = L::fma(n, L::splat(-LOW), r);
+        let mut p = L::splat(1.987_569_1e-4);
+        for coefficient in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5] {
+            p = L::fma(p, r, L::splat(coefficient));
+        }
+        let p = L::fma(L::mul(r, r), p, L::add(r, L::splat(1.0)));
+        L::mul(p, L::power_of_two(n))
+    }
+}
+
+/// silu(gate) · up, silu(x) = x / (1 + e^−x).
+#[inline(always)]
+unsafe fn gated<L: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32]) {
+    let length = out.len().min(gate.len()).min(up.len());
+    // SAFETY: the pieces are of all three.
+    unsafe {
+        let one = L::splat(1.0);
+        pieces!(L, length, |at, count| {
+            let x = load::<L>(gate.as_ptr().add(at), count);
+            let silu = L::div(x, L::add(one, exp::<L>(L::mul(x, L::splat(-1.0)))));
+            let y = L::mul(silu, load::<L>(up.as_ptr().add(at), count));
+            store::<L>(out.as_mut_ptr().add(at), y, count);
+        });
+    }
+}
+
+/// 1 / sqrt(mean of squares + ε).
+#[inline(always)]
+unsafe fn inverse_rms<L: Lanes>(x: &[f32], eps: f32) -> f32 {
+    // SAFETY: the pieces are of x.
+    unsafe {
+        let mut squares = L::splat(0.0);
+        pieces!(L, x.len(), |at, count| {
+            let x = load::<L>(x.as_ptr().add(at), count);
+            squares = L::fma(x, x, squares);
+        });
+        1.0 / (sum::<L>(squares) / x.len() as f32 + eps).sqrt()
+    }
+}
+
+/// x / rms(x) · weight.
+#[inline(always)]
+unsafe fn norm<L: Lanes>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let length = out.len().min(x.len()).min(weight.len());
+    // SAFETY: the pieces are of all three.
+    unsafe {
+        let factor = L::splat(inverse_rms::<L>(x, eps));
+        pieces!(L, length, |at, count| {
+            let y = L::mul(load::<L>(x.as_ptr().add(at), count), factor);
+            store::<L>(out.as_mut_ptr().add(at), L::mul(y, load::<L>(weight.as_ptr().add(at), count)), count);
+        });
+    }
+}
+
+/// A head, normed and turned: n · cos + (n with its halves exchanged) · sin, n = x / rms(x) · weight.
+#[inline(always)]
+unsafe fn norm_turn<L: Lanes>(x: &[f32], weight: &[f32], eps: f32, turn: Turn<'_>, out: &mut [f32]) {
+    let half = (out.len().min(x.len()).min(weight.len()).min(turn.cos.len()).min(turn.sin.len())) / 2;
+    // SAFETY: the pieces are of the first or the second half of each.
+    unsafe {
+        let factor = L::splat(inverse_rms::<L>(x, eps));
+        let normed = |at: usize, count: usize| {
+            let y = L::mul(load::<L>(x.as_ptr().add(at), count), factor);
+            L::mul(y, load::<L>(weight.as_ptr().add(at), count))
+        };
+        pieces!(L, half, |at, count| {
+            let (low, high) = (normed(at, count), normed(half + at, count));
+            for (at, own, other) in [(at, low, high), (half + at, high, low)] {
+                let cos = load::<L>(turn.cos.as_ptr().add(at), count);
+                let sin = load::<L>(turn.sin.as_ptr().add(at), count);
+                store::<L>(out.as_mut_ptr().add(at), L::fma(other, sin, L::mul(own, cos)), count);
+            }
+        });
+    }
+}
+
+/// In place: softmax(scale · x) over the places `from..to`, 0 elsewhere. No number among them makes all of them none.
+#[inline(always)]
+unsafe fn softmax<L: Lanes>(x: &mut [f32], scale: f32, from: usize, to: usize) {
+    let to = to.min(x.len());
+    let from = from.min(to);
+    x[..from].fill(0.0);
+    x[to..].fill(0.0);
+    let seen = &mut x[from..to];
+    if seen.is_empty() {
+        return;
+    }
+    // SAFETY: the pieces are of what is seen.
+    unsafe {
+        let place = seen.as_mut_ptr();
+        let whole = seen.len() / L::COUNT * L::COUNT;
+        let mut most = L::splat(f32::NEG_INFINITY);
+        pieces!(L, whole, |at, _count| most = L::max(most, L::load(place.add(at))));
+        let mut lanes = [f32::NEG_INFINITY; 16];
+        L::store(lanes.as_mut_ptr(), most);
+        let most = lanes.iter().chain(&seen[whole..]).fold(f32::NEG_INFINITY, |most, value| most.max(*value));
+        let (scale, most) = (L::splat(scale), L::splat(-most));
+        let mut total = L::splat(0.0);
+        pieces!(L, seen.len(), |at, count| {
+            let power = exp::<L>(L::mul(L::add(load::<L>(place.add(at), count), most), scale));
+            store::<L>(place.add(at), power, count);
+            // Of a part only what belongs to it.
+            total = L::add(total, if count == L::COUNT { power } else { load::<L>(place.add(at), count) });
+        });
+        let share = L::splat(1.0 / sum::<L>(total));
+        pieces!(L, seen.len(), |at, count| {
+            store::<L>(place.add(at), L::mul(load::<L>(place.add(at), count), share), count);
+        });
+    }
+}
+
+/// cos and sin of a row's position, one for each number of a head; sin of the first half negated.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn<'a> {
+    /// cos.
+    pub cos: &'a [f32],
+    /// sin.
+    pub sin: &'a [f32],
+}
+
+/// The functions of one instruction set.
+#[derive(Clone, Copy)]
+pub(crate) struct Functions {
+    pub(crate) gated: unsafe fn(&[f32], &[f32], &mut [f32]),
+    pub(crate) norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
+    pub(crate) norm_turn: unsafe fn(&[f32], &[f32], f32, Turn<'_>, &mut [f32]),
+    pub(crate) softmax: unsafe fn(&mut [f32], f32, usize, usize),
+}
+
+/// The functions with an instruction set enabled: everything above is inlined into them.
+macro_rules! functions {
+    ($(#[$attribute:meta])* $name:ident, $lanes:ty) => {
+        pub(super) mod $name {
+            use super::{Functions, Turn};
+
+            $(#[$attribute])*
+            unsafe fn gated(gate: &[f32], up: &[f32], out: &mut [f32]) {
+                // SAFETY: the caller's: the processor has the instructions.
+                unsafe { super::gated::<$lanes>(gate, up, out) }
+            }
+
+            $(#[$attribute])*
+            unsafe fn norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { super::norm::<$lanes>(x, weight, eps, out) }
+            }
+
+            $(#[$attribute])*
+            unsafe fn norm_turn(x: &[f32], weight: &[f32], eps: f32, turn: Turn<'_>, out: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { super::norm_turn::<$lanes>(x, weight, eps, turn, out) }
+            }
+
+            $(#[$attribute])*
+            unsafe fn softmax(x: &mut [f32], scale: f32, from: usize, to: usize) {
+                // SAFETY: as above.
+                unsafe { super::softmax::<$lanes>(x, scale, from, to) }
+            }
+
+            pub(in super::super) const ALL: Functions = Functions { gated, norm, norm_turn, softmax };
+        }
+    };
+}
+
+functions!(portable, super::super::lanes::Portable);
+
+#[cfg(target_arch = "x86_64")]
+functions!(
+    #[target_feature(enable = "avx512f,avx512vl,avx2,fma")]
+    avx512,
+    super::super::lanes::Avx512
+);
+
+#[cfg(target_arch = "x86_64")]
+functions!(
+    #[target_feature(enable = "avx2,fma")]
+    avx2,
+    super::super::lanes::Avx2
+);
+
+#[cfg(target_arch = "aarch64")]
+functions!(neon, super::super::lanes::Neon);

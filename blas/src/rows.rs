@@ -1,0 +1,217 @@
+//! Functions of rows, float32: what a forward does between its products. A row's result has the same bits whatever other
+//! rows there are and however many threads (I1). Many rows are given out to the threads of products.
+
+use std::ops::Range;
+
+use crate::pool::fill_rows;
+use crate::sgemm::kernels;
+
+pub use crate::kernel::Turn;
+
+/// silu(gate) · up into `out`, rows of `width`; `both(row)` is gate and up, one behind the other (arXiv 2002.05202).
+///
+/// # Panics
+/// A row is shorter.
+pub fn gated<'a>(both: impl Fn(usize) -> &'a [f32] + Sync, width: usize, out: &mut [f32]) {
+    let function = kernels().functions.gated;
+    fill_rows(out, width, |row, out| {
+        let (gate, up) = both(row)[..2 * width].split_at(width);
+        // SAFETY: `kernels` are of this processor.
+        unsafe { function(gate, up, out) }
+    });
+}
+
+/// x / sqrt(mean(x²) + eps) · weight into `out`, rows of the weight's length (arXiv 1910.07467).
+///
+/// # Panics
+/// A row is shorter.
+pub fn norm<'a>(x: impl Fn(usize) -> &'a [f32] + Sync, weight: &[f32], eps: f32, out: &mut [f32]) {
+    let function = kernels().functions.norm;
+    // SAFETY: `kernels` are of this processor.
+    fill_rows(out, weight.len(), |row, out| unsafe { function(&x(row)[..weight.len()], weight, eps, out) });
+}
+
+/// Heads of `dim` into `out`, rows of `heads` of them: each normed by `weight` (one for all heads, or one for each), then turned
+/// by its row's position, index i with i + dim/2 (arXiv 2104.09864). `x(row)` begins with the heads.
+///
+/// # Panics
+/// A row, the weight or a table is shorter, or `dim` is odd.
+pub fn norm_turn<'a>(
+    x: impl Fn(usize) -> &'a [f32] + Sync,
+    weight: &[f32],
+    eps: f32,
+    (heads, dim): (usize, usize),
+    turn: impl Fn(usize) -> Turn<'a> + Sync,
+    out: &mut [f32],
+) {
+    assert!(dim % 2 == 0 && (weight.len() == dim || weight.len() == heads * dim), "expected a weight for {heads} heads of {dim}");
+    let function = kernels().functions.norm_turn;
+    fill_rows(out, heads * dim, |row, out| {
+        let (x, turn) = (x(row), turn(row));
+        let turn = Turn { cos: &turn.cos[..dim], sin: &turn.sin[..dim] };
+        for (head, out) in out.chunks_exact_mut(dim).enumerate() {
+            let weight = if weight.len() == dim { weight } else { &weight[head * dim..][..dim] };
+            // SAFETY: `kernels` are of this processor.
+            unsafe { function(&x[head * dim..][..dim], weight, eps, turn, out) }
+        }
+    });
+}
+
+/// In place, rows of `keys`: softmax(scale · x) over the keys that a row sees, 0 for all others.
+pub fn softmax(x: &mut [f32], keys: usize, scale: f32, seen: impl Fn(usize) -> Range<usize> + Sync) {
+    let function = kernels().functions.softmax;
+    fill_rows(x, keys, |row, x| {
+        let Range { start, end } = seen(row);
+        // SAFETY: `kernels` are of this processor.
+        unsafe { function(x, scale, start, end) }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::available;
+
+    /// Numbers between -1 and 1 times a size, the same each time.
+    fn numbers(count: usize, size: f32) -> Vec<f32> {
+        let mut state = 0x2545_f491_u32;
+        let next = |_| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            (state as f32 / u32::MAX as f32 * 2.0 - 1.0) * size
+        };
+        (0..count).map(next).collect()
+    }
+
+    fn check(found: &[f32], expected: impl Iterator<Item = f64>, off: f64, what: &str) {
+        for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let far = (f64::from(*found) - expected).abs();
+            assert!(far <= off * expected.abs().max(1e-30) || far < 1e-37, "{what}: at {at} expected {expected}, found {found}");
+        }
+    }
+
+    fn silu(x: f32) -> f64 {
+        f64::from(x) / (1.0 + (-f64::from(x)).exp())
+    }
+
+    #[test]
+    fn every_instruction_set_computes_what_the_formulas_say() {
+        for kernels in available() {
+            let (all, name) = (kernels.functions, kernels.name);
+            for length in [1, 2, 7, 8, 15, 16, 17, 33, 64, 100, 768] {
+                let what = format!("{name}, {length}");
+                let (x, y) = (numbers(length, 20.0), numbers(2 * length, 3.0));
+                let mut out = vec![f32::NAN; length];
+                // SAFETY: `available` are of this processor.
+                unsafe { (all.gated)(&x, &y[..length], &mut out) };
+                check(&out, x.iter().zip(&y).map(|(gate, up)| silu(*gate) * f64::from(*up)), 1e-6, &what);
+
+                let rms = (x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / length as f64 + 1e-6).sqrt();
+                // SAFETY: as above.
+                unsafe { (all.norm)(&x, &y[..length], 1e-6, &mut out) };
+                check(&out, x.iter().zip(&y).map(|(x, w)| f64::from(*x) / rms * f64::from(*w)), 1e-5, &what);
+
+                // Scaled so that the least powers are no longer normal numbers.
+                for (from, to) in [(0, length), (length / 3, length), (0, length - length / 3), (length / 2, length / 2)] {
+                    let mut shares = x.clone();
+                    // SAFETY: as above.
+                    unsafe { (all.softmax)(&mut shares, 1.7, from, to) };
+                    let most = x[from..to].iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x));
+                    let power = |x: &f32| ((f64::from(*x) - f64::from(most)) * 1.7).exp();
+                    let total: f64 = x[from..to].iter().map(power).sum();
+                    let share = |(at, x): (usize, &f32)| if (from..to).contains(&at) { power(x) / total } else { 0.0 };
+                    check(&shares, x.iter().enumerate().map(share), 1e-4, &what);
+                    assert!(shares[..from].iter().chain(&shares[to..]).all(|share| *share == 0.0), "{what}");
+                }
+                if length % 2 == 0 {
+                    let turn = Turn { cos: &y[..length], sin: &y[length..] };
+                    let weight = numbers(length, 2.0);
+                    // SAFETY: as above.
+                    unsafe { (all.norm_turn)(&x, &weight, 1e-6, turn, &mut out) };
+                    let n: Vec<f64> = x.iter().zip(&weight).map(|(x, w)| f64::from(*x) / rms * f64::from(*w)).collect();
+                    for (at, found) in out.iter().enumerate() {
+                        let (own, other) = (n[at], n[(at + length / 2) % length]);
+                        let expected = own * f64::from(turn.cos[at]) + other * f64::from(turn.sin[at]);
+                        assert!(
+                            (f64::from(*found) - expected).abs() < 1e-5 * (own.abs() + other.abs() + 1.0) * 6.0,
+                            "{what}: {at}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn powers_are_right_to_the_last_places_and_never_infinite() {
+        for kernels in available() {
+            // silu(x) / x = 1 / (1 + e^-x), and a softmax of two: both show e^x over its whole range.
+            for step in -870..=0 {
+                let x = step as f32 * 0.1;
+                let mut pair = [x, 0.0];
+                // SAFETY: `available` are of this processor.
+                unsafe { (kernels.functions.softmax)(&mut pair, 1.0, 0, 2) };
+                let power = f64::from(x).exp();
+                check(&pair, [power / (1.0 + power), 1.0 / (1.0 + power)].into_iter(), 3e-7, kernels.name);
+            }
+            for x in [-1e30f32, -1000.0, 1000.0, 1e30, f32::INFINITY] {
+                let mut out = [f32::NAN];
+                // SAFETY: as above.
+                unsafe { (kernels.functions.gated)(&[x], &[1.0], &mut out) };
+                assert_eq!(out[0], if x > 0.0 { x } else { out[0].clamp(-1e-7, 0.0) }, "{}: {x}", kernels.name);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_hidden() {
+        for kernels in available() {
+            for at in [0, 3, 17] {
+                let mut x = numbers(18, 1.0);
+                x[at] = f32::NAN;
+                let mut out = vec![0.0; 18];
+                let mut shares = x.clone();
+                // SAFETY: as above.
+                unsafe {
+                    (kernels.functions.gated)(&x, &[1.0; 18], &mut out);
+                    (kernels.functions.softmax)(&mut shares, 1.0, 0, 18);
+                }
+                assert!(out[at].is_nan() && shares.iter().all(|share| share.is_nan()), "{}", kernels.name);
+                // But nobody looks at what is not seen.
+                let mut shares = x.clone();
+                // SAFETY: as above.
+                unsafe { (kernels.functions.softmax)(&mut shares, 1.0, at + 1, 18) };
+                assert!(shares.iter().all(|share| !share.is_nan()), "{}", kernels.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_same_bits_alone_and_among_many() {
+        let (rows, width) = (300, 768);
+        let (x, weight) = (numbers(2 * rows * width, 4.0), numbers(width, 1.0));
+        let row = |at: usize| &x[at * 2 * width..][..2 * width];
+        let angles = numbers(rows * 128, 1.0);
+        let turn = |at: usize| Turn { cos: &angles[at * 128..][..64], sin: &angles[at * 128 + 64..][..64] };
+        let seen = |at: usize| at % 7..width - at % 11;
+        let all = |first: usize, count: usize| {
+            let mut out = vec![vec![0.0; count * width]; 4];
+            gated(|at| row(first + at), width, &mut out[0]);
+            norm(|at| row(first + at), &weight, 1e-6, &mut out[1]);
+            norm_turn(|at| row(first + at), &weight, 1e-6, (12, 64), |at| turn(first + at), &mut out[2]);
+            (0..count).for_each(|at| out[3][at * width..][..width].copy_from_slice(&row(first + at)[..width]));
+            softmax(&mut out[3], width, 0.5, |at| seen(first + at));
+            out
+        };
+        crate::set_threads(3);
+        let together = all(0, rows);
+        for at in [0, 1, 150, 299] {
+            let alone = all(at, 1);
+            for (function, (together, alone)) in together.iter().zip(&alone).enumerate() {
+                let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+                assert_eq!(bits(&together[at * width..][..width]), bits(alone), "function {function}, row {at}");
+            }
+        }
+    }
+}

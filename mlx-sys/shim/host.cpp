@@ -1,0 +1,201 @@
+// A node of MLX's graph whose values a function of the caller's computes, on the CPU, in float32. It runs where MLX runs its own
+// CPU operations: on the stream's thread, in the graph's order, into memory of MLX's allocator.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/c/array.h"
+#include "mlx/c/private/mlx.h"
+#include "mlx/primitives.h"
+
+namespace {
+
+namespace core = mlx::core;
+
+extern "C" {
+
+// Rows of an input: `rows` times `length` numbers, each row in one piece, `stride` numbers from one to the next.
+struct paceline_rows {
+  const float* data;
+  size_t rows;
+  size_t stride;
+  size_t length;
+};
+
+typedef void (*paceline_compute)(const void* context, const paceline_rows* inputs, size_t count, float* output, size_t size);
+typedef void (*paceline_drop)(void* context);
+
+} // extern "C"
+
+// The caller's function with what it closes over; used by one task at a time, given back when nobody needs it.
+struct Work {
+  void* context;
+  paceline_compute compute;
+  paceline_drop drop;
+
+  Work(void* context, paceline_compute compute, paceline_drop drop) : context(context), compute(compute), drop(drop) {}
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+  ~Work() {
+    drop(context);
+  }
+};
+
+// A vector is one row; else the first axis counts rows.
+size_t rows_of(const core::array& in) {
+  return in.ndim() < 2 ? 1 : in.shape(0);
+}
+
+// All axes within a row lie as if the row were an array of its own.
+bool rows_in_one_piece(const core::array& in) {
+  int64_t next = 1;
+  int outer = in.ndim() < 2 ? 0 : 1;
+  for (int axis = static_cast<int>(in.ndim()) - 1; axis >= outer; --axis) {
+    if (in.shape(axis) != 1 && in.strides(axis) != next) {
+      return false;
+    }
+    next *= in.shape(axis);
+  }
+  return outer == 0 || in.shape(0) <= 1 || in.strides(0) >= 0;
+}
+
+// The same numbers in the order of their indices.
+void gather(const core::array& in, std::vector<float>& to) {
+  to.resize(in.size());
+  std::vector<int> at(in.ndim(), 0);
+  const float* data = in.data<float>();
+  for (float& value : to) {
+    int64_t offset = 0;
+    for (size_t axis = 0; axis < at.size(); ++axis) {
+      offset += at[axis] * in.strides(axis);
+    }
+    value = data[offset];
+    for (size_t axis = at.size(); axis-- > 0;) {
+      if (++at[axis] < in.shape(axis)) {
+        break;
+      }
+      at[axis] = 0;
+    }
+  }
+}
+
+class Host : public core::UnaryPrimitive {
+ public:
+  Host(core::Stream stream, std::shared_ptr<Work> work, bool in_place)
+      : core::UnaryPrimitive(stream), work_(std::move(work)), in_place_(in_place) {}
+
+  void eval_cpu(const std::vector<core::array>& inputs, core::array& out) override {
+    // In place: the first input's memory where nobody else needs it, else a copy.
+    bool shared = false;
+    if (in_place_) {
+      const core::array& first = inputs[0];
+      shared = first.is_donatable() && first.flags().row_contiguous && first.size() == out.size();
+    }
+    if (shared) {
+      out.copy_shared_buffer(inputs[0]);
+    } else {
+      out.set_data(core::allocator::malloc(out.nbytes()));
+    }
+    std::vector<core::array> held;
+    held.reserve(inputs.size());
+    for (const core::array& in : inputs) {
+      held.push_back(core::array::unsafe_weak_copy(in));
+    }
+    auto& encoder = core::cpu::get_command_encoder(stream());
+    encoder.dispatch([work = work_,
+                      held = std::move(held),
+                      out = core::array::unsafe_weak_copy(out),
+                      in_place = in_place_,
+                      shared]() mutable {
+      std::vector<std::vector<float>> gathered;
+      gathered.reserve(held.size());
+      float* output = out.data<float>();
+      if (in_place && !shared) {
+        const core::array& first = held[0];
+        if (first.flags().row_contiguous) {
+          std::copy_n(first.data<float>(), out.size(), output);
+        } else {
+          gather(first, gathered.emplace_back());
+          std::copy_n(gathered.back().data(), out.size(), output);
+        }
+      }
+      std::vector<paceline_rows> rows;
+      rows.reserve(held.size());
+      for (size_t at = in_place ? 1 : 0; at < held.size(); ++at) {
+        const core::array& in = held[at];
+        size_t count = rows_of(in);
+        size_t length = count == 0 ? 0 : in.size() / count;
+        if (rows_in_one_piece(in)) {
+          size_t stride = count > 1 ? in.strides(0) : length;
+          rows.push_back({in.data<float>(), count, stride, length});
+        } else {
+          gather(in, gathered.emplace_back());
+          rows.push_back({gathered.back().data(), count, length, length});
+        }
+      }
+      work->compute(work->context, rows.data(), rows.size(), output, out.size());
+    });
+  }
+
+  void eval_gpu(const std::vector<core::array>&, core::array&) override {
+    throw std::runtime_error("expected the CPU, found a GPU's stream");
+  }
+
+  const char* name() const override {
+    return "Host";
+  }
+
+ private:
+  std::shared_ptr<Work> work_;
+  bool in_place_;
+};
+
+} // namespace
+
+// An array of `shape`, float32, that `compute` fills when it is evaluated. Takes `context` over in any case. With `in_place` the
+// output begins as the first input's values, which has as many, and `compute` sees the others only. 1: an input is not
+// float32, the default device is no CPU, or there is no memory.
+extern "C" int paceline_host(
+    mlx_array* result,
+    const mlx_array* inputs,
+    size_t count,
+    const int* shape,
+    size_t axes,
+    bool in_place,
+    void* context,
+    paceline_compute compute,
+    paceline_drop drop) {
+  try {
+    auto work = std::make_shared<Work>(context, compute, drop);
+    context = nullptr;
+    if (core::default_device() != core::Device::cpu) {
+      return 1;
+    }
+    core::Shape of(shape, shape + axes);
+    size_t size = 1;
+    for (int length : of) {
+      size *= length;
+    }
+    std::vector<core::array> from;
+    from.reserve(count);
+    for (size_t at = 0; at < count; ++at) {
+      from.push_back(mlx_array_get_(inputs[at]));
+      if (from.back().dtype() != core::float32) {
+        return 1;
+      }
+    }
+    if (in_place && (from.empty() || from[0].size() != size)) {
+      return 1;
+    }
+    auto primitive = std::make_shared<Host>(core::default_stream(core::Device::cpu), std::move(work), in_place);
+    mlx_array_set_(*result, core::array(std::move(of), core::float32, std::move(primitive), std::move(from)));
+    return 0;
+  } catch (const std::exception&) {
+    if (context != nullptr) {
+      drop(context);
+    }
+    return 1;
+  }
+}

@@ -1,0 +1,161 @@
+//! Nodes that a Rust function computes, in graphs of MLX's own nodes.
+#![cfg(target_os = "linux")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use mlx_sys::*;
+
+/// Arrays, freed at the end.
+struct Graph {
+    stream: mlx_stream,
+    arrays: Vec<mlx_array>,
+}
+
+impl Graph {
+    fn new() -> Self {
+        // SAFETY: all handles of this file are made here, used on one thread only, and freed once.
+        unsafe {
+            let cpu = mlx_device_new_type(mlx_device_type__MLX_CPU, 0);
+            assert_eq!(mlx_set_default_device(cpu), 0);
+            mlx_device_free(cpu);
+            Self { stream: mlx_default_cpu_stream_new(), arrays: vec![] }
+        }
+    }
+
+    fn keep(&mut self, array: mlx_array) -> mlx_array {
+        self.arrays.push(array);
+        array
+    }
+
+    fn matrix(&mut self, values: &[f32], rows: i32) -> mlx_array {
+        let shape = [rows, values.len() as i32 / rows];
+        // SAFETY: as above; MLX copies the values.
+        let array = unsafe { mlx_array_new_data(values.as_ptr().cast(), shape.as_ptr(), 2, mlx_dtype__MLX_FLOAT32) };
+        self.keep(array)
+    }
+
+    fn sum(&mut self, a: mlx_array, b: mlx_array) -> mlx_array {
+        // SAFETY: as above.
+        let result = unsafe {
+            let mut result = mlx_array_new();
+            assert_eq!(mlx_add(&mut result, a, b, self.stream), 0);
+            result
+        };
+        self.keep(result)
+    }
+
+    fn transposed(&mut self, a: mlx_array) -> mlx_array {
+        // SAFETY: as above.
+        let result = unsafe {
+            let mut result = mlx_array_new();
+            assert_eq!(mlx_transpose(&mut result, a, self.stream), 0);
+            result
+        };
+        self.keep(result)
+    }
+
+    fn host(
+        &mut self,
+        inputs: &[mlx_array],
+        shape: &[i32],
+        output: HostOutput,
+        function: impl Fn(&[HostRows<'_>], &mut [f32]) + Send + Sync + 'static,
+    ) -> Option<mlx_array> {
+        // SAFETY: the inputs are this graph's.
+        let array = unsafe { host_array(inputs, shape, output, function) }?;
+        Some(self.keep(array))
+    }
+
+    fn values(&self, array: mlx_array) -> Vec<f32> {
+        // SAFETY: as above; evaluated before it is read.
+        unsafe {
+            assert_eq!(mlx_array_eval(array), 0);
+            std::slice::from_raw_parts(mlx_array_data_float32(array), mlx_array_size(array)).to_vec()
+        }
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe {
+            self.arrays.iter().for_each(|array| {
+                mlx_array_free(*array);
+            });
+            mlx_stream_free(self.stream);
+        }
+    }
+}
+
+/// Each row of the first input as often as the other has numbers in it, added up by row.
+fn row_sums(inputs: &[HostRows<'_>], output: &mut [f32]) {
+    for (at, sum) in output.iter_mut().enumerate() {
+        *sum = inputs.iter().map(|rows| rows.row(at).iter().sum::<f32>()).sum();
+    }
+}
+
+#[test]
+fn it_stands_between_mlx_nodes_and_sees_rows_however_they_lie() {
+    let mut graph = Graph::new();
+    let a = graph.matrix(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2);
+    let double = graph.sum(a, a);
+    let across = graph.transposed(double); // rows not in one piece
+    let sums = graph.host(&[across], &[3, 1], HostOutput::Fresh, row_sums).expect("made");
+    let twice = graph.sum(sums, sums);
+    assert_eq!(graph.values(twice), [20.0, 28.0, 36.0]);
+    let both = graph.host(&[double, a], &[2, 1], HostOutput::Fresh, row_sums).expect("made");
+    assert_eq!(graph.values(both), [18.0, 45.0]);
+}
+
+#[test]
+fn in_place_never_changes_what_somebody_else_holds() {
+    let mut graph = Graph::new();
+    let a = graph.matrix(&[1.0, 2.0, 3.0, 4.0], 2);
+    let plus = |inputs: &[HostRows<'_>], output: &mut [f32]| {
+        for (row, values) in output.chunks_mut(2).enumerate() {
+            values.iter_mut().zip(inputs[0].row(row)).for_each(|(value, more)| *value += more);
+        }
+    };
+    let held = graph.sum(a, a);
+    let first = graph.host(&[held, a], &[2, 2], HostOutput::First, plus).expect("made");
+    let turned = graph.transposed(held);
+    let second = graph.host(&[turned, a], &[2, 2], HostOutput::First, plus).expect("made");
+    assert_eq!(graph.values(first), [3.0, 6.0, 9.0, 12.0]);
+    assert_eq!(graph.values(second), [3.0, 8.0, 7.0, 12.0]);
+    assert_eq!(graph.values(held), [2.0, 4.0, 6.0, 8.0]);
+    assert_eq!(graph.values(a), [1.0, 2.0, 3.0, 4.0]);
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_the_function_is_given_back_each_time() {
+    let lives = Arc::new(AtomicUsize::new(0));
+    struct Life(Arc<AtomicUsize>);
+    impl Drop for Life {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let mut graph = Graph::new();
+    let a = graph.matrix(&[1.0, 2.0], 1);
+    let function = |life: Life| {
+        move |_: &[HostRows<'_>], output: &mut [f32]| {
+            let _ = &life;
+            output.fill(7.0);
+        }
+    };
+    let life = || Life(Arc::clone(&lives));
+    assert!(graph.host(&[a], &[-1], HostOutput::Fresh, function(life())).is_none());
+    assert!(graph.host(&[a], &[3], HostOutput::First, function(life())).is_none());
+    assert!(graph.host(&[], &[3], HostOutput::First, function(life())).is_none());
+    // SAFETY: as above.
+    let whole = unsafe { mlx_array_new_int(3) };
+    let whole = graph.keep(whole);
+    assert!(graph.host(&[whole], &[1], HostOutput::Fresh, function(life())).is_none());
+    assert_eq!(lives.load(Ordering::Relaxed), 4);
+    let seven = graph.host(&[a], &[2, 2], HostOutput::Fresh, function(life())).expect("made");
+    assert_eq!(graph.values(seven), [7.0; 4]);
+    assert_eq!(graph.host(&[], &[0], HostOutput::Fresh, function(life())).map(|empty| graph.values(empty)), Some(vec![]));
+    drop(graph);
+    assert_eq!(lives.load(Ordering::Relaxed), 6);
+}

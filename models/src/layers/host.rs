@@ -1,0 +1,100 @@
+//! What lies between a model's products, as single nodes of the graph: computed by the crate `blas` where that is faster than
+//! MLX, which is on the CPU of Linux, in float32. Everywhere else `None`: the caller has MLX do it.
+
+use mlx_rs::{Array, Dtype};
+use mlx_sys::{HostOutput as Output, HostRows};
+use paceline_blas::rows;
+
+use super::RopeTables;
+use crate::error::{ModelError, Result};
+use crate::kv::Seen;
+
+/// Whether these arrays' values are computed here.
+pub(crate) fn computes(arrays: &[&Array]) -> bool {
+    arrays.iter().all(|array| array.dtype() == Dtype::Float32) && !crate::device::on_gpu()
+}
+
+/// silu(gate) · up of `both` `[rows, 2 · width]`, gate first → `[rows, width]`.
+///
+/// # Errors
+/// Memory is out.
+pub(crate) fn gated(both: &Array) -> Result<Option<Array>> {
+    if !computes(&[both]) {
+        return Ok(None);
+    }
+    let (rows, width) = (both.dim(0), both.dim(1) / 2);
+    node(&[both], &[rows, width], Output::Fresh, move |inputs, out| {
+        rows::gated(|row| inputs[0].row(row), width as usize, out);
+    })
+    .map(Some)
+}
+
+/// The norm of the last axis of `x` `[rows, size]` by `weight` `[size]` → the same shape.
+///
+/// # Errors
+/// Memory is out.
+pub(crate) fn norm(x: &Array, weight: &Array, eps: f32) -> Result<Option<Array>> {
+    if x.ndim() != 2 || !computes(&[x, weight]) {
+        return Ok(None);
+    }
+    node(&[x, weight], x.shape(), Output::Fresh, move |inputs, out| {
+        rows::norm(|row| inputs[0].row(row), &whole(&inputs[1]), eps, out);
+    })
+    .map(Some)
+}
+
+/// The first `heads` heads of `x` `[rows, at least so many, dim]`, each normed by `weight` (`[dim]`, or `[heads, dim]`) and
+/// turned by its row's position → `[rows, heads, dim]`.
+///
+/// # Errors
+/// Memory is out.
+pub(crate) fn norm_turn(x: &Array, heads: i32, weight: &Array, eps: f32, turn: &RopeTables) -> Result<Option<Array>> {
+    let (cos, sin) = turn.tables();
+    if !computes(&[x, weight, cos, sin]) {
+        return Ok(None);
+    }
+    let (rows, dim) = (x.dim(0), x.dim(2));
+    let sizes = (heads as usize, dim as usize);
+    node(&[x, weight, cos, sin], &[rows, heads, dim], Output::Fresh, move |inputs, out| {
+        let turn = |row| rows::Turn { cos: inputs[2].row(row), sin: inputs[3].row(row) };
+        rows::norm_turn(|row| inputs[0].row(row), &whole(&inputs[1]), eps, sizes, turn, out);
+    })
+    .map(Some)
+}
+
+/// softmax(scale · scores) over the keys that each row sees, in the scores' memory if nobody else needs it. `scores`
+/// `[N, Hkv, group · T, keys]`; `seen` has N · T ranges. Only where [`computes`] says so.
+///
+/// # Errors
+/// Scores are not computed here, or memory is out.
+pub(crate) fn softmax(scores: Array, scale: f32, seen: &Seen) -> Result<Array> {
+    let (per_sequence, keys) = ((scores.dim(1) * scores.dim(2)) as usize, scores.dim(3) as usize);
+    let (seen, each) = (seen.clone(), (seen.len() / scores.dim(0).max(1) as usize).max(1));
+    let shape = scores.shape().to_vec();
+    node(&[&scores], &shape, Output::First, move |_, scores| {
+        rows::softmax(scores, keys, scale, |row| seen[row / per_sequence * each + row % each].clone());
+    })
+}
+
+/// All numbers of an input, however they lie.
+fn whole<'a>(input: &HostRows<'a>) -> std::borrow::Cow<'a, [f32]> {
+    match input.all() {
+        Some(numbers) => numbers.into(),
+        None => (0..input.count()).flat_map(|row| input.row(row)).copied().collect(),
+    }
+}
+
+/// A lazy array that `function` fills.
+fn node(
+    inputs: &[&Array],
+    shape: &[i32],
+    output: Output,
+    function: impl Fn(&[HostRows<'_>], &mut [f32]) + Send + Sync + 'static,
+) -> Result<Array> {
+    let handles: Vec<mlx_sys::mlx_array> = inputs.iter().map(|input| input.as_ptr()).collect();
+    // SAFETY: the handles are of arrays that live; the result is owned by nobody else.
+    let made = unsafe { mlx_sys::host_array(&handles, shape, output, function).map(|handle| Array::from_ptr(handle)) };
+    made.ok_or_else(|| {
+        ModelError::Batch(format!("cannot make a node of shape {shape:?}: expected float32 on the CPU, and memory"))
+    })
+}

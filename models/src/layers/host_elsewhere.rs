@@ -1,0 +1,36 @@
+//! host.rs where models compute on a GPU, or on a CPU for which MLX has vectors: nothing is computed here.
+
+use mlx_rs::Array;
+
+use super::RopeTables;
+use crate::error::{ModelError, Result};
+use crate::kv::Seen;
+
+/// Whether these arrays' values are computed here: no.
+pub(crate) fn computes(_: &[&Array]) -> bool {
+    false
+}
+
+/// MLX does it.
+pub(crate) fn gated(_: &Array) -> Result<Option<Array>> {
+    Ok(None)
+}
+
+/// MLX does it.
+pub(crate) fn norm(_: &Array, _: &Array, _: f32) -> Result<Option<Array>> {
+    Ok(None)
+}
+
+/// MLX does it.
+pub(crate) fn norm_turn(_: &Array, _: i32, _: &Array, _: f32, _: &RopeTables) -> Result<Option<Array>> {
+    Ok(None)
+}
+
+/// Nobody asks: [`computes`] says no.
+///
+/// # Errors
+/// Always.
+pub(crate) fn softmax(scores: Array, _: f32, _: &Seen) -> Result<Array> {
+    let what = format!("scores of shape {:?} came as ranges, and nothing is computed here on this system", scores.shape());
+    Err(ModelError::Batch(what))
+}
