@@ -89,11 +89,12 @@ impl<F: Fn(usize) + Sync> Shared<'_, F> {
 /// Numbers below which a function of rows is computed by its caller alone: some ten microseconds of the dearest function.
 const ROWS_ALONE: usize = 16 * 1024;
 
-/// Fills `out`, rows of `length`, by `fill(row, numbers)`: with the helpers' help where it is much.
-pub(crate) fn fill_rows(out: &mut [f32], length: usize, fill: impl Fn(usize, &mut [f32]) + Sync) {
+/// Fills `out`, rows of `length`, by `fill(row, numbers)`: with the helpers' help where it is much. A row looks at `each` numbers.
+pub(crate) fn fill_rows(out: &mut [f32], length: usize, each: usize, fill: impl Fn(usize, &mut [f32]) + Sync) {
     let rows = out.len().checked_div(length).unwrap_or(0);
-    let threads = if out.len() < ROWS_ALONE { 1 } else { threads() };
-    let pieces = (out.len() / (ROWS_ALONE / 4)).clamp(1, 4 * threads).min(rows.max(1));
+    let work = rows.saturating_mul(each);
+    let threads = if work < ROWS_ALONE { 1 } else { threads() };
+    let pieces = (work / (ROWS_ALONE / 4)).clamp(1, 4 * threads).min(rows.max(1));
     if threads == 1 || pieces == 1 {
         out.chunks_exact_mut(length.max(1)).enumerate().for_each(|(row, numbers)| fill(row, numbers));
         return;

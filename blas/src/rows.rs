@@ -14,7 +14,7 @@ pub use crate::kernel::Turn;
 /// A row is shorter.
 pub fn gated<'a>(both: impl Fn(usize) -> &'a [f32] + Sync, width: usize, out: &mut [f32]) {
     let function = kernels().functions.gated;
-    fill_rows(out, width, |row, out| {
+    fill_rows(out, width, width, |row, out| {
         let (gate, up) = both(row)[..2 * width].split_at(width);
         // SAFETY: `kernels` are of this processor.
         unsafe { function(gate, up, out) }
@@ -28,7 +28,7 @@ pub fn gated<'a>(both: impl Fn(usize) -> &'a [f32] + Sync, width: usize, out: &m
 pub fn norm<'a>(x: impl Fn(usize) -> &'a [f32] + Sync, weight: &[f32], eps: f32, out: &mut [f32]) {
     let function = kernels().functions.norm;
     // SAFETY: `kernels` are of this processor.
-    fill_rows(out, weight.len(), |row, out| unsafe { function(&x(row)[..weight.len()], weight, eps, out) });
+    fill_rows(out, weight.len(), weight.len(), |row, out| unsafe { function(&x(row)[..weight.len()], weight, eps, out) });
 }
 
 /// Heads of `dim` into `out`, rows of `heads` of them: each normed by `weight` (one for all heads, or one for each), then turned
@@ -46,7 +46,7 @@ pub fn norm_turn<'a>(
 ) {
     assert!(dim % 2 == 0 && (weight.len() == dim || weight.len() == heads * dim), "expected a weight for {heads} heads of {dim}");
     let function = kernels().functions.norm_turn;
-    fill_rows(out, heads * dim, |row, out| {
+    fill_rows(out, heads * dim, heads * dim, |row, out| {
         let (x, turn) = (x(row), turn(row));
         let turn = Turn { cos: &turn.cos[..dim], sin: &turn.sin[..dim] };
         for (head, out) in out.chunks_exact_mut(dim).enumerate() {
@@ -57,10 +57,17 @@ pub fn norm_turn<'a>(
     });
 }
 
+/// ln Σ e^(x − max x) of each row into `out`, one number each; rows of `length`.
+pub fn doubts<'a>(x: impl Fn(usize) -> &'a [f32] + Sync, length: usize, out: &mut [f32]) {
+    let function = kernels().functions.doubt;
+    // SAFETY: `kernels` are of this processor.
+    fill_rows(out, 1, length, |row, out| out[0] = unsafe { function(x(row)) });
+}
+
 /// In place, rows of `keys`: softmax(scale · x) over the keys that a row sees, 0 for all others.
 pub fn softmax(x: &mut [f32], keys: usize, scale: f32, seen: impl Fn(usize) -> Range<usize> + Sync) {
     let function = kernels().functions.softmax;
-    fill_rows(x, keys, |row, x| {
+    fill_rows(x, keys, keys, |row, x| {
         let Range { start, end } = seen(row);
         // SAFETY: `kernels` are of this processor.
         unsafe { function(x, scale, start, end) }
@@ -111,6 +118,12 @@ mod tests {
                 // SAFETY: as above.
                 unsafe { (all.norm)(&x, &y[..length], 1e-6, &mut out) };
                 check(&out, x.iter().zip(&y).map(|(x, w)| f64::from(*x) / rms * f64::from(*w)), 1e-5, &what);
+
+                // SAFETY: as above.
+                let doubt = unsafe { (all.doubt)(&x) };
+                let most = x.iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x));
+                let total: f64 = x.iter().map(|x| (f64::from(*x) - f64::from(most)).exp()).sum();
+                assert!((f64::from(doubt) - total.ln()).abs() < 1e-6, "{what}: expected {}, found {doubt}", total.ln());
 
                 // Scaled so that the least powers are no longer normal numbers.
                 for (from, to) in [(0, length), (length / 3, length), (0, length - length / 3), (length / 2, length / 2)] {
@@ -177,6 +190,8 @@ mod tests {
                     (kernels.functions.gated)(&x, &[1.0; 18], &mut out);
                     (kernels.functions.softmax)(&mut shares, 1.0, 0, 18);
                 }
+                // SAFETY: as above.
+                assert!(unsafe { (kernels.functions.doubt)(&x) }.is_nan(), "{}", kernels.name);
                 assert!(out[at].is_nan() && shares.iter().all(|share| share.is_nan()), "{}", kernels.name);
                 // But nobody looks at what is not seen.
                 let mut shares = x.clone();

@@ -144,14 +144,8 @@ unsafe fn softmax<L: Lanes>(x: &mut [f32], scale: f32, from: usize, to: usize) {
     }
     // SAFETY: the pieces are of what is seen.
     unsafe {
+        let (scale, most) = (L::splat(scale), L::splat(-largest::<L>(seen)));
         let place = seen.as_mut_ptr();
-        let whole = seen.len() / L::COUNT * L::COUNT;
-        let mut most = L::splat(f32::NEG_INFINITY);
-        pieces!(L, whole, |at, _count| most = L::max(most, L::load(place.add(at))));
-        let mut lanes = [f32::NEG_INFINITY; 16];
-        L::store(lanes.as_mut_ptr(), most);
-        let most = lanes.iter().chain(&seen[whole..]).fold(f32::NEG_INFINITY, |most, value| most.max(*value));
-        let (scale, most) = (L::splat(scale), L::splat(-most));
         let mut total = L::splat(0.0);
         pieces!(L, seen.len(), |at, count| {
             let power = exp::<L>(L::mul(L::add(load::<L>(place.add(at), count), most), scale));
@@ -163,6 +157,35 @@ unsafe fn softmax<L: Lanes>(x: &mut [f32], scale: f32, from: usize, to: usize) {
         pieces!(L, seen.len(), |at, count| {
             store::<L>(place.add(at), L::mul(load::<L>(place.add(at), count), share), count);
         });
+    }
+}
+
+/// The largest of the numbers.
+#[inline(always)]
+unsafe fn largest<L: Lanes>(x: &[f32]) -> f32 {
+    let whole = x.len() / L::COUNT * L::COUNT;
+    // SAFETY: the pieces are of x.
+    unsafe {
+        let mut most = L::splat(f32::NEG_INFINITY);
+        pieces!(L, whole, |at, _count| most = L::max(most, L::load(x.as_ptr().add(at))));
+        let mut lanes = [f32::NEG_INFINITY; 16];
+        L::store(lanes.as_mut_ptr(), most);
+        lanes.iter().chain(&x[whole..]).fold(f32::NEG_INFINITY, |most, value| most.max(*value))
+    }
+}
+
+/// ln Σ e^(x − max x): what softmax leaves of its largest share, as −ln.
+#[inline(always)]
+unsafe fn doubt<L: Lanes>(x: &[f32]) -> f32 {
+    let whole = x.len() / L::COUNT * L::COUNT;
+    // SAFETY: the pieces are of x.
+    unsafe {
+        let most = largest::<L>(x);
+        let less = L::splat(-most);
+        let mut total = L::splat(0.0);
+        pieces!(L, whole, |at, _count| total = L::add(total, exp::<L>(L::add(L::load(x.as_ptr().add(at)), less))));
+        let rest: f32 = x[whole..].iter().map(|x| (x - most).exp()).sum();
+        (sum::<L>(total) + rest).ln()
     }
 }
 
@@ -182,6 +205,7 @@ pub(crate) struct Functions {
     pub(crate) norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     pub(crate) norm_turn: unsafe fn(&[f32], &[f32], f32, Turn<'_>, &mut [f32]),
     pub(crate) softmax: unsafe fn(&mut [f32], f32, usize, usize),
+    pub(crate) doubt: unsafe fn(&[f32]) -> f32,
 }
 
 /// The functions with an instruction set enabled: everything above is inlined into them.
@@ -214,7 +238,13 @@ macro_rules! functions {
                 unsafe { super::softmax::<$lanes>(x, scale, from, to) }
             }
 
-            pub(in super::super) const ALL: Functions = Functions { gated, norm, norm_turn, softmax };
+            $(#[$attribute])*
+            unsafe fn doubt(x: &[f32]) -> f32 {
+                // SAFETY: as above.
+                unsafe { super::doubt::<$lanes>(x) }
+            }
+
+            pub(in super::super) const ALL: Functions = Functions { gated, norm, norm_turn, softmax, doubt };
         }
     };
 }

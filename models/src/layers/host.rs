@@ -62,6 +62,18 @@ pub(crate) fn norm_turn(x: &Array, heads: i32, weight: &Array, eps: f32, turn: &
     .map(Some)
 }
 
+/// −ln of the probability of each row's likeliest id. `logits` `[rows, vocab]` → `[rows]`.
+///
+/// # Errors
+/// Memory is out.
+pub(crate) fn doubts(logits: &Array) -> Result<Option<Array>> {
+    if !computes(&[logits]) {
+        return Ok(None);
+    }
+    let (rows, vocab) = (logits.dim(0), logits.dim(1) as usize);
+    node(&[logits], &[rows], Output::Fresh, move |inputs, out| rows::doubts(|row| inputs[0].row(row), vocab, out)).map(Some)
+}
+
 /// softmax(scale · scores) over the keys that each row sees, in the scores' memory if nobody else needs it. `scores`
 /// `[N, Hkv, group · T, keys]`; `seen` has N · T ranges. Only where [`computes`] says so.
 ///

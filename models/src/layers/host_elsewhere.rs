@@ -26,6 +26,11 @@ pub(crate) fn norm_turn(_: &Array, _: i32, _: &Array, _: f32, _: &RopeTables) ->
     Ok(None)
 }
 
+/// MLX does it.
+pub(crate) fn doubts(_: &Array) -> Result<Option<Array>> {
+    Ok(None)
+}
+
 /// Nobody asks: [`computes`] says no.
 ///
 /// # Errors

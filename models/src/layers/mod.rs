@@ -12,8 +12,11 @@ mod norm;
 mod rope;
 
 pub(crate) use attention::{Sees, attention};
-pub(crate) use host::computes;
+pub(crate) use host::{computes, doubts};
 pub(crate) use linear::{Embedding, Linear};
 pub(crate) use mlp::GatedMlp;
 pub(crate) use norm::{HeadNorm, RmsNorm};
 pub(crate) use rope::{Rope, RopeTables};
+
+#[cfg(all(test, target_os = "linux"))]
+mod host_tests;

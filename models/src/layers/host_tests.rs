@@ -1,0 +1,79 @@
+//! The nodes of our own against the same computed by MLX, on views that lie in any way.
+
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype, fast, ops};
+
+use super::host;
+use crate::device::{DeviceChoice, choose};
+
+fn wave(shape: &[i32], step: f32) -> Array {
+    let values: Vec<f32> = (0..shape.iter().product::<i32>()).map(|at| (at as f32 * step).sin() * 3.0).collect();
+    Array::from_slice(&values, shape)
+}
+
+fn same(found: &Array, expected: &Array, what: &str) {
+    assert_eq!(found.shape(), expected.shape(), "{what}");
+    let off = found.subtract(expected).and_then(|off| off.abs()).and_then(|off| off.max(None)).expect("computes");
+    let off = off.try_item_exact::<f32>().expect("a number");
+    assert!(off < 2e-5, "{what}: off by {off}");
+}
+
+#[test]
+fn gates_norms_and_softmax_are_mlx_s() {
+    choose(DeviceChoice::Cpu).expect("there is a CPU");
+    for (rows, width) in [(1, 1), (1, 768), (3, 17), (16, 100), (200, 96)] {
+        let what = format!("{rows} x {width}");
+        let both = wave(&[rows, 2 * width], 0.37);
+        let across = wave(&[2 * width, rows], 0.37).transpose().expect("a view");
+        for both in [both, across] {
+            let parts = both.split_equal(2, 1).expect("two");
+            let silu = parts[0].multiply(ops::sigmoid(&parts[0]).expect("lazy")).expect("lazy");
+            let expected = silu.multiply(&parts[1]).expect("lazy");
+            same(&host::gated(&both).expect("made").expect("on the CPU"), &expected, &what);
+
+            let weight = wave(&[2 * width], 0.11);
+            let expected = fast::rms_norm(&both, Some(&weight), 1e-6).expect("lazy");
+            same(&host::norm(&both, &weight, 1e-6).expect("made").expect("on the CPU"), &expected, &what);
+        }
+        let logits = wave(&[rows, width], 0.13);
+        let most = logits.max_axis(-1, false).expect("lazy");
+        let expected = logits.logsumexp_axis(-1, false).and_then(|sum| sum.subtract(most)).expect("lazy");
+        same(&host::doubts(&logits).expect("made").expect("on the CPU"), &expected, &what);
+
+        let scores = wave(&[1, 2, rows, width], 0.21);
+        let seen = (0..rows).map(|_| 0..width as usize).collect();
+        let scaled = scores.multiply(Array::from_f32(0.3)).expect("lazy");
+        let expected = ops::softmax_axis(&scaled, -1, true).expect("lazy");
+        // Held by somebody else too: not to be written over.
+        same(&host::softmax(scores.clone(), 0.3, &seen).expect("made"), &expected, &what);
+        same(&scores, &wave(&[1, 2, rows, width], 0.21), &what);
+    }
+}
+
+#[test]
+fn each_row_of_a_group_sees_its_own_keys() {
+    choose(DeviceChoice::Cpu).expect("there is a CPU");
+    // 2 sequences, 2 KV heads, 3 query heads for each, 2 rows, 5 keys.
+    let seen = [0..1, 0..2, 1..4, 2..5];
+    let scores = wave(&[2, 2, 6, 5], 0.7);
+    let found = host::softmax(scores.clone(), 1.0, &seen.iter().cloned().collect()).expect("made");
+    for sequence in 0..2 {
+        for row in 0..6 {
+            let keys = &seen[(sequence * 2 + row % 2) as usize];
+            let keys = keys.start as i32..keys.end as i32;
+            let part = scores.try_index((sequence, .., row, keys.clone())).expect("a view");
+            let shares = ops::softmax_axis(&part, -1, true).expect("lazy");
+            same(&found.try_index((sequence, .., row, keys)).expect("a view"), &shares, "seen");
+            let all = found.try_index((sequence, .., row, ..)).and_then(|shares| shares.sum(None)).expect("lazy");
+            assert!((all.try_item_exact::<f32>().expect("a number") - 2.0).abs() < 1e-5, "keys that are not seen have no share");
+        }
+    }
+}
+
+#[test]
+fn other_numbers_are_left_to_mlx() {
+    choose(DeviceChoice::Cpu).expect("there is a CPU");
+    let half = wave(&[2, 8], 0.3).as_dtype(Dtype::Float16).expect("lazy");
+    assert!(host::gated(&half).expect("fine").is_none());
+    assert!(host::norm(&half, &wave(&[8], 0.1), 1e-6).expect("fine").is_none());
+}
