@@ -6,6 +6,10 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tonic::Status;
 
+/// A stream's messages are this far apart at least, in nanoseconds, but for its first and its last: a message costs three processes
+/// some hundred microseconds together on the cores that the model wants, and nobody reads faster than a hundred times a second.
+pub(crate) const APART_NS: i64 = 10_000_000;
+
 /// Batches in the channel: a reader that keeps up never sees more than one or two.
 pub(crate) const STREAM_BACKLOG: usize = 32;
 
@@ -16,6 +20,8 @@ pub(crate) struct Outlet {
     stamp: Stamp,
     kept: Option<TokenBatch>,
     failure: Option<Status>,
+    /// End of the step whose tokens were sent last.
+    sent_ns: Option<i64>,
 }
 
 /// What became of an attempt to send.
@@ -31,7 +37,7 @@ pub(crate) enum Flow {
 
 impl Outlet {
     pub(crate) fn new(tx: mpsc::Sender<Result<TokenBatch, Status>>, stamp: Stamp) -> Self {
-        Self { tx, stamp, kept: None, failure: None }
+        Self { tx, stamp, kept: None, failure: None, sent_ns: None }
     }
 
     /// Whether the reader went away.
@@ -57,11 +63,24 @@ impl Outlet {
         self.failure = Some(status);
     }
 
+    /// Sends what there is if it is time ([`APART_NS`]). For a stream that goes on; what is kept goes with a later batch.
+    pub(crate) fn offer(&mut self) {
+        let due = match (&self.kept, self.sent_ns) {
+            (Some(kept), Some(sent_ns)) => kept.step_end_ns - sent_ns >= APART_NS,
+            _ => true,
+        };
+        if due {
+            // A reader that is gone is noticed before the next step.
+            let _ = self.flush();
+        }
+    }
+
     /// Sends what there is, as far as there is room.
     pub(crate) fn flush(&mut self) -> Flow {
         if let Some(batch) = self.kept.take() {
+            let end_ns = batch.step_end_ns;
             match self.tx.try_send(Ok(batch)) {
-                Ok(()) => {}
+                Ok(()) => self.sent_ns = Some(end_ns),
                 Err(TrySendError::Full(Ok(batch))) => {
                     self.kept = Some(batch);
                     return Flow::Kept;
@@ -85,6 +104,25 @@ mod tests {
 
     fn batch(first_index: u32, ids: &[u32]) -> TokenBatch {
         TokenBatch { first_index, ids: ids.to_vec(), ..TokenBatch::default() }
+    }
+
+    #[test]
+    fn messages_are_apart_but_the_first_and_the_last_come_at_once() {
+        let (tx, mut rx) = mpsc::channel(8);
+        let mut outlet = Outlet::new(tx, Stamp { term: 1, epoch: 2 });
+        let at = |index, ms: i64| TokenBatch { step_end_ns: ms * 1_000_000, ..batch(index, &[index]) };
+        let mut seen = vec![];
+        for (index, ms) in [(0, 100), (1, 104), (2, 109), (3, 110), (4, 115), (5, 140)] {
+            outlet.add(at(index, ms));
+            outlet.offer();
+            seen.push(rx.try_recv().map_or(vec![], |sent| sent.expect("tokens").ids));
+        }
+        assert_eq!(seen, [vec![0], vec![], vec![], vec![1, 2, 3], vec![], vec![4, 5]]);
+        outlet.add(at(6, 141));
+        outlet.offer();
+        assert!(rx.try_recv().is_err());
+        assert_eq!(outlet.flush(), Flow::Sent);
+        assert_eq!(rx.try_recv().expect("there").expect("tokens").ids, [6]);
     }
 
     #[test]

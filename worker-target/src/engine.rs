@@ -358,6 +358,9 @@ impl Engine {
             tracing::info!(sequence = key.0, "gives its memory up and begins again when there is room");
             self.drafting.close(*key);
             self.kv.free(SequenceId(key.0));
+            if let Some(running) = self.running.get_mut(key) {
+                let _ = running.outlet.flush();
+            }
         }
     }
 
@@ -404,6 +407,12 @@ impl Engine {
         let mut parts = step.parts.clone();
         parts.sort_by_key(|part| self.kv.order(SequenceId(part.key.0)));
         let prefill = parts.iter().any(|part| part.prefill);
+        if prefill {
+            // A long step: nobody's tokens wait for its end.
+            for running in self.running.values_mut() {
+                let _ = running.outlet.flush();
+            }
+        }
         self.progress.set_phase(if prefill { WorkerPhase::Prefill } else { WorkerPhase::Decode });
         self.tidy = false;
         let started_ns = monotonic_ns();
@@ -473,8 +482,7 @@ impl Engine {
                 self.keep_all(emission.key, &end.ids);
                 self.end(emission.key, None);
             } else {
-                // Kept tokens go with the next step's; a reader that is gone is noticed before it.
-                let _ = running.outlet.flush();
+                running.outlet.offer();
             }
         }
     }

@@ -11,8 +11,10 @@ use crate::failure::Failure;
 use crate::selftest::plan::settings;
 use crate::selftest::prompts::{self, Prompt};
 
-/// A measurement of a cell has at least so many requests: of one request alone, a pause of the machine is half the figure.
-const REQUESTS: usize = 6;
+/// A measurement of a cell has at least so many requests, and of each stream at least so many one after the other: of one request
+/// alone, a pause of the machine is half the figure, and a service is not all beginnings.
+const REQUESTS: usize = 8;
+const IN_TURN: usize = 2;
 /// Requests at once of a sweep.
 const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
 
@@ -64,7 +66,7 @@ pub struct Cell {
 impl Cell {
     /// Requests of one measurement, the same ones in each mode and run: as many as run at once, or a multiple of that.
     pub fn prompts(&self) -> Vec<Prompt> {
-        prompts::longest(&self.kind, self.streams * REQUESTS.div_ceil(self.streams))
+        prompts::longest(&self.kind, self.streams * REQUESTS.div_ceil(self.streams).max(IN_TURN))
     }
 }
 

@@ -51,6 +51,15 @@ const FEW_ROWS: Machine = Machine {
     beside: 1.3,
 };
 
+/// As two cores whose vectors do what lies between the products too: everything is cheap, and rows of a block are what costs.
+const VECTORS: Machine = Machine {
+    name: "vectors",
+    step_us: |rows, sequences| 750.0 + 80.0 * rows + 100.0 * sequences,
+    draft_us: |rows, sequences| 630.0 + 23.0 * rows + 68.0 * sequences,
+    read_us: 23.0,
+    beside: 1.3,
+};
+
 const PLAIN: Permit = Permit { lane: Lane::Plain, max_draft: 0, reason: RouteReason::Forced };
 const FORCED: Permit = Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Forced };
 const ROUTED: Permit = Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Prior };

@@ -97,7 +97,7 @@ fn sweep(machine: Machine, runs: usize, seed: u64) -> Vec<(String, [f64; 3])> {
 #[test]
 fn on_the_demo_pairs_own_texts_it_is_as_fast_as_the_better_lane() {
     let (mut worst, mut logs, mut lines) = (0.0f64, 0.0, String::new());
-    for machine in [GPU, CPU, FEW_ROWS] {
+    for machine in [GPU, CPU, FEW_ROWS, VECTORS] {
         for (cell, [plain, forced, routed]) in sweep(machine, 7, 5) {
             let over = routed / plain.min(forced);
             lines +=
@@ -105,7 +105,7 @@ fn on_the_demo_pairs_own_texts_it_is_as_fast_as_the_better_lane() {
             (worst, logs) = (worst.max(over), logs + over.ln());
         }
     }
-    let mean = (logs / 90.0).exp();
+    let mean = (logs / 120.0).exp();
     // A cell is some ten cycles, in which one step taken to see what plain steps cost is a twentieth.
     assert!(worst <= 1.07 && mean <= 0.98, "{mean:.3}\n{lines}");
 }
