@@ -165,6 +165,7 @@ mod tests {
             timing: Some(v1::Timing { queue_ms: 0.5, ttft_ms: 2.0, total_ms: 2.0 }),
             resumed: 0,
             seed: 9,
+            ..Default::default()
         });
         assert_eq!(
             serde_json::to_string(&answer).expect("plain"),

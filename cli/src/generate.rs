@@ -101,6 +101,7 @@ impl Ask {
                 limits: Some(limits(how)),
                 route: v1::RouteWish::from(how.route).into(),
                 report_margins: args.margins,
+                ..Default::default()
             })
         };
         let mut conversation = match (&args.input.prompt, &args.input.message, &args.input.messages, &args.input.token_ids) {
@@ -140,6 +141,7 @@ pub fn chat(model: String, messages: Vec<Message>, how: &HowArgs, report_margins
         limits: Some(limits(how)),
         route: v1::RouteWish::from(how.route).into(),
         report_margins,
+        ..Default::default()
     }
 }
 
@@ -156,11 +158,11 @@ pub fn check_served(how: &HowArgs) -> Result<(), Failure> {
 
 fn sampling(how: &HowArgs) -> v1::Sampling {
     let HowArgs { temperature, top_k, top_p, min_p, seed, repetition_penalty, .. } = *how;
-    v1::Sampling { temperature, top_k, top_p, min_p, seed, repetition_penalty }
+    v1::Sampling { temperature, top_k, top_p, min_p, seed, repetition_penalty, ..Default::default() }
 }
 
 fn limits(how: &HowArgs) -> v1::Limits {
-    v1::Limits { max_tokens: how.max_tokens, ignore_eos: how.ignore_eos }
+    v1::Limits { max_tokens: how.max_tokens, ignore_eos: how.ignore_eos, ..Default::default() }
 }
 
 fn read_picture(path: &Path) -> Result<ContentPart, Failure> {

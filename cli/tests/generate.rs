@@ -54,6 +54,14 @@ impl Inference for Scripted {
     async fn chat(&self, request: Request<ChatRequest>) -> Result<Response<Stream>, Status> {
         self.answer(Seen::Chat(request.into_inner()))
     }
+
+    async fn count_tokens(&self, _: Request<v1::CountTokensRequest>) -> Result<Response<v1::CountTokensResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn get_model(&self, _: Request<v1::GetModelRequest>) -> Result<Response<v1::GetModelResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
 }
 
 /// Bytes that a [`Screen`] was given.
@@ -119,6 +127,7 @@ fn last() -> Result<GenerateResponse, Status> {
         timing: Some(v1::Timing { queue_ms: 0.0, ttft_ms: 10.0, total_ms: 20.0 }),
         resumed: 0,
         seed: 42,
+        ..Default::default()
     };
     Ok(GenerateResponse { request_id: "r1".into(), token_ids: vec![2], r#final: Some(done), ..Default::default() })
 }
@@ -165,10 +174,12 @@ async fn every_flag_reaches_the_service() {
             min_p: Some(0.1),
             seed: Some(7),
             repetition_penalty: Some(1.1),
+            ..Default::default()
         }),
-        limits: Some(v1::Limits { max_tokens: Some(4), ignore_eos: true }),
+        limits: Some(v1::Limits { max_tokens: Some(4), ignore_eos: true, ..Default::default() }),
         route: v1::RouteWish::Plain.into(),
         report_margins: true,
+        ..Default::default()
     };
     assert_eq!(outcome.seen, [Seen::Generate(expected)]);
 }

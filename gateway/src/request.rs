@@ -47,7 +47,7 @@ impl Asked {
     /// The first field that cannot be served.
     pub fn generate(message: v1::GenerateRequest) -> Result<Self, Status> {
         use v1::generate_request::Prompt;
-        let v1::GenerateRequest { model, prompt, sampling, limits, route, report_margins } = message;
+        let v1::GenerateRequest { model, prompt, sampling, limits, route, report_margins, .. } = message;
         let source = match prompt {
             None => return Err(invalid("prompt", "text or token_ids", "neither")),
             Some(Prompt::Text(text)) if text.is_empty() => return Err(invalid("text", "a prompt", "an empty one")),
@@ -65,7 +65,7 @@ impl Asked {
     /// # Errors
     /// The first field that cannot be served.
     pub fn chat(message: v1::ChatRequest) -> Result<Self, Status> {
-        let v1::ChatRequest { model, messages, sampling, limits, route, report_margins } = message;
+        let v1::ChatRequest { model, messages, sampling, limits, route, report_margins, .. } = message;
         if messages.is_empty() {
             return Err(invalid("messages", "at least one message", "none"));
         }
@@ -91,7 +91,7 @@ impl Asked {
         }
         let route = v1::RouteWish::try_from(route)
             .map_err(|_| invalid("route", "a RouteWish (0 to 3)", format!("the unknown number {route}")))?;
-        let v1::Limits { max_tokens, ignore_eos } = limits;
+        let v1::Limits { max_tokens, ignore_eos, .. } = limits;
         Ok(Self { source, wishes: Wishes { model, sampling, max_tokens, ignore_eos, route, report_margins } })
     }
 
@@ -211,6 +211,7 @@ pub fn fit(
         route: wishes.route as i32,
         report_margins: wishes.report_margins,
         tokenizer_vocab: language.tokens.vocabulary_size(),
+        ..Generation::default()
     })
 }
 
@@ -246,6 +247,7 @@ fn filled(sampling: &v1::Sampling, own: &SamplingRule) -> SamplingRule {
         top_p: sampling.top_p.unwrap_or(own.top_p),
         min_p: sampling.min_p.unwrap_or(own.min_p),
         repetition_penalty: sampling.repetition_penalty.unwrap_or(own.repetition_penalty),
+        ..SamplingRule::default()
     }
 }
 

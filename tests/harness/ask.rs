@@ -20,7 +20,7 @@ pub enum Ask {
 
 /// One turn of a conversation.
 pub fn message(role: &str, text: &str) -> Message {
-    Message { role: role.into(), content: vec![ContentPart { part: Some(Part::Text(text.into())) }] }
+    Message { role: role.into(), content: vec![ContentPart { part: Some(Part::Text(text.into())) }], ..Default::default() }
 }
 
 /// Asks a question, greedily.

@@ -450,6 +450,7 @@ impl Engine {
             };
             running.outlet.add(TokenBatch {
                 stamp: None,
+                logprobs: vec![],
                 first_index: emission.index,
                 ids: emission.tokens.iter().map(|token| token.id).collect(),
                 margins: match running.checked.wants_margins {

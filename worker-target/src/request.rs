@@ -149,7 +149,14 @@ mod tests {
         Generation {
             request_id: "r1".into(),
             prompt_ids: vec![1, 2, 3],
-            sampling: Some(SamplingRule { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0 }),
+            sampling: Some(SamplingRule {
+                temperature: 0.0,
+                top_k: 0,
+                top_p: 1.0,
+                min_p: 0.0,
+                repetition_penalty: 1.0,
+                ..Default::default()
+            }),
             max_tokens: 10,
             ..Generation::default()
         }
@@ -174,8 +181,9 @@ mod tests {
         assert_eq!(refusal(|g| g.continuation_ids = vec![1; 10]), (invalid, "max_tokens".into()));
         assert_eq!(refusal(|g| g.sampling = None), (invalid, "sampling".into()));
         assert_eq!(refusal(|g| g.max_tokens = 48), (Some(Reason::PromptTooLong), "prompt_ids".into()));
-        let sampling =
-            |temperature, top_p, min_p| Some(SamplingRule { temperature, top_k: 0, top_p, min_p, repetition_penalty: 1.0 });
+        let sampling = |temperature, top_p, min_p| {
+            Some(SamplingRule { temperature, top_k: 0, top_p, min_p, repetition_penalty: 1.0, ..Default::default() })
+        };
         assert_eq!(refusal(|g| g.sampling = sampling(f32::NAN, 1.0, 0.0)), (invalid, "sampling.temperature".into()));
         assert_eq!(refusal(|g| g.sampling = sampling(-1.0, 1.0, 0.0)), (invalid, "sampling.temperature".into()));
         assert_eq!(refusal(|g| g.sampling = sampling(1.0, 0.0, 0.0)), (invalid, "sampling.top_p".into()));

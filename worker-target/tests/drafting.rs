@@ -54,7 +54,7 @@ fn requests() -> Vec<Generation> {
     let samplings = [
         GREEDY,
         SamplingRule { repetition_penalty: 1.3, ..GREEDY },
-        warm,
+        warm.clone(),
         SamplingRule { temperature: 1.3, top_k: 20, ..GREEDY },
         SamplingRule { min_p: 0.02, ..warm },
     ];

@@ -25,13 +25,16 @@ fn sampled(sampling: v1::Sampling) -> v1::GenerateRequest {
 }
 
 fn limited(prompt: usize, max_tokens: u32) -> v1::GenerateRequest {
-    let limits = v1::Limits { max_tokens: Some(max_tokens), ignore_eos: false };
+    let limits = v1::Limits { max_tokens: Some(max_tokens), ignore_eos: false, ..Default::default() };
     v1::GenerateRequest { limits: Some(limits), ..ids(vec![5; prompt]) }
 }
 
 fn chat(turns: Vec<(&str, Vec<Option<Part>>)>) -> v1::ChatRequest {
     let content = |parts: Vec<Option<Part>>| parts.into_iter().map(|part| v1::ContentPart { part }).collect();
-    let messages = turns.into_iter().map(|(role, parts)| v1::Message { role: role.into(), content: content(parts) }).collect();
+    let messages = turns
+        .into_iter()
+        .map(|(role, parts)| v1::Message { role: role.into(), content: content(parts), ..Default::default() })
+        .collect();
     v1::ChatRequest { messages, ..Default::default() }
 }
 
@@ -143,7 +146,7 @@ fn a_good_request_becomes_a_generation() {
     assert_ne!(plain.seed, submit(Asked::generate(ids(vec![5, 6])), &limits).expect("fine").seed, "seeds are drawn");
 
     let sampling = v1::Sampling { temperature: Some(0.5), seed: Some(7), top_k: Some(9), ..Default::default() };
-    let limits_wish = v1::Limits { max_tokens: Some(3), ignore_eos: true };
+    let limits_wish = v1::Limits { max_tokens: Some(3), ignore_eos: true, ..Default::default() };
     let request = v1::ChatRequest {
         model: "/models/demo".into(),
         sampling: Some(sampling),

@@ -55,7 +55,7 @@ impl Assembler {
     /// # Errors
     /// INTERNAL, if the batch does not follow the one before.
     pub fn take(&mut self, batch: TokenBatch, times: Times) -> Result<Option<v1::GenerateResponse>, Status> {
-        let TokenBatch { stamp: _, first_index, ids, margins, step_end_ns, done } = batch;
+        let TokenBatch { stamp: _, first_index, ids, margins, step_end_ns, done, .. } = batch;
         if first_index != self.next_index && !ids.is_empty() {
             return Err(bug(&format!("expected the token at {}, found the one at {first_index}", self.next_index)));
         }
@@ -81,6 +81,7 @@ impl Assembler {
                 timing: Some(v1::Timing { queue_ms: done.queue_ms, ttft_ms: times.ttft_ms, total_ms: times.total_ms }),
                 resumed: 0,
                 seed: self.seed,
+                ..v1::Final::default()
             }
         });
         Ok(Some(v1::GenerateResponse {
@@ -90,6 +91,7 @@ impl Assembler {
             margins: if self.report_margins { margins } else { Vec::new() },
             step_end_ns,
             r#final: last,
+            ..v1::GenerateResponse::default()
         }))
     }
 

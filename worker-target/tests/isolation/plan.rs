@@ -61,7 +61,7 @@ pub fn requests() -> Vec<Generation> {
     let warm = SamplingRule { temperature: 0.8, top_p: 0.95, repetition_penalty: 1.1, ..GREEDY };
     let samplings = [
         GREEDY,
-        warm,
+        warm.clone(),
         GREEDY,
         SamplingRule { temperature: 1.2, top_k: 20, ..GREEDY },
         SamplingRule { repetition_penalty: 1.3, ..GREEDY },
@@ -69,7 +69,7 @@ pub fn requests() -> Vec<Generation> {
         SamplingRule { temperature: 1.0, top_p: 0.9, ..GREEDY },
     ];
     let request = |at: usize| Generation {
-        sampling: Some(samplings[at % samplings.len()]),
+        sampling: Some(samplings[at % samplings.len()].clone()),
         seed: 77 + at as u64,
         sample_index: at as u32 % 3,
         ..generation("solo", &prompts[at % prompts.len()], MOST)
