@@ -1,8 +1,6 @@
 //! Every sampler through all processes, with the real pair: forced speculation gives the tokens and the log-probabilities of
 //! plain decoding (I1), each does what it is for, and a wrong value is refused by its name (I5).
 
-#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
-
 use std::collections::HashSet;
 
 use paceline_proto::status::Reason;

@@ -222,7 +222,6 @@ pub fn fit(
         route: wishes.route as i32,
         report_margins: wishes.report_margins,
         tokenizer_vocab: language.tokens.vocabulary_size(),
-        ..Generation::default()
     })
 }
 

@@ -2,8 +2,6 @@
 //! place, and with drafts that are right, guessed or made of noise (I1).
 
 #![cfg(feature = "mlx")]
-#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
-
 mod stage;
 
 use std::sync::Arc;

@@ -99,7 +99,7 @@ fn a_verified_block_gives_the_tokens_of_single_rows() {
                         let logits = Array::from_slice(&row(ids.len() as u32), &[1, V]);
                         let alone =
                             verify(&logits, &[Block { rule, drafted: 0 }], &Drafts::OnHost(vec![]), &[]).expect("a choice");
-                        assert_eq!(alone[0].logprobs, [logprobs.clone()], "{way:?}");
+                        assert_eq!(alone[0].logprobs, std::slice::from_ref(logprobs), "{way:?}");
                         ids.push(*token);
                     }
                 }
