@@ -2,6 +2,7 @@
 //! place, and with drafts that are right, guessed or made of noise (I1).
 
 #![cfg(feature = "mlx")]
+
 mod stage;
 
 use std::sync::Arc;
