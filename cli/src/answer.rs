@@ -32,6 +32,34 @@ pub struct Answer {
     /// How far each choice was from another outcome, where asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub margins: Vec<f32>,
+    /// One for each id, where asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub logprobs: Vec<Logprobs>,
+}
+
+/// How probable a token was (natural logarithms; `TokenLogprobs` of inference.proto).
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Logprobs {
+    /// Of the chosen token.
+    pub logprob: f32,
+    /// The most probable ones, most probable first.
+    pub top: Vec<TopLogprob>,
+}
+
+/// One of the most probable tokens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TopLogprob {
+    /// Its id.
+    pub token_id: u32,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+}
+
+impl From<v1::TokenLogprobs> for Logprobs {
+    fn from(reported: v1::TokenLogprobs) -> Self {
+        let top = reported.top.into_iter().map(|top| TopLogprob { token_id: top.token_id, logprob: top.logprob }).collect();
+        Self { logprob: reported.logprob, top }
+    }
 }
 
 /// Lane and reason, in the words of design section 7.
@@ -106,6 +134,7 @@ impl Answer {
             answer.text.push_str(&message.text);
             answer.token_ids.extend(&message.token_ids);
             answer.margins.extend(&message.margins);
+            answer.logprobs.extend(message.logprobs.into_iter().map(Logprobs::from));
             answer.request_id = message.request_id;
             last = message.r#final;
         }
@@ -165,6 +194,7 @@ mod tests {
             timing: Some(v1::Timing { queue_ms: 0.5, ttft_ms: 2.0, total_ms: 2.0 }),
             resumed: 0,
             seed: 9,
+            ..Default::default()
         });
         assert_eq!(
             serde_json::to_string(&answer).expect("plain"),

@@ -91,6 +91,9 @@ pub struct GenerateArgs {
     /// Print one JSON object instead of the text
     #[arg(long)]
     pub json: bool,
+    /// With --json: log-probabilities, of each token and of the N most probable ones in its place (0 to 20)
+    #[arg(long, value_name = "N", requires = "json")]
+    pub logprobs: Option<u32>,
     /// With --json: how far each choice was from another outcome
     #[arg(long, hide = true, requires = "json")]
     pub margins: bool,
@@ -144,12 +147,24 @@ pub struct HowArgs {
     /// Above 1 makes tokens less likely that are in the prompt or the answer already; 1 is off
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     pub repetition_penalty: Option<f32>,
+    /// Taken from the logits of tokens that are in the answer already; 0 is off
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    /// Taken from the logits of tokens that are in the answer already, once for each time; 0 is off
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    /// Added to the logit of one token, as 42=-100; may be given for many
+    #[arg(long, value_name = "ID=BIAS")]
+    pub logit_bias: Vec<Bias>,
+    /// No token that ends the answer before so many
+    #[arg(long, value_name = "N")]
+    pub min_tokens: Option<u32>,
+    /// Token that ends the answer besides the model's own; may be given for several
+    #[arg(long, value_name = "ID")]
+    pub stop_token_id: Vec<u32>,
     /// Go on after the model's end-of-sequence token
     #[arg(long)]
     pub ignore_eos: bool,
-    /// Only 0 (off) in this version
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub logprobs: u32,
     /// Lane to ask for: auto, plain (without the drafter) or speculative (with it, if there is one)
     #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
     pub route: Route,
@@ -165,6 +180,27 @@ impl std::str::FromStr for TokenIds {
     fn from_str(text: &str) -> Result<Self, String> {
         let id = |word: &str| word.trim().parse().map_err(|_| format!("expected token ids as 1,2,3, found {:?}", word.trim()));
         text.split(',').map(id).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// One of `--logit-bias`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bias {
+    /// The token.
+    pub id: u32,
+    /// What is added to its logit; the service knows the range.
+    pub bias: f32,
+}
+
+impl std::str::FromStr for Bias {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let (id, bias) = text.split_once('=')?;
+            Some(Self { id: id.trim().parse().ok()?, bias: bias.trim().parse().ok()? })
+        };
+        read().ok_or_else(|| format!("expected a token id and a number as 42=-100, found {text:?}"))
     }
 }
 

@@ -20,7 +20,6 @@ use crate::{client, messages};
 /// # Errors
 /// The service cannot be reached; or, where the input is no terminal, the last turn that failed.
 pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
-    generate::check_served(&args.how)?;
     let address = client::address(&args.service)?;
     let client = client::connect(&address).await?;
     let system = args.system.iter().map(|text| messages::text("system", text.clone())).collect();
@@ -79,7 +78,7 @@ impl Talk {
     async fn turn(&mut self, text: &str, screen: &mut Screen) -> Result<(), Failure> {
         let before = self.messages.len();
         self.messages.push(messages::text("user", text));
-        let request = generate::chat(self.model.clone(), self.messages.clone(), &self.how, false);
+        let request = generate::chat(self.model.clone(), self.messages.clone(), &self.how);
         let mut said = String::new();
         let outcome = tokio::select! {
             outcome = self.answer(request, screen, &mut said) => outcome,

@@ -87,9 +87,8 @@ impl Ask {
     /// The request the arguments describe; reads the files they name.
     ///
     /// # Errors
-    /// A file cannot be used, or a flag's feature is not there yet.
+    /// A file cannot be used.
     pub fn from_args(args: &GenerateArgs) -> Result<Self, Failure> {
-        check_served(&args.how)?;
         let model = args.service.model.clone().unwrap_or_default();
         let pictures = args.image.iter().map(|path| read_picture(path)).collect::<Result<Vec<_>, _>>()?;
         let how = &args.how;
@@ -101,6 +100,8 @@ impl Ask {
                 limits: Some(limits(how)),
                 route: v1::RouteWish::from(how.route).into(),
                 report_margins: args.margins,
+                logprobs: args.logprobs,
+                ..Default::default()
             })
         };
         let mut conversation = match (&args.input.prompt, &args.input.message, &args.input.messages, &args.input.token_ids) {
@@ -111,7 +112,8 @@ impl Ask {
             _ => return Err(Failure::usage("expected one of --prompt, --messages, --message, --token-ids")),
         };
         messages::show(&mut conversation, pictures).map_err(Failure::usage)?;
-        Ok(Self::Chat(chat(model, conversation, how, args.margins)))
+        let request = chat(model, conversation, how);
+        Ok(Self::Chat(ChatRequest { report_margins: args.margins, logprobs: args.logprobs, ..request }))
     }
 
     /// Sends it; returns when the first token is there.
@@ -132,35 +134,32 @@ impl Ask {
 }
 
 /// A conversation as a request.
-pub fn chat(model: String, messages: Vec<Message>, how: &HowArgs, report_margins: bool) -> ChatRequest {
+pub fn chat(model: String, messages: Vec<Message>, how: &HowArgs) -> ChatRequest {
     ChatRequest {
         model,
         messages,
         sampling: Some(sampling(how)),
         limits: Some(limits(how)),
         route: v1::RouteWish::from(how.route).into(),
-        report_margins,
+        ..Default::default()
     }
-}
-
-/// Refuses flags of the contract whose feature is not there yet.
-///
-/// # Errors
-/// Names the flag.
-pub fn check_served(how: &HowArgs) -> Result<(), Failure> {
-    if how.logprobs != 0 {
-        return Err(Failure::not_yet("--logprobs other than 0"));
-    }
-    Ok(())
 }
 
 fn sampling(how: &HowArgs) -> v1::Sampling {
-    let HowArgs { temperature, top_k, top_p, min_p, seed, repetition_penalty, .. } = *how;
-    v1::Sampling { temperature, top_k, top_p, min_p, seed, repetition_penalty }
+    let HowArgs { temperature, top_k, top_p, min_p, seed, .. } = *how;
+    let HowArgs { repetition_penalty, presence_penalty, frequency_penalty, .. } = *how;
+    let logit_bias = how.logit_bias.iter().map(|one| v1::LogitBias { token_id: one.id, bias: one.bias }).collect();
+    v1::Sampling { temperature, top_k, top_p, min_p, seed, repetition_penalty, presence_penalty, frequency_penalty, logit_bias }
 }
 
 fn limits(how: &HowArgs) -> v1::Limits {
-    v1::Limits { max_tokens: how.max_tokens, ignore_eos: how.ignore_eos }
+    v1::Limits {
+        max_tokens: how.max_tokens,
+        ignore_eos: how.ignore_eos,
+        min_tokens: how.min_tokens.unwrap_or(0),
+        stop_token_ids: how.stop_token_id.clone(),
+        ..Default::default()
+    }
 }
 
 fn read_picture(path: &Path) -> Result<ContentPart, Failure> {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 /// A message of one text.
 pub fn text(role: &str, text: impl Into<String>) -> Message {
-    Message { role: role.to_owned(), content: vec![ContentPart { part: Some(Part::Text(text.into())) }] }
+    Message { role: role.to_owned(), content: vec![ContentPart { part: Some(Part::Text(text.into())) }], ..Default::default() }
 }
 
 /// A picture as a part.
@@ -62,7 +62,7 @@ fn message(value: &Value, place: &str) -> Result<Message, String> {
         Some(other) => return Err(format!("{place}.content: expected text or a list of parts, found {}", kind(other))),
         None => return Err(format!("{place}.content: expected text or a list of parts, found nothing")),
     };
-    Ok(Message { role, content })
+    Ok(Message { role, content, ..Default::default() })
 }
 
 fn part(value: &Value, place: &str) -> Result<ContentPart, String> {

@@ -70,6 +70,14 @@ impl Inference for InferenceService {
     async fn chat(&self, request: Request<v1::ChatRequest>) -> Result<Response<AnswerStream>, Status> {
         self.answer("Chat", request, Asked::chat).await
     }
+
+    async fn count_tokens(&self, _: Request<v1::CountTokensRequest>) -> Result<Response<v1::CountTokensResponse>, Status> {
+        Err(Status::unimplemented("CountTokens"))
+    }
+
+    async fn get_model(&self, _: Request<v1::GetModelRequest>) -> Result<Response<v1::GetModelResponse>, Status> {
+        Err(Status::unimplemented("GetModel"))
+    }
 }
 
 impl InferenceService {

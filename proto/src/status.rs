@@ -65,6 +65,10 @@ reasons! {
     QueueWait = "QUEUE_WAIT", ResourceExhausted, true;
     /// The KV budget can never hold this request.
     KvExhausted = "KV_EXHAUSTED", ResourceExhausted, false;
+    /// The client did not read its stream for too long.
+    SlowReader = "SLOW_READER", ResourceExhausted, false;
+    /// The client has as many streams as it may have.
+    TooManyStreams = "TOO_MANY_STREAMS", ResourceExhausted, true;
     /// A message is over the size limit.
     MessageTooLarge = "MESSAGE_TOO_LARGE", ResourceExhausted, false;
     /// A field has a value that cannot be served.
@@ -77,6 +81,8 @@ reasons! {
     NoVision = "NO_VISION", FailedPrecondition, false;
     /// A conversation was sent to a model without a chat template.
     NoChatTemplate = "NO_CHAT_TEMPLATE", FailedPrecondition, false;
+    /// Tools were sent to a model whose chat template knows none.
+    NoTools = "NO_TOOLS", FailedPrecondition, false;
     /// The message belongs to an earlier supervisor (I7).
     StaleTerm = "STALE_TERM", FailedPrecondition, false;
     /// The message belongs to an earlier life of the worker (I7).
@@ -97,6 +103,10 @@ reasons! {
     UnknownModel = "UNKNOWN_MODEL", NotFound, false;
     /// The request's deadline passed.
     DeadlinePassed = "DEADLINE_PASSED", DeadlineExceeded, false;
+    /// The first token would come behind the request's deadline; refused at arrival.
+    DeadlineInfeasible = "DEADLINE_INFEASIBLE", DeadlineExceeded, false;
+    /// No API key, or one that is not known.
+    Unauthenticated = "UNAUTHENTICATED", Unauthenticated, false;
     /// The client or an operator cancelled.
     Cancelled = "CANCELLED", Cancelled, false;
     /// Our bug.

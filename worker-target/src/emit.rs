@@ -52,6 +52,7 @@ impl Outlet {
             Some(kept) => {
                 kept.ids.extend(batch.ids);
                 kept.margins.extend(batch.margins);
+                kept.logprobs.extend(batch.logprobs);
                 kept.step_end_ns = batch.step_end_ns;
                 kept.done = batch.done;
             }
@@ -100,10 +101,13 @@ impl Outlet {
 
 #[cfg(test)]
 mod tests {
+    use paceline_proto::v1;
+
     use super::*;
 
     fn batch(first_index: u32, ids: &[u32]) -> TokenBatch {
-        TokenBatch { first_index, ids: ids.to_vec(), ..TokenBatch::default() }
+        let logprobs = ids.iter().map(|id| v1::TokenLogprobs { logprob: -(*id as f32), top: vec![] }).collect();
+        TokenBatch { first_index, ids: ids.to_vec(), logprobs, ..TokenBatch::default() }
     }
 
     #[test]
@@ -140,6 +144,7 @@ mod tests {
         assert_eq!(outlet.flush(), Flow::Kept);
         let second = rx.try_recv().expect("there").expect("tokens");
         assert_eq!((second.first_index, second.ids), (1, vec![11, 12]));
+        assert_eq!(second.logprobs.iter().map(|one| one.logprob).collect::<Vec<_>>(), [-11.0, -12.0]);
         assert_eq!(outlet.flush(), Flow::Sent);
         assert!(rx.try_recv().expect("there").is_err());
         drop(rx);

@@ -66,12 +66,13 @@ async fn it_loads_with_progress_describes_itself_and_generates() {
 async fn streams_are_the_same_alone_and_together() {
     let mut worker = Worker::start(&tiny(), &[]);
     let (_, _watch) = worker.ready().await;
-    let sampling = Some(SamplingRule { temperature: 0.9, top_k: 0, top_p: 0.95, min_p: 0.0, repetition_penalty: 1.0 });
+    let sampling =
+        Some(SamplingRule { temperature: 0.9, top_k: 0, top_p: 0.95, min_p: 0.0, repetition_penalty: 1.0, ..Default::default() });
     let requests: Vec<Generation> = (0..8)
         .map(|at| {
             let (prompt, _) = &cases()[at % 4];
             let request = Generation { seed: at as u64, report_margins: true, ..generation(&format!("r{at}"), prompt, 60) };
-            if at % 2 == 0 { request } else { Generation { sampling, ..request } }
+            if at % 2 == 0 { request } else { Generation { sampling: sampling.clone(), ..request } }
         })
         .collect();
     let mut alone = vec![];

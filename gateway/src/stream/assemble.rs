@@ -28,6 +28,7 @@ pub struct Assembler {
     prompt_tokens: u32,
     seed: u64,
     report_margins: bool,
+    report_logprobs: bool,
     next_index: u32,
     text: Detokenizer,
 }
@@ -40,6 +41,7 @@ impl Assembler {
             prompt_tokens: u32::try_from(generation.prompt_ids.len()).unwrap_or(u32::MAX),
             seed: generation.seed,
             report_margins: generation.report_margins,
+            report_logprobs: generation.logprobs.is_some(),
             next_index: u32::try_from(generation.continuation_ids.len()).unwrap_or(u32::MAX),
             text: Detokenizer::new(language),
         }
@@ -55,12 +57,16 @@ impl Assembler {
     /// # Errors
     /// INTERNAL, if the batch does not follow the one before.
     pub fn take(&mut self, batch: TokenBatch, times: Times) -> Result<Option<v1::GenerateResponse>, Status> {
-        let TokenBatch { stamp: _, first_index, ids, margins, step_end_ns, done } = batch;
+        let TokenBatch { stamp: _, first_index, ids, margins, step_end_ns, done, logprobs } = batch;
         if first_index != self.next_index && !ids.is_empty() {
             return Err(bug(&format!("expected the token at {}, found the one at {first_index}", self.next_index)));
         }
         if self.report_margins && margins.len() != ids.len() {
             return Err(bug(&format!("expected {} margins, one for each token, found {}", ids.len(), margins.len())));
+        }
+        if self.report_logprobs && logprobs.len() != ids.len() {
+            let what = format!("expected {} log-probabilities, one for each token, found {}", ids.len(), logprobs.len());
+            return Err(bug(&what));
         }
         if ids.is_empty() && done.is_none() {
             return Ok(None);
@@ -81,6 +87,7 @@ impl Assembler {
                 timing: Some(v1::Timing { queue_ms: done.queue_ms, ttft_ms: times.ttft_ms, total_ms: times.total_ms }),
                 resumed: 0,
                 seed: self.seed,
+                ..v1::Final::default()
             }
         });
         Ok(Some(v1::GenerateResponse {
@@ -88,8 +95,10 @@ impl Assembler {
             text,
             token_ids: ids,
             margins: if self.report_margins { margins } else { Vec::new() },
+            logprobs: if self.report_logprobs { logprobs } else { Vec::new() },
             step_end_ns,
             r#final: last,
+            ..v1::GenerateResponse::default()
         }))
     }
 
@@ -157,5 +166,23 @@ mod tests {
         assert_eq!(Reason::of(&assembler(true).take(with(vec![0.5]), Times::default()).expect_err("short")), Some(Reason::Bug));
         let message = assembler(false).take(with(vec![0.5, 1.0]), Times::default()).expect("fine").expect("a message");
         assert_eq!(message.margins, [0.0; 0]);
+    }
+
+    #[test]
+    fn log_probabilities_come_one_for_each_token_or_not_at_all() {
+        let one = v1::TokenLogprobs { logprob: -0.5, top: vec![v1::TopLogprob { token_id: 9, logprob: -0.25 }] };
+        let assembler = |logprobs| {
+            let generation = Generation { prompt_ids: vec![1], logprobs, ..Default::default() };
+            Assembler::new(&generation, Arc::new(crate::demo::language()))
+        };
+        let with = |count| TokenBatch { logprobs: vec![one.clone(); count], ..batch(0, &[10, 11], None) };
+        let message = assembler(Some(1)).take(with(2), Times::default()).expect("fine").expect("a message");
+        assert_eq!(message.logprobs, [one.clone(), one.clone()]);
+        for count in [0, 1, 3] {
+            let status = assembler(Some(0)).take(with(count), Times::default()).expect_err("not one for each");
+            assert_eq!(Reason::of(&status), Some(Reason::Bug), "{count}");
+        }
+        let message = assembler(None).take(with(2), Times::default()).expect("fine").expect("a message");
+        assert_eq!(message.logprobs, []);
     }
 }

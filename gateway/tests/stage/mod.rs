@@ -135,12 +135,15 @@ pub fn ids(ids: &[u32]) -> GenerateRequest {
 }
 
 pub fn limited(request: GenerateRequest, max_tokens: u32) -> GenerateRequest {
-    GenerateRequest { limits: Some(Limits { max_tokens: Some(max_tokens), ignore_eos: false }), ..request }
+    GenerateRequest { limits: Some(Limits { max_tokens: Some(max_tokens), ignore_eos: false, ..Default::default() }), ..request }
 }
 
 pub fn chat(words: &str) -> ChatRequest {
     let part = ContentPart { part: Some(Part::Text(words.into())) };
-    ChatRequest { messages: vec![Message { role: "user".into(), content: vec![part] }], ..Default::default() }
+    ChatRequest {
+        messages: vec![Message { role: "user".into(), content: vec![part], ..Default::default() }],
+        ..Default::default()
+    }
 }
 
 /// Checks code and reason.
