@@ -10,9 +10,10 @@ use paceline_proto::v1;
 use tonic::Status;
 
 use crate::error::{bug, invalid, quoted};
-use crate::prompt::{Language, Source, Turn};
+use crate::prompt::{Language, Source};
 
-const ROLES: [&str; 3] = ["system", "user", "assistant"];
+mod bounds;
+mod messages;
 
 /// A request that is well formed.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +39,10 @@ pub struct Wishes {
     pub route: v1::RouteWish,
     /// Report margins.
     pub report_margins: bool,
+    /// How many answers, at least one.
+    pub samples: u32,
+    /// Strings that end an answer.
+    pub stop: Vec<String>,
 }
 
 impl Asked {
@@ -47,7 +52,7 @@ impl Asked {
     /// The first field that cannot be served.
     pub fn generate(message: v1::GenerateRequest) -> Result<Self, Status> {
         use v1::generate_request::Prompt;
-        let v1::GenerateRequest { model, prompt, sampling, limits, route, report_margins, .. } = message;
+        let v1::GenerateRequest { model, prompt, sampling, limits, route, report_margins, samples, .. } = message;
         let source = match prompt {
             None => return Err(invalid("prompt", "text or token_ids", "neither")),
             Some(Prompt::Text(text)) if text.is_empty() => return Err(invalid("text", "a prompt", "an empty one")),
@@ -57,7 +62,7 @@ impl Asked {
             Some(Prompt::Text(text)) => Source::Text(text),
             Some(Prompt::TokenIds(list)) => Source::Ids(list.ids),
         };
-        Self::settings(model, source, sampling, limits, route, report_margins)
+        Self::settings(model, source, sampling, limits, route, report_margins, samples)
     }
 
     /// Looks at a Chat message.
@@ -65,14 +70,12 @@ impl Asked {
     /// # Errors
     /// The first field that cannot be served.
     pub fn chat(message: v1::ChatRequest) -> Result<Self, Status> {
-        let v1::ChatRequest { model, messages, sampling, limits, route, report_margins, .. } = message;
-        if messages.is_empty() {
-            return Err(invalid("messages", "at least one message", "none"));
-        }
-        let turns = messages.into_iter().enumerate().map(|(at, message)| turn(at, message)).collect::<Result<_, _>>()?;
-        Self::settings(model, Source::Chat(turns), sampling, limits, route, report_margins)
+        let v1::ChatRequest { model, messages, sampling, limits, route, report_margins, samples, tools, template_arguments, .. } = message;
+        let conversation = messages::conversation(messages, tools, &template_arguments)?;
+        Self::settings(model, Source::Chat(conversation), sampling, limits, route, report_margins, samples)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the fields that both messages have")]
     fn settings(
         model: String,
         source: Source,
@@ -80,6 +83,7 @@ impl Asked {
         limits: Option<v1::Limits>,
         route: i32,
         report_margins: bool,
+        samples: u32,
     ) -> Result<Self, Status> {
         let sampling = sampling.unwrap_or_default();
         if let Some((name, expected, found)) = sampling_problem(&filled(&sampling, &crate::prompt::GREEDY)) {
@@ -91,8 +95,10 @@ impl Asked {
         }
         let route = v1::RouteWish::try_from(route)
             .map_err(|_| invalid("route", "a RouteWish (0 to 3)", format!("the unknown number {route}")))?;
-        let v1::Limits { max_tokens, ignore_eos, .. } = limits;
-        Ok(Self { source, wishes: Wishes { model, sampling, max_tokens, ignore_eos, route, report_margins } })
+        let samples = bounds::samples(samples)?;
+        let v1::Limits { max_tokens, ignore_eos, stop, .. } = limits;
+        let stop = bounds::stops(stop)?;
+        Ok(Self { source, wishes: Wishes { model, sampling, max_tokens, ignore_eos, route, report_margins, samples, stop } })
     }
 
     /// The field the prompt came in.
@@ -105,18 +111,16 @@ impl Asked {
     }
 }
 
-impl Wishes {
-    /// Checks that the served model is the one asked for.
-    ///
-    /// # Errors
-    /// NOT_FOUND.
-    pub fn check_model(&self, served: &ModelInfo) -> Result<(), Status> {
-        if self.model.is_empty() || self.model == served.name || self.model == served.path {
-            return Ok(());
-        }
-        let what = format!("model: expected {} (the served one) or nothing, found {}", quoted(&served.name), quoted(&self.model));
-        Err(Refusal::new(Reason::UnknownModel, what).field("model").into())
+/// Checks that the served model is the one asked for.
+///
+/// # Errors
+/// NOT_FOUND.
+pub fn check_model(asked: &str, served: &ModelInfo) -> Result<(), Status> {
+    if asked.is_empty() || asked == served.name || asked == served.path {
+        return Ok(());
     }
+    let what = format!("model: expected {} (the served one) or nothing, found {}", quoted(&served.name), quoted(asked));
+    Err(Refusal::new(Reason::UnknownModel, what).field("model").into())
 }
 
 /// What a request becomes of, besides its own fields.
@@ -210,33 +214,10 @@ pub fn fit(
         cache_scope: String::new(),
         route: wishes.route as i32,
         report_margins: wishes.report_margins,
+        report_so_far: !wishes.stop.is_empty(),
         tokenizer_vocab: language.tokens.vocabulary_size(),
         ..Generation::default()
     })
-}
-
-/// One turn of a conversation.
-fn turn(at: usize, message: v1::Message) -> Result<Turn, Status> {
-    use v1::content_part::Part;
-    if !ROLES.contains(&message.role.as_str()) {
-        return Err(invalid(&format!("messages[{at}].role"), "system, user or assistant", quoted(&message.role)));
-    }
-    if message.content.is_empty() {
-        return Err(invalid(&format!("messages[{at}].content"), "at least one part", "none"));
-    }
-    let part = |(place, part): (usize, v1::ContentPart)| {
-        let field = || format!("messages[{at}].content[{place}]");
-        match part.part {
-            Some(Part::Text(text)) => Ok(text),
-            Some(Part::Image(_)) => {
-                let what = format!("{}: a picture was sent, and this service has no model that sees; send text only", field());
-                Err(Reason::NoVision.field(&field(), what))
-            }
-            None => Err(invalid(&field(), "text or image", "a part of no known type")),
-        }
-    };
-    let parts = message.content.into_iter().enumerate().map(part).collect::<Result<_, _>>()?;
-    Ok(Turn { role: message.role, parts })
 }
 
 /// The client's sampling with the model's own where the client says nothing.

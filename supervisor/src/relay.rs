@@ -103,6 +103,9 @@ impl Relay {
                 return self.fail(outlet, gone("it sent a message of another life"));
             }
             self.tokens += next.ids.len() as u64;
+            if let Some(so_far) = &mut next.so_far {
+                so_far.queue_ms = self.queued_ms as f64;
+            }
             if let Some(done) = &mut next.done {
                 done.queue_ms = self.queued_ms as f64;
                 self.seat.ended_well(done, self.tokens);

@@ -48,6 +48,7 @@ impl Outlet {
                 kept.margins.extend(batch.margins);
                 kept.step_end_ns = batch.step_end_ns;
                 kept.done = batch.done;
+                kept.so_far = batch.so_far;
             }
         }
     }
