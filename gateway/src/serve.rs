@@ -71,10 +71,7 @@ impl Inference for InferenceService {
         self.answer("Chat", request, Asked::chat).await
     }
 
-    async fn count_tokens(
-        &self,
-        request: Request<v1::CountTokensRequest>,
-    ) -> Result<Response<v1::CountTokensResponse>, Status> {
+    async fn count_tokens(&self, request: Request<v1::CountTokensRequest>) -> Result<Response<v1::CountTokensResponse>, Status> {
         self.count(request).await
     }
 
@@ -154,10 +151,7 @@ impl InferenceService {
         if deadline.passed() {
             return Err(error::deadline_passed());
         }
-        let below = Below {
-            supervisor: self.supervisor.clone(),
-            stamp: Stamp { term: serving.term, epoch: self.epoch },
-        };
+        let below = Below { supervisor: self.supervisor.clone(), stamp: Stamp { term: serving.term, epoch: self.epoch } };
         let bounds = Bounds { deadline, cancel: self.cancel.clone() };
         let mut answer = Answer::new(generation, &wishes, self.prompter.language(), below, bounds);
         answer.open().await?;

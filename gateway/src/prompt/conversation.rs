@@ -210,7 +210,8 @@ mod tests {
             let (role, rest) = word.split_once(':').expect("role:text");
             let (text, call) = rest.split_once('!').map_or((rest, None), |(text, call)| (text, Some(call)));
             let mut turn = Turn::new(Role::from_word(role).expect("a role"), vec![text.to_owned()]);
-            turn.calls = call.iter().map(|name| Call { id: String::new(), name: (*name).to_owned(), arguments: Map::new() }).collect();
+            turn.calls =
+                call.iter().map(|name| Call { id: String::new(), name: (*name).to_owned(), arguments: Map::new() }).collect();
             turn
         };
         line.iter().map(one).collect()

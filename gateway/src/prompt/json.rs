@@ -43,8 +43,8 @@ pub(super) fn tojson(value: &Value, arguments: Kwargs) -> Result<Value, Error> {
     let ascii = arguments.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let sorted = arguments.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     arguments.assert_all_used()?;
-    let json = serde_json::to_value(value)
-        .map_err(|_| Error::new(ErrorKind::BadSerialization, "tojson: the value has no JSON form"))?;
+    let json =
+        serde_json::to_value(value).map_err(|_| Error::new(ErrorKind::BadSerialization, "tojson: the value has no JSON form"))?;
     let mut out = String::new();
     Style { indent, between, colon, ascii, sorted }.write(&json, 0, &mut out);
     Ok(Value::from(out))

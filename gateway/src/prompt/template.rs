@@ -153,7 +153,9 @@ impl Template {
             Tool { name: "t00l".into(), description: "d0es".into(), parameters }
         };
         let declared = self.environment.get_template(NAME).is_ok_and(|it| it.undeclared_variables(false).contains("tools"));
-        let tools = declared && comes(shown(vec![asked()], vec![tool()], content, &["t00l", "k3y"]));
+        // Some show them beside a system message only.
+        let offered = |turns: Vec<Turn>| comes(shown(turns, vec![tool()], content, &["t00l", "k3y"]));
+        let tools = declared && (offered(vec![asked()]) || offered(vec![turn(Role::System, &["syst3m"]), asked()]));
         let history = || vec![asked(), called(&[""]), answered()];
         let calls = comes(shown(history(), vec![], content, &["t00l", "k3y", "valu3"]));
         let answers = comes(shown(history(), vec![], content, &["answ3r"]));
@@ -189,11 +191,7 @@ impl Template {
 /// One part as plain text, several as a list; as the template needs it where it takes only one shape.
 fn content(parts: &[String], shows: Shows) -> Json {
     let as_text = if parts.len() <= 1 { shows.text } else { !shows.parts };
-    if as_text {
-        Json::from(parts.join("\n"))
-    } else {
-        parts.iter().map(|text| json!({"type": "text", "text": text})).collect()
-    }
+    if as_text { Json::from(parts.join("\n")) } else { parts.iter().map(|text| json!({"type": "text", "text": text})).collect() }
 }
 
 fn describe(error: &Error) -> String {

@@ -24,8 +24,7 @@ pub(super) fn conversation(
     if messages.is_empty() {
         return Err(invalid("messages", "at least one message", "none"));
     }
-    let turns: Vec<Turn> =
-        messages.into_iter().enumerate().map(|(at, message)| turn(at, message)).collect::<Result<_, _>>()?;
+    let turns: Vec<Turn> = messages.into_iter().enumerate().map(|(at, message)| turn(at, message)).collect::<Result<_, _>>()?;
     // They become one message, which has one name.
     let mut systems = turns.iter().enumerate().filter(|(_, turn)| turn.role == Role::System);
     if let Some((_, first)) = systems.next()
@@ -45,7 +44,9 @@ fn turn(at: usize, message: v1::Message) -> Result<Turn, Status> {
         .ok_or_else(|| invalid(&field("role"), "system, developer, user, assistant or tool", quoted(&word)))?;
     let only = |name: &str, of: Role, empty: bool| match empty || role == of {
         true => Ok(()),
-        false => Err(invalid(&field(name), format!("nothing, as only {} turns have it", of.word()), format!("one of role {word}"))),
+        false => {
+            Err(invalid(&field(name), format!("nothing, as only {} turns have it", of.word()), format!("one of role {word}")))
+        }
     };
     only("tool_calls", Role::Assistant, tool_calls.is_empty())?;
     only("tool_call_id", Role::Tool, tool_call_id.is_empty())?;
@@ -55,7 +56,8 @@ fn turn(at: usize, message: v1::Message) -> Result<Turn, Status> {
     }
     let parts = content.into_iter().enumerate().map(|(place, part)| text(&field("content"), place, part));
     let parts = parts.collect::<Result<_, _>>()?;
-    let calls = tool_calls.into_iter().enumerate().map(|(place, call)| called(&format!("{}[{place}]", field("tool_calls")), call));
+    let calls =
+        tool_calls.into_iter().enumerate().map(|(place, call)| called(&format!("{}[{place}]", field("tool_calls")), call));
     Ok(Turn { role, parts, calls: calls.collect::<Result<_, _>>()?, call_id: tool_call_id, name, reasoning })
 }
 
