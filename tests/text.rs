@@ -165,8 +165,8 @@ fn tools_reach_a_template_that_knows_them_and_no_other() {
     let status = read(&stack, with(vec![tool.clone()])).expect_err("its template knows none");
     assert_eq!(Reason::of(&status), Some(Reason::NoTools), "{status:?}");
     let model = |stack: &Stack| {
-        let asked = client(stack).get_model(GetModelRequest::default());
-        stack.block_on(asked).expect("known").into_inner()
+        let mut client = client(stack);
+        stack.block_on(client.get_model(GetModelRequest::default())).expect("known").into_inner()
     };
     assert!(!model(&stack).tools);
     stack.stop();
