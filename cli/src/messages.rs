@@ -94,12 +94,10 @@ fn message(value: &Value, place: &str) -> Result<Message, String> {
     })
 }
 
+type Members = Map<String, Value>;
+
 /// The members of `{"type": "function", "function": {…}}`.
-fn function<'a>(
-    value: &'a Value,
-    known: &[&str],
-    place: &str,
-) -> Result<(&'a Map<String, Value>, &'a Map<String, Value>), String> {
+fn function<'a>(value: &'a Value, known: &[&str], place: &str) -> Result<(&'a Members, &'a Members), String> {
     let object = value.as_object().ok_or_else(|| format!("{place}: expected an object, found {}", kind(value)))?;
     only(object, known, place)?;
     let named = optional(object, "type", place)?;

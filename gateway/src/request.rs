@@ -77,7 +77,6 @@ impl Asked {
         Self::settings(model, Source::Chat(conversation), sampling, limits, route, report_margins, samples)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the fields that both messages have")]
     fn settings(
         model: String,
         source: Source,

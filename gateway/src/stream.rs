@@ -172,7 +172,7 @@ impl Answer {
                     Poll::Pending => {}
                     Poll::Ready(News::Batch(batch)) => {
                         self.turn = at + 1;
-                        return Poll::Ready(Some(Ok((at, batch))));
+                        return Poll::Ready(Some(Ok((at, *batch))));
                     }
                     // It waits while others of this request have a place below that they will give back.
                     Poll::Ready(News::NoRoom(_)) if self.samples.iter().any(Sample::is_below) => {}

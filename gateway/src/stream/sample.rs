@@ -45,7 +45,7 @@ pub(super) struct Sample {
 /// What a poll of a sample brought.
 pub(super) enum News {
     /// Tokens.
-    Batch(TokenBatch),
+    Batch(Box<TokenBatch>),
     /// There is no room below for it now, in the words of this status.
     NoRoom(Status),
     /// It failed.
@@ -101,7 +101,7 @@ impl Sample {
         }
         match &mut self.state {
             State::Running(below) => Poll::Ready(match ready!(below.poll_next_unpin(context)) {
-                Some(Ok(batch)) => News::Batch(batch),
+                Some(Ok(batch)) => News::Batch(Box::new(batch)),
                 None => News::Failed(target_gone()),
                 Some(Err(status)) => News::Failed(error::from_below(status)),
             }),
