@@ -14,7 +14,7 @@ pub(crate) const STREAM_BACKLOG: usize = 32;
 pub(crate) struct Outlet {
     tx: mpsc::Sender<Result<TokenBatch, Status>>,
     stamp: Stamp,
-    kept: Option<TokenBatch>,
+    kept: Option<Box<TokenBatch>>,
     failure: Option<Status>,
 }
 
@@ -42,7 +42,7 @@ impl Outlet {
     /// Adds tokens, and the end if `batch` has one, to what is to be sent.
     pub(crate) fn add(&mut self, batch: TokenBatch) {
         match &mut self.kept {
-            None => self.kept = Some(TokenBatch { stamp: Some(self.stamp), ..batch }),
+            None => self.kept = Some(Box::new(TokenBatch { stamp: Some(self.stamp), ..batch })),
             Some(kept) => {
                 kept.ids.extend(batch.ids);
                 kept.margins.extend(batch.margins);
@@ -61,10 +61,10 @@ impl Outlet {
     /// Sends what there is, as far as there is room.
     pub(crate) fn flush(&mut self) -> Flow {
         if let Some(batch) = self.kept.take() {
-            match self.tx.try_send(Ok(batch)) {
+            match self.tx.try_send(Ok(*batch)) {
                 Ok(()) => {}
                 Err(TrySendError::Full(Ok(batch))) => {
-                    self.kept = Some(batch);
+                    self.kept = Some(Box::new(batch));
                     return Flow::Kept;
                 }
                 Err(_) => return Flow::Gone,
