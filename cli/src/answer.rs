@@ -27,6 +27,9 @@ pub struct Answer {
     pub resumed: u32,
     /// The seed that was used.
     pub seed: u64,
+    /// The stop string that ended it, if one did.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub stop: String,
     /// The id the service's logs know it by.
     pub request_id: String,
     /// How far each choice was from another outcome, where asked for.
@@ -122,11 +125,26 @@ impl Answer {
     /// As [`Answer::read`].
     pub async fn read_with(
         stream: &mut Streaming<v1::GenerateResponse>,
-        mut on_message: impl FnMut(&v1::GenerateResponse) -> std::io::Result<()>,
+        on_message: impl FnMut(&v1::GenerateResponse) -> std::io::Result<()>,
     ) -> Result<Self, Failure> {
-        let mut answer = Self::default();
-        let mut last = None;
+        let mut answers = Self::read_samples(stream, 1, on_message).await?;
+        answers.pop().ok_or_else(|| broken("the stream ended without its last message"))
+    }
+
+    /// The same of several samples, in their order.
+    ///
+    /// # Errors
+    /// As [`Answer::read`].
+    pub async fn read_samples(
+        stream: &mut Streaming<v1::GenerateResponse>,
+        samples: u32,
+        mut on_message: impl FnMut(&v1::GenerateResponse) -> std::io::Result<()>,
+    ) -> Result<Vec<Self>, Failure> {
+        let mut answers: Vec<(Self, Option<v1::Final>)> = (0..samples).map(|_| Default::default()).collect();
         while let Some(message) = stream.message().await.map_err(|status| Failure::refused(&status))? {
+            let Some((answer, last)) = answers.get_mut(message.sample_index as usize) else {
+                return Err(broken("a message came of a sample that was not asked for"));
+            };
             if last.is_some() {
                 return Err(broken("a message came after the last one"));
             }
@@ -136,10 +154,13 @@ impl Answer {
             answer.margins.extend(&message.margins);
             answer.logprobs.extend(message.logprobs.into_iter().map(Logprobs::from));
             answer.request_id = message.request_id;
-            last = message.r#final;
+            *last = message.r#final;
         }
-        answer.close(last.ok_or_else(|| broken("the stream ended without its last message"))?);
-        Ok(answer)
+        let closed = answers.into_iter().map(|(mut answer, last)| {
+            answer.close(last.ok_or_else(|| broken("the stream ended without its last message"))?);
+            Ok(answer)
+        });
+        closed.collect()
     }
 
     fn close(&mut self, last: v1::Final) {
@@ -159,6 +180,7 @@ impl Answer {
         self.timing = Timing { queue_ms: timing.queue_ms, ttft_ms: timing.ttft_ms, total_ms: timing.total_ms };
         self.resumed = last.resumed;
         self.seed = last.seed;
+        self.stop = last.stop;
     }
 
     /// One line of figures for a person.

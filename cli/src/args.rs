@@ -88,6 +88,12 @@ pub struct GenerateArgs {
     /// How to generate.
     #[command(flatten)]
     pub how: HowArgs,
+    /// So many answers, drawn independently; each is printed whole, under a line with its number
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub samples: u32,
+    /// JSON object with variables of the chat template, as {"enable_thinking": false}
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["prompt", "token_ids"])]
+    pub template_arguments: Option<String>,
     /// Print one JSON object instead of the text
     #[arg(long)]
     pub json: bool,
@@ -112,7 +118,7 @@ pub struct Input {
     /// Text to continue as it is, without chat template
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// JSON file with a list of {role, content}, or {"messages": [...]}; - is standard input
+    /// JSON file with a list of {role, content}, or {"messages": [...], "tools": [...]}; - is standard input
     #[arg(long, value_name = "FILE")]
     pub messages: Option<PathBuf>,
     /// One message of the user, put through the chat template
@@ -165,6 +171,9 @@ pub struct HowArgs {
     /// Go on after the model's end-of-sequence token
     #[arg(long)]
     pub ignore_eos: bool,
+    /// End the answer where this text would begin; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
     /// Lane to ask for: auto, plain (without the drafter) or speculative (with it, if there is one)
     #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
     pub route: Route,
@@ -232,6 +241,9 @@ pub struct ChatArgs {
     /// First message, of the role system
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
+    /// JSON object with variables of the chat template, as {"enable_thinking": false}
+    #[arg(long, value_name = "JSON")]
+    pub template_arguments: Option<String>,
     /// How to generate.
     #[command(flatten)]
     pub how: HowArgs,

@@ -24,7 +24,16 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
     let client = client::connect(&address).await?;
     let system = args.system.iter().map(|text| messages::text("system", text.clone())).collect();
     let model = args.service.model.clone().unwrap_or_default();
-    let mut talk = Talk { client, address, model, how: args.how.clone(), messages: system, kept: args.system.iter().count() };
+    let template_arguments = args.template_arguments.clone().unwrap_or_default();
+    let mut talk = Talk {
+        client,
+        address,
+        model,
+        how: args.how.clone(),
+        template_arguments,
+        messages: system,
+        kept: args.system.iter().count(),
+    };
     if screen.err_is_terminal() {
         screen.note("one line is one turn; /reset begins anew, /quit ends, Ctrl-C ends an answer");
     }
@@ -68,6 +77,7 @@ struct Talk {
     address: String,
     model: String,
     how: HowArgs,
+    template_arguments: String,
     messages: Vec<Message>,
     /// Messages that `/reset` keeps.
     kept: usize,
@@ -78,7 +88,7 @@ impl Talk {
     async fn turn(&mut self, text: &str, screen: &mut Screen) -> Result<(), Failure> {
         let before = self.messages.len();
         self.messages.push(messages::text("user", text));
-        let request = generate::chat(self.model.clone(), self.messages.clone(), &self.how);
+        let request = generate::chat(self.model.clone(), self.messages.clone(), &self.how, self.template_arguments.clone());
         let mut said = String::new();
         let outcome = tokio::select! {
             outcome = self.answer(request, screen, &mut said) => outcome,

@@ -13,7 +13,7 @@ use crate::answer::Answer;
 use crate::args::{GenerateArgs, HowArgs};
 use crate::client;
 use crate::failure::Failure;
-use crate::messages;
+use crate::messages::{self, Conversation};
 use crate::screen::Screen;
 
 /// Runs the command.
@@ -27,14 +27,25 @@ pub async fn run(args: &GenerateArgs, screen: &mut Screen) -> Result<(), Failure
         _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
     };
     match (outcome, args.json) {
-        (Ok(answer), true) => {
-            let object = serde_json::to_string(&answer).expect("an answer is plain JSON");
+        (Ok(answers), true) => {
+            // One answer is the object; several are in one.
+            let object = match answers.as_slice() {
+                [answer] => serde_json::to_string(answer),
+                answers => serde_json::to_string(&serde_json::json!({ "samples": answers })),
+            };
+            let object = object.expect("an answer is plain JSON");
             screen.text(&format!("{object}\n")).map_err(|_| Failure::nobody_reads())
         }
-        (Ok(answer), false) => {
-            end_line(screen, &answer.text);
-            if args.verbose || screen.err_is_terminal() {
-                screen.note(&answer.summary());
+        (Ok(answers), false) => {
+            for (at, answer) in answers.iter().enumerate() {
+                if answers.len() > 1 {
+                    let heading = format!("--- {} of {}\n", at + 1, answers.len());
+                    screen.text(&(heading + &answer.text)).map_err(|_| Failure::nobody_reads())?;
+                }
+                end_line(screen, &answer.text);
+                if args.verbose || screen.err_is_terminal() {
+                    screen.note(&answer.summary());
+                }
             }
             Ok(())
         }
@@ -47,18 +58,20 @@ pub async fn run(args: &GenerateArgs, screen: &mut Screen) -> Result<(), Failure
     }
 }
 
-async fn answer(args: &GenerateArgs, screen: &mut Screen) -> Result<Answer, Failure> {
+async fn answer(args: &GenerateArgs, screen: &mut Screen) -> Result<Vec<Answer>, Failure> {
     let request = Ask::from_args(args)?;
     let address = client::address(&args.service)?;
     let mut client = client::connect(&address).await?;
     let mut stream = request.send(&mut client, &address).await?;
     let mut shown = String::new();
-    let outcome = Answer::read(&mut stream, |text| {
-        if args.json {
+    let samples = args.samples.max(1);
+    // Pieces of several come mixed: those are shown at the end.
+    let outcome = Answer::read_samples(&mut stream, samples, |message| {
+        if args.json || samples > 1 || message.text.is_empty() {
             return Ok(());
         }
-        shown = text.to_owned();
-        screen.text(text)
+        shown.clone_from(&message.text);
+        screen.text(&message.text)
     })
     .await;
     if outcome.is_err() && !shown.is_empty() {
@@ -101,19 +114,24 @@ impl Ask {
                 route: v1::RouteWish::from(how.route).into(),
                 report_margins: args.margins,
                 logprobs: args.logprobs,
+                samples: args.samples,
                 ..Default::default()
             })
         };
         let mut conversation = match (&args.input.prompt, &args.input.message, &args.input.messages, &args.input.token_ids) {
             (Some(text), ..) if pictures.is_empty() => return Ok(as_it_is(Prompt::Text(text.clone()))),
-            (Some(text), ..) | (_, Some(text), ..) => vec![messages::text("user", text.clone())],
+            (Some(text), ..) | (_, Some(text), ..) => {
+                Conversation { messages: vec![messages::text("user", text.clone())], tools: vec![] }
+            }
             (_, _, Some(path), _) => read_messages(path)?,
             (_, _, _, Some(ids)) => return Ok(as_it_is(Prompt::TokenIds(v1::TokenIds { ids: ids.0.clone() }))),
             _ => return Err(Failure::usage("expected one of --prompt, --messages, --message, --token-ids")),
         };
-        messages::show(&mut conversation, pictures).map_err(Failure::usage)?;
-        let request = chat(model, conversation, how);
-        Ok(Self::Chat(ChatRequest { report_margins: args.margins, logprobs: args.logprobs, ..request }))
+        messages::show(&mut conversation.messages, pictures).map_err(Failure::usage)?;
+        let template_arguments = args.template_arguments.clone().unwrap_or_default();
+        let request = chat(model, conversation.messages, how, template_arguments);
+        let (report_margins, logprobs, samples) = (args.margins, args.logprobs, args.samples);
+        Ok(Self::Chat(ChatRequest { tools: conversation.tools, samples, report_margins, logprobs, ..request }))
     }
 
     /// Sends it; returns when the first token is there.
@@ -134,13 +152,14 @@ impl Ask {
 }
 
 /// A conversation as a request.
-pub fn chat(model: String, messages: Vec<Message>, how: &HowArgs) -> ChatRequest {
+pub fn chat(model: String, messages: Vec<Message>, how: &HowArgs, template_arguments: String) -> ChatRequest {
     ChatRequest {
         model,
         messages,
         sampling: Some(sampling(how)),
         limits: Some(limits(how)),
         route: v1::RouteWish::from(how.route).into(),
+        template_arguments,
         ..Default::default()
     }
 }
@@ -158,7 +177,7 @@ fn limits(how: &HowArgs) -> v1::Limits {
         ignore_eos: how.ignore_eos,
         min_tokens: how.min_tokens.unwrap_or(0),
         stop_token_ids: how.stop_token_id.clone(),
-        ..Default::default()
+        stop: how.stop.clone(),
     }
 }
 
@@ -168,7 +187,7 @@ fn read_picture(path: &Path) -> Result<ContentPart, Failure> {
     Ok(messages::picture(data))
 }
 
-fn read_messages(path: &Path) -> Result<Vec<Message>, Failure> {
+fn read_messages(path: &Path) -> Result<Conversation, Failure> {
     let read = || {
         if path != Path::new("-") {
             return std::fs::read_to_string(path);

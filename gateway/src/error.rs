@@ -3,7 +3,7 @@
 use paceline_proto::status::{Reason, Refusal};
 use tonic::{Code, Status};
 
-use crate::prompt::PromptError;
+use crate::prompt::{PromptError, Refused};
 
 /// Metadata key of the request's id, in headers and with every error.
 pub const REQUEST_ID: &str = "paceline-request-id";
@@ -47,7 +47,11 @@ pub fn prompt(error: PromptError) -> Status {
             let what = "this model has no chat template; use Generate with a prompt in the model's own format";
             Reason::NoChatTemplate.field("messages", what)
         }
-        PromptError::Template(what) => Reason::Template.field("messages", what),
+        PromptError::Template(Refused::Conversation(what)) => Reason::Template.field("messages", what),
+        PromptError::Template(Refused::NoTools(field)) => {
+            let what = format!("{field}: this model's chat template would leave it out; send no tools, or use another model");
+            Reason::NoTools.field(&field, what)
+        }
         PromptError::Bug(what) => bug(&what),
     }
 }

@@ -3,6 +3,8 @@
 //!
 //! Two looks: [`Asked::generate`] and [`Asked::chat`] at the message alone, [`fit`] against the served model.
 
+mod bounds;
+mod messages;
 mod sampling;
 
 use paceline_process::config::LimitsConfig;
@@ -12,11 +14,9 @@ use paceline_proto::v1;
 use tonic::Status;
 
 use crate::error::{bug, invalid, quoted};
-use crate::prompt::{Language, Source, Turn};
+use crate::prompt::{Language, Source};
 
 pub use sampling::sampling_problem;
-
-const ROLES: [&str; 3] = ["system", "user", "assistant"];
 
 /// A request that is well formed.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,6 +48,10 @@ pub struct Wishes {
     pub report_margins: bool,
     /// Report log-probabilities, and of so many of the most probable tokens.
     pub logprobs: Option<u32>,
+    /// How many answers, at least one.
+    pub samples: u32,
+    /// Strings that end an answer.
+    pub stop: Vec<String>,
 }
 
 impl Asked {
@@ -57,7 +61,7 @@ impl Asked {
     /// The first field that cannot be served.
     pub fn generate(message: v1::GenerateRequest) -> Result<Self, Status> {
         use v1::generate_request::Prompt;
-        let v1::GenerateRequest { model, prompt, sampling, limits, route, report_margins, logprobs, .. } = message;
+        let v1::GenerateRequest { model, prompt, sampling, limits, route, report_margins, samples, logprobs } = message;
         let source = match prompt {
             None => return Err(invalid("prompt", "text or token_ids", "neither")),
             Some(Prompt::Text(text)) if text.is_empty() => return Err(invalid("text", "a prompt", "an empty one")),
@@ -67,7 +71,7 @@ impl Asked {
             Some(Prompt::Text(text)) => Source::Text(text),
             Some(Prompt::TokenIds(list)) => Source::Ids(list.ids),
         };
-        Self::settings(model, source, sampling, limits, route, (report_margins, logprobs))
+        Self::settings(model, source, sampling, limits, route, (report_margins, logprobs, samples))
     }
 
     /// Looks at a Chat message.
@@ -75,12 +79,11 @@ impl Asked {
     /// # Errors
     /// The first field that cannot be served.
     pub fn chat(message: v1::ChatRequest) -> Result<Self, Status> {
-        let v1::ChatRequest { model, messages, sampling, limits, route, report_margins, logprobs, .. } = message;
-        if messages.is_empty() {
-            return Err(invalid("messages", "at least one message", "none"));
-        }
-        let turns = messages.into_iter().enumerate().map(|(at, message)| turn(at, message)).collect::<Result<_, _>>()?;
-        Self::settings(model, Source::Chat(turns), sampling, limits, route, (report_margins, logprobs))
+        let v1::ChatRequest {
+            model, messages, sampling, limits, route, report_margins, samples, logprobs, tools, template_arguments,
+        } = message;
+        let conversation = messages::conversation(messages, tools, &template_arguments)?;
+        Self::settings(model, Source::Chat(conversation), sampling, limits, route, (report_margins, logprobs, samples))
     }
 
     fn settings(
@@ -89,7 +92,7 @@ impl Asked {
         sampling: Option<v1::Sampling>,
         limits: Option<v1::Limits>,
         route: i32,
-        (report_margins, logprobs): (bool, Option<u32>),
+        (report_margins, logprobs, samples): (bool, Option<u32>, u32),
     ) -> Result<Self, Status> {
         let (sampling, limits) = (sampling.unwrap_or_default(), limits.unwrap_or_default());
         if limits.max_tokens == Some(0) {
@@ -98,9 +101,22 @@ impl Asked {
         sampling::check(&sampling, &limits, logprobs)?;
         let route = v1::RouteWish::try_from(route)
             .map_err(|_| invalid("route", "a RouteWish (0 to 3)", format!("the unknown number {route}")))?;
-        let v1::Limits { max_tokens, ignore_eos, min_tokens, stop_token_ids, .. } = limits;
-        let wishes =
-            Wishes { model, sampling, max_tokens, min_tokens, ignore_eos, stop_token_ids, route, report_margins, logprobs };
+        let samples = bounds::samples(samples)?;
+        let v1::Limits { max_tokens, ignore_eos, min_tokens, stop_token_ids, stop } = limits;
+        let stop = bounds::stops(stop)?;
+        let wishes = Wishes {
+            model,
+            sampling,
+            max_tokens,
+            min_tokens,
+            ignore_eos,
+            stop_token_ids,
+            route,
+            report_margins,
+            logprobs,
+            samples,
+            stop,
+        };
         Ok(Self { source, wishes })
     }
 
@@ -114,18 +130,16 @@ impl Asked {
     }
 }
 
-impl Wishes {
-    /// Checks that the served model is the one asked for.
-    ///
-    /// # Errors
-    /// NOT_FOUND.
-    pub fn check_model(&self, served: &ModelInfo) -> Result<(), Status> {
-        if self.model.is_empty() || self.model == served.name || self.model == served.path {
-            return Ok(());
-        }
-        let what = format!("model: expected {} (the served one) or nothing, found {}", quoted(&served.name), quoted(&self.model));
-        Err(Refusal::new(Reason::UnknownModel, what).field("model").into())
+/// Checks that the served model is the one asked for.
+///
+/// # Errors
+/// NOT_FOUND.
+pub fn check_model(asked: &str, served: &ModelInfo) -> Result<(), Status> {
+    if asked.is_empty() || asked == served.name || asked == served.path {
+        return Ok(());
     }
+    let what = format!("model: expected {} (the served one) or nothing, found {}", quoted(&served.name), quoted(asked));
+    Err(Refusal::new(Reason::UnknownModel, what).field("model").into())
 }
 
 /// What a request becomes of, besides its own fields.
@@ -221,32 +235,9 @@ pub fn fit(
         cache_scope: String::new(),
         route: wishes.route as i32,
         report_margins: wishes.report_margins,
+        report_so_far: !wishes.stop.is_empty(),
         tokenizer_vocab: language.tokens.vocabulary_size(),
     })
-}
-
-/// One turn of a conversation.
-fn turn(at: usize, message: v1::Message) -> Result<Turn, Status> {
-    use v1::content_part::Part;
-    if !ROLES.contains(&message.role.as_str()) {
-        return Err(invalid(&format!("messages[{at}].role"), "system, user or assistant", quoted(&message.role)));
-    }
-    if message.content.is_empty() {
-        return Err(invalid(&format!("messages[{at}].content"), "at least one part", "none"));
-    }
-    let part = |(place, part): (usize, v1::ContentPart)| {
-        let field = || format!("messages[{at}].content[{place}]");
-        match part.part {
-            Some(Part::Text(text)) => Ok(text),
-            Some(Part::Image(_)) => {
-                let what = format!("{}: a picture was sent, and this service has no model that sees; send text only", field());
-                Err(Reason::NoVision.field(&field(), what))
-            }
-            None => Err(invalid(&field(), "text or image", "a part of no known type")),
-        }
-    };
-    let parts = message.content.into_iter().enumerate().map(part).collect::<Result<_, _>>()?;
-    Ok(Turn { role: message.role, parts })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use paceline_process::{Clock, Millis, task};
 use paceline_proto::ids::Epoch;
-use paceline_proto::internal::v1::{Generation, Permit, Stamp, TargetGenerateRequest, TokenBatch};
+use paceline_proto::internal::v1::{Done, Generation, Permit, Stamp, TargetGenerateRequest, TokenBatch};
 use paceline_proto::status::{Reason, Refusal};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -50,7 +50,7 @@ pub async fn forward(desk: &Desk, generation: Generation, grant: Grant, seat: Se
         opened = open(desk, generation, grant) => opened?,
     };
     let (outlet, batches) = Outlet::new();
-    let relay = Relay { upstream, verdict, cuts: desk.cuts(), epoch, queued_ms, tokens: 0, seat };
+    let relay = Relay { upstream, verdict, cuts: desk.cuts(), epoch, queued_ms, tokens: 0, so_far: None, seat };
     task::spawn("relay", relay.run(first, outlet).in_current_span());
     Ok(batches)
 }
@@ -90,6 +90,8 @@ struct Relay {
     epoch: Epoch,
     queued_ms: u64,
     tokens: u64,
+    /// What the end would have said, where the gateway asked for it.
+    so_far: Option<Done>,
     seat: Seat,
 }
 
@@ -103,6 +105,10 @@ impl Relay {
                 return self.fail(outlet, gone("it sent a message of another life"));
             }
             self.tokens += next.ids.len() as u64;
+            if let Some(so_far) = &mut next.so_far {
+                so_far.queue_ms = self.queued_ms as f64;
+                self.so_far = Some(*so_far);
+            }
             if let Some(done) = &mut next.done {
                 done.queue_ms = self.queued_ms as f64;
                 self.seat.ended_well(done, self.tokens);
@@ -112,12 +118,12 @@ impl Relay {
                 biased;
                 status = &mut self.verdict => return self.fail(outlet, status),
                 sent = outlet.send(next) => if !sent {
-                    return; // its client is gone: what we hold is dropped, which cancels it
+                    return self.left();
                 },
             }
             let message = tokio::select! {
                 biased;
-                () = outlet.closed() => return,
+                () = outlet.closed() => return self.left(),
                 status = &mut self.verdict => return self.fail(outlet, status),
                 message = self.upstream.message() => message,
             };
@@ -132,6 +138,14 @@ impl Relay {
                     return self.fail(outlet, status);
                 }
             };
+        }
+    }
+
+    /// Its reader is gone: what we hold is dropped, which cancels it. One who asked what the end would say has ended it at a
+    /// stop string, which is a good end; that its client went away instead is rare, and looks the same.
+    fn left(mut self) {
+        if let Some(so_far) = &self.so_far {
+            self.seat.ended_well(so_far, self.tokens);
         }
     }
 

@@ -18,7 +18,7 @@ pub(crate) const STREAM_BACKLOG: usize = 32;
 pub(crate) struct Outlet {
     tx: mpsc::Sender<Result<TokenBatch, Status>>,
     stamp: Stamp,
-    kept: Option<TokenBatch>,
+    kept: Option<Box<TokenBatch>>,
     failure: Option<Status>,
     /// End of the step whose tokens were sent last.
     sent_ns: Option<i64>,
@@ -48,13 +48,14 @@ impl Outlet {
     /// Adds tokens, and the end if `batch` has one, to what is to be sent.
     pub(crate) fn add(&mut self, batch: TokenBatch) {
         match &mut self.kept {
-            None => self.kept = Some(TokenBatch { stamp: Some(self.stamp), ..batch }),
+            None => self.kept = Some(Box::new(TokenBatch { stamp: Some(self.stamp), ..batch })),
             Some(kept) => {
                 kept.ids.extend(batch.ids);
                 kept.margins.extend(batch.margins);
                 kept.logprobs.extend(batch.logprobs);
                 kept.step_end_ns = batch.step_end_ns;
                 kept.done = batch.done;
+                kept.so_far = batch.so_far;
             }
         }
     }
@@ -80,10 +81,10 @@ impl Outlet {
     pub(crate) fn flush(&mut self) -> Flow {
         if let Some(batch) = self.kept.take() {
             let end_ns = batch.step_end_ns;
-            match self.tx.try_send(Ok(batch)) {
+            match self.tx.try_send(Ok(*batch)) {
                 Ok(()) => self.sent_ns = Some(end_ns),
                 Err(TrySendError::Full(Ok(batch))) => {
-                    self.kept = Some(batch);
+                    self.kept = Some(Box::new(batch));
                     return Flow::Kept;
                 }
                 Err(_) => return Flow::Gone,

@@ -465,6 +465,18 @@ impl Engine {
                 Finish::Stop => v1::FinishReason::Stop,
                 Finish::Length => v1::FinishReason::Length,
             };
+            let done = |finish_reason: v1::FinishReason| Done {
+                finish_reason: finish_reason.into(),
+                cached_tokens: emission.served.cached_tokens,
+                route: Some(emission.served.route),
+                speculation: Some(v1::Speculation {
+                    cycles: emission.served.counts.cycles,
+                    drafted: emission.served.counts.drafted,
+                    accepted: emission.served.counts.accepted,
+                }),
+                queue_ms: 0.0,
+            };
+            let running_on = emission.end.is_none() && running.checked.wants_so_far;
             running.outlet.add(TokenBatch {
                 stamp: None,
                 // A stop id in a block ends the stream before tokens that were chosen too.
@@ -482,17 +494,8 @@ impl Engine {
                     false => vec![],
                 },
                 step_end_ns,
-                done: emission.end.as_ref().map(|end| Done {
-                    finish_reason: reason(end.finish).into(),
-                    cached_tokens: end.cached_tokens,
-                    route: Some(end.route),
-                    speculation: Some(v1::Speculation {
-                        cycles: end.counts.cycles,
-                        drafted: end.counts.drafted,
-                        accepted: end.counts.accepted,
-                    }),
-                    queue_ms: 0.0,
-                }),
+                done: emission.end.as_ref().map(|end| done(reason(end.finish))),
+                so_far: running_on.then(|| done(v1::FinishReason::Unspecified)),
             });
             if let Some(end) = emission.end {
                 self.keep_all(emission.key, &end.ids);

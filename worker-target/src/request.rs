@@ -32,6 +32,8 @@ pub(crate) struct Checked {
     /// Ids from here on are padding of the vocabulary.
     pub(crate) id_limit: u32,
     pub(crate) wants_margins: bool,
+    /// Every batch says what its end would say.
+    pub(crate) wants_so_far: bool,
     /// Beginnings are shared with requests of the same scope and no other.
     pub(crate) cache_scope: String,
 }
@@ -160,6 +162,7 @@ pub(crate) fn check(
         noise: NoiseKey { seed: generation.seed, sample: generation.sample_index },
         id_limit,
         wants_margins: generation.report_margins,
+        wants_so_far: generation.report_so_far,
         cache_scope: generation.cache_scope,
     })
 }

@@ -98,6 +98,27 @@ async fn streams_are_the_same_alone_and_together() {
 }
 
 #[tokio::test]
+async fn who_asks_hears_with_each_batch_what_the_end_would_say() {
+    let mut worker = Worker::start(&tiny(), &[]);
+    let (_, _watch) = worker.ready().await;
+    let prompt = cases()[2].0.clone();
+    for asked in [true, false] {
+        let request = Generation { report_so_far: asked, ..generation(&format!("asked-{asked}"), &prompt, 20) };
+        let batches = worker.generate(request).await.expect("generates");
+        let (last, others) = batches.split_last().expect("batches");
+        assert!(!others.is_empty() && last.so_far.is_none());
+        let end = last.done.expect("the last");
+        for batch in others {
+            assert!(batch.done.is_none());
+            assert_eq!(batch.so_far.is_some(), asked);
+            if let Some(so_far) = batch.so_far {
+                assert_eq!((so_far.route, so_far.cached_tokens), (end.route, end.cached_tokens));
+            }
+        }
+    }
+}
+
+#[tokio::test]
 async fn stale_messages_and_bad_requests_are_refused() {
     let mut worker = Worker::start(&tiny(), &[]);
     let (_, _watch) = worker.ready().await;

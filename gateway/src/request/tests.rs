@@ -50,7 +50,7 @@ fn image() -> Option<Part> {
 /// What the gateway does between reading a message and submitting it, with `text` standing for three tokens.
 fn submit(asked: Result<Asked, Status>, limits: &LimitsConfig) -> Result<Generation, Status> {
     let asked = asked?;
-    asked.wishes.check_model(&model())?;
+    check_model(&asked.wishes.model, &model())?;
     let field = asked.prompt_field();
     let prompt_ids = match asked.source {
         Source::Ids(ids) => ids,
@@ -135,7 +135,7 @@ fn broken_conversations() {
         refused(Asked::chat(request), Code::InvalidArgument, Reason::InvalidArgument, field, words);
     };
     check(chat(vec![]), "messages", &["at least one message"]);
-    check(chat(vec![("user", vec![text("a")]), ("tool", vec![text("b")])]), "messages[1].role", &["\"tool\"", "assistant"]);
+    check(chat(vec![("user", vec![text("a")]), ("Tool", vec![text("b")])]), "messages[1].role", &["\"Tool\"", "assistant"]);
     check(chat(vec![("", vec![text("a")])]), "messages[0].role", &["\"\""]);
     check(chat(vec![("user", vec![])]), "messages[0].content", &["at least one part"]);
     check(chat(vec![("user", vec![text("a"), None])]), "messages[0].content[1]", &["no known type"]);

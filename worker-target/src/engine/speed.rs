@@ -116,6 +116,7 @@ fn through(mail: &Mail<Command>, round: usize) -> (Vec<u32>, Vec<i64>) {
         noise: NOISE,
         id_limit: u32::MAX,
         wants_margins: false,
+        wants_so_far: false,
         cache_scope: String::new(),
     };
     mail.try_send(Command::Run(Box::new(checked), Outlet::new(tx, Stamp::default()))).expect("there is room");
