@@ -137,6 +137,10 @@ pub struct Identity {
     pub request_id: String,
     /// Absolute, CLOCK_MONOTONIC.
     pub deadline_ns: i64,
+    /// What its key's name stands for.
+    pub traffic_class: String,
+    /// What its prefixes are shared under; of no key empty.
+    pub cache_scope: String,
 }
 
 /// A prompt and the request around it, checked against the model: what is submitted.
@@ -206,8 +210,8 @@ pub fn fit(
         max_tokens,
         stop_token_ids: stop_ids.collect(),
         deadline_ns: who.deadline_ns,
-        traffic_class: "default".to_owned(),
-        cache_scope: String::new(),
+        traffic_class: who.traffic_class,
+        cache_scope: who.cache_scope,
         route: wishes.route as i32,
         report_margins: wishes.report_margins,
         tokenizer_vocab: language.tokens.vocabulary_size(),

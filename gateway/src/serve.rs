@@ -3,6 +3,7 @@
 
 pub mod connection;
 pub mod gate;
+pub mod opening;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -27,16 +28,17 @@ use tracing::Instrument;
 
 use crate::deadline::Deadline;
 use crate::error;
+use crate::guard::keys::{DEFAULT_CLASS, Principal};
 use crate::prompt::Prompter;
 use crate::record::Record;
 use crate::request::{Asked, Identity, Setting, fit};
 use crate::standing::Standing;
-use crate::stream::{Answer, Bounds};
+use crate::stream::{Answer, Bounds, Unread};
 
 use gate::Arrival;
 
 /// The target ends a request at its deadline, at a step's border. This much later the gateway does, whatever is below.
-pub const BACKSTOP: Duration = Duration::from_millis(500);
+pub const BACKSTOP: Duration = Duration::from_millis(20);
 
 /// What clients read.
 pub type AnswerStream = Pin<Box<dyn Stream<Item = Result<v1::GenerateResponse, Status>> + Send>>;
@@ -92,6 +94,7 @@ impl InferenceService {
         // Without the gate before us (tests) the call counts for nobody.
         let arrival: Option<Arrival> = extensions.remove();
         let arrived_ns = arrival.as_ref().map_or_else(monotonic_ns, |arrival| arrival.at_ns);
+        let principal: Option<Principal> = extensions.remove();
         let request_id = RequestId::draw();
         let mut record = Record::new(method, request_id.as_str(), arrived_ns);
 
@@ -101,7 +104,7 @@ impl InferenceService {
             tokio::select! {
                 biased;
                 () = self.cancel.cancelled() => Err(error::cancelled_by_draining()),
-                begun = self.begin(asked, deadline, request_id.as_str(), &mut record) => begun,
+                begun = self.begin(asked, deadline, request_id.as_str(), principal, &mut record) => begun,
                 () = tokio::time::sleep(deadline.until(BACKSTOP)) => Err(error::deadline_passed()),
             }
         };
@@ -119,7 +122,7 @@ impl InferenceService {
             }
         };
         answer.keep(record, arrival.map(|arrival| arrival.slot));
-        let stream = futures::stream::unfold(answer, |mut answer| async move { Some((answer.next().await?, answer)) });
+        let stream = Unread::watch(answer, Duration::from_secs(self.limits.unread_s));
         let mut response: Response<AnswerStream> = Response::new(Box::pin(stream));
         if let Ok(value) = request_id.as_str().parse() {
             response.metadata_mut().insert(error::REQUEST_ID, value);
@@ -133,7 +136,14 @@ impl InferenceService {
 
     /// From a well-formed request to its first tokens. Dropped at any await, it leaves nothing behind: the call below is
     /// dropped with it.
-    async fn begin(&self, asked: Asked, deadline: Deadline, request_id: &str, record: &mut Record) -> Result<Answer, Status> {
+    async fn begin(
+        &self,
+        asked: Asked,
+        deadline: Deadline,
+        request_id: &str,
+        principal: Option<Principal>,
+        record: &mut Record,
+    ) -> Result<Answer, Status> {
         let serving = self.standing.borrow().serving()?;
         let field = asked.prompt_field();
         let Asked { source, wishes } = asked;
@@ -141,7 +151,12 @@ impl InferenceService {
         let prompt_ids = self.prompter.ids(source).await.map_err(error::prompt)?;
         record.prompt_tokens = prompt_ids.len();
 
-        let who = Identity { request_id: request_id.to_owned(), deadline_ns: deadline.at_ns };
+        let who = Identity {
+            request_id: request_id.to_owned(),
+            deadline_ns: deadline.at_ns,
+            traffic_class: principal.as_ref().map_or(DEFAULT_CLASS, |principal| &*principal.class).to_owned(),
+            cache_scope: principal.as_ref().map_or("", |principal| &*principal.scope).to_owned(),
+        };
         let to = Setting { model: &serving.model, language: self.prompter.language(), limits: &self.limits };
         let generation = fit(&wishes, field, prompt_ids, to, who)?;
         if deadline.passed() {

@@ -3,10 +3,12 @@
 
 mod assemble;
 mod detokenizer;
+mod unread;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -27,6 +29,7 @@ use crate::serve::gate::Slot;
 
 pub use assemble::Assembler;
 pub use detokenizer::Detokenizer;
+pub use unread::Unread;
 
 /// The stream below may take this long to close behind its last batch.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -63,6 +66,16 @@ pub struct Answer {
     cancel: CancellationToken,
     deadline: Pin<Box<Sleep>>,
     kept: Option<(Record, Option<Arc<Slot>>)>,
+    /// Its reader did not read; set by [`Unread`] before it lets go.
+    unread: Arc<AtomicBool>,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if self.unread.load(Ordering::Relaxed) {
+            self.end(Reason::SlowReader.code(), Some(Reason::SlowReader));
+        }
+    }
 }
 
 impl Answer {
@@ -76,6 +89,7 @@ impl Answer {
             cancel: bounds.cancel,
             deadline: Box::pin(tokio::time::sleep(bounds.deadline.until(BACKSTOP))),
             kept: None,
+            unread: Arc::default(),
         }
     }
 
@@ -119,7 +133,7 @@ impl Answer {
                         batch = below.message() => match batch {
                             Ok(Some(batch)) => Ok(batch),
                             Ok(None) => Err(target_gone()),
-                            Err(status) => Err(error::from_below(status)),
+                            Err(status) => Err(self.named(error::from_below(status))),
                         },
                     };
                     match batch {
@@ -143,6 +157,11 @@ impl Answer {
                 Err(status) => return Some(Err(status)),
             }
         }
+    }
+
+    /// A status from below. The target knows that the deadline passed, and we how much of the answer there is.
+    fn named(&self, status: Status) -> Status {
+        if Reason::of(&status) == Some(Reason::DeadlinePassed) { self.assembler.deadline_passed() } else { status }
     }
 
     fn assemble(&mut self, batch: TokenBatch) -> Result<Option<GenerateResponse>, Status> {

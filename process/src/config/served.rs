@@ -21,11 +21,11 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
     let no_keys = config.gateway.api_keys_file.is_empty();
     let warned = [
         ("gateway.http", config.gateway.http != default.gateway.http, "no HTTP port is opened"),
-        ("classes", no_keys && !config.classes.is_empty(), "its names are those of API keys, and gateway.api_keys_file is not set"),
+        (
+            "classes",
+            no_keys && !config.classes.is_empty(),
+            "its names are those of API keys, and gateway.api_keys_file is not set",
+        ),
     ];
-    Ok(warned
-        .iter()
-        .filter(|(_, set, _)| *set)
-        .map(|(key, _, what)| format!("{key} has no effect: {what}"))
-        .collect())
+    Ok(warned.iter().filter(|(_, set, _)| *set).map(|(key, _, what)| format!("{key} has no effect: {what}")).collect())
 }
