@@ -430,3 +430,41 @@ async fn who_waits_for_a_slow_answer_is_not_cut() {
     accepted.done(&[2]).await;
     while within(stream.message()).await.expect("fine").is_some() {}
 }
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+#[tokio::test]
+async fn a_peer_that_fell_silent_is_cancelled() {
+    let (stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
+    let mut peer = TcpStream::connect(stage.address).await.expect("connects");
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/paceline.v1.Inference/Generate"),
+        (":authority", "localhost"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ];
+    let word = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
+    let headers: Vec<u8> = fields.iter().flat_map(|(name, value)| [vec![0], word(name), word(value)].concat()).collect();
+    let message = text("Hi").encode_to_vec();
+    let message = [&[0], &(message.len() as u32).to_be_bytes()[..], &message].concat();
+    let request = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        &*frame(4, 0, 0, &[]),
+        &frame(4, 1, 0, &[]),
+        &frame(1, 4, 1, &headers),
+        &frame(0, 1, 1, &message),
+    ];
+    peer.write_all(&request.concat()).await.expect("written");
+    let submission = fake.submission().await;
+    let begun = monotonic_ns();
+    // It keeps the connection and answers no ping: 10 s until one is sent, 5 s for its answer.
+    assert!(within(submission.over).await.is_err(), "the call below was dropped");
+    let seconds = (monotonic_ns() - begun) / 1_000_000_000;
+    assert!((14..25).contains(&seconds), "{seconds} s");
+}

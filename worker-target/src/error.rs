@@ -23,6 +23,12 @@ pub(crate) fn deadline_passed() -> Status {
     Reason::DeadlinePassed.status("the request's deadline passed before it was finished")
 }
 
+/// Its reader did not read for so long that there is no more room for its tokens.
+pub(crate) fn slow_reader() -> Status {
+    let message = "the client did not read its answer and more of it waits than may; read streams as they come";
+    Reason::SlowReader.field("limits.unread_s", message)
+}
+
 /// Somebody asked for its end.
 pub(crate) fn cancelled() -> Status {
     Reason::Cancelled.status("the request was cancelled")
