@@ -31,7 +31,7 @@ pub(crate) fn slow_reader() -> Status {
 
 /// Somebody asked for its end.
 pub(crate) fn cancelled() -> Status {
-    Reason::Cancelled.status("the request was cancelled")
+    Refusal::new(Reason::Cancelled, "the request was cancelled by an operator").fact("by", "operator").into()
 }
 
 /// A sequence that ended without its answer.

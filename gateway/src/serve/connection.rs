@@ -58,8 +58,11 @@ pub async fn serve(listener: TcpListener, routes: Routes, guard: Guard, limits: 
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "accept failed; connections that have not said anything are closed");
                 }
-                openings.cut_half();
-                tokio::time::sleep(ACCEPT_BACKOFF).await;
+                // A peer that left before it was accepted (ECONNABORTED) took nothing that others lack.
+                if error.kind() != std::io::ErrorKind::ConnectionAborted {
+                    openings.cut_half();
+                    tokio::time::sleep(ACCEPT_BACKOFF).await;
+                }
                 continue;
             }
         };
