@@ -34,8 +34,8 @@ fn send(stack: &Stack, prompt: Vec<u32>, max_tokens: u32, timeout_ms: u64) -> (u
         ..Default::default()
     };
     let mut request = Request::new(message);
-    request.metadata_mut().insert("grpc-timeout", format!("{timeout_ms}m").parse().unwrap());
-    let origin = format!("http://{}", stack.address()).parse().unwrap();
+    request.metadata_mut().insert("grpc-timeout", format!("{timeout_ms}m").parse().expect("well formed"));
+    let origin = format!("http://{}", stack.address()).parse().expect("well formed");
     stack.block_on(async {
         let transport: Client<HttpConnector, Body> = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
         let mut client = InferenceClient::with_origin(transport, origin);

@@ -9,16 +9,16 @@ use serde_json::Value;
 
 /// A new key and its line.
 fn make(name: &str) -> (String, String) {
-    let output = Command::new(programs().join("paceline")).args(["key", "new", name, "--json"]).output().unwrap();
+    let output = Command::new(programs().join("paceline")).args(["key", "new", name, "--json"]).output().expect("it starts");
     let object: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    (object["key"].as_str().unwrap().to_owned(), object["line"].as_str().unwrap().to_owned())
+    (object["key"].as_str().expect("a string").to_owned(), object["line"].as_str().expect("a string").to_owned())
 }
 
 fn private(path: &Path, text: &str) {
     let fresh = path.with_extension("fresh");
-    std::fs::write(&fresh, text).unwrap();
-    std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o600)).unwrap();
-    std::fs::rename(fresh, path).unwrap();
+    std::fs::write(&fresh, text).expect("writable");
+    std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o600)).expect("ours");
+    std::fs::rename(fresh, path).expect("renamed");
 }
 
 fn generate(stack: &Stack, key: Option<&str>, prompt: &str) -> Output {
@@ -26,7 +26,7 @@ fn generate(stack: &Stack, key: Option<&str>, prompt: &str) -> Output {
     if let Some(key) = key {
         command.env("PACELINE_API_KEY", key);
     }
-    command.spawn().unwrap().wait_with_output().unwrap()
+    command.spawn().expect("it starts").wait_with_output().expect("it ends")
 }
 
 fn object(output: &Output) -> Value {

@@ -54,7 +54,7 @@ fn one_of_eight_never_reads_and_the_others_do_not_notice() {
 /// Opens silent connections; they are closed by the service, or when this is dropped.
 fn silent(stack: &Stack, count: usize) -> Vec<TcpStream> {
     // A full backlog makes a connect wait: a bound, and who did not get in is none of ours.
-    let address = stack.address().parse().unwrap();
+    let address = stack.address().parse().expect("an address");
     (0..count).filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok()).collect()
 }
 

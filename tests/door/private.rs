@@ -14,8 +14,8 @@ const CANARY: &str = "zqcanaryxv";
 
 /// Every regular file below a directory.
 fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
-    for entry in std::fs::read_dir(dir).unwrap().filter_map(Result::ok) {
-        let (path, kind) = (entry.path(), entry.file_type().unwrap());
+    for entry in std::fs::read_dir(dir).expect("a directory").filter_map(Result::ok) {
+        let (path, kind) = (entry.path(), entry.file_type().expect("a kind"));
         if kind.is_dir() {
             files(&path, found);
         } else if kind.is_file() {
@@ -80,7 +80,7 @@ fn nothing_of_a_request_is_written_down_whatever_happens_to_it() {
     }
     assert!(found.iter().any(|(name, text)| name.ends_with("gateway.log") && holds(text, "request_id")), "requests are logged");
     for (name, text) in &found {
-        for word in [CANARY, &printed[0], &printed[1], &printed[2]] {
+        for word in [CANARY, printed[0], printed[1], printed[2]] {
             assert!(!holds(text, word), "{word:?} is in {name}");
         }
     }
