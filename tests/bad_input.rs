@@ -276,7 +276,7 @@ fn configurations() {
         ("limits.queue = \"many\"\n", &["limits.queue"][..]),
         ("target.model = \"/nowhere/model\"\n", &["target.model", "/nowhere/model"][..]),
         ("kv.tap_window = 70000\n", &["kv.tap_window", "65536"][..]),
-        ("gateway.api_keys_file = \"keys\"\n", &["gateway.api_keys_file"][..]),
+        ("log.prompts = true\n", &["log.prompts"][..]),
     ] {
         let mut stack = Stack::new(settings);
         stack.serve();

@@ -40,6 +40,8 @@ pub enum Command {
     Restart(RestartArgs),
     /// Take no new requests and wait until none runs
     Drain(DrainArgs),
+    /// Make API keys, and the lines of gateway.api_keys_file that let them in
+    Key(KeyArgs),
     /// Check model and machine: are the lanes identical, how fast is each, does the drafter pay
     Selftest(SelftestArgs),
     /// Measure how fast the lanes are, the target alone, and what the machine allows
@@ -60,9 +62,15 @@ pub struct ServiceArgs {
     /// Where the settings are.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Address of the service; without it gateway.grpc of the configuration
+    /// Address of the service, https:// before it for TLS; without it gateway.grpc of the configuration
     #[arg(long, value_name = "HOST:PORT")]
     pub address: Option<String>,
+    /// With TLS: certificates (PEM) that sign the service's; without it gateway.tls_cert itself, or the system's with --address
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// File with the API key; without it $PACELINE_API_KEY. Never an argument: everybody on the machine could read it
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
     /// Model asked for; without it the served one
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
@@ -446,6 +454,40 @@ pub enum Process {
     Drafter,
     /// Owner of the workers
     Supervisor,
+}
+
+/// `paceline key`
+#[derive(Debug, Args)]
+pub struct KeyArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: KeyCommand,
+}
+
+/// What can be done about keys.
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Make a key: its line on standard output, the key itself on standard error, once
+    New(KeyNew),
+    /// The line of a key that is read from standard input
+    Digest(KeyDigest),
+}
+
+/// `paceline key new`
+#[derive(Debug, Args)]
+pub struct KeyNew {
+    /// Whose key it is: letters, digits, "-", "_" and "."
+    pub name: String,
+    /// Print one JSON object with name, key and line instead
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `paceline key digest`
+#[derive(Debug, Args)]
+pub struct KeyDigest {
+    /// Whose key it is
+    pub name: String,
 }
 
 /// `paceline selftest`

@@ -4,9 +4,7 @@
 use std::io::{BufRead as _, IsTerminal as _};
 
 use paceline_proto::v1::Message;
-use paceline_proto::v1::inference_client::InferenceClient;
 use tokio::sync::mpsc;
-use tonic::transport::Channel;
 
 use crate::answer::Answer;
 use crate::args::{ChatArgs, HowArgs};
@@ -20,8 +18,9 @@ use crate::{client, messages};
 /// # Errors
 /// The service cannot be reached; or, where the input is no terminal, the last turn that failed.
 pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let address = client::address(&args.service)?;
-    let client = client::connect(&address).await?;
+    let service = client::Service::find(&args.service)?;
+    let client = service.connect().await?;
+    let address = service.address;
     let system = args.system.iter().map(|text| messages::text("system", text.clone())).collect();
     let model = args.service.model.clone().unwrap_or_default();
     let template_arguments = args.template_arguments.clone().unwrap_or_default();
@@ -73,7 +72,7 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
 }
 
 struct Talk {
-    client: InferenceClient<Channel>,
+    client: client::Client,
     address: String,
     model: String,
     how: HowArgs,

@@ -4,10 +4,8 @@ use std::io::Read as _;
 use std::path::Path;
 
 use paceline_proto::v1::generate_request::Prompt;
-use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{self, ChatRequest, ContentPart, GenerateRequest, GenerateResponse, Message};
 use tonic::Streaming;
-use tonic::transport::Channel;
 
 use crate::answer::Answer;
 use crate::args::{GenerateArgs, HowArgs};
@@ -60,8 +58,9 @@ pub async fn run(args: &GenerateArgs, screen: &mut Screen) -> Result<(), Failure
 
 async fn answer(args: &GenerateArgs, screen: &mut Screen) -> Result<Vec<Answer>, Failure> {
     let request = Ask::from_args(args)?;
-    let address = client::address(&args.service)?;
-    let mut client = client::connect(&address).await?;
+    let service = client::Service::find(&args.service)?;
+    let mut client = service.connect().await?;
+    let address = service.address;
     let mut stream = request.send(&mut client, &address).await?;
     let mut shown = String::new();
     let samples = args.samples.max(1);
@@ -138,11 +137,7 @@ impl Ask {
     ///
     /// # Errors
     /// The service's refusal, or that it cannot be reached.
-    pub async fn send(
-        self,
-        client: &mut InferenceClient<Channel>,
-        address: &str,
-    ) -> Result<Streaming<GenerateResponse>, Failure> {
+    pub async fn send(self, client: &mut client::Client, address: &str) -> Result<Streaming<GenerateResponse>, Failure> {
         let response = match self {
             Self::Continue(request) => client.generate(request).await,
             Self::Chat(request) => client.chat(request).await,

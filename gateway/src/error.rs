@@ -32,7 +32,9 @@ pub fn bug(what: &str) -> Status {
 
 /// The client's time, or the operator's limit on it, is over.
 pub fn deadline_passed() -> Status {
-    Reason::DeadlinePassed.status("the request's deadline passed; allow more time (grpc-timeout), or ask for fewer tokens")
+    let message =
+        "the request's deadline passed before its first token; allow more time (grpc-timeout), or send a shorter prompt";
+    Refusal::new(Reason::DeadlinePassed, message).fact("completion_tokens", 0).into()
 }
 
 /// The gateway was asked to stop and the request's grace is over.

@@ -14,6 +14,7 @@ use paceline_proto::v1;
 use tonic::Status;
 
 use crate::error::{bug, invalid, quoted};
+use crate::guard::keys::{DEFAULT_CLASS, Principal};
 use crate::prompt::{Language, Source};
 
 pub use sampling::sampling_problem;
@@ -160,6 +161,22 @@ pub struct Identity {
     pub request_id: String,
     /// Absolute, CLOCK_MONOTONIC.
     pub deadline_ns: i64,
+    /// What its key's name stands for.
+    pub traffic_class: String,
+    /// What its prefixes are shared under; of no key empty.
+    pub cache_scope: String,
+}
+
+impl Identity {
+    /// A request of this id, of who has that key.
+    pub fn new(request_id: &str, deadline_ns: i64, principal: Option<&Principal>) -> Self {
+        Self {
+            request_id: request_id.to_owned(),
+            deadline_ns,
+            traffic_class: principal.map_or(DEFAULT_CLASS, |principal| &*principal.class).to_owned(),
+            cache_scope: principal.map_or("", |principal| &*principal.scope).to_owned(),
+        }
+    }
 }
 
 /// A prompt and the request around it, checked against the model: what is submitted.
@@ -231,8 +248,8 @@ pub fn fit(
         min_tokens: wishes.min_tokens,
         logprobs: wishes.logprobs,
         deadline_ns: who.deadline_ns,
-        traffic_class: "default".to_owned(),
-        cache_scope: String::new(),
+        traffic_class: who.traffic_class,
+        cache_scope: who.cache_scope,
         route: wishes.route as i32,
         report_margins: wishes.report_margins,
         report_so_far: !wishes.stop.is_empty(),

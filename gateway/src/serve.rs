@@ -3,6 +3,7 @@
 
 pub mod connection;
 pub mod gate;
+pub mod opening;
 mod question;
 
 use std::panic::AssertUnwindSafe;
@@ -27,16 +28,17 @@ use tracing::Instrument;
 
 use crate::deadline::Deadline;
 use crate::error;
+use crate::guard::keys::Principal;
 use crate::prompt::Prompter;
 use crate::record::Record;
 use crate::request::{Asked, Identity, Setting, Wishes, check_model, fit};
 use crate::standing::{Serving, Standing};
-use crate::stream::{Answer, Below, Bounds};
+use crate::stream::{Answer, Below, Bounds, Unread};
 
 use gate::Arrival;
 
 /// The target ends a request at its deadline, at a step's border. This much later the gateway does, whatever is below.
-pub const BACKSTOP: Duration = Duration::from_millis(500);
+pub const BACKSTOP: Duration = Duration::from_millis(20);
 
 /// What clients read.
 pub type AnswerStream = Pin<Box<dyn Stream<Item = Result<v1::GenerateResponse, Status>> + Send>>;
@@ -92,13 +94,14 @@ impl InferenceService {
         // Without the gate before us (tests) the call counts for nobody.
         let arrival: Option<Arrival> = extensions.remove();
         let arrived_ns = arrival.as_ref().map_or_else(monotonic_ns, |arrival| arrival.at_ns);
+        let principal: Option<Principal> = extensions.remove();
         let request_id = RequestId::draw();
         let mut record = Record::new(method, request_id.as_str(), arrived_ns);
 
         let begun = async {
             let asked = look(message)?;
             let deadline = self.deadline(&metadata, arrived_ns)?;
-            self.within(deadline, self.begin(asked, deadline, request_id.as_str(), &mut record)).await
+            self.within(deadline, self.begin(asked, deadline, request_id.as_str(), principal, &mut record)).await
         };
         let mut answer = match guarded(begun, &request_id).await {
             Ok(answer) => answer,
@@ -108,7 +111,7 @@ impl InferenceService {
             }
         };
         answer.keep(record, arrival.map(|arrival| arrival.slot));
-        let stream = futures::stream::unfold(answer, |mut answer| async move { Some((answer.next().await?, answer)) });
+        let stream = Unread::watch(answer, Duration::from_secs(self.limits.unread_s));
         let mut response: Response<AnswerStream> = Response::new(Box::pin(stream));
         if let Ok(value) = request_id.as_str().parse() {
             response.metadata_mut().insert(error::REQUEST_ID, value);
@@ -145,8 +148,15 @@ impl InferenceService {
 
     /// From a well-formed request to its first tokens. Dropped at any await, it leaves nothing behind: the calls below are
     /// dropped with it.
-    async fn begin(&self, asked: Asked, deadline: Deadline, request_id: &str, record: &mut Record) -> Result<Answer, Status> {
-        let who = Identity { request_id: request_id.to_owned(), deadline_ns: deadline.at_ns };
+    async fn begin(
+        &self,
+        asked: Asked,
+        deadline: Deadline,
+        request_id: &str,
+        principal: Option<Principal>,
+        record: &mut Record,
+    ) -> Result<Answer, Status> {
+        let who = Identity::new(request_id, deadline.at_ns, principal.as_ref());
         let Prepared { serving, wishes, generation } = self.prepare(asked, who, record).await?;
         if deadline.passed() {
             return Err(error::deadline_passed());

@@ -9,10 +9,12 @@ mod assemble;
 mod detokenizer;
 mod sample;
 mod stop;
+mod unread;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use futures::FutureExt;
@@ -38,6 +40,7 @@ use sample::{News, Sample, Submission};
 pub use assemble::Assembler;
 pub use detokenizer::Detokenizer;
 pub use stop::Stops;
+pub use unread::Unread;
 
 /// What ends an answer from outside.
 #[derive(Clone, Debug)]
@@ -73,6 +76,16 @@ pub struct Answer {
     cancel: CancellationToken,
     deadline: Pin<Box<Sleep>>,
     kept: Option<(Record, Option<Arc<Slot>>)>,
+    /// Its reader did not read; set by [`Unread`] before it lets go.
+    unread: Arc<AtomicBool>,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if self.unread.load(Ordering::Relaxed) {
+            self.end(Reason::SlowReader.code(), Some(Reason::SlowReader));
+        }
+    }
 }
 
 impl Answer {
@@ -91,6 +104,7 @@ impl Answer {
             cancel: bounds.cancel,
             deadline: Box::pin(tokio::time::sleep(bounds.deadline.until(BACKSTOP))),
             kept: None,
+            unread: Arc::default(),
         }
     }
 
@@ -131,7 +145,7 @@ impl Answer {
                 Some(first) => first,
                 None => match self.batch().await {
                     Some(Ok(batch)) => batch,
-                    Some(Err(status)) => return Some(Err(status)),
+                    Some(Err(status)) => return Some(Err(self.named(status))),
                     None => {
                         self.end(Code::Ok, None);
                         return None;
@@ -143,6 +157,14 @@ impl Answer {
                 Ok(Some(message)) => return Some(Ok(message)),
                 Err(status) => return Some(Err(status)),
             }
+        }
+    }
+
+    /// A status from below. The target knows that the deadline passed, and we how much of the answer there is.
+    fn named(&self, status: Status) -> Status {
+        match Reason::of(&status) {
+            Some(Reason::DeadlinePassed) => assemble::deadline_passed(self.tokens()),
+            _ => status,
         }
     }
 

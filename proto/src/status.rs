@@ -214,6 +214,66 @@ mod tests {
         }
     }
 
+    /// Every row, as the status-code guide has it: code, whether to retry, and the detail its code calls for. A row that is
+    /// changed here is a change of the contract.
+    #[test]
+    fn the_table_is_the_contract() {
+        use Code::{
+            Cancelled, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound, ResourceExhausted,
+            Unauthenticated, Unavailable,
+        };
+        let table = [
+            ("TARGET_LOADING", Unavailable, true),
+            ("TARGET_GONE", Unavailable, true),
+            ("RESTARTING", Unavailable, true),
+            ("DRAINING", Unavailable, true),
+            ("CRASH_LOOP", Unavailable, true),
+            ("QUEUE_FULL", ResourceExhausted, true),
+            ("QUEUE_WAIT", ResourceExhausted, true),
+            ("KV_EXHAUSTED", ResourceExhausted, false),
+            ("SLOW_READER", ResourceExhausted, false),
+            ("TOO_MANY_STREAMS", ResourceExhausted, true),
+            ("MESSAGE_TOO_LARGE", ResourceExhausted, false),
+            ("INVALID_ARGUMENT", InvalidArgument, false),
+            ("PROMPT_TOO_LONG", InvalidArgument, false),
+            ("TEMPLATE", InvalidArgument, false),
+            ("NO_VISION", FailedPrecondition, false),
+            ("NO_CHAT_TEMPLATE", FailedPrecondition, false),
+            ("NO_TOOLS", FailedPrecondition, false),
+            ("STALE_TERM", FailedPrecondition, false),
+            ("STALE_EPOCH", FailedPrecondition, false),
+            ("DRAFTER_LOADING", Unavailable, true),
+            ("DRAFTER_FAILED", Unavailable, false),
+            ("DRAFTER_INCOMPATIBLE", FailedPrecondition, false),
+            ("DRAFTER_STATE", FailedPrecondition, false),
+            ("PROCESS_STATE", FailedPrecondition, false),
+            ("FELL_BEHIND", ResourceExhausted, false),
+            ("UNKNOWN_MODEL", NotFound, false),
+            ("DEADLINE_PASSED", DeadlineExceeded, false),
+            ("DEADLINE_INFEASIBLE", DeadlineExceeded, false),
+            ("UNAUTHENTICATED", Unauthenticated, false),
+            ("CANCELLED", Cancelled, false),
+            ("BUG", Internal, false),
+        ];
+        assert_eq!(table.map(|(word, ..)| word).to_vec(), Reason::ALL.iter().map(|reason| reason.word()).collect::<Vec<_>>());
+        for (word, code, retryable) in table {
+            let reason = Reason::from_word(word).expect("a row");
+            let pause = Duration::from_millis(1_234);
+            let refusal = Refusal::new(reason, "expected x, found y").field("a.field").retry_after(pause).fact("limit", 7);
+            let status = Status::from(refusal);
+            assert_eq!((status.code(), Reason::of(&status)), (code, Some(reason)), "{word}");
+            let details = status.get_error_details();
+            assert_eq!(details.error_info().expect(word).metadata["limit"], "7", "{word}");
+            assert_eq!(details.bad_request().is_some(), code == InvalidArgument, "{word}");
+            assert_eq!(details.precondition_failure().is_some(), code == FailedPrecondition, "{word}");
+            assert_eq!(details.quota_failure().is_some(), code == ResourceExhausted, "{word}");
+            assert_eq!(details.resource_info().is_some(), code == NotFound, "{word}");
+            assert_eq!(details.retry_info().and_then(|info| info.retry_delay), retryable.then_some(pause), "{word}");
+            let pushback = status.metadata().get(PUSHBACK).map(|value| value.to_str().expect("digits"));
+            assert_eq!(pushback, retryable.then_some("1234"), "{word}");
+        }
+    }
+
     #[test]
     fn a_field_is_named() {
         let status = Reason::InvalidArgument.field("limits.max_tokens", "expected at least 1, found 0");

@@ -44,13 +44,16 @@ pub async fn forward(desk: &Desk, generation: Generation, grant: Grant, seat: Se
     let deadline = (generation.deadline_ns != 0).then(|| desk.clock().at(generation.deadline_ns));
     let mut verdict: Verdict = Box::pin(verdict(desk.cuts(), epoch, deadline, desk.clock()));
     let queued_ms = grant.queued_ms;
+    let let_in = desk.clock().now();
     let (upstream, first) = tokio::select! {
         biased;
         status = &mut verdict => return Err(status),
         opened = open(desk, generation, grant) => opened?,
     };
+    let first_ms = desk.clock().now().since(let_in);
     let (outlet, batches) = Outlet::new();
-    let relay = Relay { upstream, verdict, cuts: desk.cuts(), epoch, queued_ms, tokens: 0, so_far: None, seat };
+    let cuts = desk.cuts();
+    let relay = Relay { upstream, verdict, cuts, epoch, queued_ms, first_ms, tokens: 0, so_far: None, seat };
     task::spawn("relay", relay.run(first, outlet).in_current_span());
     Ok(batches)
 }
@@ -89,6 +92,7 @@ struct Relay {
     cuts: watch::Receiver<Option<Cut>>,
     epoch: Epoch,
     queued_ms: u64,
+    first_ms: u64,
     tokens: u64,
     /// What the end would have said, where the gateway asked for it.
     so_far: Option<Done>,
@@ -111,7 +115,7 @@ impl Relay {
             }
             if let Some(done) = &mut next.done {
                 done.queue_ms = self.queued_ms as f64;
-                self.seat.ended_well(done, self.tokens);
+                self.seat.ended_well(done, self.tokens, self.first_ms);
                 return self.finish(outlet, next).await;
             }
             tokio::select! {

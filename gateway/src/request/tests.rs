@@ -57,7 +57,7 @@ fn submit(asked: Result<Asked, Status>, limits: &LimitsConfig) -> Result<Generat
         _ => vec![5, 6, 7],
     };
     let language = crate::demo::language();
-    let who = Identity { request_id: "r".into(), deadline_ns: 9 };
+    let who = Identity { request_id: "r".into(), deadline_ns: 9, traffic_class: "code".into(), cache_scope: "s".into() };
     fit(&asked.wishes, field, prompt_ids, Setting { model: &model(), language: &language, limits }, who)
 }
 
@@ -149,7 +149,7 @@ fn a_good_request_becomes_a_generation() {
     let limits = LimitsConfig::default();
     let plain = submit(Asked::generate(ids(vec![5, 6])), &limits).expect("fine");
     assert_eq!((plain.prompt_ids.as_slice(), plain.max_tokens, plain.stop_token_ids.as_slice()), (&[5, 6][..], 98, &[2][..]));
-    assert_eq!((plain.deadline_ns, plain.tokenizer_vocab, plain.traffic_class.as_str()), (9, 4096, "default"));
+    assert_eq!((plain.deadline_ns, plain.tokenizer_vocab, plain.traffic_class.as_str()), (9, 4096, "code"));
     assert_eq!(plain.sampling, Some(crate::prompt::GREEDY));
     assert_ne!(plain.seed, submit(Asked::generate(ids(vec![5, 6])), &limits).expect("fine").seed, "seeds are drawn");
 

@@ -35,7 +35,7 @@ impl InferenceService {
                 None => return Err(invalid("request", "generate or chat", "neither")),
             };
             let deadline = self.deadline(&metadata, arrived_ns)?;
-            let who = Identity { request_id: request_id.as_str().to_owned(), deadline_ns: deadline.at_ns };
+            let who = Identity::new(request_id.as_str(), deadline.at_ns, None);
             let prepared = self.within(deadline, self.prepare(asked, who, &mut record)).await?;
             let ids = prepared.generation.prompt_ids;
             Ok(v1::CountTokensResponse {

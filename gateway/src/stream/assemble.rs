@@ -221,7 +221,7 @@ mod tests {
         let one = v1::TokenLogprobs { logprob: -0.5, top: vec![v1::TopLogprob { token_id: 9, logprob: -0.25 }] };
         let assembler = |logprobs| {
             let generation = Generation { prompt_ids: vec![1], logprobs, ..Default::default() };
-            Assembler::new(&generation, Arc::new(crate::demo::language()))
+            Assembler::new(&generation, 0, vec![], Arc::new(crate::demo::language()))
         };
         let with = |count| TokenBatch { logprobs: vec![one.clone(); count], ..batch(0, &[10, 11], None) };
         let message = assembler(Some(1)).take(with(2), Times::default()).expect("fine").expect("a message");
