@@ -160,7 +160,7 @@ async fn json_is_one_object() {
 #[tokio::test]
 async fn every_flag_reaches_the_service() {
     let flags = "--max-tokens 4 --temperature 0.5 --seed 7 --top-p 0.9 --top-k 3 --min-p 0.1 --repetition-penalty 1.1 \
-                 --ignore-eos --route plain --model m";
+                 --ignore-eos --route plain --model m --stop END --stop \u{1} --samples 1";
     let mut words = vec!["--token-ids", "1,2", "--json", "--margins"];
     words.extend(flags.split(' '));
     let outcome = generate(&words, hello()).await;
@@ -176,12 +176,39 @@ async fn every_flag_reaches_the_service() {
             repetition_penalty: Some(1.1),
             ..Default::default()
         }),
-        limits: Some(v1::Limits { max_tokens: Some(4), ignore_eos: true, ..Default::default() }),
+        limits: Some(v1::Limits {
+            max_tokens: Some(4),
+            ignore_eos: true,
+            stop: vec!["END".into(), "\u{1}".into()],
+            ..Default::default()
+        }),
         route: v1::RouteWish::Plain.into(),
         report_margins: true,
+        samples: 1,
         ..Default::default()
     };
     assert_eq!(outcome.seen, [Seen::Generate(expected)]);
+}
+
+#[tokio::test]
+async fn samples_are_told_apart() {
+    let of = |index: u32, message: Result<v1::GenerateResponse, Status>| {
+        message.map(|message| v1::GenerateResponse { sample_index: index, ..message })
+    };
+    let script = || {
+        Ok(vec![of(1, piece("se", &[9])), of(0, piece("Hel", &[7])), of(1, piece("cond", &[8])), of(1, last()), of(0, last())])
+    };
+    let words = ["--message", "x", "--samples", "2", "--template-arguments", "{\"a\": 1}"];
+    let outcome = generate(&words, script()).await;
+    assert_eq!((outcome.exit(), outcome.out.as_str()), (0, "--- 1 of 2\nHel\n--- 2 of 2\nsecond\n"));
+    let Seen::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
+    assert_eq!((request.samples, request.template_arguments.as_str()), (2, "{\"a\": 1}"));
+    let outcome = generate(&[&words[..], &["--json"]].concat(), script()).await;
+    let object: serde_json::Value = serde_json::from_str(&outcome.out).unwrap();
+    assert_eq!((&object["samples"][0]["text"], &object["samples"][1]["token_ids"][0]), (&"Hel".into(), &9.into()));
+    // One that never ends is no answer.
+    let outcome = generate(&words, Ok(vec![of(0, last())])).await;
+    assert_ne!(outcome.exit(), 0);
 }
 
 #[tokio::test]
