@@ -161,7 +161,8 @@ async fn json_is_one_object() {
 async fn every_flag_reaches_the_service() {
     let flags = "--max-tokens 4 --temperature 0.5 --seed 7 --top-p 0.9 --top-k 3 --min-p 0.1 --repetition-penalty 1.1 \
                  --presence-penalty 0.5 --frequency-penalty -0.5 --logit-bias 9=-100 --logit-bias 7=1.5 --min-tokens 2 \
-                 --stop-token-id 8 --stop-token-id 6 --logprobs 3 --ignore-eos --route plain --model m";
+                 --stop-token-id 8 --stop-token-id 6 --logprobs 3 --ignore-eos --route plain --model m \
+                 --stop END --stop \u{1} --samples 1";
     let mut words = vec!["--token-ids", "1,2", "--json", "--margins"];
     words.extend(flags.split(' '));
     let outcome = generate(&words, hello()).await;
@@ -184,12 +185,12 @@ async fn every_flag_reaches_the_service() {
             ignore_eos: true,
             min_tokens: 2,
             stop_token_ids: vec![8, 6],
-            ..Default::default()
+            stop: vec!["END".into(), "\u{1}".into()],
         }),
         route: v1::RouteWish::Plain.into(),
         report_margins: true,
         logprobs: Some(3),
-        ..Default::default()
+        samples: 1,
     };
     assert_eq!(outcome.seen, [Seen::Generate(expected)]);
 }
@@ -208,6 +209,27 @@ async fn log_probabilities_are_part_of_the_object() {
     let expected = serde_json::json!({ "logprob": -0.5, "top": [{ "token_id": 9, "logprob": -0.25 }] });
     assert_eq!(object["logprobs"].as_array().unwrap().len(), object["token_ids"].as_array().unwrap().len());
     assert!(object["logprobs"].as_array().unwrap().iter().all(|one| *one == expected));
+}
+
+#[tokio::test]
+async fn samples_are_told_apart() {
+    let of = |index: u32, message: Result<v1::GenerateResponse, Status>| {
+        message.map(|message| v1::GenerateResponse { sample_index: index, ..message })
+    };
+    let script = || {
+        Ok(vec![of(1, piece("se", &[9])), of(0, piece("Hel", &[7])), of(1, piece("cond", &[8])), of(1, last()), of(0, last())])
+    };
+    let words = ["--message", "x", "--samples", "2", "--template-arguments", "{\"a\": 1}"];
+    let outcome = generate(&words, script()).await;
+    assert_eq!((outcome.exit(), outcome.out.as_str()), (0, "--- 1 of 2\nHel\n--- 2 of 2\nsecond\n"));
+    let Seen::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
+    assert_eq!((request.samples, request.template_arguments.as_str()), (2, "{\"a\": 1}"));
+    let outcome = generate(&[&words[..], &["--json"]].concat(), script()).await;
+    let object: serde_json::Value = serde_json::from_str(&outcome.out).unwrap();
+    assert_eq!((&object["samples"][0]["text"], &object["samples"][1]["token_ids"][0]), (&"Hel".into(), &9.into()));
+    // One that never ends is no answer.
+    let outcome = generate(&words, Ok(vec![of(0, last())])).await;
+    assert_ne!(outcome.exit(), 0);
 }
 
 #[tokio::test]

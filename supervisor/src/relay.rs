@@ -149,7 +149,7 @@ impl Relay {
     /// stop string, which is a good end; that its client went away instead is rare, and looks the same.
     fn left(mut self) {
         if let Some(so_far) = &self.so_far {
-            self.seat.ended_well(so_far, self.tokens);
+            self.seat.ended_well(so_far, self.tokens, self.first_ms);
         }
     }
 

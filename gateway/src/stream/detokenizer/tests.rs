@@ -65,7 +65,7 @@ fn a_stop_string_split_at_every_place_is_found_and_never_shown() {
 
     let language = Arc::new(crate::demo::language());
     for stop in ["END", "🦀", "日本語", "\n\nUser:", "é🦀.", "</tool_call>"] {
-        let (before, after) = ("vor 🦀? ", " danach");
+        let (before, after) = ("vor 🐢? ", " danach");
         let text = format!("{before}{stop}{after}");
         let bytes = spelled(&language, &text);
         let usual = language.tokens.encode(&text, false).expect("encodes");
