@@ -127,7 +127,6 @@ fn flood(address: &str, seed: u64, count: usize) {
     });
 }
 
-#[cfg(target_os = "linux")]
 fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse::<u64>().ok());
@@ -135,7 +134,6 @@ fn resident(pid: u32) -> u64 {
 }
 
 /// Bytes the gateway held before and after.
-#[cfg(target_os = "linux")]
 fn withstands(count: usize) -> (u64, u64) {
     let stack = Stack::ready("");
     let gateway = stack.pid("gateway");
@@ -162,13 +160,11 @@ fn withstands(count: usize) -> (u64, u64) {
     (before, after)
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 fn a_thousand_malformed_connections_leave_nothing_behind() {
     println!("before and after: {:?} bytes", withstands(1_000));
 }
 
-#[cfg(target_os = "linux")]
 #[test]
 #[ignore = "soak: ten times the suite's; run by `make soak`"]
 fn ten_thousand_malformed_connections_leave_nothing_behind() {

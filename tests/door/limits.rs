@@ -1,6 +1,8 @@
 //! Readers who do not read, and more sockets than there are descriptors: the others are served as without them.
 
+#[cfg(target_os = "linux")]
 use std::net::TcpStream;
+#[cfg(target_os = "linux")]
 use std::process::Command;
 use std::time::Duration;
 
@@ -52,6 +54,7 @@ fn one_of_eight_never_reads_and_the_others_do_not_notice() {
 }
 
 /// Opens silent connections; they are closed by the service, or when this is dropped.
+#[cfg(target_os = "linux")]
 fn silent(stack: &Stack, count: usize) -> Vec<TcpStream> {
     // A full backlog makes a connect wait: a bound, and who did not get in is none of ours.
     let address = stack.address().parse().expect("an address");
