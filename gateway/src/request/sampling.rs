@@ -183,6 +183,8 @@ mod tests {
             route: v1::RouteWish::Auto,
             report_margins: false,
             logprobs: None,
+            samples: 1,
+            stop: vec![],
         }
     }
 
