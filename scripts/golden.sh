@@ -1,7 +1,8 @@
 #!/bin/sh
-# Makes models/tests/golden/ and demo/golden.json again, with the reference implementations in a Python environment.
+# Makes models/tests/golden/, demo/golden.json and gateway/tests/templates/fixtures.json again, with the reference implementations in a Python environment.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 
 sh scripts/venv.sh
+.venv-data/bin/python gateway/tests/templates/make.py
 exec .venv-data/bin/python models/tests/golden/make.py

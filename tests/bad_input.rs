@@ -37,19 +37,22 @@ fn cases() -> Vec<Case> {
         ("no role", conversation(vec![message("", "hi")]), InvalidArgument, &["messages[0].role"]),
         (
             "no content",
-            conversation(vec![Message { role: "user".into(), content: vec![] }]),
+            conversation(vec![Message { role: "user".into(), content: vec![], ..Default::default() }]),
             InvalidArgument,
             &["messages[0].content"],
         ),
         (
             "unknown part",
-            conversation(vec![Message { role: "user".into(), content: vec![ContentPart::default()] }]),
+            conversation(vec![Message { role: "user".into(), content: vec![ContentPart::default()], ..Default::default() }]),
             InvalidArgument,
             &["messages[0].content[0]"],
         ),
         (
             "a picture",
-            conversation(vec![message("system", "s"), Message { role: "user".into(), content: vec![image()] }]),
+            conversation(vec![
+                message("system", "s"),
+                Message { role: "user".into(), content: vec![image()], ..Default::default() },
+            ]),
             NoVision,
             &["messages[1].content[0]"],
         ),
@@ -273,7 +276,7 @@ fn configurations() {
         ("limits.queue = \"many\"\n", &["limits.queue"][..]),
         ("target.model = \"/nowhere/model\"\n", &["target.model", "/nowhere/model"][..]),
         ("kv.tap_window = 70000\n", &["kv.tap_window", "65536"][..]),
-        ("gateway.api_keys_file = \"keys\"\n", &["gateway.api_keys_file"][..]),
+        ("log.prompts = true\n", &["log.prompts"][..]),
     ] {
         let mut stack = Stack::new(settings);
         stack.serve();

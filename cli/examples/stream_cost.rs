@@ -22,7 +22,7 @@ struct Seen {
 
 async fn one(address: String, messages: Vec<Message>, max_tokens: u32) -> Result<Seen, Box<dyn std::error::Error + Send + Sync>> {
     let mut client = InferenceClient::connect(address).await?;
-    let limits = Some(Limits { max_tokens: Some(max_tokens), ignore_eos: true });
+    let limits = Some(Limits { max_tokens: Some(max_tokens), ignore_eos: true, ..Default::default() });
     let started_ns = monotonic_ns();
     let mut stream = client.chat(ChatRequest { messages, limits, ..ChatRequest::default() }).await?.into_inner();
     let (mut tokens, mut first_ns, mut last_ns, mut hop_us) = (0, None, 0, vec![]);
@@ -61,6 +61,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let messages = prompt["messages"].as_array().ok_or("messages")?.iter().map(|message| Message {
             role: message["role"].as_str().unwrap_or_default().to_owned(),
             content: vec![ContentPart { part: Some(Part::Text(message["content"].as_str().unwrap_or_default().to_owned())) }],
+            ..Default::default()
         });
         queue.push(messages.collect::<Vec<_>>());
     }

@@ -27,11 +27,42 @@ pub struct Answer {
     pub resumed: u32,
     /// The seed that was used.
     pub seed: u64,
+    /// The stop string that ended it, if one did.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub stop: String,
     /// The id the service's logs know it by.
     pub request_id: String,
     /// How far each choice was from another outcome, where asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub margins: Vec<f32>,
+    /// One for each id, where asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub logprobs: Vec<Logprobs>,
+}
+
+/// How probable a token was (natural logarithms; `TokenLogprobs` of inference.proto).
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Logprobs {
+    /// Of the chosen token.
+    pub logprob: f32,
+    /// The most probable ones, most probable first.
+    pub top: Vec<TopLogprob>,
+}
+
+/// One of the most probable tokens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TopLogprob {
+    /// Its id.
+    pub token_id: u32,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+}
+
+impl From<v1::TokenLogprobs> for Logprobs {
+    fn from(reported: v1::TokenLogprobs) -> Self {
+        let top = reported.top.into_iter().map(|top| TopLogprob { token_id: top.token_id, logprob: top.logprob }).collect();
+        Self { logprob: reported.logprob, top }
+    }
 }
 
 /// Lane and reason, in the words of design section 7.
@@ -94,11 +125,26 @@ impl Answer {
     /// As [`Answer::read`].
     pub async fn read_with(
         stream: &mut Streaming<v1::GenerateResponse>,
-        mut on_message: impl FnMut(&v1::GenerateResponse) -> std::io::Result<()>,
+        on_message: impl FnMut(&v1::GenerateResponse) -> std::io::Result<()>,
     ) -> Result<Self, Failure> {
-        let mut answer = Self::default();
-        let mut last = None;
+        let mut answers = Self::read_samples(stream, 1, on_message).await?;
+        answers.pop().ok_or_else(|| broken("the stream ended without its last message"))
+    }
+
+    /// The same of several samples, in their order.
+    ///
+    /// # Errors
+    /// As [`Answer::read`].
+    pub async fn read_samples(
+        stream: &mut Streaming<v1::GenerateResponse>,
+        samples: u32,
+        mut on_message: impl FnMut(&v1::GenerateResponse) -> std::io::Result<()>,
+    ) -> Result<Vec<Self>, Failure> {
+        let mut answers: Vec<(Self, Option<v1::Final>)> = (0..samples).map(|_| Default::default()).collect();
         while let Some(message) = stream.message().await.map_err(|status| Failure::refused(&status))? {
+            let Some((answer, last)) = answers.get_mut(message.sample_index as usize) else {
+                return Err(broken("a message came of a sample that was not asked for"));
+            };
             if last.is_some() {
                 return Err(broken("a message came after the last one"));
             }
@@ -106,11 +152,15 @@ impl Answer {
             answer.text.push_str(&message.text);
             answer.token_ids.extend(&message.token_ids);
             answer.margins.extend(&message.margins);
+            answer.logprobs.extend(message.logprobs.into_iter().map(Logprobs::from));
             answer.request_id = message.request_id;
-            last = message.r#final;
+            *last = message.r#final;
         }
-        answer.close(last.ok_or_else(|| broken("the stream ended without its last message"))?);
-        Ok(answer)
+        let closed = answers.into_iter().map(|(mut answer, last)| {
+            answer.close(last.ok_or_else(|| broken("the stream ended without its last message"))?);
+            Ok(answer)
+        });
+        closed.collect()
     }
 
     fn close(&mut self, last: v1::Final) {
@@ -130,6 +180,7 @@ impl Answer {
         self.timing = Timing { queue_ms: timing.queue_ms, ttft_ms: timing.ttft_ms, total_ms: timing.total_ms };
         self.resumed = last.resumed;
         self.seed = last.seed;
+        self.stop = last.stop;
     }
 
     /// One line of figures for a person.
@@ -165,6 +216,7 @@ mod tests {
             timing: Some(v1::Timing { queue_ms: 0.5, ttft_ms: 2.0, total_ms: 2.0 }),
             resumed: 0,
             seed: 9,
+            ..Default::default()
         });
         assert_eq!(
             serde_json::to_string(&answer).expect("plain"),

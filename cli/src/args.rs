@@ -40,6 +40,8 @@ pub enum Command {
     Restart(RestartArgs),
     /// Take no new requests and wait until none runs
     Drain(DrainArgs),
+    /// Make API keys, and the lines of gateway.api_keys_file that let them in
+    Key(KeyArgs),
     /// Check model and machine: are the lanes identical, how fast is each, does the drafter pay
     Selftest(SelftestArgs),
     /// Measure how fast the lanes are, the target alone, and what the machine allows
@@ -60,9 +62,15 @@ pub struct ServiceArgs {
     /// Where the settings are.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Address of the service; without it gateway.grpc of the configuration
+    /// Address of the service, https:// before it for TLS; without it gateway.grpc of the configuration
     #[arg(long, value_name = "HOST:PORT")]
     pub address: Option<String>,
+    /// With TLS: certificates (PEM) that sign the service's; without it gateway.tls_cert itself, or the system's with --address
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    /// File with the API key; without it $PACELINE_API_KEY. Never an argument: everybody on the machine could read it
+    #[arg(long, value_name = "FILE")]
+    pub api_key_file: Option<PathBuf>,
     /// Model asked for; without it the served one
     #[arg(long, value_name = "NAME")]
     pub model: Option<String>,
@@ -88,9 +96,18 @@ pub struct GenerateArgs {
     /// How to generate.
     #[command(flatten)]
     pub how: HowArgs,
+    /// So many answers, drawn independently; each is printed whole, under a line with its number
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub samples: u32,
+    /// JSON object with variables of the chat template, as {"enable_thinking": false}
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["prompt", "token_ids"])]
+    pub template_arguments: Option<String>,
     /// Print one JSON object instead of the text
     #[arg(long)]
     pub json: bool,
+    /// With --json: log-probabilities, of each token and of the N most probable ones in its place (0 to 20)
+    #[arg(long, value_name = "N", requires = "json")]
+    pub logprobs: Option<u32>,
     /// With --json: how far each choice was from another outcome
     #[arg(long, hide = true, requires = "json")]
     pub margins: bool,
@@ -109,7 +126,7 @@ pub struct Input {
     /// Text to continue as it is, without chat template
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// JSON file with a list of {role, content}, or {"messages": [...]}; - is standard input
+    /// JSON file with a list of {role, content}, or {"messages": [...], "tools": [...]}; - is standard input
     #[arg(long, value_name = "FILE")]
     pub messages: Option<PathBuf>,
     /// One message of the user, put through the chat template
@@ -144,12 +161,27 @@ pub struct HowArgs {
     /// Above 1 makes tokens less likely that are in the prompt or the answer already; 1 is off
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     pub repetition_penalty: Option<f32>,
+    /// Taken from the logits of tokens that are in the answer already; 0 is off
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    /// Taken from the logits of tokens that are in the answer already, once for each time; 0 is off
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    /// Added to the logit of one token, as 42=-100; may be given for many
+    #[arg(long, value_name = "ID=BIAS")]
+    pub logit_bias: Vec<Bias>,
+    /// No token that ends the answer before so many
+    #[arg(long, value_name = "N")]
+    pub min_tokens: Option<u32>,
+    /// Token that ends the answer besides the model's own; may be given for several
+    #[arg(long, value_name = "ID")]
+    pub stop_token_id: Vec<u32>,
     /// Go on after the model's end-of-sequence token
     #[arg(long)]
     pub ignore_eos: bool,
-    /// Only 0 (off) in this version
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub logprobs: u32,
+    /// End the answer where this text would begin; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
     /// Lane to ask for: auto, plain (without the drafter) or speculative (with it, if there is one)
     #[arg(long, value_enum, default_value_t, hide_possible_values = true)]
     pub route: Route,
@@ -165,6 +197,27 @@ impl std::str::FromStr for TokenIds {
     fn from_str(text: &str) -> Result<Self, String> {
         let id = |word: &str| word.trim().parse().map_err(|_| format!("expected token ids as 1,2,3, found {:?}", word.trim()));
         text.split(',').map(id).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// One of `--logit-bias`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bias {
+    /// The token.
+    pub id: u32,
+    /// What is added to its logit; the service knows the range.
+    pub bias: f32,
+}
+
+impl std::str::FromStr for Bias {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let (id, bias) = text.split_once('=')?;
+            Some(Self { id: id.trim().parse().ok()?, bias: bias.trim().parse().ok()? })
+        };
+        read().ok_or_else(|| format!("expected a token id and a number as 42=-100, found {text:?}"))
     }
 }
 
@@ -196,6 +249,9 @@ pub struct ChatArgs {
     /// First message, of the role system
     #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
+    /// JSON object with variables of the chat template, as {"enable_thinking": false}
+    #[arg(long, value_name = "JSON")]
+    pub template_arguments: Option<String>,
     /// How to generate.
     #[command(flatten)]
     pub how: HowArgs,
@@ -398,6 +454,40 @@ pub enum Process {
     Drafter,
     /// Owner of the workers
     Supervisor,
+}
+
+/// `paceline key`
+#[derive(Debug, Args)]
+pub struct KeyArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: KeyCommand,
+}
+
+/// What can be done about keys.
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Make a key: its line on standard output, the key itself on standard error, once
+    New(KeyNew),
+    /// The line of a key that is read from standard input
+    Digest(KeyDigest),
+}
+
+/// `paceline key new`
+#[derive(Debug, Args)]
+pub struct KeyNew {
+    /// Whose key it is: letters, digits, "-", "_" and "."
+    pub name: String,
+    /// Print one JSON object with name, key and line instead
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `paceline key digest`
+#[derive(Debug, Args)]
+pub struct KeyDigest {
+    /// Whose key it is
+    pub name: String,
 }
 
 /// `paceline selftest`

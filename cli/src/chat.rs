@@ -4,9 +4,7 @@
 use std::io::{BufRead as _, IsTerminal as _};
 
 use paceline_proto::v1::Message;
-use paceline_proto::v1::inference_client::InferenceClient;
 use tokio::sync::mpsc;
-use tonic::transport::Channel;
 
 use crate::answer::Answer;
 use crate::args::{ChatArgs, HowArgs};
@@ -20,12 +18,21 @@ use crate::{client, messages};
 /// # Errors
 /// The service cannot be reached; or, where the input is no terminal, the last turn that failed.
 pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
-    generate::check_served(&args.how)?;
-    let address = client::address(&args.service)?;
-    let client = client::connect(&address).await?;
+    let service = client::Service::find(&args.service)?;
+    let client = service.connect().await?;
+    let address = service.address;
     let system = args.system.iter().map(|text| messages::text("system", text.clone())).collect();
     let model = args.service.model.clone().unwrap_or_default();
-    let mut talk = Talk { client, address, model, how: args.how.clone(), messages: system, kept: args.system.iter().count() };
+    let template_arguments = args.template_arguments.clone().unwrap_or_default();
+    let mut talk = Talk {
+        client,
+        address,
+        model,
+        how: args.how.clone(),
+        template_arguments,
+        messages: system,
+        kept: args.system.iter().count(),
+    };
     if screen.err_is_terminal() {
         screen.note("one line is one turn; /reset begins anew, /quit ends, Ctrl-C ends an answer");
     }
@@ -65,10 +72,11 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
 }
 
 struct Talk {
-    client: InferenceClient<Channel>,
+    client: client::Client,
     address: String,
     model: String,
     how: HowArgs,
+    template_arguments: String,
     messages: Vec<Message>,
     /// Messages that `/reset` keeps.
     kept: usize,
@@ -79,7 +87,7 @@ impl Talk {
     async fn turn(&mut self, text: &str, screen: &mut Screen) -> Result<(), Failure> {
         let before = self.messages.len();
         self.messages.push(messages::text("user", text));
-        let request = generate::chat(self.model.clone(), self.messages.clone(), &self.how, false);
+        let request = generate::chat(self.model.clone(), self.messages.clone(), &self.how, self.template_arguments.clone());
         let mut said = String::new();
         let outcome = tokio::select! {
             outcome = self.answer(request, screen, &mut said) => outcome,

@@ -1,26 +1,129 @@
-//! The way to the service: which address, and a channel to it.
+//! The way to the service: which address, whether with TLS, by which key, and a channel to it.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::time::Duration;
 
-use paceline_process::Loaded;
+use paceline_process::socket::{CONNECTION_WINDOW, STREAM_WINDOW};
+use paceline_process::{Loaded, lifecycle};
 use paceline_proto::v1::inference_client::InferenceClient;
-use tonic::transport::{Channel, Endpoint};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Request, Status};
 
 use crate::args::ServiceArgs;
 use crate::failure::{Failure, no_service_at, root_cause};
 
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(10);
+/// Environment variable with the API key.
+pub const KEY_VAR: &str = "PACELINE_API_KEY";
 
-/// Where the service is: `--address`, else `gateway.grpc`.
-///
-/// # Errors
-/// The configuration cannot be used.
-pub fn address(args: &ServiceArgs) -> Result<String, Failure> {
-    match &args.address {
-        Some(address) => Ok(address.trim_start_matches("http://").trim_end_matches('/').to_owned()),
-        None => Ok(reachable(&Loaded::find(args.config.config.as_deref())?.config.gateway.grpc)),
+/// A client that shows its key, if it has one.
+pub type Client = InferenceClient<InterceptedService<Channel, Key>>;
+
+/// Puts the key into each call.
+#[derive(Clone, Default)]
+pub struct Key(Option<MetadataValue<Ascii>>);
+
+/// A secret: whether there is one.
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "Key(set)" } else { "Key(none)" })
+    }
+}
+
+impl Key {
+    /// The key of the file, else of the environment, else none.
+    fn find(file: Option<&Path>) -> Result<Self, Failure> {
+        let (text, place) = match file {
+            Some(path) => {
+                let place = format!("--api-key-file {}", path.display());
+                let read = std::fs::read_to_string(path);
+                (read.map_err(|error| Failure::usage(format!("{place}: cannot read it: {error}")))?, place)
+            }
+            None => (lifecycle::env(KEY_VAR).unwrap_or_default(), KEY_VAR.to_owned()),
+        };
+        let key = text.trim();
+        if key.is_empty() && file.is_none() {
+            return Ok(Self(None));
+        }
+        // The key is not repeated: what is printed may be kept.
+        let bad = || Failure::usage(format!("{place}: expected one API key in printable ASCII, found something else"));
+        if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(bad());
+        }
+        let mut value: MetadataValue<Ascii> = format!("Bearer {key}").parse().map_err(|_| bad())?;
+        value.set_sensitive(true);
+        Ok(Self(Some(value)))
+    }
+}
+
+impl Interceptor for Key {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        if let Some(value) = &self.0 {
+            request.metadata_mut().insert("authorization", value.clone());
+        }
+        Ok(request)
+    }
+}
+
+/// Where a service is and how it is spoken with.
+#[derive(Debug)]
+pub struct Service {
+    /// `host:port`.
+    pub address: String,
+    tls: Option<ClientTlsConfig>,
+    key: Key,
+}
+
+impl Service {
+    /// By `--address`, else `gateway.grpc`, with TLS if either says so.
+    ///
+    /// # Errors
+    /// The configuration, the key or the certificates cannot be used.
+    pub fn find(args: &ServiceArgs) -> Result<Self, Failure> {
+        let (address, tls, own) = match &args.address {
+            Some(address) => {
+                let (plain, tls) = match address.strip_prefix("https://") {
+                    Some(address) => (address, true),
+                    None => (address.trim_start_matches("http://"), false),
+                };
+                (plain.trim_end_matches('/').to_owned(), tls, None)
+            }
+            None => {
+                let gateway = Loaded::find(args.config.config.as_deref())?.config.gateway;
+                let own = Some(gateway.tls_cert).filter(|path| !path.is_empty());
+                (reachable(&gateway.grpc), own.is_some(), own)
+            }
+        };
+        if args.ca.is_some() && !tls {
+            return Err(Failure::usage("--ca: expected a service with TLS (--address https://HOST:PORT), found one without"));
+        }
+        let trusted = args.ca.clone().or(own.map(Into::into));
+        let trust = |path: std::path::PathBuf| {
+            let pem = std::fs::read(&path);
+            let pem = pem.map_err(|error: io::Error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+            Ok::<_, Failure>(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)))
+        };
+        let tls = match (tls, trusted) {
+            (false, _) => None,
+            (true, Some(path)) => Some(trust(path)?),
+            (true, None) => Some(ClientTlsConfig::new().with_native_roots()),
+        };
+        Ok(Self { address, tls, key: Key::find(args.api_key_file.as_deref())? })
+    }
+
+    /// Connects to it.
+    ///
+    /// # Errors
+    /// The address is none, nobody listens there, or it is not the one that the certificates vouch for.
+    pub async fn connect(&self) -> Result<Client, Failure> {
+        let channel = channel(&self.address, self.tls.clone()).await?;
+        Ok(InferenceClient::with_interceptor(channel, self.key.clone()))
     }
 }
 
@@ -35,26 +138,75 @@ fn reachable(listening: &str) -> String {
     }
 }
 
-/// Connects to the service.
+/// Connects to a service of our own, which asks for no key and speaks no TLS.
 ///
 /// # Errors
 /// The address is none, or nobody listens there.
 pub async fn connect(address: &str) -> Result<InferenceClient<Channel>, Failure> {
+    channel(address, None).await.map(InferenceClient::new)
+}
+
+async fn channel(address: &str, tls: Option<ClientTlsConfig>) -> Result<Channel, Failure> {
     let bad = |error| Failure::usage(format!("--address: expected host:port, found {address:?}: {}", root_cause(&error)));
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(bad)?.connect_timeout(CONNECT).tcp_nodelay(true);
-    let channel = endpoint.connect().await.map_err(|error| Failure::unreachable(no_service_at(address, &root_cause(&error))))?;
-    Ok(InferenceClient::new(channel))
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
+        .map_err(bad)?
+        .connect_timeout(CONNECT)
+        .tcp_nodelay(true)
+        // One answer that is not read must not stop the others of the connection.
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW);
+    if let Some(tls) = tls {
+        endpoint = endpoint
+            .tls_config(tls)
+            .map_err(|error| Failure::usage(format!("TLS with {address}: the certificates to trust: {}", root_cause(&error))))?;
+    }
+    endpoint.connect().await.map_err(|error| Failure::unreachable(no_service_at(address, &root_cause(&error))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn at(address: &str) -> ServiceArgs {
+        ServiceArgs { address: Some(address.into()), ..Default::default() }
+    }
+
     #[test]
     fn an_address_of_every_interface_is_reached_on_this_machine() {
         assert_eq!(reachable("0.0.0.0:50061"), "127.0.0.1:50061");
         assert_eq!(reachable("[::]:50061"), "[::1]:50061");
         assert_eq!(reachable("192.0.2.1:50061"), "192.0.2.1:50061");
+    }
+
+    #[test]
+    fn the_scheme_says_whether_there_is_tls() {
+        for (given, tls) in [("h:1", false), ("http://h:1/", false), ("https://h:1/", true)] {
+            let service = Service::find(&at(given)).expect("an address");
+            assert_eq!((service.address.as_str(), service.tls.is_some()), ("h:1", tls), "{given}");
+        }
+        let plain = ServiceArgs { ca: Some("/nowhere".into()), ..at("h:1") };
+        assert!(Service::find(&plain).expect_err("no TLS").message.contains("https://"));
+        let lost = ServiceArgs { ca: Some("/nowhere".into()), ..at("https://h:1") };
+        assert!(Service::find(&lost).expect_err("no file").message.contains("/nowhere"));
+    }
+
+    #[test]
+    fn a_key_comes_from_a_file_and_is_never_shown() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let with = |text: &str| {
+            std::fs::write(file.path(), text).expect("writable");
+            Key::find(Some(file.path()))
+        };
+        let key = with("pl_secret\n").expect("a key");
+        let mut key_used = key.clone();
+        let request = key_used.call(Request::new(())).expect("passed on");
+        assert_eq!(request.metadata().get("authorization").expect("set"), "Bearer pl_secret");
+        assert!(!format!("{key:?} {:?}", request.metadata()).contains("pl_secret"));
+        for bad in ["", "\n", "pl_secret pl_secret", "pl_secreté"] {
+            let failure = with(bad).expect_err("no key");
+            assert!(failure.exit == crate::failure::USAGE && !failure.message.contains("pl_secret"), "{failure}");
+        }
     }
 
     #[tokio::test]

@@ -4,16 +4,14 @@ use std::io::Read as _;
 use std::path::Path;
 
 use paceline_proto::v1::generate_request::Prompt;
-use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{self, ChatRequest, ContentPart, GenerateRequest, GenerateResponse, Message};
 use tonic::Streaming;
-use tonic::transport::Channel;
 
 use crate::answer::Answer;
 use crate::args::{GenerateArgs, HowArgs};
 use crate::client;
 use crate::failure::Failure;
-use crate::messages;
+use crate::messages::{self, Conversation};
 use crate::screen::Screen;
 
 /// Runs the command.
@@ -27,14 +25,25 @@ pub async fn run(args: &GenerateArgs, screen: &mut Screen) -> Result<(), Failure
         _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
     };
     match (outcome, args.json) {
-        (Ok(answer), true) => {
-            let object = serde_json::to_string(&answer).expect("an answer is plain JSON");
+        (Ok(answers), true) => {
+            // One answer is the object; several are in one.
+            let object = match answers.as_slice() {
+                [answer] => serde_json::to_string(answer),
+                answers => serde_json::to_string(&serde_json::json!({ "samples": answers })),
+            };
+            let object = object.expect("an answer is plain JSON");
             screen.text(&format!("{object}\n")).map_err(|_| Failure::nobody_reads())
         }
-        (Ok(answer), false) => {
-            end_line(screen, &answer.text);
-            if args.verbose || screen.err_is_terminal() {
-                screen.note(&answer.summary());
+        (Ok(answers), false) => {
+            for (at, answer) in answers.iter().enumerate() {
+                if answers.len() > 1 {
+                    let heading = format!("--- {} of {}\n", at + 1, answers.len());
+                    screen.text(&(heading + &answer.text)).map_err(|_| Failure::nobody_reads())?;
+                }
+                end_line(screen, &answer.text);
+                if args.verbose || screen.err_is_terminal() {
+                    screen.note(&answer.summary());
+                }
             }
             Ok(())
         }
@@ -47,18 +56,21 @@ pub async fn run(args: &GenerateArgs, screen: &mut Screen) -> Result<(), Failure
     }
 }
 
-async fn answer(args: &GenerateArgs, screen: &mut Screen) -> Result<Answer, Failure> {
+async fn answer(args: &GenerateArgs, screen: &mut Screen) -> Result<Vec<Answer>, Failure> {
     let request = Ask::from_args(args)?;
-    let address = client::address(&args.service)?;
-    let mut client = client::connect(&address).await?;
+    let service = client::Service::find(&args.service)?;
+    let mut client = service.connect().await?;
+    let address = service.address;
     let mut stream = request.send(&mut client, &address).await?;
     let mut shown = String::new();
-    let outcome = Answer::read(&mut stream, |text| {
-        if args.json {
+    let samples = args.samples.max(1);
+    // Pieces of several come mixed: those are shown at the end.
+    let outcome = Answer::read_samples(&mut stream, samples, |message| {
+        if args.json || samples > 1 || message.text.is_empty() {
             return Ok(());
         }
-        shown = text.to_owned();
-        screen.text(text)
+        shown.clone_from(&message.text);
+        screen.text(&message.text)
     })
     .await;
     if outcome.is_err() && !shown.is_empty() {
@@ -87,9 +99,8 @@ impl Ask {
     /// The request the arguments describe; reads the files they name.
     ///
     /// # Errors
-    /// A file cannot be used, or a flag's feature is not there yet.
+    /// A file cannot be used.
     pub fn from_args(args: &GenerateArgs) -> Result<Self, Failure> {
-        check_served(&args.how)?;
         let model = args.service.model.clone().unwrap_or_default();
         let pictures = args.image.iter().map(|path| read_picture(path)).collect::<Result<Vec<_>, _>>()?;
         let how = &args.how;
@@ -101,28 +112,32 @@ impl Ask {
                 limits: Some(limits(how)),
                 route: v1::RouteWish::from(how.route).into(),
                 report_margins: args.margins,
+                logprobs: args.logprobs,
+                samples: args.samples,
+                ..Default::default()
             })
         };
         let mut conversation = match (&args.input.prompt, &args.input.message, &args.input.messages, &args.input.token_ids) {
             (Some(text), ..) if pictures.is_empty() => return Ok(as_it_is(Prompt::Text(text.clone()))),
-            (Some(text), ..) | (_, Some(text), ..) => vec![messages::text("user", text.clone())],
+            (Some(text), ..) | (_, Some(text), ..) => {
+                Conversation { messages: vec![messages::text("user", text.clone())], tools: vec![] }
+            }
             (_, _, Some(path), _) => read_messages(path)?,
             (_, _, _, Some(ids)) => return Ok(as_it_is(Prompt::TokenIds(v1::TokenIds { ids: ids.0.clone() }))),
             _ => return Err(Failure::usage("expected one of --prompt, --messages, --message, --token-ids")),
         };
-        messages::show(&mut conversation, pictures).map_err(Failure::usage)?;
-        Ok(Self::Chat(chat(model, conversation, how, args.margins)))
+        messages::show(&mut conversation.messages, pictures).map_err(Failure::usage)?;
+        let template_arguments = args.template_arguments.clone().unwrap_or_default();
+        let request = chat(model, conversation.messages, how, template_arguments);
+        let (report_margins, logprobs, samples) = (args.margins, args.logprobs, args.samples);
+        Ok(Self::Chat(ChatRequest { tools: conversation.tools, samples, report_margins, logprobs, ..request }))
     }
 
     /// Sends it; returns when the first token is there.
     ///
     /// # Errors
     /// The service's refusal, or that it cannot be reached.
-    pub async fn send(
-        self,
-        client: &mut InferenceClient<Channel>,
-        address: &str,
-    ) -> Result<Streaming<GenerateResponse>, Failure> {
+    pub async fn send(self, client: &mut client::Client, address: &str) -> Result<Streaming<GenerateResponse>, Failure> {
         let response = match self {
             Self::Continue(request) => client.generate(request).await,
             Self::Chat(request) => client.chat(request).await,
@@ -132,35 +147,33 @@ impl Ask {
 }
 
 /// A conversation as a request.
-pub fn chat(model: String, messages: Vec<Message>, how: &HowArgs, report_margins: bool) -> ChatRequest {
+pub fn chat(model: String, messages: Vec<Message>, how: &HowArgs, template_arguments: String) -> ChatRequest {
     ChatRequest {
         model,
         messages,
         sampling: Some(sampling(how)),
         limits: Some(limits(how)),
         route: v1::RouteWish::from(how.route).into(),
-        report_margins,
+        template_arguments,
+        ..Default::default()
     }
-}
-
-/// Refuses flags of the contract whose feature is not there yet.
-///
-/// # Errors
-/// Names the flag.
-pub fn check_served(how: &HowArgs) -> Result<(), Failure> {
-    if how.logprobs != 0 {
-        return Err(Failure::not_yet("--logprobs other than 0"));
-    }
-    Ok(())
 }
 
 fn sampling(how: &HowArgs) -> v1::Sampling {
-    let HowArgs { temperature, top_k, top_p, min_p, seed, repetition_penalty, .. } = *how;
-    v1::Sampling { temperature, top_k, top_p, min_p, seed, repetition_penalty }
+    let HowArgs { temperature, top_k, top_p, min_p, seed, .. } = *how;
+    let HowArgs { repetition_penalty, presence_penalty, frequency_penalty, .. } = *how;
+    let logit_bias = how.logit_bias.iter().map(|one| v1::LogitBias { token_id: one.id, bias: one.bias }).collect();
+    v1::Sampling { temperature, top_k, top_p, min_p, seed, repetition_penalty, presence_penalty, frequency_penalty, logit_bias }
 }
 
 fn limits(how: &HowArgs) -> v1::Limits {
-    v1::Limits { max_tokens: how.max_tokens, ignore_eos: how.ignore_eos }
+    v1::Limits {
+        max_tokens: how.max_tokens,
+        ignore_eos: how.ignore_eos,
+        min_tokens: how.min_tokens.unwrap_or(0),
+        stop_token_ids: how.stop_token_id.clone(),
+        stop: how.stop.clone(),
+    }
 }
 
 fn read_picture(path: &Path) -> Result<ContentPart, Failure> {
@@ -169,7 +182,7 @@ fn read_picture(path: &Path) -> Result<ContentPart, Failure> {
     Ok(messages::picture(data))
 }
 
-fn read_messages(path: &Path) -> Result<Vec<Message>, Failure> {
+fn read_messages(path: &Path) -> Result<Conversation, Failure> {
     let read = || {
         if path != Path::new("-") {
             return std::fs::read_to_string(path);

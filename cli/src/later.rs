@@ -17,6 +17,7 @@ pub fn refuse(command: &Command) -> Failure {
         | Command::Events(_)
         | Command::Restart(_)
         | Command::Drain(_)
+        | Command::Key(_)
         | Command::Selftest(_)
         | Command::Bench(_) => "this command",
     })

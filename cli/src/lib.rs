@@ -2,7 +2,8 @@
 //! of gateway and supervisor. Not here: models, routing, tokens' meaning.
 //!
 //! [`args`] what can be typed │ [`messages`] conversations from JSON │ [`client`] the way to the service │ [`generate`],
-//! [`chat`], [`status`], [`drafter`], [`policy`], [`routes`], [`events`], [`restart`], [`drain`], [`selftest`], [`bench`] one
+//! [`chat`], [`status`], [`drafter`], [`policy`], [`routes`], [`events`], [`restart`], [`drain`], [`key`], [`selftest`],
+//! [`bench`] one
 //! command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
 //! [`failure`] why a command ends badly, and its exit code │ [`screen`] the only place that prints.
 
@@ -16,6 +17,7 @@ pub mod drain;
 pub mod events;
 pub mod failure;
 pub mod generate;
+pub mod key;
 pub mod later;
 pub mod messages;
 pub mod policy;
@@ -70,6 +72,7 @@ async fn run(command: Command, screen: &mut Screen) -> ExitCode {
         Command::Events(args) => events::run(&args, screen).await,
         Command::Restart(args) => restart::run(&args, screen).await,
         Command::Drain(args) => drain::run(&args, screen).await,
+        Command::Key(args) => key::run(&args, screen),
         Command::Selftest(args) => selftest::run(&args, screen).await,
         Command::Bench(args) => bench::run(&args, screen).await,
         other => Err(later::refuse(&other)),

@@ -1,15 +1,15 @@
 //! Conversations from JSON, in the form most clients write: `[{"role": …, "content": text | [parts]}]`, alone or under
-//! `"messages"`. Nothing is left out in silence (I5): an unknown key or part type is an error that names it. Roles, and
-//! whether the model can see, are the service's to judge.
+//! `"messages"`, with `"tools"` beside. Nothing is left out in silence (I5): an unknown key or part type is an error that names
+//! it. Roles and what each may have, and whether the model can see, are the service's to judge.
 
 use base64::Engine as _;
 use paceline_proto::v1::content_part::Part;
-use paceline_proto::v1::{ContentPart, Image, Message};
+use paceline_proto::v1::{ContentPart, Image, Message, Tool, ToolCall};
 use serde_json::{Map, Value};
 
 /// A message of one text.
 pub fn text(role: &str, text: impl Into<String>) -> Message {
-    Message { role: role.to_owned(), content: vec![ContentPart { part: Some(Part::Text(text.into())) }] }
+    Message { role: role.to_owned(), content: vec![ContentPart { part: Some(Part::Text(text.into())) }], ..Default::default() }
 }
 
 /// A picture as a part.
@@ -31,38 +31,111 @@ pub fn show(messages: &mut [Message], pictures: Vec<ContentPart>) -> Result<(), 
     Ok(())
 }
 
+/// What a file of messages holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Conversation {
+    /// Oldest first.
+    pub messages: Vec<Message>,
+    /// What the model may call.
+    pub tools: Vec<Tool>,
+}
+
 /// Reads a conversation.
 ///
 /// # Errors
 /// What was expected at which place, and what was found.
-pub fn parse(json: &str) -> Result<Vec<Message>, String> {
+pub fn parse(json: &str) -> Result<Conversation, String> {
     let value: Value = serde_json::from_str(json).map_err(|error| format!("not JSON: {error}"))?;
-    let list = match &value {
+    let (messages, tools) = match &value {
         Value::Object(object) => {
-            let list = object.get("messages").ok_or("expected a list of messages, or an object with the key \"messages\"")?;
-            only(object, &["messages"], "the object; other settings are flags of the command")?;
-            list
+            let messages = object.get("messages").ok_or("expected a list of messages, or an object with the key \"messages\"")?;
+            only(object, &["messages", "tools"], "the object; other settings are flags of the command")?;
+            (messages, present(object, "tools"))
         }
-        other => other,
+        other => (other, None),
     };
-    let list = list.as_array().ok_or_else(|| format!("messages: expected a list, found {}", kind(list)))?;
-    list.iter().enumerate().map(|(index, value)| message(value, &format!("messages[{index}]"))).collect()
+    let tools = tools.map_or(Ok(vec![]), |tools| each(tools, "tools", tool))?;
+    Ok(Conversation { messages: each(messages, "messages", message)?, tools })
+}
+
+/// Reads every item of a list.
+fn each<T>(list: &Value, place: &str, read: impl Fn(&Value, &str) -> Result<T, String>) -> Result<Vec<T>, String> {
+    let items = list.as_array().ok_or_else(|| format!("{place}: expected a list, found {}", kind(list)))?;
+    items.iter().enumerate().map(|(index, value)| read(value, &format!("{place}[{index}]"))).collect()
+}
+
+/// What is there under this key; null is nothing.
+fn present<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+    object.get(key).filter(|value| !value.is_null())
 }
 
 fn message(value: &Value, place: &str) -> Result<Message, String> {
     let object = value.as_object().ok_or_else(|| format!("{place}: expected an object, found {}", kind(value)))?;
-    only(object, &["role", "content"], place)?;
+    let known = ["role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"];
+    only(object, &known, place)?;
     let role = string(object, "role", place)?;
+    let tool_calls = present(object, "tool_calls");
     let content = match object.get("content") {
         Some(Value::String(text)) => vec![ContentPart { part: Some(Part::Text(text.clone())) }],
-        Some(Value::Array(parts)) => {
-            let numbered = parts.iter().enumerate();
-            numbered.map(|(index, value)| part(value, &format!("{place}.content[{index}]"))).collect::<Result<_, _>>()?
-        }
+        Some(parts @ Value::Array(_)) => each(parts, &format!("{place}.content"), part)?,
+        // As clients write a turn that only calls.
+        None | Some(Value::Null) if tool_calls.is_some() => vec![],
         Some(other) => return Err(format!("{place}.content: expected text or a list of parts, found {}", kind(other))),
         None => return Err(format!("{place}.content: expected text or a list of parts, found nothing")),
     };
-    Ok(Message { role, content })
+    let reasoning = if object.contains_key("reasoning_content") { "reasoning_content" } else { "reasoning" };
+    Ok(Message {
+        role,
+        content,
+        tool_calls: tool_calls.map_or(Ok(vec![]), |calls| each(calls, &format!("{place}.tool_calls"), call))?,
+        tool_call_id: optional(object, "tool_call_id", place)?,
+        name: optional(object, "name", place)?,
+        reasoning: optional(object, reasoning, place)?,
+    })
+}
+
+type Members = Map<String, Value>;
+
+/// The members of `{"type": "function", "function": {…}}`.
+fn function<'a>(value: &'a Value, known: &[&str], place: &str) -> Result<(&'a Members, &'a Members), String> {
+    let object = value.as_object().ok_or_else(|| format!("{place}: expected an object, found {}", kind(value)))?;
+    only(object, known, place)?;
+    let named = optional(object, "type", place)?;
+    if !matches!(named.as_str(), "" | "function") {
+        return Err(format!("{place}.type: expected function, found {named:?}"));
+    }
+    let function = object.get("function").and_then(Value::as_object);
+    let function = function.ok_or_else(|| format!("{place}.function: expected an object with a name, found none"))?;
+    Ok((object, function))
+}
+
+fn tool(value: &Value, place: &str) -> Result<Tool, String> {
+    let (_, function) = function(value, &["type", "function"], place)?;
+    let place = format!("{place}.function");
+    only(function, &["name", "description", "parameters"], &place)?;
+    let name = string(function, "name", &place)?;
+    Ok(Tool { name, description: optional(function, "description", &place)?, parameters: written(function, "parameters") })
+}
+
+fn call(value: &Value, place: &str) -> Result<ToolCall, String> {
+    let (object, function) = function(value, &["id", "type", "function", "index"], place)?;
+    let inside = format!("{place}.function");
+    only(function, &["name", "arguments"], &inside)?;
+    let name = string(function, "name", &inside)?;
+    Ok(ToolCall { id: optional(object, "id", place)?, name, arguments: written(function, "arguments") })
+}
+
+/// JSON as text: most clients write it as text already, some as it is.
+fn written(object: &Map<String, Value>, key: &str) -> String {
+    match present(object, key) {
+        None => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+fn optional(object: &Map<String, Value>, key: &str, place: &str) -> Result<String, String> {
+    present(object, key).map_or(Ok(String::new()), |_| string(object, key, place))
 }
 
 fn part(value: &Value, place: &str) -> Result<ContentPart, String> {
@@ -114,7 +187,8 @@ fn string(object: &Map<String, Value>, key: &str, place: &str) -> Result<String,
 }
 
 fn only(object: &Map<String, Value>, known: &[&str], place: &str) -> Result<(), String> {
-    match object.keys().find(|key| !known.contains(&key.as_str())) {
+    // Libraries write what they do not use as null.
+    match object.keys().find(|key| !known.contains(&key.as_str()) && !object[*key].is_null()) {
         Some(key) => Err(format!("unknown key {key:?} in {place}; expected {}", known.join(", "))),
         None => Ok(()),
     }
@@ -138,7 +212,7 @@ mod tests {
     /// Parts of all messages, written short: `user:[text "hi", image 3]`.
     fn short(json: &str) -> String {
         let messages = match parse(json) {
-            Ok(messages) => messages,
+            Ok(conversation) => conversation.messages,
             Err(error) => return format!("error: {error}"),
         };
         let part = |part: &ContentPart| match &part.part {
@@ -183,6 +257,30 @@ mod tests {
     }
 
     #[test]
+    fn tools_and_their_calls_are_read() {
+        let json = r#"{"tools": [
+                {"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "b": 1, "a": 2}}},
+                {"type": "function", "function": {"name": "g", "parameters": null}}],
+            "messages": [
+                {"role": "assistant", "content": null, "refusal": null, "reasoning_content": "hm", "tool_calls": [
+                    {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}},
+                    {"id": "c2", "function": {"name": "g", "arguments": {"y": [2]}}}]},
+                {"role": "tool", "tool_call_id": "c1", "name": "f", "content": "done"}]}"#;
+        let Conversation { messages, tools } = parse(json).expect("fine");
+        let tool = |name: &str, description: &str, parameters: &str| Tool {
+            name: name.into(),
+            description: description.into(),
+            parameters: parameters.into(),
+        };
+        assert_eq!(tools, [tool("f", "d", r#"{"type":"object","b":1,"a":2}"#), tool("g", "", "")]);
+        let call =
+            |id: &str, name: &str, arguments: &str| ToolCall { id: id.into(), name: name.into(), arguments: arguments.into() };
+        assert_eq!(messages[0].tool_calls, [call("c1", "f", r#"{"x": 1}"#), call("c2", "g", r#"{"y":[2]}"#)]);
+        assert_eq!((messages[0].content.len(), messages[0].reasoning.as_str()), (0, "hm"));
+        assert_eq!((messages[1].tool_call_id.as_str(), messages[1].name.as_str()), ("c1", "f"));
+    }
+
+    #[test]
     fn errors_name_the_place() {
         for (json, expected) in [
             ("{", "not JSON"),
@@ -191,7 +289,20 @@ mod tests {
             (r#"{"messages":[],"max_tokens":3}"#, "unknown key \"max_tokens\""),
             (r#"[{"role":"user"}]"#, "messages[0].content"),
             (r#"[{"content":"x"}]"#, "messages[0].role"),
-            (r#"[{"role":"user","content":"x","name":"y"}]"#, "unknown key \"name\" in messages[0]"),
+            (r#"[{"role":"user","content":"x","colour":"y"}]"#, "unknown key \"colour\" in messages[0]"),
+            (r#"[{"role":"user","content":null}]"#, "messages[0].content: expected text or a list of parts, found null"),
+            (r#"[{"role":"user","content":"x","name":3}]"#, "messages[0].name: expected text, found a number"),
+            (r#"[{"role":"assistant","tool_calls":{}}]"#, "messages[0].tool_calls: expected a list, found an object"),
+            (r#"[{"role":"assistant","tool_calls":[{"id":"1"}]}]"#, "messages[0].tool_calls[0].function: expected an object"),
+            (r#"[{"role":"assistant","tool_calls":[{"type":"x"}]}]"#, "messages[0].tool_calls[0].type: expected function"),
+            (
+                r#"[{"role":"assistant","tool_calls":[{"function":{}}]}]"#,
+                "messages[0].tool_calls[0].function.name: expected text",
+            ),
+            (
+                r#"{"messages":[],"tools":[{"function":{"name":"f","strict":true}}]}"#,
+                "unknown key \"strict\" in tools[0].function",
+            ),
             (
                 r#"[{"role":"user","content":[{"type":"audio"}]}]"#,
                 "messages[0].content[0].type: expected text, image_url, image or input_image, found \"audio\"",

@@ -54,6 +54,14 @@ impl Inference for Scripted {
     async fn chat(&self, request: Request<ChatRequest>) -> Result<Response<Stream>, Status> {
         self.answer(Seen::Chat(request.into_inner()))
     }
+
+    async fn count_tokens(&self, _: Request<v1::CountTokensRequest>) -> Result<Response<v1::CountTokensResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
+
+    async fn get_model(&self, _: Request<v1::GetModelRequest>) -> Result<Response<v1::GetModelResponse>, Status> {
+        Err(Status::unimplemented("not in the script"))
+    }
 }
 
 /// Bytes that a [`Screen`] was given.
@@ -119,6 +127,7 @@ fn last() -> Result<GenerateResponse, Status> {
         timing: Some(v1::Timing { queue_ms: 0.0, ttft_ms: 10.0, total_ms: 20.0 }),
         resumed: 0,
         seed: 42,
+        ..Default::default()
     };
     Ok(GenerateResponse { request_id: "r1".into(), token_ids: vec![2], r#final: Some(done), ..Default::default() })
 }
@@ -151,7 +160,9 @@ async fn json_is_one_object() {
 #[tokio::test]
 async fn every_flag_reaches_the_service() {
     let flags = "--max-tokens 4 --temperature 0.5 --seed 7 --top-p 0.9 --top-k 3 --min-p 0.1 --repetition-penalty 1.1 \
-                 --ignore-eos --route plain --model m";
+                 --presence-penalty 0.5 --frequency-penalty -0.5 --logit-bias 9=-100 --logit-bias 7=1.5 --min-tokens 2 \
+                 --stop-token-id 8 --stop-token-id 6 --logprobs 3 --ignore-eos --route plain --model m \
+                 --stop END --stop \u{1} --samples 1";
     let mut words = vec!["--token-ids", "1,2", "--json", "--margins"];
     words.extend(flags.split(' '));
     let outcome = generate(&words, hello()).await;
@@ -165,12 +176,60 @@ async fn every_flag_reaches_the_service() {
             min_p: Some(0.1),
             seed: Some(7),
             repetition_penalty: Some(1.1),
+            presence_penalty: Some(0.5),
+            frequency_penalty: Some(-0.5),
+            logit_bias: vec![v1::LogitBias { token_id: 9, bias: -100.0 }, v1::LogitBias { token_id: 7, bias: 1.5 }],
         }),
-        limits: Some(v1::Limits { max_tokens: Some(4), ignore_eos: true }),
+        limits: Some(v1::Limits {
+            max_tokens: Some(4),
+            ignore_eos: true,
+            min_tokens: 2,
+            stop_token_ids: vec![8, 6],
+            stop: vec!["END".into(), "\u{1}".into()],
+        }),
         route: v1::RouteWish::Plain.into(),
         report_margins: true,
+        logprobs: Some(3),
+        samples: 1,
     };
     assert_eq!(outcome.seen, [Seen::Generate(expected)]);
+}
+
+#[tokio::test]
+async fn log_probabilities_are_part_of_the_object() {
+    let one = v1::TokenLogprobs { logprob: -0.5, top: vec![v1::TopLogprob { token_id: 9, logprob: -0.25 }] };
+    let mut messages = hello().unwrap();
+    for message in messages.iter_mut().flatten() {
+        message.logprobs = vec![one.clone(); message.token_ids.len()];
+    }
+    let outcome = generate(&["--message", "x", "--json", "--logprobs", "1"], Ok(messages)).await;
+    let Seen::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
+    assert_eq!(request.logprobs, Some(1));
+    let object: serde_json::Value = serde_json::from_str(&outcome.out).unwrap();
+    let expected = serde_json::json!({ "logprob": -0.5, "top": [{ "token_id": 9, "logprob": -0.25 }] });
+    assert_eq!(object["logprobs"].as_array().unwrap().len(), object["token_ids"].as_array().unwrap().len());
+    assert!(object["logprobs"].as_array().unwrap().iter().all(|one| *one == expected));
+}
+
+#[tokio::test]
+async fn samples_are_told_apart() {
+    let of = |index: u32, message: Result<v1::GenerateResponse, Status>| {
+        message.map(|message| v1::GenerateResponse { sample_index: index, ..message })
+    };
+    let script = || {
+        Ok(vec![of(1, piece("se", &[9])), of(0, piece("Hel", &[7])), of(1, piece("cond", &[8])), of(1, last()), of(0, last())])
+    };
+    let words = ["--message", "x", "--samples", "2", "--template-arguments", "{\"a\": 1}"];
+    let outcome = generate(&words, script()).await;
+    assert_eq!((outcome.exit(), outcome.out.as_str()), (0, "--- 1 of 2\nHel\n--- 2 of 2\nsecond\n"));
+    let Seen::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
+    assert_eq!((request.samples, request.template_arguments.as_str()), (2, "{\"a\": 1}"));
+    let outcome = generate(&[&words[..], &["--json"]].concat(), script()).await;
+    let object: serde_json::Value = serde_json::from_str(&outcome.out).unwrap();
+    assert_eq!((&object["samples"][0]["text"], &object["samples"][1]["token_ids"][0]), (&"Hel".into(), &9.into()));
+    // One that never ends is no answer.
+    let outcome = generate(&words, Ok(vec![of(0, last())])).await;
+    assert_ne!(outcome.exit(), 0);
 }
 
 #[tokio::test]
@@ -242,11 +301,10 @@ async fn bad_input_never_leaves() {
     let bad = dir.path().join("m.json");
     std::fs::write(&bad, r#"[{"role": "user", "content": [{"type": "audio"}]}]"#).unwrap();
     let bad = bad.display().to_string();
-    let cases: [(&[&str], u8, &str); 4] = [
+    let cases: [(&[&str], u8, &str); 3] = [
         (&["--messages", &bad], USAGE, "audio"),
         (&["--messages", "/nowhere.json"], USAGE, "/nowhere.json"),
         (&["--prompt", "x", "--image", "/nowhere.png"], USAGE, "/nowhere.png"),
-        (&["--prompt", "x", "--logprobs", "2"], REFUSED, "not in this version yet"),
     ];
     for (words, exit, expected) in cases {
         let outcome = generate(words, hello()).await;

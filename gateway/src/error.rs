@@ -3,7 +3,7 @@
 use paceline_proto::status::{Reason, Refusal};
 use tonic::{Code, Status};
 
-use crate::prompt::PromptError;
+use crate::prompt::{PromptError, Refused};
 
 /// Metadata key of the request's id, in headers and with every error.
 pub const REQUEST_ID: &str = "paceline-request-id";
@@ -32,7 +32,9 @@ pub fn bug(what: &str) -> Status {
 
 /// The client's time, or the operator's limit on it, is over.
 pub fn deadline_passed() -> Status {
-    Reason::DeadlinePassed.status("the request's deadline passed; allow more time (grpc-timeout), or ask for fewer tokens")
+    let message =
+        "the request's deadline passed before its first token; allow more time (grpc-timeout), or send a shorter prompt";
+    Refusal::new(Reason::DeadlinePassed, message).fact("completion_tokens", 0).into()
 }
 
 /// The gateway was asked to stop and the request's grace is over.
@@ -47,7 +49,11 @@ pub fn prompt(error: PromptError) -> Status {
             let what = "this model has no chat template; use Generate with a prompt in the model's own format";
             Reason::NoChatTemplate.field("messages", what)
         }
-        PromptError::Template(what) => Reason::Template.field("messages", what),
+        PromptError::Template(Refused::Conversation(what)) => Reason::Template.field("messages", what),
+        PromptError::Template(Refused::NoTools(field)) => {
+            let what = format!("{field}: this model's chat template would leave it out; send no tools, or use another model");
+            Reason::NoTools.field(&field, what)
+        }
         PromptError::Bug(what) => bug(&what),
     }
 }

@@ -8,9 +8,11 @@ pub mod attach;
 pub mod deadline;
 pub mod ending;
 pub mod error;
+pub mod guard;
 pub mod health;
 pub mod prompt;
 pub mod record;
+pub mod reflection;
 pub mod request;
 pub mod serve;
 pub mod standing;
@@ -88,6 +90,8 @@ pub struct Setup {
     pub epoch: u64,
     /// Where clients connect; non-blocking.
     pub listener: TcpListener,
+    /// Keys and TLS.
+    pub guard: guard::Guard,
 }
 
 impl Setup {
@@ -96,6 +100,7 @@ impl Setup {
     /// # Errors
     /// See [`StartError`].
     pub fn prepare(config: Config) -> Result<Self, StartError> {
+        let guard = guard::Guard::prepare(&config)?;
         let model_dir = config.model_dir()?;
         let runtime_dir = RuntimeDir::locate(&config)?;
         runtime_dir.prepare()?;
@@ -104,9 +109,10 @@ impl Setup {
             Some(listener) => listener,
             None => bind(&config.gateway.grpc)?,
         };
+        guard.check_exposure(listener.local_addr().map_err(StartError::Inherited)?)?;
         let language = Arc::new(prompt::Language::read(&model_dir)?);
         let epoch = runtime_dir.count_up("gateway.epoch")?;
-        Ok(Self { config, language, runtime_dir, epoch, listener })
+        Ok(Self { config, language, runtime_dir, epoch, listener, guard })
     }
 }
 
@@ -121,7 +127,7 @@ fn bind(address: &str) -> Result<TcpListener, StartError> {
 
 /// Serves until asked to end: by `events`, by the supervisor's order, or for want of a parent.
 pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
-    let Setup { config, language, runtime_dir, epoch, listener } = setup;
+    let Setup { config, language, runtime_dir, epoch, listener, guard } = setup;
     let address = listener.local_addr();
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
@@ -134,23 +140,25 @@ pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
     if let Ok(address) = address {
         tracing::info!(%address, epoch, "gateway listens");
         if !address.ip().is_loopback() {
-            tracing::warn!(%address, "gateway.grpc is open to the network, without TLS and without keys in this version");
+            let (tls, keys) = (guard.tls.is_some(), guard.has_keys());
+            tracing::warn!(%address, tls, keys, "the service can be reached from other machines");
         }
     }
 
     let clock = Clock::start();
     let standing = watch::Sender::new(standing::Standing::default());
-    let calls = Calls::new(config.limits.queue);
+    let calls = Calls::new(config.limits.queue, config.limits.streams_per_key);
     let supervisor = SupervisorClient::new(socket::channel(runtime_dir.socket("supervisor")));
     let (cancel, closing) = (CancellationToken::new(), CancellationToken::new());
     let (orders, mut ordered) = mpsc::channel(8);
 
     let routes = routes(&config, language, epoch, supervisor.clone(), standing.subscribe(), &calls, &cancel, &closing);
-    let (mut attached, until) = (standing.subscribe(), closing.clone());
+    let keys = guard.follow_keys();
+    let (mut attached, until, limits) = (standing.subscribe(), closing.clone(), config.limits.clone());
     let server = task::spawn("serve", async move {
         // The socket may have been there before us: who waits at it is not turned away for the moments until we are attached.
         let _ = tokio::time::timeout(ATTACH, attached.wait_for(standing::Standing::knows)).await;
-        serve::connection::serve(listener, routes, until).await;
+        serve::connection::serve(listener, routes, guard, &limits, until).await;
     });
     let who = attach::Who { epoch, restarts: paceline_process::lifecycle::restarts() };
     let attachment =
@@ -201,6 +209,9 @@ pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
         tracing::warn!("connections that did not close in time are cut");
     }
     attachment.abort();
+    if let Some(keys) = keys {
+        keys.abort();
+    }
     exit
 }
 
@@ -247,7 +258,9 @@ fn routes(
     let limit = usize::try_from(max_message_bytes).unwrap_or(usize::MAX);
     let inference = InferenceServer::new(inference).max_decoding_message_size(limit);
     let health = HealthServer::new(health::HealthService::new(standing.clone(), closing.clone()));
-    Routes::new(Gate::new(inference, calls.clone(), standing, max_message_bytes)).add_service(health)
+    Routes::new(Gate::new(inference, calls.clone(), standing, max_message_bytes))
+        .add_service(health)
+        .add_service(reflection::service())
 }
 
 /// The demo model, for tests.

@@ -2,8 +2,10 @@
 //!
 //! Owns what of a model directory concerns text. Must not know: requests, services, the network.
 
+pub mod conversation;
 mod files;
 mod json;
+mod python;
 mod template;
 mod tokens;
 
@@ -13,8 +15,10 @@ use std::sync::Arc;
 use paceline_proto::internal::v1::SamplingRule;
 use tokio::sync::Semaphore;
 
+use conversation::Conversation;
+
 pub use files::{GREEDY, LoadError};
-pub use template::{Template, Turn};
+pub use template::{OWN_NAMES, Refused, Template};
 pub use tokens::Tokens;
 
 /// What a model directory says about text.
@@ -67,7 +71,18 @@ pub enum Source {
     /// Ids as they are.
     Ids(Vec<u32>),
     /// A conversation; the template writes the special tokens.
-    Chat(Vec<Turn>),
+    Chat(Conversation),
+}
+
+impl Source {
+    /// Bytes of the text in it, about.
+    fn bytes(&self) -> usize {
+        match self {
+            Source::Ids(_) => 0,
+            Source::Text(text) => text.len(),
+            Source::Chat(conversation) => conversation.bytes(),
+        }
+    }
 }
 
 /// Why a prompt could not be made.
@@ -75,23 +90,29 @@ pub enum Source {
 pub enum PromptError {
     /// The model has no chat template.
     NoTemplate,
-    /// The template refused the conversation, in words for the client.
-    Template(String),
+    /// The template refused the conversation, or would leave tools out.
+    Template(Refused),
     /// Our bug, in words for the log.
     Bug(String),
 }
 
-/// Makes prompts on threads of their own: a long text takes seconds, which no stream may wait for.
+/// Texts from so many bytes on are worked on for tens of milliseconds and more.
+const LONG_BYTES: usize = 64 << 10;
+
+/// Makes prompts on threads of their own: a long text takes up to a second, which no stream may wait for, and no short text
+/// behind it.
 #[derive(Clone, Debug)]
 pub struct Prompter {
     language: Arc<Language>,
-    seats: Arc<Semaphore>,
+    short: Arc<Semaphore>,
+    long: Arc<Semaphore>,
 }
 
 impl Prompter {
-    /// A prompter that works on at most `seats` prompts at once; others wait.
+    /// A prompter that works on at most `seats` short prompts at once, and on half as many long ones; others wait.
     pub fn new(language: Arc<Language>, seats: usize) -> Self {
-        Self { language, seats: Arc::new(Semaphore::new(seats)) }
+        let of = |seats: usize| Arc::new(Semaphore::new(seats.max(1)));
+        Self { language, short: of(seats), long: of(seats / 2) }
     }
 
     /// The model's text side.
@@ -108,7 +129,8 @@ impl Prompter {
             return Ok(ids);
         }
         let bug = |what: &str| PromptError::Bug(what.to_owned());
-        let seat = Arc::clone(&self.seats).acquire_owned().await.map_err(|_| bug("the prompter is closed"))?;
+        let seats = if source.bytes() < LONG_BYTES { &self.short } else { &self.long };
+        let seat = Arc::clone(seats).acquire_owned().await.map_err(|_| bug("the prompter is closed"))?;
         let language = Arc::clone(&self.language);
         let work = tokio::task::spawn_blocking(move || {
             let _seat = seat; // given back when the work is done, not when its client is gone
@@ -123,9 +145,9 @@ fn make(language: &Language, source: Source) -> Result<Vec<u32>, PromptError> {
     match source {
         Source::Ids(ids) => Ok(ids),
         Source::Text(text) => language.tokens.encode(&text, true).map_err(PromptError::Bug),
-        Source::Chat(turns) => {
+        Source::Chat(conversation) => {
             let template = language.template.as_ref().ok_or(PromptError::NoTemplate)?;
-            let rendered = template.render(&turns).map_err(PromptError::Template)?;
+            let rendered = template.render(&conversation).map_err(PromptError::Template)?;
             language.tokens.encode(&rendered, false).map_err(PromptError::Bug)
         }
     }

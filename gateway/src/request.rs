@@ -3,16 +3,21 @@
 //!
 //! Two looks: [`Asked::generate`] and [`Asked::chat`] at the message alone, [`fit`] against the served model.
 
+mod bounds;
+mod messages;
+mod sampling;
+
 use paceline_process::config::LimitsConfig;
-use paceline_proto::internal::v1::{Generation, ModelInfo, SamplingRule};
+use paceline_proto::internal::v1::{Generation, ModelInfo};
 use paceline_proto::status::{Reason, Refusal};
 use paceline_proto::v1;
 use tonic::Status;
 
 use crate::error::{bug, invalid, quoted};
-use crate::prompt::{Language, Source, Turn};
+use crate::guard::keys::{DEFAULT_CLASS, Principal};
+use crate::prompt::{Language, Source};
 
-const ROLES: [&str; 3] = ["system", "user", "assistant"];
+pub use sampling::sampling_problem;
 
 /// A request that is well formed.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,12 +37,22 @@ pub struct Wishes {
     pub sampling: v1::Sampling,
     /// Most tokens, as far as the client says.
     pub max_tokens: Option<u32>,
+    /// No token that ends the answer before so many.
+    pub min_tokens: u32,
     /// Go on after the end-of-sequence token.
     pub ignore_eos: bool,
+    /// Ids that end the answer besides the model's own.
+    pub stop_token_ids: Vec<u32>,
     /// The lane wished for.
     pub route: v1::RouteWish,
     /// Report margins.
     pub report_margins: bool,
+    /// Report log-probabilities, and of so many of the most probable tokens.
+    pub logprobs: Option<u32>,
+    /// How many answers, at least one.
+    pub samples: u32,
+    /// Strings that end an answer.
+    pub stop: Vec<String>,
 }
 
 impl Asked {
@@ -47,7 +62,7 @@ impl Asked {
     /// The first field that cannot be served.
     pub fn generate(message: v1::GenerateRequest) -> Result<Self, Status> {
         use v1::generate_request::Prompt;
-        let v1::GenerateRequest { model, prompt, sampling, limits, route, report_margins } = message;
+        let v1::GenerateRequest { model, prompt, sampling, limits, route, report_margins, samples, logprobs } = message;
         let source = match prompt {
             None => return Err(invalid("prompt", "text or token_ids", "neither")),
             Some(Prompt::Text(text)) if text.is_empty() => return Err(invalid("text", "a prompt", "an empty one")),
@@ -57,7 +72,7 @@ impl Asked {
             Some(Prompt::Text(text)) => Source::Text(text),
             Some(Prompt::TokenIds(list)) => Source::Ids(list.ids),
         };
-        Self::settings(model, source, sampling, limits, route, report_margins)
+        Self::settings(model, source, sampling, limits, route, (report_margins, logprobs, samples))
     }
 
     /// Looks at a Chat message.
@@ -65,12 +80,11 @@ impl Asked {
     /// # Errors
     /// The first field that cannot be served.
     pub fn chat(message: v1::ChatRequest) -> Result<Self, Status> {
-        let v1::ChatRequest { model, messages, sampling, limits, route, report_margins } = message;
-        if messages.is_empty() {
-            return Err(invalid("messages", "at least one message", "none"));
-        }
-        let turns = messages.into_iter().enumerate().map(|(at, message)| turn(at, message)).collect::<Result<_, _>>()?;
-        Self::settings(model, Source::Chat(turns), sampling, limits, route, report_margins)
+        let v1::ChatRequest {
+            model, messages, sampling, limits, route, report_margins, samples, logprobs, tools, template_arguments,
+        } = message;
+        let conversation = messages::conversation(messages, tools, &template_arguments)?;
+        Self::settings(model, Source::Chat(conversation), sampling, limits, route, (report_margins, logprobs, samples))
     }
 
     fn settings(
@@ -79,20 +93,32 @@ impl Asked {
         sampling: Option<v1::Sampling>,
         limits: Option<v1::Limits>,
         route: i32,
-        report_margins: bool,
+        (report_margins, logprobs, samples): (bool, Option<u32>, u32),
     ) -> Result<Self, Status> {
-        let sampling = sampling.unwrap_or_default();
-        if let Some((name, expected, found)) = sampling_problem(&filled(&sampling, &crate::prompt::GREEDY)) {
-            return Err(invalid(&format!("sampling.{name}"), expected, found));
-        }
-        let limits = limits.unwrap_or_default();
+        let (sampling, limits) = (sampling.unwrap_or_default(), limits.unwrap_or_default());
         if limits.max_tokens == Some(0) {
             return Err(invalid("limits.max_tokens", "at least 1", "0"));
         }
+        sampling::check(&sampling, &limits, logprobs)?;
         let route = v1::RouteWish::try_from(route)
             .map_err(|_| invalid("route", "a RouteWish (0 to 3)", format!("the unknown number {route}")))?;
-        let v1::Limits { max_tokens, ignore_eos } = limits;
-        Ok(Self { source, wishes: Wishes { model, sampling, max_tokens, ignore_eos, route, report_margins } })
+        let samples = bounds::samples(samples)?;
+        let v1::Limits { max_tokens, ignore_eos, min_tokens, stop_token_ids, stop } = limits;
+        let stop = bounds::stops(stop)?;
+        let wishes = Wishes {
+            model,
+            sampling,
+            max_tokens,
+            min_tokens,
+            ignore_eos,
+            stop_token_ids,
+            route,
+            report_margins,
+            logprobs,
+            samples,
+            stop,
+        };
+        Ok(Self { source, wishes })
     }
 
     /// The field the prompt came in.
@@ -105,18 +131,16 @@ impl Asked {
     }
 }
 
-impl Wishes {
-    /// Checks that the served model is the one asked for.
-    ///
-    /// # Errors
-    /// NOT_FOUND.
-    pub fn check_model(&self, served: &ModelInfo) -> Result<(), Status> {
-        if self.model.is_empty() || self.model == served.name || self.model == served.path {
-            return Ok(());
-        }
-        let what = format!("model: expected {} (the served one) or nothing, found {}", quoted(&served.name), quoted(&self.model));
-        Err(Refusal::new(Reason::UnknownModel, what).field("model").into())
+/// Checks that the served model is the one asked for.
+///
+/// # Errors
+/// NOT_FOUND.
+pub fn check_model(asked: &str, served: &ModelInfo) -> Result<(), Status> {
+    if asked.is_empty() || asked == served.name || asked == served.path {
+        return Ok(());
     }
+    let what = format!("model: expected {} (the served one) or nothing, found {}", quoted(&served.name), quoted(asked));
+    Err(Refusal::new(Reason::UnknownModel, what).field("model").into())
 }
 
 /// What a request becomes of, besides its own fields.
@@ -137,6 +161,22 @@ pub struct Identity {
     pub request_id: String,
     /// Absolute, CLOCK_MONOTONIC.
     pub deadline_ns: i64,
+    /// What its key's name stands for.
+    pub traffic_class: String,
+    /// What its prefixes are shared under; of no key empty.
+    pub cache_scope: String,
+}
+
+impl Identity {
+    /// A request of this id, of who has that key.
+    pub fn new(request_id: &str, deadline_ns: i64, principal: Option<&Principal>) -> Self {
+        Self {
+            request_id: request_id.to_owned(),
+            deadline_ns,
+            traffic_class: principal.map_or(DEFAULT_CLASS, |principal| &*principal.class).to_owned(),
+            cache_scope: principal.map_or("", |principal| &*principal.scope).to_owned(),
+        }
+    }
 }
 
 /// A prompt and the request around it, checked against the model: what is submitted.
@@ -191,79 +231,30 @@ pub fn fit(
         }
         Some(wished) => wished,
     };
+    sampling::fits(wishes, model.vocab_size, max_tokens)?;
     let seed = match wishes.sampling.seed {
         Some(seed) => seed,
         None => getrandom::u64().map_err(|_| bug("the system gave no random numbers"))?,
     };
-    let stop_ids = language.stop_ids.iter().copied().filter(|id| !wishes.ignore_eos && *id < model.vocab_size);
     Ok(Generation {
         request_id: who.request_id,
         prompt_ids,
         continuation_ids: Vec::new(),
-        sampling: Some(filled(&wishes.sampling, &language.sampling)),
+        sampling: Some(sampling::filled(&wishes.sampling, &language.sampling)),
         seed,
         sample_index: 0,
         max_tokens,
-        stop_token_ids: stop_ids.collect(),
+        stop_token_ids: sampling::stop_ids(wishes, &language.stop_ids, model.vocab_size),
+        min_tokens: wishes.min_tokens,
+        logprobs: wishes.logprobs,
         deadline_ns: who.deadline_ns,
-        traffic_class: "default".to_owned(),
-        cache_scope: String::new(),
+        traffic_class: who.traffic_class,
+        cache_scope: who.cache_scope,
         route: wishes.route as i32,
         report_margins: wishes.report_margins,
+        report_so_far: !wishes.stop.is_empty(),
         tokenizer_vocab: language.tokens.vocabulary_size(),
     })
-}
-
-/// One turn of a conversation.
-fn turn(at: usize, message: v1::Message) -> Result<Turn, Status> {
-    use v1::content_part::Part;
-    if !ROLES.contains(&message.role.as_str()) {
-        return Err(invalid(&format!("messages[{at}].role"), "system, user or assistant", quoted(&message.role)));
-    }
-    if message.content.is_empty() {
-        return Err(invalid(&format!("messages[{at}].content"), "at least one part", "none"));
-    }
-    let part = |(place, part): (usize, v1::ContentPart)| {
-        let field = || format!("messages[{at}].content[{place}]");
-        match part.part {
-            Some(Part::Text(text)) => Ok(text),
-            Some(Part::Image(_)) => {
-                let what = format!("{}: a picture was sent, and this service has no model that sees; send text only", field());
-                Err(Reason::NoVision.field(&field(), what))
-            }
-            None => Err(invalid(&field(), "text or image", "a part of no known type")),
-        }
-    };
-    let parts = message.content.into_iter().enumerate().map(part).collect::<Result<_, _>>()?;
-    Ok(Turn { role: message.role, parts })
-}
-
-/// The client's sampling with the model's own where the client says nothing.
-fn filled(sampling: &v1::Sampling, own: &SamplingRule) -> SamplingRule {
-    SamplingRule {
-        temperature: sampling.temperature.unwrap_or(own.temperature),
-        top_k: sampling.top_k.unwrap_or(own.top_k),
-        top_p: sampling.top_p.unwrap_or(own.top_p),
-        min_p: sampling.min_p.unwrap_or(own.min_p),
-        repetition_penalty: sampling.repetition_penalty.unwrap_or(own.repetition_penalty),
-    }
-}
-
-/// The first value out of its range (inference.proto, Sampling): its name, what was expected, what was found.
-pub fn sampling_problem(rule: &SamplingRule) -> Option<(&'static str, &'static str, f32)> {
-    // Written so that NaN is in no range.
-    let ranges = [
-        ("temperature", "a number from 0 to 100", rule.temperature, (0.0..=100.0).contains(&rule.temperature)),
-        ("top_p", "a number above 0, at most 1", rule.top_p, rule.top_p > 0.0 && rule.top_p <= 1.0),
-        ("min_p", "a number from 0 to 1", rule.min_p, (0.0..=1.0).contains(&rule.min_p)),
-        (
-            "repetition_penalty",
-            "a number above 0, at most 10",
-            rule.repetition_penalty,
-            rule.repetition_penalty > 0.0 && rule.repetition_penalty <= 10.0,
-        ),
-    ];
-    ranges.into_iter().find(|(.., fine)| !fine).map(|(name, expected, found, _)| (name, expected, found))
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 
 pub mod connection;
 pub mod gate;
+pub mod opening;
+mod question;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, Stream};
@@ -14,7 +15,7 @@ use paceline_process::clock::monotonic_ns;
 use paceline_process::config::LimitsConfig;
 use paceline_proto::ids::RequestId;
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
-use paceline_proto::internal::v1::{Stamp, SubmitRequest};
+use paceline_proto::internal::v1::{Generation, Stamp};
 use paceline_proto::status::Reason;
 use paceline_proto::v1;
 use paceline_proto::v1::inference_server::Inference;
@@ -27,16 +28,17 @@ use tracing::Instrument;
 
 use crate::deadline::Deadline;
 use crate::error;
+use crate::guard::keys::Principal;
 use crate::prompt::Prompter;
 use crate::record::Record;
-use crate::request::{Asked, Identity, Setting, fit};
-use crate::standing::Standing;
-use crate::stream::{Answer, Bounds};
+use crate::request::{Asked, Identity, Setting, Wishes, check_model, fit};
+use crate::standing::{Serving, Standing};
+use crate::stream::{Answer, Below, Bounds, Unread};
 
 use gate::Arrival;
 
 /// The target ends a request at its deadline, at a step's border. This much later the gateway does, whatever is below.
-pub const BACKSTOP: Duration = Duration::from_millis(500);
+pub const BACKSTOP: Duration = Duration::from_millis(20);
 
 /// What clients read.
 pub type AnswerStream = Pin<Box<dyn Stream<Item = Result<v1::GenerateResponse, Status>> + Send>>;
@@ -70,6 +72,14 @@ impl Inference for InferenceService {
     async fn chat(&self, request: Request<v1::ChatRequest>) -> Result<Response<AnswerStream>, Status> {
         self.answer("Chat", request, Asked::chat).await
     }
+
+    async fn count_tokens(&self, request: Request<v1::CountTokensRequest>) -> Result<Response<v1::CountTokensResponse>, Status> {
+        self.count(request).await
+    }
+
+    async fn get_model(&self, request: Request<v1::GetModelRequest>) -> Result<Response<v1::GetModelResponse>, Status> {
+        self.describe(&request.into_inner().model).map(Response::new)
+    }
 }
 
 impl InferenceService {
@@ -84,26 +94,16 @@ impl InferenceService {
         // Without the gate before us (tests) the call counts for nobody.
         let arrival: Option<Arrival> = extensions.remove();
         let arrived_ns = arrival.as_ref().map_or_else(monotonic_ns, |arrival| arrival.at_ns);
+        let principal: Option<Principal> = extensions.remove();
         let request_id = RequestId::draw();
         let mut record = Record::new(method, request_id.as_str(), arrived_ns);
 
         let begun = async {
             let asked = look(message)?;
             let deadline = self.deadline(&metadata, arrived_ns)?;
-            tokio::select! {
-                biased;
-                () = self.cancel.cancelled() => Err(error::cancelled_by_draining()),
-                begun = self.begin(asked, deadline, request_id.as_str(), &mut record) => begun,
-                () = tokio::time::sleep(deadline.until(BACKSTOP)) => Err(error::deadline_passed()),
-            }
+            self.within(deadline, self.begin(asked, deadline, request_id.as_str(), principal, &mut record)).await
         };
-        let guarded = async {
-            let begun = AssertUnwindSafe(begun).catch_unwind().await;
-            begun.unwrap_or_else(|_| Err(error::bug("a panic while beginning a request")))
-        };
-        // Errors are logged with the id whatever level the operator chose.
-        let span = tracing::error_span!("request", request_id = request_id.as_str());
-        let mut answer = match guarded.instrument(span).await {
+        let mut answer = match guarded(begun, &request_id).await {
             Ok(answer) => answer,
             Err(status) => {
                 record.ended(status.code(), Reason::of(&status));
@@ -111,7 +111,7 @@ impl InferenceService {
             }
         };
         answer.keep(record, arrival.map(|arrival| arrival.slot));
-        let stream = futures::stream::unfold(answer, |mut answer| async move { Some((answer.next().await?, answer)) });
+        let stream = Unread::watch(answer, Duration::from_secs(self.limits.unread_s));
         let mut response: Response<AnswerStream> = Response::new(Box::pin(stream));
         if let Ok(value) = request_id.as_str().parse() {
             response.metadata_mut().insert(error::REQUEST_ID, value);
@@ -123,29 +123,65 @@ impl InferenceService {
         Deadline::of(metadata, arrived_ns, Duration::from_secs(self.limits.deadline_s))
     }
 
-    /// From a well-formed request to its first tokens. Dropped at any await, it leaves nothing behind: the call below is
-    /// dropped with it.
-    async fn begin(&self, asked: Asked, deadline: Deadline, request_id: &str, record: &mut Record) -> Result<Answer, Status> {
+    /// Work of a request, until it must be over.
+    async fn within<T>(&self, deadline: Deadline, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(error::cancelled_by_draining()),
+            done = work => done,
+            () = tokio::time::sleep(deadline.until(BACKSTOP)) => Err(error::deadline_passed()),
+        }
+    }
+
+    /// From a well-formed request to what would be submitted.
+    async fn prepare(&self, asked: Asked, who: Identity, record: &mut Record) -> Result<Prepared, Status> {
         let serving = self.standing.borrow().serving()?;
         let field = asked.prompt_field();
         let Asked { source, wishes } = asked;
-        wishes.check_model(&serving.model)?;
+        check_model(&wishes.model, &serving.model)?;
         let prompt_ids = self.prompter.ids(source).await.map_err(error::prompt)?;
         record.prompt_tokens = prompt_ids.len();
-
-        let who = Identity { request_id: request_id.to_owned(), deadline_ns: deadline.at_ns };
         let to = Setting { model: &serving.model, language: self.prompter.language(), limits: &self.limits };
         let generation = fit(&wishes, field, prompt_ids, to, who)?;
+        Ok(Prepared { serving, wishes, generation })
+    }
+
+    /// From a well-formed request to its first tokens. Dropped at any await, it leaves nothing behind: the calls below are
+    /// dropped with it.
+    async fn begin(
+        &self,
+        asked: Asked,
+        deadline: Deadline,
+        request_id: &str,
+        principal: Option<Principal>,
+        record: &mut Record,
+    ) -> Result<Answer, Status> {
+        let who = Identity::new(request_id, deadline.at_ns, principal.as_ref());
+        let Prepared { serving, wishes, generation } = self.prepare(asked, who, record).await?;
         if deadline.passed() {
             return Err(error::deadline_passed());
         }
+        let below = Below { supervisor: self.supervisor.clone(), stamp: Stamp { term: serving.term, epoch: self.epoch } };
         let bounds = Bounds { deadline, cancel: self.cancel.clone() };
-        let mut answer = Answer::new(&generation, Arc::clone(self.prompter.language()), bounds);
-        let stamp = Stamp { term: serving.term, epoch: self.epoch };
-        let submitted = SubmitRequest { stamp: Some(stamp), generation: Some(generation) };
-        // A clone shares the connection.
-        let stream = self.supervisor.clone().submit(submitted).await.map_err(error::from_below)?;
-        answer.open(stream.into_inner()).await?;
+        let mut answer = Answer::new(generation, &wishes, self.prompter.language(), below, bounds);
+        answer.open().await?;
         Ok(answer)
     }
+}
+
+/// What would be submitted.
+struct Prepared {
+    serving: Serving,
+    wishes: Wishes,
+    generation: Generation,
+}
+
+/// Runs work of a request in its span; a panic in it is an error of this request alone.
+async fn guarded<T>(work: impl Future<Output = Result<T, Status>>, request_id: &RequestId) -> Result<T, Status> {
+    let guarded = async {
+        let done = AssertUnwindSafe(work).catch_unwind().await;
+        done.unwrap_or_else(|_| Err(error::bug("a panic while beginning a request")))
+    };
+    // Errors are logged with the id whatever level the operator chose.
+    guarded.instrument(tracing::error_span!("request", request_id = request_id.as_str())).await
 }

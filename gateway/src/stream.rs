@@ -1,35 +1,46 @@
 //! ⑧ The answer comes back: batches of token ids become messages of text. Pull-driven, without a task or a queue of its own:
-//! a client that does not read stops the stream below by flow control, one that leaves drops it.
+//! a client that does not read stops the streams below by flow control, one that leaves drops them.
+//!
+//! A request has as many streams below as it wants answers: each with an id of its own and its sample index, the same seed. They
+//! are submitted at once, so that below the prompt is read once; pieces go out as they come. Where there is no room below for
+//! all, the others run first.
 
 mod assemble;
 mod detokenizer;
+mod sample;
+mod stop;
+mod unread;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 
 use futures::FutureExt;
-use paceline_proto::internal::v1::{Generation, TokenBatch};
-use paceline_proto::status::{Reason, Refusal};
+use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
+use paceline_proto::internal::v1::{Generation, Stamp, SubmitRequest, TokenBatch};
+use paceline_proto::status::Reason;
 use paceline_proto::v1::GenerateResponse;
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Status, Streaming};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
 use tracing::{Instrument, Span};
 
 use crate::deadline::Deadline;
 use crate::error;
 use crate::prompt::Language;
 use crate::record::Record;
+use crate::request::Wishes;
 use crate::serve::BACKSTOP;
 use crate::serve::gate::Slot;
+use sample::{News, Sample, Submission};
 
 pub use assemble::Assembler;
 pub use detokenizer::Detokenizer;
-
-/// The stream below may take this long to close behind its last batch.
-const CLOSING: Duration = Duration::from_secs(1);
+pub use stop::Stops;
+pub use unread::Unread;
 
 /// What ends an answer from outside.
 #[derive(Clone, Debug)]
@@ -40,52 +51,70 @@ pub struct Bounds {
     pub cancel: CancellationToken,
 }
 
-/// Where an answer stands.
-#[derive(Debug)]
-enum State {
-    /// Not submitted yet.
-    New,
-    /// Batches come; the first is here already.
-    Running { below: Streaming<TokenBatch>, first: Option<TokenBatch> },
-    /// The last batch is out.
-    Closing { below: Streaming<TokenBatch> },
-    /// The terminal status is out.
-    Ended,
+/// Where samples are submitted.
+#[derive(Clone, Debug)]
+pub struct Below {
+    /// The supervisor.
+    pub supervisor: SupervisorClient<Channel>,
+    /// Whose life it is, and whose ours.
+    pub stamp: Stamp,
 }
 
-/// One request's answer.
+/// One request's answer: all its samples.
 #[derive(Debug)]
 pub struct Answer {
     request_id: String,
     span: Span,
-    state: State,
-    assembler: Assembler,
+    below: Below,
+    /// What is submitted, but for id and index; empty once that was done for the only sample.
+    generation: Generation,
+    samples: Vec<Sample>,
+    /// The sample to look at first, so that none is kept waiting by another.
+    turn: usize,
+    first: Option<(usize, TokenBatch)>,
+    ended: bool,
     cancel: CancellationToken,
     deadline: Pin<Box<Sleep>>,
     kept: Option<(Record, Option<Arc<Slot>>)>,
+    /// Its reader did not read; set by [`Unread`] before it lets go.
+    unread: Arc<AtomicBool>,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if self.unread.load(Ordering::Relaxed) {
+            self.end(Reason::SlowReader.code(), Some(Reason::SlowReader));
+        }
+    }
 }
 
 impl Answer {
-    /// The answer to `generation`, before it is submitted. Made inside the request's span.
-    pub fn new(generation: &Generation, language: Arc<Language>, bounds: Bounds) -> Self {
+    /// The answers to `generation`, before they are submitted. Made inside the request's span.
+    pub fn new(generation: Generation, wishes: &Wishes, language: &Arc<Language>, below: Below, bounds: Bounds) -> Self {
+        let sample = |index: u32| Sample::new(Assembler::new(&generation, index, wishes.stop.clone(), Arc::clone(language)));
         Self {
             request_id: generation.request_id.clone(),
             span: Span::current(),
-            state: State::New,
-            assembler: Assembler::new(generation, language),
+            below,
+            samples: (0..wishes.samples.max(1)).map(sample).collect(),
+            generation,
+            turn: 0,
+            first: None,
+            ended: false,
             cancel: bounds.cancel,
             deadline: Box::pin(tokio::time::sleep(bounds.deadline.until(BACKSTOP))),
             kept: None,
+            unread: Arc::default(),
         }
     }
 
-    /// Waits for the first batch.
+    /// Submits all samples and waits for the first batch of one of them.
     ///
     /// # Errors
-    /// The stream's own, or that it ended without one.
-    pub async fn open(&mut self, mut below: Streaming<TokenBatch>) -> Result<(), Status> {
-        let first = below.message().await.map_err(error::from_below)?.ok_or_else(target_gone)?;
-        self.state = State::Running { below, first: Some(first) };
+    /// The first sample's that failed.
+    pub async fn open(&mut self) -> Result<(), Status> {
+        self.submit_waiting();
+        self.first = std::future::poll_fn(|context| self.poll_batch(context)).await.transpose()?;
         Ok(())
     }
 
@@ -109,35 +138,21 @@ impl Answer {
 
     async fn step(&mut self) -> Option<Result<GenerateResponse, Status>> {
         loop {
-            let batch = match &mut self.state {
-                State::Running { first, .. } if first.is_some() => first.take()?,
-                State::Running { below, .. } => {
-                    let batch = tokio::select! {
-                        biased;
-                        () = self.cancel.cancelled() => Err(error::cancelled_by_draining()),
-                        () = &mut self.deadline => Err(self.assembler.deadline_passed()),
-                        batch = below.message() => match batch {
-                            Ok(Some(batch)) => Ok(batch),
-                            Ok(None) => Err(target_gone()),
-                            Err(status) => Err(error::from_below(status)),
-                        },
-                    };
-                    match batch {
-                        Ok(batch) => batch,
-                        Err(status) => return Some(Err(status)),
+            if self.ended {
+                return None;
+            }
+            let (at, batch) = match self.first.take() {
+                Some(first) => first,
+                None => match self.batch().await {
+                    Some(Ok(batch)) => batch,
+                    Some(Err(status)) => return Some(Err(self.named(status))),
+                    None => {
+                        self.end(Code::Ok, None);
+                        return None;
                     }
-                }
-                State::Closing { below } => {
-                    // Read to its end, so that below it counts as finished and not as cancelled.
-                    if !matches!(tokio::time::timeout(CLOSING, below.message()).await, Ok(Ok(None))) {
-                        tracing::warn!("the stream below did not end with its last batch");
-                    }
-                    self.end(Code::Ok, None);
-                    return None;
-                }
-                State::New | State::Ended => return None,
+                },
             };
-            match self.assemble(batch) {
+            match self.assemble(at, batch) {
                 Ok(None) => {}
                 Ok(Some(message)) => return Some(Ok(message)),
                 Err(status) => return Some(Err(status)),
@@ -145,36 +160,116 @@ impl Answer {
         }
     }
 
-    fn assemble(&mut self, batch: TokenBatch) -> Result<Option<GenerateResponse>, Status> {
-        let times = match &mut self.kept {
-            Some((record, _)) => {
-                record.completion_tokens = self.assembler.next_index().saturating_add(batch.ids.len() as u32);
-                assemble::Times { ttft_ms: record.first_token(), total_ms: record.elapsed_ms() }
+    /// A status from below. The target knows that the deadline passed, and we how much of the answer there is.
+    fn named(&self, status: Status) -> Status {
+        match Reason::of(&status) {
+            Some(Reason::DeadlinePassed) => assemble::deadline_passed(self.tokens()),
+            _ => status,
+        }
+    }
+
+    /// The next batch and whose it is, within the answer's bounds; `None` when all samples are over.
+    async fn batch(&mut self) -> Option<Result<(usize, TokenBatch), Status>> {
+        let cancel = self.cancel.clone();
+        let cancelled = std::pin::pin!(cancel.cancelled());
+        let mut cancelled = cancelled.fuse();
+        std::future::poll_fn(|context| {
+            if cancelled.poll_unpin(context).is_ready() {
+                return Poll::Ready(Some(Err(error::cancelled_by_draining())));
             }
-            None => assemble::Times::default(),
-        };
-        let message = self.assembler.take(batch, times)?;
-        if message.as_ref().is_some_and(|message| message.r#final.is_some())
-            && let State::Running { below, .. } = std::mem::replace(&mut self.state, State::Ended)
-        {
-            self.state = State::Closing { below };
-            if let Some((record, _)) = &mut self.kept {
+            if self.deadline.poll_unpin(context).is_ready() {
+                return Poll::Ready(Some(Err(assemble::deadline_passed(self.tokens()))));
+            }
+            self.poll_batch(context)
+        })
+        .await
+    }
+
+    fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<(usize, TokenBatch), Status>>> {
+        let count = self.samples.len();
+        let mut again = true;
+        while std::mem::take(&mut again) {
+            for at in (0..count).map(|step| (self.turn + step) % count) {
+                match self.samples[at].poll(context) {
+                    Poll::Pending => {}
+                    Poll::Ready(News::Batch(batch)) => {
+                        self.turn = at + 1;
+                        return Poll::Ready(Some(Ok((at, *batch))));
+                    }
+                    // It waits while others of this request have a place below that they will give back.
+                    Poll::Ready(News::NoRoom(_)) if self.samples.iter().any(Sample::is_below) => {}
+                    Poll::Ready(News::NoRoom(status) | News::Failed(status)) => return Poll::Ready(Some(Err(status))),
+                    Poll::Ready(News::Closed) => again = true,
+                }
+            }
+        }
+        if self.samples.iter().all(Sample::is_over) { Poll::Ready(None) } else { Poll::Pending }
+    }
+
+    /// Submits what has no place below.
+    fn submit_waiting(&mut self) {
+        let single = self.samples.len() == 1;
+        for at in 0..self.samples.len() {
+            if !self.samples[at].is_waiting() {
+                continue;
+            }
+            let generation = if single {
+                std::mem::take(&mut self.generation)
+            } else {
+                // Below, an id is one sequence's.
+                let request_id = format!("{}-{at}", self.request_id);
+                Generation { request_id, sample_index: at as u32, ..self.generation.clone() }
+            };
+            self.samples[at].submit(self.below.submission(generation));
+        }
+    }
+
+    fn assemble(&mut self, at: usize, batch: TokenBatch) -> Result<Option<GenerateResponse>, Status> {
+        let finished = batch.done.is_some();
+        let sample = &mut self.samples[at];
+        let mut times = assemble::Times::default();
+        if let Some((record, _)) = &mut self.kept {
+            record.first_token();
+            let now = record.elapsed_ms();
+            times = assemble::Times { ttft_ms: *sample.ttft_ms.get_or_insert(now), total_ms: now };
+        }
+        let message = sample.assembler.take(batch, times)?;
+        let ends = message.as_ref().is_some_and(|message| message.r#final.is_some());
+        if ends {
+            sample.last_is_out(finished);
+            self.submit_waiting();
+        }
+        let tokens = self.tokens();
+        let over = !self.samples.iter().any(|sample| sample.is_waiting() || sample.is_below());
+        if let Some((record, _)) = &mut self.kept {
+            record.completion_tokens = tokens;
+            if ends && over {
                 record.ended(Code::Ok, None);
             }
         }
         Ok(message)
     }
 
-    /// Drops the stream below, writes the log line, gives the place back.
+    /// Tokens of all samples.
+    fn tokens(&self) -> u32 {
+        self.samples.iter().fold(0, |sum, sample| sum.saturating_add(sample.assembler.next_index()))
+    }
+
+    /// Drops the streams below, writes the log line, gives the place back.
     fn end(&mut self, code: Code, reason: Option<Reason>) {
-        self.state = State::Ended;
+        self.ended = true;
+        self.samples.clear();
         if let Some((mut record, _slot)) = self.kept.take() {
             record.ended(code, reason);
         }
     }
 }
 
-/// The stream ended as if all were well, without saying how the request ended.
-fn target_gone() -> Status {
-    Refusal::new(Reason::TargetGone, "the model's process ended before the answer was complete; try again").into()
+impl Below {
+    fn submission(&self, generation: Generation) -> Submission {
+        // A clone shares the connection.
+        let mut supervisor = self.supervisor.clone();
+        let submitted = SubmitRequest { stamp: Some(self.stamp), generation: Some(generation) };
+        Box::pin(async move { supervisor.submit(submitted).await.map(tonic::Response::into_inner) })
+    }
 }

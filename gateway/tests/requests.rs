@@ -209,7 +209,7 @@ async fn broken_requests_are_refused_here() {
 #[tokio::test]
 async fn the_earlier_deadline_goes_below_and_is_kept_here() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|config| config.limits.deadline_s = 1).await;
-    // The supervisor never answers: the backstop does. (A loose bound: it comes at 1.5 s.)
+    // The supervisor never answers: the backstop does. (A loose bound: it comes at 1.02 s.)
     let before = monotonic_ns();
     let (refused, submission) = within(async { tokio::join!(stage.client.generate(text("Hi")), fake.submission()) }).await;
     is(&refused.expect_err("too late"), Code::DeadlineExceeded, Reason::DeadlinePassed);

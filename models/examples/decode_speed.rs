@@ -9,7 +9,7 @@ use std::path::Path;
 
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::transforms::async_eval;
-use paceline_models::sample::{RowRule, Sampling, choose, noise::NoiseKey};
+use paceline_models::sample::{RowRule, choose};
 use paceline_models::{Array, Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Target, Wants, device, load_target};
 
 #[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a measurement for a terminal")]
@@ -21,7 +21,6 @@ fn main() {
     device::choose(DeviceChoice::Auto).expect("a device");
     let model = load_target(Path::new(&dir), &mut |_, _| {}).expect("loads");
     let mut kv = KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("a store");
-    let noise = NoiseKey { seed: 0, sample: 0 };
     let mut ids: Vec<Vec<u32>> = (0..sequences).map(|at| (0..prompt).map(|i| (i * 7 + at) as u32 % 1000 + 4).collect()).collect();
     for at in 0..sequences {
         kv.open(SequenceId(at as u64)).expect("new");
@@ -53,16 +52,7 @@ fn main() {
             .expect("a forward");
         let graph_ms = started.elapsed().as_secs_f64() * 1e3;
         let per_sequence = if step == 0 { 1 } else { block };
-        let rule = |ids: &Vec<u32>| RowRule {
-            history: &[],
-            sampling: Sampling::GREEDY,
-            noise,
-            position: ids.len() as u32,
-            id_limit: u32::MAX,
-            mask: None,
-            wants_margin: false,
-            wants_surprise: false,
-        };
+        let rule = |ids: &Vec<u32>| RowRule { position: ids.len() as u32, ..RowRule::greedy(&[], 0) };
         let rules: Vec<RowRule<'_>> = ids.iter().flat_map(|ids| (0..per_sequence).map(|_| rule(ids))).collect();
         let chosen = choose(forward.logits.as_ref().expect("wanted"), &rules, &[]).expect("choices");
         for ((ids, choice), segment) in ids.iter_mut().zip(chosen.chunks(per_sequence)).zip(&segments) {

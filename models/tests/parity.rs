@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use mlx_rs::transforms::eval;
 use paceline_models::sample::noise::{NoiseKey, gumbel, philox};
-use paceline_models::sample::{RowRule, Sampling, choose};
+use paceline_models::sample::{Block, Drafts, RowRule, Sampling, choose, verify};
 use paceline_models::{
     Array, Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Taps, Target, Wants, device, load_target,
 };
@@ -58,17 +58,7 @@ fn assert_close(what: &str, expected: &[f32], found: &[f32], tolerance: f32) {
 }
 
 fn greedy_rule(position: usize) -> RowRule<'static> {
-    let noise = NoiseKey { seed: 0, sample: 0 };
-    RowRule {
-        history: &[],
-        sampling: Sampling::GREEDY,
-        noise,
-        position: position as u32,
-        id_limit: u32::MAX,
-        mask: None,
-        wants_margin: false,
-        wants_surprise: false,
-    }
+    RowRule { position: position as u32, ..RowRule::greedy(&[], 0) }
 }
 
 fn store(model: &dyn Target) -> KvStore {
@@ -174,6 +164,7 @@ struct SamplingGolden {
     noise: Vec<NoiseCase>,
     extremes: Vec<ExtremeCase>,
     choices: Vec<ChoiceCase>,
+    processed: Vec<ProcessedCase>,
 }
 
 #[derive(Deserialize)]
@@ -214,6 +205,23 @@ struct ChoiceCase {
     logits: Vec<f32>,
 }
 
+#[derive(Deserialize)]
+struct ProcessedCase {
+    #[serde(flatten)]
+    choice: ChoiceCase,
+    repetition_penalty: f32,
+    presence_penalty: f32,
+    frequency_penalty: f32,
+    bias: Vec<(u32, f32)>,
+    stop_ids: Vec<u32>,
+    min_tokens: u32,
+    history: Vec<u32>,
+    prompt_len: usize,
+    logprobs: u32,
+    logprob: f32,
+    top: Vec<(u32, f32)>,
+}
+
 #[test]
 fn noise_is_the_contract() {
     let golden: SamplingGolden = read("sampling.json");
@@ -236,7 +244,7 @@ fn choices_are_the_contract() {
     let golden: SamplingGolden = read("sampling.json");
     for (at, case) in golden.choices.iter().enumerate() {
         let ChoiceCase { temperature, top_k, top_p, min_p, .. } = *case;
-        let sampling = Sampling { temperature, top_k, top_p, min_p, repetition_penalty: 1.0 };
+        let sampling = Sampling { temperature, top_k, top_p, min_p, ..Sampling::GREEDY };
         sampling.check().expect("in range");
         let rule = RowRule {
             sampling,
@@ -254,5 +262,42 @@ fn choices_are_the_contract() {
         // Ties between equal logits are among the greedy cases on purpose.
         let decided = case.temperature == 0.0 || with_margin[1].margin > 5e-4;
         assert!(decided, "case {at}: the cases are decided, found margin {}", with_margin[1].margin);
+    }
+}
+
+#[test]
+fn processors_and_log_probabilities_are_the_contract() {
+    device::choose(DeviceChoice::Cpu).expect("there is a CPU");
+    let golden: SamplingGolden = read("sampling.json");
+    assert!(golden.processed.len() >= 40);
+    for (at, case) in golden.processed.iter().enumerate() {
+        let ChoiceCase { temperature, top_k, top_p, min_p, .. } = case.choice;
+        let ProcessedCase { repetition_penalty, presence_penalty, frequency_penalty, .. } = *case;
+        let sampling = Sampling { temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty };
+        sampling.check().expect("in range");
+        let rule = RowRule {
+            sampling,
+            bias: &case.bias,
+            stop_ids: &case.stop_ids,
+            min_tokens: case.min_tokens,
+            noise: NoiseKey { seed: case.choice.seed, sample: case.choice.sample },
+            position: case.choice.position,
+            logprobs: Some(case.logprobs),
+            ..RowRule::greedy(&case.history, case.prompt_len)
+        };
+        let vocab = case.choice.logits.len();
+        let logits = Array::from_slice(&[case.choice.logits.clone(), case.choice.logits.clone()].concat(), &[2, vocab as i32]);
+        let beside = Block { rule: RowRule { logprobs: None, ..rule }, drafted: 0 };
+        let verdicts = verify(&logits, &[Block { rule, drafted: 0 }, beside], &Drafts::OnHost(vec![]), &[]).expect("choices");
+        let tokens: Vec<u32> = verdicts.iter().map(|verdict| verdict.choices[0].token).collect();
+        assert_eq!(tokens, [case.choice.token; 2], "case {at}");
+        assert!(verdicts[1].logprobs.is_empty(), "case {at}: none were asked for");
+        let [found] = verdicts[0].logprobs.as_slice() else { panic!("case {at}: one choice, {:?}", verdicts[0].logprobs) };
+        let near = |a: f32, b: f32| (a - b).abs() < 1e-4;
+        assert!(near(found.chosen, case.logprob), "case {at}: {} for {}", found.chosen, case.logprob);
+        assert_eq!(found.top.len(), case.top.len(), "case {at}");
+        for ((id, log), (expected_id, expected)) in found.top.iter().zip(&case.top) {
+            assert!(id == expected_id && near(*log, *expected), "case {at}: {:?} for {:?}", found.top, case.top);
+        }
     }
 }

@@ -53,12 +53,14 @@ pub struct GatewayConfig {
     pub grpc: String,
     /// Address of health, metrics and the OpenAI-compatible service.
     pub http: String,
-    /// File with API keys; "" = none.
+    /// File with the digests of API keys, one `name:digest` a line ([`crate::keys`]), of this user and 0600; "" = no keys.
     pub api_keys_file: String,
     /// TLS certificate chain (PEM); "" = no TLS.
     pub tls_cert: String,
     /// TLS key (PEM).
     pub tls_key: String,
+    /// Serve on an address that other machines reach without keys and TLS.
+    pub insecure: bool,
 }
 
 impl Default for GatewayConfig {
@@ -69,6 +71,7 @@ impl Default for GatewayConfig {
             api_keys_file: String::new(),
             tls_cert: String::new(),
             tls_key: String::new(),
+            insecure: false,
         }
     }
 }
@@ -267,6 +270,14 @@ pub struct LimitsConfig {
     pub deadline_s: u64,
     /// Largest message a client may send.
     pub max_message_bytes: u64,
+    /// Connections of clients at once.
+    pub connections: u32,
+    /// Requests at once on one connection; a client that wants more has them wait.
+    pub streams_per_connection: u32,
+    /// Requests at once under one API key's name, where there are keys.
+    pub streams_per_key: u32,
+    /// Seconds a client may leave its answer unread before its request is ended.
+    pub unread_s: u64,
     /// Pictures in one request.
     pub max_images: u32,
     /// Pixels of one picture.
@@ -282,6 +293,11 @@ impl Default for LimitsConfig {
             queue_wait_s: 10,
             deadline_s: 600,
             max_message_bytes: 16 << 20,
+            // Each is a descriptor, and systems give 1024 or fewer by default.
+            connections: 512,
+            streams_per_connection: 128,
+            streams_per_key: 128,
+            unread_s: 60,
             max_images: 8,
             max_image_pixels: 40_000_000,
         }
@@ -514,6 +530,10 @@ impl Config {
         if self.gateway.tls_cert.is_empty() != self.gateway.tls_key.is_empty() {
             return refuse("gateway.tls_cert", "expected both tls_cert and tls_key, or neither".into());
         }
+        // It was parsed above.
+        if let Ok(address) = self.gateway.grpc.parse() {
+            self.gateway.check_exposure(address)?;
+        }
         if !(self.routing.kv_pressure > 0.0 && self.routing.kv_pressure <= 1.0) {
             return refuse("routing.kv_pressure", format!("expected above 0, at most 1, found {}", self.routing.kv_pressure));
         }
@@ -533,7 +553,11 @@ impl Config {
                 return refuse("kv.budget_fraction", "expected one of kv.budget_bytes and kv.budget_fraction, found both".into());
             }
         }
-        let at_least_one: [(&str, u64); 10] = [
+        let at_least_one: [(&str, u64); 14] = [
+            ("limits.connections", self.limits.connections.into()),
+            ("limits.streams_per_connection", self.limits.streams_per_connection.into()),
+            ("limits.streams_per_key", self.limits.streams_per_key.into()),
+            ("limits.unread_s", self.limits.unread_s),
             ("supervisor.lease_s", self.supervisor.lease_s),
             ("supervisor.hang_s", self.supervisor.hang_s),
             ("supervisor.restart_period_s", self.supervisor.restart_period_s),
@@ -558,8 +582,11 @@ impl Config {
     /// supervisor go by is left out: changing it costs nobody a load.
     pub fn digest(&self) -> String {
         let mut config = self.clone();
-        let Config { gateway, supervisor, routing, .. } = &mut config;
-        (*gateway, *routing) = Default::default();
+        let Config { gateway, supervisor, routing, classes, limits, .. } = &mut config;
+        (*gateway, *routing, *classes) = Default::default();
+        let LimitsConfig { connections, streams_per_connection, streams_per_key, unread_s, .. } = LimitsConfig::default();
+        (limits.connections, limits.unread_s) = (connections, unread_s);
+        (limits.streams_per_connection, limits.streams_per_key) = (streams_per_connection, streams_per_key);
         *supervisor = SupervisorConfig {
             runtime_dir: std::mem::take(&mut supervisor.runtime_dir),
             lease_s: supervisor.lease_s,
@@ -598,6 +625,27 @@ impl Config {
             (true, true) => demo_dir("drafter"),
             (true, false) => None,
         }
+    }
+}
+
+impl GatewayConfig {
+    /// Checks that what other machines reach has keys and TLS.
+    ///
+    /// # Errors
+    /// It has not, and nobody said that it may be so.
+    pub fn check_exposure(&self, address: SocketAddr) -> Result<(), ConfigError> {
+        let missing = match (self.api_keys_file.is_empty(), self.tls_cert.is_empty()) {
+            _ if self.insecure || address.ip().to_canonical().is_loopback() => return Ok(()),
+            (false, false) => return Ok(()),
+            (true, true) => "neither keys (gateway.api_keys_file) nor TLS (gateway.tls_cert, gateway.tls_key)",
+            (true, false) => "no keys (gateway.api_keys_file)",
+            (false, true) => "no TLS (gateway.tls_cert, gateway.tls_key)",
+        };
+        let what = format!(
+            "{address} can be reached from other machines, so keys and TLS are expected, found {missing}; set them, listen on \
+             127.0.0.1, or set gateway.insecure = true where the network itself keeps others out"
+        );
+        Err(ConfigError::Value { key: "gateway.grpc".to_owned(), what })
     }
 }
 

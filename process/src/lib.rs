@@ -4,6 +4,7 @@
 pub mod clock;
 pub mod config;
 pub mod digest;
+pub mod keys;
 pub mod lifecycle;
 pub mod listen;
 pub mod notify;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use hyper_util::rt::TokioIo;
 use nix::sys::socket::{MsgFlags, recv};
 use tokio::io::Interest;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
@@ -67,59 +67,16 @@ pub fn accept_unix(listener: UnixListener) -> Incoming<UnixStream> {
     ReceiverStream::new(rx)
 }
 
-/// Accepts TCP connections that say something within two seconds. Ends when the returned stream is dropped.
-pub fn accept_tcp(listener: TcpListener) -> Incoming<TcpStream> {
-    let (tx, rx) = mpsc::channel(BACKLOG);
-    task::spawn("accept", async move {
-        loop {
-            let accepted = tokio::select! { biased; () = tx.closed() => return, accepted = listener.accept() => accepted };
-            match accepted {
-                Ok((stream, _)) => {
-                    // Tokens are small messages that must not wait for one another.
-                    let _ = stream.set_nodelay(true);
-                    hand_over(stream, tx.clone());
-                }
-                Err(error) => back_off(&error).await,
-            }
-        }
-    });
-    ReceiverStream::new(rx)
-}
-
 async fn back_off(error: &io::Error) {
     tracing::warn!(%error, "accept failed");
     tokio::time::sleep(ACCEPT_BACKOFF).await;
-}
-
-/// A socket that can be looked into without taking bytes out.
-trait Peek: AsRawFd + Send + Sync + 'static {
-    fn readable(&self) -> impl Future<Output = io::Result<()>> + Send;
-    fn try_peek(&self) -> io::Result<usize>;
 }
 
 fn peek(fd: RawFd) -> io::Result<usize> {
     Ok(recv(fd, &mut [0u8; 1], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT)?)
 }
 
-impl Peek for UnixStream {
-    async fn readable(&self) -> io::Result<()> {
-        UnixStream::readable(self).await
-    }
-    fn try_peek(&self) -> io::Result<usize> {
-        self.try_io(Interest::READABLE, || peek(self.as_raw_fd()))
-    }
-}
-
-impl Peek for TcpStream {
-    async fn readable(&self) -> io::Result<()> {
-        TcpStream::readable(self).await
-    }
-    fn try_peek(&self) -> io::Result<usize> {
-        self.try_io(Interest::READABLE, || peek(self.as_raw_fd()))
-    }
-}
-
-fn hand_over<S: Peek>(stream: S, tx: mpsc::Sender<io::Result<S>>) {
+fn hand_over(stream: UnixStream, tx: mpsc::Sender<io::Result<UnixStream>>) {
     task::spawn("first byte", async move {
         if let Ok(Ok(())) = tokio::time::timeout(FIRST_BYTE, first_byte(&stream)).await {
             // The server may have stopped meanwhile.
@@ -129,10 +86,10 @@ fn hand_over<S: Peek>(stream: S, tx: mpsc::Sender<io::Result<S>>) {
 }
 
 /// Waits for the first byte. A fresh socket may report readiness without data, so look.
-async fn first_byte<S: Peek>(stream: &S) -> io::Result<()> {
+async fn first_byte(stream: &UnixStream) -> io::Result<()> {
     loop {
         stream.readable().await?;
-        match stream.try_peek() {
+        match stream.try_io(Interest::READABLE, || peek(stream.as_raw_fd())) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

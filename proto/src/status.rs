@@ -65,6 +65,10 @@ reasons! {
     QueueWait = "QUEUE_WAIT", ResourceExhausted, true;
     /// The KV budget can never hold this request.
     KvExhausted = "KV_EXHAUSTED", ResourceExhausted, false;
+    /// The client did not read its stream for too long.
+    SlowReader = "SLOW_READER", ResourceExhausted, false;
+    /// The client has as many streams as it may have.
+    TooManyStreams = "TOO_MANY_STREAMS", ResourceExhausted, true;
     /// A message is over the size limit.
     MessageTooLarge = "MESSAGE_TOO_LARGE", ResourceExhausted, false;
     /// A field has a value that cannot be served.
@@ -77,6 +81,8 @@ reasons! {
     NoVision = "NO_VISION", FailedPrecondition, false;
     /// A conversation was sent to a model without a chat template.
     NoChatTemplate = "NO_CHAT_TEMPLATE", FailedPrecondition, false;
+    /// Tools were sent to a model whose chat template knows none.
+    NoTools = "NO_TOOLS", FailedPrecondition, false;
     /// The message belongs to an earlier supervisor (I7).
     StaleTerm = "STALE_TERM", FailedPrecondition, false;
     /// The message belongs to an earlier life of the worker (I7).
@@ -97,6 +103,10 @@ reasons! {
     UnknownModel = "UNKNOWN_MODEL", NotFound, false;
     /// The request's deadline passed.
     DeadlinePassed = "DEADLINE_PASSED", DeadlineExceeded, false;
+    /// The first token would come behind the request's deadline; refused at arrival.
+    DeadlineInfeasible = "DEADLINE_INFEASIBLE", DeadlineExceeded, false;
+    /// No API key, or one that is not known.
+    Unauthenticated = "UNAUTHENTICATED", Unauthenticated, false;
     /// The client or an operator cancelled.
     Cancelled = "CANCELLED", Cancelled, false;
     /// Our bug.
@@ -201,6 +211,66 @@ mod tests {
             assert_eq!(Reason::of(&status), Some(reason));
             assert_eq!(status.get_details_retry_info().is_some(), reason.retryable(), "{reason:?}");
             assert_eq!(status.metadata().contains_key(PUSHBACK), reason.retryable(), "{reason:?}");
+        }
+    }
+
+    /// Every row, as the status-code guide has it: code, whether to retry, and the detail its code calls for. A row that is
+    /// changed here is a change of the contract.
+    #[test]
+    fn the_table_is_the_contract() {
+        use Code::{
+            Cancelled, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound, ResourceExhausted,
+            Unauthenticated, Unavailable,
+        };
+        let table = [
+            ("TARGET_LOADING", Unavailable, true),
+            ("TARGET_GONE", Unavailable, true),
+            ("RESTARTING", Unavailable, true),
+            ("DRAINING", Unavailable, true),
+            ("CRASH_LOOP", Unavailable, true),
+            ("QUEUE_FULL", ResourceExhausted, true),
+            ("QUEUE_WAIT", ResourceExhausted, true),
+            ("KV_EXHAUSTED", ResourceExhausted, false),
+            ("SLOW_READER", ResourceExhausted, false),
+            ("TOO_MANY_STREAMS", ResourceExhausted, true),
+            ("MESSAGE_TOO_LARGE", ResourceExhausted, false),
+            ("INVALID_ARGUMENT", InvalidArgument, false),
+            ("PROMPT_TOO_LONG", InvalidArgument, false),
+            ("TEMPLATE", InvalidArgument, false),
+            ("NO_VISION", FailedPrecondition, false),
+            ("NO_CHAT_TEMPLATE", FailedPrecondition, false),
+            ("NO_TOOLS", FailedPrecondition, false),
+            ("STALE_TERM", FailedPrecondition, false),
+            ("STALE_EPOCH", FailedPrecondition, false),
+            ("DRAFTER_LOADING", Unavailable, true),
+            ("DRAFTER_FAILED", Unavailable, false),
+            ("DRAFTER_INCOMPATIBLE", FailedPrecondition, false),
+            ("DRAFTER_STATE", FailedPrecondition, false),
+            ("PROCESS_STATE", FailedPrecondition, false),
+            ("FELL_BEHIND", ResourceExhausted, false),
+            ("UNKNOWN_MODEL", NotFound, false),
+            ("DEADLINE_PASSED", DeadlineExceeded, false),
+            ("DEADLINE_INFEASIBLE", DeadlineExceeded, false),
+            ("UNAUTHENTICATED", Unauthenticated, false),
+            ("CANCELLED", Cancelled, false),
+            ("BUG", Internal, false),
+        ];
+        assert_eq!(table.map(|(word, ..)| word).to_vec(), Reason::ALL.iter().map(|reason| reason.word()).collect::<Vec<_>>());
+        for (word, code, retryable) in table {
+            let reason = Reason::from_word(word).expect("a row");
+            let pause = Duration::from_millis(1_234);
+            let refusal = Refusal::new(reason, "expected x, found y").field("a.field").retry_after(pause).fact("limit", 7);
+            let status = Status::from(refusal);
+            assert_eq!((status.code(), Reason::of(&status)), (code, Some(reason)), "{word}");
+            let details = status.get_error_details();
+            assert_eq!(details.error_info().expect(word).metadata["limit"], "7", "{word}");
+            assert_eq!(details.bad_request().is_some(), code == InvalidArgument, "{word}");
+            assert_eq!(details.precondition_failure().is_some(), code == FailedPrecondition, "{word}");
+            assert_eq!(details.quota_failure().is_some(), code == ResourceExhausted, "{word}");
+            assert_eq!(details.resource_info().is_some(), code == NotFound, "{word}");
+            assert_eq!(details.retry_info().and_then(|info| info.retry_delay), retryable.then_some(pause), "{word}");
+            let pushback = status.metadata().get(PUSHBACK).map(|value| value.to_str().expect("digits"));
+            assert_eq!(pushback, retryable.then_some("1234"), "{word}");
         }
     }
 

@@ -134,7 +134,7 @@ mod tests {
 
     fn request() -> Vec<u8> {
         let part = v1::ContentPart { part: Some(v1::content_part::Part::Text("hello".into())) };
-        let message = v1::Message { role: "user".into(), content: vec![part] };
+        let message = v1::Message { role: "user".into(), content: vec![part], ..Default::default() };
         v1::ChatRequest { messages: vec![message], ..Default::default() }.encode_to_vec()
     }
 

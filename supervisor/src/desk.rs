@@ -246,7 +246,7 @@ pub struct Ending {
 
 impl Seat {
     /// The request ended well, in this way.
-    pub fn ended_well(&mut self, done: &Done, completion_tokens: u64) {
+    pub fn ended_well(&mut self, done: &Done, completion_tokens: u64, first_ms: u64) {
         let route = done.route.unwrap_or_default();
         let speculation = done.speculation.unwrap_or_default();
         let line = ServedLine {
@@ -257,7 +257,8 @@ impl Seat {
             accepted: speculation.accepted,
             completion_tokens,
         };
-        self.served = Some((Served { lane: route.lane(), reason: route.reason(), tokens: completion_tokens }, line));
+        let (lane, reason) = (route.lane(), route.reason());
+        self.served = Some((Served { lane, reason, tokens: completion_tokens, first_ms: Some(first_ms) }, line));
     }
 }
 

@@ -48,9 +48,19 @@ impl From<Denial> for Status {
                 let refusal = Refusal::new(reason, message).field(if alone { "prompt" } else { "limits.max_tokens" });
                 refusal.fact("prompt_tokens", prompt_tokens).fact("max_tokens", max_tokens).fact("context", context)
             }
+            Denial::DeadlineInfeasible { earliest_ms, patience_ms } => {
+                let message = format!(
+                    "the first token is expected after {:.1} s at the earliest, and the deadline is in {:.1} s; allow more time \
+                     (grpc-timeout), or send a shorter prompt",
+                    seconds(earliest_ms),
+                    seconds(patience_ms)
+                );
+                let refusal = Refusal::new(reason, message).fact("earliest_ms", earliest_ms);
+                refusal.fact("patience_ms", patience_ms).fact("completion_tokens", 0)
+            }
             Denial::DeadlinePassed { waited_ms } => {
                 let message = format!("the deadline passed in the queue, after {:.1} s", seconds(waited_ms));
-                Refusal::new(reason, message).fact("waited_ms", waited_ms).fact("tokens", 0)
+                Refusal::new(reason, message).fact("waited_ms", waited_ms).fact("completion_tokens", 0)
             }
         };
         refusal.into()
@@ -91,6 +101,11 @@ mod tests {
             (Denial::QueueWait { waited_ms: 10_000 }, Code::ResourceExhausted, "within 10.0 s"),
             (Denial::KvExhausted { positions: 5, need_bytes: 70, budget_bytes: 60 }, Code::ResourceExhausted, "70 bytes"),
             (Denial::TooLong { prompt_tokens: 9, max_tokens: 2, context: 10 }, Code::InvalidArgument, "of 9 tokens and 2 more"),
+            (
+                Denial::DeadlineInfeasible { earliest_ms: 3_100, patience_ms: 300 },
+                Code::DeadlineExceeded,
+                "3.1 s at the earliest",
+            ),
             (Denial::DeadlinePassed { waited_ms: 1_500 }, Code::DeadlineExceeded, "after 1.5 s"),
         ];
         for (denial, code, part) in cases {

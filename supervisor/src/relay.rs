@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use paceline_process::{Clock, Millis, task};
 use paceline_proto::ids::Epoch;
-use paceline_proto::internal::v1::{Generation, Permit, Stamp, TargetGenerateRequest, TokenBatch};
+use paceline_proto::internal::v1::{Done, Generation, Permit, Stamp, TargetGenerateRequest, TokenBatch};
 use paceline_proto::status::{Reason, Refusal};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -44,13 +44,16 @@ pub async fn forward(desk: &Desk, generation: Generation, grant: Grant, seat: Se
     let deadline = (generation.deadline_ns != 0).then(|| desk.clock().at(generation.deadline_ns));
     let mut verdict: Verdict = Box::pin(verdict(desk.cuts(), epoch, deadline, desk.clock()));
     let queued_ms = grant.queued_ms;
+    let let_in = desk.clock().now();
     let (upstream, first) = tokio::select! {
         biased;
         status = &mut verdict => return Err(status),
         opened = open(desk, generation, grant) => opened?,
     };
+    let first_ms = desk.clock().now().since(let_in);
     let (outlet, batches) = Outlet::new();
-    let relay = Relay { upstream, verdict, cuts: desk.cuts(), epoch, queued_ms, tokens: 0, seat };
+    let cuts = desk.cuts();
+    let relay = Relay { upstream, verdict, cuts, epoch, queued_ms, first_ms, tokens: 0, so_far: None, seat };
     task::spawn("relay", relay.run(first, outlet).in_current_span());
     Ok(batches)
 }
@@ -89,7 +92,10 @@ struct Relay {
     cuts: watch::Receiver<Option<Cut>>,
     epoch: Epoch,
     queued_ms: u64,
+    first_ms: u64,
     tokens: u64,
+    /// What the end would have said, where the gateway asked for it.
+    so_far: Option<Done>,
     seat: Seat,
 }
 
@@ -103,21 +109,25 @@ impl Relay {
                 return self.fail(outlet, gone("it sent a message of another life"));
             }
             self.tokens += next.ids.len() as u64;
+            if let Some(so_far) = &mut next.so_far {
+                so_far.queue_ms = self.queued_ms as f64;
+                self.so_far = Some(*so_far);
+            }
             if let Some(done) = &mut next.done {
                 done.queue_ms = self.queued_ms as f64;
-                self.seat.ended_well(done, self.tokens);
+                self.seat.ended_well(done, self.tokens, self.first_ms);
                 return self.finish(outlet, next).await;
             }
             tokio::select! {
                 biased;
                 status = &mut self.verdict => return self.fail(outlet, status),
                 sent = outlet.send(next) => if !sent {
-                    return; // its client is gone: what we hold is dropped, which cancels it
+                    return self.left();
                 },
             }
             let message = tokio::select! {
                 biased;
-                () = outlet.closed() => return,
+                () = outlet.closed() => return self.left(),
                 status = &mut self.verdict => return self.fail(outlet, status),
                 message = self.upstream.message() => message,
             };
@@ -132,6 +142,14 @@ impl Relay {
                     return self.fail(outlet, status);
                 }
             };
+        }
+    }
+
+    /// Its reader is gone: what we hold is dropped, which cancels it. One who asked what the end would say has ended it at a
+    /// stop string, which is a good end; that its client went away instead is rare, and looks the same.
+    fn left(mut self) {
+        if let Some(so_far) = &self.so_far {
+            self.seat.ended_well(so_far, self.tokens, self.first_ms);
         }
     }
 

@@ -20,7 +20,7 @@ pub enum Ask {
 
 /// One turn of a conversation.
 pub fn message(role: &str, text: &str) -> Message {
-    Message { role: role.into(), content: vec![ContentPart { part: Some(Part::Text(text.into())) }] }
+    Message { role: role.into(), content: vec![ContentPart { part: Some(Part::Text(text.into())) }], ..Default::default() }
 }
 
 /// Asks a question, greedily.
@@ -113,6 +113,15 @@ impl Ask {
         self
     }
 
+    /// With log-probabilities, of so many most probable tokens besides the chosen one.
+    pub fn with_logprobs(mut self, count: u32) -> Self {
+        match &mut self {
+            Ask::Chat(request) => request.logprobs = Some(count),
+            Ask::Continue(request) => request.logprobs = Some(count),
+        }
+        self
+    }
+
     /// In this lane.
     pub fn route(mut self, wish: v1::RouteWish) -> Self {
         match &mut self {
@@ -149,6 +158,8 @@ pub struct Answer {
     pub ids: Vec<u32>,
     /// One per id where asked for.
     pub margins: Vec<f32>,
+    /// One per id where asked for.
+    pub logprobs: Vec<v1::TokenLogprobs>,
     /// The last message's figures.
     pub end: Final,
     /// Messages it came in.
@@ -204,6 +215,7 @@ impl Live {
         self.so_far.text.push_str(&message.text);
         self.so_far.ids.extend(&message.token_ids);
         self.so_far.margins.extend(&message.margins);
+        self.so_far.logprobs.extend(message.logprobs);
         self.so_far.messages += 1;
         self.so_far.step_ends_ns.push(message.step_end_ns);
         if let Some(end) = message.r#final {

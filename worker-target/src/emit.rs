@@ -1,10 +1,12 @@
 //! From the engine to a request's stream without ever waiting: what does not fit the channel is kept and joined to the next
-//! batch. The bound of what is kept is the request's own `max_tokens`.
+//! batch. What is kept is bounded: of one who does not read for that long the request is ended (I6).
 
 use paceline_proto::internal::v1::{Stamp, TokenBatch};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 use tonic::Status;
+
+use crate::error;
 
 /// A stream's messages are this far apart at least, in nanoseconds, but for its first and its last: a message costs three processes
 /// some hundred microseconds together on the cores that the model wants, and nobody reads faster than a hundred times a second.
@@ -13,12 +15,18 @@ pub(crate) const APART_NS: i64 = 10_000_000;
 /// Batches in the channel: a reader that keeps up never sees more than one or two.
 pub(crate) const STREAM_BACKLOG: usize = 32;
 
+/// Most bytes that are kept for a reader who does not come: with what the hops between have under way it stays below 2 MiB.
+const MAX_KEPT_BYTES: usize = 1 << 20;
+
 /// The engine's end of a request's stream.
 #[derive(Debug)]
 pub(crate) struct Outlet {
     tx: mpsc::Sender<Result<TokenBatch, Status>>,
     stamp: Stamp,
-    kept: Option<TokenBatch>,
+    kept: Option<Box<TokenBatch>>,
+    kept_bytes: usize,
+    /// More was to be kept than may.
+    is_behind: bool,
     failure: Option<Status>,
     /// End of the step whose tokens were sent last.
     sent_ns: Option<i64>,
@@ -37,30 +45,44 @@ pub(crate) enum Flow {
 
 impl Outlet {
     pub(crate) fn new(tx: mpsc::Sender<Result<TokenBatch, Status>>, stamp: Stamp) -> Self {
-        Self { tx, stamp, kept: None, failure: None, sent_ns: None }
+        Self { tx, stamp, kept: None, kept_bytes: 0, is_behind: false, failure: None, sent_ns: None }
     }
 
-    /// Whether the reader went away.
+    /// Whether the reader went away, or is as good as gone.
     pub(crate) fn is_gone(&self) -> bool {
-        self.tx.is_closed()
+        self.is_behind || self.tx.is_closed()
     }
 
     /// Adds tokens, and the end if `batch` has one, to what is to be sent.
     pub(crate) fn add(&mut self, batch: TokenBatch) {
+        self.kept_bytes += size(&batch);
+        if self.is_behind {
+            return;
+        }
+        if self.kept_bytes > MAX_KEPT_BYTES {
+            (self.kept, self.is_behind) = (None, true);
+            self.failure = Some(error::slow_reader());
+            return;
+        }
         match &mut self.kept {
-            None => self.kept = Some(TokenBatch { stamp: Some(self.stamp), ..batch }),
+            None => self.kept = Some(Box::new(TokenBatch { stamp: Some(self.stamp), ..batch })),
             Some(kept) => {
                 kept.ids.extend(batch.ids);
                 kept.margins.extend(batch.margins);
+                kept.logprobs.extend(batch.logprobs);
                 kept.step_end_ns = batch.step_end_ns;
                 kept.done = batch.done;
+                kept.so_far = batch.so_far;
             }
         }
     }
 
     /// Ends the stream with an error, behind the tokens that are there.
     pub(crate) fn fail(&mut self, status: Status) {
-        self.failure = Some(status);
+        // Of one that is behind the end is said already.
+        if !self.is_behind {
+            self.failure = Some(status);
+        }
     }
 
     /// Sends what there is if it is time ([`APART_NS`]). For a stream that goes on; what is kept goes with a later batch.
@@ -79,10 +101,10 @@ impl Outlet {
     pub(crate) fn flush(&mut self) -> Flow {
         if let Some(batch) = self.kept.take() {
             let end_ns = batch.step_end_ns;
-            match self.tx.try_send(Ok(batch)) {
-                Ok(()) => self.sent_ns = Some(end_ns),
+            match self.tx.try_send(Ok(*batch)) {
+                Ok(()) => (self.sent_ns, self.kept_bytes) = (Some(end_ns), 0),
                 Err(TrySendError::Full(Ok(batch))) => {
-                    self.kept = Some(batch);
+                    self.kept = Some(Box::new(batch));
                     return Flow::Kept;
                 }
                 Err(_) => return Flow::Gone,
@@ -98,12 +120,22 @@ impl Outlet {
     }
 }
 
+/// About as many bytes as a batch takes on the way: varints of ids, floats with their tags.
+fn size(batch: &TokenBatch) -> usize {
+    let logprobs: usize = batch.logprobs.iter().map(|of| 8 + 12 * of.top.len()).sum();
+    5 * batch.ids.len() + 4 * batch.margins.len() + logprobs
+}
+
 #[cfg(test)]
 mod tests {
+    use paceline_proto::status::Reason;
+    use paceline_proto::v1;
+
     use super::*;
 
     fn batch(first_index: u32, ids: &[u32]) -> TokenBatch {
-        TokenBatch { first_index, ids: ids.to_vec(), ..TokenBatch::default() }
+        let logprobs = ids.iter().map(|id| v1::TokenLogprobs { logprob: -(*id as f32), top: vec![] }).collect();
+        TokenBatch { first_index, ids: ids.to_vec(), logprobs, ..TokenBatch::default() }
     }
 
     #[test]
@@ -126,6 +158,26 @@ mod tests {
     }
 
     #[test]
+    fn who_does_not_read_for_too_long_is_let_go_of_and_told() {
+        let (tx, mut rx) = mpsc::channel(1);
+        let mut outlet = Outlet::new(tx, Stamp { term: 1, epoch: 2 });
+        let mut at = 0;
+        while !outlet.is_gone() {
+            outlet.add(batch(at, &[7; 1_000]));
+            outlet.flush();
+            at += 1_000;
+            assert!(outlet.kept_bytes <= MAX_KEPT_BYTES + 5_000, "{at}");
+        }
+        assert!(at as usize * 5 > MAX_KEPT_BYTES && outlet.kept.is_none());
+        outlet.fail(Status::cancelled("gone"));
+        assert_eq!(outlet.flush(), Flow::Kept);
+        assert!(rx.try_recv().expect("there").is_ok());
+        assert_eq!(outlet.flush(), Flow::Sent);
+        let status = rx.try_recv().expect("there").expect_err("the end");
+        assert_eq!(Reason::of(&status), Some(Reason::SlowReader));
+    }
+
+    #[test]
     fn a_slow_reader_gets_joined_batches_and_the_error_last() {
         let (tx, mut rx) = mpsc::channel(1);
         let mut outlet = Outlet::new(tx, Stamp { term: 1, epoch: 2 });
@@ -140,6 +192,7 @@ mod tests {
         assert_eq!(outlet.flush(), Flow::Kept);
         let second = rx.try_recv().expect("there").expect("tokens");
         assert_eq!((second.first_index, second.ids), (1, vec![11, 12]));
+        assert_eq!(second.logprobs.iter().map(|one| one.logprob).collect::<Vec<_>>(), [-11.0, -12.0]);
         assert_eq!(outlet.flush(), Flow::Sent);
         assert!(rx.try_recv().expect("there").is_err());
         drop(rx);

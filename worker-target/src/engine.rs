@@ -11,6 +11,7 @@ use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
 use paceline_link::Handover;
+use paceline_models::sample::Logprobs;
 use paceline_models::{KvStore, ModelError, SequenceId, Target, device};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Progress, Pulse};
@@ -418,7 +419,7 @@ impl Engine {
         let started_ns = monotonic_ns();
         let Self { model, kv, scheduler, drafting, running, .. } = self;
         match pass::run(model.as_ref(), kv, scheduler, drafting, running, &parts) {
-            Ok(Outcome { chosen, doubts }) => {
+            Ok(Outcome { chosen, doubts, logprobs }) => {
                 let ended_ns = monotonic_ns();
                 let took_us = ((ended_ns - started_ns) / 1000) as u64;
                 let rows = |of_prefill: bool| parts.iter().filter(|part| part.prefill == of_prefill).map(|part| part.rows).sum();
@@ -436,7 +437,7 @@ impl Engine {
                 for (key, nats) in &doubts {
                     self.scheduler.speculation.doubted(*key, nats);
                 }
-                self.hand_out(&parts, chosen, whole_us, ended_ns);
+                self.hand_out(&parts, chosen, logprobs, whole_us, ended_ns);
             }
             Err(error) => {
                 tracing::error!(%error, sequences = parts.len(), "step failed");
@@ -449,7 +450,14 @@ impl Engine {
         }
     }
 
-    fn hand_out(&mut self, parts: &[Part], chosen: Vec<Chosen>, took_us: u64, step_end_ns: i64) {
+    fn hand_out(
+        &mut self,
+        parts: &[Part],
+        chosen: Vec<Chosen>,
+        mut logprobs: HashMap<SequenceKey, Vec<Logprobs>>,
+        took_us: u64,
+        step_end_ns: i64,
+    ) {
         self.scheduler.speculation.set_linked(self.drafting.is_linked());
         for emission in self.scheduler.on_step(parts, chosen, took_us) {
             let Some(running) = self.running.get_mut(&emission.key) else { continue };
@@ -457,8 +465,28 @@ impl Engine {
                 Finish::Stop => v1::FinishReason::Stop,
                 Finish::Length => v1::FinishReason::Length,
             };
+            let done = |finish_reason: v1::FinishReason| Done {
+                finish_reason: finish_reason.into(),
+                cached_tokens: emission.served.cached_tokens,
+                route: Some(emission.served.route),
+                speculation: Some(v1::Speculation {
+                    cycles: emission.served.counts.cycles,
+                    drafted: emission.served.counts.drafted,
+                    accepted: emission.served.counts.accepted,
+                }),
+                queue_ms: 0.0,
+            };
+            let running_on = emission.end.is_none() && running.checked.wants_so_far;
             running.outlet.add(TokenBatch {
                 stamp: None,
+                // A stop id in a block ends the stream before tokens that were chosen too.
+                logprobs: logprobs
+                    .remove(&emission.key)
+                    .into_iter()
+                    .flatten()
+                    .take(emission.tokens.len())
+                    .map(reported)
+                    .collect(),
                 first_index: emission.index,
                 ids: emission.tokens.iter().map(|token| token.id).collect(),
                 margins: match running.checked.wants_margins {
@@ -466,17 +494,8 @@ impl Engine {
                     false => vec![],
                 },
                 step_end_ns,
-                done: emission.end.as_ref().map(|end| Done {
-                    finish_reason: reason(end.finish).into(),
-                    cached_tokens: end.cached_tokens,
-                    route: Some(end.route),
-                    speculation: Some(v1::Speculation {
-                        cycles: end.counts.cycles,
-                        drafted: end.counts.drafted,
-                        accepted: end.counts.accepted,
-                    }),
-                    queue_ms: 0.0,
-                }),
+                done: emission.end.as_ref().map(|end| done(reason(end.finish))),
+                so_far: running_on.then(|| done(v1::FinishReason::Unspecified)),
             });
             if let Some(end) = emission.end {
                 self.keep_all(emission.key, &end.ids);
@@ -526,4 +545,9 @@ impl Engine {
             self.pulse.now();
         }
     }
+}
+
+fn reported(logprobs: Logprobs) -> v1::TokenLogprobs {
+    let top = logprobs.top.into_iter().map(|(token_id, logprob)| v1::TopLogprob { token_id, logprob }).collect();
+    v1::TokenLogprobs { logprob: logprobs.chosen, top }
 }

@@ -23,9 +23,15 @@ pub(crate) fn deadline_passed() -> Status {
     Reason::DeadlinePassed.status("the request's deadline passed before it was finished")
 }
 
+/// Its reader did not read for so long that there is no more room for its tokens.
+pub(crate) fn slow_reader() -> Status {
+    let message = "the client did not read its answer and more of it waits than may; read streams as they come";
+    Reason::SlowReader.field("limits.unread_s", message)
+}
+
 /// Somebody asked for its end.
 pub(crate) fn cancelled() -> Status {
-    Reason::Cancelled.status("the request was cancelled")
+    Refusal::new(Reason::Cancelled, "the request was cancelled by an operator").fact("by", "operator").into()
 }
 
 /// A sequence that ended without its answer.

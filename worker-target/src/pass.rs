@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use paceline_models::sample::{Block, Drafts, RowRule, propose, softcap, verify};
+use paceline_models::sample::{Block, Drafts, Logprobs, RowRule, propose, softcap, verify};
 use paceline_models::{Array, Batch, Dtype, KvStore, ModelError, Purpose, Segment, SequenceId, Taps, Target, Wants, transfer};
 use paceline_proto::internal::v1::TensorType;
 
@@ -18,6 +18,8 @@ pub(crate) struct Outcome {
     pub(crate) chosen: Vec<Chosen>,
     /// The target's doubt about tokens of these sequences, in nats, where it is of use.
     pub(crate) doubts: Vec<(SequenceKey, Vec<f32>)>,
+    /// Of those who asked for them, one for each token.
+    pub(crate) logprobs: HashMap<SequenceKey, Vec<Logprobs>>,
 }
 
 /// Runs a step and says what was chosen. Afterwards the store holds the rows that stay, and the drafter's end their taps.
@@ -64,12 +66,17 @@ pub(crate) fn run(
             let checked = &request.checked;
             let rule = RowRule {
                 history: &sequence.ids,
+                prompt_len: sequence.prompt_len,
                 sampling: checked.sampling,
+                bias: &checked.bias,
+                stop_ids: &checked.request.stop_ids,
+                min_tokens: checked.min_tokens,
                 noise: checked.noise,
                 position: sequence.ids.len() as u32,
                 id_limit: checked.id_limit,
                 mask: None,
                 wants_margin: checked.wants_margins,
+                logprobs: checked.logprobs,
                 wants_surprise: scheduler.speculation.wants_signs(part.key, sequence),
             };
             keys.push(part.key);
@@ -102,6 +109,9 @@ pub(crate) fn run(
                 outcome.chosen.push(Chosen { key: *key, tokens });
                 if !verdict.surprises.is_empty() {
                     outcome.doubts.push((*key, verdict.surprises));
+                }
+                if !verdict.logprobs.is_empty() {
+                    outcome.logprobs.insert(*key, verdict.logprobs);
                 }
             }
         }

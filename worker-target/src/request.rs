@@ -1,5 +1,7 @@
 //! A `Generation` as it came, checked field by field: what the engine gets is in range.
 
+use std::collections::HashSet;
+
 use paceline_models::TargetInfo;
 use paceline_models::sample::{Sampling, noise::NoiseKey};
 use paceline_process::Clock;
@@ -11,16 +13,27 @@ use tonic::Status;
 
 use crate::core::{Force, Permit, Policy, Request};
 
+/// Most probable tokens that are reported at most (inference.proto).
+const MOST_LOGPROBS: u32 = 20;
+
 /// A request the engine can run.
 #[derive(Clone, Debug)]
 pub(crate) struct Checked {
     pub(crate) id: RequestId,
     pub(crate) request: Request,
     pub(crate) sampling: Sampling,
+    /// Added to logits: (id, bias), ids ascending.
+    pub(crate) bias: Vec<(u32, f32)>,
+    /// Before so many tokens no stop id is chosen.
+    pub(crate) min_tokens: u32,
+    /// Log-probabilities are reported, of so many most probable tokens besides the chosen one.
+    pub(crate) logprobs: Option<u32>,
     pub(crate) noise: NoiseKey,
     /// Ids from here on are padding of the vocabulary.
     pub(crate) id_limit: u32,
     pub(crate) wants_margins: bool,
+    /// Every batch says what its end would say.
+    pub(crate) wants_so_far: bool,
     /// Beginnings are shared with requests of the same scope and no other.
     pub(crate) cache_scope: String,
 }
@@ -107,13 +120,29 @@ pub(crate) fn check(
         top_p: rule.top_p,
         min_p: rule.min_p,
         repetition_penalty: rule.repetition_penalty,
+        presence_penalty: rule.presence_penalty,
+        frequency_penalty: rule.frequency_penalty,
     };
     sampling.check().map_err(|(field, what)| invalid(&format!("sampling.{field}"), what))?;
+    let bias = bias(&rule.logit_bias, model)?;
 
     let id_limit = match generation.tokenizer_vocab {
         0 => model.vocab as u32,
         limit => limit.min(model.vocab as u32),
     };
+    if let Some(id) = generation.stop_token_ids.iter().find(|id| **id >= model.vocab as u32) {
+        return Err(invalid("stop_token_ids", format!("expected ids below {}, found {id}", model.vocab)));
+    }
+    if generation.min_tokens > generation.max_tokens {
+        let what = format!("expected at most max_tokens, which is {}, found {}", generation.max_tokens, generation.min_tokens);
+        return Err(invalid("min_tokens", what));
+    }
+    if generation.min_tokens > 0 && generation.stop_token_ids.iter().collect::<HashSet<_>>().len() >= id_limit as usize {
+        return Err(invalid("stop_token_ids", "expected at least one id that ends nothing before min_tokens, found none".into()));
+    }
+    if let Some(count) = generation.logprobs.filter(|count| *count > MOST_LOGPROBS) {
+        return Err(invalid("logprobs", format!("expected at most {MOST_LOGPROBS}, found {count}")));
+    }
     let deadline = (generation.deadline_ns != 0).then(|| clock.at(generation.deadline_ns));
     Ok(Checked {
         id,
@@ -127,11 +156,31 @@ pub(crate) fn check(
             class: generation.traffic_class,
         },
         sampling,
+        bias,
+        min_tokens: generation.min_tokens,
+        logprobs: generation.logprobs,
         noise: NoiseKey { seed: generation.seed, sample: generation.sample_index },
         id_limit,
         wants_margins: generation.report_margins,
+        wants_so_far: generation.report_so_far,
         cache_scope: generation.cache_scope,
     })
+}
+
+/// Biases as they came, checked.
+fn bias(list: &[v1::LogitBias], model: &TargetInfo) -> Result<Vec<(u32, f32)>, Status> {
+    let invalid = |what: String| Err(Reason::InvalidArgument.field("sampling.logit_bias", what));
+    if let Some(pair) = list.windows(2).find(|pair| pair[0].token_id >= pair[1].token_id) {
+        return invalid(format!("expected ids in ascending order, found {} before {}", pair[0].token_id, pair[1].token_id));
+    }
+    if let Some(one) = list.iter().find(|one| one.token_id >= model.vocab as u32) {
+        return invalid(format!("expected ids below {}, found {}", model.vocab, one.token_id));
+    }
+    // Written so that NaN is in no range.
+    if let Some(one) = list.iter().find(|one| !(-100.0..=100.0).contains(&one.bias)) {
+        return invalid(format!("expected numbers from -100 to 100, found {}", one.bias));
+    }
+    Ok(list.iter().map(|one| (one.token_id, one.bias)).collect())
 }
 
 #[cfg(test)]
@@ -149,7 +198,14 @@ mod tests {
         Generation {
             request_id: "r1".into(),
             prompt_ids: vec![1, 2, 3],
-            sampling: Some(SamplingRule { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0 }),
+            sampling: Some(SamplingRule {
+                temperature: 0.0,
+                top_k: 0,
+                top_p: 1.0,
+                min_p: 0.0,
+                repetition_penalty: 1.0,
+                ..Default::default()
+            }),
             max_tokens: 10,
             ..Generation::default()
         }
@@ -174,14 +230,33 @@ mod tests {
         assert_eq!(refusal(|g| g.continuation_ids = vec![1; 10]), (invalid, "max_tokens".into()));
         assert_eq!(refusal(|g| g.sampling = None), (invalid, "sampling".into()));
         assert_eq!(refusal(|g| g.max_tokens = 48), (Some(Reason::PromptTooLong), "prompt_ids".into()));
-        let sampling =
-            |temperature, top_p, min_p| Some(SamplingRule { temperature, top_k: 0, top_p, min_p, repetition_penalty: 1.0 });
+        let sampling = |temperature, top_p, min_p| {
+            Some(SamplingRule { temperature, top_k: 0, top_p, min_p, repetition_penalty: 1.0, ..Default::default() })
+        };
         assert_eq!(refusal(|g| g.sampling = sampling(f32::NAN, 1.0, 0.0)), (invalid, "sampling.temperature".into()));
         assert_eq!(refusal(|g| g.sampling = sampling(-1.0, 1.0, 0.0)), (invalid, "sampling.temperature".into()));
         assert_eq!(refusal(|g| g.sampling = sampling(1.0, 0.0, 0.0)), (invalid, "sampling.top_p".into()));
         assert_eq!(refusal(|g| g.sampling = sampling(1.0, 1.0, f32::INFINITY)), (invalid, "sampling.min_p".into()));
         let penalized = |g: &mut Generation| g.sampling.as_mut().expect("set").repetition_penalty = 0.0;
         assert_eq!(refusal(penalized), (invalid, "sampling.repetition_penalty".into()));
+        for value in [f32::NAN, -2.1, 2.1, f32::INFINITY] {
+            let presence = |g: &mut Generation| g.sampling.as_mut().expect("set").presence_penalty = value;
+            assert_eq!(refusal(presence), (invalid, "sampling.presence_penalty".into()));
+            let frequency = |g: &mut Generation| g.sampling.as_mut().expect("set").frequency_penalty = value;
+            assert_eq!(refusal(frequency), (invalid, "sampling.frequency_penalty".into()));
+        }
+        for broken in
+            [vec![(100, 1.0)], vec![(3, f32::NAN)], vec![(3, 100.5)], vec![(3, 1.0), (3, 1.0)], vec![(4, 1.0), (3, 1.0)]]
+        {
+            let list = broken.into_iter().map(|(token_id, bias)| v1::LogitBias { token_id, bias }).collect();
+            let biased = |g: &mut Generation| g.sampling.as_mut().expect("set").logit_bias = list;
+            assert_eq!(refusal(biased), (invalid, "sampling.logit_bias".into()));
+        }
+        assert_eq!(refusal(|g| g.stop_token_ids = vec![3, 100]), (invalid, "stop_token_ids".into()));
+        assert_eq!(refusal(|g| g.min_tokens = 11), (invalid, "min_tokens".into()));
+        let stops = |g: &mut Generation| (g.min_tokens, g.stop_token_ids) = (1, (0..100).collect());
+        assert_eq!(refusal(stops), (invalid, "stop_token_ids".into()));
+        assert_eq!(refusal(|g| g.logprobs = Some(21)), (invalid, "logprobs".into()));
     }
 
     #[test]
@@ -190,5 +265,18 @@ mod tests {
         let generation = Generation { tokenizer_vocab: 90, ..good() };
         assert_eq!(check(Some(generation), Some(permit), &model(), &Clock::start()).expect("good").id_limit, 90);
         assert_eq!(check(Some(good()), Some(permit), &model(), &Clock::start()).expect("good").id_limit, 100);
+    }
+
+    #[test]
+    fn what_is_asked_reaches_the_engine() {
+        let permit = internal::Permit { lane_allowed: v1::Lane::Plain.into(), ..internal::Permit::default() };
+        let logit_bias = vec![v1::LogitBias { token_id: 2, bias: -100.0 }, v1::LogitBias { token_id: 99, bias: 1.5 }];
+        let rule = SamplingRule { presence_penalty: 0.5, frequency_penalty: -0.25, logit_bias, ..good().sampling.expect("set") };
+        let generation =
+            Generation { sampling: Some(rule), min_tokens: 10, stop_token_ids: vec![7], logprobs: Some(20), ..good() };
+        let checked = check(Some(generation), Some(permit), &model(), &Clock::start()).expect("good");
+        let expected = Sampling { presence_penalty: 0.5, frequency_penalty: -0.25, ..Sampling::GREEDY };
+        assert_eq!((checked.sampling, checked.bias), (expected, vec![(2, -100.0), (99, 1.5)]));
+        assert_eq!((checked.min_tokens, checked.logprobs, checked.request.stop_ids), (10, Some(20), vec![7]));
     }
 }

@@ -54,9 +54,11 @@ fn requests() -> Vec<Generation> {
     let samplings = [
         GREEDY,
         SamplingRule { repetition_penalty: 1.3, ..GREEDY },
-        warm,
+        warm.clone(),
         SamplingRule { temperature: 1.3, top_k: 20, ..GREEDY },
-        SamplingRule { min_p: 0.02, ..warm },
+        SamplingRule { min_p: 0.02, ..warm.clone() },
+        SamplingRule { presence_penalty: 0.5, frequency_penalty: 0.2, ..GREEDY },
+        SamplingRule { logit_bias: vec![v1::LogitBias { token_id: 9, bias: 2.5 }], ..warm },
     ];
     let prompts = cases();
     let request = |(at, sampling): (usize, SamplingRule)| Generation {

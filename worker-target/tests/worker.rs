@@ -66,12 +66,13 @@ async fn it_loads_with_progress_describes_itself_and_generates() {
 async fn streams_are_the_same_alone_and_together() {
     let mut worker = Worker::start(&tiny(), &[]);
     let (_, _watch) = worker.ready().await;
-    let sampling = Some(SamplingRule { temperature: 0.9, top_k: 0, top_p: 0.95, min_p: 0.0, repetition_penalty: 1.0 });
+    let sampling =
+        Some(SamplingRule { temperature: 0.9, top_k: 0, top_p: 0.95, min_p: 0.0, repetition_penalty: 1.0, ..Default::default() });
     let requests: Vec<Generation> = (0..8)
         .map(|at| {
             let (prompt, _) = &cases()[at % 4];
             let request = Generation { seed: at as u64, report_margins: true, ..generation(&format!("r{at}"), prompt, 60) };
-            if at % 2 == 0 { request } else { Generation { sampling, ..request } }
+            if at % 2 == 0 { request } else { Generation { sampling: sampling.clone(), ..request } }
         })
         .collect();
     let mut alone = vec![];
@@ -94,6 +95,27 @@ async fn streams_are_the_same_alone_and_together() {
         assert_eq!(alone_ids.len(), together.len());
     }
     println!("near-ties: {near_ties}");
+}
+
+#[tokio::test]
+async fn who_asks_hears_with_each_batch_what_the_end_would_say() {
+    let mut worker = Worker::start(&tiny(), &[]);
+    let (_, _watch) = worker.ready().await;
+    let prompt = cases()[2].0.clone();
+    for asked in [true, false] {
+        let request = Generation { report_so_far: asked, ..generation(&format!("asked-{asked}"), &prompt, 20) };
+        let batches = worker.generate(request).await.expect("generates");
+        let (last, others) = batches.split_last().expect("batches");
+        assert!(!others.is_empty() && last.so_far.is_none());
+        let end = last.done.expect("the last");
+        for batch in others {
+            assert!(batch.done.is_none());
+            assert_eq!(batch.so_far.is_some(), asked);
+            if let Some(so_far) = batch.so_far {
+                assert_eq!((so_far.route, so_far.cached_tokens), (end.route, end.cached_tokens));
+            }
+        }
+    }
 }
 
 #[tokio::test]

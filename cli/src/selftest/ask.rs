@@ -41,6 +41,7 @@ impl Choice {
             min_p: Some(0.0),
             seed: Some(seed),
             repetition_penalty: Some(repetition_penalty),
+            ..Default::default()
         }
     }
 }
@@ -73,9 +74,10 @@ impl Ask<'_> {
             model: String::new(),
             messages: self.prompt.messages.clone(),
             sampling: Some(self.choice.sampling()),
-            limits: Some(Limits { max_tokens: Some(most), ignore_eos: self.ignore_eos }),
+            limits: Some(Limits { max_tokens: Some(most), ignore_eos: self.ignore_eos, ..Default::default() }),
             route: self.lane.into(),
             report_margins: self.margins,
+            ..Default::default()
         };
         let about = |mut failure: Failure| {
             failure.message = format!("{} prompt {}: {}", self.prompt.kind, self.prompt.index + 1, failure.message);

@@ -37,7 +37,16 @@ impl LoadError {
 }
 
 /// Sampling without any default of the model: greedy.
-pub const GREEDY: SamplingRule = SamplingRule { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0 };
+pub const GREEDY: SamplingRule = SamplingRule {
+    temperature: 0.0,
+    top_k: 0,
+    top_p: 1.0,
+    min_p: 0.0,
+    repetition_penalty: 1.0,
+    presence_penalty: 0.0,
+    frequency_penalty: 0.0,
+    logit_bias: Vec::new(),
+};
 
 /// A chat template and where it stands.
 #[derive(Debug)]
@@ -126,6 +135,8 @@ struct GenerationConfig {
     top_p: Option<f32>,
     min_p: Option<f32>,
     repetition_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
 }
 
 #[derive(Deserialize)]
@@ -198,6 +209,9 @@ fn own_sampling(generation: &GenerationConfig) -> Result<SamplingRule, String> {
         top_p: generation.top_p.unwrap_or(1.0),
         min_p: generation.min_p.unwrap_or(0.0),
         repetition_penalty: generation.repetition_penalty.unwrap_or(1.0),
+        presence_penalty: generation.presence_penalty.unwrap_or(0.0),
+        frequency_penalty: generation.frequency_penalty.unwrap_or(0.0),
+        logit_bias: Vec::new(),
     };
     match crate::request::sampling_problem(&rule) {
         Some((name, expected, found)) => Err(format!("{name}: expected {expected}, found {found}")),
@@ -256,10 +270,14 @@ mod tests {
         let base = [("tokenizer_config.json", "{}"), ("config.json", "{}")];
         let of = |text| read(&[base[0], base[1], ("generation_config.json", text)]).map(|files| files.sampling);
         assert_eq!(of(r#"{"temperature": 0.6, "top_k": 20}"#).expect("fine"), GREEDY);
-        let own = SamplingRule { temperature: 0.6, top_k: 20, top_p: 0.95, min_p: 0.0, repetition_penalty: 1.05 };
+        let own =
+            SamplingRule { temperature: 0.6, top_k: 20, top_p: 0.95, min_p: 0.0, repetition_penalty: 1.05, ..Default::default() };
         let full = r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05}"#;
         assert_eq!(of(full).expect("fine"), own);
         assert_eq!(of(r#"{"do_sample": true, "top_k": -1}"#).expect("fine"), SamplingRule { temperature: 1.0, ..GREEDY });
+        let penalized = of(r#"{"do_sample": true, "presence_penalty": 1.5, "frequency_penalty": -0.5}"#).expect("fine");
+        assert_eq!((penalized.presence_penalty, penalized.frequency_penalty), (1.5, -0.5));
+        assert!(of(r#"{"do_sample": true, "presence_penalty": 3}"#).is_err());
         let error = of(r#"{"do_sample": true, "top_p": 0}"#).expect_err("no mass").to_string();
         assert!(error.contains("generation_config.json: top_p: expected"), "{error}");
     }

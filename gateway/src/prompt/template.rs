@@ -1,13 +1,17 @@
 //! A model's chat template: Jinja as published templates use it, with bounds on work and output.
 //!
-//! The template comes with the model and is trusted to mean well, not to end: fuel bounds its steps, a writer its output.
+//! The template comes with the model and is trusted to mean well, not to end: fuel bounds its steps, a writer its output. What
+//! it can show is found out when it is compiled, by showing it: a template that leaves something out does so in silence (I5).
 
 use std::io;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value, context};
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+use serde_json::{Map, Value as Json, json};
 
-use super::json;
+use super::conversation::{Call, Conversation, Role, Tool, Turn};
+use super::{json, python};
 
 /// Steps a rendering may take; about 90 ms of work. A turn of a published template takes a few hundred.
 const FUEL: u64 = 1_000_000;
@@ -16,21 +20,49 @@ const MAX_OUTPUT_BYTES: usize = 4 << 20;
 /// Characters of a template's own message that are passed on: it travels in HTTP/2 headers.
 const MAX_MESSAGE_CHARS: usize = 500;
 
-/// One turn of a conversation.
+/// Variables that are set here, or could be by a model's files; a request sets others.
+pub const OWN_NAMES: [&str; 14] = [
+    "messages",
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+    "additional_special_tokens",
+    "raise_exception",
+    "strftime_now",
+];
+
+/// Why there is no prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
-    /// "system", "user" or "assistant".
-    pub role: String,
-    /// Text parts, at least one.
-    pub parts: Vec<String>,
+pub enum Refused {
+    /// In words for the client.
+    Conversation(String),
+    /// The template does not show what this field has.
+    NoTools(String),
 }
 
-/// Which shapes of `content` come through a template. Some published ones drop a list in silence, some need one.
+/// What comes through a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shapes {
+struct Shows {
+    /// `content` as text. Some published templates need it so.
     text: bool,
+    /// `content` as a list of parts. Some published ones drop it in silence, some need it.
     parts: bool,
+    tools: bool,
+    /// What the assistant called.
+    calls: bool,
+    /// What tools answered.
+    answers: bool,
 }
+
+/// Nothing is known to be left out.
+const ALL: Shows = Shows { text: true, parts: true, tools: true, calls: true, answers: true };
 
 /// A compiled chat template.
 #[derive(Debug)]
@@ -38,7 +70,7 @@ pub struct Template {
     environment: Environment<'static>,
     bos_token: Option<String>,
     eos_token: Option<String>,
-    shapes: Shapes,
+    shows: Shows,
 }
 
 const NAME: &str = "chat";
@@ -54,70 +86,112 @@ impl Template {
         environment.set_syntax(syntax);
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(python::method);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", json::tojson);
         environment.add_template_owned(NAME, without_generation_tags(source))?;
-        let mut template = Self { environment, bos_token, eos_token, shapes: Shapes { text: true, parts: true } };
-        template.shapes = template.probe();
+        let mut template = Self { environment, bos_token, eos_token, shows: ALL };
+        template.shows = template.probe();
         Ok(template)
+    }
+
+    /// Whether tools come through.
+    pub fn knows_tools(&self) -> bool {
+        self.shows.tools && self.shows.calls && self.shows.answers
     }
 
     /// The prompt of a conversation, ending where the assistant's answer begins.
     ///
     /// # Errors
-    /// What the template objects to, in words for the client.
-    pub fn render(&self, turns: &[Turn]) -> Result<String, String> {
-        self.render_as(turns, self.shapes)
+    /// What the template objects to, in words for the client; that it would leave tools out.
+    pub fn render(&self, conversation: &Conversation) -> Result<String, Refused> {
+        let turn = |wanted: &dyn Fn(&Turn) -> bool| conversation.turns.iter().any(wanted);
+        if !conversation.tools.is_empty() && !self.shows.tools {
+            return Err(Refused::NoTools("tools".into()));
+        }
+        if !self.shows.calls && turn(&|turn| !turn.calls.is_empty()) {
+            return Err(Refused::NoTools("messages.tool_calls".into()));
+        }
+        if !self.shows.answers && turn(&|turn| turn.role == Role::Tool) {
+            return Err(Refused::NoTools("messages.role".into()));
+        }
+        let rendered = self.render_as(conversation, self.shows).map_err(Refused::Conversation)?;
+        // Some show tools only beside messages of a certain role.
+        match conversation.tools.iter().position(|tool| !rendered.contains(&tool.name)) {
+            Some(at) => Err(Refused::NoTools(format!("tools[{at}]"))),
+            None => Ok(rendered),
+        }
     }
 
-    /// Tries both shapes of content on a conversation of two words and sees which arrive (I5).
-    fn probe(&self) -> Shapes {
+    /// Tries each shape of content, and tools, on a few words, and sees which arrive (I5).
+    fn probe(&self) -> Shows {
+        let shown = |turns: Vec<Turn>, tools: Vec<Tool>, shows: Shows, words: &[&str]| {
+            let conversation = Conversation { turns, tools, arguments: Map::new() };
+            self.render_as(&conversation, shows).map(|text| words.iter().all(|word| text.contains(word)))
+        };
+        let turn = |role: Role, parts: &[&str]| Turn::new(role, parts.iter().map(ToString::to_string).collect());
         let words = ["f1rst", "sec0nd"];
-        let arrives = |parts: &[&str], shapes: Shapes| {
-            let turn = Turn { role: "user".into(), parts: parts.iter().map(ToString::to_string).collect() };
-            self.render_as(&[turn], shapes).is_ok_and(|text| parts.iter().all(|word| text.contains(word)))
-        };
-        let found = Shapes {
-            text: arrives(&words[..1], Shapes { text: true, parts: false }),
-            parts: arrives(&words, Shapes { text: false, parts: true }),
-        };
+        let arrives = |parts: &[&str], shows: Shows| shown(vec![turn(Role::User, parts)], vec![], shows, parts) == Ok(true);
+        let text = arrives(&words[..1], Shows { text: true, parts: false, ..ALL });
+        let parts = arrives(&words, Shows { text: false, parts: true, ..ALL });
         // A template that lets neither through objects to the probe itself; requests will hear why.
-        if found.text || found.parts { found } else { Shapes { text: true, parts: true } }
+        let content = if text || parts { Shows { text, parts, ..ALL } } else { ALL };
+
+        // One that objects to a probe does not leave out in silence: only what is rendered without the words counts.
+        let comes = |outcome: Result<bool, String>| outcome.unwrap_or(true);
+        let asked = || turn(Role::User, &words[..1]);
+        let called = |parts: &[&str]| {
+            let arguments = Map::from_iter([("k3y".to_owned(), Json::from("valu3"))]);
+            let call = Call { id: "call00001".into(), name: "t00l".into(), arguments };
+            Turn { calls: vec![call], ..turn(Role::Assistant, parts) }
+        };
+        let answered = || Turn { call_id: "call00001".into(), name: "t00l".into(), ..turn(Role::Tool, &["answ3r"]) };
+        let tool = || {
+            let parameters = json!({"type": "object", "properties": {"k3y": {"type": "string", "description": "k"}}});
+            let parameters = parameters.as_object().cloned().unwrap_or_default();
+            Tool { name: "t00l".into(), description: "d0es".into(), parameters }
+        };
+        let declared = self.environment.get_template(NAME).is_ok_and(|it| it.undeclared_variables(false).contains("tools"));
+        // Some show them beside a system message only.
+        let offered = |turns: Vec<Turn>| comes(shown(turns, vec![tool()], content, &["t00l", "k3y"]));
+        let tools = declared && (offered(vec![asked()]) || offered(vec![turn(Role::System, &["syst3m"]), asked()]));
+        let history = || vec![asked(), called(&[""]), answered()];
+        let calls = comes(shown(history(), vec![], content, &["t00l", "k3y", "valu3"]));
+        let answers = comes(shown(history(), vec![], content, &["answ3r"]));
+        Shows { tools, calls, answers, ..content }
     }
 
-    fn render_as(&self, turns: &[Turn], shapes: Shapes) -> Result<String, String> {
-        // As templates know it from the OpenAI interface.
-        let message = |turn: &Turn| {
-            Value::from_pairs([("role", Value::from(turn.role.as_str())), ("content", content(&turn.parts, shapes))])
+    fn render_as(&self, conversation: &Conversation, shows: Shows) -> Result<String, String> {
+        let Conversation { turns, tools, arguments } = conversation;
+        let mut variables = arguments.clone();
+        let mut set = |name: &str, value: Json| {
+            variables.insert(name.to_owned(), value);
         };
-        let context = context! {
-            messages => turns.iter().map(message).collect::<Vec<Value>>(),
-            add_generation_prompt => true,
-            bos_token => special(&self.bos_token),
-            eos_token => special(&self.eos_token),
-        };
+        set("messages", turns.iter().map(|turn| turn.for_template(content(&turn.parts, shows))).collect());
+        // The published renderer passes none where there are none.
+        set("tools", if tools.is_empty() { Json::Null } else { tools.iter().map(Tool::for_template).collect() });
+        set("add_generation_prompt", true.into());
+        // A special token the model does not have stays undefined, and prints as nothing, not as "None".
+        for (name, token) in [("bos_token", &self.bos_token), ("eos_token", &self.eos_token)] {
+            if let Some(token) = token {
+                set(name, token.as_str().into());
+            }
+        }
+        if !variables.contains_key("documents") {
+            variables.insert("documents".to_owned(), Json::Null);
+        }
         let mut output = Capped(Vec::new());
         let template = self.environment.get_template(NAME).map_err(|error| describe(&error))?;
-        template.render_captured_to(context, &mut output).map_err(|error| describe(&error))?;
+        template.render_captured_to(Value::from(Serde(&variables)), &mut output).map_err(|error| describe(&error))?;
         String::from_utf8(output.0).map_err(|_| "the chat template's output is not UTF-8".to_owned())
     }
 }
 
-/// A special token the model does not have is undefined, and prints as nothing, not as "None".
-fn special(token: &Option<String>) -> Value {
-    token.as_deref().map_or(Value::UNDEFINED, Value::from)
-}
-
 /// One part as plain text, several as a list; as the template needs it where it takes only one shape.
-fn content(parts: &[String], shapes: Shapes) -> Value {
-    let as_text = if parts.len() == 1 { shapes.text } else { !shapes.parts };
-    if as_text {
-        Value::from(parts.join("\n"))
-    } else {
-        parts.iter().map(|text| Value::from_pairs([("type", "text"), ("text", text.as_str())])).collect()
-    }
+fn content(parts: &[String], shows: Shows) -> Json {
+    let as_text = if parts.len() <= 1 { shows.text } else { !shows.parts };
+    if as_text { Json::from(parts.join("\n")) } else { parts.iter().map(|text| json!({"type": "text", "text": text})).collect() }
 }
 
 fn describe(error: &Error) -> String {
@@ -126,7 +200,12 @@ fn describe(error: &Error) -> String {
         ErrorKind::WriteFailure => {
             format!("expected a rendered conversation of at most {MAX_OUTPUT_BYTES} bytes, found more; shorten it")
         }
-        _ => format!("the chat template refused the conversation: {}", error.detail().unwrap_or("an error in the template")),
+        _ => {
+            // Without words of its own an error has those of its kind, and its place in the template.
+            let words = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+            let line = error.line().map_or_else(String::new, |line| format!(" (line {line} of the template)"));
+            format!("the chat template refused the conversation: {words}{line}")
+        }
     };
     text.chars().take(MAX_MESSAGE_CHARS).collect()
 }
@@ -168,8 +247,8 @@ fn without_generation_tags(source: &str) -> String {
     out
 }
 
-fn raise_exception(message: String) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message))
+fn raise_exception(message: Value) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message.to_string()))
 }
 
 /// Today, as templates that tell the model the date ask for it.
@@ -183,11 +262,21 @@ mod tests {
     use super::*;
 
     fn turn(role: &str, parts: &[&str]) -> Turn {
-        Turn { role: role.into(), parts: parts.iter().map(ToString::to_string).collect() }
+        Turn::new(Role::from_word(role).expect("a role"), parts.iter().map(ToString::to_string).collect())
+    }
+
+    fn call(name: &str) -> Call {
+        Call { id: "1".into(), name: name.into(), arguments: Map::from_iter([("path".to_owned(), "a.rs".into())]) }
+    }
+
+    fn tool(name: &str) -> Tool {
+        Tool { name: name.into(), description: String::new(), parameters: Map::new() }
     }
 
     fn render(source: &str, turns: &[Turn]) -> Result<String, String> {
-        Template::compile(source, None, Some("<end>".into())).expect("valid Jinja").render(turns)
+        let template = Template::compile(source, None, Some("<end>".into())).expect("valid Jinja");
+        let conversation = Conversation { turns: turns.to_vec(), ..Conversation::default() };
+        template.render(&conversation).map_err(|refused| format!("{refused:?}"))
     }
 
     #[test]
@@ -217,7 +306,7 @@ mod tests {
     fn a_templates_objection_is_passed_on() {
         let source = "{{ raise_exception('roles must alternate') }}";
         let error = render(source, &[turn("user", &["x"])]).expect_err("it objects");
-        assert!(error.ends_with("roles must alternate"), "{error}");
+        assert!(error.contains("refused the conversation: roles must alternate (line 1 of the template)"), "{error}");
     }
 
     #[test]
@@ -239,5 +328,45 @@ mod tests {
         assert_eq!(render(text_only, std::slice::from_ref(&parts)).expect("fine"), "one\ntwo");
         let list_only = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}";
         assert_eq!(render(list_only, &[parts, turn("user", &["three"])]).expect("fine"), "onetwothree");
+    }
+
+    #[test]
+    fn tools_are_never_left_out_in_silence() {
+        let mute = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
+        let (template, user) = (Template::compile(mute, None, None).expect("valid Jinja"), turn("user", &["x"]));
+        assert!(!template.knows_tools());
+        let of = |turns: &[Turn], tools: &[Tool]| {
+            let conversation = Conversation { turns: turns.to_vec(), tools: tools.to_vec(), arguments: Map::new() };
+            template.render(&conversation)
+        };
+        assert_eq!(of(std::slice::from_ref(&user), &[tool("read")]), Err(Refused::NoTools("tools".into())));
+        let calling = Turn { calls: vec![call("read")], ..turn("assistant", &["y"]) };
+        assert_eq!(of(&[user.clone(), calling], &[]), Err(Refused::NoTools("messages.tool_calls".into())));
+        assert_eq!(of(&[user.clone(), turn("tool", &["z"])], &[]), Ok("user:x;tool:z;".into()));
+
+        let users = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
+        let answered = [user.clone(), turn("tool", &["z"])];
+        assert_eq!(render(users, &answered), Err(r#"NoTools("messages.role")"#.into()));
+
+        // Only beside a system message.
+        let some = "{% for m in messages %}{% if m.role == 'system' and tools %}{{ tools | tojson }}{% endif %}\
+                    {{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}";
+        let template = Template::compile(some, None, None).expect("valid Jinja");
+        let of = |turns: Vec<Turn>| template.render(&Conversation { turns, tools: vec![tool("read")], ..Default::default() });
+        assert!(of(vec![turn("system", &["s"]), user.clone()]).is_ok_and(|text| text.contains("\"read\"")));
+        assert!(of(vec![user]).is_err());
+    }
+
+    #[test]
+    fn a_request_sets_variables() {
+        let source = "{{ messages[0].content }}{{ ' thinks' if enable_thinking is true }}{{ documents is none }}";
+        let template = Template::compile(source, None, None).expect("valid Jinja");
+        let with = |arguments: Json| {
+            let arguments = arguments.as_object().expect("an object").clone();
+            let turns = vec![turn("user", &["x"])];
+            template.render(&Conversation { turns, arguments, ..Default::default() }).expect("renders")
+        };
+        assert_eq!(with(json!({})), "xTrue");
+        assert_eq!(with(json!({"enable_thinking": true, "documents": []})), "x thinksFalse");
     }
 }

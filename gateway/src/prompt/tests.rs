@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::conversation::{Role, Turn};
 use super::*;
 
 #[derive(Deserialize)]
@@ -30,8 +31,9 @@ fn golden() -> Golden {
     serde_json::from_slice(&std::fs::read(path).expect("it is in the repository")).expect("as described")
 }
 
-fn turns(messages: &[Message]) -> Vec<Turn> {
-    messages.iter().map(|message| Turn { role: message.role.clone(), parts: vec![message.content.clone()] }).collect()
+fn conversation(messages: &[Message]) -> Conversation {
+    let turn = |message: &Message| Turn::new(Role::from_word(&message.role).expect("a role"), vec![message.content.clone()]);
+    Conversation { turns: messages.iter().map(turn).collect(), ..Conversation::default() }
 }
 
 #[tokio::test]
@@ -42,8 +44,8 @@ async fn conversations_become_the_references_prompts() {
     assert!(golden.cases.len() >= 20);
     for case in golden.cases {
         let template = prompter.language().template.as_ref().expect("the demo model has one");
-        assert_eq!(template.render(&turns(&case.messages)).expect("renders"), case.rendered);
-        assert_eq!(prompter.ids(Source::Chat(turns(&case.messages))).await, Ok(case.prompt));
+        assert_eq!(template.render(&conversation(&case.messages)).expect("renders"), case.rendered);
+        assert_eq!(prompter.ids(Source::Chat(conversation(&case.messages))).await, Ok(case.prompt));
         let mut text = crate::stream::Detokenizer::new(Arc::clone(prompter.language()));
         let streamed: String = case.greedy.iter().map(|id| text.push(*id)).collect();
         assert_eq!(streamed + &text.finish(), case.text);
@@ -66,5 +68,5 @@ fn an_end_token_nobody_knows_is_refused() {
     write("{}");
     let language = Language::read(dir.path()).expect("a template is no must");
     assert!(language.template.is_none());
-    assert_eq!(make(&language, Source::Chat(vec![])), Err(PromptError::NoTemplate));
+    assert_eq!(make(&language, Source::Chat(Conversation::default())), Err(PromptError::NoTemplate));
 }

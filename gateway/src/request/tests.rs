@@ -1,6 +1,7 @@
 //! One line per broken request: what it is, and the code, reason and field it gets.
 
 use paceline_process::config::{Auto, LimitsConfig};
+use paceline_proto::internal::v1::SamplingRule;
 use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::generate_request::Prompt;
 use tonic::Code;
@@ -25,13 +26,16 @@ fn sampled(sampling: v1::Sampling) -> v1::GenerateRequest {
 }
 
 fn limited(prompt: usize, max_tokens: u32) -> v1::GenerateRequest {
-    let limits = v1::Limits { max_tokens: Some(max_tokens), ignore_eos: false };
+    let limits = v1::Limits { max_tokens: Some(max_tokens), ignore_eos: false, ..Default::default() };
     v1::GenerateRequest { limits: Some(limits), ..ids(vec![5; prompt]) }
 }
 
 fn chat(turns: Vec<(&str, Vec<Option<Part>>)>) -> v1::ChatRequest {
     let content = |parts: Vec<Option<Part>>| parts.into_iter().map(|part| v1::ContentPart { part }).collect();
-    let messages = turns.into_iter().map(|(role, parts)| v1::Message { role: role.into(), content: content(parts) }).collect();
+    let messages = turns
+        .into_iter()
+        .map(|(role, parts)| v1::Message { role: role.into(), content: content(parts), ..Default::default() })
+        .collect();
     v1::ChatRequest { messages, ..Default::default() }
 }
 
@@ -46,14 +50,14 @@ fn image() -> Option<Part> {
 /// What the gateway does between reading a message and submitting it, with `text` standing for three tokens.
 fn submit(asked: Result<Asked, Status>, limits: &LimitsConfig) -> Result<Generation, Status> {
     let asked = asked?;
-    asked.wishes.check_model(&model())?;
+    check_model(&asked.wishes.model, &model())?;
     let field = asked.prompt_field();
     let prompt_ids = match asked.source {
         Source::Ids(ids) => ids,
         _ => vec![5, 6, 7],
     };
     let language = crate::demo::language();
-    let who = Identity { request_id: "r".into(), deadline_ns: 9 };
+    let who = Identity { request_id: "r".into(), deadline_ns: 9, traffic_class: "code".into(), cache_scope: "s".into() };
     fit(&asked.wishes, field, prompt_ids, Setting { model: &model(), language: &language, limits }, who)
 }
 
@@ -114,6 +118,13 @@ fn broken_settings() {
     }
     check(limited(1, 0), "limits.max_tokens", &["at least 1", "found 0"]);
     check(limited(1, 61), "limits.max_tokens", &["at most 60", "limits.max_new_tokens", "61"]);
+    let stops = v1::Limits { stop_token_ids: vec![2, 4096], ..Default::default() };
+    check(v1::GenerateRequest { limits: Some(stops), ..ids(vec![5]) }, "limits.stop_token_ids[1]", &["below 4096"]);
+    let least = v1::Limits { min_tokens: 61, ..Default::default() };
+    check(v1::GenerateRequest { limits: Some(least), ..ids(vec![5]) }, "limits.min_tokens", &["at most 60", "61"]);
+    check(v1::GenerateRequest { logprobs: Some(21), ..ids(vec![5]) }, "logprobs", &["0 to 20", "21"]);
+    let biased = v1::Sampling { logit_bias: vec![v1::LogitBias { token_id: 4096, bias: 1.0 }], ..Default::default() };
+    check(sampled(biased), "sampling.logit_bias[0].token_id", &["below 4096"]);
     check(v1::GenerateRequest { route: 9, ..ids(vec![5]) }, "route", &["9"]);
     check(v1::GenerateRequest { route: -1, ..ids(vec![5]) }, "route", &["-1"]);
 }
@@ -124,7 +135,7 @@ fn broken_conversations() {
         refused(Asked::chat(request), Code::InvalidArgument, Reason::InvalidArgument, field, words);
     };
     check(chat(vec![]), "messages", &["at least one message"]);
-    check(chat(vec![("user", vec![text("a")]), ("tool", vec![text("b")])]), "messages[1].role", &["\"tool\"", "assistant"]);
+    check(chat(vec![("user", vec![text("a")]), ("Tool", vec![text("b")])]), "messages[1].role", &["\"Tool\"", "assistant"]);
     check(chat(vec![("", vec![text("a")])]), "messages[0].role", &["\"\""]);
     check(chat(vec![("user", vec![])]), "messages[0].content", &["at least one part"]);
     check(chat(vec![("user", vec![text("a"), None])]), "messages[0].content[1]", &["no known type"]);
@@ -138,24 +149,38 @@ fn a_good_request_becomes_a_generation() {
     let limits = LimitsConfig::default();
     let plain = submit(Asked::generate(ids(vec![5, 6])), &limits).expect("fine");
     assert_eq!((plain.prompt_ids.as_slice(), plain.max_tokens, plain.stop_token_ids.as_slice()), (&[5, 6][..], 98, &[2][..]));
-    assert_eq!((plain.deadline_ns, plain.tokenizer_vocab, plain.traffic_class.as_str()), (9, 4096, "default"));
+    assert_eq!((plain.deadline_ns, plain.tokenizer_vocab, plain.traffic_class.as_str()), (9, 4096, "code"));
     assert_eq!(plain.sampling, Some(crate::prompt::GREEDY));
     assert_ne!(plain.seed, submit(Asked::generate(ids(vec![5, 6])), &limits).expect("fine").seed, "seeds are drawn");
 
-    let sampling = v1::Sampling { temperature: Some(0.5), seed: Some(7), top_k: Some(9), ..Default::default() };
-    let limits_wish = v1::Limits { max_tokens: Some(3), ignore_eos: true };
+    let logit_bias = vec![v1::LogitBias { token_id: 4095, bias: 1.5 }];
+    let sampling = v1::Sampling {
+        temperature: Some(0.5),
+        seed: Some(7),
+        top_k: Some(9),
+        presence_penalty: Some(0.5),
+        frequency_penalty: Some(-0.5),
+        logit_bias: logit_bias.clone(),
+        ..Default::default()
+    };
+    let limits_wish =
+        v1::Limits { max_tokens: Some(3), ignore_eos: true, min_tokens: 2, stop_token_ids: vec![9], ..Default::default() };
     let request = v1::ChatRequest {
         model: "/models/demo".into(),
         sampling: Some(sampling),
         limits: Some(limits_wish),
         route: v1::RouteWish::Plain as i32,
         report_margins: true,
+        logprobs: Some(3),
         ..chat(vec![("system", vec![text("s")]), ("user", vec![text("")])])
     };
     let wished = submit(Asked::chat(request), &limits).expect("fine");
-    let rule = SamplingRule { temperature: 0.5, top_k: 9, ..crate::prompt::GREEDY };
+    let (presence_penalty, frequency_penalty) = (0.5, -0.5);
+    let rule =
+        SamplingRule { temperature: 0.5, top_k: 9, presence_penalty, frequency_penalty, logit_bias, ..crate::prompt::GREEDY };
     assert_eq!((wished.sampling, wished.seed, wished.max_tokens), (Some(rule), 7, 3));
-    assert_eq!((wished.stop_token_ids.len(), wished.route, wished.report_margins), (0, v1::RouteWish::Plain as i32, true));
+    assert_eq!((wished.stop_token_ids, wished.min_tokens, wished.logprobs), (vec![9], 2, Some(3)));
+    assert_eq!((wished.route, wished.report_margins), (v1::RouteWish::Plain as i32, true));
 
     let short = LimitsConfig { max_new_tokens: Auto::Is(10), ..Default::default() };
     assert_eq!(submit(Asked::generate(ids(vec![5])), &short).expect("fine").max_tokens, 10);

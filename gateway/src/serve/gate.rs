@@ -1,8 +1,9 @@
 //! What stands before the inference service: counts calls, turns them away before their message is read when the gateway is
 //! stopping or full, and gives tonic's own refusal of a large message our code and reason.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
@@ -15,6 +16,7 @@ use tonic::server::NamedService;
 use tonic::{Code, Status};
 use tower::Service;
 
+use crate::guard::keys::Principal;
 use crate::standing::Standing;
 
 /// Calls inside the gateway beyond those the supervisor queues: running ones, and ones on their way.
@@ -26,12 +28,20 @@ const BEYOND_QUEUE: usize = 192;
 pub struct Calls {
     running: Arc<watch::Sender<usize>>,
     most: usize,
+    /// Of each key's name that has any.
+    of_keys: Arc<Mutex<HashMap<Arc<str>, usize>>>,
+    most_of_key: usize,
 }
 
 impl Calls {
-    /// None yet; as many as may run, and `queue` that wait.
-    pub fn new(queue: u32) -> Self {
-        Self { running: Arc::new(watch::Sender::new(0)), most: BEYOND_QUEUE + queue as usize }
+    /// None yet; as many as may run, and `queue` that wait. At most `of_key` of them are of one key's name.
+    pub fn new(queue: u32, of_key: u32) -> Self {
+        Self {
+            running: Arc::new(watch::Sender::new(0)),
+            most: BEYOND_QUEUE + queue as usize,
+            of_keys: Arc::default(),
+            most_of_key: of_key as usize,
+        }
     }
 
     /// How many there are, as it changes.
@@ -39,24 +49,71 @@ impl Calls {
         self.running.subscribe()
     }
 
-    fn enter(&self) -> Option<Slot> {
+    /// A place for one more of this key, if there are keys.
+    fn enter(&self, key: Option<&Arc<str>>) -> Result<Slot, Refusal> {
+        let key = key.map(|name| self.enter_key(name)).transpose()?;
+        let most = self.most;
+        let refusal = || {
+            Refusal::new(Reason::QueueFull, format!("the gateway has {most} calls, the most it takes; try again shortly"))
+                .field("limits.queue")
+                .fact("limit", most)
+        };
+        self.enter_all(key).ok_or_else(refusal)
+    }
+
+    fn enter_key(&self, name: &Arc<str>) -> Result<OfKey, Refusal> {
+        let mut counts = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(Arc::clone(name)).or_insert(0);
+        let most = self.most_of_key;
+        if *count >= most {
+            let message = format!("there are {most} requests under this key already, as many as may be (limits.streams_per_key)");
+            let refusal = Refusal::new(Reason::TooManyStreams, message + "; try again when one has ended");
+            return Err(refusal.field("limits.streams_per_key").fact("limit", most));
+        }
+        *count += 1;
+        Ok(OfKey { counts: Arc::clone(&self.of_keys), name: Arc::clone(name) })
+    }
+
+    fn enter_all(&self, key: Option<OfKey>) -> Option<Slot> {
         let mut entered = false;
         self.running.send_if_modified(|calls| {
             entered = *calls < self.most;
             *calls += usize::from(entered);
             entered
         });
-        entered.then(|| Slot(self.clone()))
+        entered.then(|| Slot { running: Arc::clone(&self.running), _key: key })
     }
 }
 
 /// One call's place; given back when dropped.
 #[derive(Debug)]
-pub struct Slot(Calls);
+pub struct Slot {
+    running: Arc<watch::Sender<usize>>,
+    _key: Option<OfKey>,
+}
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.0.running.send_modify(|calls| *calls -= 1);
+        self.running.send_modify(|calls| *calls -= 1);
+    }
+}
+
+/// One call's place among those of its key; given back when dropped.
+#[derive(Debug)]
+struct OfKey {
+    counts: Arc<Mutex<HashMap<Arc<str>, usize>>>,
+    name: Arc<str>,
+}
+
+impl Drop for OfKey {
+    fn drop(&mut self) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.name);
+            }
+        }
     }
 }
 
@@ -84,12 +141,9 @@ impl<S> Gate<S> {
         Self { inner, calls, standing, max_message_bytes }
     }
 
-    fn admit(&self) -> Result<Slot, Refusal> {
+    fn admit(&self, principal: Option<&Principal>) -> Result<Slot, Refusal> {
         self.standing.borrow().open()?;
-        self.calls.enter().ok_or_else(|| {
-            let most = self.calls.most;
-            Refusal::new(Reason::QueueFull, format!("the gateway has {most} calls, the most it takes; try again shortly"))
-        })
+        self.calls.enter(principal.map(|principal| &principal.name))
     }
 }
 
@@ -111,7 +165,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let slot = match self.admit() {
+        let slot = match self.admit(request.extensions().get()) {
             Ok(slot) => Arc::new(slot),
             Err(refusal) => {
                 let response = Status::from(refusal).into_http();
@@ -147,14 +201,30 @@ mod tests {
 
     #[test]
     fn places_are_bounded_and_given_back() {
-        let calls = Calls::new(8);
+        let calls = Calls::new(8, 3);
         let seen = calls.watch();
-        let slots: Vec<Slot> = (0..BEYOND_QUEUE + 8).map(|_| calls.enter().expect("room")).collect();
-        assert!(calls.enter().is_none());
+        let slots: Vec<Slot> = (0..BEYOND_QUEUE + 8).map(|_| calls.enter(None).expect("room")).collect();
+        let status: Status = calls.enter(None).expect_err("full").into();
+        assert_eq!(Reason::of(&status), Some(Reason::QueueFull));
         assert_eq!(*seen.borrow(), slots.len());
         drop(slots);
         assert_eq!(*seen.borrow(), 0);
-        assert!(calls.enter().is_some());
+        assert!(calls.enter(None).is_ok());
+    }
+
+    #[test]
+    fn a_key_has_a_bound_of_its_own() {
+        let calls = Calls::new(0, 3);
+        let (alice, bob): (Arc<str>, Arc<str>) = ("alice".into(), "bob".into());
+        let mut slots: Vec<Slot> = (0..3).map(|_| calls.enter(Some(&alice)).expect("room")).collect();
+        let status: Status = calls.enter(Some(&alice)).expect_err("all of hers").into();
+        assert_eq!((status.code(), Reason::of(&status)), (Code::ResourceExhausted, Some(Reason::TooManyStreams)));
+        let others: Vec<Slot> = (0..3).map(|_| calls.enter(Some(&bob)).expect("room")).collect();
+        slots.pop();
+        slots.push(calls.enter(Some(&alice)).expect("room again"));
+        assert_eq!(*calls.watch().borrow(), 6);
+        drop((slots, others));
+        assert_eq!((*calls.watch().borrow(), calls.of_keys.lock().expect("fine").len()), (0, 0));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_gateway::ending::Event;
+use paceline_gateway::guard::Guard;
 use paceline_gateway::prompt::Language;
 use paceline_gateway::{Setup, run};
 use paceline_process::{Config, Exit, RuntimeDir, task};
@@ -60,7 +61,8 @@ impl Stage {
         let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
         let language = Arc::new(Language::read(&demo).expect("it is in the repository"));
         let (events, receiver) = mpsc::channel(8);
-        let exit = task::spawn("gateway", run(Setup { config, language, runtime_dir, epoch: 7, listener }, receiver));
+        let guard = Guard::prepare(&config).expect("its files can be used");
+        let exit = task::spawn("gateway", run(Setup { config, language, runtime_dir, epoch: 7, listener, guard }, receiver));
         let channel = Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
         let client = InferenceClient::new(channel.clone());
         let health = HealthClient::new(channel.clone());
@@ -135,12 +137,15 @@ pub fn ids(ids: &[u32]) -> GenerateRequest {
 }
 
 pub fn limited(request: GenerateRequest, max_tokens: u32) -> GenerateRequest {
-    GenerateRequest { limits: Some(Limits { max_tokens: Some(max_tokens), ignore_eos: false }), ..request }
+    GenerateRequest { limits: Some(Limits { max_tokens: Some(max_tokens), ignore_eos: false, ..Default::default() }), ..request }
 }
 
 pub fn chat(words: &str) -> ChatRequest {
     let part = ContentPart { part: Some(Part::Text(words.into())) };
-    ChatRequest { messages: vec![Message { role: "user".into(), content: vec![part] }], ..Default::default() }
+    ChatRequest {
+        messages: vec![Message { role: "user".into(), content: vec![part], ..Default::default() }],
+        ..Default::default()
+    }
 }
 
 /// Checks code and reason.

@@ -96,6 +96,13 @@ impl Attachment {
     }
 }
 
+impl Attachment {
+    /// Reads reports for nothing, as long as they come: many calls make many.
+    pub async fn read_on(mut self) {
+        while let Ok(Some(_)) = self.reports.message().await {}
+    }
+}
+
 /// One submitted request.
 pub struct Submission {
     pub request: SubmitRequest,

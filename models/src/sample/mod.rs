@@ -1,7 +1,7 @@
 //! From logit rows to tokens. The contract, in full in `docs/sampling.md`:
 //!
 //! 1. Each row has a rule of its own: the history behind it, sampling, which ids are allowed.
-//! 2. Order: repetition penalty → mask → temperature → top-k → top-p → min-p → choice. (Other penalties and biases will join.)
+//! 2. Order: penalties → bias → bans (stop ids before `min_tokens`, mask) → temperature → top-k → top-p → min-p → choice.
 //! 3. Temperature 0 takes the largest logit; above it the largest of logit / T + noise among the survivors (Gumbel-max: a
 //!    draw from the softmax). Noise is a pure function of seed, sample index, position and id. Ties: the lowest id.
 //!
@@ -9,11 +9,13 @@
 //! in order, each with the drafted ids before it as history, up to the first that is not what was drafted. How drafts
 //! themselves are chosen ([`propose`]) changes how many are accepted, never which tokens come.
 
+mod adjust;
+mod logprobs;
 pub mod noise;
-mod penalty;
 mod propose;
 mod row;
 
+pub use logprobs::Logprobs;
 pub use propose::{Drafts, propose, softcap};
 
 use mlx_rs::Array;
@@ -21,8 +23,8 @@ use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
 use mlx_rs::transforms::eval;
 
 use crate::error::{ModelError, Result};
+use adjust::Adjust;
 use noise::NoiseKey;
-use penalty::Penalty;
 
 /// How tokens of a request are chosen. Every field in range: the gateway checked it, [`Sampling::check`] says so.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,11 +39,23 @@ pub struct Sampling {
     pub min_p: f32,
     /// Logits of ids in the history are divided by it, negative ones multiplied (arXiv 1909.05858); 1 is off.
     pub repetition_penalty: f32,
+    /// Subtracted from the logits of ids that were generated; 0 is off.
+    pub presence_penalty: f32,
+    /// Subtracted from the logits of ids that were generated, once for each time; 0 is off.
+    pub frequency_penalty: f32,
 }
 
 impl Sampling {
     /// The most probable token, always.
-    pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0 };
+    pub const GREEDY: Sampling = Sampling {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+    };
 
     /// Checks the ranges.
     ///
@@ -61,7 +75,17 @@ impl Sampling {
         if !(self.repetition_penalty > 0.0 && self.repetition_penalty <= 10.0) {
             return refuse("repetition_penalty", "a number above 0, at most 10", self.repetition_penalty);
         }
+        for (field, found) in [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)] {
+            if !(-2.0..=2.0).contains(&found) {
+                return refuse(field, "a number from -2 to 2", found);
+            }
+        }
         Ok(())
+    }
+
+    /// Whether it matters how often an id was generated.
+    fn counts(&self) -> bool {
+        self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 }
 
@@ -70,8 +94,16 @@ impl Sampling {
 pub struct RowRule<'a> {
     /// Ids before the token to choose, prompt first: what penalties count.
     pub history: &'a [u32],
+    /// How many of them are the prompt's; the others were generated.
+    pub prompt_len: usize,
     /// How it is chosen.
     pub sampling: Sampling,
+    /// Added to logits of single ids: (id, bias), ids ascending, each once.
+    pub bias: &'a [(u32, f32)],
+    /// Ids that are not chosen while fewer than `min_tokens` were generated.
+    pub stop_ids: &'a [u32],
+    /// See `stop_ids`; 0 is off.
+    pub min_tokens: u32,
     /// Which noise.
     pub noise: NoiseKey,
     /// Index of the token to choose in the sequence of ids.
@@ -82,6 +114,8 @@ pub struct RowRule<'a> {
     pub mask: Option<&'a [u32]>,
     /// Compute the deciding margin.
     pub wants_margin: bool,
+    /// Compute log-probabilities, of the chosen token and of so many most probable ones: [`Verdict::logprobs`].
+    pub logprobs: Option<u32>,
     /// Compute how sure the model is of what comes next: [`Verdict::surprises`].
     pub wants_surprise: bool,
 }
@@ -112,12 +146,48 @@ pub struct Verdict {
     /// For each choice −ln of the probability of the likeliest token, in nats, before any sampling rule; empty if not asked
     /// for. How far a text can be foretold shows in it, whether or not anybody drafts.
     pub surprises: Vec<f32>,
+    /// One for each choice; empty if not asked for.
+    pub logprobs: Vec<Logprobs>,
 }
 
 impl<'a> RowRule<'a> {
+    /// The rule of the largest logit behind `history`, of which the first `prompt_len` are the prompt.
+    pub fn greedy(history: &'a [u32], prompt_len: usize) -> Self {
+        Self {
+            history,
+            prompt_len,
+            sampling: Sampling::GREEDY,
+            bias: &[],
+            stop_ids: &[],
+            min_tokens: 0,
+            noise: NoiseKey { seed: 0, sample: 0 },
+            position: history.len() as u32,
+            id_limit: u32::MAX,
+            mask: None,
+            wants_margin: false,
+            logprobs: None,
+            wants_surprise: false,
+        }
+    }
+
     /// Nothing but the largest logit is asked for: that is settled inside the graph.
     fn in_graph(&self) -> bool {
-        self.sampling.temperature == 0.0 && self.sampling.repetition_penalty == 1.0 && self.mask.is_none() && !self.wants_margin
+        let reports = self.wants_margin || self.logprobs.is_some();
+        // Rows behind the first are later ones.
+        let waits = (self.generated().len() as u64) < u64::from(self.min_tokens) && !self.stop_ids.is_empty();
+        let changed = self.sampling.repetition_penalty != 1.0 || self.sampling.counts() || !self.bias.is_empty() || waits;
+        self.sampling.temperature == 0.0 && !changed && self.mask.is_none() && !reports
+    }
+
+    /// The ids behind the prompt.
+    fn generated(&self) -> &'a [u32] {
+        self.history.get(self.prompt_len..).unwrap_or_default()
+    }
+
+    /// Whether an id may be chosen; its logit is the adjusted one.
+    fn allows(&self, id: u32, logit: f32) -> bool {
+        logit > f32::NEG_INFINITY
+            && self.mask.is_none_or(|mask| mask.get(id as usize / 32).is_some_and(|word| word >> (id % 32) & 1 == 1))
     }
 
     fn limit(&self, vocab: i32) -> usize {
@@ -206,15 +276,19 @@ pub fn verify(logits: &Array, blocks: &[Block<'_>], drafts: &Drafts, with: &[&Ar
     for block in blocks {
         let (draft, rest) = drafts.split_at(block.drafted);
         let row = |at: usize| &values[(first_row + at) * vocab as usize..][..block.rule.limit(vocab)];
+        let mut logprobs = vec![];
         let choices = match block.rule.in_graph() {
             true => accept(draft, |at| Ok(Choice { token: best[first_row + at], margin: f32::INFINITY }))?,
             false => {
-                let mut penalty = Penalty::new(&block.rule, vocab as usize);
+                let mut adjust = Adjust::new(&block.rule, vocab as usize);
                 accept(draft, |at| {
-                    penalty.extend(&draft[..at]);
+                    adjust.extend(&draft[..at]);
                     let rule = RowRule { position: block.rule.position + at as u32, ..block.rule };
-                    let chosen = row::choose(penalty.apply(row(at)), &rule);
-                    chosen.ok_or_else(|| ModelError::Batch("no token has a finite, allowed logit".into()))
+                    let row = adjust.apply(row(at));
+                    let chosen = row::choose(row, &rule);
+                    let chosen = chosen.ok_or_else(|| ModelError::Batch("no token has a finite, allowed logit".into()))?;
+                    logprobs.extend(rule.logprobs.map(|count| logprobs::of(row, &rule, chosen.token, count as usize)));
+                    Ok(chosen)
                 })?
             }
         };
@@ -224,7 +298,7 @@ pub fn verify(logits: &Array, blocks: &[Block<'_>], drafts: &Drafts, with: &[&Ar
             own.extend_from_slice(&of_block[..choices.len()]);
             surprises = rest;
         }
-        verdicts.push(Verdict { choices, surprises: own });
+        verdicts.push(Verdict { choices, surprises: own, logprobs });
         (first_row, drafts) = (first_row + 1 + block.drafted, rest);
     }
     Ok(verdicts)

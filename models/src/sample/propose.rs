@@ -7,8 +7,8 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::{argpartition_axis, indexing::take_along_axis};
 use mlx_rs::transforms::eval;
 
-use super::penalty::Penalty;
-use super::{Block, argmax};
+use super::adjust::Adjust;
+use super::{Block, RowRule, argmax};
 use crate::error::{ModelError, Result};
 
 /// Candidates of a row that can be drafted. What the target would choose is outside of them once in thousands of tokens at
@@ -84,14 +84,16 @@ pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
     if logits.dim(0) as usize != wanted {
         return Err(ModelError::Batch(format!("expected logits of {wanted} drafts, found {}", logits.dim(0))));
     }
-    // Margins are reported of the target's choices, not of drafts.
-    let greedy = |block: &&Block<'_>| super::RowRule { wants_margin: false, ..block.rule }.in_graph();
-    if blocks.iter().all(|block| greedy(&block)) {
+    // Margins and log-probabilities are reported of the target's choices, not of drafts.
+    let greedy = |block: &Block<'_>| RowRule { wants_margin: false, logprobs: None, ..block.rule }.in_graph();
+    if blocks.iter().all(greedy) {
         return Ok(Drafts::InGraph(argmax(logits, blocks.iter().map(|block| &block.rule))?));
     }
     let vocab = logits.dim(1);
-    let count = CANDIDATES.min(vocab);
-    let ids = match count == vocab {
+    // What a rule raises may not be among the best before it is raised: then whole rows come.
+    let whole = vocab <= CANDIDATES || blocks.iter().any(|block| raises(&block.rule));
+    let count = if whole { vocab } else { CANDIDATES };
+    let ids = match whole {
         true => None,
         false => Some(argpartition_axis(logits.negative()?, count - 1, -1)?.try_index((.., ..count))?.contiguous()?),
     };
@@ -105,27 +107,44 @@ pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
     let ids: Option<&[u32]> = ids.as_ref().map(|ids| ids.try_as_slice()).transpose().map_err(broken)?;
     let (mut drafts, mut row) = (Vec::with_capacity(wanted), 0);
     for block in blocks {
-        let mut penalty = Penalty::new(&block.rule, vocab as usize);
+        let mut adjust = Adjust::new(&block.rule, vocab as usize);
         let first = drafts.len();
         for at in 0..block.drafted {
-            let rows = row * count as usize..(row + 1) * count as usize;
-            let candidate = |(at, value): (usize, &f32)| (ids.map_or(at as u32, |ids| ids[rows.start + at]), *value);
-            let candidates = values[rows.clone()].iter().enumerate().map(candidate);
-            penalty.extend(&drafts[first..]);
-            drafts.push(draw(candidates, block, at as u32, &penalty));
+            let cells = row * count as usize..(row + 1) * count as usize;
+            adjust.extend(&drafts[first..]);
+            let candidates = match ids {
+                Some(ids) => {
+                    ids[cells.clone()].iter().copied().zip(&values[cells]).map(|(id, l)| (id, adjust.of(id, *l))).collect()
+                }
+                None => (0..).zip(adjust.apply(&values[cells])).map(|(id, logit)| (id, *logit)).collect(),
+            };
+            drafts.push(draw(candidates, block, at as u32));
             row += 1;
         }
     }
     Ok(Drafts::OnHost(drafts))
 }
 
-/// The draft of one row among its best candidates. Like the target's choice, with masses over the candidates alone.
-fn draw(candidates: impl Iterator<Item = (u32, f32)>, block: &Block<'_>, at: u32, penalty: &Penalty) -> u32 {
+/// Whether a rule makes any logit larger.
+fn raises(rule: &RowRule<'_>) -> bool {
+    let sampling = rule.sampling;
+    let penalties = sampling.repetition_penalty < 1.0 || sampling.presence_penalty < 0.0 || sampling.frequency_penalty < 0.0;
+    penalties || rule.bias.iter().any(|(_, bias)| *bias > 0.0)
+}
+
+/// The draft of one row among its best candidates, (id, adjusted logit). Like the target's choice, with masses over the
+/// candidates alone.
+fn draw(candidates: Vec<(u32, f32)>, block: &Block<'_>, at: u32) -> u32 {
     let rule = &block.rule;
     let sampling = rule.sampling;
-    let weighed = candidates.filter(|(id, _)| *id < rule.id_limit).map(|(id, logit)| (id, penalty.of(id, logit)));
-    let mut sorted: Vec<(u32, f32)> = weighed.filter(|(_, logit)| logit.is_finite()).collect();
-    sorted.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let mut sorted = candidates;
+    sorted.retain(|(id, logit)| *id < rule.id_limit && logit.is_finite());
+    let order = |a: &(u32, f32), b: &(u32, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    if sorted.len() > CANDIDATES as usize {
+        sorted.select_nth_unstable_by(CANDIDATES as usize, order);
+        sorted.truncate(CANDIDATES as usize);
+    }
+    sorted.sort_unstable_by(order);
     let Some((best, top)) = sorted.first().copied() else { return 0 };
     if sampling.temperature == 0.0 {
         return best;

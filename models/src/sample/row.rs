@@ -29,11 +29,7 @@ struct Survivors<'a> {
 
 /// The token of one row, ids beyond it being padding already cut off. `None` if no logit is finite and allowed.
 pub(super) fn choose(row: &[f32], rule: &RowRule<'_>) -> Option<Choice> {
-    let allowed = |id: &u32| {
-        row[*id as usize] > f32::NEG_INFINITY
-            && rule.mask.is_none_or(|mask| mask.get(*id as usize / 32).is_some_and(|word| word >> (id % 32) & 1 == 1))
-    };
-    let ids: Vec<u32> = (0..row.len() as u32).filter(allowed).collect();
+    let ids: Vec<u32> = (0..row.len() as u32).filter(|id| rule.allows(*id, row[*id as usize])).collect();
     if rule.sampling.temperature == 0.0 {
         return greedy(row, &ids, rule.wants_margin);
     }
@@ -42,6 +38,10 @@ pub(super) fn choose(row: &[f32], rule: &RowRule<'_>) -> Option<Choice> {
         return None;
     }
     let max = best / rule.sampling.temperature;
+    if !max.is_finite() {
+        // So cold that the quotient is no number: no noise reaches from one logit to another.
+        return greedy(row, &ids, rule.wants_margin);
+    }
     let mut survivors = Survivors { row, rule, count: ids.len(), ids, max, top_k_edge: None, mass_before: vec![] };
     survivors.apply_top_k();
     survivors.apply_top_p();
@@ -213,16 +213,7 @@ mod tests {
     use crate::sample::noise::NoiseKey;
 
     fn rule(sampling: Sampling, position: u32) -> RowRule<'static> {
-        RowRule {
-            history: &[],
-            sampling,
-            noise: NoiseKey { seed: 7, sample: 0 },
-            position,
-            id_limit: u32::MAX,
-            mask: None,
-            wants_margin: true,
-            wants_surprise: false,
-        }
+        RowRule { sampling, noise: NoiseKey { seed: 7, sample: 0 }, position, wants_margin: true, ..RowRule::greedy(&[], 0) }
     }
 
     /// The definition, word for word: everything sorted, every noise computed.
@@ -302,6 +293,17 @@ mod tests {
         assert_eq!(choose(&[f32::NAN, 0.0], &rule(warm, 0)).expect("a choice").token, 1);
         assert_eq!(choose(&[f32::NAN], &rule(warm, 0)), None);
         assert_eq!(choose(&[1.0], &RowRule { mask: Some(&[0]), ..rule(warm, 0) }), None);
+    }
+
+    #[test]
+    fn the_coldest_temperature_is_greedy() {
+        for temperature in [f32::MIN_POSITIVE, 1e-40, 1e-30] {
+            for (top_p, min_p) in [(1.0, 0.0), (0.5, 0.0), (0.5, 0.5)] {
+                let cold = Sampling { temperature, top_p, min_p, ..Sampling::GREEDY };
+                assert_eq!(choose(&[1.0, 3.0, 9.0, 2.0], &rule(cold, 0)).expect("a choice").token, 2);
+                assert_eq!(choose(&[-1.0, -3.0, -9.0], &rule(cold, 0)).expect("a choice").token, 0);
+            }
+        }
     }
 
     #[test]

@@ -2,16 +2,30 @@ use super::*;
 
 const V: i32 = 40;
 
-fn rule(sampling: Sampling, history: &[u32]) -> RowRule<'_> {
-    RowRule {
-        history,
-        sampling,
-        noise: NoiseKey { seed: 3, sample: 1 },
-        position: history.len() as u32,
-        id_limit: V as u32,
-        mask: None,
-        wants_margin: false,
-        wants_surprise: false,
+/// A way to choose tokens.
+#[derive(Clone, Debug)]
+struct Way {
+    sampling: Sampling,
+    bias: Vec<(u32, f32)>,
+    stop_ids: Vec<u32>,
+    min_tokens: u32,
+}
+
+impl Way {
+    fn of(sampling: Sampling) -> Self {
+        Self { sampling, bias: vec![], stop_ids: vec![], min_tokens: 0 }
+    }
+
+    fn rule<'a>(&'a self, history: &'a [u32], prompt_len: usize) -> RowRule<'a> {
+        RowRule {
+            sampling: self.sampling,
+            bias: &self.bias,
+            stop_ids: &self.stop_ids,
+            min_tokens: self.min_tokens,
+            noise: NoiseKey { seed: 3, sample: 1 },
+            id_limit: V as u32,
+            ..RowRule::greedy(history, prompt_len)
+        }
     }
 }
 
@@ -20,23 +34,40 @@ fn row(position: u32) -> Vec<f32> {
     (0..V as u32).map(|id| NoiseKey { seed: 77, sample: 0 }.noise(position, id) * 1.5).collect()
 }
 
-fn samplings() -> [Sampling; 5] {
+/// Every processor alone, and together.
+fn ways() -> Vec<Way> {
     let warm = Sampling { temperature: 0.8, ..Sampling::GREEDY };
-    [
+    let mut ways = [
         Sampling::GREEDY,
         Sampling { repetition_penalty: 1.3, ..Sampling::GREEDY },
         warm,
         Sampling { top_p: 0.9, repetition_penalty: 1.1, ..warm },
         Sampling { temperature: 1.5, top_k: 7, min_p: 0.05, repetition_penalty: 0.7, ..warm },
+        Sampling { presence_penalty: 2.0, ..Sampling::GREEDY },
+        Sampling { frequency_penalty: 1.5, ..warm },
+        Sampling { presence_penalty: -2.0, frequency_penalty: -1.0, ..warm },
     ]
+    .map(Way::of)
+    .to_vec();
+    let best = |position| (0..V as u32).max_by(|a, b| row(position)[*a as usize].total_cmp(&row(position)[*b as usize]));
+    let bests: Vec<u32> = (3..9).filter_map(best).collect();
+    ways.push(Way { bias: vec![(7, 100.0)], ..Way::of(Sampling::GREEDY) });
+    let mut forbidden: Vec<(u32, f32)> = bests.iter().map(|id| (*id, -100.0)).collect();
+    forbidden.sort_by_key(|(id, _)| *id);
+    forbidden.dedup_by_key(|(id, _)| *id);
+    ways.push(Way { bias: forbidden, ..Way::of(Sampling::GREEDY) });
+    ways.push(Way { stop_ids: bests.clone(), min_tokens: 3, ..Way::of(Sampling::GREEDY) });
+    let all = Sampling { repetition_penalty: 1.1, presence_penalty: 0.5, frequency_penalty: 0.3, top_p: 0.95, ..warm };
+    ways.push(Way { sampling: all, bias: vec![(2, 1.5), (9, -3.0)], stop_ids: bests, min_tokens: 4 });
+    ways
 }
 
 /// The stream of one row after another.
-fn stream(sampling: Sampling, prompt: &[u32], length: usize) -> Vec<u32> {
+fn stream(way: &Way, prompt: &[u32], length: usize) -> Vec<u32> {
     let mut ids = prompt.to_vec();
     for _ in 0..length {
         let logits = Array::from_slice(&row(ids.len() as u32), &[1, V]);
-        let chosen = choose(&logits, &[rule(sampling, &ids)], &[]).expect("a choice");
+        let chosen = choose(&logits, &[way.rule(&ids, prompt.len())], &[]).expect("a choice");
         ids.push(chosen[0].token);
     }
     ids.split_off(prompt.len())
@@ -45,8 +76,8 @@ fn stream(sampling: Sampling, prompt: &[u32], length: usize) -> Vec<u32> {
 #[test]
 fn a_verified_block_gives_the_tokens_of_single_rows() {
     let prompt = [5, 9, 5];
-    for sampling in samplings() {
-        let tokens = stream(sampling, &prompt, 8);
+    for way in ways() {
+        let tokens = stream(&way, &prompt, 8);
         for wrong_at in 0..=6 {
             let mut drafts = tokens[..6].to_vec();
             if let Some(draft) = drafts.get_mut(wrong_at) {
@@ -54,16 +85,81 @@ fn a_verified_block_gives_the_tokens_of_single_rows() {
             }
             let rows: Vec<f32> = (0..7).flat_map(|at| row(3 + at)).collect();
             let logits = Array::from_slice(&rows, &[7, V]);
-            for margin in [false, true] {
-                let block = Block { rule: RowRule { wants_margin: margin, ..rule(sampling, &prompt) }, drafted: 6 };
+            for reports in [false, true] {
+                let base = way.rule(&prompt, prompt.len());
+                let rule = RowRule { wants_margin: reports, logprobs: reports.then_some(3), ..base };
                 for drafts in [Drafts::OnHost(drafts.clone()), Drafts::InGraph(Array::from_slice(&drafts, &[6]))] {
-                    let verdicts = verify(&logits, &[block], &drafts, &[]).expect("choices");
+                    let verdicts = verify(&logits, &[Block { rule, drafted: 6 }], &drafts, &[]).expect("choices");
                     let chosen: Vec<u32> = verdicts[0].choices.iter().map(|choice| choice.token).collect();
-                    assert_eq!(chosen, tokens[..=wrong_at.min(6)], "{sampling:?} wrong at {wrong_at}");
+                    assert_eq!(chosen, tokens[..=wrong_at.min(6)], "{way:?} wrong at {wrong_at}");
+                    assert_eq!(verdicts[0].logprobs.len(), if reports { chosen.len() } else { 0 });
+                    let mut ids = prompt.to_vec();
+                    for (logprobs, token) in verdicts[0].logprobs.iter().zip(&chosen) {
+                        let rule = RowRule { logprobs: Some(3), ..way.rule(&ids, prompt.len()) };
+                        let logits = Array::from_slice(&row(ids.len() as u32), &[1, V]);
+                        let alone =
+                            verify(&logits, &[Block { rule, drafted: 0 }], &Drafts::OnHost(vec![]), &[]).expect("a choice");
+                        assert_eq!(alone[0].logprobs, std::slice::from_ref(logprobs), "{way:?}");
+                        ids.push(*token);
+                    }
                 }
             }
         }
     }
+}
+
+#[test]
+fn processors_do_what_they_are_for() {
+    let prompt = [5, 9, 5];
+    let plain = stream(&Way::of(Sampling::GREEDY), &prompt, 12);
+    let forced = Way { bias: vec![(7, 100.0)], ..Way::of(Sampling::GREEDY) };
+    assert_eq!(stream(&forced, &prompt, 5), [7; 5]);
+    // Two ids of prompt, then what was generated: only that counts.
+    let rule = |way: &Way, history: &[u32], row: &[f32]| {
+        let rule = RowRule { id_limit: row.len() as u32, ..way.rule(history, 2) };
+        choose(&Array::from_slice(row, &[1, row.len() as i32]), &[rule], &[]).expect("a choice")[0].token
+    };
+    let presence = Way::of(Sampling { presence_penalty: 1.0, ..Sampling::GREEDY });
+    assert_eq!(rule(&presence, &[0, 0], &[2.0, 1.5]), 0);
+    assert_eq!(rule(&presence, &[0, 0, 0], &[2.0, 1.5]), 1);
+    assert_eq!(rule(&presence, &[0, 0, 0, 0, 0], &[2.6, 1.5]), 0, "once, however often");
+    let frequency = Way::of(Sampling { frequency_penalty: 0.5, ..Sampling::GREEDY });
+    assert_eq!(rule(&frequency, &[1, 1, 0], &[2.1, 1.5]), 0);
+    assert_eq!(rule(&frequency, &[1, 1, 0, 0], &[2.1, 1.5]), 1);
+    let late = Way { stop_ids: plain.clone(), min_tokens: 4, ..Way::of(Sampling::GREEDY) };
+    let found = stream(&late, &prompt, 8);
+    assert!(found[..4].iter().all(|id| !plain.contains(id)), "{found:?} {plain:?}");
+    assert_eq!(found[4..], plain[4..8], "nothing is barred any more");
+    // All barred: an error, and no token.
+    let all = Way { stop_ids: (0..V as u32).collect(), min_tokens: 1, ..Way::of(Sampling::GREEDY) };
+    let logits = Array::from_slice(&row(3), &[1, V]);
+    assert!(choose(&logits, &[all.rule(&prompt, 3)], &[]).is_err());
+}
+
+#[test]
+fn log_probabilities_are_of_the_whole_distribution() {
+    let way = Way::of(Sampling { temperature: 0.5, top_k: 1, ..Sampling::GREEDY });
+    let of = |way: &Way, row: &[f32], count| {
+        let rule = RowRule { id_limit: row.len() as u32, logprobs: Some(count), ..way.rule(&[], 0) };
+        let logits = Array::from_slice(row, &[1, row.len() as i32]);
+        let mut verdicts = verify(&logits, &[Block { rule, drafted: 0 }], &Drafts::OnHost(vec![]), &[]).expect("a choice");
+        verdicts.remove(0).logprobs.remove(0)
+    };
+    // Softmax of (0, 2, 2): top-k 1 takes nothing away from it.
+    let found = of(&way, &[0.0, 1.0, 1.0], 2);
+    let expected = -(2.0f64 + (-2.0f64).exp()).ln();
+    assert!((f64::from(found.chosen) - expected).abs() < 1e-6);
+    assert_eq!(found.top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 2], "equal ones by lower id");
+    // At temperature 0 as if it were 1; none asked for is the chosen one's alone; more than there are, as many as there are.
+    let greedy = Way::of(Sampling::GREEDY);
+    let found = of(&greedy, &[0.0, 1.0], 0);
+    assert!((f64::from(found.chosen) + (1.0 + (-1.0f64).exp()).ln()).abs() < 1e-6 && found.top.is_empty());
+    assert_eq!(of(&greedy, &[0.0, 1.0], 20).top.len(), 2);
+    assert_eq!(of(&greedy, &[f32::NEG_INFINITY, 1.0], 20).top, [(1, 0.0)]);
+    // As cold as can be: still numbers.
+    let cold = Way::of(Sampling { temperature: 1e-40, ..Sampling::GREEDY });
+    let found = of(&cold, &[0.0, 1.0], 2);
+    assert!(found.chosen == 0.0 && found.top == [(1, 0.0), (0, f32::MIN)], "{found:?}");
 }
 
 /// −ln of the largest probability, in float64.
@@ -75,13 +171,14 @@ fn surprise(row: &[f32]) -> f64 {
 #[test]
 fn blocks_of_all_kinds_go_together() {
     let prompt = [1, 2, 3];
-    let all: Vec<Vec<u32>> = samplings().iter().map(|sampling| stream(*sampling, &prompt, 4)).collect();
+    let ways = ways();
+    let all: Vec<Vec<u32>> = ways.iter().map(|way| stream(way, &prompt, 4)).collect();
     let (mut rows, mut blocks, mut drafts) = (vec![], vec![], vec![]);
-    for (at, (sampling, tokens)) in samplings().iter().zip(&all).enumerate() {
+    for (at, (way, tokens)) in ways.iter().zip(&all).enumerate() {
         let drafted = at % 3;
         (0..=drafted as u32).for_each(|at| rows.extend(row(3 + at)));
         drafts.extend_from_slice(&tokens[..drafted]);
-        let rule = RowRule { wants_surprise: at % 2 == 1, ..rule(*sampling, &prompt) };
+        let rule = RowRule { wants_surprise: at % 2 == 1, ..way.rule(&prompt, prompt.len()) };
         blocks.push(Block { rule, drafted });
     }
     let logits = Array::from_slice(&rows, &[rows.len() as i32 / V, V]);
@@ -101,15 +198,15 @@ fn blocks_of_all_kinds_go_together() {
 #[test]
 fn a_perfect_draft_is_proposed_as_it_would_be_chosen() {
     let prompt = [5, 9, 5];
-    for sampling in samplings() {
-        let tokens = stream(sampling, &prompt, 6);
+    for way in ways() {
+        let tokens = stream(&way, &prompt, 6);
         let rows: Vec<f32> = (0..6).flat_map(|at| row(3 + at)).collect();
-        let block = Block { rule: rule(sampling, &prompt), drafted: 6 };
+        let block = Block { rule: way.rule(&prompt, prompt.len()), drafted: 6 };
         let drafts = propose(&Array::from_slice(&rows, &[6, V]), &[block]).expect("drafts");
         if let Some(array) = drafts.array() {
             array.eval().expect("computes");
         }
-        assert_eq!(drafts.ids().expect("computed"), tokens, "{sampling:?}");
+        assert_eq!(drafts.ids().expect("computed"), tokens, "{way:?}");
     }
 }
 
@@ -120,7 +217,8 @@ fn the_best_candidates_of_a_large_vocabulary_are_enough() {
         (0..4).flat_map(|at| (0..wide).map(move |id| NoiseKey { seed: 8, sample: 0 }.noise(at, id) * 2.0)).collect();
     let logits = Array::from_slice(&rows, &[4, wide as i32]);
     let warm = Sampling { temperature: 0.6, top_p: 0.95, ..Sampling::GREEDY };
-    let base = RowRule { id_limit: 4990, ..rule(warm, &[1, 2]) };
+    let warm = Way::of(warm);
+    let base = RowRule { id_limit: 4990, ..warm.rule(&[1, 2], 2) };
     let drafts = propose(&logits, &[Block { rule: base, drafted: 4 }]).expect("drafts");
     let expected: Vec<u32> = (0..4)
         .map(|at| {
@@ -129,16 +227,21 @@ fn the_best_candidates_of_a_large_vocabulary_are_enough() {
             row::choose(&row[..4990], &rule).expect("a choice").token
         })
         .collect();
+    // What a bias raises is found although it is not among the best.
+    let forced = Way { bias: vec![(4321, 100.0)], ..warm.clone() };
+    let rule = RowRule { id_limit: 4990, ..forced.rule(&[1, 2], 2) };
+    let found = propose(&logits, &[Block { rule, drafted: 2 }, Block { rule: base, drafted: 2 }]).expect("drafts");
+    assert_eq!(found.ids().expect("on the host")[..2], [4321; 2]);
     let same = drafts.ids().expect("on the host").iter().zip(&expected).filter(|(a, b)| a == b).count();
     assert!(same >= 3, "{same} of 4: {drafts:?} {expected:?}");
 }
 
 #[test]
 fn each_id_of_the_history_is_penalized_once() {
-    let penalized = Sampling { repetition_penalty: 2.0, ..Sampling::GREEDY };
+    let penalized = Way::of(Sampling { repetition_penalty: 2.0, ..Sampling::GREEDY });
     // 3.0 / 2 < 2.0; -1.0 · 2 < -1.5.
     let pick = |row: &[f32], history: &[u32]| {
-        let rule = RowRule { id_limit: row.len() as u32, ..rule(penalized, history) };
+        let rule = RowRule { id_limit: row.len() as u32, ..penalized.rule(history, history.len()) };
         choose(&Array::from_slice(row, &[1, row.len() as i32]), &[rule], &[]).expect("a choice")[0].token
     };
     assert_eq!(pick(&[3.0, 2.0], &[0]), 1);

@@ -425,6 +425,74 @@ def choose(case, logits):
     return int(order[best[0]]), len(order), margin
 
 
+def adjusted(case, logits):
+    """Penalties along the row's own history, bias, and stop ids that would come too early."""
+    logits = np.array(logits, dtype=np.float64)
+    history, generated = case["history"], case["history"][case["prompt_len"]:]
+    for i in set(history):
+        logits[i] = logits[i] / case["repetition_penalty"] if logits[i] > 0 else logits[i] * case["repetition_penalty"]
+    for i in set(generated):
+        logits[i] -= case["frequency_penalty"] * generated.count(i) + case["presence_penalty"]
+    for i, bias in case["bias"]:
+        logits[i] += bias
+    if len(generated) < case["min_tokens"]:
+        logits[case["stop_ids"]] = -math.inf
+    return logits
+
+
+def log_probabilities(case, logits, token):
+    """→ (of the token, [(id, of it)] of the most probable ones)."""
+    scaled = logits / (case["temperature"] or 1.0)
+    logs = scaled - scaled.max()
+    logs = logs - math.log(np.exp(logs).sum())
+    order = np.lexsort((np.arange(len(logs)), -logs))[:case["logprobs"]]
+    return logs[token], [(int(i), logs[i]) for i in order if logs[i] > -math.inf]
+
+
+def make_processed():
+    """Cases of everything that comes before temperature, and of log-probabilities."""
+    rng = np.random.default_rng(21)
+    off = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "bias": "", "stop_ids": "", "min_tokens": ""}
+    settings = [
+        {}, {"repetition_penalty": 1.3}, {"repetition_penalty": 0.7}, {"presence_penalty": 1.5}, {"presence_penalty": -1.0},
+        {"frequency_penalty": 0.8}, {"frequency_penalty": -0.3}, {"presence_penalty": 0.5, "frequency_penalty": 0.4},
+        {"bias": "forbid"}, {"bias": "force"}, {"bias": "mild"}, {"stop_ids": "best", "min_tokens": "early"},
+        {"stop_ids": "best", "min_tokens": "reached"}, {"stop_ids": "best", "min_tokens": "early", "bias": "mild"},
+        {"repetition_penalty": 1.1, "presence_penalty": 0.6, "frequency_penalty": 0.2, "bias": "mild", "stop_ids": "best",
+         "min_tokens": "early"},
+        {"repetition_penalty": 1.2, "presence_penalty": -0.5, "frequency_penalty": 0.5, "bias": "forbid"},
+    ]
+    choosing = [(0.0, 0, 1.0, 0.0), (1.0, 0, 1.0, 0.0), (0.7, 12, 0.9, 0.02)]
+    cases, moved = [], 0
+    while len(cases) < len(settings) * len(choosing):
+        temperature, top_k, top_p, min_p = choosing[len(cases) % len(choosing)]
+        size = int(rng.integers(40, 81))
+        logits = [round(float(x), 4) for x in rng.normal(0.0, 2.0, size)]
+        ranked = [int(i) for i in np.argsort(logits)[::-1]]
+        # Mostly ids that could be chosen, some of them again and again.
+        history = [ranked[int(i)] for i in rng.integers(0, 10, 14)] + [int(i) for i in rng.integers(0, size, 6)]
+        rng.shuffle(history)
+        case = {**off, **settings[len(cases) // len(choosing)]}
+        prompt_len = int(rng.integers(3, 12))
+        case["bias"] = sorted({"forbid": [[i, -100.0] for i in ranked[:3]], "force": [[ranked[-1], 100.0]], "mild": [
+            [int(i), round(float(rng.uniform(-3, 3)), 3)] for i in rng.permutation(size)[:12]]}.get(case["bias"], []))
+        case["stop_ids"] = ranked[:2] if case["stop_ids"] else []
+        case["min_tokens"] = {"early": 20 - prompt_len + 1, "reached": 20 - prompt_len}.get(case["min_tokens"], 0)
+        case = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, **case,
+                "seed": int(rng.integers(0, 2**64, dtype=np.uint64)), "sample": int(rng.integers(0, 4)), "position": len(history),
+                "history": history, "prompt_len": prompt_len, "logprobs": int(rng.integers(0, 21))}
+        changed = adjusted(case, logits)
+        token, _, margin = choose(case, changed)
+        if margin < LEAST_CHOICE_MARGIN:
+            continue
+        moved += token != choose(case, logits)[0]
+        chosen, top = log_probabilities(case, changed, token)
+        cases.append({**case, "token": token, "logprob": round(float(chosen), 6),
+                      "top": [[i, round(float(log), 6)] for i, log in top], "logits": logits})
+    assert moved >= len(cases) // 3, moved
+    return cases
+
+
 LEAST_CHOICE_MARGIN = 2e-3  # float32 decides these cases beyond doubt
 
 
@@ -484,11 +552,14 @@ def make_sampling():
             "tolerance": "allowed distance of a float32 computation",
             "choices": "top_k 0, top_p 1 and min_p 0 mean off; temperature 0 means greedy; token: what must be chosen; survivors: "
                        "how many tokens the processors leave; margin: least distance of anything decided (null: nothing is near)",
+            "processed": "as choices, behind penalties (history; behind prompt_len: generated), bias [[id, bias]] and stop_ids while "
+                         "fewer than min_tokens are generated; logprob: of token, top: of the most probable [[id, logprob]]",
         },
         "philox": [{"counter": c, "key": k, "out": o} for c, k, o in PHILOX_KNOWN],
         "noise": vectors,
         "extremes": extremes,
         "choices": choices,
+        "processed": make_processed(),
     })
 
 

@@ -9,10 +9,7 @@ use super::{Config, ConfigError};
 pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
     let default = Config::default();
     let refused = [
-        ("gateway.api_keys_file", config.gateway.api_keys_file != default.gateway.api_keys_file),
-        ("gateway.tls_cert", config.gateway.tls_cert != default.gateway.tls_cert),
         ("target.keep_quantized", config.target.keep_quantized),
-        ("classes", !config.classes.is_empty()),
         ("limits.max_images", config.limits.max_images != default.limits.max_images),
         ("limits.max_image_pixels", config.limits.max_image_pixels != default.limits.max_image_pixels),
         ("log.prompts", config.log.prompts),
@@ -21,10 +18,14 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
         let what = "this version does not serve it yet; leave it at its default".to_owned();
         return Err(ConfigError::Value { key: (*key).to_owned(), what });
     }
-    let warned = [("gateway.http", config.gateway.http != default.gateway.http, "no HTTP port is opened")];
-    Ok(warned
-        .iter()
-        .filter(|(_, set, _)| *set)
-        .map(|(key, _, what)| format!("{key} has no effect in this version: {what}"))
-        .collect())
+    let no_keys = config.gateway.api_keys_file.is_empty();
+    let warned = [
+        ("gateway.http", config.gateway.http != default.gateway.http, "no HTTP port is opened"),
+        (
+            "classes",
+            no_keys && !config.classes.is_empty(),
+            "its names are those of API keys, and gateway.api_keys_file is not set",
+        ),
+    ];
+    Ok(warned.iter().filter(|(_, set, _)| *set).map(|(key, _, what)| format!("{key} has no effect: {what}")).collect())
 }

@@ -90,9 +90,38 @@ fn wrong_values_name_the_key() {
 
 #[test]
 fn what_is_not_served_yet_is_refused_or_warned_of_by_name() {
-    assert!(refusal("[gateway]\napi_keys_file = \"keys\"\n", &[]).contains("gateway.api_keys_file"));
+    assert!(refusal("[log]\nprompts = true\n", &[]).contains("log.prompts"));
     let loaded = build("[gateway]\nhttp = \"127.0.0.1:9\"\n", &[]).expect("accepted with warnings");
     assert!(loaded.warnings.iter().any(|line| line.starts_with("gateway.http")));
+}
+
+#[test]
+fn what_other_machines_reach_needs_keys_and_tls() {
+    let keys = "api_keys_file = \"k\"\n";
+    let tls = "tls_cert = \"c\"\ntls_key = \"d\"\n";
+    for address in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "[2001:db8::1]:1", "[::ffff:192.0.2.1]:1"] {
+        let with = |more: &str| build(&format!("[gateway]\ngrpc = \"{address}\"\n{more}"), &[]);
+        for (more, missing) in [("", "neither keys"), (keys, "no TLS"), (tls, "no keys")] {
+            let error = with(more).expect_err("open to the network").to_string();
+            assert!(error.contains("gateway.grpc") && error.contains(missing) && error.contains("gateway.insecure"), "{error}");
+        }
+        assert!(with(&format!("{keys}{tls}")).is_ok() && with("insecure = true\n").is_ok(), "{address}");
+    }
+    for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+        assert!(build(&format!("[gateway]\ngrpc = \"{address}\"\n"), &[]).is_ok(), "{address}");
+    }
+    let loaded = build("[classes]\nalice = \"code\"\n", &[]).expect("accepted with a warning");
+    assert!(loaded.warnings.iter().any(|line| line.starts_with("classes")), "{:?}", loaded.warnings);
+}
+
+#[test]
+fn a_worker_is_not_loaded_anew_for_what_only_the_gateway_goes_by() {
+    let digest = |text: &str| build(text, &[]).expect("accepted").config.digest();
+    let usual = digest("");
+    let keys = "[gateway]\napi_keys_file = \"k\"\n[classes]\nalice = \"code\"\n";
+    let limits = "[limits]\nconnections = 5\nunread_s = 3\nstreams_per_connection = 4\nstreams_per_key = 6\n";
+    assert_eq!((digest(keys), digest(limits)), (usual.clone(), usual.clone()));
+    assert_ne!(digest("[kv]\ntap_window = 0\n"), usual);
 }
 
 #[test]

@@ -15,6 +15,7 @@ use paceline_proto::v1::RouteWish;
 
 use super::denial::Denial;
 use super::likely::Answers;
+use super::outlook::Outlook;
 use super::route::Permit;
 
 /// One submission, numbered by the shell. Request ids are the gateway's and may come twice; these do not.
@@ -146,6 +147,9 @@ pub struct Admission {
     reserved_bytes: u64,
     since: Since,
     answers: Answers,
+    outlook: Outlook,
+    /// When the last one was let out of the queue.
+    let_out: Option<Millis>,
 }
 
 impl Admission {
@@ -159,13 +163,15 @@ impl Admission {
             reserved_bytes: 0,
             since: Since::default(),
             answers: Answers::default(),
+            outlook: Outlook::default(),
+            let_out: None,
         }
     }
 
     /// Takes a request in, behind all others. Whether it may run at once is for [`Admission::admit`] to say.
     ///
     /// # Errors
-    /// It can never run, its time is over, or there is no place.
+    /// It can never run, its time is over or would be before its first token, or there is no place.
     pub fn submit(&mut self, ticket: Ticket, ask: Ask, room: &Room<'_>, now: Millis) -> Result<(), Denial> {
         let positions = ask.most_positions();
         let Some(need_bytes) = room.capacity.cost(positions) else {
@@ -177,6 +183,11 @@ impl Admission {
         }
         if ask.deadline.is_some_and(|deadline| deadline <= now) {
             return Err(Denial::DeadlinePassed { waited_ms: 0 });
+        }
+        if let Some(deadline) = ask.deadline {
+            let patience_ms = deadline.since(now);
+            let earliest = self.outlook.is_in_time(ask.context_tokens.into(), self.queue.len(), patience_ms);
+            earliest.map_err(|earliest_ms| Denial::DeadlineInfeasible { earliest_ms, patience_ms })?;
         }
         let runs_at_once = self.queue.is_empty() && self.fits(self.likely_bytes(&ask, room), room);
         if !runs_at_once && self.queue.len() >= self.places {
@@ -197,6 +208,12 @@ impl Admission {
             return None;
         }
         self.queue.pop_front();
+        // Who was waiting already when the one before was let out has been waiting for a place ever since.
+        if let Some(before) = self.let_out.replace(now)
+            && head.since <= before
+        {
+            self.outlook.let_out(now.since(before));
+        }
         self.running.insert(head.ticket, Running { ask: head.ask, cost_bytes, epoch: room.epoch, permit: None });
         self.reserved_bytes += cost_bytes;
         self.since.admitted += cost_bytes;
@@ -241,6 +258,13 @@ impl Admission {
         self.since = Since::default();
     }
 
+    /// A running request had its first token so long after it was let in.
+    pub fn first_token(&mut self, ticket: Ticket, ms: u64) {
+        if let Some(running) = self.running.get(&ticket) {
+            self.outlook.first_token(running.ask.context_tokens.into(), ms);
+        }
+    }
+
     /// A running request ends well, with so many tokens more than it began with.
     pub fn served(&mut self, ticket: Ticket, tokens: u64) {
         let Some(running) = self.running.get(&ticket) else { return };
@@ -283,6 +307,7 @@ impl Admission {
     /// A life of the target is over: what ran in it holds nothing any more.
     pub fn abandon(&mut self, epoch: Epoch) {
         self.running.retain(|_, running| running.epoch != epoch);
+        self.outlook.forget();
         self.since = Since::default();
         self.reserved_bytes = self.running.values().map(|running| running.cost_bytes).sum();
     }

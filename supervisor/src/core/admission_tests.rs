@@ -143,3 +143,27 @@ fn what_outgrew_its_likely_length_counts_as_it_is_held() {
     admission.abandon(Epoch(1));
     assert_eq!((admission.reserved_bytes(), admission.active()), (0, 0));
 }
+
+#[test]
+fn a_deadline_before_the_first_token_is_refused_once_that_was_measured() {
+    let capacity = capacity();
+    let room = room(&capacity);
+    let mut admission = Admission::new(4, 1_000);
+    let hurried = Ask { deadline: Some(Millis(1_100)), ..ask(200, 100) };
+    for at in 0..8 {
+        // Nothing is refused before enough was measured.
+        admission.submit(Ticket(at), hurried, &room, Millis(1_000)).expect("a place");
+        assert!(admission.admit(&room, Millis(1_000)).is_some());
+        admission.first_token(Ticket(at), 400);
+        admission.served(Ticket(at), 10);
+        admission.ended(Ticket(at));
+    }
+    let refused = admission.submit(Ticket(9), hurried, &room, Millis(1_000));
+    assert_eq!(refused, Err(Denial::DeadlineInfeasible { earliest_ms: 320, patience_ms: 100 }));
+    let patient = Ask { deadline: Some(Millis(1_320)), ..hurried };
+    assert_eq!(admission.submit(Ticket(9), patient, &room, Millis(1_000)), Ok(()));
+    assert_eq!(admission.submit(Ticket(10), ask(200, 100), &room, Millis(1_000)), Ok(()), "without a deadline");
+    // Another life of the target may be faster.
+    admission.abandon(Epoch(1));
+    assert_eq!(admission.submit(Ticket(11), hurried, &room, Millis(1_000)), Ok(()));
+}

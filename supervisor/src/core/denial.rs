@@ -81,6 +81,13 @@ pub enum Denial {
         /// The longest sequence.
         context: u32,
     },
+    /// Its first token would come behind its deadline.
+    DeadlineInfeasible {
+        /// The earliest it can come, from its arrival.
+        earliest_ms: u64,
+        /// How long there is.
+        patience_ms: u64,
+    },
     /// Its deadline passed while it waited.
     DeadlinePassed {
         /// How long it waited.
@@ -103,6 +110,7 @@ impl Denial {
             Denial::QueueWait { .. } => Reason::QueueWait,
             Denial::KvExhausted { .. } => Reason::KvExhausted,
             Denial::TooLong { .. } => Reason::PromptTooLong,
+            Denial::DeadlineInfeasible { .. } => Reason::DeadlineInfeasible,
             Denial::DeadlinePassed { .. } => Reason::DeadlinePassed,
         }
     }

@@ -19,6 +19,7 @@ pub mod link;
 pub mod memory;
 mod news;
 pub mod operations;
+pub mod outlook;
 pub mod policy;
 pub mod restart;
 pub mod route;
@@ -144,6 +145,9 @@ impl Supervisor {
             Event::Submitted { ticket, ask } => self.submitted(ticket, ask, now, &mut out),
             Event::Served { ticket, served } => {
                 self.routing.served(served);
+                if let Some(ms) = served.first_ms {
+                    self.admission.first_token(ticket, ms);
+                }
                 self.admission.served(ticket, served.tokens);
             }
             Event::PolicySet { call, key, value } => self.set_policy(call, &key, &value, &mut out),

@@ -50,6 +50,8 @@ pub struct Served {
     pub reason: RouteReason,
     /// Tokens it got, those it was submitted with excluded.
     pub tokens: u64,
+    /// How long after it was let in its first token came, milliseconds.
+    pub first_ms: Option<u64>,
 }
 
 /// When to look again whether speculation pays where it is not known to.

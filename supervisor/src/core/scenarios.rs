@@ -257,7 +257,7 @@ fn event(words: &Words<'_>) -> Event {
             }
             "served" => {
                 let tokens = words.number("tokens").expect("tokens=9");
-                let served = Served { lane: Lane::Plain, reason: RouteReason::Forced, tokens };
+                let served = Served { lane: Lane::Plain, reason: RouteReason::Forced, tokens, first_ms: None };
                 return Event::Served { ticket: words.ticket(), served };
             }
             "ended" => return Event::Ended { ticket: words.ticket() },

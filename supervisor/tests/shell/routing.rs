@@ -65,6 +65,26 @@ async fn a_policy_set_at_run_time_reaches_target_and_running_requests() {
 }
 
 #[tokio::test]
+async fn a_request_that_its_gateway_ends_at_a_stop_string_ended_well() {
+    let (mut stack, mut target, _drafter) = Stack::linked().await;
+    let answer = stack.submit(request());
+    let call = target.call().await;
+    let route = Route { lane: Lane::Speculative.into(), reason: RouteReason::Prior.into() };
+    let so_far = Done { route: Some(route), queue_ms: -1.0, ..Default::default() };
+    let tokens = TokenBatch { stamp: call.request.stamp, ids: vec![1, 2], so_far: Some(so_far), ..Default::default() };
+    call.answer.send(Ok(tokens)).await.expect("somebody reads");
+    let mut answer = within(answer).await.expect("no panic").expect("served");
+    let so_far = batch(&mut answer).await.so_far.expect("handed on");
+    assert!(so_far.queue_ms >= 0.0, "the wait is the supervisor's to say");
+    drop(answer);
+    within(call.answer.closed()).await;
+    stack.counts(0, 0).await;
+    let routing = stack.status().await.routing.expect("there");
+    let counts: Vec<_> = routing.routes.iter().map(|count| (count.lane(), count.reason(), count.requests)).collect();
+    assert_eq!(counts, [(Lane::Speculative, RouteReason::Prior, 1)]);
+}
+
+#[tokio::test]
 async fn the_route_log_tells_decision_and_end_and_no_text() {
     let mut stack = Stack::with_drafter(|settings| settings.log_routes = true, Stack::plan(Default::default()), None);
     let mut target = stack.life().await;

@@ -64,16 +64,7 @@ fn bare(rounds: &Receiver<usize>, took: &SyncSender<(Vec<u32>, Vec<i64>)>) {
             let segment = Segment { sequence, start: start as i32, length, purpose, image_spans: vec![] };
             let wants = Wants { logit_rows: vec![length - 1], ..Wants::default() };
             let forward = model.forward(&Batch::text(ids[start..].to_vec(), vec![segment]), &mut kv, &wants).expect("a forward");
-            let rule = RowRule {
-                history: &ids,
-                sampling: Sampling::GREEDY,
-                noise: NOISE,
-                position: ids.len() as u32,
-                id_limit: u32::MAX,
-                mask: None,
-                wants_margin: false,
-                wants_surprise: false,
-            };
+            let rule = RowRule::greedy(&ids, PROMPT);
             let chosen = choose(forward.logits.as_ref().expect("wanted"), &[rule], &[]).expect("a choice");
             kv.commit(sequence, ids.len() as i32).expect("commits");
             start = ids.len();
@@ -119,9 +110,13 @@ fn through(mail: &Mail<Command>, round: usize) -> (Vec<u32>, Vec<i64>) {
             class: "default".into(),
         },
         sampling: Sampling::GREEDY,
+        bias: vec![],
+        min_tokens: 0,
+        logprobs: None,
         noise: NOISE,
         id_limit: u32::MAX,
         wants_margins: false,
+        wants_so_far: false,
         cache_scope: String::new(),
     };
     mail.try_send(Command::Run(Box::new(checked), Outlet::new(tx, Stamp::default()))).expect("there is room");

@@ -40,10 +40,13 @@ const _: () = assert!(paceline_models::kv::POISONS == cfg!(debug_assertions));
 const ONE: &str = "PACELINE_ISOLATION_SEED";
 /// Below this margin the order of a sum may decide (I1).
 const NEAR: f32 = 1e-4;
+/// How far log-probabilities may be apart.
+const NEAR_LOG: f32 = 1e-3;
 
 /// What has come of one request.
 struct Seen {
     ids: Vec<u32>,
+    logprobs: Vec<v1::TokenLogprobs>,
     outcome: Outcome,
 }
 
@@ -96,13 +99,14 @@ async fn ask(house: &House, name: &str, planned: &Planned, solo: &Solo, come: &w
         },
         stop_token_ids: match planned.leaves {
             Leaves::Stops(at) => vec![solo.ids[at as usize]],
-            _ => vec![],
+            _ => solo.request.stop_token_ids.clone(),
         },
+        min_tokens: solo.request.min_tokens.min(planned.tokens),
         ..solo.request.clone()
     };
     let permit = permit(planned.lane, planned.reason);
     let message = TargetGenerateRequest { stamp: Some(STAMP), generation: Some(request), permit: Some(permit) };
-    let mut ids: Vec<u32> = vec![];
+    let (mut ids, mut logprobs) = (Vec::<u32>::new(), Vec::<v1::TokenLogprobs>::new());
     let mut cancelled = false;
     let read = async || -> Result<Outcome, Status> {
         let mut stream = client.generate(message).await?.into_inner();
@@ -110,6 +114,8 @@ async fn ask(house: &House, name: &str, planned: &Planned, solo: &Solo, come: &w
         while let Some(batch) = stream.message().await? {
             assert!(done.is_none() && batch.first_index as usize == ids.len(), "{name}: a token twice, or behind the last");
             assert_eq!(batch.margins.len(), if planned.margins { batch.ids.len() } else { 0 }, "{name}");
+            assert_eq!(batch.logprobs.len(), if solo.request.logprobs.is_some() { batch.ids.len() } else { 0 }, "{name}");
+            logprobs.extend(batch.logprobs);
             ids.extend(&batch.ids);
             come.send_modify(|come| *come += batch.ids.len() as u64);
             done = batch.done;
@@ -138,7 +144,7 @@ async fn ask(house: &House, name: &str, planned: &Planned, solo: &Solo, come: &w
         () = leaves_before => Outcome::HungUp,
     };
     come.send_modify(|come| *come += u64::from(planned.tokens) - ids.len() as u64);
-    Seen { ids, outcome }
+    Seen { ids, logprobs, outcome }
 }
 
 /// What is done to the worker meanwhile.
@@ -186,12 +192,21 @@ async fn interleave(houses: &[House; 2], seed: u64, solos: &[Solo], counts: &mut
         };
         counts.tokens += seen.ids.len();
         // A hung-up or cancelled stream is held against as much of its own as had come.
-        let own = &solo.ids[..wanted.min(planned.tokens as usize)];
+        let own = &solo.ids[..wanted.min(planned.tokens as usize).min(solo.ids.len())];
+        let reported = |list: &[v1::TokenLogprobs], at: usize| -> Vec<f32> {
+            let one = list.get(at).cloned().unwrap_or_default();
+            std::iter::once(one.logprob).chain(one.top.iter().map(|top| top.logprob)).collect()
+        };
         let parted = (0..seen.ids.len()).find(|at| own.get(*at) != seen.ids.get(*at));
         if let Some(at) = parted {
             let margin = solo.margins.get(at).copied().unwrap_or(f32::INFINITY);
             assert!(margin < NEAR, "token {at} is {} and alone {:?}, margin {margin}: {}", seen.ids[at], own.get(at), what());
             counts.near_ties += 1;
+        }
+        for at in 0..parted.unwrap_or(seen.ids.len()) {
+            let (found, alone) = (reported(&seen.logprobs, at), reported(&solo.logprobs, at));
+            let near = found.len() == alone.len() && found.iter().zip(&alone).all(|(a, b)| (a - b).abs() <= NEAR_LOG);
+            assert!(near, "token {at}: {found:?}, alone {alone:?}: {}", what());
         }
         match (seen.outcome, planned.leaves) {
             (Outcome::Done(done), _) => {
@@ -234,7 +249,8 @@ async fn solos() -> Vec<Solo> {
     for request in requests() {
         let batches = worker.generate(Generation { report_margins: true, ..request.clone() }).await.expect("served");
         let margins = batches.iter().flat_map(|batch| batch.margins.clone()).collect();
-        solos.push(Solo { request, ids: stage::ids(&batches), margins });
+        let logprobs = batches.iter().flat_map(|batch| batch.logprobs.clone()).collect();
+        solos.push(Solo { request, ids: stage::ids(&batches), margins, logprobs });
     }
     solos
 }

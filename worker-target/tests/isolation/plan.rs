@@ -1,7 +1,7 @@
 //! What a seed says: who asks what, when, and how each leaves; what the drafter does; what is done to the worker meanwhile.
 
 use paceline_proto::internal::v1::{Generation, PolicyForce, ProposalKind, SamplingRule};
-use paceline_proto::v1;
+use paceline_proto::v1::{self, LogitBias, TokenLogprobs};
 use serde_json::Value;
 
 use super::stage::{GREEDY, demo, generation};
@@ -37,6 +37,8 @@ pub struct Solo {
     pub request: Generation,
     pub ids: Vec<u32>,
     pub margins: Vec<f32>,
+    /// Of those that ask for them.
+    pub logprobs: Vec<TokenLogprobs>,
 }
 
 /// Every way to choose tokens, over prompts of a few tokens, prompts with common first pages, and prompts so long that their
@@ -59,20 +61,38 @@ pub fn requests() -> Vec<Generation> {
         });
     }
     let warm = SamplingRule { temperature: 0.8, top_p: 0.95, repetition_penalty: 1.1, ..GREEDY };
+    let often: Vec<u32> = cases.iter().filter_map(|(_, answer)| answer.get(1)).copied().collect();
+    let biased = |bias: f32| {
+        let mut ids: Vec<u32> = often.iter().take(6).copied().collect();
+        ids.sort_unstable();
+        ids.dedup();
+        ids.into_iter().map(|token_id| LogitBias { token_id, bias }).collect()
+    };
     let samplings = [
         GREEDY,
-        warm,
+        warm.clone(),
         GREEDY,
         SamplingRule { temperature: 1.2, top_k: 20, ..GREEDY },
         SamplingRule { repetition_penalty: 1.3, ..GREEDY },
-        SamplingRule { min_p: 0.05, ..warm },
+        SamplingRule { min_p: 0.05, ..warm.clone() },
         SamplingRule { temperature: 1.0, top_p: 0.9, ..GREEDY },
+        SamplingRule { presence_penalty: 1.0, frequency_penalty: 0.3, ..GREEDY },
+        SamplingRule { presence_penalty: -0.5, logit_bias: biased(2.0), ..warm.clone() },
+        SamplingRule { frequency_penalty: 0.4, logit_bias: biased(-100.0), ..warm },
+        // With min_tokens, below.
+        GREEDY,
     ];
-    let request = |at: usize| Generation {
-        sampling: Some(samplings[at % samplings.len()]),
-        seed: 77 + at as u64,
-        sample_index: at as u32 % 3,
-        ..generation("solo", &prompts[at % prompts.len()], MOST)
+    let request = |at: usize| {
+        let waits = at % samplings.len() == samplings.len() - 1;
+        Generation {
+            sampling: Some(samplings[at % samplings.len()].clone()),
+            seed: 77 + at as u64,
+            sample_index: at as u32 % 3,
+            min_tokens: if waits { 6 } else { 0 },
+            stop_token_ids: if waits { often.clone() } else { vec![] },
+            logprobs: (at % 2 == 1).then_some(3),
+            ..generation("solo", &prompts[at % prompts.len()], MOST)
+        }
     };
     (0..2 * prompts.len()).map(request).collect()
 }
@@ -180,7 +200,8 @@ pub fn plan(seed: u64, solos: &[Solo]) -> Plan {
             1 => Leaves::Before(joins + dice.roll(8)),
             2 => Leaves::Cancelled(at),
             3 => Leaves::Deadline(dice.roll(60)),
-            4 => Leaves::Stops(at),
+            // Where stop ids are barred at first, another one would change the stream.
+            4 if solos[solo].request.min_tokens == 0 => Leaves::Stops(at),
             _ => Leaves::Never,
         };
         let (lane, reason) = lane(&mut dice);

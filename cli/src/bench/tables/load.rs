@@ -55,14 +55,16 @@ impl Load<'_> {
             min_p: Some(0.0),
             seed: Some(0),
             repetition_penalty: Some(1.0),
+            ..Default::default()
         };
         GenerateRequest {
             model: String::new(),
             prompt: Some(Prompt::TokenIds(TokenIds { ids: ids.to_vec() })),
             sampling: Some(sampling),
-            limits: Some(Limits { max_tokens: Some(self.max_tokens as u32), ignore_eos: true }),
+            limits: Some(Limits { max_tokens: Some(self.max_tokens as u32), ignore_eos: true, ..Default::default() }),
             route: RouteWish::Plain.into(),
             report_margins: self.margins,
+            ..Default::default()
         }
     }
 }

@@ -22,6 +22,13 @@ fn whole(language: &Language, ids: &[u32]) -> String {
     language.tokens.decode(ids).expect("decodes")
 }
 
+/// The same sequences in every run.
+fn seeded(cases: u32) -> ProptestConfig {
+    let mut config = ProptestConfig::with_cases(cases);
+    config.rng_seed = proptest::test_runner::RngSeed::Fixed(10_000);
+    config
+}
+
 /// Ids of single bytes: those that cut characters of several bytes apart.
 fn byte_pieces(language: &Language) -> Vec<u32> {
     (0..language.tokens.vocabulary_size()).filter(|id| language.tokens.bytes(*id).is_some_and(|bytes| bytes.len() == 1)).collect()
@@ -39,10 +46,61 @@ fn byte_level_streams_equal_the_whole() {
         2 => proptest::sample::select(pieces).prop_map(|id| vec![id]),
         1 => proptest::sample::select(spelled.to_vec()),
     ];
-    proptest!(ProptestConfig::with_cases(4000), |(pieces in proptest::collection::vec(piece, 0..40))| {
+    proptest!(seeded(10_000), |(pieces in proptest::collection::vec(piece, 0..40))| {
         let ids = pieces.concat();
         prop_assert_eq!(stream(&language, &ids), whole(&language, &ids));
     });
+}
+
+/// The ids that spell `text` byte by byte.
+fn spelled(language: &Language, text: &str) -> Vec<u32> {
+    let pieces = byte_pieces(language);
+    let id = |byte: &u8| pieces.iter().copied().find(|id| language.tokens.bytes(*id) == Some(&[*byte][..]));
+    text.as_bytes().iter().map(|byte| id(byte).expect("every byte is a token")).collect()
+}
+
+#[test]
+fn a_stop_string_split_at_every_place_is_found_and_never_shown() {
+    use paceline_proto::internal::v1::{Done, Generation, TokenBatch};
+
+    let language = Arc::new(crate::demo::language());
+    for stop in ["END", "🦀", "日本語", "\n\nUser:", "é🦀.", "</tool_call>"] {
+        let (before, after) = ("vor 🐢? ", " danach");
+        let text = format!("{before}{stop}{after}");
+        let bytes = spelled(&language, &text);
+        let usual = language.tokens.encode(&text, false).expect("encodes");
+        for ids in [&bytes, &usual] {
+            for (first, second) in (0..=ids.len()).flat_map(|first| (first..=ids.len()).map(move |second| (first, second))) {
+                let mut assembler = crate::stream::Assembler::new(
+                    &Generation { prompt_ids: vec![1], ..Default::default() },
+                    0,
+                    vec!["never".into(), stop.into()],
+                    Arc::clone(&language),
+                );
+                let (mut shown, mut told, mut ended) = (String::new(), Vec::new(), None);
+                for range in [0..first, first..second, second..ids.len()] {
+                    let batch = TokenBatch {
+                        first_index: range.start as u32,
+                        ids: ids[range].to_vec(),
+                        so_far: Some(Done::default()),
+                        ..Default::default()
+                    };
+                    if let Some(message) = assembler.take(batch, Default::default()).expect("they follow") {
+                        shown += &message.text;
+                        told.extend(message.token_ids);
+                        ended = message.r#final;
+                    }
+                    if ended.is_some() {
+                        break;
+                    }
+                }
+                assert_eq!(shown, before, "{stop:?} cut at {first} and {second}");
+                assert_eq!(ended.expect("it is found").stop, stop);
+                let decoded = |ids: &[u32]| whole(&language, ids);
+                assert!(decoded(&told).contains(stop) && !decoded(&told[..told.len() - 1]).contains(stop), "{stop:?}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -101,7 +159,7 @@ fn sentencepiece_streams_equal_the_whole() {
     let words = (1..9).map(|id| vec![id]).collect::<Vec<_>>();
     let spelled = ["é", "日", "🦀", "a"].map(|text| text.bytes().map(byte_id).collect::<Vec<_>>());
     let piece = prop_oneof![4 => proptest::sample::select(words), 2 => proptest::sample::select(spelled.to_vec())];
-    proptest!(ProptestConfig::with_cases(2000), |(pieces in proptest::collection::vec(piece, 0..24))| {
+    proptest!(seeded(10_000), |(pieces in proptest::collection::vec(piece, 0..24))| {
         let ids = pieces.concat();
         prop_assert_eq!(stream(&language, &ids), whole(&language, &ids));
     });

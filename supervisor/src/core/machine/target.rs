@@ -52,7 +52,7 @@ impl Machine {
     /// How a request that is over was served, if it ended well.
     pub(super) fn served(&self, ticket: Ticket) -> Option<Event> {
         let request = self.requests.get(&ticket).filter(|request| request.served)?;
-        let served = Served { lane: Lane::Plain, reason: RouteReason::Forced, tokens: request.answer.into() };
+        let served = Served { lane: Lane::Plain, reason: RouteReason::Forced, tokens: request.answer.into(), first_ms: None };
         Some(Event::Served { ticket, served })
     }
 }

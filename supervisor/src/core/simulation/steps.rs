@@ -31,7 +31,7 @@ impl World {
                     self.outcomes += 1;
                     if matches!(self.requests[&ticket].1, Fate::Running { .. }) && self.dice.roll(2) == 0 {
                         let tokens = 1 + self.dice.roll(600);
-                        let served = Served { lane: Lane::Plain, reason: RouteReason::Forced, tokens };
+                        let served = Served { lane: Lane::Plain, reason: RouteReason::Forced, tokens, first_ms: None };
                         self.tell(Event::Served { ticket, served });
                     }
                     self.report(ticket);

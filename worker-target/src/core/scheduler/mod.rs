@@ -95,8 +95,28 @@ pub struct Emission {
     pub index: u32,
     /// The tokens, up to the one that ends the stream.
     pub tokens: Vec<Token>,
+    /// How it was served so far.
+    pub served: Served,
     /// Set with the last token. The sequence is forgotten then.
     pub end: Option<End>,
+}
+
+/// How a sequence was served.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Served {
+    /// In which lane, and why.
+    pub route: Route,
+    /// What speculation did for it.
+    pub counts: Counts,
+    /// Prompt tokens that were not read, as they were found in the prefix cache.
+    pub cached_tokens: u32,
+}
+
+impl Served {
+    fn of(speculation: &Speculation, key: SequenceKey, sequence: &Sequence) -> Self {
+        let cached_tokens = sequence.cached.min(sequence.prompt_len) as u32;
+        Self { route: speculation.route(key, sequence), counts: sequence.counts, cached_tokens }
+    }
 }
 
 /// The end of a sequence that went well.
@@ -105,11 +125,7 @@ pub struct End {
     /// How it ended.
     pub finish: Finish,
     /// How it was served.
-    pub route: Route,
-    /// What speculation did for it.
-    pub counts: Counts,
-    /// Prompt tokens that were not read, as they were found in the prefix cache.
-    pub cached_tokens: u32,
+    pub served: Served,
     /// All its ids.
     pub ids: Vec<u32>,
 }
@@ -318,17 +334,16 @@ impl Scheduler {
                 // The bonus token's row, and those of the accepted drafts.
                 sequence.commit(tokens.len());
             }
+            let served = Served::of(&self.speculation, key, sequence);
             let end = finish.map(|(finish, count)| {
                 tokens.truncate(count);
-                let cached_tokens = sequence.cached.min(sequence.prompt_len) as u32;
-                let (route, counts) = (self.speculation.route(key, sequence), sequence.counts);
                 // It is forgotten below.
-                End { finish, route, counts, cached_tokens, ids: std::mem::take(&mut sequence.ids) }
+                End { finish, served, ids: std::mem::take(&mut sequence.ids) }
             });
             if end.is_some() {
                 self.remove(key);
             }
-            emissions.push(Emission { key, index, tokens, end });
+            emissions.push(Emission { key, index, tokens, served, end });
         }
         emissions
     }

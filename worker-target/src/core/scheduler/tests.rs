@@ -110,7 +110,7 @@ fn what_was_found_is_not_read_and_of_it_the_prompt_is_counted() {
         let (rows, last) = step(&mut scheduler, 0, 50);
         assert_eq!(rows, [(at, 8, true)]);
         let end = last[0].end.as_ref().expect("it may have one token more");
-        assert_eq!((end.cached_tokens, end.ids.len()), (cached, 201));
+        assert_eq!((end.served.cached_tokens, end.ids.len()), (cached, 201));
         assert!(scheduler.unread().is_empty());
     }
 }

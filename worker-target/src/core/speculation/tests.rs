@@ -205,7 +205,7 @@ impl House {
         }
         for emission in self.scheduler.on_step(&step.parts, chosen, took_us as u64) {
             if let Some(end) = emission.end {
-                self.routes.push(end.route.reason());
+                self.routes.push(end.served.route.reason());
                 let stream = self.streams.iter_mut().find(|stream| stream.key == Some(emission.key)).expect("one of ours");
                 stream.key = None;
             }

@@ -1,0 +1,273 @@
+//! The keys that open the door: read from a file of digests, compared in constant time, read again when the file changes. A
+//! file that cannot be used any more leaves the keys as they are: nobody is locked out by a slip of the pen.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use paceline_process::keys::{self, KeyLine};
+use paceline_process::{Config, ConfigError};
+use sha2::{Digest as _, Sha256};
+use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
+
+/// The configuration key of the file.
+const SETTING: &str = "gateway.api_keys_file";
+/// Largest file that is read.
+const MAX_FILE_BYTES: u64 = 1 << 20;
+/// Class of who has none of its own.
+pub const DEFAULT_CLASS: &str = "default";
+
+/// Who sent a request, by its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Principal {
+    /// The key's name.
+    pub name: Arc<str>,
+    /// Its traffic class.
+    pub class: Arc<str>,
+    /// What its prefixes are shared under: one for each key, and nothing that the key could be told from.
+    pub scope: Arc<str>,
+}
+
+/// A file, as far as a change of it can be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// One known key.
+struct Known {
+    digest: keys::Digest,
+    principal: Principal,
+}
+
+/// The known keys.
+pub struct Keys {
+    path: PathBuf,
+    classes: BTreeMap<String, String>,
+    known: RwLock<Arc<[Known]>>,
+    /// Of the file as it was looked at last, whether it was of use or not.
+    seen: Mutex<Option<Stamp>>,
+}
+
+/// Secrets have none: where they are from, and how many.
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Keys({} of {})", self.count(), self.path.display())
+    }
+}
+
+impl Keys {
+    /// Reads the file that the configuration names; `None` if it names none.
+    ///
+    /// # Errors
+    /// It cannot be read, is not this user's alone, or has a line that is none.
+    pub fn configured(config: &Config) -> Result<Option<Self>, ConfigError> {
+        if config.gateway.api_keys_file.is_empty() {
+            return Ok(None);
+        }
+        let path = PathBuf::from(&config.gateway.api_keys_file);
+        let refuse = |what| ConfigError::Value { key: SETTING.to_owned(), what };
+        let (lines, stamp) = read(&path).map_err(refuse)?;
+        let classes = config.classes.clone();
+        let known = RwLock::new(known(lines, &classes));
+        Ok(Some(Self { path, classes, known, seen: Mutex::new(Some(stamp)) }))
+    }
+
+    /// Whose key this is. Every known key is compared, each in constant time, so that neither which one it is nor how much of
+    /// it is right can be told from how long it takes.
+    pub fn find(&self, key: &str) -> Option<Principal> {
+        if key.len() > keys::MAX_KEY_BYTES {
+            return None;
+        }
+        let digest = keys::digest(key);
+        let known = Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner));
+        let (mut found, mut place) = (Choice::from(0), 0u64);
+        for (at, one) in (0u64..).zip(known.iter()) {
+            let same = one.digest.ct_eq(&digest);
+            place.conditional_assign(&at, same);
+            found |= same;
+        }
+        bool::from(found)
+            .then(|| usize::try_from(place).ok().and_then(|at| known.get(at)))
+            .flatten()
+            .map(|one| one.principal.clone())
+    }
+
+    /// Reads the file again if it is another than before, or if `asked`.
+    pub fn look(&self, asked: bool) {
+        let stamp = std::fs::metadata(&self.path).ok().map(|meta| Stamp::of(&meta));
+        {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            if *seen == stamp && !asked {
+                return;
+            }
+            *seen = stamp;
+        }
+        match read(&self.path) {
+            Ok((lines, _)) => {
+                *self.known.write().unwrap_or_else(PoisonError::into_inner) = known(lines, &self.classes);
+                tracing::info!(keys = self.count(), "API keys read again");
+            }
+            Err(error) => tracing::warn!(error, keys = self.count(), "the API keys stay as they were: {SETTING} cannot be used"),
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+impl Stamp {
+    fn of(meta: &std::fs::Metadata) -> Self {
+        Self {
+            device: meta.dev(),
+            inode: meta.ino(),
+            bytes: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+}
+
+fn known(lines: Vec<KeyLine>, classes: &BTreeMap<String, String>) -> Arc<[Known]> {
+    let one = |KeyLine { name, digest }| {
+        let class = classes.get(&name).map_or(DEFAULT_CLASS, String::as_str);
+        let scope = keys::hex(&Sha256::new().chain_update(b"paceline cache scope").chain_update(digest).finalize()[..16]);
+        Known { digest, principal: Principal { class: class.into(), name: name.into(), scope: scope.into() } }
+    };
+    lines.into_iter().map(one).collect()
+}
+
+/// The lines of the file, which must be this user's alone.
+fn read(path: &Path) -> Result<(Vec<KeyLine>, Stamp), String> {
+    let failed = |error: io::Error| format!("cannot read {}: {error}", path.display());
+    let mut file = File::open(path).map_err(failed)?;
+    let meta = file.metadata().map_err(failed)?;
+    let wrong = |found: String| {
+        let expected = "a file of this user that nobody else may read or write (0600)";
+        Err(format!("{}: expected {expected}, found {found}; chmod 600 it", path.display()))
+    };
+    if !meta.is_file() {
+        return wrong("no file".into());
+    }
+    if meta.mode() & 0o077 != 0 {
+        return wrong(format!("mode {:04o}", meta.mode() & 0o7777));
+    }
+    if meta.uid() != nix::unistd::geteuid().as_raw() {
+        return wrong(format!("one of user {}", meta.uid()));
+    }
+    if meta.size() > MAX_FILE_BYTES {
+        return Err(format!("{}: expected at most {MAX_FILE_BYTES} bytes, found {}", path.display(), meta.size()));
+    }
+    let mut text = String::new();
+    // A file that grows meanwhile is read as far as it was promised.
+    (&mut file).take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
+    let lines = keys::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    Ok((lines, Stamp::of(&meta)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    const ALICE: &str = "pl_alice_0123456789";
+    const BOB: &str = "pl_bob_0123456789ab";
+
+    struct Place {
+        dir: tempfile::TempDir,
+        config: Config,
+    }
+
+    impl Place {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().expect("a temporary directory");
+            let mut config = Config::default();
+            config.gateway.api_keys_file = dir.path().join("keys").display().to_string();
+            config.classes.insert("alice".into(), "code".into());
+            Self { dir, config }
+        }
+
+        fn write(&self, text: &str, mode: u32) {
+            // A new file in place of the old one, as editors and tools do.
+            let fresh = self.dir.path().join("fresh");
+            std::fs::write(&fresh, text).expect("writable");
+            std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(mode)).expect("ours");
+            std::fs::rename(fresh, &self.config.gateway.api_keys_file).expect("renamed");
+        }
+
+        fn refused(&self) -> String {
+            Keys::configured(&self.config).expect_err("refused").to_string()
+        }
+    }
+
+    fn line(name: &str, key: &str) -> String {
+        format!("{}\n", KeyLine::of(name, key).expect("fine"))
+    }
+
+    #[test]
+    fn a_key_has_its_class_and_a_scope_of_its_own() {
+        let place = Place::new();
+        place.write(&(line("alice", ALICE) + &line("bob", BOB) + &line("alice", "pl_alice_the_second")), 0o600);
+        let keys = Keys::configured(&place.config).expect("fine").expect("named");
+        let (alice, bob) = (keys.find(ALICE).expect("known"), keys.find(BOB).expect("known"));
+        let second = keys.find("pl_alice_the_second").expect("known");
+        assert_eq!((&*alice.name, &*alice.class, &*bob.name, &*bob.class), ("alice", "code", "bob", "default"));
+        assert_eq!((&second.name, &second.class), (&alice.name, &alice.class));
+        assert!(alice.scope != bob.scope && alice.scope != second.scope && alice.scope.len() == 32);
+        assert!(!keys::hex(&keys::digest(ALICE)).contains(&*alice.scope));
+        for wrong in ["", "pl_alice", &format!("{ALICE} "), &ALICE.to_uppercase(), &"x".repeat(1 << 20)] {
+            assert_eq!(keys.find(wrong), None);
+        }
+        assert!(!format!("{keys:?}").contains("alice"));
+        assert!(Keys::configured(&Config::default()).expect("fine").is_none());
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_refused_with_the_remedy() {
+        let place = Place::new();
+        assert!(place.refused().contains("gateway.api_keys_file: cannot read"), "{}", place.refused());
+        for mode in [0o644, 0o640, 0o604, 0o620, 0o602, 0o660] {
+            place.write(&line("alice", ALICE), mode);
+            assert!(place.refused().contains(&format!("mode {mode:04o}; chmod 600")), "{}", place.refused());
+        }
+        place.write("", 0o600);
+        assert!(place.refused().contains("at least one key"), "{}", place.refused());
+        place.write(&format!("alice:{ALICE}\n"), 0o600);
+        assert!(place.refused().contains("line 1") && !place.refused().contains(ALICE), "{}", place.refused());
+        place.write(&line("alice", ALICE), 0o400);
+        assert!(Keys::configured(&place.config).is_ok());
+    }
+
+    #[test]
+    fn a_changed_file_counts_and_a_broken_one_does_not() {
+        let place = Place::new();
+        place.write(&line("alice", ALICE), 0o600);
+        let keys = Keys::configured(&place.config).expect("fine").expect("named");
+        keys.look(false);
+        assert!(keys.find(ALICE).is_some() && keys.find(BOB).is_none());
+        place.write(&line("bob", BOB), 0o600);
+        keys.look(false);
+        assert!(keys.find(ALICE).is_none() && keys.find(BOB).is_some(), "rotated");
+        for (text, mode) in [(line("alice", ALICE), 0o644), ("alice".into(), 0o600), (String::new(), 0o600)] {
+            place.write(&text, mode);
+            keys.look(false);
+            keys.look(true);
+            assert!(keys.find(BOB).is_some() && keys.find(ALICE).is_none(), "kept");
+        }
+        std::fs::remove_file(&place.config.gateway.api_keys_file).expect("there");
+        keys.look(false);
+        assert!(keys.find(BOB).is_some(), "kept");
+        place.write(&line("alice", ALICE), 0o600);
+        keys.look(false);
+        assert!(keys.find(ALICE).is_some() && keys.find(BOB).is_none(), "there again");
+    }
+}

@@ -1,0 +1,110 @@
+//! Wrong keys cost time: five a second of one peer are answered at once, those beyond it later and later. No clock here (I10).
+//!
+//! Right keys are never held up: who shares an address with somebody who guesses goes on undisturbed. A key has 256 random
+//! bits; the pause is against floods and against keys that people made up.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use paceline_process::Millis;
+
+/// Wrong keys a second that are answered at once.
+const PER_SECOND: u64 = 5;
+/// One wrong key's share of a second.
+const COST_MS: u64 = 1_000 / PER_SECOND;
+/// Longest pause: calls that wait are calls that are held.
+const MOST_MS: u64 = 10_000;
+/// Peers that are remembered. Beyond them all others count as one.
+const MAX_PEERS: usize = 4_096;
+
+/// Who guessed how often.
+#[derive(Debug, Default)]
+pub struct Throttle {
+    /// When each peer's debt is paid.
+    paid: HashMap<Peer, Millis>,
+}
+
+/// Whom an address stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Peer {
+    V4([u8; 4]),
+    /// Of IPv6 a /64: whoever has one address of it has all.
+    V6([u8; 8]),
+    /// All for whom there was no room.
+    Others,
+}
+
+impl From<IpAddr> for Peer {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Peer::V4(address.octets()),
+            IpAddr::V6(address) => {
+                let [a, b, c, d, e, f, g, h, ..] = address.octets();
+                Peer::V6([a, b, c, d, e, f, g, h])
+            }
+        }
+    }
+}
+
+impl Throttle {
+    /// A wrong key came from `peer`: how long its answer has to wait.
+    pub fn failed(&mut self, peer: IpAddr, now: Millis) -> Duration {
+        let mut peer = Peer::from(peer);
+        if !self.paid.contains_key(&peer) && self.paid.len() >= MAX_PEERS {
+            self.paid.retain(|_, paid| *paid > now);
+            if self.paid.len() >= MAX_PEERS {
+                peer = Peer::Others;
+            }
+        }
+        let paid = self.paid.entry(peer).or_insert(now);
+        *paid = Millis(paid.0.max(now.0) + COST_MS).min(now + MOST_MS + 1_000);
+        // A second's worth is free.
+        Duration::from_millis(paid.since(now).saturating_sub(1_000))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(throttle: &mut Throttle, peer: &str, now: u64) -> u64 {
+        throttle.failed(peer.parse().expect("an address"), Millis(now)).as_millis() as u64
+    }
+
+    #[test]
+    fn five_a_second_are_free_and_the_next_ones_wait() {
+        let mut throttle = Throttle::default();
+        let pauses: Vec<u64> = (0..8).map(|_| ms(&mut throttle, "192.0.2.1", 0)).collect();
+        assert_eq!(pauses, [0, 0, 0, 0, 0, 200, 400, 600]);
+        assert_eq!(ms(&mut throttle, "192.0.2.2", 0), 0, "another peer");
+        assert_eq!(ms(&mut throttle, "::ffff:192.0.2.1", 0), 800, "the same one");
+        // Five a second for ever are never held up.
+        let steady: u64 = (0..1_000).map(|n| ms(&mut throttle, "192.0.2.3", n * 200)).sum();
+        assert_eq!(steady, 0);
+        assert_eq!(ms(&mut throttle, "192.0.2.1", 60_000), 0, "paid");
+    }
+
+    #[test]
+    fn a_network_is_one_peer_and_pauses_are_bounded() {
+        let mut throttle = Throttle::default();
+        let pauses: Vec<u64> = (0..100).map(|n| ms(&mut throttle, &format!("2001:db8::{n:x}"), 0)).collect();
+        assert_eq!((pauses[4], pauses[5], pauses[99]), (0, 200, MOST_MS));
+        assert_eq!(ms(&mut throttle, "2001:db8:0:1::1", 0), 0);
+    }
+
+    #[test]
+    fn more_peers_than_fit_are_one() {
+        let mut throttle = Throttle::default();
+        for n in 0..MAX_PEERS {
+            let [.., high, low] = (n as u64).to_be_bytes();
+            assert_eq!(ms(&mut throttle, &format!("10.0.{high}.{low}"), 0), 0);
+        }
+        let pauses: Vec<u64> = (0..7).map(|n| ms(&mut throttle, &format!("10.1.0.{n}"), 0)).collect();
+        assert_eq!(pauses, [0, 0, 0, 0, 0, 200, 400]);
+        assert_eq!(throttle.paid.len(), MAX_PEERS + 1);
+        // Those who have paid make room.
+        assert_eq!(ms(&mut throttle, "10.2.0.1", 5_000), 0);
+        assert!(throttle.paid.len() < 10, "{}", throttle.paid.len());
+    }
+}

@@ -1,0 +1,85 @@
+//! TLS 1.2 and 1.3 at the front, by rustls. Clients' certificates are not asked for: keys say who they are.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use paceline_process::ConfigError;
+use paceline_process::config::GatewayConfig;
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// The protocol spoken inside, as ALPN names it.
+const ALPN: &[u8] = b"h2";
+
+/// What ends TLS; `None` where none is set.
+///
+/// # Errors
+/// A file that cannot be read, has no certificate or no key in it, or a pair that does not go together.
+pub fn served(settings: &GatewayConfig) -> Result<Option<Arc<ServerConfig>>, ConfigError> {
+    if settings.tls_cert.is_empty() {
+        return Ok(None);
+    }
+    let refuse = |key: &str, what: String| ConfigError::Value { key: key.to_owned(), what };
+    let (cert, key) = (Path::new(&settings.tls_cert), Path::new(&settings.tls_key));
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(cert)
+        .and_then(Iterator::collect)
+        .map_err(|error| refuse("gateway.tls_cert", unread(cert, "a certificate chain", &error)))?;
+    if chain.is_empty() {
+        let what = format!("{}: expected a certificate chain in PEM, found no certificate", cert.display());
+        return Err(refuse("gateway.tls_cert", what));
+    }
+    let secret = PrivateKeyDer::from_pem_file(key)
+        .map_err(|error| refuse("gateway.tls_key", unread(key, "a private key without a passphrase", &error)))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let built = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret));
+    let mut config = built.map_err(|error| {
+        let what = format!("expected the certificate of the key in {}, found: {error}", key.display());
+        refuse("gateway.tls_cert", what)
+    })?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(Some(Arc::new(config)))
+}
+
+fn unread(path: &Path, expected: &str, error: &rustls::pki_types::pem::Error) -> String {
+    format!("{}: expected {expected} in PEM, found: {error}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_is_taken_and_anything_else_refused_by_its_key() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).expect("writable");
+            path.display().to_string()
+        };
+        let pair = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        let (ours, other) = (pair(), pair());
+        let cert = write("cert", &ours.cert.pem());
+        let key = write("key", &ours.signing_key.serialize_pem());
+        let foreign = write("foreign", &other.signing_key.serialize_pem());
+        let nothing = write("nothing", "");
+        let with = |tls_cert: &str, tls_key: &str| {
+            served(&GatewayConfig { tls_cert: tls_cert.into(), tls_key: tls_key.into(), ..Default::default() })
+        };
+        assert!(with("", "").expect("fine").is_none());
+        assert!(with(&cert, &key).expect("fine").is_some());
+        for (cert, key, setting) in [
+            ("/nowhere", &*key, "gateway.tls_cert: /nowhere"),
+            (&*nothing, &key, "found no certificate"),
+            (&key, &key, "found no certificate"),
+            (&cert, "/nowhere", "gateway.tls_key: /nowhere"),
+            (&cert, &cert, "gateway.tls_key"),
+            (&cert, &foreign, "expected the certificate of the key"),
+        ] {
+            let error = with(cert, key).expect_err("refused").to_string();
+            assert!(error.contains(setting), "{error}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A conversation as templates expect it: users of coding agents send system messages anywhere, `developer` for `system`, and
+//! one speaker's turn in pieces; published templates take one system message, in front, and turns that alternate.
+
+use serde_json::{Map, Value, json};
+
+/// What a chat template makes a prompt of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conversation {
+    /// Oldest first.
+    pub turns: Vec<Turn>,
+    /// What the model may call.
+    pub tools: Vec<Tool>,
+    /// Variables of the template that the request sets.
+    pub arguments: Map<String, Value>,
+}
+
+impl Conversation {
+    /// Bytes of the text in it, but for names.
+    pub(super) fn bytes(&self) -> usize {
+        let written = |map: &Map<String, Value>| serde_json::to_string(map).map_or(0, |text| text.len());
+        let called = |turn: &Turn| turn.calls.iter().map(|call| written(&call.arguments)).sum::<usize>();
+        let said = |turn: &Turn| turn.parts.iter().map(String::len).sum::<usize>() + turn.reasoning.len() + called(turn);
+        let offered = |tool: &Tool| tool.description.len() + written(&tool.parameters);
+        let turns: usize = self.turns.iter().map(said).sum();
+        turns + self.tools.iter().map(offered).sum::<usize>() + written(&self.arguments)
+    }
+}
+
+/// Who speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Whoever set the conversation up.
+    System,
+    /// The person.
+    User,
+    /// The model.
+    Assistant,
+    /// A tool that answers the model.
+    Tool,
+}
+
+impl Role {
+    /// The role of this name; `developer` is another name of the system.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Some(match word {
+            "system" | "developer" => Role::System,
+            "user" => Role::User,
+            "assistant" => Role::Assistant,
+            "tool" => Role::Tool,
+            _ => return None,
+        })
+    }
+
+    /// As templates know it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Role::System => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Tool => "tool",
+        }
+    }
+}
+
+/// One turn of a conversation. What is empty was not sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Who speaks.
+    pub role: Role,
+    /// Text parts.
+    pub parts: Vec<String>,
+    /// Tools that the assistant called behind its text.
+    pub calls: Vec<Call>,
+    /// Which call a tool answers.
+    pub call_id: String,
+    /// The speaker's name, or the tool's.
+    pub name: String,
+    /// What the assistant thought before its text.
+    pub reasoning: String,
+}
+
+/// A call of a tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// What the answer refers to.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// By name.
+    pub arguments: Map<String, Value>,
+}
+
+/// A tool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// What it does.
+    pub description: String,
+    /// A JSON schema; empty if it takes nothing.
+    pub parameters: Map<String, Value>,
+}
+
+impl Turn {
+    /// A turn of text.
+    pub fn new(role: Role, parts: Vec<String>) -> Self {
+        Self { role, parts, calls: vec![], call_id: String::new(), name: String::new(), reasoning: String::new() }
+    }
+
+    /// Whether `next`, which comes behind it, is the rest of it. A tool's turn answers one call and stays alone. What an
+    /// assistant says behind its calls is another turn: a template would show it before them.
+    fn goes_on(&self, next: &Turn) -> bool {
+        let told_before_calls = self.calls.is_empty() || (next.is_silent() && next.reasoning.is_empty());
+        self.role == next.role && self.role != Role::Tool && self.name == next.name && told_before_calls
+    }
+
+    fn is_silent(&self) -> bool {
+        self.parts.iter().all(String::is_empty)
+    }
+
+    /// Takes `next` in, behind a blank line.
+    fn append(&mut self, next: Turn) {
+        if self.is_silent() {
+            self.parts = next.parts;
+        } else if !next.is_silent() {
+            let mut parts = next.parts.into_iter();
+            if let (Some(last), Some(first)) = (self.parts.last_mut(), parts.next()) {
+                *last = join(last, &first);
+            }
+            self.parts.extend(parts);
+        }
+        self.reasoning = join(&self.reasoning, &next.reasoning);
+        self.calls.extend(next.calls);
+    }
+
+    /// As templates know it from the OpenAI interface, with the arguments of calls as mappings.
+    pub(super) fn for_template(&self, content: Value) -> Value {
+        let mut message = Map::new();
+        message.insert("role".into(), self.role.word().into());
+        message.insert("content".into(), content);
+        let mut text = |key: &str, value: &str| {
+            if !value.is_empty() {
+                message.insert(key.into(), value.into());
+            }
+        };
+        text("name", &self.name);
+        text("reasoning_content", &self.reasoning);
+        text("tool_call_id", &self.call_id);
+        if !self.calls.is_empty() {
+            let calls = self.calls.iter().map(Call::for_template);
+            message.insert("tool_calls".into(), calls.collect());
+        }
+        message.into()
+    }
+}
+
+impl Call {
+    fn for_template(&self) -> Value {
+        let function = json!({"name": self.name, "arguments": self.arguments});
+        match self.id.as_str() {
+            "" => json!({"type": "function", "function": function}),
+            id => json!({"id": id, "type": "function", "function": function}),
+        }
+    }
+}
+
+impl Tool {
+    /// As templates know it from the OpenAI interface.
+    pub(super) fn for_template(&self) -> Value {
+        let mut function = Map::new();
+        function.insert("name".into(), self.name.as_str().into());
+        if !self.description.is_empty() {
+            function.insert("description".into(), self.description.as_str().into());
+        }
+        if !self.parameters.is_empty() {
+            function.insert("parameters".into(), self.parameters.clone().into());
+        }
+        json!({"type": "function", "function": function})
+    }
+}
+
+fn join(first: &str, second: &str) -> String {
+    match (first, second) {
+        ("", text) | (text, "") => text.to_owned(),
+        (first, second) => format!("{first}\n\n{second}"),
+    }
+}
+
+/// System messages come to the front as one, and what one speaker said in a row becomes one turn. A conversation in that order
+/// passes as it is.
+pub fn normalize(turns: Vec<Turn>) -> Vec<Turn> {
+    let (system, others): (Vec<_>, Vec<_>) = turns.into_iter().partition(|turn| turn.role == Role::System);
+    let mut normal: Vec<Turn> = Vec::with_capacity(others.len() + 1);
+    for turn in system.into_iter().chain(others) {
+        match normal.last_mut() {
+            Some(last) if last.goes_on(&turn) => last.append(turn),
+            _ => normal.push(turn),
+        }
+    }
+    normal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Turns written short, as `user:text`; `assistant:text!f` calls the tool f.
+    fn turns(line: &[&str]) -> Vec<Turn> {
+        let one = |word: &&str| {
+            let (role, rest) = word.split_once(':').expect("role:text");
+            let (text, call) = rest.split_once('!').map_or((rest, None), |(text, call)| (text, Some(call)));
+            let mut turn = Turn::new(Role::from_word(role).expect("a role"), vec![text.to_owned()]);
+            turn.calls =
+                call.iter().map(|name| Call { id: String::new(), name: (*name).to_owned(), arguments: Map::new() }).collect();
+            turn
+        };
+        line.iter().map(one).collect()
+    }
+
+    fn short(turns: &[Turn]) -> Vec<String> {
+        let calls = |turn: &Turn| turn.calls.iter().map(|call| format!("!{}", call.name)).collect::<String>();
+        turns.iter().map(|turn| format!("{}:{}{}", turn.role.word(), turn.parts.join("|"), calls(turn))).collect()
+    }
+
+    #[track_caller]
+    fn check(before: &[&str], after: &[&str]) {
+        assert_eq!(short(&normalize(turns(before))), after);
+    }
+
+    #[test]
+    fn a_well_ordered_conversation_passes_untouched() {
+        let ordered = ["system:s", "user:a", "assistant:b!f", "tool:1", "tool:2", "assistant:c", "user:"];
+        assert_eq!(normalize(turns(&ordered)), turns(&ordered));
+        check(&["user:a"], &["user:a"]);
+        check(&[], &[]);
+    }
+
+    #[test]
+    fn system_messages_come_to_the_front_as_one() {
+        check(
+            &["user:a", "system:s", "developer:t", "assistant:b", "system:u", "user:c"],
+            &["system:s\n\nt\n\nu", "user:a", "assistant:b", "user:c"],
+        );
+        // What stood between them is gone: its neighbours are one turn.
+        check(&["user:a", "system:s", "user:b"], &["system:s", "user:a\n\nb"]);
+        check(&["system:", "user:a", "system:s"], &["system:s", "user:a"]);
+    }
+
+    #[test]
+    fn a_speakers_turns_in_a_row_become_one() {
+        check(&["user:a", "user:", "user:b", "assistant:c", "assistant:d"], &["user:a\n\nb", "assistant:c\n\nd"]);
+        let several = |parts: &[&str]| Turn::new(Role::User, parts.iter().map(ToString::to_string).collect());
+        assert_eq!(normalize(vec![several(&["a", "b"]), several(&["c", "d"])]), [several(&["a", "b\n\nc", "d"])]);
+        let mut named = turns(&["user:a", "user:b", "user:c"]);
+        (named[1].name, named[2].name) = ("Eve".into(), "Eve".into());
+        assert_eq!(short(&normalize(named)), ["user:a", "user:b\n\nc"], "two people are not one");
+    }
+
+    #[test]
+    fn tools_answer_one_by_one_and_calls_end_a_turn() {
+        check(
+            &["user:a", "assistant:text", "assistant:!f", "assistant:!g", "tool:1", "tool:2", "assistant:b"],
+            &["user:a", "assistant:text!f!g", "tool:1", "tool:2", "assistant:b"],
+        );
+        check(&["assistant:a!f", "assistant:b"], &["assistant:a!f", "assistant:b"]);
+        let mut thought = turns(&["assistant:", "assistant:b", "assistant:!f", "assistant:!g"]);
+        thought[0].reasoning = "hm".into();
+        thought[1].reasoning = "so".into();
+        thought[3].reasoning = "now".into();
+        let normal = normalize(thought);
+        assert_eq!(short(&normal), ["assistant:b!f", "assistant:!g"], "a thought behind calls begins a turn");
+        assert_eq!((normal[0].reasoning.as_str(), normal[1].reasoning.as_str()), ("hm\n\nso", "now"));
+    }
+}

@@ -1,0 +1,245 @@
+//! What a conversation must look like: roles and what each may have, parts, tools and their calls, the template's variables.
+
+use paceline_proto::status::Reason;
+use paceline_proto::v1;
+use serde_json::{Map, Value};
+use tonic::Status;
+
+use crate::error::{invalid, quoted};
+use crate::prompt::OWN_NAMES;
+use crate::prompt::conversation::{Call, Conversation, Role, Tool, Turn, normalize};
+
+/// Letters of a tool's name, at most.
+const MAX_TOOL_NAME: usize = 64;
+
+/// The conversation of a Chat message, in the order templates expect.
+///
+/// # Errors
+/// The first field that cannot be served.
+pub(super) fn conversation(
+    messages: Vec<v1::Message>,
+    tools: Vec<v1::Tool>,
+    template_arguments: &str,
+) -> Result<Conversation, Status> {
+    if messages.is_empty() {
+        return Err(invalid("messages", "at least one message", "none"));
+    }
+    let turns: Vec<Turn> = messages.into_iter().enumerate().map(|(at, message)| turn(at, message)).collect::<Result<_, _>>()?;
+    // They become one message, which has one name.
+    let mut systems = turns.iter().enumerate().filter(|(_, turn)| turn.role == Role::System);
+    if let Some((_, first)) = systems.next()
+        && let Some((at, other)) = systems.find(|(_, turn)| turn.name != first.name)
+    {
+        let expected = format!("the name of the first system message, {}, as they become one", quoted(&first.name));
+        return Err(invalid(&format!("messages[{at}].name"), expected, quoted(&other.name)));
+    }
+    Ok(Conversation { turns: normalize(turns), tools: offered(tools)?, arguments: arguments(template_arguments)? })
+}
+
+/// One turn of a conversation.
+fn turn(at: usize, message: v1::Message) -> Result<Turn, Status> {
+    let v1::Message { role: word, content, tool_calls, tool_call_id, name, reasoning } = message;
+    let field = |name: &str| format!("messages[{at}].{name}");
+    let role = Role::from_word(&word)
+        .ok_or_else(|| invalid(&field("role"), "system, developer, user, assistant or tool", quoted(&word)))?;
+    let only = |name: &str, of: Role, empty: bool| match empty || role == of {
+        true => Ok(()),
+        false => {
+            Err(invalid(&field(name), format!("nothing, as only {} turns have it", of.word()), format!("one of role {word}")))
+        }
+    };
+    only("tool_calls", Role::Assistant, tool_calls.is_empty())?;
+    only("tool_call_id", Role::Tool, tool_call_id.is_empty())?;
+    only("reasoning", Role::Assistant, reasoning.is_empty())?;
+    if content.is_empty() && tool_calls.is_empty() {
+        return Err(invalid(&field("content"), "at least one part", "none"));
+    }
+    let parts = content.into_iter().enumerate().map(|(place, part)| text(&field("content"), place, part));
+    let parts = parts.collect::<Result<_, _>>()?;
+    let calls =
+        tool_calls.into_iter().enumerate().map(|(place, call)| called(&format!("{}[{place}]", field("tool_calls")), call));
+    Ok(Turn { role, parts, calls: calls.collect::<Result<_, _>>()?, call_id: tool_call_id, name, reasoning })
+}
+
+fn text(field: &str, place: usize, part: v1::ContentPart) -> Result<String, Status> {
+    use v1::content_part::Part;
+    let field = format!("{field}[{place}]");
+    match part.part {
+        Some(Part::Text(text)) => Ok(text),
+        Some(Part::Image(_)) => {
+            let what = format!("{field}: a picture was sent, and this service has no model that sees; send text only");
+            Err(Reason::NoVision.field(&field, what))
+        }
+        None => Err(invalid(&field, "text or image", "a part of no known type")),
+    }
+}
+
+fn called(field: &str, call: v1::ToolCall) -> Result<Call, Status> {
+    let v1::ToolCall { id, name, arguments } = call;
+    check_name(&format!("{field}.name"), &name)?;
+    let arguments = object(&format!("{field}.arguments"), &arguments)?;
+    Ok(Call { id, name, arguments })
+}
+
+fn offered(tools: Vec<v1::Tool>) -> Result<Vec<Tool>, Status> {
+    let mut offered: Vec<Tool> = Vec::with_capacity(tools.len());
+    for (at, tool) in tools.into_iter().enumerate() {
+        let v1::Tool { name, description, parameters } = tool;
+        let field = |name: &str| format!("tools[{at}].{name}");
+        check_name(&field("name"), &name)?;
+        if offered.iter().any(|other| other.name == name) {
+            return Err(invalid(&field("name"), "a name of its own for each tool", format!("{} twice", quoted(&name))));
+        }
+        let written = field("parameters");
+        let parameters = object(&written, &parameters)?;
+        match parameters.get("type") {
+            None if parameters.is_empty() => {}
+            Some(Value::String(kind)) if kind == "object" => {}
+            Some(other) => return Err(invalid(&written, "a JSON schema of type object", quoted(&format!("type {other}")))),
+            None => return Err(invalid(&written, "a JSON schema of type object", "one without a type")),
+        }
+        offered.push(Tool { name, description, parameters });
+    }
+    Ok(offered)
+}
+
+fn check_name(field: &str, name: &str) -> Result<(), Status> {
+    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
+    if plain && !name.is_empty() && name.len() <= MAX_TOOL_NAME {
+        return Ok(());
+    }
+    Err(invalid(field, format!("1 to {MAX_TOOL_NAME} letters, digits, \"_\", \"-\" or \".\""), quoted(name)))
+}
+
+/// The variables a request sets.
+fn arguments(text: &str) -> Result<Map<String, Value>, Status> {
+    const FIELD: &str = "template_arguments";
+    let arguments = object(FIELD, text)?;
+    match arguments.keys().find(|name| OWN_NAMES.contains(&name.as_str())) {
+        Some(name) => Err(invalid(FIELD, "no name that the service itself sets", quoted(name))),
+        None => Ok(arguments),
+    }
+}
+
+/// A JSON object as text; empty text is an empty one.
+fn object(field: &str, text: &str) -> Result<Map<String, Value>, Status> {
+    if text.is_empty() {
+        return Ok(Map::new());
+    }
+    match serde_json::from_str(text) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(invalid(field, "a JSON object", quoted(text))),
+        Err(error) => Err(invalid(field, "a JSON object", format!("{}: {error}", quoted(text)))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic_types::StatusExt;
+
+    use super::*;
+    use crate::prompt::conversation::Conversation;
+
+    fn part(text: &str) -> v1::ContentPart {
+        v1::ContentPart { part: Some(v1::content_part::Part::Text(text.into())) }
+    }
+
+    fn message(role: &str, text: &str) -> v1::Message {
+        v1::Message { role: role.into(), content: vec![part(text)], ..Default::default() }
+    }
+
+    fn call(name: &str, arguments: &str) -> v1::ToolCall {
+        v1::ToolCall { id: "c1".into(), name: name.into(), arguments: arguments.into() }
+    }
+
+    fn tool(name: &str, parameters: &str) -> v1::Tool {
+        v1::Tool { name: name.into(), description: "d".into(), parameters: parameters.into() }
+    }
+
+    #[track_caller]
+    fn refused(outcome: Result<Conversation, Status>, field: &str, words: &[&str]) {
+        let status = outcome.expect_err("refused");
+        assert_eq!(Reason::of(&status), Some(Reason::InvalidArgument));
+        let violations = status.get_details_bad_request().expect("names its field").field_violations;
+        assert_eq!(violations[0].field, field);
+        for word in words {
+            assert!(status.message().contains(word), "{word:?} in {}", status.message());
+        }
+    }
+
+    #[test]
+    fn a_role_has_what_is_its_own() {
+        let check = |message, field, words: &[&str]| refused(conversation(vec![message], vec![], ""), field, words);
+        let with = |role: &str| message(role, "x");
+        check(with("wizard"), "messages[0].role", &["developer", "\"wizard\""]);
+        for role in ["system", "user", "tool"] {
+            let calls = v1::Message { tool_calls: vec![call("f", "")], ..with(role) };
+            check(calls, "messages[0].tool_calls", &["only assistant turns", role]);
+            let thinks = v1::Message { reasoning: "hm".into(), ..with(role) };
+            check(thinks, "messages[0].reasoning", &["only assistant turns", role]);
+        }
+        for role in ["developer", "user", "assistant"] {
+            check(v1::Message { tool_call_id: "c".into(), ..with(role) }, "messages[0].tool_call_id", &["only tool turns"]);
+        }
+        for role in ["system", "user", "assistant", "tool"] {
+            check(v1::Message { content: vec![], ..with(role) }, "messages[0].content", &["at least one part"]);
+        }
+        let calls_only = v1::Message { content: vec![], tool_calls: vec![call("f", "")], ..with("assistant") };
+        assert!(conversation(vec![calls_only], vec![], "").is_ok());
+        let named = |name: &str| v1::Message { name: name.into(), ..with("system") };
+        let two = vec![named("a"), with("user"), named("b")];
+        refused(conversation(two, vec![], ""), "messages[2].name", &["\"a\"", "\"b\""]);
+    }
+
+    #[test]
+    fn tools_and_calls_are_checked() {
+        let check = |tools, field, words: &[&str]| refused(conversation(vec![message("user", "x")], tools, ""), field, words);
+        check(vec![tool("", "")], "tools[0].name", &["1 to 64"]);
+        check(vec![tool("a b", "")], "tools[0].name", &["\"a b\""]);
+        check(vec![tool(&"a".repeat(65), "")], "tools[0].name", &["1 to 64"]);
+        check(vec![tool("a", ""), tool("a", "")], "tools[1].name", &["\"a\" twice"]);
+        check(vec![tool("a", "[]")], "tools[0].parameters", &["a JSON object", "[]"]);
+        check(vec![tool("a", "{")], "tools[0].parameters", &["a JSON object", "EOF"]);
+        check(vec![tool("a", r#"{"type": "string"}"#)], "tools[0].parameters", &["type object", "string"]);
+        check(vec![tool("a", r#"{"properties": {}}"#)], "tools[0].parameters", &["without a type"]);
+        let with = |call| v1::Message { tool_calls: vec![call], ..message("assistant", "x") };
+        let check = |call, field, words: &[&str]| refused(conversation(vec![with(call)], vec![], ""), field, words);
+        check(call("", "{}"), "messages[0].tool_calls[0].name", &["1 to 64"]);
+        check(call("f", "3"), "messages[0].tool_calls[0].arguments", &["a JSON object", "3"]);
+        let deep = "[".repeat(1 << 20);
+        check(call("f", &deep), "messages[0].tool_calls[0].arguments", &["recursion limit"]);
+    }
+
+    #[test]
+    fn template_arguments_are_an_object_of_other_names() {
+        let with = |text: &str| conversation(vec![message("user", "x")], vec![], text);
+        let found = with(r#"{"enable_thinking": false, "z": 1, "a": 2}"#).expect("fine").arguments;
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["enable_thinking", "z", "a"], "in their order");
+        for name in OWN_NAMES {
+            refused(with(&format!("{{\"x\": 1, {name:?}: []}}")), "template_arguments", &[name]);
+        }
+        refused(with("enable_thinking=false"), "template_arguments", &["a JSON object"]);
+        refused(with("[1]"), "template_arguments", &["a JSON object"]);
+    }
+
+    #[test]
+    fn everything_arrives() {
+        let assistant = v1::Message {
+            role: "assistant".into(),
+            tool_calls: vec![call("read", r#"{"path": "a", "line": 3}"#)],
+            reasoning: "hm".into(),
+            ..Default::default()
+        };
+        let answer = v1::Message { tool_call_id: "c1".into(), name: "read".into(), ..message("tool", "text") };
+        let tools = vec![tool("read", r#"{"type": "object", "properties": {}}"#)];
+        let messages = vec![message("user", "x"), assistant, answer, message("developer", "s")];
+        let found = conversation(messages, tools, "").expect("fine");
+        let roles: Vec<_> = found.turns.iter().map(|turn| turn.role).collect();
+        assert_eq!(roles, [Role::System, Role::User, Role::Assistant, Role::Tool]);
+        let (asked, answered) = (&found.turns[2], &found.turns[3]);
+        assert_eq!((asked.reasoning.as_str(), asked.calls[0].name.as_str(), asked.calls[0].id.as_str()), ("hm", "read", "c1"));
+        assert_eq!(asked.calls[0].arguments.keys().collect::<Vec<_>>(), ["path", "line"]);
+        assert_eq!((answered.call_id.as_str(), answered.name.as_str()), ("c1", "read"));
+        assert_eq!((found.tools[0].name.as_str(), found.tools[0].description.as_str()), ("read", "d"));
+    }
+}

@@ -1,0 +1,470 @@
+//! Who may come in, and how long one may stand in the door: keys on every method, TLS, silent openers, readers who do not
+//! read, bounds of streams and connections.
+
+mod stage;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use paceline_process::clock::monotonic_ns;
+use paceline_process::keys::KeyLine;
+use paceline_proto::DESCRIPTORS;
+use paceline_proto::internal::v1::TokenBatch;
+use paceline_proto::status::Reason;
+use paceline_proto::v1::GenerateRequest;
+use prost::Message as _;
+use prost_types::FileDescriptorSet;
+use stage::{Stage, is, limited, text, within};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tonic::codec::Streaming;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+use tonic::{Code, Request, Status};
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
+use tonic_types::StatusExt as _;
+
+const ALICE: &str = "pl_alice_0123456789";
+const BOB: &str = "pl_bob_0123456789ab";
+
+fn private(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("writable");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("ours");
+}
+
+/// A file of keys in a directory of its own.
+fn keys() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("keys");
+    let line = |name, key| KeyLine::of(name, key).expect("fine").to_string();
+    private(&path, &format!("{}\n{}\n", line("alice", ALICE), line("bob", BOB)));
+    (dir, path)
+}
+
+fn with_key<T>(message: T, authorization: &str) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("authorization", authorization.parse().expect("ASCII"));
+    request
+}
+
+fn of(key: &str) -> String {
+    format!("Bearer {key}")
+}
+
+/// Every method there is a description of, served at the front or not: package.Service/Method.
+fn methods() -> Vec<String> {
+    let sets = [DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET, tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET];
+    let sets = sets.map(|set| FileDescriptorSet::decode(set).expect("compiled in"));
+    let mut methods = Vec::new();
+    for file in sets.iter().flat_map(|set| &set.file) {
+        for service in &file.service {
+            methods
+                .extend(service.method.iter().map(|method| format!("{}.{}/{}", file.package(), service.name(), method.name())));
+        }
+    }
+    methods
+}
+
+/// Calls a method with an empty message.
+async fn call(channel: &Channel, method: &str, authorization: Option<&str>) -> Result<(), Status> {
+    let mut grpc = tonic::client::Grpc::new(channel.clone());
+    within(grpc.ready()).await.expect("connected");
+    let request = authorization.map_or_else(|| Request::new(()), |value| with_key((), value));
+    let path = format!("/{method}").parse().expect("a path");
+    let codec = tonic_prost::ProstCodec::<(), ()>::default();
+    let response = within(grpc.server_streaming(request, path, codec)).await?;
+    let mut stream: Streaming<()> = response.into_inner();
+    within(stream.message()).await.map(|_| ())
+}
+
+#[tokio::test]
+async fn every_method_needs_a_key_and_only_health_does_not() {
+    let (_dir, path) = keys();
+    let (stage, _fake, _attachment) = Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
+    let methods = methods();
+    for expected in ["paceline.v1.Inference/Generate", "paceline.v1.Inference/GetModel", "paceline.v1.Operations/Status"] {
+        assert!(methods.iter().any(|method| method == expected), "{expected}");
+    }
+    assert!(methods.iter().any(|method| method.starts_with("grpc.reflection.v1.ServerReflection/")));
+    let unknown =
+        ["paceline.v1.Inference/Nothing".to_owned(), "no.Service/At".to_owned(), "grpc.health.v1.Healthy/Check".to_owned()];
+    for method in methods.iter().chain(&unknown) {
+        let outcome = call(&stage.channel, method, None).await;
+        if method.starts_with("grpc.health.v1.Health/") {
+            outcome.expect("open");
+            continue;
+        }
+        let status = outcome.expect_err(method);
+        is(&status, Code::Unauthenticated, Reason::Unauthenticated);
+        // What is refused does not say what was wrong, nor whether there is such a method.
+        assert_eq!(status.message(), call(&stage.channel, "paceline.v1.Inference/Chat", None).await.expect_err("none").message());
+        // With a key one gets further.
+        let known = call(&stage.channel, method, Some(&of(ALICE))).await;
+        assert_ne!(known.map_err(|status| status.code()), Err(Code::Unauthenticated), "{method}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_says_who_asks_and_a_wrong_one_nothing() {
+    let (_dir, path) = keys();
+    let (mut stage, mut fake, _attachment) = Stage::serving(|config| {
+        config.gateway.api_keys_file = path.display().to_string();
+        config.classes.insert("alice".into(), "code".into());
+    })
+    .await;
+    let mut seen = Vec::new();
+    for key in [of(ALICE), format!("bearer {ALICE}"), of(BOB)] {
+        let (refused, submission) = within(async {
+            tokio::join!(stage.client.generate(with_key(text("Hi"), &key)), async {
+                let submission = fake.submission().await;
+                let generation = submission.generation().clone();
+                submission.refuse(Reason::QueueFull.status("full"));
+                generation
+            })
+        })
+        .await;
+        is(&refused.expect_err("refused"), Code::ResourceExhausted, Reason::QueueFull);
+        seen.push((submission.traffic_class, submission.cache_scope));
+    }
+    assert_eq!((seen[0].0.as_str(), seen[2].0.as_str()), ("code", "default"));
+    assert!(seen[0] == seen[1] && seen[0].1 != seen[2].1 && !seen[0].1.is_empty(), "prefixes are never shared between keys");
+
+    let mut refused = Vec::new();
+    for wrong in
+        [String::new(), ALICE.to_owned(), of(""), of("wrong"), format!("Basic {ALICE}"), of(&format!("{ALICE}x")), of(&BOB[1..])]
+    {
+        refused.push(within(stage.client.generate(with_key(text("Hi"), &wrong))).await.expect_err("wrong"));
+    }
+    let mut twice = with_key(text("Hi"), &of(ALICE));
+    twice.metadata_mut().append("authorization", of(BOB).parse().expect("ASCII"));
+    refused.push(within(stage.client.generate(twice)).await.expect_err("two"));
+    for status in &refused {
+        is(status, Code::Unauthenticated, Reason::Unauthenticated);
+        assert_eq!((status.message(), status.details()), (refused[0].message(), refused[0].details()), "no detail about why");
+    }
+    assert!(fake.submissions.try_recv().is_err(), "nothing went below");
+}
+
+#[tokio::test]
+async fn wrong_keys_wait_and_right_ones_do_not() {
+    let (_dir, path) = keys();
+    let (stage, _fake, _attachment) = Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
+    // Twelve at once: five are answered, the others one by one, the last after 1.4 s.
+    let begun = monotonic_ns();
+    let wrong = (0..12).map(|_| call(&stage.channel, "paceline.v1.Inference/GetModel", None));
+    let (outcomes, right) = tokio::join!(futures::future::join_all(wrong), async {
+        let outcome = call(&stage.channel, "no.Service/At", Some(&of(ALICE))).await;
+        (outcome, monotonic_ns())
+    });
+    let waited_ms = (monotonic_ns() - begun) / 1_000_000;
+    assert!(outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(|status| status.code() == Code::Unauthenticated)));
+    assert!(waited_ms >= 1_300, "{waited_ms} ms");
+    assert_eq!(right.0.expect_err("no such method").code(), Code::Unimplemented);
+    assert!((right.1 - begun) / 1_000_000 < waited_ms, "a right key went first");
+}
+
+#[tokio::test]
+async fn a_changed_file_of_keys_counts_without_a_restart() {
+    let (dir, path) = keys();
+    let (stage, _fake, _attachment) = Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
+    let code = async |key: &str| call(&stage.channel, "no.Service/At", Some(&of(key))).await.expect_err("no such method").code();
+    assert_eq!(code(ALICE).await, Code::Unimplemented);
+    let fresh = dir.path().join("fresh");
+    let carol = "pl_carol_0123456789";
+    private(&fresh, &KeyLine::of("carol", carol).expect("fine").to_string());
+    std::fs::rename(fresh, path).expect("renamed");
+    within(async {
+        while code(carol).await != Code::Unimplemented {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    })
+    .await;
+    assert_eq!(code(ALICE).await, Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn a_key_has_as_many_streams_as_it_may() {
+    let (_dir, path) = keys();
+    let (mut stage, mut fake, _attachment) = Stage::serving(|config| {
+        config.gateway.api_keys_file = path.display().to_string();
+        config.limits.streams_per_key = 1;
+    })
+    .await;
+    let mut other = stage.client.clone();
+    let ((first, second), submission) = within(async {
+        tokio::join!(
+            async {
+                let second = async {
+                    // The first one is in when it is below.
+                    let submission = fake.submission().await;
+                    let second = other.generate(with_key(text("Hi"), &of(ALICE))).await;
+                    let third = other.clone();
+                    (second, submission, third)
+                };
+                let (first, (second, submission, mut third)) =
+                    tokio::join!(stage.client.generate(with_key(text("Hi"), &of(ALICE))), async {
+                        let (second, submission, third) = second.await;
+                        let mut accepted = submission.accept();
+                        accepted.tokens(&[300]).await;
+                        (second, accepted, third)
+                    });
+                let bob = tokio::join!(third.generate(with_key(text("Hi"), &of(BOB))), async {
+                    fake.submission().await.refuse(Reason::QueueFull.status("below"));
+                });
+                is(&bob.0.expect_err("refused below"), Code::ResourceExhausted, Reason::QueueFull);
+                ((first, second), submission)
+            },
+            async {}
+        )
+        .0
+    })
+    .await;
+    let status = second.expect_err("one is all");
+    is(&status, Code::ResourceExhausted, Reason::TooManyStreams);
+    assert!(status.get_details_retry_info().is_some() && status.get_details_quota_failure().is_some(), "{status:?}");
+    drop((first, submission));
+}
+
+#[tokio::test]
+async fn reflection_tells_of_the_public_contract_only() {
+    let (_dir, path) = keys();
+    let (stage, _fake, _attachment) = Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
+    let ask = async |question: MessageRequest| -> Result<MessageResponse, Status> {
+        let request = ServerReflectionRequest { host: String::new(), message_request: Some(question) };
+        let mut client = ServerReflectionClient::new(stage.channel.clone());
+        let response = client.server_reflection_info(with_key(futures::stream::iter([request]), &of(ALICE))).await.expect("open");
+        let answer: Option<ServerReflectionResponse> = within(response.into_inner().message()).await?;
+        Ok(answer.and_then(|answer| answer.message_response).expect("an answer"))
+    };
+    let Ok(MessageResponse::ListServicesResponse(list)) = ask(MessageRequest::ListServices(String::new())).await else {
+        panic!("no list");
+    };
+    let mut names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
+    names.sort();
+    assert_eq!(names, ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "paceline.v1.Inference"]);
+    let symbol = |name: &str| MessageRequest::FileContainingSymbol(name.into());
+    assert!(matches!(ask(symbol("paceline.v1.Inference.Chat")).await, Ok(MessageResponse::FileDescriptorResponse(_))));
+    for hidden in ["paceline.internal.v1.Supervisor", "paceline.v1.Operations"] {
+        assert_eq!(ask(symbol(hidden)).await.expect_err(hidden).code(), Code::NotFound);
+    }
+}
+
+/// A certificate for this machine, signed by an authority of its own: the authority, and files of the pair.
+fn certified(dir: &Path) -> (String, String, String) {
+    use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+    let mut authority = CertificateParams::new([]).expect("fine");
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().expect("made")).expect("signed");
+    let key = KeyPair::generate().expect("made");
+    let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let cert = CertificateParams::new(names).expect("fine").signed_by(&key, &authority).expect("signed");
+    let (cert_file, key_file) = (dir.join("cert.pem"), dir.join("key.pem"));
+    private(&cert_file, &cert.pem());
+    private(&key_file, &key.serialize_pem());
+    (authority.pem(), cert_file.display().to_string(), key_file.display().to_string())
+}
+
+#[tokio::test]
+async fn tls_is_spoken_and_nothing_else() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (authority, cert, key) = certified(dir.path());
+    let (stranger, ..) = certified(tempfile::tempdir().expect("a temporary directory").path());
+    let mut stage = Stage::new(|config| (config.gateway.tls_cert, config.gateway.tls_key) = (cert, key));
+    let (mut fake, _attachment) = stage.attach(1).await;
+    let endpoint = || Endpoint::from_shared(format!("https://{}", stage.address)).expect("an address");
+    let trusting =
+        |pem: &str| endpoint().tls_config(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem))).expect("fine");
+    let mut client =
+        paceline_proto::v1::inference_client::InferenceClient::new(within(trusting(&authority).connect()).await.expect("TLS"));
+    let (refused, ()) = within(async {
+        tokio::join!(client.generate(text("Hi")), async { fake.submission().await.refuse(Reason::QueueFull.status("below")) })
+    })
+    .await;
+    is(&refused.expect_err("refused below"), Code::ResourceExhausted, Reason::QueueFull);
+    assert!(within(trusting(&stranger).connect()).await.is_err(), "another authority");
+    // Without TLS: closed without an answer.
+    let status = within(stage.client.generate(text("Hi"))).await.expect_err("plain");
+    assert!(std::error::Error::source(&status).is_some() && Reason::of(&status).is_none(), "{status:?}");
+    // TLS 1.2 and 1.3 are accepted, with HTTP/2 agreed on.
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let mut roots = rustls::RootCertStore::empty();
+        use rustls::pki_types::pem::PemObject as _;
+        roots.add(rustls::pki_types::CertificateDer::from_pem_slice(authority.as_bytes()).expect("PEM")).expect("a root");
+        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).expect("known");
+        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+        let stream = TcpStream::connect(stage.address).await.expect("connects");
+        let name = "localhost".try_into().expect("a name");
+        let stream = within(connector.connect(name, stream)).await.expect("a handshake");
+        let (_, session) = stream.get_ref();
+        assert_eq!((session.protocol_version(), session.alpn_protocol()), (Some(version.version), Some(&b"h2"[..])));
+    }
+    // A hello of TLS 1.1 (RFC 4346): answered with an alert and closed.
+    let mut hello = vec![3, 2];
+    hello.extend([7; 32]); // random
+    hello.extend([0, 0, 4, 0xc0, 0x13, 0, 0x2f, 1, 0]); // no session; ECDHE-RSA-AES128-SHA, RSA-AES128-SHA; no compression
+    let mut record = vec![22, 3, 1, 0, (hello.len() + 4) as u8, 1, 0, 0, hello.len() as u8];
+    record.extend(hello);
+    let mut stream = TcpStream::connect(stage.address).await.expect("connects");
+    stream.write_all(&record).await.expect("written");
+    let mut answer = Vec::new();
+    within(stream.read_to_end(&mut answer)).await.expect("closed in order");
+    // Fatal, and nothing but the alert: handshake_failure (40, its hello lacks what 1.2 must have) or protocol_version (70).
+    assert!(matches!(answer[..], [21, 3, _, 0, 2, 2, 40 | 70]), "{answer:?}");
+    // One that begins a handshake and does not go on.
+    let mut silent = TcpStream::connect(stage.address).await.expect("connects");
+    silent.write_all(&record[..5]).await.expect("written");
+    let begun = monotonic_ns();
+    let _ = within(silent.read_to_end(&mut Vec::new())).await;
+    assert!(monotonic_ns() - begun < 5_000_000_000 * 2, "closed, in 3 s but for a busy machine");
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_closed_and_keeps_nobody_out() {
+    let (mut stage, _fake, _attachment) = Stage::serving(|_| {}).await;
+    let mut silent = Vec::new();
+    for n in 0..300 {
+        let mut stream = TcpStream::connect(stage.address).await.expect("connects");
+        if n % 2 == 0 {
+            stream.write_all(&b"PRI * HTTP/2.0\r\n"[..n % 16]).await.expect("written");
+        }
+        silent.push(stream);
+    }
+    // A newcomer is served at once.
+    let channel = within(Endpoint::from_shared(format!("http://{}", stage.address)).expect("an address").connect())
+        .await
+        .expect("connects");
+    stage.health = tonic_health::pb::health_client::HealthClient::new(channel);
+    assert!(stage.health_now("").await);
+    for mut stream in silent {
+        let _ = within(stream.read_to_end(&mut Vec::new())).await;
+    }
+}
+
+#[tokio::test]
+async fn connections_beyond_the_bound_are_closed_and_places_come_back() {
+    let (mut stage, _fake, _attachment) = Stage::serving(|config| config.limits.connections = 2).await;
+    let health = |channel| tonic_health::pb::health_client::HealthClient::new(channel);
+    let connect = async || {
+        let endpoint = Endpoint::from_shared(format!("http://{}", stage.address)).expect("an address");
+        let mut client = health(within(endpoint.connect()).await.expect("TCP connects"));
+        let request = tonic_health::pb::HealthCheckRequest { service: String::new() };
+        within(client.check(request)).await.map(|_| client)
+    };
+    let second = connect().await.expect("the second");
+    assert!(connect().await.is_err(), "the third");
+    drop(second);
+    within(async { while connect().await.is_err() {} }).await;
+    assert!(stage.health_now("").await, "the first is undisturbed");
+}
+
+/// A request whose answer is long.
+fn long() -> GenerateRequest {
+    limited(text("Hi"), 4_000)
+}
+
+#[tokio::test]
+async fn who_does_not_read_is_cut_and_told_when_coming_back() {
+    let (stage, mut fake, _attachment) = Stage::serving(|config| config.limits.unread_s = 1).await;
+    // Its own connection with the smallest window: full after a few messages.
+    let endpoint = Endpoint::from_shared(format!("http://{}", stage.address)).expect("an address");
+    let endpoint = endpoint.initial_stream_window_size(65_535).initial_connection_window_size(16 * 65_535);
+    let channel = within(endpoint.connect()).await.expect("connects");
+    let mut client = paceline_proto::v1::inference_client::InferenceClient::new(channel);
+    let (response, accepted) = within(async {
+        tokio::join!(client.generate(long()), async {
+            let mut accepted = fake.submission().await.accept();
+            accepted.tokens(&[300]).await;
+            accepted
+        })
+    })
+    .await;
+    let mut unread = response.expect("begun").into_inner();
+    // Tokens until it is cut below: each message is of a bounded size, and none is kept here.
+    let flood = async {
+        let mut at = 1;
+        loop {
+            let batch = TokenBatch { first_index: at, ids: vec![300], ..Default::default() };
+            if accepted.batches.send(Ok(batch)).await.is_err() {
+                break at;
+            }
+            at += 1;
+        }
+    };
+    let sent: u32 = within(flood).await;
+    let mut got = 0;
+    let status = loop {
+        match within(unread.message()).await {
+            Ok(Some(message)) => got += message.token_ids.len() as u32,
+            Ok(None) => panic!("it ended well"),
+            Err(status) => break status,
+        }
+    };
+    is(&status, Code::ResourceExhausted, Reason::SlowReader);
+    assert!(got < sent && status.message().contains("limits.unread_s"), "{got} of {sent}: {status:?}");
+    assert!(status.get_details_retry_info().is_none() && status.get_details_quota_failure().is_some());
+    assert!(status.metadata().contains_key("paceline-request-id"));
+}
+
+#[tokio::test]
+async fn who_waits_for_a_slow_answer_is_not_cut() {
+    let (mut stage, mut fake, _attachment) = Stage::serving(|config| config.limits.unread_s = 1).await;
+    let (response, mut accepted) = within(async {
+        tokio::join!(stage.client.generate(long()), async {
+            let mut accepted = fake.submission().await.accept();
+            accepted.tokens(&[300]).await;
+            accepted
+        })
+    })
+    .await;
+    let mut stream = response.expect("begun").into_inner();
+    within(stream.message()).await.expect("fine").expect("tokens");
+    // Longer than the bound on reading: it is the model that is slow.
+    assert!(tokio::time::timeout(Duration::from_millis(2_500), stream.message()).await.is_err(), "nothing comes");
+    accepted.tokens(&[301]).await;
+    accepted.done(&[2]).await;
+    while within(stream.message()).await.expect("fine").is_some() {}
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+#[tokio::test]
+async fn a_peer_that_fell_silent_is_cancelled() {
+    let (stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
+    let mut peer = TcpStream::connect(stage.address).await.expect("connects");
+    let fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/paceline.v1.Inference/Generate"),
+        (":authority", "localhost"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ];
+    let word = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
+    let headers: Vec<u8> = fields.iter().flat_map(|(name, value)| [vec![0], word(name), word(value)].concat()).collect();
+    let message = text("Hi").encode_to_vec();
+    let message = [&[0], &(message.len() as u32).to_be_bytes()[..], &message].concat();
+    let request = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        &*frame(4, 0, 0, &[]),
+        &frame(4, 1, 0, &[]),
+        &frame(1, 4, 1, &headers),
+        &frame(0, 1, 1, &message),
+    ];
+    peer.write_all(&request.concat()).await.expect("written");
+    let submission = fake.submission().await;
+    let begun = monotonic_ns();
+    // It keeps the connection and answers no ping: 10 s until one is sent, 5 s for its answer.
+    assert!(within(submission.over).await.is_err(), "the call below was dropped");
+    let seconds = (monotonic_ns() - begun) / 1_000_000_000;
+    assert!((14..25).contains(&seconds), "{seconds} s");
+}

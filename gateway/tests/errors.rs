@@ -1,0 +1,105 @@
+//! The error table as clients see it: every row that can be reached at the front has its code, its reason and the details
+//! that its code calls for, whoever below it was that refused.
+
+mod stage;
+
+use paceline_proto::status::{DOMAIN, PUSHBACK, Reason, Refusal};
+use paceline_proto::v1::GenerateRequest;
+use stage::{Stage, ids, limited, text, within};
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+/// Reasons of what operators ask for, and of messages between our own processes: no client is told them.
+const NOT_OURS: [Reason; 8] = [
+    Reason::StaleTerm,
+    Reason::StaleEpoch,
+    Reason::DrafterLoading,
+    Reason::DrafterFailed,
+    Reason::DrafterIncompatible,
+    Reason::DrafterState,
+    Reason::ProcessState,
+    Reason::FellBehind,
+];
+
+/// Checks a status against its row.
+#[track_caller]
+fn complete(status: &Status, reason: Reason) {
+    assert_eq!((status.code(), Reason::of(status)), (reason.code(), Some(reason)), "{status:?}");
+    let details = status.get_error_details();
+    let info = details.error_info().expect("an ErrorInfo");
+    assert_eq!((info.domain.as_str(), info.reason.as_str()), (DOMAIN, reason.word()));
+    assert_eq!(details.retry_info().is_some(), reason.retryable(), "{reason:?}");
+    assert_eq!(status.metadata().contains_key(PUSHBACK), reason.retryable(), "{reason:?}");
+    assert!(!status.message().is_empty(), "{reason:?}");
+    match reason.code() {
+        Code::InvalidArgument => {
+            let bad = details.bad_request().expect("a BadRequest");
+            assert!(!bad.field_violations[0].field.is_empty() && !bad.field_violations[0].description.is_empty());
+        }
+        Code::FailedPrecondition => {
+            let failure = details.precondition_failure().expect("a PreconditionFailure");
+            assert_eq!(failure.violations[0].r#type, reason.word());
+        }
+        Code::ResourceExhausted => {
+            let failure = details.quota_failure().expect("a QuotaFailure");
+            assert!(!failure.violations[0].subject.is_empty(), "{reason:?}: which quota");
+        }
+        Code::NotFound => assert_eq!(details.resource_info().expect("a ResourceInfo").resource_type, "model"),
+        Code::Internal => assert!(details.retry_info().is_none()),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn every_row_that_comes_from_below_arrives_whole() {
+    let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
+    for &reason in Reason::ALL.iter().filter(|reason| !NOT_OURS.contains(reason)) {
+        let below: Status = Refusal::new(reason, "expected x, found y").field("a.field").fact("limit", 7).into();
+        let (refused, ()) =
+            within(async { tokio::join!(stage.client.generate(text("Hi")), async { fake.submission().await.refuse(below) }) })
+                .await;
+        complete(&refused.expect_err("refused"), reason);
+        // In the middle of a stream as well.
+        let below: Status = Refusal::new(reason, "expected x, found y").field("a.field").into();
+        let answer = async {
+            let mut accepted = fake.submission().await.accept();
+            accepted.tokens(&[300]).await;
+            accepted.batches.send(Err(below)).await.expect("the stream runs");
+        };
+        let (response, ()) = within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
+        let mut stream = response.expect("begun").into_inner();
+        within(stream.message()).await.expect("fine").expect("tokens");
+        let status = within(stream.message()).await.expect_err("its end");
+        complete(&status, reason);
+        if reason == Reason::DeadlinePassed {
+            assert_eq!(status.get_details_error_info().expect("facts").metadata["completion_tokens"], "1");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_row_that_is_made_here_is_whole() {
+    let (mut stage, _fake, _attachment) = Stage::serving(|config| config.limits.max_message_bytes = 40_000).await;
+    let rows: [(GenerateRequest, Reason); 6] = [
+        (GenerateRequest::default(), Reason::InvalidArgument),
+        (text(""), Reason::InvalidArgument),
+        (limited(text("Hi"), 0), Reason::InvalidArgument),
+        (ids(&[1; 5_000]), Reason::PromptTooLong),
+        (GenerateRequest { model: "other".into(), ..text("Hi") }, Reason::UnknownModel),
+        (text("x".repeat(50_000)), Reason::MessageTooLarge),
+    ];
+    for (request, reason) in rows {
+        complete(&within(stage.client.generate(request)).await.expect_err("refused"), reason);
+    }
+    let mut picture = stage::chat("Hi");
+    let image = paceline_proto::v1::Image { data: vec![1].into() };
+    picture.messages[0]
+        .content
+        .push(paceline_proto::v1::ContentPart { part: Some(paceline_proto::v1::content_part::Part::Image(image)) });
+    complete(&within(stage.client.chat(picture)).await.expect_err("no eyes"), Reason::NoVision);
+    stage.send(paceline_gateway::ending::Event::StopAsked).await;
+    let _ = stage.ended().await;
+    let alone = Stage::new(|_| {});
+    let status = within(alone.client.clone().generate(text("Hi"))).await.expect_err("nobody below");
+    complete(&status, Reason::Restarting);
+}

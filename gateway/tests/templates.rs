@@ -1,0 +1,91 @@
+//! Chat templates against the reference implementation: what it renders is rendered, letter for letter, and what it refuses is
+//! refused with its words. tests/templates/make.py says how the fixtures were made.
+
+use std::path::PathBuf;
+
+use paceline_gateway::prompt::conversation::{Call, Conversation, Role, Tool, Turn};
+use paceline_gateway::prompt::{Refused, Template};
+use serde_json::{Map, Value};
+
+fn dir() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/templates")
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn object(value: &Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap_or_default()
+}
+
+/// A conversation as the fixtures have it: as templates get it.
+fn conversation(case: &Value) -> Conversation {
+    let call = |call: &Value| Call {
+        id: text(&call["id"]),
+        name: text(&call["function"]["name"]),
+        arguments: object(&call["function"]["arguments"]),
+    };
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let turn = |message: &Value| Turn {
+        role: Role::from_word(&text(&message["role"])).expect("a role"),
+        parts: vec![text(&message["content"])],
+        calls: list(&message["tool_calls"]).iter().map(call).collect(),
+        call_id: text(&message["tool_call_id"]),
+        name: text(&message["name"]),
+        reasoning: text(&message["reasoning_content"]),
+    };
+    let tool = |tool: &Value| Tool {
+        name: text(&tool["function"]["name"]),
+        description: text(&tool["function"]["description"]),
+        parameters: object(&tool["function"]["parameters"]),
+    };
+    Conversation {
+        turns: list(&case["messages"]).iter().map(turn).collect(),
+        tools: list(&case["tools"]).iter().map(tool).collect(),
+        arguments: object(&case["arguments"]),
+    }
+}
+
+/// Dates are those of now.
+fn dated(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("<strftime ") {
+        let (format, behind) = after.split_once('>').expect("closed");
+        out += before;
+        out += &jiff::fmt::strtime::format(format, &jiff::Zoned::now()).expect("a format");
+        rest = behind;
+    }
+    out + rest
+}
+
+#[test]
+fn what_the_reference_renders_is_rendered() {
+    let fixtures = std::fs::read_to_string(dir().join("fixtures.json")).expect("in the repository");
+    let fixtures: Value = serde_json::from_str(&fixtures).expect("JSON");
+    let cases = fixtures["cases"].as_array().expect("cases");
+    assert!(cases.len() >= 65);
+    let mut wrong = Vec::new();
+    for case in cases {
+        let source = std::fs::read_to_string(dir().join(text(&case["template"]))).expect("in the repository");
+        let template = Template::compile(&source, Some("<bos>".into()), Some("<eos>".into())).expect("Jinja");
+        if case["template"] != "words.jinja" {
+            assert!(template.knows_tools(), "{}", case["template"]);
+        }
+        let found = || template.render(&conversation(case));
+        let fits = |found: &Result<String, Refused>| match (found, case["rendered"].as_str(), case["error"].as_str()) {
+            (Ok(found), Some(expected), _) => *found == dated(expected),
+            (Err(Refused::Conversation(found)), _, Some(expected)) => found.contains(expected),
+            _ => false,
+        };
+        let first = found();
+        // Once more, as midnight may lie between the two dates.
+        if !fits(&first) && !fits(&found()) {
+            let expected = case["rendered"].as_str().or(case["error"].as_str()).unwrap_or_default();
+            let shown = first.unwrap_or_else(|refused| format!("{refused:?}"));
+            wrong.push(format!("{} {}:\nexpected\n{expected}\nfound\n{shown}\n", case["template"], case["name"]));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
+}

@@ -1,0 +1,110 @@
+"""Renders the templates beside it with the reference implementation's own environment, as fixtures.json.
+
+    python make.py            needs: transformers, jinja2 (their versions are written into the file)
+
+Tests hold Paceline's rendering against it, letter for letter. Each case is a conversation as templates get it; what the reference
+refuses is kept as the words it refused with. Dates are written as <strftime FORMAT>.
+"""
+
+import json
+import pathlib
+
+import jinja2
+import transformers
+from transformers.utils.chat_template_utils import _compile_jinja_template
+
+HERE = pathlib.Path(__file__).parent
+
+SYSTEM = {"role": "system", "content": "Be brief.  "}
+HELLO = {"role": "user", "content": " Grüß <b>dich</b> & \"you\"\n"}
+ANSWER = {"role": "assistant", "content": "Hallo 🦀"}
+MORE = {"role": "user", "content": "And now?"}
+THOUGHT = {"role": "assistant", "content": "It is 4.", "reasoning_content": "2 + 2\nis 4"}
+INLINE = {"role": "assistant", "content": "<think>\nso\n</think>\n\nIt is 5."}
+READ = {
+    "type": "function",
+    "function": {
+        "name": "read_file",
+        "description": "Reads a file <of> the user's",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "path": {"type": "string", "description": "Wo liegt sie? \"hier\""},
+                "lines": {"type": "array", "items": {"type": "integer", "minimum": 0}, "default": []},
+                "deep": {"type": "boolean", "default": False},
+            },
+            "required": ["path"],
+        },
+    },
+}
+TIME = {"type": "function", "function": {"name": "time", "description": "The time"}}
+
+
+def call(number, name, arguments):
+    return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [call(1, "read_file", {"path": "a/b.rs", "lines": [1, 2], "deep": True, "ratio": 0.5, "more": {"é": None}})],
+}
+CALLS = {
+    "role": "assistant",
+    "content": "Let me see.",
+    "reasoning_content": "files first",
+    "tool_calls": [call(1, "read_file", {"path": "x"}), call(2, "time", {})],
+}
+RESULT = {"role": "tool", "content": "fn main() {}\n", "tool_call_id": "call_1", "name": "read_file"}
+RESULT_2 = {"role": "tool", "content": '{"hour": 12}', "tool_call_id": "call_2", "name": "time"}
+
+CONVERSATIONS = {
+    "one question": ([HELLO], None, {}),
+    "a system message": ([SYSTEM, HELLO, ANSWER, MORE], None, {}),
+    "earlier thoughts": ([HELLO, THOUGHT, MORE, INLINE, HELLO], None, {}),
+    "a thought behind the question": ([HELLO, CALLS, RESULT, RESULT_2], [READ, TIME], {}),
+    "tools": ([SYSTEM, HELLO], [READ, TIME], {}),
+    "tools without a system message": ([HELLO], [READ], {}),
+    "a call and its answer": ([SYSTEM, HELLO, CALL, RESULT, ANSWER, MORE], [READ], {}),
+    "calls without tools": ([HELLO, CALL, RESULT], None, {}),
+    "two calls and answers": ([SYSTEM, HELLO, CALLS, RESULT, RESULT_2], [READ, TIME], {}),
+    "thinking on": ([HELLO], None, {"enable_thinking": True}),
+    "thinking off": ([SYSTEM, HELLO], None, {"enable_thinking": False}),
+    "a date": ([HELLO], None, {"date_string": "01 Jan 2026", "tools_in_user_message": False}),
+    "tools in the system turn": ([HELLO], [READ], {"tools_in_user_message": False}),
+    "an answer first": ([ANSWER, HELLO], None, {}),
+    "only a system message": ([SYSTEM], None, {}),
+    "an empty question": ([{"role": "user", "content": ""}], None, {}),
+}
+WORDS = {"words": ([{"role": "user", "content": "hello old world"}, {"role": "assistant", "content": "x"}], None, {})}
+
+
+def render(source, conversation):
+    messages, tools, arguments = conversation
+    template = _compile_jinja_template(source)
+    template.environment.globals["strftime_now"] = lambda pattern: f"<strftime {pattern}>"
+    template = template.environment.from_string(source)
+    tokens = {"bos_token": "<bos>", "eos_token": "<eos>"}
+    try:
+        prompt = template.render(
+            messages=messages, tools=tools, documents=None, add_generation_prompt=True, **tokens, **arguments
+        )
+        return {"rendered": prompt}
+    except jinja2.exceptions.TemplateError as error:
+        return {"error": str(error)}
+
+
+def main():
+    cases = []
+    for path in sorted(HERE.glob("*.jinja")):
+        source = path.read_text()
+        for name, conversation in (WORDS if path.stem == "words" else CONVERSATIONS).items():
+            messages, tools, arguments = conversation
+            case = {"template": path.name, "name": name, "messages": messages, "tools": tools, "arguments": arguments}
+            cases.append(case | render(source, conversation))
+    made = f"make.py, transformers {transformers.__version__}, jinja2 {jinja2.__version__}"
+    fixtures = {"made_by": made, "cases": cases}
+    (HERE / "fixtures.json").write_text(json.dumps(fixtures, ensure_ascii=False, indent=1) + "\n")
+
+
+main()

@@ -1,0 +1,8 @@
+//! The front door as strangers, clients and operators find it: keys and TLS, limits, hostile bytes, and that nothing of a
+//! request is left lying about.
+
+#[cfg(target_os = "linux")] // reads /proc
+mod hostile;
+mod keys;
+mod limits;
+mod private;

@@ -1,0 +1,122 @@
+//! What a client says is written down nowhere, and what lies about is this user's alone.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_tests::ask::{conversation, message};
+use paceline_tests::{Stack, chat, continue_ids, continue_text, signal, wait};
+use tonic::Request;
+
+/// In no text of ours.
+const CANARY: &str = "zqcanaryxv";
+
+/// Every regular file below a directory.
+fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
+    for entry in std::fs::read_dir(dir).expect("a directory").filter_map(Result::ok) {
+        let (path, kind) = (entry.path(), entry.file_type().expect("a kind"));
+        if kind.is_dir() {
+            files(&path, found);
+        } else if kind.is_file() {
+            // One that is gone meanwhile has told nobody.
+            found.push((path.display().to_string(), std::fs::read(path).unwrap_or_default()));
+        }
+    }
+}
+
+fn holds(bytes: &[u8], word: &str) -> bool {
+    bytes.windows(word.len()).any(|window| window == word.as_bytes())
+}
+
+#[test]
+fn nothing_of_a_request_is_written_down_whatever_happens_to_it() {
+    let stack = Stack::drafting("routing.route_log = \"\"\n");
+    let said = format!("The word is {CANARY} and again {CANARY}.");
+    // Ids that only this request has, as a log would print them.
+    let ids: Vec<u32> = vec![4_001, 4_003, 4_007, 4_011, 4_013];
+    let printed = ["4001, 4003, 4007", "4001,4003,4007", "[4001"];
+
+    stack.ask(chat(&said).max_tokens(8)).expect("served");
+    stack.ask(continue_text(&said).max_tokens(8)).expect("served");
+    stack.ask(continue_ids(&ids).max_tokens(8)).expect("served");
+    stack.ask(conversation(vec![message("system", &said), message("user", &said)]).max_tokens(8)).expect("served");
+    // Refused in every way there is; the client is told, the log is not.
+    stack.ask(conversation(vec![message(CANARY, "hi")])).expect_err("no role");
+    stack.ask(chat("hi").model(CANARY)).expect_err("no model");
+    stack.ask(continue_text(&said.repeat(2_000))).expect_err("too long");
+    stack.ask(chat(&said).sampled(f32::NAN, 0.5, 1)).expect_err("no temperature");
+    for (key, value) in
+        [("grpc-timeout", CANARY.to_owned()), ("authorization", format!("Bearer {CANARY}")), ("x-user", said.clone())]
+    {
+        let mut request = Request::new(paceline_proto::v1::GenerateRequest::default());
+        request.metadata_mut().insert(key, value.parse().unwrap());
+        stack.block_on(InferenceClient::new(stack.channel()).generate(request)).expect_err("no prompt");
+    }
+    // Cut short: the client goes, the target is killed, and aborts as it would in a panic.
+    let mut live = stack.open(chat(&said).exactly(500)).expect("served");
+    live.read(3);
+    drop(live);
+    for with in [Signal::SIGKILL, Signal::SIGABRT] {
+        let mut live = stack.open(chat(&said).exactly(2_000)).expect("served");
+        live.read(3);
+        signal(stack.pid("target"), with);
+        live.finish().expect_err("its target is gone");
+        stack.wait_ready();
+    }
+    let mut live = stack.open(chat(&said).exactly(2_000)).expect("served");
+    live.read(3);
+    signal(stack.pid("gateway"), Signal::SIGABRT);
+    live.finish().expect_err("its gateway is gone");
+    stack.wait_ready();
+
+    let mut found = vec![];
+    files(&stack.run_dir(), &mut found);
+    found.push(("serve.log".into(), stack.serve_log().into_bytes()));
+    for words in [&["status"][..], &["status", "--json"], &["events", "--json", "--last", "10000"], &["events"]] {
+        let output = stack.paceline(words, "");
+        assert!(output.status.success(), "{output:?}");
+        found.push((words.join(" "), [output.stdout, output.stderr].concat()));
+    }
+    assert!(found.iter().any(|(name, text)| name.ends_with("gateway.log") && holds(text, "request_id")), "requests are logged");
+    for (name, text) in &found {
+        for word in [CANARY, printed[0], printed[1], printed[2]] {
+            assert!(!holds(text, word), "{word:?} is in {name}");
+        }
+    }
+    stack.stop();
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_lies_about_is_this_users_alone_and_no_process_leaves_a_core() {
+    let stack = Stack::drafting("");
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!(mode(&stack.run_dir()), 0o700);
+    let sockets = stack.sockets();
+    assert!(sockets.len() >= 3, "{sockets:?}");
+    for path in sockets {
+        assert_eq!(mode(&path), 0o600, "{}", path.display());
+    }
+    let mut found = vec![];
+    files(&stack.run_dir(), &mut found);
+    for (name, _) in found.iter().filter(|(name, _)| name.ends_with(".log") || name.ends_with(".jsonl")) {
+        assert_eq!(mode(Path::new(name)), 0o600, "{name}");
+    }
+    let processes = stack.processes();
+    assert!(processes.len() >= 5, "{processes:?}");
+    for process in processes {
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", process.pid)).unwrap_or_default();
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap_or_default();
+        let figures: Vec<&str> = core.split_whitespace().skip(4).take(2).collect();
+        assert_eq!(figures, ["0", "0"], "{}: {core}", process.command);
+    }
+    // A directory that others may enter is one's own before anything is put there.
+    let mut other = Stack::new("");
+    std::fs::create_dir(other.run_dir()).unwrap();
+    std::fs::set_permissions(other.run_dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    other.serve();
+    wait("a socket", || (!other.sockets().is_empty()).then_some(()));
+    assert_eq!(mode(&other.run_dir()), 0o700);
+    stack.stop();
+}
