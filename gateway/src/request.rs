@@ -81,7 +81,16 @@ impl Asked {
     /// The first field that cannot be served.
     pub fn chat(message: v1::ChatRequest) -> Result<Self, Status> {
         let v1::ChatRequest {
-            model, messages, sampling, limits, route, report_margins, samples, logprobs, tools, template_arguments,
+            model,
+            messages,
+            sampling,
+            limits,
+            route,
+            report_margins,
+            samples,
+            logprobs,
+            tools,
+            template_arguments,
         } = message;
         let conversation = messages::conversation(messages, tools, &template_arguments)?;
         Self::settings(model, Source::Chat(conversation), sampling, limits, route, (report_margins, logprobs, samples))

@@ -162,13 +162,14 @@ mod tests {
         let (tx, mut rx) = mpsc::channel(1);
         let mut outlet = Outlet::new(tx, Stamp { term: 1, epoch: 2 });
         let mut at = 0;
+        let each = size(&batch(0, &[7; 1_000]));
         while !outlet.is_gone() {
             outlet.add(batch(at, &[7; 1_000]));
             outlet.flush();
             at += 1_000;
-            assert!(outlet.kept_bytes <= MAX_KEPT_BYTES + 5_000, "{at}");
+            assert!(outlet.kept_bytes <= MAX_KEPT_BYTES + each, "{at}");
         }
-        assert!(at as usize * 5 > MAX_KEPT_BYTES && outlet.kept.is_none());
+        assert!(at as usize / 1_000 * each > MAX_KEPT_BYTES && outlet.kept.is_none());
         outlet.fail(Status::cancelled("gone"));
         assert_eq!(outlet.flush(), Flow::Kept);
         assert!(rx.try_recv().expect("there").is_ok());
