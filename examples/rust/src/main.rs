@@ -119,8 +119,13 @@ async fn connect(address: &str) -> Result<Channel, Box<dyn Error>> {
 }
 
 fn chain(error: &dyn Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    let mut words = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        words = format!("{words}: {error}");
+        cause = error.source();
+    }
+    words
 }
 
 #[expect(clippy::disallowed_methods, reason = "a secret belongs in no argument; everybody on the machine could read it")]
