@@ -114,7 +114,6 @@ impl Ask {
                 report_margins: args.margins,
                 logprobs: args.logprobs,
                 samples: args.samples,
-                ..Default::default()
             })
         };
         let mut conversation = match (&args.input.prompt, &args.input.message, &args.input.messages, &args.input.token_ids) {

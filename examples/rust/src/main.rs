@@ -3,8 +3,6 @@
 //! `PACELINE_API_KEY`: the key, where the service wants one. An address that begins with `https://` is spoken with by TLS;
 //! `PACELINE_CA` names a file of certificates to trust instead of the system's.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "an answer on a terminal")]
-
 use std::error::Error;
 use std::io::Write as _;
 use std::process::ExitCode;
