@@ -115,6 +115,7 @@ impl Rope {
 
 impl RopeTables {
     /// cos and sin `[rows, 1, R]`, sin with its first half negated.
+    #[cfg(target_os = "linux")]
     pub(super) fn tables(&self) -> (&Array, &Array) {
         (&self.cos, &self.sin)
     }
