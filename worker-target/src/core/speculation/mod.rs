@@ -36,6 +36,9 @@ use survival::{Belief, Class, Survival};
 /// known of itself: a class is a mean over texts that pay a lot and texts that cost, and each of them is to be served well.
 const CAUTION: f32 = 0.4;
 const CAUTIOUS: u64 = 3;
+/// Tokens of a sequence whose every sign is read, and how often one is read then.
+const FIRST_SIGNS: u32 = 12;
+const SIGN_EVERY: u32 = 8;
 /// Cycles after which drafts have told a sequence's kind well enough to learn signs from.
 const TOLD: u64 = 2;
 /// Cycles in a row that must pay before a sequence's pauses are short again.
@@ -224,7 +227,8 @@ impl Speculation {
 
     /// Whether the target's doubt about a sequence's next tokens is of use.
     pub fn wants_signs(&self, key: SequenceKey, sequence: &Sequence) -> bool {
-        self.linked && sequence.permit.may_draft() && self.courses.contains_key(&key)
+        let often = sequence.generated() < FIRST_SIGNS || sequence.generated().is_multiple_of(SIGN_EVERY);
+        self.linked && often && sequence.permit.may_draft() && self.courses.contains_key(&key)
     }
 
     /// The target's doubt about tokens it chose for a sequence, in nats.
