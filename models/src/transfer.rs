@@ -55,7 +55,7 @@ fn lies_in_order(array: &Array) -> bool {
     let axes = array.shape().iter().zip(array.strides()).rev();
     let mut next = 1;
     for (length, stride) in axes {
-        if *length != 1 && *stride as usize != next {
+        if *length != 1 && *stride != next {
             return false;
         }
         next *= *length as usize;
