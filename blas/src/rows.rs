@@ -58,8 +58,8 @@ pub fn norm_turn<'a>(
 }
 
 /// ln Σ e^(x − max x) of each row into `out`, one number each; rows of `length`.
-pub fn doubts<'a>(x: impl Fn(usize) -> &'a [f32] + Sync, length: usize, out: &mut [f32]) {
-    let function = kernels().functions.doubt;
+pub fn surprises<'a>(x: impl Fn(usize) -> &'a [f32] + Sync, length: usize, out: &mut [f32]) {
+    let function = kernels().functions.surprise;
     // SAFETY: `kernels` are of this processor.
     fill_rows(out, 1, length, |row, out| out[0] = unsafe { function(x(row)) });
 }
@@ -120,10 +120,10 @@ mod tests {
                 check(&out, x.iter().zip(&y).map(|(x, w)| f64::from(*x) / rms * f64::from(*w)), 1e-5, &what);
 
                 // SAFETY: as above.
-                let doubt = unsafe { (all.doubt)(&x) };
+                let surprise = unsafe { (all.surprise)(&x) };
                 let most = x.iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x));
                 let total: f64 = x.iter().map(|x| (f64::from(*x) - f64::from(most)).exp()).sum();
-                assert!((f64::from(doubt) - total.ln()).abs() < 1e-6, "{what}: expected {}, found {doubt}", total.ln());
+                assert!((f64::from(surprise) - total.ln()).abs() < 1e-6, "{what}: expected {}, found {surprise}", total.ln());
 
                 // Scaled so that the least powers are no longer normal numbers.
                 for (from, to) in [(0, length), (length / 3, length), (0, length - length / 3), (length / 2, length / 2)] {
@@ -191,7 +191,7 @@ mod tests {
                     (kernels.functions.softmax)(&mut shares, 1.0, 0, 18);
                 }
                 // SAFETY: as above.
-                assert!(unsafe { (kernels.functions.doubt)(&x) }.is_nan(), "{}", kernels.name);
+                assert!(unsafe { (kernels.functions.surprise)(&x) }.is_nan(), "{}", kernels.name);
                 assert!(out[at].is_nan() && shares.iter().all(|share| share.is_nan()), "{}", kernels.name);
                 // But nobody looks at what is not seen.
                 let mut shares = x.clone();

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 
 use conversation::Conversation;
 
-pub use files::{GREEDY, LoadError};
+pub use files::LoadError;
 pub use template::{OWN_NAMES, Refused, Template};
 pub use tokens::Tokens;
 

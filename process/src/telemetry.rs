@@ -98,6 +98,24 @@ pub fn last_lines(path: &Path, lines: usize) -> String {
 mod tests {
     use super::*;
 
+    /// Set in the process that panics.
+    const PANICS: &str = "PACELINE_TEST_PANICS";
+
+    #[test]
+    fn a_panic_says_where_and_not_what() {
+        const SAID: &str = "zqcanaryxv";
+        if std::env::var_os(PANICS).is_some() {
+            start(&LogConfig::default());
+            panic!("byte index 1 is not in {SAID}");
+        }
+        let name = "telemetry::tests::a_panic_says_where_and_not_what";
+        let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
+        let output = again.args([name, "--exact", "--nocapture"]).env(PANICS, "1").output().expect("it starts");
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(!output.status.success() && text.contains("telemetry.rs"), "{text}");
+        assert!(!text.contains(SAID), "{text}");
+    }
+
     #[test]
     fn a_large_log_is_set_aside_and_the_tail_is_read() {
         let dir = tempfile::tempdir().expect("a temporary directory");

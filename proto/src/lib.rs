@@ -21,5 +21,19 @@ pub mod internal {
     }
 }
 
+impl internal::v1::SamplingRule {
+    /// The most probable token, always.
+    pub const GREEDY: Self = Self {
+        temperature: 0.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        logit_bias: Vec::new(),
+    };
+}
+
 /// Encoded `FileDescriptorSet` of every .proto file here.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/paceline.bin"));

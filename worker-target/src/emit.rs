@@ -23,7 +23,7 @@ const MAX_KEPT_BYTES: usize = 1 << 20;
 pub(crate) struct Outlet {
     tx: mpsc::Sender<Result<TokenBatch, Status>>,
     stamp: Stamp,
-    kept: Option<Box<TokenBatch>>,
+    kept: Option<TokenBatch>,
     kept_bytes: usize,
     /// More was to be kept than may.
     is_behind: bool,
@@ -65,7 +65,7 @@ impl Outlet {
             return;
         }
         match &mut self.kept {
-            None => self.kept = Some(Box::new(TokenBatch { stamp: Some(self.stamp), ..batch })),
+            None => self.kept = Some(TokenBatch { stamp: Some(self.stamp), ..batch }),
             Some(kept) => {
                 kept.ids.extend(batch.ids);
                 kept.margins.extend(batch.margins);
@@ -101,10 +101,10 @@ impl Outlet {
     pub(crate) fn flush(&mut self) -> Flow {
         if let Some(batch) = self.kept.take() {
             let end_ns = batch.step_end_ns;
-            match self.tx.try_send(Ok(*batch)) {
+            match self.tx.try_send(Ok(batch)) {
                 Ok(()) => (self.sent_ns, self.kept_bytes) = (Some(end_ns), 0),
                 Err(TrySendError::Full(Ok(batch))) => {
-                    self.kept = Some(Box::new(batch));
+                    self.kept = Some(batch);
                     return Flow::Kept;
                 }
                 Err(_) => return Flow::Gone,

@@ -52,7 +52,7 @@ const ARRIVALS: usize = 64;
 #[derive(Debug)]
 pub(crate) enum Command {
     /// Run a request.
-    Run(Box<Checked>, Outlet),
+    Run(Box<Running>),
     /// End a request at the next step border; answers whether it was there.
     Cancel(String, oneshot::Sender<bool>),
     /// Give these requests other permits.
@@ -69,7 +69,7 @@ pub(crate) enum Command {
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) checked: Checked,
-    outlet: Outlet,
+    pub(crate) outlet: Outlet,
 }
 
 /// The engine's state. Not `Send`: made on the thread that runs it.
@@ -273,10 +273,10 @@ impl Engine {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Run(_, outlet) if self.arrivals.len() >= ARRIVALS => {
-                self.refuse(outlet, Reason::QueueFull.status("more requests wait for room in the target than may"));
+            Command::Run(arrival) if self.arrivals.len() >= ARRIVALS => {
+                self.refuse(arrival.outlet, Reason::QueueFull.status("more requests wait for room in the target than may"));
             }
-            Command::Run(checked, outlet) => self.arrivals.push_back(Running { checked: *checked, outlet }),
+            Command::Run(arrival) => self.arrivals.push_back(*arrival),
             Command::Cancel(id, answer) => {
                 let found = self.running.iter().find(|(_, running)| running.checked.id.as_str() == id).map(|(key, _)| *key);
                 let arrived = self.arrivals.iter().position(|arrival| arrival.checked.id.as_str() == id);

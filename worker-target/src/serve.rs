@@ -18,7 +18,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
 use crate::emit::{Outlet, STREAM_BACKLOG};
-use crate::engine::Command;
+use crate::engine::{Command, Running};
 use crate::request;
 
 /// What is known once the weights are there.
@@ -66,7 +66,7 @@ impl Target for TargetService {
         let loaded = self.loaded()?;
         let checked = request::check(message.generation, message.permit, &loaded.info, &self.clock)?;
         let (tx, mut rx) = mpsc::channel(STREAM_BACKLOG);
-        self.send(Command::Run(Box::new(checked), Outlet::new(tx, stamp)))?;
+        self.send(Command::Run(Box::new(Running { checked, outlet: Outlet::new(tx, stamp) })))?;
         // Headers with the first tokens: until then an error loses nothing.
         let first =
             rx.recv().await.unwrap_or_else(|| Err(Reason::TargetGone.status("the engine ended before the first token")))?;

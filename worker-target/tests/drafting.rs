@@ -17,27 +17,10 @@ use paceline_proto::internal::v1::{
 use paceline_proto::v1;
 use tonic::{Status, Streaming};
 
-use stage::drafter::{Known, Script, attach, draft, noise, oracle, propose_ids, propose_rows, reach, roll};
+use stage::drafter::{
+    BLOCK, HIDDEN, Known, Script, VOCAB, attach, draft, noise, oracle, propose_ids, propose_rows, reach, roll, welcome,
+};
 use stage::{BOUND, GREEDY, STAMP, Worker, cases, generate, generation, ids, tiny};
-
-const HIDDEN: u32 = 64;
-const VOCAB: u32 = 288;
-const BLOCK: u32 = 8;
-
-fn welcome(generation: u64, proposal: ProposalKind) -> Welcome {
-    Welcome {
-        version: paceline_link::handshake::VERSION,
-        generation,
-        kind: "scripted".into(),
-        proposal: proposal.into(),
-        hidden_size: HIDDEN,
-        tap_layers: vec![0, 2],
-        block_size: BLOCK,
-        mask_id: 3,
-        r#type: TensorType::F32.into(),
-        ..Welcome::default()
-    }
-}
 
 fn speculative() -> Permit {
     Permit {

@@ -8,20 +8,16 @@ mod stage;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use paceline_link::{End, handshake};
+use paceline_link::End;
 use paceline_proto::internal::v1::{
-    Feed, Generation, Heartbeat, LinkPhase, Permit, ProposalKind, SamplingRule, TargetGenerateRequest, TensorType, TokenBatch,
-    Welcome,
+    Feed, Generation, Heartbeat, LinkPhase, Permit, ProposalKind, SamplingRule, TargetGenerateRequest, TokenBatch,
 };
 use paceline_proto::v1;
 use tonic::Streaming;
 
-use stage::drafter::{Known, Script, attach, oracle, propose_ids, propose_rows, roll};
+use stage::drafter::{BLOCK, HIDDEN, Known, Script, VOCAB, attach, oracle, propose_ids, propose_rows, roll, welcome};
 use stage::{BOUND, GREEDY, STAMP, Worker, cases, generate, generation, tiny};
 
-const HIDDEN: u32 = 64;
-const VOCAB: u32 = 288;
-const BLOCK: u32 = 8;
 const TOKENS: u32 = 40;
 /// How far log-probabilities may be apart in two lanes (natural logarithm).
 const NEAR: f32 = 1e-3;
@@ -130,19 +126,7 @@ async fn speculative(worker: &Worker, request: Generation) -> Stream {
 
 /// Links a drafter, and waits until it is up.
 async fn link(worker: &Worker, beats: &mut Streaming<Heartbeat>, number: u64, proposal: ProposalKind, script: Script) {
-    let welcome = Welcome {
-        version: handshake::VERSION,
-        generation: number,
-        kind: "scripted".into(),
-        proposal: proposal.into(),
-        hidden_size: HIDDEN,
-        tap_layers: vec![0, 2],
-        block_size: BLOCK,
-        mask_id: 3,
-        r#type: TensorType::F32.into(),
-        ..Welcome::default()
-    };
-    attach(worker, number, Some(welcome), script);
+    attach(worker, number, Some(welcome(number, proposal)), script);
     let up = async {
         loop {
             let link = beats.message().await.expect("beats").expect("goes on").link.expect("reported");

@@ -176,7 +176,7 @@ unsafe fn largest<L: Lanes>(x: &[f32]) -> f32 {
 
 /// ln Σ e^(x − max x): what softmax leaves of its largest share, as −ln.
 #[inline(always)]
-unsafe fn doubt<L: Lanes>(x: &[f32]) -> f32 {
+unsafe fn surprise<L: Lanes>(x: &[f32]) -> f32 {
     let whole = x.len() / L::COUNT * L::COUNT;
     // SAFETY: the pieces are of x.
     unsafe {
@@ -205,7 +205,7 @@ pub(crate) struct Functions {
     pub(crate) norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     pub(crate) norm_turn: unsafe fn(&[f32], &[f32], f32, Turn<'_>, &mut [f32]),
     pub(crate) softmax: unsafe fn(&mut [f32], f32, usize, usize),
-    pub(crate) doubt: unsafe fn(&[f32]) -> f32,
+    pub(crate) surprise: unsafe fn(&[f32]) -> f32,
 }
 
 /// The functions with an instruction set enabled: everything above is inlined into them.
@@ -239,12 +239,12 @@ macro_rules! functions {
             }
 
             $(#[$attribute])*
-            unsafe fn doubt(x: &[f32]) -> f32 {
+            unsafe fn surprise(x: &[f32]) -> f32 {
                 // SAFETY: as above.
-                unsafe { super::doubt::<$lanes>(x) }
+                unsafe { super::surprise::<$lanes>(x) }
             }
 
-            pub(in super::super) const ALL: Functions = Functions { gated, norm, norm_turn, softmax, doubt };
+            pub(in super::super) const ALL: Functions = Functions { gated, norm, norm_turn, softmax, surprise };
         }
     };
 }

@@ -36,18 +36,6 @@ impl LoadError {
     }
 }
 
-/// Sampling without any default of the model: greedy.
-pub const GREEDY: SamplingRule = SamplingRule {
-    temperature: 0.0,
-    top_k: 0,
-    top_p: 1.0,
-    min_p: 0.0,
-    repetition_penalty: 1.0,
-    presence_penalty: 0.0,
-    frequency_penalty: 0.0,
-    logit_bias: Vec::new(),
-};
-
 /// A chat template and where it stands.
 #[derive(Debug)]
 pub struct TemplateFile {
@@ -200,7 +188,7 @@ fn inside(templates: Option<Templates>) -> Result<Option<String>, String> {
 /// The model's own sampling counts only if its author switched sampling on; a temperature left out then means 1.
 fn own_sampling(generation: &GenerationConfig) -> Result<SamplingRule, String> {
     if generation.do_sample != Some(true) {
-        return Ok(GREEDY);
+        return Ok(SamplingRule::GREEDY);
     }
     let rule = SamplingRule {
         temperature: generation.temperature.unwrap_or(1.0),
@@ -269,12 +257,15 @@ mod tests {
     fn the_models_own_sampling_needs_do_sample() {
         let base = [("tokenizer_config.json", "{}"), ("config.json", "{}")];
         let of = |text| read(&[base[0], base[1], ("generation_config.json", text)]).map(|files| files.sampling);
-        assert_eq!(of(r#"{"temperature": 0.6, "top_k": 20}"#).expect("fine"), GREEDY);
+        assert_eq!(of(r#"{"temperature": 0.6, "top_k": 20}"#).expect("fine"), SamplingRule::GREEDY);
         let own =
             SamplingRule { temperature: 0.6, top_k: 20, top_p: 0.95, min_p: 0.0, repetition_penalty: 1.05, ..Default::default() };
         let full = r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05}"#;
         assert_eq!(of(full).expect("fine"), own);
-        assert_eq!(of(r#"{"do_sample": true, "top_k": -1}"#).expect("fine"), SamplingRule { temperature: 1.0, ..GREEDY });
+        assert_eq!(
+            of(r#"{"do_sample": true, "top_k": -1}"#).expect("fine"),
+            SamplingRule { temperature: 1.0, ..SamplingRule::GREEDY }
+        );
         let penalized = of(r#"{"do_sample": true, "presence_penalty": 1.5, "frequency_penalty": -0.5}"#).expect("fine");
         assert_eq!((penalized.presence_penalty, penalized.frequency_penalty), (1.5, -0.5));
         assert!(of(r#"{"do_sample": true, "presence_penalty": 3}"#).is_err());

@@ -22,7 +22,7 @@ const MOST_LOGPROBS: u32 = 20;
 /// # Errors
 /// The first that is out of its range, by name.
 pub(super) fn check(sampling: &v1::Sampling, limits: &v1::Limits, logprobs: Option<u32>) -> Result<(), Status> {
-    if let Some((name, expected, found)) = sampling_problem(&filled(sampling, &crate::prompt::GREEDY)) {
+    if let Some((name, expected, found)) = sampling_problem(&filled(sampling, &SamplingRule::GREEDY)) {
         return Err(invalid(&format!("sampling.{name}"), expected, found));
     }
     let biases = &sampling.logit_bias;
@@ -124,7 +124,6 @@ mod tests {
     use tonic_types::StatusExt as _;
 
     use super::*;
-    use crate::prompt::GREEDY;
 
     fn bias(list: &[(u32, f32)]) -> Vec<v1::LogitBias> {
         list.iter().map(|(token_id, bias)| v1::LogitBias { token_id: *token_id, bias: *bias }).collect()
@@ -201,7 +200,7 @@ mod tests {
     fn the_models_own_stands_where_the_client_says_nothing() {
         assert_eq!(stop_ids(&wishes(false), &[2, 3, 99], 10), [2, 3, 7]);
         assert_eq!(stop_ids(&wishes(true), &[2, 3, 99], 10), [7, 2], "the request's own stay");
-        let own = SamplingRule { presence_penalty: 1.5, frequency_penalty: 0.5, ..GREEDY };
+        let own = SamplingRule { presence_penalty: 1.5, frequency_penalty: 0.5, ..SamplingRule::GREEDY };
         let said = v1::Sampling { presence_penalty: Some(0.0), ..wishes(false).sampling };
         let rule = filled(&said, &own);
         assert_eq!((rule.presence_penalty, rule.frequency_penalty), (0.0, 0.5));

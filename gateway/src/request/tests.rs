@@ -150,7 +150,7 @@ fn a_good_request_becomes_a_generation() {
     let plain = submit(Asked::generate(ids(vec![5, 6])), &limits).expect("fine");
     assert_eq!((plain.prompt_ids.as_slice(), plain.max_tokens, plain.stop_token_ids.as_slice()), (&[5, 6][..], 98, &[2][..]));
     assert_eq!((plain.deadline_ns, plain.tokenizer_vocab, plain.traffic_class.as_str()), (9, 4096, "code"));
-    assert_eq!(plain.sampling, Some(crate::prompt::GREEDY));
+    assert_eq!(plain.sampling, Some(SamplingRule::GREEDY));
     assert_ne!(plain.seed, submit(Asked::generate(ids(vec![5, 6])), &limits).expect("fine").seed, "seeds are drawn");
 
     let logit_bias = vec![v1::LogitBias { token_id: 4095, bias: 1.5 }];
@@ -177,7 +177,7 @@ fn a_good_request_becomes_a_generation() {
     let wished = submit(Asked::chat(request), &limits).expect("fine");
     let (presence_penalty, frequency_penalty) = (0.5, -0.5);
     let rule =
-        SamplingRule { temperature: 0.5, top_k: 9, presence_penalty, frequency_penalty, logit_bias, ..crate::prompt::GREEDY };
+        SamplingRule { temperature: 0.5, top_k: 9, presence_penalty, frequency_penalty, logit_bias, ..SamplingRule::GREEDY };
     assert_eq!((wished.sampling, wished.seed, wished.max_tokens), (Some(rule), 7, 3));
     assert_eq!((wished.stop_token_ids, wished.min_tokens, wished.logprobs), (vec![9], 2, Some(3)));
     assert_eq!((wished.route, wished.report_margins), (v1::RouteWish::Plain as i32, true));

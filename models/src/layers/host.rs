@@ -66,12 +66,12 @@ pub(crate) fn norm_turn(x: &Array, heads: i32, weight: &Array, eps: f32, turn: &
 ///
 /// # Errors
 /// Memory is out.
-pub(crate) fn doubts(logits: &Array) -> Result<Option<Array>> {
+pub(crate) fn surprises(logits: &Array) -> Result<Option<Array>> {
     if !computes(&[logits]) {
         return Ok(None);
     }
     let (rows, vocab) = (logits.dim(0), logits.dim(1) as usize);
-    node(&[logits], &[rows], Output::Fresh, move |inputs, out| rows::doubts(|row| inputs[0].row(row), vocab, out)).map(Some)
+    node(&[logits], &[rows], Output::Fresh, move |inputs, out| rows::surprises(|row| inputs[0].row(row), vocab, out)).map(Some)
 }
 
 /// softmax(scale · scores) over the keys that each row sees, in the scores' memory if nobody else needs it. `scores`

@@ -27,7 +27,7 @@ pub(crate) fn norm_turn(_: &Array, _: i32, _: &Array, _: f32, _: &RopeTables) ->
 }
 
 /// MLX does it.
-pub(crate) fn doubts(_: &Array) -> Result<Option<Array>> {
+pub(crate) fn surprises(_: &Array) -> Result<Option<Array>> {
     Ok(None)
 }
 

@@ -38,7 +38,7 @@ fn gates_norms_and_softmax_are_mlx_s() {
         let logits = wave(&[rows, width], 0.13);
         let most = logits.max_axis(-1, false).expect("lazy");
         let expected = logits.logsumexp_axis(-1, false).and_then(|sum| sum.subtract(most)).expect("lazy");
-        same(&host::doubts(&logits).expect("made").expect("on the CPU"), &expected, &what);
+        same(&host::surprises(&logits).expect("made").expect("on the CPU"), &expected, &what);
 
         let scores = wave(&[1, 2, rows, width], 0.21);
         let seen = (0..rows).map(|_| 0..width as usize).collect();

@@ -12,7 +12,7 @@ mod norm;
 mod rope;
 
 pub(crate) use attention::{Sees, attention};
-pub(crate) use host::{computes, doubts};
+pub(crate) use host::{computes, surprises};
 pub(crate) use linear::{Embedding, Linear};
 pub(crate) use mlp::GatedMlp;
 pub(crate) use norm::{HeadNorm, RmsNorm};

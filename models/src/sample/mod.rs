@@ -222,8 +222,8 @@ fn surprises(logits: &Array, blocks: &[Block<'_>]) -> Result<Option<Array>> {
         all if all == logits.dim(0) => logits.clone(),
         count => logits.take_axis(Array::from_slice(&rows, &[count]), 0)?,
     };
-    if let Some(doubts) = crate::layers::doubts(&asking)? {
-        return Ok(Some(doubts));
+    if let Some(surprises) = crate::layers::surprises(&asking)? {
+        return Ok(Some(surprises));
     }
     Ok(Some(asking.logsumexp_axis(-1, false)?.subtract(asking.max_axis(-1, false)?)?))
 }

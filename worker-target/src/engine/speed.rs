@@ -17,7 +17,7 @@ use paceline_proto::internal::v1::{Hello, Stamp, TensorType};
 use paceline_proto::v1;
 use tokio::sync::mpsc;
 
-use super::{Command, Engine};
+use super::{Command, Engine, Running};
 use crate::cache::Cache;
 use crate::core::{ClassBytes, Ledger, Permit, Request, Scheduler};
 use crate::drafting::Drafting;
@@ -119,7 +119,7 @@ fn through(mail: &Mail<Command>, round: usize) -> (Vec<u32>, Vec<i64>) {
         wants_so_far: false,
         cache_scope: String::new(),
     };
-    mail.try_send(Command::Run(Box::new(checked), Outlet::new(tx, Stamp::default()))).expect("there is room");
+    mail.try_send(Command::Run(Box::new(Running { checked, outlet: Outlet::new(tx, Stamp::default()) }))).expect("there is room");
     let (mut ids, mut took_ns, mut last_ns) = (vec![], vec![], None);
     while let Some(batch) = rx.blocking_recv() {
         let batch = batch.expect("served");

@@ -6,10 +6,33 @@ use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use paceline_link::{End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, handover, make_pair};
-use paceline_proto::internal::v1::{Draft, Feed, Proposal, Reach, SessionReach, TensorType, Want, Welcome};
+use paceline_link::{End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, handover, handshake, make_pair};
+use paceline_proto::internal::v1::{Draft, Feed, Proposal, ProposalKind, Reach, SessionReach, TensorType, Want, Welcome};
 
 use super::{BOUND, STAMP, Worker};
+
+/// Numbers of a hidden row of [`super::tiny`].
+pub const HIDDEN: u32 = 64;
+/// Ids of its vocabulary.
+pub const VOCAB: u32 = 288;
+/// Block of the drafters that are played for it.
+pub const BLOCK: u32 = 8;
+
+/// How such a drafter introduces itself.
+pub fn welcome(generation: u64, proposal: ProposalKind) -> Welcome {
+    Welcome {
+        version: handshake::VERSION,
+        generation,
+        kind: "scripted".into(),
+        proposal: proposal.into(),
+        hidden_size: HIDDEN,
+        tap_layers: vec![0, 2],
+        block_size: BLOCK,
+        mask_id: 3,
+        r#type: TensorType::F32.into(),
+        ..Welcome::default()
+    }
+}
 
 /// What a scripted drafter does with a Feed: everything it wants. `false` ends it.
 pub type Script = Box<dyn FnMut(&mut End, &Feed) -> Result<bool, LinkError> + Send>;

@@ -22,16 +22,7 @@ use tonic::{Code, Status, Streaming};
 pub const BOUND: Duration = Duration::from_secs(60);
 pub const STAMP: Stamp = Stamp { term: 5, epoch: 3 };
 
-pub const GREEDY: SamplingRule = SamplingRule {
-    temperature: 0.0,
-    top_k: 0,
-    top_p: 1.0,
-    min_p: 0.0,
-    repetition_penalty: 1.0,
-    presence_penalty: 0.0,
-    frequency_penalty: 0.0,
-    logit_bias: Vec::new(),
-};
+pub const GREEDY: SamplingRule = SamplingRule::GREEDY;
 
 pub struct Worker {
     pub child: Child,

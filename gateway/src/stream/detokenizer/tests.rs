@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tokenizers::Tokenizer;
 
 use super::*;
-use crate::prompt::{GREEDY, Tokens};
+use crate::prompt::Tokens;
 
 /// Pushes all ids and checks what must hold at every step.
 fn stream(language: &Arc<Language>, ids: &[u32]) -> String {
@@ -145,7 +145,7 @@ fn sentencepiece() -> Arc<Language> {
     });
     let tokenizer: Tokenizer = json.to_string().parse().expect("a tokenizer");
     let tokens = Tokens::new(tokenizer).expect("usable");
-    Arc::new(Language { tokens, template: None, stop_ids: vec![1], sampling: GREEDY })
+    Arc::new(Language { tokens, template: None, stop_ids: vec![1], sampling: paceline_proto::internal::v1::SamplingRule::GREEDY })
 }
 
 /// The id of a byte's token in [`sentencepiece`].
