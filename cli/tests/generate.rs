@@ -263,6 +263,7 @@ async fn conversations_and_pictures_become_messages() {
         let part = |part: &v1::ContentPart| match &part.part {
             Some(Part::Text(text)) => format!(" {text}"),
             Some(Part::Image(image)) => format!(" [{}]", image.data.len()),
+            Some(Part::ImageUrl(image)) => format!(" <{}>", image.url),
             None => " nothing".into(),
         };
         let message = |message: &v1::Message| message.role.clone() + &message.content.iter().map(part).collect::<String>();

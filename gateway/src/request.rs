@@ -262,6 +262,7 @@ pub fn fit(
         route: wishes.route as i32,
         report_margins: wishes.report_margins,
         report_so_far: !wishes.stop.is_empty(),
+        pictures: Vec::new(),
         tokenizer_vocab: language.tokens.vocabulary_size(),
     })
 }

@@ -13,6 +13,7 @@ pub mod load;
 pub mod sample;
 pub mod target;
 pub mod transfer;
+pub mod vision;
 
 pub use batch::{Batch, Forward, Override, Positions, Purpose, Segment, Taps, Wants};
 pub use device::{DeviceChoice, DeviceError};

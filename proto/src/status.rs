@@ -79,6 +79,8 @@ reasons! {
     Template = "TEMPLATE", InvalidArgument, false;
     /// A picture was sent to a model without a vision tower.
     NoVision = "NO_VISION", FailedPrecondition, false;
+    /// A picture that cannot be decoded or is over a limit; the message says which.
+    BadImage = "BAD_IMAGE", InvalidArgument, false;
     /// A conversation was sent to a model without a chat template.
     NoChatTemplate = "NO_CHAT_TEMPLATE", FailedPrecondition, false;
     /// Tools were sent to a model whose chat template knows none.
@@ -238,6 +240,7 @@ mod tests {
             ("PROMPT_TOO_LONG", InvalidArgument, false),
             ("TEMPLATE", InvalidArgument, false),
             ("NO_VISION", FailedPrecondition, false),
+            ("BAD_IMAGE", InvalidArgument, false),
             ("NO_CHAT_TEMPLATE", FailedPrecondition, false),
             ("NO_TOOLS", FailedPrecondition, false),
             ("STALE_TERM", FailedPrecondition, false),

@@ -88,6 +88,9 @@ pub(crate) fn check(
     let invalid = |field: &str, what: String| Reason::InvalidArgument.field(field, what);
     let generation = generation.ok_or_else(|| invalid("generation", "expected a generation, found none".into()))?;
     let permit = self::permit(permit)?;
+    if !generation.pictures.is_empty() {
+        return Err(Reason::NoVision.field("pictures", format!("expected none: {} has no vision tower", model.architecture)));
+    }
     let id = RequestId::parse(&generation.request_id)
         .ok_or_else(|| invalid("request_id", "expected 1 to 64 letters, digits, - or _".into()))?;
 

@@ -66,7 +66,7 @@ fn text(field: &str, place: usize, part: v1::ContentPart) -> Result<String, Stat
     let field = format!("{field}[{place}]");
     match part.part {
         Some(Part::Text(text)) => Ok(text),
-        Some(Part::Image(_)) => {
+        Some(Part::Image(_) | Part::ImageUrl(_)) => {
             let what = format!("{field}: a picture was sent, and this service has no model that sees; send text only");
             Err(Reason::NoVision.field(&field, what))
         }

@@ -11,6 +11,7 @@ use crate::device::on_gpu;
 use crate::error::{LoadError, Result};
 use crate::kv::{KvStore, LayerKv};
 use crate::load::{Checkpoint, ModelConfig, Precision, Weights};
+use crate::vision::Vision;
 
 /// What is known of a loaded target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +60,11 @@ pub trait Target {
     /// # Errors
     /// MLX's own.
     fn head(&self, hidden: &Array) -> Result<Array>;
+
+    /// Its vision tower, if it has one. A target with one takes positions on three axes.
+    fn vision(&self) -> Option<&dyn Vision> {
+        None
+    }
 }
 
 /// Loads the target in `dir`. `progress` is called with (bytes read, bytes in all).

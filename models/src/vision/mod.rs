@@ -1,0 +1,129 @@
+//! Vision towers: pixels in, the rows that stand in a prompt at a picture's placeholders out. A tower belongs to its target's
+//! weights; what it computed is the caller's to keep.
+
+mod place;
+
+pub use place::{Placed, positions};
+
+use mlx_rs::Array;
+
+use crate::error::{ModelError, Result};
+
+/// What a caller must know of a tower.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VisionInfo {
+    /// Pixels of a patch's side.
+    pub patch: u32,
+    /// Patches of a side that become one row of the prompt.
+    pub merge: u32,
+    /// The id that stands in a prompt for each row of a picture.
+    pub image_token: u32,
+    /// Blocks that [`Vision::advance`] goes through.
+    pub blocks: usize,
+    /// Rows of a picture see one another, so all of them belong in one forward. Without it they see what is before them, as
+    /// text does, and a chunk may end anywhere.
+    pub whole: bool,
+}
+
+/// A resized picture, patches of its sides even in [`VisionInfo::merge`].
+#[derive(Clone, Copy, Debug)]
+pub struct Picture<'a> {
+    /// Rows from the top, columns from the left, red green blue: `rows · columns · patch² · 3` bytes.
+    pub pixels: &'a [u8],
+    /// Patches from top to bottom.
+    pub rows: u32,
+    /// Patches from left to right.
+    pub columns: u32,
+    /// What the tower sees of a byte b of channel c: `b · scale[c] + bias[c]`.
+    pub scale: [f32; 3],
+    /// See `scale`.
+    pub bias: [f32; 3],
+}
+
+impl Picture<'_> {
+    /// Checks that the parts agree with each other and with the tower.
+    ///
+    /// # Errors
+    /// The first contradiction.
+    pub fn check(&self, info: &VisionInfo) -> Result<()> {
+        let bad = |what: String| Err(ModelError::Batch(what));
+        let Self { rows, columns, .. } = *self;
+        if rows == 0 || columns == 0 || rows % info.merge != 0 || columns % info.merge != 0 {
+            return bad(format!("expected a picture of a multiple of {} patches each way, found {rows} x {columns}", info.merge));
+        }
+        let bytes = u64::from(rows) * u64::from(columns) * u64::from(info.patch).pow(2) * 3;
+        if bytes != self.pixels.len() as u64 {
+            return bad(format!("expected {bytes} bytes for {rows} x {columns} patches, found {}", self.pixels.len()));
+        }
+        if self.scale.iter().chain(&self.bias).any(|number| !number.is_finite()) {
+            return bad(format!("expected finite scale and bias, found {:?} and {:?}", self.scale, self.bias));
+        }
+        Ok(())
+    }
+}
+
+/// What a tower made of one picture: rows for [`crate::Override`], in the order of the placeholders.
+#[derive(Clone, Debug)]
+pub struct Features {
+    /// `[rows, hidden]`, in place of the placeholders' embeddings.
+    pub embeddings: Array,
+    /// `[rows, hidden]` to be added behind a layer of the target.
+    pub after_layer: Vec<(usize, Array)>,
+}
+
+impl Features {
+    /// Rows of the prompt.
+    pub fn rows(&self) -> i32 {
+        self.embeddings.dim(0)
+    }
+
+    /// Bytes of all arrays.
+    pub fn bytes(&self) -> u64 {
+        let arrays = self.after_layer.iter().map(|(_, array)| array).chain([&self.embeddings]);
+        arrays.map(|array| array.nbytes() as u64).sum()
+    }
+}
+
+/// A picture on its way through a tower.
+#[derive(Clone, Debug)]
+pub struct TowerPass {
+    /// Hidden states behind the blocks gone through `[patches, width]`.
+    pub(crate) hidden: Array,
+    /// Patches from top to bottom and from left to right.
+    pub(crate) grid: (u32, u32),
+    /// Blocks gone through.
+    pub(crate) done: usize,
+    /// What is added behind layers of the target, as far as it is known.
+    pub(crate) after_layer: Vec<(usize, Array)>,
+}
+
+impl TowerPass {
+    /// Patches, which is what a block's time goes by.
+    pub fn patches(&self) -> u32 {
+        self.grid.0 * self.grid.1
+    }
+
+    /// Blocks gone through.
+    pub fn done(&self) -> usize {
+        self.done
+    }
+}
+
+/// A target's vision tower. Lazy as a forward is, until what comes out is evaluated; `advance` evaluates, so that its caller
+/// can do other work between blocks.
+pub trait Vision {
+    /// What is known of it.
+    fn info(&self) -> &VisionInfo;
+
+    /// Takes a picture in: patches and their positions.
+    ///
+    /// # Errors
+    /// A picture that does not fit; MLX's own.
+    fn begin(&self, picture: &Picture<'_>) -> Result<TowerPass>;
+
+    /// Goes through at most so many more blocks (at least one) and evaluates; the features when all are done.
+    ///
+    /// # Errors
+    /// MLX's own.
+    fn advance(&self, pass: &mut TowerPass, blocks: usize) -> Result<Option<Features>>;
+}

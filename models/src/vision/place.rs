@@ -1,0 +1,92 @@
+//! Where rows of a sequence with pictures stand, for rotary embedding on three axes (time, height, width): Qwen2-VL (arXiv
+//! 2409.12191), section 2.1. Host integers only.
+
+/// Where a picture stands in its sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Index of its first row in the sequence.
+    pub first: i32,
+    /// Rows of its merged grid.
+    pub rows: i32,
+    /// Columns of its merged grid.
+    pub columns: i32,
+}
+
+impl Placed {
+    /// Index behind its last row.
+    pub fn end(&self) -> i32 {
+        self.first + self.rows * self.columns
+    }
+
+    /// How much less its rows advance the positions behind it than as many rows of text would.
+    fn saved(&self) -> i32 {
+        self.rows * self.columns - self.rows.max(self.columns)
+    }
+}
+
+/// Positions of the rows `start..start + length` of a sequence, appended to the three axes. `pictures` are all of the
+/// sequence, ascending, none overlapping another.
+///
+/// Text counts on by one on all axes. A picture that would begin at p has time p, height p + row and width p + column; what
+/// follows it begins at p + the larger of its sides.
+pub fn positions(pictures: &[Placed], start: i32, length: i32, axes: &mut [Vec<i32>; 3]) {
+    // How far positions are behind indices.
+    let (mut behind, mut next) = (0, 0);
+    for index in start..start + length {
+        while next < pictures.len() && pictures[next].end() <= index {
+            behind += pictures[next].saved();
+            next += 1;
+        }
+        let at = match pictures.get(next).filter(|picture| picture.first <= index) {
+            None => [index - behind; 3],
+            Some(picture) => {
+                let (begin, inside) = (picture.first - behind, index - picture.first);
+                [begin, begin + inside / picture.columns, begin + inside % picture.columns]
+            }
+        };
+        axes.iter_mut().zip(at).for_each(|(axis, at)| axis.push(at));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(pictures: &[Placed], start: i32, length: i32) -> [Vec<i32>; 3] {
+        let mut axes = Default::default();
+        positions(pictures, start, length, &mut axes);
+        axes
+    }
+
+    #[test]
+    fn text_counts_on_all_axes() {
+        assert_eq!(of(&[], 5, 3), [[5, 6, 7]; 3].map(Vec::from));
+    }
+
+    #[test]
+    fn a_picture_spans_its_grid_and_text_goes_on_behind_its_larger_side() {
+        let pictures = [Placed { first: 2, rows: 2, columns: 3 }];
+        let [time, height, width] = of(&pictures, 0, 10);
+        assert_eq!(time, [0, 1, 2, 2, 2, 2, 2, 2, 5, 6]);
+        assert_eq!(height, [0, 1, 2, 2, 2, 3, 3, 3, 5, 6]);
+        assert_eq!(width, [0, 1, 2, 3, 4, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn any_part_is_the_same_as_that_part_of_the_whole() {
+        let pictures = [
+            Placed { first: 1, rows: 3, columns: 1 },
+            Placed { first: 4, rows: 2, columns: 2 },
+            Placed { first: 12, rows: 1, columns: 2 },
+        ];
+        let whole = of(&pictures, 0, 20);
+        for start in 0..20 {
+            for length in 0..20 - start {
+                let part = of(&pictures, start, length);
+                for (part, whole) in part.iter().zip(&whole) {
+                    assert_eq!(*part, whole[start as usize..(start + length) as usize]);
+                }
+            }
+        }
+    }
+}
