@@ -1,8 +1,12 @@
 //! Qwen3-VL against transformers on tiny random checkpoints: pictures to features, prompts with pictures to tokens.
 //! Values and provenance: `golden/vision.py`, remade by `make golden`.
 
+#[path = "vision/refused.rs"]
+mod refused;
 #[path = "vision/scene.rs"]
 mod scene;
+#[path = "vision/text.rs"]
+mod text;
 
 use std::collections::HashMap;
 

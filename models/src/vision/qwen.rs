@@ -160,30 +160,35 @@ impl Attention {
         let by_head = |part: Array| part.transpose_axes(&[1, 0, 2])?.expand_dims(0)?.contiguous();
         let keys = by_head(turned.try_index((.., heads.., ..))?)?;
         let values = by_head(qkv.try_index((.., 2 * heads.., ..))?)?;
-        let queries = turned.try_index((.., ..heads, ..))?;
-        let scale = (dim as f32).powf(-0.5);
-        // As many queries at a time as the bound allows, so that a large picture's scores are never all there.
-        let most = (MAX_SCORES / (i64::from(heads) * i64::from(patches))).clamp(1, i64::from(patches)) as i32;
-        let mut parts = Vec::new();
-        for first in (0..patches).step_by(most as usize) {
-            let rows = most.min(patches - first);
-            let part = if rows == patches { queries.clone() } else { queries.try_index((first..first + rows, .., ..))? };
-            let part = match computes(&[&part, &keys, &values]) {
-                true => {
-                    let seen = std::iter::repeat_n(0..patches as usize, rows as usize).collect();
-                    attention(&part, &keys, &values, scale, Sees::Ranges(&seen))?
-                }
-                false => attention(&part, &keys, &values, scale, Sees::Mask(None))?,
-            };
-            if rows < patches {
-                // Now, so that its scores are gone before the next ones come.
-                part.eval()?;
-            }
-            parts.push(part);
-        }
-        let attended = if let [one] = parts.as_slice() { one.clone() } else { concatenate(&parts, 0)? };
+        let attended = attend(&turned.try_index((.., ..heads, ..))?, &keys, &values, MAX_SCORES)?;
         self.proj.forward(&attended)
     }
+}
+
+/// As many queries at a time as make at most so many scores, so that a large picture's are never all there. `queries`
+/// `[N, H, D]`, `keys` and `values` `[1, H, N, D]` → `[N, H · D]`.
+fn attend(queries: &Array, keys: &Array, values: &Array, max_scores: i64) -> Result<Array> {
+    let (patches, heads, dim) = (queries.dim(0), queries.dim(1), queries.dim(2));
+    let scale = (dim as f32).powf(-0.5);
+    let most = (max_scores / (i64::from(heads) * i64::from(patches))).clamp(1, i64::from(patches)) as i32;
+    let mut parts = Vec::new();
+    for first in (0..patches).step_by(most as usize) {
+        let rows = most.min(patches - first);
+        let part = if rows == patches { queries.clone() } else { queries.try_index((first..first + rows, .., ..))? };
+        let part = match computes(&[&part, keys, values]) {
+            true => {
+                let seen = std::iter::repeat_n(0..patches as usize, rows as usize).collect();
+                attention(&part, keys, values, scale, Sees::Ranges(&seen))?
+            }
+            false => attention(&part, keys, values, scale, Sees::Mask(None))?,
+        };
+        if rows < patches {
+            // Now, so that its scores are gone before the next ones come.
+            part.eval()?;
+        }
+        parts.push(part);
+    }
+    if let [one] = parts.as_slice() { Ok(one.clone()) } else { Ok(concatenate(&parts, 0)?) }
 }
 
 #[derive(Debug)]
@@ -388,5 +393,33 @@ impl Vision for QwenTower {
         let embeddings = self.merger.forward(&pass.hidden)?;
         embeddings.eval()?;
         Ok(Some(Features { embeddings, after_layer: pass.after_layer.clone() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{DeviceChoice, choose};
+
+    #[test]
+    fn queries_in_parts_see_what_all_at_once_see() {
+        choose(DeviceChoice::Cpu).expect("there is a CPU");
+        let wave = |step: f32, shape: &[i32]| {
+            let numbers: Vec<f32> = (0..shape.iter().product::<i32>()).map(|at| (at as f32 * step).sin()).collect();
+            Array::from_slice(&numbers, shape)
+        };
+        let (queries, keys, values) = (wave(0.37, &[21, 2, 8]), wave(0.11, &[1, 2, 21, 8]), wave(0.73, &[1, 2, 21, 8]));
+        let numbers = |max_scores: i64| {
+            let out = attend(&queries, &keys, &values, max_scores).expect("attends");
+            out.eval().expect("evaluates");
+            assert_eq!(out.shape(), [21, 16]);
+            out.try_as_slice::<f32>().expect("floats").to_vec()
+        };
+        let whole = numbers(MAX_SCORES);
+        // One query at a time; parts with a shorter last one; a bound below one query's scores.
+        for max_scores in [42, 42 * 8, 42 * 20, 1] {
+            let off = whole.iter().zip(numbers(max_scores)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(off < 1e-5, "at most {max_scores} scores: off by {off}");
+        }
     }
 }
