@@ -17,6 +17,8 @@ const EPS: f32 = 1e-6;
 const TAKEN_IN: usize = 1024;
 /// Most numbers of one product of queries and keys, all heads: 64 MiB in float32.
 const MAX_SCORES: i64 = 1 << 24;
+/// Most rows that go through a block's second half at a time.
+const MAX_ROWS: i32 = 4096;
 
 /// What a tower must know of the text model beside it.
 #[derive(Clone, Copy, Debug)]
@@ -155,7 +157,7 @@ impl Attention {
         let Self { heads, dim, .. } = *self;
         let patches = x.dim(0);
         let qkv = self.qkv.forward(x)?.reshape(&[patches, 3 * heads, dim])?;
-        let turned = rope.apply(&qkv.try_index((.., ..2 * heads, ..))?)?.as_dtype(x.dtype())?;
+        let turned = rope.apply_to(&qkv, 2 * heads)?;
         // [1, H, N, D], in one piece: each part of the queries reads them.
         let by_head = |part: Array| part.transpose_axes(&[1, 0, 2])?.expand_dims(0)?.contiguous();
         let keys = by_head(turned.try_index((.., heads.., ..))?)?;
@@ -216,7 +218,23 @@ impl Block {
 
     fn forward(&self, x: &Array, rope: &RopeTables) -> Result<Array> {
         let x = x.add(self.attn.forward(&self.norm1.forward(x)?, rope)?)?;
-        let inner = self.activation.forward(&self.linear_fc1.forward(&self.norm2.forward(&x)?)?)?;
+        let patches = x.dim(0);
+        if patches <= MAX_ROWS {
+            return self.feed(&x);
+        }
+        let mut parts = Vec::new();
+        for first in (0..patches).step_by(MAX_ROWS as usize) {
+            let part = self.feed(&x.try_index((first..patches.min(first + MAX_ROWS), ..))?)?;
+            // Now, so that its inner numbers are gone before the next ones come.
+            part.eval()?;
+            parts.push(part);
+        }
+        Ok(concatenate(&parts, 0)?)
+    }
+
+    /// The second half, row by row.
+    fn feed(&self, x: &Array) -> Result<Array> {
+        let inner = self.activation.forward(&self.linear_fc1.forward(&self.norm2.forward(x)?)?)?;
         Ok(x.add(self.linear_fc2.forward(&inner)?)?)
     }
 }
