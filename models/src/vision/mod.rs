@@ -1,13 +1,17 @@
 //! Vision towers: pixels in, the rows that stand in a prompt at a picture's placeholders out. A tower belongs to its target's
 //! weights; what it computed is the caller's to keep.
 
+mod grid;
 mod place;
+mod qwen;
 
 pub use place::{Placed, positions};
+pub(crate) use qwen::{Beside, QwenTower};
 
 use mlx_rs::Array;
 
 use crate::error::{ModelError, Result};
+use crate::layers::RopeTables;
 
 /// What a caller must know of a tower.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,8 +55,9 @@ impl Picture<'_> {
         if rows == 0 || columns == 0 || rows % info.merge != 0 || columns % info.merge != 0 {
             return bad(format!("expected a picture of a multiple of {} patches each way, found {rows} x {columns}", info.merge));
         }
-        let bytes = u64::from(rows) * u64::from(columns) * u64::from(info.patch).pow(2) * 3;
-        if bytes != self.pixels.len() as u64 {
+        // Wide enough for any sizes.
+        let bytes = u128::from(rows) * u128::from(columns) * u128::from(info.patch).pow(2) * 3;
+        if bytes != self.pixels.len() as u128 {
             return bad(format!("expected {bytes} bytes for {rows} x {columns} patches, found {}", self.pixels.len()));
         }
         if self.scale.iter().chain(&self.bias).any(|number| !number.is_finite()) {
@@ -91,6 +96,8 @@ pub struct TowerPass {
     pub(crate) hidden: Array,
     /// Patches from top to bottom and from left to right.
     pub(crate) grid: (u32, u32),
+    /// How heads are turned by their patches' places.
+    pub(crate) rope: RopeTables,
     /// Blocks gone through.
     pub(crate) done: usize,
     /// What is added behind layers of the target, as far as it is known.
