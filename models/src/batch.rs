@@ -4,6 +4,7 @@ use mlx_rs::Array;
 
 use crate::error::{ModelError, Result};
 use crate::kv::SequenceId;
+use crate::target::TargetInfo;
 
 /// Why a segment is in the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,7 +28,7 @@ pub struct Segment {
     pub length: i32,
     /// Why.
     pub purpose: Purpose,
-    /// Rows of one picture, as (first, length) in the segment; empty until there are pictures.
+    /// Rows of one picture each, as (first, length) in the segment, ascending.
     pub image_spans: Vec<(i32, i32)>,
 }
 
@@ -59,7 +60,7 @@ pub struct Batch {
     /// Rows, ascending, whose ids are not known on the host yet, and these ids `[rows]`: part of the same graph. What `ids`
     /// says of them is not looked at. Whoever made them has bounded them.
     pub drafted: Option<(Vec<i32>, Array)>,
-    /// Embeddings that are not the ids'; empty until pictures are built.
+    /// Embeddings that are not the ids'. A row is in at most one of them.
     pub overrides: Vec<Override>,
     /// Whose rows these are. A sequence appears at most once.
     pub segments: Vec<Segment>,
@@ -74,11 +75,12 @@ impl Batch {
         Self { ids, drafted: None, overrides: vec![], segments, positions: Positions::One(positions) }
     }
 
-    /// Checks that the parts agree.
+    /// Checks that the parts agree with each other and with the target.
     ///
     /// # Errors
     /// The first contradiction.
-    pub fn check(&self, vocab: i32) -> Result<()> {
+    pub fn check(&self, info: &TargetInfo) -> Result<()> {
+        let vocab = info.vocab;
         let bad = |what: String| Err(ModelError::Batch(what));
         let rows: i64 = self.segments.iter().map(|segment| i64::from(segment.length)).sum();
         if rows != self.ids.len() as i64 || rows == 0 {
@@ -108,6 +110,50 @@ impl Batch {
             }
             if self.segments[..at].iter().any(|other| other.sequence == segment.sequence) {
                 return bad(format!("segment {at}: its sequence is in the batch already"));
+            }
+            let mut free = 0;
+            for &(first, length) in &segment.image_spans {
+                // In this order nothing overflows.
+                if first < free || length < 1 || first > segment.length || length > segment.length - first {
+                    return bad(format!(
+                        "segment {at}: expected pictures one behind the other in {} rows, found {:?}",
+                        segment.length, segment.image_spans
+                    ));
+                }
+                free = first + length;
+            }
+        }
+        self.check_overrides(info)
+    }
+
+    fn check_overrides(&self, info: &TargetInfo) -> Result<()> {
+        let bad = |at: usize, what: String| Err(ModelError::Batch(format!("override {at}: {what}")));
+        let drafted = self.drafted.as_ref().map_or(&[][..], |(rows, _)| rows.as_slice());
+        let mut taken = vec![false; self.ids.len()];
+        for (at, part) in self.overrides.iter().enumerate() {
+            if part.rows.is_empty() || !part.rows.is_sorted_by(|a, b| a < b) {
+                return bad(at, format!("expected rows, ascending, found {:?}", part.rows));
+            }
+            for row in &part.rows {
+                let place = usize::try_from(*row).ok().and_then(|row| taken.get_mut(row));
+                match place {
+                    None => return bad(at, format!("expected rows of a batch of {}, found {row}", self.ids.len())),
+                    Some(true) => return bad(at, format!("row {row} has another embedding already")),
+                    Some(_) if drafted.contains(row) => return bad(at, format!("row {row} is a drafted one")),
+                    Some(taken) => *taken = true,
+                }
+            }
+            let shape = [part.rows.len() as i32, info.hidden];
+            if part.embeddings.shape() != shape {
+                return bad(at, format!("expected embeddings of shape {shape:?}, found {:?}", part.embeddings.shape()));
+            }
+            for (place, (layer, rows)) in part.after_layer.iter().enumerate() {
+                if *layer >= info.n_layers || part.after_layer[..place].iter().any(|(other, _)| other == layer) {
+                    return bad(at, format!("expected layers below {}, each once, found {layer}", info.n_layers));
+                }
+                if rows.shape() != shape {
+                    return bad(at, format!("expected rows of shape {shape:?} behind layer {layer}, found {:?}", rows.shape()));
+                }
             }
         }
         Ok(())

@@ -83,6 +83,13 @@ impl Linear {
         Ok(Self { weight: Kept::Transposed(transposed), bias })
     }
 
+    /// From a weight `[out, in]` and a bias `[out]`.
+    pub(crate) fn new(weight: &Array, bias: Array) -> Result<Self, LoadError> {
+        let transposed = weight.transpose()?;
+        transposed.eval()?;
+        Ok(Self { weight: Kept::Transposed(transposed), bias: Some(bias) })
+    }
+
     /// The same with its weight quantized to `bits` an element (4 or 8; `None` leaves it). One whose input is not made of
     /// whole groups stays as it is. On the CPU the quantized values are kept as floats: MLX's quantized product goes row by
     /// row there, on one thread (measured: a draft block of 16 rows took ten times as long).

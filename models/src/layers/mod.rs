@@ -1,5 +1,6 @@
 //! What model families share. Device branches and weight formats are settled here, not in a model's file.
 
+mod activation;
 mod attention;
 #[cfg(target_os = "linux")]
 mod host;
@@ -11,11 +12,12 @@ mod mlp;
 mod norm;
 mod rope;
 
+pub(crate) use activation::Gelu;
 pub(crate) use attention::{Sees, attention};
 pub(crate) use host::{computes, surprises};
 pub(crate) use linear::{Embedding, Linear};
 pub(crate) use mlp::GatedMlp;
-pub(crate) use norm::{HeadNorm, RmsNorm};
+pub(crate) use norm::{HeadNorm, LayerNorm, RmsNorm};
 pub(crate) use rope::{Rope, RopeTables};
 
 #[cfg(all(test, target_os = "linux"))]

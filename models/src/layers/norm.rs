@@ -1,4 +1,4 @@
-//! Root-mean-square norm (arXiv 1910.07467), sums in float32.
+//! Norms of rows: root mean square (arXiv 1910.07467), and with the mean taken off. Sums in float32.
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::{broadcast_to, concatenate};
@@ -27,6 +27,27 @@ impl RmsNorm {
             Some(normed) => Ok(normed),
             None => Ok(fast::rms_norm(x, Some(&self.weight), self.eps)?),
         }
+    }
+}
+
+/// (x − mean) / √(variance + eps) · w + b over the last axis (arXiv 1607.06450).
+#[derive(Debug)]
+pub(crate) struct LayerNorm {
+    weight: Array,
+    bias: Array,
+    eps: f32,
+}
+
+impl LayerNorm {
+    /// Reads `{name}.weight` and `{name}.bias` `[size]`.
+    pub(crate) fn load(weights: &mut Weights, name: &str, size: i32, eps: f32) -> Result<Self, LoadError> {
+        let mut take = |part: &str| weights.take(&format!("{name}.{part}"), &[size]);
+        Ok(Self { weight: take("weight")?, bias: take("bias")?, eps })
+    }
+
+    /// `x` `[…, size]` → the same shape.
+    pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
+        Ok(fast::layer_norm(x, &self.weight, &self.bias, self.eps)?)
     }
 }
 

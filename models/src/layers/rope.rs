@@ -18,9 +18,12 @@ pub(crate) struct Rope {
     frequencies: Vec<f32>,
     /// Factor on cos and sin (YaRN's temperature), else 1.
     magnitude: f32,
+    /// By which of three positions each frequency turns `[R/2]`; `None`: there is one.
+    axes: Option<Vec<usize>>,
 }
 
 /// cos and sin of a batch's rows, made once and used by every layer.
+#[derive(Clone, Debug)]
 pub(crate) struct RopeTables {
     /// `[rows, 1, R]`
     cos: Array,
@@ -83,37 +86,79 @@ impl Rope {
             }
             other => return Err(wrong("rope_scaling.rope_type", format!("expected default or yarn, found {other}"))),
         };
-        Ok(Self { frequencies: frequencies.iter().map(|f| *f as f32).collect(), magnitude: magnitude as f32 })
+        Ok(Self { frequencies: frequencies.iter().map(|f| *f as f32).collect(), magnitude: magnitude as f32, axes: None })
+    }
+
+    /// The same for positions on three axes, interleaved: frequency j turns by height where j % 3 is 1 and j < 3 · section\[1\],
+    /// by width where j % 3 is 2 and j < 3 · section\[2\], else by time. Source: Qwen3-VL in transformers,
+    /// `recomposition_frequencies`.
+    pub(crate) fn on_three_axes(self, config: &ModelConfig) -> Result<Self, LoadError> {
+        let mut keys: Map<String, Value> = Map::new();
+        for group in ["rope_scaling", "rope_parameters"] {
+            keys.extend(config.optional::<Map<String, Value>>(group)?.unwrap_or_default());
+        }
+        let half = self.frequencies.len();
+        let key = "rope_parameters.mrope_section";
+        let found = keys.get("mrope_section").filter(|value| !value.is_null());
+        let section: [usize; 3] = match found {
+            None => [24, 20, 20], // as the reference has it
+            Some(value) => serde_json::from_value(value.clone())
+                .map_err(|error| config.wrong(key, format!("expected three sizes, found {value}: {error}")))?,
+        };
+        if section.iter().fold(0usize, |sum, size| sum.saturating_add(*size)) != half {
+            let found = if found.is_some() { "found" } else { "found none, which means" };
+            return Err(config.wrong(key, format!("expected three sizes of {half} in all (head_dim / 2), {found} {section:?}")));
+        }
+        if keys.get("mrope_interleaved").is_some_and(|value| *value == Value::Bool(false)) {
+            let what = "expected true: this version has no rotary sections one behind the other".into();
+            return Err(config.wrong("rope_parameters.mrope_interleaved", what));
+        }
+        let axis = |j: usize| if j % 3 != 0 && j < 3 * section[j % 3] { j % 3 } else { 0 };
+        Ok(Self { axes: Some((0..half).map(axis).collect()), ..self })
     }
 
     /// cos and sin for every row of a batch.
     pub(crate) fn tables(&self, positions: &Positions, dtype: Dtype) -> Result<RopeTables> {
-        let Positions::One(positions) = positions else {
-            return Err(ModelError::Batch("expected one position a row: this model has no multi-axis positions".into()));
-        };
-        self.rows(positions, dtype)
+        match (positions, &self.axes) {
+            // All axes equal.
+            (Positions::One(positions), _) => self.rows(positions, dtype),
+            (Positions::Three(positions), Some(axes)) => {
+                RopeTables::new(positions[0].len(), self.frequencies.len(), dtype, |row, i| self.turn(positions[axes[i]][row], i))
+            }
+            (Positions::Three(_), None) => {
+                Err(ModelError::Batch("expected one position a row: this model has no multi-axis positions".into()))
+            }
+        }
     }
 
     /// cos and sin for rows at these positions.
     pub(crate) fn rows(&self, positions: &[i32], dtype: Dtype) -> Result<RopeTables> {
-        let half = self.frequencies.len();
-        let (mut cos, mut sin) = (vec![0f32; positions.len() * 2 * half], vec![0f32; positions.len() * 2 * half]);
-        for (row, position) in positions.iter().enumerate() {
-            let at = row * 2 * half;
-            for (i, frequency) in self.frequencies.iter().enumerate() {
-                let (s, c) = (*position as f32 * frequency).sin_cos();
-                let (s, c) = (s * self.magnitude, c * self.magnitude);
-                (cos[at + i], cos[at + half + i]) = (c, c);
-                (sin[at + i], sin[at + half + i]) = (-s, s);
-            }
-        }
-        let shape = [positions.len() as i32, 1, 2 * half as i32];
-        let table = |values: Vec<f32>| Array::from_slice(&values, &shape).as_dtype(dtype);
-        Ok(RopeTables { cos: table(cos)?, sin: table(sin)? })
+        RopeTables::new(positions.len(), self.frequencies.len(), dtype, |row, i| self.turn(positions[row], i))
+    }
+
+    fn turn(&self, position: i32, i: usize) -> (f32, f32) {
+        let (sin, cos) = (position as f32 * self.frequencies[i]).sin_cos();
+        (cos * self.magnitude, sin * self.magnitude)
     }
 }
 
 impl RopeTables {
+    /// From (cos, sin) of each row and each of `half` frequencies.
+    pub(crate) fn new(rows: usize, half: usize, dtype: Dtype, turn: impl Fn(usize, usize) -> (f32, f32)) -> Result<Self> {
+        let (mut cos, mut sin) = (vec![0f32; rows * 2 * half], vec![0f32; rows * 2 * half]);
+        for row in 0..rows {
+            let at = row * 2 * half;
+            for i in 0..half {
+                let (c, s) = turn(row, i);
+                (cos[at + i], cos[at + half + i]) = (c, c);
+                (sin[at + i], sin[at + half + i]) = (-s, s);
+            }
+        }
+        let shape = [rows as i32, 1, 2 * half as i32];
+        let table = |values: Vec<f32>| Array::from_slice(&values, &shape).as_dtype(dtype);
+        Ok(Self { cos: table(cos)?, sin: table(sin)? })
+    }
+
     /// cos and sin `[rows, 1, R]`, sin with its first half negated.
     #[cfg(target_os = "linux")]
     pub(super) fn tables(&self) -> (&Array, &Array) {

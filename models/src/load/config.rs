@@ -11,8 +11,14 @@ use crate::error::LoadError;
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
     path: PathBuf,
+    /// What stands before a key's name in errors: the part it is of.
+    of: String,
     values: Map<String, Value>,
 }
+
+/// Keys that a wrapper says of the whole model; what its `text_config` says of them is a default of the class that wrote it
+/// (transformers ties a head by the wrapper's word, too).
+const OF_THE_WHOLE: [&str; 2] = ["model_type", "tie_word_embeddings"];
 
 impl ModelConfig {
     /// Reads `config.json` of a model directory.
@@ -25,11 +31,31 @@ impl ModelConfig {
         let broken = |what: String| LoadError::Broken { path: path.clone(), what };
         let mut values: Map<String, Value> =
             serde_json::from_slice(&text).map_err(|error| broken(format!("expected a JSON object: {error}")))?;
-        if let Some(Value::Object(text)) = values.remove("text_config") {
-            values.extend(text);
-        }
         values.retain(|_, value| !value.is_null());
-        Ok(Self { path, values })
+        match values.remove("text_config") {
+            None => {}
+            Some(Value::Object(mut text)) => {
+                text.retain(|key, value| !value.is_null() && !(OF_THE_WHOLE.contains(&key.as_str()) && values.contains_key(key)));
+                values.extend(text);
+            }
+            Some(other) => return Err(broken(format!("text_config: expected an object, found {other}"))),
+        }
+        Ok(Self { path, of: String::new(), values })
+    }
+
+    /// The object under `key`, a configuration of its own.
+    ///
+    /// # Errors
+    /// It is there with another type.
+    pub fn part(&self, key: &str) -> Result<Option<Self>, LoadError> {
+        let Some(mut values) = self.optional::<Map<String, Value>>(key)? else { return Ok(None) };
+        values.retain(|_, value| !value.is_null());
+        Ok(Some(Self { path: self.path.clone(), of: format!("{}{key}.", self.of), values }))
+    }
+
+    /// An error about `key`.
+    pub fn wrong(&self, key: &str, what: String) -> LoadError {
+        LoadError::Config { key: format!("{}{key}", self.of), what }
     }
 
     /// The file.
@@ -44,7 +70,7 @@ impl ModelConfig {
     pub fn optional<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, LoadError> {
         let Some(value) = self.values.get(key) else { return Ok(None) };
         let read = serde_json::from_value(value.clone());
-        read.map(Some).map_err(|error| LoadError::Config { key: key.to_owned(), what: error.to_string() })
+        read.map(Some).map_err(|error| self.wrong(key, error.to_string()))
     }
 
     /// A value that must be there.
@@ -52,8 +78,7 @@ impl ModelConfig {
     /// # Errors
     /// It is missing or has another type.
     pub fn required<T: DeserializeOwned>(&self, key: &str) -> Result<T, LoadError> {
-        let missing = || LoadError::Config { key: key.to_owned(), what: "expected a value, found none".into() };
-        self.optional(key)?.ok_or_else(missing)
+        self.optional(key)?.ok_or_else(|| self.wrong(key, "expected a value, found none".into()))
     }
 
     /// A size: at least 1, at most 2^24.
@@ -73,7 +98,7 @@ impl ModelConfig {
     }
 
     fn check_size(&self, key: &str, value: i64) -> Result<i32, LoadError> {
-        let what = || LoadError::Config { key: key.to_owned(), what: format!("expected 1 to 16777216, found {value}") };
-        if (1..=1 << 24).contains(&value) { Ok(value as i32) } else { Err(what()) }
+        let wrong = || self.wrong(key, format!("expected 1 to 16777216, found {value}"));
+        if (1..=1 << 24).contains(&value) { Ok(value as i32) } else { Err(wrong()) }
     }
 }

@@ -37,6 +37,11 @@ impl<'a> Weights<'a> {
         self.checkpoint.entries.contains_key(&format!("{}{name}", self.prefix))
     }
 
+    /// The shape of `name` in the file.
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.checkpoint.entries.get(&format!("{}{name}", self.prefix)).map(|entry| entry.shape.as_slice())
+    }
+
     /// Puts `prefix` before every name asked for from now on.
     pub fn with_prefix(mut self, prefix: &str) -> Self {
         self.prefix = prefix.to_owned();

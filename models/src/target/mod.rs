@@ -1,6 +1,8 @@
 //! Target models: the registry by `model_type`, and what every family gives.
 
+mod pictures;
 mod qwen3;
+mod qwen3_vl;
 
 use std::path::{Path, PathBuf};
 
@@ -88,8 +90,9 @@ pub fn load_target(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Box
     let weights = Weights::new(checkpoint, precision, &mut report);
     match architecture.as_str() {
         "qwen3" => Ok(Box::new(qwen3::Qwen3::load(dir, &config, weights, weight_bytes)?)),
+        "qwen3_vl" => Ok(Box::new(qwen3_vl::load(dir, &config, weights, weight_bytes)?)),
         other => {
-            let what = format!("expected qwen3, found {other}: this version serves no other architecture");
+            let what = format!("expected qwen3 or qwen3_vl, found {other}: this version serves no other architecture");
             Err(LoadError::Config { key: "model_type".into(), what })
         }
     }

@@ -1,4 +1,5 @@
 //! Qwen3 dense (arXiv 2505.09388): config → attention → layer → model. Field names are the checkpoint's tensor names.
+//! Also the text model of Qwen3-VL (`qwen3_vl.rs`): positions on three axes, a tower beside it.
 //! R rows of a batch · H heads · D head_dim.
 
 use std::path::Path;
@@ -7,23 +8,24 @@ use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
-use super::{Target, TargetInfo};
+use super::{Target, TargetInfo, pictures};
 use crate::batch::{Batch, Forward, Segment, Wants};
 use crate::error::{LoadError, ModelError, Result};
 use crate::kv::{Attend, KvStore, LayerKv};
 use crate::layers::{Embedding, GatedMlp, HeadNorm, Linear, RmsNorm, Rope, RopeTables};
 use crate::load::{ModelConfig, Weights};
+use crate::vision::Vision;
 
 /// Sizes of one checkpoint.
 #[derive(Clone, Debug)]
-struct Config {
-    hidden_size: i32,
-    n_layers: i32,
+pub(super) struct Config {
+    pub(super) hidden_size: i32,
+    pub(super) n_layers: i32,
     n_heads: i32,
     n_kv_heads: i32,
-    head_dim: i32,
+    pub(super) head_dim: i32,
     intermediate_size: i32,
-    vocab_size: i32,
+    pub(super) vocab_size: i32,
     context: i32,
     rms_norm_eps: f32,
     tie_word_embeddings: bool,
@@ -31,7 +33,7 @@ struct Config {
 }
 
 impl Config {
-    fn read(config: &ModelConfig) -> Result<Self, LoadError> {
+    pub(super) fn read(config: &ModelConfig) -> Result<Self, LoadError> {
         let refuse = |key: &str, what: String| Err(LoadError::Config { key: key.to_owned(), what });
         let (hidden_size, n_heads) = (config.size("hidden_size")?, config.size("num_attention_heads")?);
         let read = Self {
@@ -129,6 +131,18 @@ impl Layer {
     }
 }
 
+/// What a family calls its parts, and what it has beside the text model.
+pub(super) struct Dress {
+    /// `model_type`.
+    pub(super) architecture: &'static str,
+    /// Before the names of the text model's tensors.
+    pub(super) text: &'static str,
+    /// The output head.
+    pub(super) head: &'static str,
+    pub(super) rope: Rope,
+    pub(super) tower: Option<Box<dyn Vision>>,
+}
+
 /// A loaded Qwen3.
 pub(super) struct Qwen3 {
     info: TargetInfo,
@@ -140,38 +154,53 @@ pub(super) struct Qwen3 {
     norm: RmsNorm,
     /// `None`: tied to the embedding.
     lm_head: Option<Linear>,
+    tower: Option<Box<dyn Vision>>,
 }
 
 impl Qwen3 {
-    pub(super) fn load(dir: &Path, config: &ModelConfig, mut weights: Weights, weight_bytes: u64) -> Result<Self, LoadError> {
+    pub(super) fn load(dir: &Path, config: &ModelConfig, weights: Weights, weight_bytes: u64) -> Result<Self, LoadError> {
         let sizes = Config::read(config)?;
         let rope = Rope::load(config, sizes.head_dim)?;
-        let dtype = weights.dtype_of("model.embed_tokens.weight");
-        let embed_tokens = Embedding::load(&mut weights, "model.embed_tokens", sizes.vocab_size, sizes.hidden_size)?;
-        let layers = (0..sizes.n_layers).map(|at| Layer::load(&mut weights, &format!("model.layers.{at}"), &sizes));
+        let dress = Dress { architecture: "qwen3", text: "model", head: "lm_head", rope, tower: None };
+        Self::load_dressed(dir, sizes, weights, weight_bytes, dress)
+    }
+
+    pub(super) fn load_dressed(
+        dir: &Path,
+        sizes: Config,
+        mut weights: Weights,
+        weight_bytes: u64,
+        dress: Dress,
+    ) -> Result<Self, LoadError> {
+        let Dress { architecture, text, head, rope, tower } = dress;
+        let embed_tokens = format!("{text}.embed_tokens");
+        let dtype = weights.dtype_of(&format!("{embed_tokens}.weight"));
+        let embed_tokens = Embedding::load(&mut weights, &embed_tokens, sizes.vocab_size, sizes.hidden_size)?;
+        let layers = (0..sizes.n_layers).map(|at| Layer::load(&mut weights, &format!("{text}.layers.{at}"), &sizes));
         let layers = layers.collect::<Result<Vec<_>, _>>()?;
-        let norm = RmsNorm::load(&mut weights, "model.norm", sizes.hidden_size, sizes.rms_norm_eps)?;
+        let norm = RmsNorm::load(&mut weights, &format!("{text}.norm"), sizes.hidden_size, sizes.rms_norm_eps)?;
         let lm_head = match sizes.tie_word_embeddings {
             true => {
                 // Some exporters write the tied head out as well.
-                if weights.has("lm_head.weight") {
-                    weights.take("lm_head.weight", &[sizes.vocab_size, sizes.hidden_size])?;
+                let weight = format!("{head}.weight");
+                if weights.has(&weight) {
+                    weights.take(&weight, &[sizes.vocab_size, sizes.hidden_size])?;
                 }
                 None
             }
-            false => Some(Linear::load(&mut weights, "lm_head", sizes.vocab_size, sizes.hidden_size, false)?),
+            false => Some(Linear::load(&mut weights, head, sizes.vocab_size, sizes.hidden_size, false)?),
         };
         weights.finish()?;
         let info = TargetInfo {
             path: dir.to_path_buf(),
-            architecture: "qwen3".into(),
+            architecture: architecture.into(),
             vocab: sizes.vocab_size,
             hidden: sizes.hidden_size,
             n_layers: layers.len(),
             context: sizes.context,
             weight_bytes,
         };
-        Ok(Self { info, config: sizes, dtype, rope, embed_tokens, layers, norm, lm_head })
+        Ok(Self { info, config: sizes, dtype, rope, embed_tokens, layers, norm, lm_head, tower })
     }
 }
 
@@ -190,11 +219,9 @@ impl Target for Qwen3 {
     }
 
     fn forward(&self, batch: &Batch, kv: &mut KvStore, wants: &Wants) -> Result<Forward> {
-        batch.check(self.config.vocab_size)?;
-        if !batch.overrides.is_empty() {
-            return Err(ModelError::Batch("overridden embeddings are not built yet".into()));
-        }
-        let mut x = self.embed_tokens.rows_of(&batch.id_array()?)?;
+        batch.check(&self.info)?;
+        let mut x = pictures::place(self.embed_tokens.rows_of(&batch.id_array()?)?, &batch.overrides)?;
+        let additions = pictures::additions(&x, &batch.overrides)?;
         let rope = self.rope.tables(&batch.positions, self.dtype)?;
         let mut tapped = vec![None; wants.taps.as_ref().map_or(0, |taps| taps.layers.len())];
         for (at, layer) in self.layers.iter().enumerate() {
@@ -203,6 +230,11 @@ impl Target for Qwen3 {
                 for (place, _) in taps.layers.iter().enumerate().filter(|(_, layer)| **layer == at) {
                     tapped[place] = Some(take_rows(&x, &taps.rows)?);
                 }
+            }
+            // Behind the taps: transformers records a layer's own output, before the model adds to it, and drafters are
+            // trained on what it records. (vLLM taps behind the addition; the two differ at a picture's rows alone.)
+            for (_, addition) in additions.iter().filter(|(layer, _)| *layer == at) {
+                x = x.add(addition)?;
             }
         }
         let taps = match &wants.taps {
@@ -226,6 +258,10 @@ impl Target for Qwen3 {
             None => self.embed_tokens.rows(ids),
             Some(id) => Err(ModelError::Batch(format!("expected ids below {}, found {id}", self.config.vocab_size))),
         }
+    }
+
+    fn vision(&self) -> Option<&dyn Vision> {
+        self.tower.as_deref()
     }
 
     fn head(&self, hidden: &Array) -> Result<Array> {

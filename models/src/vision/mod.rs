@@ -1,13 +1,17 @@
 //! Vision towers: pixels in, the rows that stand in a prompt at a picture's placeholders out. A tower belongs to its target's
 //! weights; what it computed is the caller's to keep.
 
+mod grid;
 mod place;
+mod qwen;
 
 pub use place::{Placed, positions};
+pub(crate) use qwen::{Beside, QwenTower};
 
 use mlx_rs::Array;
 
 use crate::error::{ModelError, Result};
+use crate::layers::RopeTables;
 
 /// What a caller must know of a tower.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +95,8 @@ pub struct TowerPass {
     pub(crate) hidden: Array,
     /// Patches from top to bottom and from left to right.
     pub(crate) grid: (u32, u32),
+    /// How heads are turned by their patches' places.
+    pub(crate) rope: RopeTables,
     /// Blocks gone through.
     pub(crate) done: usize,
     /// What is added behind layers of the target, as far as it is known.

@@ -2,9 +2,9 @@
 
 Run by `make golden`, or by hand from the repository root:
 
-    python models/tests/golden/make.py [tiny] [demo] [sampling] [draft]        (no name: the first three)
+    python models/tests/golden/make.py [tiny] [demo] [sampling] [vision] [draft]        (no name: the first four)
 
-Needs torch, transformers 5.23.0, safetensors, tokenizers, numpy and jinja2 (see demo/requirements.txt). The model code of this
+Needs torch, transformers 5.23.0, safetensors, tokenizers, numpy, pillow and jinja2 (see demo/requirements.txt). The model code of this
 project is not involved: models run in transformers, in float32, one sequence at a time; the sampling vectors are computed here
 by numpy in float64 from the contract's text. Each file carries its provenance; made again with the same versions on the same
 kind of processor it comes out the same, elsewhere the last digits of logits may differ.
@@ -563,6 +563,12 @@ def make_sampling():
     })
 
 
+def make_vision():
+    import vision
+
+    vision.make_vision(dump, provenance, reference_versions())
+
+
 def make_draft():
     # A file and an environment of its own: it needs the reference drafters (see there).
     import draft
@@ -571,6 +577,6 @@ def make_draft():
 
 
 if __name__ == "__main__":
-    parts = {"tiny": make_tiny, "demo": make_demo, "sampling": make_sampling, "draft": make_draft}
-    for part in sys.argv[1:] or ["tiny", "demo", "sampling"]:
+    parts = {"tiny": make_tiny, "demo": make_demo, "sampling": make_sampling, "vision": make_vision, "draft": make_draft}
+    for part in sys.argv[1:] or ["tiny", "demo", "sampling", "vision"]:
         parts[part]()

@@ -1,0 +1,31 @@
+//! Activations between two products (arXiv 1606.08415).
+
+use mlx_rs::{Array, ops};
+
+use crate::error::Result;
+
+/// x · Φ(x), Φ the normal distribution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gelu {
+    /// By the error function.
+    Exact,
+    /// By tanh(√(2/π) · (x + 0.044715 · x³)), which differs by up to 5e-4.
+    Tanh,
+}
+
+impl Gelu {
+    /// `x` → the same shape.
+    pub(crate) fn forward(self, x: &Array) -> Result<Array> {
+        let number = |value: f32| Array::from_f32(value).as_dtype(x.dtype());
+        let half_way = match self {
+            Self::Exact => ops::erf(x.multiply(number(std::f32::consts::FRAC_1_SQRT_2)?)?)?,
+            Self::Tanh => {
+                let root = (2.0 / std::f32::consts::PI).sqrt();
+                // x · (√(2/π) + √(2/π) · 0.044715 · x²)
+                let inner = x.square()?.multiply(number(root * 0.044_715)?)?.add(number(root)?)?;
+                ops::tanh(x.multiply(inner)?)?
+            }
+        };
+        Ok(x.multiply(half_way.add(number(1.0)?)?.multiply(number(0.5)?)?)?)
+    }
+}

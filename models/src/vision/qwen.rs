@@ -1,0 +1,392 @@
+//! The vision tower of Qwen3-VL and its successors: config → attention → block → merger → tower. Field names are the
+//! checkpoint's tensor names. N patches · H heads · D head_dim.
+//! Source: transformers 5.23, `models/qwen3_vl/modeling_qwen3_vl.py`.
+
+use mlx_rs::ops::concatenate;
+use mlx_rs::ops::indexing::TryIndexOp;
+use mlx_rs::{Array, Dtype};
+
+use super::{Features, Picture, TowerPass, Vision, VisionInfo, grid};
+use crate::error::{LoadError, ModelError, Result};
+use crate::layers::{Gelu, LayerNorm, Linear, RopeTables, Sees, attention, computes};
+use crate::load::{ModelConfig, Weights};
+
+/// Of every layer norm here.
+const EPS: f32 = 1e-6;
+/// Patches that are taken in at a time.
+const TAKEN_IN: usize = 1024;
+/// Most numbers of one product of queries and keys, all heads: 64 MiB in float32.
+const MAX_SCORES: i64 = 1 << 24;
+
+/// What a tower must know of the text model beside it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beside {
+    /// Width of its hidden states.
+    pub(crate) hidden: i32,
+    pub(crate) n_layers: i32,
+    pub(crate) image_token: u32,
+}
+
+/// Sizes of one checkpoint.
+#[derive(Clone, Debug)]
+struct Config {
+    depth: i32,
+    hidden_size: i32,
+    intermediate_size: i32,
+    num_heads: i32,
+    patch_size: i32,
+    temporal_patch_size: i32,
+    spatial_merge_size: i32,
+    /// Rows and columns of the table of positions.
+    side: i32,
+    rope_theta: f64,
+    /// Blocks behind which features are taken out, ascending.
+    deepstack_visual_indexes: Vec<i32>,
+    activation: Gelu,
+}
+
+impl Config {
+    /// Values that are not there are the reference's own.
+    fn read(config: &ModelConfig, beside: Beside) -> Result<Self, LoadError> {
+        let wrong = |key: &str, what: String| Err(config.wrong(key, what));
+        let activation: String = config.optional("hidden_act")?.unwrap_or_else(|| "gelu_pytorch_tanh".into());
+        let activation = match activation.as_str() {
+            "gelu_pytorch_tanh" => Gelu::Tanh,
+            "gelu" => Gelu::Exact,
+            other => return wrong("hidden_act", format!("expected gelu_pytorch_tanh or gelu, found {other}")),
+        };
+        let positions = config.size_or("num_position_embeddings", 2304)?;
+        let side = positions.isqrt();
+        let read = Self {
+            depth: config.size_or("depth", 27)?,
+            hidden_size: config.size_or("hidden_size", 1152)?,
+            intermediate_size: config.size_or("intermediate_size", 4304)?,
+            num_heads: config.size_or("num_heads", 16)?,
+            patch_size: config.size_or("patch_size", 16)?,
+            temporal_patch_size: config.size_or("temporal_patch_size", 2)?,
+            spatial_merge_size: config.size_or("spatial_merge_size", 2)?,
+            side,
+            rope_theta: match config.part("rope_parameters")? {
+                Some(rope) => {
+                    let kind: String = rope.optional("rope_type")?.unwrap_or_else(|| "axial".into());
+                    if !matches!(kind.as_str(), "axial" | "default") {
+                        return Err(rope.wrong("rope_type", format!("expected axial, found {kind}")));
+                    }
+                    rope.optional("rope_theta")?.unwrap_or(10_000.0)
+                }
+                None => 10_000.0,
+            },
+            deepstack_visual_indexes: config.optional("deepstack_visual_indexes")?.unwrap_or_else(|| vec![8, 16, 24]),
+            activation,
+        };
+        if side * side != positions {
+            return wrong("num_position_embeddings", format!("expected a square number, found {positions}"));
+        }
+        if !(read.rope_theta > 0.0 && read.rope_theta.is_finite()) {
+            return wrong("rope_parameters.rope_theta", format!("expected above 0, found {}", read.rope_theta));
+        }
+        for (key, size, most) in [
+            ("patch_size", read.patch_size, 256),
+            ("temporal_patch_size", read.temporal_patch_size, 16),
+            ("spatial_merge_size", read.spatial_merge_size, 16),
+        ] {
+            if size > most {
+                return wrong(key, format!("expected at most {most}, found {size}"));
+            }
+        }
+        let Self { hidden_size, num_heads, depth, .. } = read;
+        if hidden_size % num_heads != 0 || hidden_size / num_heads % 4 != 0 {
+            let what = format!("expected heads of {hidden_size} in all, a multiple of 4 each, found {num_heads}");
+            return wrong("num_heads", what);
+        }
+        if hidden_size > 1 << 16 || read.intermediate_size > 1 << 20 {
+            let what = format!(
+                "expected at most 65536 and an intermediate_size of at most 1048576, found {hidden_size} and {}",
+                read.intermediate_size
+            );
+            return wrong("hidden_size", what);
+        }
+        let channels = config.size_or("in_channels", 3)?;
+        if channels != 3 {
+            return wrong("in_channels", format!("expected 3 (red, green, blue), found {channels}"));
+        }
+        let out = config.size_or("out_hidden_size", beside.hidden)?;
+        if out != beside.hidden {
+            return wrong("out_hidden_size", format!("expected the text model's hidden_size, {}, found {out}", beside.hidden));
+        }
+        let indexes = &read.deepstack_visual_indexes;
+        if !indexes.is_sorted_by(|a, b| a < b) || indexes.iter().any(|index| !(0..depth).contains(index)) {
+            return wrong("deepstack_visual_indexes", format!("expected blocks below {depth}, ascending, found {indexes:?}"));
+        }
+        if indexes.len() > beside.n_layers as usize {
+            let what =
+                format!("expected at most one for each of {} layers of the text model, found {indexes:?}", beside.n_layers);
+            return wrong("deepstack_visual_indexes", what);
+        }
+        Ok(read)
+    }
+
+    fn head_dim(&self) -> i32 {
+        self.hidden_size / self.num_heads
+    }
+}
+
+#[derive(Debug)]
+struct Attention {
+    qkv: Linear,
+    proj: Linear,
+    heads: i32,
+    dim: i32,
+}
+
+impl Attention {
+    fn load(weights: &mut Weights, name: &str, config: &Config) -> Result<Self, LoadError> {
+        let size = config.hidden_size;
+        Ok(Self {
+            qkv: Linear::load(weights, &format!("{name}.qkv"), 3 * size, size, true)?,
+            proj: Linear::load(weights, &format!("{name}.proj"), size, size, true)?,
+            heads: config.num_heads,
+            dim: config.head_dim(),
+        })
+    }
+
+    /// Every patch sees all patches. `x` `[N, hidden]` → the same shape.
+    fn forward(&self, x: &Array, rope: &RopeTables) -> Result<Array> {
+        let Self { heads, dim, .. } = *self;
+        let patches = x.dim(0);
+        let qkv = self.qkv.forward(x)?.reshape(&[patches, 3 * heads, dim])?;
+        let turned = rope.apply(&qkv.try_index((.., ..2 * heads, ..))?)?.as_dtype(x.dtype())?;
+        // [1, H, N, D], in one piece: each part of the queries reads them.
+        let by_head = |part: Array| part.transpose_axes(&[1, 0, 2])?.expand_dims(0)?.contiguous();
+        let keys = by_head(turned.try_index((.., heads.., ..))?)?;
+        let values = by_head(qkv.try_index((.., 2 * heads.., ..))?)?;
+        let queries = turned.try_index((.., ..heads, ..))?;
+        let scale = (dim as f32).powf(-0.5);
+        // As many queries at a time as the bound allows, so that a large picture's scores are never all there.
+        let most = (MAX_SCORES / (i64::from(heads) * i64::from(patches))).clamp(1, i64::from(patches)) as i32;
+        let mut parts = Vec::new();
+        for first in (0..patches).step_by(most as usize) {
+            let rows = most.min(patches - first);
+            let part = if rows == patches { queries.clone() } else { queries.try_index((first..first + rows, .., ..))? };
+            let part = match computes(&[&part, &keys, &values]) {
+                true => {
+                    let seen = std::iter::repeat_n(0..patches as usize, rows as usize).collect();
+                    attention(&part, &keys, &values, scale, Sees::Ranges(&seen))?
+                }
+                false => attention(&part, &keys, &values, scale, Sees::Mask(None))?,
+            };
+            if rows < patches {
+                // Now, so that its scores are gone before the next ones come.
+                part.eval()?;
+            }
+            parts.push(part);
+        }
+        let attended = if let [one] = parts.as_slice() { one.clone() } else { concatenate(&parts, 0)? };
+        self.proj.forward(&attended)
+    }
+}
+
+#[derive(Debug)]
+struct Block {
+    norm1: LayerNorm,
+    attn: Attention,
+    norm2: LayerNorm,
+    linear_fc1: Linear,
+    activation: Gelu,
+    linear_fc2: Linear,
+}
+
+impl Block {
+    fn load(weights: &mut Weights, name: &str, config: &Config) -> Result<Self, LoadError> {
+        let (size, inner) = (config.hidden_size, config.intermediate_size);
+        Ok(Self {
+            norm1: LayerNorm::load(weights, &format!("{name}.norm1"), size, EPS)?,
+            attn: Attention::load(weights, &format!("{name}.attn"), config)?,
+            norm2: LayerNorm::load(weights, &format!("{name}.norm2"), size, EPS)?,
+            linear_fc1: Linear::load(weights, &format!("{name}.mlp.linear_fc1"), inner, size, true)?,
+            activation: config.activation,
+            linear_fc2: Linear::load(weights, &format!("{name}.mlp.linear_fc2"), size, inner, true)?,
+        })
+    }
+
+    fn forward(&self, x: &Array, rope: &RopeTables) -> Result<Array> {
+        let x = x.add(self.attn.forward(&self.norm1.forward(x)?, rope)?)?;
+        let inner = self.activation.forward(&self.linear_fc1.forward(&self.norm2.forward(&x)?)?)?;
+        Ok(x.add(self.linear_fc2.forward(&inner)?)?)
+    }
+}
+
+/// Neighbouring patches → one row of the prompt.
+#[derive(Debug)]
+struct Merger {
+    norm: LayerNorm,
+    /// Whether the norm is of a row's patches together, not of each alone.
+    joined: bool,
+    linear_fc1: Linear,
+    linear_fc2: Linear,
+    /// Numbers of a row's patches.
+    size: i32,
+}
+
+impl Merger {
+    fn load(weights: &mut Weights, name: &str, config: &Config, out: i32, joined: bool) -> Result<Self, LoadError> {
+        let size = config.hidden_size * config.spatial_merge_size.pow(2);
+        let normed = if joined { size } else { config.hidden_size };
+        Ok(Self {
+            norm: LayerNorm::load(weights, &format!("{name}.norm"), normed, EPS)?,
+            joined,
+            linear_fc1: Linear::load(weights, &format!("{name}.linear_fc1"), size, size, true)?,
+            linear_fc2: Linear::load(weights, &format!("{name}.linear_fc2"), out, size, true)?,
+            size,
+        })
+    }
+
+    /// `x` `[N, hidden]` → `[N / merge², out]`.
+    fn forward(&self, x: &Array) -> Result<Array> {
+        let rows = |x: &Array| x.reshape(&[-1, self.size]);
+        let x = if self.joined { self.norm.forward(&rows(x)?)? } else { rows(&self.norm.forward(x)?)? };
+        self.linear_fc2.forward(&Gelu::Exact.forward(&self.linear_fc1.forward(&x)?)?)
+    }
+}
+
+/// A loaded tower.
+#[derive(Debug)]
+pub(crate) struct QwenTower {
+    info: VisionInfo,
+    config: Config,
+    dtype: Dtype,
+    /// float32, over a patch's pixels as they lie.
+    patch_embed: Linear,
+    /// `[side², hidden]`
+    pos_embed: Array,
+    blocks: Vec<Block>,
+    merger: Merger,
+    deepstack_merger_list: Vec<Merger>,
+}
+
+impl QwenTower {
+    /// Reads the tensors under `name` by the sizes in `config` (a wrapper's `vision_config`).
+    pub(crate) fn load(config: &ModelConfig, weights: &mut Weights, name: &str, beside: Beside) -> Result<Self, LoadError> {
+        let config = Config::read(config, beside)?;
+        let table = format!("{name}.pos_embed.weight");
+        let dtype = weights.dtype_of(&table);
+        let blocks = (0..config.depth).map(|at| Block::load(weights, &format!("{name}.blocks.{at}"), &config));
+        let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
+        let deepstack = 0..config.deepstack_visual_indexes.len();
+        let deepstack = deepstack
+            .map(|at| Merger::load(weights, &format!("{name}.deepstack_merger_list.{at}"), &config, beside.hidden, true));
+        Ok(Self {
+            info: VisionInfo {
+                patch: config.patch_size as u32,
+                merge: config.spatial_merge_size as u32,
+                image_token: beside.image_token,
+                blocks: blocks.len(),
+                whole: false,
+            },
+            dtype,
+            blocks,
+            deepstack_merger_list: deepstack.collect::<Result<_, _>>()?,
+            merger: Merger::load(weights, &format!("{name}.merger"), &config, beside.hidden, false)?,
+            patch_embed: load_patch_embed(weights, &format!("{name}.patch_embed.proj"), &config)?,
+            pos_embed: weights.take(&table, &[config.side * config.side, config.hidden_size])?,
+            config,
+        })
+    }
+
+    /// Patches at these places `[places, hidden]`.
+    fn take_in(&self, picture: &Picture<'_>, places: &[(i32, i32)]) -> Result<Array> {
+        let Config { patch_size, hidden_size, side, .. } = self.config;
+        let n = places.len() as i32;
+        let pixels = Array::from_slice(&grid::patches(picture, &self.info, places), &[n, patch_size * patch_size * 3]);
+        let (indices, shares) = grid::taps(places, (picture.rows as i32, picture.columns as i32), side);
+        let corners = self.pos_embed.take_axis(Array::from_slice(&indices, &[n * 4]), 0)?.reshape(&[n, 4, hidden_size])?;
+        let positions = corners.multiply(Array::from_slice(&shares, &[n, 4, 1]))?.sum_axis(1, false)?;
+        Ok(self.patch_embed.forward(&pixels)?.as_dtype(self.dtype)?.add(positions.as_dtype(self.dtype)?)?)
+    }
+
+    /// Of a head's numbers a quarter turns by the row, a quarter by the column; and their partners.
+    fn turns(&self, places: &[(i32, i32)]) -> Result<RopeTables> {
+        let quarter = (self.config.head_dim() / 4) as usize;
+        let frequencies: Vec<f32> =
+            (0..quarter).map(|j| self.config.rope_theta.powf(-(j as f64) / quarter as f64) as f32).collect();
+        // Patches share their rows and columns.
+        let most = places.iter().map(|(row, column)| row.max(column)).max().map_or(0, |most| most + 1);
+        let known: Vec<(f32, f32)> = (0..most)
+            .flat_map(|at| frequencies.iter().map(move |frequency| (at as f32 * frequency).sin_cos()))
+            .map(|(sin, cos)| (cos, sin))
+            .collect();
+        // Angles and their tables in float32, whatever the weights are.
+        RopeTables::new(places.len(), 2 * quarter, Dtype::Float32, |patch, i| {
+            let (row, column) = places[patch];
+            let at = if i < quarter { row } else { column };
+            known[at as usize * quarter + i % quarter]
+        })
+    }
+}
+
+/// The convolution over `temporal_patch_size` frames as a product over one: a picture is the same in every frame, so their
+/// weights are summed. `[out, 3, T, P, P]` as transformers keeps it, or `[out, T, P, P, 3]` as MLX does → `[out, P · P · 3]`.
+fn load_patch_embed(weights: &mut Weights, name: &str, config: &Config) -> Result<Linear, LoadError> {
+    let Config { hidden_size: out, temporal_patch_size: frames, patch_size: patch, .. } = *config;
+    let weight = format!("{name}.weight");
+    let (channels_first, channels_last) = ([out, 3, frames, patch, patch], [out, frames, patch, patch, 3]);
+    let is_last =
+        weights.shape(&weight).is_some_and(|shape| shape.iter().map(|size| *size as i64).eq(channels_last.map(i64::from)));
+    let summed = match is_last && channels_last != channels_first {
+        true => weights.take(&weight, &channels_last)?.as_dtype(Dtype::Float32)?.sum_axis(1, false)?,
+        false => {
+            let weight = weights.take(&weight, &channels_first)?.as_dtype(Dtype::Float32)?;
+            weight.sum_axis(2, false)?.transpose_axes(&[0, 2, 3, 1])?
+        }
+    };
+    let matrix = summed.reshape(&[out, patch * patch * 3])?;
+    matrix.eval()?;
+    Linear::new(&matrix, weights.take(&format!("{name}.bias"), &[out])?.as_dtype(Dtype::Float32)?)
+}
+
+impl Vision for QwenTower {
+    fn info(&self) -> &VisionInfo {
+        &self.info
+    }
+
+    fn begin(&self, picture: &Picture<'_>) -> Result<TowerPass> {
+        picture.check(&self.info)?;
+        let Picture { rows, columns, .. } = *picture;
+        let too_large =
+            |_| ModelError::Batch(format!("expected a picture of at most {} patches, found {rows} x {columns}", i32::MAX));
+        i32::try_from(u64::from(rows) * u64::from(columns)).map_err(too_large)?;
+        let places = grid::order(rows as i32, columns as i32, self.config.spatial_merge_size);
+        let mut parts = Vec::new();
+        for places in places.chunks(TAKEN_IN) {
+            let part = self.take_in(picture, places)?;
+            // Now, so that what it is made of is gone before the next part comes.
+            part.eval()?;
+            parts.push(part);
+        }
+        let hidden = concatenate(&parts, 0)?;
+        hidden.eval()?;
+        Ok(TowerPass { hidden, grid: (rows, columns), rope: self.turns(&places)?, done: 0, after_layer: vec![] })
+    }
+
+    fn advance(&self, pass: &mut TowerPass, blocks: usize) -> Result<Option<Features>> {
+        let until = pass.done.saturating_add(blocks.max(1)).min(self.blocks.len());
+        while pass.done < until {
+            let hidden = self.blocks[pass.done].forward(&pass.hidden, &pass.rope)?;
+            hidden.eval()?;
+            let at = self.config.deepstack_visual_indexes.iter().position(|block| *block == pass.done as i32);
+            if let Some(layer) = at {
+                let features = self.deepstack_merger_list[layer].forward(&hidden)?;
+                features.eval()?;
+                pass.after_layer.push((layer, features));
+            }
+            pass.hidden = hidden;
+            pass.done += 1;
+        }
+        if pass.done < self.blocks.len() {
+            return Ok(None);
+        }
+        let embeddings = self.merger.forward(&pass.hidden)?;
+        embeddings.eval()?;
+        Ok(Some(Features { embeddings, after_layer: pass.after_layer.clone() }))
+    }
+}

@@ -1,0 +1,220 @@
+//! Sequences with pictures, put into batches as an engine would.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use mlx_rs::transforms::eval;
+use paceline_models::sample::{RowRule, choose};
+use paceline_models::vision::{Features, Picture, Placed, Vision, positions};
+use paceline_models::{
+    Array, Batch, DeviceChoice, Forward, KvStore, Override, Positions, Purpose, Segment, SequenceId, Target, Wants, device,
+    load_target,
+};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+pub struct Golden {
+    pub tap_layers: Vec<usize>,
+    pub pictures: Vec<Shot>,
+    pub cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+pub struct Shot {
+    pub name: String,
+    pub rows: u32,
+    pub columns: u32,
+    pixels: String,
+    pub merged: Vec<f32>,
+    pub deepstack: Vec<Vec<f32>>,
+}
+
+#[derive(Deserialize)]
+pub struct Case {
+    pub prompt: Vec<u32>,
+    pub pictures: Vec<String>,
+    pub positions: [Vec<i32>; 3],
+    pub logits: Vec<f32>,
+    pub tap_rows: Vec<i32>,
+    pub taps: Vec<Vec<Vec<f32>>>,
+    pub greedy: Vec<u32>,
+}
+
+/// What the reference's mean and standard deviation of 0.5 are for bytes.
+pub const SCALE: [f32; 3] = [2.0 / 255.0; 3];
+pub const BIAS: [f32; 3] = [-1.0; 3];
+
+impl Shot {
+    pub fn pixels(&self) -> Vec<u8> {
+        let digits: Vec<u8> = self.pixels.chars().map(|digit| digit.to_digit(16).expect("hex") as u8).collect();
+        digits.as_chunks::<2>().0.iter().map(|[high, low]| high << 4 | low).collect()
+    }
+
+    pub fn features(&self, tower: &dyn Vision, blocks: usize) -> Features {
+        let pixels = self.pixels();
+        let picture = Picture { pixels: &pixels, rows: self.rows, columns: self.columns, scale: SCALE, bias: BIAS };
+        features(tower, &picture, blocks)
+    }
+}
+
+pub fn features(tower: &dyn Vision, picture: &Picture<'_>, blocks: usize) -> Features {
+    let mut pass = tower.begin(picture).expect("taken in");
+    assert_eq!((pass.done(), pass.patches()), (0, picture.rows * picture.columns));
+    loop {
+        let before = pass.done();
+        if let Some(features) = tower.advance(&mut pass, blocks).expect("goes on") {
+            assert_eq!(pass.done(), tower.info().blocks);
+            return features;
+        }
+        assert_eq!(pass.done(), before + blocks);
+    }
+}
+
+pub fn folder(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
+}
+
+pub fn load(name: &str) -> (Box<dyn Target>, Golden) {
+    device::choose(DeviceChoice::Cpu).expect("there is a CPU");
+    let text = std::fs::read(folder(name).with_extension("json")).expect("the golden file is in the repository");
+    let golden = serde_json::from_slice(&text).expect("it has the fields named here");
+    (load_target(&folder(name), &mut |_, _| {}).expect("loads"), golden)
+}
+
+pub fn floats(array: &Array) -> Vec<f32> {
+    let whole = array.contiguous().expect("a copy");
+    eval([&whole]).expect("evaluates");
+    whole.try_as_slice::<f32>().expect("floats").to_vec()
+}
+
+pub fn worst(expected: &[f32], found: &[f32]) -> f32 {
+    assert_eq!(expected.len(), found.len());
+    expected
+        .iter()
+        .zip(found)
+        .map(|(a, b)| if a.is_finite() && b.is_finite() { (a - b).abs() } else { f32::INFINITY })
+        .fold(0.0, f32::max)
+}
+
+/// A sequence and its pictures.
+pub struct Sequence {
+    pub ids: Vec<u32>,
+    pub placed: Vec<Placed>,
+    features: Vec<Features>,
+}
+
+impl Sequence {
+    pub fn new(prompt: &[u32], shots: &[&Shot], tower: &dyn Vision, known: &HashMap<String, Features>) -> Self {
+        let info = tower.info();
+        let (mut placed, mut at) = (Vec::new(), 0);
+        for shot in shots {
+            let skipped = prompt[at..].iter().position(|id| *id == info.image_token).expect("a place for every picture");
+            let (rows, columns) = ((shot.rows / info.merge) as i32, (shot.columns / info.merge) as i32);
+            let picture = Placed { first: (at + skipped) as i32, rows, columns };
+            at = picture.end() as usize;
+            placed.push(picture);
+        }
+        let features = shots.iter().map(|shot| known[&shot.name].clone()).collect();
+        Self { ids: prompt.to_vec(), placed, features }
+    }
+
+    /// The rows `start..start + length`: their positions appended, and the pictures' parts among them.
+    fn rows(&self, start: i32, length: i32, first_row: i32, axes: &mut [Vec<i32>; 3]) -> (Vec<(i32, i32)>, Vec<Override>) {
+        positions(&self.placed, start, length, axes);
+        let (mut spans, mut overrides) = (vec![], vec![]);
+        for (picture, features) in self.placed.iter().zip(&self.features) {
+            let (from, to) = (picture.first.max(start), picture.end().min(start + length));
+            if from >= to {
+                continue;
+            }
+            spans.push((from - start, to - from));
+            let part = Array::from_slice(&(from - picture.first..to - picture.first).collect::<Vec<_>>(), &[to - from]);
+            let cut = |array: &Array| array.take_axis(&part, 0).expect("its rows");
+            overrides.push(Override {
+                rows: (from - start + first_row..to - start + first_row).collect(),
+                embeddings: cut(&features.embeddings),
+                after_layer: features.after_layer.iter().map(|(layer, array)| (*layer, cut(array))).collect(),
+            });
+        }
+        (spans, overrides)
+    }
+}
+
+/// Some sequences and the store they are read into.
+pub struct Scene<'a> {
+    pub model: &'a dyn Target,
+    pub kv: KvStore,
+    pub sequences: Vec<Sequence>,
+}
+
+impl<'a> Scene<'a> {
+    pub fn new(model: &'a dyn Target, sequences: Vec<Sequence>) -> Self {
+        let mut kv = KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("made");
+        (0..sequences.len()).for_each(|at| kv.open(SequenceId(at as u64)).expect("new"));
+        Self { model, kv, sequences }
+    }
+
+    /// A batch of the next rows of these sequences (place, rows).
+    pub fn batch(&self, next: &[(usize, i32)]) -> Batch {
+        let (mut ids, mut segments, mut overrides, mut axes) = (vec![], vec![], vec![], <[Vec<i32>; 3]>::default());
+        for (at, length) in next {
+            let (sequence, id) = (&self.sequences[*at], SequenceId(*at as u64));
+            let start = self.kv.length(id).expect("open");
+            let (image_spans, mut parts) = sequence.rows(start, *length, ids.len() as i32, &mut axes);
+            ids.extend_from_slice(&sequence.ids[start as usize..(start + length) as usize]);
+            let purpose = if *length == 1 { Purpose::Decode } else { Purpose::Prefill };
+            segments.push(Segment { sequence: id, start, length: *length, purpose, image_spans });
+            overrides.append(&mut parts);
+        }
+        Batch { ids, drafted: None, overrides, segments, positions: Positions::Three(axes) }
+    }
+
+    /// Runs a batch and commits its rows.
+    pub fn run(&mut self, batch: &Batch, wants: &Wants) -> Forward {
+        let forward = self.model.forward(batch, &mut self.kv, wants).expect("a forward");
+        [&forward.logits, &forward.taps].into_iter().flatten().for_each(|array| array.eval().expect("evaluates"));
+        for segment in &batch.segments {
+            self.kv.commit(segment.sequence, segment.start + segment.length).expect("commits");
+        }
+        forward
+    }
+
+    /// Reads every sequence in, `chunk` rows at a time, and lets it go on greedily until it has so many ids more.
+    pub fn go_on(&mut self, chunk: i32, more: usize) -> Vec<Vec<u32>> {
+        let prompts: Vec<usize> = self.sequences.iter().map(|sequence| sequence.ids.len()).collect();
+        loop {
+            let mut next: Vec<(usize, i32)> = vec![];
+            for (at, sequence) in self.sequences.iter().enumerate() {
+                let done = self.kv.length(SequenceId(at as u64)).expect("open");
+                let left = sequence.ids.len() as i32 - done;
+                if sequence.ids.len() < prompts[at] + more {
+                    next.push((at, left.min(chunk)));
+                }
+            }
+            if next.is_empty() {
+                break;
+            }
+            next.sort_by_key(|(at, _)| self.kv.order(SequenceId(*at as u64)));
+            let batch = self.batch(&next);
+            let (mut logit_rows, mut ends, mut row) = (vec![], vec![], 0);
+            for ((at, _), segment) in next.iter().zip(&batch.segments) {
+                row += segment.length;
+                if (segment.start + segment.length) as usize == self.sequences[*at].ids.len() {
+                    logit_rows.push(row - 1);
+                    ends.push(*at);
+                }
+            }
+            let forward = self.run(&batch, &Wants { logit_rows, ..Wants::default() });
+            match &forward.logits {
+                None => self.kv.evaluate().expect("evaluates"),
+                Some(logits) => {
+                    let rules = vec![RowRule::greedy(&[], 0); ends.len()];
+                    for (at, choice) in ends.iter().zip(choose(logits, &rules, &[]).expect("choices")) {
+                        self.sequences[*at].ids.push(choice.token);
+                    }
+                }
+            }
+        }
+        self.sequences.iter().zip(prompts).map(|(sequence, prompt)| sequence.ids[prompt..].to_vec()).collect()
+    }
+}
