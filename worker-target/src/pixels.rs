@@ -109,7 +109,8 @@ impl Gallery {
         let mut held = Held { bytes: vec![], all: self.all.clone() };
         if before + bytes > self.most {
             self.all.fetch_sub(bytes, Ordering::Relaxed);
-            let text = format!("{bytes} bytes of pixels beside the {before} that are held are more than the {} that may be", self.most);
+            let text =
+                format!("{bytes} bytes of pixels beside the {before} that are held are more than the {} that may be", self.most);
             return Err(Refusal::new(Reason::QueueFull, text).into());
         }
         if let Err(error) = held.bytes.try_reserve_exact(bytes as usize) {

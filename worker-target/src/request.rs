@@ -154,13 +154,8 @@ pub(crate) fn check(
         return Err(invalid("logprobs", format!("expected at most {MOST_LOGPROBS}, found {count}")));
     }
     let deadline = (generation.deadline_ns != 0).then(|| clock.at(generation.deadline_ns));
-    let (announced, images) = pictures::check(
-        &generation.pictures,
-        &generation.prompt_ids,
-        &generation.cache_scope,
-        vision,
-        &model.architecture,
-    )?;
+    let (announced, images) =
+        pictures::check(&generation.pictures, &generation.prompt_ids, &generation.cache_scope, vision, &model.architecture)?;
     let class = match generation.traffic_class {
         none if none.is_empty() && !images.is_empty() => IMAGE_CLASS.into(),
         class => class,

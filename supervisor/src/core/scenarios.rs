@@ -144,7 +144,12 @@ fn report(text: &str, words: &Words<'_>) -> LinkReport {
 fn described_drafter(words: &Words<'_>) -> worker::Event {
     let block_size = words.number("block").unwrap_or(16) as u32;
     let path = words.model();
-    let described = Arc::new(Described::Drafter(DrafterInfo { block_size, path, images: words.value("images") != Some("no"), ..Default::default() }));
+    let described = Arc::new(Described::Drafter(DrafterInfo {
+        block_size,
+        path,
+        images: words.value("images") != Some("no"),
+        ..Default::default()
+    }));
     worker::Event::Described { epoch: words.epoch(), described }
 }
 

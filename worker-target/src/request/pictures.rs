@@ -55,7 +55,8 @@ pub(super) fn check(
             return invalid(format!("expected a place from {behind} on, behind the picture before, found {}", image.first));
         }
         if image.end() > prompt.len() {
-            let what = format!("expected {} rows in a prompt of {} ids, found them from {} on", image.rows(), prompt.len(), image.first);
+            let what =
+                format!("expected {} rows in a prompt of {} ids, found them from {} on", image.rows(), prompt.len(), image.first);
             return invalid(what);
         }
         no_place(&prompt[behind..image.first], behind, vision)?;
@@ -77,7 +78,8 @@ fn no_place(ids: &[u32], first: usize, vision: &VisionInfo) -> Result<(), Status
         None => Ok(()),
         Some(at) => {
             let (id, place) = (vision.image_token, first + at);
-            let what = format!("expected a picture for each {id}, which stands for one of its rows, found none for place {place}");
+            let what =
+                format!("expected a picture for each {id}, which stands for one of its rows, found none for place {place}");
             Err(Reason::InvalidArgument.field("prompt_ids", what))
         }
     }
@@ -118,8 +120,7 @@ fn one(picture: &Picture, field: String, scope: &str, vision: &VisionInfo) -> Re
         grid_columns: (columns / vision.merge) as usize,
         patches,
     };
-    let announced =
-        Announced { field, file: file.clone(), bytes: *bytes, digest, rows: *rows, columns: *columns, scale, bias };
+    let announced = Announced { field, file: file.clone(), bytes: *bytes, digest, rows: *rows, columns: *columns, scale, bias };
     Ok((announced, image))
 }
 

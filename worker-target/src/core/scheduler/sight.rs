@@ -50,9 +50,10 @@ impl Scheduler {
         let waits = |one: &Sequence| matches!(one.draft, Draft::Asked { until } if until > now);
         let decodes = self.sequences.values().any(|one| one.phase == Phase::Decoding);
         let decodes_now = self.sequences.values().any(|one| one.phase == Phase::Decoding && !waits(one));
-        let reads = self.sequences.iter().any(|(key, one)| {
-            self.is_reading(*key, one) && !self.follows.contains_key(key) && self.sees_to(one) > one.committed
-        });
+        let reads = self
+            .sequences
+            .iter()
+            .any(|(key, one)| self.is_reading(*key, one) && !self.follows.contains_key(key) && self.sees_to(one) > one.committed);
         let turn = match self.turn {
             Turn::Decode if decodes_now => Turn::Decode,
             Turn::Decode | Turn::Prompts if reads => Turn::Prompts,
