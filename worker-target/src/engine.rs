@@ -266,6 +266,7 @@ impl Engine {
                     self.scheduler.proposed(key, tokens);
                 }
                 News::NoDraft(key) => self.scheduler.give_up_draft(key),
+                News::Took(took) if took.tower => self.scheduler.speculation.answered(),
                 News::Took(took) => {
                     self.scheduler.speculation.drafted(took.sequences, took.rows, took.us as f64, took.steps);
                 }

@@ -61,9 +61,9 @@ impl Engine {
         let started_ns = monotonic_ns();
         let outcome = self.advance(slice);
         let ended_ns = monotonic_ns();
-        // It is nobody's step: what text costs is not learnt from it, nor what a draft under way cost beside it.
+        // It is nobody's step: neither what text costs nor what drafts do is learnt from it.
         self.mark_ns = ended_ns;
-        self.drafting.stepped(None);
+        self.drafting.saw();
         let took_us = ((ended_ns - started_ns) / 1000) as u64;
         self.progress.tower_done(took_us);
         match outcome {
