@@ -137,6 +137,11 @@ impl RuntimeDir {
         &self.0
     }
 
+    /// Folder of pictures on their way from the gateway to the target (generation.proto).
+    pub fn pictures(&self) -> PathBuf {
+        self.0.join("pictures")
+    }
+
     /// Socket of a process ("supervisor", "target").
     pub fn socket(&self, process: &str) -> PathBuf {
         self.0.join(format!("{process}.sock"))

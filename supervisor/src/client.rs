@@ -214,7 +214,8 @@ fn target(response: DescribeResponse) -> (Claim, Described) {
     let identity = Identity { version: response.version, config_digest: response.config_digest };
     let claim = Claim { epoch: response.epoch, pid: response.pid, identity };
     let classes = response.kv_classes.iter().map(|class| (class.positions, class.bytes)).collect();
-    let capacity = Capacity { classes, max_sequences: response.max_sequences as usize };
+    let capacity =
+        Capacity { classes, max_sequences: response.max_sequences as usize, patch_bytes: response.picture_patch_bytes };
     (claim, Described::Target { model: response.model.unwrap_or_default(), capacity })
 }
 

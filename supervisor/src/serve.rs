@@ -72,7 +72,9 @@ impl Services {
         let deadline = (generation.deadline_ns != 0).then(|| self.desk.clock().at(generation.deadline_ns));
         let continuation = u32::try_from(generation.continuation_ids.len()).unwrap_or(u32::MAX);
         let context_tokens = prompt_tokens.saturating_add(continuation);
-        let ask = Ask { prompt_tokens, max_tokens: generation.max_tokens, context_tokens, deadline, wish, images: false };
+        let patches = generation.pictures.iter().map(|picture| u64::from(picture.rows) * u64::from(picture.columns));
+        let patches = patches.fold(0, u64::saturating_add);
+        let ask = Ask { prompt_tokens, max_tokens: generation.max_tokens, context_tokens, deadline, wish, patches };
         Ok((id, generation, ask))
     }
 }

@@ -19,6 +19,7 @@ fn busy(sequences: usize) -> Scheduler {
         deadline: None,
         permit,
         class: "default".into(),
+        images: Default::default(),
     };
     let keys: Vec<SequenceKey> = (0..sequences).map(|_| scheduler.admit(request.clone()).expect("room")).collect();
     let token = Token { id: 1, margin: 1.0 };

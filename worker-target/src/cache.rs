@@ -3,10 +3,11 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use paceline_models::{KvStore, ModelError, Rows, SequenceId};
 
-use crate::core::{Chain, PAGE, PageId, PageKey, Prefix, SequenceKey, TapWindow};
+use crate::core::{Chain, Image, PAGE, PageId, PageKey, Prefix, SequenceKey, TapWindow};
 
 const _: () = assert!(PAGE == paceline_models::kv::PAGE as usize, "core and store count in the same pages");
 
@@ -51,10 +52,10 @@ impl Cache {
         self.index.bytes()
     }
 
-    /// A sequence begins.
-    pub(crate) fn open(&mut self, key: SequenceKey, scope: &str) {
+    /// A sequence begins, with these pictures.
+    pub(crate) fn open(&mut self, key: SequenceKey, scope: &str, images: Arc<[Image]>) {
         if self.on {
-            self.running.insert(key, Running { chain: Chain::new(scope), kept: 0, full: false });
+            self.running.insert(key, Running { chain: Chain::new(scope, images), kept: 0, full: false });
         }
     }
 
@@ -68,12 +69,20 @@ impl Cache {
         self.running.get_mut(&key).map_or(&[], |running| running.chain.of(ids))
     }
 
-    /// The pages that a sequence of these ids need not read, and the name of the last. `tap_pages` as in [`Prefix::find`].
-    pub(crate) fn find(&mut self, key: SequenceKey, ids: &[u32], tap_pages: usize) -> (Vec<PageId>, Option<PageKey>) {
+    /// The pages that a sequence of these ids need not read, and the name of the last. `tap_pages` as in [`Prefix::find`];
+    /// `ends` says of a number of pages how many of them it may begin with.
+    pub(crate) fn find(
+        &mut self,
+        key: SequenceKey,
+        ids: &[u32],
+        tap_pages: usize,
+        ends: impl Fn(usize) -> usize,
+    ) -> (Vec<PageId>, Option<PageKey>) {
         let Self { index, running, .. } = self;
         let Some(running) = running.get_mut(&key) else { return (vec![], None) };
         let keys = running.chain.of(ids);
-        let found = index.find(keys, ids.len(), tap_pages);
+        let mut found = index.find(keys, ids.len(), tap_pages);
+        found.truncate(ends(found.len()));
         running.kept = found.len();
         let last = found.len().checked_sub(1).map(|last| keys[last]);
         (found, last)

@@ -2,6 +2,7 @@
 //! array happens here, at step borders.
 
 mod caching;
+mod pictures;
 #[cfg(test)]
 mod speed;
 
@@ -29,6 +30,7 @@ use crate::emit::{Flow, Outlet};
 use crate::error;
 use crate::pass::{self, Outcome};
 use crate::request::Checked;
+pub(crate) use pictures::Seen;
 
 /// Pause between attempts to hand out tokens to slow readers while there is nothing else to do.
 const RETRY: Duration = Duration::from_millis(5);
@@ -79,6 +81,8 @@ pub(crate) struct Engine {
     scheduler: Scheduler,
     drafting: Drafting,
     cache: Cache,
+    /// Pictures as the model reads them.
+    seen: Seen,
     /// Of the taps in the cache.
     tap_layers: Vec<usize>,
     running: HashMap<SequenceKey, Running>,
@@ -123,6 +127,7 @@ impl Engine {
             scheduler,
             drafting,
             cache,
+            seen: Seen::default(),
             tap_layers,
             running: HashMap::new(),
             arrivals: VecDeque::new(),
@@ -171,13 +176,15 @@ impl Engine {
                 self.end(*key, error::ended(*ended));
             }
             self.make_way(&step);
-            match self.scheduler.waits_until() {
+            self.forget_pictures();
+            match (step.tower, self.scheduler.waits_until()) {
+                (Some(slice), _) => self.run_slice(slice),
                 _ if !step.parts.is_empty() => self.run_step(&step),
-                Some(until) => {
+                (None, Some(until)) => {
                     inbox.wait(&self.drafting.fds(), Some(self.clock.until(until)));
                     self.mark_ns = monotonic_ns();
                 }
-                None => {}
+                (None, None) => {}
             }
             self.feed();
             self.keep_some();
@@ -259,6 +266,7 @@ impl Engine {
                     self.scheduler.proposed(key, tokens);
                 }
                 News::NoDraft(key) => self.scheduler.give_up_draft(key),
+                News::Took(took) if took.tower => self.scheduler.speculation.answered(),
                 News::Took(took) => {
                     self.scheduler.speculation.drafted(took.sequences, took.rows, took.us as f64, took.steps);
                 }
@@ -333,7 +341,7 @@ impl Engine {
             return Err(Some(Reason::Draining.status("the target was asked to stop and takes nothing new")));
         }
         let key = self.scheduler.admit(checked.request.clone()).map_err(|error| error::refused(&error))?;
-        self.cache.open(key, &checked.cache_scope);
+        self.cache.open(key, &checked.cache_scope, checked.request.images.clone());
         Ok(key)
     }
 
@@ -417,8 +425,8 @@ impl Engine {
         self.progress.set_phase(if prefill { WorkerPhase::Prefill } else { WorkerPhase::Decode });
         self.tidy = false;
         let started_ns = monotonic_ns();
-        let Self { model, kv, scheduler, drafting, running, .. } = self;
-        match pass::run(model.as_ref(), kv, scheduler, drafting, running, &parts) {
+        let Self { model, kv, scheduler, drafting, running, seen, .. } = self;
+        match pass::run(model.as_ref(), kv, scheduler, drafting, (running, seen), &parts) {
             Ok(Outcome { chosen, doubts, logprobs }) => {
                 let ended_ns = monotonic_ns();
                 let took_us = ((ended_ns - started_ns) / 1000) as u64;

@@ -19,6 +19,8 @@ mod error;
 #[cfg(feature = "mlx")]
 mod pass;
 #[cfg(feature = "mlx")]
+mod pixels;
+#[cfg(feature = "mlx")]
 mod request;
 #[cfg(feature = "mlx")]
 mod run;

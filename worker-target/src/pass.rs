@@ -2,14 +2,18 @@
 //! stays of it in the store.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use paceline_models::sample::{Block, Drafts, Logprobs, RowRule, propose, softcap, verify};
-use paceline_models::{Array, Batch, Dtype, KvStore, ModelError, Purpose, Segment, SequenceId, Taps, Target, Wants, transfer};
+use paceline_models::vision::{Placed, positions};
+use paceline_models::{
+    Array, Batch, Dtype, KvStore, ModelError, Positions, Purpose, Segment, SequenceId, Taps, Target, Wants, transfer,
+};
 use paceline_proto::internal::v1::TensorType;
 
-use crate::core::{Chosen, Part, Scheduler, Sequence, SequenceKey, Token};
+use crate::core::{Chosen, Image, Part, Scheduler, Sequence, SequenceKey, Token};
 use crate::drafting::{Drafting, Proposed};
-use crate::engine::Running;
+use crate::engine::{Running, Seen};
 
 /// What came of a step.
 #[derive(Debug, Default)]
@@ -31,11 +35,12 @@ pub(crate) fn run(
     kv: &mut KvStore,
     scheduler: &Scheduler,
     drafting: &mut Drafting,
-    running: &HashMap<SequenceKey, Running>,
+    (running, seen): (&HashMap<SequenceKey, Running>, &Seen),
     parts: &[Part],
 ) -> Result<Outcome, ModelError> {
     let (mut ids, mut segments) = (Vec::<u32>::new(), Vec::with_capacity(parts.len()));
     let (mut logit_rows, mut tap_rows) = (Vec::<i32>::new(), Vec::<i32>::new());
+    let (mut places, mut overrides) = (Places::default(), vec![]);
     let (mut keys, mut blocks, mut drafted_rows, mut proposals) = (vec![], Vec::<Block<'_>>::new(), vec![], vec![]);
     for part in parts {
         let (Some(sequence), Some(request)) = (scheduler.get(part.key), running.get(&part.key)) else {
@@ -46,6 +51,13 @@ pub(crate) fn run(
         // Placeholders, until the drafts are known.
         ids.resize(first_row as usize + part.rows, 0);
         let rows = first_row..ids.len() as i32;
+        places.add(&sequence.images, part);
+        let mut image_spans = vec![];
+        for (image, inside) in shown(&sequence.images, part) {
+            let first = (image.first + inside.start - part.start) as i32;
+            image_spans.push((first, inside.len() as i32));
+            overrides.push(seen.rows(&image.key, inside, first_row + first)?);
+        }
         segments.push(Segment {
             sequence: SequenceId(part.key.0),
             start: part.start as i32,
@@ -55,7 +67,7 @@ pub(crate) fn run(
                 (false, 0) => Purpose::Decode,
                 (false, _) => Purpose::Verify,
             },
-            image_spans: vec![],
+            image_spans,
         });
         if collects(sequence) && !drafting.tap_layers().is_empty() {
             tap_rows.extend(rows.clone());
@@ -88,7 +100,7 @@ pub(crate) fn run(
         }
     }
     let drafts = drafts(model, &proposals, &blocks)?;
-    let mut batch = Batch::text(ids, segments);
+    let mut batch = Batch { ids, drafted: None, positions: places.all(!overrides.is_empty()), overrides, segments };
     match &drafts {
         Drafts::OnHost(ids) => {
             for (row, id) in drafted_rows.iter().zip(ids) {
@@ -135,6 +147,39 @@ pub(crate) fn run(
         }
     }
     Ok(outcome)
+}
+
+/// Pictures of which a part has rows, and which rows of the picture these are.
+fn shown<'a>(images: &'a [Image], part: &Part) -> impl Iterator<Item = (&'a Image, Range<usize>)> {
+    let rows = part.start..part.start + part.rows;
+    let inside = move |image: &'a Image| {
+        let inside = image.first.max(rows.start)..image.end().min(rows.end);
+        (!inside.is_empty()).then(|| (image, inside.start - image.first..inside.end - image.first))
+    };
+    images.iter().filter_map(inside)
+}
+
+/// Where a step's rows stand.
+#[derive(Debug, Default)]
+struct Places([Vec<i32>; 3]);
+
+impl Places {
+    /// Adds a part's rows, of a sequence with these pictures.
+    fn add(&mut self, images: &[Image], part: &Part) {
+        let placed = |image: &Image| Placed {
+            first: image.first as i32,
+            rows: image.grid_rows as i32,
+            columns: image.grid_columns as i32,
+        };
+        let placed: Vec<Placed> = images.iter().map(placed).collect();
+        positions(&placed, part.start as i32, part.rows as i32, &mut self.0);
+    }
+
+    /// All of them; only rows of pictures have places that differ by axis.
+    fn all(self, pictures: bool) -> Positions {
+        let [time, height, width] = self.0;
+        if pictures { Positions::Three([time, height, width]) } else { Positions::One(time) }
+    }
 }
 
 /// Whether taps of a sequence are kept now.

@@ -1,9 +1,12 @@
 //! A `Generation` as it came, checked field by field: what the engine gets is in range.
 
+mod pictures;
+
 use std::collections::HashSet;
 
 use paceline_models::TargetInfo;
 use paceline_models::sample::{Sampling, noise::NoiseKey};
+use paceline_models::vision::VisionInfo;
 use paceline_process::Clock;
 use paceline_proto::ids::RequestId;
 use paceline_proto::internal::v1::{self as internal, Generation};
@@ -12,6 +15,8 @@ use paceline_proto::v1;
 use tonic::Status;
 
 use crate::core::{Force, Permit, Policy, Request};
+use crate::pixels::Shown;
+pub(crate) use pictures::Announced;
 
 /// Most probable tokens that are reported at most (inference.proto).
 const MOST_LOGPROBS: u32 = 20;
@@ -36,6 +41,8 @@ pub(crate) struct Checked {
     pub(crate) wants_so_far: bool,
     /// Beginnings are shared with requests of the same scope and no other.
     pub(crate) cache_scope: String,
+    /// Its pictures, once their pixels are read, as many as `request.images`.
+    pub(crate) pictures: Vec<Shown>,
 }
 
 /// A permit as it came, checked.
@@ -75,22 +82,22 @@ pub(crate) fn policy(policy: Option<internal::Policy>, term: u64) -> Result<Poli
     Ok(Policy { term, epoch: policy.epoch, force, kv_pressure: policy.kv_pressure })
 }
 
-/// Checks `generation` against the model.
+/// Class of requests with pictures that come without one.
+const IMAGE_CLASS: &str = "image";
+
+/// Checks `generation` against the model. The pictures whose pixels are yet to be read come beside it.
 ///
 /// # Errors
 /// The first field that cannot be served, by name, with what was expected and found.
 pub(crate) fn check(
     generation: Option<Generation>,
     permit: Option<internal::Permit>,
-    model: &TargetInfo,
+    (model, vision): (&TargetInfo, Option<&VisionInfo>),
     clock: &Clock,
-) -> Result<Checked, Status> {
+) -> Result<(Checked, Vec<Announced>), Status> {
     let invalid = |field: &str, what: String| Reason::InvalidArgument.field(field, what);
     let generation = generation.ok_or_else(|| invalid("generation", "expected a generation, found none".into()))?;
     let permit = self::permit(permit)?;
-    if !generation.pictures.is_empty() {
-        return Err(Reason::NoVision.field("pictures", format!("expected none: {} has no vision tower", model.architecture)));
-    }
     let id = RequestId::parse(&generation.request_id)
         .ok_or_else(|| invalid("request_id", "expected 1 to 64 letters, digits, - or _".into()))?;
 
@@ -147,7 +154,13 @@ pub(crate) fn check(
         return Err(invalid("logprobs", format!("expected at most {MOST_LOGPROBS}, found {count}")));
     }
     let deadline = (generation.deadline_ns != 0).then(|| clock.at(generation.deadline_ns));
-    Ok(Checked {
+    let (announced, images) =
+        pictures::check(&generation.pictures, &generation.prompt_ids, &generation.cache_scope, vision, &model.architecture)?;
+    let class = match generation.traffic_class {
+        none if none.is_empty() && !images.is_empty() => IMAGE_CLASS.into(),
+        class => class,
+    };
+    let checked = Checked {
         id,
         request: Request {
             prompt: generation.prompt_ids,
@@ -156,7 +169,8 @@ pub(crate) fn check(
             stop_ids: generation.stop_token_ids,
             deadline,
             permit,
-            class: generation.traffic_class,
+            class,
+            images: images.into(),
         },
         sampling,
         bias,
@@ -167,7 +181,9 @@ pub(crate) fn check(
         wants_margins: generation.report_margins,
         wants_so_far: generation.report_so_far,
         cache_scope: generation.cache_scope,
-    })
+        pictures: vec![],
+    };
+    Ok((checked, announced))
 }
 
 /// Biases as they came, checked.
@@ -218,7 +234,7 @@ mod tests {
         let mut generation = good();
         change(&mut generation);
         let permit = internal::Permit { lane_allowed: v1::Lane::Plain.into(), ..internal::Permit::default() };
-        let status = check(Some(generation), Some(permit), &model(), &Clock::start()).expect_err("refused");
+        let status = check(Some(generation), Some(permit), (&model(), None), &Clock::start()).expect_err("refused");
         let field = status.get_details_bad_request().map(|bad| bad.field_violations[0].field.clone()).unwrap_or_default();
         (Reason::of(&status), field)
     }
@@ -266,8 +282,8 @@ mod tests {
     fn padding_of_the_vocabulary_is_behind_the_tokenizer() {
         let permit = internal::Permit { lane_allowed: v1::Lane::Plain.into(), ..internal::Permit::default() };
         let generation = Generation { tokenizer_vocab: 90, ..good() };
-        assert_eq!(check(Some(generation), Some(permit), &model(), &Clock::start()).expect("good").id_limit, 90);
-        assert_eq!(check(Some(good()), Some(permit), &model(), &Clock::start()).expect("good").id_limit, 100);
+        assert_eq!(check(Some(generation), Some(permit), (&model(), None), &Clock::start()).expect("good").0.id_limit, 90);
+        assert_eq!(check(Some(good()), Some(permit), (&model(), None), &Clock::start()).expect("good").0.id_limit, 100);
     }
 
     #[test]
@@ -277,7 +293,7 @@ mod tests {
         let rule = SamplingRule { presence_penalty: 0.5, frequency_penalty: -0.25, logit_bias, ..good().sampling.expect("set") };
         let generation =
             Generation { sampling: Some(rule), min_tokens: 10, stop_token_ids: vec![7], logprobs: Some(20), ..good() };
-        let checked = check(Some(generation), Some(permit), &model(), &Clock::start()).expect("good");
+        let (checked, _) = check(Some(generation), Some(permit), (&model(), None), &Clock::start()).expect("good");
         let expected = Sampling { presence_penalty: 0.5, frequency_penalty: -0.25, ..Sampling::GREEDY };
         assert_eq!((checked.sampling, checked.bias), (expected, vec![(2, -100.0), (99, 1.5)]));
         assert_eq!((checked.min_tokens, checked.logprobs, checked.request.stop_ids), (10, Some(20), vec![7]));

@@ -14,9 +14,10 @@ use paceline_proto::internal::v1::{Hello, KvClass, TensorType, WorkerPhase};
 use tonic::service::RoutesBuilder;
 
 use crate::cache::Cache;
-use crate::core::{ClassBytes, Ledger, Scheduler};
+use crate::core::{ClassBytes, Ledger, Scheduler, Tower, TowerInfo};
 use crate::drafting::Drafting;
 use crate::engine::{Command, Engine};
+use crate::pixels::Gallery;
 use crate::serve::{Loaded, TargetService};
 
 /// Name of this process in the runtime directory.
@@ -29,6 +30,11 @@ const COMMANDS: usize = 4 * MAX_SEQUENCES;
 const KV_SHARE: f64 = 0.5;
 /// MLX may keep so many freed bytes; without a bound it keeps most of the machine.
 const MLX_CACHE_BYTES: u64 = 512 << 20;
+/// Rows that come out of a vision tower for each of a picture's in the prompt: its embedding, and what is added behind layers.
+const FEATURE_ROWS: u64 = 4;
+/// Features of pictures that are kept for later, at most, and the share of the KV budget they may be.
+const KEPT_FEATURES_BYTES: u64 = 64 << 20;
+const KEPT_FEATURES_SHARE: u64 = 8;
 /// Share of the memory that is free behind the weights which MLX may fill.
 const MLX_SHARE: f64 = 0.9;
 /// Largest message: a prompt of a million tokens fits.
@@ -80,6 +86,7 @@ fn parts(post: &Post) -> Result<Parts, Exit> {
         progress: post.progress.clone(),
         commands: mail.clone(),
         clock: post.clock,
+        gallery: Gallery::new(post.dir.pictures()),
     };
     let mut services = RoutesBuilder::default();
     services.add_service(TargetServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES));
@@ -152,11 +159,34 @@ fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
     let kv_classes = classes.iter().map(bytes).collect();
     progress.set_loaded_at(unix_seconds());
     tracing::info!(weight_bytes = info.weight_bytes, kv_budget_bytes = budget, context = info.context, "loaded");
-    let loaded = Loaded { info, name: config.model_name(), kv_classes, max_sequences: MAX_SEQUENCES };
+    let tower = tower(model.as_ref(), budget);
+    let loaded = Loaded {
+        info,
+        vision: model.vision().map(|vision| vision.info().clone()),
+        patch_bytes: tower.feature_bytes + tower.pixel_bytes,
+        name: config.model_name(),
+        kv_classes,
+        max_sequences: MAX_SEQUENCES,
+    };
     known.set(loaded).map_err(|_| "loaded twice".to_owned())?;
     let cache = Cache::new(&kv, config.kv.prefix_cache);
-    let scheduler = Scheduler::new(Ledger::new(budget, classes), MAX_SEQUENCES);
+    let scheduler = Scheduler::new(Ledger::new(budget, classes), MAX_SEQUENCES).with_tower(Tower::new(tower));
     Ok(Engine::new(model, kv, scheduler, drafting, cache, (progress.clone(), pulse.clone()), *clock))
+}
+
+/// What the core has to know of the vision tower; without one, nothing.
+fn tower(model: &dyn Target, budget: u64) -> TowerInfo {
+    let Some(vision) = model.vision() else { return TowerInfo::default() };
+    let info = vision.info();
+    let width = if model.dtype() == Dtype::Float32 { 4 } else { 2 };
+    let row_bytes = FEATURE_ROWS * model.info().hidden as u64 * width;
+    TowerInfo {
+        blocks: info.blocks,
+        whole: info.whole,
+        feature_bytes: row_bytes.div_ceil(u64::from(info.merge).pow(2)),
+        pixel_bytes: u64::from(info.patch).pow(2) * 3,
+        keep_bytes: KEPT_FEATURES_BYTES.min(budget / KEPT_FEATURES_SHARE),
+    }
 }
 
 /// The drafter's end. What a drafter would read is kept from the first token on where one is configured, so that it can come

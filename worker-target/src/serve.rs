@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
+use paceline_models::vision::VisionInfo;
 use paceline_models::{TargetInfo, device};
 use paceline_process::Clock;
 use paceline_process::worker::{Gate, Mail, Progress, Refused};
@@ -19,12 +20,17 @@ use tonic::{Request, Response, Status};
 
 use crate::emit::{Outlet, STREAM_BACKLOG};
 use crate::engine::{Command, Running};
-use crate::request;
+use crate::pixels::{Gallery, Shown};
+use crate::request::{self, Announced};
 
 /// What is known once the weights are there.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) info: TargetInfo,
+    /// Its vision tower.
+    pub(crate) vision: Option<VisionInfo>,
+    /// Bytes a sequence holds for each patch of its pictures.
+    pub(crate) patch_bytes: u64,
     pub(crate) name: String,
     pub(crate) kv_classes: Vec<KvClass>,
     pub(crate) max_sequences: usize,
@@ -39,11 +45,25 @@ pub(crate) struct TargetService {
     pub(crate) progress: Arc<Progress>,
     pub(crate) commands: Mail<Command>,
     pub(crate) clock: Clock,
+    pub(crate) gallery: Gallery,
 }
 
 type Outgoing<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl TargetService {
+    /// The pixels of pictures, read where nobody else waits.
+    async fn look_at(&self, announced: Vec<Announced>) -> Result<Vec<Shown>, Status> {
+        if announced.is_empty() {
+            return Ok(vec![]);
+        }
+        let gallery = self.gallery.clone();
+        let read = tokio::task::spawn_blocking(move || gallery.read(&announced)).await;
+        read.unwrap_or_else(|error| {
+            tracing::error!(%error, "reading pictures ended before its end");
+            Err(Reason::Bug.status("the request's pictures could not be read; the log has the reason"))
+        })
+    }
+
     fn loaded(&self) -> Result<&Loaded, Status> {
         self.loaded.get().ok_or_else(|| Reason::TargetLoading.status("the target is loading its weights"))
     }
@@ -64,7 +84,9 @@ impl Target for TargetService {
         let message = request.into_inner();
         let stamp = self.gate.admit(message.stamp)?;
         let loaded = self.loaded()?;
-        let checked = request::check(message.generation, message.permit, &loaded.info, &self.clock)?;
+        let model = (&loaded.info, loaded.vision.as_ref());
+        let (mut checked, announced) = request::check(message.generation, message.permit, model, &self.clock)?;
+        checked.pictures = self.look_at(announced).await?;
         let (tx, mut rx) = mpsc::channel(STREAM_BACKLOG);
         self.send(Command::Run(Box::new(Running { checked, outlet: Outlet::new(tx, stamp) })))?;
         // Headers with the first tokens: until then an error loses nothing.
@@ -101,7 +123,7 @@ impl Target for TargetService {
             context_length: loaded.info.context as u32,
             vocab_size: loaded.info.vocab as u32,
             weight_bytes: loaded.info.weight_bytes,
-            vision: false,
+            vision: loaded.vision.is_some(),
         };
         Ok(Response::new(DescribeResponse {
             epoch: self.gate.epoch(),
@@ -111,6 +133,7 @@ impl Target for TargetService {
             model: Some(model),
             kv_classes: loaded.kv_classes.clone(),
             max_sequences: loaded.max_sequences as u32,
+            picture_patch_bytes: loaded.patch_bytes,
         }))
     }
 

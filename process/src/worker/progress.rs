@@ -105,6 +105,12 @@ impl Progress {
         recent.lock().expect("nobody panics while holding it").push(took_us);
     }
 
+    /// A part of a picture went through the vision tower: progress, and as long a step as a prompt's chunk.
+    pub fn tower_done(&self, took_us: u64) {
+        self.steps.fetch_add(1, Relaxed);
+        self.recent_prefill_us.lock().expect("nobody panics while holding it").push(took_us);
+    }
+
     /// Loading failed for good.
     pub fn fail(&self, why: String) {
         *self.failure.lock().expect("nobody panics while holding it") = why;

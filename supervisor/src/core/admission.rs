@@ -35,11 +35,16 @@ pub struct Ask {
     pub deadline: Option<Millis>,
     /// The lane its caller asked for.
     pub wish: RouteWish,
-    /// It has pictures.
-    pub images: bool,
+    /// Patches of its pictures, all together; 0: it has none.
+    pub patches: u64,
 }
 
 impl Ask {
+    /// Whether it has pictures.
+    pub fn images(&self) -> bool {
+        self.patches > 0
+    }
+
     /// Positions of KV it may come to hold.
     pub fn most_positions(&self) -> u64 {
         u64::from(self.prompt_tokens) + u64::from(self.max_tokens)
@@ -64,6 +69,8 @@ pub struct Capacity {
     pub classes: Vec<(u32, u64)>,
     /// Sequences it runs at once.
     pub max_sequences: usize,
+    /// Bytes for each patch of a sequence's pictures beside that.
+    pub patch_bytes: u64,
 }
 
 impl Capacity {
@@ -77,6 +84,11 @@ impl Capacity {
     /// What a sequence of so many positions holds; `None` if none is that long.
     pub fn cost(&self, positions: u64) -> Option<u64> {
         self.classes.iter().find(|(most, _)| u64::from(*most) >= positions).map(|(_, bytes)| *bytes)
+    }
+
+    /// What a request's sequence holds at so many positions, its pictures included.
+    pub fn cost_of(&self, ask: &Ask, positions: u64) -> Option<u64> {
+        Some(self.cost(positions)?.saturating_add(ask.patches.saturating_mul(self.patch_bytes)))
     }
 
     /// The longest sequence.
@@ -174,7 +186,7 @@ impl Admission {
     /// It can never run, its time is over or would be before its first token, or there is no place.
     pub fn submit(&mut self, ticket: Ticket, ask: Ask, room: &Room<'_>, now: Millis) -> Result<(), Denial> {
         let positions = ask.most_positions();
-        let Some(need_bytes) = room.capacity.cost(positions) else {
+        let Some(need_bytes) = room.capacity.cost_of(&ask, positions) else {
             let context = room.capacity.longest();
             return Err(Denial::TooLong { prompt_tokens: ask.prompt_tokens, max_tokens: ask.max_tokens, context });
         };
@@ -224,7 +236,7 @@ impl Admission {
     fn likely_bytes(&self, ask: &Ask, room: &Room<'_>) -> u64 {
         // One that is longer than this life's longest came for an earlier one: the target says so to its caller.
         let longest = u64::from(room.capacity.longest());
-        room.capacity.cost(ask.likely_positions(self.answers.typical()).min(longest)).unwrap_or(u64::MAX)
+        room.capacity.cost_of(ask, ask.likely_positions(self.answers.typical()).min(longest)).unwrap_or(u64::MAX)
     }
 
     /// Bytes that are not free for another request.

@@ -2,7 +2,7 @@ use super::*;
 use crate::core::likely::PRIOR_TOKENS;
 
 fn capacity() -> Capacity {
-    Capacity { classes: vec![(256, 100), (512, 200), (1024, 400)], max_sequences: 2 }
+    Capacity { classes: vec![(256, 100), (512, 200), (1024, 400)], max_sequences: 2, patch_bytes: 10 }
 }
 
 fn room(capacity: &Capacity) -> Room<'_> {
@@ -11,7 +11,7 @@ fn room(capacity: &Capacity) -> Room<'_> {
 
 fn ask(prompt_tokens: u32, max_tokens: u32) -> Ask {
     let wish = RouteWish::Auto;
-    Ask { prompt_tokens, max_tokens, context_tokens: prompt_tokens, deadline: None, wish, images: false }
+    Ask { prompt_tokens, max_tokens, context_tokens: prompt_tokens, deadline: None, wish, patches: 0 }
 }
 
 /// Submits requests from ticket `first` on until one has to wait; how many run.
@@ -29,7 +29,7 @@ fn a_request_costs_the_first_class_that_holds_it() {
     assert_eq!([cost(1), cost(256), cost(257), cost(1024), cost(1025)], [Some(100), Some(100), Some(200), Some(400), None]);
     assert!(capacity().is_usable());
     assert!(!Capacity::default().is_usable());
-    assert!(!Capacity { classes: vec![(512, 1), (256, 2)], max_sequences: 1 }.is_usable());
+    assert!(!Capacity { classes: vec![(512, 1), (256, 2)], max_sequences: 1, patch_bytes: 0 }.is_usable());
 }
 
 #[test]

@@ -90,8 +90,8 @@ pub struct Routing {
     policy: Policy,
     /// Keys that an operator has set since our start.
     set: Vec<&'static str>,
-    /// The drafter's state and the policy by which running requests were last routed.
-    routed: (Drafter, u64),
+    /// The drafter's state, whether it drafts behind pictures, and the policy by which running requests were last routed.
+    routed: (Drafter, bool, u64),
     /// The life of the target that has this policy.
     told: Option<(Epoch, u64)>,
     probe: Probe,
@@ -102,7 +102,7 @@ pub struct Routing {
 impl Routing {
     /// The configuration's policy.
     pub fn new(policy: Policy, drafter: Drafter) -> Self {
-        Self { policy, set: Vec::new(), routed: (drafter, 0), told: None, probe: Probe::default(), counts: BTreeMap::new() }
+        Self { policy, set: Vec::new(), routed: (drafter, true, 0), told: None, probe: Probe::default(), counts: BTreeMap::new() }
     }
 
     /// The policy in force.
@@ -157,7 +157,7 @@ impl Supervisor {
             self.routing.told = Some((epoch, policy.epoch));
             out.push(Action::PushPolicy { epoch, policy });
         }
-        let basis = (self.drafters.state(), policy.epoch);
+        let basis = (self.drafters.state(), self.drafters.serves_images(), policy.epoch);
         let all = self.routing.routed != basis;
         self.routing.routed = basis;
         if !all && !self.admission.is_anybody(Permit::is_held_back) {
@@ -217,9 +217,8 @@ impl Supervisor {
         };
         Signals {
             drafter,
-            images: ask.images,
-            // None of the drafters there are takes pictures in.
-            drafter_images: false,
+            images: ask.images(),
+            drafter_images: self.drafters.serves_images(),
             place,
             running,
             context_tokens: ask.context_tokens,

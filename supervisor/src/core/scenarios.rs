@@ -144,7 +144,12 @@ fn report(text: &str, words: &Words<'_>) -> LinkReport {
 fn described_drafter(words: &Words<'_>) -> worker::Event {
     let block_size = words.number("block").unwrap_or(16) as u32;
     let path = words.model();
-    let described = Arc::new(Described::Drafter(DrafterInfo { block_size, path, ..Default::default() }));
+    let described = Arc::new(Described::Drafter(DrafterInfo {
+        block_size,
+        path,
+        images: words.value("images") != Some("no"),
+        ..Default::default()
+    }));
     worker::Event::Described { epoch: words.epoch(), described }
 }
 
@@ -155,8 +160,9 @@ fn described(words: &Words<'_>) -> worker::Event {
     };
     let classes = words.value("classes").map_or(vec![(256, 100), (1024, 400)], |text| text.split(',').map(class).collect());
     let max_sequences = words.number("max").unwrap_or(2) as usize;
+    let patch_bytes = words.number("patch").unwrap_or(0);
     let model = ModelInfo { name: "demo".into(), ..Default::default() };
-    let described = Arc::new(Described::Target { model, capacity: Capacity { classes, max_sequences } });
+    let described = Arc::new(Described::Target { model, capacity: Capacity { classes, max_sequences, patch_bytes } });
     worker::Event::Described { epoch: words.epoch(), described }
 }
 
@@ -251,7 +257,7 @@ fn event(words: &Words<'_>) -> Event {
                     context_tokens: words.number("prompt").unwrap_or(100) as u32,
                     deadline: words.value("deadline").map(millis),
                     wish,
-                    images: false,
+                    patches: words.number("patches").unwrap_or(0),
                 };
                 return Event::Submitted { ticket: words.ticket(), ask };
             }
@@ -492,6 +498,7 @@ scenarios!(
     route_policy,
     route_measured,
     route_log,
+    route_images,
     rest_idle,
     rest_memory,
     rest_squeezed,

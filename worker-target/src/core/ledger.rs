@@ -1,5 +1,5 @@
 //! Memory in bytes (I11): free + held + cached = budget. A sequence holds what the class of its positions takes, and what is
-//! kept for a drafter beside it; it comes to hold more as it grows, so all running ones together may run out of room, and who
+//! kept for a drafter, and what its pictures take, beside it; it comes to hold more as it grows, so all running ones together may run out of room, and who
 //! gives way then is the scheduler's to say. What the prefix cache holds is given up before anything else.
 
 use std::collections::BTreeMap;
@@ -43,6 +43,14 @@ struct Held {
     class: usize,
     kv: u64,
     taps: u64,
+    /// What its pictures take.
+    beside: u64,
+}
+
+impl Held {
+    fn bytes(&self) -> u64 {
+        self.kv + self.taps + self.beside
+    }
 }
 
 /// Who holds how much.
@@ -52,6 +60,8 @@ pub struct Ledger {
     classes: Vec<ClassBytes>,
     held: BTreeMap<SequenceKey, Held>,
     held_bytes: u64,
+    /// What a sequence holds beside its class from when it holds anything; 0 where it is not here.
+    beside: BTreeMap<SequenceKey, u64>,
     cached_bytes: u64,
 }
 
@@ -96,14 +106,15 @@ impl Ledger {
         self.held.get(&key).map_or(0, |held| self.classes[held.class].positions)
     }
 
-    /// Whether a sequence of up to so many positions could run if it had all memory for itself.
+    /// Whether a sequence of up to so many positions, with so many bytes beside them, could run if it had all memory for
+    /// itself.
     ///
     /// # Errors
     /// It could not.
-    pub fn could_hold(&self, positions: usize) -> Result<(), LedgerError> {
+    pub fn could_hold(&self, positions: usize, beside: u64) -> Result<(), LedgerError> {
         let class = self.class_of(positions)?;
         // Without taps: they are given up before a sequence is.
-        let needed = self.classes[class].kv;
+        let needed = self.classes[class].kv.saturating_add(beside);
         if needed > self.budget {
             return Err(LedgerError::Never { needed, budget: self.budget });
         }
@@ -122,13 +133,28 @@ impl Ledger {
     pub fn missing(&self, key: SequenceKey, positions: usize, taps: bool) -> Result<u64, LedgerError> {
         let has = self.held.get(&key).copied().unwrap_or_default();
         let wants = self.wants(key, positions, taps)?;
-        Ok((wants.kv + wants.taps).saturating_sub(has.kv + has.taps).saturating_sub(self.free()))
+        Ok(wants.bytes().saturating_sub(has.bytes()).saturating_sub(self.free()))
     }
 
     fn wants(&self, key: SequenceKey, positions: usize, taps: bool) -> Result<Held, LedgerError> {
         let class = self.class_of(positions)?.max(self.held.get(&key).map_or(0, |held| held.class));
         let ClassBytes { kv, taps: of_taps, .. } = self.classes[class];
-        Ok(Held { class, kv, taps: if taps { of_taps } else { 0 } })
+        let beside = self.beside.get(&key).copied().unwrap_or(0);
+        Ok(Held { class, kv, taps: if taps { of_taps } else { 0 }, beside })
+    }
+
+    /// What a sequence holds beside its class from when it holds anything. One that holds something already may give back of
+    /// it, and never comes to hold more by it.
+    pub fn set_beside(&mut self, key: SequenceKey, bytes: u64) {
+        let bytes = self.held.get(&key).map_or(bytes, |held| bytes.min(held.beside));
+        if let Some(held) = self.held.get_mut(&key) {
+            self.held_bytes -= held.beside - bytes;
+            held.beside = bytes;
+        }
+        match bytes {
+            0 => self.beside.remove(&key),
+            _ => self.beside.insert(key, bytes),
+        };
     }
 
     /// Gives a sequence room for so many positions; it never shrinks.
@@ -144,14 +170,14 @@ impl Ledger {
         }
         if let Ok(wants) = self.wants(key, positions, taps) {
             let had = self.held.insert(key, wants).unwrap_or_default();
-            self.held_bytes = self.held_bytes + wants.kv + wants.taps - had.kv - had.taps;
+            self.held_bytes = self.held_bytes + wants.bytes() - had.bytes();
         }
         Ok(())
     }
 
     /// Returns what a sequence holds; returning twice returns nothing.
     pub fn give_back(&mut self, key: SequenceKey) -> u64 {
-        let bytes = self.held.remove(&key).map_or(0, |held| held.kv + held.taps);
+        let bytes = self.held.remove(&key).map_or(0, |held| held.bytes());
         self.held_bytes -= bytes;
         bytes
     }
@@ -209,9 +235,26 @@ mod tests {
     #[test]
     fn what_could_never_be_held_is_refused() {
         let ledger = ledger();
-        assert_eq!(ledger.could_hold(1_024), Ok(()));
-        assert_eq!(ledger.could_hold(2_000), Err(LedgerError::Never { needed: 1_600, budget: 1_000 }));
-        assert_eq!(ledger.could_hold(5_000), Err(LedgerError::TooLong { positions: 5_000, longest: 4_096 }));
+        assert_eq!(ledger.could_hold(1_024, 0), Ok(()));
+        assert_eq!(ledger.could_hold(1_024, 640), Ok(()));
+        assert_eq!(ledger.could_hold(1_024, 641), Err(LedgerError::Never { needed: 1_001, budget: 1_000 }));
+        assert_eq!(ledger.could_hold(2_000, 0), Err(LedgerError::Never { needed: 1_600, budget: 1_000 }));
+        assert_eq!(ledger.could_hold(5_000, 0), Err(LedgerError::TooLong { positions: 5_000, longest: 4_096 }));
+    }
+
+    #[test]
+    fn what_is_held_beside_is_given_back_in_parts_and_held_again() {
+        let mut ledger = ledger();
+        ledger.set_beside(A, 300);
+        assert_eq!((ledger.held(), ledger.hold(A, 256, true), ledger.held()), (0, Ok(()), 400));
+        ledger.set_beside(A, 50);
+        assert_eq!(ledger.held(), 150);
+        ledger.set_beside(A, 300);
+        assert_eq!((ledger.held(), ledger.hold(A, 300, true), ledger.held()), (150, Ok(()), 250));
+        assert_eq!(ledger.give_back(A), 250);
+        ledger.set_beside(A, 300);
+        assert_eq!((ledger.hold(A, 1_024, true), ledger.held()), (Ok(()), 700));
+        assert_eq!(ledger.missing(B, 1_024, false), Ok(60));
     }
 
     #[test]
@@ -239,13 +282,17 @@ mod tests {
                     0 => ledger.give_back(key) == 0,
                     1 => ledger.give_back_taps(key) == 0,
                     2 => ledger.set_cached(positions as u64 / 4).is_err(),
+                    3 => {
+                        ledger.set_beside(key, positions as u64 / 8);
+                        false
+                    }
                     _ => ledger.hold(key, positions, what % 2 == 0).is_err(),
                 };
                 if refused {
                     prop_assert_eq!((ledger.free(), ledger.held(), ledger.cached()), before);
                 }
                 prop_assert_eq!(ledger.free() + ledger.held() + ledger.cached(), ledger.budget());
-                prop_assert_eq!(ledger.held.values().map(|held| held.kv + held.taps).sum::<u64>(), ledger.held());
+                prop_assert_eq!(ledger.held.values().map(Held::bytes).sum::<u64>(), ledger.held());
             }
             (0..8).for_each(|key| { ledger.give_back(SequenceKey(key)); });
             prop_assert_eq!(ledger.free() + ledger.cached(), ledger.budget());

@@ -1,5 +1,6 @@
 //! Decides what the engine does next: no clock, no socket, no array. Time is an argument, sequences are numbers.
 
+pub mod image;
 pub mod ledger;
 pub mod pace;
 pub mod prefix;
@@ -7,8 +8,10 @@ pub mod reach;
 pub mod scheduler;
 pub mod sequence;
 pub mod speculation;
+pub mod tower;
 pub mod window;
 
+pub use image::{Image, ImageKey};
 pub use ledger::{ClassBytes, Ledger, LedgerError};
 pub use pace::Pace;
 pub use prefix::{Chain, PAGE, PageId, PageKey, Prefix};
@@ -16,4 +19,5 @@ pub use reach::{Piece, Reach};
 pub use scheduler::{Chosen, Emission, End, Follows, Gave, Part, Scheduler, SchedulerError, Step, Token};
 pub use sequence::{Counts, Draft, Ended, Finish, Permit, Phase, Request, Sequence, SequenceKey};
 pub use speculation::{Force, Plan, Policy, Reading, Speculation};
+pub use tower::{Slice, Tower, TowerInfo, WantedImage};
 pub use window::TapWindow;

@@ -41,6 +41,11 @@ impl Pace {
     /// Drafts came in time, so long after they were asked for.
     pub fn in_time(&mut self, ms: u64) {
         self.draft_ms = Some(mean(self.draft_ms, ms as f64));
+        self.answered();
+    }
+
+    /// Drafts came in time; how long they took says nothing, as they were not looked for all the while.
+    pub fn answered(&mut self) {
         (self.streak, self.pauses, self.paused_until) = (0, 0, None);
     }
 
@@ -104,6 +109,10 @@ mod tests {
         assert!(!pace.may_ask(Millis(799)) && pace.may_ask(Millis(800)));
         (0..20).for_each(|_| pace.late(Millis(1000)));
         assert!(pace.may_ask(Millis(9000)));
+        let mut other = pace;
+        other.answered();
+        assert!(other.may_ask(Millis(1000)) && !other.is_suspect());
+        assert_eq!(other.deadline(Millis(0), 0.0), pace.deadline(Millis(0), 0.0), "no time was learnt");
         pace.in_time(5);
         assert!(pace.may_ask(Millis(1000)) && !pace.is_suspect());
         pace.late(Millis(1000));

@@ -4,14 +4,18 @@
 //! root(scope) ──▶ page 0 ──▶ page 1 ──▶ page 2      a conversation
 //!                      └───▶ page 1' ─▶ page 2'     another one that begins alike
 //! ```
-//! A page's key hashes its parent's key and its ids, the root the cache scope: equal keys mean equal beginnings of one scope,
+//! A page's key hashes its parent's key and its ids, the root the cache scope. A picture's rows are hashed by what the picture is
+//! and which of its rows they are, as all pictures have the same id: equal keys mean equal beginnings of one scope,
 //! so whoever finds a page may read all before it, and scopes never meet (I9). A page is dropped only when none is behind it;
 //! of those the one that was used longest ago. What is in a page is the shell's; here are its bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
+use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
+
+use super::Image;
 
 /// Positions of a page.
 pub const PAGE: usize = 64;
@@ -27,10 +31,20 @@ impl PageKey {
         Self(Sha256::new().chain_update(b"paceline prefix").chain_update(scope).finalize().into())
     }
 
-    /// The page with these ids behind this one.
-    pub fn child(&self, ids: &[u32]) -> Self {
+    /// The page with these ids behind this one; the first is the sequence's id at `first`, and `images` are its pictures.
+    pub fn child(&self, first: usize, ids: &[u32], images: &[Image]) -> Self {
         let mut hash = Sha256::new_with_prefix(self.0);
-        ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
+        for (place, id) in (first..).zip(ids) {
+            match images.iter().find(|image| (image.first..image.end()).contains(&place)) {
+                None => hash.update(id.to_le_bytes()),
+                // No vocabulary has this id, so nothing that is text is written like it.
+                Some(image) => {
+                    hash.update(u32::MAX.to_le_bytes());
+                    hash.update(image.key.0);
+                    hash.update(((place - image.first) as u32).to_le_bytes());
+                }
+            }
+        }
         Self(hash.finalize().into())
     }
 }
@@ -39,20 +53,21 @@ impl PageKey {
 #[derive(Clone, Debug)]
 pub struct Chain {
     root: PageKey,
+    images: Arc<[Image]>,
     keys: Vec<PageKey>,
 }
 
 impl Chain {
-    /// Of a sequence in this scope.
-    pub fn new(scope: &str) -> Self {
-        Self { root: PageKey::root(scope), keys: vec![] }
+    /// Of a sequence in this scope with these pictures.
+    pub fn new(scope: &str, images: Arc<[Image]>) -> Self {
+        Self { root: PageKey::root(scope), images, keys: vec![] }
     }
 
     /// The keys of all whole pages of `ids`, which begin as they did at the last call.
     pub fn of(&mut self, ids: &[u32]) -> &[PageKey] {
-        for page in ids.chunks_exact(PAGE).skip(self.keys.len()) {
+        for (at, page) in ids.chunks_exact(PAGE).enumerate().skip(self.keys.len()) {
             let parent = self.keys.last().unwrap_or(&self.root);
-            self.keys.push(parent.child(page));
+            self.keys.push(parent.child(at * PAGE, page, &self.images));
         }
         &self.keys[..ids.len() / PAGE]
     }

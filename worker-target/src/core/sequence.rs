@@ -1,8 +1,13 @@
 //! One generation's life: Waiting → Prefilling → Decoding → Finished. While it decodes it may have a draft: asked for, then
 //! there, then verified in one step. A lane is changed between two steps and at no other moment.
 
+use std::sync::Arc;
+
 use paceline_process::Millis;
 use paceline_proto::v1::{Lane, RouteReason};
+
+use super::Image;
+use super::image::uncut;
 
 /// A sequence's number in the engine; counts up, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,6 +30,8 @@ pub struct Request {
     pub permit: Permit,
     /// Label of its traffic class; empty is "default".
     pub class: String,
+    /// Pictures in the prompt, in the order of their places.
+    pub images: Arc<[Image]>,
 }
 
 /// The supervisor's route for a request: inside it the scheduler decides step by step.
@@ -138,6 +145,8 @@ pub struct Sequence {
     pub passed: u32,
     /// How often it gave its memory up.
     pub gave_way: u32,
+    /// Pictures in its prompt, in the order of their places.
+    pub images: Arc<[Image]>,
     max_tokens: u32,
     stop_ids: Vec<u32>,
     deadline: Option<Millis>,
@@ -146,7 +155,7 @@ pub struct Sequence {
 impl Sequence {
     /// A sequence that waits for its first step.
     pub fn new(request: Request) -> Self {
-        let Request { mut prompt, continuation, max_tokens, stop_ids, deadline, permit, class: _ } = request;
+        let Request { mut prompt, continuation, max_tokens, stop_ids, deadline, permit, class: _, images } = request;
         let prompt_len = prompt.len();
         prompt.extend(continuation);
         let (draft, counts) = (Draft::None, Counts::default());
@@ -162,6 +171,7 @@ impl Sequence {
             taps: true,
             passed: 0,
             gave_way: 0,
+            images,
             max_tokens,
             stop_ids,
             deadline,
@@ -196,6 +206,17 @@ impl Sequence {
     /// Rows not in the KV store yet; 1 while decoding.
     pub fn pending_rows(&self) -> usize {
         self.ids.len() - self.committed
+    }
+
+    /// Pictures of which not all rows are read, and their numbers.
+    pub fn unread_images(&self) -> impl Iterator<Item = (usize, &Image)> {
+        self.images.iter().enumerate().filter(|(_, image)| image.end() > self.committed)
+    }
+
+    /// The most of its first pages, at most `pages` of `page` rows, that do not end inside a picture.
+    pub fn uncut_pages(&self, pages: usize, page: usize) -> usize {
+        let whole = uncut(&self.images, pages * page) / page;
+        if whole == pages { pages } else { self.uncut_pages(whole, page) }
     }
 
     /// Tokens behind the prompt.

@@ -60,6 +60,8 @@ pub(crate) struct Took {
     pub(crate) us: u64,
     /// Steps the target did meanwhile.
     pub(crate) steps: u32,
+    /// A picture's was among them: when the drafts were there is not known nearly enough to learn from.
+    pub(crate) tower: bool,
 }
 
 /// What holds at a step border.
@@ -85,8 +87,9 @@ pub(crate) struct Drafting {
     line: Option<Line>,
     greeting: Option<Greeting>,
     pace: Pace,
-    /// Steps done.
+    /// Steps done, and by the last one that was a picture's.
     steps: u64,
+    tower: u64,
     /// The last round: its size, and how many sequences were in it.
     asked: Option<(Asked, usize)>,
     report: LinkReport,
@@ -110,6 +113,7 @@ impl Drafting {
             greeting: None,
             pace: Pace::default(),
             steps: 0,
+            tower: 0,
             asked: None,
             report: LinkReport { phase: LinkPhase::Absent.into(), ..LinkReport::default() },
             late: 0,
@@ -283,7 +287,10 @@ impl Drafting {
                 }
                 if in_time {
                     let took = self.took(asked, count, border.at_ns);
-                    self.pace.in_time(took.us / 1000);
+                    match took.tower {
+                        true => self.pace.answered(),
+                        false => self.pace.in_time(took.us / 1000),
+                    }
                     news.push(News::Took(took));
                 }
             }
@@ -386,7 +393,8 @@ impl Drafting {
 
     fn took(&self, asked: Asked, sequences: usize, at_ns: i64) -> Took {
         let us = (at_ns - asked.at_ns).max(0) as u64 / 1000;
-        Took { sequences, rows: asked.rows, us, steps: (self.steps - asked.steps) as u32 }
+        let tower = self.tower > asked.steps;
+        Took { sequences, rows: asked.rows, us, steps: (self.steps - asked.steps) as u32, tower }
     }
 
     /// Drafts of these sequences did not come in time: so long they took at least.
@@ -406,6 +414,12 @@ impl Drafting {
         if let Some(ms) = plain_ms {
             self.pace.plain_step(ms);
         }
+    }
+
+    /// A part of a picture went through the vision tower.
+    pub(crate) fn saw(&mut self) {
+        self.steps += 1;
+        self.tower = self.steps;
     }
 
     /// A sequence is about to be over, and its whole pages have these names: the drafter may keep what it has read of it.

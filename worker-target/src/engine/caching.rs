@@ -22,7 +22,9 @@ impl Engine {
             let followed = pass::collects(sequence);
             let tap_pages = if followed { self.drafting.window_rows() / PAGE } else { 0 };
             let room = self.scheduler.ledger().room_of(key);
-            let (pages, last) = self.cache.find(key, &sequence.ids, tap_pages);
+            let whole = self.scheduler.tower.info().whole;
+            let ends = |pages| if whole { sequence.uncut_pages(pages, PAGE) } else { pages };
+            let (pages, last) = self.cache.find(key, &sequence.ids, tap_pages, ends);
             let others = self.scheduler.iter().filter(|(other, one)| {
                 one.phase == Phase::Prefilling
                     || one.phase == Phase::Decoding

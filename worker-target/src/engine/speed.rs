@@ -108,6 +108,7 @@ fn through(mail: &Mail<Command>, round: usize) -> (Vec<u32>, Vec<i64>) {
             deadline: None,
             permit: Permit { lane: v1::Lane::Speculative, max_draft: 15, reason: v1::RouteReason::Prior },
             class: "default".into(),
+            images: Default::default(),
         },
         sampling: Sampling::GREEDY,
         bias: vec![],
@@ -118,6 +119,7 @@ fn through(mail: &Mail<Command>, round: usize) -> (Vec<u32>, Vec<i64>) {
         wants_margins: false,
         wants_so_far: false,
         cache_scope: String::new(),
+        pictures: vec![],
     };
     mail.try_send(Command::Run(Box::new(Running { checked, outlet: Outlet::new(tx, Stamp::default()) }))).expect("there is room");
     let (mut ids, mut took_ns, mut last_ns) = (vec![], vec![], None);

@@ -35,6 +35,13 @@ impl Drafters {
         }
     }
 
+    /// Whether it drafts behind pictures, by what it says of itself. One that has said nothing yet is not denied for that: what
+    /// it lacks is said of it by its state.
+    pub fn serves_images(&self) -> bool {
+        let info = self.current().life().and_then(|life| life.described.as_ref()?.drafter());
+        info.is_none_or(|info| info.images)
+    }
+
     /// The same by the words of design section 8.
     pub fn process_state(&self) -> ProcessState {
         let worker = self.current();

@@ -106,7 +106,8 @@ impl Machine {
                 4 => RouteWish::Plain,
                 _ => RouteWish::Auto,
             },
-            images: false,
+            // Every fourth has a picture.
+            patches: if prompt % 4 == 3 { prompt / 4 } else { 0 },
         };
         if hangup > 0 {
             self.post(hangup, Happening::HangsUp(ticket));

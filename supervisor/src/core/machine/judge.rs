@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use paceline_process::config::{Auto, Force};
 use paceline_proto::internal::v1::{LinkPhase, WorkerPhase};
-use paceline_proto::v1::Lane;
+use paceline_proto::v1::{Lane, RouteReason};
 
-use super::{BUDGET, Fate, Machine, WORKERS};
+use super::{BUDGET, Fate, Machine, WORKERS, serves_images};
 use crate::core::admission::Ticket;
 use crate::core::link::Ends;
 use crate::core::route::{Drafter, Permit};
@@ -149,14 +149,21 @@ impl Machine {
 
     /// Where nothing that was measured or ordered speaks against drafts they are allowed, whatever went before (I12).
     pub(super) fn judge_route(&mut self, ticket: Ticket, permit: Permit) {
-        let Some(request) = self.requests.get(&ticket) else { return };
+        let Some(request) = self.requests.get(&ticket).copied() else { return };
         let policy = *self.core.routing().policy();
+        let images = request.ask.images();
+        let blind = self.processes.get(&WorkerId::Drafter(self.core.drafters().current_seat()));
+        let blind = blind.is_some_and(|process| !serves_images(&process.model));
+        self.hold(permit.reason != RouteReason::Modality || images, "a text request is denied drafts for pictures it has not");
+        self.hold(permit.reason != RouteReason::Modality || permit.lane == Lane::Plain, "a permit contradicts itself");
+        self.tally(images && permit.lane == Lane::Speculative, "drafts behind pictures");
         let wishes = policy.force == Force::Speculative || request.ask.wish != paceline_proto::v1::RouteWish::Plain;
         let seat = WorkerId::Drafter(self.core.drafters().current_seat());
         let link = self.line.serving.filter(|(generation, of, _)| {
             WorkerId::Drafter(*of) == seat && self.heard.up == Some(*generation) && generation >> 32 == self.term
         });
         let calm = wishes
+            && !(images && blind)
             && link.is_some()
             && self.calls.is_empty()
             && self.processes.get(&seat).is_some_and(|process| !process.leaving && !process.killed && !process.hung)
@@ -168,10 +175,14 @@ impl Machine {
             && self.heard.pressure <= policy.kv_pressure
             && self.core.admission().active() <= FEW;
         let allowed = permit.lane == Lane::Speculative;
-        if calm {
-            *self.seen.entry("calm".to_owned()).or_default() += 1;
-        }
+        self.tally(calm, "calm");
         self.hold(!calm || allowed, &format!("nothing speaks against drafts, and the permit is {permit:?} (I12)"));
+    }
+
+    fn tally(&mut self, holds: bool, what: &str) {
+        if holds {
+            *self.seen.entry(what.to_owned()).or_default() += 1;
+        }
     }
 
     /// Everything that is wanted runs.

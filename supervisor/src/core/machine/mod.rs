@@ -180,7 +180,7 @@ impl Machine {
             looks_around: false,
             gateways: 1,
             dice,
-            capacity: Capacity { classes: vec![(256, 100), (512, 200), (1_024, 400)], max_sequences: 6 },
+            capacity: Capacity { classes: vec![(256, 100), (512, 200), (1_024, 400)], max_sequences: 6, patch_bytes: 1 },
             agenda: inputs.iter().enumerate().map(|(idx, input)| ((input.at, idx as u64), Happening::Input(idx))).collect(),
             numbered: inputs.len() as u64,
             to_come: inputs.len(),
@@ -486,10 +486,16 @@ impl Machine {
             WorkerId::Target => Described::Target { model: ModelInfo::default(), capacity: self.capacity.clone() },
             WorkerId::Drafter(_) => {
                 let path = self.processes.get(&worker).map(|process| process.model.clone()).unwrap_or_default();
-                Described::Drafter(DrafterInfo { path, block_size: 8, ..Default::default() })
+                let images = serves_images(&path);
+                Described::Drafter(DrafterInfo { path, block_size: 8, images, ..Default::default() })
             }
         })
     }
+}
+
+/// Of the drafters there are one does not draft behind pictures.
+fn serves_images(model: &str) -> bool {
+    model != "/e"
 }
 
 /// Speculation is worth the same wherever it was measured.

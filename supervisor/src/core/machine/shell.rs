@@ -183,9 +183,9 @@ impl Machine {
         self.judge_route(ticket, permit);
         let request = self.requests.get(&ticket).copied();
         let typical = self.core.admission().typical_tokens();
-        let cost = request.and_then(|request| self.capacity.cost(request.ask.likely_positions(typical)));
+        let cost = request.and_then(|request| self.capacity.cost_of(&request.ask, request.ask.likely_positions(typical)));
         let (Some(request), Some(cost_bytes)) = (request, cost) else { return self.hold(false, "admitted, unknown or too long") };
-        let least = self.capacity.cost(u64::from(request.ask.context_tokens) + 1);
+        let least = self.capacity.cost_of(&request.ask, u64::from(request.ask.context_tokens) + 1);
         self.hold(Some(cost_bytes) >= least, "a request is counted below what it begins with (I11)");
         self.hold(matches!(request.fate, Fate::Waiting | Fate::Left), "a request that does not wait is admitted");
         self.hold(self.core.target().life().is_some_and(|life| life.epoch == epoch), "admitted to another life (I7)");

@@ -38,7 +38,7 @@ impl Machine {
     fn needs(&self, request: &Request) -> Option<u64> {
         let Fate::Running { since, .. } = request.fate else { return None };
         let tokens = (self.now.saturating_sub(since + FIRST_MS) / TOKEN_MS).min(request.answer.into());
-        self.capacity.cost(u64::from(request.ask.context_tokens) + tokens.max(1))
+        self.capacity.cost_of(&request.ask, u64::from(request.ask.context_tokens) + tokens.max(1))
     }
 
     pub(super) fn held_bytes(&self) -> u64 {

@@ -32,6 +32,8 @@ fn schedules_of_a_machine_keep_the_invariants() {
             "admit speculative forced",
             "admit plain forced",
             "admit plain concurrency",
+            "admit plain modality",
+            "drafts behind pictures",
             "admit plain kv_pressure",
             "admit plain drafter_absent",
             "admit plain drafter_loading",

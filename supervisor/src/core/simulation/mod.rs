@@ -109,7 +109,7 @@ impl World {
         let plan = Plan { model: model.to_owned(), start: starts[dice.roll(4) as usize], ..Default::default() };
         let plan = Plan { idle_stop_ms: [0, 0, 2_000][dice.roll(3) as usize], ..plan };
         settings.log_routes = true;
-        let capacity = Capacity { classes: vec![(256, 100), (512, 200), (1024, 600)], max_sequences: 3 };
+        let capacity = Capacity { classes: vec![(256, 100), (512, 200), (1024, 600)], max_sequences: 3, patch_bytes: 1 };
         Self {
             seed,
             calm: dice.roll(2) == 0,

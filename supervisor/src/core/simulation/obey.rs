@@ -56,7 +56,7 @@ impl World {
                 self.judge(permit);
                 self.permits.insert(ticket, permit);
                 let (ask, _) = self.requests[&ticket];
-                let cost = |positions| self.capacity.cost(positions).expect("an admitted request fits");
+                let cost = |positions| self.capacity.cost_of(&ask, positions).expect("an admitted request fits");
                 let cost_bytes = cost(ask.likely_positions(self.core.admission().typical_tokens()));
                 let least = cost(u64::from(ask.context_tokens) + 1);
                 self.assert((least..=cost(ask.most_positions())).contains(&cost_bytes), "counted below what it begins with");

@@ -15,6 +15,11 @@ use crate::core::seat::WorkerId;
 use crate::core::worker::{self, Described, Exit};
 use crate::core::{Event, Supervisor};
 
+/// Of the drafters there are one does not draft behind pictures.
+fn serves_images(model: &str) -> bool {
+    model != "/e"
+}
+
 impl World {
     fn any_worker(&mut self) -> WorkerId {
         WORKERS[self.dice.roll(3) as usize]
@@ -98,7 +103,8 @@ impl World {
             context_tokens: prompt_tokens,
             deadline: (self.dice.roll(3) == 0).then(|| self.now + self.dice.roll(4_000)),
             wish: [RouteWish::Auto, RouteWish::Auto, RouteWish::Speculative, RouteWish::Plain][self.dice.roll(4) as usize],
-            images: false,
+            // Every fourth has a picture.
+            patches: if prompt_tokens % 4 == 3 { u64::from(prompt_tokens / 4) } else { 0 },
         };
         let ticket = Ticket(self.requests.len() as u64);
         self.requests.insert(ticket, (ask, Fate::Waiting));
@@ -112,7 +118,8 @@ impl World {
             WorkerId::Target => Described::Target { model: ModelInfo::default(), capacity: self.capacity.clone() },
             WorkerId::Drafter(_) => {
                 let path = self.processes[&worker].model.clone();
-                Described::Drafter(DrafterInfo { block_size: 8, path, ..Default::default() })
+                let images = serves_images(&path);
+                Described::Drafter(DrafterInfo { block_size: 8, path, images, ..Default::default() })
             }
         };
         let failed = self.dice.roll(4) == 0;

@@ -9,7 +9,7 @@ fn ids(pages: usize, seed: u32) -> Vec<u32> {
 }
 
 fn keys(scope: &str, ids: &[u32]) -> Vec<PageKey> {
-    Chain::new(scope).of(ids).to_vec()
+    Chain::new(scope, Arc::default()).of(ids).to_vec()
 }
 
 /// Adds all pages of a chain, of 10 bytes each; how many are new.
@@ -25,7 +25,7 @@ fn a_key_says_everything_before_it() {
     let chain = keys("a", &long);
     assert_eq!(chain.len(), 4);
     assert_eq!(keys("a", &long[..200]), chain[..3], "a piece of a page has no key");
-    let mut grown = Chain::new("a");
+    let mut grown = Chain::new("a", Arc::default());
     assert_eq!(grown.of(&long[..70]), &chain[..1]);
     assert_eq!(grown.of(&long), chain);
     assert_eq!(grown.of(&long[..130]), &chain[..2]);
@@ -113,7 +113,7 @@ fn op() -> impl Strategy<Value = Op> {
 #[test]
 fn chains_are_common_as_far_as_all_ids_are() {
     let chain = |scope, ids: &[u32]| {
-        let mut chain = Chain::new(scope);
+        let mut chain = Chain::new(scope, Arc::default());
         chain.of(ids);
         chain
     };
@@ -122,7 +122,7 @@ fn chains_are_common_as_far_as_all_ids_are() {
     assert_eq!(chain("a", &one).common(&chain("b", &two)), 0);
     two[3 * PAGE] += 1;
     assert_eq!(chain("a", &two).common(&chain("a", &one)), 3);
-    assert_eq!(Chain::new("a").common(&chain("a", &one)), 0);
+    assert_eq!(Chain::new("a", Arc::default()).common(&chain("a", &one)), 0);
 }
 
 /// Six sequences in two scopes; in each scope two that begin alike and one of its own.
@@ -205,4 +205,40 @@ proptest! {
         prefix.evict(u64::MAX);
         prop_assert_eq!((prefix.bytes(), prefix.len(), prefix.leaves.len()), (0, 0, 0));
     }
+}
+
+#[test]
+fn pages_of_pictures_are_named_by_what_they_show() {
+    use crate::core::{Image, ImageKey};
+    let ids = vec![9; 4 * PAGE];
+    let image = |name: u8, first, rows| Image {
+        key: ImageKey([name; 32]),
+        first,
+        grid_rows: 1,
+        grid_columns: rows,
+        patches: rows as u32,
+    };
+    let keys = |images: &[Image]| Chain::new("", images.into()).of(&ids).to_vec();
+    let common = |one: &[Image], other: &[Image]| {
+        let (one, other) = (keys(one), keys(other));
+        let common = one.iter().zip(&other).take_while(|(one, other)| one == other).count();
+        assert!(one[common..].iter().zip(&other[common..]).all(|(one, other)| one != other), "a key names all before it");
+        common
+    };
+    let seen = [image(1, PAGE + 10, 2 * PAGE)];
+    assert_eq!(common(&seen, &seen), 4);
+    // Another picture in its place, the same one a row later, a smaller one, text with the same ids.
+    assert_eq!(common(&seen, &[image(2, PAGE + 10, 2 * PAGE)]), 1);
+    assert_eq!(common(&seen, &[image(1, PAGE + 11, 2 * PAGE)]), 1);
+    assert_eq!(common(&seen, &[image(1, PAGE + 10, PAGE)]), 2);
+    assert_eq!(common(&seen, &[]), 1);
+    // Two pictures in a row that change their places.
+    let (one, other) = ([image(1, 0, 32), image(2, 32, 32)], [image(2, 0, 32), image(1, 32, 32)]);
+    assert_eq!((common(&one, &other), common(&one, &one)), (0, 4));
+    // Any growth gives the same keys.
+    let mut grown = Chain::new("", seen.as_slice().into());
+    for length in [10, PAGE, 2 * PAGE + 1, 3 * PAGE, 4 * PAGE] {
+        grown.of(&ids[..length]);
+    }
+    assert_eq!(grown.of(&ids), keys(&seen));
 }

@@ -6,13 +6,17 @@
 //! got no row in `PATIENCE` steps comes before all that did not wait so long. So nobody starves: a prompt is read on at the
 //! latest `PATIENCE` steps, and as many as there are prompts that wait as long, after it was last. A prompt that waits for what
 //! another one reads (`follows`) is left out meanwhile; the other one counts as no longer than what they have in common.
+//!
+//! A prompt is read up to the first picture whose features are not there yet. Where the rows of a picture see one another no
+//! chunk ends inside one: a picture that is longer than a chunk makes a chunk of its own length then.
 
 use super::{Part, Scheduler, Step};
+use crate::core::image::uncut;
 use crate::core::{Phase, Sequence, SequenceKey};
 
 /// A step with prompt rows should not take longer, and not where others wait for their next token.
-const CHUNK_US: f64 = 250_000.0;
-const BESIDE_US: f64 = 125_000.0;
+pub(super) const CHUNK_US: f64 = 250_000.0;
+pub(super) const BESIDE_US: f64 = 125_000.0;
 /// Rows of a chunk: the first, before anything is measured, and the bounds.
 const FIRST_CHUNK: usize = 256;
 const MIN_CHUNK: usize = 32;
@@ -26,7 +30,7 @@ impl Scheduler {
         let mut reading: Vec<(bool, usize, SequenceKey)> = self
             .sequences
             .iter()
-            .filter(|(key, one)| matches!(one.phase, Phase::Waiting | Phase::Prefilling) && self.ledger.holds(**key))
+            .filter(|(key, one)| self.is_reading(**key, one) && self.sees_to(one) > one.committed)
             .map(|(key, one)| match one.passed >= PATIENCE {
                 true => (false, 0, *key),
                 false => (true, self.soonest(*key, one), *key),
@@ -35,23 +39,47 @@ impl Scheduler {
         reading.sort_unstable();
         let mut left = self.chunk_rows(decodes);
         for (_, _, key) in reading {
-            let Some(sequence) = self.sequences.get_mut(&key) else { continue };
-            let pending = sequence.pending_rows();
-            let rows = match pending <= left {
-                _ if self.follows.contains_key(&key) => 0,
-                true => pending,
-                // Multiples of 32 keep the number of different shapes small.
-                false => left / MIN_CHUNK * MIN_CHUNK,
+            let Some(sequence) = self.sequences.get(&key) else { continue };
+            let rows = match self.follows.contains_key(&key) {
+                true => 0,
+                false => self.chunk(sequence, left, step.parts.iter().all(|part| !part.prefill)),
             };
+            let Some(sequence) = self.sequences.get_mut(&key) else { continue };
             if rows == 0 {
                 sequence.passed += 1;
                 step.passed.push((key, sequence.passed));
                 continue;
             }
             sequence.passed = 0;
-            left -= rows;
-            let (start, chooses) = (sequence.committed, rows == pending);
+            left = left.saturating_sub(rows);
+            let (start, chooses) = (sequence.committed, rows == sequence.pending_rows());
             step.parts.push(Part { key, start, rows, chooses, prefill: true, drafted: 0 });
+        }
+    }
+
+    /// Whether a sequence reads its prompt, or could.
+    pub(super) fn is_reading(&self, key: SequenceKey, one: &Sequence) -> bool {
+        matches!(one.phase, Phase::Waiting | Phase::Prefilling) && self.ledger.holds(key)
+    }
+
+    /// Place up to which a sequence's rows can be read: the first picture that no features are there for, or all of it.
+    pub(super) fn sees_to(&self, one: &Sequence) -> usize {
+        let unseen = one.unread_images().find(|(_, image)| !self.tower.has(&image.key));
+        // One of which the first rows are read already has been seen once, and is needed again for the others.
+        unseen.map_or(one.ids.len(), |(_, image)| image.first.max(one.committed))
+    }
+
+    /// Rows of a prompt that fit where `left` do; `alone`: it is the first prompt of its step.
+    fn chunk(&self, one: &Sequence, left: usize, alone: bool) -> usize {
+        let (start, ready) = (one.committed, self.sees_to(one) - one.committed);
+        // Multiples of 32 keep the number of different shapes small.
+        let rows = if ready <= left { ready } else { left / MIN_CHUNK * MIN_CHUNK };
+        if !self.tower.info().whole {
+            return rows;
+        }
+        match uncut(&one.images, start + rows) - start {
+            0 if rows > 0 && alone => one.unread_images().next().map_or(rows, |(_, image)| image.end() - start),
+            whole => whole,
         }
     }
 

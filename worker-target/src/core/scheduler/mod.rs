@@ -1,9 +1,11 @@
 //! What the next step reads: one row of every decoding sequence, or the block of one whose draft is there, and chunks of prompts
 //! that are not read yet (`fill`). A sequence whose draft is on its way is left out until it comes or is late: the
-//! others go on meanwhile. Who runs, and who gives way when memory is short: `room`.
+//! others go on meanwhile. Who runs, and who gives way when memory is short: `room`. A picture goes through the vision tower in
+//! steps of their own, in turn with these (`sight`).
 
 mod fill;
 mod room;
+mod sight;
 
 use std::collections::BTreeMap;
 
@@ -11,7 +13,8 @@ use paceline_process::Millis;
 use paceline_proto::v1::Route;
 
 use super::{
-    Counts, Draft, Ended, Finish, Ledger, LedgerError, Permit, Phase, Plan, Reading, Request, Sequence, SequenceKey, Speculation,
+    Counts, Draft, Ended, Finish, Ledger, LedgerError, Permit, Phase, Plan, Reading, Request, Sequence, SequenceKey, Slice,
+    Speculation, Tower,
 };
 
 /// A request that cannot be taken.
@@ -47,6 +50,8 @@ pub struct Part {
 pub struct Step {
     /// Rows to read; empty when there is nothing to do.
     pub parts: Vec<Part>,
+    /// Work for the vision tower; no rows are read then.
+    pub tower: Option<Slice>,
     /// Sequences that ended without a step: their deadline passed.
     pub ended: Vec<(SequenceKey, Ended)>,
     /// Sequences whose draft did not come in time; they step plainly.
@@ -152,13 +157,34 @@ pub struct Scheduler {
     pub speculation: Speculation,
     /// Which unread prompts the next step leaves out, as they wait for what others read.
     pub follows: BTreeMap<SequenceKey, Follows>,
+    /// What the vision tower has done and is doing.
+    pub tower: Tower,
+    turn: sight::Turn,
+    /// Bytes of the prefix cache, by what was last said of it.
+    prefix_bytes: u64,
 }
 
 impl Scheduler {
     /// A scheduler for up to `max_sequences` sequences over `ledger`.
     pub fn new(ledger: Ledger, max_sequences: usize) -> Self {
         let (speculation, follows) = (Speculation::default(), BTreeMap::new());
-        Self { sequences: BTreeMap::new(), ledger, max_sequences, next_key: 0, row_us: None, speculation, follows }
+        Self {
+            sequences: BTreeMap::new(),
+            ledger,
+            max_sequences,
+            next_key: 0,
+            row_us: None,
+            speculation,
+            follows,
+            tower: Tower::default(),
+            turn: sight::Turn::default(),
+            prefix_bytes: 0,
+        }
+    }
+
+    /// The same for a target with a vision tower.
+    pub fn with_tower(self, tower: Tower) -> Self {
+        Self { tower, ..self }
     }
 
     /// The KV ledger.
@@ -189,10 +215,12 @@ impl Scheduler {
         if self.sequences.len() >= self.max_sequences {
             return Err(SchedulerError::Full(self.sequences.len()));
         }
-        self.ledger.could_hold(request.prompt.len() + request.max_tokens as usize)?;
+        let beside = self.beside(&request.images, 0);
+        self.ledger.could_hold(request.prompt.len() + request.max_tokens as usize, beside)?;
         let key = SequenceKey(self.next_key);
         self.next_key += 1;
         self.speculation.open(key, &request.class);
+        self.ledger.set_beside(key, beside);
         self.sequences.insert(key, Sequence::new(request));
         Ok(key)
     }
@@ -200,6 +228,7 @@ impl Scheduler {
     /// Forgets a sequence and returns its memory. Unknown ones are none.
     pub fn remove(&mut self, key: SequenceKey) -> Option<Sequence> {
         self.ledger.give_back(key);
+        self.ledger.set_beside(key, 0);
         self.speculation.close(key);
         self.sequences.remove(&key)
     }
@@ -212,6 +241,10 @@ impl Scheduler {
             self.remove(key);
             step.ended.push((key, Ended::DeadlinePassed));
         }
+        let prompts = match self.take_turn(now) {
+            sight::Taken::Tower(slice) => return Step { tower: Some(slice), ..step },
+            sight::Taken::Text { prompts } => prompts,
+        };
         let mut decodes = false;
         for key in self.keys(|sequence| sequence.phase == Phase::Decoding) {
             // Somebody older may have taken its room meanwhile.
@@ -244,7 +277,9 @@ impl Scheduler {
         for part in step.parts.iter_mut().filter(|part| part.drafted > 0 && step.gave.taps.contains(&part.key)) {
             (part.rows, part.drafted) = (part.rows - part.drafted, 0);
         }
-        self.fill(decodes, &mut step);
+        if prompts {
+            self.fill(decodes, &mut step);
+        }
         step
     }
 

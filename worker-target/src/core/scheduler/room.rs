@@ -61,7 +61,16 @@ impl Scheduler {
     /// # Errors
     /// There is no room for so many: by how many bytes too few.
     pub fn set_cached(&mut self, bytes: u64) -> Result<(), u64> {
-        self.ledger.set_cached(bytes)
+        self.prefix_bytes = bytes;
+        self.count_cached()
+    }
+
+    /// What is kept for later: the prefix cache, and features of pictures that nobody reads now, which go first.
+    pub(super) fn count_cached(&mut self) -> Result<(), u64> {
+        self.ledger.set_cached(self.prefix_bytes + self.tower.loose_bytes()).or_else(|over| {
+            self.tower.evict(over);
+            self.ledger.set_cached(self.prefix_bytes + self.tower.loose_bytes())
+        })
     }
 
     /// Whether there is room for so many positions of a sequence, at the prefix cache's expense and nobody else's.
@@ -77,7 +86,10 @@ impl Scheduler {
     }
 
     fn evict(&mut self, bytes: u64, evict: &mut impl FnMut(u64) -> u64) {
-        let left = self.ledger.cached().saturating_sub(evict(bytes));
+        let of_pictures = self.tower.evict(bytes);
+        let of_pages = if of_pictures < bytes { evict(bytes - of_pictures) } else { 0 };
+        self.prefix_bytes = self.prefix_bytes.saturating_sub(of_pages);
+        let left = self.ledger.cached().saturating_sub(of_pictures + of_pages);
         // Less than before always fits.
         let _ = self.ledger.set_cached(left);
     }
@@ -135,6 +147,8 @@ impl Scheduler {
         self.ledger.give_back(key);
         if let Some(sequence) = self.sequences.get_mut(&key) {
             sequence.give_way();
+            let images = sequence.images.clone();
+            self.ledger.set_beside(key, self.beside(&images, 0));
         }
     }
 

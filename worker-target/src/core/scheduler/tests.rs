@@ -28,6 +28,7 @@ fn request(prompt: usize, max_tokens: u32) -> Request {
         deadline: None,
         permit: PLAIN,
         class: String::new(),
+        images: Default::default(),
     }
 }
 
@@ -285,3 +286,4 @@ fn who_begins_like_another_waits_for_it_and_it_goes_first() {
 }
 
 mod memory;
+mod sight;

@@ -273,12 +273,17 @@ impl Speculation {
     /// did `steps` steps meanwhile.
     pub fn drafted(&mut self, sequences: usize, rows: usize, us: f64, steps: u32) {
         let size = Size { rows: rows as f64, sequences: sequences as f64, context: 0.0 };
-        // It answers in order: what it was sent before it has read.
-        self.reads = false;
+        self.answered();
         match steps {
             0 => self.costs.draft.observe(size, us),
             _ => self.costs.draft_was_beside(size, us, steps),
         }
+    }
+
+    /// A draft came, or was not waited for any more, and its time says nothing.
+    pub fn answered(&mut self) {
+        // It answers in order: what it was sent before it has read.
+        self.reads = false;
     }
 
     /// A step took so long; `beside`: a draft was on its way meanwhile. `accepted` says what became of its blocks.

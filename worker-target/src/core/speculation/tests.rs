@@ -73,6 +73,7 @@ fn request(permit: Permit, tokens: u32) -> Request {
         deadline: None,
         permit,
         class: "default".into(),
+        images: Default::default(),
     }
 }
 
