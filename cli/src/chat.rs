@@ -36,7 +36,9 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
         pictures: vec![],
     };
     if screen.err_is_terminal() {
-        screen.note("one line is one turn; /image F shows a picture with it, /reset begins anew, /quit ends, Ctrl-C ends an answer");
+        screen.note(
+            "one line is one turn; /image F shows a picture with it, /reset begins anew, /quit ends, Ctrl-C ends an answer",
+        );
     }
     let person = std::io::stdin().is_terminal();
     let mut lines = lines_of_input();

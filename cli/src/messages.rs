@@ -250,9 +250,15 @@ mod tests {
                 "user:[image 1]",
             ),
             (r#"[{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"AAEC"}}]}]"#, "user:[image 3]"),
-            (r#"[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://x/y.png"}}]}]"#, "user:[at https://x/y.png]"),
+            (
+                r#"[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://x/y.png"}}]}]"#,
+                "user:[at https://x/y.png]",
+            ),
             (r#"[{"role":"user","content":[{"type":"image","image":"/tmp/y.png"}]}]"#, "user:[at /tmp/y.png]"),
-            (r#"[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://x/y"}}]}]"#, "user:[at http://x/y]"),
+            (
+                r#"[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://x/y"}}]}]"#,
+                "user:[at http://x/y]",
+            ),
             (r#"[{"role":"wizard","content":"hi"}]"#, r#"wizard:[text "hi"]"#),
             ("[]", ""),
         ] {

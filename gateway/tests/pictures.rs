@@ -198,7 +198,8 @@ async fn a_picture_is_never_left_out_and_never_made_of_text() {
 
 #[tokio::test]
 async fn pictures_that_the_context_cannot_hold_are_not_decoded() {
-    let (stage, _fake, _attachment) = Stage::seeing(|config| config.limits.max_prompt_tokens = paceline_process::config::Auto::Is(17)).await;
+    let (stage, _fake, _attachment) =
+        Stage::seeing(|config| config.limits.max_prompt_tokens = paceline_process::config::Auto::Is(17)).await;
     let status = refused(&stage, two()).await;
     is(&status, Code::InvalidArgument, Reason::PromptTooLong);
     assert!(status.message().contains("pictures that alone become 18"), "{status:?}");

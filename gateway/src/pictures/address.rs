@@ -21,7 +21,9 @@ pub fn open(url: &str) -> Result<Vec<u8>, String> {
             word @ ("http" | "https" | "file" | "ftp" | "blob") if url.contains(':') => format!("an address of type {word}"),
             _ => "another address".to_owned(),
         };
-        return Err(format!("expected a data: URL with the picture in it, found {found}; this service fetches nothing, send the bytes"));
+        return Err(format!(
+            "expected a data: URL with the picture in it, found {found}; this service fetches nothing, send the bytes"
+        ));
     }
     let (head, data) = url.split_once(',').ok_or("expected data:<type>;base64,<data>, found a URL without a comma")?;
     if !head.to_ascii_lowercase().ends_with(";base64") {

@@ -46,10 +46,9 @@ impl Header {
             Orientation::Rotate90 | Orientation::Rotate270 | Orientation::Rotate90FlipH | Orientation::Rotate270FlipH => {
                 (self.height, self.width)
             }
-            Orientation::NoTransforms
-            | Orientation::Rotate180
-            | Orientation::FlipHorizontal
-            | Orientation::FlipVertical => (self.width, self.height),
+            Orientation::NoTransforms | Orientation::Rotate180 | Orientation::FlipHorizontal | Orientation::FlipVertical => {
+                (self.width, self.height)
+            }
         }
     }
 }

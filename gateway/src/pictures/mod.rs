@@ -258,7 +258,8 @@ pub fn whole_way(file: &[u8], bounds: Bounds, processor: &Processor) -> Result<(
         made.extend_from_slice(row);
         Ok(())
     };
-    resize::resize(pixels.size(), size(grid, processor), |y, line| pixels.row(y, line), out).map_err(|error| error.to_string())?;
+    resize::resize(pixels.size(), size(grid, processor), |y, line| pixels.row(y, line), out)
+        .map_err(|error| error.to_string())?;
     Ok((grid, made))
 }
 

@@ -96,12 +96,7 @@ fn refusal(field: &str, word: &str, instead: &str) -> Status {
 ///
 /// # Errors
 /// There are not as many as pictures.
-pub fn expand(
-    ids: Vec<u32>,
-    field: &str,
-    processor: Option<&Processor>,
-    counts: &[u64],
-) -> Result<(Vec<u32>, Vec<u32>), Status> {
+pub fn expand(ids: Vec<u32>, field: &str, processor: Option<&Processor>, counts: &[u64]) -> Result<(Vec<u32>, Vec<u32>), Status> {
     let Some(processor) = processor else { return Ok((ids, vec![])) };
     let found = ids.iter().filter(|id| **id == processor.token).count();
     if found == 0 && counts.is_empty() {
@@ -146,7 +141,9 @@ mod tests {
         assert_eq!(of(&[1, pad, 2, pad], &[3, 1]).expect("fine"), (vec![1, pad, pad, pad, 2, pad], vec![1, 5]));
         assert_eq!(of(&[1, 2], &[]).expect("fine"), (vec![1, 2], vec![]));
         assert_eq!(expand(vec![pad], "text", None, &[]).expect("no tower, no word"), (vec![pad], vec![]));
-        for (ids, counts, field) in [(&[1, pad][..], &[][..], "text"), (&[1], &[4], "messages"), (&[pad, pad, 1], &[4], "messages")] {
+        for (ids, counts, field) in
+            [(&[1, pad][..], &[][..], "text"), (&[1], &[4], "messages"), (&[pad, pad, 1], &[4], "messages")]
+        {
             let status = expand(ids.to_vec(), field, Some(&made), counts).expect_err("they do not agree");
             assert_eq!(Reason::of(&status), Some(Reason::Template));
             assert!(status.message().contains(&format!("each of {} pictures", counts.len())), "{status:?}");

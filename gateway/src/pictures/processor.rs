@@ -78,7 +78,9 @@ impl Processor {
             ));
         }
         let Some(token) = config.image_token_id else {
-            return refuse("image_token_id: expected the id that stands for pictures, as there is a vision_config; found none".into());
+            return refuse(
+                "image_token_id: expected the id that stands for pictures, as there is a vision_config; found none".into(),
+            );
         };
         let Some(placeholder) = tokens.text(token) else {
             return refuse(format!("image_token_id: expected a token of tokenizer.json, found {token}"));

@@ -221,7 +221,8 @@ mod tests {
     }
 
     fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<String> = fs::read_dir(folder).expect("there").map(|entry| name(&entry.expect("fine").path())).collect();
+        let mut names: Vec<String> =
+            fs::read_dir(folder).expect("there").map(|entry| name(&entry.expect("fine").path())).collect();
         names.sort();
         names
     }
@@ -239,7 +240,10 @@ mod tests {
         let stored = writing.finish(&[0xab, 0x01]).expect("renamed");
         assert!(stored.name().starts_with("ab01-3-"), "{}", stored.name());
         let path = folder.join(stored.name());
-        assert_eq!((fs::read(&path).expect("there"), fs::metadata(&path).expect("there").mode() & 0o777), (b"hello".to_vec(), 0o600));
+        assert_eq!(
+            (fs::read(&path).expect("there"), fs::metadata(&path).expect("there").mode() & 0o777),
+            (b"hello".to_vec(), 0o600)
+        );
         let (one, two) = (stored.link().expect("linked"), stored.link().expect("linked"));
         assert_eq!(names(&folder).len(), 3);
         assert!(one.name() != two.name() && one.name().starts_with("ab01-"));

@@ -94,7 +94,8 @@ fn pixels_are_the_references() {
             let (most, sum) = found.iter().zip(&expected).map(off).fold((0, 0), |(most, sum), off| (most.max(off), sum + off));
             let mean = sum as f64 / expected.len() as f64;
             // Thinned colours are spread by the one with a filter and by the other without.
-            let (most_allowed, mean_allowed) = if case.file == "lossy.webp" || case.file == "turned.jpg" { (90, 6.0) } else { (6, 1.0) };
+            let (most_allowed, mean_allowed) =
+                if case.file == "lossy.webp" || case.file == "turned.jpg" { (90, 6.0) } else { (6, 1.0) };
             assert!(most <= most_allowed && mean <= mean_allowed, "{}: off by {most} at most, {mean} in the mean", case.file);
         }
         for Resized { min_pixels, max_pixels, width, height, sha256 } in case.resized {
@@ -122,8 +123,20 @@ fn sizes_are_the_references() {
 #[test]
 fn changed_files_are_refused_or_served() {
     let names = [
-        "up.png", "palette.png", "alpha.png", "deep3.png", "turned6.png", "holes.gif", "still.gif", "lossless.webp",
-        "lossless_alpha.webp", "lossy.webp", "baseline.jpg", "progressive.jpg", "turned.jpg", "gray.jpg",
+        "up.png",
+        "palette.png",
+        "alpha.png",
+        "deep3.png",
+        "turned6.png",
+        "holes.gif",
+        "still.gif",
+        "lossless.webp",
+        "lossless_alpha.webp",
+        "lossy.webp",
+        "baseline.jpg",
+        "progressive.jpg",
+        "turned.jpg",
+        "gray.jpg",
     ];
     let files = names.map(file);
     let mut state = 0x9e37_79b9_7f4a_7c15u64;

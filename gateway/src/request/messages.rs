@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 use tonic::Status;
 
 use crate::error::{invalid, quoted};
-use crate::prompt::OWN_NAMES;
 use crate::pictures::{Encoded, Form};
+use crate::prompt::OWN_NAMES;
 use crate::prompt::conversation::{self, Call, Conversation, Role, Tool, Turn, normalize};
 
 /// Letters of a tool's name, at most.
@@ -65,12 +65,7 @@ fn turn(at: usize, message: v1::Message, pictures: &mut Vec<Encoded>) -> Result<
     Ok(Turn { role, parts, calls: calls.collect::<Result<_, _>>()?, call_id: tool_call_id, name, reasoning })
 }
 
-fn said(
-    field: &str,
-    place: usize,
-    part: v1::ContentPart,
-    pictures: &mut Vec<Encoded>,
-) -> Result<conversation::Part, Status> {
+fn said(field: &str, place: usize, part: v1::ContentPart, pictures: &mut Vec<Encoded>) -> Result<conversation::Part, Status> {
     use v1::content_part::Part;
     let field = format!("{field}[{place}]");
     let form = match part.part {

@@ -41,7 +41,8 @@ fn chunk(kind: &[u8; 4], content: &[u8]) -> Vec<u8> {
 /// A PNG of eight or sixteen bits and this color type.
 fn png(width: u32, height: u32, depth: u8, color: u8, between: &[Vec<u8>], data: &[u8]) -> Vec<u8> {
     let head = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[depth, color, 0, 0, 0]].concat();
-    let parts = [b"\x89PNG\r\n\x1a\n".to_vec(), chunk(b"IHDR", &head), between.concat(), chunk(b"IDAT", data), chunk(b"IEND", b"")];
+    let parts =
+        [b"\x89PNG\r\n\x1a\n".to_vec(), chunk(b"IHDR", &head), between.concat(), chunk(b"IDAT", data), chunk(b"IEND", b"")];
     parts.concat()
 }
 
@@ -52,9 +53,7 @@ fn small_png(between: &[Vec<u8>]) -> Vec<u8> {
 /// Segments of a JPEG with this frame; the scans are empty.
 fn jpeg(marker: u8, width: u16, height: u16, sampling: &[u8], scans: usize) -> Vec<u8> {
     let mut file = b"\xff\xd8\xff\xe0\0\x10JFIF\0\x01\x01\0\0\x01\0\x01\0\0".to_vec();
-    let segment = |marker: u8, content: &[u8]| {
-        [&[0xff, marker][..], &(content.len() as u16 + 2).to_be_bytes(), content].concat()
-    };
+    let segment = |marker: u8, content: &[u8]| [&[0xff, marker][..], &(content.len() as u16 + 2).to_be_bytes(), content].concat();
     file.extend(segment(0xdb, &[&[0][..], &[1; 64]].concat()));
     let parts: Vec<u8> = sampling.iter().zip(1u8..).flat_map(|(sampling, id)| [id, *sampling, 0]).collect();
     let (height, width) = (height.to_be_bytes(), width.to_be_bytes());
@@ -95,7 +94,8 @@ fn vp8l(width: u32, height: u32) -> Vec<u8> {
 }
 
 fn gif(screen: (u16, u16), frames: &[(u16, u16)]) -> Vec<u8> {
-    let mut file = [b"GIF89a", &screen.0.to_le_bytes()[..], &screen.1.to_le_bytes(), &[0x80, 0, 0, 0, 0, 0, 255, 255, 255]].concat();
+    let mut file =
+        [b"GIF89a", &screen.0.to_le_bytes()[..], &screen.1.to_le_bytes(), &[0x80, 0, 0, 0, 0, 0, 255, 255, 255]].concat();
     for (width, height) in frames {
         file.extend([&[0x2c, 0, 0, 0, 0][..], &width.to_le_bytes(), &height.to_le_bytes(), &[0, 2, 2, 0x4c, 1, 0]].concat());
     }
@@ -184,6 +184,10 @@ pub fn all() -> Vec<Hostile> {
     add("svg", svg, "SVG");
     add("nothing", vec![], "empty");
     add("pdf", b"%PDF-1.7\n".to_vec(), "PDF");
-    add("noise", (0..5000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect(), "expected PNG, JPEG, WebP or GIF");
+    add(
+        "noise",
+        (0..5000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect(),
+        "expected PNG, JPEG, WebP or GIF",
+    );
     all
 }

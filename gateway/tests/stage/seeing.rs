@@ -45,7 +45,14 @@ pub fn model(dir: &Path) {
 
 /// It, served.
 pub fn ready() -> ServiceState {
-    let model = ModelInfo { name: "seeing".into(), architecture: "qwen3_vl".into(), vocab_size: 4099, vision: true, context_length: 4096, ..Default::default() };
+    let model = ModelInfo {
+        name: "seeing".into(),
+        architecture: "qwen3_vl".into(),
+        vocab_size: 4099,
+        vision: true,
+        context_length: 4096,
+        ..Default::default()
+    };
     ServiceState { can_serve: true, model: Some(model), ..Default::default() }
 }
 

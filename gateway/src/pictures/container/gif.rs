@@ -20,7 +20,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
             }
             0x2c => {
                 if frame.is_some() {
-                    return Err("the GIF is animated; one still picture is expected, so that none of its frames is lost".to_owned());
+                    return Err(
+                        "the GIF is animated; one still picture is expected, so that none of its frames is lost".to_owned()
+                    );
                 }
                 let [_, _, _, _, w0, w1, h0, h1, flags] = cursor.array()?;
                 frame = Some((u16::from_le_bytes([w0, w1]).into(), u16::from_le_bytes([h0, h1]).into()));

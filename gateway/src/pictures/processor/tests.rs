@@ -1,6 +1,7 @@
 use super::*;
 
-const VISION: &str = r#"{"model_type": "qwen3_vl", "image_token_id": 2, "vision_config": {"patch_size": 16, "spatial_merge_size": 2}}"#;
+const VISION: &str =
+    r#"{"model_type": "qwen3_vl", "image_token_id": 2, "vision_config": {"patch_size": 16, "spatial_merge_size": 2}}"#;
 
 fn read(files: &[(&str, &str)]) -> Result<Option<Processor>, String> {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -50,7 +51,10 @@ fn what_is_left_out_or_null_is_the_model_types_own() {
 fn what_a_file_says_counts() {
     let sized = |text: &str| with(text).map(|made| (made.sizes.min_pixels, made.sizes.max_pixels));
     assert_eq!(sized(r#"{"size": {"shortest_edge": 2048, "longest_edge": 4096}}"#), Ok((2048, 4096)));
-    assert_eq!(sized(r#"{"size": {"shortest_edge": 2048, "longest_edge": 4096}, "min_pixels": 1024, "max_pixels": null}"#), Ok((1024, 4096)));
+    assert_eq!(
+        sized(r#"{"size": {"shortest_edge": 2048, "longest_edge": 4096}, "min_pixels": 1024, "max_pixels": null}"#),
+        Ok((1024, 4096))
+    );
     assert_eq!(sized(r#"{"min_pixels": 1024, "max_pixels": 9999}"#), Ok((1024, 9999)));
     let made = with(r#"{"image_mean": [0.0, 0.25, 0.5], "image_std": 0.25, "rescale_factor": 0.5}"#).expect("fine");
     assert_eq!((made.scale, made.bias), ([2.0; 3], [0.0, -1.0, -2.0]));
