@@ -91,7 +91,7 @@ async fn pictures_stand_in_the_prompt_and_in_files() {
     accepted.tokens(&[300]).await;
     let mut stream = within(call).await.expect("no panic").expect("answered").into_inner();
     within(stream.message()).await.expect("fine").expect("tokens");
-    assert_eq!(names(&folder), [second.file.clone()], "the other stays as long as its request");
+    assert_eq!(names(&folder), [second.file.as_str()], "the other stays as long as its request");
     let over = accepted.done(&[2]).await;
     while within(stream.message()).await.expect("a good stream").is_some() {}
     let _ = within(over).await;
