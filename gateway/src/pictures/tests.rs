@@ -215,6 +215,40 @@ fn who_does_not_see_says_so_before_anything_is_looked_at() {
     assert!(status.message().contains("content[8]: expected at most 8 pictures") && status.message().contains("found 9"));
 }
 
+#[tokio::test]
+async fn two_are_worked_on_and_others_wait_a_bounded_time() {
+    let temp = tempfile::tempdir().expect("a temporary directory");
+    let mut config = paceline_process::Config::default();
+    config.supervisor.runtime_dir = temp.path().display().to_string();
+    let dir = paceline_process::RuntimeDir::locate(&config).expect("a short path");
+    prepare(&dir).expect("made");
+    let pictures = Pictures::new(Store::new(&dir, 1), &config.limits);
+    let hurried = || Pictures {
+        patience: Duration::from_millis(20),
+        seats: Arc::clone(&pictures.seats),
+        room: Arc::clone(&pictures.room),
+        ..Pictures::new(Store::new(&dir, 1), &config.limits)
+    };
+    let made = Arc::new(processor());
+    let seen = pictures.look(encoded(2), &made).await.expect("good ones");
+    assert_eq!((seen.len(), seen[0].tokens), (2, 6));
+    let header = Header { decoding_bytes: DECODING_BYTES, ..seen[0].header.clone() };
+    let all = pictures.places(&header).await.expect("free");
+    let second_seat = Arc::clone(&pictures.seats).acquire_owned().await.expect("free");
+    let status = hurried().look(encoded(1), &made).await.expect_err("no seat");
+    assert_eq!(Reason::of(&status), Some(Reason::QueueWait));
+    assert!(status.message().contains("limits.queue_wait_s"), "{status:?}");
+    drop(second_seat);
+    // A seat, and no room.
+    let status = hurried().check(seen).await.expect_err("no room");
+    assert_eq!(Reason::of(&status), Some(Reason::QueueWait));
+    drop(all);
+    let seen = pictures.look(encoded(2), &made).await.expect("free again");
+    let kept = pictures.keep(seen, &made).await.expect("room");
+    assert_eq!(kept.pictures(&[3, 9]).iter().map(|picture| picture.first).collect::<Vec<_>>(), [3, 9]);
+    assert_eq!((pictures.seats.available_permits(), pictures.room.available_permits()), (2, (DECODING_BYTES / UNIT) as usize));
+}
+
 #[test]
 fn nothing_of_a_picture_is_printed() {
     let secret = Encoded { field: "f".into(), form: Form::Address("data:image/png;base64,c2VjcmV0".into()) };

@@ -10,7 +10,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
     let (width, height) = (side()?, side()?);
     let [flags, _, _] = cursor.array()?;
     palette(&mut cursor, flags)?;
-    let mut frame = None;
+    let mut frame: Option<Frame> = None;
     loop {
         match cursor.byte()? {
             0x3b => break,
@@ -24,8 +24,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
                         "the GIF is animated; one still picture is expected, so that none of its frames is lost".to_owned()
                     );
                 }
-                let [_, _, _, _, w0, w1, h0, h1, flags] = cursor.array()?;
-                frame = Some((u16::from_le_bytes([w0, w1]).into(), u16::from_le_bytes([h0, h1]).into()));
+                let [x0, x1, y0, y1, w0, w1, h0, h1, flags] = cursor.array()?;
+                let number = |low, high| u32::from(u16::from_le_bytes([low, high]));
+                frame = Some(Frame { left: number(x0, x1), top: number(y0, y1), width: number(w0, w1), height: number(h0, h1) });
                 palette(&mut cursor, flags)?;
                 cursor.take(1)?;
                 blocks(&mut cursor)?;
@@ -33,10 +34,19 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
             other => return Err(format!("a GIF with a block of unknown type {other:#04x}")),
         }
     }
-    let (wide, high) = frame.ok_or("a GIF without a picture")?;
-    // A frame that is not the whole screen is unpacked beside it.
-    let decoding_bytes = area(width, height, 4).saturating_add(area(wide, high, 4));
+    let frame = frame.ok_or("a GIF without a picture")?;
+    // A frame that does not span the screen is unpacked beside it.
+    let spans = frame.left == 0 && frame.width == width && frame.top + frame.height <= height;
+    let beside = if spans { 0 } else { area(frame.width, frame.height, 4) };
+    let decoding_bytes = area(width, height, 4).saturating_add(beside);
     Ok(Header { kind: Kind::Gif, width, height, orientation: Orientation::NoTransforms, decoding_bytes })
+}
+
+struct Frame {
+    left: u32,
+    top: u32,
+    width: u32,
+    height: u32,
 }
 
 /// Passes over a table of colours, if the flags say that there is one.

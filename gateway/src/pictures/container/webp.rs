@@ -22,7 +22,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
             cursor.take(1)?;
         }
         match &kind {
-            b"VP8X" => canvas = Some(extended(content)?),
+            b"VP8X" => {
+                alpha |= content.first().is_some_and(|flags| flags & 0x10 != 0);
+                canvas = Some(extended(content)?);
+            }
             b"ANIM" | b"ANMF" => return Err(MOVES.to_owned()),
             b"VP8 " | b"VP8L" if stream.is_some() => return Err("a WebP with two pictures".to_owned()),
             b"VP8 " => stream = Some((lossy(content)?, false)),
@@ -37,9 +40,13 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
     if let Some((wide, high)) = canvas.filter(|canvas| *canvas != (width, height)) {
         return Err(format!("a WebP of {wide} x {high} pixels by its header and {width} x {height} by its picture"));
     }
-    // Pixels as they come out and as they go through: red, green, blue and alpha twice; or planes of brightness and colour, and
+    // Pixels as they come out and as they go through: with transparency and without; or planes of brightness and colour, and
     // those of transparency, which are packed as a picture of their own.
-    let each = if lossless { 8 } else { 6 + if alpha { 7 } else { 0 } };
+    let each = match (lossless, alpha) {
+        (true, _) => 7,
+        (false, false) => 5,
+        (false, true) => 12,
+    };
     let decoding_bytes = area(width.next_multiple_of(16), height.next_multiple_of(16), each);
     Ok(Header { kind: Kind::WebP, width, height, orientation, decoding_bytes })
 }
