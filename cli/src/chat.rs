@@ -1,9 +1,10 @@
-//! `paceline chat`: a conversation, one line of standard input a turn. `/reset` begins anew, `/quit` or the end of input
-//! ends it. Ctrl-C ends the answer that runs; what was said of it stays in the conversation, as it does on the screen.
+//! `paceline chat`: a conversation, one line of standard input a turn. `/image F` shows a picture with the next turn, `/reset`
+//! begins anew, `/quit` or the end of input ends it. Ctrl-C ends the answer that runs; what was said of it stays in the conversation, as it does on the screen.
 
 use std::io::{BufRead as _, IsTerminal as _};
+use std::path::Path;
 
-use paceline_proto::v1::Message;
+use paceline_proto::v1::{ContentPart, Message};
 use tokio::sync::mpsc;
 
 use crate::answer::Answer;
@@ -32,9 +33,12 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
         template_arguments,
         messages: system,
         kept: args.system.iter().count(),
+        pictures: vec![],
     };
     if screen.err_is_terminal() {
-        screen.note("one line is one turn; /reset begins anew, /quit ends, Ctrl-C ends an answer");
+        screen.note(
+            "one line is one turn; /image F shows a picture with it, /reset begins anew, /quit ends, Ctrl-C ends an answer",
+        );
     }
     let person = std::io::stdin().is_terminal();
     let mut lines = lines_of_input();
@@ -48,9 +52,16 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
         match line.as_deref().map(str::trim) {
             None | Some("/quit") => break,
             Some("") => {}
-            Some("/reset") => talk.messages.truncate(talk.kept),
+            Some("/reset") => talk.reset(),
+            Some(line) if is_image(line) => match talk.show(line) {
+                Ok(told) => screen.note(&told),
+                Err(failure) => {
+                    screen.complain(&failure.to_string());
+                    failed = Some(Failure { message: String::new(), ..failure });
+                }
+            },
             Some(command) if command.starts_with('/') && !command.contains(char::is_whitespace) => {
-                screen.note(&format!("unknown command {command}; there are /reset and /quit"));
+                screen.note(&format!("unknown command {command}; there are /image F, /reset and /quit"));
             }
             Some(text) => {
                 if let Err(failure) = talk.turn(text, screen).await {
@@ -80,13 +91,43 @@ struct Talk {
     messages: Vec<Message>,
     /// Messages that `/reset` keeps.
     kept: usize,
+    /// Pictures that go with the next turn.
+    pictures: Vec<ContentPart>,
+}
+
+/// Whether a line is the command that shows a picture.
+fn is_image(line: &str) -> bool {
+    line.strip_prefix("/image").is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
 impl Talk {
+    /// Begins anew.
+    fn reset(&mut self) {
+        self.messages.truncate(self.kept);
+        self.pictures.clear();
+    }
+
+    /// Reads the picture that a line names, for the next turn; what to tell about it.
+    fn show(&mut self, line: &str) -> Result<String, Failure> {
+        let path = line.trim_start_matches("/image").trim();
+        if path.is_empty() {
+            return Err(Failure::usage("/image: expected a file behind it, found none"));
+        }
+        let data = generate::read_picture("/image", Path::new(path))?;
+        let told = format!("{path} ({} bytes) goes with the next message", data.len());
+        self.pictures.push(messages::picture(data));
+        Ok(match self.pictures.len() {
+            1 => told,
+            count => format!("{told}, with {} before it", count - 1),
+        })
+    }
+
     /// One turn. A turn that failed leaves the conversation as it was.
     async fn turn(&mut self, text: &str, screen: &mut Screen) -> Result<(), Failure> {
         let before = self.messages.len();
-        self.messages.push(messages::text("user", text));
+        let mut said = messages::text("user", text);
+        said.content.splice(0..0, self.pictures.iter().cloned());
+        self.messages.push(said);
         let request = generate::chat(self.model.clone(), self.messages.clone(), &self.how, self.template_arguments.clone());
         let mut said = String::new();
         let outcome = tokio::select! {
@@ -97,8 +138,19 @@ impl Talk {
             screen.line("");
         }
         match outcome {
-            Ok(whole) if whole || !said.is_empty() => self.messages.push(messages::text("assistant", said)),
-            _ => self.messages.truncate(before),
+            Ok(whole) if whole || !said.is_empty() => {
+                self.messages.push(messages::text("assistant", said));
+                self.pictures.clear();
+            }
+            // Its pictures are dropped as well: one that is refused would be refused with every turn to come.
+            Err(_) => {
+                self.messages.truncate(before);
+                if !self.pictures.is_empty() {
+                    screen.note("the message's pictures are dropped with it");
+                    self.pictures.clear();
+                }
+            }
+            Ok(_) => self.messages.truncate(before),
         }
         outcome.map(|_| ())
     }

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::path::Path;
 
 use paceline_proto::v1::generate_request::Prompt;
-use paceline_proto::v1::{self, ChatRequest, ContentPart, GenerateRequest, GenerateResponse, Message};
+use paceline_proto::v1::{self, ChatRequest, GenerateRequest, GenerateResponse, Message};
 use tonic::Streaming;
 
 use crate::answer::Answer;
@@ -13,6 +13,10 @@ use crate::client;
 use crate::failure::Failure;
 use crate::messages::{self, Conversation};
 use crate::screen::Screen;
+
+/// Largest file that is read as a picture. What the service takes is its own to say (limits.max_message_bytes); this only keeps
+/// a slip of the hand from filling memory.
+const MAX_PICTURE_BYTES: u64 = 256 << 20;
 
 /// Runs the command.
 ///
@@ -102,7 +106,8 @@ impl Ask {
     /// A file cannot be used.
     pub fn from_args(args: &GenerateArgs) -> Result<Self, Failure> {
         let model = args.service.model.clone().unwrap_or_default();
-        let pictures = args.image.iter().map(|path| read_picture(path)).collect::<Result<Vec<_>, _>>()?;
+        let pictures = args.image.iter().map(|path| read_picture("--image", path).map(messages::picture));
+        let pictures = pictures.collect::<Result<Vec<_>, _>>()?;
         let how = &args.how;
         let as_it_is = |prompt| {
             Self::Continue(GenerateRequest {
@@ -175,10 +180,21 @@ fn limits(how: &HowArgs) -> v1::Limits {
     }
 }
 
-fn read_picture(path: &Path) -> Result<ContentPart, Failure> {
-    let data =
-        std::fs::read(path).map_err(|error| Failure::usage(format!("--image: cannot read {}: {error}", path.display())))?;
-    Ok(messages::picture(data))
+/// The bytes of a picture's file, which `what` names.
+///
+/// # Errors
+/// It cannot be read, or does not end.
+pub fn read_picture(what: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+    let refuse = |why: String| Failure::usage(format!("{what}: cannot read {}: {why}", path.display()));
+    let mut data = Vec::new();
+    let file = std::fs::File::open(path).and_then(|file| file.take(MAX_PICTURE_BYTES + 1).read_to_end(&mut data));
+    match file {
+        Ok(_) if data.len() as u64 > MAX_PICTURE_BYTES => {
+            Err(refuse(format!("expected at most {} MiB, found more", MAX_PICTURE_BYTES >> 20)))
+        }
+        Ok(_) => Ok(data),
+        Err(error) => Err(refuse(error.to_string())),
+    }
 }
 
 fn read_messages(path: &Path) -> Result<Conversation, Failure> {

@@ -4,7 +4,7 @@
 
 use base64::Engine as _;
 use paceline_proto::v1::content_part::Part;
-use paceline_proto::v1::{ContentPart, Image, Message, Tool, ToolCall};
+use paceline_proto::v1::{ContentPart, Image, ImageUrl, Message, Tool, ToolCall};
 use serde_json::{Map, Value};
 
 /// A message of one text.
@@ -147,33 +147,34 @@ fn part(value: &Value, place: &str) -> Result<ContentPart, String> {
         }
         "image_url" | "image" | "input_image" => {
             only(object, &["type", "image_url", "image", "source", "detail"], place)?;
-            Ok(picture(picture_bytes(object, place)?))
+            shown(object, place)
         }
         other => Err(format!("{place}.type: expected text, image_url, image or input_image, found {other:?}")),
     }
 }
 
-/// The picture's bytes where they are written out (`data:` URL, or base64 in `source`). A picture at another address is
-/// sent without bytes: nothing here or in the service fetches addresses, and whether the model sees at all is the first
-/// question, which the service answers.
-fn picture_bytes(object: &Map<String, Value>, place: &str) -> Result<Vec<u8>, String> {
+/// The picture's bytes where they are written out (`data:` URL, or base64 in `source`). Any other address is passed on as it is:
+/// nothing here or in the service fetches addresses, and whether the model sees at all is the first question, which the service
+/// answers.
+fn shown(object: &Map<String, Value>, place: &str) -> Result<ContentPart, String> {
     let decode = |text: &str| {
         let bytes = base64::engine::general_purpose::STANDARD.decode(text.trim());
-        bytes.map_err(|error| format!("{place}: expected a picture in base64: {error}"))
+        bytes.map(picture).map_err(|error| format!("{place}: expected a picture in base64: {error}"))
     };
-    if let Some(data) = object.get("source").and_then(|source| source.get("data")).and_then(Value::as_str) {
+    let source = object.get("source");
+    if let Some(data) = source.and_then(|source| source.get("data")).and_then(Value::as_str) {
         return decode(data);
     }
     let address = ["image_url", "image"].iter().find_map(|key| {
         let value = object.get(*key)?;
         value.as_str().or_else(|| value.get("url")?.as_str())
     });
-    match address {
+    match address.or_else(|| source?.get("url")?.as_str()) {
         Some(url) if url.starts_with("data:") => {
             let (_, data) = url.split_once(";base64,").ok_or_else(|| format!("{place}: expected data:<type>;base64,<data>"))?;
             decode(data)
         }
-        Some(_) => Ok(Vec::new()),
+        Some(url) => Ok(ContentPart { part: Some(Part::ImageUrl(ImageUrl { url: url.to_owned() })) }),
         None => Err(format!("{place}: expected image_url or image with a data: URL, or source with data, found none")),
     }
 }
@@ -218,6 +219,7 @@ mod tests {
         let part = |part: &ContentPart| match &part.part {
             Some(Part::Text(text)) => format!("text {text:?}"),
             Some(Part::Image(image)) => format!("image {}", image.data.len()),
+            Some(Part::ImageUrl(image)) => format!("at {}", image.url),
             None => "nothing".to_owned(),
         };
         let one = |message: &Message| {
@@ -248,7 +250,15 @@ mod tests {
                 "user:[image 1]",
             ),
             (r#"[{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"AAEC"}}]}]"#, "user:[image 3]"),
-            (r#"[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://x/y.png"}}]}]"#, "user:[image 0]"),
+            (
+                r#"[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://x/y.png"}}]}]"#,
+                "user:[at https://x/y.png]",
+            ),
+            (r#"[{"role":"user","content":[{"type":"image","image":"/tmp/y.png"}]}]"#, "user:[at /tmp/y.png]"),
+            (
+                r#"[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://x/y"}}]}]"#,
+                "user:[at http://x/y]",
+            ),
             (r#"[{"role":"wizard","content":"hi"}]"#, r#"wizard:[text "hi"]"#),
             ("[]", ""),
         ] {

@@ -241,6 +241,15 @@ async fn a_flag_left_out_is_left_to_the_service() {
     assert_eq!(request.limits, Some(v1::Limits::default()));
 }
 
+fn short(part: &v1::ContentPart) -> String {
+    match &part.part {
+        Some(Part::Text(text)) => format!(" {text}"),
+        Some(Part::Image(image)) => format!(" [{}]", image.data.len()),
+        Some(Part::ImageUrl(image)) => format!(" <{}>", image.url),
+        None => " nothing".into(),
+    }
+}
+
 #[tokio::test]
 async fn conversations_and_pictures_become_messages() {
     let dir = tempfile::tempdir().unwrap();
@@ -251,7 +260,10 @@ async fn conversations_and_pictures_become_messages() {
     };
     let picture = write("p.png", b"\x89PNG");
     let talk = write("m.json", br#"{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]}"#);
-    let forms: [(&[&str], &str); 4] = [
+    let far =
+        write("far.json", br#"[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}]}]"#);
+    let forms: [(&[&str], &str); 5] = [
+        (&["--messages", &far], "user <https://x/y.png>"),
         (&["--message", "hi"], "user hi"),
         (&["--messages", &talk], "system s; user u"),
         (&["--messages", &talk, "--image", &picture], "system s; user [4] u"),
@@ -260,15 +272,49 @@ async fn conversations_and_pictures_become_messages() {
     for (words, expected) in forms {
         let outcome = generate(words, hello()).await;
         let Seen::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
-        let part = |part: &v1::ContentPart| match &part.part {
-            Some(Part::Text(text)) => format!(" {text}"),
-            Some(Part::Image(image)) => format!(" [{}]", image.data.len()),
-            Some(Part::ImageUrl(image)) => format!(" <{}>", image.url),
-            None => " nothing".into(),
-        };
-        let message = |message: &v1::Message| message.role.clone() + &message.content.iter().map(part).collect::<String>();
+        let message = |message: &v1::Message| message.role.clone() + &message.content.iter().map(short).collect::<String>();
         assert_eq!(request.messages.iter().map(message).collect::<Vec<_>>().join("; "), expected);
     }
+}
+
+/// What a chat sends for these lines of input, each turn's last message, and what it tells on standard error.
+async fn chat(lines: String) -> (Vec<String>, String) {
+    let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let service = Scripted { script: hello(), seen: Arc::default() };
+    let server = tonic::transport::Server::builder()
+        .serve_with_incoming(InferenceServer::new(service.clone()), TcpListenerStream::new(listener));
+    let serving = paceline_process::task::spawn("scripted service", server);
+    let talk = move || {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_paceline"));
+        command.args(["chat", "--address", &address]).env("PACELINE_CONFIG", "");
+        let pipe = std::process::Stdio::piped;
+        let mut child = command.stdin(pipe()).stdout(pipe()).stderr(pipe()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+        String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap()
+    };
+    let told = tokio::task::spawn_blocking(talk).await.unwrap();
+    serving.abort();
+    let last = |seen: &Seen| {
+        let Seen::Chat(request) = seen else { panic!("{seen:?}") };
+        request.messages.last().unwrap().content.iter().map(short).collect::<String>()
+    };
+    let seen = service.seen.lock().unwrap().iter().map(last).collect();
+    (seen, told)
+}
+
+#[tokio::test]
+async fn a_chat_shows_pictures_with_the_next_message() {
+    let dir = tempfile::tempdir().unwrap();
+    let picture = dir.path().join("a picture.png");
+    std::fs::write(&picture, b"\x89PNG").unwrap();
+    let picture = picture.display().to_string();
+    let lines =
+        format!("/image {picture}\n/image /nowhere.png\n/image\nwhat?\nand now?\n/image {picture}\n/reset\nplain\n/images x\n");
+    let (seen, told) = chat(lines).await;
+    assert_eq!(seen, [" [4] what?", " and now?", " plain", " /images x"]);
+    assert!(told.contains("a picture.png (4 bytes) goes with the next message"), "{told}");
+    assert!(told.contains("cannot read /nowhere.png") && told.contains("expected a file behind it"), "{told}");
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ pub mod ending;
 pub mod error;
 pub mod guard;
 pub mod health;
+pub mod pictures;
 pub mod prompt;
 pub mod record;
 pub mod reflection;
@@ -104,6 +105,7 @@ impl Setup {
         let model_dir = config.model_dir()?;
         let runtime_dir = RuntimeDir::locate(&config)?;
         runtime_dir.prepare()?;
+        pictures::prepare(&runtime_dir)?;
         // First the port: whether it is free is known at once, and who connects while we read waits instead of failing.
         let listener = match listen::inherited_tcp().map_err(StartError::Inherited)? {
             Some(listener) => listener,
@@ -152,7 +154,8 @@ pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
     let (cancel, closing) = (CancellationToken::new(), CancellationToken::new());
     let (orders, mut ordered) = mpsc::channel(8);
 
-    let routes = routes(&config, language, epoch, supervisor.clone(), standing.subscribe(), &calls, &cancel, &closing);
+    let store = pictures::store::Store::new(&runtime_dir, epoch);
+    let routes = routes(&config, language, store, epoch, supervisor.clone(), standing.subscribe(), &calls, &cancel, &closing);
     let keys = guard.follow_keys();
     let (mut attached, until, limits) = (standing.subscribe(), closing.clone(), config.limits.clone());
     let server = task::spawn("serve", async move {
@@ -238,6 +241,7 @@ fn beats(notifier: &Notifier) -> mpsc::Receiver<()> {
 fn routes(
     config: &Config,
     language: Arc<prompt::Language>,
+    store: pictures::store::Store,
     epoch: u64,
     supervisor: SupervisorClient<tonic::transport::Channel>,
     standing: watch::Receiver<standing::Standing>,
@@ -249,6 +253,7 @@ fn routes(
     let inference = serve::InferenceService {
         epoch,
         prompter: prompt::Prompter::new(language, seats),
+        pictures: pictures::Pictures::new(store, &config.limits),
         limits: config.limits.clone(),
         standing: standing.clone(),
         supervisor,

@@ -17,6 +17,9 @@ use tokio::sync::Semaphore;
 
 use conversation::Conversation;
 
+use crate::pictures::Encoded;
+use crate::pictures::processor::Processor;
+
 pub use files::LoadError;
 pub use template::{OWN_NAMES, Refused, Template};
 pub use tokens::Tokens;
@@ -32,6 +35,8 @@ pub struct Language {
     pub stop_ids: Vec<u32>,
     /// The model's own sampling, for fields a request leaves out.
     pub sampling: SamplingRule,
+    /// How its pictures are made, if it sees.
+    pub pictures: Option<Arc<Processor>>,
 }
 
 impl Language {
@@ -59,7 +64,8 @@ impl Language {
                 Some(compiled.map_err(|cause| LoadError::content(&file.path, format!("the chat template: {cause}")))?)
             }
         };
-        Ok(Self { tokens, template, stop_ids, sampling: files.sampling })
+        let pictures = Processor::read(dir, &tokens)?.map(Arc::new);
+        Ok(Self { tokens, template, stop_ids, sampling: files.sampling, pictures })
     }
 }
 
@@ -75,6 +81,19 @@ pub enum Source {
 }
 
 impl Source {
+    /// Its pictures, which are then no longer in it.
+    pub fn take_pictures(&mut self) -> Vec<Encoded> {
+        match self {
+            Source::Chat(conversation) => std::mem::take(&mut conversation.pictures),
+            Source::Text(_) | Source::Ids(_) => Vec::new(),
+        }
+    }
+
+    /// Whether there are pictures in it.
+    pub fn has_pictures(&self) -> bool {
+        matches!(self, Source::Chat(conversation) if !conversation.pictures.is_empty())
+    }
+
     /// Bytes of the text in it, about.
     fn bytes(&self) -> usize {
         match self {

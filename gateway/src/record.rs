@@ -4,6 +4,8 @@ use paceline_process::clock::monotonic_ns;
 use paceline_proto::status::Reason;
 use tonic::Code;
 
+use crate::pictures::Times;
+
 /// What is known of a request so far; the line is written when this is dropped.
 #[derive(Debug)]
 pub struct Record {
@@ -12,6 +14,10 @@ pub struct Record {
     arrived_ns: i64,
     /// Tokens of its prompt; 0 until they are known.
     pub prompt_tokens: usize,
+    /// Pictures of it.
+    pub pictures: usize,
+    /// What they took, once they are made.
+    pub picture_times: Option<Times>,
     /// Tokens generated so far.
     pub completion_tokens: u32,
     ttft_ms: Option<f64>,
@@ -22,7 +28,17 @@ impl Record {
     /// A request that arrived at `arrived_ns` of CLOCK_MONOTONIC.
     pub fn new(method: &'static str, request_id: &str, arrived_ns: i64) -> Self {
         let request_id = request_id.to_owned();
-        Self { method, request_id, arrived_ns, prompt_tokens: 0, completion_tokens: 0, ttft_ms: None, outcome: None }
+        Self {
+            method,
+            request_id,
+            arrived_ns,
+            prompt_tokens: 0,
+            pictures: 0,
+            picture_times: None,
+            completion_tokens: 0,
+            ttft_ms: None,
+            outcome: None,
+        }
     }
 
     /// Milliseconds since it arrived.
@@ -53,6 +69,9 @@ impl Drop for Record {
             ?code,
             reason,
             prompt_tokens = self.prompt_tokens,
+            pictures = (self.pictures > 0).then_some(self.pictures),
+            decode_ms = self.picture_times.map(|times| times.decode_ms),
+            resize_ms = self.picture_times.map(|times| times.resize_ms),
             completion_tokens = self.completion_tokens,
             ttft_ms = self.ttft_ms,
             total_ms = self.elapsed_ms(),

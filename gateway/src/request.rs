@@ -14,7 +14,7 @@ use paceline_proto::v1;
 use tonic::Status;
 
 use crate::error::{bug, invalid, quoted};
-use crate::guard::keys::{DEFAULT_CLASS, Principal};
+use crate::guard::keys::{DEFAULT_CLASS, IMAGE_CLASS, Principal};
 use crate::prompt::{Language, Source};
 
 pub use sampling::sampling_problem;
@@ -186,6 +186,31 @@ impl Identity {
             cache_scope: principal.map_or("", |principal| &*principal.scope).to_owned(),
         }
     }
+
+    /// Of a request with pictures: of a class of its own, unless its key has one.
+    pub fn with_pictures(mut self) -> Self {
+        if self.traffic_class == DEFAULT_CLASS {
+            self.traffic_class = IMAGE_CLASS.to_owned();
+        }
+        self
+    }
+}
+
+/// Checks that pictures which become so many tokens in all can fit the context, before anything is done with their pixels.
+///
+/// # Errors
+/// They cannot.
+pub fn check_pictures(tokens: u64, to: Setting<'_>) -> Result<(), Status> {
+    let (context, longest) = (to.model.context_length, to.limits.max_prompt_tokens.or(to.model.context_length));
+    if tokens < u64::from(context) && tokens <= u64::from(longest) {
+        return Ok(());
+    }
+    let most = longest.min(context.saturating_sub(1));
+    let message = format!(
+        "messages: expected a prompt of at most {most} tokens, found pictures that alone become {tokens}; send fewer or smaller ones"
+    );
+    let refusal = Refusal::new(Reason::PromptTooLong, message).field("messages");
+    Err(refusal.fact("prompt_tokens", tokens).fact("context_length", context).into())
 }
 
 /// A prompt and the request around it, checked against the model: what is submitted.

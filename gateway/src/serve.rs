@@ -29,9 +29,11 @@ use tracing::Instrument;
 use crate::deadline::Deadline;
 use crate::error;
 use crate::guard::keys::Principal;
+use crate::pictures::processor::Processor;
+use crate::pictures::{self, Pictures, Seen, Unsaid};
 use crate::prompt::Prompter;
 use crate::record::Record;
-use crate::request::{Asked, Identity, Setting, Wishes, check_model, fit};
+use crate::request::{Asked, Identity, Setting, Wishes, check_model, check_pictures, fit};
 use crate::standing::{Serving, Standing};
 use crate::stream::{Answer, Below, Bounds, Unread};
 
@@ -50,6 +52,8 @@ pub struct InferenceService {
     pub epoch: u64,
     /// Makes prompts.
     pub prompter: Prompter,
+    /// Works on pictures.
+    pub pictures: Pictures,
     /// The operator's limits.
     pub limits: LimitsConfig,
     /// Whether requests can be served now.
@@ -66,11 +70,15 @@ impl Inference for InferenceService {
     type ChatStream = AnswerStream;
 
     async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<AnswerStream>, Status> {
-        self.answer("Generate", request, Asked::generate).await
+        let unsaid = self.unsaid();
+        let look = |message| unsaid.generate(&message).and_then(|()| Asked::generate(message));
+        self.answer("Generate", request, look).await
     }
 
     async fn chat(&self, request: Request<v1::ChatRequest>) -> Result<Response<AnswerStream>, Status> {
-        self.answer("Chat", request, Asked::chat).await
+        let unsaid = self.unsaid();
+        let look = |message| unsaid.chat(&message).and_then(|()| Asked::chat(message));
+        self.answer("Chat", request, look).await
     }
 
     async fn count_tokens(&self, request: Request<v1::CountTokensRequest>) -> Result<Response<v1::CountTokensResponse>, Status> {
@@ -133,17 +141,37 @@ impl InferenceService {
         }
     }
 
-    /// From a well-formed request to what would be submitted.
+    /// How the model's pictures are made, if it sees.
+    fn processor(&self) -> Option<&std::sync::Arc<Processor>> {
+        self.prompter.language().pictures.as_ref()
+    }
+
+    /// What clients may not say.
+    fn unsaid(&self) -> Unsaid<'_> {
+        Unsaid::new(self.processor().map(|processor| &**processor))
+    }
+
+    /// From a well-formed request to what would be submitted, its pictures looked at and not yet worked on: that is done for
+    /// what fits.
     async fn prepare(&self, asked: Asked, who: Identity, record: &mut Record) -> Result<Prepared, Status> {
         let serving = self.standing.borrow().serving()?;
         let field = asked.prompt_field();
-        let Asked { source, wishes } = asked;
+        let Asked { mut source, wishes } = asked;
         check_model(&wishes.model, &serving.model)?;
-        let prompt_ids = self.prompter.ids(source).await.map_err(error::prompt)?;
-        record.prompt_tokens = prompt_ids.len();
         let to = Setting { model: &serving.model, language: self.prompter.language(), limits: &self.limits };
+        let encoded = source.take_pictures();
+        let (who, seen) = match pictures::admit(&encoded, self.processor(), serving.model.vision, &self.limits)? {
+            None => (who, vec![]),
+            Some(processor) => (who.with_pictures(), self.pictures.look(encoded, processor).await?),
+        };
+        record.pictures = seen.len();
+        let counts: Vec<u64> = seen.iter().map(|seen| seen.tokens).collect();
+        check_pictures(counts.iter().fold(0, |sum, count| sum.saturating_add(*count)), to)?;
+        let prompt_ids = self.prompter.ids(source).await.map_err(error::prompt)?;
+        let (prompt_ids, places) = pictures::expand(prompt_ids, field, self.processor().map(|processor| &**processor), &counts)?;
+        record.prompt_tokens = prompt_ids.len();
         let generation = fit(&wishes, field, prompt_ids, to, who)?;
-        Ok(Prepared { serving, wishes, generation })
+        Ok(Prepared { serving, wishes, generation, seen, places })
     }
 
     /// From a well-formed request to its first tokens. Dropped at any await, it leaves nothing behind: the calls below are
@@ -157,13 +185,21 @@ impl InferenceService {
         record: &mut Record,
     ) -> Result<Answer, Status> {
         let who = Identity::new(request_id, deadline.at_ns, principal.as_ref());
-        let Prepared { serving, wishes, generation } = self.prepare(asked, who, record).await?;
+        let Prepared { serving, wishes, mut generation, seen, places } = self.prepare(asked, who, record).await?;
+        let kept = match self.processor().filter(|_| !seen.is_empty()) {
+            None => None,
+            Some(processor) => Some(self.pictures.keep(seen, processor).await?),
+        };
+        if let Some(kept) = &kept {
+            generation.pictures = kept.pictures(&places);
+            record.picture_times = Some(kept.times);
+        }
         if deadline.passed() {
             return Err(error::deadline_passed());
         }
         let below = Below { supervisor: self.supervisor.clone(), stamp: Stamp { term: serving.term, epoch: self.epoch } };
         let bounds = Bounds { deadline, cancel: self.cancel.clone() };
-        let mut answer = Answer::new(generation, &wishes, self.prompter.language(), below, bounds);
+        let mut answer = Answer::new(generation, &wishes, self.prompter.language(), below, bounds).showing(kept);
         answer.open().await?;
         Ok(answer)
     }
@@ -174,6 +210,9 @@ struct Prepared {
     serving: Serving,
     wishes: Wishes,
     generation: Generation,
+    /// Its pictures, and where each begins in the prompt.
+    seen: Vec<Seen>,
+    places: Vec<u32>,
 }
 
 /// Runs work of a request in its span; a panic in it is an error of this request alone.

@@ -30,6 +30,7 @@ use tracing::{Instrument, Span};
 
 use crate::deadline::Deadline;
 use crate::error;
+use crate::pictures::Kept;
 use crate::prompt::Language;
 use crate::record::Record;
 use crate::request::Wishes;
@@ -68,6 +69,8 @@ pub struct Answer {
     below: Below,
     /// What is submitted, but for id and index; empty once that was done for the only sample.
     generation: Generation,
+    /// Its pictures' files; they go when this does.
+    shown: Option<Kept>,
     samples: Vec<Sample>,
     /// The sample to look at first, so that none is kept waiting by another.
     turn: usize,
@@ -98,6 +101,7 @@ impl Answer {
             below,
             samples: (0..wishes.samples.max(1)).map(sample).collect(),
             generation,
+            shown: None,
             turn: 0,
             first: None,
             ended: false,
@@ -106,6 +110,12 @@ impl Answer {
             kept: None,
             unread: Arc::default(),
         }
+    }
+
+    /// With pictures in these files.
+    pub fn showing(mut self, shown: Option<Kept>) -> Self {
+        self.shown = shown;
+        self
     }
 
     /// Submits all samples and waits for the first batch of one of them.
@@ -218,7 +228,18 @@ impl Answer {
             } else {
                 // Below, an id is one sequence's.
                 let request_id = format!("{}-{at}", self.request_id);
-                Generation { request_id, sample_index: at as u32, ..self.generation.clone() }
+                let mut generation = Generation { request_id, sample_index: at as u32, ..self.generation.clone() };
+                // Whoever reads a picture removes its file.
+                if let Some(shown) = &mut self.shown {
+                    match shown.again(&generation.pictures) {
+                        Ok(pictures) => generation.pictures = pictures,
+                        Err(status) => {
+                            self.samples[at].submit(Box::pin(std::future::ready(Err(status))));
+                            continue;
+                        }
+                    }
+                }
+                generation
             };
             self.samples[at].submit(self.below.submission(generation));
         }
@@ -259,6 +280,7 @@ impl Answer {
     fn end(&mut self, code: Code, reason: Option<Reason>) {
         self.ended = true;
         self.samples.clear();
+        self.shown = None;
         if let Some((mut record, _slot)) = self.kept.take() {
             record.ended(code, reason);
         }

@@ -96,7 +96,15 @@ async fn every_row_that_is_made_here_is_whole() {
     picture.messages[0]
         .content
         .push(paceline_proto::v1::ContentPart { part: Some(paceline_proto::v1::content_part::Part::Image(image)) });
-    complete(&within(stage.client.chat(picture)).await.expect_err("no eyes"), Reason::NoVision);
+    complete(&within(stage.client.chat(picture.clone())).await.expect_err("no eyes"), Reason::NoVision);
+    let far = stage::seeing::chat(vec![stage::seeing::says("user", vec![stage::seeing::url("https://example.com/a.png")])]);
+    complete(&within(stage.client.chat(far.clone())).await.expect_err("no eyes"), Reason::NoVision);
+    let (mut seeing, _supervisor, _attached) = Stage::seeing(|_| {}).await;
+    for request in [picture, far] {
+        complete(&within(seeing.client.chat(request)).await.expect_err("no picture"), Reason::BadImage);
+    }
+    let hidden = stage::seeing::says("system", vec![stage::seeing::image(stage::seeing::file("up.png"))]);
+    complete(&within(seeing.client.chat(stage::seeing::chat(vec![hidden]))).await.expect_err("not shown"), Reason::Template);
     stage.send(paceline_gateway::ending::Event::StopAsked).await;
     let _ = stage.ended().await;
     let alone = Stage::new(|_| {});

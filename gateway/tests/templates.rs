@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use paceline_gateway::prompt::conversation::{Call, Conversation, Role, Tool, Turn};
+use paceline_gateway::prompt::conversation::{Call, Conversation, Part, Role, Tool, Turn};
 use paceline_gateway::prompt::{Refused, Template};
 use serde_json::{Map, Value};
 
@@ -19,6 +19,18 @@ fn object(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()
 }
 
+/// Text, or a list with pictures in it.
+fn parts(content: &Value) -> Vec<Part> {
+    let part = |(number, part): (usize, &Value)| match part["type"].as_str() {
+        Some("image") => Part::Picture(number),
+        _ => Part::Text(text(&part["text"])),
+    };
+    match content.as_array() {
+        Some(list) => list.iter().enumerate().map(part).collect(),
+        None => vec![Part::Text(text(content))],
+    }
+}
+
 /// A conversation as the fixtures have it: as templates get it.
 fn conversation(case: &Value) -> Conversation {
     let call = |call: &Value| Call {
@@ -29,7 +41,7 @@ fn conversation(case: &Value) -> Conversation {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let turn = |message: &Value| Turn {
         role: Role::from_word(&text(&message["role"])).expect("a role"),
-        parts: vec![text(&message["content"])],
+        parts: parts(&message["content"]),
         calls: list(&message["tool_calls"]).iter().map(call).collect(),
         call_id: text(&message["tool_call_id"]),
         name: text(&message["name"]),
@@ -44,6 +56,7 @@ fn conversation(case: &Value) -> Conversation {
         turns: list(&case["messages"]).iter().map(turn).collect(),
         tools: list(&case["tools"]).iter().map(tool).collect(),
         arguments: object(&case["arguments"]),
+        pictures: vec![],
     }
 }
 
@@ -65,7 +78,7 @@ fn what_the_reference_renders_is_rendered() {
     let fixtures = std::fs::read_to_string(dir().join("fixtures.json")).expect("in the repository");
     let fixtures: Value = serde_json::from_str(&fixtures).expect("JSON");
     let cases = fixtures["cases"].as_array().expect("cases");
-    assert!(cases.len() >= 65);
+    assert!(cases.len() >= 70);
     let mut wrong = Vec::new();
     for case in cases {
         let source = std::fs::read_to_string(dir().join(text(&case["template"]))).expect("in the repository");

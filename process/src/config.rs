@@ -268,7 +268,7 @@ pub struct LimitsConfig {
     pub queue_wait_s: u64,
     /// Seconds a request may take in all.
     pub deadline_s: u64,
-    /// Largest message a client may send.
+    /// Largest message a client may send; its pictures are in it.
     pub max_message_bytes: u64,
     /// Connections of clients at once.
     pub connections: u32,
@@ -280,7 +280,7 @@ pub struct LimitsConfig {
     pub unread_s: u64,
     /// Pictures in one request.
     pub max_images: u32,
-    /// Pixels of one picture.
+    /// Pixels of one picture as it is sent.
     pub max_image_pixels: u64,
 }
 
@@ -553,7 +553,7 @@ impl Config {
                 return refuse("kv.budget_fraction", "expected one of kv.budget_bytes and kv.budget_fraction, found both".into());
             }
         }
-        let at_least_one: [(&str, u64); 14] = [
+        let at_least_one: [(&str, u64); 16] = [
             ("limits.connections", self.limits.connections.into()),
             ("limits.streams_per_connection", self.limits.streams_per_connection.into()),
             ("limits.streams_per_key", self.limits.streams_per_key.into()),
@@ -564,6 +564,8 @@ impl Config {
             ("limits.queue_wait_s", self.limits.queue_wait_s),
             ("limits.deadline_s", self.limits.deadline_s),
             ("limits.max_message_bytes", self.limits.max_message_bytes),
+            ("limits.max_images", self.limits.max_images.into()),
+            ("limits.max_image_pixels", self.limits.max_image_pixels),
             ("target.threads", self.target.threads.or(1).into()),
             ("drafter.threads", self.drafter.threads.or(1).into()),
             ("limits.max_prompt_tokens", self.limits.max_prompt_tokens.or(1).into()),
@@ -584,9 +586,11 @@ impl Config {
         let mut config = self.clone();
         let Config { gateway, supervisor, routing, classes, limits, .. } = &mut config;
         (*gateway, *routing, *classes) = Default::default();
-        let LimitsConfig { connections, streams_per_connection, streams_per_key, unread_s, .. } = LimitsConfig::default();
+        let LimitsConfig { connections, streams_per_connection, streams_per_key, unread_s, max_images, max_image_pixels, .. } =
+            LimitsConfig::default();
         (limits.connections, limits.unread_s) = (connections, unread_s);
         (limits.streams_per_connection, limits.streams_per_key) = (streams_per_connection, streams_per_key);
+        (limits.max_images, limits.max_image_pixels) = (max_images, max_image_pixels);
         *supervisor = SupervisorConfig {
             runtime_dir: std::mem::take(&mut supervisor.runtime_dir),
             lease_s: supervisor.lease_s,

@@ -19,6 +19,8 @@ const SETTING: &str = "gateway.api_keys_file";
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Class of who has none of its own.
 pub const DEFAULT_CLASS: &str = "default";
+/// Class of requests with pictures, of who has none of its own.
+pub const IMAGE_CLASS: &str = "image";
 
 /// Who sent a request, by its key.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::pictures::Encoded;
+
 /// What a chat template makes a prompt of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conversation {
@@ -12,6 +14,8 @@ pub struct Conversation {
     pub tools: Vec<Tool>,
     /// Variables of the template that the request sets.
     pub arguments: Map<String, Value>,
+    /// Its pictures, in the order in which turns show them.
+    pub pictures: Vec<Encoded>,
 }
 
 impl Conversation {
@@ -19,7 +23,7 @@ impl Conversation {
     pub(super) fn bytes(&self) -> usize {
         let written = |map: &Map<String, Value>| serde_json::to_string(map).map_or(0, |text| text.len());
         let called = |turn: &Turn| turn.calls.iter().map(|call| written(&call.arguments)).sum::<usize>();
-        let said = |turn: &Turn| turn.parts.iter().map(String::len).sum::<usize>() + turn.reasoning.len() + called(turn);
+        let said = |turn: &Turn| turn.parts.iter().map(Part::bytes).sum::<usize>() + turn.reasoning.len() + called(turn);
         let offered = |tool: &Tool| tool.description.len() + written(&tool.parameters);
         let turns: usize = self.turns.iter().map(said).sum();
         turns + self.tools.iter().map(offered).sum::<usize>() + written(&self.arguments)
@@ -62,13 +66,39 @@ impl Role {
     }
 }
 
+/// A piece of what is said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Text.
+    Text(String),
+    /// The picture of this number.
+    Picture(usize),
+}
+
+impl Part {
+    fn bytes(&self) -> usize {
+        match self {
+            Part::Text(text) => text.len(),
+            Part::Picture(_) => 0,
+        }
+    }
+
+    /// As templates know it from the OpenAI interface. What a picture is of is not theirs to know.
+    pub(super) fn for_template(&self) -> Value {
+        match self {
+            Part::Text(text) => json!({"type": "text", "text": text}),
+            Part::Picture(_) => json!({"type": "image"}),
+        }
+    }
+}
+
 /// One turn of a conversation. What is empty was not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// Who speaks.
     pub role: Role,
-    /// Text parts.
-    pub parts: Vec<String>,
+    /// Text and pictures.
+    pub parts: Vec<Part>,
     /// Tools that the assistant called behind its text.
     pub calls: Vec<Call>,
     /// Which call a tool answers.
@@ -104,6 +134,7 @@ pub struct Tool {
 impl Turn {
     /// A turn of text.
     pub fn new(role: Role, parts: Vec<String>) -> Self {
+        let parts = parts.into_iter().map(Part::Text).collect();
         Self { role, parts, calls: vec![], call_id: String::new(), name: String::new(), reasoning: String::new() }
     }
 
@@ -115,7 +146,7 @@ impl Turn {
     }
 
     fn is_silent(&self) -> bool {
-        self.parts.iter().all(String::is_empty)
+        self.parts.iter().all(|part| matches!(part, Part::Text(text) if text.is_empty()))
     }
 
     /// Takes `next` in, behind a blank line.
@@ -123,9 +154,11 @@ impl Turn {
         if self.is_silent() {
             self.parts = next.parts;
         } else if !next.is_silent() {
-            let mut parts = next.parts.into_iter();
-            if let (Some(last), Some(first)) = (self.parts.last_mut(), parts.next()) {
-                *last = join(last, &first);
+            let mut parts = next.parts.into_iter().peekable();
+            // A picture is border enough.
+            if let (Some(Part::Text(last)), Some(Part::Text(first))) = (self.parts.last_mut(), parts.peek()) {
+                *last = join(last, first);
+                parts.next();
             }
             self.parts.extend(parts);
         }
@@ -186,6 +219,21 @@ fn join(first: &str, second: &str) -> String {
     }
 }
 
+/// Puts pictures in the order in which the turns show them, and numbers them by it.
+pub fn in_order(turns: &mut [Turn], pictures: Vec<Encoded>) -> Vec<Encoded> {
+    let mut pictures: Vec<Option<Encoded>> = pictures.into_iter().map(Some).collect();
+    let mut ordered = Vec::with_capacity(pictures.len());
+    for part in turns.iter_mut().flat_map(|turn| &mut turn.parts) {
+        if let Part::Picture(number) = part
+            && let Some(picture) = pictures.get_mut(*number).and_then(Option::take)
+        {
+            *number = ordered.len();
+            ordered.push(picture);
+        }
+    }
+    ordered
+}
+
 /// System messages come to the front as one, and what one speaker said in a row becomes one turn. A conversation in that order
 /// passes as it is.
 pub fn normalize(turns: Vec<Turn>) -> Vec<Turn> {
@@ -219,7 +267,12 @@ mod tests {
 
     fn short(turns: &[Turn]) -> Vec<String> {
         let calls = |turn: &Turn| turn.calls.iter().map(|call| format!("!{}", call.name)).collect::<String>();
-        turns.iter().map(|turn| format!("{}:{}{}", turn.role.word(), turn.parts.join("|"), calls(turn))).collect()
+        let part = |part: &Part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Picture(number) => format!("<{number}>"),
+        };
+        let said = |turn: &Turn| turn.parts.iter().map(part).collect::<Vec<_>>().join("|");
+        turns.iter().map(|turn| format!("{}:{}{}", turn.role.word(), said(turn), calls(turn))).collect()
     }
 
     #[track_caller]
@@ -254,6 +307,26 @@ mod tests {
         let mut named = turns(&["user:a", "user:b", "user:c"]);
         (named[1].name, named[2].name) = ("Eve".into(), "Eve".into());
         assert_eq!(short(&normalize(named)), ["user:a", "user:b\n\nc"], "two people are not one");
+    }
+
+    #[test]
+    fn pictures_keep_their_places_and_are_counted_as_shown() {
+        let with = |role: Role, parts: Vec<Part>| Turn { parts, ..Turn::new(role, vec![]) };
+        let (text, picture) = (|text: &str| Part::Text(text.into()), Part::Picture);
+        let said = vec![
+            with(Role::User, vec![text("a"), picture(0)]),
+            with(Role::User, vec![text("b"), picture(1)]),
+            with(Role::User, vec![picture(2), text("c")]),
+            with(Role::System, vec![picture(3), text("s")]),
+            with(Role::User, vec![text("d")]),
+        ];
+        let mut turns = normalize(said);
+        assert_eq!(short(&turns), ["system:<3>|s", "user:a|<0>|b|<1>|<2>|c\n\nd"]);
+        let form = || crate::pictures::Form::Address(String::new());
+        let pictures = (0..4).map(|number| Encoded { field: number.to_string(), form: form() }).collect();
+        let ordered = in_order(&mut turns, pictures);
+        assert_eq!(ordered.iter().map(|picture| picture.field.as_str()).collect::<String>(), "3012");
+        assert_eq!(short(&turns), ["system:<0>|s", "user:a|<1>|b|<2>|<3>|c\n\nd"]);
     }
 
     #[test]

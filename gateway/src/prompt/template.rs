@@ -10,7 +10,7 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json, json};
 
-use super::conversation::{Call, Conversation, Role, Tool, Turn};
+use super::conversation::{Call, Conversation, Part, Role, Tool, Turn};
 use super::{json, python};
 
 /// Steps a rendering may take; about 90 ms of work. A turn of a published template takes a few hundred.
@@ -127,7 +127,7 @@ impl Template {
     /// Tries each shape of content, and tools, on a few words, and sees which arrive (I5).
     fn probe(&self) -> Shows {
         let shown = |turns: Vec<Turn>, tools: Vec<Tool>, shows: Shows, words: &[&str]| {
-            let conversation = Conversation { turns, tools, arguments: Map::new() };
+            let conversation = Conversation { turns, tools, ..Conversation::default() };
             self.render_as(&conversation, shows).map(|text| words.iter().all(|word| text.contains(word)))
         };
         let turn = |role: Role, parts: &[&str]| Turn::new(role, parts.iter().map(ToString::to_string).collect());
@@ -163,7 +163,7 @@ impl Template {
     }
 
     fn render_as(&self, conversation: &Conversation, shows: Shows) -> Result<String, String> {
-        let Conversation { turns, tools, arguments } = conversation;
+        let Conversation { turns, tools, arguments, .. } = conversation;
         let mut variables = arguments.clone();
         let mut set = |name: &str, value: Json| {
             variables.insert(name.to_owned(), value);
@@ -188,10 +188,18 @@ impl Template {
     }
 }
 
-/// One part as plain text, several as a list; as the template needs it where it takes only one shape.
-fn content(parts: &[String], shows: Shows) -> Json {
+/// One part as plain text, several as a list; as the template needs it where it takes only one shape. With pictures always a
+/// list: whether they came through is counted in the prompt.
+fn content(parts: &[Part], shows: Shows) -> Json {
     let as_text = if parts.len() <= 1 { shows.text } else { !shows.parts };
-    if as_text { Json::from(parts.join("\n")) } else { parts.iter().map(|text| json!({"type": "text", "text": text})).collect() }
+    let text = |part: &Part| match part {
+        Part::Text(text) => Some(text.clone()),
+        Part::Picture(_) => None,
+    };
+    match parts.iter().map(text).collect::<Option<Vec<_>>>() {
+        Some(texts) if as_text => Json::from(texts.join("\n")),
+        _ => parts.iter().map(Part::for_template).collect(),
+    }
 }
 
 fn describe(error: &Error) -> String {
@@ -336,7 +344,7 @@ mod tests {
         let (template, user) = (Template::compile(mute, None, None).expect("valid Jinja"), turn("user", &["x"]));
         assert!(!template.knows_tools());
         let of = |turns: &[Turn], tools: &[Tool]| {
-            let conversation = Conversation { turns: turns.to_vec(), tools: tools.to_vec(), arguments: Map::new() };
+            let conversation = Conversation { turns: turns.to_vec(), tools: tools.to_vec(), ..Conversation::default() };
             template.render(&conversation)
         };
         assert_eq!(of(std::slice::from_ref(&user), &[tool("read")]), Err(Refused::NoTools("tools".into())));

@@ -73,6 +73,11 @@ impl Tokens {
         self.tokenizer.token_to_id(text)
     }
 
+    /// The text of a token by its id.
+    pub fn text(&self, id: u32) -> Option<String> {
+        self.tokenizer.id_to_token(id)
+    }
+
     /// One above the highest id, added tokens included.
     pub fn vocabulary_size(&self) -> u32 {
         self.vocabulary_size

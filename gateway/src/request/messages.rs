@@ -1,13 +1,13 @@
 //! What a conversation must look like: roles and what each may have, parts, tools and their calls, the template's variables.
 
-use paceline_proto::status::Reason;
 use paceline_proto::v1;
 use serde_json::{Map, Value};
 use tonic::Status;
 
 use crate::error::{invalid, quoted};
+use crate::pictures::{Encoded, Form};
 use crate::prompt::OWN_NAMES;
-use crate::prompt::conversation::{Call, Conversation, Role, Tool, Turn, normalize};
+use crate::prompt::conversation::{self, Call, Conversation, Role, Tool, Turn, normalize};
 
 /// Letters of a tool's name, at most.
 const MAX_TOOL_NAME: usize = 64;
@@ -24,7 +24,9 @@ pub(super) fn conversation(
     if messages.is_empty() {
         return Err(invalid("messages", "at least one message", "none"));
     }
-    let turns: Vec<Turn> = messages.into_iter().enumerate().map(|(at, message)| turn(at, message)).collect::<Result<_, _>>()?;
+    let mut pictures = Vec::new();
+    let turns = messages.into_iter().enumerate().map(|(at, message)| turn(at, message, &mut pictures));
+    let turns: Vec<Turn> = turns.collect::<Result<_, _>>()?;
     // They become one message, which has one name.
     let mut systems = turns.iter().enumerate().filter(|(_, turn)| turn.role == Role::System);
     if let Some((_, first)) = systems.next()
@@ -33,11 +35,13 @@ pub(super) fn conversation(
         let expected = format!("the name of the first system message, {}, as they become one", quoted(&first.name));
         return Err(invalid(&format!("messages[{at}].name"), expected, quoted(&other.name)));
     }
-    Ok(Conversation { turns: normalize(turns), tools: offered(tools)?, arguments: arguments(template_arguments)? })
+    let mut turns = normalize(turns);
+    let pictures = conversation::in_order(&mut turns, pictures);
+    Ok(Conversation { turns, tools: offered(tools)?, arguments: arguments(template_arguments)?, pictures })
 }
 
-/// One turn of a conversation.
-fn turn(at: usize, message: v1::Message) -> Result<Turn, Status> {
+/// One turn of a conversation; its pictures go to the others'.
+fn turn(at: usize, message: v1::Message, pictures: &mut Vec<Encoded>) -> Result<Turn, Status> {
     let v1::Message { role: word, content, tool_calls, tool_call_id, name, reasoning } = message;
     let field = |name: &str| format!("messages[{at}].{name}");
     let role = Role::from_word(&word)
@@ -54,24 +58,24 @@ fn turn(at: usize, message: v1::Message) -> Result<Turn, Status> {
     if content.is_empty() && tool_calls.is_empty() {
         return Err(invalid(&field("content"), "at least one part", "none"));
     }
-    let parts = content.into_iter().enumerate().map(|(place, part)| text(&field("content"), place, part));
+    let parts = content.into_iter().enumerate().map(|(place, part)| said(&field("content"), place, part, pictures));
     let parts = parts.collect::<Result<_, _>>()?;
     let calls =
         tool_calls.into_iter().enumerate().map(|(place, call)| called(&format!("{}[{place}]", field("tool_calls")), call));
     Ok(Turn { role, parts, calls: calls.collect::<Result<_, _>>()?, call_id: tool_call_id, name, reasoning })
 }
 
-fn text(field: &str, place: usize, part: v1::ContentPart) -> Result<String, Status> {
+fn said(field: &str, place: usize, part: v1::ContentPart, pictures: &mut Vec<Encoded>) -> Result<conversation::Part, Status> {
     use v1::content_part::Part;
     let field = format!("{field}[{place}]");
-    match part.part {
-        Some(Part::Text(text)) => Ok(text),
-        Some(Part::Image(_) | Part::ImageUrl(_)) => {
-            let what = format!("{field}: a picture was sent, and this service has no model that sees; send text only");
-            Err(Reason::NoVision.field(&field, what))
-        }
-        None => Err(invalid(&field, "text or image", "a part of no known type")),
-    }
+    let form = match part.part {
+        Some(Part::Text(text)) => return Ok(conversation::Part::Text(text)),
+        Some(Part::Image(image)) => Form::File(image.data),
+        Some(Part::ImageUrl(image)) => Form::Address(image.url),
+        None => return Err(invalid(&field, "text, image or image_url", "a part of no known type")),
+    };
+    pictures.push(Encoded { field, form });
+    Ok(conversation::Part::Picture(pictures.len() - 1))
 }
 
 fn called(field: &str, call: v1::ToolCall) -> Result<Call, Status> {
@@ -135,6 +139,7 @@ fn object(field: &str, text: &str) -> Result<Map<String, Value>, Status> {
 
 #[cfg(test)]
 mod tests {
+    use paceline_proto::status::Reason;
     use tonic_types::StatusExt;
 
     use super::*;

@@ -139,9 +139,31 @@ fn broken_conversations() {
     check(chat(vec![("", vec![text("a")])]), "messages[0].role", &["\"\""]);
     check(chat(vec![("user", vec![])]), "messages[0].content", &["at least one part"]);
     check(chat(vec![("user", vec![text("a"), None])]), "messages[0].content[1]", &["no known type"]);
-    let vision = |request, field| refused(Asked::chat(request), Code::FailedPrecondition, Reason::NoVision, field, &["picture"]);
-    vision(chat(vec![("user", vec![image()])]), "messages[0].content[0]");
-    vision(chat(vec![("assistant", vec![text("a"), image()]), ("user", vec![text("b")])]), "messages[0].content[1]");
+}
+
+#[test]
+fn pictures_are_taken_from_any_turn_with_their_fields() {
+    let url = || Some(Part::ImageUrl(v1::ImageUrl { url: "data:,".into() }));
+    let asked = Asked::chat(chat(vec![("user", vec![text("a"), image()]), ("system", vec![url(), text("b")])])).expect("fine");
+    let mut source = asked.source;
+    assert!(source.has_pictures());
+    let found = source.take_pictures();
+    let fields: Vec<&str> = found.iter().map(|picture| picture.field.as_str()).collect();
+    assert_eq!(fields, ["messages[1].content[0]", "messages[0].content[1]"], "as they are shown: the system's first");
+    assert!(!source.has_pictures() && source.take_pictures().is_empty());
+}
+
+#[test]
+fn pictures_must_fit_before_their_pixels_are_looked_at() {
+    let (language, model) = (crate::demo::language(), model());
+    let check = |tokens, limits: &LimitsConfig| check_pictures(tokens, Setting { model: &model, language: &language, limits });
+    let (all, few) = (LimitsConfig::default(), LimitsConfig { max_prompt_tokens: Auto::Is(80), ..Default::default() });
+    assert!(check(99, &all).is_ok() && check(80, &few).is_ok());
+    for (tokens, limits, most) in [(100, &all, "at most 99"), (81, &few, "at most 80"), (u64::MAX, &all, "at most 99")] {
+        let status = check(tokens, limits).expect_err("no room");
+        assert_eq!((status.code(), Reason::of(&status)), (Code::InvalidArgument, Some(Reason::PromptTooLong)));
+        assert!(status.message().contains(most) && status.message().contains(&tokens.to_string()), "{status:?}");
+    }
 }
 
 #[test]
@@ -151,6 +173,11 @@ fn a_good_request_becomes_a_generation() {
     assert_eq!((plain.prompt_ids.as_slice(), plain.max_tokens, plain.stop_token_ids.as_slice()), (&[5, 6][..], 98, &[2][..]));
     assert_eq!((plain.deadline_ns, plain.tokenizer_vocab, plain.traffic_class.as_str()), (9, 4096, "code"));
     assert_eq!(plain.sampling, Some(SamplingRule::GREEDY));
+    let class = |class: &str| {
+        let who = Identity { request_id: "r".into(), deadline_ns: 9, traffic_class: class.into(), cache_scope: "s".into() };
+        who.with_pictures().traffic_class
+    };
+    assert_eq!((class("default").as_str(), class("code").as_str()), ("image", "code"), "the operator's label stays");
     assert_ne!(plain.seed, submit(Asked::generate(ids(vec![5, 6])), &limits).expect("fine").seed, "seeds are drawn");
 
     let logit_bias = vec![v1::LogitBias { token_id: 4095, bias: 1.5 }];

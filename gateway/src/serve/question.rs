@@ -9,7 +9,7 @@ use paceline_proto::v1;
 use tonic::{Code, Request, Response, Status};
 
 use super::gate::Arrival;
-use super::{InferenceService, guarded};
+use super::{InferenceService, Prepared, guarded};
 use crate::error::{self, invalid};
 use crate::record::Record;
 use crate::request::{Asked, Identity, check_model};
@@ -30,17 +30,22 @@ impl InferenceService {
         let counted = async {
             let v1::CountTokensRequest { request, report_ids } = message;
             let asked = match request {
-                Some(Kind::Generate(message)) => Asked::generate(message)?,
-                Some(Kind::Chat(message)) => Asked::chat(message)?,
+                Some(Kind::Generate(message)) => self.unsaid().generate(&message).and_then(|()| Asked::generate(message))?,
+                Some(Kind::Chat(message)) => self.unsaid().chat(&message).and_then(|()| Asked::chat(message))?,
                 None => return Err(invalid("request", "generate or chat", "neither")),
             };
             let deadline = self.deadline(&metadata, arrived_ns)?;
             let who = Identity::new(request_id.as_str(), deadline.at_ns, None);
-            let prepared = self.within(deadline, self.prepare(asked, who, &mut record)).await?;
-            let ids = prepared.generation.prompt_ids;
+            let counting = async {
+                let Prepared { serving, generation, seen, .. } = self.prepare(asked, who, &mut record).await?;
+                // A picture that could not be served has no number.
+                self.pictures.check(seen).await?;
+                Ok((generation.prompt_ids, serving))
+            };
+            let (ids, serving) = self.within(deadline, counting).await?;
             Ok(v1::CountTokensResponse {
                 prompt_tokens: u32::try_from(ids.len()).unwrap_or(u32::MAX),
-                context_length: prepared.serving.model.context_length,
+                context_length: serving.model.context_length,
                 token_ids: if report_ids { ids } else { Vec::new() },
             })
         };
@@ -70,7 +75,7 @@ impl InferenceService {
             max_new_tokens: self.limits.max_new_tokens.or(model.context_length),
             chat: template.is_some(),
             tools: template.is_some_and(crate::prompt::Template::knows_tools),
-            vision: model.vision,
+            vision: model.vision && language.pictures.is_some(),
             default_sampling: Some(spelled_out(&language.sampling)),
             stop_token_ids: language.stop_ids.iter().copied().filter(|id| *id < model.vocab_size).collect(),
             name: model.name,

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod seeing;
 pub mod supervisor;
 
 use std::path::Path;
@@ -51,6 +52,22 @@ impl Stage {
     /// A gateway for the demo model, without a supervisor yet.
     pub fn new(change: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
+        Self::of(dir, &demo, change)
+    }
+
+    /// A gateway for a model that sees, with a supervisor that serves it.
+    pub async fn seeing(change: impl FnOnce(&mut Config)) -> (Self, Fake, Attachment) {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let model = dir.path().join("model");
+        seeing::model(&model);
+        let mut stage = Self::of(dir, &model, change);
+        let (fake, attachment) = stage.attach_with(1, seeing::ready()).await;
+        stage.health_until("", ServingStatus::Serving).await;
+        (stage, fake, attachment)
+    }
+
+    fn of(dir: tempfile::TempDir, model: &Path, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::default();
         config.supervisor.runtime_dir = dir.path().display().to_string();
         change(&mut config);
@@ -58,8 +75,8 @@ impl Stage {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("a socket");
         let address = listener.local_addr().expect("bound");
-        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
-        let language = Arc::new(Language::read(&demo).expect("it is in the repository"));
+        paceline_gateway::pictures::prepare(&runtime_dir).expect("a place for pictures");
+        let language = Arc::new(Language::read(model).expect("all its files are there"));
         let (events, receiver) = mpsc::channel(8);
         let guard = Guard::prepare(&config).expect("its files can be used");
         let exit = task::spawn("gateway", run(Setup { config, language, runtime_dir, epoch: 7, listener, guard }, receiver));
@@ -79,9 +96,13 @@ impl Stage {
 
     /// A supervisor comes and says it serves.
     pub async fn attach(&mut self, term: u64) -> (Fake, Attachment) {
+        self.attach_with(term, ready()).await
+    }
+
+    async fn attach_with(&mut self, term: u64, state: ServiceState) -> (Fake, Attachment) {
         let mut fake = Fake::start(&self.dir.path().join("supervisor.sock"), term);
         let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");
-        attachment.service(ready()).await;
+        attachment.service(state).await;
         (fake, attachment)
     }
 

@@ -76,6 +76,21 @@ CONVERSATIONS = {
     "only a system message": ([SYSTEM], None, {}),
     "an empty question": ([{"role": "user", "content": ""}], None, {}),
 }
+IMAGE = {"type": "image"}
+
+
+def shown(role, *parts):
+    return {"role": role, "content": [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]}
+
+
+# Of templates that show pictures.
+PICTURES = {
+    "a picture and a question": ([shown("user", IMAGE, "What is it?")], None, {}),
+    "pictures between texts": ([SYSTEM, shown("user", "This", IMAGE, "or", IMAGE, "?"), ANSWER, shown("user", IMAGE)], None, {}),
+    "a picture of the assistant": ([HELLO, shown("assistant", "Look:", IMAGE), MORE], None, {}),
+    "a picture of a tool": ([HELLO, CALL, {**shown("tool", IMAGE, "done"), "tool_call_id": "call_1"}], [READ], {}),
+    "a picture of the system": ([shown("system", "Be brief.", IMAGE), HELLO], None, {}),
+}
 WORDS = {"words": ([{"role": "user", "content": "hello old world"}, {"role": "assistant", "content": "x"}], None, {})}
 
 
@@ -98,7 +113,8 @@ def main():
     cases = []
     for path in sorted(HERE.glob("*.jinja")):
         source = path.read_text()
-        for name, conversation in (WORDS if path.stem == "words" else CONVERSATIONS).items():
+        conversations = WORDS if path.stem == "words" else CONVERSATIONS
+        for name, conversation in (conversations | (PICTURES if "<|image_pad|>" in source else {})).items():
             messages, tools, arguments = conversation
             case = {"template": path.name, "name": name, "messages": messages, "tools": tools, "arguments": arguments}
             cases.append(case | render(source, conversation))

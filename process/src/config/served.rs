@@ -8,12 +8,7 @@ use super::{Config, ConfigError};
 /// The first key that is set and not served.
 pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
     let default = Config::default();
-    let refused = [
-        ("target.keep_quantized", config.target.keep_quantized),
-        ("limits.max_images", config.limits.max_images != default.limits.max_images),
-        ("limits.max_image_pixels", config.limits.max_image_pixels != default.limits.max_image_pixels),
-        ("log.prompts", config.log.prompts),
-    ];
+    let refused = [("target.keep_quantized", config.target.keep_quantized), ("log.prompts", config.log.prompts)];
     if let Some((key, _)) = refused.iter().find(|(_, set)| *set) {
         let what = "this version does not serve it yet; leave it at its default".to_owned();
         return Err(ConfigError::Value { key: (*key).to_owned(), what });

@@ -91,6 +91,8 @@ fn wrong_values_name_the_key() {
 #[test]
 fn what_is_not_served_yet_is_refused_or_warned_of_by_name() {
     assert!(refusal("[log]\nprompts = true\n", &[]).contains("log.prompts"));
+    assert!(refusal("[limits]\nmax_images = 0\n", &[]).contains("limits.max_images: expected at least 1"));
+    assert!(refusal("", &[("PACELINE_LIMITS__MAX_IMAGE_PIXELS", "0")]).contains("limits.max_image_pixels"));
     let loaded = build("[gateway]\nhttp = \"127.0.0.1:9\"\n", &[]).expect("accepted with warnings");
     assert!(loaded.warnings.iter().any(|line| line.starts_with("gateway.http")));
 }
@@ -119,7 +121,7 @@ fn a_worker_is_not_loaded_anew_for_what_only_the_gateway_goes_by() {
     let digest = |text: &str| build(text, &[]).expect("accepted").config.digest();
     let usual = digest("");
     let keys = "[gateway]\napi_keys_file = \"k\"\n[classes]\nalice = \"code\"\n";
-    let limits = "[limits]\nconnections = 5\nunread_s = 3\nstreams_per_connection = 4\nstreams_per_key = 6\n";
+    let limits = "[limits]\nconnections = 5\nunread_s = 3\nstreams_per_connection = 4\nstreams_per_key = 6\nmax_images = 2\nmax_image_pixels = 100\n";
     assert_eq!((digest(keys), digest(limits)), (usual.clone(), usual.clone()));
     assert_ne!(digest("[kv]\ntap_window = 0\n"), usual);
 }

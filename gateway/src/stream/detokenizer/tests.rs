@@ -145,7 +145,8 @@ fn sentencepiece() -> Arc<Language> {
     });
     let tokenizer: Tokenizer = json.to_string().parse().expect("a tokenizer");
     let tokens = Tokens::new(tokenizer).expect("usable");
-    Arc::new(Language { tokens, template: None, stop_ids: vec![1], sampling: paceline_proto::internal::v1::SamplingRule::GREEDY })
+    let sampling = paceline_proto::internal::v1::SamplingRule::GREEDY;
+    Arc::new(Language { tokens, template: None, stop_ids: vec![1], sampling, pictures: None })
 }
 
 /// The id of a byte's token in [`sentencepiece`].

@@ -1,0 +1,142 @@
+//! What a picture's file says of itself, read from its own structure before a decoder sees it: type, sizes, whether it moves,
+//! whether it is all there, how much memory its decoder would take. Metadata is not handed on: a colour profile of a megabyte
+//! may unpack to a gigabyte, and nothing here reads it. Only slices are looked at, and nothing is unpacked.
+
+mod gif;
+mod jpeg;
+mod png;
+mod webp;
+
+use std::borrow::Cow;
+
+use image::metadata::Orientation;
+
+/// A picture's type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Portable Network Graphics.
+    Png,
+    /// JPEG, baseline or progressive.
+    Jpeg,
+    /// WebP, lossy or lossless.
+    WebP,
+    /// Graphics Interchange Format.
+    Gif,
+}
+
+/// What a file says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Its type, from its first bytes.
+    pub kind: Kind,
+    /// Pixels from left to right as stored, before `orientation`.
+    pub width: u32,
+    /// Pixels from top to bottom as stored, before `orientation`.
+    pub height: u32,
+    /// How it is to be held.
+    pub orientation: Orientation,
+    /// Bytes that decoding takes, the decoder's own buffers and copies of the file included.
+    pub decoding_bytes: u64,
+}
+
+impl Header {
+    /// Width and height as it is to be seen.
+    pub fn upright(&self) -> (u32, u32) {
+        match self.orientation {
+            Orientation::Rotate90 | Orientation::Rotate270 | Orientation::Rotate90FlipH | Orientation::Rotate270FlipH => {
+                (self.height, self.width)
+            }
+            Orientation::NoTransforms | Orientation::Rotate180 | Orientation::FlipHorizontal | Orientation::FlipVertical => {
+                (self.width, self.height)
+            }
+        }
+    }
+}
+
+/// What every file shares: it ends before its own structure does.
+const CUT: &str = "the file ends before the picture does";
+
+/// Reads a file's structure.
+///
+/// # Errors
+/// In words: it is of no type that is served, moves, is cut off, or contradicts itself.
+pub fn read(bytes: &[u8]) -> Result<Header, String> {
+    match bytes {
+        [] => Err("the file is empty".to_owned()),
+        _ if bytes.starts_with(png::SIGNATURE) => png::read(bytes),
+        [0xff, 0xd8, 0xff, ..] => jpeg::read(bytes),
+        _ if bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP") => webp::read(bytes),
+        _ if bytes.starts_with(b"GIF87a") || bytes.starts_with(b"GIF89a") => gif::read(bytes),
+        _ => Err(format!("expected PNG, JPEG, WebP or GIF, found {}", guess(bytes))),
+    }
+}
+
+/// The file as its decoder gets it: without what is not the picture, where that costs memory.
+pub fn for_decoder(kind: Kind, bytes: &[u8]) -> Cow<'_, [u8]> {
+    match kind {
+        Kind::Png => png::essential(bytes),
+        // Their decoders leave metadata where it is until they are asked for it.
+        Kind::Jpeg | Kind::WebP | Kind::Gif => Cow::Borrowed(bytes),
+    }
+}
+
+/// A type that is known and not served, for the message.
+fn guess(bytes: &[u8]) -> &'static str {
+    let head = &bytes[..bytes.len().min(512)];
+    let begins = |word: &[u8]| head.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
+    let has = |word: &[u8]| head.windows(word.len()).any(|window| window.eq_ignore_ascii_case(word));
+    if has(b"<svg") {
+        "SVG, which is a program and not pixels; convert it"
+    } else if begins(b"<!doctype") || begins(b"<html") || begins(b"<?xml") {
+        "a document of text"
+    } else if begins(b"%PDF") {
+        "PDF"
+    } else if begins(b"BM") {
+        "BMP"
+    } else if begins(b"II*\0") || begins(b"MM\0*") {
+        "TIFF"
+    } else if head.get(4..8) == Some(b"ftyp") {
+        "HEIC, AVIF or video; convert it"
+    } else if begins(&[0x1f, 0x8b]) || begins(b"PK\x03\x04") {
+        "a packed file"
+    } else {
+        "another file, or none"
+    }
+}
+
+/// Bytes of a picture's pixels.
+fn area(width: u32, height: u32, bytes_of_pixel: u64) -> u64 {
+    u64::from(width).saturating_mul(u64::from(height)).saturating_mul(bytes_of_pixel)
+}
+
+/// The orientation in an Exif block, with or without its heading.
+fn exif(block: &[u8]) -> Option<Orientation> {
+    Orientation::from_exif_chunk(block.strip_prefix(b"Exif\0\0").unwrap_or(block))
+}
+
+/// Reads forward through bytes.
+#[derive(Clone, Copy)]
+struct Cursor<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or(CUT)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(CUT)?;
+        self.rest = rest;
+        Ok(*taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, String> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+}
+
+#[cfg(test)]
+mod tests;

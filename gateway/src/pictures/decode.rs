@@ -1,0 +1,179 @@
+//! A picture's pixels: unpacked by the `image` crate within bounds, seen upright, without transparency, eight bits each of red,
+//! green and blue.
+
+use std::io::Cursor;
+
+use image::codecs::gif::GifDecoder;
+use image::codecs::jpeg::JpegDecoder;
+use image::codecs::png::PngDecoder;
+use image::codecs::webp::WebPDecoder;
+use image::metadata::Orientation;
+use image::{ColorType, ImageDecoder, ImageError, ImageResult, Limits};
+
+use super::container::{self, Header, Kind};
+
+/// Pixels of a picture's side, at most.
+pub const MAX_SIDE: u32 = 8192;
+
+/// What pictures are unpacked within.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Pixels, at most.
+    pub pixels: u64,
+    /// Bytes that decoding may take, at most.
+    pub bytes: u64,
+}
+
+/// Looks at a file without unpacking it: what [`Header`] says, within the bounds.
+///
+/// # Errors
+/// In words: what is wrong with it, or which bound it is over.
+pub fn look(file: &[u8], bounds: Bounds) -> Result<Header, String> {
+    let header = container::read(file)?;
+    let Header { width, height, .. } = header;
+    if !(1..=MAX_SIDE).contains(&width) || !(1..=MAX_SIDE).contains(&height) {
+        return Err(format!("expected sides of 1 to {MAX_SIDE} pixels, found {width} x {height}"));
+    }
+    let pixels = u64::from(width) * u64::from(height);
+    if pixels > bounds.pixels {
+        let most = bounds.pixels;
+        return Err(format!("expected at most {most} pixels (limits.max_image_pixels), found {pixels} ({width} x {height})"));
+    }
+    if header.decoding_bytes > bounds.bytes {
+        let (most, found) = (bounds.bytes >> 20, header.decoding_bytes >> 20);
+        return Err(format!(
+            "expected a picture that takes at most {most} MiB to decode, found one that takes {found} MiB; shrink it, or save it with fewer colours or without progression"
+        ));
+    }
+    Ok(header)
+}
+
+/// An unpacked picture, as its file has it.
+pub struct Pixels {
+    data: Vec<u8>,
+    color: ColorType,
+    width: u32,
+    height: u32,
+    orientation: Orientation,
+}
+
+/// Unpacks a file that [`look`] passed.
+///
+/// # Errors
+/// In words: the file is broken.
+pub fn decode(file: &[u8], header: &Header) -> Result<Pixels, String> {
+    let kept = container::for_decoder(header.kind, file);
+    let reader = Cursor::new(&*kept);
+    let mut limits = Limits::default();
+    (limits.max_image_width, limits.max_image_height) = (Some(MAX_SIDE), Some(MAX_SIDE));
+    // What was found out about it, and something for what its decoder knows of itself.
+    limits.max_alloc = Some(header.decoding_bytes.saturating_add(1 << 20));
+    let unpacked = match header.kind {
+        Kind::Png => PngDecoder::with_limits(reader, limits).and_then(|decoder| unpack(decoder, header)),
+        Kind::Jpeg => JpegDecoder::new(reader).and_then(|decoder| limited(decoder, limits, header)),
+        Kind::WebP => WebPDecoder::new(reader).and_then(|decoder| limited(decoder, limits, header)),
+        Kind::Gif => GifDecoder::new(reader).and_then(|decoder| limited(decoder, limits, header)),
+    };
+    unpacked.map_err(|error| broken(header.kind, &error))
+}
+
+fn limited(mut decoder: impl ImageDecoder, limits: Limits, header: &Header) -> ImageResult<Pixels> {
+    decoder.set_limits(limits)?;
+    unpack(decoder, header)
+}
+
+fn unpack(decoder: impl ImageDecoder, header: &Header) -> ImageResult<Pixels> {
+    let ((width, height), color) = (decoder.dimensions(), decoder.color_type());
+    // What it takes was counted from the file's own words; a decoder that reads them otherwise may not go on.
+    let length = decoder.total_bytes();
+    if (width, height) != (header.width, header.height) || length > header.decoding_bytes {
+        let limit = image::error::LimitError::from_kind(image::error::LimitErrorKind::DimensionError);
+        return Err(ImageError::Limits(limit));
+    }
+    // Bounded above.
+    let mut data = vec![0; length as usize];
+    decoder.read_image(&mut data)?;
+    Ok(Pixels { data, color, width, height, orientation: header.orientation })
+}
+
+/// What a decoder objects to. Of its words only the beginning: they may repeat the file's.
+fn broken(kind: Kind, error: &ImageError) -> String {
+    let kind = match kind {
+        Kind::Png => "PNG",
+        Kind::Jpeg => "JPEG",
+        Kind::WebP => "WebP",
+        Kind::Gif => "GIF",
+    };
+    let why = match error {
+        ImageError::Unsupported(_) => "it is of a kind that is not served",
+        ImageError::Limits(_) => "it needs more room than its header says",
+        _ => "its data is broken or cut off",
+    };
+    format!("expected a whole {kind}, found one that cannot be decoded: {why}")
+}
+
+impl Pixels {
+    /// Width and height, upright.
+    pub fn size(&self) -> (u32, u32) {
+        match self.orientation {
+            Orientation::Rotate90 | Orientation::Rotate270 | Orientation::Rotate90FlipH | Orientation::Rotate270FlipH => {
+                (self.height, self.width)
+            }
+            _ => (self.width, self.height),
+        }
+    }
+
+    /// Writes row `y` of the upright picture: red, green, blue for each column.
+    pub fn row(&self, y: u32, line: &mut [u8]) {
+        let (pixels, _) = line.as_chunks_mut::<3>();
+        let (w, h) = (self.width as usize, self.height as usize);
+        let y = y as usize;
+        // Where the row begins, and from pixel to pixel along it.
+        let (start, step): (usize, isize) = match self.orientation {
+            Orientation::NoTransforms => (y * w, 1),
+            Orientation::FlipHorizontal => (y * w + w - 1, -1),
+            Orientation::Rotate180 => ((h - 1 - y) * w + w - 1, -1),
+            Orientation::FlipVertical => ((h - 1 - y) * w, 1),
+            Orientation::Rotate90FlipH => (y, w as isize),
+            Orientation::Rotate90 => ((h - 1) * w + y, -(w as isize)),
+            Orientation::Rotate270FlipH => ((h - 1) * w + w - 1 - y, -(w as isize)),
+            Orientation::Rotate270 => (w - 1 - y, w as isize),
+        };
+        let at = |x: usize| start.wrapping_add_signed(step * x as isize);
+        if self.color == ColorType::Rgb8 && step == 1 {
+            let row = &self.data[start * 3..][..pixels.len() * 3];
+            pixels.as_flattened_mut().copy_from_slice(row);
+            return;
+        }
+        let channels = usize::from(self.color.channel_count());
+        let bytes_of_sample = usize::from(self.color.bytes_per_pixel()) / channels;
+        for (x, pixel) in pixels.iter_mut().enumerate() {
+            let found = &self.data[at(x) * channels * bytes_of_sample..][..channels * bytes_of_sample];
+            let sample = |channel: usize| match bytes_of_sample {
+                1 => found[channel],
+                // The upper half, as the reference reads them.
+                _ => (u16::from_ne_bytes([found[2 * channel], found[2 * channel + 1]]) >> 8) as u8,
+            };
+            *pixel = match channels {
+                1 => [sample(0); 3],
+                2 => [on_white(sample(0), sample(1)); 3],
+                3 => [sample(0), sample(1), sample(2)],
+                _ => [0, 1, 2].map(|channel| on_white(sample(channel), sample(3))),
+            };
+        }
+    }
+}
+
+/// A sample seen through its transparency on a white ground, rounded as Pillow's `alpha_composite` does.
+fn on_white(sample: u8, alpha: u8) -> u8 {
+    if alpha == 0 {
+        return 255;
+    }
+    const BITS: u32 = 7;
+    let (sample, alpha) = (u32::from(sample), u32::from(alpha));
+    let sum = (sample * alpha + 255 * (255 - alpha) + 0x80) << BITS;
+    ((((sum >> 8) + sum) >> 8) >> BITS) as u8
+}
+
+#[cfg(test)]
+mod tests;

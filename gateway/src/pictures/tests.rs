@@ -1,0 +1,258 @@
+//! Pictures against the reference's pixels (tests/golden/make_pictures.py says how they were made), and files changed at random.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use serde::Deserialize;
+
+use super::resize::Sizes;
+use super::*;
+
+/// As the demo of a model that sees would have it.
+pub(crate) fn processor() -> Processor {
+    Processor {
+        sizes: Sizes { factor: 32, min_pixels: 1024, max_pixels: 16_384 },
+        patch: 16,
+        merge: 2,
+        scale: [1.0 / 127.5; 3],
+        bias: [-1.0; 3],
+        token: 77,
+        placeholder: "<|image_pad|>".into(),
+    }
+}
+
+const BOUNDS: Bounds = Bounds { pixels: 40_000_000, bytes: DECODING_BYTES };
+
+#[derive(Deserialize)]
+struct Golden {
+    pictures: Vec<Case>,
+    sizes: Vec<[u64; 7]>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    file: String,
+    width: u32,
+    height: u32,
+    sha256: Option<String>,
+    #[serde(default)]
+    resized: Vec<Resized>,
+    png: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Resized {
+    min_pixels: u64,
+    max_pixels: u64,
+    width: u32,
+    height: u32,
+    sha256: String,
+}
+
+fn dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+fn golden() -> Golden {
+    serde_json::from_slice(&std::fs::read(dir().join("pictures.json")).expect("in the repository")).expect("as written")
+}
+
+fn file(name: &str) -> Vec<u8> {
+    std::fs::read(dir().join("pictures").join(name)).expect("in the repository")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// All rows of a file's picture, upright, and its size.
+fn pixels(file: &[u8]) -> ((u32, u32), Vec<u8>) {
+    let header = decode::look(file, BOUNDS).expect("a good file");
+    let pixels = decode::decode(file, &header).expect("a good file");
+    assert_eq!(pixels.size(), header.upright());
+    let (width, height) = pixels.size();
+    let mut all = vec![0; (width * height * 3) as usize];
+    all.chunks_exact_mut(width as usize * 3).zip(0..).for_each(|(line, y)| pixels.row(y, line));
+    ((width, height), all)
+}
+
+#[test]
+fn pixels_are_the_references() {
+    let golden = golden();
+    assert!(golden.pictures.len() >= 30);
+    for case in golden.pictures {
+        let bytes = file(&case.file);
+        let (size, found) = pixels(&bytes);
+        assert_eq!(size, (case.width, case.height), "{}", case.file);
+        if let Some(sha256) = &case.sha256 {
+            assert_eq!(&hex(&found), sha256, "{}: unpacked", case.file);
+        }
+        if let Some(png) = &case.png {
+            // Another decoder of a lossy type: rounded otherwise, by little.
+            let (_, expected) = pixels(&base64::engine::general_purpose::STANDARD.decode(png).expect("base64"));
+            let off = |(a, b): (&u8, &u8)| u64::from(a.abs_diff(*b));
+            let (most, sum) = found.iter().zip(&expected).map(off).fold((0, 0), |(most, sum), off| (most.max(off), sum + off));
+            let mean = sum as f64 / expected.len() as f64;
+            // Thinned colours are spread by the one with a filter and by the other without.
+            let (most_allowed, mean_allowed) =
+                if case.file == "lossy.webp" || case.file == "turned.jpg" { (90, 6.0) } else { (6, 1.0) };
+            assert!(most <= most_allowed && mean <= mean_allowed, "{}: off by {most} at most, {mean} in the mean", case.file);
+        }
+        for Resized { min_pixels, max_pixels, width, height, sha256 } in case.resized {
+            let processor = Processor { sizes: Sizes { factor: 32, min_pixels, max_pixels }, ..processor() };
+            let ((rows, columns), made) = whole_way(&bytes, BOUNDS, &processor).expect("a good file");
+            assert_eq!((columns * 16, rows * 16), (width, height), "{}", case.file);
+            assert_eq!(hex(&made), sha256, "{}: resized to {width} x {height}", case.file);
+        }
+    }
+}
+
+#[test]
+fn sizes_are_the_references() {
+    let sizes = golden().sizes;
+    assert!(sizes.len() > 400);
+    for [width, height, factor, min_pixels, max_pixels, to_width, to_height] in sizes {
+        let sizes = Sizes { factor: factor as u32, min_pixels, max_pixels };
+        let found = sizes.of(width as u32, height as u32).unwrap_or((0, 0));
+        assert_eq!(found, (to_width as u32, to_height as u32), "{width} x {height}, {sizes:?}");
+    }
+}
+
+/// Random bytes changed, cut out, doubled and put in: a refusal in words or a picture of the right size, never a panic, and no
+/// more memory than was allowed for (a decoder that asks for more fails by its limits).
+#[test]
+fn changed_files_are_refused_or_served() {
+    let names = [
+        "up.png",
+        "palette.png",
+        "alpha.png",
+        "deep3.png",
+        "turned6.png",
+        "holes.gif",
+        "still.gif",
+        "lossless.webp",
+        "lossless_alpha.webp",
+        "lossy.webp",
+        "baseline.jpg",
+        "progressive.jpg",
+        "turned.jpg",
+        "gray.jpg",
+    ];
+    let files = names.map(file);
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut draw = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below.max(1) as u64) as usize
+    };
+    let bounds = Bounds { pixels: 1 << 20, bytes: 16 << 20 };
+    let (processor, mut served) = (processor(), 0);
+    for round in 0..6_000 {
+        let mut bytes = files[round % files.len()].clone();
+        for _ in 0..=draw(4) {
+            let (at, length) = (draw(bytes.len()), draw(24));
+            match draw(6) {
+                0 => bytes.truncate(at),
+                1 => bytes.drain(at..(at + length).min(bytes.len())).for_each(drop),
+                2 => {
+                    let again = bytes[at..(at + length).min(bytes.len())].to_vec();
+                    bytes.splice(at..at, again).for_each(drop);
+                }
+                3 => bytes.extend((0..length).map(|byte| byte as u8)),
+                // Headers are where the sizes are.
+                4 => {
+                    let place = draw(bytes.len().min(64));
+                    if let Some(byte) = bytes.get_mut(place) {
+                        *byte = draw(256) as u8;
+                    }
+                }
+                _ => {
+                    if let Some(byte) = bytes.get_mut(at) {
+                        *byte ^= 1 << draw(8);
+                    }
+                }
+            }
+        }
+        match whole_way(&bytes, bounds, &processor) {
+            Ok(((rows, columns), made)) => {
+                assert_eq!(made.len(), (rows * columns * 16 * 16 * 3) as usize);
+                served += 1;
+            }
+            Err(what) => assert!(!what.is_empty()),
+        }
+    }
+    assert!((100..5_900).contains(&served), "{served} of 6000 were served: the changes do too much or too little");
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_bytes_are_refused_or_served(head in 0usize..6, tail in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
+        let begins: [&[u8]; 6] = [b"", b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR", b"\xff\xd8\xff\xc0", b"RIFF\x40\0\0\0WEBPVP8X", b"GIF89a", b"RIFF\x40\0\0\0WEBPVP8L"];
+        let bytes = [begins[head], &tail].concat();
+        let _ = whole_way(&bytes, Bounds { pixels: 1 << 20, bytes: 16 << 20 }, &processor());
+    }
+}
+
+fn encoded(count: usize) -> Vec<Encoded> {
+    let one = |at: usize| Encoded { field: format!("messages[0].content[{at}]"), form: Form::File(file("up.png").into()) };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn who_does_not_see_says_so_before_anything_is_looked_at() {
+    let (processor, limits) = (Arc::new(processor()), LimitsConfig::default());
+    let refused = |outcome: Result<Option<&Arc<Processor>>, Status>| outcome.expect_err("refused");
+    for (own, vision) in [(None, false), (None, true), (Some(&processor), false)] {
+        let status = refused(admit(&encoded(1), own, vision, &limits));
+        assert_eq!(Reason::of(&status), Some(Reason::NoVision));
+        assert!(status.message().starts_with("messages[0].content[0]: a picture was sent"), "{status:?}");
+        assert!(admit(&[], own, vision, &limits).expect("text is fine").is_none());
+    }
+    assert!(admit(&encoded(8), Some(&processor), true, &limits).expect("as many as may be").is_some());
+    let status = refused(admit(&encoded(9), Some(&processor), true, &limits));
+    assert_eq!(Reason::of(&status), Some(Reason::BadImage));
+    assert!(status.message().contains("content[8]: expected at most 8 pictures") && status.message().contains("found 9"));
+}
+
+#[tokio::test]
+async fn two_are_worked_on_and_others_wait_a_bounded_time() {
+    let temp = tempfile::tempdir().expect("a temporary directory");
+    let mut config = paceline_process::Config::default();
+    config.supervisor.runtime_dir = temp.path().display().to_string();
+    let dir = paceline_process::RuntimeDir::locate(&config).expect("a short path");
+    prepare(&dir).expect("made");
+    let pictures = Pictures::new(Store::new(&dir, 1), &config.limits);
+    let hurried = || Pictures {
+        patience: Duration::from_millis(20),
+        seats: Arc::clone(&pictures.seats),
+        room: Arc::clone(&pictures.room),
+        ..Pictures::new(Store::new(&dir, 1), &config.limits)
+    };
+    let made = Arc::new(processor());
+    let seen = pictures.look(encoded(2), &made).await.expect("good ones");
+    assert_eq!((seen.len(), seen[0].tokens), (2, 6));
+    let header = Header { decoding_bytes: DECODING_BYTES, ..seen[0].header.clone() };
+    let all = pictures.places(&header).await.expect("free");
+    let second_seat = Arc::clone(&pictures.seats).acquire_owned().await.expect("free");
+    let status = hurried().look(encoded(1), &made).await.expect_err("no seat");
+    assert_eq!(Reason::of(&status), Some(Reason::QueueWait));
+    assert!(status.message().contains("limits.queue_wait_s"), "{status:?}");
+    drop(second_seat);
+    // A seat, and no room.
+    let status = hurried().check(seen).await.expect_err("no room");
+    assert_eq!(Reason::of(&status), Some(Reason::QueueWait));
+    drop(all);
+    let seen = pictures.look(encoded(2), &made).await.expect("free again");
+    let kept = pictures.keep(seen, &made).await.expect("room");
+    assert_eq!(kept.pictures(&[3, 9]).iter().map(|picture| picture.first).collect::<Vec<_>>(), [3, 9]);
+    assert_eq!((pictures.seats.available_permits(), pictures.room.available_permits()), (2, (DECODING_BYTES / UNIT) as usize));
+}
+
+#[test]
+fn nothing_of_a_picture_is_printed() {
+    let secret = Encoded { field: "f".into(), form: Form::Address("data:image/png;base64,c2VjcmV0".into()) };
+    assert_eq!(format!("{secret:?}"), r#"Encoded { field: "f", form: Address(30 bytes) }"#);
+    let secret = Encoded { field: "f".into(), form: Form::File(Bytes::from_static(b"secret")) };
+    assert!(!format!("{secret:?}").contains("secret"));
+}

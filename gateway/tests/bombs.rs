@@ -1,0 +1,130 @@
+//! Hostile pictures at the program itself: each refused by name within two seconds, together within a bound on memory, and the
+//! program serves on.
+
+#![cfg(target_os = "linux")]
+
+mod hostile;
+mod stage;
+
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use command_fds::{CommandFdExt, FdMapping};
+use paceline_proto::status::Reason;
+use paceline_proto::v1::inference_client::InferenceClient;
+use stage::seeing::{chat, file, image, says, text};
+use stage::supervisor::Fake;
+use stage::{is, within};
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+
+/// Memory that pictures may add at their worst.
+const MAX_ADDED: u64 = 256 << 20;
+/// Time that a refusal may take, on a machine that does something else as well.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+struct Program {
+    child: Child,
+    client: InferenceClient<Channel>,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Program {
+    fn start(dir: &std::path::Path) -> Self {
+        let model = dir.join("model");
+        stage::seeing::model(&model);
+        let (run, model) = (dir.join("run").display().to_string(), model.display().to_string());
+        let config = dir.join("paceline.toml");
+        std::fs::write(&config, format!("[supervisor]\nruntime_dir = {run:?}\n[target]\nmodel = {model:?}\n")).expect("writable");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-gateway"));
+        command.arg("--config").arg(config).env("LISTEN_FDS", "1").env_remove("PACELINE_PARENT_FD").stderr(Stdio::null());
+        command.fd_mappings(vec![FdMapping { parent_fd: OwnedFd::from(listener), child_fd: 3 }]).expect("one");
+        let child = command.spawn().expect("it starts");
+        let channel = Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
+        Self { child, client: InferenceClient::new(channel).max_encoding_message_size(32 << 20) }
+    }
+
+    /// A line of its status, in bytes.
+    fn memory(&self, name: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("alive");
+        let line = status.lines().find(|line| line.starts_with(name)).expect("a line of this name");
+        line.split_whitespace().nth(1).expect("a number").parse::<u64>().expect("a number") << 10
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_pictures_cost_little_and_are_refused_by_name() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    std::fs::DirBuilder::new().create(dir.path().join("run")).expect("made");
+    let mut fake = Fake::start(&dir.path().join("run/supervisor.sock"), 1);
+    let program = Program::start(dir.path());
+    let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");
+    attachment.service(stage::seeing::ready()).await;
+    let ask = |file: Vec<u8>| {
+        let mut client = program.client.clone();
+        async move {
+            let request = chat(vec![says("user", vec![image(file), text("?")])]);
+            within(client.chat(request)).await.map(|_| ())
+        }
+    };
+    // A good one first: what serving takes at all is in use.
+    loop {
+        let asked = ask(file("up.png"));
+        let answered = async {
+            tokio::select! {
+                submission = fake.submission() => submission.refuse(Reason::TargetLoading.status("not yet")),
+                () = std::future::pending() => {}
+            }
+        };
+        // Until the gateway has heard that there is a model, it says so.
+        tokio::select! {
+            status = asked => assert_eq!(status.expect_err("refused").code(), Code::Unavailable),
+            () = async { answered.await; std::future::pending().await } => {}
+        }
+        if within(program.client.clone().get_model(paceline_proto::v1::GetModelRequest::default())).await.is_ok() {
+            break;
+        }
+    }
+    let hostile = hostile::all();
+    assert!(hostile.len() >= 40, "{}", hostile.len());
+    let before = program.memory("VmRSS");
+    for one in &hostile {
+        let begun = clock();
+        let status = ask(one.file.clone()).await.expect_err(one.name);
+        let took = begun.elapsed();
+        is(&status, Code::InvalidArgument, Reason::BadImage);
+        assert!(status.message().contains(one.word), "{}: {}", one.name, status.message());
+        assert!(took < PATIENCE, "{}: refused after {took:?}", one.name);
+    }
+    let one_by_one = program.memory("VmHWM").saturating_sub(before);
+    // The worst of them all at once.
+    let worst = hostile.iter().filter(|one| one.word.starts_with("whole")).cycle().take(16);
+    let together = futures::future::join_all(worst.map(|one| ask(one.file.clone()))).await;
+    for refused in together {
+        is(&refused.expect_err("hostile"), Code::InvalidArgument, Reason::BadImage);
+    }
+    let added = program.memory("VmHWM").saturating_sub(before);
+    eprintln!("added one by one {} MiB, together {} MiB", one_by_one >> 20, added >> 20);
+    assert!(added <= MAX_ADDED, "{} MiB more than before", added >> 20);
+    let left = std::fs::read_dir(dir.path().join("run/pictures")).expect("there").count();
+    assert_eq!(left, 0, "files of pictures that were refused");
+    // A hundred good ones in one request are too many.
+    let hundred = chat(vec![says("user", (0..100).map(|_| image(file("dot.png"))).collect())]);
+    let status = within(program.client.clone().chat(hundred)).await.map(|_| ()).expect_err("too many");
+    is(&status, Code::InvalidArgument, Reason::BadImage);
+    assert!(status.message().contains("at most 8 pictures"), "{}", status.message());
+}
+
+#[expect(clippy::disallowed_methods, reason = "how long it took is what is tested")]
+fn clock() -> Instant {
+    Instant::now()
+}

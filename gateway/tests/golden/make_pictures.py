@@ -1,0 +1,176 @@
+"""Pictures and what the reference makes of them: pictures/* and pictures.json beside this script.
+
+Needs transformers 5.23 and Pillow 13 (no torchvision): the reference's own conversion and resizing, by its Pillow backend.
+Run: python make_pictures.py
+"""
+
+import base64
+import hashlib
+import io
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import PIL
+import transformers
+from PIL import Image, ImageOps
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
+
+HERE = Path(__file__).parent
+FILES = HERE / "pictures"
+
+
+def pattern(width, height, channels, levels=256):
+    """Edges, gradients and speckles that pack well."""
+    y, x = np.mgrid[0:height, 0:width]
+    planes = []
+    for channel in range(channels):
+        ramp = (x * (3 + channel) + y * (5 - channel)) // 2
+        checks = ((x // (5 + channel) + y // (7 - channel)) % 2) * 255
+        ring = (((x - width // 2) ** 2 + (y - height // 2) ** 2) // (40 + 9 * channel)) % 256
+        plane = np.where((x + y) % 61 < 20, checks, np.where(x % 37 < 18, ring, ramp % 256))
+        planes.append(plane * (levels - 1) // 255)
+    return np.stack(planes, axis=-1)
+
+
+def rgb(width, height):
+    return Image.fromarray(pattern(width, height, 3).astype(np.uint8))
+
+
+def rgba(width, height):
+    return Image.fromarray(pattern(width, height, 4).astype(np.uint8))
+
+
+def save(name, image, **options):
+    image.save(FILES / name, **options)
+    return name
+
+
+def exif(orientation):
+    block = Image.Exif()
+    block[0x0112] = orientation
+    return block
+
+
+def png16(name, width, height, channels):
+    """A PNG of 16 bits by hand: Pillow writes none of colour."""
+    import struct
+    import zlib
+
+    samples = pattern(width, height, channels, 65536).astype(">u2")
+    rows = b"".join(b"\0" + samples[row].tobytes() for row in range(height))
+    color = {1: 0, 2: 4, 3: 2, 4: 6}[channels]
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", width, height, 16, color, 0, 0, 0)
+    FILES.joinpath(name).write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    )
+    # The reference: the upper half of each sample, transparency on white.
+    high = (samples >> 8).astype(np.uint8)
+    mode = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[channels]
+    return name, Image.fromarray(high[..., 0] if channels == 1 else high, mode=mode)
+
+
+def all_pictures():
+    """(name, what the reference opens, lossy)"""
+    alphas = np.stack(np.meshgrid(np.arange(256), np.arange(256)), axis=-1)
+    table = np.concatenate([np.repeat(alphas[..., :1], 3, axis=-1), alphas[..., 1:]], axis=-1).astype(np.uint8)
+    palette = rgb(90, 70).quantize(32)
+    holes = palette.copy()
+    yield save("up.png", rgb(100, 60)), None, False
+    yield save("down.png", rgb(300, 211)), None, False
+    yield save("odd.png", rgb(97, 131)), None, False
+    yield save("exact.png", rgb(128, 96)), None, False
+    yield save("wide.png", rgb(400, 21)), None, False
+    yield save("tall.png", rgb(33, 400)), None, False
+    yield save("portrait.png", rgb(150, 260)), None, False
+    yield save("dot.png", rgb(1, 1)), None, False
+    yield save("gray.png", rgb(70, 50).convert("L")), None, False
+    yield save("bits.png", rgb(70, 50).convert("1")), None, False
+    yield save("palette.png", palette), None, False
+    yield save("holes.png", holes, transparency=3), None, False
+    yield save("alpha.png", rgba(80, 64)), None, False
+    yield save("gray_alpha.png", rgba(60, 64).convert("LA")), None, False
+    yield save("on_white.png", Image.fromarray(table, mode="RGBA")), None, False
+    for channels in (1, 2, 3, 4):
+        name, opened = png16(f"deep{channels}.png", 40, 36, channels)
+        yield name, opened, False
+    for orientation in range(1, 9):
+        yield save(f"turned{orientation}.png", rgb(67, 45), exif=exif(orientation)), None, False
+    yield save("still.gif", palette), None, False
+    yield save("holes.gif", holes, transparency=3), None, False
+    yield save("lossless.webp", rgb(90, 75), lossless=True), None, False
+    yield save("lossless_alpha.webp", rgba(70, 61), lossless=True, exact=True, exif=exif(6)), None, False
+    yield save("lossy.webp", rgb(96, 80), quality=90), None, True
+    yield save("baseline.jpg", rgb(96, 80), quality=92, subsampling=0), None, True
+    yield save("turned.jpg", rgb(96, 64), quality=92, subsampling=2, exif=exif(8)), None, True
+    yield save("progressive.jpg", rgb(80, 96), quality=92, subsampling=0, progressive=True), None, True
+    yield save("gray.jpg", rgb(80, 96).convert("L"), quality=92), None, True
+
+
+def golden(name, opened, lossy):
+    processor = Qwen2VLImageProcessorPil(patch_size=16, merge_size=2)
+    image = ImageOps.exif_transpose(opened or Image.open(FILES / name))
+    array = processor.process_image(image, do_convert_rgb=True)
+    seen = np.ascontiguousarray(np.moveaxis(array, 0, -1))
+    assert seen.dtype == np.uint8
+    case = {"file": name, "width": seen.shape[1], "height": seen.shape[0]}
+    if lossy:
+        # Two decoders of the same file differ by little: the pixels themselves, to compare.
+        buffer = io.BytesIO()
+        Image.fromarray(seen).save(buffer, "PNG")
+        case["png"] = base64.b64encode(buffer.getvalue()).decode()
+        return case
+    case["sha256"] = hashlib.sha256(seen.tobytes()).hexdigest()
+    case["resized"] = []
+    for low, high in [(65536, 16777216), (1024, 4096), (1024, 16384)]:
+        size = processor._standardize_kwargs(size={"shortest_edge": low, "longest_edge": high})["size"]
+        made = processor.resize(array, size, 3, 32)
+        made = np.ascontiguousarray(np.moveaxis(np.asarray(made), 0, -1))
+        assert made.dtype == np.uint8
+        case["resized"].append(
+            {
+                "min_pixels": low,
+                "max_pixels": high,
+                "width": made.shape[1],
+                "height": made.shape[0],
+                "sha256": hashlib.sha256(made.tobytes()).hexdigest(),
+            }
+        )
+    return case
+
+
+def sizes():
+    draw = random.Random(7)
+    cases = []
+    asked = [(16, 48, 32), (80, 112, 32), (48, 16, 32), (200, 1, 32), (201, 1, 32), (1, 200, 28), (14, 42, 28), (8192, 8192, 32)]
+    asked += [(draw.randint(1, 8192), draw.randint(1, 8192), draw.choice([28, 32])) for _ in range(250)]
+    asked += [(16 * draw.randint(1, 60), 16 * draw.randint(1, 60), 32) for _ in range(150)]
+    for width, height, factor in asked:
+        low, high = draw.choice([(65536, 16777216), (3136, 12845056), (1024, 4096), (50176, 50176 * 4), (1, 1 << 24)])
+        try:
+            tall, wide = smart_resize(height, width, factor, low, high)
+        except ValueError:
+            wide, tall = 0, 0
+        cases.append([width, height, factor, low, high, wide, tall])
+    return cases
+
+
+if __name__ == "__main__":
+    FILES.mkdir(exist_ok=True)
+    golden_file = {
+        "made_with": f"transformers {transformers.__version__}, Pillow {PIL.__version__}",
+        "pictures": [golden(*picture) for picture in all_pictures()],
+        "sizes_note": "width, height, factor, min_pixels, max_pixels, width and height it gets (0 0: refused)",
+        "sizes": sizes(),
+    }
+    text = json.dumps(golden_file, indent=1)
+    # A list of numbers on a line of its own.
+    import re
+
+    text = re.sub(r"\[\s+(-?\d[^\[\]{}]*?)\s+\]", lambda found: "[" + re.sub(r"\s+", " ", found[1]) + "]", text)
+    (HERE / "pictures.json").write_text(text + "\n")
