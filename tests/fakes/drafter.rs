@@ -70,6 +70,7 @@ impl Drafter for Service {
             kind: "fake".into(),
             weight_bytes: 1,
             block_size: BLOCK,
+            images: true,
         };
         Ok(Response::new(DescribeDrafterResponse {
             epoch: self.gate.epoch(),
@@ -170,6 +171,7 @@ impl Play {
             hidden_size,
             tap_layers: TAPS.to_vec(),
             block_size: BLOCK,
+            images: true,
             mask_id: 3,
             r#type: TensorType::F32.into(),
             ..Welcome::default()
