@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::pool::fill_rows;
 use crate::sgemm::kernels;
 
-pub use crate::kernel::Turn;
+pub use crate::kernel::{Affine, Turn};
 
 /// silu(gate) · up into `out`, rows of `width`; `both(row)` is gate and up, one behind the other (arXiv 2002.05202).
 ///
@@ -57,6 +57,47 @@ pub fn norm_turn<'a>(
     });
 }
 
+/// Heads of `dim` into `out`, rows of `heads` of them, turned by their rows' positions as [`norm_turn`] turns. `x(row)` begins
+/// with the heads.
+///
+/// # Panics
+/// A row or a table is shorter, or `dim` is odd.
+pub fn turn<'a>(
+    x: impl Fn(usize) -> &'a [f32] + Sync,
+    (heads, dim): (usize, usize),
+    turn: impl Fn(usize) -> Turn<'a> + Sync,
+    out: &mut [f32],
+) {
+    assert!(dim % 2 == 0, "expected heads of an even size, found {dim}");
+    let function = kernels().functions.turn;
+    fill_rows(out, heads * dim, heads * dim, |row, out| {
+        let (x, turn) = (x(row), turn(row));
+        let turn = Turn { cos: &turn.cos[..dim], sin: &turn.sin[..dim] };
+        for (head, out) in out.chunks_exact_mut(dim).enumerate() {
+            // SAFETY: `kernels` are of this processor.
+            unsafe { function(&x[head * dim..][..dim], turn, out) }
+        }
+    });
+}
+
+/// (x − mean) / sqrt(variance + eps) · weight + bias into `out`, rows of the weight's length (arXiv 1607.06450).
+///
+/// # Panics
+/// A row or the bias is shorter.
+pub fn layer_norm<'a>(x: impl Fn(usize) -> &'a [f32] + Sync, affine: Affine<'_>, eps: f32, out: &mut [f32]) {
+    let (function, length) = (kernels().functions.layer_norm, affine.weight.len());
+    let affine = Affine { bias: &affine.bias[..length], ..affine };
+    // SAFETY: `kernels` are of this processor.
+    fill_rows(out, length, length, |row, out| unsafe { function(&x(row)[..length], affine, eps, out) });
+}
+
+/// In place, rows of `length`: the Gaussian error linear unit by tanh (arXiv 1606.08415).
+pub fn gelu(x: &mut [f32], length: usize) {
+    let function = kernels().functions.gelu;
+    // SAFETY: `kernels` are of this processor.
+    fill_rows(x, length, length, |_, x| unsafe { function(x) });
+}
+
 /// ln Σ e^(x − max x) of each row into `out`, one number each; rows of `length`.
 pub fn surprises<'a>(x: impl Fn(usize) -> &'a [f32] + Sync, length: usize, out: &mut [f32]) {
     let function = kernels().functions.surprise;
@@ -98,6 +139,10 @@ mod tests {
         }
     }
 
+    fn gelu_of(x: f64) -> f64 {
+        0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh())
+    }
+
     fn silu(x: f32) -> f64 {
         f64::from(x) / (1.0 + (-f64::from(x)).exp())
     }
@@ -118,6 +163,25 @@ mod tests {
                 // SAFETY: as above.
                 unsafe { (all.norm)(&x, &y[..length], 1e-6, &mut out) };
                 check(&out, x.iter().zip(&y).map(|(x, w)| f64::from(*x) / rms * f64::from(*w)), 1e-5, &what);
+
+                let mean = x.iter().map(|x| f64::from(*x)).sum::<f64>() / length as f64;
+                let spread = (x.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / length as f64 + 1e-2).sqrt();
+                // SAFETY: as above.
+                unsafe { (all.layer_norm)(&x, Affine { weight: &y[..length], bias: &y[length..] }, 1e-2, &mut out) };
+                for (at, found) in out.iter().enumerate() {
+                    let expected = (f64::from(x[at]) - mean) / spread * f64::from(y[at]) + f64::from(y[length + at]);
+                    assert!((f64::from(*found) - expected).abs() < 1e-5, "{what}: at {at} expected {expected}, found {found}");
+                }
+
+                let mut gelus: Vec<f32> = x.iter().map(|x| x / 3.0).collect();
+                let expected: Vec<f64> = gelus.iter().map(|x| gelu_of(f64::from(*x))).collect();
+                // SAFETY: as above.
+                unsafe { (all.gelu)(&mut gelus) };
+                // Where little is left of x, 1 + e^… has lost what the power lacks.
+                for (at, (found, expected)) in gelus.iter().zip(&expected).enumerate() {
+                    let far = (f64::from(*found) - expected).abs();
+                    assert!(far < 3e-6 * expected.abs() + 1e-7, "{what}: at {at} expected {expected}, found {found}");
+                }
 
                 // SAFETY: as above.
                 let surprise = unsafe { (all.surprise)(&x) };
@@ -151,6 +215,13 @@ mod tests {
                             "{what}: {at}"
                         );
                     }
+                    // SAFETY: as above.
+                    unsafe { (all.turn)(&x, turn, &mut out) };
+                    for (at, found) in out.iter().enumerate() {
+                        let (own, other) = (f64::from(x[at]), f64::from(x[(at + length / 2) % length]));
+                        let expected = own * f64::from(turn.cos[at]) + other * f64::from(turn.sin[at]);
+                        assert!((f64::from(*found) - expected).abs() < 1e-5 * (own.abs() + other.abs() + 1.0), "{what}: {at}");
+                    }
                 }
             }
         }
@@ -169,6 +240,10 @@ mod tests {
                 check(&pair, [power / (1.0 + power), 1.0 / (1.0 + power)].into_iter(), 3e-7, kernels.name);
             }
             for x in [-1e30f32, -1000.0, 1000.0, 1e30, f32::INFINITY] {
+                let mut out = [x];
+                // SAFETY: as above.
+                unsafe { (kernels.functions.gelu)(&mut out) };
+                assert_eq!(out[0], if x > 0.0 { x } else { out[0].clamp(-1e-7, 0.0) }, "{}: {x}", kernels.name);
                 let mut out = [f32::NAN];
                 // SAFETY: as above.
                 unsafe { (kernels.functions.gated)(&[x], &[1.0], &mut out) };
@@ -211,12 +286,16 @@ mod tests {
         let turn = |at: usize| Turn { cos: &angles[at * 128..][..64], sin: &angles[at * 128 + 64..][..64] };
         let seen = |at: usize| at % 7..width - at % 11;
         let all = |first: usize, count: usize| {
-            let mut out = vec![vec![0.0; count * width]; 4];
+            let mut out = vec![vec![0.0; count * width]; 7];
             gated(|at| row(first + at), width, &mut out[0]);
             norm(|at| row(first + at), &weight, 1e-6, &mut out[1]);
             norm_turn(|at| row(first + at), &weight, 1e-6, (12, 64), |at| turn(first + at), &mut out[2]);
             (0..count).for_each(|at| out[3][at * width..][..width].copy_from_slice(&row(first + at)[..width]));
+            out[4] = out[3].clone();
             softmax(&mut out[3], width, 0.5, |at| seen(first + at));
+            gelu(&mut out[4], width);
+            layer_norm(|at| row(first + at), Affine { weight: &weight, bias: &x[..width] }, 1e-6, &mut out[5]);
+            super::turn(|at| row(first + at), (12, 64), |at| turn(first + at), &mut out[6]);
             out
         };
         crate::set_threads(3);

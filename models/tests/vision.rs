@@ -1,8 +1,12 @@
 //! Qwen3-VL against transformers on tiny random checkpoints: pictures to features, prompts with pictures to tokens.
 //! Values and provenance: `golden/vision.py`, remade by `make golden`.
 
+#[path = "vision/refused.rs"]
+mod refused;
 #[path = "vision/scene.rs"]
 mod scene;
+#[path = "vision/text.rs"]
+mod text;
 
 use std::collections::HashMap;
 
@@ -65,7 +69,11 @@ fn check_prompts(name: &str) {
         // Alone, and read in so that chunks end inside pictures: the same ids.
         for chunk in [1000, 7, 3] {
             let mut scene = Scene::new(&*model, vec![sequence(&*model, &golden, &known, case)]);
-            assert_eq!(scene.go_on(chunk, case.greedy.len()), [case.greedy.clone()], "{what}, {chunk} rows at a time");
+            assert_eq!(
+                scene.go_on(chunk, case.greedy.len()),
+                std::slice::from_ref(&case.greedy),
+                "{what}, {chunk} rows at a time"
+            );
         }
     }
     // Side by side, in one forward and in chunks.
@@ -110,5 +118,5 @@ fn another_picture_gives_other_features_and_another_answer() {
     assert!(worst(&shot.merged, &floats(&turned.embeddings)) > 0.1);
     known.insert(shot.name.clone(), turned);
     let mut scene = Scene::new(&*model, vec![sequence(&*model, &golden, &known, case)]);
-    assert_ne!(scene.go_on(1000, case.greedy.len()), [case.greedy.clone()]);
+    assert_ne!(scene.go_on(1000, case.greedy.len()), std::slice::from_ref(&case.greedy));
 }

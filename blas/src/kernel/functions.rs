@@ -112,21 +112,82 @@ unsafe fn norm<L: Lanes>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
 /// A head, normed and turned: n · cos + (n with its halves exchanged) · sin, n = x / rms(x) · weight.
 #[inline(always)]
 unsafe fn norm_turn<L: Lanes>(x: &[f32], weight: &[f32], eps: f32, turn: Turn<'_>, out: &mut [f32]) {
-    let half = (out.len().min(x.len()).min(weight.len()).min(turn.cos.len()).min(turn.sin.len())) / 2;
-    // SAFETY: the pieces are of the first or the second half of each.
+    let length = out.len().min(x.len()).min(weight.len());
+    // SAFETY: the places are below the length.
     unsafe {
         let factor = L::splat(inverse_rms::<L>(x, eps));
         let normed = |at: usize, count: usize| {
             let y = L::mul(load::<L>(x.as_ptr().add(at), count), factor);
             L::mul(y, load::<L>(weight.as_ptr().add(at), count))
         };
+        turned::<L>(normed, turn, &mut out[..length]);
+    }
+}
+
+/// A head turned, x · cos + (x with its halves exchanged) · sin.
+#[inline(always)]
+unsafe fn turn<L: Lanes>(x: &[f32], turn: Turn<'_>, out: &mut [f32]) {
+    let length = out.len().min(x.len());
+    // SAFETY: the places are below the length.
+    unsafe { turned::<L>(|at, count| load::<L>(x.as_ptr().add(at), count), turn, &mut out[..length]) }
+}
+
+/// `value(at, count)` are the numbers of a head as long as `out`, from a place on.
+#[inline(always)]
+unsafe fn turned<L: Lanes>(value: impl Fn(usize, usize) -> L::Vector, turn: Turn<'_>, out: &mut [f32]) {
+    let half = out.len().min(turn.cos.len()).min(turn.sin.len()) / 2;
+    // SAFETY: the pieces are of the first or the second half of each.
+    unsafe {
         pieces!(L, half, |at, count| {
-            let (low, high) = (normed(at, count), normed(half + at, count));
+            let (low, high) = (value(at, count), value(half + at, count));
             for (at, own, other) in [(at, low, high), (half + at, high, low)] {
                 let cos = load::<L>(turn.cos.as_ptr().add(at), count);
                 let sin = load::<L>(turn.sin.as_ptr().add(at), count);
                 store::<L>(out.as_mut_ptr().add(at), L::fma(other, sin, L::mul(own, cos)), count);
             }
+        });
+    }
+}
+
+/// (x − mean) / √(variance + ε) · weight + bias.
+#[inline(always)]
+unsafe fn layer_norm<L: Lanes>(x: &[f32], Affine { weight, bias }: Affine<'_>, eps: f32, out: &mut [f32]) {
+    let length = out.len().min(x.len()).min(weight.len()).min(bias.len());
+    let whole = length / L::COUNT * L::COUNT;
+    // SAFETY: the pieces are of all four.
+    unsafe {
+        let (mut total, mut squares) = (L::splat(0.0), L::splat(0.0));
+        pieces!(L, length, |at, count| total = L::add(total, load::<L>(x.as_ptr().add(at), count)));
+        let mean = sum::<L>(total) / length as f32;
+        let less = L::splat(-mean);
+        pieces!(L, whole, |at, _count| {
+            let off = L::add(L::load(x.as_ptr().add(at)), less);
+            squares = L::fma(off, off, squares);
+        });
+        // Zeros behind the last number would be off by the mean.
+        let rest: f32 = x[whole..length].iter().map(|x| (x - mean) * (x - mean)).sum();
+        let factor = L::splat(1.0 / ((sum::<L>(squares) + rest) / length as f32 + eps).sqrt());
+        pieces!(L, length, |at, count| {
+            let y = L::mul(L::add(load::<L>(x.as_ptr().add(at), count), less), factor);
+            let y = L::fma(y, load::<L>(weight.as_ptr().add(at), count), load::<L>(bias.as_ptr().add(at), count));
+            store::<L>(out.as_mut_ptr().add(at), y, count);
+        });
+    }
+}
+
+/// In place: x / 2 · (1 + tanh u) = x / (1 + e^−2u), u = √(2/π) · (x + 0.044715 · x³).
+#[inline(always)]
+unsafe fn gelu<L: Lanes>(x: &mut [f32]) {
+    const TWICE: f32 = -1.595_769; // −2 · √(2/π)
+    let place = x.as_mut_ptr();
+    // SAFETY: the pieces are of x.
+    unsafe {
+        let one = L::splat(1.0);
+        pieces!(L, x.len(), |at, count| {
+            let x = load::<L>(place.add(at), count);
+            let inner = L::fma(L::mul(x, x), L::splat(TWICE * 0.044_715), L::splat(TWICE));
+            let y = L::div(x, L::add(one, exp::<L>(L::mul(x, inner))));
+            store::<L>(place.add(at), y, count);
         });
     }
 }
@@ -198,12 +259,24 @@ pub struct Turn<'a> {
     pub sin: &'a [f32],
 }
 
+/// What a layer norm multiplies each number of a row by, and what it adds.
+#[derive(Clone, Copy, Debug)]
+pub struct Affine<'a> {
+    /// Factors.
+    pub weight: &'a [f32],
+    /// Added.
+    pub bias: &'a [f32],
+}
+
 /// The functions of one instruction set.
 #[derive(Clone, Copy)]
 pub(crate) struct Functions {
     pub(crate) gated: unsafe fn(&[f32], &[f32], &mut [f32]),
     pub(crate) norm: unsafe fn(&[f32], &[f32], f32, &mut [f32]),
     pub(crate) norm_turn: unsafe fn(&[f32], &[f32], f32, Turn<'_>, &mut [f32]),
+    pub(crate) turn: unsafe fn(&[f32], Turn<'_>, &mut [f32]),
+    pub(crate) layer_norm: unsafe fn(&[f32], Affine<'_>, f32, &mut [f32]),
+    pub(crate) gelu: unsafe fn(&mut [f32]),
     pub(crate) softmax: unsafe fn(&mut [f32], f32, usize, usize),
     pub(crate) surprise: unsafe fn(&[f32]) -> f32,
 }
@@ -212,7 +285,7 @@ pub(crate) struct Functions {
 macro_rules! functions {
     ($(#[$attribute:meta])* $name:ident, $lanes:ty) => {
         pub(super) mod $name {
-            use super::{Functions, Turn};
+            use super::{Affine, Functions, Turn};
 
             $(#[$attribute])*
             unsafe fn gated(gate: &[f32], up: &[f32], out: &mut [f32]) {
@@ -233,6 +306,24 @@ macro_rules! functions {
             }
 
             $(#[$attribute])*
+            unsafe fn turn(x: &[f32], turn: Turn<'_>, out: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { super::turn::<$lanes>(x, turn, out) }
+            }
+
+            $(#[$attribute])*
+            unsafe fn layer_norm(x: &[f32], affine: Affine<'_>, eps: f32, out: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { super::layer_norm::<$lanes>(x, affine, eps, out) }
+            }
+
+            $(#[$attribute])*
+            unsafe fn gelu(x: &mut [f32]) {
+                // SAFETY: as above.
+                unsafe { super::gelu::<$lanes>(x) }
+            }
+
+            $(#[$attribute])*
             unsafe fn softmax(x: &mut [f32], scale: f32, from: usize, to: usize) {
                 // SAFETY: as above.
                 unsafe { super::softmax::<$lanes>(x, scale, from, to) }
@@ -244,7 +335,7 @@ macro_rules! functions {
                 unsafe { super::surprise::<$lanes>(x) }
             }
 
-            pub(in super::super) const ALL: Functions = Functions { gated, norm, norm_turn, softmax, surprise };
+            pub(in super::super) const ALL: Functions = Functions { gated, norm, norm_turn, turn, layer_norm, gelu, softmax, surprise };
         }
     };
 }

@@ -16,7 +16,7 @@ mod lanes;
 use std::ffi::c_int;
 
 pub(crate) use functions::Functions;
-pub use functions::Turn;
+pub use functions::{Affine, Turn};
 
 /// C = α·A·B + β·C in rows. A is m × k, its elements as far apart as its steps say; B is stored n × k (`transposed`) or k × n.
 #[derive(Clone, Copy)]

@@ -62,6 +62,55 @@ pub(crate) fn norm_turn(x: &Array, heads: i32, weight: &Array, eps: f32, turn: &
     .map(Some)
 }
 
+/// The first `heads` heads of `x` `[rows, at least so many, dim]`, each turned by its row's position → `[rows, heads, dim]`.
+///
+/// # Errors
+/// Memory is out.
+pub(crate) fn turn(x: &Array, heads: i32, turn: &RopeTables) -> Result<Option<Array>> {
+    let (cos, sin) = turn.tables();
+    if !computes(&[x, cos, sin]) {
+        return Ok(None);
+    }
+    let (rows, dim) = (x.dim(0), x.dim(2));
+    let sizes = (heads as usize, dim as usize);
+    node(&[x, cos, sin], &[rows, heads, dim], Output::Fresh, move |inputs, out| {
+        let turn = |row| rows::Turn { cos: inputs[1].row(row), sin: inputs[2].row(row) };
+        rows::turn(|row| inputs[0].row(row), sizes, turn, out);
+    })
+    .map(Some)
+}
+
+/// The layer norm of the last axis of `x` `[rows, size]` → the same shape.
+///
+/// # Errors
+/// Memory is out.
+pub(crate) fn layer_norm(x: &Array, weight: &Array, bias: &Array, eps: f32) -> Result<Option<Array>> {
+    if x.ndim() != 2 || !computes(&[x, weight, bias]) {
+        return Ok(None);
+    }
+    node(&[x, weight, bias], x.shape(), Output::Fresh, move |inputs, out| {
+        rows::layer_norm(
+            |row| inputs[0].row(row),
+            rows::Affine { weight: &whole(&inputs[1]), bias: &whole(&inputs[2]) },
+            eps,
+            out,
+        );
+    })
+    .map(Some)
+}
+
+/// The Gaussian error linear unit by tanh of `x` `[rows, size]`, in its memory if nobody else needs it.
+///
+/// # Errors
+/// Memory is out.
+pub(crate) fn gelu(x: &Array) -> Result<Option<Array>> {
+    if x.ndim() != 2 || !computes(&[x]) {
+        return Ok(None);
+    }
+    let size = x.dim(1) as usize;
+    node(&[x], x.shape(), Output::First, move |_, x| rows::gelu(x, size)).map(Some)
+}
+
 /// −ln of the probability of each row's likeliest id. `logits` `[rows, vocab]` → `[rows]`.
 ///
 /// # Errors

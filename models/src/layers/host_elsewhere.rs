@@ -27,6 +27,21 @@ pub(crate) fn norm_turn(_: &Array, _: i32, _: &Array, _: f32, _: &RopeTables) ->
 }
 
 /// MLX does it.
+pub(crate) fn turn(_: &Array, _: i32, _: &RopeTables) -> Result<Option<Array>> {
+    Ok(None)
+}
+
+/// MLX does it.
+pub(crate) fn layer_norm(_: &Array, _: &Array, _: &Array, _: f32) -> Result<Option<Array>> {
+    Ok(None)
+}
+
+/// MLX does it.
+pub(crate) fn gelu(_: &Array) -> Result<Option<Array>> {
+    Ok(None)
+}
+
+/// MLX does it.
 pub(crate) fn surprises(_: &Array) -> Result<Option<Array>> {
     Ok(None)
 }

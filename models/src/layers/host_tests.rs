@@ -3,7 +3,7 @@
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype, fast, ops};
 
-use super::host;
+use super::{RopeTables, host};
 use crate::device::{DeviceChoice, choose};
 
 fn wave(shape: &[i32], step: f32) -> Array {
@@ -35,6 +35,19 @@ fn gates_norms_and_softmax_are_mlx_s() {
             let expected = fast::rms_norm(&both, Some(&weight), 1e-6).expect("lazy");
             same(&host::norm(&both, &weight, 1e-6).expect("made").expect("on the CPU"), &expected, &what);
         }
+        let (weight, bias) = (wave(&[width], 0.11), wave(&[width], 0.19));
+        let x = wave(&[rows, width], 0.37);
+        let expected = fast::layer_norm(&x, &weight, &bias, 1e-2).expect("lazy");
+        same(&host::layer_norm(&x, &weight, &bias, 1e-2).expect("made").expect("on the CPU"), &expected, &what);
+        // Held by somebody else too: not to be written over.
+        let found = host::gelu(&x).expect("made").expect("on the CPU");
+        let cubed = x.multiply(x.square().expect("lazy")).and_then(|x| x.multiply(Array::from_f32(0.044_715))).expect("lazy");
+        let inner = x.add(cubed).and_then(|x| x.multiply(Array::from_f32((2.0 / std::f32::consts::PI).sqrt()))).expect("lazy");
+        let twice = ops::tanh(inner).and_then(|share| share.add(Array::from_f32(1.0))).expect("lazy");
+        let expected = x.multiply(twice).and_then(|twice| twice.multiply(Array::from_f32(0.5))).expect("lazy");
+        same(&found, &expected, &what);
+        same(&x, &wave(&[rows, width], 0.37), &what);
+
         let logits = wave(&[rows, width], 0.13);
         let most = logits.max_axis(-1, false).expect("lazy");
         let expected = logits.logsumexp_axis(-1, false).and_then(|sum| sum.subtract(most)).expect("lazy");
@@ -67,6 +80,19 @@ fn each_row_of_a_group_sees_its_own_keys() {
             let all = found.try_index((sequence, .., row, ..)).and_then(|shares| shares.sum(None)).expect("lazy");
             assert!((all.try_item_exact::<f32>().expect("a number") - 2.0).abs() < 1e-5, "keys that are not seen have no share");
         }
+    }
+}
+
+#[test]
+fn heads_are_turned_as_mlx_would() {
+    choose(DeviceChoice::Cpu).expect("there is a CPU");
+    for (rows, all, heads, dim) in [(1, 1, 1, 2), (3, 6, 4, 12), (70, 9, 6, 72)] {
+        let turn = |row: usize, i: usize| (row as f32 * 0.3 + i as f32).sin_cos();
+        let tables = RopeTables::new(rows as usize, (dim / 2) as usize, Dtype::Float32, turn).expect("made");
+        let x = wave(&[rows, all, dim], 0.23);
+        let expected = tables.apply(&x.try_index((.., ..heads, ..)).expect("a view")).expect("lazy");
+        let found = host::turn(&x, heads, &tables).expect("made").expect("on the CPU");
+        same(&found, &expected, &format!("{rows} rows, {heads} heads of {dim}"));
     }
 }
 

@@ -7,6 +7,7 @@ use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype};
 use serde_json::{Map, Value};
 
+use super::host;
 use crate::batch::Positions;
 use crate::error::{LoadError, ModelError, Result};
 use crate::load::ModelConfig;
@@ -113,7 +114,7 @@ impl Rope {
             let what = "expected true: this version has no rotary sections one behind the other".into();
             return Err(config.wrong("rope_parameters.mrope_interleaved", what));
         }
-        let axis = |j: usize| if j % 3 != 0 && j < 3 * section[j % 3] { j % 3 } else { 0 };
+        let axis = |j: usize| if j < 3 * section[j % 3] { j % 3 } else { 0 };
         Ok(Self { axes: Some((0..half).map(axis).collect()), ..self })
     }
 
@@ -170,6 +171,14 @@ impl RopeTables {
         let first = self.cos.dim(0) - rows;
         let cut = |table: &Array| if first == 0 { Ok(table.clone()) } else { table.try_index((first.., .., ..)) };
         Ok(Self { cos: cut(&self.cos)?, sin: cut(&self.sin)? })
+    }
+
+    /// The first heads of `x` `[rows, at least so many, R]`, turned → `[rows, heads, R]`.
+    pub(crate) fn apply_to(&self, x: &Array, heads: i32) -> Result<Array> {
+        match host::turn(x, heads, self)? {
+            Some(turned) => Ok(turned),
+            None => Ok(self.apply(&x.try_index((.., ..heads, ..))?)?.as_dtype(x.dtype())?),
+        }
     }
 
     /// Turns `x` `[rows, heads, R]`.

@@ -35,7 +35,8 @@ impl ModelConfig {
         match values.remove("text_config") {
             None => {}
             Some(Value::Object(mut text)) => {
-                text.retain(|key, value| !value.is_null() && !(OF_THE_WHOLE.contains(&key.as_str()) && values.contains_key(key)));
+                let said = |key: &String| OF_THE_WHOLE.contains(&key.as_str()) && values.contains_key(key);
+                text.retain(|key, value| !(value.is_null() || said(key)));
                 values.extend(text);
             }
             Some(other) => return Err(broken(format!("text_config: expected an object, found {other}"))),

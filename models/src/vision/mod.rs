@@ -55,8 +55,9 @@ impl Picture<'_> {
         if rows == 0 || columns == 0 || rows % info.merge != 0 || columns % info.merge != 0 {
             return bad(format!("expected a picture of a multiple of {} patches each way, found {rows} x {columns}", info.merge));
         }
-        let bytes = u64::from(rows) * u64::from(columns) * u64::from(info.patch).pow(2) * 3;
-        if bytes != self.pixels.len() as u64 {
+        // Wide enough for any sizes.
+        let bytes = u128::from(rows) * u128::from(columns) * u128::from(info.patch).pow(2) * 3;
+        if bytes != self.pixels.len() as u128 {
             return bad(format!("expected {bytes} bytes for {rows} x {columns} patches, found {}", self.pixels.len()));
         }
         if self.scale.iter().chain(&self.bias).any(|number| !number.is_finite()) {

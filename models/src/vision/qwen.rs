@@ -2,6 +2,11 @@
 //! checkpoint's tensor names. N patches · H heads · D head_dim.
 //! Source: transformers 5.23, `models/qwen3_vl/modeling_qwen3_vl.py`.
 
+mod config;
+
+pub(crate) use config::Beside;
+use config::Config;
+
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
@@ -17,119 +22,8 @@ const EPS: f32 = 1e-6;
 const TAKEN_IN: usize = 1024;
 /// Most numbers of one product of queries and keys, all heads: 64 MiB in float32.
 const MAX_SCORES: i64 = 1 << 24;
-
-/// What a tower must know of the text model beside it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Beside {
-    /// Width of its hidden states.
-    pub(crate) hidden: i32,
-    pub(crate) n_layers: i32,
-    pub(crate) image_token: u32,
-}
-
-/// Sizes of one checkpoint.
-#[derive(Clone, Debug)]
-struct Config {
-    depth: i32,
-    hidden_size: i32,
-    intermediate_size: i32,
-    num_heads: i32,
-    patch_size: i32,
-    temporal_patch_size: i32,
-    spatial_merge_size: i32,
-    /// Rows and columns of the table of positions.
-    side: i32,
-    rope_theta: f64,
-    /// Blocks behind which features are taken out, ascending.
-    deepstack_visual_indexes: Vec<i32>,
-    activation: Gelu,
-}
-
-impl Config {
-    /// Values that are not there are the reference's own.
-    fn read(config: &ModelConfig, beside: Beside) -> Result<Self, LoadError> {
-        let wrong = |key: &str, what: String| Err(config.wrong(key, what));
-        let activation: String = config.optional("hidden_act")?.unwrap_or_else(|| "gelu_pytorch_tanh".into());
-        let activation = match activation.as_str() {
-            "gelu_pytorch_tanh" => Gelu::Tanh,
-            "gelu" => Gelu::Exact,
-            other => return wrong("hidden_act", format!("expected gelu_pytorch_tanh or gelu, found {other}")),
-        };
-        let positions = config.size_or("num_position_embeddings", 2304)?;
-        let side = positions.isqrt();
-        let read = Self {
-            depth: config.size_or("depth", 27)?,
-            hidden_size: config.size_or("hidden_size", 1152)?,
-            intermediate_size: config.size_or("intermediate_size", 4304)?,
-            num_heads: config.size_or("num_heads", 16)?,
-            patch_size: config.size_or("patch_size", 16)?,
-            temporal_patch_size: config.size_or("temporal_patch_size", 2)?,
-            spatial_merge_size: config.size_or("spatial_merge_size", 2)?,
-            side,
-            rope_theta: match config.part("rope_parameters")? {
-                Some(rope) => {
-                    let kind: String = rope.optional("rope_type")?.unwrap_or_else(|| "axial".into());
-                    if !matches!(kind.as_str(), "axial" | "default") {
-                        return Err(rope.wrong("rope_type", format!("expected axial, found {kind}")));
-                    }
-                    rope.optional("rope_theta")?.unwrap_or(10_000.0)
-                }
-                None => 10_000.0,
-            },
-            deepstack_visual_indexes: config.optional("deepstack_visual_indexes")?.unwrap_or_else(|| vec![8, 16, 24]),
-            activation,
-        };
-        if side * side != positions {
-            return wrong("num_position_embeddings", format!("expected a square number, found {positions}"));
-        }
-        if !(read.rope_theta > 0.0 && read.rope_theta.is_finite()) {
-            return wrong("rope_parameters.rope_theta", format!("expected above 0, found {}", read.rope_theta));
-        }
-        for (key, size, most) in [
-            ("patch_size", read.patch_size, 256),
-            ("temporal_patch_size", read.temporal_patch_size, 16),
-            ("spatial_merge_size", read.spatial_merge_size, 16),
-        ] {
-            if size > most {
-                return wrong(key, format!("expected at most {most}, found {size}"));
-            }
-        }
-        let Self { hidden_size, num_heads, depth, .. } = read;
-        if hidden_size % num_heads != 0 || hidden_size / num_heads % 4 != 0 {
-            let what = format!("expected heads of {hidden_size} in all, a multiple of 4 each, found {num_heads}");
-            return wrong("num_heads", what);
-        }
-        if hidden_size > 1 << 16 || read.intermediate_size > 1 << 20 {
-            let what = format!(
-                "expected at most 65536 and an intermediate_size of at most 1048576, found {hidden_size} and {}",
-                read.intermediate_size
-            );
-            return wrong("hidden_size", what);
-        }
-        let channels = config.size_or("in_channels", 3)?;
-        if channels != 3 {
-            return wrong("in_channels", format!("expected 3 (red, green, blue), found {channels}"));
-        }
-        let out = config.size_or("out_hidden_size", beside.hidden)?;
-        if out != beside.hidden {
-            return wrong("out_hidden_size", format!("expected the text model's hidden_size, {}, found {out}", beside.hidden));
-        }
-        let indexes = &read.deepstack_visual_indexes;
-        if !indexes.is_sorted_by(|a, b| a < b) || indexes.iter().any(|index| !(0..depth).contains(index)) {
-            return wrong("deepstack_visual_indexes", format!("expected blocks below {depth}, ascending, found {indexes:?}"));
-        }
-        if indexes.len() > beside.n_layers as usize {
-            let what =
-                format!("expected at most one for each of {} layers of the text model, found {indexes:?}", beside.n_layers);
-            return wrong("deepstack_visual_indexes", what);
-        }
-        Ok(read)
-    }
-
-    fn head_dim(&self) -> i32 {
-        self.hidden_size / self.num_heads
-    }
-}
+/// Most rows that go through a block's second half at a time.
+const MAX_ROWS: i32 = 4096;
 
 #[derive(Debug)]
 struct Attention {
@@ -155,35 +49,40 @@ impl Attention {
         let Self { heads, dim, .. } = *self;
         let patches = x.dim(0);
         let qkv = self.qkv.forward(x)?.reshape(&[patches, 3 * heads, dim])?;
-        let turned = rope.apply(&qkv.try_index((.., ..2 * heads, ..))?)?.as_dtype(x.dtype())?;
+        let turned = rope.apply_to(&qkv, 2 * heads)?;
         // [1, H, N, D], in one piece: each part of the queries reads them.
         let by_head = |part: Array| part.transpose_axes(&[1, 0, 2])?.expand_dims(0)?.contiguous();
         let keys = by_head(turned.try_index((.., heads.., ..))?)?;
         let values = by_head(qkv.try_index((.., 2 * heads.., ..))?)?;
-        let queries = turned.try_index((.., ..heads, ..))?;
-        let scale = (dim as f32).powf(-0.5);
-        // As many queries at a time as the bound allows, so that a large picture's scores are never all there.
-        let most = (MAX_SCORES / (i64::from(heads) * i64::from(patches))).clamp(1, i64::from(patches)) as i32;
-        let mut parts = Vec::new();
-        for first in (0..patches).step_by(most as usize) {
-            let rows = most.min(patches - first);
-            let part = if rows == patches { queries.clone() } else { queries.try_index((first..first + rows, .., ..))? };
-            let part = match computes(&[&part, &keys, &values]) {
-                true => {
-                    let seen = std::iter::repeat_n(0..patches as usize, rows as usize).collect();
-                    attention(&part, &keys, &values, scale, Sees::Ranges(&seen))?
-                }
-                false => attention(&part, &keys, &values, scale, Sees::Mask(None))?,
-            };
-            if rows < patches {
-                // Now, so that its scores are gone before the next ones come.
-                part.eval()?;
-            }
-            parts.push(part);
-        }
-        let attended = if let [one] = parts.as_slice() { one.clone() } else { concatenate(&parts, 0)? };
+        let attended = attend(&turned.try_index((.., ..heads, ..))?, &keys, &values, MAX_SCORES)?;
         self.proj.forward(&attended)
     }
+}
+
+/// As many queries at a time as make at most so many scores, so that a large picture's are never all there. `queries`
+/// `[N, H, D]`, `keys` and `values` `[1, H, N, D]` → `[N, H · D]`.
+fn attend(queries: &Array, keys: &Array, values: &Array, max_scores: i64) -> Result<Array> {
+    let (patches, heads, dim) = (queries.dim(0), queries.dim(1), queries.dim(2));
+    let scale = (dim as f32).powf(-0.5);
+    let most = (max_scores / (i64::from(heads) * i64::from(patches))).clamp(1, i64::from(patches)) as i32;
+    let mut parts = Vec::new();
+    for first in (0..patches).step_by(most as usize) {
+        let rows = most.min(patches - first);
+        let part = if rows == patches { queries.clone() } else { queries.try_index((first..first + rows, .., ..))? };
+        let part = match computes(&[&part, keys, values]) {
+            true => {
+                let seen = std::iter::repeat_n(0..patches as usize, rows as usize).collect();
+                attention(&part, keys, values, scale, Sees::Ranges(&seen))?
+            }
+            false => attention(&part, keys, values, scale, Sees::Mask(None))?,
+        };
+        if rows < patches {
+            // Now, so that its scores are gone before the next ones come.
+            part.eval()?;
+        }
+        parts.push(part);
+    }
+    if let [one] = parts.as_slice() { Ok(one.clone()) } else { Ok(concatenate(&parts, 0)?) }
 }
 
 #[derive(Debug)]
@@ -211,7 +110,23 @@ impl Block {
 
     fn forward(&self, x: &Array, rope: &RopeTables) -> Result<Array> {
         let x = x.add(self.attn.forward(&self.norm1.forward(x)?, rope)?)?;
-        let inner = self.activation.forward(&self.linear_fc1.forward(&self.norm2.forward(&x)?)?)?;
+        let patches = x.dim(0);
+        if patches <= MAX_ROWS {
+            return self.feed(&x);
+        }
+        let mut parts = Vec::new();
+        for first in (0..patches).step_by(MAX_ROWS as usize) {
+            let part = self.feed(&x.try_index((first..patches.min(first + MAX_ROWS), ..))?)?;
+            // Now, so that its inner numbers are gone before the next ones come.
+            part.eval()?;
+            parts.push(part);
+        }
+        Ok(concatenate(&parts, 0)?)
+    }
+
+    /// The second half, row by row.
+    fn feed(&self, x: &Array) -> Result<Array> {
+        let inner = self.activation.forward(&self.linear_fc1.forward(&self.norm2.forward(x)?)?)?;
         Ok(x.add(self.linear_fc2.forward(&inner)?)?)
     }
 }
@@ -388,5 +303,33 @@ impl Vision for QwenTower {
         let embeddings = self.merger.forward(&pass.hidden)?;
         embeddings.eval()?;
         Ok(Some(Features { embeddings, after_layer: pass.after_layer.clone() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::{DeviceChoice, choose};
+
+    #[test]
+    fn queries_in_parts_see_what_all_at_once_see() {
+        choose(DeviceChoice::Cpu).expect("there is a CPU");
+        let wave = |step: f32, shape: &[i32]| {
+            let numbers: Vec<f32> = (0..shape.iter().product::<i32>()).map(|at| (at as f32 * step).sin()).collect();
+            Array::from_slice(&numbers, shape)
+        };
+        let (queries, keys, values) = (wave(0.37, &[21, 2, 8]), wave(0.11, &[1, 2, 21, 8]), wave(0.73, &[1, 2, 21, 8]));
+        let numbers = |max_scores: i64| {
+            let out = attend(&queries, &keys, &values, max_scores).expect("attends");
+            out.eval().expect("evaluates");
+            assert_eq!(out.shape(), [21, 16]);
+            out.try_as_slice::<f32>().expect("floats").to_vec()
+        };
+        let whole = numbers(MAX_SCORES);
+        // One query at a time; parts with a shorter last one; a bound below one query's scores.
+        for max_scores in [42, 42 * 8, 42 * 20, 1] {
+            let off = whole.iter().zip(numbers(max_scores)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(off < 1e-5, "at most {max_scores} scores: off by {off}");
+        }
     }
 }

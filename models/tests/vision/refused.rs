@@ -1,0 +1,193 @@
+//! What is refused, by what the message says: batches, pictures, configurations.
+
+use mlx_rs::ops::zeros;
+use paceline_models::vision::Picture;
+use paceline_models::{Array, Batch, KvStore, Override, Positions, Segment, Target, Wants, load_target};
+use serde_json::{Value, json};
+
+use crate::scene::{BIAS, SCALE, Scene, Sequence, folder, load};
+use crate::{known, sequence};
+
+fn rows(rows: i32, hidden: i32) -> Array {
+    zeros::<f32>(&[rows, hidden]).expect("made")
+}
+
+fn refusal(model: &dyn Target, batch: &Batch, kv: &mut KvStore) -> String {
+    model.forward(batch, kv, &Wants::default()).expect_err("refused").to_string()
+}
+
+#[test]
+fn batches_that_contradict_themselves() {
+    let (model, golden) = load("qwen3-vl-tiny");
+    let known = known(&*model, &golden);
+    let sequences: Vec<Sequence> = golden.cases[..1].iter().map(|case| sequence(&*model, &golden, &known, case)).collect();
+    let mut scene = Scene::new(&*model, sequences);
+    let length = golden.cases[0].prompt.len() as i32;
+    let good = scene.batch(&[(0, length)]);
+    let (hidden, [part]) = (model.info().hidden, good.overrides.as_slice()) else { panic!("one picture") };
+    let n = part.rows.len() as i32;
+    let mut check = |batch: &Batch, expected: &str| {
+        let found = refusal(&*model, batch, &mut scene.kv);
+        assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
+    };
+    let mut overridden = |changed: Override, expected: &str| {
+        check(&Batch { overrides: vec![changed], ..good.clone() }, expected);
+    };
+    let with_rows = |first: i32| Override { rows: (first..first + n).collect(), ..part.clone() };
+    overridden(with_rows(length - 1), &format!("expected rows of a batch of {length}, found {length}"));
+    overridden(with_rows(-1), "found -1");
+    overridden(
+        Override { rows: part.rows.iter().rev().copied().collect(), ..part.clone() },
+        "override 0: expected rows, ascending",
+    );
+    overridden(Override { rows: vec![3; n as usize], ..part.clone() }, "expected rows, ascending");
+    overridden(Override { rows: vec![], embeddings: rows(0, hidden), after_layer: vec![] }, "expected rows, ascending");
+    let wrong = Override { embeddings: rows(n - 1, hidden), ..part.clone() };
+    overridden(wrong, &format!("expected embeddings of shape [{n}, {hidden}], found [{}, {hidden}]", n - 1));
+    overridden(Override { embeddings: rows(n, hidden + 1), ..part.clone() }, "expected embeddings of shape");
+    let behind = |layers: &[usize], rows: Array| Override {
+        after_layer: layers.iter().map(|layer| (*layer, rows.clone())).collect(),
+        ..part.clone()
+    };
+    overridden(behind(&[3], rows(n, hidden)), "expected layers below 3, each once, found 3");
+    overridden(behind(&[1, 1], rows(n, hidden)), "each once, found 1");
+    overridden(behind(&[0], rows(1, hidden)), "behind layer 0, found [1,");
+    check(
+        &Batch { overrides: vec![part.clone(), part.clone()], ..good.clone() },
+        "override 1: row 6 has another embedding already",
+    );
+    let drafted = Some((vec![7], Array::from_slice(&[1u32], &[1])));
+    check(&Batch { drafted, ..good.clone() }, "row 7 is a drafted one");
+
+    let mut spanned = |spans: &[(i32, i32)]| {
+        let segments = vec![Segment { image_spans: spans.to_vec(), ..good.segments[0].clone() }];
+        check(&Batch { segments, ..good.clone() }, "expected pictures one behind the other");
+    };
+    spanned(&[(0, 0)]);
+    spanned(&[(-1, 2)]);
+    spanned(&[(0, 4), (3, 2)]);
+    spanned(&[(5, 2), (0, 2)]);
+    spanned(&[(0, length + 1)]);
+    spanned(&[(length, 1)]);
+    spanned(&[(1, i32::MAX)]);
+    let mut axes: [Vec<i32>; 3] = golden.cases[0].positions.clone();
+    axes[1].pop();
+    check(&Batch { positions: Positions::Three(axes), ..good.clone() }, "expected one position for each id");
+    // And a batch as it should be goes on, so the refusals above were of what was changed.
+    model.forward(&good, &mut scene.kv, &Wants::default()).expect("fits");
+
+    // A model without three axes.
+    let plain = load_target(&folder("qwen3-tiny"), &mut |_, _| {}).expect("loads");
+    let mut kv = KvStore::new(&plain.kv_layers(), plain.dtype(), plain.info().context).expect("made");
+    good.segments.iter().for_each(|segment| kv.open(segment.sequence).expect("new"));
+    let found = refusal(&*plain, &Batch { overrides: vec![], ..good.clone() }, &mut kv);
+    assert!(found.contains("no multi-axis positions"), "{found}");
+}
+
+#[test]
+fn pictures_that_do_not_fit() {
+    let (model, golden) = load("qwen3-vl-tiny");
+    let tower = model.vision().expect("it sees");
+    let shot = &golden.pictures[0];
+    let pixels = shot.pixels();
+    let good = Picture { pixels: &pixels, rows: shot.rows, columns: shot.columns, scale: SCALE, bias: BIAS };
+    let check = |picture: Picture<'_>, expected: &str| {
+        let found = tower.begin(&picture).expect_err("refused").to_string();
+        assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
+    };
+    check(Picture { rows: 5, ..good }, "expected a picture of a multiple of 2 patches each way, found 5 x 8");
+    check(Picture { rows: 0, ..good }, "multiple of 2");
+    check(Picture { columns: 10, ..good }, "bytes for 6 x 10 patches");
+    check(Picture { pixels: &pixels[1..], ..good }, "expected 2304 bytes for 6 x 8 patches, found 2303");
+    check(Picture { rows: u32::MAX - 1, columns: u32::MAX - 1, ..good }, "found");
+    check(Picture { scale: [1.0, f32::NAN, 1.0], ..good }, "expected finite scale");
+    check(Picture { bias: [f32::INFINITY, 0.0, 0.0], ..good }, "expected finite scale");
+    tower.begin(&good).expect("fits");
+}
+
+/// Loads the tiny checkpoint with another value at a path of its config.json.
+fn with(path: &[&str], value: Value) -> Result<(), String> {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let from = folder("qwen3-vl-tiny");
+    std::fs::copy(from.join("model.safetensors"), dir.path().join("model.safetensors")).expect("copied");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(from.join("config.json")).expect("there")).expect("JSON");
+    let (last, parts) = path.split_last().expect("a key");
+    let mut object = &mut config;
+    for part in parts {
+        object = &mut object[part];
+    }
+    object[last] = value;
+    std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
+    load_target(dir.path(), &mut |_, _| {}).map(|_| ()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn configurations_that_cannot_be() {
+    load("qwen3-vl-tiny");
+    let sight = |key: &str, value: Value, expected: &str| {
+        let found = with(&["vision_config", key], value).expect_err("refused");
+        assert!(
+            found.contains(&format!("vision_config.{key}")) && found.contains(expected),
+            "{key}: {expected:?}, found {found:?}"
+        );
+    };
+    sight("depth", json!(0), "expected 1 to 16777216, found 0");
+    sight("depth", json!(-3), "found -3");
+    sight("depth", json!("three"), "invalid type");
+    sight("hidden_act", json!("relu"), "expected gelu_pytorch_tanh or gelu, found relu");
+    sight("num_position_embeddings", json!(35), "expected a square number, found 35");
+    sight("num_heads", json!(5), "expected heads of 24 in all, a multiple of 4 each, found 5");
+    sight("num_heads", json!(4), "a multiple of 4 each, found 4");
+    sight("deepstack_visual_indexes", json!([2, 0]), "expected blocks below 3, ascending, found [2, 0]");
+    sight("deepstack_visual_indexes", json!([0, 0]), "ascending");
+    sight("deepstack_visual_indexes", json!([0, 3]), "below 3");
+    sight("deepstack_visual_indexes", json!([-1, 0]), "below 3");
+    sight("deepstack_visual_indexes", json!(null), "[8, 16, 24]");
+    sight("deepstack_visual_indexes", json!(7), "invalid type");
+    sight("out_hidden_size", json!(41), "expected the text model's hidden_size, 40, found 41");
+    sight("in_channels", json!(1), "expected 3 (red, green, blue), found 1");
+    sight("patch_size", json!(1000), "expected at most 256, found 1000");
+    sight("patch_size", json!([4, 4]), "invalid type");
+    sight("temporal_patch_size", json!(17), "expected at most 16");
+    sight("spatial_merge_size", json!(17), "expected at most 16");
+    sight("hidden_size", json!(1 << 20), "expected at most 65536");
+    sight("rope_parameters", json!({"rope_type": "yarn"}), "rope_type: expected axial, found yarn");
+    sight("rope_parameters", json!({"rope_theta": -1.0}), "expected above 0");
+
+    let other = |path: &[&str], value: Value, expected: &str| {
+        let found = with(path, value).expect_err("refused");
+        assert!(found.contains(expected), "{path:?}: expected {expected:?}, found {found:?}");
+    };
+    other(&["vision_config"], json!(null), "vision_config: expected the vision tower's sizes, found none");
+    other(&["vision_config"], json!(5), "vision_config: invalid type");
+    other(&["text_config"], json!(5), "text_config: expected an object, found 5");
+    other(&["text_config", "hidden_size"], json!(null), "hidden_size: expected a value, found none");
+    let section = |value: Value, expected: &str| {
+        other(&["text_config", "rope_parameters", "mrope_section"], value, expected);
+    };
+    section(json!([4, 2, 3]), "mrope_section: expected three sizes of 8 in all (head_dim / 2), found [4, 2, 3]");
+    section(json!([4, 4]), "expected three sizes");
+    section(json!([-4, 6, 6]), "expected three sizes");
+    section(json!(null), "found none, which means [24, 20, 20]");
+    other(&["text_config", "rope_parameters", "mrope_interleaved"], json!(false), "mrope_interleaved: expected true");
+    other(&["image_token_id"], json!(null), "image_token_id: expected the id of a picture's rows, found none");
+    other(&["image_token_id"], json!(272), "image_token_id: expected an id below 272, found 272");
+    other(&["image_token_id"], json!("<image>"), "image_token_id");
+    other(&["model_type"], json!("qwen3_vl_moe"), "expected qwen3 or qwen3_vl, found qwen3_vl_moe");
+
+    // What the tensors say otherwise.
+    other(&["vision_config", "patch_size"], json!(8), "tensor model.visual.patch_embed.proj.weight has shape [24, 3, 2, 4, 4]");
+    other(&["vision_config", "spatial_merge_size"], json!(3), "tensor model.visual.");
+    other(&["vision_config", "depth"], json!(4), "tensor model.visual.blocks.3.norm1.weight is missing");
+    other(
+        &["vision_config", "deepstack_visual_indexes"],
+        json!([0]),
+        "tensors the model does not use, the first is model.visual.deepstack_merger_list.1",
+    );
+    other(&["tie_word_embeddings"], json!(false), "tensor lm_head.weight is missing");
+    // Null means absent, which means the reference's own value.
+    for key in ["temporal_patch_size", "spatial_merge_size", "in_channels", "out_hidden_size", "hidden_act"] {
+        with(&["vision_config", key], json!(null)).expect(key);
+    }
+    with(&["text_config", "tie_word_embeddings"], json!(false)).expect("the wrapper's word counts");
+}
