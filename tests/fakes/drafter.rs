@@ -171,7 +171,6 @@ impl Play {
             hidden_size,
             tap_layers: TAPS.to_vec(),
             block_size: BLOCK,
-            images: true,
             mask_id: 3,
             r#type: TensorType::F32.into(),
             ..Welcome::default()
