@@ -5,7 +5,7 @@ use std::path::Path;
 use paceline_proto::status::Reason;
 use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::inference_client::InferenceClient;
-use paceline_proto::v1::{ContentPart, CountTokensRequest, CountTokensResponse, GetModelRequest};
+use paceline_proto::v1::{ContentPart, CountTokensRequest, CountTokensResponse, GetModelRequest, Message};
 use paceline_tests::ask::{Ask, conversation, message};
 use paceline_tests::picture::{address, base64, data_url, file, image, noise, path, png, seeing, text, turn};
 use paceline_tests::{Answer, Stack, chat};
@@ -35,8 +35,9 @@ fn count(stack: &Stack, ask: &Ask) -> Result<CountTokensResponse, Status> {
 /// The command line's object for an answer.
 fn generate(stack: &Stack, words: &[&str], input: &str) -> Value {
     let count = TOKENS.to_string();
-    let how = ["generate", "--json", "--temperature", "0", "--ignore-eos", "--logprobs", "0", "--max-tokens", &count];
-    let output = stack.paceline(&[&how, words].concat(), input);
+    let how = ["generate", "--json", "--ignore-eos", "--logprobs", "0", "--max-tokens", &count];
+    let greedy: &[&str] = if words.contains(&"--temperature") { &[] } else { &["--temperature", "0"] };
+    let output = stack.paceline(&[&how, greedy, words].concat(), input);
     let object: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {words:?}: {output:?}"));
     assert!(output.status.success(), "{words:?}: {object}");
     object
@@ -140,13 +141,33 @@ fn every_kind_of_file_is_seen_and_counted() {
     for (at, (name, answer)) in answers.iter().enumerate() {
         assert!(answers[..at].iter().all(|(_, other)| other != answer), "{name} is seen");
     }
-    // What an answer's later turns say of the picture hangs on it too.
-    let talk = |file: &[u8]| {
-        let turns =
-            vec![turn(vec![image(file.to_vec()), text(QUESTION)]), message("assistant", "A thing."), message("user", "And?")];
-        said(&stack.ask(conversation(turns).exactly(TOKENS).with_logprobs(0)).expect("served"))
+    // Later turns hang on the picture too; of what was read before, the same picture's rows are found and no other's.
+    let (one, two) = (noise(96, 64, 1), noise(96, 64, 2));
+    let first = |file: &[u8]| turn(vec![image(file.to_vec()), text(QUESTION)]);
+    let asked = |turns: Vec<Message>| {
+        let answer = stack.ask(conversation(turns).exactly(TOKENS).with_logprobs(0)).expect("served");
+        (said(&answer), answer.usage().cached_tokens)
     };
-    assert_ne!(talk(&gray), talk(&other));
+    let talk = |file: &[u8]| asked(vec![first(file), message("assistant", "A thing."), message("user", "And?")]);
+    let (answer, found) = asked(vec![first(&one)]);
+    assert_eq!(found, 0, "nobody saw it before");
+    let (again, found) = asked(vec![first(&one)]);
+    assert!(again == answer && found >= 64, "{found} rows are found again");
+    let ((of_one, found_one), (of_two, found_two)) = (talk(&one), talk(&two));
+    assert!(of_one != of_two && found_one >= 64 && found_two == 0, "{found_one} and {found_two}");
+    // Each of several answers is about it, the first as if it were the only one.
+    let draw = |samples: &str, name: &str| {
+        let name = path(name).display().to_string();
+        generate(
+            &stack,
+            &["--image", &name, "--message", QUESTION, "--seed", "3", "--temperature", "0.9", "--samples", samples],
+            "",
+        )
+    };
+    let (alone, three, other) = (draw("1", "up.png"), draw("3", "up.png"), draw("3", "odd.png"));
+    let ids = |object: &Value, at: usize| object["samples"][at]["token_ids"].clone();
+    assert_eq!((alone["token_ids"].clone(), three["samples"].as_array().map(Vec::len)), (ids(&three, 0), Some(3)));
+    assert!((0..3).all(|at| ids(&three, at) != ids(&other, at) && (at == 0 || ids(&three, at) != ids(&three, 0))));
     let model = stack.block_on(InferenceClient::new(stack.channel()).get_model(GetModelRequest::default())).expect("served");
     assert!(model.into_inner().vision);
     all_is_over(&stack);
