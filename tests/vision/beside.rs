@@ -147,6 +147,10 @@ fn text_beside_pictures_keeps_its_lane_its_drafter_and_its_tokens() {
         plain.iter().zip(&answers).for_each(|(plain, answer)| compared.same(plain, answer, "after all"));
         (drafted(&answers, "after all") == answers.len()).then_some(())
     });
+    // What drafts behind pictures are worth is learnt apart from text.
+    let figures = stack.target_stats().now.and_then(|now| now.figures).unwrap_or_default();
+    let classes: Vec<&str> = figures.classes.iter().map(|one| one.class.as_str()).collect();
+    assert!(["default", "image"].iter().all(|class| classes.contains(class)), "{classes:?}");
     assert_eq!(lives(&stack), before, "nobody was started again");
     all_is_over(&stack);
     stack.stop();
