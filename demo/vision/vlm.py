@@ -105,7 +105,6 @@ def save(model, folder, dtype=torch.float32):
     folder.mkdir(parents=True, exist_ok=True)
     stored = Qwen3VLForConditionalGeneration(model.config).to(dtype)
     stored.load_state_dict(model.state_dict())
-    stored.generation_config = None
     stored.save_pretrained(folder)
     write_side_files(folder)
     for file in folder.iterdir():
