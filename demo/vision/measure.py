@@ -39,11 +39,11 @@ LEAST_MARGIN = 0.02
 
 
 class Reference:
-    """A checkpoint in transformers, with its tokenizer and image processor."""
+    """A checkpoint in transformers, with the tokenizer and image processor of `files`."""
 
-    def __init__(self, folder):
-        self.model, self.tokenizer = vlm.load(folder), AutoTokenizer.from_pretrained(folder)
-        self.processor = Qwen2VLImageProcessorPil.from_pretrained(folder)
+    def __init__(self, folder, files):
+        self.model, self.tokenizer = vlm.load(folder), AutoTokenizer.from_pretrained(files)
+        self.processor = Qwen2VLImageProcessorPil.from_pretrained(files)
 
     def inputs(self, messages, pictures=()):
         """Chat messages whose image parts are `pictures`, in order → the model's inputs."""
@@ -255,13 +255,13 @@ def main():
     p.add_argument("--golden", action="store_true")
     a = p.parse_args()
     torch.set_num_threads(1)
-    reference = Reference(a.target)
+    reference = Reference(a.target, a.target)
     check(reference)
     if a.golden:
         golden(reference)
         return
     drafter = pair.load(pair.Drafter, a.drafter) if (a.drafter / "config.json").exists() else None
-    measure(reference, Reference(a.other) if a.other else None, Drafting(reference, drafter) if drafter else None, a.pictures)
+    measure(reference, Reference(a.other, a.target) if a.other else None, Drafting(reference, drafter) if drafter else None, a.pictures)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """Trains the vision demo: a small Qwen3-VL model that answers questions about shapes, and a DFlash drafter for it.
 
     python -m pip install -r demo/requirements.txt
-    python demo/vision/train.py --out DIR [--steps 3000] [--drafter-steps 500] [--seed 0] [--threads 2]
+    python demo/vision/train.py --out DIR [--tower-steps 900] [--steps 1200] [--drafter-steps 500] [--seed 0] [--threads 2]
 
 Writes DIR/target and DIR/drafter in published layouts, the target every --save-every steps too. `--target DIR/target` trains only a
 drafter for a target that is there; `--init DIR/target` goes on from one. How long it takes and what came out: README.md.
 
-Target: pictures are drawn as they are needed and never come again. A row is a picture and several questions that do not see one
-another, so that one pass of the tower serves them all; some rows are conversations, some without a picture. Loss on the answers
-only, and for the tower a second one from heads that are thrown away: which object has its centre in a merged row.
+Target: pictures are drawn as they are needed and never come again. First the tower alone, with heads that are thrown away: which
+object has its centre in a merged row, and in which ninth of the picture. Then all of it. A row is a picture and several questions
+that do not see one another, so that one pass of the tower serves them all; some rows are conversations, some without a picture.
+Loss on the answers only, and the tower's own goes on beside it, with more pictures than are asked about.
 Drafter: the answers of such rows; random anchors, the tokens after each in one block, the nearer the heavier.
 """
 
@@ -34,10 +35,11 @@ try:
 except ImportError as e:
     sys.exit(f"{e}; install what this script needs: python -m pip install -r demo/requirements.txt")
 
-PICTURES, TEXT_ROWS, ROW_TOKENS = 20, 2, 208
-# (share of the steps, most shapes in a picture)
-STAGES = [(0.08, 2), (0.08, 3), (0.84, shapes.MOST_SHAPES)]
+TOWER_PICTURES = 64
+PICTURES, MORE_PICTURES, TEXT_ROWS, ROW_TOKENS = 20, 16, 2, 208
 CHECK_SEED = 1_000_003  # of the pictures that progress is measured on; measure.py has others
+
+LABELS = (1 + len(shapes.SHAPES) + len(shapes.DIGITS), 1 + len(shapes.COLOURS), 1 + len(shapes.PLACES))
 
 BLOCK, ANCHORS = 8, 24
 # Behind the last deepstack layer, so that there is no doubt whether a tap has its rows added or not.
@@ -163,18 +165,35 @@ class Rows:
             self.answer(row, "no picture", answer)
         return row
 
-    def batch(self, most=shapes.MOST_SHAPES, pictures=PICTURES, text_rows=TEXT_ROWS, conversations=0.2):
+    def drawn(self, n):
         grid = self.r.choice(shapes.GRIDS)
-        drawn = [shapes.picture(self.r, grid, most) for _ in range(pictures)]
-        rows = [self.conversation(i, drawn, grid) if self.r.random() < conversations else self.questions(i, things, grid)
-                for i, (_, things) in enumerate(drawn)] + [self.without() for _ in range(text_rows)]
+        return grid, [shapes.picture(self.r, grid) for _ in range(n)]
+
+    def batch(self, pictures=PICTURES, more_pictures=0, text_rows=TEXT_ROWS, conversations=0.2):
+        grid, drawn = self.drawn(pictures + more_pictures)
+        rows = [self.conversation(i, drawn[:pictures], grid) if self.r.random() < conversations else self.questions(i, things, grid)
+                for i, (_, things) in enumerate(drawn[:pictures])] + [self.without() for _ in range(text_rows)]
         return Batch(grid, drawn, rows)
 
 
-class Batch:
+class Pictures:
+    """Pictures of one size, and what the tower should know of each merged row: kind, colour and ninth of the object whose
+    centre it has, 0 for none."""
+
+    def __init__(self, grid, drawn):
+        self.grid, self.pixels = grid, torch.stack([torch.from_numpy(pixels) for pixels, _ in drawn])
+        self.known = torch.zeros(len(LABELS), len(drawn), grid[0] * grid[1], dtype=torch.long)
+        for i, (_, things) in enumerate(drawn):
+            for t in things:
+                cell = int(t.centre[0]) // shapes.CELL * grid[1] + int(t.centre[1]) // shapes.CELL
+                label = (shapes.SHAPES + shapes.DIGITS).index(t.what), list(shapes.COLOURS).index(t.colour), t.place
+                self.known[:, i, cell] = 1 + torch.tensor(label)
+
+
+class Batch(Pictures):
     def __init__(self, grid, drawn, rows):
-        self.grid, self.rows = grid, rows
-        self.pixels = torch.stack([torch.from_numpy(pixels) for pixels, _ in drawn])
+        super().__init__(grid, drawn)
+        self.rows = rows
         longest = max(len(row.ids) for row in rows)
 
         def padded(lists, fill):
@@ -189,13 +208,6 @@ class Batch:
         where = [(i * longest + first, which) for i, row in enumerate(rows) for first, which in row.pictures]
         self.spots = (torch.tensor([a for a, _ in where])[:, None] + torch.arange(n)).flatten()
         self.shown = torch.tensor([which for _, which in where])
-        # What the tower should know of each merged row: kind and colour of the object whose centre it has, 0 for none.
-        self.kind, self.colour = (torch.zeros(len(drawn), n, dtype=torch.long) for _ in range(2))
-        for i, (_, things) in enumerate(drawn):
-            for t in things:
-                cell = int(t.centre[0]) // shapes.CELL * grid[1] + int(t.centre[1]) // shapes.CELL
-                self.kind[i, cell] = 1 + (shapes.SHAPES + shapes.DIGITS).index(t.what)
-                self.colour[i, cell] = 1 + list(shapes.COLOURS).index(t.colour)
 
     def mask(self):
         mine, its = self.branch[:, :, None], self.branch[:, None, :]
@@ -288,13 +300,13 @@ class Aside(torch.nn.Module):
 
     def __init__(self, size, n):
         super().__init__()
-        self.aside = torch.nn.ModuleList(torch.nn.Linear(size, 1 + 14 + 1 + 6) for _ in range(n))
+        self.aside = torch.nn.ModuleList(torch.nn.Linear(size, sum(LABELS)) for _ in range(n))
 
-    def forward(self, features, batch):
-        loss, weight = 0.0, 1.0 + 2.0 * (batch.kind > 0).flatten()
+    def forward(self, features, pictures):
+        loss, weight = 0.0, 1.0 + 2.0 * (pictures.known[0] > 0).flatten()
         for head, f in zip(self.aside, features):
-            kind, colour = head(f).float().flatten(0, 1).split((15, 7), -1)
-            each = F.cross_entropy(kind, batch.kind.flatten(), reduction="none") + F.cross_entropy(colour, batch.colour.flatten(), reduction="none")
+            parts = head(f).float().flatten(0, 1).split(LABELS, -1)
+            each = sum(F.cross_entropy(part, known.flatten(), reduction="none") for part, known in zip(parts, pictures.known))
             loss = loss + (each * weight).sum() / weight.sum()
         return loss / len(self.aside)
 
@@ -315,26 +327,37 @@ def check(model, tokenizer, batches=4):
     return {kind: right[kind] / asked[kind] for kind in sorted(asked)}
 
 
+def train_tower(model, aside, rows, grids, a):
+    visual, total, started = model.model.visual, 0.0, time.process_time()
+    optimizers = Optimizers([*visual.named_parameters(), *aside.named_parameters()], a.muon_lr, a.adam_lr)
+    for step in range(a.tower_steps):
+        batch = Pictures(*rows.drawn(TOWER_PICTURES))
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = aside(vlm.tower(visual, batch.pixels, grids[batch.grid]), batch)
+        # No fall: what follows goes on at this pace.
+        optimizers.step(loss, pace(step, a.tower_steps, fall=1.0))
+        total += loss.item()
+        if (step + 1) % 20 == 0:
+            print(f"tower step {step + 1}/{a.tower_steps} loss {total / 20:.4f} {time.process_time() - started:.0f} s of processor", flush=True)
+            total = 0.0
+
+
 def train_target(model, tokenizer, a, other):
     rows, grids, visual = Rows(tokenizer, a.seed + 1, other), Grids(model.model.visual), model.model.visual
     aside = Aside(vlm.TEXT["hidden_size"], 1 + len(visual.deepstack_visual_indexes))
+    train_tower(model, aside, rows, grids, a)
+    vlm.save(model, a.out / "target")
     optimizers = Optimizers([*model.named_parameters(), *aside.named_parameters()], a.muon_lr, a.adam_lr)
     sums, started = [0.0, 0.0, 0], time.process_time()
     for step in range(a.steps):
-        share, most = 0.0, shapes.MOST_SHAPES
-        for part, n in STAGES:
-            share += part
-            if step < share * a.steps and not a.init:
-                most = n
-                break
-        batch = rows.batch(most)
+        batch = rows.batch(more_pictures=MORE_PICTURES)
         learned = batch.learned[:, 1:]
         with torch.autocast("cpu", torch.bfloat16):
             hidden, _, features = forward(model, grids, batch)
             out = vlm.logits(model.model.language_model, hidden[:, :-1][learned])
             seen = aside(features, batch)
         loss = F.cross_entropy(out, batch.ids[:, 1:][learned])
-        optimizers.step(loss + (1.0 if step < a.steps / 2 else 0.3) * seen, pace(step, a.steps))
+        optimizers.step(loss + 0.5 * seen, pace(step, a.steps, fall=0.4))
         sums = [sums[0] + loss.item(), sums[1] + seen.item(), sums[2] + 1]
         if (step + 1) % 20 == 0 or step + 1 == a.steps:
             print(f"target step {step + 1}/{a.steps} loss {sums[0] / sums[2]:.4f} tower {sums[1] / sums[2]:.4f} "
@@ -421,7 +444,8 @@ def make_tokenizer(path, seed):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--out", type=Path, required=True)
-    p.add_argument("--steps", type=int, default=3000)
+    p.add_argument("--tower-steps", type=int, default=900)
+    p.add_argument("--steps", type=int, default=1200)
     p.add_argument("--drafter-steps", type=int, default=500)
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--threads", type=int, help="default: torch's choice")
