@@ -33,8 +33,8 @@ except ImportError as e:
 
 SEED = 7_000_000
 SCALE = 2.5
-# The golden file's pictures: seeds behind those measured. The last is drawn larger.
-GOLDEN = [("shapes", SEED + 1_001, (3, 4), 1), ("digit", SEED + 1_002, (4, 4), 1), ("large", SEED + 1_003, (4, 5), 3)]
+# The golden file's pictures: seeds behind those measured, looked through for one with much in it. The last is drawn larger.
+GOLDEN = [("shapes", SEED + 1_001, (3, 4), 1), ("digit", SEED + 1_002, (4, 4), 1), ("large", SEED + 1_017, (4, 5), 3)]
 LEAST_MARGIN = 0.02
 
 

@@ -49,8 +49,8 @@ def outline(what, middle, radius, angle):
 
 
 def sprite(what, size, angle):
-    """How much of each pixel an object covers, 0 to 1: [size + 8, size + 8]; `angle` in turns."""
-    fine, side = 6, size + 8
+    """How much of each pixel an object covers, 0 to 1, with a border for corners that stand out; `angle` in turns."""
+    fine, side = 6, size + max(8, size // 10 * 2)
     image = Image.new("L", (side * fine, side * fine))
     draw, middle, radius = ImageDraw.Draw(image), side * fine / 2, size * fine / 2
     if what == "circle":

@@ -1,7 +1,7 @@
 """Trains the vision demo: a small Qwen3-VL model that answers questions about shapes, and a DFlash drafter for it.
 
     python -m pip install -r demo/requirements.txt
-    python demo/vision/train.py --out DIR [--tower-steps 900] [--steps 1200] [--drafter-steps 500] [--seed 0] [--threads 2]
+    python demo/vision/train.py --out DIR [--tower-steps 800] [--steps 1200] [--drafter-steps 300] [--seed 0] [--threads 2]
 
 Writes DIR/target and DIR/drafter in published layouts, the target every --save-every steps too. `--target DIR/target` trains only a
 drafter for a target that is there; `--init DIR/target` goes on from one. How long it takes and what came out: README.md.
@@ -444,9 +444,9 @@ def make_tokenizer(path, seed):
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("--out", type=Path, required=True)
-    p.add_argument("--tower-steps", type=int, default=900)
+    p.add_argument("--tower-steps", type=int, default=800)
     p.add_argument("--steps", type=int, default=1200)
-    p.add_argument("--drafter-steps", type=int, default=500)
+    p.add_argument("--drafter-steps", type=int, default=300)
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--threads", type=int, help="default: torch's choice")
     p.add_argument("--muon-lr", type=float, default=0.02)
