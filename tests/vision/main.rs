@@ -2,10 +2,15 @@
 //! fails and says why; what runs beside it never notices (I1, I2, I3, I6; goals C6, C12).
 
 mod beside;
+mod demo;
 mod faults;
 mod ways;
 
 use paceline_proto::status::Reason;
+use paceline_proto::v1::count_tokens_request::Request as Kind;
+use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_proto::v1::{CountTokensRequest, CountTokensResponse};
+use paceline_tests::ask::Ask;
 use paceline_tests::prompts::same_but_near_ties;
 use paceline_tests::{Answer, Stack, picture, wait};
 use tonic::{Code, Status};
@@ -31,6 +36,13 @@ fn refused(status: &Status, code: Code, reason: Reason, words: &[&str], what: &s
     for word in words {
         assert!(status.message().contains(word), "{what}: {word:?} is not in {:?}", status.message());
     }
+}
+
+/// The prompt a conversation would have.
+fn count(stack: &Stack, ask: &Ask) -> Result<CountTokensResponse, Status> {
+    let Ask::Chat(request) = ask.clone() else { panic!("a conversation") };
+    let request = CountTokensRequest { request: Some(Kind::Chat(request)), report_ids: true };
+    stack.block_on(InferenceClient::new(stack.channel()).count_tokens(request)).map(tonic::Response::into_inner)
 }
 
 /// Waits until nothing is held for any request, and nothing waits in a file.

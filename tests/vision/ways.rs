@@ -3,16 +3,15 @@
 use std::path::Path;
 
 use paceline_proto::status::Reason;
-use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::inference_client::InferenceClient;
-use paceline_proto::v1::{ContentPart, CountTokensRequest, CountTokensResponse, GetModelRequest, Message};
+use paceline_proto::v1::{ContentPart, GetModelRequest, Message};
 use paceline_tests::ask::{Ask, conversation, message};
 use paceline_tests::picture::{address, base64, data_url, file, image, noise, path, png, seeing, text, turn};
 use paceline_tests::{Answer, Stack, chat};
 use serde_json::{Value, json};
-use tonic::{Code, Status};
+use tonic::Code;
 
-use super::{all_is_over, refused};
+use super::{all_is_over, count, refused};
 
 const QUESTION: &str = "What is it?";
 const TOKENS: u32 = 24;
@@ -24,12 +23,6 @@ fn see(parts: Vec<ContentPart>) -> Ask {
 /// What tells answers apart: ids, and the log-probabilities of the same ones.
 fn said(answer: &Answer) -> (Vec<u32>, Vec<u32>) {
     (answer.ids.clone(), answer.logprobs.iter().map(|one| one.logprob.to_bits()).collect())
-}
-
-fn count(stack: &Stack, ask: &Ask) -> Result<CountTokensResponse, Status> {
-    let Ask::Chat(request) = ask.clone() else { panic!("a conversation") };
-    let request = CountTokensRequest { request: Some(Kind::Chat(request)), report_ids: true };
-    stack.block_on(InferenceClient::new(stack.channel()).count_tokens(request)).map(tonic::Response::into_inner)
 }
 
 /// The command line's object for an answer.

@@ -126,6 +126,8 @@ fn one(picture: &Picture, field: String, scope: &str, vision: &VisionInfo) -> Re
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use super::*;
     use tonic_types::StatusExt as _;
 
@@ -172,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_model_that_does_not_see_says_so_and_reads_any_id() {
-        let status = check(&[picture(2)], &prompt(20, &[2..8]), "", None, "qwen3").expect_err("refused");
+        let status = check(&[picture(2)], &prompt(20, from_ref(&(2..8))), "", None, "qwen3").expect_err("refused");
         assert_eq!(Reason::of(&status), Some(Reason::NoVision));
         assert_eq!(check(&[], &[TOKEN], "", None, "qwen3").expect("an id as any"), (vec![], vec![]));
     }
@@ -180,7 +182,7 @@ mod tests {
     #[test]
     fn each_bad_field_is_named() {
         let invalid = |field: &str| (Some(Reason::InvalidArgument), field.to_owned());
-        let good = prompt(20, &[2..8]);
+        let good = prompt(20, from_ref(&(2..8)));
         let refused = |change: &dyn Fn(&mut Picture)| {
             let mut picture = picture(2);
             change(&mut picture);
@@ -216,6 +218,6 @@ mod tests {
         }
         assert_eq!(refusal(&[], &good), invalid("prompt_ids"));
         // A place too few.
-        assert_eq!(refusal(&[picture(2)], &prompt(20, &[2..7])), invalid("pictures[0].first"));
+        assert_eq!(refusal(&[picture(2)], &prompt(20, from_ref(&(2..7)))), invalid("pictures[0].first"));
     }
 }
