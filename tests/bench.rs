@@ -146,3 +146,53 @@ fn what_cannot_be_measured_is_said() {
     assert_eq!(object(&output)["error"]["reason"], "BENCH");
     assert!(err.contains("expected 8 requests at once") && err.contains("kv.budget_bytes"), "{err}");
 }
+
+#[test]
+fn pictures_are_measured_by_stage_and_beside_streams() {
+    let model = repository().join("models/tests/golden/qwen3-vl-tiny").display().to_string();
+    let output = bench("", &["--images", "--runs", "2", "--json", "--model", &model]);
+    let (code, err) = words(&output);
+    assert_eq!(code, Some(0), "{err}");
+    let object = object(&output);
+    let rows = object["rows"].as_array().expect("rows");
+    let sizes: Vec<_> = rows.iter().filter_map(|row| row["size"].as_str()).collect();
+    assert_eq!(sizes, ["224 x 224", "640 x 480", "1280 x 960"]);
+    let of = |figure: &Value| figure["values"].as_array().expect("values").iter().filter_map(Value::as_f64).collect::<Vec<_>>();
+    for row in rows {
+        let first = row["first"].as_array().expect("ways to meet a picture");
+        assert_eq!(first.iter().filter_map(|one| one["meeting"].as_str()).collect::<Vec<_>>(), ["new", "next turn", "elsewhere"]);
+        for one in first {
+            for stage in ["decode_ms", "resize_ms", "prefill_ms", "ttft_ms"] {
+                let values = of(&one[stage]);
+                assert!(values.len() == 2 && values.iter().all(|ms| *ms > 0.0), "{stage}: {one}");
+            }
+            // No stage is in another one, and all are in the time to the first token.
+            assert!(of(&one["rest_ms"]).iter().all(|ms| *ms >= 0.0), "{one}");
+        }
+        let towers: Vec<_> = first.iter().map(|one| one["towers"].as_u64()).collect();
+        assert_eq!(towers, [Some(2), Some(0), Some(0)], "a new picture is seen, a known one is not: {row}");
+        // Pages of 64 rows; what a page has of the first turn's prompt is all that can be found.
+        let (tokens, cached) = (first[1]["prompt_tokens"].as_u64(), first[1]["cached_tokens"].as_u64());
+        assert!(cached > Some(0) && cached < tokens, "{row}");
+        for window in ["alone", "beside"] {
+            let gaps = &row[window];
+            for figure in ["median_ms", "p95_ms", "longest_ms", "tok_s", "window_ms"] {
+                assert!(of(&gaps[figure]).iter().all(|value| *value > 0.0), "{figure}: {gaps}");
+            }
+            let (median, longest) = (of(&gaps["median_ms"]), of(&gaps["longest_ms"]));
+            assert!(median.iter().zip(&longest).all(|(median, longest)| median <= longest), "{gaps}");
+        }
+        assert!(of(&row["beside_ttft_ms"]).iter().all(|ms| *ms > 0.0) && of(&row["kept"]).len() == 2, "{row}");
+    }
+    assert_eq!((&object["left_out"], &object["drafter"]), (&serde_json::json!([]), &Value::Null));
+    assert!(err.contains("run 2 of 2: 224 x 224: first token after "), "{err}");
+}
+
+#[test]
+fn pictures_need_a_model_that_sees() {
+    let output = bench("", &["--images", "--runs", "1", "--json"]);
+    let (code, err) = words(&output);
+    assert_eq!(code, Some(1), "{err}");
+    assert_eq!(object(&output)["error"]["reason"], "BENCH");
+    assert!(err.contains("vision tower") && err.contains("--model"), "{err}");
+}

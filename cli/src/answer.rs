@@ -105,6 +105,21 @@ pub struct Timing {
     pub ttft_ms: f64,
     /// Until the last token.
     pub total_ms: f64,
+    /// Of the time until the first token: unpacking pictures ...
+    pub picture_decode_ms: f64,
+    /// ... making them the model's size ...
+    pub picture_resize_ms: f64,
+    /// ... the vision tower's steps for them ...
+    pub tower_ms: f64,
+    /// ... and steps with rows of the prompt.
+    pub prefill_ms: f64,
+}
+
+impl From<v1::Timing> for Timing {
+    fn from(said: v1::Timing) -> Self {
+        let v1::Timing { queue_ms, ttft_ms, total_ms, picture_decode_ms, picture_resize_ms, tower_ms, prefill_ms } = said;
+        Self { queue_ms, ttft_ms, total_ms, picture_decode_ms, picture_resize_ms, tower_ms, prefill_ms }
+    }
 }
 
 impl Answer {
@@ -176,8 +191,7 @@ impl Answer {
         let speculation = last.speculation.unwrap_or_default();
         self.speculation =
             Speculation { cycles: speculation.cycles, drafted: speculation.drafted, accepted: speculation.accepted };
-        let timing = last.timing.unwrap_or_default();
-        self.timing = Timing { queue_ms: timing.queue_ms, ttft_ms: timing.ttft_ms, total_ms: timing.total_ms };
+        self.timing = last.timing.unwrap_or_default().into();
         self.resumed = last.resumed;
         self.seed = last.seed;
         self.stop = last.stop;
@@ -213,7 +227,15 @@ mod tests {
             usage: Some(v1::Usage { prompt_tokens: 3, completion_tokens: 1, cached_tokens: 2 }),
             route: Some(v1::Route { lane: v1::Lane::Plain.into(), reason: v1::RouteReason::DrafterAbsent.into() }),
             speculation: None,
-            timing: Some(v1::Timing { queue_ms: 0.5, ttft_ms: 2.0, total_ms: 2.0 }),
+            timing: Some(v1::Timing {
+                queue_ms: 0.5,
+                ttft_ms: 2.0,
+                total_ms: 2.0,
+                picture_decode_ms: 0.125,
+                picture_resize_ms: 0.25,
+                tower_ms: 0.75,
+                prefill_ms: 0.625,
+            }),
             resumed: 0,
             seed: 9,
             ..Default::default()
@@ -224,7 +246,8 @@ mod tests {
                 r#"{"text":"a\n\"ü","token_ids":[7],"finish_reason":"length","route":{"lane":"plain","reason":"drafter_absent"},"#,
                 r#""usage":{"prompt_tokens":3,"completion_tokens":1,"cached_tokens":2},"#,
                 r#""speculation":{"cycles":0,"drafted":0,"accepted":0},"#,
-                r#""timing":{"queue_ms":0.5,"ttft_ms":2.0,"total_ms":2.0},"resumed":0,"seed":9,"request_id":"r"}"#
+                r#""timing":{"queue_ms":0.5,"ttft_ms":2.0,"total_ms":2.0,"picture_decode_ms":0.125,"picture_resize_ms":0.25,"#,
+                r#""tower_ms":0.75,"prefill_ms":0.625},"resumed":0,"seed":9,"request_id":"r"}"#
             )
         );
         assert_eq!(answer.summary(), "1 tokens, first after 2 ms, - tok/s, plain (drafter_absent), length");

@@ -527,6 +527,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', conflicts_with_all = ["sweep", "kinds", "drafter"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub lengths: Vec<u32>,
+    /// Pictures: time to the first token by stage (decode, resize, tower, prefill), and what two requests with pictures do to the
+    /// gaps of four streams of text; needs a model with a vision tower
+    #[arg(long, conflicts_with_all = ["sweep", "tables", "roofline", "lengths", "kinds", "concurrency", "max_tokens", "drafter"])]
+    pub images: bool,
     /// Runs, each of which measures everything once; an interval and a verdict need 6. Without it 3 for lanes, else 7
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub runs: Option<u32>,

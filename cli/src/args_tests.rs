@@ -61,6 +61,7 @@ fn every_form_of_the_contract_is_parsed() {
         "paceline bench --model D --drafter D --config F",
         "paceline bench --tables --lengths 64,1024 --concurrency 1,4 --max-tokens 32 --runs 7 --json",
         "paceline bench --roofline --tables --model D --config F",
+        "paceline bench --images --runs 7 --model D --json",
     ] {
         assert!(parse(line).is_ok(), "{line}: {:?}", parse(line));
     }
@@ -111,6 +112,8 @@ fn what_makes_no_sense_is_refused() {
         "paceline bench --concurrency 33",
         "paceline bench --max-tokens 1",
         "paceline bench --tables --sweep",
+        "paceline bench --images --tables",
+        "paceline bench --images --max-tokens 4",
         "paceline bench --tables --kinds json",
         "paceline bench --roofline --drafter D",
         "paceline bench --tables --lengths 0",

@@ -124,7 +124,7 @@ fn last() -> Result<GenerateResponse, Status> {
         usage: Some(v1::Usage { prompt_tokens: 5, completion_tokens: 3, cached_tokens: 0 }),
         route: Some(v1::Route { lane: v1::Lane::Plain.into(), reason: v1::RouteReason::DrafterAbsent.into() }),
         speculation: Some(v1::Speculation::default()),
-        timing: Some(v1::Timing { queue_ms: 0.0, ttft_ms: 10.0, total_ms: 20.0 }),
+        timing: Some(v1::Timing { ttft_ms: 10.0, total_ms: 20.0, ..Default::default() }),
         resumed: 0,
         seed: 42,
         ..Default::default()

@@ -1,4 +1,4 @@
-"""Asks one question and prints the answer as it comes: client.py ADDRESS QUESTION.
+"""Asks one question and prints the answer as it comes: client.py ADDRESS QUESTION [PICTURE].
 
 PACELINE_API_KEY: the key, where the service wants one. An address that begins with https:// is spoken with by TLS; PACELINE_CA
 names a file of certificates to trust instead of the system's. generate.sh makes the modules that are imported.
@@ -57,11 +57,15 @@ def reason(error):
     return ""
 
 
-def ask(address, question):
-    """Prints the answer; returns its last message."""
+def ask(address, question, picture=None):
+    """Prints the answer; returns its last message. `picture` is a file's path (PNG, JPEG, WebP, still GIF)."""
     key = os.environ.get("PACELINE_API_KEY")
     metadata = [("authorization", f"Bearer {key}")] if key else []
-    message = api.Message(role="user", content=[api.ContentPart(text=question)])
+    content = [api.ContentPart(text=question)]
+    if picture is not None:
+        with open(picture, "rb") as file:
+            content.insert(0, api.ContentPart(image=api.Image(data=file.read())))
+    message = api.Message(role="user", content=content)
     last = None
     with connect(address) as channel:
         stub = inference_pb2_grpc.InferenceStub(channel)
@@ -75,11 +79,14 @@ def ask(address, question):
 
 def main():
     """Returns the exit code."""
-    if len(sys.argv) != 3:
-        print("usage: client.py ADDRESS QUESTION", file=sys.stderr)
+    if len(sys.argv) not in (3, 4):
+        print("usage: client.py ADDRESS QUESTION [PICTURE]", file=sys.stderr)
         return 2
     try:
-        last = ask(sys.argv[1], sys.argv[2])
+        last = ask(*sys.argv[1:])
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 1
     except grpc.RpcError as error:
         print(f"{error.code().name}{reason(error)}: {error.details()}", file=sys.stderr)
         return 1

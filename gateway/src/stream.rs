@@ -252,7 +252,8 @@ impl Answer {
         if let Some((record, _)) = &mut self.kept {
             record.first_token();
             let now = record.elapsed_ms();
-            times = assemble::Times { ttft_ms: *sample.ttft_ms.get_or_insert(now), total_ms: now };
+            let pictures = record.picture_times.unwrap_or_default();
+            times = assemble::Times { ttft_ms: *sample.ttft_ms.get_or_insert(now), total_ms: now, pictures };
         }
         let message = sample.assembler.take(batch, times)?;
         let ends = message.as_ref().is_some_and(|message| message.r#final.is_some());

@@ -5,6 +5,7 @@ mod caching;
 mod pictures;
 #[cfg(test)]
 mod speed;
+mod stages;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use crate::error;
 use crate::pass::{self, Outcome};
 use crate::request::Checked;
 pub(crate) use pictures::Seen;
+pub(crate) use stages::Stages;
 
 /// Pause between attempts to hand out tokens to slow readers while there is nothing else to do.
 const RETRY: Duration = Duration::from_millis(5);
@@ -72,6 +74,7 @@ pub(crate) enum Command {
 pub(crate) struct Running {
     pub(crate) checked: Checked,
     pub(crate) outlet: Outlet,
+    pub(crate) stages: Stages,
 }
 
 /// The engine's state. Not `Send`: made on the thread that runs it.
@@ -432,6 +435,11 @@ impl Engine {
                 let took_us = ((ended_ns - started_ns) / 1000) as u64;
                 let rows = |of_prefill: bool| parts.iter().filter(|part| part.prefill == of_prefill).map(|part| part.rows).sum();
                 self.progress.step_done(rows(true), rows(false), took_us);
+                for part in parts.iter().filter(|part| part.prefill) {
+                    if let Some(running) = self.running.get_mut(&part.key) {
+                        running.stages.read(took_us);
+                    }
+                }
                 let plain = parts.iter().all(|part| !part.prefill && part.rows == 1);
                 self.drafting.stepped(plain.then_some(took_us as f64 / 1e3));
                 let whole_us = ((ended_ns - self.mark_ns) / 1000) as u64;
@@ -469,6 +477,8 @@ impl Engine {
         self.scheduler.speculation.set_linked(self.drafting.is_linked());
         for emission in self.scheduler.on_step(parts, chosen, took_us) {
             let Some(running) = self.running.get_mut(&emission.key) else { continue };
+            running.stages.first_token();
+            let stages = running.stages;
             let reason = |finish| match finish {
                 Finish::Stop => v1::FinishReason::Stop,
                 Finish::Length => v1::FinishReason::Length,
@@ -483,6 +493,8 @@ impl Engine {
                     accepted: emission.served.counts.accepted,
                 }),
                 queue_ms: 0.0,
+                tower_ms: stages.tower_ms(),
+                prefill_ms: stages.prefill_ms(),
             };
             let running_on = emission.end.is_none() && running.checked.wants_so_far;
             running.outlet.add(TokenBatch {

@@ -19,7 +19,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};
 
 use crate::emit::{Outlet, STREAM_BACKLOG};
-use crate::engine::{Command, Running};
+use crate::engine::{Command, Running, Stages};
 use crate::pixels::{Gallery, Shown};
 use crate::request::{self, Announced};
 
@@ -88,7 +88,7 @@ impl Target for TargetService {
         let (mut checked, announced) = request::check(message.generation, message.permit, model, &self.clock)?;
         checked.pictures = self.look_at(announced).await?;
         let (tx, mut rx) = mpsc::channel(STREAM_BACKLOG);
-        self.send(Command::Run(Box::new(Running { checked, outlet: Outlet::new(tx, stamp) })))?;
+        self.send(Command::Run(Box::new(Running { checked, outlet: Outlet::new(tx, stamp), stages: Stages::default() })))?;
         // Headers with the first tokens: until then an error loses nothing.
         let first =
             rx.recv().await.unwrap_or_else(|| Err(Reason::TargetGone.status("the engine ended before the first token")))?;

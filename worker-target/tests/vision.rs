@@ -346,12 +346,14 @@ async fn another_picture_is_another_answer_and_none_of_it_is_found() {
         let (answer, done) = house.ask(&see(shot)).await;
         // The page before the picture is all they have in common.
         assert_eq!(done.cached_tokens as usize, if answers.is_empty() { 0 } else { PAGE });
+        assert!(done.tower_ms > 0.0 && done.prefill_ms > 0.0, "both took time: {done:?}");
         answers.push(answer);
     }
     for (at, answer) in answers.iter().enumerate() {
         assert!(answers[..at].iter().all(|other| other != answer), "pictures change the answer");
         let (again, done) = house.ask(&see(&shots[at])).await;
         assert_eq!((&again, done.cached_tokens as usize), (answer, (70 + 64 + 79) / PAGE * PAGE));
+        assert!(done.tower_ms == 0.0 && done.prefill_ms > 0.0, "its rows were there, and the rest was read: {done:?}");
     }
     // The same pixels as another grid, and seen with other eyes.
     let turned = Shot { rows: 8, columns: 32, ..shots[0].clone() };
@@ -363,6 +365,7 @@ async fn another_picture_is_another_answer_and_none_of_it_is_found() {
     // Scopes share no picture.
     let (other, done) = house.ask(&see(&shots[0]).scope("x")).await;
     assert_eq!((&other, done.cached_tokens), (&answers[0], 0));
+    assert!(done.tower_ms > 0.0, "{done:?}");
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! `paceline bench`: how fast each lane is on the user's own model and machine, and with `--sweep` whether what the service
-//! chooses by itself is ever slower than the better of its lanes; with `--tables` and `--roofline` the target alone ([`tables`]).
+//! chooses by itself is ever slower than the better of its lanes; with `--tables` and `--roofline` the target alone ([`tables`]),
+//! with `--images` pictures ([`images`]).
 //! It speaks to a service of its own like any client.
 //!
 //! [`plan`] what is measured, in which order │ [`load`] one measurement │ [`statistics`] median and interval │ [`same`] equal
@@ -11,6 +12,7 @@
 //! cell run on the very same target one right after the other, ratios are taken within a run, and after each change of the
 //! drafter some tokens are asked for that nobody times.
 
+pub mod images;
 pub mod load;
 pub mod plan;
 pub mod report;
@@ -55,11 +57,12 @@ const CHANGE: Duration = Duration::from_secs(300);
 /// # Errors
 /// A cell fails, answers differ, or nothing can be measured. With `--json` an object has been printed too.
 pub async fn run(args: &BenchArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let found = match args.tables || args.roofline {
-        true => {
-            tables::bench(args, screen).await.map(|report| (said(args, &report, tables::report::Report::text), report.failures()))
-        }
-        false => bench(args, screen).await.map(|report| (said(args, &report, Report::text), report.failures())),
+    let found = if args.images {
+        images::bench(args, screen).await.map(|report| (said(args, &report, images::report::Report::text), report.failures()))
+    } else if args.tables || args.roofline {
+        tables::bench(args, screen).await.map(|report| (said(args, &report, tables::report::Report::text), report.failures()))
+    } else {
+        bench(args, screen).await.map(|report| (said(args, &report, Report::text), report.failures()))
     };
     let (text, failures) = match found {
         Ok(found) => found,

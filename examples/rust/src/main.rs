@@ -1,4 +1,4 @@
-//! Asks one question and prints the answer as it comes: `paceline-example-client ADDRESS QUESTION`.
+//! Asks one question and prints the answer as it comes: `paceline-example-client ADDRESS QUESTION [PICTURE]`.
 //!
 //! `PACELINE_API_KEY`: the key, where the service wants one. An address that begins with `https://` is spoken with by TLS;
 //! `PACELINE_CA` names a file of certificates to trust instead of the system's.
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::inference_client::InferenceClient;
-use paceline_proto::v1::{ChatRequest, ContentPart, Final, GenerateResponse, Message};
+use paceline_proto::v1::{ChatRequest, ContentPart, Final, GenerateResponse, Image, Message};
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
@@ -24,11 +24,15 @@ const TRIES: u32 = 4;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [address, question] = arguments.as_slice() else {
-        eprintln!("usage: paceline-example-client ADDRESS QUESTION");
-        return ExitCode::from(2);
+    let (address, question, picture) = match arguments.as_slice() {
+        [address, question] => (address, question, None),
+        [address, question, picture] => (address, question, Some(picture.as_str())),
+        _ => {
+            eprintln!("usage: paceline-example-client ADDRESS QUESTION [PICTURE]");
+            return ExitCode::from(2);
+        }
     };
-    match ask(address, question).await {
+    match ask(address, question, picture).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -37,10 +41,16 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn ask(address: &str, question: &str) -> Result<(), Box<dyn Error>> {
+/// `picture` is a file's path: PNG, JPEG, WebP or still GIF.
+async fn ask(address: &str, question: &str, picture: Option<&str>) -> Result<(), Box<dyn Error>> {
+    let mut content = vec![ContentPart { part: Some(Part::Text(question.to_owned())) }];
+    if let Some(path) = picture {
+        let data = std::fs::read(path).map_err(|error| format!("cannot read {path}: {error}"))?.into();
+        content.insert(0, ContentPart { part: Some(Part::Image(Image { data })) });
+    }
     let channel = connect(address).await?;
     let key = variable("PACELINE_API_KEY").map(|key| format!("Bearer {key}").parse()).transpose()?;
-    let mut answer = begin(channel, key, question).await.map_err(said)?;
+    let mut answer = begin(channel, key, content).await.map_err(said)?;
     let mut out = std::io::stdout().lock();
     let mut last = None;
     // From the first message on nothing is sent again: what has come was shown.
@@ -65,11 +75,15 @@ async fn ask(address: &str, question: &str) -> Result<(), Box<dyn Error>> {
 }
 
 /// Sends the question until its answer begins. An error that comes before that lost nothing.
-async fn begin(channel: Channel, key: Option<AsciiMetadataValue>, question: &str) -> Result<Streaming<GenerateResponse>, Status> {
+async fn begin(
+    channel: Channel,
+    key: Option<AsciiMetadataValue>,
+    content: Vec<ContentPart>,
+) -> Result<Streaming<GenerateResponse>, Status> {
     let mut client = InferenceClient::new(channel);
     for left in (0..TRIES).rev() {
-        let content = vec![ContentPart { part: Some(Part::Text(question.to_owned())) }];
-        let message = Message { role: "user".to_owned(), content, ..Message::default() };
+        // The bytes of a picture are shared, not copied.
+        let message = Message { role: "user".to_owned(), content: content.clone(), ..Message::default() };
         let mut request = Request::new(ChatRequest { messages: vec![message], ..ChatRequest::default() });
         // Written by hand: tonic's own timer (`set_timeout`) would end the call as CANCELLED.
         request.metadata_mut().insert("grpc-timeout", AsciiMetadataValue::from_static(DEADLINE));

@@ -10,6 +10,7 @@ use tonic::Status;
 
 use super::{Detokenizer, Stops};
 use crate::error::bug;
+use crate::pictures;
 use crate::prompt::Language;
 
 /// Milliseconds since the request was read.
@@ -19,6 +20,8 @@ pub struct Times {
     pub ttft_ms: f64,
     /// Until now.
     pub total_ms: f64,
+    /// What its pictures took here.
+    pub pictures: pictures::Times,
 }
 
 /// Makes one sample's messages.
@@ -133,7 +136,15 @@ impl Assembler {
             }),
             route: Some(done.route.unwrap_or_default()),
             speculation: Some(done.speculation.unwrap_or_default()),
-            timing: Some(v1::Timing { queue_ms: done.queue_ms, ttft_ms: times.ttft_ms, total_ms: times.total_ms }),
+            timing: Some(v1::Timing {
+                queue_ms: done.queue_ms,
+                ttft_ms: times.ttft_ms,
+                total_ms: times.total_ms,
+                picture_decode_ms: times.pictures.decode_ms,
+                picture_resize_ms: times.pictures.resize_ms,
+                tower_ms: done.tower_ms,
+                prefill_ms: done.prefill_ms,
+            }),
             resumed: 0,
             seed: self.seed,
             stop: String::new(),
@@ -184,15 +195,31 @@ mod tests {
         assert_eq!((first.text.as_str(), first.token_ids.as_slice(), first.r#final), ("Hello ", head, None));
         assert_eq!(assembler.take(batch(0, &[], None), Times::default()).expect("fine"), None);
 
-        let done = Done { finish_reason: v1::FinishReason::Stop as i32, cached_tokens: 1, queue_ms: 0.5, ..Default::default() };
-        let times = Times { ttft_ms: 3.0, total_ms: 8.0 };
+        let done = Done {
+            finish_reason: v1::FinishReason::Stop as i32,
+            cached_tokens: 1,
+            queue_ms: 0.5,
+            tower_ms: 1.25,
+            prefill_ms: 1.5,
+            ..Default::default()
+        };
+        let times = Times { ttft_ms: 3.0, total_ms: 8.0, pictures: pictures::Times { decode_ms: 0.25, resize_ms: 0.75 } };
         let end = [tail, &[2]].concat();
         let last = assembler.take(batch(head.len() as u32, &end, Some(done)), times).expect("follows").expect("a message");
         assert_eq!((last.text.as_str(), last.request_id.as_str(), last.sample_index), ("🦀", "r", 3));
         let said = last.r#final.expect("the last");
         let completion_tokens = ids.len() as u32 + 1;
         assert_eq!(said.usage, Some(v1::Usage { prompt_tokens: 3, completion_tokens, cached_tokens: 1 }));
-        assert_eq!(said.timing, Some(v1::Timing { queue_ms: 0.5, ttft_ms: 3.0, total_ms: 8.0 }));
+        let timing = v1::Timing {
+            queue_ms: 0.5,
+            ttft_ms: 3.0,
+            total_ms: 8.0,
+            picture_decode_ms: 0.25,
+            picture_resize_ms: 0.75,
+            tower_ms: 1.25,
+            prefill_ms: 1.5,
+        };
+        assert_eq!(said.timing, Some(timing));
         assert_eq!((said.seed, said.resumed, said.finish_reason), (9, 0, v1::FinishReason::Stop as i32));
     }
 

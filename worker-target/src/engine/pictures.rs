@@ -11,7 +11,7 @@ use paceline_proto::internal::v1::WorkerPhase;
 use paceline_proto::status::Reason;
 
 use super::Engine;
-use crate::core::{ImageKey, SequenceKey, Slice};
+use crate::core::{ImageKey, Sequence, SequenceKey, Slice};
 
 /// Arrays of pictures, by what the core calls them. Not `Send`, as its arrays.
 #[derive(Debug, Default)]
@@ -66,6 +66,11 @@ impl Engine {
         self.drafting.saw();
         let took_us = ((ended_ns - started_ns) / 1000) as u64;
         self.progress.tower_done(took_us);
+        for key in self.who_waits_for(&slice.image) {
+            if let Some(running) = self.running.get_mut(&key) {
+                running.stages.saw(took_us);
+            }
+        }
         match outcome {
             Ok((patches, features)) => {
                 self.scheduler.tower.sliced(slice.image, patches, slice.blocks, took_us);
@@ -108,6 +113,12 @@ impl Engine {
             self.seen.passes.insert(slice.image, pass);
         }
         Ok((patches, features))
+    }
+
+    /// Sequences that have this picture and did not read it yet.
+    fn who_waits_for(&self, image: &ImageKey) -> Vec<SequenceKey> {
+        let waits = |one: &Sequence| one.unread_images().any(|(_, one)| one.key == *image);
+        self.scheduler.iter().filter(|(_, one)| waits(one)).map(|(key, _)| key).collect()
     }
 
     /// Sequences with this picture.

@@ -17,7 +17,7 @@ use paceline_proto::internal::v1::{Hello, Stamp, TensorType};
 use paceline_proto::v1;
 use tokio::sync::mpsc;
 
-use super::{Command, Engine, Running};
+use super::{Command, Engine, Running, Stages};
 use crate::cache::Cache;
 use crate::core::{ClassBytes, Ledger, Permit, Request, Scheduler};
 use crate::drafting::Drafting;
@@ -121,7 +121,8 @@ fn through(mail: &Mail<Command>, round: usize) -> (Vec<u32>, Vec<i64>) {
         cache_scope: String::new(),
         pictures: vec![],
     };
-    mail.try_send(Command::Run(Box::new(Running { checked, outlet: Outlet::new(tx, Stamp::default()) }))).expect("there is room");
+    let running = Running { checked, outlet: Outlet::new(tx, Stamp::default()), stages: Stages::default() };
+    mail.try_send(Command::Run(Box::new(running))).expect("there is room");
     let (mut ids, mut took_ns, mut last_ns) = (vec![], vec![], None);
     while let Some(batch) = rx.blocking_recv() {
         let batch = batch.expect("served");

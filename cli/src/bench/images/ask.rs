@@ -1,0 +1,123 @@
+//! What is asked about pictures, and what was seen of the answers.
+
+use bytes::Bytes;
+use paceline_proto::status::Reason;
+use paceline_proto::v1::count_tokens_request::Request as Counted;
+use paceline_proto::v1::inference_client::InferenceClient;
+use paceline_proto::v1::{
+    ChatRequest, ContentPart, CountTokensRequest, GetModelRequest, Limits, Message, RouteWish, Sampling, content_part::Part,
+};
+use tonic::transport::Channel;
+
+use super::row::Stages;
+use crate::answer::Answer;
+use crate::failure::Failure;
+use crate::messages::{picture, text};
+
+/// How a picture is met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meeting {
+    /// For the first time.
+    New,
+    /// In the next turn of the conversation that began with it: its rows are in the prefix cache.
+    NextTurn,
+    /// In another conversation, behind other words: its rows are read again, from features that were kept.
+    Elsewhere,
+}
+
+impl Meeting {
+    /// In the order in which they are measured: each needs the ones before.
+    pub const ALL: [Self; 3] = [Self::New, Self::NextTurn, Self::Elsewhere];
+
+    /// Its word in reports.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::New => "new",
+            Self::NextTurn => "next turn",
+            Self::Elsewhere => "elsewhere",
+        }
+    }
+
+    fn messages(self, file: Bytes) -> Vec<Message> {
+        let words = |words: &str| ContentPart { part: Some(Part::Text(words.to_owned())) };
+        let mut parts = vec![picture(file), words("What does this picture show?")];
+        if self == Self::Elsewhere {
+            parts.insert(0, words("Look at this one."));
+        }
+        let first = Message { role: "user".to_owned(), content: parts, ..Default::default() };
+        match self {
+            Self::New | Self::Elsewhere => vec![first],
+            // What a model would have said is not known to be text that it takes back.
+            Self::NextTurn => vec![first, text("assistant", "Some colours."), text("user", "Which one is the brightest?")],
+        }
+    }
+}
+
+/// A request about a picture: one token, in the plain lane.
+pub fn request(meeting: Meeting, file: Bytes) -> ChatRequest {
+    chat(meeting.messages(file), Some(1))
+}
+
+/// A request for text without end.
+pub fn story(number: usize) -> ChatRequest {
+    chat(vec![text("user", format!("Tell a long story in {} chapters.", number + 20))], None)
+}
+
+fn chat(messages: Vec<Message>, max_tokens: Option<u32>) -> ChatRequest {
+    let sampling = Sampling {
+        temperature: Some(0.0),
+        top_k: Some(0),
+        top_p: Some(1.0),
+        min_p: Some(0.0),
+        seed: Some(0),
+        repetition_penalty: Some(1.0),
+        ..Default::default()
+    };
+    ChatRequest {
+        messages,
+        sampling: Some(sampling),
+        limits: Some(Limits { max_tokens, ignore_eos: true, ..Default::default() }),
+        route: RouteWish::Plain.into(),
+        ..Default::default()
+    }
+}
+
+/// Sends a request about a picture; what its first token took.
+///
+/// # Errors
+/// The service's refusal.
+pub async fn first_token(mut client: InferenceClient<Channel>, request: ChatRequest) -> Result<Stages, Failure> {
+    let mut stream = client.chat(request).await.map_err(|status| Failure::refused(&status))?.into_inner();
+    let answer = Answer::read(&mut stream, |_| Ok(())).await?;
+    Ok(Stages::of(&answer.timing, &answer.usage))
+}
+
+/// Refuses a model that does not see.
+///
+/// # Errors
+/// It has no vision tower, or chat is not served.
+pub async fn sees(client: &mut InferenceClient<Channel>) -> Result<(), Failure> {
+    let asked = client.get_model(GetModelRequest::default()).await;
+    let model = asked.map_err(|status| Failure::refused(&status))?.into_inner();
+    if model.vision && model.chat {
+        return Ok(());
+    }
+    let lacks = if model.vision { "a chat template" } else { "a vision tower" };
+    Err(Failure::bench(format!(
+        "--images: expected a model that sees, found {} ({}), which has not {lacks}: name one with --model",
+        model.name, model.architecture
+    )))
+}
+
+/// Tokens of a prompt; the reason if it does not fit.
+///
+/// # Errors
+/// Any other refusal.
+pub async fn tokens(client: &mut InferenceClient<Channel>, request: ChatRequest) -> Result<Result<u32, String>, Failure> {
+    let asked = CountTokensRequest { request: Some(Counted::Chat(request)), ..Default::default() };
+    match client.count_tokens(asked).await {
+        Ok(counted) => Ok(Ok(counted.into_inner().prompt_tokens)),
+        Err(status) if Reason::of(&status) == Some(Reason::PromptTooLong) => Ok(Err(status.message().to_owned())),
+        Err(status) => Err(Failure::refused(&status)),
+    }
+}

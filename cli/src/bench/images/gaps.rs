@@ -1,0 +1,225 @@
+//! What streams of text notice of pictures beside them: the time between one message and the next, as the client gets them.
+//! Alone first, then from the moment when the pictures are sent until the first tokens of their answers are there; the same
+//! streams, one window right behind the other.
+
+use bytes::Bytes;
+use futures::future::{self, BoxFuture, FutureExt as _, try_join_all};
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use paceline_process::clock::monotonic_ns;
+use paceline_proto::v1::GenerateResponse;
+use paceline_proto::v1::inference_client::InferenceClient;
+use serde::Serialize;
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+use super::ask::{Meeting, first_token, request, story};
+use super::row::Stages;
+use crate::failure::Failure;
+
+/// Streams of text.
+pub const STREAMS: usize = 4;
+/// Requests with pictures that come beside them, at the same moment.
+pub const PICTURES: usize = 2;
+/// Messages of each stream before the pictures come, of which the first few are passed over.
+const ALONE: usize = 40;
+/// Messages of each stream that nobody counts: prompts of the others are read meanwhile.
+const BEGIN: usize = 8;
+
+/// What a stream brought: when its messages came (ns), and with how many tokens.
+type Arrivals = Vec<(i64, usize)>;
+
+/// Streams of text in a window of time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Pace {
+    /// Half of the gaps are shorter.
+    pub median_ms: f64,
+    /// 95 of 100 are shorter.
+    pub p95_ms: f64,
+    /// The longest.
+    pub longest_ms: f64,
+    /// Tokens a second of all streams together.
+    pub tok_s: f64,
+    /// How long the window was.
+    pub window_ms: f64,
+}
+
+impl Pace {
+    /// Of streams from one moment to another. A gap counts if any of it lies in the window; `None` without any, or where the
+    /// window has no length.
+    pub fn of(streams: &[Arrivals], from: i64, to: i64) -> Option<Self> {
+        let pairs = streams.iter().flat_map(|arrivals| arrivals.windows(2).map(|pair| (pair[0].0, pair[1].0)));
+        let mut gaps: Vec<i64> =
+            pairs.filter(|(begin, end)| *end > from && *begin < to).map(|(begin, end)| end - begin).collect();
+        gaps.sort_unstable();
+        let at = |share: f64| gaps.get(((gaps.len() as f64 * share) as usize).min(gaps.len().saturating_sub(1)));
+        let ms = |ns: i64| ns as f64 / 1e6;
+        let tokens: usize = streams.iter().flatten().filter(|(at, _)| *at > from && *at <= to).map(|(_, tokens)| tokens).sum();
+        let (median, p95, longest) = (*at(0.5)?, *at(0.95)?, *gaps.last()?);
+        (to > from).then(|| Self {
+            median_ms: ms(median),
+            p95_ms: ms(p95),
+            longest_ms: ms(longest),
+            tok_s: tokens as f64 / ((to - from) as f64 / 1e9),
+            window_ms: ms(to - from),
+        })
+    }
+}
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Beside {
+    /// The streams by themselves.
+    pub alone: Pace,
+    /// The streams beside the pictures.
+    pub beside: Pace,
+    /// What the pictures' first tokens took.
+    pub pictures: Vec<Stages>,
+    /// A stream came to the end of the model's context before the pictures' answers were there.
+    pub short: bool,
+}
+
+/// Measures once, with these pictures, which nobody saw before. Streams and pictures come over two connections, as from two
+/// clients: a picture's bytes are in nobody's way.
+///
+/// # Errors
+/// The service's refusal of one of the requests; streams so short that there is nothing to compare.
+pub async fn measure(
+    texts: &InferenceClient<Channel>,
+    images: &InferenceClient<Channel>,
+    files: Vec<Bytes>,
+) -> Result<Beside, Failure> {
+    let begun = (0..STREAMS).map(|number| begin(texts.clone(), number));
+    let mut streams = try_join_all(begun).await?;
+    let mut texts = Texts::of(&mut streams);
+
+    // The streams begin, and then run by themselves.
+    let mut from = None;
+    while !texts.ended && !texts.have(ALONE) {
+        let now = texts.message().await?;
+        if texts.have(BEGIN) {
+            from.get_or_insert(now);
+        }
+    }
+    // The pictures come.
+    let sent = monotonic_ns();
+    let asked = files.into_iter().map(|file| first_token(images.clone(), request(Meeting::New, file)));
+    let mut answers = try_join_all(asked).boxed();
+    let pictures = loop {
+        tokio::select! {
+            biased;
+            message = texts.message() => { message?; }
+            pictures = &mut answers => break pictures?,
+        }
+    };
+    let until = monotonic_ns();
+    // The gaps that were open then.
+    let ended = texts.ended;
+    let arrivals = texts.close().await?;
+
+    // What is dropped here is cancelled.
+    let alone = from.and_then(|from| Pace::of(&arrivals, from, sent));
+    match alone.zip(Pace::of(&arrivals, sent, until)) {
+        Some((alone, beside)) => Ok(Beside { alone, beside, pictures, short: ended }),
+        None => Err(Failure::bench(format!(
+            "expected {STREAMS} streams of text that run beside pictures, found them at their end before that: the model's \
+             context, or limits.max_new_tokens, is too short for this"
+        ))),
+    }
+}
+
+async fn begin(mut client: InferenceClient<Channel>, number: usize) -> Result<Streaming<GenerateResponse>, Failure> {
+    let begun = client.chat(story(number)).await;
+    Ok(begun.map_err(|status| Failure::refused(&status))?.into_inner())
+}
+
+/// A stream whose next message came, and its tokens; none at the end of the answer.
+struct Came<'a> {
+    at: usize,
+    tokens: Result<Option<usize>, Failure>,
+    stream: &'a mut Streaming<GenerateResponse>,
+}
+
+/// Streams of text that are read as their messages come.
+struct Texts<'a> {
+    waiting: FuturesUnordered<BoxFuture<'a, Came<'a>>>,
+    arrivals: Vec<Arrivals>,
+    /// One of them is at its end.
+    ended: bool,
+}
+
+impl<'a> Texts<'a> {
+    fn of(streams: &'a mut [Streaming<GenerateResponse>]) -> Self {
+        let arrivals = vec![vec![]; streams.len()];
+        let waiting = streams.iter_mut().enumerate().map(|(at, stream)| next(at, stream).boxed()).collect();
+        Self { waiting, arrivals, ended: false }
+    }
+
+    /// Whether each has brought so many messages.
+    fn have(&self, count: usize) -> bool {
+        self.arrivals.iter().all(|arrivals| arrivals.len() >= count)
+    }
+
+    /// Waits for the next message of any of them: when it came. For ever once all are at their end. May be given up.
+    async fn message(&mut self) -> Result<i64, Failure> {
+        let Some(came) = self.waiting.next().await else { return future::pending().await };
+        let now = monotonic_ns();
+        match came.tokens? {
+            Some(tokens) => {
+                self.arrivals[came.at].push((now, tokens));
+                self.waiting.push(next(came.at, came.stream).boxed());
+            }
+            None => self.ended = true,
+        }
+        Ok(now)
+    }
+
+    /// One more message of each.
+    async fn close(mut self) -> Result<Vec<Arrivals>, Failure> {
+        while let Some(came) = self.waiting.next().await {
+            if let Some(tokens) = came.tokens? {
+                self.arrivals[came.at].push((monotonic_ns(), tokens));
+            }
+        }
+        Ok(self.arrivals)
+    }
+}
+
+async fn next(at: usize, stream: &mut Streaming<GenerateResponse>) -> Came<'_> {
+    loop {
+        let tokens = match stream.message().await {
+            // Text that was held back.
+            Ok(Some(message)) if message.token_ids.is_empty() && message.r#final.is_none() => continue,
+            Ok(message) => Ok(message.map(|message| message.token_ids.len())),
+            Err(status) => Err(Failure::refused(&status)),
+        };
+        return Came { at, tokens, stream };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrivals(ms: &[i64]) -> Arrivals {
+        ms.iter().map(|ms| (ms * 1_000_000, 2)).collect()
+    }
+
+    #[test]
+    fn a_gap_counts_where_any_of_it_is_in_the_window() {
+        let streams = [arrivals(&[0, 10, 20, 120, 130, 400]), arrivals(&[5, 15, 115, 125])];
+        let pace = Pace::of(&streams, 20_000_000, 130_000_000).expect("gaps");
+        // 20-120, 120-130; of the second 15-115, 115-125. What begins at 130 or ended at 20 does not.
+        assert_eq!((pace.median_ms, pace.p95_ms, pace.longest_ms, pace.window_ms), (100.0, 100.0, 100.0, 110.0));
+        // At 120, 130, 115, 125.
+        assert!((pace.tok_s - 8.0 / 0.11).abs() < 1e-9, "{pace:?}");
+        let longer = Pace::of(&streams, 20_000_000, 131_000_000).expect("gaps");
+        assert_eq!((longer.median_ms, longer.longest_ms), (100.0, 270.0));
+    }
+
+    #[test]
+    fn without_a_gap_there_is_no_pace() {
+        assert_eq!(Pace::of(&[], 0, 1), None);
+        assert_eq!(Pace::of(&[arrivals(&[1])], 0, 2_000_000), None);
+        assert_eq!(Pace::of(&[arrivals(&[1, 2, 3])], 2_000_000, 2_000_000), None);
+    }
+}

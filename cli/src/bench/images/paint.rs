@@ -1,0 +1,92 @@
+//! Pictures of the bench's own: each another one, so that nothing of it is known anywhere, and all of a size alike in what they
+//! cost. Slopes of colour with some noise, as photographs have: flat ones would be unpacked in no time. Pure.
+
+use image::codecs::png::PngEncoder;
+use image::{ExtendedColorType, ImageEncoder as _};
+
+/// Noise on each channel, at most so much up or down.
+const NOISE: i32 = 6;
+
+/// A size in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// From left to right.
+    pub width: u32,
+    /// From top to bottom.
+    pub height: u32,
+}
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} x {}", self.width, self.height)
+    }
+}
+
+impl serde::Serialize for Size {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The picture of this number, as a PNG file.
+///
+/// # Errors
+/// The encoder's, in words.
+pub fn paint(size: Size, number: u64) -> Result<Vec<u8>, String> {
+    let mut file = Vec::new();
+    let encoder = PngEncoder::new(&mut file);
+    let written = encoder.write_image(&pixels(size, number), size.width, size.height, ExtendedColorType::Rgb8);
+    written.map_err(|error| format!("cannot make a picture of {size} as PNG: {error}"))?;
+    Ok(file)
+}
+
+fn pixels(size: Size, number: u64) -> Vec<u8> {
+    let mut draws = Draws(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    // Where each channel's slope begins, and how steep it is each way.
+    let slopes: Vec<[i32; 3]> = (0..3).map(|_| [draws.next() & 127, draws.next() & 63, draws.next() & 63]).collect();
+    let mut pixels = Vec::with_capacity(size.width as usize * size.height as usize * 3);
+    for y in 0..size.height {
+        for x in 0..size.width {
+            let (x, y) = ((x * 256 / size.width) as i32, (y * 256 / size.height) as i32);
+            for [base, right, down] in &slopes {
+                let noise = draws.next().rem_euclid(2 * NOISE + 1) - NOISE;
+                pixels.push((base + (x * right + y * down) / 256 + noise).clamp(0, 255) as u8);
+            }
+        }
+    }
+    pixels
+}
+
+/// Marsaglia's xorshift: the same numbers everywhere.
+struct Draws(u64);
+
+impl Draws {
+    fn next(&mut self) -> i32 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 40) as i32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: Size = Size { width: 40, height: 24 };
+
+    #[test]
+    fn a_picture_is_what_its_number_says() {
+        let file = paint(SIZE, 7).expect("made");
+        assert_eq!(file, paint(SIZE, 7).expect("made"));
+        assert_ne!(pixels(SIZE, 7), pixels(SIZE, 8));
+        let read = image::load_from_memory(&file).expect("a picture").into_rgb8();
+        assert_eq!((read.width(), read.height(), read.as_raw()), (40, 24, &pixels(SIZE, 7)));
+    }
+
+    #[test]
+    fn pictures_do_not_shrink_to_nothing() {
+        // Noise is what unpacking takes time for.
+        assert!(paint(SIZE, 7).expect("made").len() > 40 * 24, "a third of its bytes at least");
+    }
+}

@@ -1,0 +1,170 @@
+//! What the runs say of pictures of a size. Pure.
+
+use serde::Serialize;
+
+use super::ask::Meeting;
+use super::gaps::{Beside, Pace};
+use super::paint::Size;
+use crate::answer::{Timing, Usage};
+use crate::bench::tables::row::Figure;
+
+/// What a request's first token took, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stages {
+    /// Unpacking, in the gateway.
+    pub decode_ms: f64,
+    /// Making it the model's size, in the gateway.
+    pub resize_ms: f64,
+    /// Steps of the vision tower.
+    pub tower_ms: f64,
+    /// Steps that read the prompt.
+    pub prefill_ms: f64,
+    /// All of it, by the gateway's clock.
+    pub ttft_ms: f64,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of the prompt that were found in the prefix cache.
+    pub cached_tokens: u32,
+}
+
+impl Stages {
+    /// As an answer says.
+    pub fn of(timing: &Timing, usage: &Usage) -> Self {
+        Self {
+            decode_ms: timing.picture_decode_ms,
+            resize_ms: timing.picture_resize_ms,
+            tower_ms: timing.tower_ms,
+            prefill_ms: timing.prefill_ms,
+            ttft_ms: timing.ttft_ms,
+            prompt_tokens: usage.prompt_tokens,
+            cached_tokens: usage.cached_tokens,
+        }
+    }
+
+    /// What no stage says: template, tokens, hops, and waiting for steps of others.
+    fn rest_ms(&self) -> f64 {
+        self.ttft_ms - self.decode_ms - self.resize_ms - self.tower_ms - self.prefill_ms
+    }
+}
+
+/// A request of a kind, over all runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct First {
+    /// "new", "next turn", "elsewhere".
+    pub meeting: &'static str,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Of these, found in the prefix cache: the most of any run.
+    pub cached_tokens: u32,
+    /// Milliseconds of each stage.
+    pub decode_ms: Figure,
+    /// As above.
+    pub resize_ms: Figure,
+    /// As above.
+    pub tower_ms: Figure,
+    /// As above.
+    pub prefill_ms: Figure,
+    /// What is between these and all of it.
+    pub rest_ms: Figure,
+    /// Until the first token.
+    pub ttft_ms: Figure,
+    /// Runs in which the tower worked.
+    pub towers: usize,
+}
+
+impl First {
+    fn of(meeting: Meeting, runs: &[Stages]) -> Option<Self> {
+        let figure = |of: fn(&Stages) -> f64| Figure::of(runs.iter().map(of).collect());
+        Some(Self {
+            meeting: meeting.word(),
+            prompt_tokens: runs.first()?.prompt_tokens,
+            cached_tokens: runs.iter().map(|run| run.cached_tokens).max()?,
+            decode_ms: figure(|run| run.decode_ms)?,
+            resize_ms: figure(|run| run.resize_ms)?,
+            tower_ms: figure(|run| run.tower_ms)?,
+            prefill_ms: figure(|run| run.prefill_ms)?,
+            rest_ms: figure(Stages::rest_ms)?,
+            ttft_ms: figure(|run| run.ttft_ms)?,
+            towers: runs.iter().filter(|run| run.tower_ms > 0.0).count(),
+        })
+    }
+}
+
+/// Streams in a window, over all runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Gaps {
+    /// Half of a run's gaps are shorter, milliseconds.
+    pub median_ms: Figure,
+    /// 95 of 100 of a run's gaps are shorter.
+    pub p95_ms: Figure,
+    /// A run's longest gap.
+    pub longest_ms: Figure,
+    /// Tokens a second of all streams together.
+    pub tok_s: Figure,
+    /// Length of the window.
+    pub window_ms: Figure,
+}
+
+impl Gaps {
+    fn of(runs: &[&Pace]) -> Option<Self> {
+        let figure = |of: fn(&Pace) -> f64| Figure::of(runs.iter().map(|run| of(run)).collect());
+        Some(Self {
+            median_ms: figure(|run| run.median_ms)?,
+            p95_ms: figure(|run| run.p95_ms)?,
+            longest_ms: figure(|run| run.longest_ms)?,
+            tok_s: figure(|run| run.tok_s)?,
+            window_ms: figure(|run| run.window_ms)?,
+        })
+    }
+}
+
+/// Pictures of a size, measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// As they are sent.
+    pub size: Size,
+    /// Requests alone, in each way of meeting a picture.
+    pub first: Vec<First>,
+    /// Streams of text alone ...
+    pub alone: Option<Gaps>,
+    /// ... and beside pictures.
+    pub beside: Option<Gaps>,
+    /// Speed of the streams beside pictures as a share of their speed alone, within each run.
+    pub kept: Option<Figure>,
+    /// Time to the first token of the pictures beside streams, the mean of a run's.
+    pub beside_ttft_ms: Option<Figure>,
+    /// Runs in which a stream came to its end too early.
+    pub short: usize,
+}
+
+impl Row {
+    /// From one entry a run.
+    pub fn of(size: Size, runs: &[Run]) -> Self {
+        let met = |at: usize| runs.iter().filter_map(|run| run.first.get(at).copied()).collect::<Vec<_>>();
+        let first = Meeting::ALL.iter().enumerate().filter_map(|(at, meeting)| First::of(*meeting, &met(at))).collect();
+        let of = |pick: fn(&Beside) -> &Pace| Gaps::of(&runs.iter().map(|run| pick(&run.beside)).collect::<Vec<_>>());
+        let kept = runs.iter().map(|run| run.beside.beside.tok_s / run.beside.alone.tok_s.max(f64::MIN_POSITIVE));
+        let ttft = |run: &Run| {
+            let all = &run.beside.pictures;
+            all.iter().map(|stages| stages.ttft_ms).sum::<f64>() / all.len().max(1) as f64
+        };
+        Self {
+            size,
+            first,
+            alone: of(|run| &run.alone),
+            beside: of(|run| &run.beside),
+            kept: Figure::of(kept.collect()),
+            beside_ttft_ms: Figure::of(runs.iter().map(ttft).collect()),
+            short: runs.iter().filter(|run| run.beside.short).count(),
+        }
+    }
+}
+
+/// One run of a size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// By `Meeting::ALL`.
+    pub first: Vec<Stages>,
+    /// Streams beside pictures.
+    pub beside: Beside,
+}
