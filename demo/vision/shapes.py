@@ -214,7 +214,8 @@ def ask_whether(r, things):
 
 
 def ask_all(r, things):
-    question = r.choice(["Describe the picture.", "What is in the picture?", "What do you see?", "Describe this picture."])
+    question = r.choice(["Describe the picture.", "Describe this picture.", "What is in the picture?", "What is in this picture?",
+                         "What do you see?", "What does the picture show?", "Which shapes are in the picture?"])
     return question, description(things)
 
 
@@ -227,7 +228,8 @@ def ask(r, things, kind):
     """→ (question, answer); draws again where the picture has no one answer to what was drawn."""
     while True:
         if asked := KINDS[kind](r, things):
-            return asked
+            question, answer = asked
+            return question.replace("picture", "image") if r.random() < 0.3 else question, answer
 
 
 # Without a picture ---------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ TOWER_PICTURES = 64
 PICTURES, MORE_PICTURES, TEXT_ROWS, ROW_TOKENS = 20, 16, 2, 208
 CHECK_SEED = 1_000_003  # of the pictures that progress is measured on; measure.py has others
 
+HARD = ["count some", "what is there"]  # asked more often
 LABELS = (1 + len(shapes.SHAPES) + len(shapes.DIGITS), 1 + len(shapes.COLOURS), 1 + len(shapes.PLACES))
 
 BLOCK, ANCHORS = 8, 24
@@ -121,7 +122,7 @@ class Rows:
         row = Row()
         row.text(self.user)
         row.picture(which, grid)
-        kinds = ["describe"] * (self.r.random() < 0.4) + self.r.sample(shapes.SHORT, len(shapes.SHORT)) + self.r.choices(shapes.SHORT, k=2)
+        kinds = ["describe"] * (self.r.random() < 0.4) + self.r.sample(shapes.SHORT, len(shapes.SHORT)) + self.r.choices(HARD, k=3)
         for kind in kinds:
             if len(row.ids) > ROW_TOKENS - 20:
                 break
@@ -345,17 +346,19 @@ def train_tower(model, aside, rows, grids, a):
 def train_target(model, tokenizer, a, other):
     rows, grids, visual = Rows(tokenizer, a.seed + 1, other), Grids(model.model.visual), model.model.visual
     aside = Aside(vlm.TEXT["hidden_size"], 1 + len(visual.deepstack_visual_indexes))
-    train_tower(model, aside, rows, grids, a)
-    vlm.save(model, a.out / "target")
+    if not a.init:
+        train_tower(model, aside, rows, grids, a)
+        vlm.save(model, a.out / "target")
     optimizers = Optimizers([*model.named_parameters(), *aside.named_parameters()], a.muon_lr, a.adam_lr)
     sums, started = [0.0, 0.0, 0], time.process_time()
     for step in range(a.steps):
-        batch = rows.batch(more_pictures=MORE_PICTURES)
+        batch = rows.batch(more_pictures=0 if a.init else MORE_PICTURES)
         learned = batch.learned[:, 1:]
         with torch.autocast("cpu", torch.bfloat16):
             hidden, _, features = forward(model, grids, batch)
             out = vlm.logits(model.model.language_model, hidden[:, :-1][learned])
-            seen = aside(features, batch)
+            # Going on from a target the heads would be new, and would teach the tower nothing at first.
+            seen = torch.zeros(()) if a.init else aside(features, batch)
         loss = F.cross_entropy(out, batch.ids[:, 1:][learned])
         optimizers.step(loss + 0.5 * seen, pace(step, a.steps, fall=0.4))
         sums = [sums[0] + loss.item(), sums[1] + seen.item(), sums[2] + 1]

@@ -106,6 +106,11 @@ def save(model, folder, dtype=torch.float32):
     stored = Qwen3VLForConditionalGeneration(model.config).to(dtype)
     stored.load_state_dict(model.state_dict())
     stored.save_pretrained(folder)
+    # The parts of a loaded config name the type it was loaded in, which is not the one stored.
+    config = json.loads((folder / "config.json").read_text())
+    for part in ("text_config", "vision_config"):
+        config[part].pop("dtype", None)
+    write_json(folder / "config.json", config)
     write_side_files(folder)
     for file in folder.iterdir():
         file.chmod(0o644)  # safetensors makes it readable by its owner alone
