@@ -94,7 +94,10 @@ fn a_killed_gateway_leaves_pictures_that_the_next_one_removes() {
 
     // All of them at once: nobody is there to remove anything until the next start.
     let pending = stuck(&stack);
-    stack.processes().iter().for_each(|process| process.signal(Signal::SIGKILL));
+    // Stopped first, so that none sees another one's end.
+    for with in [Signal::SIGSTOP, Signal::SIGKILL] {
+        stack.processes().iter().for_each(|process| process.signal(with));
+    }
     assert_eq!(stack.serve_ended(), None);
     pending.finish().expect_err("all are gone");
     wait("all processes gone", || stack.processes().is_empty().then_some(()));
