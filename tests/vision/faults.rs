@@ -111,6 +111,29 @@ fn a_killed_gateway_leaves_pictures_that_the_next_one_removes() {
 }
 
 #[test]
+fn a_killed_supervisor_costs_the_requests_under_way_and_no_weights() {
+    let stack = seeing(&format!("{PATIENT}supervisor.lease_s = 30\n"));
+    let expected = stack.ask(shown(1)).expect("served");
+    let before = stack.status().expect("it answers");
+    let (supervisor, target) = (stack.pid("supervisor"), stack.pid("target"));
+    let pending = stuck(&stack);
+    signal(supervisor, Signal::SIGKILL);
+    assert_eq!(pending.finish().expect_err("its way is broken").code(), Code::Unavailable);
+    wait("the files to go with their request", || waiting(&stack).is_empty().then_some(()));
+    signal(target, Signal::SIGCONT);
+    let after = stack.wait_status("a new supervisor with the same target", |status| {
+        status["target"]["state"] == "ready" && status["gateway"]["state"] == "ready" && status["term"] != before["term"]
+    });
+    for (process, key) in [("target", "pid"), ("target", "weights_loaded_at"), ("gateway", "pid")] {
+        assert_eq!(after[process][key], before[process][key], "{process} {key}");
+    }
+    stack.wait_ready();
+    Compared::default().same(&expected, &stack.ask(shown(1)).expect("served"), "after a supervisor's end");
+    all_is_over(&stack);
+    stack.stop();
+}
+
+#[test]
 fn a_client_that_leaves_takes_its_pictures_with_it() {
     let stack = seeing(PATIENT);
     let target = stack.pid("target");
