@@ -94,7 +94,10 @@ fn a_killed_gateway_leaves_pictures_that_the_next_one_removes() {
 
     // All of them at once: nobody is there to remove anything until the next start.
     let pending = stuck(&stack);
-    stack.processes().iter().for_each(|process| process.signal(Signal::SIGKILL));
+    // Stopped first, so that none sees another one's end.
+    for with in [Signal::SIGSTOP, Signal::SIGKILL] {
+        stack.processes().iter().for_each(|process| process.signal(with));
+    }
     assert_eq!(stack.serve_ended(), None);
     pending.finish().expect_err("all are gone");
     wait("all processes gone", || stack.processes().is_empty().then_some(()));
@@ -103,6 +106,29 @@ fn a_killed_gateway_leaves_pictures_that_the_next_one_removes() {
     stack.wait_ready();
     assert!(waiting(&stack).is_empty(), "{:?}", waiting(&stack));
     Compared::default().same(&expected, &stack.ask(shown(1)).expect("served"), "after all ended");
+    all_is_over(&stack);
+    stack.stop();
+}
+
+#[test]
+fn a_killed_supervisor_costs_the_requests_under_way_and_no_weights() {
+    let stack = seeing(&format!("{PATIENT}supervisor.lease_s = 30\n"));
+    let expected = stack.ask(shown(1)).expect("served");
+    let before = stack.status().expect("it answers");
+    let (supervisor, target) = (stack.pid("supervisor"), stack.pid("target"));
+    let pending = stuck(&stack);
+    signal(supervisor, Signal::SIGKILL);
+    assert_eq!(pending.finish().expect_err("its way is broken").code(), Code::Unavailable);
+    wait("the files to go with their request", || waiting(&stack).is_empty().then_some(()));
+    signal(target, Signal::SIGCONT);
+    let after = stack.wait_status("a new supervisor with the same target", |status| {
+        status["target"]["state"] == "ready" && status["gateway"]["state"] == "ready" && status["term"] != before["term"]
+    });
+    for (process, key) in [("target", "pid"), ("target", "weights_loaded_at"), ("gateway", "pid")] {
+        assert_eq!(after[process][key], before[process][key], "{process} {key}");
+    }
+    stack.wait_ready();
+    Compared::default().same(&expected, &stack.ask(shown(1)).expect("served"), "after a supervisor's end");
     all_is_over(&stack);
     stack.stop();
 }
