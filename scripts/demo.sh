@@ -1,8 +1,9 @@
 #!/bin/sh
 # The main job on real input: builds the programs, starts the whole service with the embedded pair in a directory of its own,
 # asks the first prompt of each kind in demo/prompts.jsonl without and with the drafter, stops and starts the drafter in the
-# middle of a stream, stops everything and checks that nothing is left. Exit code 0 only if all of that went well, drafts
-# were accepted and no text differs. PROFILE=dev uses the build that the tests use.
+# middle of a stream, stops everything and checks that nothing is left; then shows a picture to the embedded vision model in
+# the same way. Exit code 0 only if all of that went well, drafts were accepted and no text differs. PROFILE=dev uses the
+# build that the tests use.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 
@@ -80,22 +81,8 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-headline "Starting the service"
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 # No configuration file: the defaults, in a place of its own.
 export PACELINE_CONFIG=
-export PACELINE_SUPERVISOR__RUNTIME_DIR="$dir/run"
-export PACELINE_GATEWAY__GRPC="127.0.0.1:$port"
-# A shell around it, for its exit code.
-(
-    rc=0
-    # shellcheck disable=SC2016
-    sh -c 'echo $$ >"$1/pid"; exec "$2" serve' sh "$dir" "$paceline" >"$log" 2>&1 </dev/null || rc=$?
-    echo "$rc" >"$dir/exit"
-) &
-within 5 test -s "$dir/pid" || die "the service did not start"
-serve=$(cat "$dir/pid")
-
 shown=0
 show_log() {
     lines=$(($(wc -l <"$log")))
@@ -112,10 +99,45 @@ status = json.load(sys.stdin)
 ready = all(status[part]["state"] == "ready" for part in ("gateway", "supervisor", "target", "drafter"))
 sys.exit(not (ready and status["link"]["state"] == "up"))' 2>/dev/null
 }
-begin=$(date +%s)
-within "$READY_WITHIN_S" ready || die "the service was not ready after $READY_WITHIN_S s"
-show_log
-say "Ready after $(($(date +%s) - begin)) s on 127.0.0.1:$port."
+# start_service: sets serve, and run, its runtime directory.
+start_service() {
+    run=$dir/run
+    port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    export PACELINE_SUPERVISOR__RUNTIME_DIR="$run"
+    export PACELINE_GATEWAY__GRPC="127.0.0.1:$port"
+    rm -f "$dir/exit" "$dir/pid"
+    # A shell around it, for its exit code.
+    (
+        rc=0
+        # shellcheck disable=SC2016
+        sh -c 'echo $$ >"$1/pid"; exec "$2" serve' sh "$dir" "$paceline" >"$log" 2>&1 </dev/null || rc=$?
+        echo "$rc" >"$dir/exit"
+    ) &
+    within 5 test -s "$dir/pid" || die "the service did not start"
+    serve=$(cat "$dir/pid")
+    shown=0
+    begin=$(date +%s)
+    within "$READY_WITHIN_S" ready || die "the service was not ready after $READY_WITHIN_S s"
+    show_log
+    say "Ready after $(($(date +%s) - begin)) s on 127.0.0.1:$port."
+}
+# stop_service PIDS...: ends it and looks for what it may have left.
+stop_service() {
+    kill -TERM "$serve"
+    within "$STOP_WITHIN_S" ended || die "the service did not stop within $STOP_WITHIN_S s"
+    code=$(cat "$dir/exit")
+    [ "$code" = 0 ] || die "the service ended with exit code $code, expected 0"
+    for pid in "$@"; do
+        if alive "$pid"; then die "process $pid is left"; fi
+    done
+    sockets=$(find "$run" -type s 2>/dev/null || true)
+    [ -z "$sockets" ] || die "sockets are left: $sockets"
+    serve=
+    say "All processes ended, no socket is left."
+}
+
+headline "Starting the service"
+start_service
 
 # One messages file for each kind, and a list: kind, tokens at most, file, the last message shortened to a line.
 python3 - "$dir" >"$dir/prompts" <<'PY'
@@ -210,15 +232,18 @@ ask "$dir/undisturbed" "$@" --route plain
 compare "$dir/undisturbed" "$dir/disturbed"
 
 headline "Stopping"
-all_pids="$first_pids $(pids)"
-kill -TERM "$serve"
-within "$STOP_WITHIN_S" ended || die "the service did not stop within $STOP_WITHIN_S s"
-code=$(cat "$dir/exit")
-[ "$code" = 0 ] || die "the service ended with exit code $code, expected 0"
-for pid in $all_pids; do
-    if alive "$pid"; then die "process $pid is left"; fi
-done
-sockets=$(find "$dir/run" -type s 2>/dev/null || true)
-[ -z "$sockets" ] || die "sockets are left: $sockets"
-say "All processes ended, no socket is left."
+# shellcheck disable=SC2046,SC2086
+stop_service $first_pids $(pids)
+
+headline "A picture: demo/vision/pictures/large.png"
+export PACELINE_TARGET__MODEL=demo/vision/target PACELINE_DRAFTER__MODEL=demo/vision/drafter
+start_service
+first_pids=$(pids)
+set -- --prompt "Describe the picture." --image demo/vision/pictures/large.png
+say "> Describe the picture."
+ask "$dir/plain" "$@" --route plain
+ask "$dir/drafted" "$@" --route speculative
+compare "$dir/plain" "$dir/drafted" show
+# shellcheck disable=SC2086
+stop_service $first_pids
 verdict=passed

@@ -6,7 +6,7 @@ use std::path::Path;
 use nix::sys::signal::Signal;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_tests::ask::{conversation, message};
-use paceline_tests::{Stack, chat, continue_ids, continue_text, signal, wait};
+use paceline_tests::{Stack, chat, continue_ids, continue_text, picture, signal, wait};
 use tonic::Request;
 
 /// In no text of ours.
@@ -70,20 +70,85 @@ fn nothing_of_a_request_is_written_down_whatever_happens_to_it() {
     live.finish().expect_err("its gateway is gone");
     stack.wait_ready();
 
+    written_nowhere(&stack, &[CANARY, printed[0], printed[1], printed[2]]);
+    stack.stop();
+}
+
+/// Looks for words in all that is there after requests: files, and what operators are told.
+fn written_nowhere(stack: &Stack, words: &[&str]) {
     let mut found = vec![];
     files(&stack.run_dir(), &mut found);
     found.push(("serve.log".into(), stack.serve_log().into_bytes()));
-    for words in [&["status"][..], &["status", "--json"], &["events", "--json", "--last", "10000"], &["events"]] {
-        let output = stack.paceline(words, "");
+    for command in [&["status"][..], &["status", "--json"], &["events", "--json", "--last", "10000"], &["events"]] {
+        let output = stack.paceline(command, "");
         assert!(output.status.success(), "{output:?}");
-        found.push((words.join(" "), [output.stdout, output.stderr].concat()));
+        found.push((command.join(" "), [output.stdout, output.stderr].concat()));
     }
     assert!(found.iter().any(|(name, text)| name.ends_with("gateway.log") && holds(text, "request_id")), "requests are logged");
     for (name, text) in &found {
-        for word in [CANARY, printed[0], printed[1], printed[2]] {
+        for word in words {
             assert!(!holds(text, word), "{word:?} is in {name}");
         }
     }
+}
+
+#[test]
+fn nothing_of_a_picture_is_written_down_whatever_happens_to_it() {
+    let stack = picture::seeing_and_drafting("routing.route_log = \"\"\nsupervisor.hang_s = 600\n");
+    // In its pixels, as they wait for the target, beside them, in its file's name and its address.
+    let mut pixels = CANARY.repeat(64 * 64 * 3 / CANARY.len() + 1).into_bytes();
+    pixels.truncate(64 * 64 * 3);
+    let text = format!("Comment\0{CANARY}");
+    let file = picture::png(64, 64, &pixels, &[(b"tEXt", text.as_bytes())]);
+    let encoded = picture::base64(&file);
+    let path = stack.path(&format!("{CANARY}.png"));
+    std::fs::write(&path, &file).expect("writable");
+    let path = path.display().to_string();
+    let ask = |count| picture::about(file.clone(), CANARY).exactly(count);
+
+    stack.ask(ask(8)).expect("served");
+    let by_address = || vec![picture::turn(vec![picture::address(format!("data:image/png;name={CANARY};base64,{encoded}"))])];
+    // Whether such an address is served or refused, it is not repeated.
+    let _ = stack.ask(conversation(by_address()).max_tokens(8));
+    let output = stack.paceline(&["generate", "--image", &path, "--message", CANARY, "--max-tokens", "8"], "");
+    assert!(output.status.success(), "{output:?}");
+    // Refused: broken behind the canary, fetched from nowhere, too many.
+    let refused = [
+        picture::about(file[..file.len() - 20].to_vec(), "?"),
+        picture::about(format!("{CANARY}, not a picture").into_bytes(), "?"),
+        conversation(vec![picture::turn(vec![picture::address(format!("https://{CANARY}.example/{CANARY}.png"))])]),
+        conversation(vec![picture::turn(vec![picture::address(format!("data:image/png;base64,{CANARY}@"))])]),
+        conversation(vec![picture::turn((0..9).map(|_| picture::image(file.clone())).collect())]),
+    ];
+    for ask in refused {
+        stack.ask(ask).expect_err("refused");
+    }
+    // Cut short: the client goes, target and gateway are ended in the middle of answers, and while its pixels lie in a file.
+    let mut live = stack.open(ask(1_500)).expect("served");
+    live.read(3);
+    drop(live);
+    for with in [Signal::SIGKILL, Signal::SIGABRT] {
+        let target = stack.pid("target");
+        let mut live = stack.open(ask(1_900)).expect("served");
+        live.read(3);
+        signal(target, with);
+        live.finish().expect_err("its target is gone");
+        stack.wait_ready();
+    }
+    let (target, gateway) = (stack.pid("target"), stack.pid("gateway"));
+    signal(target, Signal::SIGSTOP);
+    let pending = stack.start(ask(8));
+    let lies = wait("its pixels to be in a file", || picture::waiting(&stack).into_iter().find(|name| !name.starts_with("new")));
+    let lies = std::fs::read(stack.run_dir().join("pictures").join(lies)).expect("a file");
+    assert!(holds(&lies, CANARY), "this is what must not be left");
+    signal(gateway, Signal::SIGABRT);
+    pending.finish().expect_err("its gateway is gone");
+    wait("the next gateway to have removed it", || picture::waiting(&stack).is_empty().then_some(()));
+    signal(target, Signal::SIGCONT);
+    stack.wait_ready();
+    stack.ask(ask(8)).expect("served");
+    wait("no picture's file to be left", || picture::waiting(&stack).is_empty().then_some(()));
+    written_nowhere(&stack, &[CANARY, &encoded[..24]]);
     stack.stop();
 }
 

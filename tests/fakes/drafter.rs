@@ -70,6 +70,7 @@ impl Drafter for Service {
             kind: "fake".into(),
             weight_bytes: 1,
             block_size: BLOCK,
+            images: true,
         };
         Ok(Response::new(DescribeDrafterResponse {
             epoch: self.gate.epoch(),

@@ -9,6 +9,7 @@
 pub mod ask;
 pub mod memory;
 pub mod model;
+pub mod picture;
 pub mod procs;
 pub mod prompts;
 pub mod stack;

@@ -33,7 +33,8 @@ impl Weights {
     }
 }
 
-fn assemble(header: &str, data: &[u8]) -> Vec<u8> {
+/// A safetensors file.
+pub(crate) fn assemble(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
 

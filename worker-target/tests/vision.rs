@@ -439,6 +439,9 @@ async fn behind_pictures_drafts_change_nothing_but_when() {
     }
 }
 
+/// What is done to a request before it is sent.
+type Damage = fn(&House, &mut Generation);
+
 #[tokio::test]
 async fn a_picture_that_cannot_be_had_is_an_error_and_nothing_else() {
     let house = House::new(&[]).await;
@@ -447,7 +450,7 @@ async fn a_picture_that_cannot_be_had_is_an_error_and_nothing_else() {
     let (expected, _) = house.ask(&good).await;
     let text = asked(&[Text(40, 9)], 200);
     let (beside, _) = house.ask(&text).await;
-    let broken: [(&str, &str, fn(&House, &mut Generation)); 8] = [
+    let broken: [(&str, &str, Damage); 8] = [
         ("missing", "pictures[1].file", |house, g| {
             std::fs::remove_file(house.folder().join(&g.pictures[1].file)).expect("there")
         }),

@@ -91,6 +91,11 @@ struct NamedTemplate {
 }
 
 #[derive(Deserialize)]
+struct ProcessorTemplate {
+    chat_template: Option<String>,
+}
+
+#[derive(Deserialize)]
 struct TokenizerConfig {
     chat_template: Option<Templates>,
     bos_token: Option<SpecialToken>,
@@ -158,9 +163,13 @@ impl ModelFiles {
         let beside = dir.join("chat_template.jinja");
         let template = match text(&beside)? {
             Some(source) => Some(TemplateFile { path: beside, source }),
-            None => inside(tokenizer.chat_template)
-                .map_err(|what| LoadError::content(&tokenizer_path, what))?
-                .map(|source| TemplateFile { path: tokenizer_path, source }),
+            None => {
+                let found = inside(tokenizer.chat_template).map_err(|what| LoadError::content(&tokenizer_path, what))?;
+                match found.map(|source| TemplateFile { path: tokenizer_path, source }) {
+                    None => of_processor(dir)?,
+                    found => found,
+                }
+            }
         };
         Ok(Self {
             template,
@@ -183,6 +192,13 @@ fn inside(templates: Option<Templates>) -> Result<Option<String>, String> {
             .map(|named| Some(named.template))
             .ok_or_else(|| "chat_template: expected one named \"default\" among several, found none".to_owned()),
     }
+}
+
+/// The template in `chat_template.json`, where models that see used to have theirs.
+fn of_processor(dir: &Path) -> Result<Option<TemplateFile>, LoadError> {
+    let path = dir.join("chat_template.json");
+    let source = json::<ProcessorTemplate>(&path)?.and_then(|file| file.chat_template);
+    Ok(source.map(|source| TemplateFile { path, source }))
 }
 
 /// The model's own sampling counts only if its author switched sampling on; a temperature left out then means 1.
@@ -280,7 +296,17 @@ mod tests {
         let source = |files: &[_]| read(files).expect("complete").template.expect("there is one").source;
         assert_eq!(source(&base), "d");
         assert_eq!(source(&[base[0], base[1], ("chat_template.jinja", "beside")]), "beside");
-        assert!(read(&[("tokenizer_config.json", "{}"), ("config.json", "{}")]).expect("complete").template.is_none());
+        let none = [("tokenizer_config.json", "{}"), ("config.json", "{}")];
+        assert!(read(&none).expect("complete").template.is_none());
+        let processor = ("chat_template.json", r#"{"chat_template": "p"}"#);
+        assert_eq!(source(&[none[0], none[1], processor]), "p");
+        assert_eq!(source(&[base[0], base[1], processor]), "d", "the tokenizer's own is newer");
+        assert!(
+            read(&[none[0], none[1], ("chat_template.json", "[]")])
+                .expect_err("no object")
+                .to_string()
+                .contains("chat_template.json")
+        );
     }
 
     #[test]

@@ -2,6 +2,11 @@
 //! checkpoint's tensor names. N patches · H heads · D head_dim.
 //! Source: transformers 5.23, `models/qwen3_vl/modeling_qwen3_vl.py`.
 
+mod config;
+
+pub(crate) use config::Beside;
+use config::Config;
+
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
@@ -19,119 +24,6 @@ const TAKEN_IN: usize = 1024;
 const MAX_SCORES: i64 = 1 << 24;
 /// Most rows that go through a block's second half at a time.
 const MAX_ROWS: i32 = 4096;
-
-/// What a tower must know of the text model beside it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Beside {
-    /// Width of its hidden states.
-    pub(crate) hidden: i32,
-    pub(crate) n_layers: i32,
-    pub(crate) image_token: u32,
-}
-
-/// Sizes of one checkpoint.
-#[derive(Clone, Debug)]
-struct Config {
-    depth: i32,
-    hidden_size: i32,
-    intermediate_size: i32,
-    num_heads: i32,
-    patch_size: i32,
-    temporal_patch_size: i32,
-    spatial_merge_size: i32,
-    /// Rows and columns of the table of positions.
-    side: i32,
-    rope_theta: f64,
-    /// Blocks behind which features are taken out, ascending.
-    deepstack_visual_indexes: Vec<i32>,
-    activation: Gelu,
-}
-
-impl Config {
-    /// Values that are not there are the reference's own.
-    fn read(config: &ModelConfig, beside: Beside) -> Result<Self, LoadError> {
-        let wrong = |key: &str, what: String| Err(config.wrong(key, what));
-        let activation: String = config.optional("hidden_act")?.unwrap_or_else(|| "gelu_pytorch_tanh".into());
-        let activation = match activation.as_str() {
-            "gelu_pytorch_tanh" => Gelu::Tanh,
-            "gelu" => Gelu::Exact,
-            other => return wrong("hidden_act", format!("expected gelu_pytorch_tanh or gelu, found {other}")),
-        };
-        let positions = config.size_or("num_position_embeddings", 2304)?;
-        let side = positions.isqrt();
-        let read = Self {
-            depth: config.size_or("depth", 27)?,
-            hidden_size: config.size_or("hidden_size", 1152)?,
-            intermediate_size: config.size_or("intermediate_size", 4304)?,
-            num_heads: config.size_or("num_heads", 16)?,
-            patch_size: config.size_or("patch_size", 16)?,
-            temporal_patch_size: config.size_or("temporal_patch_size", 2)?,
-            spatial_merge_size: config.size_or("spatial_merge_size", 2)?,
-            side,
-            rope_theta: match config.part("rope_parameters")? {
-                Some(rope) => {
-                    let kind: String = rope.optional("rope_type")?.unwrap_or_else(|| "axial".into());
-                    if !matches!(kind.as_str(), "axial" | "default") {
-                        return Err(rope.wrong("rope_type", format!("expected axial, found {kind}")));
-                    }
-                    rope.optional("rope_theta")?.unwrap_or(10_000.0)
-                }
-                None => 10_000.0,
-            },
-            deepstack_visual_indexes: config.optional("deepstack_visual_indexes")?.unwrap_or_else(|| vec![8, 16, 24]),
-            activation,
-        };
-        if side * side != positions {
-            return wrong("num_position_embeddings", format!("expected a square number, found {positions}"));
-        }
-        if !(read.rope_theta > 0.0 && read.rope_theta.is_finite()) {
-            return wrong("rope_parameters.rope_theta", format!("expected above 0, found {}", read.rope_theta));
-        }
-        for (key, size, most) in [
-            ("patch_size", read.patch_size, 256),
-            ("temporal_patch_size", read.temporal_patch_size, 16),
-            ("spatial_merge_size", read.spatial_merge_size, 16),
-        ] {
-            if size > most {
-                return wrong(key, format!("expected at most {most}, found {size}"));
-            }
-        }
-        let Self { hidden_size, num_heads, depth, .. } = read;
-        if hidden_size % num_heads != 0 || hidden_size / num_heads % 4 != 0 {
-            let what = format!("expected heads of {hidden_size} in all, a multiple of 4 each, found {num_heads}");
-            return wrong("num_heads", what);
-        }
-        if hidden_size > 1 << 16 || read.intermediate_size > 1 << 20 {
-            let what = format!(
-                "expected at most 65536 and an intermediate_size of at most 1048576, found {hidden_size} and {}",
-                read.intermediate_size
-            );
-            return wrong("hidden_size", what);
-        }
-        let channels = config.size_or("in_channels", 3)?;
-        if channels != 3 {
-            return wrong("in_channels", format!("expected 3 (red, green, blue), found {channels}"));
-        }
-        let out = config.size_or("out_hidden_size", beside.hidden)?;
-        if out != beside.hidden {
-            return wrong("out_hidden_size", format!("expected the text model's hidden_size, {}, found {out}", beside.hidden));
-        }
-        let indexes = &read.deepstack_visual_indexes;
-        if !indexes.is_sorted_by(|a, b| a < b) || indexes.iter().any(|index| !(0..depth).contains(index)) {
-            return wrong("deepstack_visual_indexes", format!("expected blocks below {depth}, ascending, found {indexes:?}"));
-        }
-        if indexes.len() > beside.n_layers as usize {
-            let what =
-                format!("expected at most one for each of {} layers of the text model, found {indexes:?}", beside.n_layers);
-            return wrong("deepstack_visual_indexes", what);
-        }
-        Ok(read)
-    }
-
-    fn head_dim(&self) -> i32 {
-        self.hidden_size / self.num_heads
-    }
-}
 
 #[derive(Debug)]
 struct Attention {

@@ -149,8 +149,8 @@ mod tests {
         }
     }
 
-    fn prompt(length: usize, rows: &[std::ops::Range<usize>]) -> Vec<u32> {
-        (0..length).map(|at| if rows.iter().any(|rows| rows.contains(&at)) { TOKEN } else { 1 }).collect()
+    fn prompt(length: usize, rows: &[(usize, usize)]) -> Vec<u32> {
+        (0..length).map(|at| if rows.iter().any(|(first, end)| (*first..*end).contains(&at)) { TOKEN } else { 1 }).collect()
     }
 
     fn refusal(pictures: &[Picture], prompt: &[u32]) -> (Option<Reason>, String) {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn pictures_stand_where_their_places_are() {
-        let prompt = prompt(20, &[2..8, 8..14]);
+        let prompt = prompt(20, &[(2, 8), (8, 14)]);
         let (announced, images) = check(&[picture(2), picture(8)], &prompt, "s", Some(&vision()), "m").expect("good");
         assert_eq!(announced.iter().map(|one| one.field.as_str()).collect::<Vec<_>>(), ["pictures[0]", "pictures[1]"]);
         assert_eq!((images[0].first, images[0].grid_rows, images[0].grid_columns, images[0].patches), (2, 2, 3, 24));
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_model_that_does_not_see_says_so_and_reads_any_id() {
-        let status = check(&[picture(2)], &prompt(20, &[2..8]), "", None, "qwen3").expect_err("refused");
+        let status = check(&[picture(2)], &prompt(20, &[(2, 8)]), "", None, "qwen3").expect_err("refused");
         assert_eq!(Reason::of(&status), Some(Reason::NoVision));
         assert_eq!(check(&[], &[TOKEN], "", None, "qwen3").expect("an id as any"), (vec![], vec![]));
     }
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn each_bad_field_is_named() {
         let invalid = |field: &str| (Some(Reason::InvalidArgument), field.to_owned());
-        let good = prompt(20, &[2..8]);
+        let good = prompt(20, &[(2, 8)]);
         let refused = |change: &dyn Fn(&mut Picture)| {
             let mut picture = picture(2);
             change(&mut picture);
@@ -209,13 +209,13 @@ mod tests {
         assert_eq!(refused(&|p| p.first = 1), invalid("pictures[0].first"));
         assert_eq!(refused(&|p| p.first = 15), invalid("pictures[0].first"));
         assert_eq!(refusal(&[picture(2), picture(5)], &good), invalid("pictures[1].first"));
-        assert_eq!(refusal(&[picture(10), picture(2)], &prompt(20, &[2..8, 10..16])), invalid("prompt_ids"));
+        assert_eq!(refusal(&[picture(10), picture(2)], &prompt(20, &[(2, 8), (10, 16)])), invalid("prompt_ids"));
         // Places without a picture: before, between, behind, and without any at all.
-        for extra in [1..2, 8..9, 19..20] {
-            assert_eq!(refusal(&[picture(2)], &prompt(20, &[2..8, extra])), invalid("prompt_ids"));
+        for extra in [(1, 2), (8, 9), (19, 20)] {
+            assert_eq!(refusal(&[picture(2)], &prompt(20, &[(2, 8), extra])), invalid("prompt_ids"));
         }
         assert_eq!(refusal(&[], &good), invalid("prompt_ids"));
         // A place too few.
-        assert_eq!(refusal(&[picture(2)], &prompt(20, &[2..7])), invalid("pictures[0].first"));
+        assert_eq!(refusal(&[picture(2)], &prompt(20, &[(2, 7)])), invalid("pictures[0].first"));
     }
 }

@@ -317,6 +317,6 @@ fn stretched(course: &mut Course, length: usize, most: usize) -> usize {
 }
 
 /// Whether a sequence drafts whatever it costs.
-fn is_forced(permit: &Permit, policy: &Policy) -> bool {
+pub(super) fn is_forced(permit: &Permit, policy: &Policy) -> bool {
     policy.force == Force::Speculative || permit.reason == RouteReason::Forced
 }

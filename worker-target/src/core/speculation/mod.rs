@@ -356,9 +356,11 @@ impl Speculation {
             (Lane::Plain, RouteReason::DrafterAbsent)
         } else if self.pressed {
             (Lane::Plain, RouteReason::KvPressure)
-        } else if course.is_some_and(|course| course.chosen) {
-            // The drafter had not read so far, or its drafts came too late.
+        } else if course.is_some_and(|course| course.chosen) || decide::is_forced(&permit, &self.policy) {
+            // The drafter had not read so far, or its drafts came too late. What was forced was not asked whether it is worth it.
             (Lane::Plain, RouteReason::Behind)
+        } else if permit.reason == RouteReason::DrafterSuspect {
+            (Lane::Plain, permit.reason)
         } else {
             (Lane::Plain, RouteReason::NotWorth)
         };

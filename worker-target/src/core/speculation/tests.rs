@@ -475,6 +475,17 @@ fn why_it_was_plain_is_said() {
     assert_eq!(reason(&house), RouteReason::Behind);
     house.scheduler.speculation.set_linked(false);
     assert_eq!(reason(&house), RouteReason::DrafterAbsent);
+    // A drafter that rests for being late is asked for nobody: of those that were told to draft that is the reason.
+    house.scheduler.speculation.set_linked(true);
+    for (permit, expected) in [
+        (FORCED, RouteReason::Behind),
+        (Permit { reason: RouteReason::DrafterSuspect, ..ROUTED }, RouteReason::DrafterSuspect),
+        (ROUTED, RouteReason::NotWorth),
+    ] {
+        let key = house.scheduler.admit(request(permit, 50)).expect("room");
+        let sequence = house.scheduler.get(key).expect("there");
+        assert_eq!(house.scheduler.speculation.route(key, sequence).reason(), expected);
+    }
 }
 
 #[test]

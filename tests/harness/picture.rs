@@ -1,0 +1,170 @@
+//! Requests with pictures, a service that sees (the tiny Qwen3-VL of the parity tests: random weights, so what it says means
+//! nothing and depends on every pixel), and a drafter that fits it.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use flate2::write::ZlibEncoder;
+use flate2::{Compression, Crc};
+use paceline_proto::v1::content_part::Part;
+use paceline_proto::v1::{ContentPart, Image, ImageUrl, Message};
+use serde_json::{Value, json};
+
+use crate::ask::{Ask, conversation};
+use crate::model::assemble;
+use crate::prompts::Dice;
+use crate::{Stack, repository};
+
+/// Directory of the model that sees.
+pub fn model() -> PathBuf {
+    repository().join("models/tests/golden/qwen3-vl-tiny")
+}
+
+/// A service of it without a drafter, with more settings.
+pub fn seeing(settings: &str) -> Stack {
+    Stack::ready(&format!("target.model = {:?}\ndrafter.start = \"manual\"\n{settings}", model()))
+}
+
+/// A service of it with a drafter that proposes noise, linked.
+pub fn seeing_and_drafting(settings: &str) -> Stack {
+    let mut stack = Stack::new(&format!("target.model = {:?}\n{settings}", model()));
+    let dir = stack.path("noise");
+    drafter(&dir);
+    stack.set(&format!("drafter.model = {dir:?}\n"));
+    stack.serve();
+    stack.wait_ready();
+    stack.wait_linked();
+    stack
+}
+
+/// A file of a picture from the gateway's tests.
+pub fn file(name: &str) -> Vec<u8> {
+    std::fs::read(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// Where it is.
+pub fn path(name: &str) -> PathBuf {
+    repository().join("gateway/tests/golden/pictures").join(name)
+}
+
+/// A PNG of this many random pixels, a multiple of what the model reads, so that they reach it as they are. Another number,
+/// another picture, which no cache has.
+pub fn noise(columns: u32, rows: u32, number: u64) -> Vec<u8> {
+    let mut dice = Dice(number);
+    let pixels: Vec<u8> = (0..columns * rows * 3).map(|_| dice.roll(256) as u8).collect();
+    png(columns, rows, &pixels, &[])
+}
+
+/// A PNG of these pixels, three bytes each, with more chunks before them.
+pub fn png(columns: u32, rows: u32, pixels: &[u8], more: &[(&[u8; 4], &[u8])]) -> Vec<u8> {
+    let head = [&columns.to_be_bytes()[..], &rows.to_be_bytes(), &[8, 2, 0, 0, 0]].concat();
+    let mut packed = ZlibEncoder::new(vec![], Compression::fast());
+    for row in pixels.chunks(columns as usize * 3) {
+        packed.write_all(&[0]).and_then(|()| packed.write_all(row)).unwrap();
+    }
+    let packed = packed.finish().unwrap();
+    let mut png = b"\x89PNG\r\n\x1a\n".to_vec();
+    let all = [&[(b"IHDR", &head[..])], more, &[(b"IDAT", &packed[..]), (b"IEND", &[])]].concat();
+    for (kind, content) in all {
+        let mut crc = Crc::new();
+        crc.update(kind);
+        crc.update(content);
+        png.extend([&(content.len() as u32).to_be_bytes()[..], kind, content, &crc.sum().to_be_bytes()].concat());
+    }
+    png
+}
+
+/// Text as a part.
+pub fn text(text: &str) -> ContentPart {
+    ContentPart { part: Some(Part::Text(text.into())) }
+}
+
+/// A picture's file as a part.
+pub fn image(file: impl Into<bytes::Bytes>) -> ContentPart {
+    ContentPart { part: Some(Part::Image(Image { data: file.into() })) }
+}
+
+/// An address as a part.
+pub fn address(url: impl Into<String>) -> ContentPart {
+    ContentPart { part: Some(Part::ImageUrl(ImageUrl { url: url.into() })) }
+}
+
+/// Bytes as text of the base64 alphabet.
+pub fn base64(file: &[u8]) -> String {
+    base64::engine::general_purpose::STANDARD.encode(file)
+}
+
+/// A file in its own address.
+pub fn data_url(file: &[u8]) -> String {
+    format!("data:image/png;base64,{}", base64(file))
+}
+
+/// One turn of the user's with these parts.
+pub fn turn(parts: Vec<ContentPart>) -> Message {
+    Message { role: "user".into(), content: parts, ..Default::default() }
+}
+
+/// Asks about a picture, greedily.
+pub fn about(file: impl Into<bytes::Bytes>, question: &str) -> Ask {
+    conversation(vec![turn(vec![image(file), text(question)])])
+}
+
+/// Files that wait for the target.
+pub fn waiting(stack: &Stack) -> Vec<String> {
+    let entries = std::fs::read_dir(stack.run_dir().join("pictures")).into_iter().flatten().filter_map(Result::ok);
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Writes a DFlash checkpoint of random weights that fits the model: its drafts are as good as chance, and nothing but speed may
+/// hang on that.
+///
+/// # Panics
+/// It cannot be written.
+pub fn drafter(dir: &Path) {
+    const HIDDEN: usize = 40;
+    const HEAD: usize = 16;
+    const HEADS: usize = 4;
+    const KV_HEADS: usize = 2;
+    const INNER: usize = 64;
+    const TAPS: [usize; 2] = [0, 1];
+    let mut tensors: Vec<(String, Vec<usize>)> = vec![
+        ("fc.weight".into(), vec![HIDDEN, TAPS.len() * HIDDEN]),
+        ("hidden_norm.weight".into(), vec![HIDDEN]),
+        ("norm.weight".into(), vec![HIDDEN]),
+    ];
+    let of_layer: [(&str, &[usize]); 11] = [
+        ("input_layernorm", &[HIDDEN]),
+        ("post_attention_layernorm", &[HIDDEN]),
+        ("self_attn.q_proj", &[HEADS * HEAD, HIDDEN]),
+        ("self_attn.k_proj", &[KV_HEADS * HEAD, HIDDEN]),
+        ("self_attn.v_proj", &[KV_HEADS * HEAD, HIDDEN]),
+        ("self_attn.o_proj", &[HIDDEN, HEADS * HEAD]),
+        ("self_attn.q_norm", &[HEAD]),
+        ("self_attn.k_norm", &[HEAD]),
+        ("mlp.gate_proj", &[INNER, HIDDEN]),
+        ("mlp.up_proj", &[INNER, HIDDEN]),
+        ("mlp.down_proj", &[HIDDEN, INNER]),
+    ];
+    tensors.extend(of_layer.iter().map(|(name, shape)| (format!("layers.0.{name}.weight"), shape.to_vec())));
+    let (mut header, mut data, mut dice) = (serde_json::Map::new(), vec![], Dice(40));
+    for (name, shape) in tensors {
+        let from = data.len();
+        for _ in 0..shape.iter().product() {
+            let random = dice.roll(2_000) as f32 / 1_000.0 - 1.0;
+            let value = if shape.len() == 1 { 1.0 } else { random / (shape[1] as f32).sqrt() };
+            data.extend(value.to_le_bytes());
+        }
+        header.insert(name, json!({"dtype": "F32", "shape": shape, "data_offsets": [from, data.len()]}));
+    }
+    let config = json!({
+        "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 1, "num_target_layers": 3,
+        "block_size": 8, "layer_types": ["full_attention"], "tie_word_embeddings": false, "hidden_size": HIDDEN,
+        "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "head_dim": HEAD, "intermediate_size": INNER,
+        "vocab_size": 272, "rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "max_position_embeddings": 2048, "hidden_act": "silu",
+        "attention_bias": false, "dflash_config": {"mask_token_id": 263, "target_layer_ids": TAPS},
+    });
+    std::fs::create_dir_all(dir).unwrap();
+    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+    std::fs::write(dir.join("model.safetensors"), assemble(&Value::Object(header).to_string(), &data)).unwrap();
+}
