@@ -102,9 +102,9 @@ pub async fn sees(client: &mut InferenceClient<Channel>) -> Result<(), Failure> 
     if model.vision && model.chat {
         return Ok(());
     }
-    let lacks = if model.vision { "a chat template" } else { "a vision tower" };
+    let lacks = if model.vision { "no chat template" } else { "no vision tower" };
     Err(Failure::bench(format!(
-        "--images: expected a model that sees, found {} ({}), which has not {lacks}: name one with --model",
+        "--images: expected a model that sees, found {} ({}), which has {lacks}: name one with --model",
         model.name, model.architecture
     )))
 }
