@@ -89,6 +89,8 @@ pub struct Tower {
     now: u64,
     /// Measured: a block's time for one patch, µs.
     patch_us: Option<f64>,
+    /// Of slices since somebody asked, µs.
+    spent_us: f64,
 }
 
 impl Tower {
@@ -182,11 +184,17 @@ impl Tower {
     pub fn sliced(&mut self, image: ImageKey, patches: u32, blocks: usize, took_us: u64) {
         let mean = |old: Option<f64>, new: f64| Some(old.map_or(new, |old| old + NEWEST * (new - old)));
         let block_us = took_us as f64 / blocks.max(1) as f64;
+        self.spent_us += took_us as f64;
         self.patch_us = mean(self.patch_us, block_us / f64::from(patches.max(1)));
         if let Some(pass) = self.passes.get_mut(&image) {
             pass.done += blocks;
             pass.block_us = mean(pass.block_us, block_us);
         }
+    }
+
+    /// How long slices took since this was last asked, µs.
+    pub fn take_spent(&mut self) -> f64 {
+        std::mem::take(&mut self.spent_us)
     }
 
     /// A picture is through: its features are there, so many bytes.

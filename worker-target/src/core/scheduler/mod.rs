@@ -160,6 +160,8 @@ pub struct Scheduler {
     /// What the vision tower has done and is doing.
     pub tower: Tower,
     turn: sight::Turn,
+    /// Time of steps that streams have good for the tower's, µs.
+    owed_us: f64,
     /// Bytes of the prefix cache, by what was last said of it.
     prefix_bytes: u64,
 }
@@ -178,6 +180,7 @@ impl Scheduler {
             follows,
             tower: Tower::default(),
             turn: sight::Turn::default(),
+            owed_us: 0.0,
             prefix_bytes: 0,
         }
     }
@@ -346,6 +349,7 @@ impl Scheduler {
             }
         }
         self.measure(parts, took_us);
+        self.repay(parts, took_us);
         let accepted: Vec<_> = chosen.iter().map(|chosen| (chosen.key, chosen.tokens.len().saturating_sub(1))).collect();
         let beside = self.waits_until().is_some();
         self.speculation.stepped(parts, &accepted, took_us as f64, beside);

@@ -1,11 +1,12 @@
 //! When the vision tower works: in steps of its own, in turn with those that read and decode.
 //!
 //! ```text
-//! beside streams that decode:     slice ─▶ decode ─▶ decode and prompts ─▶ slice ─▶ …
+//! beside streams that decode:     slice ─▶ decode, decode, … ─▶ decode and prompts ─▶ slice ─▶ …
 //! beside prompts alone:           slice ─▶ prompts ─▶ slice ─▶ …
 //! ```
 //! So a stream's tokens come with gaps of one slice or one chunk and never of both, and neither pictures nor prompts wait
-//! for each other for ever. A slice is as long as a chunk would be.
+//! for each other for ever. A slice is as long as a chunk would be. Streams decode for as long as the slice took before it goes
+//! on: beside pictures they run at about half their pace, however large the pictures are, and lose no more time in all.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ use paceline_process::Millis;
 
 use super::Scheduler;
 use super::fill::{BESIDE_US, CHUNK_US};
-use crate::core::{Draft, Image, Phase, Sequence, Slice, WantedImage};
+use crate::core::{Draft, Image, Part, Phase, Sequence, Slice, WantedImage};
 
 /// Who is next where both have work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,12 +40,18 @@ pub(super) enum Taken {
     },
 }
 
+/// Of the tower's time, as much more is the streams' that decode beside it.
+const STREAMS: f64 = 1.0;
+/// More than this they are never owed: one block of a huge picture must not stop the next for as long.
+const MOST_OWED_US: f64 = 500_000.0;
+
 impl Scheduler {
     /// Says what the next step is for.
     pub(super) fn take_turn(&mut self, now: Millis) -> Taken {
         let wanted = self.settle_pictures();
+        self.owed_us = (self.owed_us + STREAMS * self.tower.take_spent()).min(MOST_OWED_US);
         if wanted.is_empty() {
-            self.turn = Turn::Tower;
+            (self.turn, self.owed_us) = (Turn::Tower, 0.0);
             return Taken::Text { prompts: true };
         }
         let waits = |one: &Sequence| matches!(one.draft, Draft::Asked { until } if until > now);
@@ -54,7 +61,12 @@ impl Scheduler {
             .sequences
             .iter()
             .any(|(key, one)| self.is_reading(*key, one) && !self.follows.contains_key(key) && self.sees_to(one) > one.committed);
+        if !decodes {
+            self.owed_us = 0.0;
+        }
         let turn = match self.turn {
+            // Also when all of them wait for their drafts: they come sooner than a slice would end.
+            Turn::Prompts if self.owed_us > 0.0 => Turn::Decode,
             Turn::Decode if decodes_now => Turn::Decode,
             Turn::Decode | Turn::Prompts if reads => Turn::Prompts,
             Turn::Tower | Turn::Decode | Turn::Prompts => Turn::Tower,
@@ -70,6 +82,13 @@ impl Scheduler {
             return Taken::Tower(slice);
         }
         Taken::Text { prompts: turn != Turn::Decode }
+    }
+
+    /// A step took so long; what streams decoded in it they are not owed any more.
+    pub(super) fn repay(&mut self, parts: &[Part], took_us: u64) {
+        if parts.iter().all(|part| !part.prefill) {
+            self.owed_us = (self.owed_us - took_us as f64).max(0.0);
+        }
     }
 
     /// Brings the tower's books in line with what sequences have read; the pictures they come to and cannot see yet.
