@@ -373,8 +373,9 @@ async fn who_gives_way_begins_again_with_its_pictures() {
     // Rows of 768 bytes: room for a sequence of 1,024 positions and hardly more, or for two of half as many.
     let house = House::new(&[("PACELINE_KV__BUDGET_BYTES", "860000"), ("PACELINE_KV__PREFIX_CACHE", "false")]).await;
     let shot = Shot::random(16, 12, 3);
-    let young = asked(&[Text(20, 1), See(&shot), Text(30, 2), See(&shot), Text(10, 3)], 70).warm(3);
-    let old = asked(&[Text(490, 4)], 100);
+    let young = asked(&[Text(20, 1), See(&shot), Text(30, 2), See(&shot), Text(10, 3)], 140).warm(3);
+    // Long enough before it is the larger one that the other is there by then, and not so long that it has gone.
+    let old = asked(&[Text(420, 4)], 180);
     let (expected, text) = (house.ask(&young).await.0, house.ask(&old).await.0);
     assert!(!house.log().contains("gives its memory up"));
     let (first, second) = tokio::join!(house.ask(&old), async {
