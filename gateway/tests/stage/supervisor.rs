@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::pin::Pin;
+use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use paceline_process::socket;
@@ -46,9 +47,11 @@ impl Fake {
         within(self.submissions.recv()).await.expect("a submission")
     }
 
-    /// Dies; nothing is said to anybody.
+    /// Dies; nothing is said to anybody. Its socket is free when this returns: the next one binds it.
     pub fn kill(mut self) {
-        self.runtime.take().expect("alive").shutdown_background();
+        let runtime = self.runtime.take().expect("alive");
+        // On a thread of its own, as a runtime may not wait inside another one.
+        std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(30))).join().expect("it ends");
     }
 }
 
