@@ -5,12 +5,13 @@ use paceline_proto::status::Reason;
 use paceline_proto::v1::count_tokens_request::Request as Counted;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{
-    ChatRequest, ContentPart, CountTokensRequest, GetModelRequest, Limits, Message, RouteWish, Sampling, content_part::Part,
+    ChatRequest, ContentPart, CountTokensRequest, GetModelRequest, Limits, Message, RouteWish, content_part::Part,
 };
 use tonic::transport::Channel;
 
 use super::row::Stages;
 use crate::answer::Answer;
+use crate::bench::tables::load::greedy;
 use crate::failure::Failure;
 use crate::messages::{picture, text};
 
@@ -64,18 +65,9 @@ pub fn story(number: usize) -> ChatRequest {
 }
 
 fn chat(messages: Vec<Message>, max_tokens: Option<u32>) -> ChatRequest {
-    let sampling = Sampling {
-        temperature: Some(0.0),
-        top_k: Some(0),
-        top_p: Some(1.0),
-        min_p: Some(0.0),
-        seed: Some(0),
-        repetition_penalty: Some(1.0),
-        ..Default::default()
-    };
     ChatRequest {
         messages,
-        sampling: Some(sampling),
+        sampling: Some(greedy()),
         limits: Some(Limits { max_tokens, ignore_eos: true, ..Default::default() }),
         route: RouteWish::Plain.into(),
         ..Default::default()

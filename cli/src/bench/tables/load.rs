@@ -37,6 +37,19 @@ pub struct Load<'a> {
     pub margins: bool,
 }
 
+/// The likeliest token always, whatever the model's own defaults are.
+pub(in crate::bench) fn greedy() -> Sampling {
+    Sampling {
+        temperature: Some(0.0),
+        top_k: Some(0),
+        top_p: Some(1.0),
+        min_p: Some(0.0),
+        seed: Some(0),
+        repetition_penalty: Some(1.0),
+        ..Default::default()
+    }
+}
+
 impl Load<'_> {
     /// Sends all and reads all answers; they come in the order of the prompts, with the seconds from the first submission to
     /// the end of the last answer by this process's clock.
@@ -48,15 +61,7 @@ impl Load<'_> {
     }
 
     fn request(&self, ids: &[u32]) -> GenerateRequest {
-        let sampling = Sampling {
-            temperature: Some(0.0),
-            top_k: Some(0),
-            top_p: Some(1.0),
-            min_p: Some(0.0),
-            seed: Some(0),
-            repetition_penalty: Some(1.0),
-            ..Default::default()
-        };
+        let sampling = greedy();
         GenerateRequest {
             model: String::new(),
             prompt: Some(Prompt::TokenIds(TokenIds { ids: ids.to_vec() })),
