@@ -3,8 +3,9 @@
 //!
 //! `cargo run --release -p paceline-models --example draft_trace -- demo/target demo/drafter PROMPTS.jsonl 96 > traces.txt`
 //!
-//! A line in: `{"kind": "json", "prompt": [ids]}`. A line out, three words: the kind; a base-32 digit for each token but the last,
-//! how many drafted tokens behind it are the target's own; a digit for each token, −ln of its probability in eight bins.
+//! A line in: `{"kind": "json", "prompt": [ids]}`. A line out, four words: the kind; a base-32 digit for each token but the last,
+//! how many drafted tokens behind it are the target's own; a digit for each token, −ln of its probability in eight bins; the
+//! prompt, three hexadecimal digits a token.
 
 use std::io::BufRead as _;
 use std::path::Path;
@@ -105,7 +106,8 @@ fn main() {
             char::from_digit(right as u32, 32).expect("a block is shorter than 32")
         });
         let accepted: String = accepted.collect();
-        println!("{} {accepted} {doubts}", line.kind);
+        let prompt: String = line.prompt.iter().map(|id| format!("{id:03x}")).collect();
+        println!("{} {accepted} {doubts} {prompt}", line.kind);
         pair.target_kv.free(SequenceId(0));
         pair.draft_kv.free(SequenceId(0));
     }

@@ -21,8 +21,18 @@ pub struct Load<'a> {
     pub streams: usize,
     /// In which lane.
     pub wish: RouteWish,
-    /// Tokens of each answer; the model's end of an answer is passed over, so that the work is the same whatever it says.
+    /// Tokens of an answer, in the mean: see [`tokens_of`]. The model's end of an answer is passed over, so that the work is the same
+    /// whatever it says.
     pub max_tokens: u32,
+}
+
+/// Tokens of the answer to the prompt of that number: up to a quarter less or more than the mean, spread evenly, the same in every
+/// mode. Were all answers as long, streams that begin together would end together and their next prompts be read in one step for
+/// ever, in plain lanes alone: no traffic is like that.
+fn tokens_of(index: usize, mean: u32) -> u32 {
+    // Multiples of the golden ratio, modulo 1, are spread evenly however many are taken.
+    let share = (index as f64 * 0.618_033_988_749_895).fract();
+    ((f64::from(mean) * (0.75 + 0.5 * share)).round() as u32).max(1)
 }
 
 /// What was seen of it.
@@ -54,11 +64,11 @@ impl Load<'_> {
     /// # Errors
     /// The service's refusal of one of them.
     pub async fn send(&self, client: &InferenceClient<Channel>) -> Result<Measured, Failure> {
-        let (wish, max_tokens) = (self.wish, self.max_tokens);
+        let (wish, mean) = (self.wish, self.max_tokens);
         let ask = |prompt: &Prompt| {
             let (mut client, prompt) = (client.clone(), prompt.clone());
             async move {
-                let (prompt, choice) = (&prompt, Choice::Greedy);
+                let (prompt, choice, max_tokens) = (&prompt, Choice::Greedy, tokens_of(prompt.index, mean));
                 Ask { prompt, choice, lane: wish, max_tokens, margins: false, ignore_eos: true }.send(&mut client).await
             }
         };
@@ -90,4 +100,23 @@ where
     let seconds = (monotonic_ns() - begin).max(1) as f64 / 1e9;
     answers.sort_by_key(|(at, _)| *at);
     Ok((answers.into_iter().map(|(_, answer)| answer).collect(), seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_differ_in_length_and_have_the_mean_that_was_asked_for() {
+        for count in [8, 16, 40] {
+            let all: Vec<u32> = (0..count).map(|index| tokens_of(index, 96)).collect();
+            let mean = f64::from(all.iter().sum::<u32>()) / count as f64;
+            assert!((mean - 96.0).abs() < 5.0 && all.iter().all(|tokens| (72..=120).contains(tokens)), "{mean} {all:?}");
+            let mut different = all.clone();
+            different.sort_unstable();
+            different.dedup();
+            assert!(different.len() > 2 * all.len() / 3, "{all:?}");
+        }
+        assert_eq!(tokens_of(0, 1), 1);
+    }
 }

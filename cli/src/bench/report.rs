@@ -50,7 +50,7 @@ impl Report {
         let mut text = self.table();
         text.push_str(&format!(
             "\ntokens per second of wall-clock time from the first submission to the end of the last answer, {tokens} tokens an\n\
-             answer; medians of {runs} runs, in brackets the 95 % interval of the median\n"
+             answer in the mean (a quarter less to a quarter more); medians of {runs} runs, in brackets the 95 % interval of the median\n"
         ));
         text.push_str(&self.identity());
         for row in &self.rows {

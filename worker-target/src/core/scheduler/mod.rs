@@ -222,7 +222,7 @@ impl Scheduler {
         self.ledger.could_hold(request.prompt.len() + request.max_tokens as usize, beside)?;
         let key = SequenceKey(self.next_key);
         self.next_key += 1;
-        self.speculation.open(key, &request.class);
+        self.speculation.open(key, &request.class, &request.prompt);
         self.ledger.set_beside(key, beside);
         self.sequences.insert(key, Sequence::new(request));
         Ok(key)

@@ -4,9 +4,10 @@
 //! A cycle of n drafting sequences among N: the drafter works, the others step plainly beside it, then one step verifies
 //! all blocks and takes the others along. Its price has a large part that the first drafted token pays for all, so growing
 //! by single tokens from nothing would never begin: for each number of drafting sequences the blocks are grown greedily,
-//! the likeliest token of all first, and the best point on the way counts.
+//! the likeliest token of all first, and the best point on the way counts. Best is the geometric mean of all paces: by the sum of
+//! tokens one text that drafts far would be worth that fifteen others go slower.
 
-use super::cost::{Cost, Size};
+use super::cost::{Cost, Plain, Size};
 use super::survival::{KINDS, MOST, Survival, accepted};
 
 /// Until a step was measured; only ratios matter then.
@@ -16,6 +17,8 @@ const ASSUMED_ROWS: f64 = 64.0;
 /// How much slower a step is while the drafter works, until measured, and the bounds of what is believed.
 const ASSUMED_BESIDE: f64 = 1.2;
 const BESIDE: (f64, f64) = (0.8, 4.0);
+/// What drafts are taken for when none was asked for during so many steps.
+const CHEAPER: f64 = 0.65;
 /// Weight of the newest ratio.
 const NEWEST: f64 = 0.1;
 /// A token less likely than this is not drafted whatever it costs.
@@ -30,16 +33,27 @@ const LENGTHS: [usize; 10] = [2, 3, 4, 5, 7, 9, 11, 15, 22, 31];
 pub struct Costs {
     /// Steps while the drafter rests.
     pub step: Cost,
+    /// Steps of one row of each sequence, by their number.
+    pub plain: Plain,
     /// Drafts while the target waits for them: from asking to having them.
     pub draft: Cost,
     /// Times by which steps and drafts are slower beside each other.
     step_beside: f64,
     draft_beside: f64,
+    /// Times by which drafts are hoped to be cheaper than they were.
+    hope: f64,
 }
 
 impl Default for Costs {
     fn default() -> Self {
-        Self { step: Cost::default(), draft: Cost::default(), step_beside: ASSUMED_BESIDE, draft_beside: ASSUMED_BESIDE }
+        Self {
+            step: Cost::default(),
+            plain: Plain::default(),
+            draft: Cost::default(),
+            step_beside: ASSUMED_BESIDE,
+            draft_beside: ASSUMED_BESIDE,
+            hope: 1.0,
+        }
     }
 }
 
@@ -52,32 +66,72 @@ impl Costs {
         }
     }
 
+    /// A step of one row of each of so many sequences.
+    pub fn plain_us(&self, sequences: f64, context: f64) -> f64 {
+        match self.step.is_known() {
+            true => self.plain.us(Size { rows: sequences, sequences, context }, &self.step),
+            false => self.step_us(sequences, sequences, context),
+        }
+    }
+
     /// A draft for so many sequences; `rows` are those of the blocks and of new context. Until one is measured it is half as
     /// dear as a plain step: rather too cheap, as what looks dear is never tried.
     pub fn draft_us(&self, rows: f64, sequences: f64) -> f64 {
         match self.draft.is_known() {
-            true => self.draft.us(Size { rows, sequences, context: 0.0 }),
+            true => self.hope * self.draft.us(Size { rows, sequences, context: 0.0 }),
             false => self.step_us(1.0, 1.0, 0.0) / 2.0,
         }
     }
 
     /// What reading so many rows in costs the drafter.
     pub fn read_us(&self, rows: usize) -> f64 {
-        let row = if self.draft.is_known() { self.draft.row_us() } else { self.step_us(1.0, 1.0, 0.0) / ASSUMED_ROWS };
+        let row =
+            if self.draft.is_known() { self.hope * self.draft.row_us() } else { self.step_us(1.0, 1.0, 0.0) / ASSUMED_ROWS };
         rows as f64 * row
+    }
+
+    /// No draft was asked for so long that what is known of drafts may be an accident, which nothing would ever correct: they are
+    /// taken for a little cheaper, until one is tried.
+    pub fn nothing_drafted(&mut self) {
+        self.draft.doubt();
+        self.hope *= CHEAPER;
+    }
+
+    /// A draft for `size` came so long after it was asked for; the target did `steps` steps meanwhile.
+    pub fn drafted(&mut self, size: Size, us: f64, steps: u32) {
+        self.hope = 1.0;
+        match steps {
+            0 => self.draft.observe(size, us),
+            _ => self.draft_was_beside(size, us, steps),
+        }
     }
 
     /// A step took so long while the drafter worked.
     pub fn step_was_beside(&mut self, size: Size, us: f64) {
-        let expected = self.step_us(size.rows, size.sequences, size.context);
+        let expected = match size.rows > size.sequences {
+            true => self.step_us(size.rows, size.sequences, size.context),
+            false => self.plain_us(size.sequences, size.context),
+        };
         mix(&mut self.step_beside, us / expected);
+    }
+
+    /// A step took so long while the drafter rested.
+    pub fn stepped(&mut self, size: Size, us: f64) {
+        self.step.observe(size, us);
+        if size.rows <= size.sequences {
+            self.plain.observe(size, us, &self.step);
+        }
     }
 
     /// A draft came so long after it was asked for while others stepped `steps` times: somewhere in the last of them, which
     /// says something only where it was expected in another.
-    pub fn draft_was_beside(&mut self, size: Size, us: f64, steps: u32) {
+    fn draft_was_beside(&mut self, size: Size, us: f64, steps: u32) {
         let steps = f64::from(steps.max(1));
         let expected = self.draft_us(size.rows, size.sequences);
+        if us < expected {
+            // Alone it takes no longer than beside others: a pause that fell into the first figures is not believed for ever.
+            self.draft.observe(size, us);
+        }
         let (least, most) = (us * (steps - 1.0) / steps / expected, us / expected);
         let nearest = self.draft_beside.clamp(least, most);
         mix(&mut self.draft_beside, nearest);
@@ -119,7 +173,7 @@ impl Load {
     /// One plain step of all.
     pub fn plain(&self, costs: &Costs) -> Pace {
         let count = self.sequences as f64;
-        Pace { us: costs.step_us(count, count, self.context), tokens: count }
+        Pace { us: costs.plain_us(count, self.context), tokens: count }
     }
 
     /// A cycle in which `drafting` of them draft `rows` tokens in all, of which `accepted` are expected to be.
@@ -131,7 +185,7 @@ impl Load {
         let (wait_us, plain_tokens) = if others < 0.5 {
             (draft_us, 0.0)
         } else {
-            let step_us = costs.step_us(others, others, self.context * others / count) * costs.step_beside;
+            let step_us = costs.plain_us(others, self.context * others / count) * costs.step_beside;
             // The draft comes somewhere in a step, and is seen at its end.
             let steps = (draft_us * costs.draft_beside / step_us + 0.5).max(1.0);
             (steps * step_us, steps * others)
@@ -158,6 +212,16 @@ pub struct Choice {
     pub lengths: Vec<usize>,
     /// Of the cycle; of a plain step where nobody drafts.
     pub pace: Pace,
+    /// The pace of one sequence, as the geometric mean of all, tokens a microsecond: what is to be large (proportional fairness:
+    /// Kelly, Maulloo, Tan 1998).
+    pub rate: f64,
+}
+
+/// The geometric mean of the paces of all: those that draft have `logs` of their tokens a cycle in sum.
+fn fair_rate(load: Load, drafting: usize, logs: f64, own: f64, pace: Pace) -> f64 {
+    let others = load.sequences - drafting;
+    let plain = if others == 0 { 0.0 } else { others as f64 * ((pace.tokens - own) / others as f64).ln() };
+    ((logs + plain) / load.sequences as f64).exp() / pace.us
 }
 
 /// The best cycle in which at least one candidate drafts; `None` where none can. Whether it is better than a plain step is for
@@ -174,52 +238,68 @@ pub fn best_cycle(costs: &Costs, load: Load, candidates: &[Candidate<'_>]) -> Op
     }
     growth.sort_unstable_by(|one, other| other.0.total_cmp(&one.0));
     let mut best: Option<(f64, usize, usize, Pace)> = None;
+    let mut tokens = vec![0.0; order.len()];
     for drafting in SETS.into_iter().chain([order.len()]).filter(|count| (1..=order.len()).contains(count)) {
         let set = &order[..drafting];
-        let mut sum: f64 = set.iter().map(|(at, _)| f64::from(candidates[*at].survival[0])).sum();
+        tokens.iter_mut().zip(set).for_each(|(tokens, (at, _))| *tokens = 1.0 + f64::from(candidates[*at].survival[0]));
+        let mut sum: f64 = tokens[..drafting].iter().sum();
+        // A block has 32 tokens at most, 32 of them 32^32: no double is too small for it.
+        let mut product: f64 = tokens[..drafting].iter().product();
         let read: f64 = set.iter().map(|(at, _)| candidates[*at].read_us).sum::<f64>() / drafting as f64;
         // Where many draft one row more is nothing.
         let stride = (drafting / 3).max(1);
-        let mut look = |rows: usize, sum: f64| {
-            let mut pace = load.cycle(costs, drafting, rows as f64, sum);
-            pace.us += read * (drafting as f64 + sum);
-            if best.is_none_or(|best| pace.rate() > best.0) {
-                best = Some((pace.rate(), drafting, rows, pace));
+        let mut look = |rows: usize, sum: f64, product: f64| {
+            let mut pace = load.cycle(costs, drafting, rows as f64, sum - drafting as f64);
+            pace.us += read * sum;
+            // No geometric mean is above the arithmetic one.
+            if best.is_some_and(|best| pace.rate() <= best.0 * load.sequences as f64) {
+                return;
+            }
+            let rate = fair_rate(load, drafting, product.ln(), sum, pace);
+            if best.is_none_or(|best| rate > best.0) {
+                best = Some((rate, drafting, rows, pace));
             }
         };
-        look(drafting, sum);
+        look(drafting, sum, product);
         let mut rows = drafting;
-        for (alive, _) in growth.iter().filter(|(_, rank)| *rank < drafting) {
+        for (alive, rank) in growth.iter().filter(|(_, rank)| *rank < drafting) {
             rows += 1;
-            sum += f64::from(*alive);
+            let alive = f64::from(*alive);
+            product *= 1.0 + alive / tokens[*rank];
+            tokens[*rank] += alive;
+            sum += alive;
             if (rows - drafting).is_multiple_of(stride) {
-                look(rows, sum);
+                look(rows, sum, product);
             }
         }
-        look(rows, sum);
+        look(rows, sum, product);
     }
-    let (_, drafting, rows, pace) = best?;
+    let (rate, drafting, rows, pace) = best?;
     let mut lengths = vec![0; candidates.len()];
     order[..drafting].iter().for_each(|(at, _)| lengths[*at] = 1);
     for (_, rank) in growth.iter().filter(|(_, rank)| *rank < drafting).take(rows - drafting) {
         lengths[order[*rank].0] += 1;
     }
-    Some(Choice { lengths, pace })
+    Some(Choice { lengths, pace, rate })
 }
 
 fn worth(candidate: &Candidate<'_>) -> f64 {
     accepted(candidate.survival, candidate.most)
 }
 
-/// The pace of given lengths.
-pub fn pace_of(costs: &Costs, load: Load, candidates: &[Candidate<'_>], lengths: &[usize]) -> Pace {
+/// Given lengths as a choice.
+pub fn choice_of(costs: &Costs, load: Load, candidates: &[Candidate<'_>], lengths: &[usize]) -> Choice {
     let drafts = || candidates.iter().zip(lengths).filter(|(_, length)| **length > 0);
     let (drafting, rows) = (drafts().count(), lengths.iter().sum::<usize>() as f64);
-    let sum: f64 = drafts().map(|(one, length)| accepted(one.survival, *length)).sum();
+    let (mut sum, mut logs) = (0.0, 0.0);
+    for (one, length) in drafts() {
+        let tokens = 1.0 + accepted(one.survival, *length);
+        (sum, logs) = (sum + tokens, logs + tokens.ln());
+    }
     let read: f64 = drafts().map(|(one, _)| one.read_us).sum::<f64>() / drafting.max(1) as f64;
-    let mut pace = load.cycle(costs, drafting, rows, sum);
-    pace.us += read * (drafting as f64 + sum);
-    pace
+    let mut pace = load.cycle(costs, drafting, rows, sum - drafting as f64);
+    pace.us += read * sum;
+    Choice { lengths: lengths.to_vec(), pace, rate: fair_rate(load, drafting, logs, sum, pace) }
 }
 
 /// The best that `drafting` of them can reach whose text is of one kind: rate over plain, and the length.
@@ -247,12 +327,12 @@ pub struct Trial {
     pub value_us: f64,
 }
 
-/// What a trial of `drafting` of them costs and may bring, when `kinds` says of which kind they are, `left` how many tokens are still
-/// expected of all of them, and reading the drafter in takes `read_us`.
+/// What a trial costs in which `drafting` draft, and what it may bring `learning`, these and others, when `kinds` says of which kind they
+/// are, `left` how many tokens are still expected of all that learn, and reading the drafter in takes `read_us`.
 pub fn trial(
     costs: &Costs,
     load: Load,
-    drafting: usize,
+    (drafting, learning): (usize, usize),
     kinds: &[f64; KINDS],
     table: &[Survival; KINDS],
     most: usize,
@@ -261,7 +341,7 @@ pub fn trial(
     let plain_us = 1.0 / load.plain(costs).rate();
     let mut value_us = 0.0;
     for (share, survival) in kinds.iter().zip(table) {
-        let (gain, _) = gain_of_kind(costs, load, drafting, survival, most);
+        let (gain, _) = gain_of_kind(costs, load, learning, survival, most);
         value_us += share * plain_us * (1.0 - 1.0 / gain.max(1.0)) * left;
     }
     let mut best: Option<Trial> = None;
@@ -277,124 +357,4 @@ pub fn trial(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::survival::{Belief, Class};
-    use super::*;
-
-    /// Costs of a machine as measured many times: microseconds of a step and of a draft.
-    fn machine(step: impl Fn(f64, f64) -> f64, draft: impl Fn(f64, f64) -> f64) -> Costs {
-        let mut costs = Costs::default();
-        for _ in 0..20 {
-            for sequences in [1.0, 2.0, 4.0, 8.0, 16.0] {
-                for length in [0.0, 2.0, 5.0, 8.0, 15.0] {
-                    let rows = sequences * (1.0 + length);
-                    costs.step.observe(Size { rows, sequences, context: 0.0 }, step(rows, sequences));
-                    costs.draft.observe(Size { rows: rows + sequences, sequences, context: 0.0 }, draft(rows, sequences));
-                }
-            }
-        }
-        costs
-    }
-
-    fn gpu() -> Costs {
-        machine(|rows, _| 10_000.0 + 20.0 * rows, |_, _| 2_000.0)
-    }
-
-    fn cpu() -> Costs {
-        machine(
-            |rows, sequences| 3_000.0 + 320.0 * rows + 250.0 * sequences,
-            |rows, sequences| 1_500.0 + 90.0 * rows + 500.0 * sequences,
-        )
-    }
-
-    fn survival(accept: f32) -> Survival {
-        let mut alive = 1.0;
-        [0.0; MOST].map(|_: f32| {
-            alive *= accept;
-            alive
-        })
-    }
-
-    /// Lengths for sequences with these rates of acceptance, and the gain over plain.
-    fn best(costs: &Costs, accepts: &[f32]) -> (Vec<usize>, f64) {
-        let survivals: Vec<Survival> = accepts.iter().map(|accept| survival(*accept)).collect();
-        let candidates: Vec<Candidate<'_>> =
-            survivals.iter().map(|survival| Candidate { survival, most: 15, read_us: 0.0 }).collect();
-        let load = Load { sequences: accepts.len(), context: 0.0 };
-        let choice = best_cycle(costs, load, &candidates).expect("some can");
-        assert_eq!(pace_of(costs, load, &candidates, &choice.lengths).us.round(), choice.pace.us.round());
-        let gain = choice.pace.rate() / load.plain(costs).rate();
-        (choice.lengths, gain)
-    }
-
-    #[test]
-    fn one_sequence_drafts_long_where_it_pays_and_a_poor_one_does_not_pay() {
-        let (lengths, gain) = best(&gpu(), &[0.93]);
-        assert!(lengths[0] >= 13 && gain > 5.0, "{lengths:?} {gain}");
-        let (lengths, gain) = best(&cpu(), &[0.93]);
-        assert!(lengths[0] >= 8 && gain > 1.8, "{lengths:?} {gain}");
-        let (_, gain) = best(&cpu(), &[0.3]);
-        assert!(gain < 1.0, "{gain}");
-        // What hardly costs pays with little.
-        assert!(best(&gpu(), &[0.45]).1 > 1.2);
-    }
-
-    #[test]
-    fn among_many_those_draft_for_whom_it_pays() {
-        let (lengths, gain) = best(&gpu(), &[0.9, 0.05, 0.92, 0.05]);
-        assert!(lengths[0] > 5 && lengths[2] > 5 && lengths[1] + lengths[3] <= 4, "{lengths:?} {gain}");
-        // On a CPU a batch shares its base already: drafts are shorter, and poor ones slow the others.
-        assert!(best(&cpu(), &[0.5; 8]).1 < 1.0);
-        let (alone, together) = (best(&cpu(), &[0.93]).0[0], best(&cpu(), &[0.93; 16]).0[0]);
-        assert!(together <= alone, "{alone} alone, {together} among sixteen");
-    }
-
-    #[test]
-    fn reading_the_drafter_in_counts() {
-        let (costs, survival) = (cpu(), survival(0.8));
-        let load = Load { sequences: 1, context: 0.0 };
-        let rate = |read_us| {
-            let candidate = Candidate { survival: &survival, most: 15, read_us };
-            best_cycle(&costs, load, &[candidate]).expect("it can").pace.rate()
-        };
-        let (plain, free) = (load.plain(&costs).rate(), rate(0.0));
-        assert!(free > plain && rate(5_000.0) < plain, "{free} {plain}");
-    }
-
-    #[test]
-    fn nobody_drafts_who_may_not() {
-        let survival = survival(0.9);
-        let none = Candidate { survival: &survival, most: 0, read_us: 0.0 };
-        assert_eq!(best_cycle(&cpu(), Load { sequences: 1, context: 0.0 }, &[none]), None);
-        assert_eq!(best_cycle(&cpu(), Load { sequences: 1, context: 0.0 }, &[]), None);
-    }
-
-    #[test]
-    fn a_trial_is_worth_it_while_there_is_much_to_win() {
-        let (costs, class) = (cpu(), Class::default());
-        let load = Load { sequences: 1, context: 0.0 };
-        let unknown = *Belief::new(&class).kinds();
-        let ask =
-            |kinds: &[f64; KINDS], left, read| trial(&costs, load, 1, kinds, class.table(), 15, (left, read)).expect("it can");
-        let open = ask(&unknown, 200.0, 0.0);
-        assert!(open.value_us > 2.0 * open.cost_us, "{open:?}");
-        // Nothing is left to win for the last tokens, nor by one that is known not to pay.
-        let late = ask(&unknown, 1.0, 10_000.0);
-        assert!(late.value_us < late.cost_us, "{late:?}");
-        let mut poor = [0.001; KINDS];
-        poor[0] = 1.0 - 0.001 * (KINDS as f64 - 1.0);
-        let known = ask(&poor, 100.0, 0.0);
-        assert!(known.value_us < 2.0 * known.cost_us, "{known:?}");
-    }
-
-    #[test]
-    fn before_anything_is_measured_it_is_sane() {
-        let costs = Costs::default();
-        let class = Class::default();
-        let open = Belief::new(&class).survival(&class);
-        let candidate = Candidate { survival: &open, most: 15, read_us: costs.read_us(30) / 100.0 };
-        let load = Load { sequences: 1, context: 0.0 };
-        let choice = best_cycle(&costs, load, &[candidate]).expect("it can");
-        assert!(choice.lengths[0] >= 1 && choice.pace.rate() > 0.5 * load.plain(&costs).rate());
-    }
-}
+mod tests;

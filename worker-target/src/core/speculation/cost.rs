@@ -11,16 +11,18 @@ use paceline_proto::internal::v1::CostModel;
 
 /// Upper ends of the cells.
 const ROWS: [u32; 18] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
-const SEQUENCES: [u32; 6] = [1, 2, 4, 8, 16, 32];
+const SEQUENCES: [u32; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 /// Least weight of the newest figure in a cell's mean: a machine that changes is followed within some 20 steps.
 const NEWEST: f64 = 0.06;
 /// What a cell counts for at most in the line.
 const HEAVY: f64 = 8.0;
-/// A single figure counts at most so many times what was expected, or as little as the inverse: on a shared machine one
-/// step may be paused for as long as ten others take.
+/// A single figure counts at most so many times what was expected: on a shared machine one step may be paused for as long as ten
+/// others take. Nothing makes one shorter than it is.
 const OUTLIER: f64 = 2.0;
 /// Figures of a cell before an expectation is held against it.
 const KNOWN: f64 = 3.0;
+/// Figures of which the middle one counts.
+const FIRST: usize = 3;
 /// What a cell's deviation from the line is divided among: so many figures, and its own.
 const DOUBT: f64 = 1.5;
 /// What a cell's figures still count at the next fit, if it gets no new ones.
@@ -47,6 +49,34 @@ struct Cell {
     weight: f64,
     size: Size,
     us: f64,
+    /// The first ones, ascending: until there are more the one in the middle counts, not their mean. A load that is met
+    /// rarely has no more for long, and one pause among three would make half a price of its own.
+    first: [f64; FIRST],
+    firsts: usize,
+}
+
+impl Cell {
+    fn observe(&mut self, size: Size, us: f64) {
+        let share = (1.0 / (self.weight + 1.0)).max(NEWEST);
+        let mix = |old: &mut f64, new: f64| *old += share * (new - *old);
+        if self.firsts < FIRST {
+            self.begin(us);
+        } else {
+            mix(&mut self.us, us);
+        }
+        mix(&mut self.size.rows, size.rows);
+        mix(&mut self.size.sequences, size.sequences);
+        mix(&mut self.size.context, size.context);
+        self.weight = (self.weight + 1.0).min(1.0 / NEWEST);
+    }
+
+    /// One of the first: the middle one of those there are; of two the lesser.
+    fn begin(&mut self, us: f64) {
+        self.first[self.firsts] = us;
+        self.first[..=self.firsts].sort_unstable_by(f64::total_cmp);
+        self.us = self.first[self.firsts / 2];
+        self.firsts += 1;
+    }
 }
 
 /// A line: microseconds = base + row · rows + sequence · sequences + context · positions / 1000.
@@ -60,6 +90,50 @@ impl Line {
 
     fn at(&self, size: Size) -> f64 {
         self.0.iter().zip(Self::features(size)).map(|(one, other)| one * other).sum()
+    }
+}
+
+/// What plain steps cost, by the exact number of sequences: it is what every cycle is held against, so the place within a cell of
+/// [`Cost`] must not matter.
+#[derive(Clone, Debug)]
+pub struct Plain([Cell; EXACT]);
+
+/// Numbers of sequences that are told apart.
+const EXACT: usize = 33;
+
+impl Default for Plain {
+    fn default() -> Self {
+        Self([Cell::default(); EXACT])
+    }
+}
+
+impl Plain {
+    /// A plain step of all these sequences took so long; by `step` so long was expected.
+    pub fn observe(&mut self, size: Size, us: f64, step: &Cost) {
+        let expected = self.us(size, step);
+        if let Some(cell) = self.0.get_mut(size.sequences as usize).filter(|_| us.is_finite() && us > 0.0) {
+            let us = if cell.weight >= KNOWN { us.min(expected * OUTLIER) } else { us };
+            cell.observe(size, us);
+        }
+    }
+
+    /// What a plain step of these sequences costs, microseconds; where there was none of that number, the nearest one says how far
+    /// `step` is right.
+    pub fn us(&self, size: Size, step: &Cost) -> f64 {
+        let known = |number: usize| self.0.get(number).filter(|cell| cell.weight > 0.0);
+        let at = size.sequences as usize;
+        let below = (0..=at.min(EXACT - 1)).rev().find_map(known);
+        let above = (at..EXACT).find_map(known);
+        let us = step.us(size);
+        let right = |cell: &Cell| cell.us / step.us(cell.size);
+        match (below, above) {
+            (Some(cell), _) if cell.size.sequences.round() as usize == at => {
+                (cell.us + step.context_us(size.context - cell.size.context)).max(cell.us / 2.0)
+            }
+            (Some(one), Some(other)) => us * f64::midpoint(right(one), right(other)),
+            (Some(one), None) | (None, Some(one)) => us * right(one),
+            (None, None) => us,
+        }
     }
 }
 
@@ -94,18 +168,18 @@ impl Cost {
         } else {
             (self.seen >= FIT_EVERY).then(|| 1.3 * self.us(size))
         };
-        let us = expected.map_or(us, |expected| us.clamp(expected / OUTLIER, expected * OUTLIER));
-        let cell = &mut self.cells[sequence][row];
-        let share = (1.0 / (cell.weight + 1.0)).max(NEWEST);
-        cell.weight = (cell.weight + 1.0).min(1.0 / NEWEST);
-        let mix = |old: &mut f64, new: f64| *old += share * (new - *old);
-        mix(&mut cell.us, us);
-        mix(&mut cell.size.rows, size.rows);
-        mix(&mut cell.size.sequences, size.sequences);
-        mix(&mut cell.size.context, size.context);
+        let us = expected.map_or(us, |expected| us.min(expected * OUTLIER));
+        self.cells[sequence][row].observe(size, us);
         self.seen += 1;
         if known < KNOWN || self.seen - self.fitted >= FIT_EVERY {
             self.fit();
+        }
+    }
+
+    /// Nothing of this was measured for a while: what is seen next counts as if it were the first.
+    pub fn doubt(&mut self) {
+        for cell in self.cells.iter_mut().flatten().filter(|cell| cell.weight > 0.0) {
+            (cell.weight, cell.firsts) = (cell.weight.min(1.0), 0);
         }
     }
 
@@ -136,6 +210,11 @@ impl Cost {
     /// One more row, in microseconds, by the line.
     pub fn row_us(&self) -> f64 {
         self.line.0[1]
+    }
+
+    /// So many more positions of context, in microseconds, by the line.
+    pub fn context_us(&self, positions: f64) -> f64 {
+        self.line.0[3] * positions / 1000.0
     }
 
     /// For the report.
@@ -274,74 +353,4 @@ fn eliminate(products: &[[f64; 4]; 4], sums: &[f64; 4], used: [bool; 4]) -> [f64
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn size(rows: u32, sequences: u32, context: u32) -> Size {
-        Size { rows: f64::from(rows), sequences: f64::from(sequences), context: f64::from(context) }
-    }
-
-    fn near(found: f64, expected: f64, share: f64) {
-        assert!((found - expected).abs() <= share * expected, "expected about {expected}, found {found}");
-    }
-
-    #[test]
-    fn before_the_first_figure_nothing_is_said_and_behind_it_something_sane() {
-        let mut cost = Cost::default();
-        assert_eq!((cost.us(size(1, 1, 0)), cost.is_known()), (0.0, false));
-        cost.observe(size(1, 1, 50), 4000.0);
-        near(cost.us(size(1, 1, 50)), 4000.0, 0.1);
-        // Dearer with rows, and by no absurd factor.
-        let block = cost.us(size(16, 1, 50));
-        assert!(block > 4500.0 && block < 12_000.0, "{block}");
-        assert!(cost.us(size(128, 8, 400)) > block);
-    }
-
-    #[test]
-    fn a_line_is_found_and_carried_on() {
-        let mut cost = Cost::default();
-        let truth = |s: Size| 3000.0 + 250.0 * s.rows + 100.0 * s.sequences + 400.0 * s.context / 1000.0;
-        for round in 0..40 {
-            for (rows, sequences) in [(1, 1), (2, 2), (4, 4), (8, 8), (16, 1), (32, 2), (6, 1)] {
-                let size = size(rows, sequences, sequences * (100 + 20 * round));
-                cost.observe(size, truth(size));
-            }
-        }
-        for (rows, sequences, context) in [(16, 1, 500), (64, 4, 2000), (128, 8, 4000), (10, 1, 700)] {
-            let size = size(rows, sequences, context);
-            near(cost.us(size), truth(size), 0.15);
-        }
-        near(cost.model().row_us, 250.0, 0.15);
-    }
-
-    #[test]
-    fn a_bend_is_kept_where_it_was_measured() {
-        // As on a CPU: one row is cheap, the second costs a lot, further ones little.
-        let truth = |rows: f64| if rows == 1.0 { 4000.0 } else { 6000.0 + 130.0 * rows };
-        let mut cost = Cost::default();
-        for _ in 0..30 {
-            for rows in [1, 3, 6, 16] {
-                cost.observe(size(rows, 1, 100), truth(f64::from(rows)));
-            }
-        }
-        for rows in [1, 3, 6, 16] {
-            near(cost.us(size(rows, 1, 100)), truth(f64::from(rows)), 0.03);
-        }
-        let curve: Vec<f64> = (1..40).map(|rows| cost.us(size(rows, 1, 100))).collect();
-        assert!(curve.windows(2).all(|pair| pair[1] >= pair[0] - 1e-6), "{curve:?}");
-    }
-
-    #[test]
-    fn pauses_of_the_machine_move_it_little_and_a_change_is_followed() {
-        let mut cost = Cost::default();
-        (0..50).for_each(|_| cost.observe(size(1, 1, 100), 4000.0));
-        for at in 0..200 {
-            cost.observe(size(1, 1, 100), if at % 20 == 0 { 90_000.0 } else { 4000.0 });
-        }
-        assert!(cost.us(size(1, 1, 100)) < 4600.0, "{}", cost.us(size(1, 1, 100)));
-        (0..100).for_each(|_| cost.observe(size(1, 1, 100), 12_000.0));
-        near(cost.us(size(1, 1, 100)), 12_000.0, 0.05);
-        cost.observe(size(1, 1, 100), f64::NAN);
-        near(cost.us(size(1, 1, 100)), 12_000.0, 0.05);
-    }
-}
+mod tests;

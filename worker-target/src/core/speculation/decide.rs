@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use paceline_proto::v1::RouteReason;
 
-use super::choose::{Candidate, Load, best_cycle, pace_of, trial};
+use super::choose::{Candidate, Load, best_cycle, choice_of, trial};
 use super::survival::{self, KINDS, MOST};
 use super::{Course, Force, LOADS, Plan, Policy, Reading, Speculation, Why, expected};
 use crate::core::{Draft, Permit, Phase, Sequence, SequenceKey};
@@ -30,6 +30,9 @@ const LATER: u32 = 8;
 const AGAIN: f64 = 1.1;
 /// A trial must promise so many times its price.
 const TRIAL: f64 = 2.0;
+/// Of those that are due one in so many is tried for others like it, and what one must say of another to be that.
+const TRIED: usize = 4;
+const ALIKE: f64 = 0.03;
 /// Trials of a sequence may cost this share of its time, and so many tokens' time at once: one cycle with nothing accepted is
 /// common in text that pays, and short answers would have no second.
 const TRIAL_SHARE: f64 = 0.015;
@@ -115,6 +118,7 @@ impl Speculation {
             });
         }
         if !at_border {
+            self.welcome(&eligible);
             plan.feed.extend(eligible.iter().map(|one| one.key).filter(|key| self.courses[key].fed));
             return plan;
         }
@@ -127,6 +131,7 @@ impl Speculation {
 
     fn decide(&mut self, load: Load, eligible: &[Eligible], plan: &mut Plan) {
         let token_us = 1.0 / load.plain(&self.costs).rate();
+        self.teach();
         for one in eligible {
             self.reconsider(one, token_us);
         }
@@ -180,7 +185,7 @@ impl Speculation {
         }
         for one in eligible {
             let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
-            course.fed = fed.contains(&one.key);
+            (course.fed, course.decided) = (fed.contains(&one.key), true);
             course.chosen |= course.fed;
             course.length = lengths_of(&asked, one.key);
         }
@@ -189,17 +194,31 @@ impl Speculation {
         plan.ask.extend(asked.into_iter().map(|(one, length, _)| (one.key, length)));
     }
 
-    /// A sequence that rests, and of which the target's own words speak well meanwhile, is open again, unless drafting has
+    /// One that begins while a cycle is under way is read in meanwhile if it is likely to draft in the next.
+    fn welcome(&mut self, eligible: &[Eligible]) {
+        self.teach();
+        for one in eligible {
+            let course = &self.courses[&one.key];
+            if course.decided || course.fed {
+                continue;
+            }
+            let fed = self.pays_alone(one, BEGIN);
+            let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
+            (course.fed, course.decided) = (fed, true);
+        }
+    }
+
+    /// A sequence that rests, and of which the target's own words or one like it speak well meanwhile, is open again, unless drafting has
     /// cost it too much already.
     fn reconsider(&mut self, one: &Eligible, token_us: f64) {
         let course = &self.courses[&one.key];
         let again = course.rests.is_some()
-            && course.signed
+            && course.news
             && course.lost_us <= TRIAL_TOKENS * token_us
             && one.most > 0
             && self.pays_alone(one, AGAIN);
         let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
-        course.signed = false;
+        course.news = false;
         if again {
             course.rests = None;
         }
@@ -221,13 +240,14 @@ impl Speculation {
     /// The lengths for these sequences; all 0 where plain steps are better.
     fn lengths(&self, load: Load, some: &[&Eligible]) -> Vec<usize> {
         let candidates: Vec<Candidate<'_>> = some.iter().map(|one| self.candidate(one)).collect();
-        let plain = load.plain(&self.costs).rate();
+        // Of one sequence.
+        let plain = 1.0 / load.plain(&self.costs).us;
         let needed = if self.drafts { plain } else { BEGIN * plain };
         match best_cycle(&self.costs, load, &candidates) {
-            Some(best) if best.pace.rate() > needed => {
+            Some(best) if best.rate > needed => {
                 let last: Vec<usize> = some.iter().map(|one| self.courses[&one.key].length.min(one.most)).collect();
                 let same_set = last.iter().zip(&best.lengths).all(|(one, other)| (*one > 0) == (*other > 0));
-                let enough = || OTHER_LENGTHS * pace_of(&self.costs, load, &candidates, &last).rate() >= best.pace.rate();
+                let enough = || OTHER_LENGTHS * choice_of(&self.costs, load, &candidates, &last).rate >= best.rate;
                 if same_set && enough() { last } else { best.lengths }
             }
             _ => vec![0; some.len()],
@@ -247,8 +267,8 @@ impl Speculation {
         best.is_some_and(|best| best.pace.rate() > times * load.plain(&self.costs).rate())
     }
 
-    /// Resting sequences whose pause is over, where one cycle of trial is worth its price. All of them at once: they
-    /// share what it costs, and often are of one kind.
+    /// Resting sequences whose pause is over, where one cycle of trial is worth its price. Of many that are alike a few are tried
+    /// first, which tell what the others are; those that are not alike are tried at once, as they share what it costs.
     fn trials<'a>(&mut self, load: Load, eligible: &'a [Eligible]) -> Vec<(&'a Eligible, usize)> {
         let due: Vec<&Eligible> = eligible
             .iter()
@@ -256,34 +276,46 @@ impl Speculation {
             .collect();
         let Some(first) = due.first() else { return vec![] };
         let table = *self.classes[self.courses[&first.key].class].1.table();
-        let (mut kinds, mut left, mut read_us, mut most) = ([0.0; KINDS], 0.0, 0.0, MOST);
+        let (mut kinds, mut left, mut most) = ([0.0; KINDS], 0.0, MOST);
         for one in &due {
             let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
             let class = &self.classes[course.class].1;
             let drift = (DRIFT * f64::from(one.had - course.as_of.min(one.had))).min(MOST_DRIFT);
-            course.belief.drift(class, drift);
+            course.belief.drift(drift);
             (course.survival, course.as_of) = (expected(&course.belief, class), one.had);
             kinds.iter_mut().zip(course.belief.kinds()).for_each(|(sum, share)| *sum += share / due.len() as f64);
             left += one.expected;
-            read_us += self.costs.read_us(one.reading.unread);
             most = most.min(one.most);
         }
-        let token_us = 1.0 / load.plain(&self.costs).rate();
-        let worth = trial(&self.costs, load, due.len(), &kinds, &table, most, (left, read_us))
-            .filter(|trial| trial.value_us > TRIAL * trial.cost_us);
-        let mut tried = vec![];
-        for one in due {
-            let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
-            let affords = |cost_us: f64| {
-                let may_us = (TRIAL_SHARE * f64::from(one.had) + TRIAL_TOKENS) * token_us;
-                course.belief.cycles() == 0 || course.lost_us + cost_us <= may_us
-            };
-            match worth {
-                Some(trial) if affords(trial.cost_us.max(0.0) / tried.len().max(1) as f64) => tried.push((one, trial.length)),
-                _ => course.rests = Some(one.had + LATER),
+        let mut tried: Vec<&Eligible> = vec![];
+        for one in &due {
+            let near = &self.courses[&one.key].near;
+            let like = |other: &&&Eligible| near.iter().any(|(key, alike)| *key == other.key && *alike >= ALIKE);
+            if tried.iter().filter(like).count() < due.len().div_ceil(TRIED) {
+                tried.push(one);
             }
         }
-        tried
+        let read_us = tried.iter().map(|one| self.costs.read_us(one.reading.unread)).sum();
+        let token_us = 1.0 / load.plain(&self.costs).rate();
+        let worth = trial(&self.costs, load, (tried.len(), due.len()), &kinds, &table, most, (left, read_us))
+            .filter(|trial| trial.value_us > TRIAL * trial.cost_us);
+        let Some(trial) = worth else {
+            due.iter().for_each(|one| self.later(one));
+            return vec![];
+        };
+        let share_us = trial.cost_us.max(0.0) / tried.len() as f64;
+        let (tried, dear): (Vec<_>, Vec<_>) = tried.into_iter().partition(|one| {
+            let course = &self.courses[&one.key];
+            let may_us = (TRIAL_SHARE * f64::from(one.had) + TRIAL_TOKENS) * token_us;
+            course.belief.cycles() == 0 || course.lost_us + share_us <= may_us
+        });
+        dear.into_iter().for_each(|one| self.later(one));
+        tried.into_iter().map(|one| (one, trial.length)).collect()
+    }
+
+    /// A trial is thought of again after a few tokens.
+    fn later(&mut self, one: &Eligible) {
+        self.courses.get_mut(&one.key).expect("each eligible one has a course").rests = Some(one.had + LATER);
     }
 
     /// Notes what the cycle that is asked for is expected to take, so that its end tells what it cost.
@@ -294,7 +326,7 @@ impl Speculation {
         let token_us = 1.0 / load.plain(&self.costs).rate();
         let candidates: Vec<Candidate<'_>> = asked.iter().map(|(one, ..)| self.candidate(one)).collect();
         let lengths: Vec<usize> = asked.iter().map(|(_, length, _)| *length).collect();
-        let pace = pace_of(&self.costs, load, &candidates, &lengths);
+        let pace = choice_of(&self.costs, load, &candidates, &lengths).pace;
         let own: f64 = candidates.iter().zip(&lengths).map(|(one, length)| 1.0 + survival::accepted(one.survival, *length)).sum();
         let share_us = (pace.us - (pace.tokens - own) * token_us) / asked.len() as f64;
         for (one, _, why) in asked {

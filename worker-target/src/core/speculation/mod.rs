@@ -11,6 +11,9 @@
 //!    └──────────────────────── one cycle of trial ◀────────────────────────┘ trial to the next
 //! ```
 //!
+//! A sequence begins with what its class of traffic makes of it, and those with prompts like its own (`neighbours`), of which one
+//! that is tried teaches the others.
+//!
 //! Who is plain is not shown to the drafter either: it reads only sequences that are to draft (`Plan::feed`), and what they
 //! missed it reads from their tap windows. What reading costs counts against the tokens still expected.
 
@@ -18,6 +21,7 @@ pub mod choose;
 pub mod cost;
 mod decide;
 mod figures;
+pub mod neighbours;
 pub mod signs;
 pub mod survival;
 
@@ -29,6 +33,7 @@ use super::{Part, Sequence, SequenceKey};
 use choose::{Costs, gain_of_kind};
 use cost::Size;
 use figures::Ranges;
+use neighbours::{Evidence, Neighbours, Words};
 use signs::{Seen, Signs};
 use survival::{Belief, Class, Survival};
 
@@ -40,9 +45,15 @@ const CAUTIOUS: u64 = 3;
 const FIRST_SIGNS: u32 = 12;
 const SIGN_EVERY: u32 = 8;
 /// Cycles after which drafts have told a sequence's kind well enough to learn signs from.
-const TOLD: u64 = 2;
+const TOLD: u64 = 1;
 /// Cycles in a row that must pay before a sequence's pauses are short again.
 const STEADY: u32 = 4;
+/// Steps without a draft after which what drafts cost is doubted, for the first time since one paid, and at most: each time it
+/// takes twice as long.
+const QUIET: u32 = 64;
+const LONGEST_QUIET: u32 = 2_048;
+/// Cycles in a row that paid, after which it is soon doubted again.
+const PAID: u32 = 2;
 /// Classes that are told apart; sequences of further ones count as the first's.
 const CLASSES: usize = 32;
 
@@ -109,12 +120,17 @@ enum Why {
 #[derive(Clone, Debug)]
 struct Course {
     class: usize,
+    words: Words,
+    /// What those like it turned out to be that were over when it began, or are since.
+    ended: Evidence,
+    /// Those that run beside it, and how alike they are.
+    near: Vec<(SequenceKey, f64)>,
     belief: Belief,
     /// What its drafts alone say, from which the meaning of signs is learnt.
     by_drafts: Belief,
     seen: Seen,
-    /// A sign was read since the last decision.
-    signed: bool,
+    /// Something else than its own drafts spoke of it since the last decision: a sign, or one like it.
+    news: bool,
     survival: Survival,
     /// It rests until it has so many tokens; `None`: it is open.
     rests: Option<u32>,
@@ -133,17 +149,27 @@ struct Course {
     as_of: u32,
     /// The drafter is shown its taps.
     fed: bool,
+    /// It was thought of whether it is to be.
+    decided: bool,
     /// It was chosen to draft, whether or not a draft came of it.
     chosen: bool,
     /// Its cycles by `Why`.
     cycles: [u32; 4],
 }
 
+impl Course {
+    /// Whether others learn from it. Who was told to draft teaches its class alone: benchmarks and self-tests ask the same prompt in
+    /// every lane, and the one that is decided here is to be measured by what it finds out itself.
+    fn teaches(&self) -> bool {
+        self.cycles[Why::Forced as usize] == 0
+    }
+}
+
 /// The state of speculation in the engine.
 #[derive(Clone, Debug)]
 pub struct Speculation {
     costs: Costs,
-    classes: Vec<(String, Class)>,
+    classes: Vec<(String, Class, Neighbours)>,
     courses: BTreeMap<SequenceKey, Course>,
     signs: Signs,
     policy: Policy,
@@ -157,6 +183,10 @@ pub struct Speculation {
     /// By sequences: plain steps that were measured, and cycles since the last.
     plain: [(u32, u32); LOADS],
     ranges: Ranges,
+    /// A draft was verified since the last decision, from which others learn.
+    taught: bool,
+    /// Steps since a draft came, and after how many what drafts cost is doubted.
+    quiet: (u32, u32),
 }
 
 /// Sequences that are told apart.
@@ -166,7 +196,7 @@ impl Default for Speculation {
     fn default() -> Self {
         Self {
             costs: Costs::default(),
-            classes: vec![("default".into(), Class::default())],
+            classes: vec![("default".into(), Class::default(), Neighbours::default())],
             courses: BTreeMap::new(),
             signs: Signs::default(),
             policy: Policy::default(),
@@ -176,29 +206,44 @@ impl Default for Speculation {
             drafts: false,
             plain: [(0, 0); LOADS],
             ranges: Ranges::default(),
+            taught: false,
+            quiet: (0, QUIET),
         }
     }
 }
 
 impl Speculation {
-    /// A sequence of this class begins.
-    pub fn open(&mut self, key: SequenceKey, class: &str) {
-        let known = self.classes.iter().position(|(name, _)| name == class);
+    /// A sequence of this class begins, with this prompt.
+    pub fn open(&mut self, key: SequenceKey, class: &str, prompt: &[u32]) {
+        let known = self.classes.iter().position(|(name, ..)| name == class);
         let class = known.unwrap_or_else(|| {
             if class.is_empty() || self.classes.len() >= CLASSES {
                 return 0;
             }
-            self.classes.push((class.to_owned(), Class::default()));
+            self.classes.push((class.to_owned(), Class::default(), Neighbours::default()));
             self.classes.len() - 1
         });
-        let belief = Belief::new(&self.classes[class].1);
-        let survival = expected(&belief, &self.classes[class].1);
+        let (_, of_class, neighbours) = &self.classes[class];
+        let words = Words::of(prompt);
+        let ended = neighbours.of(&words);
+        let mut near = vec![];
+        for (other, course) in self.courses.iter_mut().filter(|(_, course)| course.class == class) {
+            let alike = neighbours.alike(&words, &course.words);
+            near.push((*other, alike));
+            course.near.push((key, alike));
+        }
+        self.taught |= !near.is_empty();
+        let belief = Belief::new(ended.with(&of_class.mixture()));
+        let survival = expected(&belief, of_class);
         let course = Course {
             class,
-            by_drafts: belief.clone(),
+            words,
+            ended,
+            near,
+            by_drafts: Belief::new(of_class.mixture()),
             belief,
             seen: Seen::default(),
-            signed: false,
+            news: false,
             survival,
             rests: None,
             pause: 0,
@@ -209,6 +254,7 @@ impl Speculation {
             steady: 0,
             as_of: 0,
             fed: false,
+            decided: false,
             chosen: false,
             cycles: [0; 4],
         };
@@ -217,11 +263,51 @@ impl Speculation {
 
     /// A sequence is over: its class learns of it.
     pub fn close(&mut self, key: SequenceKey) {
-        if let Some(course) = self.courses.remove(&key) {
-            course.belief.end(&mut self.classes[course.class].1);
-            if course.by_drafts.cycles() >= TOLD {
-                self.signs.learn(course.by_drafts.kinds(), &course.seen);
+        let Some(course) = self.courses.remove(&key) else { return };
+        let (drafts, (_, class, neighbours)) = (&course.by_drafts, &mut self.classes[course.class]);
+        course.belief.end(class);
+        if drafts.cycles() >= TOLD {
+            self.signs.learn(drafts.kinds(), &course.seen);
+        }
+        let teaches = course.teaches();
+        for other in self.courses.values_mut() {
+            let Some(at) = other.near.iter().position(|(near, _)| *near == key) else { continue };
+            let (_, alike) = other.near.swap_remove(at);
+            if teaches {
+                other.ended.add(alike, drafts.kinds(), drafts.cycles());
             }
+        }
+        // One that nobody might try says nothing of those like it.
+        if teaches && (course.decided || drafts.cycles() > 0) {
+            neighbours.learn(course.words, drafts.kinds(), drafts.cycles());
+        }
+    }
+
+    /// What became of the drafts of some says what to expect of those like them.
+    fn teach(&mut self) {
+        if !std::mem::take(&mut self.taught) {
+            return;
+        }
+        let mut taught = vec![];
+        for (key, course) in &self.courses {
+            // Who has shown itself what it is has nothing to learn from others.
+            if course.belief.cycles() > TOLD {
+                continue;
+            }
+            let mut evidence = course.ended;
+            for (near, alike) in &course.near {
+                if let Some(near) = self.courses.get(near).filter(|near| near.teaches()) {
+                    evidence.add(*alike, near.by_drafts.kinds(), near.by_drafts.cycles());
+                }
+            }
+            taught.push((*key, evidence));
+        }
+        for (key, evidence) in taught {
+            let Some(course) = self.courses.get_mut(&key) else { continue };
+            let class = &self.classes[course.class].1;
+            course.belief.expect(evidence.with(&class.mixture()));
+            course.survival = expected(&course.belief, class);
+            course.news = true;
         }
     }
 
@@ -239,7 +325,7 @@ impl Speculation {
             course.seen[bin] += 1;
             course.belief.weigh(&self.signs.says(bin));
         }
-        course.signed |= !nats.is_empty();
+        course.news |= !nats.is_empty();
         course.survival = expected(&course.belief, &self.classes[course.class].1);
     }
 
@@ -274,10 +360,8 @@ impl Speculation {
     pub fn drafted(&mut self, sequences: usize, rows: usize, us: f64, steps: u32) {
         let size = Size { rows: rows as f64, sequences: sequences as f64, context: 0.0 };
         self.answered();
-        match steps {
-            0 => self.costs.draft.observe(size, us),
-            _ => self.costs.draft_was_beside(size, us, steps),
-        }
+        self.quiet.0 = 0;
+        self.costs.drafted(size, us, steps);
     }
 
     /// A draft came, or was not waited for any more, and its time says nothing.
@@ -295,6 +379,12 @@ impl Speculation {
         if parts.is_empty() || parts.iter().any(|part| part.prefill) {
             return;
         }
+        let (quiet, doubt) = &mut self.quiet;
+        *quiet += 1;
+        if self.linked && *quiet >= *doubt {
+            (*quiet, *doubt) = (0, (2 * *doubt).min(LONGEST_QUIET));
+            self.costs.nothing_drafted();
+        }
         let beside = beside || self.reads;
         let size = Size {
             rows: parts.iter().map(|part| part.rows).sum::<usize>() as f64,
@@ -308,7 +398,7 @@ impl Speculation {
         if beside {
             self.costs.step_was_beside(size, us);
         } else {
-            self.costs.step.observe(size, us);
+            self.costs.stepped(size, us);
         }
         self.ranges.stepped(self.courses.len(), size.context / size.sequences);
     }
@@ -318,6 +408,7 @@ impl Speculation {
         let class = &mut self.classes[course.class].1;
         if drafted > 0 {
             course.by_drafts.told(class, drafted, accepted);
+            self.taught = true;
         }
         course.belief.saw(class, drafted, accepted);
         course.survival = expected(&course.belief, class);
@@ -328,6 +419,9 @@ impl Speculation {
         let lost_us = share_us - (1 + accepted) as f64 * plain_us;
         course.lost_us = (course.lost_us + lost_us).max(0.0);
         course.steady = if lost_us < 0.0 { course.steady + 1 } else { 0 };
+        if course.steady >= PAID {
+            self.quiet.1 = QUIET;
+        }
         if course.steady >= STEADY {
             course.pause = 0;
         }

@@ -119,17 +119,23 @@ impl Class {
     }
 }
 
-/// What is believed of one sequence.
+/// What is believed of one sequence: how likely each kind was before anything of itself was seen, times what was seen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Belief {
+    prior: [f64; KINDS],
+    /// How well each kind goes with what was seen.
+    likely: [f64; KINDS],
+    /// Both together, with the sum 1.
     kinds: [f64; KINDS],
     cycles: u64,
 }
 
 impl Belief {
-    /// A sequence of `class` of which nothing was seen.
-    pub fn new(class: &Class) -> Self {
-        Self { kinds: class.mixture(), cycles: 0 }
+    /// A sequence of which nothing was seen, and that is of each kind as likely as `prior` says.
+    pub fn new(prior: [f64; KINDS]) -> Self {
+        let mut belief = Self { prior, likely: [1.0; KINDS], kinds: prior, cycles: 0 };
+        belief.combine();
+        belief
     }
 
     /// How likely it is of each kind.
@@ -142,6 +148,12 @@ impl Belief {
         self.cycles
     }
 
+    /// Something else is likely of such a sequence than was thought; what was seen of itself stays.
+    pub fn expect(&mut self, prior: [f64; KINDS]) {
+        self.prior = prior;
+        self.combine();
+    }
+
     /// Of a draft of `drafted` tokens the first `accepted` were accepted.
     pub fn saw(&mut self, class: &mut Class, drafted: usize, accepted: usize) {
         if drafted > 0 {
@@ -152,7 +164,7 @@ impl Belief {
 
     /// As [`Belief::saw`], of which the class has heard already.
     pub fn told(&mut self, class: &Class, drafted: usize, accepted: usize) {
-        self.drift(class, CHANGE);
+        self.drift(CHANGE);
         let before = |length: usize| {
             move |survival: &Survival| match length.min(MOST) {
                 0 => 1.0,
@@ -160,13 +172,12 @@ impl Belief {
             }
         };
         let table = &class.table;
-        for (kind, share) in self.kinds.iter_mut().enumerate() {
+        for (kind, likely) in self.likely.iter_mut().enumerate() {
             let reached = before(accepted)(&table[kind]);
-            let likely = if accepted < drafted { reached - before(accepted + 1)(&table[kind]) } else { reached };
-            *share *= likely.max(1e-9);
+            let chance = if accepted < drafted { reached - before(accepted + 1)(&table[kind]) } else { reached };
+            *likely *= chance.max(1e-9);
         }
-        let sum: f64 = self.kinds.iter().sum();
-        self.kinds.iter_mut().for_each(|share| *share /= sum);
+        self.combine();
         self.cycles += 1;
     }
 
@@ -180,14 +191,28 @@ impl Belief {
 
     /// Something speaks so many times for each kind.
     pub fn weigh(&mut self, times: &[f64; KINDS]) {
-        self.kinds.iter_mut().zip(times).for_each(|(share, times)| *share *= times);
-        let sum: f64 = self.kinds.iter().sum();
-        self.kinds.iter_mut().for_each(|share| *share /= sum);
+        self.likely.iter_mut().zip(times).for_each(|(likely, times)| *likely *= times);
+        self.combine();
     }
 
-    /// So much of what was believed may have changed: it is as likely again as in its class.
-    pub fn drift(&mut self, class: &Class, share: f64) {
-        self.kinds.iter_mut().zip(class.mixture()).for_each(|(own, of_class)| *own += share * (of_class - *own));
+    /// So much of what was believed may have changed: it is as likely again as before anything was seen.
+    pub fn drift(&mut self, share: f64) {
+        // What was seen is scaled to a mean of 1, weighed by the prior; so is nothing.
+        self.likely.iter_mut().for_each(|likely| *likely += share * (1.0 - *likely));
+        self.combine();
+    }
+
+    fn combine(&mut self) {
+        let sum: f64 = self.prior.iter().zip(&self.likely).map(|(prior, likely)| prior * likely).sum();
+        // Never 0 in practice; what goes with nothing is forgotten.
+        if sum.is_normal() {
+            self.likely.iter_mut().for_each(|likely| *likely /= sum);
+        } else {
+            self.likely = [1.0; KINDS];
+        }
+        for ((kind, prior), likely) in self.kinds.iter_mut().zip(&self.prior).zip(&self.likely) {
+            *kind = prior * likely;
+        }
     }
 
     /// What is expected of its next draft.
@@ -231,7 +256,7 @@ mod tests {
         for _ in 0..50 {
             for (accept, low, high) in [(0.45, 0.0, 2.6), (0.93, 4.0, 15.0)] {
                 let mut class = Class::default();
-                let mut belief = Belief::new(&class);
+                let mut belief = Belief::new(class.mixture());
                 for _ in 0..8 {
                     let accepted = play(&mut seed, accept, 15);
                     belief.saw(&mut class, 15, accepted);
@@ -245,18 +270,18 @@ mod tests {
     #[test]
     fn a_class_learns_its_mixture_and_a_sequence_begins_with_it() {
         let (mut class, mut seed) = (Class::default(), 9);
-        let begin = accepted(&Belief::new(&class).survival(&class), 15);
+        let begin = accepted(&Belief::new(class.mixture()).survival(&class), 15);
         for _ in 0..30 {
-            let mut belief = Belief::new(&class);
+            let mut belief = Belief::new(class.mixture());
             for _ in 0..10 {
                 belief.saw(&mut class, 15, play(&mut seed, 0.3, 15));
             }
             belief.end(&mut class);
         }
-        let learnt = accepted(&Belief::new(&class).survival(&class), 15);
+        let learnt = accepted(&Belief::new(class.mixture()).survival(&class), 15);
         assert!(learnt < begin / 2.0, "{begin} at first, {learnt} after thirty that do not pay");
         // And is not stuck with it.
-        let mut other = Belief::new(&class);
+        let mut other = Belief::new(class.mixture());
         (0..3).for_each(|_| other.saw(&mut class, 7, 7));
         assert!(accepted(&other.survival(&class), 15) > 7.0);
         let measured = class.measured();
@@ -267,7 +292,7 @@ mod tests {
     fn survival_falls_and_a_hard_position_is_learnt() {
         let (mut class, mut seed) = (Class::default(), 3);
         for _ in 0..200 {
-            let mut belief = Belief::new(&class);
+            let mut belief = Belief::new(class.mixture());
             for _ in 0..5 {
                 // From the fifth position on nothing is ever accepted.
                 let accepted = play(&mut seed, 0.9, 15).min(4);
@@ -275,7 +300,7 @@ mod tests {
             }
             belief.end(&mut class);
         }
-        let survival = Belief::new(&class).survival(&class);
+        let survival = Belief::new(class.mixture()).survival(&class);
         assert!(survival.windows(2).all(|pair| pair[1] <= pair[0]), "{survival:?}");
         assert!(survival[4] < 0.6 * survival[3], "{survival:?}");
         assert_eq!(class.cycles(), 1000);
@@ -284,8 +309,8 @@ mod tests {
     #[test]
     fn nothing_drafted_says_nothing() {
         let mut class = Class::default();
-        let mut belief = Belief::new(&class);
+        let mut belief = Belief::new(class.mixture());
         belief.saw(&mut class, 0, 0);
-        assert_eq!((belief.cycles(), belief == Belief::new(&class)), (0, true));
+        assert_eq!((belief.cycles(), belief == Belief::new(class.mixture())), (0, true));
     }
 }

@@ -13,6 +13,7 @@ pub(super) struct Trace {
     kind: String,
     accepted: Vec<usize>,
     doubt: Vec<f32>,
+    prompt: Vec<u32>,
 }
 
 /// A doubt within each bin, nats.
@@ -22,9 +23,14 @@ static TRACES: LazyLock<Vec<Trace>> = LazyLock::new(|| {
     let digits = |text: &str| -> Vec<usize> { text.chars().map(|digit| digit.to_digit(32).expect("a digit") as usize).collect() };
     let trace = |line: &str| {
         let mut words = line.split(' ');
-        let mut word = || words.next().expect("a kind and two words of digits");
+        let mut word = || words.next().expect("a kind and three words of digits");
         let (kind, accepted, doubt) = (word(), digits(word()), digits(word()));
-        Trace { kind: kind.into(), accepted, doubt: doubt.into_iter().map(|bin| NATS[bin]).collect() }
+        let prompt = word()
+            .as_bytes()
+            .chunks(3)
+            .map(|id| u32::from_str_radix(std::str::from_utf8(id).expect("text"), 16).expect("three hexadecimal digits"));
+        let doubt = doubt.into_iter().map(|bin| NATS[bin]).collect();
+        Trace { kind: kind.into(), accepted, doubt, prompt: prompt.collect() }
     };
     include_str!("../testdata/demo_pair.txt").lines().map(trace).collect()
 });
@@ -48,17 +54,19 @@ fn of_kind(kind: &str, count: usize) -> Vec<&'static Trace> {
 }
 
 impl House {
-    /// Serves these answers, so many at once; seconds from the first to the last.
-    fn serve(&mut self, texts: &[&'static Trace], streams: usize, permit: Permit, tokens: u32) -> f64 {
+    /// Serves these answers, so many at once; seconds from the first to the last. Each stands behind the prompt of another of
+    /// them, so many further: what was seen before is of its kind, but not itself.
+    fn serve(&mut self, texts: &[&'static Trace], streams: usize, permit: Permit, tokens: u32, further: usize) -> f64 {
         let begin_us = self.now_us;
-        let mut queue = texts.iter();
+        let mut queue = texts.iter().enumerate();
         self.streams.clear();
         loop {
             self.streams.retain(|stream| stream.key.is_some());
             while self.streams.len() < streams
-                && let Some(trace) = queue.next()
+                && let Some((at, trace)) = queue.next()
             {
-                let key = Some(self.scheduler.admit(request(permit, tokens)).expect("room"));
+                let prompt = texts[(at + further) % texts.len()].prompt.clone();
+                let key = Some(self.scheduler.admit(Request { prompt, ..request(permit, tokens) }).expect("room"));
                 self.streams.push(Stream { text: |_| 0.0, trace: Some(trace), key, requests: 0, read: 0, over: false });
             }
             if self.scheduler.is_empty() {
@@ -86,8 +94,8 @@ fn sweep(machine: Machine, runs: usize, seed: u64) -> Vec<(String, [f64; 3])> {
                 let lane = (lane + run + at) % 3;
                 let permit = [PLAIN, FORCED, ROUTED][lane];
                 house.scheduler.speculation.set_linked(lane > 0);
-                house.serve(&texts[..streams], streams, permit, 8);
-                cells[at].1[lane] += house.serve(&texts, streams, permit, 96);
+                house.serve(&texts[..streams], streams, permit, 8, run);
+                cells[at].1[lane] += house.serve(&texts, streams, permit, 96, run);
             }
         }
     }
@@ -97,7 +105,7 @@ fn sweep(machine: Machine, runs: usize, seed: u64) -> Vec<(String, [f64; 3])> {
 #[test]
 fn on_the_demo_pairs_own_texts_it_is_as_fast_as_the_better_lane() {
     let (mut worst, mut logs, mut lines) = (0.0f64, 0.0, String::new());
-    for machine in [GPU, CPU, FEW_ROWS, VECTORS] {
+    for machine in [GPU, CPU, FEW_ROWS, VECTORS, MANY_ROWS] {
         for (cell, [plain, forced, routed]) in sweep(machine, 7, 5) {
             let over = routed / plain.min(forced);
             lines +=
@@ -105,7 +113,7 @@ fn on_the_demo_pairs_own_texts_it_is_as_fast_as_the_better_lane() {
             (worst, logs) = (worst.max(over), logs + over.ln());
         }
     }
-    let mean = (logs / 120.0).exp();
+    let mean = (logs / 150.0).exp();
     // A cell is some ten cycles, in which one step taken to see what plain steps cost is a twentieth.
-    assert!(worst <= 1.08 && mean <= 0.98, "{mean:.3}\n{lines}");
+    assert!(worst <= 1.12 && mean <= 0.97, "{mean:.3}\n{lines}");
 }
