@@ -1,6 +1,6 @@
 //! Statuses the gateway makes or passes on. Reasons, codes and details come from the one table, `paceline_proto::status`.
 
-use paceline_proto::status::{Reason, Refusal};
+use paceline_proto::status::{COMPLETION_TOKENS, Reason, Refusal};
 use tonic::{Code, Status};
 
 use crate::prompt::{PromptError, Refused};
@@ -34,7 +34,7 @@ pub fn bug(what: &str) -> Status {
 pub fn deadline_passed() -> Status {
     let message =
         "the request's deadline passed before its first token; allow more time (grpc-timeout), or send a shorter prompt";
-    Refusal::new(Reason::DeadlinePassed, message).fact("completion_tokens", 0).into()
+    Refusal::new(Reason::DeadlinePassed, message).fact(COMPLETION_TOKENS, 0).into()
 }
 
 /// The gateway was asked to stop and the request's grace is over.

@@ -20,7 +20,7 @@ use std::task::{Context, Poll};
 use futures::FutureExt;
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::internal::v1::{Generation, Stamp, SubmitRequest, TokenBatch};
-use paceline_proto::status::Reason;
+use paceline_proto::status::{COMPLETION_TOKENS, Reason};
 use paceline_proto::v1::GenerateResponse;
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
@@ -124,7 +124,8 @@ impl Answer {
     /// The first sample's that failed.
     pub async fn open(&mut self) -> Result<(), Status> {
         self.submit_waiting();
-        self.first = std::future::poll_fn(|context| self.poll_batch(context)).await.transpose()?;
+        let first = std::future::poll_fn(|context| self.poll_batch(context)).await;
+        self.first = first.transpose().map_err(|status| self.named(status))?;
         Ok(())
     }
 
@@ -170,10 +171,12 @@ impl Answer {
         }
     }
 
-    /// A status from below. The target knows that the deadline passed, and we how much of the answer there is.
+    /// A status from below. The target knows that the deadline passed, and we how much of the answer there is. (One that
+    /// waited in the queue had no answer, and its status says so itself.)
     fn named(&self, status: Status) -> Status {
+        let counted = Reason::fact(&status, COMPLETION_TOKENS).is_some();
         match Reason::of(&status) {
-            Some(Reason::DeadlinePassed) => assemble::deadline_passed(self.tokens()),
+            Some(Reason::DeadlinePassed) if !counted => assemble::deadline_passed(self.tokens()),
             _ => status,
         }
     }

@@ -58,7 +58,11 @@ async fn every_row_that_comes_from_below_arrives_whole() {
         let (refused, ()) =
             within(async { tokio::join!(stage.client.generate(text("Hi")), async { fake.submission().await.refuse(below) }) })
                 .await;
-        complete(&refused.expect_err("refused"), reason);
+        let refused = refused.expect_err("refused");
+        complete(&refused, reason);
+        if reason == Reason::DeadlinePassed {
+            assert_eq!(refused.get_details_error_info().expect("facts").metadata["completion_tokens"], "0");
+        }
         // In the middle of a stream as well.
         let below: Status = Refusal::new(reason, "expected x, found y").field("a.field").into();
         let answer = async {

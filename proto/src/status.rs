@@ -15,6 +15,9 @@ pub const DOMAIN: &str = "paceline.dev";
 /// Trailer that tells a retrying client how long to wait, in milliseconds; negative means do not retry.
 pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
+/// Fact of a request that ended early: how many tokens of its answer there were.
+pub const COMPLETION_TOKENS: &str = "completion_tokens";
+
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident = $word:literal, $code:ident, $retry:literal;)*) => {
         /// Why a request was refused or ended without its answer.
@@ -120,6 +123,11 @@ impl Reason {
     pub fn of(status: &Status) -> Option<Reason> {
         let info = status.get_details_error_info()?;
         (info.domain == DOMAIN).then(|| Reason::from_word(&info.reason)).flatten()
+    }
+
+    /// A fact that a status of ours carries (`ErrorInfo.metadata`).
+    pub fn fact(status: &Status, key: &str) -> Option<String> {
+        status.get_details_error_info().filter(|info| info.domain == DOMAIN)?.metadata.remove(key)
     }
 
     /// The status of this reason with a message that says what was expected, what was found and what to do. A retryable

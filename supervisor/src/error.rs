@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_proto::status::{Reason, Refusal};
+use paceline_proto::status::{COMPLETION_TOKENS, Reason, Refusal};
 use tonic::Status;
 
 use crate::core::denial::{Denial, Refused};
@@ -56,11 +56,11 @@ impl From<Denial> for Status {
                     seconds(patience_ms)
                 );
                 let refusal = Refusal::new(reason, message).fact("earliest_ms", earliest_ms);
-                refusal.fact("patience_ms", patience_ms).fact("completion_tokens", 0)
+                refusal.fact("patience_ms", patience_ms).fact(COMPLETION_TOKENS, 0)
             }
             Denial::DeadlinePassed { waited_ms } => {
                 let message = format!("the deadline passed in the queue, after {:.1} s", seconds(waited_ms));
-                Refusal::new(reason, message).fact("waited_ms", waited_ms).fact("completion_tokens", 0)
+                Refusal::new(reason, message).fact("waited_ms", waited_ms).fact(COMPLETION_TOKENS, 0)
             }
         };
         refusal.into()

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use paceline_proto::internal::v1::{Done, Generation, TokenBatch};
-use paceline_proto::status::{Reason, Refusal};
+use paceline_proto::status::{COMPLETION_TOKENS, Reason, Refusal};
 use paceline_proto::v1;
 use tonic::Status;
 
@@ -155,7 +155,7 @@ impl Assembler {
 /// The deadline came between two batches, behind so many tokens.
 pub(super) fn deadline_passed(tokens: u32) -> Status {
     let message = format!("the request's deadline passed after {tokens} tokens; allow more time, or ask for fewer");
-    Refusal::new(Reason::DeadlinePassed, message).fact("completion_tokens", tokens).into()
+    Refusal::new(Reason::DeadlinePassed, message).fact(COMPLETION_TOKENS, tokens).into()
 }
 
 #[cfg(test)]

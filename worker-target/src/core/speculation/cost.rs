@@ -313,12 +313,13 @@ fn rising<const N: usize>(curve: [f64; N], weight: impl Fn(usize) -> f64) -> [f6
     risen
 }
 
-/// The solution of a 4×4 system of a least squares fit. No price but the base is negative: one that would be is left out.
+/// The solution of a 4×4 system of a least squares fit. No price is negative: one that would be is left out. The base neither,
+/// or the first figures, all of one size, would make a row so dear that nothing of any other size is ever tried.
 fn solve(products: [[f64; 4]; 4], sums: [f64; 4]) -> [f64; 4] {
     let mut used = [true; 4];
     loop {
         let found = eliminate(&products, &sums, used);
-        match (1..4).find(|at| used[*at] && found[*at] < 0.0) {
+        match (0..4).rev().find(|at| used[*at] && found[*at] < 0.0) {
             Some(negative) => used[negative] = false,
             None => return found,
         }

@@ -116,6 +116,8 @@ struct House {
     seed: u64,
     steps: u64,
     asked: u32,
+    /// How often a step or a draft is paused, and how many times as long it takes then.
+    pauses: (f64, f64),
     /// The target says how sure it is: oftener of what is easier to foretell.
     telling: bool,
     /// Key, tokens it had, drafted and accepted, of every block; and how sequences were served.
@@ -136,6 +138,7 @@ impl House {
             seed,
             steps: 0,
             asked: 0,
+            pauses: (0.01, 4.0),
             telling: false,
             blocks: vec![],
             routes: vec![],
@@ -147,9 +150,10 @@ impl House {
         (self.seed >> 33) as f64 / f64::from(1u32 << 31)
     }
 
-    /// Steps vary by a tenth, and one in a hundred is paused.
+    /// Steps vary by a tenth, and some are paused.
     fn noise(&mut self) -> f64 {
-        let pause = if self.roll() < 0.01 { 4.0 } else { 1.0 };
+        let (chance, times) = self.pauses;
+        let pause = if self.roll() < chance { times } else { 1.0 };
         (0.95 + 0.1 * self.roll()) * pause
     }
 
