@@ -43,7 +43,7 @@ impl Pair {
         let taps = Taps { layers: self.drafter.info().tap_layers.clone(), rows: (0..length).collect() };
         let wants = Wants { logit_rows: vec![length - 1], taps: Some(taps), ..Wants::default() };
         let forward = self.target.forward(&Batch::text(rows.to_vec(), vec![segment]), &mut self.target_kv, &wants).expect("runs");
-        let (logits, taps) = (forward.logits.expect("wanted"), forward.taps.expect("wanted"));
+        let (logits, taps) = (forward.logits.expect("wanted"), forward.taps.expect("wanted").side_by_side().expect("lazy"));
         eval([&logits, &taps]).expect("evaluates");
         self.target_kv.commit(sequence, start + length).expect("commits");
         let row = logits.contiguous().expect("a copy");

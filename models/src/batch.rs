@@ -5,6 +5,7 @@ use mlx_rs::Array;
 use crate::error::{ModelError, Result};
 use crate::kv::SequenceId;
 use crate::target::TargetInfo;
+use crate::transfer::HostTaps;
 
 /// Why a segment is in the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -185,6 +186,40 @@ pub struct Taps {
     pub rows: Vec<i32>,
 }
 
+/// Hidden states of rows behind chosen layers. They are left where the model computed them, and put side by side as they are
+/// read: in the graph that would be a node for each layer and a copy more in every step of a stream that may be drafted for.
+#[derive(Clone, Debug)]
+pub struct Tapped {
+    /// `[all rows, hidden]`, layer by layer.
+    pub(crate) layers: Vec<Array>,
+    /// Rows that were wanted, ascending.
+    pub(crate) rows: Vec<i32>,
+}
+
+impl Tapped {
+    /// What is to be evaluated before rows are read.
+    pub fn arrays(&self) -> &[Array] {
+        &self.layers
+    }
+
+    /// `[rows, layers · hidden]`. Lazy.
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub fn side_by_side(&self) -> Result<Array> {
+        let all = mlx_rs::ops::concatenate(&self.layers, 1)?;
+        Ok(all.take_axis(Array::from_slice(&self.rows, &[self.rows.len() as i32]), 0)?)
+    }
+
+    /// What lies in memory, once it is evaluated, for [`HostTaps::append`].
+    ///
+    /// # Errors
+    /// Another type than float32, float16, bfloat16; MLX's own.
+    pub fn on_host(&self) -> Result<HostTaps<'_>> {
+        HostTaps::new(&self.layers, &self.rows)
+    }
+}
+
 /// What a forward should compute beside the KV.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
@@ -201,8 +236,8 @@ pub struct Wants {
 pub struct Forward {
     /// `[logit_rows, vocab]`, float32; softcapped where the model says so.
     pub logits: Option<Array>,
-    /// `[rows, layers · hidden]`.
-    pub taps: Option<Array>,
+    /// As wanted.
+    pub taps: Option<Tapped>,
     /// `[rows, hidden]`.
     pub final_hidden: Option<Array>,
 }

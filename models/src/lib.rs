@@ -15,7 +15,7 @@ pub mod target;
 pub mod transfer;
 pub mod vision;
 
-pub use batch::{Batch, Forward, Override, Positions, Purpose, Segment, Taps, Wants};
+pub use batch::{Batch, Forward, Override, Positions, Purpose, Segment, Tapped, Taps, Wants};
 pub use device::{DeviceChoice, DeviceError};
 pub use draft::{Draft, DraftBatch, DraftInfo, DraftPart, Quantize, load_draft};
 pub use error::{LoadError, ModelError};

@@ -63,7 +63,7 @@ fn check_prompts(name: &str) {
         let off = worst(&case.logits, &floats(forward.logits.as_ref().expect("wanted")));
         assert!(off < 1e-3, "{what}: logits are off by {off}");
         let taps: Vec<f32> = case.taps.concat().concat();
-        let off = worst(&taps, &floats(forward.taps.as_ref().expect("wanted")));
+        let off = worst(&taps, &floats(&forward.taps.as_ref().expect("wanted").side_by_side().expect("lazy")));
         assert!(off < 1e-3, "{what}: taps are off by {off}");
 
         // Alone, and read in so that chunks end inside pictures: the same ids.

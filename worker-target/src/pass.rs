@@ -7,7 +7,7 @@ use std::ops::Range;
 use paceline_models::sample::{Block, Drafts, Logprobs, RowRule, propose, softcap, verify};
 use paceline_models::vision::{Placed, positions};
 use paceline_models::{
-    Array, Batch, Dtype, KvStore, ModelError, Positions, Purpose, Segment, SequenceId, Taps, Target, Wants, transfer,
+    Array, Batch, Dtype, KvStore, ModelError, Positions, Purpose, Segment, SequenceId, Tapped, Taps, Target, Wants, transfer,
 };
 use paceline_proto::internal::v1::TensorType;
 
@@ -109,13 +109,13 @@ pub(crate) fn run(
         }
         Drafts::InGraph(ids) => batch.drafted = Some((drafted_rows, ids.clone())),
     }
-    let taps = (!tap_rows.is_empty()).then(|| Taps { layers: drafting.tap_layers().to_vec(), rows: tap_rows.clone() });
+    let taps = (!tap_rows.is_empty()).then(|| Taps { layers: drafting.tap_layers().to_vec(), rows: tap_rows });
     let forward = model.forward(&batch, kv, &Wants { logit_rows, taps, ..Wants::default() })?;
 
     let mut outcome = Outcome::default();
     match &forward.logits {
         Some(logits) => {
-            let with: Vec<&Array> = forward.taps.iter().collect();
+            let with: Vec<&Array> = forward.taps.iter().flat_map(Tapped::arrays).collect();
             for (key, verdict) in keys.iter().zip(verify(logits, &blocks, &drafts, &with)?) {
                 let tokens = verdict.choices.iter().map(|choice| Token { id: choice.token, margin: choice.margin }).collect();
                 outcome.chosen.push(Chosen { key: *key, tokens });
@@ -130,8 +130,7 @@ pub(crate) fn run(
         // Nothing is chosen: only what was written to the store is computed, not what the last layer makes of it.
         None => kv.evaluate()?,
     }
-    let bytes = forward.taps.as_ref().map(transfer::to_bytes).transpose()?.unwrap_or_default();
-    let row_bytes = bytes.len().checked_div(tap_rows.len()).unwrap_or(0);
+    let taps = forward.taps.as_ref().map(Tapped::on_host).transpose()?;
     let mut at = 0;
     for part in parts {
         let stays = match part.drafted {
@@ -140,10 +139,9 @@ pub(crate) fn run(
             _ => outcome.chosen.iter().find(|chosen| chosen.key == part.key).map_or(1, |chosen| chosen.tokens.len()),
         };
         kv.commit(SequenceId(part.key.0), (part.start + stays) as i32)?;
-        let collected = scheduler.get(part.key).is_some_and(collects);
-        if collected && row_bytes > 0 {
-            drafting.committed(part.key, part.start, &bytes[at..at + stays * row_bytes]);
-            at += part.rows * row_bytes;
+        if let Some(taps) = taps.as_ref().filter(|_| scheduler.get(part.key).is_some_and(collects)) {
+            drafting.committed(part.key, part.start, taps, at..at + stays);
+            at += part.rows;
         }
     }
     Ok(outcome)

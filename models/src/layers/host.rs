@@ -111,16 +111,19 @@ pub(crate) fn gelu(x: &Array) -> Result<Option<Array>> {
     node(&[x], x.shape(), Output::First, move |_, x| rows::gelu(x, size)).map(Some)
 }
 
-/// −ln of the probability of each row's likeliest id. `logits` `[rows, vocab]` → `[rows]`.
+/// −ln of the probability of the likeliest id of these rows. `logits` `[all rows, vocab]` → `[rows]`.
 ///
 /// # Errors
 /// Memory is out.
-pub(crate) fn surprises(logits: &Array) -> Result<Option<Array>> {
+pub(crate) fn surprises(logits: &Array, rows: &[i32]) -> Result<Option<Array>> {
     if !computes(&[logits]) {
         return Ok(None);
     }
-    let (rows, vocab) = (logits.dim(0), logits.dim(1) as usize);
-    node(&[logits], &[rows], Output::Fresh, move |inputs, out| rows::surprises(|row| inputs[0].row(row), vocab, out)).map(Some)
+    let (rows, vocab) = (rows.to_vec(), logits.dim(1) as usize);
+    node(&[logits], &[rows.len() as i32], Output::Fresh, move |inputs, out| {
+        rows::surprises(|at| inputs[0].row(rows[at] as usize), vocab, out);
+    })
+    .map(Some)
 }
 
 /// softmax(scale · scores) over the keys that each row sees, in the scores' memory if nobody else needs it. `scores`

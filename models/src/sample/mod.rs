@@ -217,14 +217,13 @@ fn surprises(logits: &Array, blocks: &[Block<'_>]) -> Result<Option<Array>> {
         }
         row = end;
     }
-    let asking = match rows.len() as i32 {
-        0 => return Ok(None),
-        all if all == logits.dim(0) => logits.clone(),
-        count => logits.take_axis(Array::from_slice(&rows, &[count]), 0)?,
-    };
-    if let Some(surprises) = crate::layers::surprises(&asking)? {
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    if let Some(surprises) = crate::layers::surprises(logits, &rows)? {
         return Ok(Some(surprises));
     }
+    let asking = logits.take_axis(Array::from_slice(&rows, &[rows.len() as i32]), 0)?;
     Ok(Some(asking.logsumexp_axis(-1, false)?.subtract(asking.max_axis(-1, false)?)?))
 }
 

@@ -4,12 +4,11 @@
 
 use std::path::Path;
 
-use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
 use super::{Target, TargetInfo, pictures};
-use crate::batch::{Batch, Forward, Segment, Wants};
+use crate::batch::{Batch, Forward, Segment, Tapped, Wants};
 use crate::error::{LoadError, ModelError, Result};
 use crate::kv::{Attend, KvStore, LayerKv};
 use crate::layers::{Embedding, GatedMlp, HeadNorm, Linear, RmsNorm, Rope, RopeTables};
@@ -228,7 +227,7 @@ impl Target for Qwen3 {
             x = layer.forward(at, &x, &rope, kv, &batch.segments)?;
             if let Some(taps) = &wants.taps {
                 for (place, _) in taps.layers.iter().enumerate().filter(|(_, layer)| **layer == at) {
-                    tapped[place] = Some(take_rows(&x, &taps.rows)?);
+                    tapped[place] = Some(x.clone());
                 }
             }
             // Behind the taps: transformers records a layer's own output, before the model adds to it, and drafters are
@@ -243,7 +242,7 @@ impl Target for Qwen3 {
                 let all: Option<Vec<Array>> = tapped.into_iter().collect();
                 let missing =
                     || ModelError::Batch(format!("expected taps below layer {}, found {:?}", self.layers.len(), taps.layers));
-                Some(concatenate(&all.ok_or_else(missing)?, 1)?)
+                Some(Tapped { layers: all.ok_or_else(missing)?, rows: taps.rows.clone() })
             }
         };
         // The norm is per row: only the rows somebody wants.

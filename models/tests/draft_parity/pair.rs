@@ -93,7 +93,7 @@ impl Pair {
         let wants = Wants { logit_rows: all, taps: Some(taps), ..Wants::default() };
         let forward = self.target.forward(&Batch::text(rows.to_vec(), vec![segment]), &mut self.target_kv, &wants);
         let forward = forward.expect("a forward");
-        let taps = forward.taps.expect("wanted");
+        let taps = forward.taps.expect("wanted").side_by_side().expect("lazy");
         eval([&taps]).expect("evaluates");
         (best(&forward.logits.expect("wanted")), taps)
     }

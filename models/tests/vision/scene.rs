@@ -7,8 +7,8 @@ use mlx_rs::transforms::eval;
 use paceline_models::sample::{RowRule, choose};
 use paceline_models::vision::{Features, Picture, Placed, Vision, positions};
 use paceline_models::{
-    Array, Batch, DeviceChoice, Forward, KvStore, Override, Positions, Purpose, Segment, SequenceId, Target, Wants, device,
-    load_target,
+    Array, Batch, DeviceChoice, Forward, KvStore, Override, Positions, Purpose, Segment, SequenceId, Tapped, Target, Wants,
+    device, load_target,
 };
 use serde::Deserialize;
 
@@ -172,7 +172,8 @@ impl<'a> Scene<'a> {
     /// Runs a batch and commits its rows.
     pub fn run(&mut self, batch: &Batch, wants: &Wants) -> Forward {
         let forward = self.model.forward(batch, &mut self.kv, wants).expect("a forward");
-        [&forward.logits, &forward.taps].into_iter().flatten().for_each(|array| array.eval().expect("evaluates"));
+        let tapped = forward.taps.iter().flat_map(Tapped::arrays);
+        forward.logits.iter().chain(tapped).for_each(|array| array.eval().expect("evaluates"));
         for segment in &batch.segments {
             self.kv.commit(segment.sequence, segment.start + segment.length).expect("commits");
         }

@@ -21,11 +21,16 @@ impl TapWindow {
 
     /// Adds rows whose first has `position`. Rows that do not follow what is there replace it.
     pub fn push(&mut self, position: usize, rows: &[u8]) {
+        self.write(position, |bytes| bytes.extend_from_slice(rows));
+    }
+
+    /// As [`TapWindow::push`] of the rows that `append` puts behind what is there.
+    pub fn write(&mut self, position: usize, append: impl FnOnce(&mut Vec<u8>)) {
         if position != self.end() {
             (self.first, self.dropped) = (position, 0);
             self.bytes.clear();
         }
-        self.bytes.extend_from_slice(rows);
+        append(&mut self.bytes);
     }
 
     /// Bytes of a row.

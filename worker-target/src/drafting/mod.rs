@@ -6,10 +6,12 @@
 mod line;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use paceline_link::{End, Frame, Handover, Side};
-use paceline_models::{ModelError, Target, transfer};
+use paceline_models::transfer::{self, HostTaps};
+use paceline_models::{ModelError, Target};
 use paceline_process::Millis;
 use paceline_proto::internal::v1::{
     Context, Feed, Hello, Keep, LinkPhase, LinkReport, ProposalKind, Recall, SpeculationTotals, TensorType, Want,
@@ -365,14 +367,14 @@ impl Drafting {
         session.recall = Some(page.0);
         session.reach.recall_at(page.1);
         for rows in taps {
-            self.committed(key, position, rows);
+            self.session(key).window.push(position, rows);
             position += rows.len().checked_div(row_bytes).unwrap_or(0);
         }
     }
 
-    /// Rows of a sequence were committed, the first at `position`: their taps, as bytes.
-    pub(crate) fn committed(&mut self, key: SequenceKey, position: usize, taps: &[u8]) {
-        self.session(key).window.push(position, taps);
+    /// Rows of a sequence were committed, the first at `position`: these of all that were tapped.
+    pub(crate) fn committed(&mut self, key: SequenceKey, position: usize, taps: &HostTaps<'_>, rows: Range<usize>) {
+        self.session(key).window.write(position, |bytes| taps.append(rows, bytes));
     }
 
     fn session(&mut self, key: SequenceKey) -> &mut Session {
