@@ -67,7 +67,8 @@ fn limits_far_away_keep_nobody_waiting() {
 fn who_becomes_longer_than_was_likely_takes_room_of_the_youngest_and_both_end_as_alone() {
     // Room for one of 1,024 positions and one of 256; what is likely of either has 512.
     let stack = Stack::ready("kv.budget_bytes = 11010048\nkv.tap_window = 0\n");
-    let asks = ["Tell a long story.", "List three fruits."].map(|text| chat(text).exactly(700));
+    // Sampled: who begins again must draw at each token what it would have drawn there.
+    let asks = ["Tell a long story.", "List three fruits."].map(|text| chat(text).exactly(700).sampled(0.9, 0.95, 17));
     let alone = asks.clone().map(|ask| stack.ask(reference(ask)).expect("served"));
     let mut near_ties = 0;
     let together = asks.map(|ask| stack.start(reference(ask)));

@@ -117,14 +117,15 @@ impl Speculation {
                 ready: decodes && reading.can && soon,
             });
         }
+        let context = sequences.values().map(|sequence| sequence.committed).sum::<usize>() as f64;
+        let load = Load { sequences: sequences.len(), context };
         if !at_border {
-            self.welcome(&eligible);
+            self.welcome(load, &eligible);
             plan.feed.extend(eligible.iter().map(|one| one.key).filter(|key| self.courses[key].fed));
             return plan;
         }
         if !eligible.is_empty() {
-            let context = sequences.values().map(|sequence| sequence.committed).sum::<usize>() as f64;
-            self.decide(Load { sequences: sequences.len(), context }, &eligible, &mut plan);
+            self.decide(load, &eligible, &mut plan);
         }
         plan
     }
@@ -194,17 +195,21 @@ impl Speculation {
         plan.ask.extend(asked.into_iter().map(|(one, length, _)| (one.key, length)));
     }
 
-    /// One that begins while a cycle is under way is read in meanwhile if it is likely to draft in the next.
-    fn welcome(&mut self, eligible: &[Eligible]) {
+    /// One that begins while a cycle is under way is read in meanwhile if it would be chosen for the next. (Not if drafting pays
+    /// for it alone: among many that is no reason, and what the drafter reads slows all of them.)
+    fn welcome(&mut self, load: Load, eligible: &[Eligible]) {
+        let is_new = |course: &Course| !course.decided && !course.fed;
+        if !eligible.iter().any(|one| is_new(&self.courses[&one.key])) {
+            return;
+        }
         self.teach();
-        for one in eligible {
-            let course = &self.courses[&one.key];
-            if course.decided || course.fed {
-                continue;
-            }
-            let fed = self.pays_alone(one, BEGIN);
+        let open: Vec<&Eligible> =
+            eligible.iter().filter(|one| one.most > 0 && self.courses[&one.key].rests.is_none()).collect();
+        for (one, length) in open.iter().zip(self.lengths(load, &open)) {
             let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
-            (course.fed, course.decided) = (fed, true);
+            if is_new(course) {
+                (course.fed, course.decided) = (length > 0, true);
+            }
         }
     }
 
