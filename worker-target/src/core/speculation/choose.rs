@@ -19,6 +19,11 @@ const ASSUMED_BESIDE: f64 = 1.2;
 const BESIDE: (f64, f64) = (0.8, 4.0);
 /// What drafts are taken for when none was asked for during so many steps.
 const CHEAPER: f64 = 0.65;
+/// Share of a step's deviation from its price that is the machine's doing, the most that one step counts for, and bounds of the
+/// logarithm.
+const FOLLOWS: f64 = 0.12;
+const SINGLE: f64 = 2.0;
+const MOST_SLOWER: f64 = 3.0;
 /// Weight of the newest ratio.
 const NEWEST: f64 = 0.1;
 /// A token less likely than this is not drafted whatever it costs.
@@ -42,6 +47,29 @@ pub struct Costs {
     draft_beside: f64,
     /// Times by which drafts are hoped to be cheaper than they were.
     hope: f64,
+    /// Times by which the machine is slower now than prices say.
+    slower: Slower,
+}
+
+/// A machine that others use too, or that is hot, is slower for seconds, and all work on it alike. What is done at such a time
+/// becomes dearer in the books and what is not done does not, so who held the one against the other would draft because
+/// plain steps were measured last when the machine was slow. So prices are those of a machine that is as it was in the mean, and
+/// how it is now is known from every step, whatever its kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slower {
+    /// Natural logarithm.
+    ln: f64,
+}
+
+impl Slower {
+    fn times(self) -> f64 {
+        self.ln.exp()
+    }
+
+    /// A step took so many times as long as was expected, which counts at most so far.
+    fn observe(&mut self, ratio: f64) {
+        self.ln = (self.ln + FOLLOWS * (ratio.min(SINGLE) - 1.0)).clamp(-MOST_SLOWER, MOST_SLOWER);
+    }
 }
 
 impl Default for Costs {
@@ -53,6 +81,7 @@ impl Default for Costs {
             step_beside: ASSUMED_BESIDE,
             draft_beside: ASSUMED_BESIDE,
             hope: 1.0,
+            slower: Slower::default(),
         }
     }
 }
@@ -61,7 +90,7 @@ impl Costs {
     /// A step.
     pub fn step_us(&self, rows: f64, sequences: f64, context: f64) -> f64 {
         match self.step.is_known() {
-            true => self.step.us(Size { rows, sequences, context }),
+            true => self.slower.times() * self.step.us(Size { rows, sequences, context }),
             false => ASSUMED_STEP_US * (1.0 + rows / ASSUMED_ROWS),
         }
     }
@@ -69,7 +98,7 @@ impl Costs {
     /// A step of one row of each of so many sequences.
     pub fn plain_us(&self, sequences: f64, context: f64) -> f64 {
         match self.step.is_known() {
-            true => self.plain.us(Size { rows: sequences, sequences, context }, &self.step),
+            true => self.slower.times() * self.plain.us(Size { rows: sequences, sequences, context }, &self.step),
             false => self.step_us(sequences, sequences, context),
         }
     }
@@ -78,15 +107,17 @@ impl Costs {
     /// dear as a plain step: rather too cheap, as what looks dear is never tried.
     pub fn draft_us(&self, rows: f64, sequences: f64) -> f64 {
         match self.draft.is_known() {
-            true => self.hope * self.draft.us(Size { rows, sequences, context: 0.0 }),
+            true => self.hope * self.slower.times() * self.draft.us(Size { rows, sequences, context: 0.0 }),
             false => self.step_us(1.0, 1.0, 0.0) / 2.0,
         }
     }
 
     /// What reading so many rows in costs the drafter.
     pub fn read_us(&self, rows: usize) -> f64 {
-        let row =
-            if self.draft.is_known() { self.hope * self.draft.row_us() } else { self.step_us(1.0, 1.0, 0.0) / ASSUMED_ROWS };
+        let row = match self.draft.is_known() {
+            true => self.hope * self.slower.times() * self.draft.row_us(),
+            false => self.step_us(1.0, 1.0, 0.0) / ASSUMED_ROWS,
+        };
         rows as f64 * row
     }
 
@@ -101,7 +132,7 @@ impl Costs {
     pub fn drafted(&mut self, size: Size, us: f64, steps: u32) {
         self.hope = 1.0;
         match steps {
-            0 => self.draft.observe(size, us),
+            0 => self.draft.observe(size, us / self.slower.times()),
             _ => self.draft_was_beside(size, us, steps),
         }
     }
@@ -117,9 +148,26 @@ impl Costs {
 
     /// A step took so long while the drafter rested.
     pub fn stepped(&mut self, size: Size, us: f64) {
+        let plain = size.rows <= size.sequences;
+        if self.is_measured(size) {
+            let expected = match plain {
+                true => self.plain_us(size.sequences, size.context),
+                false => self.step_us(size.rows, size.sequences, size.context),
+            };
+            self.slower.observe(us / expected);
+        }
+        let us = us / self.slower.times();
         self.step.observe(size, us);
-        if size.rows <= size.sequences {
+        if plain {
             self.plain.observe(size, us, &self.step);
+        }
+    }
+
+    /// Whether steps of that size were measured often enough for one to tell how the machine is.
+    fn is_measured(&self, size: Size) -> bool {
+        match size.rows <= size.sequences {
+            true => self.plain.is_measured(size),
+            false => self.step.is_measured(size),
         }
     }
 
@@ -130,7 +178,7 @@ impl Costs {
         let expected = self.draft_us(size.rows, size.sequences);
         if us < expected {
             // Alone it takes no longer than beside others: a pause that fell into the first figures is not believed for ever.
-            self.draft.observe(size, us);
+            self.draft.observe(size, us / self.slower.times());
         }
         let (least, most) = (us * (steps - 1.0) / steps / expected, us / expected);
         let nearest = self.draft_beside.clamp(least, most);

@@ -21,6 +21,8 @@ const HEAVY: f64 = 8.0;
 const OUTLIER: f64 = 2.0;
 /// Figures of a cell before an expectation is held against it.
 const KNOWN: f64 = 3.0;
+/// Figures of a cell, faded ones less, before it says how the machine is.
+const MEASURED: f64 = 8.0;
 /// Figures of which the middle one counts.
 const FIRST: usize = 3;
 /// What a cell's deviation from the line is divided among: so many figures, and its own.
@@ -117,6 +119,11 @@ impl Plain {
         }
     }
 
+    /// Whether there were some of that number.
+    pub fn is_measured(&self, size: Size) -> bool {
+        self.0.get(size.sequences as usize).is_some_and(|cell| cell.weight >= MEASURED)
+    }
+
     /// What a plain step of these sequences costs, microseconds; where there was none of that number, the nearest one says how far
     /// `step` is right.
     pub fn us(&self, size: Size, step: &Cost) -> f64 {
@@ -181,6 +188,11 @@ impl Cost {
         for cell in self.cells.iter_mut().flatten().filter(|cell| cell.weight > 0.0) {
             (cell.weight, cell.firsts) = (cell.weight.min(1.0), 0);
         }
+    }
+
+    /// Whether there were some of about that size.
+    pub fn is_measured(&self, size: Size) -> bool {
+        self.cells[place(&SEQUENCES, size.sequences)][place(&ROWS, size.rows)].weight >= MEASURED
     }
 
     /// Whether anything was measured.

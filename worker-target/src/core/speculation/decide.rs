@@ -203,8 +203,7 @@ impl Speculation {
             return;
         }
         self.teach();
-        let open: Vec<&Eligible> =
-            eligible.iter().filter(|one| one.most > 0 && self.courses[&one.key].rests.is_none()).collect();
+        let open: Vec<&Eligible> = eligible.iter().filter(|one| one.most > 0 && self.courses[&one.key].rests.is_none()).collect();
         for (one, length) in open.iter().zip(self.lengths(load, &open)) {
             let course = self.courses.get_mut(&one.key).expect("each eligible one has a course");
             if is_new(course) {

@@ -57,7 +57,7 @@ impl House {
     /// Serves these answers, so many at once; seconds from the first to the last. Each stands behind the prompt of another of
     /// them, so many further: what was seen before is of its kind, but not itself.
     fn serve(&mut self, texts: &[&'static Trace], streams: usize, permit: Permit, tokens: u32, further: usize) -> f64 {
-        let begin_us = self.now_us;
+        let begin_us = self.own_us;
         let mut queue = texts.iter().enumerate();
         self.streams.clear();
         loop {
@@ -70,7 +70,7 @@ impl House {
                 self.streams.push(Stream { text: |_| 0.0, trace: Some(trace), key, requests: 0, read: 0, over: false });
             }
             if self.scheduler.is_empty() {
-                return (self.now_us - begin_us) / 1e6;
+                return (self.own_us - begin_us) / 1e6;
             }
             self.turn();
         }
@@ -81,8 +81,9 @@ const KINDS: [&str; 6] = ["json", "arithmetic", "code", "table", "facts", "prose
 const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
 
 /// As `paceline bench --sweep` measures, one service for all: seconds of a cell in each lane, sums over the runs.
-fn sweep(machine: Machine, runs: usize, seed: u64) -> Vec<(String, [f64; 3])> {
+fn sweep(machine: Machine, others: f64, runs: usize, seed: u64) -> Vec<(String, [f64; 3])> {
     let mut house = House::new(machine, seed);
+    house.others = others;
     let mut cells: Vec<(String, [f64; 3])> = vec![];
     for run in 0..runs {
         for (at, (streams, kind)) in STREAMS.iter().flat_map(|streams| KINDS.map(|kind| (*streams, kind))).enumerate() {
@@ -102,20 +103,39 @@ fn sweep(machine: Machine, runs: usize, seed: u64) -> Vec<(String, [f64; 3])> {
     cells
 }
 
-#[test]
-fn on_the_demo_pairs_own_texts_it_is_as_fast_as_the_better_lane() {
-    let (mut worst, mut logs, mut lines) = (0.0f64, 0.0, String::new());
+/// Routed over the better of the other two, all cells on all machines, where others slow them so much: the worst, the geometric
+/// mean, and a line for each. Sums of two sweeps: in one a pause may fall where it hurts.
+fn over_the_better(others: f64) -> (f64, f64, String) {
+    let (mut worst, mut logs, mut lines) = (0.0f64, vec![], String::new());
     for machine in [GPU, CPU, FEW_ROWS, VECTORS, MANY_ROWS] {
-        for (cell, [plain, forced, routed]) in sweep(machine, 7, 5) {
+        let sweeps = [5, 6].map(|seed| sweep(machine, others, 7, seed));
+        for (one, other) in sweeps[0].iter().zip(&sweeps[1]) {
+            let [plain, forced, routed] = [0, 1, 2].map(|lane| one.1[lane] + other.1[lane]);
             let over = routed / plain.min(forced);
-            lines +=
-                &format!("{} {cell}: plain {plain:.2} s, forced {forced:.2} s, routed {routed:.2} s, {over:.3}\n", machine.name);
-            (worst, logs) = (worst.max(over), logs + over.ln());
+            lines += &format!(
+                "{} {}: plain {plain:.2} s, forced {forced:.2} s, routed {routed:.2} s, {over:.3}\n",
+                machine.name, one.0
+            );
+            worst = worst.max(over);
+            logs.push(over.ln());
         }
     }
-    let mean = (logs / 150.0).exp();
+    (worst, (logs.iter().sum::<f64>() / logs.len() as f64).exp(), lines)
+}
+
+#[test]
+fn on_the_demo_pairs_own_texts_it_is_as_fast_as_the_better_lane() {
+    let (worst, mean, lines) = over_the_better(0.0);
     // A cell is some ten cycles, in which one step taken to see what plain steps cost is a twentieth.
-    assert!(worst <= 1.12 && mean <= 0.97, "{mean:.3}\n{lines}");
+    assert!(worst <= 1.13 && mean <= 0.968, "{worst:.3} {mean:.3}\n{lines}");
+}
+
+/// The same where others use the machine too, which is up to twice as slow or as fast then, for a second. (What that does to all
+/// work alike is not counted, only what is decided. With prices that know nothing of it the mean was 0.983.)
+#[test]
+fn on_a_machine_that_others_use_it_is_as_fast_as_the_better_lane() {
+    let (worst, mean, lines) = over_the_better(0.35);
+    assert!(worst <= 1.12 && mean <= 0.977, "{worst:.3} {mean:.3}\n{lines}");
 }
 
 /// The first requests of a service are many at once, on a machine that others use too; then there is one. (With a base below
