@@ -55,20 +55,24 @@ pub struct Costs {
 /// becomes dearer in the books and what is not done does not, so who held the one against the other would draft because
 /// plain steps were measured last when the machine was slow. So prices are those of a machine that is as it was in the mean, and
 /// how it is now is known from every step, whatever its kind.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Slower {
-    /// Natural logarithm.
     ln: f64,
+    /// e to that: a decision asks for a thousand prices.
+    times: f64,
+}
+
+impl Default for Slower {
+    fn default() -> Self {
+        Self { ln: 0.0, times: 1.0 }
+    }
 }
 
 impl Slower {
-    fn times(self) -> f64 {
-        self.ln.exp()
-    }
-
     /// A step took so many times as long as was expected, which counts at most so far.
     fn observe(&mut self, ratio: f64) {
         self.ln = (self.ln + FOLLOWS * (ratio.min(SINGLE) - 1.0)).clamp(-MOST_SLOWER, MOST_SLOWER);
+        self.times = self.ln.exp();
     }
 }
 
@@ -90,7 +94,7 @@ impl Costs {
     /// A step.
     pub fn step_us(&self, rows: f64, sequences: f64, context: f64) -> f64 {
         match self.step.is_known() {
-            true => self.slower.times() * self.step.us(Size { rows, sequences, context }),
+            true => self.slower.times * self.step.us(Size { rows, sequences, context }),
             false => ASSUMED_STEP_US * (1.0 + rows / ASSUMED_ROWS),
         }
     }
@@ -98,7 +102,7 @@ impl Costs {
     /// A step of one row of each of so many sequences.
     pub fn plain_us(&self, sequences: f64, context: f64) -> f64 {
         match self.step.is_known() {
-            true => self.slower.times() * self.plain.us(Size { rows: sequences, sequences, context }, &self.step),
+            true => self.slower.times * self.plain.us(Size { rows: sequences, sequences, context }, &self.step),
             false => self.step_us(sequences, sequences, context),
         }
     }
@@ -107,7 +111,7 @@ impl Costs {
     /// dear as a plain step: rather too cheap, as what looks dear is never tried.
     pub fn draft_us(&self, rows: f64, sequences: f64) -> f64 {
         match self.draft.is_known() {
-            true => self.hope * self.slower.times() * self.draft.us(Size { rows, sequences, context: 0.0 }),
+            true => self.hope * self.slower.times * self.draft.us(Size { rows, sequences, context: 0.0 }),
             false => self.step_us(1.0, 1.0, 0.0) / 2.0,
         }
     }
@@ -115,7 +119,7 @@ impl Costs {
     /// What reading so many rows in costs the drafter.
     pub fn read_us(&self, rows: usize) -> f64 {
         let row = match self.draft.is_known() {
-            true => self.hope * self.slower.times() * self.draft.row_us(),
+            true => self.hope * self.slower.times * self.draft.row_us(),
             false => self.step_us(1.0, 1.0, 0.0) / ASSUMED_ROWS,
         };
         rows as f64 * row
@@ -132,7 +136,7 @@ impl Costs {
     pub fn drafted(&mut self, size: Size, us: f64, steps: u32) {
         self.hope = 1.0;
         match steps {
-            0 => self.draft.observe(size, us / self.slower.times()),
+            0 => self.draft.observe(size, us / self.slower.times),
             _ => self.draft_was_beside(size, us, steps),
         }
     }
@@ -156,7 +160,7 @@ impl Costs {
             };
             self.slower.observe(us / expected);
         }
-        let us = us / self.slower.times();
+        let us = us / self.slower.times;
         self.step.observe(size, us);
         if plain {
             self.plain.observe(size, us, &self.step);
@@ -178,7 +182,7 @@ impl Costs {
         let expected = self.draft_us(size.rows, size.sequences);
         if us < expected {
             // Alone it takes no longer than beside others: a pause that fell into the first figures is not believed for ever.
-            self.draft.observe(size, us / self.slower.times());
+            self.draft.observe(size, us / self.slower.times);
         }
         let (least, most) = (us * (steps - 1.0) / steps / expected, us / expected);
         let nearest = self.draft_beside.clamp(least, most);

@@ -147,3 +147,23 @@ fn before_anything_is_measured_it_is_sane() {
     let choice = best_cycle(&costs, load, &[candidate]).expect("it can");
     assert!(choice.lengths[0] >= 1 && choice.pace.rate() > 0.5 * load.plain(&costs).rate());
 }
+
+#[test]
+fn a_machine_that_others_slow_makes_all_work_dearer_and_not_what_is_done_alone() {
+    let mut costs = cpu();
+    let block = Size { rows: 16.0, sequences: 1.0, context: 0.0 };
+    let prices = |costs: &Costs| [costs.plain_us(1.0, 0.0), costs.step_us(16.0, 1.0, 0.0), costs.draft_us(32.0, 1.0)];
+    let before = prices(&costs);
+    // Only blocks are verified meanwhile.
+    (0..40).for_each(|_| costs.stepped(block, 2.0 * before[1]));
+    for (before, after) in before.iter().zip(prices(&costs)) {
+        assert!((1.6..=2.1).contains(&(after / before)), "{before} {after}");
+    }
+    (0..40).for_each(|_| costs.stepped(block, before[1]));
+    for (before, after) in before.iter().zip(prices(&costs)) {
+        assert!((0.8..=1.2).contains(&(after / before)), "{before} {after}");
+    }
+    // One pause says little.
+    costs.stepped(block, 50.0 * before[1]);
+    assert!(prices(&costs)[0] < 1.3 * before[0]);
+}
