@@ -143,10 +143,7 @@ impl Costs {
 
     /// A step took so long while the drafter worked.
     pub fn step_was_beside(&mut self, size: Size, us: f64) {
-        let expected = match size.rows > size.sequences {
-            true => self.step_us(size.rows, size.sequences, size.context),
-            false => self.plain_us(size.sequences, size.context),
-        };
+        let expected = self.expected_us(size);
         mix(&mut self.step_beside, us / expected);
     }
 
@@ -154,16 +151,20 @@ impl Costs {
     pub fn stepped(&mut self, size: Size, us: f64) {
         let plain = size.rows <= size.sequences;
         if self.is_measured(size) {
-            let expected = match plain {
-                true => self.plain_us(size.sequences, size.context),
-                false => self.step_us(size.rows, size.sequences, size.context),
-            };
-            self.slower.observe(us / expected);
+            self.slower.observe(us / self.expected_us(size));
         }
         let us = us / self.slower.times;
         self.step.observe(size, us);
         if plain {
             self.plain.observe(size, us, &self.step);
+        }
+    }
+
+    /// What a step of that size costs, plain or not.
+    fn expected_us(&self, size: Size) -> f64 {
+        match size.rows > size.sequences {
+            true => self.step_us(size.rows, size.sequences, size.context),
+            false => self.plain_us(size.sequences, size.context),
         }
     }
 
