@@ -19,9 +19,14 @@ const ASSUMED_BESIDE: f64 = 1.2;
 const BESIDE: (f64, f64) = (0.8, 4.0);
 /// What drafts are taken for when none was asked for during so many steps.
 const CHEAPER: f64 = 0.65;
-/// Share of a step's deviation from its price that is the machine's doing, the most that one step counts for, and bounds of the
-/// logarithm.
-const FOLLOWS: f64 = 0.12;
+/// Variances, of logarithms: a step's deviation from its price; what the machine's speed changes from one step to the next (by
+/// which, as long as all are of one kind, 0.12 of a deviation is put down to it); how far a kind of step may be off its price, and
+/// what that changes in a step.
+const NOISE: f64 = 0.04;
+const WANDERS: f64 = 6.5e-4;
+const KINDS_DIFFER: f64 = 0.04;
+const KIND_WANDERS: f64 = 1.5e-5;
+/// The most that one step counts for, and bounds of the logarithms.
 const SINGLE: f64 = 2.0;
 const MOST_SLOWER: f64 = 3.0;
 /// Weight of the newest ratio.
@@ -51,28 +56,58 @@ pub struct Costs {
     slower: Slower,
 }
 
+/// What all work has in common, and what steps with drafted tokens have in common beside it, both as logarithms of times.
+///
 /// A machine that others use too, or that is hot, is slower for seconds, and all work on it alike. What is done at such a time
 /// becomes dearer in the books and what is not done does not, so who held the one against the other would draft because
 /// plain steps were measured last when the machine was slow. So prices are those of a machine that is as it was in the mean, and
 /// how it is now is known from every step, whatever its kind.
+///
+/// As long as all steps are of one kind, a machine that became slower looks like a kind that was taken for too cheap. Both are
+/// estimated together (a Kalman filter of two states): what a deviation is put down to goes by how well each was known when
+/// the kind changed, and the first steps of the other kind set both right.
 #[derive(Clone, Copy, Debug)]
 struct Slower {
-    ln: f64,
-    /// e to that: a decision asks for a thousand prices.
+    /// Of all work; of steps with drafted tokens beside it.
+    ln: [f64; 2],
+    /// Variances of both, and what they have in common.
+    variance: [f64; 2],
+    common: f64,
+    /// e to those: a decision asks for a thousand prices.
     times: f64,
+    of_blocks: f64,
 }
 
 impl Default for Slower {
     fn default() -> Self {
-        Self { ln: 0.0, times: 1.0 }
+        Self { ln: [0.0; 2], variance: [NOISE, KINDS_DIFFER], common: 0.0, times: 1.0, of_blocks: 1.0 }
     }
 }
 
 impl Slower {
     /// A step took so many times as long as was expected, which counts at most so far.
-    fn observe(&mut self, ratio: f64) {
-        self.ln = (self.ln + FOLLOWS * (ratio.min(SINGLE) - 1.0)).clamp(-MOST_SLOWER, MOST_SLOWER);
-        self.times = self.ln.exp();
+    fn observe(&mut self, ratio: f64, blocks: bool) {
+        let [all, kind] = &mut self.variance;
+        *all += WANDERS;
+        *kind = (*kind + KIND_WANDERS).min(KINDS_DIFFER);
+        // What each has in common with the deviation, whose variance is `seen`.
+        let (with_all, with_kind, seen) = match blocks {
+            true => (*all + self.common, *kind + self.common, *all + 2.0 * self.common + *kind + NOISE),
+            false => (*all, self.common, *all + NOISE),
+        };
+        let deviation = (ratio.min(SINGLE) - 1.0) / seen;
+        for (ln, with) in self.ln.iter_mut().zip([with_all, with_kind]) {
+            *ln = (*ln + with * deviation).clamp(-MOST_SLOWER, MOST_SLOWER);
+        }
+        *all -= with_all * with_all / seen;
+        *kind -= with_kind * with_kind / seen;
+        self.common -= with_all * with_kind / seen;
+        (self.times, self.of_blocks) = (self.ln[0].exp(), self.ln[1].exp());
+    }
+
+    /// Times by which a step is slower than its price says.
+    fn step(&self, blocks: bool) -> f64 {
+        if blocks { self.times * self.of_blocks } else { self.times }
     }
 }
 
@@ -94,7 +129,7 @@ impl Costs {
     /// A step.
     pub fn step_us(&self, rows: f64, sequences: f64, context: f64) -> f64 {
         match self.step.is_known() {
-            true => self.slower.times * self.step.us(Size { rows, sequences, context }),
+            true => self.slower.step(rows > sequences) * self.step.us(Size { rows, sequences, context }),
             false => ASSUMED_STEP_US * (1.0 + rows / ASSUMED_ROWS),
         }
     }
@@ -125,6 +160,12 @@ impl Costs {
         rows as f64 * row
     }
 
+    /// What reading so many rows in costs all who step meanwhile: each step takes longer while the drafter works, and none waits
+    /// for it.
+    pub fn read_beside_us(&self, rows: usize) -> f64 {
+        self.read_us(rows) * (1.0 - 1.0 / self.step_beside).max(0.0)
+    }
+
     /// No draft was asked for so long that what is known of drafts may be an accident, which nothing would ever correct: they are
     /// taken for a little cheaper, until one is tried.
     pub fn nothing_drafted(&mut self) {
@@ -151,9 +192,9 @@ impl Costs {
     pub fn stepped(&mut self, size: Size, us: f64) {
         let plain = size.rows <= size.sequences;
         if self.is_measured(size) {
-            self.slower.observe(us / self.expected_us(size));
+            self.slower.observe(us / self.expected_us(size), !plain);
         }
-        let us = us / self.slower.times;
+        let us = us / self.slower.step(!plain);
         self.step.observe(size, us);
         if plain {
             self.plain.observe(size, us, &self.step);
@@ -231,6 +272,17 @@ impl Load {
 
     /// A cycle in which `drafting` of them draft `rows` tokens in all, of which `accepted` are expected to be.
     pub fn cycle(&self, costs: &Costs, drafting: usize, rows: f64, accepted: f64) -> Pace {
+        self.cycle_beside(costs, self.beside_us(costs, drafting), drafting, rows, accepted)
+    }
+
+    /// A step of those that do not draft, while the drafter works; 0 where all draft.
+    fn beside_us(&self, costs: &Costs, drafting: usize) -> f64 {
+        let (count, others) = (self.sequences as f64, self.sequences.saturating_sub(drafting) as f64);
+        if others < 0.5 { 0.0 } else { costs.plain_us(others, self.context * others / count) * costs.step_beside }
+    }
+
+    /// The cycle, beside such steps: they do not change with the lengths, of which many are tried.
+    fn cycle_beside(&self, costs: &Costs, beside_us: f64, drafting: usize, rows: f64, accepted: f64) -> Pace {
         let (count, drafting) = (self.sequences as f64, drafting as f64);
         let others = count - drafting;
         // Blocks with their bonus tokens, and the positions that the last cycle committed.
@@ -238,10 +290,9 @@ impl Load {
         let (wait_us, plain_tokens) = if others < 0.5 {
             (draft_us, 0.0)
         } else {
-            let step_us = costs.plain_us(others, self.context * others / count) * costs.step_beside;
             // The draft comes somewhere in a step, and is seen at its end.
-            let steps = (draft_us * costs.draft_beside / step_us + 0.5).max(1.0);
-            (steps * step_us, steps * others)
+            let steps = (draft_us * costs.draft_beside / beside_us + 0.5).max(1.0);
+            (steps * beside_us, steps * others)
         };
         Pace { us: wait_us + costs.step_us(count + rows, count, self.context), tokens: count + accepted + plain_tokens }
     }
@@ -299,10 +350,11 @@ pub fn best_cycle(costs: &Costs, load: Load, candidates: &[Candidate<'_>]) -> Op
         // A block has 32 tokens at most, 32 of them 32^32: no double is too small for it.
         let mut product: f64 = tokens[..drafting].iter().product();
         let read: f64 = set.iter().map(|(at, _)| candidates[*at].read_us).sum::<f64>() / drafting as f64;
+        let beside_us = load.beside_us(costs, drafting);
         // Where many draft one row more is nothing.
         let stride = (drafting / 3).max(1);
         let mut look = |rows: usize, sum: f64, product: f64| {
-            let mut pace = load.cycle(costs, drafting, rows as f64, sum - drafting as f64);
+            let mut pace = load.cycle_beside(costs, beside_us, drafting, rows as f64, sum - drafting as f64);
             pace.us += read * sum;
             // No geometric mean is above the arithmetic one.
             if best.is_some_and(|best| pace.rate() <= best.0 * load.sequences as f64) {
@@ -357,11 +409,11 @@ pub fn choice_of(costs: &Costs, load: Load, candidates: &[Candidate<'_>], length
 
 /// The best that `drafting` of them can reach whose text is of one kind: rate over plain, and the length.
 pub fn gain_of_kind(costs: &Costs, load: Load, drafting: usize, survival: &Survival, most: usize) -> (f64, usize) {
-    let plain = load.plain(costs).rate();
+    let (plain, beside_us) = (load.plain(costs).rate(), load.beside_us(costs, drafting));
     let mut best = (0.0, 0);
     for length in LENGTHS.into_iter().map(|length| length.min(most)).filter(|length| *length > 0) {
         let sum = accepted(survival, length) * drafting as f64;
-        let gain = load.cycle(costs, drafting, (length * drafting) as f64, sum).rate() / plain;
+        let gain = load.cycle_beside(costs, beside_us, drafting, (length * drafting) as f64, sum).rate() / plain;
         if gain > best.0 {
             best = (gain, length);
         }

@@ -16,11 +16,12 @@ const OTHER_LENGTHS: f64 = 1.02;
 /// Blocks accepted to their end after which one is drafted twice as long: how far drafts survive there, and what they cost, is
 /// known only by trying.
 const STRETCH: u32 = 5;
-/// Cycles behind which one plain step of all is taken, so that what drafting is held against is known as well: until it was
-/// measured a few times at that load, and then.
+/// Cycles behind which plain steps of all are taken, so that what drafting is held against is known as well: until it was
+/// measured a few times at that load, and then. The first of them is not measured, and one more is taken if the second cannot be.
 const FIRST_CHECK: u32 = 3;
-const CHECK: u32 = 48;
+const CHECK: u32 = 96;
 const CHECKED: u32 = 3;
+const STEPS_OF_CHECK: u32 = 3;
 /// Tokens between two trials of a sequence that does not pay: at first, and at most.
 const FIRST_PAUSE: u32 = 10;
 const LONGEST_PAUSE: u32 = 1_024;
@@ -41,6 +42,8 @@ const TRIAL_TOKENS: f64 = 2.0;
 /// to go on.
 const LOSS_SHARE: f64 = 0.02;
 const SURE: f64 = 1.25;
+/// Borders from one decision to the next as long as nobody drafts: beside a small model a decision costs some hundredths of a step.
+const EVERY: u32 = 4;
 /// What may have changed in a resting sequence's text, a token.
 const DRIFT: f64 = 0.002;
 const MOST_DRIFT: f64 = 0.2;
@@ -56,7 +59,8 @@ struct Eligible {
     had: u32,
     expected: f64,
     context: f64,
-    reading: Reading,
+    /// What reading the drafter in costs, microseconds.
+    read_us: f64,
     /// It can be asked now, and what it has to read first takes it no longer than a plain step: more is read beside plain
     /// steps first.
     ready: bool,
@@ -106,14 +110,15 @@ impl Speculation {
             }
             at_border &= sequence.draft == Draft::None;
             let had = sequence.generated();
-            let soon = self.costs.read_us(reading.unread) <= self.costs.step_us(1.0, 1.0, 0.0);
+            let read_us = self.costs.read_us(reading.unread);
+            let soon = read_us <= self.costs.step_us(1.0, 1.0, 0.0);
             eligible.push(Eligible {
                 key: *key,
                 most: most.min(MOST),
                 had,
                 expected: f64::from(sequence.left().min(had + EXPECTED)),
                 context: sequence.committed as f64,
-                reading,
+                read_us: if soon { read_us } else { self.costs.read_beside_us(reading.unread) },
                 ready: decodes && reading.can && soon,
             });
         }
@@ -125,9 +130,29 @@ impl Speculation {
             return plan;
         }
         if !eligible.is_empty() {
-            self.decide(load, &eligible, &mut plan);
+            if self.nothing_new(&eligible) {
+                plan.feed.extend(eligible.iter().map(|one| one.key).filter(|key| self.courses[key].fed));
+            } else {
+                self.decide(load, &eligible, &mut plan);
+            }
         }
         plan
+    }
+
+    /// Whether nobody was to draft at the last decision, and nothing has changed since that speaks for another: what the target
+    /// doubts and what steps cost is looked at again after a few.
+    fn nothing_new(&mut self, eligible: &[Eligible]) -> bool {
+        let due = |one: &Eligible| self.courses[&one.key].rests.is_some_and(|until| one.had >= until);
+        let is_same = eligible.iter().map(|one| (one.key, one.ready)).eq(self.last.iter().copied());
+        let old = !self.drafts && !self.seen && is_same && self.borders < EVERY && !eligible.iter().any(due);
+        if old {
+            self.borders += 1;
+        } else {
+            (self.borders, self.seen) = (1, false);
+            self.last.clear();
+            self.last.extend(eligible.iter().map(|one| (one.key, one.ready)));
+        }
+        old
     }
 
     fn decide(&mut self, load: Load, eligible: &[Eligible], plan: &mut Plan) {
@@ -147,8 +172,11 @@ impl Speculation {
         if self.drafts {
             let (measured, since) = &mut self.plain[load.sequences.min(LOADS - 1)];
             *since += 1;
-            if *since > if *measured < CHECKED { FIRST_CHECK } else { CHECK } {
+            let due = if *measured < CHECKED { FIRST_CHECK } else { CHECK };
+            if *since > due + STEPS_OF_CHECK {
+                // None of them could be measured: others began or ended.
                 *since = 0;
+            } else if *since > due {
                 return;
             }
         }
@@ -237,7 +265,7 @@ impl Speculation {
     }
 
     fn candidate<'a>(&'a self, one: &Eligible) -> Candidate<'a> {
-        let read_us = self.costs.read_us(one.reading.unread) / one.expected.max(1.0);
+        let read_us = one.read_us / one.expected.max(1.0);
         Candidate { survival: &self.courses[&one.key].survival, most: one.most, read_us }
     }
 
@@ -299,7 +327,7 @@ impl Speculation {
                 tried.push(one);
             }
         }
-        let read_us = tried.iter().map(|one| self.costs.read_us(one.reading.unread)).sum();
+        let read_us = tried.iter().map(|one| one.read_us).sum();
         let token_us = 1.0 / load.plain(&self.costs).rate();
         let worth = trial(&self.costs, load, (tried.len(), due.len()), &kinds, &table, most, (left, read_us))
             .filter(|trial| trial.value_us > TRIAL * trial.cost_us);

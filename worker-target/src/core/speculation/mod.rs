@@ -178,9 +178,15 @@ pub struct Speculation {
     linked: bool,
     /// The drafter was sent rows to read since the last step.
     reads: bool,
+    /// The last step was plain and the drafter rested.
+    settled: bool,
     /// The last decision was to draft.
     drafts: bool,
-    /// By sequences: plain steps that were measured, and cycles since the last.
+    /// As long as it was not: for whom, and whether they could be asked; borders since; something was seen since.
+    last: Vec<(SequenceKey, bool)>,
+    borders: u32,
+    seen: bool,
+    /// By sequences: plain steps behind others that were measured, and cycles since the last.
     plain: [(u32, u32); LOADS],
     ranges: Ranges,
     /// A draft was verified since the last decision, from which others learn.
@@ -203,7 +209,11 @@ impl Default for Speculation {
             pressed: false,
             linked: false,
             reads: false,
+            settled: false,
             drafts: false,
+            last: vec![],
+            borders: 0,
+            seen: false,
             plain: [(0, 0); LOADS],
             ranges: Ranges::default(),
             taught: false,
@@ -376,6 +386,11 @@ impl Speculation {
             let Some((_, accepted)) = accepted.iter().find(|(key, _)| *key == part.key) else { continue };
             self.verified(part.key, part.start, part.drafted, *accepted);
         }
+        let beside = beside || self.reads;
+        let plain = parts.iter().all(|part| part.rows == 1 && !part.prefill);
+        // The first plain step behind another finds the processor's caches full of what that needed, and is up to a quarter dearer:
+        // it says nothing of the steps that would go on plainly.
+        let settled = std::mem::replace(&mut self.settled, plain && !beside);
         if parts.is_empty() || parts.iter().any(|part| part.prefill) {
             return;
         }
@@ -385,19 +400,18 @@ impl Speculation {
             (*quiet, *doubt) = (0, (2 * *doubt).min(LONGEST_QUIET));
             self.costs.nothing_drafted();
         }
-        let beside = beside || self.reads;
         let size = Size {
             rows: parts.iter().map(|part| part.rows).sum::<usize>() as f64,
             sequences: parts.len() as f64,
             context: parts.iter().map(|part| part.start).sum::<usize>() as f64,
         };
-        if !beside && parts.len() == self.courses.len() && parts.iter().all(|part| part.rows == 1) {
+        if settled && plain && !beside && parts.len() == self.courses.len() {
             let (measured, since) = &mut self.plain[parts.len().min(LOADS - 1)];
             (*measured, *since) = (measured.saturating_add(1), 0);
         }
         if beside {
             self.costs.step_was_beside(size, us);
-        } else {
+        } else if settled || !plain {
             self.costs.stepped(size, us);
         }
         self.ranges.stepped(self.courses.len(), size.context / size.sequences);
@@ -405,6 +419,7 @@ impl Speculation {
 
     fn verified(&mut self, key: SequenceKey, context: usize, drafted: usize, accepted: usize) {
         let Some(course) = self.courses.get_mut(&key) else { return };
+        self.seen = true;
         let class = &mut self.classes[course.class].1;
         if drafted > 0 {
             course.by_drafts.told(class, drafted, accepted);

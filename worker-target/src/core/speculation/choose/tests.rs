@@ -167,3 +167,16 @@ fn a_machine_that_others_slow_makes_all_work_dearer_and_not_what_is_done_alone()
     costs.stepped(block, 50.0 * before[1]);
     assert!(prices(&costs)[0] < 1.3 * before[0]);
 }
+
+#[test]
+fn blocks_that_are_dearer_than_believed_are_told_from_a_machine_that_is_slower() {
+    let mut costs = cpu();
+    let (block, plain) = (Size { rows: 16.0, sequences: 1.0, context: 0.0 }, Size { rows: 1.0, sequences: 1.0, context: 0.0 });
+    let before = [costs.plain_us(1.0, 0.0), costs.step_us(16.0, 1.0, 0.0)];
+    // A long time of blocks alone, which could be either, and a few plain steps, by which it is known.
+    (0..200).for_each(|_| costs.stepped(block, 1.3 * before[1]));
+    (0..10).for_each(|_| costs.stepped(plain, before[0]));
+    let after = [costs.plain_us(1.0, 0.0) / before[0], costs.step_us(16.0, 1.0, 0.0) / before[1]];
+    // (With one factor for all work it was 1.04 and 1.14.)
+    assert!((0.97..=1.03).contains(&after[0]) && (1.18..=1.35).contains(&after[1]), "{after:?}");
+}

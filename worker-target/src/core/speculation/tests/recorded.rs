@@ -123,7 +123,7 @@ fn over_the_better(others: f64) -> (f64, f64, String) {
 fn on_the_demo_pairs_own_texts_it_is_as_fast_as_the_better_lane() {
     let (worst, mean, lines) = over_the_better(0.0);
     // A cell is some ten cycles, in which one step taken to see what plain steps cost is a twentieth.
-    assert!(worst <= 1.13 && mean <= 0.968, "{worst:.3} {mean:.3}\n{lines}");
+    assert!(worst <= 1.2 && mean <= 0.97, "{worst:.3} {mean:.3}\n{lines}");
 }
 
 /// The same where others use the machine too, which is up to twice as slow or as fast then, for a second. (What that does to all
@@ -131,7 +131,7 @@ fn on_the_demo_pairs_own_texts_it_is_as_fast_as_the_better_lane() {
 #[test]
 fn on_a_machine_that_others_use_it_is_as_fast_as_the_better_lane() {
     let (worst, mean, lines) = over_the_better(0.35);
-    assert!(worst <= 1.15 && mean <= 0.977, "{worst:.3} {mean:.3}\n{lines}");
+    assert!(worst <= 1.2 && mean <= 0.984, "{worst:.3} {mean:.3}\n{lines}");
 }
 
 /// The first requests of a service are many at once, on a machine that others use too; then there is one. (With a base below
