@@ -39,7 +39,7 @@ use survival::{Belief, Class, Survival};
 
 /// In its first cycles a sequence is taken for worse than its class makes it, by this share of poor text as long as nothing is
 /// known of itself: a class is a mean over texts that pay a lot and texts that cost, and each of them is to be served well.
-const CAUTION: f32 = 0.4;
+const CAUTION: f32 = 0.25;
 const CAUTIOUS: u64 = 3;
 /// Tokens of a sequence whose every sign is read, and how often one is read then.
 const FIRST_SIGNS: u32 = 12;
