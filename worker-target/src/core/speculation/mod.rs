@@ -182,9 +182,11 @@ pub struct Speculation {
     settled: bool,
     /// The last decision was to draft.
     drafts: bool,
-    /// As long as it was not: for whom, and whether they could be asked; borders since; something was seen since.
+    /// For whom it was decided last, and whether they could be asked then.
     last: Vec<(SequenceKey, bool)>,
+    /// Borders since, that one counted.
     borders: u32,
+    /// A block was verified since.
     seen: bool,
     /// By sequences: plain steps behind others that were measured, and cycles since the last.
     plain: [(u32, u32); LOADS],
