@@ -328,6 +328,14 @@ fn fair_rate(load: Load, drafting: usize, logs: f64, own: f64, pace: Pace) -> f6
     ((logs + plain) / load.sequences as f64).exp() / pace.us
 }
 
+/// The product of the tokens of those that do not draft.
+fn plain_product(load: Load, drafting: usize, own: f64, pace: Pace) -> f64 {
+    match load.sequences - drafting {
+        0 => 1.0,
+        others => ((pace.tokens - own) / others as f64).powi(i32::try_from(others).unwrap_or(i32::MAX)),
+    }
+}
+
 /// The best cycle in which at least one candidate drafts; `None` where none can. Whether it is better than a plain step is for
 /// the caller to say, who knows what it costs to change.
 pub fn best_cycle(costs: &Costs, load: Load, candidates: &[Candidate<'_>]) -> Option<Choice> {
@@ -343,6 +351,7 @@ pub fn best_cycle(costs: &Costs, load: Load, candidates: &[Candidate<'_>]) -> Op
     growth.sort_unstable_by(|one, other| other.0.total_cmp(&one.0));
     let mut best: Option<(f64, usize, usize, Pace)> = None;
     let mut tokens = vec![0.0; order.len()];
+    let count = i32::try_from(load.sequences).unwrap_or(i32::MAX);
     for drafting in SETS.into_iter().chain([order.len()]).filter(|count| (1..=order.len()).contains(count)) {
         let set = &order[..drafting];
         tokens.iter_mut().zip(set).for_each(|(tokens, (at, _))| *tokens = 1.0 + f64::from(candidates[*at].survival[0]));
@@ -356,8 +365,8 @@ pub fn best_cycle(costs: &Costs, load: Load, candidates: &[Candidate<'_>]) -> Op
         let mut look = |rows: usize, sum: f64, product: f64| {
             let mut pace = load.cycle_beside(costs, beside_us, drafting, rows as f64, sum - drafting as f64);
             pace.us += read * sum;
-            // No geometric mean is above the arithmetic one.
-            if best.is_some_and(|best| pace.rate() <= best.0 * load.sequences as f64) {
+            // The same two numbers of which the rate is a root, without a logarithm for each that is not better.
+            if best.is_some_and(|best| product * plain_product(load, drafting, sum, pace) <= (best.0 * pace.us).powi(count)) {
                 return;
             }
             let rate = fair_rate(load, drafting, product.ln(), sum, pace);

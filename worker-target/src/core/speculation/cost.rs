@@ -149,16 +149,18 @@ impl Plain {
 pub struct Cost {
     cells: [[Cell; ROWS.len()]; SEQUENCES.len()],
     line: Line,
-    /// Cost at the cells' upper ends without context.
+    /// Cost at the cells' upper ends without context, and what a row more costs within each cell.
     curve: [[f64; ROWS.len()]; SEQUENCES.len()],
+    slope: [[f64; ROWS.len()]; SEQUENCES.len()],
     seen: u64,
     fitted: u64,
 }
 
 impl Default for Cost {
     fn default() -> Self {
-        let curve = [[0.0; ROWS.len()]; SEQUENCES.len()];
-        Self { cells: [[Cell::default(); ROWS.len()]; SEQUENCES.len()], line: Line::default(), curve, seen: 0, fitted: 0 }
+        let zero = [[0.0; ROWS.len()]; SEQUENCES.len()];
+        let cells = [[Cell::default(); ROWS.len()]; SEQUENCES.len()];
+        Self { cells, line: Line::default(), curve: zero, slope: zero, seen: 0, fitted: 0 }
     }
 }
 
@@ -168,7 +170,7 @@ impl Cost {
         if !(us.is_finite() && us > 0.0) {
             return;
         }
-        let (row, sequence) = (place(&ROWS, size.rows), place(&SEQUENCES, size.sequences));
+        let (row, sequence) = (place(&ROW_PLACES, size.rows), place(&SEQUENCE_PLACES, size.sequences));
         let known = self.cells[sequence][row].weight;
         let expected = if known >= KNOWN {
             Some(self.cells[sequence][row].us)
@@ -192,7 +194,7 @@ impl Cost {
 
     /// Whether there were some of about that size.
     pub fn is_measured(&self, size: Size) -> bool {
-        self.cells[place(&SEQUENCES, size.sequences)][place(&ROWS, size.rows)].weight >= MEASURED
+        self.cells[place(&SEQUENCE_PLACES, size.sequences)][place(&ROW_PLACES, size.rows)].weight >= MEASURED
     }
 
     /// Whether anything was measured.
@@ -202,17 +204,16 @@ impl Cost {
 
     /// What work of that size costs, in microseconds; 0 before anything was measured.
     pub fn us(&self, size: Size) -> f64 {
-        let sequence = place(&SEQUENCES, size.sequences);
+        let sequence = place(&SEQUENCE_PLACES, size.sequences);
         let curve = &self.curve[sequence];
-        let row = place(&ROWS, size.rows);
+        let row = place(&ROW_PLACES, size.rows);
         let last = f64::from(ROWS[ROWS.len() - 1]);
         let flat = if size.rows > last {
             curve[ROWS.len() - 1] + (size.rows - last) * self.line.0[1]
         } else if row == 0 {
             curve[0]
         } else {
-            let (low, high) = (f64::from(ROWS[row - 1]), f64::from(ROWS[row]));
-            curve[row - 1] + (size.rows - low) / (high - low) * (curve[row] - curve[row - 1])
+            curve[row - 1] + (size.rows - f64::from(ROWS[row - 1])) * self.slope[sequence][row]
         };
         // The curve is of as many sequences as the cell has at most.
         let fewer = (f64::from(SEQUENCES[sequence]) - size.sequences).max(0.0) * self.line.0[2];
@@ -262,7 +263,11 @@ impl Cost {
         }
         self.line = Line(solve(products, sums));
         for (sequence, most) in SEQUENCES.iter().enumerate() {
-            self.curve[sequence] = self.curve_of(sequence, f64::from(*most));
+            let curve = self.curve_of(sequence, f64::from(*most));
+            for row in 1..ROWS.len() {
+                self.slope[sequence][row] = (curve[row] - curve[row - 1]) / f64::from(ROWS[row] - ROWS[row - 1]);
+            }
+            self.curve[sequence] = curve;
         }
     }
 
@@ -297,10 +302,28 @@ impl Cost {
     }
 }
 
+/// Which cell each whole amount falls in: a decision asks for hundreds of prices.
+static ROW_PLACES: [u8; ROWS[ROWS.len() - 1] as usize + 1] = places(&ROWS);
+static SEQUENCE_PLACES: [u8; SEQUENCES[SEQUENCES.len() - 1] as usize + 1] = places(&SEQUENCES);
+
+const fn places<const N: usize>(ends: &[u32]) -> [u8; N] {
+    let (mut places, mut amount, mut cell) = ([0; N], 0, 0);
+    while amount < N {
+        if ends[cell] < amount as u32 {
+            cell += 1;
+        }
+        places[amount] = cell as u8;
+        amount += 1;
+    }
+    places
+}
+
 /// Which cell an amount falls in; what is beyond the last falls in the last.
-fn place(ends: &[u32], amount: f64) -> usize {
-    let amount = amount.ceil().max(0.0) as u32;
-    ends.partition_point(|end| *end < amount).min(ends.len() - 1)
+fn place(places: &[u8], amount: f64) -> usize {
+    // Rounded up. (The processor's own way to is not in every x86-64.)
+    let whole = amount as usize;
+    let up = whole.saturating_add(usize::from((whole as f64) < amount));
+    usize::from(places[up.min(places.len() - 1)])
 }
 
 /// The nearest curve that never falls: neighbours that do are given their mean, by weight, so that what is known well stays
