@@ -540,9 +540,10 @@ pub struct BenchArgs {
     /// Requests at once, as 1,4; without it 1,2,4,8,16 for a sweep and for tables, else 1
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=32))]
     pub concurrency: Vec<u32>,
-    /// Tokens of each answer; of kinds of prompts their mean, as answers differ by up to a quarter there
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=4_096))]
-    pub max_tokens: u32,
+    /// Tokens of each answer; of kinds of prompts their mean, as answers differ by up to a quarter there. Without it 128 for a
+    /// sweep, else 64
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=4_096))]
+    pub max_tokens: Option<u32>,
     /// Directory of the target; without it target.model of the configuration
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,

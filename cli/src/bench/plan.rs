@@ -18,6 +18,11 @@ const IN_TURN: usize = 2;
 /// Requests at once of a sweep.
 const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
 
+/// Tokens of an answer unless something else is asked for. A sweep's are those of llama-bench (tg128): in much shorter answers what it
+/// costs to find out whether drafting pays has no time to come back, and few that are waited for are.
+pub const ANSWER_TOKENS: u32 = 64;
+const SWEEP_TOKENS: u32 = 128;
+
 /// How a cell is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -104,7 +109,8 @@ impl Plan {
         config.kv.prefix_cache = false;
         let runs = args.runs.map_or(if args.sweep { 7 } else { 3 }, |runs| runs as usize);
         let streams = streams(&args.concurrency, args.sweep);
-        Ok(Self { file, config, sweep: args.sweep, runs, max_tokens: args.max_tokens, kinds, streams })
+        let max_tokens = args.max_tokens.unwrap_or(if args.sweep { SWEEP_TOKENS } else { ANSWER_TOKENS });
+        Ok(Self { file, config, sweep: args.sweep, runs, max_tokens, kinds, streams })
     }
 
     /// The modes that are compared. A sweep compares with a service that has no drafter; the short form asks what a lane gives

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::model::Model;
 use crate::args::BenchArgs;
+use crate::bench::plan::ANSWER_TOKENS;
 use crate::failure::Failure;
 use crate::selftest::plan::settings;
 
@@ -77,7 +78,7 @@ impl Plan {
             config,
             roofline: args.roofline,
             runs: args.runs.map_or(7, |runs| runs as usize),
-            max_tokens: args.max_tokens as usize,
+            max_tokens: args.max_tokens.unwrap_or(ANSWER_TOKENS) as usize,
             lengths: sorted(numbers(&args.lengths)),
             streams,
         })
