@@ -1,9 +1,11 @@
 """The servers that are compared: started, watched, ended."""
-import asyncio, contextlib, os, pathlib, signal, subprocess, sys, time
+import asyncio, contextlib, ctypes, os, pathlib, signal, subprocess, sys, time
 
 OURS, SERIAL = "paceline", "vllm-mlx"
 PEERS = ["mlx-lm", "mlx-vlm", SERIAL, "vllm-mlx-cb"]
 SETTLE_S = 30
+# Kernels of OpenBLAS for processors without AVX.
+OLD_CORES = {"Katmai", "Coppermine", "Northwood", "Prescott", "Banias", "Atom", "Core2", "Penryn", "Dunnington", "Nehalem", "Athlon", "Opteron", "Barcelona", "Bobcat"}
 
 
 def pairs(values):
@@ -27,8 +29,25 @@ def commands(a, label, target, port):
             ("vllm-mlx-cb", address(4), [*vllm, *host(4), "--continuous-batching"], peer_env)]
 
 
+def check_blas(library):
+    """Says for which processor the peers' products are made. A version of OpenBLAS that is older than the processor takes it for a very
+    old one, and its users would be compared at a quarter of their speed."""
+    try:
+        name = ctypes.CDLL(library).openblas_get_corename
+    except (OSError, AttributeError) as error:
+        raise SystemExit(f"--blas: expected OpenBLAS, found {library}: {error}")
+    name.restype = ctypes.c_char_p
+    core, flags = name().decode(), pathlib.Path("/proc/cpuinfo").read_text().split()
+    if core in OLD_CORES and "avx" in flags:
+        wanted = "SkylakeX" if "avx512f" in flags else "Haswell" if "avx2" in flags else "Sandybridge"
+        raise SystemExit(f"--blas: {library} takes this processor for a {core}, though it has AVX: set OPENBLAS_CORETYPE={wanted}")
+    print(f"peers' products: {library}, kernels for {core}", flush=True)
+
+
 def start(a):
     """Starts everything; the list that `measure` reads."""
+    if a.blas:
+        check_blas(str(pathlib.Path(a.blas).resolve()) if pathlib.Path(a.blas).exists() else a.blas)
     out = pathlib.Path(a.out)
     out.mkdir(parents=True, exist_ok=True)
     started = []
