@@ -31,7 +31,7 @@ def commands(a, label, target, port):
 
 def check_blas(library):
     """Says for which processor the peers' products are made. A version of OpenBLAS that is older than the processor takes it for a very
-    old one, and its users would be compared at a quarter of their speed."""
+    old one, and its users would seem slower than they are."""
     try:
         name = ctypes.CDLL(library).openblas_get_corename
     except (OSError, AttributeError) as error:
