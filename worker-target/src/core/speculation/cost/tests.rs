@@ -104,7 +104,8 @@ fn pauses_of_the_machine_move_it_little_and_a_change_is_followed() {
 
 #[test]
 fn an_amount_falls_in_the_cell_whose_upper_end_is_next() {
-    let cells = [(0.0, 1), (1.0, 1), (1.01, 2), (2.0, 2), (4.5, 6), (6.0, 6), (384.5, 512), (512.0, 512), (513.0, 512), (1e30, 512)];
+    let cells =
+        [(0.0, 1), (1.0, 1), (1.01, 2), (2.0, 2), (4.5, 6), (6.0, 6), (384.5, 512), (512.0, 512), (513.0, 512), (1e30, 512)];
     for (rows, end) in cells.into_iter().chain([(-3.0, 1), (f64::NAN, 1), (f64::INFINITY, 512)]) {
         assert_eq!(ROWS[place(&ROW_PLACES, rows)], end, "{rows} rows");
     }
