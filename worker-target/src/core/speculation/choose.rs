@@ -105,6 +105,11 @@ impl Slower {
         (self.times, self.of_blocks) = (self.ln[0].exp(), self.ln[1].exp());
     }
 
+    /// What is known of all work is old: the next steps say it anew.
+    fn forget(&mut self) {
+        self.variance[0] = self.variance[0].max(NOISE);
+    }
+
     /// Times by which a step is slower than its price says.
     fn step(&self, blocks: bool) -> f64 {
         if blocks { self.times * self.of_blocks } else { self.times }
@@ -186,6 +191,11 @@ impl Costs {
     pub fn step_was_beside(&mut self, size: Size, us: f64) {
         let expected = self.expected_us(size);
         mix(&mut self.step_beside, us / expected);
+    }
+
+    /// How slow the machine is was last seen long ago, and what is seen now is something else.
+    pub fn speed_changed(&mut self) {
+        self.slower.forget();
     }
 
     /// A step took so long while the drafter rested.

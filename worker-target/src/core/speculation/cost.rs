@@ -19,6 +19,8 @@ const HEAVY: f64 = 8.0;
 /// A single figure counts at most so many times what was expected: on a shared machine one step may be paused for as long as ten
 /// others take. Nothing makes one shorter than it is.
 const OUTLIER: f64 = 2.0;
+/// Of plain steps, which every cycle is held against: a few that are paused would be the reason to draft.
+const PLAIN_OUTLIER: f64 = 1.4;
 /// Figures of a cell before an expectation is held against it.
 const KNOWN: f64 = 3.0;
 /// Figures of a cell, faded ones less, before it says how the machine is.
@@ -114,7 +116,7 @@ impl Plain {
     pub fn observe(&mut self, size: Size, us: f64, step: &Cost) {
         let expected = self.us(size, step);
         if let Some(cell) = self.0.get_mut(size.sequences as usize).filter(|_| us.is_finite() && us > 0.0) {
-            let us = if cell.weight >= KNOWN { us.min(expected * OUTLIER) } else { us };
+            let us = if cell.weight >= KNOWN { us.min(expected * PLAIN_OUTLIER) } else { us };
             cell.observe(size, us);
         }
     }

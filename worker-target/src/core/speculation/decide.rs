@@ -22,6 +22,15 @@ const FIRST_CHECK: u32 = 3;
 const CHECK: u32 = 96;
 const CHECKED: u32 = 3;
 const STEPS_OF_CHECK: u32 = 3;
+/// Blocks from one look at plain steps to the next where drafting promises less than `CLEAR` times them: at first, and twice as many
+/// each time that they take what was expected. From blocks alone a machine that is slower and blocks that are dearer look the same,
+/// and what plain steps cost goes by the first: behind fifty blocks they were taken for 1.6 times what they took.
+const LOOK: u32 = 8;
+const CLEAR: f64 = 2.0;
+/// Plain steps of such a look at most, if they go on taking something else than was expected.
+const STEPS_OF_LOOK: u32 = 6;
+/// A plain step that took so many times what was expected, at least and at most, says that it was known.
+const AS_EXPECTED: (f64, f64) = (0.8, 1.25);
 /// Tokens between two trials of a sequence that does not pay: at first, and at most.
 const FIRST_PAUSE: u32 = 10;
 const LONGEST_PAUSE: u32 = 1_024;
@@ -64,6 +73,48 @@ struct Eligible {
     /// It can be asked now, and what it has to read first takes it no longer than a plain step: more is read beside plain
     /// steps first.
     ready: bool,
+}
+
+/// How long nothing but blocks was measured.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Blind {
+    /// Blocks since a plain step took what was expected.
+    blocks: u32,
+    /// After so many plain steps are taken, to see; how many were.
+    look: u32,
+    steps: u32,
+}
+
+impl Default for Blind {
+    fn default() -> Self {
+        Self { blocks: 0, look: LOOK, steps: 0 }
+    }
+}
+
+impl Blind {
+    /// A step with blocks.
+    pub(super) fn block(&mut self) {
+        self.blocks += 1;
+    }
+
+    /// A plain step behind another took so many times what was expected; whether that says that what was known is old.
+    pub(super) fn plain(&mut self, ratio: f64) -> bool {
+        let is_known = (AS_EXPECTED.0..=AS_EXPECTED.1).contains(&ratio);
+        let was_long = self.blocks >= self.look;
+        if is_known {
+            self.seen();
+        } else if was_long {
+            self.look = LOOK;
+        }
+        was_long && !is_known
+    }
+
+    fn seen(&mut self) {
+        if self.blocks >= self.look {
+            self.look = (2 * self.look).min(CHECK);
+        }
+        (self.blocks, self.steps) = (0, 0);
+    }
 }
 
 impl Speculation {
@@ -169,6 +220,9 @@ impl Speculation {
         open.retain(|one| one.most > 0);
         let lengths = self.lengths(load, &open);
         self.drafts = lengths.iter().any(|length| *length > 0);
+        if self.looks(load, &open, &lengths) {
+            return;
+        }
         if self.drafts {
             let (measured, since) = &mut self.plain[load.sequences.min(LOADS - 1)];
             *since += 1;
@@ -221,6 +275,25 @@ impl Speculation {
         self.account(load, &asked);
         plan.feed.extend(fed);
         plan.ask.extend(asked.into_iter().map(|(one, length, _)| (one.key, length)));
+    }
+
+    /// Whether plain steps are taken first, to see what they cost now.
+    fn looks(&mut self, load: Load, open: &[&Eligible], lengths: &[usize]) -> bool {
+        if self.blind.blocks < self.blind.look {
+            return false;
+        }
+        let candidates: Vec<Candidate<'_>> = open.iter().map(|one| self.candidate(one)).collect();
+        let is_clear =
+            self.drafts && choice_of(&self.costs, load, &candidates, lengths).rate > CLEAR / load.plain(&self.costs).us;
+        if is_clear {
+            return false;
+        }
+        if self.blind.steps >= STEPS_OF_LOOK {
+            self.blind.seen();
+            return false;
+        }
+        self.blind.steps += 1;
+        true
     }
 
     /// One that begins while a cycle is under way is read in meanwhile if it would be chosen for the next. (Not if drafting pays

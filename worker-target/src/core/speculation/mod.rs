@@ -32,6 +32,7 @@ use paceline_proto::v1::{Lane, Route, RouteReason};
 use super::{Part, Sequence, SequenceKey};
 use choose::{Costs, gain_of_kind};
 use cost::Size;
+use decide::Blind;
 use figures::Ranges;
 use neighbours::{Evidence, Neighbours, Words};
 use signs::{Seen, Signs};
@@ -178,8 +179,8 @@ pub struct Speculation {
     linked: bool,
     /// The drafter was sent rows to read since the last step.
     reads: bool,
-    /// The last step was plain and the drafter rested.
-    settled: bool,
+    /// Sequences of the last step, if it was plain and the drafter rested.
+    settled: Option<usize>,
     /// The last decision was to draft.
     drafts: bool,
     /// For whom it was decided last, and whether they could be asked then.
@@ -190,6 +191,7 @@ pub struct Speculation {
     seen: bool,
     /// By sequences: plain steps behind others that were measured, and cycles since the last.
     plain: [(u32, u32); LOADS],
+    blind: Blind,
     ranges: Ranges,
     /// A draft was verified since the last decision, from which others learn.
     taught: bool,
@@ -211,12 +213,13 @@ impl Default for Speculation {
             pressed: false,
             linked: false,
             reads: false,
-            settled: false,
+            settled: None,
             drafts: false,
             last: vec![],
             borders: 0,
             seen: false,
             plain: [(0, 0); LOADS],
+            blind: Blind::default(),
             ranges: Ranges::default(),
             taught: false,
             quiet: (0, QUIET),
@@ -390,9 +393,9 @@ impl Speculation {
         }
         let beside = beside || self.reads;
         let plain = parts.iter().all(|part| part.rows == 1 && !part.prefill);
-        // The first plain step behind another finds the processor's caches full of what that needed, and is up to a quarter dearer:
-        // it says nothing of the steps that would go on plainly.
-        let settled = std::mem::replace(&mut self.settled, plain && !beside);
+        // The first plain step behind another finds the processor's caches full of what that needed, and is up to a quarter dearer,
+        // and so is the first of fewer or more sequences: it says nothing of the steps that would go on plainly.
+        let settled = std::mem::replace(&mut self.settled, (plain && !beside).then_some(parts.len())) == Some(parts.len());
         if parts.is_empty() || parts.iter().any(|part| part.prefill) {
             return;
         }
@@ -407,6 +410,11 @@ impl Speculation {
             sequences: parts.len() as f64,
             context: parts.iter().map(|part| part.start).sum::<usize>() as f64,
         };
+        if !plain {
+            self.blind.block();
+        } else if settled && !beside && self.blind.plain(us / self.costs.plain_us(size.sequences, size.context)) {
+            self.costs.speed_changed();
+        }
         if settled && plain && !beside && parts.len() == self.courses.len() {
             let (measured, since) = &mut self.plain[parts.len().min(LOADS - 1)];
             (*measured, *since) = (measured.saturating_add(1), 0);

@@ -580,6 +580,47 @@ fn a_plain_step_behind_a_block_says_nothing_of_those_that_would_go_on_plainly() 
     assert!((950.0..=1_050.0).contains(&plain_us), "{plain_us}");
 }
 
+/// The CPU above while something else has half of it.
+const HALF_A_CPU: Machine = Machine {
+    name: "half a cpu",
+    step_us: |rows, sequences| 2.0 * (CPU.step_us)(rows, sequences),
+    draft_us: |rows, sequences| 2.0 * (CPU.draft_us)(rows, sequences),
+    ..CPU
+};
+
+/// A machine that was slow and is not any more, as long as all steps are blocks, looks like blocks that became cheaper, and plain steps
+/// are taken for as dear as they were in between: who is to draft a little faster than plainly is not decided by that.
+#[test]
+fn behind_many_blocks_plain_steps_are_looked_at_before_they_are_judged() {
+    let text: Text = |_| FACTS;
+    let (mut before, mut decided) = (0.0f64, 0.0f64);
+    for seed in 40..48 {
+        let mut house = House::new(CPU, seed);
+        house.scheduler.speculation.set_linked(true);
+        house.run(&[text; 8], FORCED, 2, 100);
+        house.run(&[text; 8], PLAIN, 1, 60);
+        house.machine = HALF_A_CPU;
+        house.run(&[text; 8], PLAIN, 1, 20);
+        house.machine = CPU;
+        house.run(&[text; 8], FORCED, 1, 150);
+        let over = |house: &House| house.scheduler.speculation.costs.plain_us(8.0, 8.0 * 70.0) / (CPU.step_us)(8.0, 8.0);
+        before += over(&house) / 8.0;
+        for at in 0..8 {
+            let prompt = vec![1_000 + at; 60];
+            let key = house.scheduler.admit(Request { prompt, ..request(ROUTED, 60) }).expect("room");
+            house.streams.push(Stream { text, trace: None, key: Some(key), requests: 0, read: 0, over: false });
+        }
+        house.streams.drain(..8);
+        house.blocks.clear();
+        while house.blocks.is_empty() && !house.scheduler.is_empty() {
+            house.turn();
+        }
+        decided += over(&house) / 8.0;
+    }
+    assert!(before > 1.3, "nothing to see: {before:.2} times what they take");
+    assert!(decided < 1.3, "plain steps are taken for {decided:.2} times what they take, {before:.2} before");
+}
+
 /// As long as nobody drafts it is thought of at every fourth border, or when something was seen.
 #[test]
 fn what_is_plain_is_not_decided_at_each_border() {
