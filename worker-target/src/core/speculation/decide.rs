@@ -75,13 +75,14 @@ struct Eligible {
     ready: bool,
 }
 
-/// How long nothing but blocks was measured.
+/// How long nothing but blocks was seen, and when plain steps are looked at for it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blind {
     /// Blocks since a plain step took what was expected.
     blocks: u32,
-    /// After so many plain steps are taken, to see; how many were.
+    /// So many of them are too many.
     look: u32,
+    /// Plain steps that were taken to see.
     steps: u32,
 }
 

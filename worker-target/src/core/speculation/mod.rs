@@ -191,6 +191,7 @@ pub struct Speculation {
     seen: bool,
     /// By sequences: plain steps behind others that were measured, and cycles since the last.
     plain: [(u32, u32); LOADS],
+    /// How long nothing but blocks was seen.
     blind: Blind,
     ranges: Ranges,
     /// A draft was verified since the last decision, from which others learn.
