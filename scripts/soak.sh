@@ -15,5 +15,12 @@ cargo test $LOCKED -p paceline-target --test isolation -- --ignored --nocapture
 # One stream through the batch engine against a bare loop.
 # shellcheck disable=SC2086
 cargo test $LOCKED --release -p paceline-target --lib -- --ignored --nocapture one_stream
+# Only the files that have such tests: in this profile each is a minute's work for the linker.
+tests=
+for file in $(grep -rl '#\[ignore = "soak' tests --include='*.rs'); do
+    name=${file#tests/}
+    name=${name%%/*}
+    tests="$tests --test ${name%.rs}"
+done
 # shellcheck disable=SC2086
-PACELINE_SOAK=1 exec cargo test $LOCKED --release -p paceline-tests --no-fail-fast -- --ignored --test-threads=1
+PACELINE_SOAK=1 exec cargo test $LOCKED --release -p paceline-tests $tests --no-fail-fast -- --ignored --test-threads=1

@@ -21,11 +21,12 @@ const BESIDE: (f64, f64) = (0.8, 4.0);
 const CHEAPER: f64 = 0.65;
 /// Variances, of logarithms: a step's deviation from its price; what the machine's speed changes from one step to the next (by
 /// which, as long as all are of one kind, 0.12 of a deviation is put down to it); how far a kind of step may be off its price, and
-/// what that changes in a step.
+/// what that changes in a step. Of what the machine is slower than in the mean so much is left a step later if nothing is heard.
 const NOISE: f64 = 0.04;
 const WANDERS: f64 = 6.5e-4;
 const KINDS_DIFFER: f64 = 0.04;
 const KIND_WANDERS: f64 = 1.5e-5;
+const LEFT: f64 = 0.995;
 /// The most that one step counts for, and bounds of the logarithms.
 const SINGLE: f64 = 2.0;
 const MOST_SLOWER: f64 = 3.0;
@@ -66,6 +67,10 @@ pub struct Costs {
 /// As long as all steps are of one kind, a machine that became slower looks like a kind that was taken for too cheap. Both are
 /// estimated together (a Kalman filter of two states): what a deviation is put down to goes by how well each was known when
 /// the kind changed, and the first steps of the other kind set both right.
+///
+/// Prices times this factor are all that is ever seen of either: a factor that stays where a mistake left it would be taken out of the
+/// prices of whatever is measured next, and what is seldom measured would stay too dear by it. So it returns to 1 (an
+/// Ornstein-Uhlenbeck process), and a machine that stays slower becomes one whose prices are higher.
 #[derive(Clone, Copy, Debug)]
 struct Slower {
     /// Of all work; of steps with drafted tokens beside it.
@@ -88,7 +93,9 @@ impl Slower {
     /// A step took so many times as long as was expected, which counts at most so far.
     fn observe(&mut self, ratio: f64, blocks: bool) {
         let [all, kind] = &mut self.variance;
-        *all += WANDERS;
+        self.ln[0] *= LEFT;
+        *all = *all * LEFT * LEFT + WANDERS;
+        self.common *= LEFT;
         *kind = (*kind + KIND_WANDERS).min(KINDS_DIFFER);
         // What each has in common with the deviation, whose variance is `seen`.
         let (with_all, with_kind, seen) = match blocks {
@@ -134,7 +141,12 @@ impl Costs {
     /// A step.
     pub fn step_us(&self, rows: f64, sequences: f64, context: f64) -> f64 {
         match self.step.is_known() {
-            true => self.slower.step(rows > sequences) * self.step.us(Size { rows, sequences, context }),
+            true if rows > sequences => {
+                // More rows are never cheaper: a price that says so is of another moment than the one of plain steps.
+                let us = self.slower.step(true) * self.step.us(Size { rows, sequences, context });
+                us.max(self.plain_us(sequences, context))
+            }
+            true => self.slower.step(false) * self.step.us(Size { rows, sequences, context }),
             false => ASSUMED_STEP_US * (1.0 + rows / ASSUMED_ROWS),
         }
     }
