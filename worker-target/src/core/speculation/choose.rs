@@ -141,13 +141,18 @@ impl Costs {
     /// A step.
     pub fn step_us(&self, rows: f64, sequences: f64, context: f64) -> f64 {
         match self.step.is_known() {
-            true if rows > sequences => {
-                // More rows are never cheaper: a price that says so is of another moment than the one of plain steps.
-                let us = self.slower.step(true) * self.step.us(Size { rows, sequences, context });
-                us.max(self.plain_us(sequences, context))
-            }
+            true if rows > sequences => self.block_us(Size { rows, sequences, context }, self.plain_us(sequences, context)),
             true => self.slower.step(false) * self.step.us(Size { rows, sequences, context }),
             false => ASSUMED_STEP_US * (1.0 + rows / ASSUMED_ROWS),
+        }
+    }
+
+    /// A step with drafted tokens, where a plain one of the same sequences costs `plain_us`.
+    fn block_us(&self, size: Size, plain_us: f64) -> f64 {
+        match self.step.is_known() {
+            // More rows are never cheaper: a price that says so is of another moment than the one of plain steps.
+            true => (self.slower.step(true) * self.step.us(size)).max(plain_us),
+            false => self.step_us(size.rows, size.sequences, size.context),
         }
     }
 
@@ -285,6 +290,15 @@ impl Pace {
     }
 }
 
+/// Prices of a cycle that are the same for all lengths, microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Fixed {
+    /// A step of those that do not draft, while the drafter works; 0 where all draft.
+    beside_us: f64,
+    /// A plain step of all.
+    plain_us: f64,
+}
+
 impl Load {
     /// One plain step of all.
     pub fn plain(&self, costs: &Costs) -> Pace {
@@ -294,17 +308,19 @@ impl Load {
 
     /// A cycle in which `drafting` of them draft `rows` tokens in all, of which `accepted` are expected to be.
     pub fn cycle(&self, costs: &Costs, drafting: usize, rows: f64, accepted: f64) -> Pace {
-        self.cycle_beside(costs, self.beside_us(costs, drafting), drafting, rows, accepted)
+        self.cycle_of(costs, self.fixed(costs, drafting), drafting, rows, accepted)
     }
 
-    /// A step of those that do not draft, while the drafter works; 0 where all draft.
-    fn beside_us(&self, costs: &Costs, drafting: usize) -> f64 {
+    /// What does not change with the lengths, of which many are tried.
+    fn fixed(&self, costs: &Costs, drafting: usize) -> Fixed {
         let (count, others) = (self.sequences as f64, self.sequences.saturating_sub(drafting) as f64);
-        if others < 0.5 { 0.0 } else { costs.plain_us(others, self.context * others / count) * costs.step_beside }
+        let beside_us =
+            if others < 0.5 { 0.0 } else { costs.plain_us(others, self.context * others / count) * costs.step_beside };
+        Fixed { beside_us, plain_us: costs.plain_us(count, self.context) }
     }
 
-    /// The cycle, beside such steps: they do not change with the lengths, of which many are tried.
-    fn cycle_beside(&self, costs: &Costs, beside_us: f64, drafting: usize, rows: f64, accepted: f64) -> Pace {
+    /// The cycle with those prices.
+    fn cycle_of(&self, costs: &Costs, Fixed { beside_us, plain_us }: Fixed, drafting: usize, rows: f64, accepted: f64) -> Pace {
         let (count, drafting) = (self.sequences as f64, drafting as f64);
         let others = count - drafting;
         // Blocks with their bonus tokens, and the positions that the last cycle committed.
@@ -316,7 +332,8 @@ impl Load {
             let steps = (draft_us * costs.draft_beside / beside_us + 0.5).max(1.0);
             (steps * beside_us, steps * others)
         };
-        Pace { us: wait_us + costs.step_us(count + rows, count, self.context), tokens: count + accepted + plain_tokens }
+        let verified = Size { rows: count + rows, sequences: count, context: self.context };
+        Pace { us: wait_us + costs.block_us(verified, plain_us), tokens: count + accepted + plain_tokens }
     }
 }
 
@@ -381,11 +398,11 @@ pub fn best_cycle(costs: &Costs, load: Load, candidates: &[Candidate<'_>]) -> Op
         // A block has 32 tokens at most, 32 of them 32^32: no double is too small for it.
         let mut product: f64 = tokens[..drafting].iter().product();
         let read: f64 = set.iter().map(|(at, _)| candidates[*at].read_us).sum::<f64>() / drafting as f64;
-        let beside_us = load.beside_us(costs, drafting);
+        let fixed = load.fixed(costs, drafting);
         // Where many draft one row more is nothing.
         let stride = (drafting / 3).max(1);
         let mut look = |rows: usize, sum: f64, product: f64| {
-            let mut pace = load.cycle_beside(costs, beside_us, drafting, rows as f64, sum - drafting as f64);
+            let mut pace = load.cycle_of(costs, fixed, drafting, rows as f64, sum - drafting as f64);
             pace.us += read * sum;
             // The same two numbers of which the rate is a root, without a logarithm for each that is not better.
             if best.is_some_and(|best| product * plain_product(load, drafting, sum, pace) <= (best.0 * pace.us).powi(count)) {
@@ -440,11 +457,11 @@ pub fn choice_of(costs: &Costs, load: Load, candidates: &[Candidate<'_>], length
 
 /// The best that `drafting` of them can reach whose text is of one kind: rate over plain, and the length.
 pub fn gain_of_kind(costs: &Costs, load: Load, drafting: usize, survival: &Survival, most: usize) -> (f64, usize) {
-    let (plain, beside_us) = (load.plain(costs).rate(), load.beside_us(costs, drafting));
+    let (plain, fixed) = (load.plain(costs).rate(), load.fixed(costs, drafting));
     let mut best = (0.0, 0);
     for length in LENGTHS.into_iter().map(|length| length.min(most)).filter(|length| *length > 0) {
         let sum = accepted(survival, length) * drafting as f64;
-        let gain = load.cycle_beside(costs, beside_us, drafting, (length * drafting) as f64, sum).rate() / plain;
+        let gain = load.cycle_of(costs, fixed, drafting, (length * drafting) as f64, sum).rate() / plain;
         if gain > best.0 {
             best = (gain, length);
         }
