@@ -158,7 +158,6 @@ impl Engine {
             if !self.take_commands(&mut inbox) {
                 break;
             }
-            self.listen();
             self.drop_abandoned();
             self.start_arrivals();
             let now = self.clock.now();
@@ -189,6 +188,8 @@ impl Engine {
                 }
                 (None, None) => {}
             }
+            // Before it is decided who drafts: what the drafter read and drafted during the step.
+            self.listen();
             self.feed();
             self.keep_some();
             self.leaving.retain_mut(|outlet| outlet.flush() == Flow::Kept);

@@ -49,6 +49,9 @@ const SIGN_EVERY: u32 = 8;
 const TOLD: u64 = 1;
 /// Cycles in a row that must pay before a sequence's pauses are short again.
 const STEADY: u32 = 4;
+/// Of what drafting has won a sequence it may lose so much again, in tokens' plain time, before it counts as a loss: in text that
+/// pays two blocks in a row of which nothing is accepted are common, and what comes behind them is known only by a trial.
+const CREDIT_TOKENS: f64 = 10.0;
 /// Steps without a draft after which what drafts cost is doubted, for the first time since one paid, and at most: each time it
 /// takes twice as long.
 const QUIET: u32 = 64;
@@ -136,7 +139,7 @@ struct Course {
     /// It rests until it has so many tokens; `None`: it is open.
     rests: Option<u32>,
     pause: u32,
-    /// What its cycles cost beyond what plain steps would have, microseconds, never below 0.
+    /// What its cycles cost beyond what plain steps would have, microseconds; below 0 what they won, up to `CREDIT_TOKENS`.
     lost_us: f64,
     /// Of the cycle under way: why, its share of the time, and what a token costs plainly.
     cycle: Option<(Why, f64, f64)>,
@@ -443,7 +446,7 @@ impl Speculation {
         let Some((why, share_us, plain_us)) = course.cycle.take() else { return };
         course.cycles[why as usize] += 1;
         let lost_us = share_us - (1 + accepted) as f64 * plain_us;
-        course.lost_us = (course.lost_us + lost_us).max(0.0);
+        course.lost_us = (course.lost_us + lost_us).max(-CREDIT_TOKENS * plain_us);
         course.steady = if lost_us < 0.0 { course.steady + 1 } else { 0 };
         if course.steady >= PAID {
             self.quiet.1 = QUIET;

@@ -449,6 +449,27 @@ fn who_becomes_predictable_is_found_by_a_trial() {
 }
 
 #[test]
+fn who_has_won_is_tried_again_soon_behind_a_place_where_nothing_is_accepted() {
+    // Long enough for blocks of which nothing is accepted, short beside what drafting wins before it and behind it.
+    let mut late = 0;
+    for machine in [CPU, FEW_ROWS, VECTORS] {
+        for seed in 21..37 {
+            let mut house = House::new(machine, seed);
+            house.scheduler.speculation.set_linked(true);
+            // One service, of which half the requests do not pay.
+            for _ in 0..6 {
+                house.run(&[|_| 0.97], ROUTED, 1, 100);
+                house.run(&[|_| 0.3], ROUTED, 1, 100);
+            }
+            house.blocks.clear();
+            house.run(&[|had| if (60..64).contains(&had) { 0.0 } else { 0.98 }], ROUTED, 1, 140);
+            late += usize::from(!house.blocks.iter().any(|block| (64..90).contains(&block.1)));
+        }
+    }
+    assert_eq!(late, 0, "of 48 were not tried within 26 tokens");
+}
+
+#[test]
 fn lengths_and_lanes_do_not_flap() {
     for text in [(|_| 0.86) as Text, |_| 0.7, |_| JSON] {
         let house = alone(CPU, text, 1500, 21);
