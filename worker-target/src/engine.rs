@@ -158,6 +158,8 @@ impl Engine {
             if !self.take_commands(&mut inbox) {
                 break;
             }
+            // Behind whatever was sent, which may have taken the bell for what came meanwhile, and before any wait.
+            self.listen();
             self.drop_abandoned();
             self.start_arrivals();
             let now = self.clock.now();
