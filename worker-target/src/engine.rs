@@ -158,7 +158,7 @@ impl Engine {
             if !self.take_commands(&mut inbox) {
                 break;
             }
-            // Behind whatever was sent, which may have taken the bell for what came meanwhile, and before any wait.
+            // What another link says that a command has brought, and what came since the last look: before any wait.
             self.listen();
             self.drop_abandoned();
             self.start_arrivals();
