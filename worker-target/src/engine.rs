@@ -158,7 +158,7 @@ impl Engine {
             if !self.take_commands(&mut inbox) {
                 break;
             }
-            // What another link says that a command has brought, and what came since the last look: before any wait.
+            // Here too, before any wait: with the look behind the step alone streams hang.
             self.listen();
             self.drop_abandoned();
             self.start_arrivals();
