@@ -49,6 +49,8 @@ pub struct End {
     outgoing: Vec<u8>,
     written: usize,
     incoming: VecDeque<u8>,
+    /// What is read goes through here: kept, as filling it with zeros costs more than a read that finds nothing.
+    read: Box<[u8]>,
     bytes: u64,
 }
 
@@ -82,6 +84,7 @@ impl End {
             outgoing,
             written: 0,
             incoming,
+            read: vec![0; READ_BYTES].into(),
             bytes: 0,
         })
     }
@@ -266,12 +269,11 @@ impl End {
     /// Reads what is there, at most [`READ_BYTES`]; `false` if nothing is. Called only when no complete frame is buffered, so
     /// the buffer holds less than one frame and what is read here.
     fn fill(&mut self) -> Result<bool, LinkError> {
-        let mut buffer = [0; READ_BYTES];
-        match self.socket.read(&mut buffer) {
+        match self.socket.read(&mut self.read) {
             Ok(0) => Err(LinkError::Gone),
             Ok(count) => {
                 self.bytes += count as u64;
-                self.incoming.extend(&buffer[..count]);
+                self.incoming.extend(&self.read[..count]);
                 Ok(true)
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock) => Ok(false),

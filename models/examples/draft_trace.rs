@@ -1,7 +1,7 @@
 //! How far drafts survive at every place of a text, and how sure the target is of each of its tokens: what decisions about
 //! speculation are tried on, in virtual time. Greedy, past the end of the answer, as `paceline bench` asks.
 //!
-//! `cargo run --release -p paceline-models --example draft_trace -- demo/target demo/drafter PROMPTS.jsonl 96 > traces.txt`
+//! `cargo run --release -p paceline-models --example draft_trace -- demo/target demo/drafter PROMPTS.jsonl 160 > traces.txt`
 //!
 //! A line in: `{"kind": "json", "prompt": [ids]}`. A line out, four words: the kind; a base-32 digit for each token but the last,
 //! how many drafted tokens behind it are the target's own; a digit for each token, −ln of its probability in eight bins; the

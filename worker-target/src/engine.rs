@@ -158,8 +158,6 @@ impl Engine {
             if !self.take_commands(&mut inbox) {
                 break;
             }
-            // Here too, before any wait: with the look behind the step alone streams hang.
-            self.listen();
             self.drop_abandoned();
             self.start_arrivals();
             let now = self.clock.now();

@@ -3,6 +3,7 @@
 
 mod stage;
 
+use std::collections::HashSet;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -393,6 +394,25 @@ fn who_goes_is_lost_and_who_is_silent_is_suspect() {
         handover::send(&path, stamp, generation, end, segment, SEGMENT_BYTES, BOUND).expect("handed over");
     }
     assert!(stage.same_as_plain("stale links").iter().any(|speculation| speculation.cycles > 0));
+}
+
+/// A drafter that serves nobody holds nobody up: behind each of its answers comes a step.
+#[test]
+fn who_was_left_out_takes_a_step_before_it_is_asked_for_again() {
+    let mut stage = Stage::new();
+    let asked = Arc::new(Mutex::new(vec![]));
+    let all = asked.clone();
+    let serves_nobody = move |end: &mut End, feed: &Feed| {
+        all.lock().expect("not poisoned").extend(feed.wants.iter().map(|want| (want.session, want.position)));
+        propose_ids(end, feed, |_| vec![])
+    };
+    attach(&stage.worker, 1, Some(welcome(1, ProposalKind::Tokens)), Box::new(serves_nobody));
+    stage.until(1, LinkPhase::Up);
+    assert!(stage.same_as_plain("it serves nobody").iter().all(|speculation| speculation.cycles == 0));
+    let asked = asked.lock().expect("not poisoned");
+    let places: HashSet<_> = asked.iter().collect();
+    assert!(asked.len() >= stage.requests.len(), "{} asked", asked.len());
+    assert_eq!(places.len(), asked.len(), "drafts asked for, and places they were asked for");
 }
 
 #[test]

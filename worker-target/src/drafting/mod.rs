@@ -39,6 +39,9 @@ struct Session {
     recall: Option<PageKey>,
     /// A draft behind this position is waited for.
     asked: Option<usize>,
+    /// The last position behind which one was asked for. It is asked for once: where none comes a step is next, whatever the
+    /// drafter answers.
+    tried: Option<usize>,
     proposed: Option<Proposed>,
 }
 
@@ -384,6 +387,7 @@ impl Drafting {
             reach: Reach::default(),
             recall: None,
             asked: None,
+            tried: None,
             proposed: None,
         })
     }
@@ -539,7 +543,8 @@ impl Drafting {
         let until = self.pace.deadline(border.now, scheduler.speculation.read_us(rows) / 1e3);
         for want in &wants {
             let key = SequenceKey(want.session);
-            self.sessions.get_mut(&key).expect("asked for one").asked = Some(want.position as usize);
+            let session = self.sessions.get_mut(&key).expect("asked for one");
+            (session.asked, session.tried) = (Some(want.position as usize), Some(want.position as usize));
             scheduler.asked(key, until);
         }
         let context = |(key, piece): &(SequenceKey, Piece)| Context {
@@ -562,7 +567,7 @@ impl Drafting {
     /// How far the drafter is with a sequence.
     fn reading(&self, key: SequenceKey, committed: usize) -> Option<Reading> {
         let session = self.sessions.get(&key)?;
-        let can = session.reach.could_ask(committed, &session.window);
+        let can = session.tried != Some(committed) && session.reach.could_ask(committed, &session.window);
         Some(Reading { unread: session.reach.unread(&session.window), can })
     }
 

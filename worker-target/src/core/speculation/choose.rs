@@ -19,14 +19,19 @@ const ASSUMED_BESIDE: f64 = 1.2;
 const BESIDE: (f64, f64) = (0.8, 4.0);
 /// What drafts are taken for when none was asked for during so many steps.
 const CHEAPER: f64 = 0.65;
-/// Variances, of logarithms: a step's deviation from its price; what the machine's speed changes from one step to the next (by
-/// which, as long as all are of one kind, 0.12 of a deviation is put down to it); how far a kind of step may be off its price, and
-/// what that changes in a step. Of what the machine is slower than in the mean so much is left a step later if nothing is heard.
+/// Variances, of logarithms: a step's deviation from its price, and what that is more, divided among its figures and one, where the
+/// price is of few; what the machine's speed changes in the time of a plain step (by which, as long as all are of one kind,
+/// 0.12 of a deviation is put down to it); how far a kind of step may be off its price, and what that changes in that time. Of
+/// what the machine is slower than in the mean so much is left after that time if nothing is heard.
 const NOISE: f64 = 0.04;
+const GUESSED: f64 = 0.5;
+const MEASURED: f64 = 8.0;
 const WANDERS: f64 = 6.5e-4;
 const KINDS_DIFFER: f64 = 0.04;
 const KIND_WANDERS: f64 = 1.5e-5;
 const LEFT: f64 = 0.995;
+/// A step counts at most as the time of so many plain ones.
+const LONGEST: f64 = 30.0;
 /// The most that one step counts for, and bounds of the logarithms.
 const SINGLE: f64 = 2.0;
 const MOST_SLOWER: f64 = 3.0;
@@ -90,17 +95,19 @@ impl Default for Slower {
 }
 
 impl Slower {
-    /// A step took so many times as long as was expected, which counts at most so far.
-    fn observe(&mut self, ratio: f64, blocks: bool) {
+    /// A step, expected to be as long as so many plain ones, took so many times as long, with such a variance.
+    fn observe(&mut self, ratio: f64, blocks: bool, noise: f64, length: f64) {
+        let length = length.clamp(1.0, LONGEST);
+        let left = LEFT.powf(length);
         let [all, kind] = &mut self.variance;
-        self.ln[0] *= LEFT;
-        *all = *all * LEFT * LEFT + WANDERS;
-        self.common *= LEFT;
-        *kind = (*kind + KIND_WANDERS).min(KINDS_DIFFER);
+        self.ln[0] *= left;
+        *all = *all * left * left + WANDERS * length;
+        self.common *= left;
+        *kind = (*kind + KIND_WANDERS * length).min(KINDS_DIFFER);
         // What each has in common with the deviation, whose variance is `seen`.
         let (with_all, with_kind, seen) = match blocks {
-            true => (*all + self.common, *kind + self.common, *all + 2.0 * self.common + *kind + NOISE),
-            false => (*all, self.common, *all + NOISE),
+            true => (*all + self.common, *kind + self.common, *all + 2.0 * self.common + *kind + noise),
+            false => (*all, self.common, *all + noise),
         };
         let deviation = (ratio.min(SINGLE) - 1.0) / seen;
         for (ln, with) in self.ln.iter_mut().zip([with_all, with_kind]) {
@@ -218,8 +225,12 @@ impl Costs {
     /// A step took so long while the drafter rested.
     pub fn stepped(&mut self, size: Size, us: f64) {
         let plain = size.rows <= size.sequences;
-        if self.is_measured(size) {
-            self.slower.observe(us / self.expected_us(size), !plain);
+        // What was never measured says something too: a machine that others have left, while blocks of lengths that are new go
+        // on, would be taken for slow still, and the blocks for cheap.
+        if self.step.is_known() {
+            let expected = self.expected_us(size);
+            let length = expected / self.plain_us(size.sequences, size.context);
+            self.slower.observe(us / expected, !plain, self.noise(size), length);
         }
         let us = us / self.slower.step(!plain);
         self.step.observe(size, us);
@@ -236,12 +247,13 @@ impl Costs {
         }
     }
 
-    /// Whether steps of that size were measured often enough for one to tell how the machine is.
-    fn is_measured(&self, size: Size) -> bool {
-        match size.rows <= size.sequences {
-            true => self.plain.is_measured(size),
-            false => self.step.is_measured(size),
-        }
+    /// Variance of the logarithm of what a step of that size takes over what is expected.
+    fn noise(&self, size: Size) -> f64 {
+        let figures = match size.rows <= size.sequences {
+            true => self.plain.figures(size),
+            false => self.step.figures(size),
+        };
+        if figures < MEASURED { NOISE + GUESSED / (1.0 + figures) } else { NOISE }
     }
 
     /// A draft came so long after it was asked for while others stepped `steps` times: somewhere in the last of them, which

@@ -23,8 +23,6 @@ const OUTLIER: f64 = 2.0;
 const PLAIN_OUTLIER: f64 = 1.4;
 /// Figures of a cell before an expectation is held against it.
 const KNOWN: f64 = 3.0;
-/// Figures of a cell, faded ones less, before it says how the machine is.
-const MEASURED: f64 = 8.0;
 /// Figures of which the middle one counts.
 const FIRST: usize = 3;
 /// What a cell's deviation from the line is divided among: so many figures, and its own.
@@ -121,9 +119,9 @@ impl Plain {
         }
     }
 
-    /// Whether there were some of that number.
-    pub fn is_measured(&self, size: Size) -> bool {
-        self.0.get(size.sequences as usize).is_some_and(|cell| cell.weight >= MEASURED)
+    /// How many there were of that number; old ones count less.
+    pub fn figures(&self, size: Size) -> f64 {
+        self.0.get(size.sequences as usize).map_or(0.0, |cell| cell.weight)
     }
 
     /// What a plain step of these sequences costs, microseconds; where there was none of that number, the nearest one says how far
@@ -194,9 +192,9 @@ impl Cost {
         }
     }
 
-    /// Whether there were some of about that size.
-    pub fn is_measured(&self, size: Size) -> bool {
-        self.cells[place(&SEQUENCE_PLACES, size.sequences)][place(&ROW_PLACES, size.rows)].weight >= MEASURED
+    /// How many there were of about that size; old ones count less.
+    pub fn figures(&self, size: Size) -> f64 {
+        self.cells[place(&SEQUENCE_PLACES, size.sequences)][place(&ROW_PLACES, size.rows)].weight
     }
 
     /// Whether anything was measured.
