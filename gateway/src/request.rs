@@ -279,6 +279,7 @@ pub fn fit(
         sample_index: 0,
         max_tokens,
         stop_token_ids: sampling::stop_ids(wishes, &language.stop_ids, model.vocab_size),
+        ignored_token_ids: sampling::ignored_ids(wishes, &language.stop_ids, model.vocab_size),
         min_tokens: wishes.min_tokens,
         logprobs: wishes.logprobs,
         deadline_ns: who.deadline_ns,

@@ -1,11 +1,11 @@
 //! How far drafts survive at every place of a text, and how sure the target is of each of its tokens: what decisions about
 //! speculation are tried on, in virtual time. Greedy, past the end of the answer, as `paceline bench` asks.
 //!
-//! `cargo run --release -p paceline-models --example draft_trace -- demo/target demo/drafter PROMPTS.jsonl 160 > traces.txt`
+//! `cargo run --release -p paceline-models --example draft_trace -- demo/target demo/drafter PROMPTS.jsonl 160 2 > traces.txt`
 //!
-//! A line in: `{"kind": "json", "prompt": [ids]}`. A line out, four words: the kind; a base-32 digit for each token but the last,
+//! A line in: `{"kind": "json", "prompt": [ids]}`. A line out, five words: the kind; a base-32 digit for each token but the last,
 //! how many drafted tokens behind it are the target's own; a digit for each token, −ln of its probability in eight bins; the
-//! prompt, three hexadecimal digits a token.
+//! prompt, three hexadecimal digits a token; and how many tokens the answer has with the one that ends it, or `-`.
 
 use std::io::BufRead as _;
 use std::path::Path;
@@ -74,10 +74,10 @@ impl Pair {
 #[expect(clippy::print_stdout, reason = "its output is the fixture")]
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [target, drafter, prompts, tokens] = arguments.as_slice() else {
-        panic!("usage: draft_trace TARGET_DIR DRAFTER_DIR PROMPTS.jsonl TOKENS")
+    let [target, drafter, prompts, tokens, end] = arguments.as_slice() else {
+        panic!("usage: draft_trace TARGET_DIR DRAFTER_DIR PROMPTS.jsonl TOKENS END_ID")
     };
-    let tokens: usize = tokens.parse().expect("a number");
+    let (tokens, end): (usize, u32) = (tokens.parse().expect("a number"), end.parse().expect("an id"));
     device::choose(DeviceChoice::Auto).expect("a device");
     let target = load_target(Path::new(target), &mut |_, _| {}).expect("loads");
     let drafter = load_draft(Path::new(drafter), Quantize::None, &mut |_, _| {}).expect("loads");
@@ -107,7 +107,8 @@ fn main() {
         });
         let accepted: String = accepted.collect();
         let prompt: String = line.prompt.iter().map(|id| format!("{id:03x}")).collect();
-        println!("{} {accepted} {doubts} {prompt}", line.kind);
+        let length = ids.iter().position(|id| *id == end).map_or("-".into(), |at| (at + 1).to_string());
+        println!("{} {accepted} {doubts} {prompt} {length}", line.kind);
         pair.target_kv.free(SequenceId(0));
         pair.draft_kv.free(SequenceId(0));
     }

@@ -16,6 +16,7 @@ fn busy(sequences: usize) -> Scheduler {
         continuation: vec![],
         max_tokens: 4000,
         stop_ids: vec![],
+        ignored_ids: vec![],
         deadline: None,
         permit,
         class: "default".into(),

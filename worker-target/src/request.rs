@@ -167,6 +167,7 @@ pub(crate) fn check(
             continuation: generation.continuation_ids,
             max_tokens: generation.max_tokens,
             stop_ids: generation.stop_token_ids,
+            ignored_ids: generation.ignored_token_ids,
             deadline,
             permit,
             class,

@@ -424,14 +424,21 @@ async fn behind_pictures_drafts_change_nothing_but_when() {
         for scope in ["", what] {
             // From the cache, and read anew.
             let all: Vec<Asked> = requests.iter().map(|request| request.scope(scope)).collect();
-            let answers = join_all(all.iter().map(|asked| house.drafted(asked))).await;
-            let mut counts = vec![];
-            for ((at, (found, done)), expected) in answers.into_iter().enumerate().zip(&plain) {
-                assert_eq!(found, *expected, "{what}, scope {scope:?}, request {at}");
-                let speculation = done.speculation.expect("counted");
-                assert!(speculation.cycles > 0, "{what}, scope {scope:?}, request {at}: {speculation:?}");
-                counts.push(speculation);
-            }
+            let mut counts = vec![v1::Speculation::default(); all.len()];
+            let mut left: Vec<usize> = (0..all.len()).collect();
+            let every_one_drafts = async {
+                // On a busy machine the drafts of a short stream may all come too late: it is asked once more then.
+                while !left.is_empty() {
+                    let answers = join_all(left.iter().map(|at| house.drafted(&all[*at]))).await;
+                    for (at, (found, done)) in left.iter().zip(answers) {
+                        assert_eq!(found, plain[*at], "{what}, scope {scope:?}, request {at}");
+                        counts[*at] = done.speculation.expect("counted");
+                    }
+                    left.retain(|at| counts[*at].cycles == 0);
+                }
+            };
+            let in_time = tokio::time::timeout(BOUND, every_one_drafts).await;
+            assert!(in_time.is_ok(), "{what}, scope {scope:?}, in {BOUND:?}: {counts:?}");
             if what == "perfect drafts" {
                 let sum = |of: fn(&v1::Speculation) -> u64| counts[..4].iter().map(of).sum::<u64>();
                 assert!(sum(|one| one.accepted) * 10 >= sum(|one| one.drafted) * 8, "pictures first: {counts:?}");

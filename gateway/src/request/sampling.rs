@@ -82,6 +82,12 @@ pub(super) fn stop_ids(wishes: &Wishes, own: &[u32], vocab_size: u32) -> Vec<u32
     own.chain(wishes.stop_token_ids.iter().copied()).filter(|id| seen.insert(*id)).collect()
 }
 
+/// Behind which of the model's `own` ids the client has the answer go on.
+pub(super) fn ignored_ids(wishes: &Wishes, own: &[u32], vocab_size: u32) -> Vec<u32> {
+    let goes_on = |id: &u32| wishes.ignore_eos && *id < vocab_size && !wishes.stop_token_ids.contains(id);
+    own.iter().copied().filter(goes_on).collect()
+}
+
 /// The client's sampling with the model's own where the client says nothing.
 pub(super) fn filled(sampling: &v1::Sampling, own: &SamplingRule) -> SamplingRule {
     let mut logit_bias = sampling.logit_bias.clone();
@@ -200,6 +206,10 @@ mod tests {
     fn the_models_own_stands_where_the_client_says_nothing() {
         assert_eq!(stop_ids(&wishes(false), &[2, 3, 99], 10), [2, 3, 7]);
         assert_eq!(stop_ids(&wishes(true), &[2, 3, 99], 10), [7, 2], "the request's own stay");
+        assert_eq!(
+            (ignored_ids(&wishes(false), &[2, 3, 99], 10), ignored_ids(&wishes(true), &[2, 3, 99], 10)),
+            (vec![], vec![3])
+        );
         let own = SamplingRule { presence_penalty: 1.5, frequency_penalty: 0.5, ..SamplingRule::GREEDY };
         let said = v1::Sampling { presence_penalty: Some(0.0), ..wishes(false).sampling };
         let rule = filled(&said, &own);

@@ -207,6 +207,7 @@ fn a_good_request_becomes_a_generation() {
         SamplingRule { temperature: 0.5, top_k: 9, presence_penalty, frequency_penalty, logit_bias, ..SamplingRule::GREEDY };
     assert_eq!((wished.sampling, wished.seed, wished.max_tokens), (Some(rule), 7, 3));
     assert_eq!((wished.stop_token_ids, wished.min_tokens, wished.logprobs), (vec![9], 2, Some(3)));
+    assert_eq!((wished.ignored_token_ids, plain.ignored_token_ids), (vec![2], vec![]));
     assert_eq!((wished.route, wished.report_margins), (v1::RouteWish::Plain as i32, true));
 
     let short = LimitsConfig { max_new_tokens: Auto::Is(10), ..Default::default() };

@@ -24,6 +24,8 @@ pub struct Request {
     pub max_tokens: u32,
     /// Generation ends behind one of these.
     pub stop_ids: Vec<u32>,
+    /// Ids that end the model's answers and that the client has it go on behind.
+    pub ignored_ids: Vec<u32>,
     /// When it must be over.
     pub deadline: Option<Millis>,
     /// The supervisor's route.
@@ -147,16 +149,19 @@ pub struct Sequence {
     pub gave_way: u32,
     /// Pictures in its prompt, in the order of their places.
     pub images: Arc<[Image]>,
+    /// One of the ids that would have ended it was chosen: what follows is another text.
+    pub went_on: bool,
     max_tokens: u32,
     stop_ids: Vec<u32>,
+    ignored_ids: Vec<u32>,
     deadline: Option<Millis>,
 }
 
 impl Sequence {
     /// A sequence that waits for its first step.
     pub fn new(request: Request) -> Self {
-        let Request { mut prompt, continuation, max_tokens, stop_ids, deadline, permit, class: _, images } = request;
-        let prompt_len = prompt.len();
+        let Request { mut prompt, continuation, max_tokens, stop_ids, ignored_ids, deadline, permit, class: _, images } = request;
+        let (prompt_len, went_on) = (prompt.len(), continuation.iter().any(|id| ignored_ids.contains(id)));
         prompt.extend(continuation);
         let (draft, counts) = (Draft::None, Counts::default());
         Self {
@@ -172,8 +177,10 @@ impl Sequence {
             passed: 0,
             gave_way: 0,
             images,
+            went_on,
             max_tokens,
             stop_ids,
+            ignored_ids,
             deadline,
         }
     }
@@ -253,6 +260,7 @@ impl Sequence {
     /// The target chose `token`.
     pub fn push(&mut self, token: u32) {
         self.ids.push(token);
+        self.went_on |= self.ignored_ids.contains(&token);
         self.phase = if self.stop_ids.contains(&token) {
             Phase::Finished(Ended::Well(Finish::Stop))
         } else if self.generated() >= self.max_tokens {

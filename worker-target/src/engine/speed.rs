@@ -105,6 +105,7 @@ fn through(mail: &Mail<Command>, round: usize) -> (Vec<u32>, Vec<i64>) {
             continuation: vec![],
             max_tokens: TOKENS as u32,
             stop_ids: vec![],
+            ignored_ids: vec![],
             deadline: None,
             permit: Permit { lane: v1::Lane::Speculative, max_draft: 15, reason: v1::RouteReason::Prior },
             class: "default".into(),

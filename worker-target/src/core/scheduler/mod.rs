@@ -224,7 +224,11 @@ impl Scheduler {
         self.next_key += 1;
         self.speculation.open(key, &request.class, &request.prompt);
         self.ledger.set_beside(key, beside);
-        self.sequences.insert(key, Sequence::new(request));
+        let sequence = Sequence::new(request);
+        if sequence.went_on {
+            self.speculation.goes_on(key, sequence.generated());
+        }
+        self.sequences.insert(key, sequence);
         Ok(key)
     }
 
@@ -360,7 +364,7 @@ impl Scheduler {
             if drafted > 0 {
                 sequence.verified(drafted, tokens.len());
             }
-            let index = sequence.generated();
+            let (index, went_on) = (sequence.generated(), sequence.went_on);
             let mut finish = None;
             for (at, token) in tokens.iter().enumerate() {
                 sequence.push(token.id);
@@ -372,6 +376,9 @@ impl Scheduler {
             if drafted > 0 && finish.is_none() {
                 // The bonus token's row, and those of the accepted drafts.
                 sequence.commit(tokens.len());
+            }
+            if sequence.went_on && !went_on && finish.is_none() {
+                self.speculation.goes_on(key, sequence.generated());
             }
             let served = Served::of(&self.speculation, key, sequence);
             let end = finish.map(|(finish, count)| {

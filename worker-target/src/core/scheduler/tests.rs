@@ -25,6 +25,7 @@ fn request(prompt: usize, max_tokens: u32) -> Request {
         continuation: vec![],
         max_tokens,
         stop_ids: vec![2],
+        ignored_ids: vec![],
         deadline: None,
         permit: PLAIN,
         class: String::new(),

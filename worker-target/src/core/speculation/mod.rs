@@ -60,6 +60,8 @@ const LONGEST_QUIET: u32 = 2_048;
 const PAID: u32 = 2;
 /// Classes that are told apart; sequences of further ones count as the first's.
 const CLASSES: usize = 32;
+/// Class of what comes behind the end of an answer. A client's has no spaces in its name.
+const BEHIND_END: &str = "behind the end";
 
 /// What an operator forces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -234,16 +236,25 @@ impl Default for Speculation {
 impl Speculation {
     /// A sequence of this class begins, with this prompt.
     pub fn open(&mut self, key: SequenceKey, class: &str, prompt: &[u32]) {
+        let class = self.class(class);
+        let course = self.begin(key, class, Words::of(prompt));
+        self.courses.insert(key, course);
+    }
+
+    /// The number of a class.
+    fn class(&mut self, class: &str) -> usize {
         let known = self.classes.iter().position(|(name, ..)| name == class);
-        let class = known.unwrap_or_else(|| {
+        known.unwrap_or_else(|| {
             if class.is_empty() || self.classes.len() >= CLASSES {
                 return 0;
             }
             self.classes.push((class.to_owned(), Class::default(), Neighbours::default()));
             self.classes.len() - 1
-        });
+        })
+    }
+
+    fn begin(&mut self, key: SequenceKey, class: usize, words: Words) -> Course {
         let (_, of_class, neighbours) = &self.classes[class];
-        let words = Words::of(prompt);
         let ended = neighbours.of(&words);
         let mut near = vec![];
         for (other, course) in self.courses.iter_mut().filter(|(_, course)| course.class == class) {
@@ -254,7 +265,7 @@ impl Speculation {
         self.taught |= !near.is_empty();
         let belief = Belief::new(ended.with(&of_class.mixture()));
         let survival = expected(&belief, of_class);
-        let course = Course {
+        Course {
             class,
             words,
             ended,
@@ -276,13 +287,30 @@ impl Speculation {
             decided: false,
             chosen: false,
             cycles: [0; 4],
-        };
-        self.courses.insert(key, course);
+        }
+    }
+
+    /// The answer of a sequence has come to its end, with so many tokens, and the client has it go on. What follows is another text:
+    /// its class has learnt what the answer was, and of the rest it is known what became of others that went on.
+    pub fn goes_on(&mut self, key: SequenceKey, had: u32) {
+        let Some(course) = self.courses.remove(&key) else { return };
+        let Course { fed, decided, chosen, cycles, .. } = course;
+        let (words, lost_us) = (course.words.clone(), course.lost_us.max(0.0));
+        self.learn(key, course);
+        let class = self.class(BEHIND_END);
+        let begun = self.begin(key, class, words);
+        self.courses.insert(key, Course { fed, decided, chosen, cycles, lost_us, as_of: had, ..begun });
     }
 
     /// A sequence is over: its class learns of it.
     pub fn close(&mut self, key: SequenceKey) {
-        let Some(course) = self.courses.remove(&key) else { return };
+        if let Some(course) = self.courses.remove(&key) {
+            self.learn(key, course);
+        }
+    }
+
+    /// What became of a text that is over.
+    fn learn(&mut self, key: SequenceKey, course: Course) {
         let (drafts, (_, class, neighbours)) = (&course.by_drafts, &mut self.classes[course.class]);
         course.belief.end(class);
         if drafts.cycles() >= TOLD {

@@ -82,12 +82,16 @@ fn request(permit: Permit, tokens: u32) -> Request {
         continuation: vec![],
         max_tokens: tokens,
         stop_ids: vec![],
+        ignored_ids: vec![END],
         deadline: None,
         permit,
         class: "default".into(),
         images: Default::default(),
     }
 }
+
+/// Ends an answer that goes on.
+const END: u32 = 2;
 
 struct Stream {
     /// Acceptance by tokens had.
@@ -130,6 +134,8 @@ struct House {
     decided: u32,
     /// Others use the machine too: by how much it is slower or faster, for seconds.
     others: f64,
+    /// It is known where answers end that go on.
+    ends: bool,
     /// The target says how sure it is: oftener of what is easier to foretell.
     telling: bool,
     /// Key, tokens it had, drafted and accepted, of every block; and how sequences were served.
@@ -156,6 +162,7 @@ impl House {
             borders: 0,
             decided: 0,
             others: 0.0,
+            ends: true,
             telling: false,
             blocks: vec![],
             routes: vec![],
@@ -244,7 +251,11 @@ impl House {
             if part.drafted > 0 {
                 self.blocks.push((part.key, had, part.drafted, accepted));
             }
-            chosen.push(Chosen { key: part.key, tokens: vec![Token { id: 1, margin: 1.0 }; accepted + 1] });
+            let tokens = match trace {
+                Some(trace) if self.ends => trace.tokens(had, accepted + 1),
+                _ => vec![Token { id: 1, margin: 1.0 }; accepted + 1],
+            };
+            chosen.push(Chosen { key: part.key, tokens });
             let wanted = self.scheduler.speculation.wants_signs(part.key, self.scheduler.get(part.key).expect("there"));
             if let Some(trace) = trace.filter(|_| wanted) {
                 self.scheduler.speculation.doubted(part.key, trace.doubt(had, accepted + 1));
@@ -361,6 +372,30 @@ fn in_mixed_traffic_each_sequence_finds_its_lane() {
         assert!(routed <= 1.03 * plain.min(forced), "{}: {plain:.2} {forced:.2} {routed:.2}", machine.name);
         assert!(house.routes.contains(&RouteReason::Benefit));
     }
+}
+
+#[test]
+fn behind_an_end_that_is_passed_over_another_text_begins() {
+    let mut scheduler = House::new(CPU, 1).scheduler;
+    let mut admit = |request: Request| scheduler.admit(request).expect("room");
+    let answer = admit(request(ROUTED, 50));
+    let asked_about = admit(Request { prompt: vec![7, END, 7], ..request(ROUTED, 50) });
+    let resumed = admit(Request { continuation: vec![7, END], ..request(ROUTED, 50) });
+    let of_another = admit(Request { stop_ids: vec![], ignored_ids: vec![], ..request(ROUTED, 50) });
+    let mut lives = |token: u32| {
+        scheduler.start(|_| 0);
+        let step = scheduler.next_step(Millis(0), |_| 0);
+        let chosen = step.parts.iter().map(|part| Chosen { key: part.key, tokens: vec![Token { id: token, margin: 1.0 }] });
+        scheduler.on_step(&step.parts, chosen.collect(), 1000);
+        let class = |key| {
+            let speculation = &scheduler.speculation;
+            speculation.classes[speculation.courses[&key].class].0.clone()
+        };
+        [answer, asked_about, resumed, of_another].map(class)
+    };
+    assert_eq!(lives(1), ["default", "default", BEHIND_END, "default"]);
+    assert_eq!(lives(END), [BEHIND_END, BEHIND_END, BEHIND_END, "default"]);
+    assert_eq!(lives(END), [BEHIND_END, BEHIND_END, BEHIND_END, "default"]);
 }
 
 #[test]
