@@ -60,7 +60,7 @@ const LONGEST_QUIET: u32 = 2_048;
 const PAID: u32 = 2;
 /// Classes that are told apart; sequences of further ones count as the first's.
 const CLASSES: usize = 32;
-/// Class of what comes behind the end of an answer. A client's has no spaces in its name.
+/// Class of what comes behind the end of an answer. An operator's class of that name, should there be one, learns with it.
 const BEHIND_END: &str = "behind the end";
 
 /// What an operator forces.

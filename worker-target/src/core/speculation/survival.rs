@@ -18,8 +18,7 @@ pub const MOST: usize = 31;
 const EVEN: f64 = 0.06;
 /// Weight of one sequence's end in its class.
 const NEWEST: f64 = 0.08;
-/// Share of a belief that goes back to its class at every cycle: text changes, and an answer that goes on behind its end most of
-/// all.
+/// Share of a belief that goes back to its class at every cycle: text changes.
 const CHANGE: f64 = 0.04;
 /// Figures of a position decay so that about this many cycles count.
 const CYCLES: f64 = 500.0;
