@@ -83,18 +83,16 @@ async fn streams_are_the_same_alone_and_together() {
     for request in requests {
         handles.push(paceline_process::task::spawn("request", generate(worker.client.clone(), request)));
     }
-    let mut near_ties = 0;
     for (handle, alone) in handles.into_iter().zip(&alone) {
         let together = ids(&handle.await.expect("runs").expect("generates"));
         let (alone_ids, margins) = (ids(alone), alone.iter().flat_map(|batch| batch.margins.clone()).collect::<Vec<_>>());
         assert_eq!(margins.len(), alone_ids.len());
         if let Some(at) = alone_ids.iter().zip(&together).position(|(a, b)| a != b) {
-            assert!(margins[at] < 1e-4, "differs at {at} with margin {}", margins[at]);
-            near_ties += 1;
+            // Rows are the same to the bit with the products of our own; elsewhere the order of a sum may decide.
+            assert!(cfg!(not(target_os = "linux")) && margins[at] < 1e-4, "differs at {at} with margin {}", margins[at]);
         }
         assert_eq!(alone_ids.len(), together.len());
     }
-    println!("near-ties: {near_ties}");
 }
 
 #[tokio::test]

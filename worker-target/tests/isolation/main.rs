@@ -18,6 +18,8 @@ mod plan;
 #[path = "../stage/mod.rs"]
 mod stage;
 
+use std::cell::Cell;
+
 use futures::future::join_all;
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::{
@@ -30,7 +32,7 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use house::{BLOCK, House};
-use plan::{Event, Leaves, Plan, Planned, Solo, plan, requests};
+use plan::{Event, Leaves, MOST_AT_ONCE, Plan, Planned, Solo, plan, requests};
 use stage::{BOUND, STAMP, Worker, demo};
 
 // Freed rows are NaN in a debug build, so what reads one shows it.
@@ -73,6 +75,26 @@ struct Counts {
     accepted: u64,
     gave_way: usize,
     ejected_or_dead: u32,
+    /// Interleavings in which as many requests as may have their first token and not their last at some moment.
+    full: u32,
+}
+
+/// Requests that run.
+#[derive(Debug, Default)]
+struct AtOnce {
+    now: Cell<u64>,
+    most: Cell<u64>,
+}
+
+impl AtOnce {
+    fn enter(&self) {
+        self.now.set(self.now.get() + 1);
+        self.most.set(self.most.get().max(self.now.get()));
+    }
+
+    fn leave(&self) {
+        self.now.set(self.now.get() - 1);
+    }
 }
 
 fn permit(lane: v1::Lane, reason: v1::RouteReason) -> Permit {
@@ -81,7 +103,7 @@ fn permit(lane: v1::Lane, reason: v1::RouteReason) -> Permit {
 }
 
 /// Runs one request of an interleaving. `come` counts tokens that have come, and those that will not come any more.
-async fn ask(house: &House, name: &str, planned: &Planned, solo: &Solo, come: &watch::Sender<u64>) -> Seen {
+async fn ask((house, at_once): (&House, &AtOnce), name: &str, planned: &Planned, solo: &Solo, come: &watch::Sender<u64>) -> Seen {
     let until = async |at: u64| {
         come.subscribe().wait_for(|come| *come >= at).await.expect("its sender is here");
     };
@@ -115,6 +137,9 @@ async fn ask(house: &House, name: &str, planned: &Planned, solo: &Solo, come: &w
             assert!(done.is_none() && batch.first_index as usize == ids.len(), "{name}: a token twice, or behind the last");
             assert_eq!(batch.margins.len(), if planned.margins { batch.ids.len() } else { 0 }, "{name}");
             assert_eq!(batch.logprobs.len(), if solo.request.logprobs.is_some() { batch.ids.len() } else { 0 }, "{name}");
+            if ids.is_empty() {
+                at_once.enter();
+            }
             logprobs.extend(batch.logprobs);
             ids.extend(&batch.ids);
             come.send_modify(|come| *come += batch.ids.len() as u64);
@@ -143,6 +168,9 @@ async fn ask(house: &House, name: &str, planned: &Planned, solo: &Solo, come: &w
         }
         () = leaves_before => Outcome::HungUp,
     };
+    if !ids.is_empty() {
+        at_once.leave();
+    }
     come.send_modify(|come| *come += u64::from(planned.tokens) - ids.len() as u64);
     Seen { ids, logprobs, outcome }
 }
@@ -181,7 +209,8 @@ async fn interleave(houses: &[House; 2], seed: u64, solos: &[Solo], counts: &mut
     house.set_policy(PolicyForce::Auto).await;
     let (come, _) = watch::channel(0);
     let names: Vec<String> = (0..plan.requests.len()).map(|at| name(seed, at)).collect();
-    let asks = names.iter().zip(&plan.requests).map(|(name, one)| ask(house, name, one, &solos[one.solo], &come));
+    let at_once = AtOnce::default();
+    let asks = names.iter().zip(&plan.requests).map(|(name, one)| ask((house, &at_once), name, one, &solos[one.solo], &come));
     let (all, ()) = tokio::join!(join_all(asks), happen(house, seed, &plan, &come));
     for ((seen, planned), name) in all.into_iter().zip(&plan.requests).zip(&names) {
         let solo = &solos[planned.solo];
@@ -238,6 +267,7 @@ async fn interleave(houses: &[House; 2], seed: u64, solos: &[Solo], counts: &mut
     let free = async { while let (1.., _) | (_, KvUse { held_bytes: 1.., .. }) = house.kv().await {} };
     tokio::time::timeout(BOUND, free).await.unwrap_or_else(|_| panic!("memory is still held: {again}"));
     counts.interleavings += 1;
+    counts.full += u32::from(at_once.most.get() == MOST_AT_ONCE);
     counts.ejected_or_dead += u32::from(house.play.lock().expect("not poisoned").gone);
 }
 
@@ -291,14 +321,15 @@ fn enough(counts: &Counts) {
         ("stopped", stopped),
         ("lost drafters", ejected_or_dead),
         ("gave way", counts.gave_way as u32),
+        ("sixteen at once", counts.full),
         ("hits", counts.hits / 4),
         ("cycles", counts.cycles as u32 / 8),
         ("accepted", counts.accepted as u32 / 8),
     ] {
         assert!(u64::from(count) * 10 >= interleavings, "{what}: {counts:?}");
     }
-    // The aim is one in 100,000 tokens.
-    assert!(counts.near_ties as usize <= 1 + counts.tokens / 20_000, "{counts:?}");
+    // Rows are the same to the bit with the products of our own, however many there are beside them.
+    assert!(counts.near_ties == 0 || cfg!(not(target_os = "linux")), "{counts:?}");
 }
 
 #[test]

@@ -8,6 +8,8 @@ use super::stage::{GREEDY, demo, generation};
 
 /// Tokens of the longest stream.
 pub const MOST: u32 = 24;
+/// Requests of an interleaving.
+pub const MOST_AT_ONCE: u64 = 16;
 /// Positions of the smallest place in the store; one that grows beyond needs more memory, and somebody may have to give way.
 const SMALLEST: usize = 256;
 
@@ -162,7 +164,7 @@ pub struct Planned {
 
 #[derive(Debug)]
 pub struct Plan {
-    /// On the worker that has little memory.
+    /// On the worker that has little memory, which is to run out.
     pub tight: bool,
     pub mood: Mood,
     pub requests: Vec<Planned>,
@@ -178,7 +180,13 @@ pub fn lane(dice: &mut Dice) -> (v1::Lane, v1::RouteReason) {
 pub fn plan(seed: u64, solos: &[Solo]) -> Plan {
     let mut dice = Dice(seed);
     let tight = dice.one_in(6);
-    let count = 1 + if tight { 1 + dice.roll(4) } else { dice.roll(16).min(dice.roll(16)) };
+    // Half of the others are sixteen requests that come at once.
+    let all_at_once = !tight && dice.one_in(2);
+    let count = 1 + match () {
+        () if tight => 1 + dice.roll(4),
+        () if all_at_once => MOST_AT_ONCE - 1,
+        () => dice.roll(MOST_AT_ONCE).min(dice.roll(MOST_AT_ONCE)),
+    };
     let beginning = dice.roll(solos.len() as u64);
     let is_long = |solo: &usize| solos[*solo].request.prompt_ids.len() > SMALLEST - 20;
     let long: Vec<usize> = (0..solos.len()).filter(is_long).collect();
@@ -193,8 +201,7 @@ pub fn plan(seed: u64, solos: &[Solo]) -> Plan {
         };
         let tokens = if is_long(&solo) && tight { MOST } else { 2 + dice.roll(9) as u32 };
         let at = dice.roll(u64::from(tokens)) as u32;
-        // All at once where memory is to run out.
-        let joins = if tight { 0 } else { dice.roll(all + 1) / 2 };
+        let joins = if tight || all_at_once { 0 } else { dice.roll(all + 1) / 2 };
         let leaves = match dice.roll(if tight { 32 } else { 10 }) {
             0 => Leaves::HangsUp(at + 1),
             1 => Leaves::Before(joins + dice.roll(8)),
