@@ -34,7 +34,7 @@ fn busy(sequences: usize) -> Scheduler {
         };
         let chosen = step.parts.iter().filter(|part| part.chooses).map(choose).collect();
         scheduler.on_step(&step.parts, chosen, 10_000 + 40 * rows as u64);
-        let plan = scheduler.plan(false, |_, _| Some(Reading { unread: 2, can: true }));
+        let plan = scheduler.plan(false, |_, _| Some(Reading { unread: 2, can: true, beyond: false }));
         for (key, length) in plan.ask {
             scheduler.asked(key, Millis(u64::MAX));
             scheduler.speculation.drafted(keys.len(), 16 * keys.len(), 2_000.0, 0);
@@ -56,7 +56,7 @@ fn decide(criterion: &mut Criterion) {
         let mut scheduler = busy(sequences);
         let name = format!("plan, {sequences} sequences");
         criterion.bench_function(&name, |bench| {
-            bench.iter(|| scheduler.plan(false, |_, _| Some(Reading { unread: 2, can: true })));
+            bench.iter(|| scheduler.plan(false, |_, _| Some(Reading { unread: 2, can: true, beyond: false })));
         });
     }
     let scheduler = busy(16);

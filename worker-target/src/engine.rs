@@ -165,7 +165,9 @@ impl Engine {
                 break;
             }
             let (scheduler, cache) = (&mut self.scheduler, &mut self.cache);
-            for key in scheduler.start(|bytes| cache.evict(bytes)) {
+            let started = scheduler.start(|bytes| cache.evict(bytes));
+            started.taps.iter().for_each(|key| self.drafting.give_up(*key));
+            for key in started.keys {
                 self.begin(key);
             }
             self.look_up();
@@ -365,11 +367,11 @@ impl Engine {
             self.drafting.take(*key);
         }
         for key in &step.gave.taps {
-            self.drafting.close(*key);
+            self.drafting.give_up(*key);
         }
         for key in &step.gave.all {
             tracing::info!(sequence = key.0, "gives its memory up and begins again when there is room");
-            self.drafting.close(*key);
+            self.drafting.give_up(*key);
             self.kv.free(SequenceId(key.0));
             if let Some(running) = self.running.get_mut(key) {
                 let _ = running.outlet.flush();

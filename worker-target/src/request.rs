@@ -79,7 +79,7 @@ pub(crate) fn policy(policy: Option<internal::Policy>, term: u64) -> Result<Poli
     if !(0.0..=1.0).contains(&policy.kv_pressure) {
         return Err(invalid("policy.kv_pressure", format!("expected a share from 0 to 1, found {}", policy.kv_pressure)));
     }
-    Ok(Policy { term, epoch: policy.epoch, force, kv_pressure: policy.kv_pressure })
+    Ok(Policy { term, epoch: policy.epoch, force, kv_pressure: policy.kv_pressure, max_context: policy.max_context })
 }
 
 /// Class of requests with pictures that come without one.

@@ -60,6 +60,8 @@ pub struct Ledger {
     classes: Vec<ClassBytes>,
     held: BTreeMap<SequenceKey, Held>,
     held_bytes: u64,
+    /// Of them taps.
+    tap_bytes: u64,
     /// What a sequence holds beside its class from when it holds anything; 0 where it is not here.
     beside: BTreeMap<SequenceKey, u64>,
     cached_bytes: u64,
@@ -79,6 +81,16 @@ impl Ledger {
     /// Bytes that sequences hold.
     pub fn held(&self) -> u64 {
         self.held_bytes
+    }
+
+    /// Bytes of taps that sequences hold, which are given up before any sequence waits or gives way.
+    pub fn taps(&self) -> u64 {
+        self.tap_bytes
+    }
+
+    /// Whether a sequence holds taps.
+    pub fn holds_taps(&self, key: SequenceKey) -> bool {
+        self.held.get(&key).is_some_and(|held| held.taps > 0)
     }
 
     /// Bytes of the prefix cache.
@@ -171,22 +183,34 @@ impl Ledger {
         if let Ok(wants) = self.wants(key, positions, taps) {
             let had = self.held.insert(key, wants).unwrap_or_default();
             self.held_bytes = self.held_bytes + wants.bytes() - had.bytes();
+            self.tap_bytes = self.tap_bytes + wants.taps - had.taps;
         }
         Ok(())
     }
 
     /// Returns what a sequence holds; returning twice returns nothing.
     pub fn give_back(&mut self, key: SequenceKey) -> u64 {
-        let bytes = self.held.remove(&key).map_or(0, |held| held.bytes());
-        self.held_bytes -= bytes;
-        bytes
+        let held = self.held.remove(&key).unwrap_or_default();
+        self.held_bytes -= held.bytes();
+        self.tap_bytes -= held.taps;
+        held.bytes()
     }
 
     /// Returns what a sequence's taps hold.
     pub fn give_back_taps(&mut self, key: SequenceKey) -> u64 {
         let bytes = self.held.get_mut(&key).map_or(0, |held| std::mem::take(&mut held.taps));
         self.held_bytes -= bytes;
+        self.tap_bytes -= bytes;
         bytes
+    }
+
+    /// Another drafter reads other layers: what taps take of a sequence of up to so many positions. Whose taps were held gives
+    /// them back; says who that is.
+    pub fn set_taps(&mut self, bytes: impl Fn(usize) -> u64) -> Vec<SequenceKey> {
+        self.classes.iter_mut().for_each(|class| class.taps = bytes(class.positions));
+        let keys: Vec<_> = self.held.keys().copied().collect();
+        keys.iter().for_each(|key| _ = self.give_back_taps(*key));
+        keys
     }
 
     /// The prefix cache holds so many bytes now.
@@ -280,6 +304,10 @@ mod tests {
                 let before = (ledger.free(), ledger.held(), ledger.cached());
                 let refused = match what {
                     0 => ledger.give_back(key) == 0,
+                    1 if positions % 16 == 0 => {
+                        ledger.set_taps(|of| of as u64 * 20 / 256 * (positions as u64 / 16 % 3));
+                        false
+                    }
                     1 => ledger.give_back_taps(key) == 0,
                     2 => ledger.set_cached(positions as u64 / 4).is_err(),
                     3 => {
@@ -293,6 +321,7 @@ mod tests {
                 }
                 prop_assert_eq!(ledger.free() + ledger.held() + ledger.cached(), ledger.budget());
                 prop_assert_eq!(ledger.held.values().map(Held::bytes).sum::<u64>(), ledger.held());
+                prop_assert_eq!(ledger.held.values().map(|held| held.taps).sum::<u64>(), ledger.taps());
             }
             (0..8).for_each(|key| { ledger.give_back(SequenceKey(key)); });
             prop_assert_eq!(ledger.free() + ledger.cached(), ledger.budget());

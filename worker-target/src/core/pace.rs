@@ -51,6 +51,10 @@ impl Pace {
 
     /// Drafts did not come in time.
     pub fn late(&mut self, now: Millis) {
+        if !self.may_ask(now) {
+            // It was asked before the pause, by somebody else: what made it late is known.
+            return;
+        }
         self.streak += 1;
         // On probation one late round is enough.
         if self.streak >= STREAK || self.pauses > 0 {
@@ -107,15 +111,21 @@ mod tests {
         assert!(!pace.may_ask(Millis(251)) && pace.may_ask(Millis(252)) && pace.is_suspect());
         pace.late(Millis(300));
         assert!(!pace.may_ask(Millis(799)) && pace.may_ask(Millis(800)));
+        // What others asked for before a pause is no news of the drafter: the pause does not grow by it.
         (0..20).for_each(|_| pace.late(Millis(1000)));
-        assert!(pace.may_ask(Millis(9000)));
+        assert!(!pace.may_ask(Millis(1999)) && pace.may_ask(Millis(2000)));
+        let last = (0..20).fold(2_000, |now, _| {
+            pace.late(Millis(now));
+            now + 8_000
+        });
+        assert!(!pace.may_ask(Millis(last - 1)) && pace.may_ask(Millis(last)));
         let mut other = pace;
         other.answered();
-        assert!(other.may_ask(Millis(1000)) && !other.is_suspect());
+        assert!(other.may_ask(Millis(last - 1)) && !other.is_suspect());
         assert_eq!(other.deadline(Millis(0), 0.0), pace.deadline(Millis(0), 0.0), "no time was learnt");
         pace.in_time(5);
-        assert!(pace.may_ask(Millis(1000)) && !pace.is_suspect());
-        pace.late(Millis(1000));
-        assert!(pace.may_ask(Millis(1000)), "the past is forgotten");
+        assert!(pace.may_ask(Millis(last - 1)) && !pace.is_suspect());
+        pace.late(Millis(last));
+        assert!(pace.may_ask(Millis(last)), "the past is forgotten");
     }
 }

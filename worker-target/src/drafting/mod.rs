@@ -37,12 +37,32 @@ struct Session {
     reach: Reach,
     /// Name of what the drafter may have kept for it.
     recall: Option<PageKey>,
-    /// A draft behind this position is waited for.
-    asked: Option<usize>,
+    /// A draft is waited for.
+    asked: Option<Awaited>,
     /// The last position behind which one was asked for. It is asked for once: where none comes a step is next, whatever the
     /// drafter answers.
     tried: Option<usize>,
     proposed: Option<Proposed>,
+}
+
+impl Session {
+    fn new(window: TapWindow) -> Self {
+        Self { window, reach: Reach::default(), recall: None, asked: None, tried: None, proposed: None }
+    }
+
+    /// Whether a draft behind this position is waited for.
+    fn awaits(&self, position: u32) -> bool {
+        self.asked.is_some_and(|awaited| awaited.position == position as usize)
+    }
+}
+
+/// A draft that is waited for.
+#[derive(Clone, Copy, Debug)]
+struct Awaited {
+    position: usize,
+    /// The round, and how many sequences were in it.
+    round: Asked,
+    sequences: usize,
 }
 
 /// What came over the link that the scheduler has to know.
@@ -95,8 +115,6 @@ pub(crate) struct Drafting {
     /// Steps done, and by the last one that was a picture's.
     steps: u64,
     tower: u64,
-    /// The last round: its size, and how many sequences were in it.
-    asked: Option<(Asked, usize)>,
     report: LinkReport,
     late: u64,
     /// Bytes over links that are over.
@@ -119,7 +137,6 @@ impl Drafting {
             pace: Pace::default(),
             steps: 0,
             tower: 0,
-            asked: None,
             report: LinkReport { phase: LinkPhase::Absent.into(), ..LinkReport::default() },
             late: 0,
             past_bytes: 0,
@@ -183,7 +200,7 @@ impl Drafting {
         self.tap_layers.len() * self.hello.hidden_size as usize * width(self.hello.r#type())
     }
 
-    /// Takes a link in and says hello over it. Sequences whose drafts were under way over one that is lost by it are told.
+    /// Takes a link in and says hello over it. The one that serves goes on until the new one is greeted.
     pub(crate) fn take_over(&mut self, handover: Handover, now: Millis) {
         let generation = handover.generation;
         if generation <= self.report.generation {
@@ -273,7 +290,7 @@ impl Drafting {
                     let Some(session) = self.sessions.get_mut(&key) else { continue };
                     session.reach.heard(position as usize);
                     // What is late is for a position that the sequence has left.
-                    if session.asked == Some(position as usize) {
+                    if session.awaits(position) {
                         session.asked = None;
                         in_time = true;
                         news.push(News::Drafted(key, proposed.len()));
@@ -283,7 +300,7 @@ impl Drafting {
                 for (id, position) in left_out {
                     let key = SequenceKey(id);
                     // A want that is late was left out because the sequence has gone on.
-                    if let Some(session) = self.sessions.get_mut(&key).filter(|s| s.asked == Some(position as usize)) {
+                    if let Some(session) = self.sessions.get_mut(&key).filter(|session| session.awaits(position)) {
                         // Whatever it misses: it gets everything anew.
                         session.asked = None;
                         session.reach.start_again();
@@ -382,14 +399,7 @@ impl Drafting {
 
     fn session(&mut self, key: SequenceKey) -> &mut Session {
         let (rows, row_bytes) = (self.window_rows, self.row_bytes());
-        self.sessions.entry(key).or_insert_with(|| Session {
-            window: TapWindow::new(rows, row_bytes),
-            reach: Reach::default(),
-            recall: None,
-            asked: None,
-            tried: None,
-            proposed: None,
-        })
+        self.sessions.entry(key).or_insert_with(|| Session::new(TapWindow::new(rows, row_bytes)))
     }
 
     /// The draft of a sequence, to be verified now.
@@ -405,13 +415,11 @@ impl Drafting {
 
     /// Drafts of these sequences did not come in time: so long they took at least.
     pub(crate) fn late(&mut self, keys: &[SequenceKey], border: &Border) -> Option<News> {
-        let late = keys.iter().filter_map(|key| self.sessions.get_mut(key)?.asked.take()).count();
-        if late == 0 {
-            return None;
-        }
-        self.late += late as u64;
+        let late: Vec<Awaited> = keys.iter().filter_map(|key| self.sessions.get_mut(key)?.asked.take()).collect();
+        let first = *late.iter().min_by_key(|awaited| awaited.round.at_ns)?;
+        self.late += late.len() as u64;
         self.pace.late(border.now);
-        self.asked.take().map(|(asked, sequences)| News::Took(self.took(asked, sequences, border.at_ns)))
+        Some(News::Took(self.took(first.round, first.sequences, border.at_ns)))
     }
 
     /// A step was done. If it only decoded one row of each of its sequences: how long it took.
@@ -436,6 +444,18 @@ impl Drafting {
             let keys = pages[first..].iter().flat_map(|page| page.0).collect::<Vec<u8>>();
             self.keeps.push(Keep { session: key.0, first_page: first as u32, keys: keys.into() });
         }
+    }
+
+    /// A sequence goes on without what is kept of it here. What the drafter says of it may be under way still, and is no fault: how
+    /// far it was shown is remembered.
+    pub(crate) fn give_up(&mut self, key: SequenceKey) {
+        let (rows, row_bytes) = (self.window_rows, self.row_bytes());
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        if session.reach.is_open() {
+            self.closed.push(key.0);
+        }
+        session.reach.start_again();
+        (session.window, session.asked, session.tried, session.proposed) = (TapWindow::new(rows, row_bytes), None, None, None);
     }
 
     /// A sequence is over.
@@ -482,7 +502,8 @@ impl Drafting {
         // A drafter that is paused for being late, or owes much, is left alone: it has enough to do.
         let plan = if self.pace.may_ask(border.now) && !line.is_clogged() {
             let longest = line.welcome.block_size as usize - 1;
-            let mut plan = scheduler.plan(pressed, |key, sequence| self.reading(key, sequence.committed));
+            let most = line.welcome.context_length as usize;
+            let mut plan = scheduler.plan(pressed, |key, sequence| self.reading(key, sequence.committed, most));
             plan.ask.iter_mut().for_each(|(_, length)| *length = (*length).min(longest));
             plan
         } else {
@@ -532,19 +553,15 @@ impl Drafting {
         if pieces.is_empty() && wants.is_empty() && self.closed.is_empty() {
             return Ok(line.end.flush().map_err(Fault::from));
         }
-        let round = if wants.is_empty() {
-            0
-        } else {
-            let rows = wants.iter().map(|want| want.block as usize).sum::<usize>() + rows;
-            let asked = Asked { at_ns: border.at_ns, rows, steps: self.steps };
-            self.asked = Some((asked, wants.len()));
-            line.open_round(&wants, asked)
-        };
+        let blocks: usize = wants.iter().map(|want| want.block as usize).sum();
+        let asked = Asked { at_ns: border.at_ns, rows: blocks + rows, steps: self.steps };
+        let round = if wants.is_empty() { 0 } else { line.open_round(&wants, asked) };
         let until = self.pace.deadline(border.now, scheduler.speculation.read_us(rows) / 1e3);
         for want in &wants {
             let key = SequenceKey(want.session);
             let session = self.sessions.get_mut(&key).expect("asked for one");
-            (session.asked, session.tried) = (Some(want.position as usize), Some(want.position as usize));
+            let position = want.position as usize;
+            (session.asked, session.tried) = (Some(Awaited { position, round: asked, sequences: wants.len() }), Some(position));
             scheduler.asked(key, until);
         }
         let context = |(key, piece): &(SequenceKey, Piece)| Context {
@@ -564,11 +581,13 @@ impl Drafting {
         Ok(line.end.send(Frame::Feed(feed)).map_err(Fault::from))
     }
 
-    /// How far the drafter is with a sequence.
-    fn reading(&self, key: SequenceKey, committed: usize) -> Option<Reading> {
+    /// How far a drafter that reads `context` positions, if it says how many, is with a sequence.
+    fn reading(&self, key: SequenceKey, committed: usize, context: usize) -> Option<Reading> {
         let session = self.sessions.get(&key)?;
         let can = session.tried != Some(committed) && session.reach.could_ask(committed, &session.window);
-        Some(Reading { unread: session.reach.unread(&session.window), can })
+        // The shortest block is the bonus token and a draft.
+        let beyond = context > 0 && committed + 2 > context;
+        Some(Reading { unread: session.reach.unread(&session.window), can, beyond })
     }
 
     fn wants<'a>(
@@ -599,5 +618,62 @@ fn width(kind: TensorType) -> usize {
     match kind {
         TensorType::F32 | TensorType::Unspecified => 4,
         TensorType::F16 | TensorType::Bf16 => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_proto::internal::v1::SessionReach;
+
+    use super::*;
+
+    const KEY: SequenceKey = SequenceKey(7);
+    const ROW_BYTES: usize = 4;
+
+    /// The drafter was sent 20 rows of a sequence, and asked for a draft behind them.
+    fn shown(round: Asked) -> Drafting {
+        let hello = Hello { hidden_size: 1, r#type: TensorType::F32.into(), ..Hello::default() };
+        let mut drafting = Drafting::new(hello, vec![0], 16);
+        let session = drafting.session(KEY);
+        session.window.push(0, &[0; 20 * ROW_BYTES]);
+        let piece = session.reach.next_piece(&session.window, 99).expect("rows");
+        session.reach.sent(piece);
+        session.asked = Some(Awaited { position: 20, round, sequences: 3 });
+        drafting
+    }
+
+    fn says(drafting: &mut Drafting, position: u32) -> Result<(), Fault> {
+        let sessions = vec![SessionReach { session: KEY.0, position }];
+        let border = Border { now: Millis(0), at_ns: 0 };
+        drafting.note(Heard::Reach { sessions, missed: vec![] }, &border, &mut vec![])
+    }
+
+    const ROUND: Asked = Asked { at_ns: 1_000_000, rows: 24, steps: 0 };
+
+    #[test]
+    fn news_of_a_sequence_that_gave_its_taps_up_is_no_fault_of_the_drafters() {
+        let mut drafting = shown(ROUND);
+        drafting.give_up(KEY);
+        assert_eq!((drafting.closed.as_slice(), drafting.window(KEY).expect("there").bytes()), (&[KEY.0][..], 0));
+        // It has taps again, from farther on: the drafter, which hears of neither yet, says what it had read.
+        drafting.session(KEY).window.push(30, &[0; 2 * ROW_BYTES]);
+        assert!(says(&mut drafting, 20).is_ok());
+        assert_eq!(drafting.reading(KEY, 32, 0).expect("there").unread, 2, "nothing of the session there is now");
+        assert!(says(&mut drafting, 21).is_err(), "that was never sent");
+    }
+
+    #[test]
+    fn a_late_draft_took_as_long_as_it_was_waited_for() {
+        let mut drafting = shown(ROUND);
+        let late = drafting.late(&[KEY], &Border { now: Millis(21), at_ns: 21_000_000 });
+        assert_eq!(late, Some(News::Took(Took { sequences: 3, rows: 24, us: 20_000, steps: 0, tower: false })));
+        assert_eq!(drafting.late(&[KEY], &Border { now: Millis(22), at_ns: 22_000_000 }), None);
+    }
+
+    #[test]
+    fn behind_the_drafters_context_there_is_nothing_to_ask_it_for() {
+        let drafting = shown(ROUND);
+        let beyond = |committed, context| drafting.reading(KEY, committed, context).expect("there").beyond;
+        assert_eq!([beyond(98, 100), beyond(99, 100), beyond(5_000, 0)], [false, true, false]);
     }
 }

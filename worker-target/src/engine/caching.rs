@@ -105,6 +105,9 @@ impl Engine {
             self.tap_layers = self.drafting.tap_layers().to_vec();
             self.cache.forget_taps();
             self.count_cached();
+            for key in self.scheduler.set_taps(|positions| self.drafting.window_bytes(positions)) {
+                self.drafting.give_up(key);
+            }
         }
     }
 

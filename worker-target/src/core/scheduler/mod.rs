@@ -64,6 +64,15 @@ pub struct Step {
     pub gave: Gave,
 }
 
+/// Who has memory now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Started {
+    /// Sequences that begin, in the order of their admission.
+    pub keys: Vec<SequenceKey>,
+    /// Sequences of which no taps are kept any more, so that these can.
+    pub taps: Vec<SequenceKey>,
+}
+
 /// What was given up for want of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gave {

@@ -1,9 +1,10 @@
 //! Who has memory. A sequence begins when what it is made of so far fits, and grows from class to class. Where there is no
 //! room, in this order (design section 6): the prefix cache gives up what it needs, then sequences their taps and with them
-//! their drafts, then the youngest sequence all it holds: its tokens are what it begins again from, when there is room. The
-//! oldest never gives way, and could run alone, so some sequence always comes to its end.
+//! their drafts, for one that begins as for one that grows; then, for one that grows, the youngest sequence all it holds: its
+//! tokens are what it begins again from, when there is room. The oldest never gives way, and could run alone, so some sequence
+//! always comes to its end.
 
-use super::{Gave, Scheduler};
+use super::{Gave, Scheduler, Started};
 use crate::core::{Draft, Phase, SequenceKey};
 
 /// Positions beyond its own for which there must be room before a sequence that gave way begins again: what little is free
@@ -15,8 +16,8 @@ const SPARE: f64 = 0.25;
 impl Scheduler {
     /// Gives memory to sequences that wait for it, in order of admission, and says which have some now. `evict` as in
     /// [`Scheduler::next_step`].
-    pub fn start(&mut self, mut evict: impl FnMut(u64) -> u64) -> Vec<SequenceKey> {
-        let mut started = vec![];
+    pub fn start(&mut self, mut evict: impl FnMut(u64) -> u64) -> Started {
+        let mut started = Started::default();
         for key in self.keys(|sequence| sequence.phase == Phase::Waiting) {
             if self.ledger.holds(key) {
                 continue;
@@ -26,19 +27,18 @@ impl Scheduler {
             let positions = (sequence.ids.len() + ahead).min(sequence.most_positions());
             sequence.taps = true;
             if !self.has_room(key, positions, &mut evict) {
-                if self.ledger.held() > 0 {
+                self.forget_taps(key);
+                if !self.has_room_of_taps(key, positions, &mut evict, &mut started.taps) {
                     break;
                 }
-                // It is alone, so what does not fit with taps does without.
-                self.forget_taps(key);
             }
             let taps = self.sequences.get(&key).is_some_and(|sequence| sequence.taps);
             if self.ledger.hold(key, positions, taps).is_err() {
                 break;
             }
-            started.push(key);
+            started.keys.push(key);
         }
-        if started.is_empty() && self.keys(|sequence| sequence.phase == Phase::Waiting).is_empty() {
+        if started == Started::default() && self.keys(|sequence| sequence.phase == Phase::Waiting).is_empty() {
             self.keep_taps_again();
         }
         started
@@ -85,6 +85,32 @@ impl Scheduler {
         self.ledger.missing(key, positions, taps) == Ok(0)
     }
 
+    /// The same at the expense of others' taps, too, which they lose, the youngest's first; nobody loses any if all would not do.
+    fn has_room_of_taps(
+        &mut self,
+        key: SequenceKey,
+        positions: usize,
+        evict: &mut impl FnMut(u64) -> u64,
+        lost: &mut Vec<SequenceKey>,
+    ) -> bool {
+        if self.has_room(key, positions, evict) {
+            return true;
+        }
+        let missing = self.ledger.missing(key, positions, false).unwrap_or(u64::MAX);
+        if missing > self.ledger.cached() + self.ledger.taps() {
+            return false;
+        }
+        self.evict(missing.min(self.ledger.cached()), evict);
+        while let Some(young) = self.youngest(|scheduler, key| scheduler.ledger.holds_taps(key)) {
+            self.forget_taps(young);
+            lost.push(young);
+            if self.has_room(key, positions, evict) {
+                return true;
+            }
+        }
+        false
+    }
+
     fn evict(&mut self, bytes: u64, evict: &mut impl FnMut(u64) -> u64) {
         let of_pictures = self.tower.evict(bytes);
         let of_pages = if of_pictures < bytes { evict(bytes - of_pictures) } else { 0 };
@@ -112,7 +138,7 @@ impl Scheduler {
                     continue;
                 }
             }
-            if let Some(young) = self.youngest(|scheduler, key| scheduler.sequences[&key].taps) {
+            if let Some(young) = self.youngest(|scheduler, key| scheduler.ledger.holds_taps(key)) {
                 self.forget_taps(young);
                 gave.taps.push(young);
                 continue;
@@ -143,6 +169,27 @@ impl Scheduler {
         }
     }
 
+    /// Another drafter reads other layers: what taps take of a sequence of up to so many positions. They go on to be kept where
+    /// there is room; says of whom they are not.
+    pub fn set_taps(&mut self, bytes: impl Fn(usize) -> u64) -> Vec<SequenceKey> {
+        let mut lost = vec![];
+        for key in self.ledger.set_taps(bytes) {
+            if self.sequences.get(&key).is_some_and(|sequence| sequence.taps) && !self.keep_taps(key) {
+                self.forget_taps(key);
+                lost.push(key);
+            }
+        }
+        lost
+    }
+
+    fn keep_taps(&mut self, key: SequenceKey) -> bool {
+        let room = self.ledger.hold(key, self.ledger.room_of(key), true).is_ok();
+        if let Some(sequence) = self.sequences.get_mut(&key).filter(|_| room) {
+            sequence.taps = true;
+        }
+        room
+    }
+
     fn give_way(&mut self, key: SequenceKey) {
         self.ledger.give_back(key);
         if let Some(sequence) = self.sequences.get_mut(&key) {
@@ -155,13 +202,8 @@ impl Scheduler {
     /// Sequences whose taps were given up keep them again once there is room for all that happens meanwhile.
     fn keep_taps_again(&mut self) {
         for key in self.keys(|sequence| !sequence.taps && sequence.phase != Phase::Waiting) {
-            let spare = (SPARE * self.ledger.budget() as f64) as u64;
-            let room = self.ledger.room_of(key);
-            if self.ledger.free() > spare
-                && self.ledger.hold(key, room, true).is_ok()
-                && let Some(sequence) = self.sequences.get_mut(&key)
-            {
-                sequence.taps = true;
+            if self.ledger.free() > (SPARE * self.ledger.budget() as f64) as u64 {
+                self.keep_taps(key);
             }
         }
     }

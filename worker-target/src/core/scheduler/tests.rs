@@ -106,7 +106,7 @@ fn what_was_found_is_not_read_and_of_it_the_prompt_is_counted() {
     let resumed = Request { continuation: vec![8; 100], ..request(100, 101) };
     for (at, request, cached) in [(0, request(200, 1), 192), (1, resumed, 100)] {
         let key = scheduler.admit(request).expect("room");
-        assert_eq!(scheduler.start(|_| 0), [key]);
+        assert_eq!(scheduler.start(|_| 0).keys, [key]);
         assert_eq!(scheduler.unread(), [key]);
         scheduler.found(key, 192);
         let (rows, last) = step(&mut scheduler, 0, 50);
@@ -141,10 +141,10 @@ fn no_more_sequences_than_may_and_none_that_could_never_run() {
 fn who_finds_no_room_waits_for_it() {
     let mut scheduler = Scheduler::new(Ledger::new(250, classes(&[(256, 100)])), 4);
     (0..3).for_each(|_| _ = scheduler.admit(request(10, 2)).expect("taken"));
-    assert_eq!(scheduler.start(|_| 0), [SequenceKey(0), SequenceKey(1)]);
+    assert_eq!(scheduler.start(|_| 0).keys, [SequenceKey(0), SequenceKey(1)]);
     assert_eq!(step(&mut scheduler, 0, 9).0, [(0, 10, true), (1, 10, true)]);
     step(&mut scheduler, 1, 9);
-    assert_eq!(scheduler.start(|_| 0), [SequenceKey(2)]);
+    assert_eq!(scheduler.start(|_| 0).keys, [SequenceKey(2)]);
 }
 
 /// A speculative sequence of `max_tokens` that has its first token.

@@ -17,8 +17,9 @@ const ASSUMED_ROWS: f64 = 64.0;
 /// How much slower a step is while the drafter works, until measured, and the bounds of what is believed.
 const ASSUMED_BESIDE: f64 = 1.2;
 const BESIDE: (f64, f64) = (0.8, 4.0);
-/// What drafts are taken for when none was asked for during so many steps.
+/// What drafts are taken for when none was asked for during so many steps, and at least, however long it is.
 const CHEAPER: f64 = 0.65;
+const CHEAPEST: f64 = 0.1;
 /// Variances, of logarithms: a step's deviation from its price, and what that is more, divided among its figures and one, where the
 /// price is of few; what the machine's speed changes in the time of a plain step (by which, as long as all are of one kind,
 /// 0.12 of a deviation is put down to it); how far a kind of step may be off its price, and what that changes in that time. Of
@@ -199,7 +200,7 @@ impl Costs {
     /// taken for a little cheaper, until one is tried.
     pub fn nothing_drafted(&mut self) {
         self.draft.doubt();
-        self.hope *= CHEAPER;
+        self.hope = (self.hope * CHEAPER).max(CHEAPEST);
     }
 
     /// A draft for `size` came so long after it was asked for; the target did `steps` steps meanwhile.
@@ -403,7 +404,7 @@ pub fn best_cycle(costs: &Costs, load: Load, candidates: &[Candidate<'_>]) -> Op
     let mut best: Option<(f64, usize, usize, Pace)> = None;
     let mut tokens = vec![0.0; order.len()];
     let count = i32::try_from(load.sequences).unwrap_or(i32::MAX);
-    for drafting in SETS.into_iter().chain([order.len()]).filter(|count| (1..=order.len()).contains(count)) {
+    for drafting in sets(order.len()) {
         let set = &order[..drafting];
         tokens.iter_mut().zip(set).for_each(|(tokens, (at, _))| *tokens = 1.0 + f64::from(candidates[*at].survival[0]));
         let mut sum: f64 = tokens[..drafting].iter().sum();
@@ -446,6 +447,11 @@ pub fn best_cycle(costs: &Costs, load: Load, candidates: &[Candidate<'_>]) -> Op
         lengths[order[*rank].0] += 1;
     }
     Some(Choice { lengths, pace, rate })
+}
+
+/// Numbers of drafting sequences that are tried of so many.
+fn sets(all: usize) -> impl Iterator<Item = usize> {
+    SETS.into_iter().take_while(move |count| *count < all).chain((all > 0).then_some(all))
 }
 
 fn worth(candidate: &Candidate<'_>) -> f64 {

@@ -151,7 +151,14 @@ impl Speculation {
             }
             let reading = reading(*key, sequence).unwrap_or_default();
             let (most, decodes) = (sequence.draft_most(), sequence.phase == Phase::Decoding);
-            if is_forced(&sequence.permit, &self.policy) {
+            let forced = is_forced(&sequence.permit, &self.policy);
+            let longest = self.policy.max_context.filter(|_| !forced);
+            course.beyond = reading.beyond || longest.is_some_and(|longest| sequence.committed > longest as usize);
+            if course.beyond {
+                course.fed = false;
+                continue;
+            }
+            if forced {
                 (course.fed, course.chosen) = (true, true);
                 plan.feed.push(*key);
                 if sequence.draft == Draft::None && decodes && reading.can && most > 0 {
@@ -229,8 +236,9 @@ impl Speculation {
             *since += 1;
             let due = if *measured < CHECKED { FIRST_CHECK } else { CHECK };
             if *since > due + STEPS_OF_CHECK {
-                // None of them could be measured: others began or ended.
-                *since = 0;
+                // None of them could be measured: others began or ended, or draft all the while. That counts as one that was, else
+                // it would be tried for ever.
+                (*measured, *since) = (measured.saturating_add(1), 0);
             } else if *since > due {
                 return;
             }

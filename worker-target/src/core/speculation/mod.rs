@@ -86,12 +86,14 @@ pub struct Policy {
     pub force: Force,
     /// Share of the KV budget above which nobody drafts.
     pub kv_pressure: f64,
+    /// Positions behind which a sequence does not draft any more unless it is forced, where an operator set them.
+    pub max_context: Option<u32>,
 }
 
 impl Default for Policy {
     fn default() -> Self {
         // None was pushed yet; permits hold what was decided for them.
-        Self { term: 0, epoch: 0, force: Force::Auto, kv_pressure: 1.0 }
+        Self { term: 0, epoch: 0, force: Force::Auto, kv_pressure: 1.0, max_context: None }
     }
 }
 
@@ -102,6 +104,8 @@ pub struct Reading {
     pub unread: usize,
     /// It can be asked now, though it may have to read for a while first.
     pub can: bool,
+    /// The sequence is longer than what it reads: it will not draft for it any more.
+    pub beyond: bool,
 }
 
 /// What to do at a step border.
@@ -159,6 +163,8 @@ struct Course {
     decided: bool,
     /// It was chosen to draft, whether or not a draft came of it.
     chosen: bool,
+    /// It is too long to draft: for the drafter, or by the policy.
+    beyond: bool,
     /// Its cycles by `Why`.
     cycles: [u32; 4],
 }
@@ -212,7 +218,7 @@ impl Default for Speculation {
     fn default() -> Self {
         Self {
             costs: Costs::default(),
-            classes: vec![("default".into(), Class::default(), Neighbours::default())],
+            classes: ["default", BEHIND_END].map(|name| (name.to_owned(), Class::default(), Neighbours::default())).into(),
             courses: BTreeMap::new(),
             signs: Signs::default(),
             policy: Policy::default(),
@@ -286,6 +292,7 @@ impl Speculation {
             fed: false,
             decided: false,
             chosen: false,
+            beyond: false,
             cycles: [0; 4],
         }
     }
@@ -507,6 +514,8 @@ impl Speculation {
             (Lane::Plain, RouteReason::DrafterAbsent)
         } else if self.pressed {
             (Lane::Plain, RouteReason::KvPressure)
+        } else if course.is_some_and(|course| course.beyond) {
+            (Lane::Plain, RouteReason::Context)
         } else if course.is_some_and(|course| course.chosen) || decide::is_forced(&permit, &self.policy) {
             // The drafter had not read so far, or its drafts came too late. What was forced was not asked whether it is worth it.
             (Lane::Plain, RouteReason::Behind)

@@ -297,7 +297,7 @@ impl House {
             let unread = (committed - read.iter().find(|one| one.0 == key)?.1).min(512);
             // What it is reading it has not read.
             let unread = if busy { unread.max(1) } else { unread };
-            Some(Reading { unread, can: unread <= 256 && !busy })
+            Some(Reading { unread, can: unread <= 256 && !busy, beyond: false })
         });
         self.borders += 1;
         self.decided += u32::from(self.scheduler.speculation.borders == 1);
@@ -553,7 +553,7 @@ fn speculation(policy: Policy) -> House {
 
 #[test]
 fn a_policy_goes_over_permits_and_an_older_one_is_dropped() {
-    let force = |epoch, force| Policy { term: 1, epoch, force, kv_pressure: 0.85 };
+    let force = |epoch, force| Policy { term: 1, epoch, force, kv_pressure: 0.85, max_context: None };
     let mut house = speculation(force(3, Force::Plain));
     assert!(!house.scheduler.speculation.set_policy(force(2, Force::Speculative)), "it is older");
     house.run(&[|_| JSON], ROUTED, 1, 60);
@@ -574,11 +574,36 @@ fn under_pressure_nobody_drafts() {
     scheduler.start(|_| 0);
     let step = scheduler.next_step(Millis(0), |_| 0);
     scheduler.on_step(&step.parts, vec![Chosen { key, tokens: vec![Token { id: 1, margin: 1.0 }] }], 1000);
-    let reading = |_: SequenceKey, _: &Sequence| Some(Reading { unread: 0, can: true });
+    let reading = |_: SequenceKey, _: &Sequence| Some(Reading { unread: 0, can: true, beyond: false });
     assert_eq!(scheduler.plan(true, reading), Plan::default());
     let sequence = scheduler.get(key).expect("there");
     assert_eq!(scheduler.speculation.route(key, sequence).reason(), RouteReason::KvPressure);
     assert_eq!(scheduler.plan(false, reading), Plan { feed: vec![key], ask: vec![(key, 15)] });
+}
+
+#[test]
+fn one_that_is_too_long_is_left_alone() {
+    let mut scheduler = Scheduler::new(Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]), 4);
+    scheduler.speculation.set_linked(true);
+    let keys = [FORCED, ROUTED].map(|permit| scheduler.admit(request(permit, 50)).expect("room"));
+    scheduler.start(|_| 0);
+    let step = scheduler.next_step(Millis(0), |_| 0);
+    let token = |key| Chosen { key, tokens: vec![Token { id: 1, margin: 1.0 }] };
+    scheduler.on_step(&step.parts, keys.map(token).into(), 1000);
+    let committed = scheduler.get(keys[0]).expect("there").committed;
+    let mut fed = |context: usize, max_context| {
+        let epoch = scheduler.speculation.policy().epoch + 1;
+        assert!(scheduler.speculation.set_policy(Policy { epoch, max_context, ..Policy::default() }));
+        let beyond = |_: SequenceKey, sequence: &Sequence| sequence.committed > context;
+        let plan = scheduler.plan(false, |key, one| Some(Reading { unread: 0, can: true, beyond: beyond(key, one) }));
+        let why = |key| scheduler.speculation.route(key, scheduler.get(key).expect("there")).reason();
+        (plan.feed, keys.map(why))
+    };
+    let most = Some(committed as u32);
+    assert_eq!(fed(committed, most).0, keys);
+    // A number that an operator set holds for all but those that are told to draft; what the drafter cannot read for all.
+    assert_eq!(fed(committed, most.map(|most| most - 1)), (vec![keys[0]], [RouteReason::Behind, RouteReason::Context]));
+    assert_eq!(fed(committed - 1, None), (vec![], [RouteReason::Context; 2]));
 }
 
 #[test]
@@ -592,7 +617,7 @@ fn why_it_was_plain_is_said() {
     // One that was chosen, and never ready.
     let key = house.scheduler.admit(Request { class: "other".into(), ..request(ROUTED, 50) });
     let key = key.expect("room");
-    house.scheduler.plan(false, |_, _| Some(Reading { unread: 500, can: false }));
+    house.scheduler.plan(false, |_, _| Some(Reading { unread: 500, can: false, beyond: false }));
     let reason = |house: &House| house.scheduler.speculation.route(key, house.scheduler.get(key).expect("there")).reason();
     assert_eq!(reason(&house), RouteReason::Behind);
     house.scheduler.speculation.set_linked(false);

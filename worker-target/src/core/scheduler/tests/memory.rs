@@ -37,7 +37,7 @@ fn the_cache_goes_first_then_taps_then_the_youngest() {
     // The one that gave way waits, and its tokens are still there.
     let young = scheduler.get(SequenceKey(2)).expect("there");
     assert_eq!((young.phase, young.committed, young.ids.len(), young.gave_way), (Phase::Waiting, 0, 9, 1));
-    assert_eq!(scheduler.start(|_| 0), []);
+    assert_eq!(scheduler.start(|_| 0), Started::default());
 }
 
 #[test]
@@ -57,12 +57,53 @@ fn who_gave_way_begins_again_where_it_was_and_keeps_taps_again_when_there_is_roo
     let gave = next(&mut scheduler, 2).gave;
     assert_eq!((gave.taps.len(), gave.all.as_slice()), (2, &[SequenceKey(1)][..]));
     scheduler.remove(SequenceKey(0));
-    assert_eq!(scheduler.start(|_| 0), [SequenceKey(1)]);
+    assert_eq!(scheduler.start(|_| 0).keys, [SequenceKey(1)]);
     let again = scheduler.next_step(Millis(3), |_| 0);
     assert_eq!(again.parts, [Part { key: SequenceKey(1), start: 0, rows: 9, chooses: true, prefill: true, drafted: 0 }]);
     let emissions =
         scheduler.on_step(&again.parts, vec![Chosen { key: SequenceKey(1), tokens: vec![Token { id: 5, margin: 1.0 }] }], 9);
     assert_eq!((emissions[0].index, scheduler.get(SequenceKey(1)).expect("there").taps), (2, true));
+}
+
+#[test]
+fn taps_go_before_a_request_waits() {
+    // 0 and 1 hold 80 and 20 each, and the cache 30: 2 has room without taps if the cache and one of them give theirs up.
+    let mut scheduler = decoding(260, 2);
+    scheduler.set_cached(30).expect("room");
+    scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken");
+    let mut evicted = 0;
+    let started = scheduler.start(|bytes| {
+        evicted += bytes;
+        bytes
+    });
+    assert_eq!((started.keys, started.taps, evicted), (vec![SequenceKey(2)], vec![SequenceKey(1)], 30));
+    let taps = |key| scheduler.get(SequenceKey(key)).expect("there").taps;
+    assert_eq!((taps(0), taps(1), taps(2)), (true, false, false));
+    assert_eq!((scheduler.ledger().held(), scheduler.ledger().taps(), scheduler.ledger().free()), (260, 20, 0));
+    // The next would not fit with all that is left of them: nobody loses any for it.
+    scheduler.admit(request(7, 9)).expect("taken");
+    assert_eq!(scheduler.start(|_| 0), Started::default());
+}
+
+#[test]
+fn one_that_is_alone_begins_though_the_cache_has_what_it_needs_without_taps() {
+    let mut scheduler = Scheduler::new(Ledger::new(100, with_taps(&[(16, 80, 40)])), 8);
+    scheduler.set_cached(40).expect("room");
+    scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("it could run alone");
+    assert_eq!(scheduler.start(|bytes| bytes).keys, [SequenceKey(0)]);
+    assert_eq!((scheduler.ledger().held(), scheduler.ledger().cached()), (80, 20));
+}
+
+#[test]
+fn another_drafters_taps_are_kept_where_there_is_room() {
+    let mut scheduler = decoding(260, 2);
+    assert_eq!(scheduler.set_taps(|positions| positions as u64 * 8), [SequenceKey(1)]);
+    assert_eq!((scheduler.ledger().held(), scheduler.ledger().taps()), (224, 64));
+    let taps = |key| scheduler.get(SequenceKey(key)).expect("there").taps;
+    assert_eq!((taps(0), taps(1)), (true, false));
+    // Of one that has lost its taps there are none to go on with.
+    assert_eq!(scheduler.set_taps(|_| 1), []);
+    assert_eq!(scheduler.ledger().taps(), 1);
 }
 
 struct Dice(u64);
@@ -99,6 +140,7 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
         let (mut store, mut streams) =
             (BTreeMap::<SequenceKey, Vec<u32>>::new(), BTreeMap::<SequenceKey, (Vec<u32>, Vec<u32>)>::new());
         let (mut to_come, mut cached) = (16, 0u64);
+        let patient = dice.roll(2) == 0;
         for now in 0.. {
             assert!(now < 20_000, "seed {seed}: it comes to no end");
             if to_come > 0 && dice.roll(3) == 0 {
@@ -110,7 +152,9 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
                 streams.insert(key, (expected, vec![]));
                 to_come -= 1;
             }
-            if dice.roll(40) == 0
+            // Who hangs up must not be what ends a standstill.
+            if !patient
+                && dice.roll(40) == 0
                 && let Some(key) = streams.keys().nth(dice.roll(streams.len().max(1) as u64) as usize).copied()
             {
                 scheduler.remove(key);
@@ -122,7 +166,9 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
                 (cached, evicted) = (cached - bytes, evicted + bytes);
                 bytes
             };
-            for key in scheduler.start(&mut evict) {
+            let started = scheduler.start(&mut evict);
+            lost_taps += started.taps.len();
+            for key in started.keys {
                 assert!(store.insert(key, vec![]).is_none(), "it held nothing");
                 let rows = 1 + dice.roll(20) as usize;
                 if dice.roll(4) == 0 && scheduler.get(key).expect("there").ids.len() > rows {
