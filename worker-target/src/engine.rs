@@ -167,6 +167,7 @@ impl Engine {
             let (scheduler, cache) = (&mut self.scheduler, &mut self.cache);
             let started = scheduler.start(|bytes| cache.evict(bytes));
             started.taps.iter().for_each(|key| self.drafting.give_up(*key));
+            self.bound_kv();
             for key in started.keys {
                 self.begin(key);
             }
@@ -181,6 +182,7 @@ impl Engine {
             }
             self.make_way(&step);
             self.forget_pictures();
+            self.bound_kv();
             match (step.tower, self.scheduler.waits_until()) {
                 (Some(slice), _) => self.run_slice(slice),
                 _ if !step.parts.is_empty() => self.run_step(&step),
@@ -358,6 +360,13 @@ impl Engine {
         if let Err(error) = opened {
             tracing::error!(%error, sequence = key.0, "no place in the store");
             self.end(key, Some(Reason::Bug.status("the engine found no place for this request; the log has the reason")));
+        }
+    }
+
+    /// The store keeps places that sequences leave for the next ones, as far as the ledger leaves room for them.
+    fn bound_kv(&mut self) {
+        if let Err(error) = self.kv.set_limit(self.scheduler.ledger().for_kv()) {
+            self.break_down(&error);
         }
     }
 

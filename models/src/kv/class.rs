@@ -45,8 +45,13 @@ impl Class {
         self.owners.len() as u64 * self.slot_bytes()
     }
 
-    /// A free slot, the lowest; the arrays double where there is none.
-    pub(super) fn take_slot(&mut self, owner: SequenceId) -> Result<usize> {
+    /// Bytes of slots nobody uses.
+    pub(super) fn idle_bytes(&self) -> u64 {
+        self.owners.iter().filter(|owner| owner.is_none()).count() as u64 * self.slot_bytes()
+    }
+
+    /// A free slot, the lowest; the arrays double where there is none, if that takes no more than `spare` bytes.
+    pub(super) fn take_slot(&mut self, owner: SequenceId, spare: u64) -> Result<usize> {
         if let Some(free) = self.owners.iter().position(Option::is_none) {
             if self.used[free] {
                 // As below: what another sequence left may be anything.
@@ -56,7 +61,7 @@ impl Class {
             return Ok(free);
         }
         let slot = self.owners.len();
-        let more = slot.max(1);
+        let more = (slot as u64).min(spare.checked_div(self.slot_bytes()).unwrap_or(0)).max(1) as usize;
         for (at, LayerKv::Growing { n_kv, key_dim, value_dim, .. }) in self.layers.iter().enumerate() {
             let rows = more as i32 * n_kv * self.capacity;
             // Zeros and not garbage: rows behind a length are masked, and a masked NaN would still be a NaN.
@@ -88,6 +93,30 @@ impl Class {
             // Only MLX itself can fail here, and says so at the next step.
             let _ = self.fill(slot, f32::NAN);
         }
+    }
+
+    /// Gives the memory of slots nobody uses back; says where the others are now.
+    pub(super) fn compact(&mut self) -> Result<Vec<(SequenceId, usize)>> {
+        let kept: Vec<i32> = (0..).zip(&self.owners).filter(|(_, owner)| owner.is_some()).map(|(slot, _)| slot).collect();
+        let (all, count) = (self.owners.len() as i32, kept.len() as i32);
+        self.owners.retain(Option::is_some);
+        self.used = vec![true; kept.len()];
+        if kept.is_empty() {
+            self.arrays.clear();
+            return Ok(vec![]);
+        }
+        let kept = Array::from_slice(&kept, &[count]);
+        for (arrays, LayerKv::Growing { n_kv, key_dim, value_dim, .. }) in self.arrays.iter_mut().zip(&self.layers) {
+            let rows = n_kv * self.capacity;
+            let cut = |array: &Array, dim: i32| -> Result<Array> {
+                let slots = array.reshape(&[all, rows * dim])?;
+                Ok(slots.take_axis(&kept, 0)?.reshape(&[count * rows, dim])?)
+            };
+            (arrays.keys, arrays.values) = (cut(&arrays.keys, *key_dim)?, cut(&arrays.values, *value_dim)?);
+            // Layer by layer, as above.
+            mlx_rs::transforms::eval([&arrays.keys, &arrays.values])?;
+        }
+        Ok(self.owners.iter().flatten().copied().zip(0..).collect())
     }
 
     /// Writes one value all over a slot. Lazy.

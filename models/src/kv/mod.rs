@@ -90,6 +90,8 @@ pub struct KvStore {
     layers: Vec<LayerKv>,
     classes: Vec<Class>,
     sequences: HashMap<SequenceId, Entry>,
+    /// Bytes that all arrays may take.
+    limit: u64,
     plan: Option<Plan>,
     one_thread: PhantomData<*const ()>,
 }
@@ -107,12 +109,56 @@ impl KvStore {
         let doubling = std::iter::successors(Some(FIRST_CLASS), |capacity| Some(capacity * 2));
         let capacities = doubling.take_while(|capacity| *capacity < last).chain([last]);
         let classes = capacities.map(|capacity| Class::new(capacity, layers, dtype)).collect();
-        Ok(Self { layers: layers.to_vec(), classes, sequences: HashMap::new(), plan: None, one_thread: PhantomData })
+        Ok(Self {
+            layers: layers.to_vec(),
+            classes,
+            sequences: HashMap::new(),
+            limit: u64::MAX,
+            plan: None,
+            one_thread: PhantomData,
+        })
     }
 
     /// What a sequence of up to so many positions comes to hold, by class: (positions, bytes), ascending.
     pub fn class_bytes(&self) -> Vec<(i32, u64)> {
         self.classes.iter().map(|class| (class.capacity, class.slot_bytes())).collect()
+    }
+
+    /// All arrays together may take so many bytes from now on. As long as they take less, slots that sequences leave stay for the
+    /// next ones; what would be more is given back. (What sequences hold may be more all the same: that is for the caller to see
+    /// to.)
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub fn set_limit(&mut self, bytes: u64) -> Result<()> {
+        self.limit = bytes;
+        self.fit(0)
+    }
+
+    /// Gives slots back that nobody uses until so many more bytes fit.
+    fn fit(&mut self, more: u64) -> Result<()> {
+        while self.allocated_bytes().saturating_add(more) > self.limit {
+            let Some(class) =
+                self.classes.iter_mut().max_by_key(|class| class.idle_bytes()).filter(|class| class.idle_bytes() > 0)
+            else {
+                break;
+            };
+            self.plan = None;
+            for (sequence, slot) in class.compact()? {
+                if let Some(place) = self.sequences.get_mut(&sequence).and_then(|entry| entry.place.as_mut()) {
+                    place.slot = slot;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_slot(&mut self, class: usize, sequence: SequenceId) -> Result<usize> {
+        if self.classes[class].idle_bytes() == 0 {
+            self.fit(self.classes[class].slot_bytes())?;
+        }
+        let spare = self.limit.saturating_sub(self.allocated_bytes());
+        self.classes[class].take_slot(sequence, spare)
     }
 
     /// Makes a sequence known, with no rows.
@@ -138,7 +184,7 @@ impl KvStore {
         let class = self.class_for(positions)?;
         match self.sequences.get(&sequence) {
             Some(Entry { place: None, .. }) => {
-                let slot = self.classes[class].take_slot(sequence)?;
+                let slot = self.take_slot(class, sequence)?;
                 self.sequences.insert(sequence, Entry { place: Some(Place { class, slot }), length: 0 });
                 Ok(())
             }
@@ -156,6 +202,11 @@ impl KvStore {
     pub fn bytes(&self, sequence: SequenceId) -> u64 {
         let place = self.sequences.get(&sequence).and_then(|entry| entry.place);
         place.map_or(0, |place| self.classes[place.class].slot_bytes())
+    }
+
+    /// Bytes of slots that are kept for the next sequences.
+    pub fn idle_bytes(&self) -> u64 {
+        self.classes.iter().map(Class::idle_bytes).sum()
     }
 
     /// Bytes of all arrays: what sequences hold, and slots kept for the next ones.
@@ -263,16 +314,18 @@ impl KvStore {
     /// # Errors
     /// `from` has fewer rows, or `to` is known already.
     pub fn fork(&mut self, from: SequenceId, to: SequenceId, length: i32) -> Result<()> {
-        let source = self.sequences.get(&from).copied().filter(|entry| (0..=entry.length).contains(&length));
-        let Some(source) = source else {
+        if self.sequences.get(&from).is_none_or(|entry| !(0..=entry.length).contains(&length)) {
             return Err(ModelError::Batch(format!("sequence {} has no {length} rows to copy", from.0)));
-        };
+        }
         self.open(to)?;
-        if let Some(place) = source.place.filter(|_| length > 0) {
-            let class = self.class_for(length)?;
-            let slot = self.classes[class].take_slot(to)?;
-            self.copy_rows(place, Place { class, slot }, length)?;
-            self.sequences.insert(to, Entry { place: Some(Place { class, slot }), length });
+        if length > 0 {
+            self.reserve(to, length)?;
+            // Where it is now: a new place may have moved the old ones.
+            let place = |sequence| self.sequences.get(&sequence).and_then(|entry: &Entry| entry.place);
+            if let (Some(source), Some(copy)) = (place(from), place(to)) {
+                self.copy_rows(source, copy, length)?;
+                self.sequences.insert(to, Entry { place: Some(copy), length });
+            }
         }
         Ok(())
     }
@@ -316,9 +369,10 @@ impl KvStore {
                 continue;
             }
             let class = self.class_for(end)?;
-            let slot = self.classes[class].take_slot(segment.sequence)?;
+            let slot = self.take_slot(class, segment.sequence)?;
             let place = Place { class, slot };
-            if let Some(old) = entry.place {
+            // Where it is now: a new place may have moved the old ones.
+            if let Some(old) = self.sequences.get(&segment.sequence).and_then(|entry| entry.place) {
                 self.copy_rows(old, place, entry.length)?;
                 self.classes[old.class].give_back(old.slot);
             }

@@ -98,7 +98,7 @@ impl KvStore {
             self.sequences.insert(sequence, Entry { place: None, length: 0 });
         }
         let class = self.class_for(length.max(room))?;
-        let slot = self.classes[class].take_slot(sequence)?;
+        let slot = self.take_slot(class, sequence)?;
         self.sequences.insert(sequence, Entry { place: Some(Place { class, slot }), length: 0 });
         let all = match pieces {
             [one] => one.numbers.clone(),

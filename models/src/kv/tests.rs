@@ -122,6 +122,44 @@ fn a_freed_slot_is_used_again_and_nothing_of_it_is_seen() {
 }
 
 #[test]
+fn what_nobody_uses_is_given_back_where_memory_is_short() {
+    let mut store = store(5);
+    let [small, middle, ..] = store.class_bytes()[..] else { panic!("expected two classes") };
+    step(&mut store, &[(0, 5), (1, 6), (2, 7), (3, 8), (4, 9)]);
+    assert_eq!((store.allocated_bytes(), store.idle_bytes()), (8 * small.1, 3 * small.1));
+    // Those in front go, so the others move.
+    store.free(SequenceId(0));
+    store.free(SequenceId(2));
+    store.set_limit(6 * small.1).expect("fits");
+    assert_eq!((store.allocated_bytes(), store.idle_bytes()), (3 * small.1, 0));
+    step(&mut store, &[(1, 2), (3, 1), (4, 3)]);
+    // One more than there are, not twice as many: the last has the room that is left.
+    store.open(SequenceId(7)).expect("new");
+    store.set_limit(4 * small.1 + small.1 / 2).expect("fits");
+    step(&mut store, &[(7, 4), (3, 1)]);
+    assert_eq!(store.allocated_bytes(), 4 * small.1);
+    // What another class has left makes room for one that grows; its own old place is in that class.
+    store.free(SequenceId(1));
+    store.free(SequenceId(3));
+    store.set_limit(2 * small.1 + middle.1).expect("fits");
+    step(&mut store, &[(7, 1), (4, 300)]);
+    store.set_limit(small.1 + middle.1).expect("fits");
+    assert_eq!((store.allocated_bytes(), store.idle_bytes()), (small.1 + middle.1, 0));
+    // A copy, too: the place of what is copied changes while it is made.
+    store.open(SequenceId(8)).expect("new");
+    step(&mut store, &[(8, 3)]);
+    store.free(SequenceId(7));
+    store.set_limit(small.1 + 2 * middle.1).expect("fits");
+    store.fork(SequenceId(4), SequenceId(9), 290).expect("copied");
+    assert_eq!((store.length(SequenceId(9)), store.allocated_bytes()), (Some(290), small.1 + 2 * middle.1));
+    step(&mut store, &[(4, 1), (8, 1)]);
+    // What is held may be more than the limit: nothing that is held goes.
+    store.set_limit(0).expect("as far as it goes");
+    step(&mut store, &[(4, 1), (8, 1)]);
+    assert_eq!(store.idle_bytes(), 0);
+}
+
+#[test]
 fn a_copy_is_the_same_and_its_own() {
     let mut store = store(1);
     step(&mut store, &[(0, 20)]);

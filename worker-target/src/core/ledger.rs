@@ -88,6 +88,12 @@ impl Ledger {
         self.tap_bytes
     }
 
+    /// Bytes that keys and values may take: all but what is held beside them and the prefix cache.
+    pub fn for_kv(&self) -> u64 {
+        let others: u64 = self.held.values().map(|held| held.taps + held.beside).sum();
+        self.budget - self.cached_bytes - others
+    }
+
     /// Whether a sequence holds taps.
     pub fn holds_taps(&self, key: SequenceKey) -> bool {
         self.held.get(&key).is_some_and(|held| held.taps > 0)
@@ -320,6 +326,7 @@ mod tests {
                     prop_assert_eq!((ledger.free(), ledger.held(), ledger.cached()), before);
                 }
                 prop_assert_eq!(ledger.free() + ledger.held() + ledger.cached(), ledger.budget());
+                prop_assert_eq!(ledger.for_kv(), ledger.free() + ledger.held.values().map(|held| held.kv).sum::<u64>());
                 prop_assert_eq!(ledger.held.values().map(Held::bytes).sum::<u64>(), ledger.held());
                 prop_assert_eq!(ledger.held.values().map(|held| held.taps).sum::<u64>(), ledger.taps());
             }

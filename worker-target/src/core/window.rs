@@ -9,9 +9,12 @@ pub struct TapWindow {
     /// Position of the first row.
     first: usize,
     bytes: Vec<u8>,
-    /// Bytes in front that are dropped; taken out together, so that a row is moved once.
+    /// Bytes in front that are dropped; taken out together, so that a row is seldom moved.
     dropped: usize,
 }
+
+/// Share of a window's rows that may be dropped and still there.
+const DROPPED_SHARE: usize = 4;
 
 impl TapWindow {
     /// A window that keeps `keep` rows of `row_bytes` bytes.
@@ -63,10 +66,15 @@ impl TapWindow {
         let old = (self.end() - self.first).saturating_sub(self.keep);
         self.first += old;
         self.dropped += old * self.row_bytes;
-        if self.dropped > self.keep * self.row_bytes {
+        if self.dropped > self.keep / DROPPED_SHARE * self.row_bytes {
             self.bytes.drain(..self.dropped);
             self.dropped = 0;
         }
+    }
+
+    /// Rows for which a window that keeps so many has memory at most, beside those that came since it was last trimmed.
+    pub fn most_rows(keep: usize) -> usize {
+        keep + keep / DROPPED_SHARE
     }
 
     /// Bytes it holds.
@@ -90,7 +98,7 @@ mod tests {
             window.push(from, &rows(from, count));
             assert_eq!(window.rows(from, 99), rows(from, count), "what is new is all there before it is trimmed");
             window.trim();
-            assert!(window.bytes() <= 2 * 5 * 2 + 2 * 9);
+            assert!(window.bytes() <= 2 * TapWindow::most_rows(5) as u64);
         }
         assert_eq!((window.first(), window.end()), (11, 16));
         assert_eq!(window.rows(11, 99), rows(11, 5));

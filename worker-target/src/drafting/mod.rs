@@ -193,7 +193,7 @@ impl Drafting {
 
     /// Bytes of taps kept at most of a sequence of up to so many positions, beside rows on their way.
     pub(crate) fn window_bytes(&self, positions: usize) -> u64 {
-        (self.window_rows.min(positions) * self.row_bytes()) as u64
+        (TapWindow::most_rows(self.window_rows).min(positions) * self.row_bytes()) as u64
     }
 
     fn row_bytes(&self) -> usize {

@@ -89,8 +89,9 @@ impl Engine {
     /// `true`: there is more to keep.
     fn keep(&mut self, key: SequenceKey, ids: &[u32], most: u64) -> bool {
         let ledger = self.scheduler.ledger();
-        // Half of what sequences leave, so that most of those to come find room without waiting for pages to go.
-        let limit = (ledger.budget() - ledger.held()) / 2;
+        // Half of what sequences leave, so that most of those to come find room without waiting for pages to go, nor the store has
+        // to give up the places it keeps for them.
+        let limit = (ledger.budget() - ledger.held()).saturating_sub(self.kv.idle_bytes()) / 2;
         let more = self.cache.keep(&self.kv, (key, ids), self.drafting.window(key), (most, limit));
         self.count_cached();
         more.unwrap_or_else(|error| {

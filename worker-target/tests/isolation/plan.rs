@@ -199,10 +199,14 @@ pub fn plan(seed: u64, solos: &[Solo]) -> Plan {
             0..2 => ((beginning + 4 * dice.roll(4)) % solos.len() as u64) as usize,
             _ => dice.roll(solos.len() as u64) as usize,
         };
-        let tokens = if is_long(&solo) && tight { MOST } else { 2 + dice.roll(9) as u32 };
+        let tokens = match () {
+            () if is_long(&solo) && tight => MOST,
+            () if all_at_once => MOST - dice.roll(9) as u32,
+            () => 2 + dice.roll(9) as u32,
+        };
         let at = dice.roll(u64::from(tokens)) as u32;
         let joins = if tight || all_at_once { 0 } else { dice.roll(all + 1) / 2 };
-        let leaves = match dice.roll(if tight { 32 } else { 10 }) {
+        let leaves = match dice.roll(if tight || all_at_once { 32 } else { 10 }) {
             0 => Leaves::HangsUp(at + 1),
             1 => Leaves::Before(joins + dice.roll(8)),
             2 => Leaves::Cancelled(at),

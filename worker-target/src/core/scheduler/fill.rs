@@ -17,8 +17,8 @@ use crate::core::{Phase, Sequence, SequenceKey};
 /// A step with prompt rows should not take longer, and not where others wait for their next token.
 pub(super) const CHUNK_US: f64 = 250_000.0;
 pub(super) const BESIDE_US: f64 = 125_000.0;
-/// Rows of a chunk: the first, before anything is measured, and the bounds.
-const FIRST_CHUNK: usize = 256;
+/// Rows of a chunk: the first, before anything is measured, which must not be long on any machine, and the bounds.
+const FIRST_CHUNK: usize = 64;
 const MIN_CHUNK: usize = 32;
 const MAX_CHUNK: usize = 1024;
 /// Steps without a row after which a prompt is not passed over any more.
@@ -94,7 +94,8 @@ impl Scheduler {
         let rows: usize = parts.iter().filter(|part| part.prefill).map(|part| part.rows).sum();
         if rows >= MIN_CHUNK {
             let row_us = took_us as f64 / rows as f64;
-            self.row_us = Some(self.row_us.map_or(row_us, |old| 0.7 * old + 0.3 * row_us));
+            // What was too dear is believed at once: the first chunks are small, and a row of these takes longer.
+            self.row_us = Some(self.row_us.map_or(row_us, |old| row_us.min(0.7 * old + 0.3 * row_us)));
         }
     }
 
