@@ -73,6 +73,13 @@ pub enum Mail {
         /// Why not.
         failure: Option<String>,
     },
+    /// An order for other permits was answered, or not in time.
+    Repermitted {
+        /// By this life of the target.
+        epoch: Epoch,
+        /// Whose permits it did not take.
+        missed: Vec<Ticket>,
+    },
     /// An operator's order.
     Order {
         /// What is ordered.
@@ -268,6 +275,7 @@ impl<H: Host> Actor<H> {
             }
             Mail::MemoryRead { available_bytes } => Event::MemoryRead { available_bytes },
             Mail::Connected { generation, failure } => Event::Connected { generation, failure },
+            Mail::Repermitted { epoch, missed } => Event::Repermitted { epoch, missed },
             Mail::Order { order, reply } => {
                 let call = self.call(reply);
                 Event::Ordered { call, order }
@@ -360,14 +368,17 @@ impl<H: Host> Actor<H> {
             Action::Connect { generation, seat, ends } => {
                 handover::begin(&self.dir, generation, seat, ends, self.term, self.mail_tx.clone());
             }
-            Action::Repermit { changes, .. } => {
+            Action::Repermit { epoch, changes } => {
+                // Whose name is gone is over, and the core is about to hear it.
                 let changes = changes.into_iter().filter_map(|(ticket, permit)| {
                     let request_id = self.names.get(&ticket)?.id.as_str().to_owned();
-                    Some(PermitChange { request_id, permit: Some(permit_message(permit)) })
+                    Some((ticket, PermitChange { request_id, permit: Some(permit_message(permit)) }))
                 });
                 let changes: Vec<_> = changes.collect();
-                if let Some(line) = self.lines.get_mut(&WorkerId::Target) {
-                    line.repermit(changes);
+                match self.lines.get(&WorkerId::Target) {
+                    Some(line) => line.repermit(changes),
+                    // Its process has ended, and the core is about to hear it.
+                    None => self.answers.push_back(Event::Repermitted { epoch, missed: Vec::new() }),
                 }
             }
             Action::LogRoute { ticket, decision } => {

@@ -11,7 +11,7 @@ use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::worker_client::WorkerClient;
 use paceline_proto::internal::v1::{
     DescribeDrafterRequest, DescribeDrafterResponse, DescribeRequest, DescribeResponse, PermitChange, Policy, RepermitRequest,
-    SetPolicyRequest, Stamp, StopRequest, WatchRequest,
+    RepermitResponse, SetPolicyRequest, Stamp, StopRequest, WatchRequest,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -19,7 +19,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::actor::Mail;
-use crate::core::admission::Capacity;
+use crate::core::admission::{Capacity, Ticket};
 use crate::core::seat::WorkerId;
 use crate::core::worker::{Claim, Described, Event, Identity};
 
@@ -31,10 +31,10 @@ const WATCH_AGAIN: Duration = Duration::from_millis(20);
 const ANSWER: Duration = Duration::from_secs(5);
 /// For an answer to the order to end: a worker that takes longer gets SIGTERM.
 const STOP_ANSWER: Duration = Duration::from_secs(2);
+/// For an answer to an order for other permits.
+const PERMITS_ANSWER: Duration = Duration::from_secs(2);
 /// Pause before a policy is sent again.
 const POLICY_AGAIN: Duration = Duration::from_secs(1);
-/// Orders for other permits that may wait.
-const PERMITS: usize = 16;
 
 /// One life of a worker, as calls reach it. Dropped, nothing more is heard of it.
 #[derive(Debug)]
@@ -47,7 +47,6 @@ pub struct Line {
     /// Of one that is taken over: its process, and what it has to be.
     expected: Option<(u32, Identity)>,
     watch: Option<AbortHandle>,
-    permits: Option<mpsc::Sender<Vec<PermitChange>>>,
     policy: Option<watch::Sender<Policy>>,
 }
 
@@ -55,7 +54,7 @@ impl Line {
     /// A line to the life `epoch` of this worker, on its socket in this directory.
     pub fn new(worker: WorkerId, dir: &RuntimeDir, epoch: Epoch, term: Term, mail: mpsc::Sender<Mail>) -> Self {
         let channel = socket::channel(dir.socket(worker.name()));
-        Self { worker, epoch, term, channel, mail, expected: None, watch: None, permits: None, policy: None }
+        Self { worker, epoch, term, channel, mail, expected: None, watch: None, policy: None }
     }
 
     /// The same to a life that an earlier supervisor started as process `pid`: it has to be what we would start.
@@ -142,23 +141,25 @@ impl Line {
         });
     }
 
-    /// Gives running requests other permits. In the order of the calls; one that is lost costs speed at most (I3).
-    pub fn repermit(&mut self, changes: Vec<PermitChange>) {
-        let (mut client, stamp, epoch) = (self.target(), self.stamp(), self.epoch);
-        let permits = self.permits.get_or_insert_with(|| {
-            let (permits, mut orders) = mpsc::channel::<Vec<PermitChange>>(PERMITS);
-            task::spawn("permits", async move {
-                while let Some(changes) = orders.recv().await {
-                    if let Err(error) = within(STOP_ANSWER, client.repermit(RepermitRequest { stamp, changes })).await {
-                        tracing::warn!(%epoch, %error, "the target did not take new permits");
-                    }
+    /// Gives running requests other permits, and reports which of them were not taken.
+    pub fn repermit(&self, changes: Vec<(Ticket, PermitChange)>) {
+        let (mut client, stamp, mail, epoch) = (self.target(), self.stamp(), self.mail.clone(), self.epoch);
+        task::spawn("permits", async move {
+            let (tickets, changes): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
+            let ids: Vec<_> = changes.iter().map(|change| change.request_id.clone()).collect();
+            let missed = match within(PERMITS_ANSWER, client.repermit(RepermitRequest { stamp, changes })).await {
+                Ok(RepermitResponse { unknown }) => {
+                    let of_unknown = tickets.into_iter().zip(ids).filter(|(_, id)| unknown.contains(id));
+                    of_unknown.map(|(ticket, _)| ticket).collect()
                 }
-            });
-            permits
+                Err(error) => {
+                    tracing::warn!(%epoch, %error, "the target did not take new permits; tried again while their requests run");
+                    tickets
+                }
+            };
+            // Without an actor there is nobody to tell.
+            let _ = mail.send(Mail::Repermitted { epoch, missed }).await;
         });
-        if permits.try_send(changes).is_err() {
-            tracing::warn!(%epoch, "new permits were dropped: the target does not take the ones before");
-        }
     }
 
     /// Gives it the policy in force; tried again until it is there, or a newer one is to go.

@@ -140,6 +140,19 @@ struct Running {
     epoch: Epoch,
     /// Its route, once it has one.
     permit: Option<Permit>,
+    /// Whether the target knows it.
+    delivered: Delivered,
+}
+
+/// How far the target knows a request's permit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Delivered {
+    /// It has it, or is being told.
+    Yes,
+    /// It has another and is to be told.
+    Due,
+    /// It was to be told, and did not take it.
+    Missed,
 }
 
 /// What came and went since the target's last heartbeat, in bytes as admission counts them.
@@ -226,7 +239,10 @@ impl Admission {
         {
             self.outlook.let_out(now.since(before));
         }
-        self.running.insert(head.ticket, Running { ask: head.ask, cost_bytes, epoch: room.epoch, permit: None });
+        self.running.insert(
+            head.ticket,
+            Running { ask: head.ask, cost_bytes, epoch: room.epoch, permit: None, delivered: Delivered::Yes },
+        );
         self.reserved_bytes += cost_bytes;
         self.since.admitted += cost_bytes;
         Some(Admitted { ticket: head.ticket, ask: head.ask, queued_ms: now.since(head.since) })
@@ -306,9 +322,45 @@ impl Admission {
         places.map(|(place, (ticket, running))| (*ticket, running.ask, place))
     }
 
-    /// A running request got this route; returns whether it had another.
+    /// A running request got this route; returns whether it had another, or none. Its first goes to the target with it.
     pub fn routed(&mut self, ticket: Ticket, permit: Permit) -> bool {
-        self.running.get_mut(&ticket).is_some_and(|running| running.permit.replace(permit) != Some(permit))
+        let Some(running) = self.running.get_mut(&ticket) else { return false };
+        let before = running.permit.replace(permit);
+        if before.is_some_and(|before| before != permit) {
+            running.delivered = Delivered::Due;
+        }
+        before != Some(permit)
+    }
+
+    /// The permits that the target is to be told: the new ones, and with them, or when it is time for that (`again`), those
+    /// that it has missed. From now on they count as told.
+    pub fn untold(&mut self, epoch: Epoch, again: bool) -> Vec<(Ticket, Permit)> {
+        let of_it = |running: &Running| running.epoch == epoch;
+        if !again && !self.running.values().any(|running| of_it(running) && running.delivered == Delivered::Due) {
+            return Vec::new();
+        }
+        let untold = self.running.iter_mut().filter(|(_, running)| of_it(running) && running.delivered != Delivered::Yes);
+        let permits = untold.filter_map(|(ticket, running)| {
+            running.delivered = Delivered::Yes;
+            Some((*ticket, running.permit?))
+        });
+        permits.collect()
+    }
+
+    /// The target did not take the permit this request had; one that came since is to be told anyway. Returns whether the
+    /// request still runs.
+    pub fn missed(&mut self, ticket: Ticket) -> bool {
+        let Some(running) = self.running.get_mut(&ticket) else { return false };
+        if running.delivered == Delivered::Yes {
+            running.delivered = Delivered::Missed;
+        }
+        true
+    }
+
+    /// The route of a running request.
+    #[cfg(test)]
+    pub fn permit(&self, ticket: Ticket) -> Option<Permit> {
+        self.running.get(&ticket)?.permit
     }
 
     /// Whether a running request has such a permit.

@@ -20,6 +20,7 @@ pub mod memory;
 mod news;
 pub mod operations;
 pub mod outlook;
+mod permits;
 pub mod policy;
 pub mod restart;
 pub mod route;
@@ -142,6 +143,7 @@ impl Supervisor {
                 self.drafters.on_order(call, order, serving, now, &mut out);
             }
             Event::Commanded { call, command } => self.commanded(call, command, now, &mut out),
+            Event::Repermitted { epoch, missed } => self.repermitted(epoch, &missed, now),
             Event::Submitted { ticket, ask } => self.submitted(ticket, ask, now, &mut out),
             Event::Served { ticket, served } => {
                 self.routing.served(served);
@@ -174,7 +176,7 @@ impl Supervisor {
             Service::Serving | Service::Held | Service::Ending | Service::Over => None,
         };
         let workers = [self.target.next_deadline(), self.drafters.next_deadline()];
-        let others = [self.admission.next_deadline(), service, self.operations.next_deadline()];
+        let others = [self.admission.next_deadline(), service, self.operations.next_deadline(), self.routing.next_deadline()];
         workers.into_iter().chain(others).flatten().min()
     }
 

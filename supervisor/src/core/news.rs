@@ -57,6 +57,8 @@ pub enum Event {
     Ordered { call: Call, order: Order },
     /// An operator ordered something of another process, or of the whole service.
     Commanded { call: Call, command: Command },
+    /// The last `Repermit` of this life of the target was answered, or not in time: it took all but these.
+    Repermitted { epoch: Epoch, missed: Vec<Ticket> },
     /// A request came.
     Submitted { ticket: Ticket, ask: Ask },
     /// A request ended well; its end follows.
@@ -89,7 +91,7 @@ pub enum Action {
     Worker(WorkerId, worker::Action),
     /// Hand both ends of a new link over, the drafter's first, and answer `Connected`.
     Connect { generation: u64, seat: Seat, ends: Ends },
-    /// Give running requests of this life other permits.
+    /// Give running requests of this life other permits, and answer `Repermitted`; until then no other follows.
     Repermit { epoch: Epoch, changes: Vec<(Ticket, Permit)> },
     /// Say how a request was routed.
     LogRoute { ticket: Ticket, decision: Box<Decision> },

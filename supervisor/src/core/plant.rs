@@ -11,6 +11,8 @@ pub(super) enum Bug {
     LostStatus,
     /// News of an earlier life of a worker is taken for news of this one.
     OldEpoch,
+    /// A permit that did not reach the target is taken for one that did.
+    LostPermit,
 }
 
 thread_local! {

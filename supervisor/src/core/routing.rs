@@ -17,6 +17,7 @@ use paceline_proto::v1::{Lane, RouteReason, RouteWish};
 use super::admission::{Ask, Ticket};
 use super::denial::Refused;
 use super::drafter::Call;
+use super::permits::Delivery;
 use super::route::{Drafter, Measured, PRIOR_CONCURRENT, Permit, Policy, Signals, route};
 use super::worker::Phase;
 use super::{Action, Supervisor};
@@ -94,6 +95,7 @@ pub struct Routing {
     routed: (Drafter, bool, u64),
     /// The life of the target that has this policy.
     told: Option<(Epoch, u64)>,
+    delivery: Delivery,
     probe: Probe,
     /// Finished requests.
     counts: BTreeMap<(i32, i32), u64>,
@@ -102,7 +104,15 @@ pub struct Routing {
 impl Routing {
     /// The configuration's policy.
     pub fn new(policy: Policy, drafter: Drafter) -> Self {
-        Self { policy, set: Vec::new(), routed: (drafter, true, 0), told: None, probe: Probe::default(), counts: BTreeMap::new() }
+        Self {
+            policy,
+            set: Vec::new(),
+            routed: (drafter, true, 0),
+            told: None,
+            delivery: Delivery::default(),
+            probe: Probe::default(),
+            counts: BTreeMap::new(),
+        }
     }
 
     /// The policy in force.
@@ -113,6 +123,11 @@ impl Routing {
     /// Whether an operator has set this key since our start.
     pub fn is_set(&self, key: &str) -> bool {
         self.set.contains(&key)
+    }
+
+    /// When permits that the target missed are told again.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        self.delivery.next_deadline()
     }
 
     /// Finished requests by lane and reason.
@@ -151,7 +166,10 @@ impl Supervisor {
 
     /// Brings running requests and the target in line with what holds now.
     pub(super) fn settle_routing(&mut self, now: Millis, out: &mut Vec<Action>) {
-        let Some(epoch) = self.target.life().map(|life| life.epoch) else { return };
+        let Some(epoch) = self.target.life().map(|life| life.epoch) else {
+            self.routing.delivery = Delivery::default();
+            return;
+        };
         let policy = self.routing.policy;
         if matches!(self.target.phase(), Phase::Ready { .. }) && self.routing.told != Some((epoch, policy.epoch)) {
             self.routing.told = Some((epoch, policy.epoch));
@@ -160,28 +178,43 @@ impl Supervisor {
         let basis = (self.drafters.state(), self.drafters.serves_images(), policy.epoch);
         let all = self.routing.routed != basis;
         self.routing.routed = basis;
-        if !all && !self.admission.is_anybody(Permit::is_held_back) {
-            return;
+        if all || self.admission.is_anybody(Permit::is_held_back) {
+            self.route_again(epoch, all, now, out);
         }
+        if let Some(again) = self.routing.delivery.turn(epoch, now) {
+            let changes = self.admission.untold(epoch, again);
+            if !changes.is_empty() {
+                self.routing.delivery.sent(epoch);
+                out.push(Action::Repermit { epoch, changes });
+            }
+        }
+    }
+
+    /// The target's answer to the last order for other permits.
+    pub(super) fn repermitted(&mut self, epoch: Epoch, missed: &[Ticket], now: Millis) {
+        #[cfg(test)]
+        let missed = if super::plant::is(super::plant::Bug::LostPermit) { &[] } else { missed };
+        if self.routing.delivery.is_answer(epoch) {
+            let still_run = missed.iter().filter(|ticket| self.admission.missed(**ticket)).count();
+            self.routing.delivery.answered(still_run > 0, now);
+        }
+    }
+
+    /// Routes running requests anew: all, or those that are held back.
+    fn route_again(&mut self, epoch: Epoch, all: bool, now: Millis, out: &mut Vec<Action>) {
+        let policy = self.routing.policy;
         let decide = |(ticket, ask, place): (Ticket, Ask, u32)| {
             let signals = self.signals(&ask, place, false, now);
             let permit = route(ask.wish, &signals, &policy);
             (ticket, Decision { wish: ask.wish, signals, policy, permit, again: true })
         };
         let decisions: Vec<_> = self.admission.running(epoch, all).map(decide).collect();
-        let mut changes = Vec::new();
         for (ticket, decision) in decisions {
             // Held back no longer, or everything is new.
             let counts = all || decision.permit.lane == Lane::Speculative;
-            if counts && self.admission.routed(ticket, decision.permit) {
-                changes.push((ticket, decision.permit));
-                if self.settings.log_routes {
-                    out.push(Action::LogRoute { ticket, decision: Box::new(decision) });
-                }
+            if counts && self.admission.routed(ticket, decision.permit) && self.settings.log_routes {
+                out.push(Action::LogRoute { ticket, decision: Box::new(decision) });
             }
-        }
-        if !changes.is_empty() {
-            out.push(Action::Repermit { epoch, changes });
         }
     }
 

@@ -3,7 +3,8 @@
 //! `t=1.2s exited e1 signal=9 => clear; phase ready->starting; spawn`. All actions are listed, in order; none is "nothing
 //! follows". `tick` also checks that this very instant is the next deadline. `t=1s..9s` repeats a line every 500 ms. `d0` and
 //! `d1` before a word mean a drafter's place, else the target is meant; a beat's `link=g:phase:serving` is its report.
-//! `goes_on` repeats everybody's last heartbeat, one step further.
+//! `goes_on` repeats everybody's last heartbeat, one step further. The target takes other permits at once, unless a scenario
+//! says `set permits=by_hand` and how it answers them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -228,6 +229,13 @@ fn event(words: &Words<'_>) -> Event {
                 let failure = words.value("failure").map(|text| text.replace('_', " "));
                 return Event::Connected { generation, failure };
             }
+            "repermitted" => {
+                let missed = words.value("missed").map_or(Vec::new(), |text| {
+                    let ticket = |text: &str| Ticket(text.trim_start_matches('r').parse().expect("a request like r1"));
+                    text.split(',').map(ticket).collect()
+                });
+                return Event::Repermitted { epoch: words.epoch(), missed };
+            }
             "spawned" => worker::Event::Spawned { epoch: words.epoch(), pid },
             "found" => worker::Event::Found { epoch: words.epoch(), pid },
             "foreign" => worker::Event::Foreign { epoch: words.epoch(), cause: "its version is 9".into() },
@@ -380,6 +388,7 @@ fn set(settings: &mut Settings, plan: &mut Plan, words: &Words<'_>) {
             "places" => settings.places = number() as usize,
             "queue_wait_ms" => settings.queue_wait_ms = number(),
             "idle_stop_ms" => plan.idle_stop_ms = number(),
+            "permits" => assert_eq!(value, "by_hand"),
             "log_routes" => settings.log_routes = value == "yes",
             "drafter" => plan.model = value.to_owned(),
             "start" => {
@@ -401,6 +410,7 @@ fn check(name: &str, text: &str) {
     let mut plan = Plan::default();
     let mut core: Option<Supervisor> = None;
     let mut beats: BTreeMap<WorkerId, Box<Heartbeat>> = BTreeMap::new();
+    let by_hand = text.lines().any(|line| line.starts_with("set ") && line.contains("permits=by_hand"));
     let mut wrong = String::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -440,7 +450,14 @@ fn check(name: &str, text: &str) {
                     if let Event::Worker(worker, worker::Event::Beat(beat)) = &event {
                         beats.insert(*worker, beat.clone());
                     }
-                    let actions = core.on_event(event, now);
+                    let mut actions = core.on_event(event, now);
+                    let asked = actions.iter().find_map(|action| match action {
+                        Action::Repermit { epoch, .. } if !by_hand => Some(*epoch),
+                        _ => None,
+                    });
+                    if let Some(epoch) = asked {
+                        actions.extend(core.on_event(Event::Repermitted { epoch, missed: Vec::new() }, now));
+                    }
                     // That each life gets the configuration's policy would be said again and again.
                     let first = |action: &&Action| matches!(action, Action::PushPolicy { policy, .. } if policy.epoch == 0);
                     // What an operator orders is the line itself.
@@ -499,6 +516,7 @@ scenarios!(
     route_measured,
     route_log,
     route_images,
+    route_missed,
     rest_idle,
     rest_memory,
     rest_squeezed,

@@ -1,6 +1,7 @@
 //! Scripted workers: the real services on real sockets, each on a runtime of its own, so that ending that runtime is what
 //! the end of a process is to its peers.
 
+use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -51,6 +52,9 @@ impl Call {
     }
 }
 
+/// Answers to orders for other permits, in turn.
+pub type PermitAnswers = Arc<Mutex<VecDeque<Result<RepermitResponse, Status>>>>;
+
 /// One life of a scripted worker, in the test's hands.
 pub struct Life {
     pub worker: WorkerId,
@@ -61,6 +65,8 @@ pub struct Life {
     /// Links as they were handed over: real descriptors.
     pub links: mpsc::Receiver<Handover>,
     pub permits: mpsc::Receiver<Vec<PermitChange>>,
+    /// How the next orders for other permits are answered; without one they are taken.
+    pub permit_answers: PermitAnswers,
     pub policies: mpsc::Receiver<Policy>,
     pub calls: mpsc::Receiver<Call>,
     pub stops: mpsc::Receiver<StopRequest>,
@@ -122,6 +128,7 @@ struct Service {
     model: String,
     calls: mpsc::Sender<Call>,
     permits: mpsc::Sender<Vec<PermitChange>>,
+    permit_answers: PermitAnswers,
     policies: mpsc::Sender<Policy>,
     stops: mpsc::Sender<StopRequest>,
     beat: watch::Receiver<Heartbeat>,
@@ -177,7 +184,11 @@ impl Target for Service {
 
     async fn repermit(&self, request: Request<RepermitRequest>) -> Result<Response<RepermitResponse>, Status> {
         let _ = self.permits.send(request.into_inner().changes).await;
-        Ok(Response::new(RepermitResponse {}))
+        // The test answers, or it is taken.
+        match self.permit_answers.lock().expect("not poisoned").pop_front() {
+            Some(answer) => answer.map(Response::new),
+            None => Ok(Response::new(RepermitResponse::default())),
+        }
     }
 
     async fn set_policy(&self, request: Request<SetPolicyRequest>) -> Result<Response<SetPolicyResponse>, Status> {
@@ -251,6 +262,7 @@ impl FakeHost {
         let (calls_tx, calls) = mpsc::channel(16);
         let (stops_tx, stops) = mpsc::channel(4);
         let (permits_tx, permits) = mpsc::channel(16);
+        let permit_answers = PermitAnswers::default();
         let (policies_tx, policies) = mpsc::channel(16);
         let (links_tx, links) = mpsc::channel(16);
         let (ends, mut ended) = mpsc::channel(4);
@@ -263,6 +275,7 @@ impl FakeHost {
             model: model.clone(),
             calls: calls_tx,
             permits: permits_tx,
+            permit_answers: permit_answers.clone(),
             policies: policies_tx,
             stops: stops_tx,
             beat: beats,
@@ -297,7 +310,7 @@ impl FakeHost {
         });
         bound.recv().expect("it is bound");
         self.current = Some((gone, ends.clone()));
-        let life = Life { worker, epoch, term, model, links, permits, policies, calls, stops, beat, ends };
+        let life = Life { worker, epoch, term, model, links, permits, permit_answers, policies, calls, stops, beat, ends };
         self.lives.try_send(life).expect("the test takes each life");
     }
 }

@@ -1,7 +1,7 @@
 //! Routing end to end but for the models: the policy at run time, what the target is told, and the route log.
 
 use paceline_process::task;
-use paceline_proto::internal::v1::{Done, PolicyForce, TokenBatch};
+use paceline_proto::internal::v1::{Done, PolicyForce, RepermitResponse, TokenBatch};
 use paceline_proto::status::Reason;
 use paceline_proto::v1::{Lane, PolicyResponse, Route, RouteReason, SetPolicyRequest, ShowPolicyRequest, Speculation};
 use paceline_supervisor::route_log::Line;
@@ -62,6 +62,28 @@ async fn a_policy_set_at_run_time_reaches_target_and_running_requests() {
     let mut target = stack.life().await;
     target.idle();
     assert_eq!(told(&mut target).await.epoch, 3);
+}
+
+#[tokio::test]
+async fn permits_that_the_target_did_not_take_are_told_again() {
+    let (mut stack, mut target, _drafter) = Stack::linked().await;
+    let _answer = stack.submit(request());
+    let call = target.call().await;
+    let refused = Err(Status::unavailable("not now"));
+    let unknown = Ok(RepermitResponse { unknown: vec!["r1".into(), "r0".into()] });
+    target.permit_answers.lock().expect("not poisoned").extend([refused, unknown]);
+    stack.set("routing.force", "plain").await.expect("set");
+    for _ in 0..3 {
+        let changes = within(target.permits.recv()).await.expect("told");
+        let permit = changes[0].permit.expect("a permit");
+        assert_eq!((changes.len(), changes[0].request_id.as_str(), permit.policy_epoch), (1, "r1", 1));
+        assert_eq!((permit.lane_allowed(), permit.reason()), (Lane::Plain, RouteReason::Forced));
+    }
+    // It is taken now; what comes next is new.
+    stack.set("routing.force", "auto").await.expect("set");
+    let changes = within(target.permits.recv()).await.expect("told");
+    assert_eq!(changes[0].permit.map(|permit| (permit.lane_allowed(), permit.policy_epoch)), Some((Lane::Speculative, 2)));
+    drop(call);
 }
 
 #[tokio::test]

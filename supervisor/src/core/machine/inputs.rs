@@ -49,6 +49,7 @@ impl Machine {
             "unstartable" => self.faults.unstartable[first as usize] = second,
             "slow_load" => self.faults.slow_load_ms[first as usize] = second,
             "slow_prefill" => self.faults.slow_until = self.now + first,
+            "unreached" => self.faults.unreached_until = self.now + first,
             "refuse" => self.faults.refuses = true,
             "eject" => self.move_link(LinkPhase::Ejected),
             "lose" => self.move_link(LinkPhase::Lost),
@@ -90,6 +91,7 @@ impl Machine {
         // The shell sees the gap when it wakes.
         self.deaf_until += if self.deaf_until > self.now { ms } else { 0 };
         self.starved_ms = self.starved_ms.max(ms);
+        self.told.behind_since = None;
         self.now += ms;
     }
 

@@ -16,6 +16,9 @@ use crate::core::{Action, Event, Notice};
 
 /// Heartbeats older than this leave a doubt.
 const FRESH_MS: u64 = 1_500;
+/// Longest time until the target has what it was to be told, from the last loss on the way on: the patience with that call,
+/// the longest pause behind it, and late mail.
+const TOLD_MS: u64 = 10_000;
 /// Requests up to which speculation is allowed before it is measured.
 const FEW: usize = 4;
 
@@ -108,6 +111,32 @@ impl Machine {
             // What was just started is told of by the next event.
             self.hold(answering || self.looks_around || there.is_none() || believed.is_some(), "a process is forgotten (I7)");
         }
+        self.judge_what_is_told();
+    }
+
+    /// The target comes to have the permits and the policy that the supervisor thinks it has (I12).
+    pub(super) fn judge_what_is_told(&mut self) {
+        let target = self.processes.get(&WorkerId::Target);
+        let reached = target.filter(|process| !process.frozen && !process.hung && !process.killed && !process.leaving);
+        let ready = matches!(self.core.target().phase(), Phase::Ready { .. });
+        let calm = ready && self.faults.unreached_until <= self.now && self.deaf_until <= self.now;
+        let Some(epoch) = reached.map(|process| process.epoch).filter(|_| calm) else {
+            self.told.behind_since = None;
+            return;
+        };
+        let policy = self.told.policy == Some((self.term, self.core.routing().policy().epoch));
+        let differs = |(ticket, request): (&Ticket, &super::Request)| {
+            let runs = matches!(request.fate, Fate::Running { epoch: of, .. } if of == epoch);
+            runs && request.permit.is_some() && request.permit != self.core.admission().permit(*ticket)
+        };
+        let permits = !self.requests.iter().any(differs);
+        if policy && permits {
+            self.told.behind_since = None;
+            return;
+        }
+        let since = *self.told.behind_since.get_or_insert(self.now);
+        let what = if permits { "the target has an old policy (I12)" } else { "a request keeps an old permit (I12)" };
+        self.hold(self.now - since <= TOLD_MS, what);
     }
 
     /// Whether the supervisor knows of a process there.
@@ -179,7 +208,7 @@ impl Machine {
         self.hold(!calm || allowed, &format!("nothing speaks against drafts, and the permit is {permit:?} (I12)"));
     }
 
-    fn tally(&mut self, holds: bool, what: &str) {
+    pub(super) fn tally(&mut self, holds: bool, what: &str) {
         if holds {
             *self.seen.entry(what.to_owned()).or_default() += 1;
         }

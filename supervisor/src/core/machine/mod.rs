@@ -8,7 +8,8 @@
 //! one: causes have effects, so that more can be asserted. After each event ([`judge`]): one outcome for each request (I4),
 //! everything bounded (I6), no belief in another life (I7), the ledger is the sum of what runs (I11), nothing of a drafter
 //! reaches the target or a request (I3), drafts are allowed only over a link the target said is up, and are allowed again as
-//! soon as nothing measured speaks against them (I12); nobody is ended as hung who was never silent or stuck (A13). Behind
+//! soon as nothing measured speaks against them (I12), and the target comes to have each permit and policy whatever was lost
+//! on the way; nobody is ended as hung who was never silent or stuck (A13). Behind
 //! each schedule comes peace: everything that is wanted runs again, by itself.
 
 mod inputs;
@@ -36,6 +37,7 @@ use super::admission::{Ask, Capacity, Ticket};
 use super::dice::Dice;
 use super::drafter::{Call, Plan};
 use super::link::Ends;
+use super::route::Permit;
 use super::scenarios::name_of;
 use super::seat::{Seat, WorkerId};
 use super::worker::{self, Described, Exit};
@@ -71,6 +73,12 @@ enum Happening {
     Handed(u64, Seat, Ends),
     /// Its handshake is over.
     Greeted(u64),
+    /// A request reaches the target.
+    Arrives(Ticket, Permit),
+    /// Other permits reach it, from a supervisor of this term.
+    Permits(u64, Epoch, Vec<(Ticket, Permit)>),
+    /// So does a policy.
+    Policy(u64, Epoch, u64),
     /// A supervisor is started again.
     Returns,
     /// The lease of a process without a supervisor is over.
@@ -102,6 +110,19 @@ struct Request {
     answer: u32,
     /// It got it.
     served: bool,
+    /// Its permit as the target has it, once the request is there.
+    permit: Option<Permit>,
+}
+
+/// What the target was told, and how far it is behind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// The newest policy that is on its way.
+    newest: u64,
+    /// The supervisor's term and policy that arrived last.
+    policy: Option<(u64, u64)>,
+    /// Since then permits or policy are not what the supervisor thinks, and nothing was lost on the way.
+    behind_since: Option<u64>,
 }
 
 /// The links as the target has them.
@@ -143,6 +164,7 @@ struct Machine {
     epochs: [u64; 2],
     faults: Faults,
     line: Line,
+    told: Told,
     heard: Heard,
     requests: BTreeMap<Ticket, Request>,
     submitted: u64,
@@ -191,6 +213,7 @@ impl Machine {
             epochs: [0; 2],
             faults: Faults::default(),
             line: Line::default(),
+            told: Told::default(),
             heard: Heard::default(),
             requests: BTreeMap::new(),
             submitted: 0,
@@ -358,6 +381,9 @@ impl Machine {
             }
             Happening::Handed(generation, seat, ends) => self.take_link(generation, seat, ends),
             Happening::Greeted(generation) => self.greet(generation),
+            Happening::Arrives(ticket, permit) => self.arrive(ticket, permit),
+            Happening::Permits(term, epoch, changes) => self.take_permits(term, epoch, changes),
+            Happening::Policy(term, epoch, policy) => self.take_policy(term, epoch, policy),
             // Of a process that is gone.
             Happening::Pulse(..) | Happening::Shows(..) | Happening::Dies(..) | Happening::Thaws(..) => {}
         }
@@ -382,7 +408,7 @@ impl Machine {
             match event {
                 Event::Submitted { ticket, ask } => {
                     let answer = self.draw_answer(&ask);
-                    self.requests.insert(ticket, Request { ask, fate: Fate::Waiting, answer, served: false });
+                    self.requests.insert(ticket, Request { ask, fate: Fate::Waiting, answer, served: false, permit: None });
                 }
                 Event::Ended { ticket } => drop(self.requests.remove(&ticket)),
                 _ => {}

@@ -69,6 +69,8 @@ pub(super) struct Faults {
     pub(super) silent_until: [u64; 2],
     /// Steps take 8 s until then.
     pub(super) slow_until: u64,
+    /// Every second permit or policy is lost on its way to the target, or the answer, until then.
+    pub(super) unreached_until: u64,
     /// The target refuses the next link.
     pub(super) refuses: bool,
     /// Drafts come too late until then.

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::Dice;
 
 /// Words of a schedule, each with the names of its numbers.
-const WORDS: [(&str, &[&str]); 22] = [
+const WORDS: [(&str, &[&str]); 23] = [
     ("request", &["prompt", "max", "wish", "deadline_ms", "hangup_ms"]),
     ("crash", &["who"]),
     ("freeze", &["who", "ms"]),
@@ -16,6 +16,7 @@ const WORDS: [(&str, &[&str]); 22] = [
     ("unstartable", &["who", "times"]),
     ("slow_load", &["who", "ms"]),
     ("slow_prefill", &["ms"]),
+    ("unreached", &["ms"]),
     ("refuse", &[]),
     ("eject", &[]),
     ("lose", &[]),
@@ -137,7 +138,7 @@ fn request(dice: &mut Dice, at: u64) -> Input {
 
 fn fault(dice: &mut Dice, at: u64) -> Input {
     let who = u64::from(dice.roll(3) > 0);
-    match dice.roll(27) {
+    match dice.roll(29) {
         0..=4 => Input::new(at, "crash", &[who]),
         5 | 6 => Input::new(at, "freeze", &[who, 100 + dice.roll(20_000)]),
         7 => Input::new(at, "hang", &[who]),
@@ -156,6 +157,7 @@ fn fault(dice: &mut Dice, at: u64) -> Input {
         21 | 22 => Input::new(at, "dies", &[if dice.roll(12) == 0 { 40_000 } else { 50 + dice.roll(4_000) }]),
         23 => Input::new(at, "free", &[dice.roll(1_500)]),
         24 | 25 => Input::new(at, "measured", &[dice.roll(4) * 50]),
+        26 | 27 => Input::new(at, "unreached", &[500 + dice.roll(20_000)]),
         _ => Input::new(at, "silence", &[who, 100 + dice.roll(9_000)]),
     }
 }

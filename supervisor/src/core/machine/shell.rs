@@ -3,7 +3,7 @@
 use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::{GatewayReport, GatewayState, LinkPhase};
 
-use super::{Fate, Happening, Line, Machine, Process, kind, target};
+use super::{Fate, Happening, Line, Machine, Process, Told, kind, target};
 use crate::core::admission::Ticket;
 use crate::core::denial::Denial;
 use crate::core::link::Ends;
@@ -21,12 +21,14 @@ impl Machine {
                 let delay = 1 + self.dice.roll(10);
                 self.post(delay, Happening::Handed(generation, seat, ends));
             }
-            Action::Repermit { changes, .. } => {
-                for (ticket, permit) in changes {
-                    let runs = self.requests.get(&ticket).is_some_and(|request| request.fate != Fate::Waiting);
+            Action::Repermit { epoch, changes } => {
+                for (ticket, permit) in &changes {
+                    let runs = self.requests.get(ticket).is_some_and(|request| request.fate != Fate::Waiting);
                     self.hold(runs, "a permit for a request that does not run");
-                    self.judge_permit(permit);
+                    self.judge_permit(*permit);
                 }
+                let delay = self.dice.roll(4);
+                self.post(delay, Happening::Permits(self.term, epoch, changes));
             }
             Action::Answer { call, outcome } => {
                 let done = self.calls.remove(&call);
@@ -51,7 +53,11 @@ impl Machine {
                     self.post(700, Happening::Told(Event::Reported { attachment: self.gateways, report }));
                 }
             }
-            Action::PushPolicy { .. } => {}
+            Action::PushPolicy { epoch, policy } => {
+                self.told.newest = policy.epoch;
+                let delay = self.dice.roll(4);
+                self.post(delay, Happening::Policy(self.term, epoch, policy.epoch));
+            }
             Action::Overslept { .. } | Action::Announce(_) | Action::LogService { .. } | Action::LogLink { .. } => {}
             Action::LogRoute { .. } | Action::LogPolicy { .. } | Action::LogGateway { .. } | Action::LogOrder { .. } => {}
         }
@@ -160,6 +166,7 @@ impl Machine {
         match worker {
             WorkerId::Target => {
                 self.line = Line::default();
+                self.told = Told::default();
                 let running = |fate: Fate| matches!(fate, Fate::Running { epoch: of, .. } if of == epoch);
                 let broken: Vec<Ticket> =
                     self.requests.iter().filter(|(_, request)| running(request.fate)).map(|(ticket, _)| *ticket).collect();
@@ -198,7 +205,12 @@ impl Machine {
         self.requests.insert(ticket, super::Request { fate: Fate::Running { epoch, cost_bytes, since }, ..request });
         match self.alive(WorkerId::Target, epoch) {
             true => {
-                self.post(target::time_ms(request.answer), Happening::Finishes(ticket));
+                // Now and then other permits are faster.
+                let way = if self.dice.roll(10) == 0 { self.dice.roll(300) } else { self.dice.roll(4) };
+                self.post(way, Happening::Arrives(ticket, permit));
+                // And now and then an answer is slow, so that much happens to one request.
+                let pace = if self.dice.roll(16) == 0 { 20 } else { 1 };
+                self.post(way + pace * target::time_ms(request.answer), Happening::Finishes(ticket));
             }
             // It died a moment ago, and the news is on its way: the stream cannot be opened.
             false => self.is_told(ticket),

@@ -1,16 +1,23 @@
 //! What the simulated target does with memory: a sequence holds the class of what it has so far and grows from class to
-//! class; where all together would hold more than there is, the youngest hold nothing and wait.
+//! class; where all together would hold more than there is, the youngest hold nothing and wait. And what reaches it of
+//! permits and policy.
 
+use paceline_proto::ids::Epoch;
 use paceline_proto::v1::{Lane, RouteReason};
 
-use super::{BUDGET, Fate, Machine, Request};
+use super::{BUDGET, Fate, Happening, Machine, Request};
 use crate::core::Event;
 use crate::core::admission::{Ask, Ticket};
+use crate::core::route::Permit;
 use crate::core::routing::Served;
+use crate::core::seat::WorkerId;
 
 /// Until the first token, and between two.
 const FIRST_MS: u64 = 20;
 const TOKEN_MS: u64 = 5;
+/// The shell's patience with a call, and its pause before a policy is sent again.
+const ANSWER_MS: u64 = 2_000;
+const POLICY_AGAIN_MS: u64 = 1_000;
 
 /// How long an answer of so many tokens takes.
 pub(super) fn time_ms(tokens: u32) -> u64 {
@@ -54,5 +61,67 @@ impl Machine {
         let request = self.requests.get(&ticket).filter(|request| request.served)?;
         let served = Served { lane: Lane::Plain, reason: RouteReason::Forced, tokens: request.answer.into(), first_ms: None };
         Some(Event::Served { ticket, served })
+    }
+
+    /// Whether a call reaches this life of the target.
+    fn is_reached(&mut self, epoch: Epoch) -> bool {
+        let awake = |process: &super::Process| process.epoch == epoch && !process.frozen && !process.hung;
+        self.processes.get(&WorkerId::Target).is_some_and(awake) && !self.is_lost()
+    }
+
+    /// Now and then a call or its answer is lost, in bad times every second one. From then on the next has its time.
+    fn is_lost(&mut self) -> bool {
+        let lost = self.dice.roll(if self.faults.unreached_until > self.now { 2 } else { 20 }) == 0;
+        if lost {
+            self.told.behind_since = None;
+        }
+        lost
+    }
+
+    /// A request is there.
+    pub(super) fn arrive(&mut self, ticket: Ticket, permit: Permit) {
+        if let Some(request) = self.requests.get_mut(&ticket).filter(|request| matches!(request.fate, Fate::Running { .. })) {
+            request.permit = Some(permit);
+        }
+    }
+
+    /// An order for other permits is there, or is lost, or its answer is.
+    pub(super) fn take_permits(&mut self, term: u64, epoch: Epoch, changes: Vec<(Ticket, Permit)>) {
+        if self.absent || term != self.term {
+            return;
+        }
+        let mut missed: Vec<Ticket> = changes.iter().map(|(ticket, _)| *ticket).collect();
+        let mut answered = false;
+        if self.is_reached(epoch) {
+            let mut unknown = Vec::new();
+            for (ticket, permit) in changes {
+                match self.requests.get_mut(&ticket).and_then(|request| request.permit.as_mut()) {
+                    Some(known) => *known = permit,
+                    None => unknown.push(ticket),
+                }
+            }
+            self.tally(!unknown.is_empty(), "permits are faster than requests");
+            answered = !self.is_lost();
+            if answered {
+                missed = unknown;
+            }
+        }
+        self.tally(!answered, "permits are lost");
+        self.post(if answered { 0 } else { ANSWER_MS }, Happening::Told(Event::Repermitted { epoch, missed }));
+    }
+
+    /// So is a policy; it is sent again until it is there, or there is a newer one.
+    pub(super) fn take_policy(&mut self, term: u64, epoch: Epoch, policy: u64) {
+        if self.absent || term != self.term || !self.alive(WorkerId::Target, epoch) || policy != self.told.newest {
+            return;
+        }
+        if self.is_reached(epoch) {
+            self.told.policy = Some((term, policy));
+            if !self.is_lost() {
+                return;
+            }
+        }
+        self.tally(true, "a policy is lost");
+        self.post(ANSWER_MS + POLICY_AGAIN_MS, Happening::Policy(term, epoch, policy));
     }
 }

@@ -62,6 +62,9 @@ fn schedules_of_a_machine_keep_the_invariants() {
             "started",
             "stopped",
             "swapped",
+            "permits are lost",
+            "permits are faster than requests",
+            "a policy is lost",
             "fault silence",
             "fault asleep",
             "exit",
@@ -90,7 +93,9 @@ fn a_day_keeps_the_invariants() {
 /// Whether what the simulation asserts can be broken: each planted bug (`core/plant.rs`) is caught, and soon.
 #[test]
 fn planted_bugs_are_caught() {
-    for (bug, words) in [(Bug::StickyFallback, "(I12)"), (Bug::LostStatus, "(I4)"), (Bug::OldEpoch, "(I7)")] {
+    for (bug, words) in
+        [(Bug::StickyFallback, "(I12)"), (Bug::LostStatus, "(I4)"), (Bug::OldEpoch, "(I7)"), (Bug::LostPermit, "(I12)")]
+    {
         plant(Some(bug));
         let caught = (1..=SUITE).find_map(|seed| {
             let inputs = draw(&mut Dice::new(seed), size(seed));

@@ -29,12 +29,20 @@ impl World {
             }
             Action::Repermit { epoch, changes } => {
                 self.assert(self.epoch(WorkerId::Target) == Some(epoch), "permits for a life that is not there");
+                let lost = self.dice.roll(6) == 0;
+                let mut missed = Vec::new();
                 for (ticket, permit) in changes {
-                    self.permits.insert(ticket, permit);
+                    if lost || self.dice.roll(12) == 0 {
+                        missed.push(ticket);
+                    } else {
+                        self.permits.insert(ticket, permit);
+                    }
                     let running = self.requests.get(&ticket).is_some_and(|(_, fate)| !matches!(fate, Fate::Waiting));
                     self.assert(running, "a permit for a request that does not run");
                     self.judge(permit);
                 }
+                self.missed.clone_from(&missed);
+                return Some(Event::Repermitted { epoch, missed });
             }
             Action::Answer { call, outcome } => {
                 let (kind, answered, target) = self.calls[&call];
