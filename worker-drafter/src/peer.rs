@@ -63,7 +63,7 @@ impl Peer {
     /// `welcome`: what we say of ourselves; `context`: positions the model takes; `keep`: bytes of one of them, and of all contexts
     /// of ended sessions that are kept, at most; `first_slot` names the first session.
     pub(crate) fn new(end: End, welcome: Welcome, context: u32, keep: (u64, u64), first_slot: u64) -> Self {
-        let welcome = Welcome { generation: end.generation(), context_length: context, ..welcome };
+        let welcome = Welcome { generation: end.generation(), ..welcome };
         Self { end, welcome, context, keep, first_slot, up: None }
     }
 

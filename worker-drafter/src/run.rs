@@ -186,5 +186,6 @@ fn welcome(model: &Model, dir: &Path) -> Result<Welcome, String> {
         r#type: model.kind().into(),
         tokenizer_sha256,
         logit_softcap: info.logit_softcap.unwrap_or(0.0),
+        context_length: info.context as u32,
     })
 }

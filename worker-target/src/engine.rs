@@ -59,8 +59,8 @@ pub(crate) enum Command {
     Run(Box<Running>),
     /// End a request at the next step border; answers whether it was there.
     Cancel(String, oneshot::Sender<bool>),
-    /// Give these requests other permits.
-    Repermit(Vec<(String, Permit)>),
+    /// Give these requests other permits; answers which of them are not there.
+    Repermit(Vec<(String, Permit)>, oneshot::Sender<Vec<String>>),
     /// Another routing policy, from the next cycle border on.
     Policy(Policy),
     /// Greet a drafter over this link.
@@ -304,15 +304,20 @@ impl Engine {
                 // Whoever asked may be gone.
                 let _ = answer.send(found.is_some() || arrived.is_some());
             }
-            Command::Repermit(changes) => {
+            Command::Repermit(changes, answer) => {
+                let mut unknown = vec![];
                 for (id, permit) in changes {
                     let found = self.running.iter().find(|(_, running)| running.checked.id.as_str() == id).map(|(key, _)| *key);
                     if let Some(key) = found {
                         self.scheduler.set_permit(key, permit);
                     } else if let Some(arrival) = self.arrivals.iter_mut().find(|arrival| arrival.checked.id.as_str() == id) {
                         arrival.checked.request.permit = permit;
+                    } else {
+                        unknown.push(id);
                     }
                 }
+                // Whoever asked may be gone.
+                let _ = answer.send(unknown);
             }
             Command::Policy(policy) => {
                 let taken = self.scheduler.speculation.set_policy(policy);
@@ -550,7 +555,7 @@ impl Engine {
 
     fn report(&mut self) {
         let ledger = self.scheduler.ledger();
-        self.progress.set_kv(ledger.budget(), ledger.held(), ledger.held());
+        self.progress.set_kv(ledger.budget(), ledger.held(), ledger.taps());
         self.progress.set_prefix_bytes(self.cache.bytes());
         self.progress.set_sequences(self.running.len());
         self.progress.set_speculation(self.drafting.count(self.totals));

@@ -155,7 +155,7 @@ fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
     if classes[0].kv > budget {
         return Err(format!("kv.budget_bytes is {budget}, the shortest sequence of this model holds {} bytes", classes[0].kv));
     }
-    let bytes = |class: &ClassBytes| KvClass { positions: class.positions as u32, bytes: class.kv + class.taps };
+    let bytes = |class: &ClassBytes| KvClass { positions: class.positions as u32, bytes: class.kv };
     let kv_classes = classes.iter().map(bytes).collect();
     progress.set_loaded_at(unix_seconds());
     tracing::info!(weight_bytes = info.weight_bytes, kv_budget_bytes = budget, context = info.context, "loaded");

@@ -145,8 +145,10 @@ impl Target for TargetService {
             Ok((change.request_id, permit))
         });
         let changes = changes.collect::<Result<Vec<_>, Status>>()?;
-        self.send(Command::Repermit(changes))?;
-        Ok(Response::new(RepermitResponse {}))
+        let (answer, answered) = oneshot::channel();
+        self.send(Command::Repermit(changes, answer))?;
+        // An engine that ends before it answers takes its requests with it.
+        Ok(Response::new(RepermitResponse { unknown: answered.await.unwrap_or_default() }))
     }
 
     async fn set_policy(&self, request: Request<SetPolicyRequest>) -> Result<Response<SetPolicyResponse>, Status> {

@@ -70,7 +70,7 @@ async fn what_was_read_is_found_and_gives_the_same_tokens() {
         // The whole pages of all that lies there: its rows are all but the last token's.
         let pages = ((length + 19) / PAGE) as u64;
         page_bytes = kv.prefix_bytes.checked_div(pages).unwrap_or(page_bytes);
-        assert!(kv.prefix_bytes.is_multiple_of(page_bytes.max(1)) && (kv.held_bytes, kv.reserved_bytes) == (0, 0), "{kv:?}");
+        assert!(kv.prefix_bytes.is_multiple_of(page_bytes.max(1)) && (kv.held_bytes, kv.tap_bytes) == (0, 0), "{kv:?}");
     }
     assert_eq!(without.kv().await.prefix_bytes, 0);
     // Another id in the first page, in a middle one, in the last.

@@ -59,7 +59,7 @@ async fn it_loads_with_progress_describes_itself_and_generates() {
     let stats = worker.client.stats(StatsRequest { stamp: Some(STAMP) }).await.expect("stats").into_inner();
     let now = stats.now.expect("figures");
     assert!(stats.decode_tokens > 100 && stats.prefill_tokens > 100 && stats.step_p50_us > 0);
-    assert_eq!((now.sequences, now.kv.expect("kv").held_bytes, now.kv.expect("kv").reserved_bytes), (0, 0, 0));
+    assert_eq!((now.sequences, now.kv.expect("kv").held_bytes, now.kv.expect("kv").tap_bytes), (0, 0, 0));
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ pub struct Progress {
     sequences: AtomicU32,
     budget_bytes: AtomicU64,
     held_bytes: AtomicU64,
-    reserved_bytes: AtomicU64,
+    tap_bytes: AtomicU64,
     prefix_bytes: AtomicU64,
     prefill_tokens: AtomicU64,
     decode_tokens: AtomicU64,
@@ -79,11 +79,11 @@ impl Progress {
         self.weights_loaded_unix_s.store(unix_s, Relaxed);
     }
 
-    /// The ledger's figures, in bytes.
-    pub fn set_kv(&self, budget: u64, held: u64, reserved: u64) {
+    /// The ledger's figures, in bytes: in all, what sequences hold, and of that what is kept for a drafter.
+    pub fn set_kv(&self, budget: u64, held: u64, taps: u64) {
         self.budget_bytes.store(budget, Relaxed);
         self.held_bytes.store(held, Relaxed);
-        self.reserved_bytes.store(reserved, Relaxed);
+        self.tap_bytes.store(taps, Relaxed);
     }
 
     /// What is kept of sequences that ended, in bytes.
@@ -164,7 +164,7 @@ impl Progress {
             kv: Some(KvUse {
                 budget_bytes: self.budget_bytes.load(Relaxed),
                 held_bytes: self.held_bytes.load(Relaxed),
-                reserved_bytes: self.reserved_bytes.load(Relaxed),
+                tap_bytes: self.tap_bytes.load(Relaxed),
                 prefix_bytes: self.prefix_bytes.load(Relaxed),
             }),
             sequences: self.sequences.load(Relaxed),

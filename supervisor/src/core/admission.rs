@@ -65,7 +65,7 @@ impl Ask {
 /// What a life of the target can hold, as it described itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// (positions, bytes), ascending: what a sequence of up to so many positions holds.
+    /// (positions, bytes), ascending: what a sequence of up to so many positions cannot do without.
     pub classes: Vec<(u32, u64)>,
     /// Sequences it runs at once.
     pub max_sequences: usize,
@@ -106,7 +106,8 @@ pub struct Room<'a> {
     pub capacity: &'a Capacity,
     /// Bytes its sequences may hold together.
     pub budget_bytes: u64,
-    /// Bytes they held by its last heartbeat; what the prefix cache holds is not among them, as it gives way.
+    /// Bytes they held by its last heartbeat; what the prefix cache holds and what is kept for a drafter is not among them, as it
+    /// gives way.
     pub held_bytes: u64,
     /// Bytes the machine has for one more; `None`: it bounds nothing.
     pub spare_bytes: Option<u64>,

@@ -8,7 +8,7 @@
 use super::Supervisor;
 use super::drafter::Load;
 use super::seat::Seat;
-use super::worker::Worker;
+use super::worker::{Life, Worker};
 
 /// Share of the whole that is left to everything else on the machine ...
 const RESERVE_SHARE: u64 = 50;
@@ -97,7 +97,7 @@ impl Supervisor {
 
     /// Reserved by running requests and not held yet.
     fn promised_bytes(&self) -> u64 {
-        let held = self.target.life().and_then(|life| life.beat.as_ref()?.kv).map_or(0, |kv| kv.held_bytes);
+        let held = self.target.life().map_or(0, Life::kv_bytes);
         self.admission.reserved_bytes().saturating_sub(held)
     }
 

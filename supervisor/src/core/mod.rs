@@ -438,6 +438,6 @@ fn room(target: &Worker, spare_bytes: Option<u64>) -> Option<Room<'_>> {
     let Phase::Ready { .. } = target.phase() else { return None };
     let life = target.life()?;
     let capacity = life.described.as_ref()?.capacity()?;
-    let held_bytes = life.beat.as_ref().and_then(|beat| beat.kv).map_or(0, |kv| kv.held_bytes);
+    let held_bytes = life.kv_bytes();
     Some(Room { epoch: life.epoch, capacity, budget_bytes: life.budget_bytes()?, held_bytes, spare_bytes })
 }

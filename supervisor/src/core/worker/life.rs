@@ -190,6 +190,13 @@ impl Life {
     pub fn budget_bytes(&self) -> Option<u64> {
         self.budget_bytes
     }
+
+    /// Bytes that sequences held by the last heartbeat, without what is kept for a drafter: that is given up before a request
+    /// waits.
+    pub fn kv_bytes(&self) -> u64 {
+        let kv = self.beat.as_ref().and_then(|beat| beat.kv);
+        kv.map_or(0, |kv| kv.held_bytes.saturating_sub(kv.tap_bytes))
+    }
 }
 
 /// The facts by which two heartbeats are compared. New requests are no progress, so the number of sequences and what
@@ -203,6 +210,8 @@ fn mark(beat: &Heartbeat) -> (i32, u64, u64, u32, u64) {
 
 #[cfg(test)]
 mod tests {
+    use paceline_proto::internal::v1::KvUse;
+
     use super::*;
 
     fn beat(phase: WorkerPhase, steps: u64) -> Heartbeat {
@@ -228,6 +237,14 @@ mod tests {
         assert!(!life.hear(Heartbeat { sequences: 9, ..beat(WorkerPhase::Decode, 1) }, Millis(20)));
         assert!(life.hear(Heartbeat { sequences: 9, ..beat(WorkerPhase::Stopping, 1) }, Millis(30)));
         assert!(life.hear(Heartbeat { sequences: 8, ..beat(WorkerPhase::Stopping, 1) }, Millis(40)));
+    }
+
+    #[test]
+    fn what_is_kept_for_a_drafter_is_in_nobodys_way() {
+        let mut life = Life::new(Epoch(1), 7, Millis(0));
+        let kv = KvUse { held_bytes: 100, tap_bytes: 30, ..Default::default() };
+        life.hear(Heartbeat { kv: Some(kv), ..beat(WorkerPhase::Decode, 1) }, Millis(10));
+        assert_eq!(life.kv_bytes(), 70);
     }
 
     #[test]

@@ -75,9 +75,9 @@ fn long_prompts_are_read_in_chunks_beside_decoding() {
     scheduler.admit(request(300, 5)).expect("room");
     scheduler.admit(request(20, 5)).expect("room");
     // The short prompt first, and of the long one what the chunk has left.
-    assert_eq!(step(&mut scheduler, 1, 9).0, [(0, 1, true), (2, 20, true), (1, 224, false)]);
+    assert_eq!(step(&mut scheduler, 1, 9).0, [(0, 1, true), (2, 20, true), (1, 32, false)]);
     // What a row costs is measured by now: the chunk grows to its bound.
-    assert_eq!(step(&mut scheduler, 2, 9).0, [(0, 1, true), (2, 1, true), (1, 76, true)]);
+    assert_eq!(step(&mut scheduler, 2, 9).0, [(0, 1, true), (2, 1, true), (1, 268, true)]);
     assert_eq!(step(&mut scheduler, 3, 9).0, [(0, 1, true), (1, 1, true), (2, 1, true)]);
 }
 
@@ -86,7 +86,7 @@ fn a_slow_machine_gets_small_chunks() {
     let mut scheduler = scheduler();
     scheduler.admit(request(2000, 5)).expect("room");
     let first = next(&mut scheduler, 0);
-    scheduler.on_step(&first.parts, vec![], 256 * 5000);
+    scheduler.on_step(&first.parts, vec![], 64 * 5000);
     // 5 ms a row: 50 rows in 250 ms, 32 as a multiple of 32.
     assert_eq!(next(&mut scheduler, 1).parts[0].rows, 32);
 }
@@ -277,9 +277,9 @@ fn who_begins_like_another_waits_for_it_and_it_goes_first() {
     scheduler.follows.insert(b, Follows { leader: a, rows: 200 });
     let first = next(&mut scheduler, 0);
     // Of the first 200 rows of A two have use, so it is read before C, which is shorter.
-    assert_eq!(first.parts.iter().map(|part| (part.key, part.rows)).collect::<Vec<_>>(), [(a, 256)]);
+    assert_eq!(first.parts.iter().map(|part| (part.key, part.rows)).collect::<Vec<_>>(), [(a, 64)]);
     assert_eq!(first.passed, [(c, 1), (b, 1)]);
-    scheduler.on_step(&first.parts, vec![], 256_000);
+    scheduler.on_step(&first.parts, vec![], 64_000);
     scheduler.follows.clear();
     scheduler.found(b, 192);
     let keys: Vec<_> = next(&mut scheduler, 1).parts.iter().map(|part| part.key).collect();

@@ -585,7 +585,8 @@ fn under_pressure_nobody_drafts() {
 fn one_that_is_too_long_is_left_alone() {
     let mut scheduler = Scheduler::new(Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]), 4);
     scheduler.speculation.set_linked(true);
-    let keys = [FORCED, ROUTED].map(|permit| scheduler.admit(request(permit, 50)).expect("room"));
+    let brief = |permit| Request { prompt: vec![7; 20], ..request(permit, 50) };
+    let keys = [FORCED, ROUTED].map(|permit| scheduler.admit(brief(permit)).expect("room"));
     scheduler.start(|_| 0);
     let step = scheduler.next_step(Millis(0), |_| 0);
     let token = |key| Chosen { key, tokens: vec![Token { id: 1, margin: 1.0 }] };
