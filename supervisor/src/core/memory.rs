@@ -14,7 +14,8 @@ use super::worker::{Life, Worker};
 const RESERVE_SHARE: u64 = 50;
 /// ... and the most of it.
 const MOST_RESERVE_BYTES: u64 = 256 << 20;
-/// How far KV pressure has to fall below the bound at which the drafter was stopped.
+/// How far KV pressure has to fall below the bound at which the drafter was stopped, as a share of the bound: a bound may be
+/// as low as an operator likes, and the drafter has to come back below each.
 const EASE: f64 = 0.15;
 
 /// Bytes of one process.
@@ -119,7 +120,7 @@ impl Supervisor {
                 .is_anybody(|permit| permit.max_draft > 0 || permit.reason == paceline_proto::v1::RouteReason::DrafterLoading),
             crowded: self.is_crowded(),
             pressed: pressure > limit || spare == Some(0),
-            eased: pressure <= limit - EASE && spare.is_none_or(|spare| spare > promised + self.drafters.need_bytes()),
+            eased: pressure <= limit * (1.0 - EASE) && spare.is_none_or(|spare| spare > promised + self.drafters.need_bytes()),
             squeezed,
         }
     }

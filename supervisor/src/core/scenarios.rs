@@ -519,6 +519,7 @@ scenarios!(
     route_missed,
     rest_idle,
     rest_memory,
+    rest_memory_low,
     rest_squeezed,
     rest_crowd,
     drafter_takeover,
