@@ -183,7 +183,7 @@ impl Drafters {
         out.push(Action::LogLink { seat, generation, to: link.name(), cause: news.cause().to_owned() });
         let takes_over = self.incoming.as_ref().is_some_and(|incoming| incoming.seat == seat);
         match news {
-            News::Up => {
+            News::Up { .. } => {
                 self.trouble.clear();
                 if takes_over {
                     self.switch();
@@ -206,6 +206,7 @@ impl Drafters {
                 self.fail_swap(Refused::new(Reason::DrafterFailed, format!("it cannot be linked to the target: {cause}")), out);
             }
             News::Lost(cause) => self.trouble = cause,
+            News::Late(_) | News::InTime => {}
         }
     }
 

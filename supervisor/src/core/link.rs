@@ -38,7 +38,14 @@ pub struct Ends {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
     /// Drafts can come over it.
-    Up,
+    Up {
+        /// They come too late from the start.
+        late: bool,
+    },
+    /// They come too late again and again.
+    Late(String),
+    /// They no longer do.
+    InTime,
     /// The two do not go together.
     Refused(String),
     /// The drafter broke the protocol.
@@ -51,8 +58,10 @@ impl News {
     /// Why, for logs.
     pub fn cause(&self) -> &str {
         match self {
-            News::Up => "greeted",
-            News::Refused(reason) | News::Ejected(reason) | News::Lost(reason) => reason,
+            News::Up { late: false } => "greeted",
+            News::Up { late: true } => "greeted, and drafts come too late",
+            News::InTime => "drafts come in time again",
+            News::Late(reason) | News::Refused(reason) | News::Ejected(reason) | News::Lost(reason) => reason,
         }
     }
 }
@@ -164,13 +173,16 @@ impl Link {
             false => report.reason.clone(),
         };
         match (report.phase(), self.stage) {
-            (phase @ (LinkPhase::Up | LinkPhase::Suspect), Stage::Up { since, .. }) => {
-                self.stage = Stage::Up { since, suspect: phase == LinkPhase::Suspect };
-                None
+            (phase @ (LinkPhase::Up | LinkPhase::Suspect), Stage::Up { since, suspect: before }) => {
+                let late = phase == LinkPhase::Suspect;
+                self.stage = Stage::Up { since, suspect: late };
+                let news = if late { News::Late(said("drafts come too late again and again")) } else { News::InTime };
+                (late != before).then_some(news)
             }
             (phase @ (LinkPhase::Up | LinkPhase::Suspect), _) => {
-                self.stage = Stage::Up { since: now, suspect: phase == LinkPhase::Suspect };
-                Some(News::Up)
+                let late = phase == LinkPhase::Suspect;
+                self.stage = Stage::Up { since: now, suspect: late };
+                Some(News::Up { late })
             }
             (LinkPhase::Refused, _) => {
                 self.stage = Stage::Over;
@@ -266,11 +278,14 @@ mod tests {
     #[test]
     fn a_link_goes_up_is_doubted_and_is_lost() {
         let mut link = greeting(7);
+        let late = News::Late("drafts come too late again and again".to_owned());
         assert_eq!(link.reported(&report(6, LinkPhase::Up, 6), Millis(1)), None, "an older one");
         assert_eq!(link.reported(&report(7, LinkPhase::Greeting, 6), Millis(1)), None);
-        assert_eq!(link.reported(&report(7, LinkPhase::Up, 7), Millis(2)), Some(News::Up));
-        assert_eq!(link.reported(&report(7, LinkPhase::Suspect, 7), Millis(3)), None);
+        assert_eq!(link.reported(&report(7, LinkPhase::Up, 7), Millis(2)), Some(News::Up { late: false }));
+        assert_eq!(link.reported(&report(7, LinkPhase::Suspect, 7), Millis(3)), Some(late));
         assert!(link.is_suspect());
+        assert_eq!(link.reported(&report(7, LinkPhase::Suspect, 7), Millis(3)), None, "said once");
+        assert_eq!(link.reported(&report(7, LinkPhase::Up, 7), Millis(3)), Some(News::InTime));
         // A newer one greets; this one still serves, then it does not.
         assert_eq!(link.reported(&report(8, LinkPhase::Greeting, 7), Millis(4)), None);
         assert!(matches!(link.reported(&report(8, LinkPhase::Refused, 0), Millis(5)), Some(News::Lost(_))));
@@ -319,7 +334,7 @@ mod tests {
         assert_eq!(link.losses(), 1);
         // Its report comes late, and before another is handed over: it is up after all.
         assert_eq!(link.reported(&report(3, LinkPhase::Greeting, 0), Millis(10_001)), None);
-        assert_eq!(link.reported(&report(3, LinkPhase::Up, 3), Millis(10_002)), Some(News::Up));
+        assert_eq!(link.reported(&report(3, LinkPhase::Up, 3), Millis(10_002)), Some(News::Up { late: false }));
         // As late as this, it is another link's turn.
         link.reported(&report(3, LinkPhase::Lost, 0), Millis(10_003));
         link.on_time(Millis(10_253));
