@@ -14,6 +14,12 @@ pub const PRIOR_CONTEXT: u32 = 4_096;
 /// Steps after which a bucket's figure is a measurement: fewer are seconds of one request.
 pub const MEASURED_STEPS: u64 = 64;
 
+/// Least gain that is one. The target's figure is a mean over kinds of text, each 1 or what it gains, and no kind has less than
+/// half a percent of it, as none is held to be impossible: where even the best text gains less than the 2 % at which the
+/// target begins to draft this is not reached, and wherever one gains more it is. So nobody is denied what could pay, and 13
+/// shares whose sum is one bit above 1 are no gain.
+pub const LEAST_GAIN: f64 = 1.000_1;
+
 /// The supervisor's route for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permit {
@@ -77,7 +83,7 @@ pub struct Measured {
 impl Measured {
     /// Whether speculation pays here; `None` where that is not measured.
     pub fn pays(&self) -> Option<bool> {
-        (self.steps >= MEASURED_STEPS).then_some(self.gain > 1.0)
+        (self.steps >= MEASURED_STEPS).then_some(self.gain >= LEAST_GAIN)
     }
 }
 
