@@ -543,7 +543,11 @@ fn size(seed: u64) -> Size {
 
 fn run(seed: u64, inputs: &[Input]) -> Outcome {
     let inputs = inputs.to_vec();
-    std::panic::catch_unwind(move || Machine::new(seed, inputs).run()).unwrap_or_else(|_| Err("the core panicked".into()))
+    std::panic::catch_unwind(move || Machine::new(seed, inputs).run()).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(format!("the core panicked: {}", text.unwrap_or_default()))
+    })
 }
 
 /// Runs a schedule; one that fails is shrunk and written down.

@@ -78,14 +78,19 @@ fn a_hundred_thousand_schedules_of_a_machine_keep_the_invariants() {
     many(1..=100_000);
 }
 
-/// A day of one schedule: 86,400 requests, at least 1,000 faults (goal E6).
+/// A day of one schedule: 86,400 requests, at least 1,000 faults (goal E6), in at most a minute.
 #[test]
 fn a_day_keeps_the_invariants() {
     let day = Size { ms: 24 * 3_600_000, request_ms: 1_250, fault_ms: 60_000, order_ms: 600_000 };
     let inputs = draw(&mut Dice::new(1), day);
     let count = |fault: bool| inputs.iter().filter(|input| input.is_fault() == fault).count();
     assert!(count(false) >= 86_400 && count(true) >= 1_000, "{} requests, {} faults", count(false), count(true));
+    #[expect(clippy::disallowed_methods, reason = "how long the machine takes is what is measured")]
+    let begun = std::time::Instant::now();
     let seen = check(1, day);
+    println!("24 hours in {:.1} s", begun.elapsed().as_secs_f64());
+    // Loose: two cores took 8 s in the dev profile.
+    assert!(begun.elapsed() <= std::time::Duration::from_secs(60), "24 hours took {:?}", begun.elapsed());
     let sum = |first: &str| seen.iter().filter(|(kind, _)| kind.starts_with(first)).map(|(_, times)| times).sum::<u64>();
     assert!(sum("admit") > 40_000, "{seen:#?}");
 }
@@ -106,7 +111,7 @@ fn planted_bugs_are_caught() {
         let what = why.lines().next().unwrap_or_default();
         println!("{bug:?}: {what}");
         assert!(seed <= 200, "{bug:?} is caught only by seed {seed}");
-        assert!(why.contains(words) || why.contains("panicked"), "{bug:?} is caught as {what}");
+        assert!(what.contains(words), "{bug:?} is caught as {what}");
     }
 }
 
