@@ -1,10 +1,10 @@
-//! Linux: /proc.
+//! Linux: /proc and /sys.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// sun_path is 108 bytes, NUL included.
 pub(super) const MAX_SOCKET_PATH: usize = 107;
@@ -41,7 +41,31 @@ pub(super) fn process_end(pid: u32) -> io::Result<OwnedFd> {
 pub(super) fn available_memory() -> Option<u64> {
     let table = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = table.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+    let machine = line.split_whitespace().next()?.parse::<u64>().ok()? * 1024;
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = group_memory(&groups, Path::new("/sys/fs/cgroup"));
+    Some(group.map_or(machine, |group| group.min(machine)))
+}
+
+/// What the control group of `groups` (/proc/self/cgroup) and those around it still allow, as in a container; `None`: they
+/// bound nothing, or are of version 1. Pages of files are given up when memory is short, so they count as free, as in
+/// MemAvailable.
+fn group_memory(groups: &str, root: &Path) -> Option<u64> {
+    let group = root.join(groups.lines().find_map(|line| line.strip_prefix("0::/"))?);
+    let left = |dir: &Path| {
+        let read = |name: &str| std::fs::read_to_string(dir.join(name)).ok();
+        // Without a bound it is the word `max`.
+        let most: u64 = read("memory.max")?.trim().parse().ok()?;
+        let current: u64 = read("memory.current")?.trim().parse().ok()?;
+        let stat = read("memory.stat").unwrap_or_default();
+        let files = stat.lines().filter_map(|line| {
+            let (name, bytes) = line.split_once(' ')?;
+            matches!(name, "inactive_file" | "active_file").then(|| bytes.parse::<u64>().ok())?
+        });
+        let held = current.saturating_sub(files.sum());
+        Some(most.saturating_sub(held))
+    };
+    group.ancestors().take_while(|dir| dir.starts_with(root)).filter_map(left).min()
 }
 
 pub(super) fn give_back_freed_memory() {
@@ -67,4 +91,36 @@ pub(super) fn cache_dir() -> Option<PathBuf> {
 
 pub(super) fn config_dir() -> Option<PathBuf> {
     super::xdg("XDG_CONFIG_HOME", ".config")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tightest_control_group_counts() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let root = temp.path();
+        let group = |path: &str, most: &str, current: u64, stat: &str| {
+            let dir = root.join(path);
+            std::fs::create_dir_all(&dir).expect("a directory");
+            for (name, text) in [("memory.max", most), ("memory.current", &current.to_string()), ("memory.stat", stat)] {
+                std::fs::write(dir.join(name), format!("{text}\n")).expect("a file");
+            }
+        };
+        let left = |groups: &str| group_memory(groups, root);
+        group("pod/worker", "max", 700, "");
+        assert_eq!(left("0::/pod/worker\n"), None, "nothing is bounded");
+        // Files do not count as held, and what the pod has is not the worker's alone.
+        group("pod", "1000", 900, "anon 600\ninactive_file 200\nactive_file 50\nslab 1");
+        assert_eq!(left("0::/pod/worker\n"), Some(350));
+        group("pod/worker", "500", 400, "anon 300\nfile 100\ninactive_file 0");
+        assert_eq!(left("1:name=systemd:/x\n0::/pod/worker\n"), Some(100));
+        group("pod/worker", "500", 600, "");
+        assert_eq!(left("0::/pod/worker\n"), Some(0), "over its bound");
+        // In a container its own group is the root.
+        group("", "2000", 500, "inactive_file 100");
+        assert_eq!((left("0::/\n"), left("0::/elsewhere\n")), (Some(1_600), Some(1_600)));
+        assert_eq!((left("4:memory:/pod\n"), left("")), (None, None), "of version 1, or unknown");
+    }
 }

@@ -29,7 +29,8 @@ pub fn process_end(pid: u32) -> std::io::Result<std::os::fd::OwnedFd> {
     system::process_end(pid)
 }
 
-/// Memory of the machine that could be used now without swapping, in bytes.
+/// Memory that could be used now without swapping, in bytes: the machine's, and on Linux no more than the process's control
+/// group allows.
 pub fn available_memory() -> Option<u64> {
     system::available_memory()
 }
