@@ -90,7 +90,13 @@ impl Worker {
             Phase::Suspect { .. } | Phase::Ending { .. } => self.outage().map(|outage| outage.why),
             Phase::BackingOff { until } => Some(format!("next start in {} s", seconds(until))),
             Phase::Failed { retry: Some(retry) } => Some(format!("next try in {} s", seconds(retry))),
-            Phase::Failed { retry: None } => Some("not tried again before the service is restarted".to_owned()),
+            Phase::Failed { retry: None } => {
+                let part = match self.kind {
+                    Kind::Target => "target",
+                    Kind::Drafter => "drafter",
+                };
+                Some(format!("not tried again by itself, only by `paceline restart {part}`"))
+            }
             _ => None,
         };
         let end = self.last_end.as_ref().map(|end| {
