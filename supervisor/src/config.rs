@@ -1,6 +1,6 @@
 //! The core's bounds, from the configuration and from what the system we run on needs.
 
-use paceline_process::Config;
+use paceline_process::{Config, platform};
 
 use crate::core::Settings;
 use crate::core::drafter::Plan;
@@ -22,7 +22,7 @@ pub fn settings(config: &Config) -> Settings {
         ask_ms: 5_000,
         term_ms: 10_000,
         quiet_ms: if PATIENT { 10_000 } else { 2_000 },
-        teardown_ms: if PATIENT { 180_000 } else { 30_000 },
+        teardown_ms: platform::TEARDOWN.as_millis() as u64,
         kill_ms: 5_000,
     };
     Settings {

@@ -40,6 +40,10 @@ pub fn give_back_freed_memory() {
     system::give_back_freed_memory();
 }
 
+/// How long a worker that is to end may go without getting further with its teardown, and longest wait for one that does get
+/// further, before it is ended the hard way.
+pub const TEARDOWN: std::time::Duration = system::TEARDOWN;
+
 /// Longest path of a Unix socket, without the closing NUL.
 pub const MAX_SOCKET_PATH: usize = system::MAX_SOCKET_PATH;
 

@@ -12,10 +12,13 @@ use tonic::transport::Server;
 
 use super::{Gate, Progress, Pulse, StopOrder, WorkerService};
 use crate::runtime_dir::WorkerRecord;
-use crate::{Clock, Config, Exit, Loaded, RuntimeDir, Signals, lifecycle, socket, task, telemetry};
+use crate::{Clock, Config, Exit, Loaded, RuntimeDir, Signals, lifecycle, platform, socket, task, telemetry};
 
 /// How long a worker that cannot load waits for somebody to hear why.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How often an engine that is to end is looked at.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// What the supervisor says to every worker it starts.
 #[derive(Clone, Debug)]
@@ -60,8 +63,13 @@ pub struct Parts {
     pub engine: Engine,
 }
 
-/// Runs a worker to its end. `parts` is called once, before anything is loaded.
+/// Runs a worker to its end. `parts` is called once, before anything is loaded. Does not return where the engine was to end and
+/// did not: then the process exits with [`Exit::Bug`].
 pub fn run(args: &Args, parts: impl FnOnce(&Post) -> Result<Parts, Exit>) -> Exit {
+    run_with(args, platform::TEARDOWN, parts)
+}
+
+fn run_with(args: &Args, patience: Duration, parts: impl FnOnce(&Post) -> Result<Parts, Exit>) -> Exit {
     lifecycle::settle();
     let loaded = match Loaded::find(args.config.as_deref()) {
         Ok(loaded) => loaded,
@@ -74,7 +82,7 @@ pub fn run(args: &Args, parts: impl FnOnce(&Post) -> Result<Parts, Exit>) -> Exi
     telemetry::start(&loaded.config.log);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime {
-        Ok(runtime) => runtime.block_on(live(args, loaded.config, parts)),
+        Ok(runtime) => runtime.block_on(live(args, loaded.config, patience, parts)),
         Err(error) => {
             tracing::error!(%error, "no runtime");
             Exit::Bug
@@ -82,7 +90,7 @@ pub fn run(args: &Args, parts: impl FnOnce(&Post) -> Result<Parts, Exit>) -> Exi
     }
 }
 
-async fn live(args: &Args, config: Config, parts: impl FnOnce(&Post) -> Result<Parts, Exit>) -> Exit {
+async fn live(args: &Args, config: Config, patience: Duration, parts: impl FnOnce(&Post) -> Result<Parts, Exit>) -> Exit {
     let prepared = RuntimeDir::locate(&config).and_then(|dir| dir.prepare().map(|()| dir));
     let (dir, mut signals) = match (prepared, Signals::child()) {
         (Ok(dir), Ok(signals)) => (dir, signals),
@@ -150,22 +158,29 @@ async fn live(args: &Args, config: Config, parts: impl FnOnce(&Post) -> Result<P
         tracing::error!(%error, "no engine thread");
         return Exit::Bug;
     }
-    let mut leased = true;
-    let exit = loop {
-        tokio::select! {
-            biased;
-            // A panic on the engine's thread drops the sender: its state is unknown, so is ours.
-            exit = &mut end => break exit.unwrap_or_else(|_| std::process::abort()),
-            () = signals.next() => {
-                tracing::info!("asked to stop by signal");
-                order_stop(&stop);
-            }
-            _ = &mut lease_over, if leased => {
-                leased = false;
-                tracing::warn!("the lease is over: no supervisor has come back");
-                order_stop(&stop);
-            }
+    let ended = tokio::select! {
+        biased;
+        exit = &mut end => Some(or_abort(exit)),
+        () = signals.next() => {
+            tracing::info!("asked to stop by signal");
+            None
         }
+        _ = &mut lease_over => {
+            tracing::warn!("the lease is over: no supervisor has come back");
+            None
+        }
+    };
+    let clear = || {
+        if post.dir.record(&args.name).is_some_and(|record| record.epoch == args.epoch) {
+            post.dir.clear(&args.name);
+        }
+    };
+    let exit = match ended {
+        Some(exit) => exit,
+        None => see_out(&mut end, &stop, &post.progress, patience).await.unwrap_or_else(|| {
+            clear();
+            lifecycle::exit_at_once(Exit::Bug)
+        }),
     };
     if exit != Exit::Asked {
         // So that the supervisor hears why; it need not be listening.
@@ -175,15 +190,143 @@ async fn live(args: &Args, config: Config, parts: impl FnOnce(&Post) -> Result<P
     }
     // Streams end in their last message; give the runtime the moment it needs to write it.
     tokio::time::sleep(Duration::from_millis(20)).await;
-    if post.dir.record(&args.name).is_some_and(|record| record.epoch == args.epoch) {
-        post.dir.clear(&args.name);
-    }
+    clear();
     tracing::info!(?exit, "ended");
     exit
 }
 
-fn order_stop(stop: &StopOrder) {
-    if !stop(0) {
-        tracing::warn!("the engine takes no commands");
+/// A panic on the engine's thread drops the sender: its state is unknown, so is ours.
+fn or_abort(exit: Result<Exit, oneshot::error::RecvError>) -> Exit {
+    exit.unwrap_or_else(|_| std::process::abort())
+}
+
+/// Orders the engine to end, until it takes the order, and waits for its end. `None`: for `patience` it got no further with its
+/// teardown. No process is left behind, ever: one whose engine hangs, or reads a large model, has nobody else to end it.
+async fn see_out(end: &mut oneshot::Receiver<Exit>, stop: &StopOrder, progress: &Progress, patience: Duration) -> Option<Exit> {
+    let (mut taken, mut left, mut waited) = (stop(0), progress.teardown(), Duration::ZERO);
+    while waited < patience {
+        if let Ok(exit) = tokio::time::timeout(LOOK, &mut *end).await {
+            return Some(or_abort(exit));
+        }
+        waited += LOOK;
+        taken = taken || stop(0);
+        let now = progress.teardown();
+        if now != left {
+            (left, waited) = (now, Duration::ZERO);
+        }
+    }
+    let (phase, waited_s) = (progress.phase(), patience.as_secs_f64());
+    tracing::error!(?phase, taken, ?left, waited_s, "the engine was ordered to end and gets no further; exiting without it");
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    use super::super::{Refused, mailbox};
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn taken() -> StopOrder {
+        Arc::new(|_| true)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_does_not_end_is_not_waited_for_without_end_whatever_else_it_does() {
+        let progress = Arc::new(Progress::default());
+        let (_running, mut end) = oneshot::channel();
+        let at_most = PATIENCE + LOOK;
+        for phase in [WorkerPhase::Loading, WorkerPhase::Decode, WorkerPhase::Stopping] {
+            progress.set_phase(phase);
+            let busy = progress.clone();
+            let at_work = task::spawn("engine", async move {
+                for count in 0.. {
+                    busy.set_load(count, u64::MAX);
+                    busy.step_done(0, 1, 1);
+                    tokio::time::sleep(LOOK).await;
+                }
+            });
+            let outcome = tokio::time::timeout(at_most, see_out(&mut end, &taken(), &progress, PATIENCE)).await;
+            assert_eq!(outcome, Ok(None), "{phase:?}");
+            at_work.abort();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_teardown_that_gets_further_is_waited_for() {
+        let progress = Arc::new(Progress::default());
+        let (ended, mut end) = oneshot::channel();
+        let engine = progress.clone();
+        task::spawn("engine", async move {
+            for left in (0..3).rev() {
+                tokio::time::sleep(PATIENCE - LOOK).await;
+                engine.set_phase(WorkerPhase::Stopping);
+                engine.set_sequences(left);
+            }
+            tokio::time::sleep(PATIENCE - LOOK).await;
+            ended.send(Exit::Asked).expect("it is waited for");
+        });
+        assert_eq!(see_out(&mut end, &taken(), &progress, PATIENCE).await, Some(Exit::Asked));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_order_that_found_the_mailbox_full_is_given_again_and_once() {
+        let (mail, inbox) = mailbox(1).expect("descriptors");
+        mail.try_send("work").expect("room");
+        let refused = Arc::new(AtomicU32::new(0));
+        let stop: StopOrder = {
+            let refused = refused.clone();
+            Arc::new(move |_| match mail.try_send("stop") {
+                Ok(()) => true,
+                Err(why) => {
+                    assert_eq!(why, Refused::Full);
+                    refused.fetch_add(1, SeqCst);
+                    false
+                }
+            })
+        };
+        let (ended, mut end) = oneshot::channel();
+        task::spawn("engine", async move {
+            tokio::time::sleep(PATIENCE / 2).await;
+            let mut read = vec![];
+            for _ in 0..10 {
+                read.extend(inbox.try_recv());
+                tokio::time::sleep(LOOK).await;
+            }
+            assert_eq!(read, ["work", "stop"]);
+            ended.send(Exit::Asked).expect("it is waited for");
+        });
+        assert_eq!(see_out(&mut end, &stop, &Progress::default(), PATIENCE).await, Some(Exit::Asked));
+        assert!(refused.load(SeqCst) > 1);
+    }
+
+    /// Set in the process that is such a worker.
+    const WEDGED: &str = "PACELINE_TEST_WEDGED";
+
+    #[test]
+    fn a_worker_whose_engine_never_ends_exits_by_itself_and_leaves_nothing() {
+        if std::env::var_os(WEDGED).is_some() {
+            let args = Args { name: "target".into(), epoch: 1, term: 1, config: None };
+            // As good as never: a bound, for the day it is waited for.
+            let engine = || {
+                std::thread::sleep(Duration::from_secs(30));
+                Exit::Asked
+            };
+            let parts = |_: &Post| Ok(Parts { services: RoutesBuilder::default(), stop: taken(), engine: Box::new(engine) });
+            let exit = run_with(&args, 3 * LOOK, parts);
+            panic!("it returned {exit:?}");
+        }
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let name = "worker::life::tests::a_worker_whose_engine_never_ends_exits_by_itself_and_leaves_nothing";
+        let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
+        again.args([name, "--exact", "--nocapture"]).env(WEDGED, "1").env("PACELINE_CONFIG", "");
+        again.env("PACELINE_SUPERVISOR__RUNTIME_DIR", temp.path()).env("PACELINE_SUPERVISOR__LEASE_S", "1");
+        let output = again.output().expect("it starts");
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert_eq!(output.status.code(), Some(70), "{text}");
+        assert!(text.contains("gets no further") && text.contains("phase=Loading"), "{text}");
+        assert_eq!(std::fs::read_dir(temp.path()).expect("there").count(), 0);
     }
 }

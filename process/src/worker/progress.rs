@@ -68,6 +68,13 @@ impl Progress {
         WorkerPhase::try_from(self.phase.load(Relaxed) as i32).unwrap_or(WorkerPhase::Unspecified)
     }
 
+    /// How far the engine is with its end: sequences left and bytes they hold; `None` before it begins to end. Neither a load
+    /// nor steps bring it any further.
+    pub fn teardown(&self) -> Option<(u32, u64)> {
+        let left = (self.sequences.load(Relaxed), self.held_bytes.load(Relaxed));
+        (self.phase() == WorkerPhase::Stopping).then_some(left)
+    }
+
     /// Bytes of weights read, and in all.
     pub fn set_load(&self, read: u64, total: u64) {
         self.loaded_bytes.store(read, Relaxed);

@@ -116,3 +116,31 @@ impl Worker {
         out.push(Action::Spawn { model: self.model.clone() });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use paceline_process::Config;
+    use paceline_proto::ids::Epoch;
+
+    use super::super::Event;
+    use super::*;
+
+    /// A worker whose first process has just been started.
+    fn started(kind: Kind) -> Worker {
+        let patience = crate::config::settings(&Config::default()).patience;
+        let mut worker = Worker::new(kind, patience, 5, 60_000);
+        worker.on_event(Event::StartAsked { model: String::new() }, Millis(0));
+        worker.on_event(Event::Spawned { epoch: Epoch(1), pid: 7 }, Millis(0));
+        worker
+    }
+
+    #[test]
+    fn one_that_gave_its_engine_up_has_crashed_and_one_that_is_set_wrong_is_not_started_again_at_once() {
+        for (code, again) in [(paceline_process::Exit::Bug, true), (paceline_process::Exit::Config, false)] {
+            let mut worker = started(Kind::Target);
+            let exited = Event::Exited { epoch: Epoch(1), exit: Exit::Code(code as i32), log: String::new() };
+            let spawns = worker.on_event(exited, Millis(10)).iter().any(|action| matches!(action, Action::Spawn { .. }));
+            assert_eq!((spawns, matches!(worker.phase(), Phase::Failed { .. })), (again, !again), "{code:?}");
+        }
+    }
+}
