@@ -198,6 +198,12 @@ impl Host for ProcessHost {
             .map_err(|cause| io::Error::new(cause.kind(), format!("cannot start {}: {cause}", self.program.display())))?;
         let pid = child.id().unwrap_or_default();
         self.current = Some(Current::Ours(child));
+        // It writes the same once it runs. Until then it would be nobody's if we were killed: the next supervisor would start
+        // another beside it.
+        if let Some(Err(error)) = WorkerRecord::of(pid, epoch.0).map(|record| self.dir.write_record(self.worker.name(), &record))
+        {
+            tracing::warn!(pid, %error, "a worker that was started is not written down; it has to do so itself");
+        }
         Ok(pid)
     }
 
@@ -340,6 +346,20 @@ mod tests {
         assert_eq!(end(&mut host).await, Exit::Unknown);
         assert_eq!(host.find(), None);
         stranger.wait().expect("ended");
+    }
+
+    #[tokio::test]
+    async fn one_that_was_just_started_is_written_down_and_found_by_the_next_supervisor() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        // It never writes a record itself.
+        let mut first = host(temp.path(), "exec sleep 1000");
+        let pid = first.start(Epoch(4), Term(7), "").expect("started");
+        let mut next = host(temp.path(), "exit 0");
+        let found = next.find().expect("it is written down");
+        assert_eq!(Some(&found), WorkerRecord::of(pid, 4).as_ref());
+        next.signal(true);
+        assert_eq!(end(&mut next).await, Exit::Unknown);
+        assert_eq!((end(&mut first).await, next.find()), (Exit::Signal(9), None));
     }
 
     #[tokio::test]

@@ -50,6 +50,13 @@ impl Rig {
         self.process("pid")
     }
 
+    /// Waits until the supervisor has written down that this process is this worker.
+    fn recorded(&self, name: &str, process: &WorkerRecord) {
+        let path = self.run_dir().join(format!("{name}.json"));
+        let found = until(|| std::fs::read(&path).ok());
+        assert_eq!(serde_json::from_slice::<WorkerRecord>(&found).expect("a record"), *process);
+    }
+
     fn process(&self, file: &str) -> WorkerRecord {
         let pid = until(|| read(&self.run_dir().join(file)));
         WorkerRecord::of(pid.trim().parse().expect("a number"), 1).expect("it lives")
@@ -116,10 +123,8 @@ fn a_drafter_left_behind_is_ended_by_a_supervisor_that_wants_none() {
     let rig = Rig::new(SLEEPER);
     let first = rig.command().env("PACELINE_DRAFTER__MODEL", "/nowhere").spawn().expect("a missing drafter is no failure");
     let (target, drafter) = (rig.target(), rig.process("drafter.pid"));
-    for (name, left) in [("target", &target), ("drafter-0", &drafter)] {
-        let record = format!(r#"{{"pid":{},"started":{},"epoch":1}}"#, left.pid, left.started);
-        std::fs::write(rig.run_dir().join(format!("{name}.json")), record).expect("writable");
-    }
+    rig.recorded("target", &target);
+    rig.recorded("drafter-0", &drafter);
     send(&first, Signal::SIGKILL);
     end(first);
     assert!(drafter.alive(), "a drafter outlives its supervisor");
@@ -176,12 +181,11 @@ fn a_second_one_on_the_same_directory_refuses() {
 
 #[test]
 fn after_a_kill_a_target_that_says_nothing_is_ended_first() {
-    // The target writes its record as the real one does: its own start is what the runtime directory compares.
+    // Nor does it write its record, as one that is still being linked: the supervisor has done so.
     let rig = Rig::new(SLEEPER);
     let first = rig.start();
     let old = rig.target();
-    std::fs::write(rig.run_dir().join("target.json"), format!(r#"{{"pid":{},"started":{},"epoch":1}}"#, old.pid, old.started))
-        .expect("writable");
+    rig.recorded("target", &old);
     send(&first, Signal::SIGKILL);
     end(first);
     assert!(old.alive(), "a target outlives its supervisor");
