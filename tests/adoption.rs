@@ -171,13 +171,20 @@ fn workers_with_other_settings_are_replaced_and_others_settings_cost_no_load() {
         status["term"] != before["term"] && status["target"]["state"] == "ready" && status["link"]["state"] == "up"
     });
     assert_eq!(workers(&taken), workers(&before));
-    // What they were started with.
-    stack.set("kv.tap_window = 256\n");
-    signal(stack.pid("supervisor"), Signal::SIGKILL);
-    stack.wait_status("both to be replaced", |status| {
-        let fresh = |worker: &str| status[worker]["pid"].is_u64() && status[worker]["pid"] != before[worker]["pid"];
-        fresh("target") && fresh("drafter") && status["link"]["state"] == "up"
-    });
+    // What each of them was started with: the other stays.
+    let mut before = taken;
+    for (setting, anew, stays) in
+        [("drafter.prefix_bytes = 1048576\n", "drafter", "target"), ("kv.tap_window = 256\n", "target", "drafter")]
+    {
+        stack.set(setting);
+        signal(stack.pid("supervisor"), Signal::SIGKILL);
+        let after = stack.wait_status("one to be replaced", |status| {
+            let fresh = status[anew]["pid"].is_u64() && status[anew]["pid"] != before[anew]["pid"];
+            status["term"] != before["term"] && fresh && status["link"]["state"] == "up"
+        });
+        assert_eq!(after[stays]["pid"], before[stays]["pid"], "{setting}");
+        before = after;
+    }
     first_served(&stack);
     let events = stack.paceline(&["events", "--last", "1000"], "");
     let events = String::from_utf8_lossy(&events.stdout).into_owned();

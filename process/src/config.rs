@@ -580,23 +580,31 @@ impl Config {
         Ok(())
     }
 
-    /// Digest of the settings that a worker is started with: one with another digest is not taken over. What only gateway and
-    /// supervisor go by is left out: changing it costs nobody a load.
+    /// Digest of the settings that the target is started with: one with another digest is not taken over. What only others go by
+    /// is left out, as are logs: changing it costs no load. Of the drafter it reads what to keep for it.
     pub fn digest(&self) -> String {
-        let mut config = self.clone();
-        let Config { gateway, supervisor, routing, classes, limits, .. } = &mut config;
-        (*gateway, *routing, *classes) = Default::default();
-        let LimitsConfig { connections, streams_per_connection, streams_per_key, unread_s, max_images, max_image_pixels, .. } =
-            LimitsConfig::default();
-        (limits.connections, limits.unread_s) = (connections, unread_s);
-        (limits.streams_per_connection, limits.streams_per_key) = (streams_per_connection, streams_per_key);
-        (limits.max_images, limits.max_image_pixels) = (max_images, max_image_pixels);
-        *supervisor = SupervisorConfig {
-            runtime_dir: std::mem::take(&mut supervisor.runtime_dir),
-            lease_s: supervisor.lease_s,
-            ..Default::default()
-        };
-        let text = toml::to_string(&config).expect("a configuration is plain TOML");
+        let drafter = DrafterConfig { model: self.drafter.model.clone(), ..Default::default() };
+        Self { target: self.target.clone(), kv: self.kv.clone(), drafter, ..self.of_every_worker() }.hashed()
+    }
+
+    /// Digest of the settings that a drafter is started with, likewise.
+    pub fn drafter_digest(&self) -> String {
+        let DrafterConfig { start, idle_stop_s, .. } = DrafterConfig::default();
+        let drafter = DrafterConfig { start, idle_stop_s, ..self.drafter.clone() };
+        // Where no drafter is named the target says which one there is.
+        let model = if drafter.model.is_empty() { self.target.model.clone() } else { String::new() };
+        let target = TargetConfig { model, device: self.target.device, ..Default::default() };
+        Self { target, drafter, ..self.of_every_worker() }.hashed()
+    }
+
+    /// The settings by which every worker lives; all others are the defaults.
+    fn of_every_worker(&self) -> Self {
+        let SupervisorConfig { runtime_dir, lease_s, .. } = self.supervisor.clone();
+        Self { supervisor: SupervisorConfig { runtime_dir, lease_s, ..Default::default() }, ..Default::default() }
+    }
+
+    fn hashed(&self) -> String {
+        let text = toml::to_string(self).expect("a configuration is plain TOML");
         Sha256::digest(text.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
 

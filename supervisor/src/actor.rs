@@ -14,14 +14,13 @@ use paceline_proto::v1::{PolicyResponse, StatusResponse};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
-use crate::Setup;
 use crate::child::{Host, Hosts};
 use crate::client;
 use crate::core::admission::{Ask, Ticket};
 use crate::core::drafter::{Call, Order};
 use crate::core::operations::Command;
 use crate::core::seat::{Seat, WorkerId};
-use crate::core::worker::{self, Exit, Identity};
+use crate::core::worker::{self, Exit};
 use crate::core::{Action, Event, Notice, Supervisor};
 use crate::desk::{Cut, Desk, Ending, Grant, Posted, Recall, Verdict};
 use crate::events::{Change, Journal};
@@ -30,6 +29,7 @@ use crate::lines::LineWriter;
 use crate::relay::permit_message;
 use crate::route_log::{self, Decided, Ended, Line};
 use crate::status::{self, Me};
+use crate::{Identities, Setup};
 
 /// Mail on its way to the actor.
 const MAILBOX: usize = 1_024;
@@ -159,13 +159,13 @@ pub struct Actor<H> {
     notices: watch::Sender<ServiceState>,
     recalls: watch::Sender<Option<Recall>>,
     journal: Journal,
-    identity: Identity,
+    identities: Identities,
 }
 
 impl<H: Host> Actor<H> {
     /// An actor and the desk it works behind.
     pub fn new(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<Stop>) -> (Self, Desk) {
-        let Setup { settings, plan, dir, term, me, route_log, identity } = setup;
+        let Setup { settings, plan, dir, term, me, route_log, identities } = setup;
         let (journal, events) = Journal::new(&dir, term);
         let clock = Clock::start();
         let core = Supervisor::new(settings, plan, term);
@@ -200,7 +200,7 @@ impl<H: Host> Actor<H> {
             notices,
             recalls,
             journal,
-            identity,
+            identities,
         };
         (actor, desk)
     }
@@ -511,7 +511,7 @@ impl<H: Host> Actor<H> {
         let epoch = Epoch(record.epoch);
         tracing::info!(%worker, %epoch, pid = record.pid, "worker of an earlier supervisor found");
         let line = client::Line::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone());
-        let mut line = line.expecting(record.pid, self.identity.clone());
+        let mut line = line.expecting(record.pid, self.identities.of(worker).clone());
         line.watch();
         self.lines.insert(worker, line);
         Some(worker::Event::Found { epoch, pid: record.pid })

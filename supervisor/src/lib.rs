@@ -27,7 +27,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch, Signals};
-use paceline_process::{Exit, Loaded, Notifier, RuntimeDir, socket, task, telemetry};
+use paceline_process::{Config, Exit, Loaded, Notifier, RuntimeDir, socket, task, telemetry};
 use paceline_proto::ids::Term;
 use paceline_proto::internal::v1::supervisor_server::SupervisorServer;
 use paceline_proto::v1::operations_server::OperationsServer;
@@ -39,6 +39,7 @@ use crate::child::{Host, Hosts, ProcessHost};
 use crate::client::MAX_MESSAGE_BYTES;
 use crate::core::Settings;
 use crate::core::drafter::Plan;
+use crate::core::seat::WorkerId;
 use crate::core::worker::Identity;
 use crate::serve::Services;
 use crate::status::Me;
@@ -86,8 +87,32 @@ pub struct Setup {
     pub me: Me,
     /// File of the route log; `None` is none.
     pub route_log: Option<std::path::PathBuf>,
-    /// What a worker of an earlier supervisor has to be to be taken over.
-    pub identity: Identity,
+    /// What workers of an earlier supervisor have to be to be taken over.
+    pub identities: Identities,
+}
+
+/// What we would start.
+#[derive(Clone, Debug)]
+pub struct Identities {
+    /// As the target.
+    pub target: Identity,
+    /// As a drafter.
+    pub drafter: Identity,
+}
+
+impl Identities {
+    fn new(config: &Config) -> Self {
+        let of = |config_digest| Identity { version: env!("CARGO_PKG_VERSION").to_owned(), config_digest };
+        Self { target: of(config.digest()), drafter: of(config.drafter_digest()) }
+    }
+
+    /// As this worker.
+    pub fn of(&self, worker: WorkerId) -> &Identity {
+        match worker {
+            WorkerId::Target => &self.target,
+            WorkerId::Drafter(_) => &self.drafter,
+        }
+    }
 }
 
 type Lock = Box<dyn std::any::Any>;
@@ -112,8 +137,8 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     }
     let log = &loaded.config.routing.route_log;
     let route_log = (!log.is_empty()).then(|| std::path::absolute(log).unwrap_or_else(|_| log.into()));
-    let identity = Identity { version: env!("CARGO_PKG_VERSION").to_owned(), config_digest: loaded.config.digest() };
-    Ok((Setup { settings, plan, dir, term, me, route_log, identity }, hosts, Box::new(lock)))
+    let identities = Identities::new(&loaded.config);
+    Ok((Setup { settings, plan, dir, term, me, route_log, identities }, hosts, Box::new(lock)))
 }
 
 fn refuse(exit: Exit, error: &dyn std::error::Error) -> Exit {

@@ -63,7 +63,7 @@ fn parts(args: &Args, post: &Post) -> Result<Parts, Exit> {
     let mut services = RoutesBuilder::default();
     services.add_service(DrafterServer::new(DrafterService {
         gate: post.gate.clone(),
-        config_digest: post.config.digest(),
+        config_digest: post.config.drafter_digest(),
         loaded: loaded.clone(),
     }));
     let (post, model) = (post.clone(), args.model.clone());

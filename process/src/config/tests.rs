@@ -117,13 +117,46 @@ fn what_other_machines_reach_needs_keys_and_tls() {
 }
 
 #[test]
-fn a_worker_is_not_loaded_anew_for_what_only_the_gateway_goes_by() {
-    let digest = |text: &str| build(text, &[]).expect("accepted").config.digest();
-    let usual = digest("");
-    let keys = "[gateway]\napi_keys_file = \"k\"\n[classes]\nalice = \"code\"\n";
-    let limits = "[limits]\nconnections = 5\nunread_s = 3\nstreams_per_connection = 4\nstreams_per_key = 6\nmax_images = 2\nmax_image_pixels = 100\n";
-    assert_eq!((digest(keys), digest(limits)), (usual.clone(), usual.clone()));
-    assert_ne!(digest("[kv]\ntap_window = 0\n"), usual);
+fn a_worker_is_loaded_anew_for_what_it_reads_and_for_nothing_else() {
+    // By the target, by the drafter.
+    let readers = |key: &str| match key {
+        "supervisor.runtime_dir" | "supervisor.lease_s" | "target.device" | "drafter.model" => (true, true),
+        // Where no drafter is named, as by default, it says which one there is.
+        "target.model" => (true, true),
+        "target.threads" | "target.keep_quantized" => (true, false),
+        "kv.budget_bytes" | "kv.budget_fraction" | "kv.prefix_cache" | "kv.tap_window" => (true, false),
+        "drafter.kind" | "drafter.threads" | "drafter.quantize" | "drafter.prefix_bytes" => (false, true),
+        _ => (false, false),
+    };
+    let digests = |config: &Config| (config.digest(), config.drafter_digest());
+    let usual = digests(&Config::default());
+    let known = toml::Table::try_from(Config::default()).expect("plain");
+    for key in all_keys(&known) {
+        let Some((section, name)) = key.split_once('.') else { continue };
+        let (target, drafter) = digests(&changed(&known, section, name));
+        assert_eq!((target != usual.0, drafter != usual.1), readers(&key), "{key}");
+    }
+    let classes = Config { classes: [("alice".to_owned(), "code".to_owned())].into(), ..Default::default() };
+    assert_eq!(digests(&classes), usual);
+    let models = |target: &str| {
+        let mut config = Config::default();
+        (config.target.model, config.drafter.model) = (target.to_owned(), "/d".to_owned());
+        digests(&config)
+    };
+    assert!(models("/a").0 != models("/b").0 && models("/a").1 == models("/b").1);
+}
+
+/// The defaults with another value of this key.
+fn changed(known: &toml::Table, section: &str, key: &str) -> Config {
+    let mut values: Vec<toml::Value> = [true, false].map(toml::Value::from).to_vec();
+    values.extend([toml::Value::from(77), toml::Value::from(0.25)]);
+    values.extend(["cpu", "lazy", "q4", "plain", "json"].map(toml::Value::from));
+    let config = values.into_iter().find_map(|value| {
+        let mut table = known.clone();
+        table.get_mut(section)?.as_table_mut()?.insert(key.to_owned(), value);
+        table.try_into::<Config>().ok().filter(|config| *config != Config::default())
+    });
+    config.unwrap_or_else(|| panic!("none of these values can be that of {section}.{key}"))
 }
 
 #[test]

@@ -17,6 +17,7 @@ use paceline_proto::internal::v1::target_server::{Target, TargetServer};
 use paceline_proto::internal::v1::worker_server::{Worker, WorkerServer};
 use paceline_proto::internal::v1::*;
 use paceline_proto::status::Reason;
+use paceline_supervisor::Identities;
 use paceline_supervisor::child::{Host, Hosts};
 use paceline_supervisor::core::seat::{Seat, WorkerId};
 use paceline_supervisor::core::worker::{Exit, Identity};
@@ -31,9 +32,10 @@ pub const STRANGER: u32 = 666;
 /// The model of a drafter that an earlier supervisor left.
 pub const EARLIER_MODEL: &str = "/models/earlier";
 
-/// What every fake says of itself.
-pub fn identity() -> Identity {
-    Identity { version: "fake".into(), config_digest: "settings".into() }
+/// What the fakes say of themselves.
+pub fn identities() -> Identities {
+    let of = |settings: &str| Identity { version: "fake".into(), config_digest: settings.into() };
+    Identities { target: of("the target's settings"), drafter: of("the drafter's settings") }
 }
 
 /// A request as it reached the target, and the way its answer goes back. Closed when it is cancelled.
@@ -161,7 +163,7 @@ impl Target for Service {
     async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
         let class = |positions, bytes| KvClass { positions, bytes };
         let model = ModelInfo { name: "demo".into(), weight_bytes: 100, context_length: 1_024, ..Default::default() };
-        let Identity { version, config_digest } = identity();
+        let Identity { version, config_digest } = identities().target;
         Ok(Response::new(DescribeResponse {
             epoch: self.epoch,
             pid: self.pid,
@@ -200,7 +202,7 @@ impl Target for Service {
 #[tonic::async_trait]
 impl Drafter for Service {
     async fn describe(&self, _: Request<DescribeDrafterRequest>) -> Result<Response<DescribeDrafterResponse>, Status> {
-        let Identity { version, config_digest } = identity();
+        let Identity { version, config_digest } = identities().drafter;
         let path = self.model.clone();
         let drafter = Some(DrafterInfo { block_size: 16, weight_bytes: 50, path, ..Default::default() });
         Ok(Response::new(DescribeDrafterResponse { epoch: self.epoch, pid: self.pid, version, config_digest, drafter }))

@@ -67,7 +67,7 @@ impl Stack {
         let route_log = settings.log_routes.then(|| temp.path().join("routes.jsonl"));
         let hosts = fake::hosts(&dir, lives_tx, drafters_tx, earlier);
         let channel = socket::channel(dir.socket("supervisor"));
-        let setup = Setup { settings, plan, dir, term: Term(TERM), me, route_log, identity: fake::identity() };
+        let setup = Setup { settings, plan, dir, term: Term(TERM), me, route_log, identities: fake::identities() };
         let run = task::spawn("supervisor", run(setup, hosts, stops));
         let gateway = SupervisorClient::new(channel.clone());
         Self { temp, lives, drafters, stop, run, gateway, operations: OperationsClient::new(channel) }
