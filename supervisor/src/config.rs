@@ -7,11 +7,13 @@ use crate::core::drafter::Plan;
 use crate::core::route::Policy;
 use crate::core::worker::Patience;
 
-/// With Metal a hard kill can strand wired memory until the machine is restarted, so a teardown gets all the time it uses.
-const PATIENT: bool = cfg!(target_os = "macos");
-
 /// The core's settings.
 pub fn settings(config: &Config) -> Settings {
+    settings_where(platform::KILL_STRANDS_MEMORY, config)
+}
+
+/// Those of a system where a kill strands memory, so that a teardown gets all the time it uses, or of another.
+pub(crate) fn settings_where(kill_strands_memory: bool, config: &Config) -> Settings {
     let hang_ms = config.supervisor.hang_s.saturating_mul(1_000);
     let patience = Patience {
         start_ms: hang_ms.max(30_000),
@@ -21,8 +23,8 @@ pub fn settings(config: &Config) -> Settings {
         hang_ms,
         ask_ms: 5_000,
         term_ms: 10_000,
-        quiet_ms: if PATIENT { 10_000 } else { 2_000 },
-        teardown_ms: platform::TEARDOWN.as_millis() as u64,
+        quiet_ms: if kill_strands_memory { 10_000 } else { 2_000 },
+        teardown_ms: platform::teardown(kill_strands_memory).as_millis() as u64,
         kill_ms: 5_000,
     };
     Settings {

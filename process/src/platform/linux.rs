@@ -5,10 +5,8 @@ use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-/// Nothing is lost by a hard end but what was being done.
-pub(super) const TEARDOWN: Duration = Duration::from_secs(30);
+pub(super) const KILL_STRANDS_MEMORY: bool = false;
 
 /// sun_path is 108 bytes, NUL included.
 pub(super) const MAX_SOCKET_PATH: usize = 107;

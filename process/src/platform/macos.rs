@@ -5,12 +5,11 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-/// With Metal a hard end in the middle of a teardown can strand wired memory until the machine is restarted.
-pub(super) const TEARDOWN: Duration = Duration::from_secs(180);
+/// What Metal has wired may stay so.
+pub(super) const KILL_STRANDS_MEMORY: bool = true;
 
 /// sun_path is 104 bytes, NUL included.
 pub(super) const MAX_SOCKET_PATH: usize = 103;

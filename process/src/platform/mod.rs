@@ -1,5 +1,7 @@
 //! What differs between the systems we run on. One small file each, the same functions in both.
 
+use std::time::Duration;
+
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(target_os = "macos")]
@@ -40,9 +42,17 @@ pub fn give_back_freed_memory() {
     system::give_back_freed_memory();
 }
 
+/// Whether a process that is killed in the middle of its work can strand memory of the machine until that is restarted.
+pub const KILL_STRANDS_MEMORY: bool = system::KILL_STRANDS_MEMORY;
+
 /// How long a worker that is to end may go without getting further with its teardown, and longest wait for one that does get
 /// further, before it is ended the hard way.
-pub const TEARDOWN: std::time::Duration = system::TEARDOWN;
+pub const TEARDOWN: Duration = teardown(KILL_STRANDS_MEMORY);
+
+/// [`TEARDOWN`] of a system that strands memory, or of one that does not.
+pub const fn teardown(kill_strands_memory: bool) -> Duration {
+    Duration::from_secs(if kill_strands_memory { 180 } else { 30 })
+}
 
 /// Longest path of a Unix socket, without the closing NUL.
 pub const MAX_SOCKET_PATH: usize = system::MAX_SOCKET_PATH;
