@@ -123,6 +123,7 @@ mod tests {
             r#type: TensorType::F32.into(),
             tokenizer_sha256: "aa".into(),
             logit_softcap: 0.0,
+            context_length: 0,
         };
         (hello, welcome)
     }
