@@ -5,11 +5,9 @@ use std::io::Write as _;
 
 use paceline_proto::v1::{self, FinishReason, Lane, RouteReason};
 use paceline_tests::ask::{Ask, conversation, messages};
-use paceline_tests::{Answer, Stack, chat, continue_ids, continue_text, repository};
+use paceline_tests::prompts::same_but_near_ties;
+use paceline_tests::{Stack, chat, continue_ids, continue_text, repository};
 use serde_json::{Value, json};
-
-/// Below this a choice may fall the other way in a forward of another width (I1).
-const NEAR_TIE: f32 = 1e-4;
 
 fn golden() -> Vec<Value> {
     let text = std::fs::read_to_string(repository().join("demo/golden.json")).expect("demo/golden.json");
@@ -19,22 +17,6 @@ fn golden() -> Vec<Value> {
 
 fn ids(value: &Value) -> Vec<u32> {
     value.as_array().expect("a list").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
-}
-
-/// The first difference between two streams; a near-tie of the first is counted, anything else fails.
-fn compare(what: &str, alone: &Answer, beside: &Answer, near_ties: &mut usize) {
-    assert_eq!(alone.margins.len(), alone.ids.len(), "one margin per token");
-    let Some(at) = (0..alone.ids.len().max(beside.ids.len())).find(|at| alone.ids.get(*at) != beside.ids.get(*at)) else {
-        return;
-    };
-    let margin = alone.margins.get(at).copied().unwrap_or(f32::INFINITY);
-    assert!(
-        margin < NEAR_TIE,
-        "{what}: token {at} is {:?}, beside others {:?}; margin {margin}",
-        alone.ids.get(at),
-        beside.ids.get(at)
-    );
-    *near_ties += 1;
 }
 
 #[test]
@@ -193,7 +175,8 @@ fn alone_and_beside_seven_others_the_tokens_are_the_same() {
         let running: Vec<_> = asks.iter().map(|ask| stack.start(ask.clone())).collect();
         let beside: Vec<_> = running.into_iter().map(|one| one.finish().expect("an answer")).collect();
         for (at, (alone, beside)) in alone.iter().zip(&beside).enumerate() {
-            compare(&format!("request {at}, sampled: {sampled}"), alone, beside, &mut near_ties);
+            assert_eq!(alone.margins.len(), alone.ids.len(), "one margin per token");
+            same_but_near_ties(alone, beside, &format!("request {at}, sampled: {sampled}"), &mut near_ties);
             tokens += alone.ids.len();
         }
     }

@@ -6,7 +6,7 @@
 use paceline_proto::v1::{Lane, RouteWish, Speculation};
 use paceline_tests::ask::{Ask, conversation, message};
 use paceline_tests::prompts::{reference, same_but_near_ties};
-use paceline_tests::{Answer, Stack, repository};
+use paceline_tests::{Answer, Stack, repository, wait};
 use serde_json::Value;
 
 const PAGE: u32 = 64;
@@ -54,10 +54,11 @@ fn ttft(answer: &Answer) -> f64 {
     answer.end.timing.unwrap_or_default().ttft_ms
 }
 
-fn per_cycle(answers: &[Answer]) -> f64 {
+/// Drafted tokens that were accepted, for each cycle; the bonus token, which comes whatever was drafted, is not among them.
+fn accepted_per_cycle(answers: &[Answer]) -> f64 {
     let add = |(accepted, cycles): (u64, u64), one: Speculation| (accepted + one.accepted, cycles + one.cycles);
     let (accepted, cycles) = answers.iter().map(Answer::speculation).fold((0, 0), add);
-    (accepted + cycles) as f64 / cycles.max(1) as f64
+    accepted as f64 / cycles.max(1) as f64
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -100,24 +101,26 @@ fn repeated(rounds: usize) -> (f64, f64, f64) {
     }
     let ratio = median(cold.iter().zip(&again).map(|(first, second)| ttft(second) / ttft(first)).collect());
     println!(
-        "prompts of {lengths:?} tokens: first token after {:.1} ms, again {:.1} ms, ratio {ratio:.3}; {:.2} tokens a cycle, again {:.2}; {near_ties} near-ties",
+        "prompts of {lengths:?} tokens: first token after {:.1} ms, again {:.1} ms, ratio {ratio:.3}; {:.2} accepted a cycle, again {:.2}; {near_ties} near-ties",
         median(cold.iter().map(ttft).collect()),
         median(again.iter().map(ttft).collect()),
-        per_cycle(&cold),
-        per_cycle(&again),
+        accepted_per_cycle(&cold),
+        accepted_per_cycle(&again),
     );
+    wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
     let kv = stack.snapshot().expect("it answers").kv.unwrap_or_default();
-    assert!(kv.prefix_bytes > 0 && kv.held_bytes == 0, "{kv:?}");
+    assert!(kv.prefix_bytes > 0, "{kv:?}");
     stack.stop();
-    (ratio, per_cycle(&cold), per_cycle(&again))
+    (ratio, accepted_per_cycle(&cold), accepted_per_cycle(&again))
 }
 
 #[test]
 fn a_prompt_that_comes_again_is_not_read_again() {
-    let (ratio, cold, again) = repeated(3);
+    // Of fewer the figure is what a late draft or two make of it.
+    let (ratio, cold, again) = repeated(6);
     // The goal is 0.15, on a machine with nothing else to do.
     assert!(ratio < 0.5, "the first token of a repeated prompt took {ratio} of the first one's time");
-    assert!(again >= 0.9 * cold, "{again} tokens a cycle behind a hit, {cold} without");
+    assert!(again >= 0.9 * cold, "{again} accepted a cycle behind a hit, {cold} without");
 }
 
 #[test]
@@ -140,9 +143,9 @@ fn hits_survive_whatever_becomes_of_the_drafter() {
         for (first, answer) in first.iter().zip(&answers) {
             assert_eq!(answer.usage().cached_tokens, pages(first), "{what}");
         }
-        per_cycle(&answers)
+        accepted_per_cycle(&answers)
     };
-    let cold = per_cycle(&first);
+    let cold = accepted_per_cycle(&first);
     let again = check("again");
     stack.drafter(&["stop"]);
     let target = stack.pid("target");
@@ -155,7 +158,7 @@ fn hits_survive_whatever_becomes_of_the_drafter() {
     stack.wait_linked();
     let swapped = check("with one that took its place");
     println!(
-        "tokens a cycle: {cold:.2} cold, {again:.2} again, {started:.2} and {swapped:.2} from the tap window; {near_ties} near-ties"
+        "accepted a cycle: {cold:.2} cold, {again:.2} again, {started:.2} and {swapped:.2} from the tap window; {near_ties} near-ties"
     );
     assert!(again >= 0.9 * cold && started > 0.6 * cold && swapped > 0.6 * cold);
     // A request that no drafter follows leaves nothing for one; the first that one follows reads what its drafter needs.
