@@ -1,7 +1,14 @@
 //! More than fits: requests wait in the queue, and are refused with their reason when that is over (I6, I11).
 
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use paceline_process::clock::monotonic_ns;
 use paceline_proto::status::Reason;
-use paceline_tests::prompts::{reference, same_but_near_ties};
+use paceline_tests::ask::Ask;
+use paceline_tests::prompts::{Dice, prompts, reference, same_but_near_ties};
+use paceline_tests::stack::{Ended, Pending};
 use paceline_tests::{Answer, Live, Stack, chat, continue_ids, wait};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
@@ -107,5 +114,158 @@ fn what_can_never_fit_is_refused_at_once() {
     check(&refused, Reason::KvExhausted);
     assert!(refused.message().contains("3145728") || refused.message().contains("3.0 MiB"), "{refused:?}");
     assert_eq!(stack.held_bytes(), 0);
+    stack.stop();
+}
+
+/// Sequences that the target runs at once, which is how many the service admits where memory bounds it later.
+const AT_ONCE: usize = 32;
+/// Tokens of a request of the load.
+const TOKENS: u32 = 64;
+/// What a client of the load waits at most: the queue's ten seconds, and the answer.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Requests of the load, in an order of their own.
+struct Load {
+    asks: Vec<Ask>,
+    dice: Dice,
+}
+
+impl Load {
+    fn new() -> Self {
+        Self { asks: prompts().into_iter().map(|prompt| prompt.ask.exactly(TOKENS)).collect(), dice: Dice(6) }
+    }
+
+    fn next(&mut self) -> Ask {
+        self.asks[self.dice.roll(self.asks.len() as u64) as usize].clone()
+    }
+}
+
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// As many requests at once as are admitted, each followed by the next, for so long.
+fn at_capacity(stack: &Stack, load: &mut Load, seconds: i64) -> Vec<Ended> {
+    let end = monotonic_ns() + seconds * SECOND_NS;
+    let load = Mutex::new(load);
+    let one_by_one = || {
+        let mut ended = vec![];
+        while monotonic_ns() < end {
+            let ask = load.lock().expect("nobody panics").next();
+            ended.push(stack.start(ask).ended());
+        }
+        ended
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(one_by_one)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("nobody panics")).collect()
+    })
+}
+
+/// So many requests a second, whatever becomes of them, each with this deadline. When the time is over all that still wait or
+/// run hang up.
+fn offered(stack: &Stack, load: &mut Load, per_second: f64, seconds: i64, deadline: Duration) -> (Vec<Ended>, u32) {
+    let begun = monotonic_ns();
+    let (mut sent, mut most_queued) = (vec![], 0);
+    let due = |at: usize| begun + (at as f64 / per_second * SECOND_NS as f64) as i64;
+    while due(sent.len()) < begun + seconds * SECOND_NS {
+        let wait_ns = due(sent.len()) - monotonic_ns();
+        // The load's own pace.
+        std::thread::sleep(Duration::from_nanos(wait_ns.max(0) as u64));
+        sent.push(stack.start_within(load.next(), Some(deadline)));
+        if sent.len() % 16 == 0 {
+            most_queued = most_queued.max(queued(stack));
+        }
+    }
+    (sent.into_iter().filter_map(Pending::hang_up).collect(), most_queued)
+}
+
+/// Tokens a second that arrived whole and in time between two moments. A request's tokens came evenly while it streamed.
+fn goodput(ended: &[Ended], from: i64, to: i64) -> f64 {
+    let share = |one: &Ended| {
+        let steps = &one.answer.step_ends_ns;
+        let (first, last) = (steps[0], steps[steps.len() - 1]);
+        let inside = (last.min(to) - first.max(from)).max(0) as f64 / (last - first).max(1) as f64;
+        inside * one.answer.ids.len() as f64
+    };
+    let served = ended.iter().filter(|one| one.outcome.is_ok());
+    served.map(share).sum::<f64>() / ((to - from) as f64 / SECOND_NS as f64)
+}
+
+/// Of ascending values the one that 99 of 100 do not exceed.
+fn p99(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get((values.len() * 99).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+/// Of all that were served, the pauses between two steps in milliseconds.
+fn p99_gap_ms(ended: &[Ended]) -> f64 {
+    let gaps =
+        |one: &Ended| -> Vec<f64> { one.answer.step_ends_ns.windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1e6).collect() };
+    p99(ended.iter().filter(|one| one.outcome.is_ok()).flat_map(gaps).collect())
+}
+
+/// Where a request of an overload ended: its reason, or how it was served.
+fn counted(ended: &[Ended]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for one in ended {
+        let how = match &one.outcome {
+            Ok(()) => "served".to_owned(),
+            Err(status) => Reason::of(status).map_or(format!("{:?}", status.code()), |reason| format!("{reason:?}")),
+        };
+        *counts.entry(how).or_default() += 1;
+    }
+    counts
+}
+
+#[test]
+#[ignore = "soak: timed figures; run by `make soak`"]
+fn four_times_what_it_can_do_costs_those_it_serves_nothing() {
+    let stack = Stack::drafting("");
+    let mut load = Load::new();
+    at_capacity(&stack, &mut load, 5);
+    let capacity = |load: &mut Load| {
+        let begun = monotonic_ns();
+        let ended = at_capacity(&stack, load, 20);
+        assert!(ended.iter().all(|one| one.outcome.is_ok()), "at capacity: {:?}", counted(&ended));
+        // Without the seconds in which the first prompts are read.
+        let figures = (goodput(&ended, begun + 3 * SECOND_NS, begun + 20 * SECOND_NS), p99_gap_ms(&ended));
+        println!("{AT_ONCE} at once: {:.0} tokens/s, p99 gap {:.1} ms", figures.0, figures.1);
+        figures
+    };
+    let before = capacity(&mut load);
+    let per_second = 4.0 * before.0 / f64::from(TOKENS);
+    let begun = monotonic_ns();
+    let (ended, most_queued) = offered(&stack, &mut load, per_second, 40, DEADLINE);
+    let over = monotonic_ns();
+    // What the load left behind is gone as soon as somebody new is served as if there had been none.
+    wait("somebody new to be served", || stack.ask(chat("List three fruits.").max_tokens(8)).ok());
+    let recovery_ms = (monotonic_ns() - over) as f64 / 1e6;
+    let after = capacity(&mut load);
+
+    let (peak, usual_gap) = (before.0.max(after.0), before.1.max(after.1));
+    // From when the queue has filled.
+    let (goodput, gap) = (goodput(&ended, begun + 5 * SECOND_NS, begun + 38 * SECOND_NS), p99_gap_ms(&ended));
+    let refused: Vec<&Ended> = ended
+        .iter()
+        .filter(|one| one.outcome.as_ref().is_err_and(|status| Reason::of(status) == Some(Reason::QueueFull)))
+        .collect();
+    let refused_ms = p99(refused.iter().map(|one| (one.ended_ns - one.begun_ns) as f64 / 1e6).collect());
+    println!(
+        "{per_second:.1} requests/s offered, {:?}, at most {most_queued} in the queue: {goodput:.0} tokens/s, {:.2} of the peak; \
+         refused within {refused_ms:.1} ms (p99); p99 gap {gap:.1} ms, {:.2} of the usual; the next served after {recovery_ms:.0} ms",
+        counted(&ended),
+        goodput / peak,
+        gap / usual_gap,
+    );
+    for one in &ended {
+        if let Err(status) = &one.outcome {
+            let reason = Reason::of(status).unwrap_or_else(|| panic!("no reason: {status:?}"));
+            check(status, reason);
+        }
+    }
+    assert!(!refused.is_empty() && most_queued <= 64, "{} refused, {most_queued} in the queue", refused.len());
+    assert!(refused_ms <= 20.0, "refused after {refused_ms} ms");
+    assert!(goodput >= 0.9 * peak, "{goodput} of {peak} tokens/s");
+    assert!(gap <= 1.3 * usual_gap, "a gap of {gap} ms, {usual_gap} ms without overload");
+    assert!(recovery_ms <= 2_000.0, "{recovery_ms} ms");
     stack.stop();
 }

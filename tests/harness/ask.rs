@@ -1,5 +1,7 @@
 //! Requests to a stack and their answers.
 
+use std::time::Duration;
+
 use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::inference_client::InferenceClient;
@@ -7,7 +9,7 @@ use paceline_proto::v1::{self, ChatRequest, ContentPart, Final, GenerateRequest,
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tonic::transport::Channel;
-use tonic::{Status, Streaming};
+use tonic::{Request, Status, Streaming};
 
 /// Either kind of request.
 #[derive(Clone, Debug)]
@@ -140,13 +142,23 @@ impl Ask {
         self
     }
 
-    pub(crate) async fn send(self, mut client: InferenceClient<Channel>) -> Result<Streaming<GenerateResponse>, Status> {
+    pub(crate) async fn send(
+        self,
+        mut client: InferenceClient<Channel>,
+        within: Option<Duration>,
+    ) -> Result<Streaming<GenerateResponse>, Status> {
         let response = match self {
-            Ask::Chat(request) => client.chat(request).await,
-            Ask::Continue(request) => client.generate(request).await,
+            Ask::Chat(request) => client.chat(timed(request, within)).await,
+            Ask::Continue(request) => client.generate(timed(request, within)).await,
         };
         response.map(tonic::Response::into_inner)
     }
+}
+
+fn timed<T>(request: T, within: Option<Duration>) -> Request<T> {
+    let mut request = Request::new(request);
+    within.into_iter().for_each(|within| request.set_timeout(within));
+    request
 }
 
 /// A whole answer.

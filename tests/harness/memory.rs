@@ -7,13 +7,17 @@ use crate::{Stack, wait};
 pub fn memory(stack: &Stack) -> (u64, u64) {
     wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
     let stats = wait("the cache to be given back", || Some(stack.target_stats()).filter(|stats| stats.mlx_cache_bytes == 0));
-    let status = format!("/proc/{}/status", stack.pid("target"));
+    (stats.mlx_active_bytes, resident(stack.pid("target")))
+}
+
+/// Bytes of a process's own that are resident, once they stand still.
+pub fn resident(pid: u32) -> u64 {
+    let status = format!("/proc/{pid}/status");
     let mut before = vec![];
-    let resident = wait("resident memory to stand still", || {
+    wait("resident memory to stand still", || {
         let status = std::fs::read_to_string(&status).expect("it runs");
         let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse::<u64>().ok());
         before.push(kib.expect("a number"));
         before.iter().rev().take(5).all(|kib| *kib == before[before.len() - 1]).then(|| before[before.len() - 1] * 1024)
-    });
-    (stats.mlx_active_bytes, resident)
+    })
 }

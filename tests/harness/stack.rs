@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::{Stamp, StatsRequest, StatsResponse};
 use paceline_proto::v1::inference_client::InferenceClient;
@@ -16,6 +17,7 @@ use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StatusRequest, StatusResponse};
 use serde_json::Value;
 use tokio::runtime::Runtime;
+use tokio::task::AbortHandle;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
@@ -36,7 +38,23 @@ pub struct Stack {
 }
 
 /// A request that runs beside others.
-pub struct Pending(std::sync::mpsc::Receiver<(Answer, Result<(), Status>)>);
+pub struct Pending {
+    ended: std::sync::mpsc::Receiver<Ended>,
+    task: AbortHandle,
+}
+
+/// A request that is over.
+#[derive(Debug)]
+pub struct Ended {
+    /// What came.
+    pub answer: Answer,
+    /// How it ended.
+    pub outcome: Result<(), Status>,
+    /// When it was sent, in nanoseconds of the machine's clock.
+    pub begun_ns: i64,
+    /// When its end was there.
+    pub ended_ns: i64,
+}
 
 impl Pending {
     /// Waits for its end.
@@ -50,7 +68,19 @@ impl Pending {
 
     /// Waits for its end: what had come until then, and how it ended.
     pub fn finish_seen(self) -> (Answer, Result<(), Status>) {
-        self.0.recv_timeout(Duration::from_secs(120)).expect("a request ends")
+        let Ended { answer, outcome, .. } = self.ended();
+        (answer, outcome)
+    }
+
+    /// Waits for its end.
+    pub fn ended(self) -> Ended {
+        self.ended.recv_timeout(Duration::from_secs(120)).expect("a request ends")
+    }
+
+    /// Hangs up. What there was to see of it, if it is over already.
+    pub fn hang_up(self) -> Option<Ended> {
+        self.task.abort();
+        self.ended.try_recv().ok()
     }
 }
 
@@ -283,7 +313,7 @@ impl Stack {
     /// The service's refusal.
     pub fn open(&self, ask: Ask) -> Result<Live, Status> {
         let client = InferenceClient::new(self.channel.clone()).max_encoding_message_size(usize::MAX);
-        let stream = self.runtime.block_on(ask.send(client))?;
+        let stream = self.runtime.block_on(ask.send(client, None))?;
         Ok(Live::new(stream, self.runtime.handle().clone()))
     }
 
@@ -297,18 +327,24 @@ impl Stack {
 
     /// Sends a request that runs beside what follows.
     pub fn start(&self, ask: Ask) -> Pending {
-        let (tx, rx) = std::sync::mpsc::sync_channel(1);
+        self.start_within(ask, None)
+    }
+
+    /// As [`Stack::start`], with a deadline.
+    pub fn start_within(&self, ask: Ask, within: Option<Duration>) -> Pending {
+        let (tx, ended) = std::sync::mpsc::sync_channel(1);
         let client = InferenceClient::new(self.channel.clone());
         let runtime = self.runtime.handle().clone();
-        self.runtime.spawn(async move {
-            let outcome = match ask.send(client).await {
+        let task = self.runtime.spawn(async move {
+            let begun_ns = monotonic_ns();
+            let (answer, outcome) = match ask.send(client, within).await {
                 Ok(stream) => Live::new(stream, runtime).finish_seen().await,
                 Err(status) => (Answer::default(), Err(status)),
             };
             // A test that gave up does not read it.
-            let _ = tx.send(outcome);
+            let _ = tx.send(Ended { answer, outcome, begun_ns, ended_ns: monotonic_ns() });
         });
-        Pending(rx)
+        Pending { ended, task: task.abort_handle() }
     }
 
     /// Living processes of this stack.
