@@ -3,13 +3,17 @@
 
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
 
+use std::time::Duration;
+
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use paceline_process::clock::monotonic_ns;
 use paceline_proto::status::Reason;
 use paceline_tests::ask::Ask;
 use paceline_tests::memory::{memory, resident};
 use paceline_tests::prompts::{Dice, reference, same_but_near_ties, some_of_each};
-use paceline_tests::{Answer, Stack, wait};
+use paceline_tests::stack::Eye;
+use paceline_tests::{Answer, Stack, continue_ids, wait};
 use tonic::Code;
 
 /// All embedded prompts with margins, in the plain lane: what these tests compare does not depend on a drafter.
@@ -124,6 +128,68 @@ fn hang_ups_leave_nothing_behind() {
     stack.stop();
 }
 
+/// What is behind a hang-up, in milliseconds: the target's clock runs until all it held is free.
+fn freed(stack: &Stack, eye: &mut Eye<'_>, hang_up: impl FnOnce()) -> f64 {
+    let begun = monotonic_ns();
+    hang_up();
+    let free = eye.until_held("all memory to be free", |bytes| bytes == 0);
+    // Nothing of it comes after its end.
+    assert_eq!(stack.snapshot().expect("it answers").requests.unwrap_or_default().queued, 0);
+    (free - begun) as f64 / 1e6
+}
+
+/// The most, and what 99 of 100 do not exceed.
+fn most_and_p99(mut values: Vec<f64>) -> (f64, f64) {
+    values.sort_by(f64::total_cmp);
+    (values[values.len() - 1], values[(values.len() * 99).div_ceil(100) - 1])
+}
+
+#[test]
+#[ignore = "soak: timed figures; run by `make soak`"]
+fn what_a_hang_up_held_is_free_a_step_and_fifty_milliseconds_later() {
+    let stack = Stack::drafting("");
+    let asks = paceline_tests::prompts::prompts();
+    let mut dice = Dice(2);
+    let mut eye = stack.eye();
+    // Prompts that share nothing with one another, so that each is read.
+    let mut salt = 0;
+    let mut prompt = |tokens: u32| {
+        salt += 1;
+        continue_ids(&(0..tokens).map(|at| 100 + (at * 7 + salt * 131) % 3_000).collect::<Vec<_>>()).exactly(1_000)
+    };
+    let whole: Vec<f64> =
+        (0..5).map(|_| stack.ask(prompt(2_000).exactly(1)).expect("served").end.timing.unwrap_or_default().ttft_ms).collect();
+    let reading_ms = whole.iter().copied().fold(0.0, f64::max) as u64;
+    let (mut decode, mut prefill, mut early) = (vec![], vec![], vec![]);
+    for round in 0..600 {
+        let mut live = stack.open(asks[dice.roll(asks.len() as u64) as usize].ask.clone().exactly(200)).expect("served");
+        live.read(1 + dice.roll(40) as usize);
+        decode.push(freed(&stack, &mut eye, || drop(live)));
+        // While a long prompt is read, and as soon as a short one has memory.
+        if round % 3 == 0 {
+            let pending = stack.start(prompt(2_000));
+            eye.until_held("the prompt to be read", |bytes| bytes > 0);
+            std::thread::sleep(Duration::from_millis(dice.roll(reading_ms))); // the random moment
+            prefill.push(freed(&stack, &mut eye, || drop(pending.hang_up())));
+            let pending = stack.start(prompt(100));
+            eye.until_held("the prompt to be read", |bytes| bytes > 0);
+            early.push(freed(&stack, &mut eye, || drop(pending.hang_up())));
+        }
+    }
+    let times = eye.stats().now.unwrap_or_default().step_times.unwrap_or_default();
+    let [step, chunk] = [times.decode_p99_us, times.prefill_p99_us].map(|us| f64::from(us) / 1e3);
+    let figures = [("decode", decode, step), ("prefill", prefill, chunk), ("before the first token", early, chunk)];
+    let figures = figures.map(|(what, values, unit)| {
+        let (count, (most, p99)) = (values.len(), most_and_p99(values));
+        println!("{count} hang-ups, {what}: free after {p99:.1} ms (p99), {most:.1} ms (most); a step takes {unit:.1} ms (p99)");
+        (what, p99, unit)
+    });
+    for (what, p99, unit) in figures {
+        assert!(p99 <= unit + 50.0, "{what}: free after {p99} ms, a step takes {unit} ms");
+    }
+    stack.stop();
+}
+
 /// Eight requests at once, of which every second hangs up somewhere; what of them came to its end is held against the plain
 /// answers. Drafted, as far as the target thinks it pays.
 fn eight_of_which_four_hang_up(stack: &Stack, asks: &[Ask], plain: &[Answer], dice: &mut Dice, near_ties: &mut u32) {
@@ -192,7 +258,7 @@ fn killed_at_random_moments_no_client_sees_a_wrong_token() {
         let chosen: Vec<Ask> = (0..8).map(|_| asks[dice.roll(asks.len() as u64) as usize].clone()).collect();
         let alone: Vec<Answer> = chosen.iter().map(|ask| stack.ask(ask.clone()).expect("served")).collect();
         let running: Vec<_> = chosen.iter().map(|ask| stack.start(ask.clone())).collect();
-        std::thread::sleep(std::time::Duration::from_millis(dice.roll(400)));
+        std::thread::sleep(Duration::from_millis(dice.roll(400)));
         let victim = ["target", "target", "supervisor", "gateway"][dice.roll(4) as usize];
         let pid = stack.pid(victim);
         kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("it runs");

@@ -273,13 +273,19 @@ impl Stack {
     /// # Panics
     /// It does not answer.
     pub fn target_stats(&self) -> StatsResponse {
+        self.eye().stats()
+    }
+
+    /// A look at the target itself: over one connection, and not as old as its last heartbeat.
+    ///
+    /// # Panics
+    /// There is no target.
+    pub fn eye(&self) -> Eye<'_> {
         let status = self.snapshot().unwrap();
         let stamp = Some(Stamp { term: status.term, epoch: status.target.unwrap_or_default().epoch });
         let path = self.run_dir().join("target.sock");
-        self.runtime.block_on(async {
-            let mut client = TargetClient::new(paceline_process::socket::channel(path));
-            client.stats(StatsRequest { stamp }).await.unwrap().into_inner()
-        })
+        let client = self.runtime.block_on(async { TargetClient::new(paceline_process::socket::channel(path)) });
+        Eye { runtime: &self.runtime, client, stamp }
     }
 
     /// Bytes held by running requests.
@@ -391,6 +397,34 @@ impl Stack {
         use std::os::unix::fs::FileTypeExt as _;
         let entries = std::fs::read_dir(self.run_dir()).into_iter().flatten().filter_map(Result::ok);
         entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket())).map(|entry| entry.path()).collect()
+    }
+}
+
+/// The target's figures, as its supervisor would ask for them.
+pub struct Eye<'a> {
+    runtime: &'a Runtime,
+    client: TargetClient<Channel>,
+    stamp: Option<Stamp>,
+}
+
+impl Eye<'_> {
+    /// All of them.
+    ///
+    /// # Panics
+    /// It does not answer.
+    pub fn stats(&mut self) -> StatsResponse {
+        self.runtime.block_on(self.client.stats(StatsRequest { stamp: self.stamp })).unwrap().into_inner()
+    }
+
+    /// Looks every millisecond until what running requests hold is as wanted; when it was, in nanoseconds of the machine's clock.
+    ///
+    /// # Panics
+    /// It does not come to be so; says what was waited for.
+    pub fn until_held(&mut self, what: &str, wanted: impl Fn(u64) -> bool) -> i64 {
+        wait_at(Duration::from_millis(1), what, || {
+            let held = self.stats().now.unwrap_or_default().kv.unwrap_or_default().held_bytes;
+            wanted(held).then(monotonic_ns)
+        })
     }
 }
 
