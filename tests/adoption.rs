@@ -1,6 +1,8 @@
 //! Supervisors that die or are replaced under load: the workers go on as they are (goal A6), and where they must not they are
 //! replaced, once.
 
+#![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
+
 use std::process::Command;
 use std::time::Duration;
 
@@ -52,12 +54,12 @@ fn load(stack: &Stack) -> Vec<Pending> {
     (0..4).map(|_| stack.start(chat("Tell a long story.").exactly(3000))).collect()
 }
 
-#[test]
-fn a_supervisor_killed_ten_times_under_load_leaves_the_workers_as_they_are() {
+/// Kills so many supervisors under load; how long after the start of the next one somebody was served, in milliseconds.
+fn killed_under_load(rounds: usize) -> Vec<u64> {
     let stack = Stack::drafting(PATIENT);
     let before = stack.status().expect("status");
     let (mut figures, mut drafted) = (vec![], 0);
-    for round in 0..10 {
+    for round in 0..rounds {
         let running = load(&stack);
         let held = |stack: &Stack| stack.snapshot().ok().and_then(|status| status.requests).map(|requests| requests.active);
         wait("four requests to run", || (held(&stack) == Some(4)).then_some(()));
@@ -89,12 +91,25 @@ fn a_supervisor_killed_ten_times_under_load_leaves_the_workers_as_they_are() {
         println!("round {round}: served {} ms after the new supervisor's start, {refused} refused", figures[round]);
     }
     figures.sort_unstable();
-    println!("served after {} ms (median), {} ms (most)", figures[5], figures[9]);
+    println!("served after {} ms (median), {} ms (most)", figures[rounds / 2], figures[rounds - 1]);
     assert!(drafted > 0, "nothing was accepted");
-    // The goal is a second; a loose bound for a busy machine.
-    assert!(figures[9] < 10_000, "{figures:?}");
     assert_eq!(stack.processes().len(), 5, "{:?}", stack.processes());
     stack.stop();
+    figures
+}
+
+#[test]
+fn a_supervisor_killed_ten_times_under_load_leaves_the_workers_as_they_are() {
+    let figures = killed_under_load(10);
+    // The goal is a second; a loose bound for a busy machine.
+    assert!(figures[9] <= 3_000, "{figures:?}");
+}
+
+#[test]
+#[ignore = "soak: a timed figure; run by `make soak`"]
+fn a_second_after_the_next_supervisors_start_somebody_is_served() {
+    let figures = killed_under_load(50);
+    assert!(figures[49] <= 1_000, "{figures:?}");
 }
 
 #[test]

@@ -261,9 +261,18 @@ fn a_frozen_drafter_is_passed_by_then_replaced() {
     let stack = Stack::drafting("supervisor.hang_s = 3\n");
     let before = stack.status().expect("status");
     let plain = stack.ask(chat("Tell a long story.").exactly(200).route(RouteWish::Plain)).expect("served");
-    let stream = running(&stack, 200);
-    signal(stack.pid("drafter"), Signal::SIGSTOP);
-    assert_eq!(stream.finish().expect("it goes on").ids, plain.ids);
+    let ask = chat("Tell a long story.").exactly(200).route(RouteWish::Speculative);
+    let usual = stack.ask(ask.clone()).expect("served");
+    let drafter = stack.pid("drafter");
+    let mut stream = stack.open(ask).expect("served");
+    stream.read(3);
+    signal(drafter, Signal::SIGSTOP);
+    let answer = stream.finish().expect("it goes on");
+    assert_eq!(answer.ids, plain.ids);
+    println!("longest pause {:.0} ms, undisturbed {:.0} ms", answer.longest_gap_ms(), usual.longest_gap_ms());
+    // A cycle waits for drafts a small multiple of a plain step (goal A10: it is passed by within 250 ms), and nothing waits
+    // for the two seconds until its silence is noticed. A loose bound for a busy machine.
+    assert!(answer.longest_gap_ms() < 1_000.0, "a pause of {} ms", answer.longest_gap_ms());
     serves(&stack);
     let after = stack.wait_status("another drafter", |status| {
         status["link"]["state"] == "up" && status["drafter"]["pid"] != before["drafter"]["pid"]
@@ -362,27 +371,21 @@ fn a_target_that_was_given_up_is_tried_again_a_minute_later() {
     stack.stop();
 }
 
-/// How long a plain request takes, over some of them, in milliseconds: the median.
+/// How long a plain request takes, in milliseconds.
 fn plain_ms(stack: &Stack) -> f64 {
-    let ask = || chat("List three fruits.").exactly(24).route(RouteWish::Plain);
-    stack.ask(ask()).expect("served");
-    let mut times: Vec<f64> = (0..15)
-        .map(|_| {
-            let begun = paceline_process::clock::monotonic_ns();
-            stack.ask(ask()).expect("served");
-            (paceline_process::clock::monotonic_ns() - begun) as f64 / 1e6
-        })
-        .collect();
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+    let begun = paceline_process::clock::monotonic_ns();
+    stack.ask(chat("List three fruits.").exactly(24).route(RouteWish::Plain)).expect("served");
+    (paceline_process::clock::monotonic_ns() - begun) as f64 / 1e6
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 #[test]
 fn a_drafter_that_does_not_stay_up_delays_no_plain_request() {
-    let alone = Stack::ready("drafter.model = \"\"\n");
-    let without = plain_ms(&alone);
-    alone.stop();
-    // It comes up each time and falls at once: half a second from start to start, for ever.
+    // It comes up each time and falls at once: a second from start to start, for ever.
     let mut stack = Stack::new("supervisor.restarts = 100000\n");
     let script = format!("{} \"$@\" & trap 'kill -9 $!' TERM; sleep 1; kill -9 $!; exit 70", real("paceline-drafter"));
     let drafter = program(&stack, "drafter.sh", &script);
@@ -390,12 +393,29 @@ fn a_drafter_that_does_not_stay_up_delays_no_plain_request() {
     stack.serve();
     stack.wait_ready();
     let restarts = || stack.snapshot().expect("it answers").drafter.unwrap_or_default().restarts;
-    wait("the drafter to fall", || (restarts() >= 2).then_some(()));
-    let with = plain_ms(&stack);
-    assert!(stack.healthy(), "a drafter is nobody's outage");
-    println!("a plain request takes {without:.1} ms without a drafter, {with:.1} ms beside one that falls again and again");
+    // In turns on one service, so that what else the machine does falls on both.
+    let (mut without, mut with) = (vec![], vec![]);
+    for _ in 0..4 {
+        stack.drafter(&["stop"]);
+        without.extend((0..8).map(|_| plain_ms(&stack)));
+        // A command that starts it waits for a link, and that it has before it falls.
+        stack.drafter(&["start"]);
+        let before = restarts();
+        let mut beside = vec![];
+        wait("the drafter to fall twice", || {
+            beside.push(plain_ms(&stack));
+            (beside.len() >= 8 && restarts() >= before + 2).then_some(())
+        });
+        with.extend(beside);
+        assert!(stack.healthy(), "a drafter is nobody's outage");
+    }
+    let (count, most) = (with.len(), with.iter().copied().fold(0.0, f64::max));
+    let (without, with) = (median(&mut without), median(&mut with));
+    println!(
+        "a plain request takes {without:.1} ms without a drafter, {with:.1} ms beside one that falls again and again, at most {most:.1} ms of {count}"
+    );
     // Starting a process costs the machine something; a request waits for none of it.
-    assert!(with < without * 3.0 + 100.0, "{without} ms, then {with} ms");
+    assert!(with <= without * 1.5, "{without} ms, then {with} ms");
     stack.drafter(&["stop"]);
     stack.stop();
 }
