@@ -2,10 +2,13 @@
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use tokio::io::AsyncReadExt;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::platform;
 
 /// How a process of ours ends (design section 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,12 @@ impl From<Exit> for std::process::ExitCode {
     fn from(exit: Exit) -> Self {
         std::process::ExitCode::from(exit as u8)
     }
+}
+
+/// Longest that the supervisor takes to stop, on a system where a kill strands memory or on another: 30 s for running requests, 5 s
+/// to cancel them, three times the longest teardown (asked, SIGTERM, SIGKILL), and some between. Whoever kills it waits longer.
+pub const fn supervisor_stop(kill_strands_memory: bool) -> Duration {
+    Duration::from_secs(50 + 3 * platform::teardown(kill_strands_memory).as_secs())
 }
 
 /// Ends the process at once: nothing is waited for and nothing is destructed under a thread that cannot be ended.

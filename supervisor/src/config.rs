@@ -48,3 +48,23 @@ pub fn plan(config: &Config) -> Plan {
     let model = config.drafter_dir().map(|dir| dir.display().to_string()).unwrap_or_default();
     Plan { model, start: config.drafter.start, idle_stop_ms: config.drafter.idle_stop_s.saturating_mul(1_000) }
 }
+
+#[cfg(test)]
+mod tests {
+    use paceline_process::lifecycle::supervisor_stop;
+
+    use super::*;
+
+    #[test]
+    fn a_stop_takes_no_longer_than_whoever_orders_it_waits() {
+        for kill_strands_memory in [false, true] {
+            let Settings { patience, drain_ms, cancel_ms, .. } = settings_where(kill_strands_memory, &Config::default());
+            let Patience { ask_ms, term_ms, quiet_ms, teardown_ms, kill_ms, .. } = patience;
+            let rungs = [ask_ms, term_ms, kill_ms].map(|rung_ms| rung_ms.max(quiet_ms).max(teardown_ms));
+            // The last look comes up to a pause between two kills late.
+            let workers_ms = rungs.iter().sum::<u64>() + kill_ms;
+            let longest_ms = drain_ms + cancel_ms + workers_ms + crate::FAREWELL.as_millis() as u64;
+            assert!(u128::from(longest_ms) <= supervisor_stop(kill_strands_memory).as_millis(), "{longest_ms}");
+        }
+    }
+}

@@ -109,8 +109,6 @@ pub enum Notice {
 
 /// The gateway lets requests end for 30 s; after this it is stuck.
 const GATEWAY_STOP_MS: u64 = 45_000;
-/// The supervisor waits for its workers, on macOS up to 180 s for one that gives memory back; after this it is stuck.
-const SUPERVISOR_STOP_MS: u64 = 200_000;
 /// The pause between restarts of a child that lived a while; of one that did not the next ones double.
 const FIRST_PAUSE_MS: u64 = 250;
 const LONGEST_PAUSE_MS: u64 = 10_000;
@@ -150,14 +148,15 @@ pub struct Service {
     stopping: Option<Stopping>,
     budget: u32,
     period_ms: u64,
+    supervisor_stop_ms: u64,
 }
 
 impl Service {
     /// A service whose children may each be started `budget` times within `period_ms`: the restart with that number is the one
-    /// too many.
-    pub fn new(budget: u32, period_ms: u64) -> Self {
+    /// too many. The supervisor, which waits for its workers, is stuck if it takes longer than `supervisor_stop_ms` to stop.
+    pub fn new(budget: u32, period_ms: u64, supervisor_stop_ms: u64) -> Self {
         let child = || Child { phase: Phase::Ended, started: Millis(0), restarts: 0, recent: VecDeque::new(), termed: false };
-        Self { children: [child(), child()], stopping: None, budget, period_ms }
+        Self { children: [child(), child()], stopping: None, budget, period_ms, supervisor_stop_ms }
     }
 
     /// Takes in what happened and says what to do.
@@ -267,7 +266,7 @@ impl Service {
 
     /// The gateway first, so that its requests can end; then the supervisor, which ends its workers.
     fn go_on_stopping(&mut self, now: Millis, actions: &mut Vec<Action>) {
-        let next = [(Who::Gateway, GATEWAY_STOP_MS), (Who::Supervisor, SUPERVISOR_STOP_MS)];
+        let next = [(Who::Gateway, GATEWAY_STOP_MS), (Who::Supervisor, self.supervisor_stop_ms)];
         let waiting = next.into_iter().find(|(who, _)| self.running(*who));
         if let Some((who, _)) = waiting
             && !self.child(who).termed

@@ -4,7 +4,7 @@ use super::*;
 
 /// Plays `events` ("1.5s exited gateway 70", "stop", "tick") and returns the actions of the last one, in short words.
 fn play(events: &str) -> String {
-    let mut service = Service::new(4, 60_000);
+    let mut service = Service::new(4, 60_000, 200_000);
     let mut last = Vec::new();
     let mut now = Millis(0);
     for line in events.lines().map(str::trim).filter(|line| !line.is_empty()) {

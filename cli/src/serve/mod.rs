@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use paceline_process::lifecycle::ParentWatch;
+use paceline_process::lifecycle::{ParentWatch, supervisor_stop};
 use paceline_process::runtime_dir::{RuntimeDirError, WorkerRecord};
 use paceline_process::{Clock, Exit, Loaded, RuntimeDir, Signals, listen, platform, socket, task};
 use paceline_proto::v1::operations_client::OperationsClient;
@@ -86,7 +86,9 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
     }
     let nursery = Nursery::new(programs, loaded.file.clone(), dir.clone(), listener)
         .map_err(|error| refuse(Exit::Unavailable, format!("cannot make a pipe: {error}")))?;
-    let service = Service::new(config.supervisor.restarts, config.supervisor.restart_period_s.saturating_mul(1000));
+    let period_ms = config.supervisor.restart_period_s.saturating_mul(1000);
+    let supervisor_stop_ms = supervisor_stop(platform::KILL_STRANDS_MEMORY).as_millis() as u64;
+    let service = Service::new(config.supervisor.restarts, period_ms, supervisor_stop_ms);
     let progress = Progress::new(config.model_name(), address, !screen.shows_transient());
     let mut shell = Shell { service, nursery, dir, screen, progress, supervisor: None, gateway: None, clock: Clock::start() };
     Ok(shell.run(&mut signals, parent).await)
