@@ -3,7 +3,7 @@
 
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -201,15 +201,21 @@ fn fake_drafter() -> PathBuf {
     path
 }
 
-/// Every rule broken in turn by a drafter process, at random rounds under eight streams.
-fn lies(rounds: u64) {
-    let mut stack = Stack::new(&format!("{OFTEN}supervisor.hang_s = 3\n"));
+/// A service with the scripted drafter, and the file that says what it does.
+fn scripted(settings: &str) -> (Stack, PathBuf) {
+    let mut stack = Stack::new(settings);
     let crime_file = stack.path("crime");
     stack.env("PACELINE_DRAFTER_BIN", &fake_drafter().display().to_string());
     stack.env("FAKE_DRAFTER_CRIME", &crime_file.display().to_string());
     stack.serve();
     stack.wait_ready();
     stack.wait_linked();
+    (stack, crime_file)
+}
+
+/// Every rule broken in turn by a drafter process, at random rounds under eight streams.
+fn lies(rounds: u64) {
+    let (stack, crime_file) = scripted(&format!("{OFTEN}supervisor.hang_s = 3\n"));
     let prompts = short();
     let plain = references(&stack, &prompts);
     let (mut dice, mut near_ties) = (Dice(11), 0);
@@ -267,6 +273,55 @@ fn a_drafter_that_lies_costs_no_token() {
 #[ignore = "soak: minutes; run by `make soak`"]
 fn a_drafter_that_lies_a_hundred_times_costs_no_token() {
     lies(100);
+}
+
+/// Asks for drafts of a drafter that does this at its third round; how long ago the request was sent, and the drafter's id.
+fn in_the_third_round(stack: &Stack, crime_file: &Path, crime: &str) -> (Clock, u32) {
+    let ask = || some_of_each(1)[0].ask.clone().exactly(100);
+    let plain = stack.ask(reference(ask())).expect("served");
+    std::fs::write(crime_file, format!("{crime} 3")).expect("ours");
+    // It is read at each new link.
+    stack.drafter(&["swap"]);
+    stack.wait_linked();
+    let drafter = stack.pid("drafter");
+    std::fs::write(crime_file, "none 0").expect("ours");
+    let clock = Clock::start();
+    let answer = stack.ask(ask().route(RouteWish::Speculative)).expect("it goes on");
+    same_but_near_ties(&plain, &answer, crime, &mut 0);
+    assert!(answer.speculation().cycles >= 2, "{crime}: {:?}", answer.speculation());
+    (clock, drafter)
+}
+
+#[test]
+fn a_drafter_that_beats_but_does_not_move_is_replaced_when_its_time_is_over() {
+    let (stack, crime_file) = scripted("supervisor.hang_s = 3\n");
+    let (clock, wedged) = in_the_third_round(&stack, &crime_file, "wedged");
+    stack.wait_status("the wedged drafter to be given up", |status| {
+        status["drafter"]["reason"].as_str().is_some_and(|reason| reason.contains("no progress in decoding for 3 s"))
+    });
+    let declared = clock.now().0;
+    stack.wait_status("another drafter", |status| {
+        status["drafter"]["pid"].as_u64().is_some_and(|pid| pid != u64::from(wedged)) && status["link"]["state"] == "up"
+    });
+    println!("given up after {declared} ms, replaced after {} ms", clock.now().0);
+    // Goal A11: half a second after its time; a loose bound for a busy machine.
+    assert!((3_000..6_000).contains(&declared), "given up after {declared} ms");
+    assert!(stack.ask(some_of_each(1)[0].ask.clone().route(RouteWish::Speculative)).expect("served").speculation().cycles > 0);
+    stack.stop();
+}
+
+#[test]
+fn a_drafter_whose_step_is_long_and_below_its_time_is_let_be() {
+    // The step takes three seconds.
+    let (stack, crime_file) = scripted("supervisor.hang_s = 6\n");
+    let (_, slow) = in_the_third_round(&stack, &crime_file, "slow");
+    wait("its drafts to come again", || {
+        let answer = stack.ask(some_of_each(1)[0].ask.clone().route(RouteWish::Speculative)).expect("served");
+        (answer.speculation().cycles > 0).then_some(())
+    });
+    let status = stack.status().expect("it answers");
+    assert_eq!((&status["drafter"]["pid"], &status["drafter"]["restarts"]), (&slow.into(), &0.into()), "{status}");
+    stack.stop();
 }
 
 /// Bytes a process has read from files.

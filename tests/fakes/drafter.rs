@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::Parser;
 use paceline_link::{End, Frame, Handover, LinkError, Side, handshake};
 use paceline_process::Exit;
-use paceline_process::worker::{self, Gate, Parts, Post};
+use paceline_process::worker::{self, Gate, Parts, Post, Progress};
 use paceline_proto::internal::v1::drafter_server::{Drafter, DrafterServer};
 use paceline_proto::internal::v1::{
     DescribeDrafterRequest, DescribeDrafterResponse, Draft, DrafterInfo, Feed, LinkPhase, LinkReport, Proposal, ProposalKind,
@@ -28,6 +28,8 @@ const BLOCK: u32 = 16;
 const TAPS: [u32; 4] = [1, 3, 5, 6];
 /// How often an order to stop is looked for.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long the step of a slow one takes: half of what its test's `hang_s` allows.
+const SLOW: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -112,7 +114,7 @@ fn live(post: &Post, inbox: &Receiver<Order>) -> Exit {
             Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return Exit::Asked,
             Ok(Order::Link(handover)) => {
                 let generation = handover.generation;
-                link = End::open(handover, Side::Drafter).ok().map(Play::new);
+                link = End::open(handover, Side::Drafter).ok().map(|end| Play::new(end, Arc::clone(&post.progress)));
                 let report = LinkReport { generation, phase: LinkPhase::Up.into(), ..LinkReport::default() };
                 post.progress.set_link(report);
                 post.pulse.now();
@@ -128,6 +130,7 @@ fn live(post: &Post, inbox: &Receiver<Order>) -> Exit {
 /// One link, played until it is over.
 struct Play {
     end: End,
+    progress: Arc<Progress>,
     crime: String,
     at: u64,
     rounds: u64,
@@ -136,14 +139,14 @@ struct Play {
 }
 
 impl Play {
-    fn new(end: End) -> Self {
+    fn new(end: End, progress: Arc<Progress>) -> Self {
         #[expect(clippy::disallowed_methods, reason = "how its test speaks to it")]
         let file = std::env::var("FAKE_DRAFTER_CRIME").unwrap_or_default();
         let text = std::fs::read_to_string(file).unwrap_or_default();
         let (crime, at) = text.trim().split_once(' ').unwrap_or(("none", "0"));
         let at = at.parse().unwrap_or(1);
         let seed = end.generation().wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        Self { end, crime: crime.to_owned(), at, rounds: 0, seed, owed: None }
+        Self { end, progress, crime: crime.to_owned(), at, rounds: 0, seed, owed: None }
     }
 
     fn turn(&mut self) -> Result<(), LinkError> {
@@ -220,6 +223,21 @@ impl Play {
             "hang" => loop {
                 std::thread::park();
             },
+            // In a step that never ends. Heartbeats go on, as they come from another thread.
+            "wedged" => {
+                self.progress.set_phase(WorkerPhase::Decode);
+                loop {
+                    std::thread::park();
+                }
+            }
+            // No crime: one long step, below the time that it has.
+            "slow" if self.rounds == self.at => {
+                self.progress.set_phase(WorkerPhase::Prefill);
+                std::thread::sleep(SLOW);
+                self.progress.step_done(1, 0, SLOW.as_micros() as u64);
+                self.progress.set_phase(WorkerPhase::Idle);
+                self.propose(&feed, |_| {})
+            }
             "abort" => std::process::abort(),
             "close_descriptors" => {
                 // The socket under the link, as if a bug had closed the wrong descriptor.
