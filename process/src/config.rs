@@ -582,7 +582,7 @@ impl Config {
 
     /// Digest of the settings that the target is started with: one with another digest is not taken over. What only others go by
     /// is left out, as are logs: changing it costs no load. Of the drafter it reads what to keep for it.
-    pub fn digest(&self) -> String {
+    pub fn target_digest(&self) -> String {
         let drafter = DrafterConfig { model: self.drafter.model.clone(), ..Default::default() };
         Self { target: self.target.clone(), kv: self.kv.clone(), drafter, ..self.of_every_worker() }.hashed()
     }

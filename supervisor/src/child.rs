@@ -354,7 +354,9 @@ mod tests {
         // It never writes a record itself.
         let mut first = host(temp.path(), "exec sleep 1000");
         let pid = first.start(Epoch(4), Term(7), "").expect("started");
-        let mut next = host(temp.path(), "exit 0");
+        let (program, dir) = (first.program.clone(), first.dir.clone());
+        let mut next =
+            ProcessHost { worker: first.worker, program, config_file: String::new(), threads: None, dir, current: None };
         let found = next.find().expect("it is written down");
         assert_eq!(Some(&found), WorkerRecord::of(pid, 4).as_ref());
         next.signal(true);

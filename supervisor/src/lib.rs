@@ -103,7 +103,7 @@ pub struct Identities {
 impl Identities {
     fn new(config: &Config) -> Self {
         let of = |config_digest| Identity { version: env!("CARGO_PKG_VERSION").to_owned(), config_digest };
-        Self { target: of(config.digest()), drafter: of(config.drafter_digest()) }
+        Self { target: of(config.target_digest()), drafter: of(config.drafter_digest()) }
     }
 
     /// As this worker.

@@ -81,7 +81,7 @@ fn parts(post: &Post) -> Result<Parts, Exit> {
     let known = Arc::new(OnceLock::new());
     let service = TargetService {
         gate: post.gate.clone(),
-        config_digest: post.config.digest(),
+        config_digest: post.config.target_digest(),
         loaded: known.clone(),
         progress: post.progress.clone(),
         commands: mail.clone(),

@@ -128,7 +128,7 @@ fn a_worker_is_loaded_anew_for_what_it_reads_and_for_nothing_else() {
         "drafter.kind" | "drafter.threads" | "drafter.quantize" | "drafter.prefix_bytes" => (false, true),
         _ => (false, false),
     };
-    let digests = |config: &Config| (config.digest(), config.drafter_digest());
+    let digests = |config: &Config| (config.target_digest(), config.drafter_digest());
     let usual = digests(&Config::default());
     let known = toml::Table::try_from(Config::default()).expect("plain");
     for key in all_keys(&known) {
