@@ -7,7 +7,7 @@ use clap::Parser;
 use paceline_gateway::ending::Event;
 use paceline_gateway::{Setup, StartError, run};
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch};
-use paceline_process::{Exit, Loaded, Signals, task, telemetry};
+use paceline_process::{Exit, Loaded, Signals, platform, task, telemetry};
 use tokio::sync::mpsc;
 
 /// Threads that move messages; texts are worked on elsewhere.
@@ -24,6 +24,7 @@ struct Arguments {
 
 fn main() -> ExitCode {
     lifecycle::settle();
+    platform::share_heap();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

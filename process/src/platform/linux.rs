@@ -79,6 +79,15 @@ pub(super) fn give_back_freed_memory() {
     }
 }
 
+pub(super) fn share_heap() {
+    // musl has one heap.
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets a number of the allocator's under its own lock.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+    }
+}
+
 pub(super) fn launchd_sockets(_key: &str) -> io::Result<Option<Vec<OwnedFd>>> {
     Ok(None)
 }

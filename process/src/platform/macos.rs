@@ -77,6 +77,10 @@ pub(super) fn available_memory() -> Option<u64> {
     Some((pages("Pages free:") + pages("Pages inactive:") + pages("Pages purgeable:")) * page_bytes)
 }
 
+pub(super) fn share_heap() {
+    // Its zones are shared by all threads, and give back what they can under pressure.
+}
+
 pub(super) fn give_back_freed_memory() {
     // malloc_zone_pressure_relief of <malloc/malloc.h>, which libc does not bind: no zone is all zones, a goal of 0 as much as
     // there is.

@@ -42,6 +42,12 @@ pub fn give_back_freed_memory() {
     system::give_back_freed_memory();
 }
 
+/// Has all threads share the allocator's one heap, where by itself it would make one for each few threads: in a process that lives
+/// long and works on texts in many threads each of them grows to the most it ever held. To be called before there are threads.
+pub fn share_heap() {
+    system::share_heap();
+}
+
 /// Whether a process that is killed in the middle of its work can strand memory of the machine until that is restarted.
 pub const KILL_STRANDS_MEMORY: bool = system::KILL_STRANDS_MEMORY;
 
