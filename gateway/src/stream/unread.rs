@@ -14,6 +14,7 @@ use paceline_process::clock::monotonic_ns;
 use paceline_process::task;
 use paceline_proto::status::{Reason, Refusal};
 use paceline_proto::v1::GenerateResponse;
+use tokio::task::AbortHandle;
 use tonic::Status;
 
 use super::Answer;
@@ -22,7 +23,10 @@ type Messages = Pin<Box<dyn Stream<Item = Result<GenerateResponse, Status>> + Se
 
 /// An answer on its way to its reader.
 #[derive(Debug)]
-pub struct Unread(Arc<Mutex<Inner>>);
+pub struct Unread {
+    shared: Arc<Mutex<Inner>>,
+    watcher: AbortHandle,
+}
 
 struct Inner {
     /// `None` behind the end.
@@ -64,24 +68,35 @@ impl Unread {
     pub fn watch(answer: Answer, limit: Duration) -> Self {
         let (request_id, cut) = (answer.request_id.clone(), Arc::clone(&answer.unread));
         let messages = futures::stream::unfold(answer, |mut answer| async move { Some((answer.next().await?, answer)) });
-        let inner =
-            Inner { messages: Some(Box::pin(messages)), handed_ns: Some(monotonic_ns()), bell: Arc::default(), over: None };
+        Self::of(Box::pin(messages), limit, move || {
+            // Seen by the answer as it is dropped: its log line says why.
+            cut.store(true, Ordering::Relaxed);
+            crate::error::with_request_id(slow_reader(limit), &request_id)
+        })
+    }
+
+    /// The same of any messages; `over` is what the reader is told who is cut.
+    fn of(messages: Messages, limit: Duration, over: impl Fn() -> Status + Send + 'static) -> Self {
+        let inner = Inner { messages: Some(messages), handed_ns: Some(monotonic_ns()), bell: Arc::default(), over: None };
         let shared = Arc::new(Mutex::new(inner));
         let watched = Arc::downgrade(&shared);
-        task::spawn("unread", async move {
+        let watcher = task::spawn("unread", async move {
             let mut pause = limit;
             while let Some(left) = {
                 tokio::time::sleep(pause).await;
-                look(&watched, limit, || {
-                    // Seen by the answer as it is dropped: its log line says why.
-                    cut.store(true, Ordering::Relaxed);
-                    crate::error::with_request_id(slow_reader(limit), &request_id)
-                })
+                look(&watched, limit, &over)
             } {
                 pause = left;
             }
         });
-        Self(shared)
+        Self { shared, watcher: watcher.abort_handle() }
+    }
+}
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        // Else it would sleep on for `limit` behind each answer.
+        self.watcher.abort();
     }
 }
 
@@ -117,7 +132,7 @@ impl Stream for Unread {
     type Item = Result<GenerateResponse, Status>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let bell = Arc::clone(&inner.bell);
         *bell.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
         bell.rung_ns.store(0, Ordering::Relaxed);
@@ -135,6 +150,29 @@ impl Stream for Unread {
                 inner.messages = None;
                 Poll::Ready(None)
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn behind_an_answer_nobody_watches_it() {
+        let limit = Duration::from_secs(1_000_000);
+        let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        let messages = || -> Messages { Box::pin(futures::stream::iter([Ok(GenerateResponse::default())])) };
+        let mut read = Unread::of(messages(), limit, move || slow_reader(limit));
+        let left = Unread::of(messages(), limit, move || slow_reader(limit));
+        assert_eq!(tasks(), 2);
+        assert!(read.next().await.is_some() && read.next().await.is_none());
+        drop((read, left));
+        // What is aborted ends when it is its turn.
+        while tasks() > 0 {
+            tokio::task::yield_now().await;
         }
     }
 }
