@@ -94,7 +94,7 @@ impl Scheduler {
         let rows: usize = parts.iter().filter(|part| part.prefill).map(|part| part.rows).sum();
         if rows >= MIN_CHUNK {
             let row_us = took_us as f64 / rows as f64;
-            // What was too dear is believed at once: the first chunks are small, and a row of these takes longer.
+            // That rows are cheaper is believed at once: the first chunks are small, and a row of a small chunk takes longer.
             self.row_us = Some(self.row_us.map_or(row_us, |old| row_us.min(0.7 * old + 0.3 * row_us)));
         }
     }
