@@ -6,6 +6,9 @@ set -eu
 
 # shellcheck disable=SC2086
 cargo build $LOCKED --release --workspace --bins
+# The drafter that lies and freezes on demand.
+# shellcheck disable=SC2086
+cargo build $LOCKED --release -p paceline-tests --example fake_drafter
 # The supervisor on a simulated machine: 100,000 schedules.
 # shellcheck disable=SC2086
 cargo test $LOCKED --release -p paceline-supervisor --lib -- --ignored --nocapture a_hundred_thousand

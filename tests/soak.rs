@@ -184,6 +184,8 @@ fn what_a_hang_up_held_is_free_a_step_and_fifty_milliseconds_later() {
         println!("{count} hang-ups, {what}: free after {p99:.1} ms (p99), {most:.1} ms (most); a step takes {unit:.1} ms (p99)");
         (what, p99, unit)
     });
+    // A chunk is to take 250 ms, wherever in a prompt it lies; on a machine that others use too some take longer.
+    assert!(chunk <= 375.0, "a chunk of a prompt takes {chunk} ms (p99)");
     for (what, p99, unit) in figures {
         assert!(p99 <= unit + 50.0, "{what}: free after {p99} ms, a step takes {unit} ms");
     }
@@ -220,8 +222,9 @@ fn two_thousand_requests_of_which_half_hang_up_leave_nothing_behind() {
     let plain: Vec<Answer> = asks.iter().map(|ask| stack.ask(reference(ask.clone())).expect("served")).collect();
     let (mut dice, mut near_ties) = (Dice(11), 0);
     let pids = SERVING.map(|process| stack.pid(process));
-    // What the cache and the link take until they are full is no leak.
-    for _ in 0..20 {
+    // What the cache and the link take until they are full is no leak, and what the allocator keeps for the widest moment: in a gateway of
+    // 5 MB that took some 4,000 requests to settle.
+    for _ in 0..500 {
         eight_of_which_four_hang_up(&stack, &asks, &plain, &mut dice, &mut near_ties);
     }
     let had = descriptors(&pids);

@@ -79,6 +79,11 @@ impl Reach {
         }
     }
 
+    /// Rows that were sent and that the drafter has not said it has read.
+    pub fn on_their_way(&self) -> usize {
+        self.sent.map_or(0, |sent| sent - self.reached.min(sent))
+    }
+
     /// Whether a draft behind `committed` rows could be asked for once what is unsent of `window` is sent with it.
     pub fn could_ask(&self, committed: usize, window: &TapWindow) -> bool {
         window.end() == committed && self.unread(window) <= LAG
@@ -134,7 +139,9 @@ mod tests {
         assert_eq!(send(&mut reach, &read, 400), Some((400, 200, false)));
         assert_eq!(send(&mut reach, &read, 400), None);
         assert!(!reach.may_ask(600), "600 rows are on their way");
+        assert_eq!(reach.on_their_way(), 600);
         assert!(reach.heard(400) && reach.may_ask(600));
+        assert_eq!(reach.on_their_way(), 200);
         read.push(600, &[0]);
         assert!(!reach.may_ask(601), "the newest row was not sent");
         assert_eq!(send(&mut reach, &read, 400), Some((600, 1, false)));

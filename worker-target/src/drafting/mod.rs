@@ -80,7 +80,7 @@ pub(crate) enum News {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Took {
     pub(crate) sequences: usize,
-    /// Of blocks, and of context that was sent with the wants.
+    /// Of blocks, and of context that was not read when they were asked for.
     pub(crate) rows: usize,
     pub(crate) us: u64,
     /// Steps the target did meanwhile.
@@ -554,9 +554,11 @@ impl Drafting {
             return Ok(line.end.flush().map_err(Fault::from));
         }
         let blocks: usize = wants.iter().map(|want| want.block as usize).sum();
-        let asked = Asked { at_ns: border.at_ns, rows: blocks + rows, steps: self.steps };
+        // It answers in order: what it has not read of any sequence comes before these drafts.
+        let unread = self.sessions.values().map(|session| session.reach.on_their_way()).sum::<usize>();
+        let asked = Asked { at_ns: border.at_ns, rows: blocks + unread, steps: self.steps };
         let round = if wants.is_empty() { 0 } else { line.open_round(&wants, asked) };
-        let until = self.pace.deadline(border.now, scheduler.speculation.read_us(rows) / 1e3);
+        let until = self.pace.deadline(border.now, scheduler.speculation.read_us(unread) / 1e3);
         for want in &wants {
             let key = SequenceKey(want.session);
             let session = self.sessions.get_mut(&key).expect("asked for one");

@@ -1,6 +1,6 @@
 //! Which prompts a step reads, and how much of them.
 //!
-//! All chunks of a step together take at most about 250 ms by the measured cost of a row, half of that while others
+//! All chunks of a step together take at most about 250 ms by the measured cost of rows (`price`), half of that while others
 //! decode: a step, and with it a cancellation, is never long, and a stream's tokens come with bounded gaps (design section
 //! 4). Inside that the shortest rest comes first, so that a short prompt does not wait for a long one to be read; one that
 //! got no row in `PATIENCE` steps comes before all that did not wait so long. So nobody starves: a prompt is read on at the
@@ -37,12 +37,12 @@ impl Scheduler {
             })
             .collect();
         reading.sort_unstable();
-        let mut left = self.chunk_rows(decodes);
+        let (mut left_us, mut read) = (if decodes { BESIDE_US } else { CHUNK_US }, 0);
         for (_, _, key) in reading {
             let Some(sequence) = self.sequences.get(&key) else { continue };
             let rows = match self.follows.contains_key(&key) {
                 true => 0,
-                false => self.chunk(sequence, left, step.parts.iter().all(|part| !part.prefill)),
+                false => self.chunk(sequence, self.rows_in(left_us, sequence.committed, read), read == 0),
             };
             let Some(sequence) = self.sequences.get_mut(&key) else { continue };
             if rows == 0 {
@@ -51,10 +51,17 @@ impl Scheduler {
                 continue;
             }
             sequence.passed = 0;
-            left = left.saturating_sub(rows);
+            (left_us, read) = (left_us - self.price.us(sequence.committed, rows), read + rows);
             let (start, chooses) = (sequence.committed, rows == sequence.pending_rows());
             step.parts.push(Part { key, start, rows, chooses, prefill: true, drafted: 0 });
         }
+    }
+
+    /// Rows of a prompt from `start` on for which there are so many microseconds in a step that reads `read` rows already.
+    fn rows_in(&self, us: f64, start: usize, read: usize) -> usize {
+        let fits = self.price.rows(start, us.max(0.0)).unwrap_or(FIRST_CHUNK.saturating_sub(read));
+        // The first of a step are never none.
+        fits.clamp(MIN_CHUNK.saturating_sub(read), MAX_CHUNK.saturating_sub(read))
     }
 
     /// Whether a sequence reads its prompt, or could.
@@ -91,17 +98,6 @@ impl Scheduler {
 
     /// A step took so long: what a prompt row costs.
     pub(super) fn measure(&mut self, parts: &[Part], took_us: u64) {
-        let rows: usize = parts.iter().filter(|part| part.prefill).map(|part| part.rows).sum();
-        if rows >= MIN_CHUNK {
-            let row_us = took_us as f64 / rows as f64;
-            // That rows are cheaper is believed at once: the first chunks are small, and a row of a small chunk takes longer.
-            self.row_us = Some(self.row_us.map_or(row_us, |old| row_us.min(0.7 * old + 0.3 * row_us)));
-        }
-    }
-
-    fn chunk_rows(&self, decodes: bool) -> usize {
-        let most_us = if decodes { BESIDE_US } else { CHUNK_US };
-        let fits = self.row_us.map_or(FIRST_CHUNK, |row_us| (most_us / row_us) as usize);
-        (fits.clamp(MIN_CHUNK, MAX_CHUNK) / MIN_CHUNK) * MIN_CHUNK
+        self.price.measure(parts, took_us as f64);
     }
 }

@@ -4,6 +4,7 @@
 //! steps of their own, in turn with these (`sight`).
 
 mod fill;
+mod price;
 mod room;
 mod sight;
 
@@ -11,6 +12,8 @@ use std::collections::BTreeMap;
 
 use paceline_process::Millis;
 use paceline_proto::v1::Route;
+
+use price::RowPrice;
 
 use super::{
     Counts, Draft, Ended, Finish, Ledger, LedgerError, Permit, Phase, Plan, Reading, Request, Sequence, SequenceKey, Slice,
@@ -160,8 +163,8 @@ pub struct Scheduler {
     ledger: Ledger,
     max_sequences: usize,
     next_key: u64,
-    /// Measured cost of a prompt row, µs.
-    row_us: Option<f64>,
+    /// Of prompt rows, measured.
+    price: RowPrice,
     /// Who drafts, and how far.
     pub speculation: Speculation,
     /// Which unread prompts the next step leaves out, as they wait for what others read.
@@ -184,7 +187,7 @@ impl Scheduler {
             ledger,
             max_sequences,
             next_key: 0,
-            row_us: None,
+            price: RowPrice::default(),
             speculation,
             follows,
             tower: Tower::default(),

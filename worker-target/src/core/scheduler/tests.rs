@@ -235,7 +235,7 @@ fn a_permit_changes_the_lane_at_the_next_step() {
 fn a_long_prompt_is_passed_over_by_short_ones_and_not_for_ever() {
     let mut scheduler = Scheduler::new(Ledger::new(100_000, classes(&[(256, 100), (4096, 1600)])), 32);
     let long = scheduler.admit(request(2_000, 2)).expect("room");
-    scheduler.row_us = Some(250_000.0 / 64.0);
+    scheduler.price = RowPrice::flat(250_000.0 / 64.0);
     let mut waited = 0;
     for now in 0..40 {
         // Every step somebody comes whose prompt fills the chunk.
@@ -259,13 +259,13 @@ fn a_long_prompt_is_passed_over_by_short_ones_and_not_for_ever() {
 #[test]
 fn beside_streams_a_chunk_takes_half_the_time() {
     let mut scheduler = scheduler();
-    scheduler.row_us = Some(1_000.0);
+    scheduler.price = RowPrice::flat(1_000.0);
     scheduler.admit(request(600, 5)).expect("room");
     assert_eq!(step(&mut scheduler, 0, 9).0, [(0, 224, false)]);
-    scheduler.row_us = Some(1_000.0);
+    scheduler.price = RowPrice::flat(1_000.0);
     let key = scheduler.admit(request(1, 50)).expect("room");
     step(&mut scheduler, 1, 9);
-    scheduler.row_us = Some(1_000.0);
+    scheduler.price = RowPrice::flat(1_000.0);
     assert_eq!(scheduler.get(key).expect("there").phase, Phase::Decoding);
     assert_eq!(step(&mut scheduler, 2, 9).0, [(1, 1, true), (0, 96, false)]);
 }

@@ -17,6 +17,8 @@ const ASSUMED_ROWS: f64 = 64.0;
 /// How much slower a step is while the drafter works, until measured, and the bounds of what is believed.
 const ASSUMED_BESIDE: f64 = 1.2;
 const BESIDE: (f64, f64) = (0.8, 4.0);
+/// Drafts behind which their price is what was measured.
+const FEW_DRAFTS: u64 = 8;
 /// What drafts are taken for when none was asked for during so many steps, and at least, however long it is.
 const CHEAPER: f64 = 0.65;
 const CHEAPEST: f64 = 0.1;
@@ -173,11 +175,14 @@ impl Costs {
     }
 
     /// A draft for so many sequences; `rows` are those of the blocks and of new context. Until one is measured it is half as
-    /// dear as a plain step: rather too cheap, as what looks dear is never tried.
+    /// dear as a plain step: rather too cheap, as what looks dear is never tried. As long as few are, it is no dearer than a step of
+    /// as many rows: a drafter is smaller than its target, and the first drafts may have been paused.
     pub fn draft_us(&self, rows: f64, sequences: f64) -> f64 {
-        match self.draft.is_known() {
-            true => self.hope * self.slower.times * self.draft.us(Size { rows, sequences, context: 0.0 }),
-            false => self.step_us(1.0, 1.0, 0.0) / 2.0,
+        let measured_us = || self.hope * self.slower.times * self.draft.us(Size { rows, sequences, context: 0.0 });
+        match self.draft.seen() {
+            0 => self.step_us(1.0, 1.0, 0.0) / 2.0,
+            1..FEW_DRAFTS => measured_us().min(self.step_us(rows, sequences, 0.0)),
+            _ => measured_us(),
         }
     }
 

@@ -197,6 +197,11 @@ impl Cost {
         self.cells[place(&SEQUENCE_PLACES, size.sequences)][place(&ROW_PLACES, size.rows)].weight
     }
 
+    /// How many figures there were in all.
+    pub fn seen(&self) -> u64 {
+        self.seen
+    }
+
     /// Whether anything was measured.
     pub fn is_known(&self) -> bool {
         self.seen > 0

@@ -199,11 +199,10 @@ impl Speculation {
     }
 
     /// Whether nobody was to draft at the last decision, and nothing has changed since that speaks for another: what the target
-    /// doubts and what steps cost is looked at again after a few.
+    /// doubts, what steps cost and whose pause is over is looked at again after a few.
     fn nothing_new(&mut self, eligible: &[Eligible]) -> bool {
-        let due = |one: &Eligible| self.courses[&one.key].rests.is_some_and(|until| one.had >= until);
         let is_same = eligible.iter().map(|one| (one.key, one.ready)).eq(self.last.iter().copied());
-        let old = !self.drafts && !self.seen && is_same && self.borders < EVERY && !eligible.iter().any(due);
+        let old = !self.drafts && !self.seen && is_same && self.borders < EVERY;
         if old {
             self.borders += 1;
         } else {

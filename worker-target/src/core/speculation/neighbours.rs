@@ -5,6 +5,8 @@
 //! A prompt is kept as the set of its tokens, hashed; how alike two are is the cosine between their sets, a rare token counting for
 //! more than one that every prompt has. Nothing is said of texts that are like none before.
 
+use std::sync::LazyLock;
+
 use super::survival::KINDS;
 
 /// Buckets of tokens.
@@ -24,6 +26,9 @@ const SAME: f64 = 0.4;
 const OF_CLASS: f64 = 0.1;
 /// What one that is not tried takes from what made it so, if that was its like in all: else who is taken for poor once stays it for ever.
 const FADES: f64 = 0.04;
+
+/// Natural logarithms of whole numbers: a request is held against all that are remembered, word by word.
+static LN: LazyLock<[f64; REMEMBERED + 3]> = LazyLock::new(|| std::array::from_fn(|number| (number as f64).ln()));
 
 /// The words of a prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -120,8 +125,7 @@ impl Neighbours {
     }
 
     fn rare(&self, word: u16) -> f64 {
-        let with = f64::from(self.with[usize::from(word)]);
-        ((self.ended.len() as f64 + 2.0) / (with + 1.0)).ln()
+        LN[self.ended.len() + 2] - LN[usize::from(self.with[usize::from(word)]) + 1]
     }
 
     /// A sequence is over that was of these kinds by what became of so many of its drafts, of none if it was not tried.

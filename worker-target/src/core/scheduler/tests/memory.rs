@@ -136,7 +136,7 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
         let mut dice = Dice(seed);
         let classes = with_taps(&[(16, 100, 20), (32, 200, 40), (64, 400, 40), (128, 800, 40)]);
         let mut scheduler = Scheduler::new(Ledger::new(800 + dice.roll(8) * 200, classes), 16);
-        scheduler.row_us = Some(2_000.0 + 1_000.0 * dice.roll(5) as f64);
+        scheduler.price = RowPrice::flat(2_000.0 + 1_000.0 * dice.roll(5) as f64);
         let (mut store, mut streams) =
             (BTreeMap::<SequenceKey, Vec<u32>>::new(), BTreeMap::<SequenceKey, (Vec<u32>, Vec<u32>)>::new());
         let (mut to_come, mut cached) = (16, 0u64);

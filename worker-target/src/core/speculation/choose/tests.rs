@@ -116,6 +116,8 @@ fn a_pause_in_the_first_figures_is_not_believed_for_ever() {
     }
     costs.drafted(size, 8_000.0, 0);
     let believed = |costs: &Costs| costs.draft_us(20.0, 1.0);
+    assert!(believed(&costs) <= costs.step_us(20.0, 1.0, 0.0), "a drafter is smaller than its target");
+    (1..FEW_DRAFTS).for_each(|_| costs.drafted(size, 8_000.0, 0));
     assert!(believed(&costs) > 6_000.0);
     // Nothing is drafted at that price, so nothing would ever correct it.
     (0..4).for_each(|_| costs.nothing_drafted());
