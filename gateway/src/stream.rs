@@ -202,7 +202,8 @@ impl Answer {
         let count = self.samples.len();
         let mut again = true;
         while std::mem::take(&mut again) {
-            for at in (0..count).map(|step| (self.turn + step) % count) {
+            let first = self.turn;
+            for at in (0..count).map(|step| (first + step) % count) {
                 match self.samples[at].poll(context) {
                     Poll::Pending => {}
                     Poll::Ready(News::Batch(batch)) => {
@@ -211,6 +212,11 @@ impl Answer {
                     }
                     // It waits while others of this request have a place below that they will give back.
                     Poll::Ready(News::NoRoom(_)) if self.samples.iter().any(Sample::is_below) => {}
+                    // The refusal is older than the place that another of this request gave back.
+                    Poll::Ready(News::NoRoom(_)) if self.samples[at].is_outdated() => {
+                        self.submit_waiting();
+                        again = true;
+                    }
                     Poll::Ready(News::NoRoom(status) | News::Failed(status)) => return Poll::Ready(Some(Err(status))),
                     Poll::Ready(News::Closed) => again = true,
                 }
@@ -262,6 +268,7 @@ impl Answer {
         let ends = message.as_ref().is_some_and(|message| message.r#final.is_some());
         if ends {
             sample.last_is_out(finished);
+            self.samples.iter_mut().for_each(Sample::place_came_free);
             self.submit_waiting();
         }
         let tokens = self.tokens();

@@ -147,6 +147,21 @@ async fn one_without_room_waits_for_another_of_its_request() {
     assert!(within(stream.message()).await.expect("a good end").is_none());
     assert!(within(over).await.is_err() && within(last).await.is_err());
 
+    // That it had no room may be told when the other one is over, and is old then.
+    let begin = async {
+        let mut all = submissions(&mut fake, 2).await;
+        let other = all.remove(1);
+        (all.remove(0).accept().done(&[2]).await, other)
+    };
+    let (stream, (over, refused)) = call(&stage, samples(2), begin).await;
+    let mut stream = stream.expect("begun");
+    assert!(message(&mut stream).await.r#final.is_some());
+    refused.refuse(Reason::QueueFull.status("64 wait"));
+    let last = fake.submission().await.accept().done(&[2]).await;
+    assert_eq!(message(&mut stream).await.sample_index, 1);
+    assert!(within(stream.message()).await.expect("a good end").is_none());
+    assert!(within(over).await.is_err() && within(last).await.is_err());
+
     // Where none of them has a place, there is none to wait for.
     let refuse = async {
         for submission in submissions(&mut fake, 2).await {

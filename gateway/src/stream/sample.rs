@@ -37,6 +37,8 @@ enum State {
 /// One sample.
 pub(super) struct Sample {
     state: State,
+    /// Another of its request gave its place back since this was submitted.
+    outdated: bool,
     pub(super) assembler: Assembler,
     /// Until its first token, in milliseconds.
     pub(super) ttft_ms: Option<f64>,
@@ -56,11 +58,22 @@ pub(super) enum News {
 
 impl Sample {
     pub(super) fn new(assembler: Assembler) -> Self {
-        Self { state: State::Waiting, assembler, ttft_ms: None }
+        Self { state: State::Waiting, outdated: false, assembler, ttft_ms: None }
     }
 
     pub(super) fn submit(&mut self, submission: Submission) {
         self.state = State::Submitted(submission);
+        self.outdated = false;
+    }
+
+    /// Another of its request gave its place back.
+    pub(super) fn place_came_free(&mut self) {
+        self.outdated = true;
+    }
+
+    /// Whether there is more room below than there was when this was submitted.
+    pub(super) fn is_outdated(&self) -> bool {
+        self.outdated
     }
 
     pub(super) fn is_waiting(&self) -> bool {
