@@ -256,6 +256,7 @@ fn routes(
         pictures: pictures::Pictures::new(store, &config.limits),
         limits: config.limits.clone(),
         standing: standing.clone(),
+        backlog: Arc::default(),
         supervisor,
         cancel: cancel.clone(),
     };

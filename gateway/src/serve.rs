@@ -1,6 +1,7 @@
 //! ① A request comes in: checked, made token ids, submitted to the supervisor. The handler returns with the first tokens,
 //! so that an error before them comes without headers and clients may retry it by policy.
 
+pub mod backlog;
 pub mod connection;
 pub mod gate;
 pub mod opening;
@@ -8,6 +9,7 @@ mod question;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, Stream};
@@ -37,6 +39,7 @@ use crate::request::{Asked, Identity, Setting, Wishes, check_model, check_pictur
 use crate::standing::{Serving, Standing};
 use crate::stream::{Answer, Below, Bounds, Unread};
 
+use backlog::Backlog;
 use gate::Arrival;
 
 /// The target ends a request at its deadline, at a step's border. This much later the gateway does, whatever is below.
@@ -58,6 +61,8 @@ pub struct InferenceService {
     pub limits: LimitsConfig,
     /// Whether requests can be served now.
     pub standing: watch::Receiver<Standing>,
+    /// Whether there is room for more of them.
+    pub backlog: Arc<Backlog>,
     /// Where requests go.
     pub supervisor: SupervisorClient<Channel>,
     /// Ends every running request.
@@ -142,7 +147,7 @@ impl InferenceService {
     }
 
     /// How the model's pictures are made, if it sees.
-    fn processor(&self) -> Option<&std::sync::Arc<Processor>> {
+    fn processor(&self) -> Option<&Arc<Processor>> {
         self.prompter.language().pictures.as_ref()
     }
 
@@ -184,6 +189,7 @@ impl InferenceService {
         principal: Option<Principal>,
         record: &mut Record,
     ) -> Result<Answer, Status> {
+        self.backlog.look(self.standing.borrow().serving()?.term)?;
         let who = Identity::new(request_id, deadline.at_ns, principal.as_ref());
         let Prepared { serving, wishes, mut generation, seen, places } = self.prepare(asked, who, record).await?;
         let kept = match self.processor().filter(|_| !seen.is_empty()) {
@@ -197,10 +203,16 @@ impl InferenceService {
         if deadline.passed() {
             return Err(error::deadline_passed());
         }
+        let (place, term) = (self.backlog.enter(), serving.term);
         let below = Below { supervisor: self.supervisor.clone(), stamp: Stamp { term: serving.term, epoch: self.epoch } };
         let bounds = Bounds { deadline, cancel: self.cancel.clone() };
         let mut answer = Answer::new(generation, &wishes, self.prompter.language(), below, bounds).showing(kept);
-        answer.open().await?;
+        if let Err(status) = answer.open().await {
+            place.refused(term, &status);
+            return Err(status);
+        }
+        place.begun();
+        answer.hold(place);
         Ok(answer)
     }
 }

@@ -35,6 +35,7 @@ use crate::prompt::Language;
 use crate::record::Record;
 use crate::request::Wishes;
 use crate::serve::BACKSTOP;
+use crate::serve::backlog::Place;
 use crate::serve::gate::Slot;
 use sample::{News, Sample, Submission};
 
@@ -79,6 +80,7 @@ pub struct Answer {
     cancel: CancellationToken,
     deadline: Pin<Box<Sleep>>,
     kept: Option<(Record, Option<Arc<Slot>>)>,
+    place: Option<Place>,
     /// Its reader did not read; set by [`Unread`] before it lets go.
     unread: Arc<AtomicBool>,
 }
@@ -108,6 +110,7 @@ impl Answer {
             cancel: bounds.cancel,
             deadline: Box::pin(tokio::time::sleep(bounds.deadline.until(BACKSTOP))),
             kept: None,
+            place: None,
             unread: Arc::default(),
         }
     }
@@ -132,6 +135,11 @@ impl Answer {
     /// Keeps what lives as long as the answer: its log line and its place among the calls.
     pub fn keep(&mut self, record: Record, slot: Option<Arc<Slot>>) {
         self.kept = Some((record, slot));
+    }
+
+    /// Holds its place below until it ends.
+    pub fn hold(&mut self, place: Place) {
+        self.place = Some(place);
     }
 
     /// The next message, then the terminal status, then nothing.
@@ -291,7 +299,7 @@ impl Answer {
     fn end(&mut self, code: Code, reason: Option<Reason>) {
         self.ended = true;
         self.samples.clear();
-        self.shown = None;
+        (self.shown, self.place) = (None, None);
         if let Some((mut record, _slot)) = self.kept.take() {
             record.ended(code, reason);
         }

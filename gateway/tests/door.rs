@@ -121,12 +121,12 @@ async fn a_key_says_who_asks_and_a_wrong_one_nothing() {
             tokio::join!(stage.client.generate(with_key(text("Hi"), &key)), async {
                 let submission = fake.submission().await;
                 let generation = submission.generation().clone();
-                submission.refuse(Reason::QueueFull.status("full"));
+                submission.refuse(Reason::KvExhausted.status("full"));
                 generation
             })
         })
         .await;
-        is(&refused.expect_err("refused"), Code::ResourceExhausted, Reason::QueueFull);
+        is(&refused.expect_err("refused"), Code::ResourceExhausted, Reason::KvExhausted);
         seen.push((submission.traffic_class, submission.cache_scope));
     }
     assert_eq!((seen[0].0.as_str(), seen[2].0.as_str()), ("code", "default"));

@@ -13,6 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt;
 
+use stage::supervisor::Fake;
 use stage::{Stage, chat, ids, is, limited, ready, text, within};
 
 /// "Hello" in the demo vocabulary is not needed: any ids will do where text is not looked at.
@@ -74,15 +75,6 @@ async fn a_conversation_is_answered() {
 #[tokio::test]
 async fn an_error_before_the_first_token_comes_without_headers_and_unchanged() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
-    let full: Status = Refusal::new(Reason::QueueFull, "64 wait").retry_after(Duration::from_millis(250)).field("queue").into();
-    let expected = full.clone();
-    let (refused, ()) =
-        within(async { tokio::join!(stage.client.generate(text("Hi")), async { fake.submission().await.refuse(full) }) }).await;
-    let status = refused.expect_err("refused");
-    assert_eq!((status.code(), status.message(), status.details()), (expected.code(), expected.message(), expected.details()));
-    assert_eq!(status.metadata().get(PUSHBACK).expect("a pause"), "250");
-    assert!(status.metadata().get(REQUEST_ID).is_some());
-
     // Below, headers came; here they wait for the first token, so the error is still one that lost nothing.
     let late = Reason::TargetGone.status("it crashed");
     let answer = async {
@@ -93,6 +85,54 @@ async fn an_error_before_the_first_token_comes_without_headers_and_unchanged() {
     let status = refused.expect_err("refused before headers");
     is(&status, Code::Unavailable, Reason::TargetGone);
     assert_eq!(status.message(), "it crashed");
+
+    let full: Status = Refusal::new(Reason::QueueFull, "64 wait").retry_after(Duration::from_millis(250)).field("queue").into();
+    let expected = full.clone();
+    let (refused, ()) =
+        within(async { tokio::join!(stage.client.generate(text("Hi")), async { fake.submission().await.refuse(full) }) }).await;
+    let status = refused.expect_err("refused");
+    assert_eq!((status.code(), status.message(), status.details()), (expected.code(), expected.message(), expected.details()));
+    assert_eq!(status.metadata().get(PUSHBACK).expect("a pause"), "250");
+    assert!(status.metadata().get(REQUEST_ID).is_some());
+}
+
+/// Refused by the gateway itself, for what it heard a moment ago; or refused below. Whether it was the former.
+async fn refused(stage: &Stage, fake: &mut Fake) -> bool {
+    let mut client = stage.client.clone();
+    let mut call = std::pin::pin!(client.generate(text("Hi")));
+    let (asked, outcome) = within(async {
+        tokio::select! {
+            outcome = &mut call => (false, outcome),
+            submission = fake.submission() => {
+                submission.refuse(Reason::QueueFull.status("64 wait"));
+                (true, call.await)
+            }
+        }
+    })
+    .await;
+    let status = outcome.expect_err("refused");
+    is(&status, Code::ResourceExhausted, Reason::QueueFull);
+    assert_eq!(status.message(), "64 wait");
+    assert!(status.metadata().get(REQUEST_ID).is_some());
+    !asked
+}
+
+#[tokio::test]
+async fn a_queue_that_was_full_is_not_asked_again_until_something_moves() {
+    let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
+    let running = async {
+        let mut accepted = fake.submission().await.accept();
+        accepted.tokens(&[300]).await;
+        accepted
+    };
+    let (stream, accepted) = within(async { tokio::join!(stage.client.generate(text("Hi")), running) }).await;
+    let mut stream = stream.expect("served").into_inner();
+    // A moment is short: on a machine that is slow now the next one may come too late for it.
+    while !refused(&stage, &mut fake).await {}
+    let over = accepted.done(&[2]).await;
+    while within(stream.message()).await.expect("fine").is_some() {}
+    assert!(within(over).await.is_err());
+    assert!(!refused(&stage, &mut fake).await, "a place came free: it is asked");
 }
 
 #[tokio::test]
