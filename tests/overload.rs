@@ -121,6 +121,8 @@ fn what_can_never_fit_is_refused_at_once() {
 const AT_ONCE: usize = 32;
 /// Tokens of a request of the load.
 const TOKENS: u32 = 64;
+/// Times of overload.
+const OVERLOADS: usize = 3;
 /// What a client of the load waits at most: the queue's ten seconds, and the answer.
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -216,6 +218,8 @@ fn counted(ended: &[Ended]) -> BTreeMap<String, usize> {
     counts
 }
 
+/// What a machine does at its best is another thing each minute where others use it too. So overloads lie between times at
+/// capacity, and each is held against the two beside it.
 #[test]
 #[ignore = "soak: timed figures; run by `make soak`"]
 fn four_times_what_it_can_do_costs_those_it_serves_nothing() {
@@ -224,48 +228,54 @@ fn four_times_what_it_can_do_costs_those_it_serves_nothing() {
     at_capacity(&stack, &mut load, 5);
     let capacity = |load: &mut Load| {
         let begun = monotonic_ns();
-        let ended = at_capacity(&stack, load, 20);
+        let ended = at_capacity(&stack, load, 13);
         assert!(ended.iter().all(|one| one.outcome.is_ok()), "at capacity: {:?}", counted(&ended));
         // Without the seconds in which the first prompts are read.
-        let figures = (goodput(&ended, begun + 3 * SECOND_NS, begun + 20 * SECOND_NS), p99_gap_ms(&ended));
-        println!("{AT_ONCE} at once: {:.0} tokens/s, p99 gap {:.1} ms", figures.0, figures.1);
-        figures
+        let tokens = goodput(&ended, begun + 3 * SECOND_NS, begun + 13 * SECOND_NS);
+        println!("{AT_ONCE} at once: {tokens:.0} tokens/s, p99 gap {:.1} ms", p99_gap_ms(&ended));
+        (tokens, ended)
     };
-    let before = capacity(&mut load);
-    let per_second = 4.0 * before.0 / f64::from(TOKENS);
-    let begun = monotonic_ns();
-    let (ended, most_queued) = offered(&stack, &mut load, per_second, 40, DEADLINE);
-    let over = monotonic_ns();
-    // What the load left behind is gone as soon as somebody new is served as if there had been none.
-    wait("somebody new to be served", || stack.ask(chat("List three fruits.").max_tokens(8)).ok());
-    let recovery_ms = (monotonic_ns() - over) as f64 / 1e6;
-    let after = capacity(&mut load);
-
-    let (peak, usual_gap) = (before.0.max(after.0), before.1.max(after.1));
-    // From when the queue has filled.
-    let (goodput, gap) = (goodput(&ended, begun + 5 * SECOND_NS, begun + 38 * SECOND_NS), p99_gap_ms(&ended));
-    let refused: Vec<&Ended> = ended
-        .iter()
-        .filter(|one| one.outcome.as_ref().is_err_and(|status| Reason::of(status) == Some(Reason::QueueFull)))
-        .collect();
-    let refused_ms = p99(refused.iter().map(|one| (one.ended_ns - one.begun_ns) as f64 / 1e6).collect());
-    println!(
-        "{per_second:.1} requests/s offered, {:?}, at most {most_queued} in the queue: {goodput:.0} tokens/s, {:.2} of the peak; \
-         refused within {refused_ms:.1} ms (p99); p99 gap {gap:.1} ms, {:.2} of the usual; the next served after {recovery_ms:.0} ms",
-        counted(&ended),
-        goodput / peak,
-        gap / usual_gap,
-    );
-    for one in &ended {
+    let (mut before, mut usual) = capacity(&mut load);
+    let (mut ratios, mut all) = (vec![], vec![]);
+    for _ in 0..OVERLOADS {
+        let per_second = 4.0 * before / f64::from(TOKENS);
+        let begun = monotonic_ns();
+        let (ended, most_queued) = offered(&stack, &mut load, per_second, 25, DEADLINE);
+        let over = monotonic_ns();
+        // What the load left behind is gone as soon as somebody new is served as if there had been none.
+        wait("somebody new to be served", || stack.ask(chat("List three fruits.").max_tokens(8)).ok());
+        let recovery_ms = (monotonic_ns() - over) as f64 / 1e6;
+        // From when the queue has filled.
+        let tokens = goodput(&ended, begun + 5 * SECOND_NS, begun + 23 * SECOND_NS);
+        let (after, served) = capacity(&mut load);
+        let ratio = 2.0 * tokens / (before + after);
+        println!(
+            "{per_second:.1} requests/s offered, {:?}, at most {most_queued} in the queue: {tokens:.0} tokens/s, {ratio:.2} of \
+             what is usual; p99 gap {:.1} ms; the next served after {recovery_ms:.0} ms",
+            counted(&ended),
+            p99_gap_ms(&ended),
+        );
+        assert!(most_queued <= 64, "{most_queued} in the queue");
+        assert!(recovery_ms <= 2_000.0, "{recovery_ms} ms");
+        ratios.push(ratio);
+        all.extend(ended);
+        usual.extend(served);
+        before = after;
+    }
+    for one in &all {
         if let Err(status) = &one.outcome {
             let reason = Reason::of(status).unwrap_or_else(|| panic!("no reason: {status:?}"));
             check(status, reason);
         }
     }
-    assert!(!refused.is_empty() && most_queued <= 64, "{} refused, {most_queued} in the queue", refused.len());
+    let full = |one: &&Ended| one.outcome.as_ref().is_err_and(|status| Reason::of(status) == Some(Reason::QueueFull));
+    let refused_ms: Vec<f64> = all.iter().filter(full).map(|one| (one.ended_ns - one.begun_ns) as f64 / 1e6).collect();
+    assert!(!refused_ms.is_empty());
+    let (refused_ms, gap, usual_gap) = (p99(refused_ms), p99_gap_ms(&all), p99_gap_ms(&usual));
+    let kept = ratios.iter().sum::<f64>() / ratios.len() as f64;
+    println!("goodput {kept:.2} of what is usual; refused within {refused_ms:.1} ms (p99); p99 gap {:.2}", gap / usual_gap);
     assert!(refused_ms <= 20.0, "refused after {refused_ms} ms");
-    assert!(goodput >= 0.9 * peak, "{goodput} of {peak} tokens/s");
+    assert!(kept >= 0.9, "goodput {kept} of what is usual: {ratios:?}");
     assert!(gap <= 1.3 * usual_gap, "a gap of {gap} ms, {usual_gap} ms without overload");
-    assert!(recovery_ms <= 2_000.0, "{recovery_ms} ms");
     stack.stop();
 }

@@ -10,8 +10,11 @@ use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch};
 use paceline_process::{Exit, Loaded, Signals, platform, task, telemetry};
 use tokio::sync::mpsc;
 
-/// Threads that move messages; texts are worked on elsewhere.
+/// Threads that move messages, at most; texts are worked on elsewhere. Of few cores one is enough: each that hands work to another
+/// costs a switch, and the model's time (of two cores, under four times the load they can serve, 4 % of it).
 const THREADS: usize = 2;
+/// Cores for each of them.
+const CORES: usize = 4;
 
 /// The process of Paceline that clients talk to. Started by `paceline serve`, or by a service manager (deploy/).
 #[derive(Parser)]
@@ -50,7 +53,9 @@ fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
         tracing::warn!(warning, "configuration");
     }
     let setup = Setup::prepare(config)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()?;
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = (cores / CORES).clamp(1, THREADS);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let exit = runtime.block_on(async {
         let events = events()?;
         anyhow::Ok(run(setup, events).await)
