@@ -531,7 +531,8 @@ pub struct BenchArgs {
     /// gaps of four streams of text; needs a model with a vision tower
     #[arg(long, conflicts_with_all = ["sweep", "tables", "roofline", "lengths", "kinds", "concurrency", "max_tokens", "drafter"])]
     pub images: bool,
-    /// Runs, each of which measures everything once; an interval and a verdict need 6. Without it 3 for lanes, else 7
+    /// Runs, each of which measures everything once, of a sweep there and back; an interval and a verdict need 6. Without it 3 for
+    /// lanes, else 7
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub runs: Option<u32>,
     /// Kinds of prompts, as json,prose; without it all

@@ -38,7 +38,7 @@ fn tokens_of(index: usize, mean: u32) -> u32 {
 /// What was seen of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// From the first submission to the end of the last answer, by this process's clock.
+    /// From the first submission to the end of the last answer, by this process's clock; of several passes the sum.
     pub seconds: f64,
     /// Of all answers.
     pub tokens: usize,
@@ -50,6 +50,13 @@ impl Measured {
     /// The one metric: tokens over wall-clock time.
     pub fn tok_s(&self) -> f64 {
         self.tokens as f64 / self.seconds
+    }
+
+    /// One more pass of the same run.
+    pub fn add(&mut self, pass: &Measured) {
+        self.seconds += pass.seconds;
+        self.tokens += pass.tokens;
+        self.answers.extend_from_slice(&pass.answers);
     }
 
     /// Answers that waited before they were let in: they did not run at once with the others.

@@ -129,10 +129,16 @@ impl Plan {
         self.streams.iter().flat_map(|streams| self.kinds.iter().map(cell(*streams))).collect()
     }
 
+    /// How often a run measures each mode of a cell. In a sweep they are measured there and back (A B C C B A): a machine that others use,
+    /// or that becomes hot, is another one some seconds later, and what changes evenly meanwhile is no mode's gain then.
+    pub fn passes(&self) -> usize {
+        if self.sweep { 2 } else { 1 }
+    }
+
     /// Seconds that `runs` runs take: `few` and `many` are what a cell took with the fewest and the most requests at once, the
     /// cells between lie between; `change` what the change of the drafter for a cell takes.
     pub fn estimate_s(&self, runs: usize, few: f64, many: f64, change: f64) -> f64 {
-        self.cells().len() as f64 * runs as f64 * ((few + many) / 2.0 + change)
+        self.cells().len() as f64 * (runs * self.passes()) as f64 * ((few + many) / 2.0 + change)
     }
 }
 
@@ -147,6 +153,12 @@ pub fn order(modes: &[Mode], run: usize, cell: usize) -> Vec<Mode> {
     let places = modes.len().max(1);
     modes.rotate_left((run + cell) % places);
     modes
+}
+
+/// That order, and every second time backwards.
+pub fn there_and_back(order: Vec<Mode>, passes: usize) -> Vec<Mode> {
+    let back: Vec<Mode> = order.iter().rev().copied().collect();
+    (0..passes).flat_map(|pass| if pass % 2 == 0 { order.clone() } else { back.clone() }).collect()
 }
 
 fn kinds(words: &[String]) -> Result<Vec<String>, Failure> {
@@ -196,6 +208,18 @@ mod tests {
     }
 
     #[test]
+    fn what_changes_evenly_favours_no_mode() {
+        let modes = plan(true, &[]).modes(true);
+        for run in 0..6 {
+            let places = there_and_back(order(modes, run, 2), plan(true, &[]).passes());
+            let sum =
+                |mode| places.iter().enumerate().filter(|(_, other)| **other == mode).map(|(place, _)| place).sum::<usize>();
+            assert_eq!(modes.iter().map(|mode| sum(*mode)).collect::<Vec<_>>(), [5, 5, 5], "{places:?}");
+        }
+        assert_eq!(there_and_back(order(modes, 0, 0), plan(false, &[]).passes()), modes);
+    }
+
+    #[test]
     fn cells_are_all_kinds_at_each_concurrency() {
         let cells: Vec<_> = plan(true, &[4, 1, 4]).cells().into_iter().map(|cell| (cell.streams, cell.kind)).collect();
         assert_eq!(cells, [(1, "json".into()), (1, "prose".into()), (4, "json".into()), (4, "prose".into())]);
@@ -227,6 +251,6 @@ mod tests {
 
     #[test]
     fn an_estimate_counts_cells_runs_and_changes() {
-        assert_eq!(plan(true, &[1, 4]).estimate_s(7, 1.0, 3.0, 0.5), 4.0 * 7.0 * 2.5);
+        assert_eq!(plan(true, &[1, 4]).estimate_s(7, 1.0, 3.0, 0.5), 4.0 * 14.0 * 2.5);
     }
 }

@@ -47,10 +47,11 @@ impl Report {
     /// What people read.
     pub fn text(&self) -> String {
         let (runs, tokens) = (self.runs, self.max_tokens);
+        let passes = if self.sweep { " there and back" } else { "" };
         let mut text = self.table();
         text.push_str(&format!(
             "\ntokens per second of wall-clock time from the first submission to the end of the last answer, {tokens} tokens an\n\
-             answer in the mean (a quarter less to a quarter more); medians of {runs} runs, in brackets the 95 % interval of the median\n"
+             answer in the mean (a quarter less to a quarter more); medians of {runs} runs{passes}, in brackets the 95 % interval of the median\n"
         ));
         text.push_str(&self.identity());
         for row in &self.rows {
