@@ -47,17 +47,17 @@ fn a_sweep_measures_each_cell_with_and_without_a_drafter() {
                 speeds.len() == 2 && speeds.iter().all(|speed| speed.as_f64().is_some_and(|speed| speed > 0.0)),
                 "{speeds:?}"
             );
-            // Two runs of eight requests.
-            assert_eq!(figure(&object, row, mode, "answers"), 16);
+            // Two runs of eight requests, there and back.
+            assert_eq!(figure(&object, row, mode, "answers"), 32);
             assert_eq!(figure(&object, row, mode, "waited"), 0);
         }
         assert_eq!(figure(&object, row, "absent", "drafted"), 0);
         assert!(figure(&object, row, "forced", "drafted").as_u64().is_some_and(|drafted| drafted > 0), "{object}");
         assert_eq!(object["rows"][row]["verdict"]["outcome"], "too_few_runs");
     }
-    // Of 16 prompts, each asked in warming up or in the first run, all later answers are compared: 2 x 3 x 16, and 2 x 3 x 8
+    // Of 16 prompts, each asked in warming up or in the first run, all later answers are compared: 2 x 3 x 32, and 2 x 3 x 8
     // of warming up, without the first of each.
-    assert_eq!(object["same"]["answers"], 2 * 3 * 16 + 2 * 3 * 8 - 16, "{object}");
+    assert_eq!(object["same"]["answers"], 2 * 3 * 32 + 2 * 3 * 8 - 16, "{object}");
     assert_eq!(object["same"]["different"], serde_json::json!([]), "the lanes differ: {}", object["same"]);
     assert!(err.contains("about") && err.contains("run 2 of 2: prose x 2: absent "), "{err}");
 }
