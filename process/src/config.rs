@@ -353,14 +353,14 @@ pub enum ConfigError {
         cause: Box<toml::de::Error>,
     },
     /// A key nobody knows.
-    #[error("unknown configuration key {key} ({place}){}", nearest.as_ref().map(|near| format!("; did you mean {near}?")).unwrap_or_default())]
+    #[error("unknown configuration key {key} ({place}); {hint}")]
     UnknownKey {
         /// The key as written.
         key: String,
         /// File or environment variable.
         place: String,
-        /// The nearest known key.
-        nearest: Option<String>,
+        /// The nearest known key, or which there are.
+        hint: String,
     },
     /// A value of the wrong type.
     #[error("configuration key {key}: {what}")]
@@ -438,7 +438,7 @@ impl Loaded {
 /// Refuses sections and keys that the defaults do not have.
 fn refuse_unknown(table: &toml::Table, known: &toml::Table, place: &str) -> Result<(), ConfigError> {
     let unknown = |key: String, candidates: Vec<String>| ConfigError::UnknownKey {
-        nearest: nearest(&key, candidates),
+        hint: hint(&key, &candidates),
         key,
         place: place.to_owned(),
     };
@@ -469,13 +469,38 @@ fn all_keys(known: &toml::Table) -> Vec<String> {
     keys
 }
 
-fn nearest(key: &str, candidates: Vec<String>) -> Option<String> {
-    // A key put in the wrong section is found by its last word, a misspelt one by its distance.
-    let distance = |candidate: &String| {
-        let word = |text: &str| text.rsplit('.').next().unwrap_or_default().to_owned();
-        strsim::damerau_levenshtein(key, candidate).min(strsim::damerau_levenshtein(&word(key), &word(candidate)) + 1)
+/// What may have been meant, or what there is: in that section if it is one, else all sections.
+fn hint(key: &str, candidates: &[String]) -> String {
+    if let Some(near) = nearest(key, candidates) {
+        return format!("did you mean {near}?");
+    }
+    let inside = |candidate: &&String| key.split_once('.').is_some_and(|(own, _)| section(candidate) == Some(own));
+    let mut there: Vec<&str> = candidates.iter().filter(inside).map(String::as_str).collect();
+    if there.is_empty() {
+        there = candidates.iter().filter(|candidate| section(candidate).is_none()).map(String::as_str).collect();
+    }
+    if there.is_empty() {
+        there = candidates.iter().map(String::as_str).collect();
+    }
+    format!("expected one of {}", there.join(", "))
+}
+
+fn section(key: &str) -> Option<&str> {
+    key.split_once('.').map(|(section, _)| section)
+}
+
+fn nearest<'a>(key: &str, candidates: &'a [String]) -> Option<&'a str> {
+    let word = |text: &'_ str| text.rsplit('.').next().unwrap_or_default().to_owned();
+    // A misspelt key is found by its distance, one in the wrong section by its last word.
+    let distance = |candidate: &str| {
+        let letters = strsim::damerau_levenshtein(&word(key), &word(candidate));
+        match section(key) == section(candidate) {
+            true => (letters <= 1 + word(key).len() / 3).then_some(letters),
+            false => (section(candidate).is_some() && letters <= word(key).len() / 4).then_some(letters + 1),
+        }
     };
-    candidates.into_iter().min_by_key(distance).filter(|best| distance(best) <= 1 + key.len() / 3)
+    let near = candidates.iter().filter_map(|candidate| Some((distance(candidate)?, candidate)));
+    near.min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate.as_str())
 }
 
 /// Lays `PACELINE_SECTION__KEY=value` over the file's table, each value in the type its default has.
@@ -491,7 +516,7 @@ fn overlay(table: &mut toml::Table, known: &toml::Table, environment: &[(String,
             }
             None => {
                 let full = format!("{section}.{key}");
-                return Err(ConfigError::UnknownKey { nearest: nearest(&full, all_keys(known)), key: full, place: name.clone() });
+                return Err(ConfigError::UnknownKey { hint: hint(&full, &all_keys(known)), key: full, place: name.clone() });
             }
             Some(default) => typed(text, default).ok_or_else(|| ConfigError::Value {
                 key: format!("{section}.{key}"),

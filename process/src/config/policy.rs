@@ -1,6 +1,6 @@
 //! Keys that an operator may change while the service runs, by the configuration's own rules.
 
-use super::{Config, ConfigError, RoutingConfig, all_keys, nearest, typed};
+use super::{Config, ConfigError, RoutingConfig, all_keys, hint, typed};
 
 /// The keys of the routing policy.
 pub const POLICY_KEYS: [&str; 4] = ["routing.force", "routing.max_concurrent", "routing.max_context", "routing.kv_pressure"];
@@ -16,11 +16,9 @@ impl RoutingConfig {
             let candidates = POLICY_KEYS.map(str::to_owned).to_vec();
             return Err(match all_keys(&known).iter().any(|other| other == key) {
                 true => value(key, format!("cannot be changed at run time; {} can", POLICY_KEYS.join(", "))),
-                false => ConfigError::UnknownKey {
-                    nearest: nearest(key, candidates),
-                    key: key.to_owned(),
-                    place: "the policy".to_owned(),
-                },
+                false => {
+                    ConfigError::UnknownKey { hint: hint(key, &candidates), key: key.to_owned(), place: "the policy".to_owned() }
+                }
             });
         }
         let (section, word) = key.split_once('.').expect("all keys of the policy are in a section");

@@ -63,6 +63,17 @@ fn unknown_keys_are_refused_with_the_nearest_name() {
     assert!(refusal("[limits]\nqeue = 1\n", &[]).contains("did you mean limits.queue?"));
     assert!(refusal("[limit]\nqueue = 1\n", &[]).contains("did you mean limits?"));
     assert!(refusal("", &[("PACELINE_ROUTING__MAXCONCURRENT", "1")]).contains("did you mean routing.max_concurrent?"));
+    assert!(refusal("[gateway]\nmax_concurrent = 1\n", &[]).contains("did you mean routing.max_concurrent?"));
+    assert!(refusal("", &[("PACELINE_LIMIT__QUEUE", "1")]).contains("did you mean limits.queue?"));
+}
+
+#[test]
+fn where_no_name_is_near_all_are_said() {
+    let refused = refusal("[gateway]\nlisten = 1\n", &[]);
+    assert!(refused.contains("gateway.listen") && refused.contains("; expected one of gateway."), "{refused}");
+    assert!(refused.contains("gateway.grpc") && !refused.contains("limits."), "{refused}");
+    let refused = refusal("[weather]\nrain = 1\n", &[]);
+    assert!(refused.contains("expected one of classes, drafter, gateway, ") && !refused.contains("gateway.grpc"), "{refused}");
 }
 
 #[test]
