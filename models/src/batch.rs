@@ -165,14 +165,17 @@ impl Batch {
     /// # Errors
     /// MLX's own.
     pub fn id_array(&self) -> Result<Array> {
-        let known = Array::from_slice(&self.ids, &[self.ids.len() as i32]);
-        let Some((rows, drafted)) = &self.drafted else { return Ok(known) };
+        let known = || Array::from_slice(&self.ids, &[self.ids.len() as i32]);
+        let Some((rows, drafted)) = &self.drafted else { return Ok(known()) };
+        if rows.len() == self.ids.len() {
+            return Ok(drafted.reshape(&[-1])?);
+        }
         // One gather from both, side by side.
         let mut order: Vec<i32> = (0..self.ids.len() as i32).collect();
         for (at, row) in rows.iter().enumerate() {
             order[*row as usize] = (self.ids.len() + at) as i32;
         }
-        let both = mlx_rs::ops::concatenate(&[known, drafted.reshape(&[-1])?], 0)?;
+        let both = mlx_rs::ops::concatenate(&[known(), drafted.reshape(&[-1])?], 0)?;
         Ok(both.take_axis(Array::from_slice(&order, &[order.len() as i32]), 0)?)
     }
 }

@@ -19,6 +19,6 @@ pub use batch::{Batch, Forward, Override, Positions, Purpose, Segment, Tapped, T
 pub use device::{DeviceChoice, DeviceError};
 pub use draft::{Draft, DraftBatch, DraftInfo, DraftPart, Quantize, load_draft};
 pub use error::{LoadError, ModelError};
-pub use kv::{KvStore, LayerKv, Rows, SequenceId};
+pub use kv::{Graph, KvStore, LayerKv, Rows, SequenceId};
 pub use mlx_rs::{Array, Dtype};
 pub use target::{Target, TargetInfo, load_target};

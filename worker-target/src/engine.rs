@@ -2,6 +2,8 @@
 //! array happens here, at step borders.
 
 mod caching;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod pictures;
 #[cfg(test)]
 mod speed;

@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use paceline_models::sample::{Block, Drafts, Logprobs, RowRule, propose, softcap, verify};
+use paceline_models::sample::{Block, Drafts, Logprobs, Picks, RowRule, propose, softcap};
 use paceline_models::vision::{Placed, positions};
 use paceline_models::{
-    Array, Batch, Dtype, KvStore, ModelError, Positions, Purpose, Segment, SequenceId, Tapped, Taps, Target, Wants, transfer,
+    Array, Batch, Dtype, Graph, KvStore, ModelError, Override, Positions, Purpose, Segment, SequenceId, Tapped, Taps, Target,
+    Wants, transfer,
 };
 use paceline_proto::internal::v1::TensorType;
 
@@ -38,85 +39,34 @@ pub(crate) fn run(
     (running, seen): (&HashMap<SequenceKey, Running>, &Seen),
     parts: &[Part],
 ) -> Result<Outcome, ModelError> {
-    let (mut ids, mut segments) = (Vec::<u32>::new(), Vec::with_capacity(parts.len()));
-    let (mut logit_rows, mut tap_rows) = (Vec::<i32>::new(), Vec::<i32>::new());
-    let (mut places, mut overrides) = (Places::default(), vec![]);
-    let (mut keys, mut blocks, mut drafted_rows, mut proposals) = (vec![], Vec::<Block<'_>>::new(), vec![], vec![]);
-    for part in parts {
-        let (Some(sequence), Some(request)) = (scheduler.get(part.key), running.get(&part.key)) else {
-            return Err(ModelError::Batch(format!("sequence {} is not running", part.key.0)));
-        };
-        let first_row = ids.len() as i32;
-        ids.extend_from_slice(&sequence.ids[part.start..part.start + part.rows - part.drafted]);
-        // Placeholders, until the drafts are known.
-        ids.resize(first_row as usize + part.rows, 0);
-        let rows = first_row..ids.len() as i32;
-        places.add(&sequence.images, part);
-        let mut image_spans = vec![];
-        for (image, inside) in shown(&sequence.images, part) {
-            let first = (image.first + inside.start - part.start) as i32;
-            image_spans.push((first, inside.len() as i32));
-            overrides.push(seen.rows(&image.key, inside, first_row + first)?);
+    let rows = Rows::of(scheduler, drafting.tap_layers(), (running, seen), parts)?;
+    let proposals = parts.iter().filter(|part| part.drafted > 0).map(|part| {
+        let missing = || ModelError::Batch(format!("the draft of sequence {} is not there", part.key.0));
+        drafting.take(part.key).ok_or_else(missing)
+    });
+    let proposals = proposals.collect::<Result<Vec<_>, _>>()?;
+    let drafts = drafts(model, &proposals, &rows.blocks)?;
+    let made = kv.take_ahead(&rows.segments, &rows.wants, |picks| picks.serve(&rows.blocks));
+    let (forward, picks) = match made {
+        Some(Graph { forward, picks }) => (forward, Some(picks)),
+        None => {
+            let forward = model.forward(&rows.batch(&drafts), kv, &rows.wants)?;
+            let picks = forward.logits.as_ref().map(|logits| Picks::of(logits, &rows.blocks)).transpose()?;
+            (forward, picks)
         }
-        segments.push(Segment {
-            sequence: SequenceId(part.key.0),
-            start: part.start as i32,
-            length: part.rows as i32,
-            purpose: match (part.prefill, part.drafted) {
-                (true, _) => Purpose::Prefill,
-                (false, 0) => Purpose::Decode,
-                (false, _) => Purpose::Verify,
-            },
-            image_spans,
-        });
-        if collects(sequence) && !drafting.tap_layers().is_empty() {
-            tap_rows.extend(rows.clone());
-        }
-        if part.chooses {
-            logit_rows.extend(rows.end - 1 - part.drafted as i32..rows.end);
-            drafted_rows.extend(rows.end - part.drafted as i32..rows.end);
-            let checked = &request.checked;
-            let rule = RowRule {
-                history: &sequence.ids,
-                prompt_len: sequence.prompt_len,
-                sampling: checked.sampling,
-                bias: &checked.bias,
-                stop_ids: &checked.request.stop_ids,
-                min_tokens: checked.min_tokens,
-                noise: checked.noise,
-                position: sequence.ids.len() as u32,
-                id_limit: checked.id_limit,
-                mask: None,
-                wants_margin: checked.wants_margins,
-                logprobs: checked.logprobs,
-                wants_surprise: scheduler.speculation.wants_signs(part.key, sequence),
-            };
-            keys.push(part.key);
-            blocks.push(Block { rule, drafted: part.drafted });
-            if part.drafted > 0 {
-                let missing = || ModelError::Batch(format!("the draft of sequence {} is not there", part.key.0));
-                proposals.push(drafting.take(part.key).ok_or_else(missing)?);
-            }
-        }
-    }
-    let drafts = drafts(model, &proposals, &blocks)?;
-    let mut batch = Batch { ids, drafted: None, positions: places.all(!overrides.is_empty()), overrides, segments };
-    match &drafts {
-        Drafts::OnHost(ids) => {
-            for (row, id) in drafted_rows.iter().zip(ids) {
-                batch.ids[*row as usize] = *id;
-            }
-        }
-        Drafts::InGraph(ids) => batch.drafted = Some((drafted_rows, ids.clone())),
-    }
-    let taps = (!tap_rows.is_empty()).then(|| Taps { layers: drafting.tap_layers().to_vec(), rows: tap_rows });
-    let forward = model.forward(&batch, kv, &Wants { logit_rows, taps, ..Wants::default() })?;
+    };
 
     let mut outcome = Outcome::default();
-    match &forward.logits {
-        Some(logits) => {
+    let mut ahead = false;
+    match &picks {
+        Some(picks) => {
             let with: Vec<&Array> = forward.taps.iter().flat_map(Tapped::arrays).collect();
-            for (key, verdict) in keys.iter().zip(verify(logits, &blocks, &drafts, &with)?) {
+            if let Some((next, ids)) = rows.next(scheduler, parts).zip(picks.ids()) {
+                picks.begin(&with)?;
+                ahead = true;
+                make_ahead(model, kv, parts, &next, ids)?;
+            }
+            for (key, verdict) in rows.keys.iter().zip(picks.verdicts(&rows.blocks, &drafts, &with)?) {
                 let tokens = verdict.choices.iter().map(|choice| Token { id: choice.token, margin: choice.margin }).collect();
                 outcome.chosen.push(Chosen { key: *key, tokens });
                 if !verdict.surprises.is_empty() {
@@ -138,13 +88,145 @@ pub(crate) fn run(
             // The bonus token's row, and those of the accepted drafts.
             _ => outcome.chosen.iter().find(|chosen| chosen.key == part.key).map_or(1, |chosen| chosen.tokens.len()),
         };
-        kv.commit(SequenceId(part.key.0), (part.start + stays) as i32)?;
+        if !ahead {
+            kv.commit(SequenceId(part.key.0), (part.start + stays) as i32)?;
+        }
         if let Some(taps) = taps.as_ref().filter(|_| scheduler.get(part.key).is_some_and(collects)) {
             drafting.committed(part.key, part.start, taps, at..at + stays);
             at += part.rows;
         }
     }
     Ok(outcome)
+}
+
+/// Makes the graph of the step behind this one while this one runs. All of its rows stay, as none is drafted; `ids` are what it
+/// chooses.
+fn make_ahead(model: &dyn Target, kv: &mut KvStore, parts: &[Part], next: &Rows<'_>, ids: &Array) -> Result<(), ModelError> {
+    for part in parts {
+        kv.commit(SequenceId(part.key.0), (part.start + part.rows) as i32)?;
+    }
+    kv.make_ahead(&next.segments, &next.wants, |kv| {
+        let forward = model.forward(&next.batch(&Drafts::InGraph(ids.clone())), kv, &next.wants)?;
+        let logits = forward.logits.as_ref().ok_or_else(|| ModelError::Batch("a plain step without logits".into()))?;
+        let picks = Picks::of(logits, &next.blocks)?;
+        Ok(Graph { forward, picks })
+    })?;
+    Ok(())
+}
+
+/// The rows of a step, and what is wanted of them.
+#[derive(Debug, Default)]
+struct Rows<'a> {
+    /// Placeholders where the id is not known yet.
+    ids: Vec<u32>,
+    /// Where that is so.
+    drafted: Vec<i32>,
+    segments: Vec<Segment>,
+    places: Places,
+    overrides: Vec<Override>,
+    wants: Wants,
+    /// Who chooses, and by which rules.
+    keys: Vec<SequenceKey>,
+    blocks: Vec<Block<'a>>,
+}
+
+impl<'a> Rows<'a> {
+    fn of(
+        scheduler: &'a Scheduler,
+        tap_layers: &[usize],
+        (running, seen): (&'a HashMap<SequenceKey, Running>, &Seen),
+        parts: &[Part],
+    ) -> Result<Self, ModelError> {
+        let (mut all, mut tap_rows) = (Self::default(), Vec::<i32>::new());
+        for part in parts {
+            let (Some(sequence), Some(request)) = (scheduler.get(part.key), running.get(&part.key)) else {
+                return Err(ModelError::Batch(format!("sequence {} is not running", part.key.0)));
+            };
+            let first_row = all.ids.len() as i32;
+            all.ids.extend_from_slice(&sequence.ids[part.start..part.start + part.rows - part.drafted]);
+            all.ids.resize(first_row as usize + part.rows, 0);
+            let rows = first_row..all.ids.len() as i32;
+            all.places.add(&sequence.images, part);
+            let mut image_spans = vec![];
+            for (image, inside) in shown(&sequence.images, part) {
+                let first = (image.first + inside.start - part.start) as i32;
+                image_spans.push((first, inside.len() as i32));
+                all.overrides.push(seen.rows(&image.key, inside, first_row + first)?);
+            }
+            all.segments.push(Segment {
+                sequence: SequenceId(part.key.0),
+                start: part.start as i32,
+                length: part.rows as i32,
+                purpose: match (part.prefill, part.drafted) {
+                    (true, _) => Purpose::Prefill,
+                    (false, 0) => Purpose::Decode,
+                    (false, _) => Purpose::Verify,
+                },
+                image_spans,
+            });
+            if collects(sequence) && !tap_layers.is_empty() {
+                tap_rows.extend(rows.clone());
+            }
+            if part.chooses {
+                all.wants.logit_rows.extend(rows.end - 1 - part.drafted as i32..rows.end);
+                all.drafted.extend(rows.end - part.drafted as i32..rows.end);
+                let checked = &request.checked;
+                let rule = RowRule {
+                    history: &sequence.ids,
+                    prompt_len: sequence.prompt_len,
+                    sampling: checked.sampling,
+                    bias: &checked.bias,
+                    stop_ids: &checked.request.stop_ids,
+                    min_tokens: checked.min_tokens,
+                    noise: checked.noise,
+                    position: sequence.ids.len() as u32,
+                    id_limit: checked.id_limit,
+                    mask: None,
+                    wants_margin: checked.wants_margins,
+                    logprobs: checked.logprobs,
+                    wants_surprise: scheduler.speculation.wants_signs(part.key, sequence, sequence.generated()),
+                };
+                all.keys.push(part.key);
+                all.blocks.push(Block { rule, drafted: part.drafted });
+            }
+        }
+        all.wants.taps = (!tap_rows.is_empty()).then(|| Taps { layers: tap_layers.to_vec(), rows: tap_rows });
+        Ok(all)
+    }
+
+    /// The rows of the step behind this one, whose ids are what this one chooses, where it can be foreseen: all sequences that
+    /// run decode plainly, and none has its last token now.
+    fn next(&self, scheduler: &Scheduler, parts: &[Part]) -> Option<Self> {
+        let plain = |part: &Part| part.chooses && part.rows == 1 && !part.prefill;
+        if parts.len() != scheduler.len() || !parts.iter().all(plain) {
+            return None;
+        }
+        let mut next = Self { ids: self.ids.clone(), drafted: self.wants.logit_rows.clone(), ..Self::default() };
+        (next.wants, next.keys) = (self.wants.clone(), self.keys.clone());
+        for ((part, segment), block) in parts.iter().zip(&self.segments).zip(&self.blocks) {
+            let sequence = scheduler.get(part.key).filter(|sequence| sequence.left() > 1)?;
+            next.segments.push(Segment { start: segment.start + 1, ..segment.clone() });
+            next.places.add(&sequence.images, &Part { start: part.start + 1, ..*part });
+            let wants_surprise = scheduler.speculation.wants_signs(part.key, sequence, sequence.generated() + 1);
+            let rule = RowRule { position: block.rule.position + 1, wants_surprise, ..block.rule };
+            next.blocks.push(Block { rule, ..*block });
+        }
+        Some(next)
+    }
+
+    /// As the model takes them.
+    fn batch(&self, drafts: &Drafts) -> Batch {
+        let mut ids = self.ids.clone();
+        let drafted = match drafts {
+            Drafts::OnHost(drafts) => {
+                self.drafted.iter().zip(drafts).for_each(|(row, id)| ids[*row as usize] = *id);
+                None
+            }
+            Drafts::InGraph(drafts) => Some((self.drafted.clone(), drafts.clone())),
+        };
+        let positions = self.places.all(!self.overrides.is_empty());
+        Batch { ids, drafted, positions, overrides: self.overrides.clone(), segments: self.segments.clone() }
+    }
 }
 
 /// Pictures of which a part has rows, and which rows of the picture these are.
@@ -174,8 +256,8 @@ impl Places {
     }
 
     /// All of them; only rows of pictures have places that differ by axis.
-    fn all(self, pictures: bool) -> Positions {
-        let [time, height, width] = self.0;
+    fn all(&self, pictures: bool) -> Positions {
+        let [time, height, width] = self.0.clone();
         if pictures { Positions::Three([time, height, width]) } else { Positions::One(time) }
     }
 }
@@ -229,3 +311,6 @@ fn hidden_rows(model: &dyn Target, proposed: &Proposed) -> Result<Array, ModelEr
     let rows = transfer::from_bytes(bytes, &[*rows as i32, model.info().hidden], dtype)?;
     Ok(rows.as_dtype(model.dtype())?)
 }
+
+#[cfg(test)]
+mod tests;

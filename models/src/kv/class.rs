@@ -10,8 +10,8 @@ use super::{LayerKv, SequenceId};
 use crate::error::Result;
 
 /// Keys and values of one layer: `[slots · n_kv · capacity, dim]`, so that a row is one index.
-#[derive(Debug)]
-struct LayerArrays {
+#[derive(Clone, Debug)]
+pub(super) struct LayerArrays {
     keys: Array,
     values: Array,
 }
@@ -25,7 +25,7 @@ pub(super) struct Class {
     owners: Vec<Option<SequenceId>>,
     /// Slots that had an owner before.
     used: Vec<bool>,
-    arrays: Vec<LayerArrays>,
+    pub(super) arrays: Vec<LayerArrays>,
 }
 
 impl Class {

@@ -4,6 +4,7 @@
 //! one for its values. A step writes all rows of a class by one scatter and attends once per run of neighbouring slots with
 //! the same number of asking rows. Committing is a host integer: rows behind a sequence's length are dead and will be overwritten.
 
+mod ahead;
 mod class;
 mod plan;
 mod rows;
@@ -18,10 +19,12 @@ use mlx_rs::{Array, Dtype};
 use crate::batch::Segment;
 use crate::error::{ModelError, Result};
 use crate::layers::{Sees, attention, computes};
+use ahead::Ahead;
 use class::Class;
 pub(crate) use plan::Seen;
 use plan::{Looks, Plan, Sight};
 
+pub use ahead::Graph;
 pub use rows::Rows;
 
 /// A sequence's name in the store, given by the caller.
@@ -93,6 +96,8 @@ pub struct KvStore {
     /// Bytes that all arrays may take.
     limit: u64,
     plan: Option<Plan>,
+    /// A step's graph that was made before its time. Whatever changes the store drops it.
+    ahead: Option<Ahead>,
     one_thread: PhantomData<*const ()>,
 }
 
@@ -115,6 +120,7 @@ impl KvStore {
             sequences: HashMap::new(),
             limit: u64::MAX,
             plan: None,
+            ahead: None,
             one_thread: PhantomData,
         })
     }
@@ -143,7 +149,7 @@ impl KvStore {
             else {
                 break;
             };
-            self.plan = None;
+            (self.plan, self.ahead) = (None, None);
             for (sequence, slot) in class.compact()? {
                 if let Some(place) = self.sequences.get_mut(&sequence).and_then(|entry| entry.place.as_mut()) {
                     place.slot = slot;
@@ -154,6 +160,7 @@ impl KvStore {
     }
 
     fn take_slot(&mut self, class: usize, sequence: SequenceId) -> Result<usize> {
+        self.changes();
         if self.classes[class].idle_bytes() == 0 {
             self.fit(self.classes[class].slot_bytes())?;
         }
@@ -278,7 +285,7 @@ impl KvStore {
         segments: &[Segment],
     ) -> Result<()> {
         if self.plan.as_ref().is_none_or(|plan| !plan.is_of(segments, queries)) {
-            self.plan = None;
+            self.changes();
             self.make_room(segments)?;
             self.plan = Some(Plan::new(segments, queries, &self.sequences, &self.classes)?);
         }
@@ -298,7 +305,7 @@ impl KvStore {
     /// # Errors
     /// An unknown sequence, or more rows than it has room for.
     pub fn commit(&mut self, sequence: SequenceId, length: i32) -> Result<()> {
-        self.plan = None;
+        self.changes();
         let capacity = |place: Option<Place>| place.map_or(0, |place| self.classes[place.class].capacity);
         match self.sequences.get_mut(&sequence) {
             Some(entry) if (0..=capacity(entry.place)).contains(&length) => {
@@ -332,7 +339,7 @@ impl KvStore {
 
     /// Forgets a sequence and gives its slot back. Unknown ones are none.
     pub fn free(&mut self, sequence: SequenceId) {
-        self.plan = None;
+        self.changes();
         if let Some(place) = self.sequences.remove(&sequence).and_then(|entry| entry.place) {
             self.classes[place.class].give_back(place.slot);
         }
@@ -344,6 +351,11 @@ impl KvStore {
     /// MLX's own.
     pub fn evaluate(&self) -> Result<()> {
         Ok(mlx_rs::transforms::eval(self.classes.iter().flat_map(Class::arrays))?)
+    }
+
+    /// What was made for the store as it was is of no use any more.
+    fn changes(&mut self) {
+        (self.plan, self.ahead) = (None, None);
     }
 
     fn class_for(&self, positions: i32) -> Result<usize> {
@@ -395,6 +407,8 @@ fn cut_rows(x: &Array, rows: &std::ops::Range<i32>) -> Result<Array> {
     Ok(if rows.len() as i32 == x.dim(0) { x.clone() } else { x.try_index((rows.clone(), .., ..))? })
 }
 
+#[cfg(test)]
+mod ahead_tests;
 #[cfg(test)]
 mod rows_tests;
 #[cfg(test)]

@@ -82,7 +82,7 @@ impl KvStore {
     /// An unknown sequence or one that has rows, fewer rows than `length`, pieces of another store's model, more than the
     /// longest class holds; MLX's own.
     pub fn copy_in(&mut self, sequence: SequenceId, pieces: &[&Rows], length: i32, room: i32) -> Result<()> {
-        self.plan = None;
+        self.changes();
         let bad = |what: String| Err(ModelError::Batch(format!("sequence {}: {what}", sequence.0)));
         let Some(Entry { place, length: 0 }) = self.sequences.get(&sequence).copied() else {
             return bad("expected a known sequence without rows to copy into".into());

@@ -12,18 +12,17 @@
 mod adjust;
 mod logprobs;
 pub mod noise;
+mod picks;
 mod propose;
 mod row;
 
 pub use logprobs::Logprobs;
+pub use picks::Picks;
 pub use propose::{Drafts, propose, softcap};
 
 use mlx_rs::Array;
-use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
-use mlx_rs::transforms::eval;
 
-use crate::error::{ModelError, Result};
-use adjust::Adjust;
+use crate::error::Result;
 use noise::NoiseKey;
 
 /// How tokens of a request are chosen. Every field in range: the gateway checked it, [`Sampling::check`] says so.
@@ -195,38 +194,6 @@ impl<'a> RowRule<'a> {
     }
 }
 
-/// The largest logit's id of each row among the ids every rule allows, `[rows]`; lazy.
-fn argmax<'a>(logits: &Array, rules: impl Iterator<Item = &'a RowRule<'a>>) -> Result<Array> {
-    // One limit serves all, as all ids are of one tokenizer.
-    let vocab = logits.dim(1);
-    let limit = rules.map(|rule| rule.limit(vocab)).min().unwrap_or(vocab as usize) as i32;
-    Ok(match limit == vocab {
-        true => argmax_axis(logits, -1, false)?,
-        false => argmax_axis(logits.try_index((.., ..limit))?, -1, false)?,
-    })
-}
-
-/// −ln of the probability of each asking row's likeliest token, `[asking rows]`; `None` where no block asks. Lazy.
-fn surprises(logits: &Array, blocks: &[Block<'_>]) -> Result<Option<Array>> {
-    let mut row = 0;
-    let mut rows = Vec::<i32>::new();
-    for block in blocks {
-        let end = row + 1 + block.drafted as i32;
-        if block.rule.wants_surprise {
-            rows.extend(row..end);
-        }
-        row = end;
-    }
-    if rows.is_empty() {
-        return Ok(None);
-    }
-    if let Some(surprises) = crate::layers::surprises(logits, &rows)? {
-        return Ok(Some(surprises));
-    }
-    let asking = logits.take_axis(Array::from_slice(&rows, &[rows.len() as i32]), 0)?;
-    Ok(Some(asking.logsumexp_axis(-1, false)?.subtract(asking.max_axis(-1, false)?)?))
-}
-
 /// Chooses one token for each row of `logits` `[rows, vocab]`, float32. Evaluates: this is where a step's graph runs. Arrays
 /// in `with` are evaluated in the same pass.
 ///
@@ -243,77 +210,7 @@ pub fn choose(logits: &Array, rules: &[RowRule<'_>], with: &[&Array]) -> Result<
 /// # Errors
 /// A row that is reached has no finite, allowed logit; MLX's own.
 pub fn verify(logits: &Array, blocks: &[Block<'_>], drafts: &Drafts, with: &[&Array]) -> Result<Vec<Verdict>> {
-    let (rows, vocab) = (logits.dim(0), logits.dim(1));
-    let (expected, drafted) = blocks.iter().fold((0, 0), |(rows, all), block| (rows + 1 + block.drafted, all + block.drafted));
-    if rows as usize != expected || drafted != drafts.len() {
-        let what = format!("expected {expected} rows and {drafted} drafts, found {rows} and {}", drafts.len());
-        return Err(ModelError::Batch(what));
-    }
-    let best = match blocks.iter().any(|block| block.rule.in_graph()) {
-        true => Some(argmax(logits, blocks.iter().map(|block| &block.rule).filter(|rule| rule.in_graph()))?),
-        false => None,
-    };
-    let on_host = blocks.iter().any(|block| !block.rule.in_graph());
-    let host = if on_host { Some(logits.contiguous()?) } else { None };
-    let surprises = surprises(logits, blocks)?;
-    eval(best.iter().chain(host.iter()).chain(&surprises).chain(drafts.array()).chain(with.iter().copied()))?;
-    let mut surprises: &[f32] = match &surprises {
-        Some(surprises) => surprises.try_as_slice().map_err(|error| ModelError::Batch(error.to_string()))?,
-        None => &[],
-    };
-    let best: &[u32] = match &best {
-        Some(best) => best.try_as_slice().map_err(|error| ModelError::Batch(error.to_string()))?,
-        None => &[],
-    };
-    let values: &[f32] = match &host {
-        Some(host) => host.try_as_slice().map_err(|error| ModelError::Batch(error.to_string()))?,
-        None => &[],
-    };
-    let mut drafts = drafts.ids()?;
-    let mut first_row = 0;
-    let mut verdicts = Vec::with_capacity(blocks.len());
-    for block in blocks {
-        let (draft, rest) = drafts.split_at(block.drafted);
-        let row = |at: usize| &values[(first_row + at) * vocab as usize..][..block.rule.limit(vocab)];
-        let mut logprobs = vec![];
-        let choices = match block.rule.in_graph() {
-            true => accept(draft, |at| Ok(Choice { token: best[first_row + at], margin: f32::INFINITY }))?,
-            false => {
-                let mut adjust = Adjust::new(&block.rule, vocab as usize);
-                accept(draft, |at| {
-                    adjust.extend(&draft[..at]);
-                    let rule = RowRule { position: block.rule.position + at as u32, ..block.rule };
-                    let row = adjust.apply(row(at));
-                    let chosen = row::choose(row, &rule);
-                    let chosen = chosen.ok_or_else(|| ModelError::Batch("no token has a finite, allowed logit".into()))?;
-                    logprobs.extend(rule.logprobs.map(|count| logprobs::of(row, &rule, chosen.token, count as usize)));
-                    Ok(chosen)
-                })?
-            }
-        };
-        let mut own = vec![];
-        if block.rule.wants_surprise {
-            let (of_block, rest) = surprises.split_at(block.drafted + 1);
-            own.extend_from_slice(&of_block[..choices.len()]);
-            surprises = rest;
-        }
-        verdicts.push(Verdict { choices, surprises: own, logprobs });
-        (first_row, drafts) = (first_row + 1 + block.drafted, rest);
-    }
-    Ok(verdicts)
-}
-
-/// Choices up to the first that is not what was drafted.
-fn accept(draft: &[u32], mut choose: impl FnMut(usize) -> Result<Choice>) -> Result<Vec<Choice>> {
-    let mut choices = Vec::with_capacity(draft.len() + 1);
-    loop {
-        let at = choices.len();
-        let choice = choose(at)?;
-        choices.push(choice);
-        if draft.get(at) != Some(&choice.token) {
-            return Ok(choices);
-        }
-    }
+    Picks::of(logits, blocks)?.verdicts(blocks, drafts, with)
 }
 
 #[cfg(test)]

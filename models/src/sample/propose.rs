@@ -8,7 +8,8 @@ use mlx_rs::ops::{argpartition_axis, indexing::take_along_axis};
 use mlx_rs::transforms::eval;
 
 use super::adjust::Adjust;
-use super::{Block, RowRule, argmax};
+use super::picks::argmax;
+use super::{Block, RowRule};
 use crate::error::{ModelError, Result};
 
 /// Candidates of a row that can be drafted. What the target would choose is outside of them once in thousands of tokens at
@@ -87,7 +88,9 @@ pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
     // Margins and log-probabilities are reported of the target's choices, not of drafts.
     let greedy = |block: &Block<'_>| RowRule { wants_margin: false, logprobs: None, ..block.rule }.in_graph();
     if blocks.iter().all(greedy) {
-        return Ok(Drafts::InGraph(argmax(logits, blocks.iter().map(|block| &block.rule))?));
+        let vocab = logits.dim(1);
+        let limit = blocks.iter().map(|block| block.rule.limit(vocab)).min().unwrap_or(vocab as usize);
+        return Ok(Drafts::InGraph(argmax(logits, limit)?));
     }
     let vocab = logits.dim(1);
     // What a rule raises may not be among the best before it is raised: then whole rows come.

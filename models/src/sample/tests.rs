@@ -249,3 +249,30 @@ fn each_id_of_the_history_is_penalized_once() {
     assert_eq!(pick(&[-1.0, -1.5], &[0]), 1);
     assert_eq!(pick(&[3.0, 2.0], &[1, 900]), 0);
 }
+
+#[test]
+fn picks_serve_only_blocks_that_ask_for_what_they_have() {
+    let logits = Array::from_slice(&(0..2 * V).map(|at| (at * 7 % 11) as f32).collect::<Vec<_>>(), &[2, V]);
+    let greedy = Way::of(Sampling::GREEDY);
+    let warm = Way::of(Sampling { temperature: 0.8, ..Sampling::GREEDY });
+    fn block(way: &Way, wants_surprise: bool) -> Block<'_> {
+        Block { rule: RowRule { wants_surprise, ..way.rule(&[1, 2], 1) }, drafted: 0 }
+    }
+    let asked = [block(&greedy, true), block(&greedy, false)];
+    let picks = Picks::of(&logits, &asked).expect("made");
+    assert!(picks.ids().is_some() && picks.serve(&asked));
+    let limited = Block { rule: RowRule { id_limit: 30, ..asked[1].rule }, drafted: 0 };
+    let others = [
+        vec![asked[0]],
+        vec![block(&greedy, false), block(&greedy, true)],
+        vec![block(&greedy, true), block(&greedy, true)],
+        vec![asked[0], limited],
+        vec![asked[0], block(&warm, false)],
+        vec![asked[0], Block { rule: RowRule { wants_margin: true, ..asked[1].rule }, drafted: 0 }],
+    ];
+    for other in &others {
+        assert!(!picks.serve(other), "{other:?}");
+    }
+    let mixed = Picks::of(&logits, &[asked[0], block(&warm, false)]).expect("made");
+    assert!(mixed.ids().is_none() && !mixed.serve(&asked), "not all of them are chosen in the graph");
+}

@@ -1,28 +1,18 @@
 //! What the engine costs beside the model it runs: one stream through it, against a bare loop of the same calls, in one
 //! process. `cargo test --release -p paceline-target --lib -- --ignored --nocapture one_stream`
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use paceline_models::sample::noise::NoiseKey;
 use paceline_models::sample::{RowRule, Sampling, choose};
-use paceline_models::{Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Target, Wants, device, load_target};
+use paceline_models::{Batch, Purpose, Segment, SequenceId, Wants};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Mail, Progress, Pulse, mailbox};
 use paceline_process::{Clock, Millis};
-use paceline_proto::ids::RequestId;
-use paceline_proto::internal::v1::{Hello, Stamp, TensorType};
-use paceline_proto::v1;
-use tokio::sync::mpsc;
 
-use super::{Command, Engine, Running, Stages};
+use super::{Command, Engine, fixture};
 use crate::cache::Cache;
-use crate::core::{ClassBytes, Ledger, Permit, Request, Scheduler};
-use crate::drafting::Drafting;
-use crate::emit::{Outlet, STREAM_BACKLOG};
-use crate::request::Checked;
 
 const TOKENS: usize = 200;
 const PROMPT: usize = 100;
@@ -30,27 +20,15 @@ const ROUNDS: usize = 9;
 /// What the batch engine must reach.
 const LEAST: f64 = 0.97;
 
-fn load() -> Box<dyn Target> {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
-    device::choose(DeviceChoice::Cpu).expect("there is a CPU");
-    load_target(&dir, &mut |_, _| {}).expect("loads")
-}
-
-fn store(model: &dyn Target) -> KvStore {
-    KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("a store")
-}
-
 /// Of a round; no two have a page in common.
 fn prompt(round: usize) -> Vec<u32> {
     (0..PROMPT).map(|at| ((at * 7 + round * 131 + at * at / 3) % 4000) as u32 + 4).collect()
 }
 
-const NOISE: NoiseKey = NoiseKey { seed: 0, sample: 0 };
-
 /// Runs prompts as they come; answers with the ids, and the ns of each step behind the first.
 fn bare(rounds: &Receiver<usize>, took: &SyncSender<(Vec<u32>, Vec<i64>)>) {
-    let model = load();
-    let mut kv = store(model.as_ref());
+    let model = fixture::load();
+    let mut kv = fixture::store(model.as_ref());
     let sequence = SequenceId(0);
     for round in rounds {
         let mut ids = prompt(round);
@@ -76,53 +54,20 @@ fn bare(rounds: &Receiver<usize>, took: &SyncSender<(Vec<u32>, Vec<i64>)>) {
     }
 }
 
-/// An engine as `run` makes it. With taps it keeps what a drafter would be shown, as it does where one is configured.
+/// An engine as `run` makes it; see [`fixture::drafting`].
 fn engine(inbox: Inbox<Command>, taps: bool) {
-    let model = load();
-    let kv = store(model.as_ref());
+    let model = fixture::load();
+    let kv = fixture::store(model.as_ref());
     let (progress, clock) = (Arc::new(Progress::default()), Clock::start());
     let pulse = Pulse::start(progress.clone(), 1, Duration::from_secs(3600), || {});
-    let hello = Hello { hidden_size: model.info().hidden as u32, r#type: TensorType::F32.into(), ..Hello::default() };
-    let drafting = Drafting::new(hello, if taps { vec![1, 3, 5, 6] } else { vec![] }, 512);
-    let class = |(positions, kv): (i32, u64)| ClassBytes {
-        positions: positions as usize,
-        kv,
-        taps: drafting.window_bytes(positions as usize),
-    };
-    let classes = kv.class_bytes().into_iter().map(class).collect();
-    let cache = Cache::new(&kv, true);
-    let scheduler = Scheduler::new(Ledger::new(1 << 30, classes), 32);
+    let drafting = fixture::drafting(model.as_ref(), taps);
+    let (scheduler, cache) = (fixture::scheduler(&kv, &drafting), Cache::new(&kv, true));
     Engine::new(model, kv, scheduler, drafting, cache, (progress, pulse), clock).run(inbox);
 }
 
 /// One stream through an engine: as [`bare`] answers, by the steps' own stamps.
 fn through(mail: &Mail<Command>, round: usize) -> (Vec<u32>, Vec<i64>) {
-    let (tx, mut rx) = mpsc::channel(STREAM_BACKLOG);
-    let checked = Checked {
-        id: RequestId::parse(&format!("r{round}")).expect("a name"),
-        request: Request {
-            prompt: prompt(round),
-            continuation: vec![],
-            max_tokens: TOKENS as u32,
-            stop_ids: vec![],
-            ignored_ids: vec![],
-            deadline: None,
-            permit: Permit { lane: v1::Lane::Speculative, max_draft: 15, reason: v1::RouteReason::Prior },
-            class: "default".into(),
-            images: Default::default(),
-        },
-        sampling: Sampling::GREEDY,
-        bias: vec![],
-        min_tokens: 0,
-        logprobs: None,
-        noise: NOISE,
-        id_limit: u32::MAX,
-        wants_margins: false,
-        wants_so_far: false,
-        cache_scope: String::new(),
-        pictures: vec![],
-    };
-    let running = Running { checked, outlet: Outlet::new(tx, Stamp::default()), stages: Stages::default() };
+    let (running, mut rx) = fixture::request(&format!("r{round}"), prompt(round), TOKENS as u32, Sampling::GREEDY);
     mail.try_send(Command::Run(Box::new(running))).expect("there is room");
     let (mut ids, mut took_ns, mut last_ns) = (vec![], vec![], None);
     while let Some(batch) = rx.blocking_recv() {

@@ -365,9 +365,9 @@ impl Speculation {
         }
     }
 
-    /// Whether the target's doubt about a sequence's next tokens is of use.
-    pub fn wants_signs(&self, key: SequenceKey, sequence: &Sequence) -> bool {
-        let often = sequence.generated() < FIRST_SIGNS || sequence.generated().is_multiple_of(SIGN_EVERY);
+    /// Whether the target's doubt about a sequence's next tokens is of use, when it has had so many.
+    pub fn wants_signs(&self, key: SequenceKey, sequence: &Sequence, had: u32) -> bool {
+        let often = had < FIRST_SIGNS || had.is_multiple_of(SIGN_EVERY);
         self.linked && often && sequence.permit.may_draft() && self.courses.contains_key(&key)
     }
 

@@ -259,7 +259,7 @@ impl House {
                 _ => vec![Token { id: 1, margin: 1.0 }; accepted + 1],
             };
             chosen.push(Chosen { key: part.key, tokens });
-            let wanted = self.scheduler.speculation.wants_signs(part.key, self.scheduler.get(part.key).expect("there"));
+            let wanted = self.scheduler.speculation.wants_signs(part.key, self.scheduler.get(part.key).expect("there"), had);
             if let Some(trace) = trace.filter(|_| wanted) {
                 self.scheduler.speculation.doubted(part.key, trace.doubt(had, accepted + 1));
             } else if self.telling && wanted {

@@ -1,0 +1,176 @@
+//! The part of a choice that is in the graph, and what is made of it on the host: split so that a step can be begun, and other
+//! things done before its choices are waited for.
+
+use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
+use mlx_rs::transforms::{async_eval, eval};
+use mlx_rs::{Array, ArrayElement};
+
+use super::adjust::Adjust;
+use super::{Block, Choice, Drafts, RowRule, Verdict, logprobs, row};
+use crate::error::{ModelError, Result};
+
+/// What blocks need of their logits: the part of the choice that is in the graph. Lazy.
+#[derive(Clone, Debug)]
+pub struct Picks {
+    rows: usize,
+    vocab: usize,
+    /// The largest logit's id of every row, for blocks that want no more.
+    best: Option<Array>,
+    /// All logits, for the others.
+    host: Option<Array>,
+    surprises: Option<Array>,
+    /// For which rows, and below which id.
+    asking: Vec<i32>,
+    limit: usize,
+}
+
+impl Picks {
+    /// Of `logits` `[rows, vocab]`, float32, the blocks' rows one after another.
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub fn of(logits: &Array, blocks: &[Block<'_>]) -> Result<Self> {
+        let (rows, vocab, limit) = (logits.dim(0) as usize, logits.dim(1) as usize, limit(logits.dim(1), blocks));
+        let best = match limit {
+            Some(limit) => Some(argmax(logits, limit)?),
+            None => None,
+        };
+        let on_host = blocks.iter().any(|block| !block.rule.in_graph());
+        let host = if on_host { Some(logits.contiguous()?) } else { None };
+        let asking = asking(blocks);
+        let surprises = surprises(logits, &asking)?;
+        Ok(Self { rows, vocab, best, host, surprises, asking, limit: limit.unwrap_or(vocab) })
+    }
+
+    /// The ids `[rows]` that were chosen, where all are chosen in the graph; and no later token depends on anything else.
+    pub fn ids(&self) -> Option<&Array> {
+        self.best.as_ref().filter(|_| self.host.is_none())
+    }
+
+    /// Whether these say what such blocks ask for, one row each, all of them chosen in the graph.
+    pub fn serve(&self, blocks: &[Block<'_>]) -> bool {
+        let all = self.host.is_none() && blocks.iter().all(|block| block.rule.in_graph());
+        all && blocks.len() == self.rows && limit(self.vocab as i32, blocks) == Some(self.limit) && asking(blocks) == self.asking
+    }
+
+    fn arrays(&self) -> impl Iterator<Item = &Array> {
+        self.best.iter().chain(&self.host).chain(&self.surprises)
+    }
+
+    /// Begins to compute, with `with`, and does not wait.
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub fn begin(&self, with: &[&Array]) -> Result<()> {
+        Ok(async_eval(self.arrays().chain(with.iter().copied()))?)
+    }
+
+    /// The choices: see [`verify`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn verdicts(&self, blocks: &[Block<'_>], drafts: &Drafts, with: &[&Array]) -> Result<Vec<Verdict>> {
+        let vocab = self.vocab;
+        let (expected, drafted) =
+            blocks.iter().fold((0, 0), |(rows, all), block| (rows + 1 + block.drafted, all + block.drafted));
+        if self.rows != expected || drafted != drafts.len() {
+            let what = format!("expected {expected} rows and {drafted} drafts, found {} and {}", self.rows, drafts.len());
+            return Err(ModelError::Batch(what));
+        }
+        eval(self.arrays().chain(drafts.array()).chain(with.iter().copied()))?;
+        let mut surprises: &[f32] = on_host(self.surprises.as_ref())?;
+        let best: &[u32] = on_host(self.best.as_ref())?;
+        let values: &[f32] = on_host(self.host.as_ref())?;
+        let mut drafts = drafts.ids()?;
+        let mut first_row = 0;
+        let mut verdicts = Vec::with_capacity(blocks.len());
+        for block in blocks {
+            let (draft, rest) = drafts.split_at(block.drafted);
+            let row = |at: usize| &values[(first_row + at) * vocab..][..block.rule.limit(vocab as i32)];
+            let mut logprobs = vec![];
+            let choices = match block.rule.in_graph() {
+                true => accept(draft, |at| Ok(Choice { token: best[first_row + at], margin: f32::INFINITY }))?,
+                false => {
+                    let mut adjust = Adjust::new(&block.rule, vocab);
+                    accept(draft, |at| {
+                        adjust.extend(&draft[..at]);
+                        let rule = RowRule { position: block.rule.position + at as u32, ..block.rule };
+                        let row = adjust.apply(row(at));
+                        let chosen = row::choose(row, &rule);
+                        let chosen = chosen.ok_or_else(|| ModelError::Batch("no token has a finite, allowed logit".into()))?;
+                        logprobs.extend(rule.logprobs.map(|count| logprobs::of(row, &rule, chosen.token, count as usize)));
+                        Ok(chosen)
+                    })?
+                }
+            };
+            let mut own = vec![];
+            if block.rule.wants_surprise {
+                let (of_block, rest) = surprises.split_at(block.drafted + 1);
+                own.extend_from_slice(&of_block[..choices.len()]);
+                surprises = rest;
+            }
+            verdicts.push(Verdict { choices, surprises: own, logprobs });
+            (first_row, drafts) = (first_row + 1 + block.drafted, rest);
+        }
+        Ok(verdicts)
+    }
+}
+
+/// The numbers of an evaluated array, none of none.
+fn on_host<T: ArrayElement>(array: Option<&Array>) -> Result<&[T]> {
+    let numbers = array.map(|array| array.try_as_slice().map_err(|error| ModelError::Batch(error.to_string())));
+    Ok(numbers.transpose()?.unwrap_or_default())
+}
+
+/// Choices up to the first that is not what was drafted.
+fn accept(draft: &[u32], mut choose: impl FnMut(usize) -> Result<Choice>) -> Result<Vec<Choice>> {
+    let mut choices = Vec::with_capacity(draft.len() + 1);
+    loop {
+        let at = choices.len();
+        let choice = choose(at)?;
+        choices.push(choice);
+        if draft.get(at) != Some(&choice.token) {
+            return Ok(choices);
+        }
+    }
+}
+
+/// Ids below which every rule of a block that is chosen in the graph allows all: one serves them, as all ids are of one tokenizer.
+/// `None` where no block is.
+fn limit(vocab: i32, blocks: &[Block<'_>]) -> Option<usize> {
+    blocks.iter().map(|block| &block.rule).filter(|rule| rule.in_graph()).map(|rule| rule.limit(vocab)).min()
+}
+
+/// The largest logit's id of each row among the ids below `limit`, `[rows]`; lazy.
+pub(super) fn argmax(logits: &Array, limit: usize) -> Result<Array> {
+    Ok(match limit == logits.dim(1) as usize {
+        true => argmax_axis(logits, -1, false)?,
+        false => argmax_axis(logits.try_index((.., ..limit as i32))?, -1, false)?,
+    })
+}
+
+/// Rows of blocks that ask how sure the model is.
+fn asking(blocks: &[Block<'_>]) -> Vec<i32> {
+    let mut row = 0;
+    let mut rows = Vec::<i32>::new();
+    for block in blocks {
+        let end = row + 1 + block.drafted as i32;
+        if block.rule.wants_surprise {
+            rows.extend(row..end);
+        }
+        row = end;
+    }
+    rows
+}
+
+/// −ln of the probability of each asking row's likeliest token, `[asking rows]`; `None` where no block asks. Lazy.
+fn surprises(logits: &Array, rows: &[i32]) -> Result<Option<Array>> {
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    if let Some(surprises) = crate::layers::surprises(logits, rows)? {
+        return Ok(Some(surprises));
+    }
+    let asking = logits.take_axis(Array::from_slice(rows, &[rows.len() as i32]), 0)?;
+    Ok(Some(asking.logsumexp_axis(-1, false)?.subtract(asking.max_axis(-1, false)?)?))
+}

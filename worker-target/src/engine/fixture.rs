@@ -1,0 +1,81 @@
+//! What tests of the engine's parts need: the demo target and requests for it.
+
+use std::path::PathBuf;
+
+use paceline_models::sample::Sampling;
+use paceline_models::sample::noise::NoiseKey;
+use paceline_models::{DeviceChoice, KvStore, Target, device, load_target};
+use paceline_proto::ids::RequestId;
+use paceline_proto::internal::v1::{Hello, Stamp, TensorType, TokenBatch};
+use paceline_proto::v1;
+use tokio::sync::mpsc;
+use tonic::Status;
+
+use super::{Running, Stages};
+use crate::core::{ClassBytes, Ledger, Permit, Request, Scheduler};
+use crate::drafting::Drafting;
+use crate::emit::{Outlet, STREAM_BACKLOG};
+use crate::request::Checked;
+
+/// Sequences at once.
+const SEQUENCES: usize = 32;
+
+pub(crate) fn load() -> Box<dyn Target> {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
+    device::choose(DeviceChoice::Cpu).expect("there is a CPU");
+    load_target(&dir, &mut |_, _| {}).expect("loads")
+}
+
+pub(crate) fn store(model: &dyn Target) -> KvStore {
+    KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("a store")
+}
+
+/// With taps it keeps what a drafter would be shown, as it does where one is configured.
+pub(crate) fn drafting(model: &dyn Target, taps: bool) -> Drafting {
+    let hello = Hello { hidden_size: model.info().hidden as u32, r#type: TensorType::F32.into(), ..Hello::default() };
+    Drafting::new(hello, if taps { vec![1, 3, 5, 6] } else { vec![] }, 512)
+}
+
+pub(crate) fn scheduler(kv: &KvStore, drafting: &Drafting) -> Scheduler {
+    let class = |(positions, kv): (i32, u64)| ClassBytes {
+        positions: positions as usize,
+        kv,
+        taps: drafting.window_bytes(positions as usize),
+    };
+    Scheduler::new(Ledger::new(1 << 30, kv.class_bytes().into_iter().map(class).collect()), SEQUENCES)
+}
+
+/// A request that may be drafted for, and where its answer comes.
+pub(crate) fn request(
+    name: &str,
+    prompt: Vec<u32>,
+    max_tokens: u32,
+    sampling: Sampling,
+) -> (Running, mpsc::Receiver<Result<TokenBatch, Status>>) {
+    let (tx, rx) = mpsc::channel(STREAM_BACKLOG);
+    let checked = Checked {
+        id: RequestId::parse(name).expect("a name"),
+        request: Request {
+            prompt,
+            continuation: vec![],
+            max_tokens,
+            stop_ids: vec![],
+            ignored_ids: vec![],
+            deadline: None,
+            permit: Permit { lane: v1::Lane::Speculative, max_draft: 15, reason: v1::RouteReason::Prior },
+            class: "default".into(),
+            images: Default::default(),
+        },
+        sampling,
+        bias: vec![],
+        min_tokens: 0,
+        logprobs: None,
+        noise: NoiseKey { seed: 0, sample: 0 },
+        id_limit: u32::MAX,
+        wants_margins: false,
+        wants_so_far: false,
+        cache_scope: String::new(),
+        pictures: vec![],
+    };
+    (Running { checked, outlet: Outlet::new(tx, Stamp::default()), stages: Stages::default() }, rx)
+}

@@ -1,0 +1,141 @@
+//! Steps on the demo target, without the engine around them: whether the next one's graph is made while one runs, and used.
+
+use std::cell::Cell;
+
+use paceline_models::sample::Sampling;
+use paceline_models::{Forward, LayerKv, TargetInfo};
+use paceline_process::Millis;
+
+use super::*;
+use crate::engine::fixture;
+
+/// A model that counts what is asked of it.
+struct Counting {
+    model: Box<dyn Target>,
+    forwards: Cell<usize>,
+}
+
+impl Target for Counting {
+    fn info(&self) -> &TargetInfo {
+        self.model.info()
+    }
+
+    fn kv_layers(&self) -> Vec<LayerKv> {
+        self.model.kv_layers()
+    }
+
+    fn dtype(&self) -> Dtype {
+        self.model.dtype()
+    }
+
+    fn forward(&self, batch: &Batch, kv: &mut KvStore, wants: &Wants) -> Result<Forward, ModelError> {
+        self.forwards.set(self.forwards.get() + 1);
+        self.model.forward(batch, kv, wants)
+    }
+
+    fn embed(&self, ids: &[u32]) -> Result<Array, ModelError> {
+        self.model.embed(ids)
+    }
+
+    fn head(&self, hidden: &Array) -> Result<Array, ModelError> {
+        self.model.head(hidden)
+    }
+}
+
+/// Requests of so many tokens each, all at once; one step after the other until all have ended.
+struct Run {
+    model: Counting,
+    kv: KvStore,
+    scheduler: Scheduler,
+    drafting: Drafting,
+    running: HashMap<SequenceKey, Running>,
+    answers: HashMap<SequenceKey, Vec<u32>>,
+}
+
+impl Run {
+    fn new(requests: &[(u32, Sampling)]) -> Self {
+        let model = Counting { model: fixture::load(), forwards: Cell::new(0) };
+        let (kv, drafting) = (fixture::store(&model), fixture::drafting(&model, true));
+        let mut scheduler = fixture::scheduler(&kv, &drafting);
+        let mut running = HashMap::new();
+        for (at, (tokens, sampling)) in requests.iter().enumerate() {
+            let prompt = (0..20 + at as u32).map(|place| 4 + (place * 7 + 131 * at as u32) % 4000).collect();
+            let (one, _) = fixture::request(&format!("r{at}"), prompt, *tokens, *sampling);
+            running.insert(scheduler.admit(one.checked.request.clone()).expect("there is room"), one);
+        }
+        let mut run = Self { model, kv, scheduler, drafting, running, answers: HashMap::new() };
+        for key in run.scheduler.start(|_| 0).keys {
+            run.kv.open(SequenceId(key.0)).expect("new");
+            run.kv.reserve(SequenceId(key.0), run.scheduler.ledger().room_of(key) as i32).expect("there is room");
+        }
+        run
+    }
+
+    /// A step; how many sequences it had, and whether all of them decoded.
+    fn step(&mut self) -> (usize, bool) {
+        let mut parts = self.scheduler.next_step(Millis(0), |_| 0).parts;
+        parts.sort_by_key(|part| self.kv.order(SequenceId(part.key.0)));
+        let requests = (&self.running, &Seen::default());
+        let outcome =
+            super::run(&self.model, &mut self.kv, &self.scheduler, &mut self.drafting, requests, &parts).expect("a step");
+        let decodes = parts.iter().all(|part| !part.prefill);
+        for emission in self.scheduler.on_step(&parts, outcome.chosen, 1000) {
+            self.answers.entry(emission.key).or_default().extend(emission.tokens.iter().map(|token| token.id));
+            if emission.end.is_some() {
+                self.kv.free(SequenceId(emission.key.0));
+                self.drafting.close(emission.key);
+            }
+        }
+        (parts.len(), decodes)
+    }
+
+    fn answers(mut self) -> Vec<Vec<u32>> {
+        while !self.scheduler.is_empty() {
+            self.step();
+        }
+        let mut answers: Vec<_> = self.answers.into_iter().collect();
+        answers.sort_by_key(|(key, _)| key.0);
+        answers.into_iter().map(|(_, ids)| ids).collect()
+    }
+}
+
+#[test]
+fn a_plain_step_runs_the_graph_that_was_made_while_the_one_before_ran() {
+    let mut run = Run::new(&[(30, Sampling::GREEDY), (30, Sampling::GREEDY), (20, Sampling::GREEDY)]);
+    let (mut steps, mut made, mut plain) = (0, 0, 0);
+    while !run.scheduler.is_empty() {
+        let was_ahead = run.kv.is_ahead();
+        let before = run.model.forwards.get();
+        let (sequences, decodes) = run.step();
+        let now = run.model.forwards.get() - before;
+        (steps, made, plain) = (steps + 1, made + now, plain + usize::from(decodes));
+        // None for itself, where there was one, and one for the next unless a sequence has its last token.
+        assert_eq!(now, usize::from(!was_ahead) + usize::from(run.kv.is_ahead()), "step {steps} of {sequences}");
+    }
+    assert_eq!(plain, 29, "all decode together");
+    assert_eq!(made, steps, "no graph was made in vain");
+    let tokens: usize = run.answers.values().map(Vec::len).sum();
+    assert_eq!(tokens, 80);
+}
+
+#[test]
+fn what_is_chosen_on_the_host_is_not_foreseen() {
+    let mut run = Run::new(&[(10, Sampling::GREEDY), (10, Sampling { temperature: 0.8, ..Sampling::GREEDY })]);
+    let mut steps = 0;
+    while !run.scheduler.is_empty() {
+        run.step();
+        steps += 1;
+        assert!(!run.kv.is_ahead());
+    }
+    assert_eq!(run.model.forwards.get(), steps);
+}
+
+#[test]
+fn answers_are_those_of_requests_that_run_alone() {
+    let requests = [(40, Sampling::GREEDY), (25, Sampling::GREEDY), (33, Sampling { temperature: 0.8, ..Sampling::GREEDY })];
+    // The sampled one keeps the other two from being foreseen until it has ended.
+    let together = Run::new(&requests).answers();
+    let greedy = Run::new(&requests[..2]).answers();
+    assert_eq!(together[..2], greedy[..]);
+    assert!(together.iter().map(Vec::len).eq([40, 25, 33]));
+}
