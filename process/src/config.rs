@@ -169,7 +169,7 @@ pub struct DrafterConfig {
     pub start: DrafterStart,
     /// Seconds without use after which it is stopped; 0 = never.
     pub idle_stop_s: u64,
-    /// Threads of its matrix products on the CPU; auto = half the cores.
+    /// Threads of its matrix products on the CPU; auto = all cores.
     pub threads: Auto<u32>,
     /// Quantization at load.
     pub quantize: DrafterQuantize,

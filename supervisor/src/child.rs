@@ -138,14 +138,11 @@ impl ProcessHost {
             None => std::env::current_exe()?.with_file_name(name),
         };
         let config_file = loaded.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
-        let threads = match (threads, worker) {
-            (Auto::Is(threads), _) => Some(threads),
-            (Auto::Auto, WorkerId::Target) => None,
-            // Half the cores: the target runs beside it and must find some.
-            (Auto::Auto, WorkerId::Drafter(_)) => {
-                let cores = std::thread::available_parallelism().map_or(1, usize::from);
-                Some((cores / 2).max(1) as u32)
-            }
+        let threads = match threads {
+            Auto::Is(threads) => Some(threads),
+            // All cores, for both: the target mostly waits while its drafter works. Where it does not, whoever is kept waiting by the
+            // system leaves its share of a product to its other threads.
+            Auto::Auto => None,
         };
         Ok(Self { worker, program, config_file, threads, dir, current: None })
     }
