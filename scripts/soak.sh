@@ -1,6 +1,6 @@
 #!/bin/sh
 # The long tests and those with timed figures: everything in tests/ that is marked #[ignore], one at a time, the long
-# simulation, and ten thousand interleavings of the target's batch.
+# simulation, and ten thousand interleavings of the target's batch. What fails does not keep the rest from being run.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 
@@ -9,15 +9,32 @@ cargo build $LOCKED --release --workspace --bins
 # The drafter that lies and freezes on demand.
 # shellcheck disable=SC2086
 cargo build $LOCKED --release -p paceline-tests --example fake_drafter
-# The supervisor on a simulated machine: 100,000 schedules.
+
+failed=
+# soak NAME COMMAND...
+soak() {
+    name=$1
+    shift
+    headline "$name"
+    begin=$(date +%s)
+    if "$@"; then
+        say "$name: passed in $(($(date +%s) - begin)) s"
+    else
+        say "$name: FAILED after $(($(date +%s) - begin)) s"
+        failed="$failed, $name"
+    fi
+}
+
 # shellcheck disable=SC2086
-cargo test $LOCKED --release -p paceline-supervisor --lib -- --ignored --nocapture a_hundred_thousand
+soak "100,000 schedules of the supervisor on a simulated machine" \
+    cargo test $LOCKED --release -p paceline-supervisor --lib -- --ignored --nocapture a_hundred_thousand
 # The dev profile: freed rows of the KV store are filled with NaN there.
 # shellcheck disable=SC2086
-cargo test $LOCKED -p paceline-target --test isolation -- --ignored --nocapture
-# One stream through the batch engine against a bare loop.
+soak "10,000 interleavings of the target's batch" \
+    cargo test $LOCKED -p paceline-target --test isolation -- --ignored --nocapture
 # shellcheck disable=SC2086
-cargo test $LOCKED --release -p paceline-target --lib -- --ignored --nocapture one_stream
+soak "One stream through the batch engine against a bare loop" \
+    cargo test $LOCKED --release -p paceline-target --lib -- --ignored --nocapture one_stream
 # Only the files that have such tests: in this profile each is a minute's work for the linker.
 tests=
 for file in $(grep -rl '#\[ignore = "soak' tests --include='*.rs'); do
@@ -26,4 +43,8 @@ for file in $(grep -rl '#\[ignore = "soak' tests --include='*.rs'); do
     tests="$tests --test ${name%.rs}"
 done
 # shellcheck disable=SC2086
-PACELINE_SOAK=1 exec cargo test $LOCKED --release -p paceline-tests $tests --no-fail-fast -- --ignored --test-threads=1
+soak "Whole processes" \
+    cargo test $LOCKED --release -p paceline-tests $tests --no-fail-fast -- --ignored --test-threads=1
+
+[ -z "$failed" ] || die "soak: FAILED: ${failed#, }"
+say "soak: passed"
