@@ -202,7 +202,7 @@ fn streams_go_on_while_a_long_prompt_is_read() {
         salt += 1;
         continue_ids(&(0..tokens).map(|at| 100 + (at * 7 + salt * 131) % 3_000).collect::<Vec<_>>())
     };
-    let (mut gaps, mut steps) = (vec![], vec![]);
+    let mut gaps = vec![];
     for _ in 0..20 {
         let mut streams: Vec<_> = (0..4).map(|_| stack.open(prompt(100).exactly(1_000)).expect("served")).collect();
         streams.iter_mut().for_each(|stream| stream.read(20));
@@ -211,23 +211,16 @@ fn streams_go_on_while_a_long_prompt_is_read() {
         for stream in streams {
             let ends = stream.finish().expect("served").step_ends_ns;
             assert!(ends.last().is_some_and(|last| *last > first), "a stream ended before the prompt was read");
-            // The gap in which the prompt came, too.
+            // The gap in which the prompt came, too, and the one in which it was through: who gets nothing meanwhile has one long gap.
             let from = ends.partition_point(|end| *end <= begun).saturating_sub(1);
             let to = ends.partition_point(|end| *end <= first);
-            gaps.extend(ends[from..to].windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1e6));
-            steps.push(to - from);
+            gaps.extend(ends[from..=to].windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1e6));
         }
     }
-    steps.sort_unstable();
     let (count, (most, p99)) = (gaps.len(), most_and_p99(gaps));
-    println!(
-        "4 streams beside a prompt of 2,000 tokens: {count} gaps, {p99:.0} ms (p99), {most:.0} ms (most); tokens meanwhile {} to {}",
-        steps[0],
-        steps[steps.len() - 1]
-    );
+    println!("4 streams beside a prompt of 2,000 tokens: {count} gaps, {p99:.0} ms (p99), {most:.0} ms (most)");
     // Beside streams a chunk is to take half of 250 ms; on a machine that others use too some take longer.
     assert!(p99 <= 250.0, "a gap of {p99} ms (p99) while a long prompt is read");
-    assert!(steps[0] >= 8, "{} tokens of a stream while a long prompt is read", steps[0]);
     stack.stop();
 }
 

@@ -61,7 +61,8 @@ pub(crate) fn run(
     match &picks {
         Some(picks) => {
             let with: Vec<&Array> = forward.taps.iter().flat_map(Tapped::arrays).collect();
-            if let Some((next, ids)) = rows.next(scheduler, parts).zip(picks.ids()) {
+            let foreseen = picks.ids().and_then(|ids| Some((rows.next(scheduler, parts)?, ids)));
+            if let Some((next, ids)) = foreseen {
                 picks.begin(&with)?;
                 ahead = true;
                 make_ahead(model, kv, parts, &next, ids)?;
