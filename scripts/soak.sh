@@ -44,7 +44,7 @@ for file in $(grep -rl '#\[ignore = "soak' tests --include='*.rs'); do
 done
 # shellcheck disable=SC2086
 soak "Whole processes" \
-    cargo test $LOCKED --release -p paceline-tests $tests --no-fail-fast -- --ignored --test-threads=1
+    cargo test $LOCKED --release -p paceline-tests $tests --no-fail-fast -- --ignored --nocapture --test-threads=1
 
 [ -z "$failed" ] || die "soak: FAILED: ${failed#, }"
 say "soak: passed"
