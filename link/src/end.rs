@@ -22,6 +22,12 @@ use crate::{LinkError, tensor};
 pub const MAX_WAITING_BYTES: usize = 2 * (MAX_FRAME_BYTES + HEADER_BYTES);
 /// Read at once from the socket.
 const READ_BYTES: usize = 64 << 10;
+/// Frames of the peer that one step border takes. A drafter may owe 64 rounds, and answers each with at most one proposal,
+/// one report and two acknowledgements.
+pub const INTAKE_FRAMES: usize = 256;
+/// Bytes of the peer's frames that one step border reads from the socket: four reads. A frame that is longer arrives over
+/// several borders.
+pub const INTAKE_BYTES: usize = 4 * READ_BYTES;
 
 /// Who holds an end: decides which half of the segment is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +36,13 @@ pub enum Side {
     Target,
     /// Writes the second half.
     Drafter,
+}
+
+/// What an end may still take from its peer before the next step border.
+#[derive(Clone, Copy, Debug)]
+struct Intake {
+    frames: usize,
+    bytes: usize,
 }
 
 /// One end of a link. Dropping it closes the link; the peer hears [`LinkError::Gone`].
@@ -49,6 +62,8 @@ pub struct End {
     outgoing: Vec<u8>,
     written: usize,
     incoming: VecDeque<u8>,
+    /// `None`: not limited.
+    intake: Option<Intake>,
     /// What is read goes through here: kept, as filling it with zeros costs more than a read that finds nothing.
     read: Box<[u8]>,
     bytes: u64,
@@ -84,9 +99,23 @@ impl End {
             outgoing,
             written: 0,
             incoming,
+            intake: None,
             read: vec![0; READ_BYTES].into(),
             bytes: 0,
         })
+    }
+
+    /// Begins a step border: until the next call, [`End::receive`] takes at most [`INTAKE_FRAMES`] frames and reads at most
+    /// [`INTAKE_BYTES`] bytes. A peer that sends without end thus delays a border by a bounded time; the rest stays in the
+    /// socket, where it stops the peer.
+    pub fn limit_intake(&mut self) {
+        self.intake = Some(Intake { frames: INTAKE_FRAMES, bytes: INTAKE_BYTES });
+    }
+
+    /// Whether the last border's limit was reached. Frames may be buffered then that [`End::poll_fd`] does not announce, so a
+    /// caller takes them at its next border without waiting.
+    pub fn is_intake_spent(&self) -> bool {
+        self.intake.is_some_and(|intake| intake.frames == 0 || intake.bytes == 0)
     }
 
     /// Number of this link over the supervisor's life.
@@ -197,7 +226,7 @@ impl End {
     }
 
     /// The next frame, if one is there within `wait` (zero: only what is there already). Acknowledgements are taken in here
-    /// and not returned. What waits to be written goes out meanwhile.
+    /// and not returned. What waits to be written goes out meanwhile. `None` also where [`End::limit_intake`] says no more.
     ///
     /// # Errors
     /// [`LinkError::Gone`] once everything the peer said was returned; [`LinkError::Protocol`]; [`LinkError::Io`].
@@ -205,11 +234,17 @@ impl End {
         let deadline = Deadline::after(wait);
         let mut waited = false;
         loop {
-            while let Some(frame) = self.next_frame()? {
+            while !self.is_intake_spent()
+                && let Some(frame) = self.next_frame()?
+            {
                 match frame {
                     Frame::Ack(ack) => self.ring.free(ack.number).map_err(LinkError::Protocol)?,
                     frame => return Ok(Some(frame)),
                 }
+            }
+            if self.is_intake_spent() {
+                self.flush()?;
+                return Ok(None);
             }
             if self.fill()? {
                 continue;
@@ -263,6 +298,9 @@ impl End {
         let bytes = self.incoming.make_contiguous();
         let Some((frame, used)) = frame::decode(bytes).map_err(LinkError::Protocol)? else { return Ok(None) };
         self.incoming.drain(..used);
+        if let Some(intake) = &mut self.intake {
+            intake.frames = intake.frames.saturating_sub(1);
+        }
         Ok(Some(frame))
     }
 
@@ -274,6 +312,9 @@ impl End {
             Ok(count) => {
                 self.bytes += count as u64;
                 self.incoming.extend(&self.read[..count]);
+                if let Some(intake) = &mut self.intake {
+                    intake.bytes = intake.bytes.saturating_sub(count);
+                }
                 Ok(true)
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock) => Ok(false),

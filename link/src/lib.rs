@@ -21,7 +21,7 @@ pub mod ring;
 pub mod segment;
 pub mod tensor;
 
-pub use end::{End, Side};
+pub use end::{End, INTAKE_BYTES, INTAKE_FRAMES, Side};
 pub use frame::Frame;
 pub use handover::{Handover, Listener, listen, send};
 pub use segment::{Pair, SEGMENT_BYTES, Segment, make_pair};

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use paceline_link::{End, Frame, Handover, LinkError, Segment, Side, frame, make_pair};
+use paceline_link::{End, Frame, Handover, INTAKE_BYTES, INTAKE_FRAMES, LinkError, Segment, Side, frame, make_pair};
 use paceline_proto::internal::v1::{Ack, Feed, MaskRow, Proposal, Reach, Refusal, Stamp, TensorRef, TensorType};
 
 const BOUND: Duration = Duration::from_secs(30);
@@ -215,6 +215,46 @@ fn a_peer_that_does_not_read_stalls_the_link_and_never_the_caller() {
     });
     assert!(matches!(target.receive(BOUND), Ok(Some(Frame::Reach(_)))));
     reader.join().expect("no panic");
+}
+
+#[test]
+fn a_step_border_takes_a_bounded_amount_of_a_flood() {
+    let (mut target, mut raw, _segment) = target_and_raw();
+    let mut reports = vec![];
+    for _ in 0..1024 {
+        frame::encode(Frame::Reach(Reach::default()), &mut reports).expect("short");
+    }
+    let flood = std::thread::spawn(move || while raw.write_all(&reports).is_ok() {});
+    for _ in 0..3 {
+        target.limit_intake();
+        let mut frames = 0;
+        while !target.is_intake_spent() {
+            frames += usize::from(target.receive(BOUND).expect("alive").is_some());
+        }
+        assert!(frames <= INTAKE_FRAMES, "{frames} frames at one border");
+        assert!(matches!(target.receive(BOUND), Ok(None)), "nothing more before the next border");
+    }
+    drop(target);
+    flood.join().expect("the closed link ends it");
+}
+
+#[test]
+fn a_frame_longer_than_a_border_takes_arrives_over_several_borders() {
+    let (mut target, mut raw, _segment) = target_and_raw();
+    let refusal = Frame::Refusal(Refusal { reason: "x".repeat(3 * INTAKE_BYTES) });
+    let mut bytes = vec![];
+    frame::encode(refusal.clone(), &mut bytes).expect("short enough");
+    let writer = std::thread::spawn(move || raw.write_all(&bytes).map(|()| raw));
+    let mut borders = 0;
+    let found = loop {
+        target.limit_intake();
+        borders += 1;
+        if let Some(frame) = target.receive(BOUND).expect("alive") {
+            break frame;
+        }
+    };
+    assert_eq!((found, borders >= 3), (refusal, true), "{borders} borders");
+    writer.join().expect("no panic").expect("written");
 }
 
 #[test]
