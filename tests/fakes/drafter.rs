@@ -11,7 +11,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use clap::Parser;
-use paceline_link::{End, Frame, Handover, LinkError, Side, handshake};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use paceline_link::{End, Frame, Handover, LinkError, Side, frame, handshake};
 use paceline_process::Exit;
 use paceline_process::worker::{self, Gate, Parts, Post, Progress};
 use paceline_proto::internal::v1::drafter_server::{Drafter, DrafterServer};
@@ -218,6 +220,8 @@ impl Play {
                 Some(old) => self.propose(&old, |_| {}),
                 None => Ok(()),
             },
+            // Legal frames that report nothing, without end.
+            "flood" => self.flood(),
             "silent" => Ok(()),
             "close" => Err(LinkError::Gone),
             "hang" => loop {
@@ -272,6 +276,26 @@ impl Play {
 
     fn raw(&self, bytes: &[u8]) -> Result<(), LinkError> {
         nix::unistd::write(self.end.poll_fd(), bytes).map(drop).map_err(|error| LinkError::Io(error.into()))
+    }
+
+    /// Sends empty progress reports until the link is closed.
+    fn flood(&self) -> Result<(), LinkError> {
+        let mut reports = vec![];
+        for _ in 0..4096 {
+            let report = Frame::Reach(Reach::default());
+            frame::encode(report, &mut reports).expect("an empty report is short");
+        }
+        let mut sent = 0;
+        loop {
+            match nix::unistd::write(self.end.poll_fd(), &reports[sent..]) {
+                Ok(count) => sent = (sent + count) % reports.len(),
+                Err(Errno::EAGAIN) => {
+                    let mut writable = [PollFd::new(self.end.poll_fd(), PollFlags::POLLOUT)];
+                    poll(&mut writable, PollTimeout::NONE).map_err(|error| LinkError::Io(error.into()))?;
+                }
+                Err(_) => return Err(LinkError::Gone),
+            }
+        }
     }
 
     fn roll(&mut self) -> u64 {

@@ -189,7 +189,8 @@ impl Engine {
                 (Some(slice), _) => self.run_slice(slice),
                 _ if !step.parts.is_empty() => self.run_step(&step),
                 (None, Some(until)) => {
-                    inbox.wait(&self.drafting.fds(), Some(self.clock.until(until)));
+                    let at_most = if self.drafting.has_unread() { Duration::ZERO } else { self.clock.until(until) };
+                    inbox.wait(&self.drafting.fds(), Some(at_most));
                     self.mark_ns = monotonic_ns();
                 }
                 (None, None) => {}
@@ -223,6 +224,7 @@ impl Engine {
         if !busy {
             self.progress.set_phase(WorkerPhase::Idle);
             let at_most = match (self.leaving.is_empty(), self.drafting.is_greeting()) {
+                _ if self.drafting.has_unread() => Some(Duration::ZERO),
                 (false, _) => Some(RETRY),
                 (true, true) => Some(GREETING),
                 (true, false) => (!self.tidy).then_some(IDLE),

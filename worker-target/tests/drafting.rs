@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use futures::future::join_all;
-use paceline_link::{End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, handover, make_pair};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use paceline_link::{End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, frame, handover, make_pair};
 use paceline_proto::internal::v1::{
     Context, Draft, Feed, Generation, Heartbeat, LinkPhase, Permit, PermitChange, Policy, PolicyForce, Proposal, ProposalKind,
     Reach, Refusal, RepermitRequest, SamplingRule, SessionReach, SetPolicyRequest, StatsRequest, TargetGenerateRequest,
@@ -249,6 +251,14 @@ fn crimes() -> Vec<(&'static str, ProposalKind, Crime)> {
         ("a session missed that was to begin with nothing kept", Hidden, |end, feed, _| {
             end.send(Frame::Reach(Reach { sessions: vec![], missed: vec![feed.wants[0].session] }))
         }),
+        ("empty reports without end", Hidden, |end, _, _| flood(end, Reach::default())),
+        ("one position reported without end", Hidden, |end, feed, _| {
+            let (session, position) = (feed.wants[0].session, feed.wants[0].position);
+            flood(end, Reach { sessions: vec![SessionReach { session, position }], missed: vec![] })
+        }),
+        ("sessions that are not there reported without end", Hidden, |end, _, _| {
+            flood(end, Reach { sessions: vec![SessionReach { session: u64::MAX, position: 1 }], missed: vec![] })
+        }),
         ("a second Welcome", Hidden, |end, _, _| end.send(Frame::Welcome(welcome(1, ProposalKind::Hidden)))),
         ("the target's own frame", Hidden, |end, _, _| end.send(Frame::Feed(Feed::default()))),
         ("an acknowledgement of what was not sent", Hidden, |end, _, _| {
@@ -264,6 +274,24 @@ fn crimes() -> Vec<(&'static str, ProposalKind, Crime)> {
                 .map_err(|error| LinkError::Io(error.into()))
         }),
     ]
+}
+
+/// Sends one legal report again and again until the target closes the link.
+fn flood(end: &End, report: Reach) -> Result<(), LinkError> {
+    let mut once = vec![];
+    frame::encode(Frame::Reach(report), &mut once).expect("a report is short");
+    let reports = once.repeat(1024);
+    let mut sent = 0;
+    loop {
+        match nix::unistd::write(end.poll_fd(), &reports[sent..]) {
+            Ok(count) => sent = (sent + count) % reports.len(),
+            Err(Errno::EAGAIN) => {
+                let mut writable = [PollFd::new(end.poll_fd(), PollFlags::POLLOUT)];
+                poll(&mut writable, PollTimeout::NONE).map_err(|error| LinkError::Io(error.into()))?;
+            }
+            Err(_) => return Ok(()),
+        }
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub use image::{Image, ImageKey};
 pub use ledger::{ClassBytes, Ledger, LedgerError};
 pub use pace::Pace;
 pub use prefix::{Chain, PAGE, PageId, PageKey, Prefix};
-pub use reach::{Piece, Reach};
+pub use reach::{Piece, Reach, ReportedPosition};
 pub use scheduler::{Chosen, Emission, End, Follows, Gave, Part, Scheduler, SchedulerError, Started, Step, Token};
 pub use sequence::{Counts, Draft, Ended, Finish, Permit, Phase, Request, Sequence, SequenceKey};
 pub use speculation::{Force, Plan, Policy, Reading, Speculation};

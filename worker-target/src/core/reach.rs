@@ -23,6 +23,17 @@ pub struct Reach {
     most: usize,
 }
 
+/// What a report of the drafter's position is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReportedPosition {
+    /// The drafter has read farther than it had reported.
+    Advanced,
+    /// Nothing new: it was reported before, or is of the session before it started again.
+    Stale,
+    /// The drafter cannot have read that far: it was never sent.
+    Impossible,
+}
+
 /// Rows to be sent next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -100,13 +111,17 @@ impl Reach {
         self.sent == Some(committed) && committed - self.reached <= LAG
     }
 
-    /// The drafter says it has read up to `position`; `false` if that cannot be.
-    pub fn heard(&mut self, position: usize) -> bool {
-        // Farther than what was sent last is news of what the session was before it started again.
-        if self.sent.is_some_and(|sent| position <= sent) {
-            self.reached = self.reached.max(position);
+    /// Takes the drafter's report that it has read up to `position`.
+    pub fn report(&mut self, position: usize) -> ReportedPosition {
+        if position > self.most {
+            return ReportedPosition::Impossible;
         }
-        position <= self.most
+        // Farther than what was sent last is a report of the session before it started again.
+        if position <= self.reached || self.sent.is_none_or(|sent| position > sent) {
+            return ReportedPosition::Stale;
+        }
+        self.reached = position;
+        ReportedPosition::Advanced
     }
 
     /// The session starts again, from the window: the drafter misses something of it.
@@ -117,6 +132,7 @@ impl Reach {
 
 #[cfg(test)]
 mod tests {
+    use super::ReportedPosition::{Advanced, Impossible, Stale};
     use super::*;
 
     fn window(first: usize, rows: usize) -> TapWindow {
@@ -140,7 +156,8 @@ mod tests {
         assert_eq!(send(&mut reach, &read, 400), None);
         assert!(!reach.may_ask(600), "600 rows are on their way");
         assert_eq!(reach.on_their_way(), 600);
-        assert!(reach.heard(400) && reach.may_ask(600));
+        assert_eq!(reach.report(400), Advanced);
+        assert!(reach.may_ask(600));
         assert_eq!(reach.on_their_way(), 200);
         read.push(600, &[0]);
         assert!(!reach.may_ask(601), "the newest row was not sent");
@@ -152,14 +169,14 @@ mod tests {
     fn what_was_dropped_unsent_starts_the_session_again() {
         let mut reach = Reach::default();
         send(&mut reach, &window(0, 10), 99);
-        assert!(reach.heard(10));
+        assert_eq!(reach.report(10), Advanced);
         assert_eq!(send(&mut reach, &window(20, 5), 99), Some((20, 5, true)));
         assert!(reach.may_ask(25) && reach.is_open());
         reach.start_again();
         assert!(!reach.may_ask(25) && !reach.is_open());
         // News of the session as it was is no fault, and no news of the one that starts again from farther back.
         assert_eq!(send(&mut reach, &window(20, 3), 99), Some((20, 3, true)));
-        assert!(reach.heard(25) && !reach.heard(26));
+        assert_eq!([reach.report(25), reach.report(26)], [Stale, Impossible]);
         assert!(reach.may_ask(23));
     }
 
@@ -189,10 +206,11 @@ mod tests {
     #[test]
     fn nobody_has_read_what_was_not_sent() {
         let mut reach = Reach::default();
-        assert!(!reach.heard(1));
+        assert_eq!(reach.report(1), Impossible);
         send(&mut reach, &window(0, 10), 99);
-        assert!(!reach.heard(11));
+        assert_eq!(reach.report(11), Impossible);
         // Old news is no fault.
-        assert!(reach.heard(10) && reach.heard(5) && reach.may_ask(10));
+        assert_eq!([reach.report(10), reach.report(10), reach.report(5)], [Advanced, Stale, Stale]);
+        assert!(reach.may_ask(10));
     }
 }

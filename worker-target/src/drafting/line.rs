@@ -1,4 +1,4 @@
-//! One link to a drafter, from its Hello to its end: frames in and out, and what they must hold (goal A2).
+//! One link to a drafter, from its Hello to its end: frames in and out, and what they must hold (I3).
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -56,6 +56,7 @@ impl Greeting {
 
     /// Looks whether the drafter has answered.
     pub(super) fn answered(&mut self, now: Millis) -> Result<Option<Welcome>, Fault> {
+        self.end.limit_intake();
         match self.end.receive(Duration::ZERO)? {
             Some(Frame::Welcome(welcome)) => {
                 handshake::check_welcome(&self.hello, &welcome).map_err(Fault::Refused)?;
@@ -76,7 +77,7 @@ impl Greeting {
             self.end.send(Frame::MaskRow(MaskRow { tensor }))?;
         }
         let (vocab, kind) = (self.hello.vocab_size, self.hello.r#type());
-        Ok(Line { end: self.end, welcome, vocab, kind, last_round: 0, rounds: BTreeMap::new() })
+        Ok(Line { end: self.end, welcome, vocab, kind, idle_reports: 0, last_round: 0, rounds: BTreeMap::new() })
     }
 }
 
@@ -143,6 +144,8 @@ pub(super) struct Line {
     vocab: u32,
     /// What our numbers are.
     pub(super) kind: TensorType,
+    /// Progress reports in a row that told nothing new.
+    pub(super) idle_reports: usize,
     last_round: u64,
     rounds: BTreeMap<u64, Round>,
 }

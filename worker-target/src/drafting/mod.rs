@@ -3,6 +3,7 @@
 //! Everything here is bookkeeping at step borders on the engine's thread; nothing waits, and whatever goes wrong ends the
 //! link and nothing else (I3). A new link is greeted beside the one that serves and takes over when it is (a swap).
 
+mod intake;
 mod line;
 
 use std::collections::HashMap;
@@ -19,7 +20,7 @@ use paceline_proto::internal::v1::{
 
 use crate::core::{Pace, PageKey, Piece, Plan, Reach, Reading, Scheduler, SequenceKey, TapWindow};
 use crate::request::Checked;
-use line::{Asked, Fault, Greeting, Heard, Line};
+use line::{Asked, Fault, Greeting, Line};
 
 pub(crate) use line::Proposed;
 
@@ -171,6 +172,11 @@ impl Drafting {
         line.chain(self.greeting.iter().map(|greeting| greeting.end().poll_fd())).collect()
     }
 
+    /// Whether the drafter sent more than one border takes: the next border follows without a wait.
+    pub(crate) fn has_unread(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| line.end.is_intake_spent())
+    }
+
     /// Whether an answer to Hello is waited for.
     pub(crate) fn is_greeting(&self) -> bool {
         self.greeting.is_some()
@@ -217,107 +223,6 @@ impl Drafting {
                 self.tell(fault);
             }
         }
-    }
-
-    /// Takes in what has come.
-    ///
-    /// # Errors
-    /// The target's own: MLX failed.
-    pub(crate) fn hear(&mut self, border: &Border, model: &dyn Target) -> Result<Vec<News>, ModelError> {
-        let now = border.now;
-        let mut news = vec![];
-        if let Some(greeting) = &mut self.greeting {
-            match greeting.answered(now) {
-                Ok(None) => {}
-                Ok(Some(welcome)) => {
-                    let mask_row = match welcome.proposal() {
-                        ProposalKind::Hidden => transfer::to_bytes(&model.embed(&[welcome.mask_id])?)?,
-                        ProposalKind::Tokens | ProposalKind::Unspecified => vec![],
-                    };
-                    let greeting = self.greeting.take().expect("looked at above");
-                    match greeting.into_line(welcome, &mask_row) {
-                        Ok(line) => self.switch(line, &mut news),
-                        Err(fault) => self.tell(fault),
-                    }
-                }
-                Err(fault) => {
-                    self.greeting = None;
-                    self.tell(fault);
-                }
-            }
-        }
-        while let Some(line) = &mut self.line {
-            match line.hear() {
-                Ok(None) => break,
-                Ok(Some(heard)) => {
-                    if let Err(fault) = self.note(heard, border, &mut news) {
-                        self.drop_line(fault, &mut news);
-                    }
-                }
-                Err(fault) => self.drop_line(fault, &mut news),
-            }
-        }
-        Ok(news)
-    }
-
-    fn note(&mut self, heard: Heard, border: &Border, news: &mut Vec<News>) -> Result<(), Fault> {
-        match heard {
-            Heard::Reach { sessions, missed } => {
-                for id in missed {
-                    let Some(session) = self.sessions.get_mut(&SequenceKey(id)) else { continue };
-                    if session.recall.take().is_none() {
-                        return Err(Fault::Ejected(format!("session {id} was not to begin with anything it has kept")));
-                    }
-                    // It is shown what there is to show, from the beginning of the window.
-                    session.reach.start_again();
-                    if session.asked.take().is_some() {
-                        news.push(News::NoDraft(SequenceKey(id)));
-                    }
-                }
-                for reach in sessions {
-                    // Of a sequence that ended meanwhile there is nothing to note.
-                    let Some(session) = self.sessions.get_mut(&SequenceKey(reach.session)) else { continue };
-                    if !session.reach.heard(reach.position as usize) {
-                        let what = format!("session {} was never sent position {}", reach.session, reach.position);
-                        return Err(Fault::Ejected(what));
-                    }
-                }
-            }
-            Heard::Drafts { asked, served, left_out } => {
-                let (mut in_time, count) = (false, served.len());
-                for (id, position, proposed) in served {
-                    let key = SequenceKey(id);
-                    let Some(session) = self.sessions.get_mut(&key) else { continue };
-                    session.reach.heard(position as usize);
-                    // What is late is for a position that the sequence has left.
-                    if session.awaits(position) {
-                        session.asked = None;
-                        in_time = true;
-                        news.push(News::Drafted(key, proposed.len()));
-                        session.proposed = Some(proposed);
-                    }
-                }
-                for (id, position) in left_out {
-                    let key = SequenceKey(id);
-                    // A want that is late was left out because the sequence has gone on.
-                    if let Some(session) = self.sessions.get_mut(&key).filter(|session| session.awaits(position)) {
-                        // Whatever it misses: it gets everything anew.
-                        session.asked = None;
-                        session.reach.start_again();
-                        news.push(News::NoDraft(key));
-                    }
-                }
-                if in_time {
-                    let took = self.took(asked, count, border.at_ns);
-                    match took.tower {
-                        true => self.pace.answered(),
-                        false => self.pace.in_time(took.us / 1000),
-                    }
-                    news.push(News::Took(took));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Drafts come over this link from now on.
@@ -625,6 +530,7 @@ fn width(kind: TensorType) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use line::Heard;
     use paceline_proto::internal::v1::SessionReach;
 
     use super::*;
