@@ -129,7 +129,7 @@ fn memory(core: &Supervisor) -> MemoryStatus {
         budget_bytes: machine.budget_bytes,
         target_bytes: machine.target.active,
         drafter_bytes: machine.drafter.active,
-        cache_bytes: machine.target.cache + machine.drafter.cache,
+        cache_bytes: machine.target.plus(machine.drafter).cache,
         available_bytes: machine.available_bytes.unwrap_or(0),
     }
 }

@@ -38,13 +38,18 @@ impl Use {
                 let weights = life.described.as_ref().map(|described| described.weight_bytes());
                 let read = beat.map_or(0, |beat| beat.loaded_bytes);
                 let held = beat.and_then(|beat| beat.kv).map_or(0, |kv| kv.held_bytes);
-                Self { active: weights.unwrap_or(read) + held, cache: 0 }
+                Self { active: weights.unwrap_or(read).saturating_add(held), cache: 0 }
             }
         }
     }
 
+    /// The sum with another process's. Workers report these figures, so no sum of them may overflow.
+    pub fn plus(self, other: Self) -> Self {
+        Self { active: self.active.saturating_add(other.active), cache: self.cache.saturating_add(other.cache) }
+    }
+
     fn all(self) -> u64 {
-        self.active + self.cache
+        self.active.saturating_add(self.cache)
     }
 }
 
@@ -64,13 +69,13 @@ pub struct Machine {
 impl Machine {
     fn reserve_bytes(&self) -> u64 {
         // Without the drafter's: what a guest says of itself decides nothing for requests (I3).
-        let whole = self.target.all() + self.available_bytes.unwrap_or(0);
+        let whole = self.target.all().saturating_add(self.available_bytes.unwrap_or(0));
         (whole / RESERVE_SHARE).min(MOST_RESERVE_BYTES)
     }
 
     /// What is left for requests beside `promised` bytes that running ones do not hold yet.
     fn spare_bytes(&self, promised: u64) -> Option<u64> {
-        let there = self.available_bytes? + self.target.cache;
+        let there = self.available_bytes?.saturating_add(self.target.cache);
         Some(there.saturating_sub(self.reserve_bytes()).saturating_sub(promised))
     }
 }
@@ -80,11 +85,11 @@ impl Supervisor {
     pub fn machine(&self) -> Machine {
         let target = Use::of(&self.target);
         let drafter = Seat::ALL.iter().map(|seat| Use::of(self.drafters.seat(*seat)));
-        let drafter =
-            drafter.fold(Use::default(), |all, one| Use { active: all.active + one.active, cache: all.cache + one.cache });
+        let drafter = drafter.fold(Use::default(), Use::plus);
         let mut machine = Machine { budget_bytes: 0, target, drafter, available_bytes: self.available_bytes };
         if let Some(available) = self.available_bytes {
-            machine.budget_bytes = (target.all() + drafter.all() + available).saturating_sub(machine.reserve_bytes());
+            let held = target.plus(drafter).all();
+            machine.budget_bytes = held.saturating_add(available).saturating_sub(machine.reserve_bytes());
         }
         machine
     }
@@ -120,7 +125,8 @@ impl Supervisor {
                 .is_anybody(|permit| permit.max_draft > 0 || permit.reason == paceline_proto::v1::RouteReason::DrafterLoading),
             crowded: self.is_crowded(),
             pressed: pressure > limit || spare == Some(0),
-            eased: pressure <= limit * (1.0 - EASE) && spare.is_none_or(|spare| spare > promised + self.drafters.need_bytes()),
+            eased: pressure <= limit * (1.0 - EASE)
+                && spare.is_none_or(|spare| spare > promised.saturating_add(self.drafters.need_bytes())),
             squeezed,
         }
     }
@@ -129,6 +135,20 @@ impl Supervisor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_that_a_worker_invents_do_not_overflow() {
+        let invented = Use { active: u64::MAX, cache: u64::MAX };
+        let honest = Use { active: 1_000, cache: 100 };
+        assert_eq!(honest.plus(invented), invented);
+        let available_bytes = Some(3_500);
+        let machine = Machine { target: invented, drafter: invented, available_bytes, budget_bytes: 0 };
+        assert_eq!(machine.reserve_bytes(), MOST_RESERVE_BYTES);
+        assert_eq!(machine.spare_bytes(u64::MAX), Some(0));
+        // What a drafter reports of itself takes nothing from requests.
+        let honest = Machine { target: honest, ..machine };
+        assert_eq!(honest.spare_bytes(0), Some(3_508));
+    }
 
     #[test]
     fn what_is_promised_and_what_others_need_is_not_there() {
