@@ -28,9 +28,25 @@ pub fn seeing(settings: &str) -> Stack {
 
 /// A service of it with a drafter that proposes noise, linked.
 pub fn seeing_and_drafting(settings: &str) -> Stack {
+    seeing_beside(settings, drafter)
+}
+
+/// The same with a drafter whose config says that it drafts for text alone.
+pub fn seeing_and_drafting_text(settings: &str) -> Stack {
+    seeing_beside(settings, |dir| {
+        drafter(dir);
+        let path = dir.join("config.json");
+        let text = std::fs::read_to_string(&path).expect("the drafter has a config");
+        let mut config: serde_json::Value = serde_json::from_str(&text).expect("the config is JSON");
+        config["dflash_config"]["serves_images"] = false.into();
+        std::fs::write(&path, config.to_string()).expect("the directory is the test's own");
+    })
+}
+
+fn seeing_beside(settings: &str, make_drafter: impl FnOnce(&Path)) -> Stack {
     let mut stack = Stack::new(&format!("target.model = {:?}\n{settings}", model()));
     let dir = stack.path("noise");
-    drafter(&dir);
+    make_drafter(&dir);
     stack.set(&format!("drafter.model = {dir:?}\n"));
     stack.serve();
     stack.wait_ready();

@@ -2,9 +2,9 @@
 //! answers to pictures are those of the plain lane, and nothing is loaded again, put away or switched off.
 
 use nix::sys::signal::Signal;
-use paceline_proto::v1::{Lane, RouteReason};
+use paceline_proto::v1::{Lane, RouteReason, RouteWish};
 use paceline_tests::ask::{Ask, chat, conversation, message};
-use paceline_tests::picture::{about, image, noise, seeing_and_drafting, text, turn};
+use paceline_tests::picture::{about, image, noise, seeing_and_drafting, seeing_and_drafting_text, text, turn};
 use paceline_tests::stack::Pending;
 use paceline_tests::{Answer, Stack, signal, wait};
 use serde_json::Value;
@@ -69,6 +69,21 @@ fn alone(stack: &Stack, asks: &[Ask]) -> Vec<Answer> {
     let answers = asks.iter().map(|ask| stack.ask(ask.clone().with_margins()).expect("served")).collect();
     force(stack, "speculative");
     answers
+}
+
+#[test]
+fn a_drafter_for_text_alone_is_bypassed_for_requests_with_images() {
+    let stack = seeing_and_drafting_text("");
+    let drafted = |ask: Ask| ask.exactly(40).route(RouteWish::Speculative);
+    let image = stack.ask(drafted(about(noise(64, 64, 1), "What is it?"))).expect("served");
+    assert_eq!((image.route(), image.speculation().cycles), ((Lane::Plain, RouteReason::Modality), 0));
+    let text = stack.ask(drafted(chat("What is it?"))).expect("served");
+    assert_ne!(text.route().1, RouteReason::Modality, "a request of text has no image to deny drafts for");
+    wait("drafts for text", || {
+        let text = stack.ask(drafted(chat("What is it?"))).expect("served");
+        (text.speculation().cycles > 0).then_some(())
+    });
+    stack.stop();
 }
 
 /// How many drafted, as all were told to. On a busy machine the drafts of a short stream may all come too late; that is the

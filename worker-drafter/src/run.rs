@@ -148,8 +148,7 @@ fn load(post: &Post, model: Option<&Path>, loaded: &OnceLock<DrafterInfo>) -> Re
         kind: info.architecture.clone(),
         weight_bytes: info.weight_bytes,
         block_size: info.block as u32,
-        // It reads the target's hidden states: those of a picture's rows are as any others.
-        images: true,
+        images: info.images,
     };
     loaded.set(about).map_err(|_| "loaded twice".to_owned())?;
     Ok(Engine::new(model, welcome, config.drafter.prefix_bytes, progress.clone(), pulse.clone()))

@@ -37,6 +37,7 @@ pub(super) struct Config {
     /// Factor on the embeddings given.
     pub(super) embedding_scale: Option<f32>,
     pub(super) logit_softcap: Option<f32>,
+    pub(super) images: bool,
 }
 
 /// Keys that say a drafter is of another kind, and which.
@@ -84,6 +85,9 @@ impl Config {
             layers: keys.layers(n_layers)?,
             embedding_scale: keys.either("input_embedding_scale")?,
             logit_softcap: keys.either("final_logit_softcapping")?,
+            // Hidden states of an image's rows have the form of any others, so a drafter takes them unless its maker says
+            // otherwise.
+            images: keys.either("serves_images")?.unwrap_or(true),
         };
         if read.n_heads % read.n_kv_heads != 0 || read.head_dim % 2 != 0 {
             let what = format!(

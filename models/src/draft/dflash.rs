@@ -168,6 +168,7 @@ impl Dflash {
             vocab: sizes.vocab,
             context: sizes.context,
             logit_softcap: sizes.logit_softcap,
+            images: sizes.images,
             weight_bytes,
         };
         let embedding_scale = sizes.embedding_scale.map(scale).transpose()?;

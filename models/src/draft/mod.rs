@@ -61,6 +61,8 @@ pub struct DraftInfo {
     pub context: i32,
     /// c where the target's head should give c·tanh(logits / c).
     pub logit_softcap: Option<f32>,
+    /// Whether it drafts for requests with images: `dflash_config.serves_images` of its config, `true` by default.
+    pub images: bool,
     /// Bytes of its tensors on disk.
     pub weight_bytes: u64,
 }

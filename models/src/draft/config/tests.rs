@@ -43,6 +43,8 @@ fn keys_are_found_where_publishers_put_them() {
     let inside = read(json!({"block_size": null, "dflash_config": {"block_size": 10, "input_embedding_scale": 2.0}}));
     let inside = inside.expect("read");
     assert_eq!((inside.block, inside.embedding_scale), (10, Some(2.0)));
+    assert!(plain.images, "a drafter takes images unless its config says otherwise");
+    assert!(!read(json!({"dflash_config": {"serves_images": false}})).expect("read").images);
     assert_eq!(read(json!({"final_logit_softcapping": 30.0})).expect("read").logit_softcap, Some(30.0));
     let flat = json!({"mask_token_id": 7, "target_layer_ids": [5, 2], "dflash_config": {"mask_token_id": null, "target_layer_ids": null}});
     let flat = read(flat).expect("read");
