@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::join_all;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use paceline_link::{End, LinkError};
 use paceline_proto::internal::v1::{
     CancelRequest, DescribeRequest, Done, Feed, Generation, LinkPhase, Permit, Picture, ProposalKind, SamplingRule, StatsRequest,
@@ -29,6 +31,8 @@ const MERGE: u32 = 2;
 const HIDDEN: u32 = 40;
 const VOCAB: u64 = 256;
 const PAGE: usize = 64;
+/// Turns of the runtime in which the client's connection writes what was asked; two or three are enough.
+const TURNS: usize = 100;
 
 fn seeing() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../models/tests/golden/qwen3-vl-tiny")
@@ -173,6 +177,22 @@ impl House {
 
     async fn ask(&self, asked: &Asked) -> (Vec<u32>, Done) {
         self.run(self.submitted(asked), None).await.expect("served")
+    }
+
+    /// Both requests reach the worker while it is stopped by a signal, in this order, so that they always run together: the
+    /// worker reads its connection and passes requests on with one thread.
+    async fn ask_together(&self, first: &Asked, second: &Asked) -> ((Vec<u32>, Done), (Vec<u32>, Done)) {
+        let worker = Pid::from_raw(self.worker.child.id() as i32);
+        kill(worker, Signal::SIGSTOP).expect("the worker runs");
+        let resume = async {
+            // Each turn runs whatever is ready on this thread: the client's connection writes both requests.
+            for _ in 0..TURNS {
+                tokio::task::yield_now().await;
+            }
+            kill(worker, Signal::SIGCONT).expect("the worker is stopped");
+        };
+        let (first, second, ()) = tokio::join!(self.ask(first), self.ask(second), resume);
+        (first, second)
     }
 
     async fn drafted(&self, asked: &Asked) -> (Vec<u32>, Done) {
@@ -374,15 +394,11 @@ async fn who_gives_way_begins_again_with_its_pictures() {
     let house = House::new(&[("PACELINE_KV__BUDGET_BYTES", "860000"), ("PACELINE_KV__PREFIX_CACHE", "false")]).await;
     let shot = Shot::random(16, 12, 3);
     let young = asked(&[Text(20, 1), See(&shot), Text(30, 2), See(&shot), Text(10, 3)], 140).warm(3);
-    // Long enough before it is the larger one that the other is there by then, and not so long that it has gone.
+    // It outgrows its first half of the room after 92 tokens, and then the younger request has the other half.
     let old = asked(&[Text(420, 4)], 180);
     let (expected, text) = (house.ask(&young).await.0, house.ask(&old).await.0);
     assert!(!house.log().contains("gives its memory up"));
-    let (first, second) = tokio::join!(house.ask(&old), async {
-        // Behind the other one, which is older then.
-        while house.held_bytes().await == 0 {}
-        house.ask(&young).await
-    });
+    let (first, second) = house.ask_together(&old, &young).await;
     assert_eq!((first.0, second.0), (text, expected));
     assert!(house.log().contains("gives its memory up"), "{}", house.log());
     assert_eq!(house.held_bytes().await, 0);
