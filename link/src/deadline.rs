@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use nix::poll::PollTimeout;
-use nix::time::{ClockId, clock_gettime};
+use nix::time::clock_gettime;
 
-/// An instant of the machine's monotonic clock.
+use crate::platform;
+
+/// An instant of the machine's monotonic clock, which stands still during sleep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Duration);
 
@@ -28,5 +30,5 @@ impl Deadline {
 }
 
 fn now() -> Duration {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every supported system has CLOCK_MONOTONIC").into()
+    clock_gettime(platform::CLOCK).expect("every supported system has this clock").into()
 }

@@ -3,6 +3,8 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
+use crate::platform;
+
 /// Milliseconds since a process's start, monotonic. All a core ever sees of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Millis(pub u64);
@@ -56,9 +58,9 @@ impl Clock {
     }
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC: the same in every process of this boot, so deadlines and stamps cross processes by it.
+/// Nanoseconds of [`platform::CLOCK`]. Deadlines and stamps that cross processes are instants of this clock.
 pub fn monotonic_ns() -> i64 {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).expect("every supported system has CLOCK_MONOTONIC");
+    let now = nix::time::clock_gettime(platform::CLOCK).expect("every supported system has this clock");
     now.tv_sec() as i64 * 1_000_000_000 + now.tv_nsec() as i64
 }
 

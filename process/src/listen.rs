@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::sys::socket::{AddressFamily, SockaddrLike, SockaddrStorage, getsockname, getsockopt, sockopt};
+use nix::sys::socket::{AddressFamily, SockaddrLike, SockaddrStorage, getsockname};
 
 use crate::{lifecycle, platform};
 
@@ -42,7 +42,7 @@ pub fn inherited_tcp() -> io::Result<Option<TcpListener>> {
     if !matches!(address.family(), Some(AddressFamily::Inet | AddressFamily::Inet6)) {
         return Err(io::Error::other(format!("{expected}, found a socket of another family")));
     }
-    if !getsockopt(&fd, sockopt::AcceptConn)? {
+    if !platform::is_tcp_listener(fd.as_fd())? {
         return Err(io::Error::other(format!("{expected}, found one that does not listen: Accept=no of a socket unit is meant")));
     }
     let listener = TcpListener::from(fd);

@@ -2,7 +2,7 @@
 //! that only this user can use, and channels to them.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-use crate::task;
+use crate::{platform, task};
 
 /// A connection must show its first byte within this.
 const FIRST_BYTE: Duration = Duration::from_secs(2);
@@ -34,6 +34,9 @@ pub const CONNECTION_WINDOW: u32 = 16 * STREAM_WINDOW;
 pub type Incoming<S> = ReceiverStream<io::Result<S>>;
 
 /// Binds a Unix socket only this user can reach. A file left by a dead process is removed first; a living one is not.
+///
+/// macOS refuses connections to a living process that has a full backlog. The caller therefore makes sure that no other process
+/// of its name lives: the supervisor by its lock, a worker by the record of its name.
 ///
 /// # Errors
 /// Somebody listens there, or the system says no.
@@ -58,13 +61,36 @@ pub fn accept_unix(listener: UnixListener) -> Incoming<UnixStream> {
         loop {
             let accepted = tokio::select! { biased; () = tx.closed() => return, accepted = listener.accept() => accepted };
             match accepted {
-                Ok((stream, _)) if stream.peer_cred().is_ok_and(|peer| peer.uid() == own_uid) => hand_over(stream, tx.clone()),
-                Ok(_) => tracing::warn!("connection of another user refused"),
+                Ok((stream, _)) => match caller(stream.peer_cred().map(|peer| peer.uid()), own_uid) {
+                    Caller::ThisUser => hand_over(stream, tx.clone()),
+                    Caller::OtherUser(uid) => tracing::warn!(uid, "connection of another user refused"),
+                    Caller::Unknown(error) => tracing::debug!(%error, "connection closed before its user was known"),
+                },
                 Err(error) => back_off(&error).await,
             }
         }
     });
     ReceiverStream::new(rx)
+}
+
+/// The process at the other end of an accepted connection.
+#[derive(Debug)]
+enum Caller {
+    /// The user this process runs as.
+    ThisUser,
+    /// Another user, by id.
+    OtherUser(u32),
+    /// The system no longer knows. macOS forgets the peer when it closes, as the probe of [`bind`] does at once.
+    Unknown(io::Error),
+}
+
+/// Classifies a caller by its user id.
+fn caller(uid: io::Result<u32>, own_uid: u32) -> Caller {
+    match uid {
+        Ok(uid) if uid == own_uid => Caller::ThisUser,
+        Ok(uid) => Caller::OtherUser(uid),
+        Err(error) => Caller::Unknown(error),
+    }
 }
 
 async fn back_off(error: &io::Error) {
@@ -77,6 +103,7 @@ fn peek(fd: RawFd) -> io::Result<usize> {
 }
 
 fn hand_over(stream: UnixStream, tx: mpsc::Sender<io::Result<UnixStream>>) {
+    platform::enlarge_buffers(stream.as_fd());
     task::spawn("first byte", async move {
         if let Ok(Ok(())) = tokio::time::timeout(FIRST_BYTE, first_byte(&stream)).await {
             // The server may have stopped meanwhile.
@@ -112,6 +139,7 @@ pub fn channel(path: PathBuf) -> Channel {
                     let text = format!("{} belongs to another user", path.display());
                     return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
                 }
+                platform::enlarge_buffers(stream.as_fd());
                 Ok(TokioIo::new(stream))
             }
         }))
@@ -132,6 +160,13 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
         assert_eq!(bind(&path).expect_err("taken").kind(), io::ErrorKind::AddrInUse);
         drop(living);
+    }
+
+    #[test]
+    fn a_caller_that_is_gone_is_not_taken_for_another_user() {
+        assert!(matches!(caller(Ok(501), 501), Caller::ThisUser));
+        assert!(matches!(caller(Ok(0), 501), Caller::OtherUser(0)));
+        assert!(matches!(caller(Err(io::ErrorKind::NotConnected.into()), 501), Caller::Unknown(_)));
     }
 
     #[tokio::test]

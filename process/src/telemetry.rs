@@ -10,7 +10,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogConfig, LogFormat};
-use crate::task;
+use crate::{platform, task};
 
 /// How often a process looks at the size of its own log.
 const LOG_LOOK: Duration = Duration::from_secs(60);
@@ -56,8 +56,8 @@ pub fn bound_own_log(max_bytes: u64) {
         if !meta.is_file() || meta.len() <= max_bytes || !flags.contains(OFlag::O_APPEND) {
             return Ok(());
         }
-        // Reading needs a descriptor of its own mode; /dev/fd gives one to the same file.
-        let mut reader = File::open("/dev/fd/2")?;
+        // Standard error may be open for writing only, so the file is opened anew for reading.
+        let mut reader = File::open(platform::stderr_path()?)?;
         reader.seek(io::SeekFrom::End(-((max_bytes / 2) as i64)))?;
         let mut tail = Vec::new();
         io::Read::read_to_end(&mut reader, &mut tail)?;
@@ -114,6 +114,29 @@ mod tests {
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert!(!output.status.success() && text.contains("telemetry.rs"), "{text}");
         assert!(!text.contains(SAID), "{text}");
+    }
+
+    /// Set in the process whose own log is too long.
+    const BOUNDS_ITS_LOG: &str = "PACELINE_TEST_BOUNDS_ITS_LOG";
+
+    #[test]
+    fn an_own_log_that_is_open_for_writing_only_is_cut_to_its_last_half() {
+        if std::env::var_os(BOUNDS_ITS_LOG).is_some() {
+            bound_own_log(1_000);
+            return;
+        }
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("supervisor.log");
+        let lines: String = (0..200).map(|line| format!("line {line:04}\n")).collect();
+        std::fs::write(&path, lines).expect("writable");
+        // A shell's `2>>` opens a file like this, as the launchd jobs do.
+        let log = OpenOptions::new().append(true).open(&path).expect("opens");
+        let name = "telemetry::tests::an_own_log_that_is_open_for_writing_only_is_cut_to_its_last_half";
+        let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
+        again.args([name, "--exact"]).env(BOUNDS_ITS_LOG, "1").stdout(std::process::Stdio::null()).stderr(log);
+        assert!(again.status().expect("it starts").success());
+        let left = std::fs::read_to_string(&path).expect("there");
+        assert!(left.len() <= 500 && left.starts_with("line 0151\n") && left.ends_with("line 0199\n"), "{left}");
     }
 
     #[test]

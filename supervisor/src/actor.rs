@@ -40,7 +40,7 @@ const REQUESTS: usize = 1_024;
 const TURN: Duration = Duration::from_millis(500);
 /// So much later it was not.
 const STARVED: Duration = Duration::from_millis(400);
-/// Pause between two looks at the machine's free memory; on macOS a look is a process.
+/// Pause between two readings of the machine's free memory.
 const MEMORY_MS: u64 = 2_000;
 
 /// What is put into the actor's mailbox.

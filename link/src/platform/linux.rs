@@ -6,6 +6,10 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, getsockopt, socket, sockopt};
+use nix::time::ClockId;
+
+/// This clock stands still during sleep, as do poll's timeouts.
+pub(super) const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 
 pub(super) const RECEIVE_FLAGS: libc::c_int = libc::MSG_CMSG_CLOEXEC;
 
@@ -27,6 +31,10 @@ pub(super) fn check_fixed_size(segment: BorrowedFd<'_>) -> io::Result<()> {
         true => Ok(()),
         false => Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory that may still be resized")),
     }
+}
+
+pub(super) fn enlarge_buffers(_socket: BorrowedFd<'_>) {
+    // net.core.wmem_default is 208 KiB, which is enough.
 }
 
 pub(super) fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {

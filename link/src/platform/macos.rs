@@ -7,11 +7,19 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, OFlag, fcntl};
 use nix::sys::mman::{shm_open, shm_unlink};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
-use nix::sys::stat::Mode;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socket, sockopt};
+use nix::sys::stat::{Mode, fstat};
+use nix::time::ClockId;
+
+/// CLOCK_MONOTONIC of macOS goes on during sleep. This clock stands still, as do poll's timeouts.
+/// Source: Apple's Libc, gen/clock_gettime.c.
+pub(super) const CLOCK: ClockId = ClockId::from_raw(libc::CLOCK_UPTIME_RAW);
 
 /// There is no MSG_CMSG_CLOEXEC here.
 pub(super) const RECEIVE_FLAGS: libc::c_int = 0;
+
+/// Near the 208 KiB that Linux gives a socket by default.
+const SOCKET_BUFFER_BYTES: usize = 256 << 10;
 
 pub(super) fn create_segment(bytes: u64) -> io::Result<OwnedFd> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -35,8 +43,19 @@ pub(super) fn create_segment(bytes: u64) -> io::Result<OwnedFd> {
     Ok(segment)
 }
 
-pub(super) fn check_fixed_size(_segment: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(())
+pub(super) fn check_fixed_size(segment: BorrowedFd<'_>) -> io::Result<()> {
+    // Shared memory takes its size once. fstat gives it no file type, unlike files, which may be cut (bsd/kern/posix_shm.c).
+    match fstat(segment)?.st_mode & libc::S_IFMT {
+        0 => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "expected shared memory, found a file that may be resized")),
+    }
+}
+
+pub(super) fn enlarge_buffers(socket: BorrowedFd<'_>) {
+    // Unix sockets start with 8 KiB (PIPSIZ of bsd/kern/uipc_usrreq.c). Smaller buffers cost wake-ups and nothing else, so
+    // errors are ignored.
+    let _ = setsockopt(&socket, sockopt::SndBuf, &SOCKET_BUFFER_BYTES);
+    let _ = setsockopt(&socket, sockopt::RcvBuf, &SOCKET_BUFFER_BYTES);
 }
 
 pub(super) fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {

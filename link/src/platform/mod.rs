@@ -1,7 +1,7 @@
 //! What differs between the systems we run on. One small file each, the same functions in both.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd, RawFd};
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -37,6 +37,9 @@ pub fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
     system::peer_uid(socket)
 }
 
+/// The clock of deadlines. It stands still while the machine sleeps.
+pub(crate) const CLOCK: nix::time::ClockId = system::CLOCK;
+
 /// Flags for `recvmsg`, so that descriptors do not reach our children, where it can be had in one go.
 pub(crate) const RECEIVE_FLAGS: libc::c_int = system::RECEIVE_FLAGS;
 
@@ -52,6 +55,8 @@ pub(crate) fn close_on_exec(descriptor: RawFd) {
 pub fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     // std sets close-on-exec the way the system allows.
     let (a, b) = std::os::unix::net::UnixStream::pair()?;
+    system::enlarge_buffers(a.as_fd());
+    system::enlarge_buffers(b.as_fd());
     Ok((a.into(), b.into()))
 }
 

@@ -1,10 +1,16 @@
 //! Linux: /proc and /sys.
 
 use std::io;
-use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
 use std::path::{Path, PathBuf};
+
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::time::ClockId;
+
+/// This clock stands still during sleep, as do the timers of std, tokio, poll and epoll.
+pub(super) const CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 
 pub(super) const KILL_STRANDS_MEMORY: bool = false;
 
@@ -86,6 +92,19 @@ pub(super) fn share_heap() {
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
     }
+}
+
+pub(super) fn is_tcp_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(getsockopt(&socket, sockopt::AcceptConn)?)
+}
+
+pub(super) fn enlarge_buffers(_socket: BorrowedFd<'_>) {
+    // net.core.wmem_default is 208 KiB, which is enough, and also the most that an ordinary process may set.
+}
+
+pub(super) fn stderr_path() -> io::Result<PathBuf> {
+    // Opening this link opens the file anew.
+    Ok("/proc/self/fd/2".into())
 }
 
 pub(super) fn launchd_sockets(_key: &str) -> io::Result<Option<Vec<OwnedFd>>> {

@@ -2,17 +2,26 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::net::SocketAddr;
 use std::path::PathBuf;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::sys::socket::{SockType, getsockopt, setsockopt, sockopt};
+use nix::time::ClockId;
+
+/// CLOCK_MONOTONIC of macOS goes on during sleep. This clock stands still, as do the timers of std, tokio, poll and
+/// kqueue. Source: Apple's Libc, gen/clock_gettime.c.
+pub(super) const CLOCK: ClockId = ClockId::from_raw(libc::CLOCK_UPTIME_RAW);
 
 /// What Metal has wired may stay so.
 pub(super) const KILL_STRANDS_MEMORY: bool = true;
 
 /// sun_path is 104 bytes, NUL included.
 pub(super) const MAX_SOCKET_PATH: usize = 103;
+
+/// Near the 208 KiB that Linux gives a socket by default.
+const SOCKET_BUFFER_BYTES: usize = 256 << 10;
 
 pub(super) fn process_start(pid: u32) -> Option<u64> {
     let info = bsdinfo(pid)?;
@@ -38,7 +47,6 @@ fn bsdinfo(pid: u32) -> Option<libc::proc_bsdinfo> {
 }
 
 pub(super) fn process_end(pid: u32) -> io::Result<OwnedFd> {
-    use std::os::fd::{AsRawFd as _, FromRawFd as _};
     // SAFETY: takes nothing and returns a new descriptor of our own, or an error.
     let queue = unsafe { libc::kqueue() };
     if queue < 0 {
@@ -65,16 +73,61 @@ pub(super) fn process_end(pid: u32) -> io::Result<OwnedFd> {
 }
 
 pub(super) fn available_memory() -> Option<u64> {
-    // What is free or can be had back at once: free, inactive and purgeable pages of vm_stat. The command rather than
-    // host_statistics64, whose bindings differ between libc versions.
-    let output = std::process::Command::new("/usr/bin/vm_stat").output().ok()?;
-    let text = String::from_utf8(output.stdout).ok()?;
-    let page_bytes: u64 = text.lines().next()?.split("page size of ").nth(1)?.split_whitespace().next()?.parse().ok()?;
-    let pages = |name: &str| -> u64 {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|rest| rest.trim().trim_end_matches('.').parse().ok()).unwrap_or(0)
+    let statistics = vm_statistics()?;
+    let page_bytes = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??;
+    // Free pages (speculative ones are among them), pages that belong to files, and purgeable ones. The kernel gives these up
+    // without compressing anything. Inactive pages do not count: most are anonymous, and freeing those needs compression.
+    let pages = [statistics.free_count, statistics.external_page_count, statistics.purgeable_count];
+    Some(pages.into_iter().map(u64::from).sum::<u64>() * u64::try_from(page_bytes).ok()?)
+}
+
+/// Counts of the machine's pages, as the command vm_stat prints them.
+fn vm_statistics() -> Option<libc::vm_statistics64> {
+    // SAFETY: takes nothing and returns the task's own port of the host, which lives as long as the task.
+    #[allow(deprecated, reason = "libc advises the crate mach2, which would be one more dependency for one function")]
+    let host = unsafe { libc::mach_host_self() };
+    let mut count = libc::HOST_VM_INFO64_COUNT;
+    // SAFETY: the structure is plain data. host_statistics64 writes at most `count` words into it, which is its size.
+    let (statistics, result) = unsafe {
+        let mut statistics: libc::vm_statistics64 = std::mem::zeroed();
+        let words = (&raw mut statistics).cast::<libc::integer_t>();
+        let result = libc::host_statistics64(host, libc::HOST_VM_INFO64, words, &raw mut count);
+        (statistics, result)
     };
-    Some((pages("Pages free:") + pages("Pages inactive:") + pages("Pages purgeable:")) * page_bytes)
+    (result == libc::KERN_SUCCESS).then_some(statistics)
+}
+
+pub(super) fn is_tcp_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    // The kernel has no SO_ACCEPTCONN (bsd/kern/uipc_socket.c), so the state of the connection says it. Only TCP has one.
+    if getsockopt(&socket, sockopt::SockType)? != SockType::Stream {
+        return Ok(false);
+    }
+    /// TCPS_LISTEN of <netinet/tcp_fsm.h>.
+    const LISTEN: u8 = 1;
+    let mut length = std::mem::size_of::<libc::tcp_connection_info>() as libc::socklen_t;
+    // SAFETY: the structure is plain data. getsockopt writes at most `length` bytes into it.
+    let (info, result) = unsafe {
+        let mut info: libc::tcp_connection_info = std::mem::zeroed();
+        let value = (&raw mut info).cast::<libc::c_void>();
+        let (level, name) = (libc::IPPROTO_TCP, libc::TCP_CONNECTION_INFO);
+        let result = libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut length);
+        (info, result)
+    };
+    if result == 0 { Ok(info.tcpi_state == LISTEN) } else { Err(io::Error::last_os_error()) }
+}
+
+pub(super) fn enlarge_buffers(socket: BorrowedFd<'_>) {
+    // Unix sockets start with 8 KiB (PIPSIZ of bsd/kern/uipc_usrreq.c). Smaller buffers cost wake-ups and nothing else, so
+    // errors are ignored.
+    let _ = setsockopt(&socket, sockopt::SndBuf, &SOCKET_BUFFER_BYTES);
+    let _ = setsockopt(&socket, sockopt::RcvBuf, &SOCKET_BUFFER_BYTES);
+}
+
+pub(super) fn stderr_path() -> io::Result<PathBuf> {
+    // Opening /dev/fd/2 would duplicate the descriptor, and fails for reading where it is open for writing only.
+    let mut path = PathBuf::new();
+    fcntl(io::stderr(), FcntlArg::F_GETPATH(&mut path))?;
+    Ok(path)
 }
 
 pub(super) fn share_heap() {

@@ -1,5 +1,8 @@
 //! What differs between the systems we run on. One small file each, the same functions in both.
 
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[cfg(target_os = "linux")]
@@ -35,6 +38,31 @@ pub fn process_end(pid: u32) -> std::io::Result<std::os::fd::OwnedFd> {
 /// group allows.
 pub fn available_memory() -> Option<u64> {
     system::available_memory()
+}
+
+/// The clock of deadlines and stamps. It is the same in every process of one boot, and stands still while the machine sleeps.
+/// `std::time::Instant`, tokio's timers and the timeouts of `poll` use the same clock.
+pub const CLOCK: nix::time::ClockId = system::CLOCK;
+
+/// Whether a socket of an internet family is a TCP socket that listens.
+///
+/// # Errors
+/// The descriptor is no socket.
+pub fn is_tcp_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    system::is_tcp_listener(socket)
+}
+
+/// Gives a Unix socket send and receive buffers of some hundred KiB where the system's own are much smaller.
+pub fn enlarge_buffers(socket: BorrowedFd<'_>) {
+    system::enlarge_buffers(socket);
+}
+
+/// A path by which the file behind standard error can be opened anew, with another mode.
+///
+/// # Errors
+/// The system knows no path of it.
+pub fn stderr_path() -> io::Result<PathBuf> {
+    system::stderr_path()
 }
 
 /// Gives memory that was freed back to the system, as far as the allocator keeps it for later.
@@ -101,10 +129,27 @@ fn xdg(name: &str, below_home: &str) -> Option<std::path::PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
+    #[test]
+    fn only_a_tcp_socket_after_listen_is_a_listener() {
+        use std::net::{TcpListener, TcpStream, UdpSocket};
+
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        assert!(super::is_tcp_listener(listener.as_fd()).expect("a socket"));
+        let client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
+        assert!(!super::is_tcp_listener(client.as_fd()).expect("a socket"), "a connection");
+        let fresh = tokio::net::TcpSocket::new_v4().expect("a socket");
+        assert!(!super::is_tcp_listener(fresh.as_fd()).expect("a socket"), "an unbound socket");
+        fresh.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        assert!(!super::is_tcp_listener(fresh.as_fd()).expect("a socket"), "a bound socket");
+        let datagrams = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+        assert!(!super::is_tcp_listener(datagrams.as_fd()).expect("a socket"), "a socket for datagrams");
+        super::is_tcp_listener(tempfile::tempfile().expect("a file").as_fd()).expect_err("no socket");
+    }
+
     #[test]
     fn the_end_of_a_process_is_told_and_that_of_a_dead_one_is_not() {
-        use std::os::fd::AsFd as _;
-
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep exists");
