@@ -79,12 +79,29 @@ fn ignore(which: nix::sys::signal::Signal) {
     outcome.expect("these signals may be ignored");
 }
 
-/// What every process of ours does first: no SIGPIPE or SIGXFSZ deaths, no core files with prompts in them.
+/// Descriptors that a process of ours may use at once. The gateway needs the most: 512 connections, 256 of them still
+/// opening, their streams to the supervisor, and images.
+const OPEN_FILES: u64 = 4096;
+
+/// Raises the soft limit of open files to [`OPEN_FILES`] if the hard limit allows it. macOS starts programs with 256.
+fn raise_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
+        let wanted = OPEN_FILES.min(hard);
+        if soft < wanted { setrlimit(Resource::RLIMIT_NOFILE, wanted, hard) } else { Ok(()) }
+    });
+    // A process with few descriptors still serves few clients; `accept` logs its own failures.
+    let _ = raised;
+}
+
+/// What every process of ours does first: no SIGPIPE or SIGXFSZ deaths, no core files with prompts in them, and enough
+/// descriptors.
 pub fn settle() {
     ignore(nix::sys::signal::Signal::SIGPIPE);
     ignore(nix::sys::signal::Signal::SIGXFSZ);
     // A limit that cannot be lowered is no reason not to serve.
     let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, 0, 0);
+    raise_open_files();
 }
 
 /// Environment variable naming the descriptor by which a child sees that its parent is gone.
@@ -139,5 +156,40 @@ impl ParentWatch {
             }
             None => std::future::pending().await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+    use super::*;
+
+    /// Set to the limits of the process that settles: soft and hard, of open files.
+    const LIMITS: &str = "PACELINE_TEST_LIMITS";
+
+    /// The soft limit of a process that settles with these limits. The test is that process, when started again.
+    fn settled(name: &str, limits: &str) -> String {
+        let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
+        let output = again.args([name, "--exact", "--nocapture"]).env(LIMITS, limits).output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}");
+        text.lines().find_map(|line| line.strip_prefix("soft limit ")).expect("the process prints it").to_owned()
+    }
+
+    #[test]
+    fn a_process_raises_its_open_files_as_far_as_it_may_and_lowers_them_never() {
+        if let Some(limits) = env(LIMITS) {
+            let (soft, hard) = limits.split_once('/').expect("256/4096");
+            let number = |text: &str| text.parse::<u64>().expect("a number");
+            setrlimit(Resource::RLIMIT_NOFILE, number(soft), number(hard)).expect("lowered");
+            settle();
+            println!("\nsoft limit {}", getrlimit(Resource::RLIMIT_NOFILE).expect("known").0);
+            return;
+        }
+        let name = "lifecycle::tests::a_process_raises_its_open_files_as_far_as_it_may_and_lowers_them_never";
+        assert_eq!(settled(name, "256/5000"), "4096");
+        assert_eq!(settled(name, "256/1000"), "1000");
+        assert_eq!(settled(name, "4500/5000"), "4500");
     }
 }
