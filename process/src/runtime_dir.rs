@@ -53,6 +53,9 @@ pub enum RuntimeDirError {
     },
 }
 
+/// The longest name of a socket in the directory: a link's, of either drafter.
+const LONGEST_SOCKET: &str = "drafter-0.link.sock";
+
 /// A runtime directory that is safe to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeDir(PathBuf);
@@ -95,7 +98,7 @@ impl RuntimeDir {
         } else {
             std::path::absolute(set).map_err(|cause| RuntimeDirError::Io { path: set.into(), cause })?
         };
-        let length = path.join("supervisor.sock").as_os_str().len();
+        let length = path.join(LONGEST_SOCKET).as_os_str().len();
         if length > platform::MAX_SOCKET_PATH {
             return Err(RuntimeDirError::TooLong { path, length });
         }
@@ -292,5 +295,24 @@ mod tests {
         let mut config = Config::default();
         config.supervisor.runtime_dir = format!("/tmp/{}", "x".repeat(120));
         assert!(matches!(RuntimeDir::locate(&config), Err(RuntimeDirError::TooLong { .. })));
+    }
+
+    #[test]
+    fn the_longest_socket_of_the_longest_path_can_be_bound() {
+        let temp = tempfile::Builder::new().prefix("pl").tempdir_in("/tmp").expect("a temporary directory");
+        let located = |longer: usize| {
+            let fixed = temp.path().join("x").join(LONGEST_SOCKET).as_os_str().len() - 1;
+            let path = temp.path().join("x".repeat(platform::MAX_SOCKET_PATH - fixed + longer));
+            let mut config = Config::default();
+            config.supervisor.runtime_dir = path.display().to_string();
+            RuntimeDir::locate(&config)
+        };
+        let longest = located(0).expect("allowed");
+        longest.prepare().expect("made");
+        for process in ["supervisor", "target", "target.link", "drafter-1", "drafter-1.link"] {
+            std::os::unix::net::UnixListener::bind(longest.socket(process)).expect(process);
+        }
+        let error = located(1).expect_err("one byte too long");
+        assert!(matches!(error, RuntimeDirError::TooLong { length, .. } if length == platform::MAX_SOCKET_PATH + 1), "{error}");
     }
 }
