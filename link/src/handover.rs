@@ -171,7 +171,8 @@ pub fn listen(path: &Path, mut on_handover: impl FnMut(Handover) + Send + 'stati
         Ok(_) => return Err(taken()),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(taken()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        // Left by a dead process. Anything but a socket is not ours to remove.
+        // Left by a dead process: a worker starts only if no other process of its name lives. Anything but a socket is not ours
+        // to remove.
         Err(_) if std::fs::symlink_metadata(path)?.file_type().is_socket() => std::fs::remove_file(path)?,
         Err(error) => return Err(error),
     }

@@ -103,6 +103,10 @@ async fn live(args: &Args, config: Config, patience: Duration, parts: impl FnOnc
             return Exit::Bug;
         }
     };
+    if let Some(pid) = living_namesake(&dir, &args.name) {
+        tracing::error!(pid, "expected no other living process as {}, found one in its record; stop that process", args.name);
+        return Exit::Unavailable;
+    }
     // Before anything that takes time: a supervisor must find us while we load.
     let listener = match socket::bind(&dir.socket(&args.name)) {
         Ok(listener) => listener,
@@ -198,6 +202,12 @@ async fn live(args: &Args, config: Config, patience: Duration, parts: impl FnOnc
 /// A panic on the engine's thread drops the sender: its state is unknown, so is ours.
 fn or_abort(exit: Result<Exit, oneshot::error::RecvError>) -> Exit {
     exit.unwrap_or_else(|_| std::process::abort())
+}
+
+/// The pid of another living process that the record of this name names. Its socket may refuse connections all the same: macOS
+/// refuses them while a backlog is full.
+fn living_namesake(dir: &RuntimeDir, name: &str) -> Option<u32> {
+    dir.record(name).filter(|record| record.pid != std::process::id() && record.alive()).map(|record| record.pid)
 }
 
 /// Orders the engine to end, until it takes the order, and waits for its end. `None`: for `patience` it got no further with its
@@ -328,5 +338,44 @@ mod tests {
         assert_eq!(output.status.code(), Some(70), "{text}");
         assert!(text.contains("gets no further") && text.contains("phase=Loading"), "{text}");
         assert_eq!(std::fs::read_dir(temp.path()).expect("there").count(), 0);
+    }
+
+    /// Set in the process that is such a worker.
+    const NAMESAKE: &str = "PACELINE_TEST_NAMESAKE";
+
+    #[test]
+    fn a_worker_leaves_the_socket_of_a_living_namesake_alone_even_if_it_refuses_connections() {
+        if std::env::var_os(NAMESAKE).is_some() {
+            let args = Args { name: "target".into(), epoch: 2, term: 1, config: None };
+            let parts = |_: &Post| {
+                let engine = Box::new(|| Exit::Asked);
+                Ok(Parts { services: RoutesBuilder::default(), stop: taken(), engine })
+            };
+            println!("\nexit {:?}", run_with(&args, 3 * LOOK, parts));
+            return;
+        }
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let socket = temp.path().join("target.sock");
+        // A socket that refuses connections, as on macOS that of a process with a full backlog.
+        drop(std::os::unix::net::UnixListener::bind(&socket).expect("bound"));
+        let mut stuck = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep exists");
+        let record = WorkerRecord::of(stuck.id(), 1).expect("it lives");
+        std::fs::write(temp.path().join("target.json"), serde_json::to_vec(&record).expect("plain")).expect("writable");
+        let start = || {
+            let name =
+                "worker::life::tests::a_worker_leaves_the_socket_of_a_living_namesake_alone_even_if_it_refuses_connections";
+            let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
+            again.args([name, "--exact", "--nocapture"]).env(NAMESAKE, "1").env("PACELINE_CONFIG", "");
+            again.env("PACELINE_SUPERVISOR__RUNTIME_DIR", temp.path());
+            let output = again.output().expect("it starts");
+            String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+        };
+        let (beside_it, left) = (start(), socket.exists());
+        stuck.kill().expect("ours");
+        stuck.wait().expect("ended");
+        let after_it = start();
+        assert!(beside_it.contains("exit Unavailable") && beside_it.contains(&stuck.id().to_string()), "{beside_it}");
+        assert!(left, "the socket of a living process was removed");
+        assert!(after_it.contains("exit Asked"), "the socket of a dead process is replaced: {after_it}");
     }
 }
