@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -103,6 +103,12 @@ impl Hosts<ProcessHost> {
     }
 }
 
+/// The path of `name` in the directory where a program really lies. macOS reports the path by which the program was started,
+/// which may be a symbolic link in another directory.
+fn beside(program: &Path, name: &str) -> io::Result<PathBuf> {
+    Ok(program.canonicalize()?.with_file_name(name))
+}
+
 /// How a worker is started.
 #[derive(Debug)]
 pub struct ProcessHost {
@@ -135,7 +141,7 @@ impl ProcessHost {
         };
         let program = match lifecycle::env(variable) {
             Some(path) => PathBuf::from(path),
-            None => std::env::current_exe()?.with_file_name(name),
+            None => beside(&std::env::current_exe()?, name)?,
         };
         let config_file = loaded.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
         let threads = match threads {
@@ -265,8 +271,7 @@ impl Host for ProcessHost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
-    use std::path::Path;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     /// A host whose target is this shell script.
     fn host(temp: &Path, script: &str) -> ProcessHost {
@@ -282,6 +287,19 @@ mod tests {
         dir.prepare().expect("a private directory");
         let worker = WorkerId::Target;
         ProcessHost { worker, program, config_file: "/etc/x.toml".into(), threads: Some(3), dir, current: None }
+    }
+
+    #[test]
+    fn a_worker_is_found_beside_the_program_that_a_link_leads_to() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let (real, linked) = (temp.path().join("real"), temp.path().join("linked"));
+        for dir in [&real, &linked] {
+            std::fs::create_dir(dir).expect("made");
+        }
+        std::fs::write(real.join("paceline-supervisor"), "").expect("writable");
+        symlink(real.join("paceline-supervisor"), linked.join("paceline-supervisor")).expect("linked");
+        let found = beside(&linked.join("paceline-supervisor"), "paceline-target").expect("there");
+        assert_eq!(found, real.canonicalize().expect("there").join("paceline-target"));
     }
 
     async fn end(host: &mut ProcessHost) -> Exit {
