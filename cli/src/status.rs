@@ -274,7 +274,10 @@ mod tests {
         assert_eq!(keys(&object["kv"]), "budget_bytes held_bytes prefix_bytes pressure");
         assert_eq!(keys(&object["requests"]), "active queued");
         assert_eq!(keys(&object["routing"]), "policy routes by_sequences by_context");
-        assert_eq!(keys(&object["memory"]), "budget_bytes target_bytes drafter_bytes cache_bytes available_bytes");
+        assert_eq!(
+            keys(&object["memory"]),
+            "budget_bytes target_bytes drafter_bytes cache_bytes available_bytes recommended_bytes"
+        );
         assert_eq!(object["target"]["state"], "backing_off");
         assert_eq!(object["target"]["pid"], Value::Null);
         assert_eq!(object["gateway"]["pid"], 12);

@@ -43,6 +43,7 @@
 #![allow(non_upper_case_globals, non_camel_case_types, non_snake_case, reason = "the C names are kept")]
 
 mod blas;
+mod device_info;
 mod half;
 #[cfg(target_os = "linux")]
 mod host;
@@ -50,6 +51,7 @@ mod host;
 mod mach;
 
 pub use blas::set_blas_threads;
+pub use device_info::device_figure;
 pub use half::*;
 #[cfg(target_os = "linux")]
 pub use host::{HostOutput, HostRows, host_array};

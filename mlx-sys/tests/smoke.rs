@@ -47,3 +47,11 @@ fn half_precision_values_cross_as_their_bits() {
         mlx_stream_free(stream);
     }
 }
+
+#[test]
+fn a_device_has_no_figure_under_a_key_that_is_unknown_or_a_text() {
+    assert_eq!(device_figure(false, c"no_such_key"), None);
+    assert_eq!(device_figure(false, c"device_name"), None);
+    // Metal's bound; the CPU has none.
+    assert_eq!(device_figure(false, c"max_recommended_working_set_size"), None);
+}

@@ -1,5 +1,7 @@
 //! CPU or GPU: chosen once per process, before the first array.
 
+use std::sync::OnceLock;
+
 use mlx_rs::{Array, Device, DeviceType};
 
 /// Where a model runs.
@@ -54,6 +56,25 @@ pub fn memory() -> (u64, u64) {
     (count(mlx_rs::memory::active_memory()), count(mlx_rs::memory::cache_memory()))
 }
 
+/// Bytes that the GPU's driver recommends all its memory to stay below (Metal: `recommendedMaxWorkingSetSize`, some two thirds to
+/// three quarters of the machine); 0 if there is no such bound, as on the CPU and with CUDA. Above it Metal may fail the commands of
+/// any process. It holds for all processes together, so each has to leave room for the others.
+pub fn recommended_memory() -> u64 {
+    static BYTES: OnceLock<u64> = OnceLock::new();
+    // Asked of the GPU only where there is one: MLX reports an error otherwise.
+    let ask = || if on_gpu() { mlx_sys::device_figure(true, c"max_recommended_working_set_size") } else { None };
+    *BYTES.get_or_init(|| ask().map_or(0, |bytes| bytes as u64))
+}
+
+/// Bytes that this process can still use: what is free in the machine, and no more than the GPU's working set has left.
+pub fn usable_memory(free_bytes: u64) -> u64 {
+    usable(free_bytes, recommended_memory(), memory().0)
+}
+
+fn usable(free: u64, recommended: u64, active: u64) -> u64 {
+    if recommended == 0 { free } else { free.min(recommended.saturating_sub(active)) }
+}
+
 /// Most bytes MLX means to hold in arrays; 0 if it cannot tell.
 pub fn memory_limit() -> u64 {
     mlx_rs::memory::memory_limit().map_or(0, |bytes| bytes as u64)
@@ -62,6 +83,10 @@ pub fn memory_limit() -> u64 {
 /// Bounds what MLX means to hold in arrays, where its own bound (most of the machine) is larger. A guideline: above it an
 /// evaluation waits for what is under way before it goes on, and on the GPU freed buffers are let go first; nothing fails.
 /// Source: mlx, `eval_impl` in transforms.cpp and the allocators of the backends.
+///
+/// MLX's own bound on Metal is 1.5 times [`recommended_memory`], which is too much, so callers bound it by [`usable_memory`].
+/// The wired limit (`mlx_set_wired_limit`) stays at 0 on purpose. It would keep idle models from being paged out, but wired
+/// memory is what a process that is killed may leave behind until the machine is restarted.
 pub fn limit_memory(bytes: u64) {
     let set = mlx_rs::memory::set_memory_limit;
     if let Ok(before) = set(bytes as usize)
@@ -87,5 +112,24 @@ pub fn limit_cache(bytes: u64) {
         && (before as u64) < bytes
     {
         let _ = set(before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usable_memory_is_what_is_free_within_the_recommended_working_set() {
+        assert_eq!(usable(8_000, 0, 5_000), 8_000, "no bound");
+        assert_eq!(usable(8_000, 12_000, 5_000), 7_000, "the working set is the tighter bound");
+        assert_eq!(usable(3_000, 12_000, 5_000), 3_000, "the machine is the tighter bound");
+        assert_eq!(usable(3_000, 4_000, 5_000), 0, "more is held than is recommended");
+    }
+
+    #[test]
+    fn a_working_set_is_recommended_on_metal_alone() {
+        assert_eq!(recommended_memory() > 0, cfg!(target_os = "macos") && on_gpu());
+        assert!(usable_memory(1_234) <= 1_234);
     }
 }

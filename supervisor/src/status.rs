@@ -131,6 +131,7 @@ fn memory(core: &Supervisor) -> MemoryStatus {
         drafter_bytes: machine.drafter.active,
         cache_bytes: machine.target.plus(machine.drafter).cache,
         available_bytes: machine.available_bytes.unwrap_or(0),
+        recommended_bytes: machine.recommended_bytes.unwrap_or(0),
     }
 }
 

@@ -236,7 +236,8 @@ impl Engine {
         self.progress.set_kv(0, self.model.kv_bytes(), 0);
         self.progress.set_prefix_bytes(self.peer.as_ref().map_or(0, Peer::kept_bytes));
         let (active_bytes, cache_bytes) = device::memory();
-        self.progress.set_memory(MemoryUse { active_bytes, cache_bytes, limit_bytes: device::memory_limit() });
+        let (limit_bytes, recommended_bytes) = (device::memory_limit(), device::recommended_memory());
+        self.progress.set_memory(MemoryUse { active_bytes, cache_bytes, limit_bytes, recommended_bytes });
     }
 
     /// Says how the newest link stands; `serving`: the link drafts go over, 0 for none.

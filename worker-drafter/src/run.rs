@@ -129,9 +129,9 @@ fn load(post: &Post, model: Option<&Path>, loaded: &OnceLock<DrafterInfo>) -> Re
         DrafterQuantize::Q4 => Quantize::Q4,
     };
     let mut model = Model::load(&dir, quantize, &mut |read, total| progress.set_load(read, total))?;
-    // As in the target: no more than what is held and most of what is free.
-    if let Some(free) = platform::available_memory() {
-        device::limit_memory(device::memory().0 + (free as f64 * MLX_SHARE) as u64);
+    // As in the target: no more than what is held and most of what is usable.
+    if let Some(usable) = platform::available_memory().map(device::usable_memory) {
+        device::limit_memory(device::memory().0 + (usable as f64 * MLX_SHARE) as u64);
     }
     let begun_ns = monotonic_ns();
     model.warm_up().map_err(|error| error.to_string())?;

@@ -572,8 +572,9 @@ impl Engine {
 
     /// Works out what costs some time to say; once for a heartbeat.
     fn figure(&mut self) {
-        let (active, cache) = device::memory();
-        self.progress.set_memory(MemoryUse { active_bytes: active, cache_bytes: cache, limit_bytes: device::memory_limit() });
+        let (active_bytes, cache_bytes) = device::memory();
+        let (limit_bytes, recommended_bytes) = (device::memory_limit(), device::recommended_memory());
+        self.progress.set_memory(MemoryUse { active_bytes, cache_bytes, limit_bytes, recommended_bytes });
         let figures = self.scheduler.speculation.figures();
         let pays = |figures: &SpeculationFigures| -> Vec<bool> {
             figures.by_sequences.iter().chain(&figures.by_context).map(|range| range.steps > 0 && range.gain > PAYS).collect()

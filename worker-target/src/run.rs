@@ -134,16 +134,11 @@ fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
     let info = model.info().clone();
     let kv = KvStore::new(&model.kv_layers(), model.dtype(), info.context).map_err(|error| error.to_string())?;
 
-    let budget = match config.kv.budget_bytes {
-        Auto::Is(bytes) => bytes,
-        Auto::Auto => {
-            let free = platform::available_memory().ok_or("cannot tell how much memory is free; set kv.budget_bytes")?;
-            (free as f64 * config.kv.budget_fraction.or(KV_SHARE)) as u64
-        }
-    };
-    // What is held, all that is free but a tenth, and no more: the machine should not swap for a step's intermediate results.
-    if let Some(free) = platform::available_memory() {
-        device::limit_memory(device::memory().0 + (free as f64 * MLX_SHARE) as u64);
+    let usable = platform::available_memory().map(device::usable_memory);
+    let budget = kv_budget(config, usable)?;
+    // What is held, all that is usable but a tenth, and no more: the machine should not swap for a step's intermediate results.
+    if let Some(usable) = usable {
+        device::limit_memory(device::memory().0 + (usable as f64 * MLX_SHARE) as u64);
     }
     let drafting = drafting(config, model.as_ref());
     // What a drafter is shown of a sequence is held beside its KV.
@@ -172,6 +167,26 @@ fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
     let cache = Cache::new(&kv, config.kv.prefix_cache);
     let scheduler = Scheduler::new(Ledger::new(budget, classes), MAX_SEQUENCES).with_tower(Tower::new(tower));
     Ok(Engine::new(model, kv, scheduler, drafting, cache, (progress.clone(), pulse.clone()), *clock))
+}
+
+/// Bytes for the KV: as configured, or a share of what is usable after the weights are loaded.
+fn kv_budget(config: &Config, usable: Option<u64>) -> Result<u64, String> {
+    match config.kv.budget_bytes {
+        Auto::Is(bytes) => {
+            if let Some(usable) = usable.filter(|usable| bytes > *usable) {
+                tracing::warn!(
+                    kv_budget_bytes = bytes,
+                    usable_bytes = usable,
+                    "kv.budget_bytes is more than this machine has left"
+                );
+            }
+            Ok(bytes)
+        }
+        Auto::Auto => {
+            let usable = usable.ok_or("cannot tell how much memory is free; set kv.budget_bytes")?;
+            Ok((usable as f64 * config.kv.budget_fraction.or(KV_SHARE)) as u64)
+        }
+    }
 }
 
 /// What the core has to know of the vision tower; without one, nothing.

@@ -26,6 +26,7 @@ pub(super) fn memory_object(memory: &MemoryStatus) -> Value {
     json!({
         "budget_bytes": memory.budget_bytes, "target_bytes": memory.target_bytes, "drafter_bytes": memory.drafter_bytes,
         "cache_bytes": memory.cache_bytes, "available_bytes": memory.available_bytes,
+        "recommended_bytes": (memory.recommended_bytes > 0).then_some(memory.recommended_bytes),
     })
 }
 
@@ -34,13 +35,17 @@ pub(super) fn text(routing: &RoutingStatus, memory: &MemoryStatus) -> String {
     let mut text = String::new();
     if memory.budget_bytes > 0 {
         text.push_str(&format!(
-            "memory: target {}, drafter {}, caches {} of {}; {} free\n",
+            "memory: target {}, drafter {}, caches {} of {}; {} free",
             bytes(memory.target_bytes),
             bytes(memory.drafter_bytes),
             bytes(memory.cache_bytes),
             bytes(memory.budget_bytes),
             bytes(memory.available_bytes),
         ));
+        if memory.recommended_bytes > 0 {
+            text.push_str(&format!("; working set of the GPU {}", bytes(memory.recommended_bytes)));
+        }
+        text.push('\n');
     }
     if !routing.routes.is_empty() {
         let route = |count: &RouteCount| {
@@ -96,6 +101,7 @@ mod tests {
             drafter_bytes: 1 << 30,
             cache_bytes: 1 << 20,
             available_bytes: 5 << 30,
+            recommended_bytes: 0,
         };
         let expected = "\
 memory: target 2.0 GiB, drafter 1.0 GiB, caches 1.0 MiB of 8.0 GiB; 5.0 GiB free
@@ -104,6 +110,11 @@ policy 1: routing.max_concurrent = 2 (by an operator)
 speculation by requests at once: to 1 1.84x, more 1.00x
 ";
         assert_eq!(text(&routing, &memory), expected);
+        assert_eq!(memory_object(&memory)["recommended_bytes"], Value::Null);
+        let bounded = MemoryStatus { recommended_bytes: 6 << 30, ..memory };
+        let first = text(&routing, &bounded);
+        assert!(first.starts_with("memory: target 2.0 GiB, drafter 1.0 GiB, caches 1.0 MiB of 8.0 GiB; 5.0 GiB free; working set of the GPU 6.0 GiB\n"), "{first}");
+        assert_eq!(memory_object(&bounded)["recommended_bytes"], 6_u64 << 30);
         let object = object(&routing);
         assert_eq!(object["routes"][1], json!({ "lane": "speculative", "reason": "benefit", "requests": 34 }));
         assert_eq!(object["policy"]["settings"]["routing.max_context"]["source"], "configuration");

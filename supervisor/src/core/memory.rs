@@ -4,6 +4,10 @@
 //!
 //! Not yet held memory of admitted requests is counted as gone. MLX's cache of freed buffers is what the next request is
 //! served from, so it counts as there.
+//!
+//! A GPU on macOS shares the machine's memory and has a bound of its own: the working set that its driver recommends for all
+//! processes. What is left is the smaller of two figures: free memory of the machine, and the recommended working set minus what
+//! both workers hold.
 
 use super::Supervisor;
 use super::drafter::Load;
@@ -64,6 +68,8 @@ pub struct Machine {
     pub drafter: Use,
     /// Free, as the system says.
     pub available_bytes: Option<u64>,
+    /// What the GPU's driver recommends for all processes, as the target reports it; `None`: no such bound.
+    pub recommended_bytes: Option<u64>,
 }
 
 impl Machine {
@@ -73,10 +79,24 @@ impl Machine {
         (whole / RESERVE_SHARE).min(MOST_RESERVE_BYTES)
     }
 
+    /// What all of ours may hold together; 0 if neither the system nor the GPU bounds it.
+    fn budget_bytes(&self) -> u64 {
+        let held = self.target.plus(self.drafter).all();
+        let whole = |available| held.saturating_add(available);
+        let machine = self.available_bytes.map(|available| whole(available).saturating_sub(self.reserve_bytes()));
+        [machine, self.recommended_bytes].into_iter().flatten().min().unwrap_or(0)
+    }
+
     /// What is left for requests beside `promised` bytes that running ones do not hold yet.
     fn spare_bytes(&self, promised: u64) -> Option<u64> {
-        let there = self.available_bytes?.saturating_add(self.target.cache);
-        Some(there.saturating_sub(self.reserve_bytes()).saturating_sub(promised))
+        let free = |available: u64| available.saturating_add(self.target.cache).saturating_sub(self.reserve_bytes());
+        let free = self.available_bytes.map(free);
+        // The target can use its own cached buffers again, but not the drafter's. A drafter that reports too much is ended for
+        // want of memory, so it costs no request (I3).
+        let held = self.target.active.saturating_add(self.drafter.all());
+        let working_set = self.recommended_bytes.map(|recommended| recommended.saturating_sub(held));
+        let there = [free, working_set].into_iter().flatten().min()?;
+        Some(there.saturating_sub(promised))
     }
 }
 
@@ -86,15 +106,13 @@ impl Supervisor {
         let target = Use::of(&self.target);
         let drafter = Seat::ALL.iter().map(|seat| Use::of(self.drafters.seat(*seat)));
         let drafter = drafter.fold(Use::default(), Use::plus);
-        let mut machine = Machine { budget_bytes: 0, target, drafter, available_bytes: self.available_bytes };
-        if let Some(available) = self.available_bytes {
-            let held = target.plus(drafter).all();
-            machine.budget_bytes = held.saturating_add(available).saturating_sub(machine.reserve_bytes());
-        }
-        machine
+        let memory = self.target.life().and_then(|life| life.beat.as_ref()?.memory);
+        let recommended_bytes = memory.map(|memory| memory.recommended_bytes).filter(|bytes| *bytes > 0);
+        let machine = Machine { budget_bytes: 0, target, drafter, available_bytes: self.available_bytes, recommended_bytes };
+        Machine { budget_bytes: machine.budget_bytes(), ..machine }
     }
 
-    /// Bytes the machine still has for requests; `None` where that bounds nothing: the system does not say, or there is
+    /// Bytes the machine still has for requests; `None` where that bounds nothing: neither bound is known, or there is
     /// nobody left to wait for, no drafter and no request.
     pub(super) fn spare_bytes(&self) -> Option<u64> {
         let waits = self.admission.active() > 0 || self.drafter_holds();
@@ -142,7 +160,7 @@ mod tests {
         let honest = Use { active: 1_000, cache: 100 };
         assert_eq!(honest.plus(invented), invented);
         let available_bytes = Some(3_500);
-        let machine = Machine { target: invented, drafter: invented, available_bytes, budget_bytes: 0 };
+        let machine = Machine { target: invented, drafter: invented, available_bytes, ..Machine::default() };
         assert_eq!(machine.reserve_bytes(), MOST_RESERVE_BYTES);
         assert_eq!(machine.spare_bytes(u64::MAX), Some(0));
         // What a drafter reports of itself takes nothing from requests.
@@ -153,7 +171,8 @@ mod tests {
     #[test]
     fn what_is_promised_and_what_others_need_is_not_there() {
         let target = Use { active: 1_000, cache: 100 };
-        let machine = Machine { target, drafter: Use { active: 300, cache: 100 }, available_bytes: Some(3_500), budget_bytes: 0 };
+        let drafter = Use { active: 300, cache: 100 };
+        let machine = Machine { target, drafter, available_bytes: Some(3_500), ..Machine::default() };
         // 2 % of 4,600.
         assert_eq!(machine.reserve_bytes(), 92);
         assert_eq!(machine.spare_bytes(0), Some(3_508));
@@ -162,5 +181,24 @@ mod tests {
         assert_eq!(Machine { available_bytes: None, ..machine }.spare_bytes(0), None);
         let large = Machine { available_bytes: Some(1 << 40), ..machine };
         assert_eq!(large.reserve_bytes(), MOST_RESERVE_BYTES);
+    }
+
+    #[test]
+    fn the_smaller_of_free_memory_and_the_recommended_working_set_bounds_requests() {
+        let (target, drafter) = (Use { active: 1_000, cache: 100 }, Use { active: 300, cache: 100 });
+        let unbounded = Machine { target, drafter, available_bytes: Some(3_500), ..Machine::default() };
+        // 2 % of 4,600 stay with the rest of the machine.
+        assert_eq!((unbounded.spare_bytes(0), unbounded.budget_bytes()), (Some(3_508), 4_908));
+        let machine = |recommended| Machine { recommended_bytes: Some(recommended), ..unbounded };
+        // 1,400 are held, of which the target can use nothing again but its own cache.
+        assert_eq!((machine(2_000).spare_bytes(0), machine(2_000).budget_bytes()), (Some(600), 2_000));
+        assert_eq!(machine(2_000).spare_bytes(500), Some(100));
+        assert_eq!((machine(1_200).spare_bytes(0), machine(1_200).budget_bytes()), (Some(0), 1_200));
+        // A bound that is larger than the machine's memory changes nothing.
+        assert_eq!((machine(9_000).spare_bytes(0), machine(9_000).budget_bytes()), (Some(3_508), 4_908));
+        let silent = Machine { available_bytes: None, ..machine(2_000) };
+        assert_eq!((silent.spare_bytes(0), silent.budget_bytes()), (Some(600), 2_000), "the system does not say what is free");
+        let neither = Machine { recommended_bytes: None, ..silent };
+        assert_eq!((neither.spare_bytes(0), neither.budget_bytes()), (None, 0));
     }
 }

@@ -101,9 +101,9 @@ fn beat(words: &Words<'_>) -> Heartbeat {
         link: words.value("link").map(|text| report(text, words)),
         figures: words.value("gains").map(figures),
         memory: words.value("memory").map(|text| {
-            let (active, cache) = text.split_once('/').expect("memory=100/20");
-            let number = |text: &str| text.parse().expect("a number");
-            MemoryUse { active_bytes: number(active), cache_bytes: number(cache), limit_bytes: 0 }
+            let mut numbers = text.split('/').map(|text| text.parse().expect("memory=100/20, memory=100/20/500"));
+            let mut next = || numbers.next().unwrap_or(0);
+            MemoryUse { active_bytes: next(), cache_bytes: next(), recommended_bytes: next(), limit_bytes: 0 }
         }),
         ..Default::default()
     }
@@ -521,6 +521,7 @@ scenarios!(
     rest_memory,
     rest_memory_low,
     rest_squeezed,
+    rest_working_set,
     rest_crowd,
     drafter_takeover,
     drafter_restart,
