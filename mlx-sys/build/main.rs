@@ -80,6 +80,6 @@ fn build() -> Result<()> {
     let source = mlxc::source(&target)?;
     mlxc::compile(&target, &source, &mlx)?;
     bindings::generate(&target, &source)?;
-    link::publish(&target, &mlx);
+    link::publish(&target, &mlx.dir);
     Ok(())
 }

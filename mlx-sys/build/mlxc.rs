@@ -4,7 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
+use super::wheel::Mlx;
 use super::{Result, Target};
+
+/// Names the oldest macOS to compile for.
+const DEPLOYMENT_TARGET: &str = "MACOSX_DEPLOYMENT_TARGET";
 
 /// mlx-c's source inside crates.io's `mlx-sys`, which cargo keeps in its own cache (mlx-c/Cargo.toml says why this way).
 pub fn source(target: &Target) -> Result<PathBuf> {
@@ -42,11 +46,16 @@ pub fn source(target: &Target) -> Result<PathBuf> {
 }
 
 /// Compiles mlx-c and our additions into one static library, linked into the crate.
-pub fn compile(target: &Target, source: &Path, mlx: &Path) -> Result<()> {
+pub fn compile(target: &Target, source: &Path, mlx: &Mlx) -> Result<()> {
     let shim = target.manifest_dir.join("shim");
     println!("cargo::rerun-if-changed={}", shim.display());
     let mut build = cc::Build::new();
-    build.cpp(true).std("c++20").include(source).include(mlx.join("include"));
+    build.cpp(true).std("c++20").include(source).include(mlx.dir.join("include"));
+    if let Some((major, minor)) = mlx.oldest_macos.filter(|_| env::var_os(DEPLOYMENT_TARGET).is_none()) {
+        // cc would take the version of the SDK, which may be newer than this machine. mlx-c would then call functions of libc++
+        // that the machine lacks.
+        build.env(DEPLOYMENT_TARGET, format!("{major}.{minor}"));
+    }
     // Every primitive of a model goes through these functions: optimized in a debug build too.
     build.opt_level(2).debug(false);
     // Other people's code; errors are still shown.

@@ -44,9 +44,23 @@ const CUDA_AARCH64: Wheel = Wheel {
     sha256: "49b1a25df9021f3b519a534fd39a32a5cdbf93a1b265a31e59671c2d9fc9f4a2",
 };
 
+/// A version of macOS: major and minor.
+pub type MacosVersion = (u32, u32);
+
+/// The oldest macOS that any of the libraries loads on.
+pub const OLDEST_MACOS: MacosVersion = (14, 0);
+
+/// An MLX on this machine.
+pub struct Mlx {
+    /// Has `include/` and `lib/`.
+    pub dir: PathBuf,
+    /// The oldest macOS that the library loads on; `None` if it is for another system.
+    pub oldest_macos: Option<MacosVersion>,
+}
+
 /// By the oldest macOS that loads the library (its `minos`; the last one's platform tag says 26.0). The newer ones carry
 /// Metal kernels the older systems lack: bfloat16 and fences from 15, the matrix units of the M5 from 26.2.
-const METAL: [((u32, u32), Wheel); 3] = [
+const METAL: [(MacosVersion, Wheel); 3] = [
     (
         (26, 2),
         Wheel {
@@ -64,7 +78,7 @@ const METAL: [((u32, u32), Wheel); 3] = [
         },
     ),
     (
-        (14, 0),
+        OLDEST_MACOS,
         Wheel {
             package: "mlx-metal",
             platform: "macosx_14_0_arm64",
@@ -73,34 +87,38 @@ const METAL: [((u32, u32), Wheel); 3] = [
     ),
 ];
 
-/// A directory with `include/` and `lib/` of MLX: `$PACELINE_MLX_DIR`, or the unpacked wheel for `target`.
-pub fn locate(target: &Target) -> Result<PathBuf> {
+/// The MLX to build with: `$PACELINE_MLX_DIR`, or the unpacked wheel for `target`.
+pub fn locate(target: &Target) -> Result<Mlx> {
     for name in ["PACELINE_MLX_DIR", "PACELINE_MLX_CACHE", "XDG_CACHE_HOME", "HOME"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
     let library = if target.is_macos() { "libmlx.dylib" } else { "libmlx.so" };
     let mlx = match absolute("PACELINE_MLX_DIR")? {
-        Some(dir) => checked(dir, library).map_err(|problem| {
-            format!("PACELINE_MLX_DIR must name a directory with include/ and lib/ of MLX {MLX_VERSION}, but {problem}")
-        })?,
+        Some(dir) => {
+            let dir = checked(dir, library).map_err(|problem| {
+                format!("PACELINE_MLX_DIR must name a directory with include/ and lib/ of MLX {MLX_VERSION}, but {problem}")
+            })?;
+            Mlx { dir, oldest_macos: target.is_macos().then_some(OLDEST_MACOS) }
+        }
         None => {
-            let wheel = select(target)?;
-            install(&cache_dir(target)?, wheel, library, |into| download(wheel, into))?
+            let (oldest_macos, wheel) = select(target)?;
+            let dir = install(&cache_dir(target)?, wheel, library, |into| download(wheel, into))?;
+            Mlx { dir, oldest_macos }
         }
     };
     // Deleting the cache brings the next build back here.
-    println!("cargo::rerun-if-changed={}", mlx.join("lib").join(library).display());
+    println!("cargo::rerun-if-changed={}", mlx.dir.join("lib").join(library).display());
     Ok(mlx)
 }
 
-/// The wheel for a target, or why there is none.
-fn select(target: &Target) -> Result<&'static Wheel> {
+/// The wheel for a target and, for macOS, the oldest version that loads it; or why there is none.
+fn select(target: &Target) -> Result<(Option<MacosVersion>, &'static Wheel)> {
     match (target.os.as_str(), target.arch.as_str(), target.cuda) {
-        ("linux", "x86_64", false) => Ok(&CPU_X86_64),
-        ("linux", "aarch64", false) => Ok(&CPU_AARCH64),
-        ("linux", "x86_64", true) => Ok(&CUDA_X86_64),
-        ("linux", "aarch64", true) => Ok(&CUDA_AARCH64),
-        ("macos", "aarch64", false) => metal(macos_version()?),
+        ("linux", "x86_64", false) => Ok((None, &CPU_X86_64)),
+        ("linux", "aarch64", false) => Ok((None, &CPU_AARCH64)),
+        ("linux", "x86_64", true) => Ok((None, &CUDA_X86_64)),
+        ("linux", "aarch64", true) => Ok((None, &CUDA_AARCH64)),
+        ("macos", "aarch64", false) => metal(macos_version()?).map(|(oldest, wheel)| (Some(oldest), wheel)),
         ("macos", "aarch64", true) => Err("the feature `cuda` is for Linux; on macOS build without it".into()),
         (os, arch, _) => Err(format!(
             "there is no prebuilt MLX {MLX_VERSION} for {os} on {arch} (there is for Linux on x86_64 and aarch64 and for macOS on Apple Silicon); \
@@ -109,13 +127,16 @@ fn select(target: &Target) -> Result<&'static Wheel> {
     }
 }
 
-pub fn metal(macos: (u32, u32)) -> Result<&'static Wheel> {
+/// The newest wheel that this macOS loads, and the oldest macOS that loads it.
+pub fn metal(macos: MacosVersion) -> Result<(MacosVersion, &'static Wheel)> {
     let newest = METAL.iter().find(|(oldest, _)| macos >= *oldest);
-    newest.map(|(_, wheel)| wheel).ok_or_else(|| format!("MLX {MLX_VERSION} needs macOS 14.0, this is {}.{}", macos.0, macos.1))
+    newest
+        .map(|(oldest, wheel)| (*oldest, wheel))
+        .ok_or_else(|| format!("MLX {MLX_VERSION} needs macOS 14.0, this is {}.{}", macos.0, macos.1))
 }
 
 /// The macOS the executables shall run on: `$MACOSX_DEPLOYMENT_TARGET`, else this machine's.
-fn macos_version() -> Result<(u32, u32)> {
+fn macos_version() -> Result<MacosVersion> {
     println!("cargo::rerun-if-env-changed=MACOSX_DEPLOYMENT_TARGET");
     let text = match env::var("MACOSX_DEPLOYMENT_TARGET") {
         Ok(version) => version,

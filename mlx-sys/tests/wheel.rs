@@ -126,10 +126,10 @@ fn builds_at_the_same_time_end_with_one_whole_copy() {
 }
 
 #[test]
-fn macos_gets_the_newest_library_it_can_load() {
-    let platform = |version| metal(version).map(|wheel| wheel.platform);
-    assert_eq!(platform((14, 6)), Ok("macosx_14_0_arm64"));
-    assert_eq!(platform((26, 1)), Ok("macosx_15_0_arm64")); // the 26.0 wheel's library says minos 26.2
-    assert_eq!(platform((26, 2)), Ok("macosx_26_0_arm64"));
-    assert!(platform((13, 7)).is_err());
+fn macos_gets_the_newest_library_it_can_load_and_code_for_the_oldest_that_loads_it() {
+    let chosen = |version| metal(version).map(|(oldest, wheel)| (oldest, wheel.platform));
+    assert_eq!(chosen((14, 6)), Ok(((14, 0), "macosx_14_0_arm64")));
+    assert_eq!(chosen((26, 1)), Ok(((15, 0), "macosx_15_0_arm64"))); // the 26.0 wheel's library says minos 26.2
+    assert_eq!(chosen((26, 2)), Ok(((26, 2), "macosx_26_0_arm64")));
+    assert!(chosen((13, 7)).is_err());
 }
