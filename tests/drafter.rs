@@ -11,7 +11,7 @@ use paceline_process::Clock;
 use paceline_proto::v1::{Lane, RouteReason, RouteWish, Speculation};
 use paceline_tests::memory::memory;
 use paceline_tests::prompts::{Dice, Prompt, reference, same_but_near_ties, some_of_each};
-use paceline_tests::{Answer, Stack, repository, signal, wait};
+use paceline_tests::{Answer, Stack, repository, signal, usage, wait};
 
 /// A budget that fault tests do not use up.
 const OFTEN: &str = "supervisor.restarts = 100000\n";
@@ -40,12 +40,12 @@ impl Belongings {
 }
 
 fn belongings(stack: &Stack) -> Belongings {
-    let count = |path: String| std::fs::read_dir(path).map_or(0, |entries| entries.count());
+    // Elsewhere the segments of shared memory have no name by which they could be counted.
     let segments = |pid: u32| {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         maps.lines().filter(|line| line.contains("/memfd:")).count()
     };
-    let of = |pid: u32| (count(format!("/proc/{pid}/fd")), count(format!("/proc/{pid}/task")), segments(pid));
+    let of = |pid: u32| (usage::descriptors(pid).unwrap_or_default(), usage::threads(pid).unwrap_or_default(), segments(pid));
     let status = stack.snapshot().expect("it answers");
     let pids = [status.target, status.supervisor].map(|process| process.unwrap_or_default().pid);
     Belongings { processes: stack.processes().len(), each: pids.into_iter().map(of).collect() }
@@ -337,12 +337,6 @@ fn a_drafter_whose_step_is_long_and_below_its_time_is_let_be() {
     stack.stop();
 }
 
-/// Bytes a process has read from files.
-fn bytes_read(pid: u32) -> u64 {
-    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).expect("ours");
-    io.lines().find_map(|line| line.strip_prefix("rchar: ")).and_then(|count| count.parse().ok()).expect("a number")
-}
-
 /// Start, stop and swap while requests run.
 fn hot_plug(rounds: u64) {
     let stack = Stack::drafting(OFTEN);
@@ -360,7 +354,7 @@ fn hot_plug(rounds: u64) {
     let status = stack.status().expect("it answers");
     let (target, loaded_at) = (stack.pid("target"), status["target"]["weights_loaded_at"].clone());
     let weights = status["target"]["weight_bytes"].as_u64().expect("known");
-    let read_before = bytes_read(target);
+    let read_before = usage::bytes_read(target);
     let mut all = vec![];
     for round in 0..rounds {
         let running = eight(&stack, &prompts, (round * 5) as usize % 24);
@@ -377,7 +371,7 @@ fn hot_plug(rounds: u64) {
     }
     let status = stack.status().expect("it answers");
     assert_eq!((stack.pid("target"), &status["target"]["weights_loaded_at"]), (target, &loaded_at));
-    let read = bytes_read(target) - read_before;
+    let read = usage::bytes_read(target) - read_before;
     let most = before.1 as f64 * 1.02;
     let mut after = memory(&stack);
     for from in 0..3 {

@@ -13,7 +13,7 @@ use paceline_tests::ask::Ask;
 use paceline_tests::memory::{memory, resident};
 use paceline_tests::prompts::{Dice, reference, same_but_near_ties, some_of_each};
 use paceline_tests::stack::Eye;
-use paceline_tests::{Answer, Stack, continue_ids, wait};
+use paceline_tests::{Answer, Stack, continue_ids, usage, wait};
 use tonic::Code;
 
 /// All embedded prompts with margins, in the plain lane: what these tests compare does not depend on a drafter.
@@ -51,7 +51,7 @@ fn every_prompt_alone_and_beside_seven_others() {
 const SERVING: [&str; 4] = ["gateway", "supervisor", "target", "drafter"];
 
 fn descriptors(pids: &[u32]) -> Vec<usize> {
-    pids.iter().map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).expect("ours").count()).collect()
+    pids.iter().map(|pid| usage::descriptors(*pid).expect("it runs")).collect()
 }
 
 /// Waits until no process has more descriptors open than before.
@@ -95,7 +95,7 @@ fn grows_by_nothing(looks: u64, many: u64, mut traffic: impl FnMut(u64) -> Vec<u
 }
 
 #[test]
-#[ignore = "soak: minutes; run by `make soak`; reads /proc"]
+#[ignore = "soak: minutes; run by `make soak`"]
 fn hang_ups_leave_nothing_behind() {
     // So little that the prefix cache is full before it is first looked: what it takes until then is no leak.
     let stack = Stack::drafting("kv.budget_bytes = 33554432\n");
@@ -242,7 +242,7 @@ fn eight_of_which_four_hang_up(stack: &Stack, asks: &[Ask], plain: &[Answer], di
 }
 
 #[test]
-#[ignore = "soak: minutes; run by `make soak`; reads /proc"]
+#[ignore = "soak: minutes; run by `make soak`"]
 fn two_thousand_requests_of_which_half_hang_up_leave_nothing_behind() {
     // So little that the prefix cache is full after the first rounds, and its pages come and go from then on.
     let stack = Stack::drafting("kv.budget_bytes = 67108864\n");

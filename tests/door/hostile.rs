@@ -5,6 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use paceline_tests::prompts::Dice;
+use paceline_tests::usage::resident;
 use paceline_tests::{Stack, chat};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -125,12 +126,6 @@ fn flood(address: &str, seed: u64, count: usize) {
             });
         }
     });
-}
-
-fn resident(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
-    let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse::<u64>().ok());
-    kib.expect("a number") << 10
 }
 
 /// Bytes the gateway held before and after.

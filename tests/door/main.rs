@@ -1,7 +1,7 @@
 //! The front door as strangers, clients and operators find it: keys and TLS, limits, hostile bytes, and that nothing of a
 //! request is left lying about.
 
-#[cfg(target_os = "linux")] // reads /proc
+#[cfg(target_os = "linux")] // its bound on memory was measured there
 mod hostile;
 mod keys;
 mod limits;

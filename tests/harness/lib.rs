@@ -13,6 +13,7 @@ pub mod picture;
 pub mod procs;
 pub mod prompts;
 pub mod stack;
+pub mod usage;
 pub mod wait;
 
 pub use ask::{Answer, Live, chat, continue_ids, continue_text};

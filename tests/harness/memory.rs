@@ -1,6 +1,6 @@
 //! What a target holds when it has nothing to do.
 
-use crate::{Stack, wait};
+use crate::{Stack, usage, wait};
 
 /// Memory of an idle target that has given back what was freed: what MLX holds in arrays, and what is resident of its own
 /// memory. Not the link's ring: how much of that was touched depends on the traffic since the last link.
@@ -12,12 +12,10 @@ pub fn memory(stack: &Stack) -> (u64, u64) {
 
 /// Bytes of a process's own that are resident, once they stand still.
 pub fn resident(pid: u32) -> u64 {
-    let status = format!("/proc/{pid}/status");
     let mut before = vec![];
     wait("resident memory to stand still", || {
-        let status = std::fs::read_to_string(&status).expect("it runs");
-        let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next()?.parse::<u64>().ok());
-        before.push(kib.expect("a number"));
-        before.iter().rev().take(5).all(|kib| *kib == before[before.len() - 1]).then(|| before[before.len() - 1] * 1024)
+        let now = usage::resident(pid);
+        before.push(now);
+        before.iter().rev().take(5).all(|bytes| *bytes == now).then_some(now)
     })
 }
