@@ -67,6 +67,9 @@ linux() {
 macos() {
     # Brings clang, libclang, make and a python3 with pip. Its installer is a window, so nothing can be done here.
     xcode-select -p >/dev/null 2>&1 || die "Xcode's command line tools are missing. This installs them: xcode-select --install"
+    # mlx-c's headers want __bf16, which clang knows for Apple's processors from version 16 on: Xcode 15.
+    printf '__bf16 value;\n' | "${CXX:-c++}" -x c++ -fsyntax-only - 2>/dev/null ||
+        die "The C++ compiler does not know __bf16: expected Xcode 15 or newer, found $("${CXX:-c++}" --version 2>/dev/null | head -n 1). Update Xcode's command line tools in System Settings, Software Update."
     if ! have python3 || ! has_pip; then
         have brew || die "A python3 with pip is missing. This installs one, with Homebrew from https://brew.sh: brew install python3"
         say "Installing with Homebrew: python3"
