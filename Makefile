@@ -7,7 +7,7 @@ PROFILE = release
 STEPS = 20
 
 help: ## this list (the default)
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: setup ## install what is missing, build, serve the embedded pair, without and with the drafter [PROFILE=release|dev]
 	@PROFILE=$(PROFILE) sh scripts/demo.sh
@@ -17,6 +17,9 @@ test: setup ## install what is missing, build, run the whole suite
 
 check: setup ## format, lints, licences, tests of the cores: quick, for each change
 	@sh scripts/check.sh
+
+check-macos: setup ## types and lints of everything for macOS, on Linux as well (needs a network once)
+	@sh scripts/check-macos.sh
 
 build: setup ## install what is missing, build everything (dev profile, as the tests use it)
 	@sh scripts/build.sh
@@ -36,4 +39,4 @@ demo-train: setup ## train a pair like the embedded one into target/demo-train [
 setup: ## find or install the system packages that the build needs
 	@sh scripts/setup.sh
 
-.PHONY: help demo test check build golden soak audit demo-train setup
+.PHONY: help demo test check check-macos build golden soak audit demo-train setup

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The long tests and those with timed figures: everything in tests/ that is marked #[ignore], one at a time, the long
-# simulation, and ten thousand interleavings of the target's batch. What fails does not keep the rest from being run.
+# simulation, ten thousand interleavings of the target's batch, and the code for macOS. What fails does not keep the rest from
+# being run.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 
@@ -35,6 +36,7 @@ soak "10,000 interleavings of the target's batch" \
 # shellcheck disable=SC2086
 soak "One stream through the batch engine against a bare loop" \
     cargo test $LOCKED --release -p paceline-target --lib -- --ignored --nocapture one_stream
+soak "The programs' code for macOS" sh scripts/check-macos.sh build
 # Only the files that have such tests: in this profile each is a minute's work for the linker.
 tests=
 for file in $(grep -rl '#\[ignore = "soak' tests --include='*.rs'); do
