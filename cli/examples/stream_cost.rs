@@ -2,7 +2,7 @@
 //! of the step that made it to the client (both hops: target → supervisor → gateway → client).
 //!
 //! `cargo run --release -p paceline-cli --example stream_cost -- ADDRESS PROMPTS.jsonl KIND REQUESTS MAX_TOKENS [CONCURRENCY]`
-//! prints one JSON object. The clock of the stamps is CLOCK_MONOTONIC: client and service must be on the same machine.
+//! prints one JSON object. The clock of the stamps is that of this machine: client and service must be on the same machine.
 
 use std::sync::{Arc, Mutex};
 

@@ -12,7 +12,7 @@ use crate::error::invalid;
 /// The gRPC header with the client's patience.
 const HEADER: &str = "grpc-timeout";
 
-/// An absolute instant of CLOCK_MONOTONIC, the same in every process of this machine.
+/// An absolute instant of `paceline_process::platform::CLOCK`, the same in every process of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     /// Nanoseconds.

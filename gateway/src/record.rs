@@ -25,7 +25,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// A request that arrived at `arrived_ns` of CLOCK_MONOTONIC.
+    /// A request that arrived at `arrived_ns` of the monotonic clock.
     pub fn new(method: &'static str, request_id: &str, arrived_ns: i64) -> Self {
         let request_id = request_id.to_owned();
         Self {

@@ -168,7 +168,7 @@ pub struct Setting<'a> {
 pub struct Identity {
     /// Its id.
     pub request_id: String,
-    /// Absolute, CLOCK_MONOTONIC.
+    /// Absolute, by the monotonic clock.
     pub deadline_ns: i64,
     /// What its key's name stands for.
     pub traffic_class: String,

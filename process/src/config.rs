@@ -240,7 +240,8 @@ impl Default for RoutingConfig {
 pub struct KvConfig {
     /// Bytes that sequences may hold together; auto = `budget_fraction` of what is free after load.
     pub budget_bytes: Auto<u64>,
-    /// Share of the memory that is free after the weights are loaded; auto = 0.5.
+    /// Share of the memory that is free after the weights are loaded; auto = 0.5. On macOS no more counts as free than the working
+    /// set that the GPU's driver recommends has left.
     pub budget_fraction: Auto<f64>,
     /// Keep the KV of ended requests for later ones with the same beginning.
     pub prefix_cache: bool,

@@ -120,7 +120,7 @@ impl Drop for OfKey {
 /// What the gate tells the service about a call, in the request's extensions.
 #[derive(Clone, Debug)]
 pub struct Arrival {
-    /// When its headers were read, CLOCK_MONOTONIC.
+    /// When its headers were read, by the monotonic clock.
     pub at_ns: i64,
     /// Its place among the calls.
     pub slot: Arc<Slot>,

@@ -31,7 +31,7 @@ pub struct Unread {
 struct Inner {
     /// `None` behind the end.
     messages: Option<Messages>,
-    /// Since when a message is with the reader who has not come for the next one, CLOCK_MONOTONIC.
+    /// Since when a message is with the reader who has not come for the next one, by the monotonic clock.
     handed_ns: Option<i64>,
     bell: Arc<Bell>,
     /// What the reader is told who was cut.
@@ -47,7 +47,7 @@ impl std::fmt::Debug for Inner {
 /// Rings when there is something to come for.
 #[derive(Debug, Default)]
 struct Bell {
-    /// Since when, CLOCK_MONOTONIC; 0: it did not ring since the reader came last.
+    /// Since when, by the monotonic clock; 0: it did not ring since the reader came last.
     rung_ns: AtomicI64,
     reader: Mutex<Option<Waker>>,
 }
