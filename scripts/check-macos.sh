@@ -151,7 +151,9 @@ debian_version() {
 
 # Sets `debian` to the directory of the unpacked packages.
 debian_compiler() {
-    have apt-get && have dpkg-deb || die "check-macos: the standard library for $TARGET is missing; expected 'rustup target add $TARGET' to work, or Debian's apt-get and dpkg-deb"
+    if ! have apt-get || ! have dpkg-deb; then
+        die "check-macos: the standard library for $TARGET is missing; expected 'rustup target add $TARGET' to work, or Debian's apt-get and dpkg-deb"
+    fi
     # A compiler that an earlier run unpacked is used again without asking the network. Removing the cache makes it newer.
     for debian in "$cache"/rustc-web-*; do
         [ -d "$debian" ] && ! older_than_ours "${debian##*/rustc-web-}" && return 0
