@@ -9,6 +9,7 @@ mod policy;
 mod served;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -392,9 +393,7 @@ impl Loaded {
     /// A named file that cannot be read, unknown keys, values of the wrong type or out of range, settings whose feature
     /// is not there yet.
     pub fn find(flag: Option<&Path>) -> Result<Self, ConfigError> {
-        #[expect(clippy::disallowed_methods, reason = "the configuration is where the environment is read")]
-        let environment: Vec<(String, String)> = std::env::vars().collect();
-        Self::find_with(flag, &environment)
+        Self::find_with(flag, &text_variables(std::env::vars_os())?)
     }
 
     fn find_with(flag: Option<&Path>, environment: &[(String, String)]) -> Result<Self, ConfigError> {
@@ -434,6 +433,23 @@ impl Loaded {
         let warnings = served::check(&config)?;
         Ok(Self { config, file, warnings })
     }
+}
+
+/// The variables that are text. One of ours that is not UTF-8 is refused; others may hold any bytes and are left out.
+fn text_variables(all: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>, ConfigError> {
+    let mut variables = Vec::new();
+    for (name, value) in all {
+        let shown = name.to_string_lossy().into_owned();
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => variables.push((name, value)),
+            _ if shown == CONFIG_VAR || (shown.starts_with("PACELINE_") && shown.contains("__")) => {
+                let what = "expected UTF-8 text, found other bytes in this environment variable; set it anew, or unset it";
+                return Err(ConfigError::Value { key: shown, what: what.to_owned() });
+            }
+            _ => {}
+        }
+    }
+    Ok(variables)
 }
 
 /// Refuses sections and keys that the defaults do not have.

@@ -94,15 +94,22 @@ fn raise_open_files() {
     let _ = raised;
 }
 
-/// What every process of ours does first: no SIGPIPE or SIGXFSZ deaths, no core files with prompts in them, and enough
-/// descriptors.
+/// What every process of ours does first: no SIGPIPE or SIGXFSZ deaths, no core files with prompts in them, enough
+/// descriptors, and no memory that other processes of this user can read (see [`DEBUGGABLE`]).
 pub fn settle() {
     ignore(nix::sys::signal::Signal::SIGPIPE);
     ignore(nix::sys::signal::Signal::SIGXFSZ);
     // A limit that cannot be lowered is no reason not to serve.
     let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, 0, 0);
     raise_open_files();
+    if env(DEBUGGABLE).as_deref() != Some("1") {
+        platform::deny_memory_access();
+    }
 }
+
+/// Environment variable that, set to 1, leaves a process open to debuggers and tracers of the same user. Meant for people who
+/// look for a bug, and for tests that count descriptors without being root. Core files stay off.
+pub const DEBUGGABLE: &str = "PACELINE_DEBUGGABLE";
 
 /// Environment variable naming the descriptor by which a child sees that its parent is gone.
 pub const PARENT_FD: &str = "PACELINE_PARENT_FD";
@@ -115,10 +122,15 @@ pub fn restarts() -> u32 {
     env(RESTARTS).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// An environment variable that is part of how our processes talk to one another; settings come through `config`.
+/// An environment variable that is part of how our processes talk to one another; settings come through `config`. `None` if it
+/// is not set, or is not UTF-8.
 pub fn env(name: &str) -> Option<String> {
-    #[expect(clippy::disallowed_methods, reason = "the one place beside config that reads the environment")]
-    std::env::var(name).ok()
+    env_os(name)?.into_string().ok()
+}
+
+/// An environment variable that names a file or directory, which need not be UTF-8.
+pub fn env_os(name: &str) -> Option<std::ffi::OsString> {
+    std::env::var_os(name)
 }
 
 /// The end of a pipe that only our parent holds the other end of.
@@ -165,21 +177,23 @@ mod tests {
 
     use super::*;
 
-    /// Set to the limits of the process that settles: soft and hard, of open files.
-    const LIMITS: &str = "PACELINE_TEST_LIMITS";
+    /// Set in the process that settles; its value is what that test needs.
+    const SETTLES: &str = "PACELINE_TEST_SETTLES";
 
-    /// The soft limit of a process that settles with these limits. The test is that process, when started again.
-    fn settled(name: &str, limits: &str) -> String {
+    /// What a test prints that is started again as a process of its own, with these variables.
+    fn started_again(test: &str, variables: &[(&str, &str)]) -> String {
         let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
-        let output = again.args([name, "--exact", "--nocapture"]).env(LIMITS, limits).output().expect("it starts");
+        again.args([&format!("lifecycle::tests::{test}"), "--exact", "--nocapture"]);
+        let output = again.env_remove(DEBUGGABLE).envs(variables.iter().copied()).output();
+        let output = output.expect("it starts");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}");
-        text.lines().find_map(|line| line.strip_prefix("soft limit ")).expect("the process prints it").to_owned()
+        text
     }
 
     #[test]
     fn a_process_raises_its_open_files_as_far_as_it_may_and_lowers_them_never() {
-        if let Some(limits) = env(LIMITS) {
+        if let Some(limits) = env(SETTLES) {
             let (soft, hard) = limits.split_once('/').expect("256/4096");
             let number = |text: &str| text.parse::<u64>().expect("a number");
             setrlimit(Resource::RLIMIT_NOFILE, number(soft), number(hard)).expect("lowered");
@@ -187,9 +201,30 @@ mod tests {
             println!("\nsoft limit {}", getrlimit(Resource::RLIMIT_NOFILE).expect("known").0);
             return;
         }
-        let name = "lifecycle::tests::a_process_raises_its_open_files_as_far_as_it_may_and_lowers_them_never";
-        assert_eq!(settled(name, "256/5000"), "4096");
-        assert_eq!(settled(name, "256/1000"), "1000");
-        assert_eq!(settled(name, "4500/5000"), "4500");
+        let test = "a_process_raises_its_open_files_as_far_as_it_may_and_lowers_them_never";
+        for (limits, expected) in [("256/5000", "4096"), ("256/1000", "1000"), ("4500/5000", "4500")] {
+            let text = started_again(test, &[(SETTLES, limits)]);
+            let found = text.lines().find_map(|line| line.strip_prefix("soft limit "));
+            assert_eq!(found, Some(expected), "{limits}");
+        }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_settled_process_is_not_dumpable_unless_it_is_to_be_debugged() {
+        if env(SETTLES).is_some() {
+            settle();
+            // SAFETY: reads a flag of this process.
+            let dumpable = unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) };
+            // It still finds itself, and its own descriptors.
+            let found = platform::process_start(std::process::id()).is_some() && std::fs::File::open("/dev/fd/1").is_ok();
+            println!("dumpable={dumpable} found={found}");
+            return;
+        }
+        let test = "a_settled_process_is_not_dumpable_unless_it_is_to_be_debugged";
+        let settled = |more: &[(&str, &str)]| started_again(test, &[&[(SETTLES, "1")], more].concat());
+        assert!(settled(&[]).contains("dumpable=0 found=true"), "{}", settled(&[]));
+        assert!(settled(&[(DEBUGGABLE, "1")]).contains("dumpable=1"));
+        assert!(settled(&[(DEBUGGABLE, "yes")]).contains("dumpable=0"), "only 1 counts");
     }
 }

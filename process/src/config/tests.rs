@@ -200,3 +200,25 @@ fn a_named_file_must_exist() {
     let error = Loaded::build(Some(Path::new("/nowhere/paceline.toml")), &[]).expect_err("refused").to_string();
     assert!(error.contains("/nowhere/paceline.toml"));
 }
+
+#[test]
+fn a_setting_that_is_not_utf8_is_refused_by_name_and_foreign_bytes_are_left_out() {
+    use std::os::unix::ffi::OsStringExt as _;
+    let variable = |name: &[u8], value: &[u8]| (OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec()));
+    let foreign = [
+        variable(b"LS_COLORS", b"\xff\xfe"),
+        variable(b"\xc3(", b"x"),
+        variable(b"PACELINE_MLX_DIR", b"/opt/\xff"),
+        variable(b"PACELINE_LIMITS__QUEUE", b"7"),
+    ];
+    let kept = text_variables(foreign.into_iter()).expect("nothing of ours is wrong");
+    assert_eq!(kept, [("PACELINE_LIMITS__QUEUE".to_owned(), "7".to_owned())]);
+    for (name, value) in [
+        (&b"PACELINE_TARGET__MODEL"[..], &b"/models/\xff"[..]),
+        (b"PACELINE_CONFIG", b"\xff.toml"),
+        (b"PACELINE_TARGET__\xff", b"x"),
+    ] {
+        let error = text_variables([variable(name, value)].into_iter()).expect_err("refused").to_string();
+        assert!(error.contains(&*String::from_utf8_lossy(name)) && error.contains("expected UTF-8"), "{error}");
+    }
+}

@@ -1,5 +1,6 @@
 //! Linux: /proc and /sys.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
@@ -44,6 +45,48 @@ pub(super) fn process_end(pid: u32) -> io::Result<OwnedFd> {
     }
     // SAFETY: the call above made it for us alone.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+pub(super) fn boot_id() -> Option<String> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(id.trim().to_owned())
+}
+
+pub(super) fn write_barrier(file: &File) -> io::Result<()> {
+    // Linux has no weaker call: fsync also empties the drive's cache.
+    file.sync_all()
+}
+
+/// PR_SET_DUMPABLE 0. Then the kernel writes no core of this process, also not to a program of `core_pattern` (which
+/// RLIMIT_CORE 0 does not stop), and refuses ptrace, process_vm_readv, pidfd_getfd and /proc/PID/{environ,maps,mem,fd,io} to
+/// other processes without CAP_SYS_PTRACE, those of the same user included.
+///
+/// What our processes do to one another goes on: signals and pidfd_open go by the user id, /proc/PID/{stat,status,cmdline}
+/// stay readable, SCM_RIGHTS and SO_PEERCRED do not ask. A process still reads its own /proc/self/{fd,maps,cgroup,mountinfo};
+/// /proc/self/{environ,io} then belong to root and are not used. `exec` sets the flag back to 1: each program has to call this.
+///
+/// A /proc that is mounted with `hidepid` goes by the same flag: a supervisor would no longer see /proc/PID/stat of its own
+/// workers and take them for dead. There the flag is left alone.
+pub(super) fn deny_memory_access() {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if hides_processes(&mounts) {
+        return;
+    }
+    // SAFETY: sets a flag of this process and touches no memory. It cannot fail with this argument.
+    unsafe {
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+    }
+}
+
+/// Whether /proc shows a user only processes that may be traced, by the lines of /proc/self/mountinfo (proc(5)).
+fn hides_processes(mounts: &str) -> bool {
+    let options = mounts.lines().filter_map(|line| {
+        let (mount, file_system) = line.split_once(" - ")?;
+        (mount.split(' ').nth(4)? == "/proc").then_some(file_system)
+    });
+    // The last mount at a place covers the ones before it.
+    let hidepid = options.last().and_then(|options| options.split([' ', ',']).find_map(|word| word.strip_prefix("hidepid=")));
+    hidepid.is_some_and(|value| !matches!(value, "0" | "off"))
 }
 
 pub(super) fn available_memory() -> Option<u64> {
@@ -126,6 +169,26 @@ pub(super) fn config_dir() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_proc_that_hides_processes_is_found() {
+        let mounts = |options: &str| {
+            format!("21 1 0:20 / / rw - overlay none rw,hidepid=2\n22 27 0:21 / /proc rw,nosuid shared:5 - proc proc {options}\n")
+        };
+        for (options, hides) in [
+            ("rw", false),
+            ("rw,hidepid=0", false),
+            ("rw,hidepid=off", false),
+            ("rw,gid=4,hidepid=1", true),
+            ("rw,hidepid=2", true),
+            ("rw,hidepid=invisible,subset=pid", true),
+            ("rw,hidepid=ptraceable", true),
+        ] {
+            assert_eq!(hides_processes(&mounts(options)), hides, "{options}");
+        }
+        assert!(!hides_processes(&(mounts("rw,hidepid=2") + &mounts("rw"))), "the last mount counts");
+        assert!(!hides_processes(""));
+    }
 
     #[test]
     fn the_tightest_control_group_counts() {

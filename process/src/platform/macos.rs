@@ -1,6 +1,7 @@
 //! macOS: libproc and sysctl. Names and layouts checked against libc's bindings; not run on a Mac yet.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::os::unix::net::SocketAddr;
@@ -70,6 +71,40 @@ pub(super) fn process_end(pid: u32) -> io::Result<OwnedFd> {
     // SAFETY: sets one flag of our own descriptor.
     unsafe { libc::fcntl(queue.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
     Ok(queue)
+}
+
+pub(super) fn boot_id() -> Option<String> {
+    // A UUID in text, made at each boot (sysctl(8): kern.bootsessionuuid).
+    let mut text = [0u8; 64];
+    let mut length: libc::size_t = text.len();
+    // SAFETY: the name ends with NUL; the call writes at most `length` bytes to `text` and sets `length` to how many.
+    let outcome = unsafe {
+        libc::sysctlbyname(c"kern.bootsessionuuid".as_ptr(), text.as_mut_ptr().cast(), &raw mut length, std::ptr::null_mut(), 0)
+    };
+    let text = text.get(..length).filter(|_| outcome == 0)?;
+    std::ffi::CStr::from_bytes_until_nul(text).ok()?.to_str().ok().map(str::to_owned)
+}
+
+pub(super) fn write_barrier(file: &File) -> io::Result<()> {
+    use std::os::fd::AsRawFd as _;
+    // fsync(2) leaves the order to the drive, and F_FULLFSYNC (which `File::sync_all` is here) empties its cache, tens of
+    // milliseconds each time. The barrier keeps the order, which is all that is needed.
+    // SAFETY: takes no argument beside the descriptor, which is open as long as `file` is borrowed.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_BARRIERFSYNC) } == 0 {
+        return Ok(());
+    }
+    // Not every file system has barriers.
+    // SAFETY: as above.
+    match unsafe { libc::fsync(file.as_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+pub(super) fn deny_memory_access() {
+    // Memory of another process needs its task port. Without root, task_for_pid gives that only for programs that are
+    // signed with the entitlement get-task-allow. PT_DENY_ATTACH is not used: it would kill a process that somebody debugs on
+    // purpose, and denies nothing beyond ptrace. Core files are stopped by RLIMIT_CORE.
 }
 
 pub(super) fn available_memory() -> Option<u64> {

@@ -34,6 +34,27 @@ pub fn process_end(pid: u32) -> std::io::Result<std::os::fd::OwnedFd> {
     system::process_end(pid)
 }
 
+/// Identity of the current boot of the machine: pids and start times of processes mean something within one boot only. Empty
+/// where the system gives none; then all boots count as one.
+pub fn boot_id() -> String {
+    system::boot_id().unwrap_or_default()
+}
+
+/// Orders writes: what was written to `file` reaches the disk before whatever is written after this call. Counters and
+/// records need that order (a new name never shows an empty file); they need not outlive a power cut, because all processes
+/// that know their numbers end with it.
+///
+/// # Errors
+/// The system's own.
+pub fn write_barrier(file: &std::fs::File) -> std::io::Result<()> {
+    system::write_barrier(file)
+}
+
+/// Keeps the memory of this process from other processes of the same user, and from core files, as far as the system can.
+pub fn deny_memory_access() {
+    system::deny_memory_access();
+}
+
 /// Memory that could be used now without swapping, in bytes: the machine's, and on Linux no more than the process's control
 /// group allows.
 pub fn available_memory() -> Option<u64> {
@@ -119,11 +140,11 @@ pub fn abstract_address(name: &str) -> std::io::Result<std::os::unix::net::Socke
 }
 
 fn home() -> Option<std::path::PathBuf> {
-    crate::lifecycle::env("HOME").filter(|home| !home.is_empty()).map(Into::into)
+    crate::lifecycle::env_os("HOME").filter(|home| !home.is_empty()).map(Into::into)
 }
 
 fn xdg(name: &str, below_home: &str) -> Option<std::path::PathBuf> {
-    let set = crate::lifecycle::env(name).filter(|dir| dir.starts_with('/')).map(Into::into);
+    let set = crate::lifecycle::env_os(name).map(std::path::PathBuf::from).filter(|dir| dir.is_absolute());
     set.or_else(|| home().map(|home| home.join(below_home)))
 }
 
@@ -160,6 +181,12 @@ mod tests {
         assert_eq!(ended(30_000), Ok(1));
         child.wait().expect("ended");
         assert!(super::process_end(child.id()).is_err());
+    }
+
+    #[test]
+    fn a_boot_has_one_identity() {
+        let boot = super::boot_id();
+        assert!(boot.len() >= 32 && boot == super::boot_id(), "{boot:?}");
     }
 
     #[test]
