@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     match start(&arguments) {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            eprintln!("paceline-gateway: {failure:#}");
+            telemetry::complain(&format!("paceline-gateway: {failure:#}"));
             failure.downcast_ref().map_or(Exit::Config, StartError::exit).into()
         }
     }

@@ -20,7 +20,9 @@ pub const OWN_LOG_BYTES: u64 = 8 << 20;
 /// Starts logging for this process.
 pub fn start(log: &LogConfig) {
     let filter = EnvFilter::try_new(&log.level).unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // An error of writing must stay silent: it would be reported by `eprintln!`, which panics where standard error cannot be
+    // written, so a full disk below the log would end the process.
+    let builder = tracing_subscriber::fmt().log_internal_errors(false).with_env_filter(filter).with_writer(io::stderr);
     // A second call (tests) keeps the first subscriber.
     let _ = match log.format {
         LogFormat::Text => builder.with_ansi(false).try_init(),
@@ -31,6 +33,11 @@ pub fn start(log: &LogConfig) {
         let place = info.location().map_or_else(String::new, ToString::to_string);
         tracing::error!(place, thread = std::thread::current().name().unwrap_or("?"), "panic");
     }));
+}
+
+/// Writes a line to standard error, for a process that cannot start. Its exit code counts whether or not the line can be read.
+pub fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Opens a log file for a child's standard output and error: appended to, 0600; a file over `max_bytes` becomes `.1` first.
@@ -137,6 +144,27 @@ mod tests {
         assert!(again.status().expect("it starts").success());
         let left = std::fs::read_to_string(&path).expect("there");
         assert!(left.len() <= 500 && left.starts_with("line 0151\n") && left.ends_with("line 0199\n"), "{left}");
+    }
+
+    /// Set in the process whose log cannot be written.
+    #[cfg(target_os = "linux")]
+    const FULL: &str = "PACELINE_TEST_FULL_LOG";
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_log_on_a_full_disk_costs_lines_and_not_the_process() {
+        if std::env::var_os(FULL).is_some() {
+            start(&LogConfig::default());
+            complain("nobody reads this");
+            tracing::warn!("nor this");
+            return;
+        }
+        let name = "telemetry::tests::a_log_on_a_full_disk_costs_lines_and_not_the_process";
+        let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
+        let full = OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+        let output = again.args([name, "--exact", "--nocapture"]).env(FULL, "1").stderr(full).output().expect("it starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("1 passed"), "{:?} {text}", output.status);
     }
 
     #[test]

@@ -87,23 +87,30 @@ pub(crate) struct LineFile {
     path: PathBuf,
     max_bytes: u64,
     file: Option<File>,
-    /// The disk said no; said once, until it takes something again.
-    refused: bool,
+    /// Lines that the disk did not take since it last took one. The first is warned of; the log may be on the same disk, so
+    /// their number is logged when it takes lines again.
+    lost: u64,
 }
 
 impl LineFile {
     pub(crate) fn new(path: PathBuf, max_bytes: u64) -> Self {
-        Self { path, max_bytes, file: None, refused: false }
+        Self { path, max_bytes, file: None, lost: 0 }
     }
 
     /// Appends a line; one that cannot be written is missing in the file, and nowhere else.
     pub(crate) fn write(&mut self, line: &impl Serialize) {
         match self.append(line) {
-            Ok(()) => self.refused = false,
+            Ok(()) => {
+                let lost = std::mem::take(&mut self.lost);
+                if lost > 0 {
+                    tracing::info!(path = %self.path.display(), lost, "written again; lines are missing before this one");
+                }
+            }
             Err(error) => {
                 // Opened anew next time: it may have been removed under us.
                 self.file = None;
-                if !std::mem::replace(&mut self.refused, true) {
+                self.lost += 1;
+                if self.lost == 1 {
                     tracing::warn!(path = %self.path.display(), %error, "cannot be written; everything goes on without it");
                 }
             }
@@ -165,17 +172,17 @@ mod tests {
         let path = dir.path().join("missing/lines.jsonl");
         let mut file = LineFile::new(path.clone(), 1_000);
         file.write(&"a");
-        assert!(file.refused && !path.exists());
+        assert!(file.lost == 1 && !path.exists());
         // Mended, it is written again.
         std::fs::create_dir(dir.path().join("missing")).expect("made");
         file.write(&"b");
-        assert!(!file.refused);
+        assert_eq!(file.lost, 0);
         let mut writer = LineWriter::start("lines", path.clone(), 1_000);
         writer.write("c");
         drop(writer);
         assert_eq!(std::fs::read_to_string(&path).expect("written"), "\"b\"\n\"c\"\n");
         let mut full = LineFile::new("/dev/full".into(), 1_000);
         (0..3).for_each(|n| full.write(&n));
-        assert!(full.refused);
+        assert_eq!(full.lost, 3);
     }
 }

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
                 ExitCode::SUCCESS
             }
             Err(error) => {
-                eprintln!("{error}");
+                paceline_process::telemetry::complain(&error.to_string());
                 ExitCode::from(if matches!(error, ReplayError::Read { .. }) { 69 } else { 64 })
             }
         },
