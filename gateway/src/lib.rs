@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use paceline_process::clock::Clock;
 use paceline_process::config::ConfigError;
-use paceline_process::runtime_dir::RuntimeDirError;
+use paceline_process::runtime_dir::{Lock, RuntimeDirError};
 use paceline_process::{Config, Exit, Notifier, RuntimeDir, listen, socket, task, telemetry};
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::v1::inference_server::InferenceServer;
@@ -42,6 +42,10 @@ use serve::gate::{Calls, Gate};
 const ATTACH: Duration = Duration::from_millis(500);
 /// Connections may take this long to close once nothing runs.
 const CLOSE: Duration = Duration::from_secs(1);
+
+/// An earlier gateway whose parent was killed lives on for 6 s at most (`ending`: 4 s for its requests, 1 s to cancel them,
+/// [`CLOSE`]); the next one waits for it a little longer.
+const EARLIER: Duration = Duration::from_secs(10);
 
 /// Why a gateway cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -72,7 +76,8 @@ impl StartError {
     /// The process's exit code.
     pub fn exit(&self) -> Exit {
         match self {
-            StartError::Config(_) | StartError::Model(_) | StartError::RuntimeDir(_) | StartError::Inherited(_) => Exit::Config,
+            StartError::Config(_) | StartError::Model(_) | StartError::Inherited(_) => Exit::Config,
+            StartError::RuntimeDir(error) => error.exit(),
             StartError::Listen { .. } => Exit::Unavailable,
         }
     }
@@ -87,6 +92,8 @@ pub struct Setup {
     pub language: Arc<prompt::Language>,
     /// Where the supervisor's socket is.
     pub runtime_dir: RuntimeDir,
+    /// The lock of the one gateway of this runtime directory.
+    pub lock: Lock,
     /// Number of this gateway's life.
     pub epoch: u64,
     /// Where clients connect; non-blocking.
@@ -105,7 +112,6 @@ impl Setup {
         let model_dir = config.model_dir()?;
         let runtime_dir = RuntimeDir::locate(&config)?;
         runtime_dir.prepare()?;
-        pictures::prepare(&runtime_dir)?;
         // First the port: whether it is free is known at once, and who connects while we read waits instead of failing.
         let listener = match listen::inherited_tcp().map_err(StartError::Inherited)? {
             Some(listener) => listener,
@@ -113,8 +119,11 @@ impl Setup {
         };
         guard.check_exposure(listener.local_addr().map_err(StartError::Inherited)?)?;
         let language = Arc::new(prompt::Language::read(&model_dir)?);
+        let lock = runtime_dir.lock_within("gateway", EARLIER)?;
         let epoch = runtime_dir.count_up("gateway.epoch")?;
-        Ok(Self { config, language, runtime_dir, epoch, listener, guard })
+        // Behind the lock: an earlier gateway that still ends removes its files itself.
+        pictures::prepare(&runtime_dir)?;
+        Ok(Self { config, language, runtime_dir, lock, epoch, listener, guard })
     }
 }
 
@@ -129,7 +138,8 @@ fn bind(address: &str) -> Result<TcpListener, StartError> {
 
 /// Serves until asked to end: by `events`, by the supervisor's order, or for want of a parent.
 pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
-    let Setup { config, language, runtime_dir, epoch, listener, guard } = setup;
+    // The lock is held until the end: no other gateway takes this one's files for left ones.
+    let Setup { config, language, runtime_dir, lock: _lock, epoch, listener, guard } = setup;
     let address = listener.local_addr();
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,

@@ -64,7 +64,7 @@ impl Program {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_pictures_cost_little_and_are_refused_by_name() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    std::fs::DirBuilder::new().create(dir.path().join("run")).expect("made");
+    paceline_process::runtime_dir::private_dir(&dir.path().join("run")).expect("made");
     let mut fake = Fake::start(&dir.path().join("run/supervisor.sock"), 1);
     let program = Program::start(dir.path());
     let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");

@@ -85,6 +85,51 @@ fn a_signal_ends_it_with_zero() {
     assert_eq!(std::fs::read_to_string(dir.path().join("run/gateway.epoch")).expect("counted"), "1");
 }
 
+/// A foreign file in the folder of pictures is nobody's to remove, and a file of the store's form may be the running gateway's.
+#[test]
+fn a_second_gateway_waits_for_the_first_and_removes_nothing_before_it_and_nothing_foreign_ever() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let start = || {
+        let mut child = gateway(dir.path(), "127.0.0.1:0", &demo()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        (child, lines.map(|line| line.expect("text")))
+    };
+    let (mut first, mut lines) = start();
+    assert!(lines.any(|line| line.contains("gateway listens")));
+    let folder = dir.path().join("run/pictures");
+    let own = folder.join(format!("{}-1-0", "0b".repeat(32)));
+    std::fs::write(&own, "of a request that runs").expect("writable");
+    std::fs::write(folder.join("holiday.jpg"), "precious").expect("writable");
+    let (mut second, mut second_lines) = start();
+    assert!(second_lines.any(|line| line.contains("waiting for its end")), "it has its port, and not the lock");
+    assert!(own.exists(), "the first one's");
+    kill(Pid::from_raw(first.id() as i32), Signal::SIGKILL).expect("alive");
+    first.wait().expect("ours");
+    assert!(second_lines.any(|line| line.contains("gateway listens")));
+    assert!(!own.exists(), "left");
+    assert_eq!(std::fs::read_to_string(folder.join("holiday.jpg")).expect("there"), "precious");
+    kill(Pid::from_raw(second.id() as i32), Signal::SIGTERM).expect("alive");
+    second_lines.for_each(drop);
+    assert_eq!(second.wait().expect("ours").code(), Some(0));
+    assert_eq!(std::fs::read_to_string(folder.join("holiday.jpg")).expect("there"), "precious");
+}
+
+#[test]
+fn a_runtime_directory_that_is_not_its_users_own_is_refused_unchanged() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let run = dir.path().join("run");
+    let start = || gateway(dir.path(), "127.0.0.1:0", &demo()).output().expect("it starts");
+    std::fs::create_dir(&run).expect("made");
+    std::fs::set_permissions(&run, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    fails(start(), 64, &["mode 0755", "chmod 700"]);
+    assert_eq!(std::fs::metadata(&run).expect("there").permissions().mode() & 0o777, 0o755);
+    assert_eq!(std::fs::read_dir(&run).expect("there").count(), 0);
+    std::fs::remove_dir(&run).expect("empty");
+    std::os::unix::fs::symlink(dir.path(), &run).expect("linked");
+    fails(start(), 64, &["a symbolic link"]);
+}
+
 /// As `paceline serve` starts it: the listening socket as descriptor 3, a pipe that ends with the parent.
 #[tokio::test]
 async fn it_serves_a_handed_down_socket_and_ends_with_its_parent() {

@@ -1,29 +1,45 @@
-//! The runtime directory: where one service's sockets, logs and counters live. 0700, one supervisor at a time.
+//! The runtime directory: sockets, logs, counters and records of one service. Only its user may enter it (0700), and one
+//! supervisor and one gateway hold its locks.
+//!
+//! A directory is used as it is or refused: its mode is never changed, because it may be somebody's by mistake.
+
+mod counter;
+mod record;
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::io::{self, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use nix::fcntl::{Flock, FlockArg};
-use serde::{Deserialize, Serialize};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use crate::config::Config;
-use crate::platform;
+use crate::{Clock, Exit, platform};
+
+pub use record::WorkerRecord;
+
+/// Interval between two tries to take a lock that another process holds.
+const LOCK_RETRY: Duration = Duration::from_millis(50);
+
+/// A lock of the runtime directory, held as long as this value lives. The kernel releases it when the process ends.
+pub type Lock = Flock<File>;
 
 /// Why a runtime directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeDirError {
-    /// Nothing to put it in.
+    /// There is no default place for it.
     #[error("no runtime directory: expected $XDG_RUNTIME_DIR or $HOME to be set; set supervisor.runtime_dir")]
     Nowhere,
-    /// Others could read or write in it.
-    #[error("runtime directory {}: expected a directory of this user with mode 0700, found {found}", path.display())]
+    /// Other users could read or write in it, or it is somewhere else than its name says.
+    #[error("directory {}: expected a directory of this user that nobody else may enter, found {found}; {remedy}", path.display())]
     Unsafe {
         /// The directory.
         path: PathBuf,
-        /// Owner and mode.
+        /// Kind, owner or mode.
         found: String,
+        /// What to do.
+        remedy: String,
     },
     /// Socket paths in it would be too long for the system.
     #[error("runtime directory {}: socket paths in it have {length} bytes, this system allows {}; set supervisor.runtime_dir to a shorter path", path.display(), platform::MAX_SOCKET_PATH)]
@@ -38,17 +54,35 @@ pub enum RuntimeDirError {
     Taken {
         /// The directory.
         path: PathBuf,
-        /// "supervisor", "service".
+        /// "supervisor", "gateway", "service".
         what: String,
         /// Who holds it.
         pid: String,
     },
-    /// The file system said no.
+    /// A counter of terms or epochs is damaged, and so is its spare.
+    #[error("counter {}: expected a number, found {found}; stop every paceline process of this directory, then remove {} and {}", path.display(), path.display(), spare.display())]
+    Counter {
+        /// The counter.
+        path: PathBuf,
+        /// Its spare.
+        spare: PathBuf,
+        /// What is in both files.
+        found: String,
+    },
+    /// The file system has no room.
+    #[error("cannot write {}: {cause}; make room on its file system, then start again", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// Any other error of the file system.
     #[error("runtime directory {}: {cause}", path.display())]
     Io {
         /// Directory or file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         cause: io::Error,
     },
 }
@@ -56,32 +90,28 @@ pub enum RuntimeDirError {
 /// The longest name of a socket in the directory: a link's, of either drafter.
 const LONGEST_SOCKET: &str = "drafter-0.link.sock";
 
+impl RuntimeDirError {
+    /// An error of the file system at `path`.
+    pub fn at(path: &Path, cause: io::Error) -> Self {
+        let path = path.to_path_buf();
+        if is_full(&cause) { Self::Full { path, cause } } else { Self::Io { path, cause } }
+    }
+
+    /// Exit code of a process that cannot start because of this error. A full disk has room again some day, so a service
+    /// manager may try again; everything else stays wrong until somebody changes it.
+    pub fn exit(&self) -> Exit {
+        if matches!(self, Self::Full { .. }) { Exit::Unavailable } else { Exit::Config }
+    }
+}
+
+/// Whether a write failed because there is no room: on the disk, in the user's quota, or within RLIMIT_FSIZE.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
+}
+
 /// A runtime directory that is safe to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeDir(PathBuf);
-
-/// Who a worker in this directory is: enough to tell it from another process that got its pid.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WorkerRecord {
-    /// Process id.
-    pub pid: u32,
-    /// [`platform::process_start`] of it.
-    pub started: u64,
-    /// Number of its life.
-    pub epoch: u64,
-}
-
-impl WorkerRecord {
-    /// The record of a process that is alive now; `None` if it is not.
-    pub fn of(pid: u32, epoch: u64) -> Option<Self> {
-        Some(Self { pid, started: platform::process_start(pid)?, epoch })
-    }
-
-    /// Whether that very process still runs.
-    pub fn alive(&self) -> bool {
-        platform::process_start(self.pid) == Some(self.started)
-    }
-}
 
 impl RuntimeDir {
     /// The directory the configuration names, or the default place. Not touched yet.
@@ -91,12 +121,11 @@ impl RuntimeDir {
     pub fn locate(config: &Config) -> Result<Self, RuntimeDirError> {
         let set = &config.supervisor.runtime_dir;
         let path = if set.is_empty() {
-            let run = crate::lifecycle::env("XDG_RUNTIME_DIR")
-                .filter(|dir| dir.starts_with('/'))
-                .map(|dir| PathBuf::from(dir).join("paceline"));
+            let run = crate::lifecycle::env_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+            let run = run.filter(|dir| dir.is_absolute()).map(|dir| dir.join("paceline"));
             run.or_else(|| platform::cache_dir().map(|dir| dir.join("paceline/run"))).ok_or(RuntimeDirError::Nowhere)?
         } else {
-            std::path::absolute(set).map_err(|cause| RuntimeDirError::Io { path: set.into(), cause })?
+            std::path::absolute(set).map_err(|cause| RuntimeDirError::at(Path::new(set), cause))?
         };
         let length = path.join(LONGEST_SOCKET).as_os_str().len();
         if length > platform::MAX_SOCKET_PATH {
@@ -108,31 +137,12 @@ impl RuntimeDir {
     /// Makes the directory if it is missing and checks that nobody else can use it.
     ///
     /// # Errors
-    /// It belongs to someone else, is open to others, or cannot be made.
+    /// See [`private_dir`].
     pub fn prepare(&self) -> Result<(), RuntimeDirError> {
-        let io = |cause| RuntimeDirError::Io { path: self.0.clone(), cause };
-        if !self.0.exists() {
-            if let Some(parent) = self.0.parent() {
-                fs::create_dir_all(parent).map_err(io)?;
-            }
-            match DirBuilder::new().mode(0o700).create(&self.0) {
-                Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => return Err(io(cause)),
-                _ => {}
-            }
+        if let Some(parent) = self.0.parent() {
+            fs::create_dir_all(parent).map_err(|cause| RuntimeDirError::at(parent, cause))?;
         }
-        let meta = fs::metadata(&self.0).map_err(io)?;
-        let mode = meta.permissions().mode() & 0o777;
-        let mine = meta.is_dir() && meta.uid() == nix::unistd::geteuid().as_raw();
-        if mine && mode & 0o077 != 0 {
-            // Ours, but open to others (a hand-made directory): close it, and look again.
-            fs::set_permissions(&self.0, fs::Permissions::from_mode(0o700)).map_err(io)?;
-            return Ok(());
-        }
-        if !mine {
-            let found = format!("owner {}, mode {mode:04o}", meta.uid());
-            return Err(RuntimeDirError::Unsafe { path: self.0.clone(), found });
-        }
-        Ok(())
+        private_dir(&self.0)
     }
 
     /// The directory.
@@ -155,22 +165,24 @@ impl RuntimeDir {
         self.0.join(format!("{process}.log"))
     }
 
-    /// Takes the lock of `what` for as long as the returned file lives; the kernel lets go of it when the process ends.
+    /// Takes the lock of `what` for as long as the returned value lives.
     ///
     /// # Errors
     /// Another process holds it.
-    pub fn lock(&self, what: &str) -> Result<Flock<File>, RuntimeDirError> {
+    pub fn lock(&self, what: &str) -> Result<Lock, RuntimeDirError> {
         let path = self.0.join(format!("{what}.lock"));
-        let io = |cause| RuntimeDirError::Io { path: path.clone(), cause };
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path).map_err(io)?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        let io = |cause| RuntimeDirError::at(&path, cause);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+        match Flock::lock(options.open(&path).map_err(io)?, FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
+                // Only for the message of a process that finds the lock taken: a full disk is no reason not to hold it.
                 let mut write = || -> io::Result<()> {
                     lock.set_len(0)?;
                     lock.rewind()?;
                     write!(lock, "{}", std::process::id())
                 };
-                write().map_err(io)?;
+                let _ = write();
                 Ok(lock)
             }
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
@@ -181,138 +193,98 @@ impl RuntimeDir {
         }
     }
 
-    /// Counts up the number in file `name` and returns it: terms and epochs. The first is 1.
+    /// As [`RuntimeDir::lock`]; a lock that is held is tried again until `timeout` has passed. Blocks the thread.
     ///
     /// # Errors
-    /// The file cannot be written, or holds no number.
-    pub fn count_up(&self, name: &str) -> Result<u64, RuntimeDirError> {
-        let path = self.0.join(name);
-        let io = |cause| RuntimeDirError::Io { path: path.clone(), cause };
-        let mut text = String::new();
-        match File::open(&path) {
-            Ok(mut file) => {
-                file.read_to_string(&mut text).map_err(io)?;
+    /// Another process still holds it.
+    pub fn lock_within(&self, what: &str, timeout: Duration) -> Result<Lock, RuntimeDirError> {
+        let clock = Clock::start();
+        let mut waits = false;
+        loop {
+            match self.lock(what) {
+                Err(RuntimeDirError::Taken { pid, .. }) if u128::from(clock.now().0) < timeout.as_millis() => {
+                    if !std::mem::replace(&mut waits, true) {
+                        tracing::info!(lock = what, pid, "held by an earlier process; waiting for its end");
+                    }
+                    std::thread::sleep(LOCK_RETRY);
+                }
+                outcome => return outcome,
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => text.push('0'),
-            Err(error) => return Err(io(error)),
         }
-        let found =
-            || io::Error::other(format!("expected a number, found {:?}; remove the file when nothing runs here", text.trim()));
-        let next = text.trim().parse::<u64>().map_err(|_| io(found()))? + 1;
-        self.replace(name, next.to_string().as_bytes())?;
-        Ok(next)
-    }
-
-    /// Writes who runs as `process`.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn write_record(&self, process: &str, record: &WorkerRecord) -> Result<(), RuntimeDirError> {
-        self.replace(&format!("{process}.json"), &serde_json::to_vec(record).expect("a record is plain JSON"))
-    }
-
-    /// Who was last written down as `process`; `None` if nobody or unreadable.
-    pub fn record(&self, process: &str) -> Option<WorkerRecord> {
-        serde_json::from_slice(&fs::read(self.0.join(format!("{process}.json"))).ok()?).ok()
-    }
-
-    /// Everyone written down here, by name; of the dead as well.
-    pub fn records(&self) -> Vec<(String, WorkerRecord)> {
-        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".json")?.to_owned()));
-        names.filter_map(|name| Some((name.clone(), self.record(&name)?))).collect()
     }
 
     /// Removes what a dead `process` left: its socket and its record.
     pub fn clear(&self, process: &str) {
         let link = self.socket(&format!("{process}.link"));
-        for path in [self.socket(process), link, self.0.join(format!("{process}.json"))] {
+        for path in [self.socket(process), link, self.record_path(process)] {
             // Not there is what is wanted.
             let _ = fs::remove_file(path);
         }
     }
 
-    /// Writes a file whole or not at all.
+    /// Replaces the file `name`. Readers, and a start after a power cut, find the old content or the new one, whole: the
+    /// content reaches the disk before the new name does.
     fn replace(&self, name: &str, content: &[u8]) -> Result<(), RuntimeDirError> {
         let path = self.0.join(name);
         let fresh = self.0.join(format!("{name}.{}.new", std::process::id()));
         let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+            let mut file = options.open(&fresh)?;
             file.write_all(content)?;
+            platform::write_barrier(&file)?;
             fs::rename(&fresh, &path)
         };
-        write().map_err(|cause| RuntimeDirError::Io { path: path.clone(), cause })
+        write().map_err(|cause| {
+            // Half a file must not hold the last bytes of a full disk.
+            let _ = fs::remove_file(&fresh);
+            RuntimeDirError::at(&path, cause)
+        })
     }
+
+    /// Has the names of replaced files reach the disk.
+    fn sync_names(&self) -> Result<(), RuntimeDirError> {
+        let sync = || match platform::write_barrier(&File::open(&self.0)?) {
+            // Some network and FUSE file systems sync no directories; their names are as durable as they make them.
+            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
+            outcome => outcome,
+        };
+        sync().map_err(|cause| RuntimeDirError::at(&self.0, cause))
+    }
+}
+
+/// Makes the directory `path` with mode 0700 if it is missing, and checks that it is a directory of this user which nobody
+/// else may enter. Its parent must exist. Links among the parents are fine (`/tmp` and `/var` of macOS are links).
+///
+/// # Errors
+/// The last component is a link or no directory, the directory belongs to another user, or its mode lets others in.
+pub fn private_dir(path: &Path) -> Result<(), RuntimeDirError> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => return Err(RuntimeDirError::at(path, cause)),
+        _ => {}
+    }
+    // A look at the entry itself, also after it was made: another process may have been faster.
+    let meta = fs::symlink_metadata(path).map_err(|cause| RuntimeDirError::at(path, cause))?;
+    let (mode, own) = (meta.mode() & 0o777, nix::unistd::geteuid().as_raw());
+    let refuse = |found: String, remedy: String| Err(RuntimeDirError::Unsafe { path: path.to_path_buf(), found, remedy });
+    let elsewhere = "set supervisor.runtime_dir to another place";
+    if meta.file_type().is_symlink() {
+        let target = fs::read_link(path).map_or_else(|_| String::new(), |target| format!(" to {}", target.display()));
+        return refuse(format!("a symbolic link{target}"), format!("name the directory itself, or {elsewhere}"));
+    }
+    if !meta.is_dir() {
+        return refuse("no directory".to_owned(), format!("remove it, or {elsewhere}"));
+    }
+    if meta.uid() != own {
+        return refuse(format!("owner {} instead of {own}", meta.uid()), elsewhere.to_owned());
+    }
+    // Rights of the owner may be missing where the umask takes them away.
+    if mode != 0o700 {
+        let remedy = format!("if it is meant for paceline, run `chmod 700 {}`, or {elsewhere}", path.display());
+        return refuse(format!("mode {mode:04o}"), remedy);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn dir(path: &Path) -> RuntimeDir {
-        let mut config = Config::default();
-        config.supervisor.runtime_dir = path.display().to_string();
-        RuntimeDir::locate(&config).expect("a short path")
-    }
-
-    #[test]
-    fn it_is_private_and_counts() {
-        let temp = tempfile::tempdir().expect("a temporary directory");
-        let dir = dir(&temp.path().join("a/run"));
-        dir.prepare().expect("made");
-        assert_eq!(fs::metadata(dir.path()).expect("there").permissions().mode() & 0o777, 0o700);
-        assert_eq!(dir.count_up("term").expect("counts"), 1);
-        assert_eq!(dir.count_up("term").expect("counts"), 2);
-        fs::write(dir.path().join("term"), "x").expect("writable");
-        assert!(dir.count_up("term").expect_err("no number").to_string().contains("expected a number"));
-    }
-
-    #[test]
-    fn one_holds_it_at_a_time() {
-        let temp = tempfile::tempdir().expect("a temporary directory");
-        let dir = dir(temp.path());
-        let held = dir.lock("supervisor").expect("free");
-        let error = dir.lock("supervisor").expect_err("taken").to_string();
-        assert!(error.contains(&std::process::id().to_string()), "{error}");
-        drop(held);
-        dir.lock("supervisor").expect("free again");
-    }
-
-    #[test]
-    fn a_record_names_one_process() {
-        let temp = tempfile::tempdir().expect("a temporary directory");
-        let dir = dir(temp.path());
-        let record = WorkerRecord::of(std::process::id(), 3).expect("we are alive");
-        dir.write_record("target", &record).expect("writable");
-        assert_eq!(dir.record("target"), Some(record.clone()));
-        assert!(record.alive());
-        assert_eq!(dir.records(), [("target".to_owned(), record.clone())]);
-        assert!(!WorkerRecord { started: record.started + 1, ..record }.alive());
-    }
-
-    #[test]
-    fn a_path_too_long_for_sockets_is_refused() {
-        let mut config = Config::default();
-        config.supervisor.runtime_dir = format!("/tmp/{}", "x".repeat(120));
-        assert!(matches!(RuntimeDir::locate(&config), Err(RuntimeDirError::TooLong { .. })));
-    }
-
-    #[test]
-    fn the_longest_socket_of_the_longest_path_can_be_bound() {
-        let temp = tempfile::Builder::new().prefix("pl").tempdir_in("/tmp").expect("a temporary directory");
-        let located = |longer: usize| {
-            let fixed = temp.path().join("x").join(LONGEST_SOCKET).as_os_str().len() - 1;
-            let path = temp.path().join("x".repeat(platform::MAX_SOCKET_PATH - fixed + longer));
-            let mut config = Config::default();
-            config.supervisor.runtime_dir = path.display().to_string();
-            RuntimeDir::locate(&config)
-        };
-        let longest = located(0).expect("allowed");
-        longest.prepare().expect("made");
-        for process in ["supervisor", "target", "target.link", "drafter-1", "drafter-1.link"] {
-            std::os::unix::net::UnixListener::bind(longest.socket(process)).expect(process);
-        }
-        let error = located(1).expect_err("one byte too long");
-        assert!(matches!(error, RuntimeDirError::TooLong { length, .. } if length == platform::MAX_SOCKET_PATH + 1), "{error}");
-    }
-}
+mod tests;

@@ -283,6 +283,7 @@ mod tests {
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).expect("ours");
         let mut config = paceline_process::Config::default();
         config.supervisor.runtime_dir = temp.display().to_string();
+        std::fs::set_permissions(temp, std::fs::Permissions::from_mode(0o700)).expect("ours");
         let dir = RuntimeDir::locate(&config).expect("a short path");
         dir.prepare().expect("a private directory");
         let worker = WorkerId::Target;
@@ -351,6 +352,12 @@ mod tests {
         assert_eq!(host.find(), None);
         let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep exists");
         let record = WorkerRecord::of(stranger.id(), 3).expect("alive");
+        // The same numbers in another boot were another process: neither taken over nor sent a signal.
+        let stale = WorkerRecord { boot: "another".to_owned(), ..record.clone() };
+        host.dir.write_record("target", &stale).expect("writable");
+        assert_eq!(host.find(), None);
+        host.signal(true);
+        assert!(record.alive());
         host.dir.write_record("target", &record).expect("writable");
         assert_eq!(host.find(), Some(record.clone()));
         kill(Pid::from_raw(record.pid as i32), Signal::SIGSTOP).expect("ours");

@@ -27,6 +27,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch, Signals};
+use paceline_process::runtime_dir::RuntimeDirError;
 use paceline_process::{Config, Exit, Loaded, Notifier, RuntimeDir, socket, task, telemetry};
 use paceline_proto::ids::Term;
 use paceline_proto::internal::v1::supervisor_server::SupervisorServer;
@@ -124,10 +125,11 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
         tracing::warn!(warning, "configuration");
     }
     let model_dir = loaded.config.model_dir().map_err(|error| refuse(Exit::Config, &error))?;
-    let dir = RuntimeDir::locate(&loaded.config).map_err(|error| refuse(Exit::Config, &error))?;
-    dir.prepare().map_err(|error| refuse(Exit::Config, &error))?;
-    let lock = dir.lock("supervisor").map_err(|error| refuse(Exit::Config, &error))?;
-    let term = Term(dir.count_up("term").map_err(|error| refuse(Exit::Config, &error))?);
+    let unusable = |error: RuntimeDirError| refuse(error.exit(), &error);
+    let dir = RuntimeDir::locate(&loaded.config).map_err(unusable)?;
+    dir.prepare().map_err(unusable)?;
+    let lock = dir.lock("supervisor").map_err(unusable)?;
+    let term = Term(dir.count_up("term").map_err(unusable)?);
     let hosts = Hosts::new(&loaded, &dir).map_err(|error| refuse(Exit::Unavailable, &error))?;
     let me = Me { pid: std::process::id(), term: term.0, restarts: lifecycle::restarts(), model_dir };
     tracing::info!(term = term.0, pid = me.pid, dir = %dir.path().display(), "supervisor starts");
@@ -143,7 +145,7 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
 
 fn refuse(exit: Exit, error: &dyn std::error::Error) -> Exit {
     // Before the log has a form, and for whoever started us in a terminal.
-    eprintln!("paceline-supervisor: {error}");
+    telemetry::complain(&format!("paceline-supervisor: {error}"));
     exit
 }
 

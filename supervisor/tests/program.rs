@@ -217,3 +217,63 @@ fn what_is_set_wrong_is_named_and_exits_64() {
     }
     assert_eq!(rig.command().arg("--confg").output().expect("it starts").status.code(), Some(64));
 }
+
+/// Has the process begin on a full disk: no file of it can grow.
+fn on_a_full_disk(command: &mut Command) -> &mut Command {
+    use nix::sys::resource::{Resource, setrlimit};
+    use std::os::unix::process::CommandExt as _;
+    // SAFETY: one system call between fork and exec.
+    unsafe { command.pre_exec(|| Ok(setrlimit(Resource::RLIMIT_FSIZE, 0, 0)?)) }
+}
+
+#[test]
+fn a_term_that_cannot_be_written_is_refused_in_words_and_the_next_start_counts_on() {
+    let rig = Rig::new(SLEEPER);
+    let begin = |expected: &str| {
+        let supervisor = rig.start();
+        rig.target();
+        let term = std::fs::read_to_string(rig.run_dir().join("term")).expect("counted");
+        assert_eq!(term, expected);
+        send(&supervisor, Signal::SIGTERM);
+        assert_eq!(end(supervisor).status.code(), Some(0));
+        std::fs::remove_file(rig.run_dir().join("pid")).expect("the target wrote it");
+    };
+    begin("1");
+    let refused = on_a_full_disk(&mut rig.command()).output().expect("it starts");
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(69), "{text}");
+    assert!(text.contains("term") && text.contains("make room"), "{text}");
+    // Whether or not the words can be read.
+    #[cfg(target_os = "linux")]
+    {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+        let status = on_a_full_disk(&mut rig.command()).stderr(full).status().expect("it starts");
+        assert_eq!(status.code(), Some(69));
+    }
+    begin("2");
+    // One copy is damaged, as an older version may have left it; then both are.
+    std::fs::write(rig.run_dir().join("term"), "").expect("ours");
+    begin("3");
+    for name in ["term", "term.spare"] {
+        std::fs::write(rig.run_dir().join(name), "").expect("ours");
+    }
+    let refused = rig.command().output().expect("it starts");
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(64), "{text}");
+    assert!(text.contains("expected a number") && text.contains("term.spare"), "{text}");
+}
+
+#[test]
+fn bytes_in_the_environment_that_are_no_text_matter_only_in_settings() {
+    use std::os::unix::ffi::OsStringExt as _;
+    let rig = Rig::new(SLEEPER);
+    let bytes = || std::ffi::OsString::from_vec(vec![0xff, 0xfe]);
+    let supervisor = rig.command().env("LS_COLORS", bytes()).spawn().expect("it starts");
+    rig.target();
+    send(&supervisor, Signal::SIGTERM);
+    assert_eq!(end(supervisor).status.code(), Some(0));
+    let refused = rig.command().env("PACELINE_DRAFTER__MODEL", bytes()).output().expect("it starts");
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(64), "{text}");
+    assert!(text.contains("PACELINE_DRAFTER__MODEL") && text.contains("expected UTF-8"), "{text}");
+}

@@ -59,7 +59,7 @@ pub async fn run(args: &ServeArgs, screen: &mut Screen) -> Exit {
 }
 
 async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
-    let unusable = |error: RuntimeDirError| refuse(Exit::Config, error);
+    let unusable = |error: RuntimeDirError| refuse(error.exit(), error);
     let mut signals = Signals::interactive().map_err(|error| refuse(Exit::Bug, format!("cannot watch signals: {error}")))?;
     // Whoever starts us for a time of their own (the self-test) is not outlived by us.
     let parent = ParentWatch::inherited().map_err(|error| refuse(Exit::Config, error))?;

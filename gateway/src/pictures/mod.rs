@@ -22,6 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::config::LimitsConfig;
+use paceline_process::runtime_dir::is_full;
 use paceline_proto::internal::v1::Picture;
 use paceline_proto::status::{Reason, Refusal};
 use sha2::{Digest as _, Sha256};
@@ -236,7 +237,7 @@ impl Kept {
     pub fn again(&mut self, pictures: &[Picture]) -> Result<Vec<Picture>, Status> {
         let mut linked = Vec::with_capacity(pictures.len());
         for (stored, picture) in self.stored.iter().zip(pictures) {
-            let link = stored.link().map_err(|cause| unwritten(&cause))?;
+            let link = stored.link().map_err(|cause| unwritten(stored.store(), &cause))?;
             linked.push(Picture { file: link.name(), ..picture.clone() });
             self.links.push(link);
         }
@@ -317,7 +318,7 @@ fn write(seen: Seen, processor: &Processor, store: &Arc<Store>) -> Result<(Store
         let digest = std::mem::take(&mut hasher).finalize().to_vec();
         Ok((writing.finish(&digest)?, digest))
     };
-    let (stored, digest) = made().map_err(|cause: io::Error| unwritten(&cause))?;
+    let (stored, digest) = made().map_err(|cause: io::Error| unwritten(store, &cause))?;
     let (scale, bias) = (scale.to_vec(), bias.to_vec());
     let picture = Picture { file: stored.name(), bytes, digest: digest.into(), first: 0, rows, columns, scale, bias };
     let ms = |from: i64, to: i64| to.saturating_sub(from) as f64 / 1e6;
@@ -330,14 +331,20 @@ fn bad(field: &str, what: &str) -> Status {
     Reason::BadImage.field(field, format!("{field}: {what}"))
 }
 
-/// A picture's file that cannot be written.
-fn unwritten(cause: &io::Error) -> Status {
-    if matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
-        tracing::warn!(%cause, "no room for pictures in the runtime directory");
-        let message = "no room for more pictures until requests before this one have ended; try again";
-        return Refusal::new(Reason::QueueFull, message).field("pictures").into();
+/// A picture's file that cannot be written. Requests of text go on.
+fn unwritten(store: &Store, cause: &io::Error) -> Status {
+    if !is_full(cause) {
+        return error::bug(&format!("a picture's file: {cause}"));
     }
-    error::bug(&format!("a picture's file: {cause}"))
+    let message = match cause.raw_os_error() {
+        // The store's own bound.
+        None => "no room for more pictures until requests before this one have ended; try again",
+        Some(_) => {
+            store.found_full(cause);
+            "the disk that pictures are kept on is full; send text only, or try again when the operator has made room"
+        }
+    };
+    Refusal::new(Reason::QueueFull, message).field("pictures").into()
 }
 
 #[cfg(test)]

@@ -1,51 +1,68 @@
 //! Pictures on their way to the target: one file each in the runtime directory's folder `pictures`, readable by this user alone.
-//! Whoever reads one unlinks it; what is left when its request has ended is removed here, and all of them when a gateway starts.
+//! The target unlinks a file once it has read it. A file that is left when its request has ended is removed here, and files
+//! that an earlier gateway left are removed when the next one starts. Foreign files in the folder are never touched.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{SFlag, fstatat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
 use paceline_process::RuntimeDir;
-use paceline_process::runtime_dir::RuntimeDirError;
+use paceline_process::runtime_dir::{RuntimeDirError, private_dir};
 
 /// Bytes of pictures on their way, at most: the directory may be memory.
 const MAX_BYTES: u64 = 1 << 30;
 
-/// Makes the folder, or empties it of what an earlier gateway left.
+/// Name of a file that is being written, before its digest is known.
+const UNFINISHED: &str = "new";
+/// Characters of a SHA-256 digest in hexadecimal, with which the name of a finished file begins.
+const DIGEST_CHARS: usize = 64;
+
+/// Makes the folder, or removes from it the files that an earlier gateway left. To be called by the one gateway that holds the
+/// lock of the runtime directory. Only regular files of this user whose names are of the store's own form are removed;
+/// everything else in the folder is somebody's and stays.
 ///
 /// # Errors
-/// It is no directory of this user's, or cannot be made.
+/// The folder is a link, belongs to another user or lets others in; it cannot be made or read.
 pub fn prepare(runtime_dir: &RuntimeDir) -> Result<(), RuntimeDirError> {
-    let path = folder(runtime_dir);
-    let failed = |cause| RuntimeDirError::Io { path: path.clone(), cause };
-    match DirBuilder::new().mode(0o700).create(&path) {
-        Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => return Err(failed(cause)),
-        _ => {}
-    }
-    // Of the thing itself: a link to elsewhere is not followed.
-    let meta = fs::symlink_metadata(&path).map_err(failed)?;
-    if !meta.is_dir() || meta.uid() != nix::unistd::geteuid().as_raw() {
-        let what = if meta.is_dir() { "a directory" } else { "no directory" };
-        let found = format!("{what} of owner {}, mode {:04o}", meta.uid(), meta.mode() & 0o777);
-        return Err(RuntimeDirError::Unsafe { path, found });
-    }
-    if meta.mode() & 0o777 != 0o700 {
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).map_err(failed)?;
-    }
-    for entry in fs::read_dir(&path).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        if !entry.file_type().map_err(failed)?.is_dir() {
-            fs::remove_file(entry.path()).map_err(failed)?;
+    let path = runtime_dir.pictures();
+    private_dir(&path)?;
+    remove_left(&path).map_err(|cause| RuntimeDirError::at(&path, cause))
+}
+
+fn remove_left(path: &Path) -> io::Result<()> {
+    let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    // What is looked at and removed is in this very directory, whatever its path comes to name meanwhile.
+    let folder = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+    let own = nix::unistd::geteuid().as_raw();
+    for entry in fs::read_dir(path)? {
+        let name = entry?.file_name();
+        if !name.to_str().is_some_and(is_own_name) {
+            continue;
+        }
+        let Ok(stat) = fstatat(&folder, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
+        let is_file = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
+        if is_file && stat.st_uid == own {
+            unlinkat(&folder, name.as_os_str(), UnlinkatFlags::NoRemoveDir)?;
         }
     }
     Ok(())
 }
 
-fn folder(runtime_dir: &RuntimeDir) -> PathBuf {
-    runtime_dir.path().join("pictures")
+/// Whether a name is one that [`Store`] gives: `new-EPOCH-NUMBER` or `DIGEST-EPOCH-NUMBER`.
+fn is_own_name(name: &str) -> bool {
+    let mut parts = name.split('-');
+    let (Some(begin), Some(epoch), Some(number), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+        return false;
+    };
+    let is_digest = begin.len() == DIGEST_CHARS && begin.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let is_count = |text: &str| text.parse::<u64>().is_ok_and(|count| count.to_string() == text);
+    (begin == UNFINISHED || is_digest) && is_count(epoch) && is_count(number)
 }
 
 /// Where pictures are written.
@@ -57,12 +74,21 @@ pub struct Store {
     next: AtomicU64,
     held: Arc<AtomicU64>,
     most: u64,
+    /// The disk was full when a file was last written; warned of once, until a file is whole again.
+    is_full: AtomicBool,
 }
 
 impl Store {
     /// The folder of this runtime directory, which [`prepare`] made.
     pub fn new(runtime_dir: &RuntimeDir, epoch: u64) -> Self {
-        Self { folder: folder(runtime_dir), epoch, next: AtomicU64::new(0), held: Arc::default(), most: MAX_BYTES }
+        Self {
+            folder: runtime_dir.pictures(),
+            epoch,
+            next: AtomicU64::new(0),
+            held: Arc::default(),
+            most: MAX_BYTES,
+            is_full: AtomicBool::new(false),
+        }
     }
 
     /// Begins a file of so many bytes.
@@ -71,10 +97,24 @@ impl Store {
     /// [`io::ErrorKind::StorageFull`] if there are too many bytes already; the system's own.
     pub fn begin(self: &Arc<Self>, bytes: u64) -> io::Result<Writing> {
         let held = Held::take(&self.held, bytes, self.most)?;
-        let path = self.path("new");
+        let path = self.path(UNFINISHED);
         let file = create(&path)?;
         let picture = Stored { store: Arc::clone(self), path, _held: held };
         Ok(Writing { file: BufWriter::with_capacity(1 << 16, file), picture })
+    }
+
+    /// A file could not be written because the disk is full.
+    pub fn found_full(&self, cause: &io::Error) {
+        if !self.is_full.swap(true, Ordering::Relaxed) {
+            tracing::warn!(folder = %self.folder.display(), %cause, "no room for pictures; requests with pictures are refused");
+        }
+    }
+
+    /// A file could be written.
+    fn found_room(&self) {
+        if self.is_full.swap(false, Ordering::Relaxed) {
+            tracing::info!(folder = %self.folder.display(), "there is room for pictures again");
+        }
     }
 
     /// A path of its own.
@@ -86,7 +126,7 @@ impl Store {
 
 /// A new file that nobody else can read. One that is there is never opened, be it a link.
 fn create(path: &Path) -> io::Result<File> {
-    let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_CLOEXEC;
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(flags.bits()).open(path)
 }
 
@@ -138,6 +178,7 @@ impl Writing {
         let path = picture.store.path(&hex);
         fs::rename(&picture.path, &path)?;
         picture.path = path;
+        picture.store.found_room();
         Ok(picture)
     }
 }
@@ -151,6 +192,11 @@ pub struct Stored {
 }
 
 impl Stored {
+    /// The store it is in.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
     /// Its name in the folder.
     pub fn name(&self) -> String {
         name(&self.path)
@@ -208,12 +254,17 @@ fn remove(path: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
     use paceline_process::Config;
 
     use super::*;
 
     fn runtime(dir: &Path) -> RuntimeDir {
         let mut config = Config::default();
+        if dir.exists() {
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).expect("ours");
+        }
         config.supervisor.runtime_dir = dir.display().to_string();
         let dir = RuntimeDir::locate(&config).expect("a short path");
         dir.prepare().expect("made");
@@ -232,7 +283,7 @@ mod tests {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let dir = runtime(temp.path());
         prepare(&dir).expect("made");
-        let folder = folder(&dir);
+        let folder = dir.pictures();
         assert_eq!(fs::metadata(&folder).expect("there").mode() & 0o777, 0o700);
         let store = Arc::new(Store::new(&dir, 3));
         let mut writing = store.begin(5).expect("room");
@@ -271,26 +322,87 @@ mod tests {
     }
 
     #[test]
-    fn a_start_empties_the_folder_and_follows_no_link() {
+    fn a_start_removes_left_files_of_the_stores_own_form_and_touches_no_foreign_file() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let dir = runtime(&temp.path().join("run"));
+        prepare(&dir).expect("made");
+        let folder = dir.pictures();
+        let store = Arc::new(Store::new(&dir, 3));
+        let mut finished = store.begin(1).expect("room");
+        finished.write(b"x").expect("writable");
+        let finished = finished.finish(&[0xab; 32]).expect("renamed");
+        let link = finished.link().expect("linked");
+        let unfinished = store.begin(1).expect("room");
+        // As after a kill: nothing is removed by anybody.
+        std::mem::forget((finished, link, unfinished));
+        let digest = "ab".repeat(32);
+        let foreign = [
+            "holiday.jpg".to_owned(),
+            "new".to_owned(),
+            "new-1".to_owned(),
+            "new-1-2.txt".to_owned(),
+            "new-1-2-3".to_owned(),
+            "new-01-2".to_owned(),
+            "new-+1-2".to_owned(),
+            "new--2".to_owned(),
+            "New-1-2".to_owned(),
+            digest.clone(),
+            format!("{}-1-2", &digest[1..]),
+            format!("{}-1-2", digest.to_uppercase()),
+            format!("{digest}-1-x"),
+        ];
+        for name in &foreign {
+            fs::write(folder.join(name), "precious").expect("writable");
+        }
+        // The store's own form, but no file of the store's.
         let elsewhere = temp.path().join("elsewhere");
         fs::create_dir(&elsewhere).expect("made");
-        fs::write(elsewhere.join("mine"), "x").expect("writable");
-        fs::create_dir(folder(&dir)).expect("made");
-        fs::write(folder(&dir).join("left"), "x").expect("writable");
-        std::os::unix::fs::symlink(elsewhere.join("mine"), folder(&dir).join("link")).expect("linked");
-        prepare(&dir).expect("emptied");
-        assert_eq!((names(&folder(&dir)), names(&elsewhere)), (vec![], vec!["mine".to_owned()]));
-        assert_eq!(fs::metadata(folder(&dir)).expect("there").mode() & 0o777, 0o700);
-        // A name that is taken is not written through.
-        let store = Arc::new(Store::new(&dir, 1));
-        std::os::unix::fs::symlink(elsewhere.join("mine"), folder(&dir).join("new-1-0")).expect("linked");
-        assert_eq!(store.begin(1).expect_err("taken").kind(), io::ErrorKind::AlreadyExists);
-        fs::remove_dir_all(folder(&dir)).expect("ours");
-        std::os::unix::fs::symlink(&elsewhere, folder(&dir)).expect("linked");
+        fs::write(elsewhere.join("mine"), "precious").expect("writable");
+        let not_files = [format!("{digest}-9-1"), format!("{digest}-9-2"), "new-9-3".to_owned()];
+        symlink(elsewhere.join("mine"), folder.join(&not_files[0])).expect("linked");
+        symlink(&elsewhere, folder.join(&not_files[1])).expect("linked");
+        fs::create_dir(folder.join(&not_files[2])).expect("made");
+        fs::write(folder.join(&not_files[2]).join("new-1-2"), "precious").expect("writable");
+
+        prepare(&dir).expect("cleaned");
+        let mut expected: Vec<String> = foreign.iter().chain(&not_files).cloned().collect();
+        expected.sort();
+        assert_eq!(names(&folder), expected);
+        for name in &foreign {
+            assert_eq!(fs::read_to_string(folder.join(name)).expect("there"), "precious");
+        }
+        assert_eq!((names(&elsewhere), names(&folder.join("new-9-3"))), (vec!["mine".into()], vec!["new-1-2".into()]));
+    }
+
+    #[test]
+    fn a_folder_that_is_a_link_or_lets_others_in_is_refused_and_left_as_it_is() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let dir = runtime(&temp.path().join("run"));
+        let (folder, elsewhere) = (dir.pictures(), temp.path().join("elsewhere"));
+        fs::create_dir(&elsewhere).expect("made");
+        let left = format!("{}-1-2", "0a".repeat(32));
+        fs::write(elsewhere.join(&left), "x").expect("writable");
+        symlink(&elsewhere, &folder).expect("linked");
         let error = prepare(&dir).expect_err("a link").to_string();
-        assert!(error.contains("no directory"), "{error}");
-        assert_eq!(names(&elsewhere), ["mine"]);
+        assert!(error.contains("a symbolic link"), "{error}");
+        assert_eq!(names(&elsewhere), [left.as_str()]);
+        fs::remove_file(&folder).expect("ours");
+        fs::rename(&elsewhere, &folder).expect("renamed");
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("ours");
+        let error = prepare(&dir).expect_err("open to others").to_string();
+        assert!(error.contains("mode 0755") && error.contains("chmod 700"), "{error}");
+        assert_eq!((names(&folder), fs::metadata(&folder).expect("there").mode() & 0o777), (vec![left], 0o755));
+    }
+
+    #[test]
+    fn a_name_that_is_taken_is_not_written_through() {
+        let temp = tempfile::tempdir().expect("a temporary directory");
+        let dir = runtime(&temp.path().join("run"));
+        prepare(&dir).expect("made");
+        fs::write(temp.path().join("mine"), "precious").expect("writable");
+        let store = Arc::new(Store::new(&dir, 1));
+        symlink(temp.path().join("mine"), dir.pictures().join("new-1-0")).expect("linked");
+        assert_eq!(store.begin(1).expect_err("taken").kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read_to_string(temp.path().join("mine")).expect("there"), "precious");
     }
 }

@@ -79,7 +79,9 @@ impl Stage {
         let language = Arc::new(Language::read(model).expect("all its files are there"));
         let (events, receiver) = mpsc::channel(8);
         let guard = Guard::prepare(&config).expect("its files can be used");
-        let exit = task::spawn("gateway", run(Setup { config, language, runtime_dir, epoch: 7, listener, guard }, receiver));
+        let lock = runtime_dir.lock("gateway").expect("the only one");
+        let setup = Setup { config, language, runtime_dir, lock, epoch: 7, listener, guard };
+        let exit = task::spawn("gateway", run(setup, receiver));
         let channel = Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
         let client = InferenceClient::new(channel.clone());
         let health = HealthClient::new(channel.clone());

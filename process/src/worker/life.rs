@@ -329,15 +329,16 @@ mod tests {
             panic!("it returned {exit:?}");
         }
         let temp = tempfile::tempdir().expect("a temporary directory");
+        let run = temp.path().join("run");
         let name = "worker::life::tests::a_worker_whose_engine_never_ends_exits_by_itself_and_leaves_nothing";
         let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
         again.args([name, "--exact", "--nocapture"]).env(WEDGED, "1").env("PACELINE_CONFIG", "");
-        again.env("PACELINE_SUPERVISOR__RUNTIME_DIR", temp.path()).env("PACELINE_SUPERVISOR__LEASE_S", "1");
+        again.env("PACELINE_SUPERVISOR__RUNTIME_DIR", &run).env("PACELINE_SUPERVISOR__LEASE_S", "1");
         let output = again.output().expect("it starts");
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert_eq!(output.status.code(), Some(70), "{text}");
         assert!(text.contains("gets no further") && text.contains("phase=Loading"), "{text}");
-        assert_eq!(std::fs::read_dir(temp.path()).expect("there").count(), 0);
+        assert_eq!(std::fs::read_dir(run).expect("there").count(), 0);
     }
 
     /// Set in the process that is such a worker.

@@ -331,7 +331,7 @@ async fn a_lazy_one_waits_for_its_first_use() {
 
 #[tokio::test]
 async fn one_left_by_an_earlier_supervisor_goes_on_and_is_linked_anew() {
-    let earlier = (WorkerId::Drafter(Seat::Second), WorkerRecord { pid: 98, started: 1, epoch: 30 });
+    let earlier = (WorkerId::Drafter(Seat::Second), WorkerRecord { pid: 98, started: 1, epoch: 30, boot: String::new() });
     let mut stack = Stack::with_drafter(|_| {}, Plan::default(), Some(earlier));
     let mut old = stack.drafter().await;
     let mut target = stack.life().await;
@@ -359,7 +359,8 @@ async fn one_left_by_an_earlier_supervisor_goes_on_and_is_linked_anew() {
 
 #[tokio::test]
 async fn one_left_by_an_earlier_supervisor_that_is_another_is_ended() {
-    let earlier = (WorkerId::Drafter(Seat::Second), WorkerRecord { pid: fake::STRANGER, started: 1, epoch: 30 });
+    let earlier =
+        (WorkerId::Drafter(Seat::Second), WorkerRecord { pid: fake::STRANGER, started: 1, epoch: 30, boot: String::new() });
     let mut stack = Stack::with_drafter(|_| {}, Plan::default(), Some(earlier));
     let mut old = stack.drafter().await;
     old.idle();
@@ -382,5 +383,6 @@ async fn a_service_that_stops_ends_target_and_drafter() {
         .map(|entry| entry.expect("readable").file_name().into_string().expect("plain"))
         .collect();
     left.sort();
-    assert_eq!(left, ["drafter.epoch", "events.jsonl", "target.epoch"], "only the counters and the events stay");
+    let counters_and_events = ["drafter.epoch", "drafter.epoch.spare", "events.jsonl", "target.epoch", "target.epoch.spare"];
+    assert_eq!(left, counters_and_events);
 }

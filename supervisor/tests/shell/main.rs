@@ -55,6 +55,8 @@ impl Stack {
     fn with_drafter(change: impl FnOnce(&mut Settings), plan: Plan, earlier: Option<(WorkerId, WorkerRecord)>) -> Self {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let mut config = Config::default();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        std::fs::set_permissions(temp.path(), mode).expect("ours");
         config.supervisor.runtime_dir = temp.path().display().to_string();
         let dir = RuntimeDir::locate(&config).expect("a short path");
         dir.prepare().expect("a private directory");
@@ -371,7 +373,7 @@ async fn asked_to_stop_it_drains_ends_the_target_and_leaves_nothing() {
     let mut left: Vec<_> =
         std::fs::read_dir(stack.temp.path()).expect("there").map(|entry| entry.expect("readable").file_name()).collect();
     left.sort();
-    assert_eq!(left, ["events.jsonl", "target.epoch"], "only the counter and the events stay");
+    assert_eq!(left, ["events.jsonl", "target.epoch", "target.epoch.spare"], "only the counter and the events stay");
 }
 
 #[tokio::test]
@@ -390,7 +392,7 @@ async fn asked_again_it_cancels_and_a_third_time_it_kills() {
 
 #[tokio::test]
 async fn a_target_left_by_an_earlier_supervisor_is_taken_over() {
-    let earlier = WorkerRecord { pid: 99, started: 1, epoch: 40 };
+    let earlier = WorkerRecord { pid: 99, started: 1, epoch: 40, boot: String::new() };
     let mut stack = Stack::start(|_| {}, Some(earlier));
     let mut old = stack.life().await;
     old.idle();
@@ -415,7 +417,7 @@ async fn a_target_left_by_an_earlier_supervisor_is_taken_over() {
 #[tokio::test]
 async fn a_target_of_an_earlier_supervisor_that_is_another_is_ended_first() {
     // The record's process is not the one that answers.
-    let earlier = WorkerRecord { pid: fake::STRANGER, started: 1, epoch: 40 };
+    let earlier = WorkerRecord { pid: fake::STRANGER, started: 1, epoch: 40, boot: String::new() };
     let mut stack = Stack::start(|_| {}, Some(earlier));
     let mut old = stack.life().await;
     old.idle();

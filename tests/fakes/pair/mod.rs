@@ -64,7 +64,8 @@ pub fn repository() -> PathBuf {
 
 impl Pair {
     pub async fn start() -> Self {
-        let dir = tempfile::Builder::new().prefix("pp").tempdir_in("/tmp").expect("a directory");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        let dir = tempfile::Builder::new().prefix("pp").permissions(mode).tempdir_in("/tmp").expect("a directory");
         let target = start("paceline-target", dir.path(), &[]);
         let drafter_dir = repository().join("demo/drafter").display().to_string();
         let drafter = start("paceline-drafter", dir.path(), &["--model", &drafter_dir]);

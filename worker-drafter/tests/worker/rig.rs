@@ -1,6 +1,7 @@
 //! The worker process, and the target as the tests play it.
 
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -33,9 +34,15 @@ pub struct Worker {
     pub segment_bytes: u64,
 }
 
+/// A directory that only this user may enter, as a worker wants its runtime directory.
+fn private_dir(prefix: &str) -> tempfile::TempDir {
+    let mode = std::fs::Permissions::from_mode(0o700);
+    tempfile::Builder::new().prefix(prefix).permissions(mode).tempdir_in("/tmp").expect("a temporary directory")
+}
+
 impl Worker {
     pub fn start(model: &Path) -> Self {
-        let dir = tempfile::Builder::new().prefix("pd").tempdir_in("/tmp").expect("a temporary directory");
+        let dir = private_dir("pd");
         let log = std::fs::File::create(dir.path().join("log")).expect("a log");
         let child = Command::new(env!("CARGO_BIN_EXE_paceline-drafter"))
             .args(["--epoch", "3", "--term", "5", "--name", "drafter-1", "--model"])
@@ -43,6 +50,8 @@ impl Worker {
             .env("PACELINE_CONFIG", "")
             .env("PACELINE_SUPERVISOR__RUNTIME_DIR", dir.path())
             .env("PACELINE_TARGET__DEVICE", "cpu")
+            // Its descriptors are counted, also by a user who is not root.
+            .env(paceline_process::lifecycle::DEBUGGABLE, "1")
             .stdin(Stdio::null())
             .stderr(log)
             .spawn()

@@ -4,6 +4,7 @@
 
 pub mod drafter;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -31,9 +32,15 @@ pub struct Worker {
     pub life: WorkerClient<Channel>,
 }
 
+/// A directory that only this user may enter, as a worker wants its runtime directory.
+fn private_dir(prefix: &str) -> tempfile::TempDir {
+    let mode = std::fs::Permissions::from_mode(0o700);
+    tempfile::Builder::new().prefix(prefix).permissions(mode).tempdir_in("/tmp").expect("a temporary directory")
+}
+
 impl Worker {
     pub fn start(model: &Path, environment: &[(&str, &str)]) -> Self {
-        let dir = tempfile::Builder::new().prefix("pt").tempdir_in("/tmp").expect("a temporary directory");
+        let dir = private_dir("pt");
         let log = std::fs::File::create(dir.path().join("log")).expect("a log");
         let child = Command::new(env!("CARGO_BIN_EXE_paceline-target"))
             .args(["--epoch", "3", "--term", "5"])
@@ -41,6 +48,8 @@ impl Worker {
             .env("PACELINE_SUPERVISOR__RUNTIME_DIR", dir.path())
             .env("PACELINE_TARGET__MODEL", model)
             .env("PACELINE_TARGET__DEVICE", "cpu")
+            // Its descriptors are counted, also by a user who is not root.
+            .env(paceline_process::lifecycle::DEBUGGABLE, "1")
             .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stderr(log)

@@ -1,0 +1,63 @@
+//! Records of workers: which process runs as which worker, for the next supervisor and for `serve`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::{RuntimeDir, RuntimeDirError};
+use crate::platform;
+
+/// The process of a worker. A pid alone is no identity, because pids are reused: within one boot the start time of the
+/// process tells two of them apart, and the boot id tells boots apart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerRecord {
+    /// Process id.
+    pub pid: u32,
+    /// [`platform::process_start`] of it.
+    pub started: u64,
+    /// Number of its life.
+    pub epoch: u64,
+    /// [`platform::boot_id`] of the boot it runs in; empty where the system gives none.
+    pub boot: String,
+}
+
+impl WorkerRecord {
+    /// The record of a process that is alive now; `None` if it is not.
+    pub fn of(pid: u32, epoch: u64) -> Option<Self> {
+        Some(Self { pid, started: platform::process_start(pid)?, epoch, boot: platform::boot_id() })
+    }
+
+    /// Whether that very process still runs. A record of another boot is stale: its pid says nothing now, so it is neither
+    /// adopted nor sent a signal.
+    pub fn alive(&self) -> bool {
+        self.boot == platform::boot_id() && platform::process_start(self.pid) == Some(self.started)
+    }
+}
+
+impl RuntimeDir {
+    /// Writes down which process runs as `process`. The file is whole after a power cut, but it may be the one before: a
+    /// record of an earlier boot is stale either way.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_record(&self, process: &str, record: &WorkerRecord) -> Result<(), RuntimeDirError> {
+        self.replace(&format!("{process}.json"), &serde_json::to_vec(record).expect("a record is plain JSON"))
+    }
+
+    /// The last record of `process`; `None` if there is none, or it is unreadable.
+    pub fn record(&self, process: &str) -> Option<WorkerRecord> {
+        serde_json::from_slice(&fs::read(self.record_path(process)).ok()?).ok()
+    }
+
+    /// All records, by name; of dead processes as well.
+    pub fn records(&self) -> Vec<(String, WorkerRecord)> {
+        let entries = fs::read_dir(self.path()).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".json")?.to_owned()));
+        names.filter_map(|name| Some((name.clone(), self.record(&name)?))).collect()
+    }
+
+    pub(super) fn record_path(&self, process: &str) -> PathBuf {
+        self.path().join(format!("{process}.json"))
+    }
+}

@@ -1,0 +1,239 @@
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use super::*;
+
+fn dir(path: &Path) -> RuntimeDir {
+    let mut config = Config::default();
+    config.supervisor.runtime_dir = path.display().to_string();
+    RuntimeDir::locate(&config).expect("a short path")
+}
+
+fn temp() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).expect("there").permissions().mode() & 0o777
+}
+
+#[test]
+fn a_new_directory_is_private() {
+    let temp = temp();
+    let dir = dir(&temp.path().join("a/run"));
+    dir.prepare().expect("made");
+    assert_eq!(mode(dir.path()), 0o700);
+    dir.prepare().expect("used again");
+}
+
+#[test]
+fn a_directory_that_others_may_enter_is_refused_and_left_as_it_is() {
+    let temp = temp();
+    let path = temp.path().join("run");
+    fs::create_dir(&path).expect("made");
+    for open in [0o755, 0o710, 0o701, 0o770, 0o500] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(open)).expect("ours");
+        let error = dir(&path).prepare().expect_err("open to others");
+        assert_eq!(error.exit(), Exit::Config);
+        let text = error.to_string();
+        assert!(text.contains(&format!("mode {open:04o}")) && text.contains("chmod 700"), "{text}");
+        assert_eq!(mode(&path), open, "nobody asked for another mode");
+    }
+}
+
+#[test]
+fn a_directory_whose_last_component_is_a_link_is_refused_and_what_it_names_is_left_alone() {
+    let temp = temp();
+    let foreign = temp.path().join("foreign");
+    fs::create_dir(&foreign).expect("made");
+    fs::set_permissions(&foreign, fs::Permissions::from_mode(0o755)).expect("ours");
+    let link = temp.path().join("run");
+    symlink(&foreign, &link).expect("linked");
+    let text = dir(&link).prepare().expect_err("a link").to_string();
+    assert!(text.contains("a symbolic link to") && text.contains("foreign"), "{text}");
+    assert_eq!(mode(&foreign), 0o755);
+    assert_eq!(fs::read_dir(&foreign).expect("there").count(), 0);
+    // A link to nowhere makes no directory there either.
+    fs::remove_file(&link).expect("ours");
+    symlink(temp.path().join("nowhere"), &link).expect("linked");
+    assert!(dir(&link).prepare().is_err() && !temp.path().join("nowhere").exists());
+    // Links before the last component are how systems are made (/tmp and /var of macOS).
+    fs::remove_file(&link).expect("ours");
+    symlink(temp.path().join("real"), &link).expect("linked");
+    fs::create_dir(temp.path().join("real")).expect("made");
+    dir(&link.join("run")).prepare().expect("a directory behind a link");
+}
+
+#[test]
+fn what_is_no_directory_or_belongs_to_another_user_is_refused() {
+    let temp = temp();
+    let file = temp.path().join("file");
+    fs::write(&file, "x").expect("writable");
+    let text = dir(&file).prepare().expect_err("a file").to_string();
+    assert!(text.contains("found no directory"), "{text}");
+    if nix::unistd::geteuid().is_root() {
+        let other = temp.path().join("other");
+        fs::create_dir(&other).expect("made");
+        std::os::unix::fs::chown(&other, Some(65_534), None).expect("as root");
+        let text = dir(&other).prepare().expect_err("not ours").to_string();
+        assert!(text.contains("owner 65534"), "{text}");
+    } else {
+        // Root's, on every system.
+        let text = private_dir(Path::new("/usr")).expect_err("not ours").to_string();
+        assert!(text.contains("owner 0"), "{text}");
+    }
+}
+
+#[test]
+fn a_counter_counts_and_survives_everything_that_a_power_cut_leaves() {
+    let temp = temp();
+    let dir = dir(temp.path());
+    let write = |name: &str, text: &[u8]| fs::write(dir.path().join(name), text).expect("writable");
+    let remove = |name: &str| fs::remove_file(dir.path().join(name)).expect("there");
+    let count = || dir.count_up("term").expect("it counts");
+    assert_eq!((count(), count()), (1, 2));
+    assert_eq!(fs::read_to_string(dir.path().join("term")).expect("there"), "2");
+    // Between the spare and the counter itself.
+    write("term.spare", b"3");
+    assert_eq!(count(), 4);
+    // A name that reached the disk before its content did, as older versions wrote it; cut short; garbage; gone.
+    let long: &[u8] = &[b'9'; 400];
+    for (name, damage) in [
+        ("term", &b""[..]),
+        ("term.spare", b""),
+        ("term", b"1"),
+        ("term", b"\0\0\0\0"),
+        ("term.spare", b"4x"),
+        ("term", b"\xff\xfe"),
+        ("term", long),
+        ("term.spare", b"-1"),
+        ("term", b"99999999999"),
+    ] {
+        let last = count();
+        write(name, damage);
+        assert_eq!(count(), last + 1, "{name} {damage:?}");
+    }
+    let last = count();
+    remove("term");
+    assert_eq!(count(), last + 1);
+    remove("term.spare");
+    assert_eq!(count(), last + 2);
+    // What an interrupted write left does not matter.
+    write("term.77.new", b"1");
+    assert_eq!(count(), last + 3);
+}
+
+#[test]
+fn a_counter_whose_both_copies_are_damaged_is_refused_and_never_starts_over() {
+    let temp = temp();
+    let dir = dir(temp.path());
+    for (counter, spare) in [(&b""[..], Some(&b""[..])), (b"x", Some(b"y")), (b"", None), (b"4294967295", None)] {
+        let paths = ["term", "term.spare"].map(|name| dir.path().join(name));
+        fs::write(&paths[0], counter).expect("writable");
+        match spare {
+            Some(spare) => fs::write(&paths[1], spare).expect("writable"),
+            None => fs::remove_file(&paths[1]).unwrap_or_default(),
+        }
+        let error = dir.count_up("term").expect_err("damaged");
+        assert_eq!(error.exit(), Exit::Config);
+        let text = error.to_string();
+        assert!(text.contains("expected a number") && text.contains("term.spare") && text.contains("remove"), "{text}");
+        assert_eq!(fs::read(&paths[0]).expect("there"), counter, "it is left as evidence");
+    }
+}
+
+/// Set in the process that may write no file.
+const FULL: &str = "PACELINE_TEST_FULL";
+
+#[test]
+fn a_full_disk_refuses_a_count_and_loses_no_number() {
+    if let Some(path) = std::env::var_os(FULL) {
+        crate::lifecycle::settle();
+        // As a full disk, without being root: no file of this process may grow (SIGXFSZ is ignored).
+        nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_FSIZE, 0, 0).expect("lowered");
+        let dir = dir(Path::new(&path));
+        let error = dir.count_up("term").expect_err("no room");
+        assert!(error.exit() == Exit::Unavailable && error.to_string().contains("make room"), "{error}");
+        let record = WorkerRecord::of(std::process::id(), 3).expect("alive");
+        assert!(matches!(dir.write_record("target", &record), Err(RuntimeDirError::Full { .. })));
+        // The lock needs no byte.
+        return drop(dir.lock("supervisor").expect("free"));
+    }
+    let temp = temp();
+    let dir = dir(temp.path());
+    let record = WorkerRecord::of(std::process::id(), 7).expect("alive");
+    dir.write_record("target", &record).expect("room");
+    assert_eq!(dir.count_up("term").expect("room"), 1);
+    let name = "runtime_dir::tests::a_full_disk_refuses_a_count_and_loses_no_number";
+    let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
+    let output = again.args([name, "--exact"]).env(FULL, temp.path()).output().expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    assert_eq!((dir.count_up("term").expect("room again"), dir.record("target")), (2, Some(record)));
+    let mut names: Vec<_> = fs::read_dir(dir.path()).expect("there").map(|entry| entry.expect("fine").file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["supervisor.lock", "target.json", "term", "term.spare"], "no half file is left");
+}
+
+#[test]
+fn one_process_holds_a_lock_at_a_time() {
+    let temp = temp();
+    let dir = dir(temp.path());
+    let held = dir.lock("supervisor").expect("free");
+    let error = dir.lock_within("supervisor", Duration::ZERO).expect_err("taken").to_string();
+    assert!(error.contains(&std::process::id().to_string()), "{error}");
+    // Whoever waits for it has it when it is free.
+    let waiting = dir.clone();
+    let waiter = std::thread::spawn(move || waiting.lock_within("supervisor", Duration::from_secs(30)).map(drop));
+    drop(held);
+    waiter.join().expect("no panic").expect("free again");
+    // A lock's file that is a link is not written through.
+    fs::write(temp.path().join("mine"), "precious").expect("writable");
+    symlink(temp.path().join("mine"), dir.path().join("gateway.lock")).expect("linked");
+    dir.lock("gateway").expect_err("a link");
+    assert_eq!(fs::read_to_string(temp.path().join("mine")).expect("there"), "precious");
+}
+
+#[test]
+fn a_record_names_one_process_of_one_boot() {
+    let temp = temp();
+    let dir = dir(temp.path());
+    let record = WorkerRecord::of(std::process::id(), 3).expect("we are alive");
+    dir.write_record("target", &record).expect("writable");
+    assert_eq!(dir.record("target"), Some(record.clone()));
+    assert!(record.alive());
+    assert_eq!(dir.records(), [("target".to_owned(), record.clone())]);
+    assert!(!WorkerRecord { started: record.started + 1, ..record.clone() }.alive());
+    // Same pid, same ticks since the boot: another boot's process all the same.
+    assert!(!WorkerRecord { boot: "d8a3f2c4-0000-4000-8000-000000000000".to_owned(), ..record }.alive());
+    // A record that says no boot, or is damaged, is none.
+    for text in [&b"{\"pid\":1,\"started\":1,\"epoch\":1}"[..], b"", b"{\"pid\":1", b"\xff"] {
+        fs::write(dir.path().join("target.json"), text).expect("writable");
+        assert_eq!((dir.record("target"), dir.records().len()), (None, 0));
+    }
+}
+
+#[test]
+fn a_path_too_long_for_sockets_is_refused() {
+    let mut config = Config::default();
+    config.supervisor.runtime_dir = format!("/tmp/{}", "x".repeat(120));
+    assert!(matches!(RuntimeDir::locate(&config), Err(RuntimeDirError::TooLong { .. })));
+}
+
+#[test]
+fn the_longest_socket_of_the_longest_path_can_be_bound() {
+    let temp = tempfile::Builder::new().prefix("pl").tempdir_in("/tmp").expect("a temporary directory");
+    let located = |longer: usize| {
+        let fixed = temp.path().join("x").join(LONGEST_SOCKET).as_os_str().len() - 1;
+        let path = temp.path().join("x".repeat(platform::MAX_SOCKET_PATH - fixed + longer));
+        let mut config = Config::default();
+        config.supervisor.runtime_dir = path.display().to_string();
+        RuntimeDir::locate(&config)
+    };
+    let longest = located(0).expect("allowed");
+    longest.prepare().expect("made");
+    for process in ["supervisor", "target", "target.link", "drafter-1", "drafter-1.link"] {
+        std::os::unix::net::UnixListener::bind(longest.socket(process)).expect(process);
+    }
+    let error = located(1).expect_err("one byte too long");
+    assert!(matches!(error, RuntimeDirError::TooLong { length, .. } if length == platform::MAX_SOCKET_PATH + 1), "{error}");
+}
