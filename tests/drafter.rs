@@ -503,3 +503,23 @@ fn a_lazy_drafter_starts_with_the_first_request_and_a_manual_one_when_told() {
     assert_eq!(manual.ask(some_of_each(1)[0].ask.clone()).expect("served").route().0, Lane::Speculative);
     manual.stop();
 }
+
+#[test]
+fn health_says_whether_drafts_come_and_that_requests_are_served_without() {
+    let stack = Stack::drafting(OFTEN);
+    let becomes = |serves: bool, why: &str| {
+        wait(why, || (stack.serves("worker.drafter") == serves).then_some(()));
+        assert!(stack.healthy() && stack.serves("worker.target"), "{why}: a drafter is nobody's outage");
+    };
+    becomes(true, "SERVING while it is linked");
+    stack.drafter(&["stop"]);
+    becomes(false, "NOT_SERVING after it was stopped");
+    stack.drafter(&["start"]);
+    becomes(true, "SERVING when it was started");
+    let drafter = stack.pid("drafter");
+    signal(drafter, Signal::SIGSTOP);
+    becomes(false, "NOT_SERVING while it gives no sign of life");
+    signal(drafter, Signal::SIGCONT);
+    becomes(true, "SERVING again, this one or the next");
+    stack.stop();
+}

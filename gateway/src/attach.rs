@@ -7,7 +7,7 @@ use futures::Stream;
 use paceline_process::task;
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
-use paceline_proto::internal::v1::{GatewayReport, GatewayState, SupervisorNotice};
+use paceline_proto::internal::v1::{GatewayReport, GatewayState, ServiceState, SupervisorNotice};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tonic::Status;
@@ -93,8 +93,10 @@ impl Attachment {
             Some(Notice::Service(service)) => {
                 let known = self.standing.borrow().supervisor.as_ref().and_then(|supervisor| supervisor.service.clone());
                 // Progress in words comes often; a change of state does not.
-                if known.is_none_or(|known| (known.can_serve, known.reason) != (service.can_serve, service.reason.clone())) {
-                    tracing::info!(can_serve = service.can_serve, reason = service.reason, "service state");
+                let state = |service: &ServiceState| (service.can_serve, service.drafter_serves, service.reason.clone());
+                if known.is_none_or(|known| state(&known) != state(&service)) {
+                    let ServiceState { can_serve, drafter_serves, reason, .. } = &service;
+                    tracing::info!(can_serve, drafter_serves, reason, "service state");
                 }
                 change(&|supervisor| supervisor.service = Some(service.clone()));
             }

@@ -23,7 +23,7 @@ enum Name {
     Inference,
     /// The target worker is ready.
     Target,
-    /// There is no drafter yet.
+    /// The drafter has loaded, is linked to the target, and its drafts are in time. Requests are served without it too.
     Drafter,
 }
 
@@ -41,7 +41,7 @@ impl Name {
         let serving = match self {
             Name::Inference => standing.serving().is_ok(),
             Name::Target => standing.target_ready(),
-            Name::Drafter => false,
+            Name::Drafter => standing.drafter_serves(),
         };
         if serving { ServingStatus::Serving } else { ServingStatus::NotServing }
     }
@@ -129,8 +129,21 @@ mod tests {
         assert_eq!(all().await, [false, false, false, false], "the first instant");
         standing.send_replace(service(true));
         assert_eq!(all().await, [true, true, true, false]);
+        let drafter = |serves| {
+            standing.send_modify(|standing| {
+                let service = standing.supervisor.as_mut().and_then(|supervisor| supervisor.service.as_mut());
+                service.expect("attached").drafter_serves = serves;
+            });
+        };
+        drafter(true);
+        assert_eq!(all().await, [true, true, true, true]);
+        drafter(false);
+        assert_eq!(all().await, [true, true, true, false], "a drafter that is gone costs no request");
+        drafter(true);
         standing.send_modify(|standing| standing.ending = true);
-        assert_eq!(all().await, [false, false, true, false]);
+        assert_eq!(all().await, [false, false, true, true]);
+        standing.send_replace(Standing::default());
+        assert_eq!(all().await, [false, false, false, false], "without a supervisor nothing is known");
         assert_eq!(health.check(ask("x")).await.expect_err("unknown").code(), tonic::Code::NotFound);
     }
 

@@ -80,6 +80,12 @@ impl Standing {
         let service = self.supervisor.as_ref().and_then(|supervisor| supervisor.service.as_ref());
         service.is_some_and(|service| service.can_serve && service.model.is_some())
     }
+
+    /// Whether drafts can come, as far as the supervisor has said.
+    pub fn drafter_serves(&self) -> bool {
+        let service = self.supervisor.as_ref().and_then(|supervisor| supervisor.service.as_ref());
+        service.is_some_and(|service| service.drafter_serves)
+    }
 }
 
 #[cfg(test)]

@@ -172,7 +172,7 @@ impl<H: Host> Actor<H> {
         let (mail_tx, mail) = mpsc::channel(MAILBOX);
         let (endings_tx, endings) = mpsc::channel(settings.places.saturating_add(REQUESTS).min(1 << 16));
         let (cuts, cuts_rx) = watch::channel(None);
-        let (notices, notices_rx) = watch::channel(status::service_state(&core.notice()));
+        let (notices, notices_rx) = watch::channel(status::service_state(&core.notice(), core.drafters().serves()));
         let (recalls, recalls_rx) = watch::channel(None);
         let posted = Posted { cuts: cuts_rx, notices: notices_rx, recalls: recalls_rx };
         let desk = Desk::new(mail_tx.clone(), endings_tx, posted, events, term, clock);
@@ -357,7 +357,10 @@ impl<H: Host> Actor<H> {
             }
             match self.answers.pop_front() {
                 Some(answer) => actions = self.core.on_event(answer, now),
-                None => return over,
+                None => {
+                    self.announce_drafter();
+                    return over;
+                }
             }
         }
     }
@@ -540,6 +543,12 @@ impl<H: Host> Actor<H> {
     }
 
     fn announce(&mut self, notice: &Notice) {
-        self.notices.send_replace(status::service_state(notice));
+        self.notices.send_replace(status::service_state(notice, self.core.drafters().serves()));
+    }
+
+    /// Announces a change of the drafter's health. The core does not: no request depends on it (I3).
+    fn announce_drafter(&self) {
+        let serves = self.core.drafters().serves();
+        self.notices.send_if_modified(|state| std::mem::replace(&mut state.drafter_serves, serves) != serves);
     }
 }

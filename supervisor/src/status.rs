@@ -25,14 +25,14 @@ pub struct Me {
     pub model_dir: PathBuf,
 }
 
-/// The gateway's view.
-pub fn service_state(notice: &Notice) -> ServiceState {
+/// The gateway's view. `drafter_serves` is [`crate::core::drafter::Drafters::serves`].
+pub fn service_state(notice: &Notice, drafter_serves: bool) -> ServiceState {
     let (reason, message) = match &notice.outage {
         None => (String::new(), String::new()),
         Some(outage) => (outage.reason.word().to_owned(), outage.why.clone()),
     };
     let model = notice.described.as_ref().and_then(|described| described.model().cloned());
-    ServiceState { can_serve: notice.outage.is_none(), reason, message, model }
+    ServiceState { can_serve: notice.outage.is_none(), reason, message, model, drafter_serves }
 }
 
 /// The operators' view at `now`, which counts from our start.

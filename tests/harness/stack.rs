@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use paceline_process::clock::monotonic_ns;
+use paceline_process::lifecycle::DEBUGGABLE;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::{Stamp, StatsRequest, StatsResponse};
 use paceline_proto::v1::inference_client::InferenceClient;
@@ -171,7 +172,8 @@ impl Stack {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("{shell} \"$@\""), "sh"]).arg(self.programs.join(name)).arg("--config").arg(self.config());
         clear_settings(&mut command);
-        command.env(MARK, self.mark()).stdin(Stdio::null());
+        self.mark_process(&mut command);
+        command.stdin(Stdio::null());
         command
     }
 
@@ -187,7 +189,8 @@ impl Stack {
         let mut command = Command::new(self.programs.join("paceline"));
         command.arg("serve").arg("--config").arg(self.config());
         clear_settings(&mut command);
-        command.env(MARK, self.mark()).envs(self.environment.iter().map(|(name, value)| (name, value)));
+        self.mark_process(&mut command);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         command.spawn().unwrap()
     }
@@ -231,9 +234,14 @@ impl Stack {
 
     /// Whether health says that a request would be served now.
     pub fn healthy(&self) -> bool {
+        self.serves("")
+    }
+
+    /// Whether health says SERVING of this name.
+    pub fn serves(&self, service: &str) -> bool {
         use tonic_health::pb::health_check_response::ServingStatus;
         let mut health = tonic_health::pb::health_client::HealthClient::new(self.channel.clone());
-        let request = tonic_health::pb::HealthCheckRequest { service: String::new() };
+        let request = tonic_health::pb::HealthCheckRequest { service: service.to_owned() };
         self.runtime.block_on(health.check(request)).is_ok_and(|response| response.get_ref().status() == ServingStatus::Serving)
     }
 
@@ -356,6 +364,15 @@ impl Stack {
     /// Living processes of this stack.
     pub fn processes(&self) -> Vec<Process> {
         procs::marked(&self.mark())
+    }
+
+    /// Has a process and all it starts be found by [`Stack::processes`], and its descriptors and memory be counted. Root may
+    /// look at every process; for others ours have to be open to debuggers.
+    fn mark_process(&self, command: &mut Command) {
+        command.env(MARK, self.mark());
+        if !nix::unistd::geteuid().is_root() {
+            command.env(DEBUGGABLE, "1");
+        }
     }
 
     fn mark(&self) -> String {

@@ -101,6 +101,13 @@ impl Stack {
     }
 }
 
+impl Stack {
+    /// Health of the drafter, as a gateway that attaches now is told.
+    async fn drafter_serves(&mut self) -> bool {
+        self.told(|_| true).await.drafter_serves
+    }
+}
+
 async fn done(answer: Answered) -> ProcessStatus {
     within(answer).await.expect("no panic").expect("done").drafter.expect("always there")
 }
@@ -385,4 +392,61 @@ async fn a_service_that_stops_ends_target_and_drafter() {
     left.sort();
     let counters_and_events = ["drafter.epoch", "drafter.epoch.spare", "events.jsonl", "target.epoch", "target.epoch.spare"];
     assert_eq!(left, counters_and_events);
+}
+
+#[tokio::test]
+async fn the_gateway_is_told_that_the_drafter_serves_only_while_drafts_can_come_in_time() {
+    let mut bare = Stack::start(|_| {}, None);
+    bare.life().await.idle();
+    bare.serving().await;
+    assert!(!bare.drafter_serves().await, "there is none");
+
+    let mut stack = Stack::with_drafter(|_| {}, Stack::plan(DrafterStart::Eager), None);
+    let (mut target, mut drafter) = (stack.life().await, stack.drafter().await);
+    target.idle();
+    stack.serving().await;
+    stack.drafter_is(ProcessState::Loading).await;
+    assert!(!stack.drafter_serves().await, "it loads");
+    drafter.idle();
+    stack.drafter_is(ProcessState::Ready).await;
+    assert!(!stack.drafter_serves().await, "it is not linked");
+    stack.link_up(&mut target, &mut drafter, 1).await;
+    assert!(stack.drafter_serves().await);
+    // An open attachment hears of each change.
+    target.link(generation(1), LinkPhase::Suspect, "late");
+    stack.drafter_is(ProcessState::Suspect).await;
+    assert!(!stack.drafter_serves().await, "its drafts are late");
+    target.link(generation(1), LinkPhase::Up, "");
+    let told = stack.told(|state| state.drafter_serves).await;
+    assert!(told.can_serve, "requests are served all the time");
+
+    drafter.die(worker::Exit::Signal(9)).await;
+    let mut next = stack.drafter().await;
+    assert!(!stack.drafter_serves().await, "it was killed");
+    next.idle();
+    stack.link_up(&mut target, &mut next, 2).await;
+    assert!(stack.drafter_serves().await);
+    target.link(generation(2), LinkPhase::Ejected, "frame too long");
+    let mut third = stack.drafter().await;
+    assert!(!stack.drafter_serves().await, "it broke the protocol");
+    third.idle();
+    let _ends = (target.handed().await, third.handed().await);
+    assert!(!stack.drafter_serves().await, "it greets");
+    target.link(generation(3), LinkPhase::Refused, "hidden 256, expected 512");
+    leaves(&mut third).await;
+    stack.drafter_is(ProcessState::Failed).await;
+    assert!(!stack.drafter_serves().await, "the target refuses it");
+
+    let model = stack.model_dir("fits");
+    let start = stack.start_drafter(&model, 0);
+    let mut fourth = stack.drafter().await;
+    fourth.idle();
+    stack.link_up(&mut target, &mut fourth, 4).await;
+    done(start).await;
+    assert!(stack.drafter_serves().await);
+    let stop = stack.stop_drafter();
+    leaves(&mut fourth).await;
+    done(stop).await;
+    assert!(!stack.drafter_serves().await, "an operator stopped it");
+    assert!(stack.told(|_| true).await.can_serve);
 }

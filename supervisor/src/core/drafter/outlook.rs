@@ -35,6 +35,11 @@ impl Drafters {
         }
     }
 
+    /// Whether drafts can come now: it has loaded, is linked to the target, and its drafts are in time.
+    pub fn serves(&self) -> bool {
+        matches!(self.state(), Drafter::Ready { .. })
+    }
+
     /// Whether it drafts behind pictures, by what it says of itself. One that has said nothing yet is not denied for that: what
     /// it lacks is said of it by its state.
     pub fn serves_images(&self) -> bool {
