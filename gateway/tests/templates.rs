@@ -61,6 +61,7 @@ fn conversation(case: &Value) -> Conversation {
 }
 
 /// Dates are those of now.
+#[expect(clippy::disallowed_methods, reason = "the date in a prompt is the wall clock's")]
 fn dated(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

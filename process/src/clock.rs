@@ -1,4 +1,9 @@
 //! The only clock. Cores get [`Millis`] as an argument (I10); shells read it here.
+//!
+//! All deadlines, timeouts and ages count on CLOCK_MONOTONIC, so a jump of the wall clock changes none of them. The wall clock
+//! is banned by clippy.toml but for stamps: log lines, events, route log, [`unix_seconds`] (`weights_loaded_at`), and the date
+//! that a chat template asks for. Start times of processes are no exception: they are compared for equality only, on Linux in
+//! ticks since the boot, on macOS as the wall clock was when the process was made.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -65,6 +70,7 @@ pub fn monotonic_ns() -> i64 {
 }
 
 /// Seconds since 1970; for log stamps and `status` only, never for timers.
+#[expect(clippy::disallowed_methods, reason = "a stamp for people")]
 pub fn unix_seconds() -> i64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }

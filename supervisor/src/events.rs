@@ -113,6 +113,7 @@ impl Journal {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "a stamp for people")]
 fn now() -> String {
     let now = jiff::Timestamp::now();
     // Milliseconds: as many digits in every line.

@@ -260,6 +260,7 @@ fn raise_exception(message: Value) -> Result<Value, Error> {
 }
 
 /// Today, as templates that tell the model the date ask for it.
+#[expect(clippy::disallowed_methods, reason = "the date in a prompt is the wall clock's")]
 fn strftime_now(format: String) -> Result<String, Error> {
     jiff::fmt::strtime::format(format, &jiff::Zoned::now())
         .map_err(|_| Error::new(ErrorKind::InvalidOperation, "strftime_now: unknown format"))
@@ -303,6 +304,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the date in a prompt is the wall clock's")]
     fn the_date_is_todays() {
         let year = jiff::Zoned::now().year().to_string();
         let rendered = render("{{ strftime_now('%Y') }}", &[turn("user", &["x"])]).expect("a format");
