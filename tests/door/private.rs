@@ -177,12 +177,62 @@ fn what_lies_about_is_this_users_alone_and_no_process_leaves_a_core() {
         let figures: Vec<&str> = core.split_whitespace().skip(4).take(2).collect();
         assert_eq!(figures, ["0", "0"], "{}: {core}", process.command);
     }
-    // A directory that others may enter is one's own before anything is put there.
-    let mut other = Stack::new("");
-    std::fs::create_dir(other.run_dir()).unwrap();
-    std::fs::set_permissions(other.run_dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    other.serve();
-    wait("a socket", || (!other.sockets().is_empty()).then_some(()));
-    assert_eq!(mode(&other.run_dir()), 0o700);
+    stack.stop();
+}
+
+#[test]
+fn a_runtime_directory_that_others_may_enter_is_refused_and_nothing_is_put_there() {
+    let mut stack = Stack::new("");
+    std::fs::create_dir(stack.run_dir()).unwrap();
+    std::fs::set_permissions(stack.run_dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    stack.serve();
+    assert_eq!(stack.serve_ended(), Some(64), "{}", stack.serve_log());
+    assert!(stack.serve_log().contains("mode 0755") && stack.serve_log().contains("chmod 700"), "{}", stack.serve_log());
+    assert_eq!(std::fs::metadata(stack.run_dir()).unwrap().mode() & 0o777, 0o755);
+    assert_eq!(std::fs::read_dir(stack.run_dir()).unwrap().count(), 0);
+    stack.sweep();
+}
+
+/// Reads a process's memory map as another process of the same user would that may not trace everything.
+#[cfg(target_os = "linux")]
+fn map_is_readable(pid: u32) -> bool {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Command, Stdio};
+    let mut reader = Command::new("cat");
+    reader.arg(format!("/proc/{pid}/maps")).stdout(Stdio::null()).stderr(Stdio::null());
+    // SAFETY: one system call on plain numbers between fork and exec. Root gives up CAP_SYS_PTRACE (19), by which it would read
+    // everything, for the program it becomes; for other users the call fails and changes nothing.
+    unsafe {
+        reader.pre_exec(|| {
+            nix::libc::prctl(nix::libc::PR_CAPBSET_DROP, 19, 0, 0, 0);
+            Ok(())
+        });
+    }
+    reader.status().unwrap().success()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn no_process_of_the_service_can_be_read_by_another_process_of_its_user() {
+    let mut stack = Stack::new("");
+    stack.env(paceline_process::lifecycle::DEBUGGABLE, "0");
+    stack.serve();
+    stack.wait_ready();
+    let status = stack.wait_linked();
+    let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+    assert!(map_is_readable(other.id()), "a process that does not keep its memory to itself is the reference");
+    other.kill().unwrap();
+    other.wait().unwrap();
+    let pids = ["gateway", "supervisor", "target", "drafter"].map(|name| status[name]["pid"].as_u64().unwrap() as u32);
+    for pid in pids.into_iter().chain([stack.serve_pid()]) {
+        assert!(!map_is_readable(pid), "process {pid}: {status}");
+    }
+    // What the processes do to one another still works: the supervisor sees and ends its workers, the next one finds them.
+    signal(stack.pid("supervisor"), Signal::SIGKILL);
+    let after = stack.wait_status("the next supervisor with the same workers", |after| {
+        after["supervisor"]["pid"] != status["supervisor"]["pid"] && after["target"]["state"] == "ready"
+    });
+    assert_eq!((&after["target"]["pid"], &after["drafter"]["pid"]), (&status["target"]["pid"], &status["drafter"]["pid"]));
+    stack.drafter(&["stop"]);
     stack.stop();
 }

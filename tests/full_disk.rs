@@ -1,0 +1,93 @@
+//! A disk that is full under a running service: text is served as before, requests with pictures are refused in words, and
+//! with room again everything goes on by itself.
+//!
+//! The disk is full for the service alone: RLIMIT_FSIZE of its processes is lowered while they run, so that no file of theirs
+//! can grow. That needs no privileges, unlike a small file system. The writers' own tests use a full device.
+
+#![cfg(target_os = "linux")]
+
+use nix::libc;
+use paceline_proto::status::Reason;
+use paceline_tests::ask::Ask;
+use paceline_tests::picture::{about, noise, seeing, waiting};
+use paceline_tests::{Stack, chat, wait};
+use tonic::Code;
+
+/// Requests of text while the disk is full.
+const REQUESTS: usize = 20;
+
+/// Bounds the size of every file that these processes write to; `None` takes the bound away.
+fn bound_files(pids: &[u32], bytes: Option<u64>) {
+    for pid in pids {
+        let limit = libc::rlimit { rlim_cur: bytes.unwrap_or(libc::RLIM_INFINITY), rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: reads one structure and writes none; processes of our own user may be bounded.
+        let done = unsafe { libc::prlimit(*pid as libc::pid_t, libc::RLIMIT_FSIZE, &raw const limit, std::ptr::null_mut()) };
+        assert_eq!(done, 0, "prlimit of {pid}: {}", std::io::Error::last_os_error());
+    }
+}
+
+fn words() -> Ask {
+    chat("Tell a story.").exactly(24)
+}
+
+fn shown(number: u64) -> Ask {
+    about(noise(96, 64, number), "What is it?").exactly(8)
+}
+
+fn set_policy(stack: &Stack, value: &str) {
+    let output = stack.paceline(&["policy", "set", "routing.max_concurrent", value], "");
+    assert!(output.status.success(), "{output:?}");
+}
+
+fn log(stack: &Stack, process: &str) -> String {
+    std::fs::read_to_string(stack.run_dir().join(format!("{process}.log"))).expect("a log")
+}
+
+#[test]
+fn a_full_disk_costs_no_request_of_text_and_ends_without_a_restart() {
+    let stack = seeing("");
+    let expected = stack.ask(words()).expect("served");
+    stack.ask(shown(1)).expect("served");
+    set_policy(&stack, "31");
+    let before = stack.status().expect("it answers");
+    let names = ["gateway", "supervisor", "target"];
+    let pids = names.map(|name| stack.pid(name));
+    let events = || std::fs::read_to_string(stack.run_dir().join("events.jsonl")).expect("there");
+    let has = |text: &str, value: &str| text.contains(&format!("\"to\":\"{value}\""));
+    wait("the event to be written", || has(&events(), "31").then_some(()));
+    let (written, logged) = (events(), log(&stack, "supervisor"));
+
+    bound_files(&pids, Some(1));
+    for at in 0..REQUESTS {
+        assert_eq!(stack.ask(words()).expect("served").ids, expected.ids, "request {at} of {REQUESTS}");
+    }
+    for number in 2..5 {
+        let status = stack.ask(shown(number)).expect_err("there is no room for its pixels");
+        assert_eq!((status.code(), Reason::of(&status)), (Code::ResourceExhausted, Some(Reason::QueueFull)), "{status:?}");
+        assert!(status.message().contains("disk") && status.message().contains("full"), "{}", status.message());
+        assert_eq!(waiting(&stack), Vec::<String>::new(), "half a picture is left");
+    }
+    for value in ["41", "51", "61"] {
+        set_policy(&stack, value);
+    }
+    let told = stack.paceline(&["events", "--json", "--last", "1"], "");
+    assert!(String::from_utf8_lossy(&told.stdout).contains("61"), "memory has what the file lacks: {told:?}");
+    assert_eq!((events(), log(&stack, "supervisor")), (written.clone(), logged), "no file has grown");
+
+    bound_files(&pids, None);
+    set_policy(&stack, "71");
+    wait("the event to be written", || has(&events(), "71").then_some(()));
+    assert!(events().starts_with(&written) && !has(&events(), "51"), "{}", events());
+    stack.ask(shown(5)).expect("served");
+    assert_eq!(stack.ask(words()).expect("served").ids, expected.ids);
+    let after = stack.status().expect("it answers");
+    for name in names {
+        assert_eq!((&after[name]["pid"], &after[name]["restarts"]), (&before[name]["pid"], &before[name]["restarts"]), "{name}");
+        assert!(!log(&stack, name).contains("panic"), "{}", log(&stack, name));
+    }
+    // Said once for all that is missing.
+    let missing = |process: &str, words: &str| log(&stack, process).matches(words).count();
+    assert_eq!(missing("supervisor", "lines are missing before this one"), 1, "{}", log(&stack, "supervisor"));
+    assert_eq!(missing("gateway", "there is room for pictures again"), 1, "{}", log(&stack, "gateway"));
+    stack.stop();
+}
