@@ -110,9 +110,11 @@ pub(super) fn deny_memory_access() {
 pub(super) fn available_memory() -> Option<u64> {
     let statistics = vm_statistics()?;
     let page_bytes = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??;
-    // Free pages (speculative ones are among them), pages that belong to files, and purgeable ones. The kernel gives these up
-    // without compressing anything. Inactive pages do not count: most are anonymous, and freeing those needs compression.
-    let pages = [statistics.free_count, statistics.external_page_count, statistics.purgeable_count];
+    // Free pages, pages that belong to files, and purgeable ones. The kernel gives these up without compressing anything.
+    // Inactive pages do not count: most are anonymous, and freeing those needs compression. Speculative pages are in both of
+    // the first two counts (osfmk/kern/host.c and vm_page_speculate of osfmk/vm/vm_resident.c), so they are taken from one.
+    let free = statistics.free_count.saturating_sub(statistics.speculative_count);
+    let pages = [free, statistics.external_page_count, statistics.purgeable_count];
     Some(pages.into_iter().map(u64::from).sum::<u64>() * u64::try_from(page_bytes).ok()?)
 }
 
