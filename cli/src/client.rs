@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
-use paceline_process::socket::{CONNECTION_WINDOW, STREAM_WINDOW};
+use paceline_process::socket::{STREAM_WINDOW, connection_window};
 use paceline_process::{Loaded, lifecycle};
 use paceline_proto::v1::inference_client::InferenceClient;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -17,6 +17,8 @@ use tonic::{Request, Status};
 use crate::args::ServiceArgs;
 use crate::failure::{Failure, no_service_at, root_cause};
 
+/// Answers at once on a connection, by default of the service (`limits.streams_per_connection`).
+const STREAMS: u32 = 128;
 /// How long a connection may take to be made.
 const CONNECT: Duration = Duration::from_secs(10);
 /// Environment variable with the API key.
@@ -155,7 +157,7 @@ async fn channel(address: &str, tls: Option<ClientTlsConfig>) -> Result<Channel,
         .tcp_nodelay(true)
         // One answer that is not read must not stop the others of the connection.
         .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW);
+        .initial_connection_window_size(connection_window(STREAMS));
     if let Some(tls) = tls {
         endpoint = endpoint
             .tls_config(tls)

@@ -13,7 +13,7 @@ use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, Endpoint, Server};
 use tower::service_fn;
 
 use crate::{platform, task};
@@ -25,10 +25,29 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// Connections accepted and not yet taken by the server.
 const BACKLOG: usize = 64;
 
-/// HTTP/2 window of one stream on our own links.
+/// HTTP/2 window of one stream on our own links, in bytes. A stream that is not read holds this much at each hop.
 pub const STREAM_WINDOW: u32 = 256 << 10;
-/// HTTP/2 window of a whole connection: 16 streams, so that one unread stream cannot stop the others.
-pub const CONNECTION_WINDOW: u32 = 16 * STREAM_WINDOW;
+/// Most streams at once on one connection between our processes: 256 requests of the gateway with 16 samples each. More
+/// wait at the client's end until one is over.
+pub const LINK_STREAMS: u32 = 4_096;
+/// Largest window that HTTP/2 knows (RFC 9113, section 6.9.1).
+const LARGEST_WINDOW: u32 = (1 << 31) - 1;
+
+/// HTTP/2 window of a connection with so many streams, in bytes: the window of each. Unread streams then never stop
+/// another one, however many they are. A window is a permission, not memory: only what is unread is held.
+pub const fn connection_window(streams: u32) -> u32 {
+    let window = STREAM_WINDOW.saturating_mul(streams);
+    if window < LARGEST_WINDOW { window } else { LARGEST_WINDOW }
+}
+
+/// A server of one of our processes, on its Unix socket: with the windows of our links, and no more streams than they
+/// cover.
+pub fn server() -> Server {
+    Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(connection_window(LINK_STREAMS))
+        .max_concurrent_streams(LINK_STREAMS)
+}
 
 /// Accepted connections, ready for tonic's `serve_with_incoming`.
 pub type Incoming<S> = ReceiverStream<io::Result<S>>;
@@ -130,7 +149,7 @@ pub fn channel(path: PathBuf) -> Channel {
     let own_uid = nix::unistd::geteuid().as_raw();
     Endpoint::from_static("http://paceline.local")
         .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_connection_window_size(connection_window(LINK_STREAMS))
         .connect_with_connector_lazy(service_fn(move |_| {
             let path = path.clone();
             async move {
@@ -147,9 +166,24 @@ pub fn channel(path: PathBuf) -> Channel {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::pin::Pin;
+
+    use paceline_proto::internal::v1::worker_client::WorkerClient;
+    use paceline_proto::internal::v1::worker_server::{Worker, WorkerServer};
+    use paceline_proto::internal::v1::{Heartbeat, LinkReport, StopRequest, StopResponse, WatchRequest};
+    use prost::Message as _;
     use tokio::io::AsyncWriteExt;
     use tokio_stream::StreamExt;
+    use tonic::{Request, Response, Status};
+
+    use super::*;
+
+    #[test]
+    fn a_connections_window_is_that_of_all_its_streams() {
+        assert_eq!(connection_window(1), STREAM_WINDOW);
+        assert_eq!(u64::from(connection_window(LINK_STREAMS)), u64::from(LINK_STREAMS) * u64::from(STREAM_WINDOW));
+        assert_eq!(connection_window(u32::MAX), LARGEST_WINDOW);
+    }
 
     #[tokio::test]
     async fn a_stale_socket_is_replaced_and_a_living_one_is_not() {
@@ -182,5 +216,50 @@ mod tests {
         talking.write_all(b"PRI").await.expect("written");
         let first = tokio::time::timeout(Duration::from_secs(30), incoming.next()).await.expect("in time");
         first.expect("still accepting").expect("a connection");
+    }
+
+    /// A worker whose heartbeats have no end.
+    struct Flood;
+
+    #[tonic::async_trait]
+    impl Worker for Flood {
+        type WatchStream = Pin<Box<dyn futures::Stream<Item = Result<Heartbeat, Status>> + Send>>;
+
+        async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+            let link = LinkReport { reason: "x".repeat(8 << 10), ..Default::default() };
+            let beat = Heartbeat { link: Some(link), ..Default::default() };
+            Ok(Response::new(Box::pin(futures::stream::repeat(beat).map(Ok))))
+        }
+
+        async fn stop(&self, _: Request<StopRequest>) -> Result<Response<StopResponse>, Status> {
+            Ok(Response::new(StopResponse {}))
+        }
+    }
+
+    #[tokio::test]
+    async fn unread_streams_of_a_link_never_stop_another_one() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let path = dir.path().join("x.sock");
+        let incoming = accept_unix(bind(&path).expect("bound"));
+        task::spawn("server", server().add_service(WorkerServer::new(Flood)).serve_with_incoming(incoming));
+        let mut client = WorkerClient::new(channel(path));
+        let within = async |client: &mut WorkerClient<Channel>, bytes: usize| {
+            let reading = async {
+                let mut beats = client.watch(WatchRequest::default()).await.expect("open").into_inner();
+                let mut read = 0;
+                while read < bytes {
+                    read += beats.message().await.expect("no error").expect("no end").encoded_len();
+                }
+                beats
+            };
+            tokio::time::timeout(Duration::from_secs(30), reading).await.expect("in time")
+        };
+        let mut unread = vec![];
+        for _ in 0..80 {
+            unread.push(within(&mut client, 1).await);
+            // Later streams come when the earlier ones have filled what there is.
+            within(&mut client, 2 * STREAM_WINDOW as usize).await;
+        }
+        within(&mut client, 4 << 20).await;
     }
 }

@@ -33,7 +33,6 @@ use paceline_proto::ids::Term;
 use paceline_proto::internal::v1::supervisor_server::SupervisorServer;
 use paceline_proto::v1::operations_server::OperationsServer;
 use tokio::sync::{mpsc, oneshot};
-use tonic::transport::Server;
 
 use crate::actor::{Actor, Stop};
 use crate::child::{Host, Hosts, ProcessHost};
@@ -45,8 +44,6 @@ use crate::core::worker::Identity;
 use crate::serve::Services;
 use crate::status::Me;
 
-/// Streams of one connection: all requests of the one gateway, those that wait included.
-const STREAMS: u32 = 4_096;
 /// How long a thread that hands links over is kept for the next one.
 const IDLE_THREAD: Duration = Duration::from_millis(100);
 /// For open streams to end once the workers are gone.
@@ -191,10 +188,7 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
     let services = Services::new(desk);
     let (close, closed) = oneshot::channel::<()>();
     let mut server = task::spawn("server", async move {
-        Server::builder()
-            .initial_stream_window_size(socket::STREAM_WINDOW)
-            .initial_connection_window_size(socket::CONNECTION_WINDOW)
-            .max_concurrent_streams(STREAMS)
+        socket::server()
             .add_service(SupervisorServer::new(services.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES))
             .add_service(OperationsServer::new(services))
             .serve_with_incoming_shutdown(socket::accept_unix(listener), async {

@@ -8,7 +8,6 @@ use paceline_proto::internal::v1::WorkerPhase;
 use paceline_proto::internal::v1::worker_server::WorkerServer;
 use tokio::sync::oneshot;
 use tonic::service::RoutesBuilder;
-use tonic::transport::Server;
 
 use super::{Gate, Progress, Pulse, StopOrder, WorkerService};
 use crate::runtime_dir::WorkerRecord;
@@ -142,11 +141,7 @@ async fn live(args: &Args, config: Config, patience: Duration, parts: impl FnOnc
         pulse: post.pulse.clone(),
         stop: stop.clone(),
     }));
-    let serving = Server::builder()
-        .initial_stream_window_size(socket::STREAM_WINDOW)
-        .initial_connection_window_size(socket::CONNECTION_WINDOW)
-        .add_routes(services.routes())
-        .serve_with_incoming(socket::accept_unix(listener));
+    let serving = socket::server().add_routes(services.routes()).serve_with_incoming(socket::accept_unix(listener));
     task::spawn("serve", async move {
         if let Err(error) = serving.await {
             tracing::error!(%error, "the socket failed");
