@@ -74,6 +74,10 @@ reasons! {
     TooManyStreams = "TOO_MANY_STREAMS", ResourceExhausted, true;
     /// A message is over the size limit.
     MessageTooLarge = "MESSAGE_TOO_LARGE", ResourceExhausted, false;
+    /// The message of a call did not arrive in time after the headers.
+    MessageTimeout = "MESSAGE_TIMEOUT", DeadlineExceeded, false;
+    /// The connection is being closed to make room for another one; the call was not begun.
+    ConnectionClosing = "CONNECTION_CLOSING", Unavailable, true;
     /// A field has a value that cannot be served.
     InvalidArgument = "INVALID_ARGUMENT", InvalidArgument, false;
     /// The prompt does not fit the context.
@@ -244,6 +248,8 @@ mod tests {
             ("SLOW_READER", ResourceExhausted, false),
             ("TOO_MANY_STREAMS", ResourceExhausted, true),
             ("MESSAGE_TOO_LARGE", ResourceExhausted, false),
+            ("MESSAGE_TIMEOUT", DeadlineExceeded, false),
+            ("CONNECTION_CLOSING", Unavailable, true),
             ("INVALID_ARGUMENT", InvalidArgument, false),
             ("PROMPT_TOO_LONG", InvalidArgument, false),
             ("TEMPLATE", InvalidArgument, false),
