@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use http::HeaderMap;
 use paceline_process::clock::monotonic_ns;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
@@ -48,6 +49,11 @@ impl Deadline {
         let left_ns = self.at_ns.saturating_add(grace_ns).saturating_sub(monotonic_ns());
         Duration::from_nanos(left_ns.max(0) as u64)
     }
+}
+
+/// The timeout that the client has set for its call. `None` without a well-formed one: [`Deadline::of`] refuses the others.
+pub fn client_timeout(headers: &HeaderMap) -> Option<Duration> {
+    parse(headers.get(HEADER)?.to_str().ok()?)
 }
 
 /// `grpc-timeout` as the gRPC protocol writes it.

@@ -3,9 +3,12 @@
 
 pub mod backlog;
 pub mod connection;
+pub mod connections;
 pub mod gate;
+pub mod message;
 pub mod opening;
 mod question;
+pub mod track;
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;

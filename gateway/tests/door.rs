@@ -346,23 +346,6 @@ async fn who_says_nothing_is_closed_and_keeps_nobody_out() {
     }
 }
 
-#[tokio::test]
-async fn connections_beyond_the_bound_are_closed_and_places_come_back() {
-    let (mut stage, _fake, _attachment) = Stage::serving(|config| config.limits.connections = 2).await;
-    let health = |channel| tonic_health::pb::health_client::HealthClient::new(channel);
-    let connect = async || {
-        let endpoint = Endpoint::from_shared(format!("http://{}", stage.address)).expect("an address");
-        let mut client = health(within(endpoint.connect()).await.expect("TCP connects"));
-        let request = tonic_health::pb::HealthCheckRequest { service: String::new() };
-        within(client.check(request)).await.map(|_| client)
-    };
-    let second = connect().await.expect("the second");
-    assert!(connect().await.is_err(), "the third");
-    drop(second);
-    within(async { while connect().await.is_err() {} }).await;
-    assert!(stage.health_now("").await, "the first is undisturbed");
-}
-
 /// A request whose answer is long.
 fn long() -> GenerateRequest {
     limited(text("Hi"), 4_000)

@@ -272,12 +272,17 @@ pub struct LimitsConfig {
     pub deadline_s: u64,
     /// Largest message a client may send; its pictures are in it.
     pub max_message_bytes: u64,
-    /// Connections of clients at once.
+    /// Connections of clients at once. Where they are all taken, the longest idle one is closed for a newcomer.
     pub connections: u32,
+    /// Connections at once of one peer (an IPv4 address, an IPv6 /64), other than this machine; auto = a quarter of
+    /// `connections`.
+    pub connections_per_peer: Auto<u32>,
     /// Requests at once on one connection; a client that wants more has them wait.
     pub streams_per_connection: u32,
     /// Requests at once under one API key's name, where there are keys.
     pub streams_per_key: u32,
+    /// Seconds a client may take for its message, from the headers on.
+    pub message_s: u64,
     /// Seconds a client may leave its answer unread before its request is ended.
     pub unread_s: u64,
     /// Pictures in one request.
@@ -297,8 +302,11 @@ impl Default for LimitsConfig {
             max_message_bytes: 16 << 20,
             // Each is a descriptor, and systems give 1024 or fewer by default.
             connections: 512,
+            connections_per_peer: Auto::Auto,
             streams_per_connection: 128,
             streams_per_key: 128,
+            // The largest message at two megabits a second.
+            message_s: 60,
             unread_s: 60,
             max_images: 8,
             max_image_pixels: 40_000_000,
@@ -595,10 +603,12 @@ impl Config {
                 return refuse("kv.budget_fraction", "expected one of kv.budget_bytes and kv.budget_fraction, found both".into());
             }
         }
-        let at_least_one: [(&str, u64); 16] = [
+        let at_least_one: [(&str, u64); 18] = [
             ("limits.connections", self.limits.connections.into()),
+            ("limits.connections_per_peer", self.limits.connections_per_peer.or(1).into()),
             ("limits.streams_per_connection", self.limits.streams_per_connection.into()),
             ("limits.streams_per_key", self.limits.streams_per_key.into()),
+            ("limits.message_s", self.limits.message_s),
             ("limits.unread_s", self.limits.unread_s),
             ("supervisor.lease_s", self.supervisor.lease_s),
             ("supervisor.hang_s", self.supervisor.hang_s),

@@ -5,6 +5,7 @@
 //! is open. A refusal does not say what was wrong.
 
 pub mod keys;
+pub mod peer;
 pub mod throttle;
 pub mod tls;
 

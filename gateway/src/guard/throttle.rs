@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use paceline_process::Millis;
 
+use super::peer::Peer;
+
 /// Wrong keys a second that are answered at once.
 const PER_SECOND: u64 = 5;
 /// One wrong key's share of a second.
@@ -21,40 +23,18 @@ const MAX_PEERS: usize = 4_096;
 /// Who guessed how often.
 #[derive(Debug, Default)]
 pub struct Throttle {
-    /// When each peer's debt is paid.
-    paid: HashMap<Peer, Millis>,
-}
-
-/// Whom an address stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Peer {
-    V4([u8; 4]),
-    /// Of IPv6 a /64: whoever has one address of it has all.
-    V6([u8; 8]),
-    /// All for whom there was no room.
-    Others,
-}
-
-impl From<IpAddr> for Peer {
-    fn from(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Peer::V4(address.octets()),
-            IpAddr::V6(address) => {
-                let [a, b, c, d, e, f, g, h, ..] = address.octets();
-                Peer::V6([a, b, c, d, e, f, g, h])
-            }
-        }
-    }
+    /// When each peer's debt is paid. `None` is all peers for which there was no room.
+    paid: HashMap<Option<Peer>, Millis>,
 }
 
 impl Throttle {
     /// A wrong key came from `peer`: how long its answer has to wait.
     pub fn failed(&mut self, peer: IpAddr, now: Millis) -> Duration {
-        let mut peer = Peer::from(peer);
+        let mut peer = Some(Peer::from(peer));
         if !self.paid.contains_key(&peer) && self.paid.len() >= MAX_PEERS {
             self.paid.retain(|_, paid| *paid > now);
             if self.paid.len() >= MAX_PEERS {
-                peer = Peer::Others;
+                peer = None;
             }
         }
         let paid = self.paid.entry(peer).or_insert(now);

@@ -15,11 +15,12 @@ use paceline_process::config::LimitsConfig;
 use paceline_process::task;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
+use super::connections::{ConnectionSlot, Connections};
 use super::opening::{self, Opened, Openings};
+use super::track::TrackCalls;
 use crate::guard::{Door, Guard};
 
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
@@ -36,14 +37,16 @@ struct House {
     routes: Routes,
     guard: Guard,
     streams: u32,
+    message_limit: Duration,
+    connections: Connections,
     closing: CancellationToken,
 }
 
 /// Serves `routes` behind `guard` until `closing` is cancelled; then sends GOAWAY everywhere and returns when every connection
 /// is closed.
 pub async fn serve(listener: TcpListener, routes: Routes, guard: Guard, limits: &LimitsConfig, closing: CancellationToken) {
-    let places = Arc::new(Semaphore::new(limits.connections as usize));
-    let house = House { routes: routes.prepare(), guard, streams: limits.streams_per_connection, closing: closing.clone() };
+    let house = House::new(routes, guard, limits, closing.clone());
+    let connections = house.connections.clone();
     let (mut openings, mut failing, full) = (Openings::default(), false, Arc::new(AtomicBool::new(false)));
     loop {
         let accepted = tokio::select! {
@@ -56,18 +59,19 @@ pub async fn serve(listener: TcpListener, routes: Routes, guard: Guard, limits: 
             Err(error) => {
                 // One line for each row of failures.
                 if !std::mem::replace(&mut failing, true) {
-                    tracing::warn!(%error, "accept failed; connections that have not said anything are closed");
+                    tracing::warn!(%error, "accept failed; connections that have not said anything, and idle ones, are closed");
                 }
                 // A peer that left before it was accepted (ECONNABORTED) took nothing that others lack.
                 if error.kind() != std::io::ErrorKind::ConnectionAborted {
                     openings.cut_half();
+                    connections.free_descriptor();
                     tokio::time::sleep(ACCEPT_BACKOFF).await;
                 }
                 continue;
             }
         };
         failing = false;
-        let (moment, places, house, full) = (openings.begin(), Arc::clone(&places), house.clone(), Arc::clone(&full));
+        let (moment, house, full) = (openings.begin(), house.clone(), Arc::clone(&full));
         task::spawn("connection", async move {
             let opened = tokio::select! {
                 biased;
@@ -81,31 +85,47 @@ pub async fn serve(listener: TcpListener, routes: Routes, guard: Guard, limits: 
                 Err(error) => return tracing::debug!(%error, "a connection that does not speak as expected was closed"),
             };
             // A closed connection is a clear answer; one that hangs is none.
-            let Ok(place) = places.try_acquire_owned() else {
-                // One line for each row of them.
-                if !full.swap(true, Ordering::Relaxed) {
-                    tracing::warn!("too many connections (limits.connections): new ones are closed");
+            let slot = match house.connections.enter(peer.ip()) {
+                Ok(slot) => slot,
+                Err(bound) => {
+                    // One line for each row of them.
+                    if !full.swap(true, Ordering::Relaxed) {
+                        let setting = bound.setting();
+                        tracing::warn!(setting, "too many connections, and each has open calls: new ones are closed");
+                    }
+                    return;
                 }
-                return;
             };
             full.store(false, Ordering::Relaxed);
             let peer = peer.ip();
             match opened {
-                Opened::Plain(stream) => house.converse(stream, peer).await,
-                Opened::Tls(stream) => house.converse(stream, peer).await,
+                Opened::Plain(stream) => house.converse(stream, peer, slot).await,
+                Opened::Tls(stream) => house.converse(stream, peer, slot).await,
             }
-            drop(place);
         });
     }
     drop(listener);
-    // All places back: every connection is closed.
-    let _ = places.acquire_many(limits.connections).await;
+    connections.all_closed().await;
 }
 
 impl House {
+    fn new(routes: Routes, guard: Guard, limits: &LimitsConfig, closing: CancellationToken) -> Self {
+        Self {
+            routes: routes.prepare(),
+            guard,
+            streams: limits.streams_per_connection,
+            message_limit: Duration::from_secs(limits.message_s),
+            connections: Connections::new(limits),
+            closing,
+        }
+    }
+
     /// One connection, to its end.
-    async fn converse<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self, stream: S, peer: IpAddr) {
-        let Self { routes, guard, streams, closing } = self;
+    async fn converse<S>(self, stream: S, peer: IpAddr, slot: ConnectionSlot)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Self { routes, guard, streams, message_limit, connections: _, closing } = self;
         let mut builder = auto::Builder::new(TokioExecutor::new()).http2_only();
         builder
             .http2()
@@ -115,17 +135,106 @@ impl House {
             .keep_alive_timeout(KEEPALIVE_TIMEOUT)
             .max_send_buf_size(SEND_BUFFER_BYTES)
             .max_header_list_size(MAX_HEADER_LIST_BYTES);
-        let service = TowerToHyperService::new(Door::new(routes, guard, peer));
+        let calls = TrackCalls::new(routes, slot.handle(), guard.has_keys(), message_limit);
+        let service = TowerToHyperService::new(Door::new(calls, guard, peer));
         let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         let outcome = tokio::select! {
-            outcome = connection.as_mut() => outcome,
-            () = closing.cancelled() => {
+            outcome = connection.as_mut() => Some(outcome),
+            () = closing.cancelled() => None,
+            () = slot.leaves() => None,
+        };
+        let outcome = match outcome {
+            Some(outcome) => outcome,
+            None => {
+                // GOAWAY; what is open goes on.
                 connection.as_mut().graceful_shutdown();
-                connection.await
+                tokio::select! {
+                    outcome = connection.as_mut() => outcome,
+                    () = slot.is_overdue() => Ok(()),
+                }
             }
         };
         if let Err(error) = outcome {
             tracing::debug!(error, "connection ended");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use h2::client::SendRequest;
+    use paceline_process::Config;
+    use paceline_proto::status::Reason;
+    use tokio::sync::watch;
+    use tokio::task::JoinHandle;
+    use tonic_health::pb::health_server::HealthServer;
+
+    use super::*;
+    use crate::health::HealthService;
+    use crate::serve::connections::{CLOSE_GRACE, UNUSED};
+    use crate::standing::Standing;
+
+    /// A connection of this client, in one process and in paused time, and its task on the gateway's side.
+    async fn connected() -> (SendRequest<Bytes>, JoinHandle<()>, watch::Sender<Standing>) {
+        let (standing, seen) = watch::channel(Standing::default());
+        let closing = CancellationToken::new();
+        let health = HealthServer::new(HealthService::new(seen, closing.clone()));
+        let guard = Guard::prepare(&Config::default()).expect("no files");
+        let house = House::new(Routes::new(health), guard, &LimitsConfig::default(), closing);
+        let here = IpAddr::from([127, 0, 0, 1]);
+        let slot = house.connections.enter(here).expect("room");
+        let (client, server) = tokio::io::duplex(64 << 10);
+        let served = task::spawn("connection", house.converse(server, here, slot));
+        let (requests, connection) = h2::client::handshake(client).await.expect("HTTP/2");
+        // How it ends is seen on the other side.
+        task::spawn("client", async { drop(connection.await) });
+        (requests, served, standing)
+    }
+
+    /// Sends the headers of a call to health, and its message if there is one; returns the headers of its answer.
+    async fn call(requests: &SendRequest<Bytes>, method: &str, message: Option<&[u8]>) -> http::Response<h2::RecvStream> {
+        let mut requests = requests.clone().ready().await.expect("open");
+        let request = http::Request::post(format!("http://localhost/grpc.health.v1.Health/{method}"))
+            .header("content-type", "application/grpc")
+            .body(())
+            .expect("a request");
+        let (answer, mut body) = requests.send_request(request, false).expect("sent");
+        if let Some(message) = message {
+            body.send_data(Bytes::copy_from_slice(message), true).expect("sent");
+        }
+        answer.await.expect("an answer")
+    }
+
+    const EMPTY: &[u8] = &[0; 5];
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_call_is_closed_after_thirty_seconds() {
+        let (_requests, mut served, _standing) = connected().await;
+        assert!(tokio::time::timeout(UNUSED - Duration::from_secs(1), &mut served).await.is_err());
+        assert!(tokio::time::timeout(Duration::from_secs(1) + CLOSE_GRACE, served).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_with_an_open_watch_or_an_earlier_call_stays() {
+        for method in ["Watch", "Check"] {
+            let (requests, mut served, _standing) = connected().await;
+            let answer = call(&requests, method, Some(EMPTY)).await;
+            assert!(tokio::time::timeout(UNUSED * 10, &mut served).await.is_err(), "{method}");
+            drop((answer, requests));
+            served.await.expect("closed by its client");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_to_health_without_its_message_ends_after_ten_seconds() {
+        let (requests, _served, _standing) = connected().await;
+        for method in ["Check", "Watch"] {
+            let begun = tokio::time::sleep(Duration::ZERO).deadline();
+            let answer = call(&requests, method, None).await;
+            let status = tonic::Status::from_header_map(answer.headers()).expect("a status");
+            assert_eq!(Reason::of(&status), Some(Reason::MessageTimeout), "{status:?}");
+            assert_eq!((tokio::time::sleep(Duration::ZERO).deadline() - begun).as_secs(), 10, "{method}");
         }
     }
 }

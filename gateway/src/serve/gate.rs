@@ -1,9 +1,11 @@
 //! What stands before the inference service: counts calls, turns them away before their message is read when the gateway is
-//! stopping or full, and gives tonic's own refusal of a large message our code and reason.
+//! stopping or full, and gives tonic's own refusal of a large message our code and reason. When all slots are taken, the
+//! oldest call whose message has not arrived loses its slot to the newcomer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll};
 
 use futures::future::BoxFuture;
@@ -16,6 +18,7 @@ use tonic::server::NamedService;
 use tonic::{Code, Status};
 use tower::Service;
 
+use super::message::MessageProgress;
 use crate::guard::keys::Principal;
 use crate::standing::Standing;
 
@@ -31,6 +34,15 @@ pub struct Calls {
     /// Of each key's name that has any.
     of_keys: Arc<Mutex<HashMap<Arc<str>, usize>>>,
     most_of_key: usize,
+    /// Calls whose message is on its way, and some that are past that, oldest first.
+    arriving: Arc<Mutex<VecDeque<ArrivingCall>>>,
+}
+
+/// A call whose message is on its way. It may lose its slot to a newer one.
+#[derive(Debug)]
+struct ArrivingCall {
+    message: Arc<MessageProgress>,
+    slot: Weak<Slot>,
 }
 
 impl Calls {
@@ -41,6 +53,7 @@ impl Calls {
             most: BEYOND_QUEUE + queue as usize,
             of_keys: Arc::default(),
             most_of_key: of_key as usize,
+            arriving: Arc::default(),
         }
     }
 
@@ -81,7 +94,33 @@ impl Calls {
             *calls += usize::from(entered);
             entered
         });
-        entered.then(|| Slot { running: Arc::clone(&self.running), _key: key })
+        let slot = || Slot { running: Arc::clone(&self.running), is_displaced: AtomicBool::new(false), _key: key };
+        (entered || self.displace()).then(slot)
+    }
+
+    /// Takes the slot of the oldest call whose message has not arrived. A sender of headers alone thus keeps out no call
+    /// that sends its message at once. False if every message is there.
+    fn displace(&self) -> bool {
+        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(call) = arriving.pop_front() {
+            if let Some(slot) = call.slot.upgrade()
+                && call.message.displace()
+            {
+                slot.is_displaced.store(true, Ordering::Relaxed);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Notes that the call with this slot may be displaced until its message is there.
+    fn follow(&self, message: &Arc<MessageProgress>, slot: &Arc<Slot>) {
+        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        // At most `most` of them are on their way, so this is bounded, and seldom done.
+        if arriving.len() >= 2 * self.most {
+            arriving.retain(|call| call.slot.strong_count() > 0 && call.message.is_arriving());
+        }
+        arriving.push_back(ArrivingCall { message: Arc::clone(message), slot: Arc::downgrade(slot) });
     }
 }
 
@@ -89,12 +128,16 @@ impl Calls {
 #[derive(Debug)]
 pub struct Slot {
     running: Arc<watch::Sender<usize>>,
+    /// The place counts for another call now.
+    is_displaced: AtomicBool,
     _key: Option<OfKey>,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.running.send_modify(|calls| *calls -= 1);
+        if !self.is_displaced.load(Ordering::Relaxed) {
+            self.running.send_modify(|calls| *calls -= 1);
+        }
     }
 }
 
@@ -172,6 +215,9 @@ where
                 return Box::pin(async { Ok(response) });
             }
         };
+        if let Some(message) = request.extensions().get() {
+            self.calls.follow(message, &slot);
+        }
         request.extensions_mut().insert(Arrival { at_ns: monotonic_ns(), slot });
         let answer = self.inner.call(request);
         let limit = self.max_message_bytes;
@@ -225,6 +271,48 @@ mod tests {
         assert_eq!(*calls.watch().borrow(), 6);
         drop((slots, others));
         assert_eq!((*calls.watch().borrow(), calls.of_keys.lock().expect("fine").len()), (0, 0));
+    }
+
+    #[test]
+    fn the_oldest_call_without_its_message_makes_room_for_a_newer_one() {
+        let calls = Calls::new(0, 1);
+        let seen = calls.watch();
+        let messages: Vec<Arc<MessageProgress>> = (0..BEYOND_QUEUE).map(|_| Arc::default()).collect();
+        let enter = |message: &Arc<MessageProgress>| {
+            let slot = Arc::new(calls.enter(None).expect("room"));
+            calls.follow(message, &slot);
+            slot
+        };
+        let mut slots: Vec<Arc<Slot>> = messages.iter().map(enter).collect();
+        assert!(messages.iter().all(|message| message.is_arriving()));
+        slots.push(Arc::new(calls.enter(None).expect("the first one's")));
+        assert!(!messages[0].is_arriving() && messages[1].is_arriving());
+        // One that has ended made room by itself, and is no other's loss.
+        drop(slots.remove(1));
+        slots.push(enter(&Arc::default()));
+        assert!(messages[2].is_arriving());
+        for _ in 2..BEYOND_QUEUE {
+            slots.push(Arc::new(calls.enter(None).expect("another one's")));
+        }
+        assert!(messages[2..].iter().all(|message| !message.is_arriving()));
+        slots.push(Arc::new(calls.enter(None).expect("the last one's that came without its message")));
+        assert!(calls.enter(None).is_err(), "all messages are there");
+        assert_eq!(*seen.borrow(), BEYOND_QUEUE, "each place counts once");
+        drop(slots);
+        assert_eq!(*seen.borrow(), 0);
+    }
+
+    #[test]
+    fn calls_that_are_past_their_message_are_not_kept_in_mind_for_ever() {
+        let calls = Calls::new(0, 1);
+        let message = Arc::<MessageProgress>::default();
+        let first = Arc::new(calls.enter(None).expect("room"));
+        calls.follow(&message, &first);
+        for _ in 0..10 * BEYOND_QUEUE {
+            calls.follow(&Arc::default(), &Arc::new(calls.enter(None).expect("room")));
+        }
+        let arriving = calls.arriving.lock().expect("fine");
+        assert!(arriving.len() <= 2 * BEYOND_QUEUE && Arc::ptr_eq(&arriving[0].message, &message), "{}", arriving.len());
     }
 
     #[test]

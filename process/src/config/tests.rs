@@ -84,6 +84,8 @@ fn wrong_values_name_the_key() {
         ("[kv]\nbudget_fraction = 1.5\n", "kv.budget_fraction"),
         ("[gateway]\ngrpc = \"localhost\"\n", "gateway.grpc"),
         ("[supervisor]\nlease_s = 0\n", "supervisor.lease_s"),
+        ("[limits]\nmessage_s = 0\n", "limits.message_s: expected at least 1"),
+        ("[limits]\nconnections_per_peer = 0\n", "limits.connections_per_peer: expected at least 1"),
         ("[target]\ndevice = \"tpu\"\n", "target.device"),
         ("limits = 3\n", "limits"),
         ("[drafter]\nkind = \"eagle\"\n", "drafter.kind: expected one of auto, dflash"),
