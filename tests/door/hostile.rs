@@ -8,7 +8,8 @@ use paceline_tests::prompts::Dice;
 use paceline_tests::usage::resident;
 use paceline_tests::{Stack, chat};
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+use crate::http2::{PREFACE, frame, headers};
+
 /// The run is a function of it.
 const SEED: u64 = 11;
 /// Growth that counts as flat.
@@ -16,26 +17,6 @@ const FLAT_BYTES: u64 = 16 << 20;
 
 fn random(dice: &mut Dice, most: u64) -> Vec<u8> {
     (0..dice.roll(most)).map(|_| dice.roll(256) as u8).collect()
-}
-
-/// A frame of HTTP/2 (RFC 9113, section 4.1).
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let length = (payload.len() as u32).to_be_bytes();
-    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
-/// Headers of a call, as literals without indexing (RFC 7541, section 6.2.2).
-fn headers(path: &str) -> Vec<u8> {
-    let fields = [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", path),
-        (":authority", "localhost"),
-        ("content-type", "application/grpc"),
-        ("te", "trailers"),
-    ];
-    let text = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
-    fields.iter().flat_map(|(name, value)| [vec![0], text(name), text(value)].concat()).collect()
 }
 
 const PATHS: [&str; 5] = [
