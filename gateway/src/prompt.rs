@@ -5,6 +5,7 @@
 pub mod conversation;
 mod files;
 mod json;
+mod length;
 mod python;
 mod template;
 mod tokens;
@@ -111,6 +112,11 @@ pub enum PromptError {
     NoTemplate,
     /// The template refused the conversation, or would leave tools out.
     Template(Refused),
+    /// It is longer than it may be; it was not tokenized.
+    TooLong {
+        /// Tokens it would have had at least.
+        at_least: usize,
+    },
     /// Our bug, in words for the log.
     Bug(String),
 }
@@ -139,13 +145,17 @@ impl Prompter {
         &self.language
     }
 
-    /// The ids of a prompt. Whoever stops waiting gives up the place in the row; work already begun ends unseen.
+    /// The ids of a prompt. Text that cannot fit `most_tokens` is refused before it is tokenized; a text within may have more
+    /// all the same. A caller that stops waiting gives up its place; work already begun ends unseen.
     ///
     /// # Errors
     /// See [`PromptError`].
-    pub async fn ids(&self, source: Source) -> Result<Vec<u32>, PromptError> {
-        if let Source::Ids(ids) = source {
-            return Ok(ids);
+    pub async fn ids(&self, source: Source, most_tokens: u32) -> Result<Vec<u32>, PromptError> {
+        match source {
+            Source::Ids(ids) => return Ok(ids),
+            // Before it waits for a seat.
+            Source::Text(ref text) => check_length(&self.language, text, most_tokens)?,
+            Source::Chat(_) => {}
         }
         let bug = |what: &str| PromptError::Bug(what.to_owned());
         let seats = if source.bytes() < LONG_BYTES { &self.short } else { &self.long };
@@ -153,20 +163,28 @@ impl Prompter {
         let language = Arc::clone(&self.language);
         let work = tokio::task::spawn_blocking(move || {
             let _seat = seat; // given back when the work is done, not when its client is gone
-            make(&language, source)
+            make(&language, source, most_tokens)
         });
         work.await.unwrap_or_else(|_| Err(bug("a panic while making a prompt")))
     }
 }
 
+/// Refuses a text that has more tokens whatever they are.
+fn check_length(language: &Language, text: &str, most_tokens: u32) -> Result<(), PromptError> {
+    let at_least = language.tokens.least_tokens(text);
+    if at_least > most_tokens as usize { Err(PromptError::TooLong { at_least }) } else { Ok(()) }
+}
+
 /// The ids of a prompt, on this thread.
-fn make(language: &Language, source: Source) -> Result<Vec<u32>, PromptError> {
+fn make(language: &Language, source: Source, most_tokens: u32) -> Result<Vec<u32>, PromptError> {
     match source {
         Source::Ids(ids) => Ok(ids),
         Source::Text(text) => language.tokens.encode(&text, true).map_err(PromptError::Bug),
         Source::Chat(conversation) => {
             let template = language.template.as_ref().ok_or(PromptError::NoTemplate)?;
             let rendered = template.render(&conversation).map_err(PromptError::Template)?;
+            // A template may leave text out, so only what it made counts.
+            check_length(language, &rendered, most_tokens)?;
             language.tokens.encode(&rendered, false).map_err(PromptError::Bug)
         }
     }

@@ -45,11 +45,32 @@ async fn conversations_become_the_references_prompts() {
     for case in golden.cases {
         let template = prompter.language().template.as_ref().expect("the demo model has one");
         assert_eq!(template.render(&conversation(&case.messages)).expect("renders"), case.rendered);
-        assert_eq!(prompter.ids(Source::Chat(conversation(&case.messages))).await, Ok(case.prompt));
+        assert_eq!(prompter.ids(Source::Chat(conversation(&case.messages)), 4_095).await, Ok(case.prompt));
         let mut text = crate::stream::Detokenizer::new(Arc::clone(prompter.language()));
         let streamed: String = case.greedy.iter().map(|id| text.push(*id)).collect();
         assert_eq!(streamed + &text.finish(), case.text);
     }
+}
+
+#[tokio::test]
+async fn what_cannot_fit_is_refused_by_its_bytes() {
+    let prompter = Prompter::new(Arc::new(crate::demo::language()), 1);
+    let text = |bytes: usize| "a".repeat(bytes);
+    let chat = |text: String| {
+        let message = Message { role: "user".into(), content: text };
+        Source::Chat(conversation(&[message]))
+    };
+    // The longest token has 15 bytes; a conversation has some around its text.
+    let most = 100;
+    assert_eq!(prompter.ids(Source::Text(text(1_501)), most).await, Err(PromptError::TooLong { at_least: 101 }));
+    assert!(prompter.ids(Source::Text(text(1_500)), most).await.is_ok(), "it may have more, and is counted");
+    let refused = prompter.ids(chat(text(1_501)), most).await;
+    assert!(matches!(refused, Err(PromptError::TooLong { at_least: 102.. })), "{refused:?}");
+    assert!(prompter.ids(chat(text(1_000)), most).await.is_ok());
+    // All seats taken: a text that cannot fit does not wait for one.
+    let seats = [&prompter.short, &prompter.long].map(|seats| Arc::clone(seats).try_acquire_owned().expect("free"));
+    assert_eq!(prompter.ids(Source::Text(text(1 << 20)), most).await, Err(PromptError::TooLong { at_least: 69_906 }));
+    drop(seats);
 }
 
 #[test]
@@ -68,5 +89,5 @@ fn an_end_token_nobody_knows_is_refused() {
     write("{}");
     let language = Language::read(dir.path()).expect("a template is no must");
     assert!(language.template.is_none());
-    assert_eq!(make(&language, Source::Chat(Conversation::default())), Err(PromptError::NoTemplate));
+    assert_eq!(make(&language, Source::Chat(Conversation::default()), 10), Err(PromptError::NoTemplate));
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use tokenizers::{DecoderWrapper, Tokenizer};
 
 use super::files::LoadError;
+use super::length::LengthBound;
 
 /// A model's tokenizer, with what detokenizing needs beside it.
 #[derive(Debug)]
@@ -14,6 +15,7 @@ pub struct Tokens {
     vocabulary_size: u32,
     skipped: Vec<bool>,
     bytes: Option<ByteTable>,
+    length: Option<LengthBound>,
 }
 
 /// The bytes of every id, one behind the other: for tokenizers whose output is the plain row of their tokens' bytes.
@@ -55,7 +57,13 @@ impl Tokens {
         let text_of: Vec<Option<String>> = (0..vocabulary_size).map(|id| tokenizer.id_to_token(id)).collect();
         let skipped = text_of.iter().map(|text| text.as_deref().is_none_or(|text| special.contains(text))).collect();
         let bytes = is_byte_level(tokenizer.get_decoder()).then(|| ByteTable::new(&text_of));
-        Ok(Self { tokenizer, vocabulary_size, skipped, bytes })
+        let length = LengthBound::of(&tokenizer);
+        Ok(Self { tokenizer, vocabulary_size, skipped, bytes, length })
+    }
+
+    /// The fewest tokens that `text` can become, without tokenizing it: 0 where this tokenizer allows no such bound.
+    pub fn least_tokens(&self, text: &str) -> usize {
+        self.length.map_or(0, |length| length.least_tokens(text))
     }
 
     /// The ids of `text`. Special tokens written in it are recognized; `with_special` adds those the tokenizer puts around
@@ -143,7 +151,7 @@ impl ByteTable {
 
 /// The byte a letter of the byte-level alphabet stands for (GPT-2's `bytes_to_unicode`): printable Latin-1 letters stand
 /// for themselves, the other bytes, in order, for the letters from U+0100 on.
-fn byte_of(letter: char) -> Option<u8> {
+pub(super) fn byte_of(letter: char) -> Option<u8> {
     let plain = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     match u32::from(letter) {
         code @ 0..=0xFF => u8::try_from(code).ok().filter(|byte| plain(*byte)),
