@@ -57,6 +57,8 @@ fn cases() -> Vec<Case> {
             &["messages[1].content[0]"],
         ),
         ("prompt over the context", continue_ids(&[5; 5000]), PromptTooLong, &["5000", "4096"]),
+        // The longest token of the demo model has 15 bytes.
+        ("text over the context by its bytes", continue_text(&"a".repeat(75_000)), PromptTooLong, &["at least 5000", "4096"]),
         (
             "max_tokens that do not fit",
             continue_ids(&[5; 4000]).max_tokens(200),

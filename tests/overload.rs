@@ -106,6 +106,17 @@ fn waiting_has_an_end_and_the_queue_a_length() {
 }
 
 #[test]
+fn a_burst_of_a_hundred_is_served_whole() {
+    // The time limit is not what is tested: a busy machine may need long.
+    let stack = Stack::ready("limits.queue_wait_s = 300\n");
+    let burst: Vec<Pending> = (0..100).map(|at| stack.start(continue_ids(&[100 + at, 7, 8]).exactly(4))).collect();
+    let refused: Vec<Status> = burst.into_iter().filter_map(|pending| pending.finish().err()).collect();
+    assert!(refused.is_empty(), "{} of 100 were refused: {:?}", refused.len(), refused.first());
+    assert_eq!((queued(&stack), stack.held_bytes()), (0, 0));
+    stack.stop();
+}
+
+#[test]
 fn what_can_never_fit_is_refused_at_once() {
     // Three MiB: one short sequence (256 positions) fits.
     let stack = Stack::ready("kv.budget_bytes = 3145728\nkv.tap_window = 0\n");
@@ -121,6 +132,8 @@ fn what_can_never_fit_is_refused_at_once() {
 const AT_ONCE: usize = 32;
 /// Tokens of a request of the load.
 const TOKENS: u32 = 64;
+/// Requests that may wait.
+const PLACES: u32 = 64;
 /// Times of overload.
 const OVERLOADS: usize = 3;
 /// What a client of the load waits at most: the queue's ten seconds, and the answer.
@@ -223,7 +236,8 @@ fn counted(ended: &[Ended]) -> BTreeMap<String, usize> {
 #[test]
 #[ignore = "soak: timed figures; run by `make soak`"]
 fn four_times_what_it_can_do_costs_those_it_serves_nothing() {
-    let stack = Stack::drafting("");
+    // Half the default: a slow machine fills it as well within the time a request may wait.
+    let stack = Stack::drafting(&format!("limits.queue = {PLACES}\n"));
     let mut load = Load::new();
     at_capacity(&stack, &mut load, 5);
     let capacity = |load: &mut Load| {
@@ -255,7 +269,7 @@ fn four_times_what_it_can_do_costs_those_it_serves_nothing() {
             counted(&ended),
             p99_gap_ms(&ended),
         );
-        assert!(most_queued <= 64, "{most_queued} in the queue");
+        assert!(most_queued <= PLACES, "{most_queued} in the queue");
         assert!(recovery_ms <= 2_000.0, "{recovery_ms} ms");
         ratios.push(ratio);
         all.extend(ended);

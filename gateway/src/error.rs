@@ -54,6 +54,10 @@ pub fn prompt(error: PromptError) -> Status {
             let what = format!("{field}: this model's chat template would leave it out; send no tools, or use another model");
             Reason::NoTools.field(&field, what)
         }
+        // With the limits at hand `request::too_long` says it better.
+        PromptError::TooLong { at_least } => {
+            Reason::PromptTooLong.field("prompt", format!("the prompt has at least {at_least} tokens, more than it may"))
+        }
         PromptError::Bug(what) => bug(&what),
     }
 }

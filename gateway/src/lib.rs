@@ -159,7 +159,7 @@ pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
 
     let clock = Clock::start();
     let standing = watch::Sender::new(standing::Standing::default());
-    let calls = Calls::new(config.limits.queue, config.limits.streams_per_key);
+    let calls = Calls::new(config.target.max_sequences, config.limits.queue);
     let supervisor = SupervisorClient::new(socket::channel(runtime_dir.socket("supervisor")));
     let (cancel, closing) = (CancellationToken::new(), CancellationToken::new());
     let (orders, mut ordered) = mpsc::channel(8);

@@ -213,6 +213,25 @@ pub fn check_pictures(tokens: u64, to: Setting<'_>) -> Result<(), Status> {
     Err(refusal.fact("prompt_tokens", tokens).fact("context_length", context).into())
 }
 
+/// Most tokens of a prompt: with them there is room for one more in the context.
+pub fn most_prompt_tokens(to: Setting<'_>) -> u32 {
+    let context = to.model.context_length;
+    to.limits.max_prompt_tokens.or(context).min(context.saturating_sub(1))
+}
+
+/// The refusal of a text that has more tokens than a prompt may, at least so many; it was not tokenized.
+pub fn too_long(field: &'static str, at_least: usize, to: Setting<'_>) -> Status {
+    let (context, most) = (to.model.context_length, most_prompt_tokens(to));
+    let expected = if most + 1 == context {
+        format!("fewer than {context} tokens (the model's context, with room for one more)")
+    } else {
+        format!("at most {most} tokens (limits.max_prompt_tokens of this service)")
+    };
+    let message = format!("{field}: expected a prompt of {expected}, found at least {at_least}; send a shorter one");
+    let refusal = Refusal::new(Reason::PromptTooLong, message).field(field);
+    refusal.fact("prompt_tokens_at_least", at_least).fact("context_length", context).into()
+}
+
 /// A prompt and the request around it, checked against the model: what is submitted.
 ///
 /// # Errors

@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures::{FutureExt, Stream};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::config::LimitsConfig;
-use paceline_proto::ids::RequestId;
+use paceline_proto::ids::{KeyId, RequestId};
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::internal::v1::{Generation, Stamp};
 use paceline_proto::status::Reason;
@@ -36,9 +36,9 @@ use crate::error;
 use crate::guard::keys::Principal;
 use crate::pictures::processor::Processor;
 use crate::pictures::{self, Pictures, Seen, Unsaid};
-use crate::prompt::Prompter;
+use crate::prompt::{PromptError, Prompter};
 use crate::record::Record;
-use crate::request::{Asked, Identity, Setting, Wishes, check_model, check_pictures, fit};
+use crate::request::{Asked, Identity, Setting, Wishes, check_model, check_pictures, fit, most_prompt_tokens, too_long};
 use crate::standing::{Serving, Standing};
 use crate::stream::{Answer, Below, Bounds, Unread};
 
@@ -175,7 +175,11 @@ impl InferenceService {
         record.pictures = seen.len();
         let counts: Vec<u64> = seen.iter().map(|seen| seen.tokens).collect();
         check_pictures(counts.iter().fold(0, |sum, count| sum.saturating_add(*count)), to)?;
-        let prompt_ids = self.prompter.ids(source).await.map_err(error::prompt)?;
+        let made = self.prompter.ids(source, most_prompt_tokens(to)).await;
+        let prompt_ids = made.map_err(|problem| match problem {
+            PromptError::TooLong { at_least } => too_long(field, at_least, to),
+            other => error::prompt(other),
+        })?;
         let (prompt_ids, places) = pictures::expand(prompt_ids, field, self.processor().map(|processor| &**processor), &counts)?;
         record.prompt_tokens = prompt_ids.len();
         let generation = fit(&wishes, field, prompt_ids, to, who)?;
@@ -192,7 +196,8 @@ impl InferenceService {
         principal: Option<Principal>,
         record: &mut Record,
     ) -> Result<Answer, Status> {
-        self.backlog.look(self.standing.borrow().serving()?.term)?;
+        let key = principal.as_ref().map_or(KeyId::NONE, |principal| principal.id);
+        self.backlog.look(key, self.standing.borrow().serving()?.term)?;
         let who = Identity::new(request_id, deadline.at_ns, principal.as_ref());
         let Prepared { serving, wishes, mut generation, seen, places } = self.prepare(asked, who, record).await?;
         let kept = match self.processor().filter(|_| !seen.is_empty()) {
@@ -206,8 +211,9 @@ impl InferenceService {
         if deadline.passed() {
             return Err(error::deadline_passed());
         }
-        let (place, term) = (self.backlog.enter(), serving.term);
-        let below = Below { supervisor: self.supervisor.clone(), stamp: Stamp { term: serving.term, epoch: self.epoch } };
+        let (place, term) = (self.backlog.enter(key), serving.term);
+        let stamp = Stamp { term: serving.term, epoch: self.epoch };
+        let below = Below { supervisor: self.supervisor.clone(), stamp, key };
         let bounds = Bounds { deadline, cancel: self.cancel.clone() };
         let mut answer = Answer::new(generation, &wishes, self.prompter.language(), below, bounds).showing(kept);
         if let Err(status) = answer.open().await {

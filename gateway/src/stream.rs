@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use futures::FutureExt;
+use paceline_proto::ids::KeyId;
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::internal::v1::{Generation, Stamp, SubmitRequest, TokenBatch};
 use paceline_proto::status::{COMPLETION_TOKENS, Reason};
@@ -60,6 +61,8 @@ pub struct Below {
     pub supervisor: SupervisorClient<Channel>,
     /// Whose life it is, and whose ours.
     pub stamp: Stamp,
+    /// Whose request it is.
+    pub key: KeyId,
 }
 
 /// One request's answer: all its samples.
@@ -310,7 +313,7 @@ impl Below {
     fn submission(&self, generation: Generation) -> Submission {
         // A clone shares the connection.
         let mut supervisor = self.supervisor.clone();
-        let submitted = SubmitRequest { stamp: Some(self.stamp), generation: Some(generation) };
+        let submitted = SubmitRequest { stamp: Some(self.stamp), generation: Some(generation), key_id: self.key.0 };
         Box::pin(async move { supervisor.submit(submitted).await.map(tonic::Response::into_inner) })
     }
 }

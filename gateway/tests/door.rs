@@ -186,46 +186,42 @@ async fn a_changed_file_of_keys_counts_without_a_restart() {
 }
 
 #[tokio::test]
-async fn a_key_has_as_many_streams_as_it_may() {
+async fn a_key_with_a_full_queue_is_refused_by_the_supervisor_and_no_other_key_with_it() {
     let (_dir, path) = keys();
-    let (mut stage, mut fake, _attachment) = Stage::serving(|config| {
+    let (stage, mut fake, _attachment) = Stage::serving(|config| {
         config.gateway.api_keys_file = path.display().to_string();
         config.limits.streams_per_key = 1;
     })
     .await;
-    let mut other = stage.client.clone();
-    let ((first, second), submission) = within(async {
-        tokio::join!(
-            async {
-                let second = async {
-                    // The first one is in when it is below.
-                    let submission = fake.submission().await;
-                    let second = other.generate(with_key(text("Hi"), &of(ALICE))).await;
-                    let third = other.clone();
-                    (second, submission, third)
-                };
-                let (first, (second, submission, mut third)) =
-                    tokio::join!(stage.client.generate(with_key(text("Hi"), &of(ALICE))), async {
-                        let (second, submission, third) = second.await;
-                        let mut accepted = submission.accept();
-                        accepted.tokens(&[300]).await;
-                        (second, accepted, third)
-                    });
-                let bob = tokio::join!(third.generate(with_key(text("Hi"), &of(BOB))), async {
-                    fake.submission().await.refuse(Reason::QueueFull.status("below"));
-                });
-                is(&bob.0.expect_err("refused below"), Code::ResourceExhausted, Reason::QueueFull);
-                ((first, second), submission)
-            },
-            async {}
-        )
-        .0
+    let mut clients = [(); 3].map(|()| stage.client.clone());
+    let [first, second, third] = &mut clients;
+    // More than run of one key at once come to the supervisor, which has them wait. It knows whose they are.
+    let (one, two, hers) = within(async {
+        let both = async {
+            let both = [fake.submission().await, fake.submission().await];
+            let numbers = both.each_ref().map(|submission| submission.request.key_id);
+            both.into_iter().for_each(|submission| submission.refuse(Reason::QueueFull.status("128 requests wait")));
+            numbers
+        };
+        tokio::join!(first.generate(with_key(text("Hi"), &of(ALICE))), second.generate(with_key(text("Hi"), &of(ALICE))), both)
     })
     .await;
-    let status = second.expect_err("one is all");
-    is(&status, Code::ResourceExhausted, Reason::TooManyStreams);
-    assert!(status.get_details_retry_info().is_some() && status.get_details_quota_failure().is_some(), "{status:?}");
-    drop((first, submission));
+    for refused in [one, two] {
+        is(&refused.expect_err("refused by the supervisor"), Code::ResourceExhausted, Reason::QueueFull);
+    }
+    assert!(hers[0] == hers[1] && hers[0] != 0, "{hers:?}");
+    // The queue was full for alice a moment ago, and nothing has moved. Bob's request is not held against that.
+    let (refused, his) = within(async {
+        tokio::join!(third.generate(with_key(text("Hi"), &of(BOB))), async {
+            let submission = fake.submission().await;
+            let number = submission.request.key_id;
+            submission.refuse(Reason::KvExhausted.status("too long"));
+            number
+        })
+    })
+    .await;
+    is(&refused.expect_err("refused by the supervisor"), Code::ResourceExhausted, Reason::KvExhausted);
+    assert!(his != hers[0] && his != 0, "{his}");
 }
 
 #[tokio::test]

@@ -112,8 +112,12 @@ pub enum Device {
     Gpu,
 }
 
+/// Most that `target.max_sequences` may be: each sequence has a stream of its own on the connection between supervisor and
+/// target, and an HTTP/2 server accepts 200 at once unless it is told otherwise; heartbeats and orders need some of them.
+pub const MOST_SEQUENCES: u32 = 128;
+
 /// `[target]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TargetConfig {
     /// Model directory; "" = the embedded demo model.
@@ -124,6 +128,15 @@ pub struct TargetConfig {
     pub threads: Auto<u32>,
     /// Keep quantized weights quantized on the CPU (slower, smaller).
     pub keep_quantized: bool,
+    /// Requests that run at once, if there is memory for them; others wait in the queue. 1 to [`MOST_SEQUENCES`]. Default: 32,
+    /// up to which the cost of a step is measured by its number of sequences.
+    pub max_sequences: u32,
+}
+
+impl Default for TargetConfig {
+    fn default() -> Self {
+        Self { model: String::new(), device: Device::default(), threads: Auto::Auto, keep_quantized: false, max_sequences: 32 }
+    }
 }
 
 /// When the drafter is started.
@@ -264,7 +277,7 @@ pub struct LimitsConfig {
     pub max_prompt_tokens: Auto<u32>,
     /// Most tokens a request may generate; auto = the model's context.
     pub max_new_tokens: Auto<u32>,
-    /// Requests that may wait.
+    /// Requests that may wait, of all API keys together. Default: 128, so that a burst of 100 is served whole.
     pub queue: u32,
     /// Seconds a request may wait.
     pub queue_wait_s: u64,
@@ -279,7 +292,8 @@ pub struct LimitsConfig {
     pub connections_per_peer: Auto<u32>,
     /// Requests at once on one connection; a client that wants more has them wait.
     pub streams_per_connection: u32,
-    /// Requests at once under one API key's name, where there are keys.
+    /// Requests that run at once under one API key's name, where there are keys; its others wait in the queue. Default: 16, half
+    /// of what runs at once.
     pub streams_per_key: u32,
     /// Seconds a client may take for its message, from the headers on.
     pub message_s: u64,
@@ -296,7 +310,7 @@ impl Default for LimitsConfig {
         Self {
             max_prompt_tokens: Auto::Auto,
             max_new_tokens: Auto::Auto,
-            queue: 64,
+            queue: 128,
             queue_wait_s: 10,
             deadline_s: 600,
             max_message_bytes: 16 << 20,
@@ -304,7 +318,7 @@ impl Default for LimitsConfig {
             connections: 512,
             connections_per_peer: Auto::Auto,
             streams_per_connection: 128,
-            streams_per_key: 128,
+            streams_per_key: 16,
             // The largest message at two megabits a second.
             message_s: 60,
             unread_s: 60,
@@ -602,6 +616,13 @@ impl Config {
             if self.kv.budget_bytes != Auto::Auto {
                 return refuse("kv.budget_fraction", "expected one of kv.budget_bytes and kv.budget_fraction, found both".into());
             }
+        }
+        if !(1..=MOST_SEQUENCES).contains(&self.target.max_sequences) {
+            let what = format!(
+                "expected 1 to {MOST_SEQUENCES} (each is a stream of one connection between our processes), found {}",
+                self.target.max_sequences
+            );
+            return refuse("target.max_sequences", what);
         }
         let at_least_one: [(&str, u64); 18] = [
             ("limits.connections", self.limits.connections.into()),

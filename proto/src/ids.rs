@@ -10,6 +10,15 @@ pub struct Epoch(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term(pub u64);
 
+/// Whose request it is, for fair admission: a digest of the API key's name. All keys of one name share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId(pub u64);
+
+impl KeyId {
+    /// Of every request where there are no API keys.
+    pub const NONE: KeyId = KeyId(0);
+}
+
 impl fmt::Display for Epoch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

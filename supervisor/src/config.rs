@@ -30,6 +30,7 @@ pub(crate) fn settings_where(kill_strands_memory: bool, config: &Config) -> Sett
     Settings {
         places: config.limits.queue as usize,
         queue_wait_ms: config.limits.queue_wait_s.saturating_mul(1_000),
+        streams_per_key: config.limits.streams_per_key as usize,
         restarts: config.supervisor.restarts,
         restart_period_ms: config.supervisor.restart_period_s.saturating_mul(1_000),
         patience,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use paceline_process::task;
-use paceline_proto::ids::RequestId;
+use paceline_proto::ids::{KeyId, RequestId};
 use paceline_proto::internal::v1 as internal;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
 use paceline_proto::internal::v1::supervisor_server::Supervisor;
@@ -54,6 +54,7 @@ impl Services {
             let message = format!("expected term {expected}, found {found}; attach again");
             return Err(Reason::StaleTerm.field("stamp.term", message));
         }
+        let key = KeyId(request.key_id);
         let missing = || Reason::InvalidArgument.field("generation", "expected a generation, found none");
         let generation = request.generation.ok_or_else(missing)?;
         let id = RequestId::parse(&generation.request_id)
@@ -74,7 +75,7 @@ impl Services {
         let context_tokens = prompt_tokens.saturating_add(continuation);
         let patches = generation.pictures.iter().map(|picture| u64::from(picture.rows) * u64::from(picture.columns));
         let patches = patches.fold(0, u64::saturating_add);
-        let ask = Ask { prompt_tokens, max_tokens: generation.max_tokens, context_tokens, deadline, wish, patches };
+        let ask = Ask { key, prompt_tokens, max_tokens: generation.max_tokens, context_tokens, deadline, wish, patches };
         Ok((id, generation, ask))
     }
 }

@@ -8,13 +8,14 @@ use paceline_tests::{Stack, programs, wait};
 use serde_json::Value;
 
 /// A new key and its line.
-fn make(name: &str) -> (String, String) {
+pub fn make(name: &str) -> (String, String) {
     let output = Command::new(programs().join("paceline")).args(["key", "new", name, "--json"]).output().expect("it starts");
     let object: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     (object["key"].as_str().expect("a string").to_owned(), object["line"].as_str().expect("a string").to_owned())
 }
 
-fn private(path: &Path, text: &str) {
+/// Writes a file that is this user's alone.
+pub fn private(path: &Path, text: &str) {
     let fresh = path.with_extension("fresh");
     std::fs::write(&fresh, text).expect("writable");
     std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o600)).expect("ours");

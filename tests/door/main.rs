@@ -2,6 +2,7 @@
 //! request is left lying about.
 
 mod crowd;
+mod fairness;
 #[cfg(target_os = "linux")] // its bound on memory was measured there
 mod hostile;
 mod http2;

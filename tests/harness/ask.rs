@@ -8,6 +8,7 @@ use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{self, ChatRequest, ContentPart, Final, GenerateRequest, GenerateResponse, Message};
 use serde_json::Value;
 use tokio::runtime::Handle;
+use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
@@ -145,20 +146,35 @@ impl Ask {
     pub(crate) async fn send(
         self,
         mut client: InferenceClient<Channel>,
-        within: Option<Duration>,
+        terms: Terms<'_>,
     ) -> Result<Streaming<GenerateResponse>, Status> {
         let response = match self {
-            Ask::Chat(request) => client.chat(timed(request, within)).await,
-            Ask::Continue(request) => client.generate(timed(request, within)).await,
+            Ask::Chat(request) => client.chat(terms.put_on(request)).await,
+            Ask::Continue(request) => client.generate(terms.put_on(request)).await,
         };
         response.map(tonic::Response::into_inner)
     }
 }
 
-fn timed<T>(request: T, within: Option<Duration>) -> Request<T> {
-    let mut request = Request::new(request);
-    within.into_iter().for_each(|within| request.set_timeout(within));
-    request
+/// What a call says besides its message.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terms<'a> {
+    /// Its deadline, from now on.
+    pub(crate) within: Option<Duration>,
+    /// Its API key.
+    pub(crate) key: Option<&'a str>,
+}
+
+impl Terms<'_> {
+    fn put_on<T>(self, request: T) -> Request<T> {
+        let mut request = Request::new(request);
+        self.within.into_iter().for_each(|within| request.set_timeout(within));
+        if let Some(key) = self.key {
+            let value = MetadataValue::try_from(format!("Bearer {key}")).expect("keys are printable");
+            request.metadata_mut().insert("authorization", value);
+        }
+        request
+    }
 }
 
 /// A whole answer.

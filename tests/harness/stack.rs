@@ -22,7 +22,7 @@ use tokio::task::AbortHandle;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::ask::{Answer, Ask, Live};
+use crate::ask::{Answer, Ask, Live, Terms};
 use crate::procs::{self, MARK, Process};
 use crate::wait::{wait, wait_at};
 
@@ -326,8 +326,20 @@ impl Stack {
     /// # Errors
     /// The service's refusal.
     pub fn open(&self, ask: Ask) -> Result<Live, Status> {
+        self.open_on(ask, Terms::default())
+    }
+
+    /// As [`Stack::open`], under this API key.
+    ///
+    /// # Errors
+    /// The service's refusal.
+    pub fn open_as(&self, key: &str, ask: Ask) -> Result<Live, Status> {
+        self.open_on(ask, Terms { key: Some(key), ..Terms::default() })
+    }
+
+    fn open_on(&self, ask: Ask, terms: Terms<'_>) -> Result<Live, Status> {
         let client = InferenceClient::new(self.channel.clone()).max_encoding_message_size(usize::MAX);
-        let stream = self.runtime.block_on(ask.send(client, None))?;
+        let stream = self.runtime.block_on(ask.send(client, terms))?;
         Ok(Live::new(stream, self.runtime.handle().clone()))
     }
 
@@ -341,17 +353,26 @@ impl Stack {
 
     /// Sends a request that runs beside what follows.
     pub fn start(&self, ask: Ask) -> Pending {
-        self.start_within(ask, None)
+        self.start_on(ask, None, None)
     }
 
     /// As [`Stack::start`], with a deadline.
     pub fn start_within(&self, ask: Ask, within: Option<Duration>) -> Pending {
+        self.start_on(ask, within, None)
+    }
+
+    /// As [`Stack::start`], under this API key.
+    pub fn start_as(&self, key: &str, ask: Ask) -> Pending {
+        self.start_on(ask, None, Some(key.to_owned()))
+    }
+
+    fn start_on(&self, ask: Ask, within: Option<Duration>, key: Option<String>) -> Pending {
         let (tx, ended) = std::sync::mpsc::sync_channel(1);
         let client = InferenceClient::new(self.channel.clone());
         let runtime = self.runtime.handle().clone();
         let task = self.runtime.spawn(async move {
             let begun_ns = monotonic_ns();
-            let (answer, outcome) = match ask.send(client, within).await {
+            let (answer, outcome) = match ask.send(client, Terms { within, key: key.as_deref() }).await {
                 Ok(stream) => Live::new(stream, runtime).finish_seen().await,
                 Err(status) => (Answer::default(), Err(status)),
             };

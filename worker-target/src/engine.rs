@@ -51,8 +51,9 @@ const FIGURES_MS: u64 = 250;
 /// A gain that counts as one.
 const PAYS: f64 = 1.02;
 
-/// Requests that wait for room at the next step border: the commands' own bound once more.
-const ARRIVALS: usize = 64;
+/// Requests that wait for room at the next step border: twice as many as run at once, as each that ends is followed by
+/// another; and never fewer than this.
+const LEAST_ARRIVALS: usize = 64;
 
 /// What the engine is asked.
 #[derive(Debug)]
@@ -293,7 +294,7 @@ impl Engine {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Run(arrival) if self.arrivals.len() >= ARRIVALS => {
+            Command::Run(arrival) if self.arrivals.len() >= LEAST_ARRIVALS.max(2 * self.scheduler.max_sequences()) => {
                 self.refuse(arrival.outlet, Reason::QueueFull.status("more requests wait for room in the target than may"));
             }
             Command::Run(arrival) => self.arrivals.push_back(*arrival),

@@ -22,10 +22,10 @@ use crate::serve::{Loaded, TargetService};
 
 /// Name of this process in the runtime directory.
 const NAME: &str = "target";
-/// Sequences the engine runs at once.
-const MAX_SEQUENCES: usize = 32;
-/// Commands that may wait for the engine: more than the supervisor sends, which holds `MAX_SEQUENCES` requests at most.
-const COMMANDS: usize = 4 * MAX_SEQUENCES;
+/// Commands that may wait for the engine: for each of `target.max_sequences` so many, more than the supervisor sends, which
+/// holds one request for each; and never fewer than this, as there are orders of other kinds.
+const COMMANDS_PER_SEQUENCE: usize = 4;
+const LEAST_COMMANDS: usize = 128;
 /// Share of free memory for the KV when the configuration says nothing.
 const KV_SHARE: f64 = 0.5;
 /// MLX may keep so many freed bytes; without a bound it keeps most of the machine.
@@ -66,7 +66,8 @@ fn parts(post: &Post) -> Result<Parts, Exit> {
         tracing::error!(%error, "no mailbox, or no socket for the link");
         Exit::Unavailable
     };
-    let (mail, inbox) = mailbox(COMMANDS).map_err(unavailable)?;
+    let commands = (COMMANDS_PER_SEQUENCE * post.config.target.max_sequences as usize).max(LEAST_COMMANDS);
+    let (mail, inbox) = mailbox(commands).map_err(unavailable)?;
     let links = {
         let (mail, gate) = (mail.clone(), post.gate.clone());
         let on_handover = move |handover: paceline_link::Handover| {
@@ -155,17 +156,18 @@ fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
     progress.set_loaded_at(unix_seconds());
     tracing::info!(weight_bytes = info.weight_bytes, kv_budget_bytes = budget, context = info.context, "loaded");
     let tower = tower(model.as_ref(), budget);
+    let max_sequences = config.target.max_sequences as usize;
     let loaded = Loaded {
         info,
         vision: model.vision().map(|vision| vision.info().clone()),
         patch_bytes: tower.feature_bytes + tower.pixel_bytes,
         name: config.model_name(),
         kv_classes,
-        max_sequences: MAX_SEQUENCES,
+        max_sequences,
     };
     known.set(loaded).map_err(|_| "loaded twice".to_owned())?;
     let cache = Cache::new(&kv, config.kv.prefix_cache);
-    let scheduler = Scheduler::new(Ledger::new(budget, classes), MAX_SEQUENCES).with_tower(Tower::new(tower));
+    let scheduler = Scheduler::new(Ledger::new(budget, classes), max_sequences).with_tower(Tower::new(tower));
     Ok(Engine::new(model, kv, scheduler, drafting, cache, (progress.clone(), pulse.clone()), *clock))
 }
 
@@ -231,7 +233,7 @@ fn drafting(config: &Config, model: &dyn Target) -> Drafting {
         .into(),
         tokenizer_sha256: digest::of_file(&info.path.join("tokenizer.json")).unwrap_or_default(),
         context_length: info.context as u32,
-        max_sessions: MAX_SEQUENCES as u32,
+        max_sessions: config.target.max_sequences,
     };
     Drafting::new(hello, tap_layers, config.kv.tap_window as usize)
 }

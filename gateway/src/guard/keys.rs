@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use paceline_process::keys::{self, KeyLine};
 use paceline_process::{Config, ConfigError};
+use paceline_proto::ids::KeyId;
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
@@ -27,6 +28,8 @@ pub const IMAGE_CLASS: &str = "image";
 pub struct Principal {
     /// The key's name.
     pub name: Arc<str>,
+    /// What the other processes know the name by: shares and limits go by it.
+    pub id: KeyId,
     /// Its traffic class.
     pub class: Arc<str>,
     /// What its prefixes are shared under: one for each key, and nothing that the key could be told from.
@@ -142,9 +145,18 @@ fn known(lines: Vec<KeyLine>, classes: &BTreeMap<String, String>) -> Arc<[Known]
     let one = |KeyLine { name, digest }| {
         let class = classes.get(&name).map_or(DEFAULT_CLASS, String::as_str);
         let scope = keys::hex(&Sha256::new().chain_update(b"paceline cache scope").chain_update(digest).finalize()[..16]);
-        Known { digest, principal: Principal { class: class.into(), name: name.into(), scope: scope.into() } }
+        let principal = Principal { class: class.into(), id: id_of(&name), name: name.into(), scope: scope.into() };
+        Known { digest, principal }
     };
     lines.into_iter().map(one).collect()
+}
+
+/// The number of a key's name. Of the 10,000 names there may be, two have the same number once in 10^11 files.
+fn id_of(name: &str) -> KeyId {
+    let digest = Sha256::new().chain_update(b"paceline key name").chain_update(name.as_bytes()).finalize();
+    let number = digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte));
+    // 0 is the number of requests without a key.
+    KeyId(number.max(1))
 }
 
 /// The lines of the file, which must be this user's alone.
@@ -224,6 +236,8 @@ mod tests {
         let second = keys.find("pl_alice_the_second").expect("known");
         assert_eq!((&*alice.name, &*alice.class, &*bob.name, &*bob.class), ("alice", "code", "bob", "default"));
         assert_eq!((&second.name, &second.class), (&alice.name, &alice.class));
+        assert_eq!(second.id, alice.id, "limits go by the name");
+        assert!(alice.id != bob.id && alice.id != KeyId::NONE && bob.id != KeyId::NONE);
         assert!(alice.scope != bob.scope && alice.scope != second.scope && alice.scope.len() == 32);
         assert!(!keys::hex(&keys::digest(ALICE)).contains(&*alice.scope));
         for wrong in ["", "pl_alice", &format!("{ALICE} "), &ALICE.to_uppercase(), &"x".repeat(1 << 20)] {

@@ -167,6 +167,23 @@ fn pictures_must_fit_before_their_pixels_are_looked_at() {
 }
 
 #[test]
+fn a_text_refused_by_its_bytes_is_told_limit_and_found() {
+    let (language, model) = (crate::demo::language(), model());
+    let (all, few) = (LimitsConfig::default(), LimitsConfig { max_prompt_tokens: Auto::Is(80), ..Default::default() });
+    for (limits, most, expected) in [(&all, 99, "fewer than 100 tokens"), (&few, 80, "at most 80 tokens")] {
+        let to = Setting { model: &model, language: &language, limits };
+        assert_eq!(most_prompt_tokens(to), most);
+        let status = too_long("messages", 1_234, to);
+        assert_eq!((status.code(), Reason::of(&status)), (Code::InvalidArgument, Some(Reason::PromptTooLong)));
+        let message = status.message();
+        assert!(message.starts_with("messages: ") && message.contains(expected), "{message}");
+        assert!(message.contains("found at least 1234"), "{message}");
+        assert_eq!(Reason::fact(&status, "prompt_tokens_at_least").as_deref(), Some("1234"));
+        assert_eq!(Reason::fact(&status, "context_length").as_deref(), Some("100"));
+    }
+}
+
+#[test]
 fn a_good_request_becomes_a_generation() {
     let limits = LimitsConfig::default();
     let plain = submit(Asked::generate(ids(vec![5, 6])), &limits).expect("fine");

@@ -22,18 +22,20 @@ use super::message::MessageProgress;
 use crate::guard::keys::Principal;
 use crate::standing::Standing;
 
-/// Calls inside the gateway beyond those the supervisor queues: running ones, and ones on their way.
-const BEYOND_QUEUE: usize = 192;
+/// Calls inside the gateway beyond those that run and those that the supervisor queues: on their way, or over and unread.
+const ON_THEIR_WAY: usize = 160;
+/// A key may have so many times as many calls as there are places left. So one key alone may have eight of nine places, and
+/// however many keys send as many calls as they can, places are left for others.
+const CALLS_PER_FREE_PLACE: usize = 8;
 
-/// The calls inside the gateway. Their number bounds the messages that are in memory; who comes later is told so, as the
-/// supervisor would tell them.
+/// The calls inside the gateway. Their number bounds the messages that are in memory; those that come later are refused, as the
+/// supervisor would refuse them. How many of a key run is for the supervisor to decide; here no key may take all places.
 #[derive(Clone, Debug)]
 pub struct Calls {
     running: Arc<watch::Sender<usize>>,
     most: usize,
     /// Of each key's name that has any.
     of_keys: Arc<Mutex<HashMap<Arc<str>, usize>>>,
-    most_of_key: usize,
     /// Calls whose message is on its way, and some that are past that, oldest first.
     arriving: Arc<Mutex<VecDeque<ArrivingCall>>>,
 }
@@ -46,15 +48,12 @@ struct ArrivingCall {
 }
 
 impl Calls {
-    /// None yet; as many as may run, and `queue` that wait. At most `of_key` of them are of one key's name.
-    pub fn new(queue: u32, of_key: u32) -> Self {
-        Self {
-            running: Arc::new(watch::Sender::new(0)),
-            most: BEYOND_QUEUE + queue as usize,
-            of_keys: Arc::default(),
-            most_of_key: of_key as usize,
-            arriving: Arc::default(),
-        }
+    /// None yet; places for as many as run at once (`target.max_sequences`), and for `queue` that wait.
+    pub fn new(run_at_once: u32, queue: u32) -> Self {
+        let (run_at_once, queue) = (run_at_once as usize, queue as usize);
+        // An eighth more than wait: one key alone can fill the queue.
+        let most = ON_THEIR_WAY + run_at_once + queue + queue.div_ceil(CALLS_PER_FREE_PLACE);
+        Self { running: Arc::new(watch::Sender::new(0)), most, of_keys: Arc::default(), arriving: Arc::default() }
     }
 
     /// How many there are, as it changes.
@@ -77,11 +76,15 @@ impl Calls {
     fn enter_key(&self, name: &Arc<str>) -> Result<OfKey, Refusal> {
         let mut counts = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(Arc::clone(name)).or_insert(0);
-        let most = self.most_of_key;
-        if *count >= most {
-            let message = format!("there are {most} requests under this key already, as many as may be (limits.streams_per_key)");
-            let refusal = Refusal::new(Reason::TooManyStreams, message + "; try again when one has ended");
-            return Err(refusal.field("limits.streams_per_key").fact("limit", most));
+        let left = self.most.saturating_sub(*self.running.borrow());
+        let limit = left * CALLS_PER_FREE_PLACE;
+        // Without any place left it is the gateway that is full, not the key.
+        if *count >= limit && left > 0 {
+            let message = format!(
+                "there are {count} calls under this key and {left} places left for others, so it may have no more; try again \
+                 when one has ended"
+            );
+            return Err(Refusal::new(Reason::TooManyStreams, message).field("limits.queue").fact("limit", limit));
         }
         *count += 1;
         Ok(OfKey { counts: Arc::clone(&self.of_keys), name: Arc::clone(name) })
@@ -247,9 +250,9 @@ mod tests {
 
     #[test]
     fn places_are_bounded_and_given_back() {
-        let calls = Calls::new(8, 3);
+        let calls = Calls::new(32, 8);
         let seen = calls.watch();
-        let slots: Vec<Slot> = (0..BEYOND_QUEUE + 8).map(|_| calls.enter(None).expect("room")).collect();
+        let slots: Vec<Slot> = (0..ON_THEIR_WAY + 32 + 8 + 1).map(|_| calls.enter(None).expect("room")).collect();
         let status: Status = calls.enter(None).expect_err("full").into();
         assert_eq!(Reason::of(&status), Some(Reason::QueueFull));
         assert_eq!(*seen.borrow(), slots.len());
@@ -258,26 +261,46 @@ mod tests {
         assert!(calls.enter(None).is_ok());
     }
 
+    /// As many calls of this key as get in.
+    fn fill(calls: &Calls, key: &Arc<str>) -> Vec<Slot> {
+        std::iter::from_fn(|| calls.enter(Some(key)).ok()).collect()
+    }
+
     #[test]
-    fn a_key_has_a_bound_of_its_own() {
-        let calls = Calls::new(0, 3);
-        let (alice, bob): (Arc<str>, Arc<str>) = ("alice".into(), "bob".into());
-        let mut slots: Vec<Slot> = (0..3).map(|_| calls.enter(Some(&alice)).expect("room")).collect();
-        let status: Status = calls.enter(Some(&alice)).expect_err("all of hers").into();
-        assert_eq!((status.code(), Reason::of(&status)), (Code::ResourceExhausted, Some(Reason::TooManyStreams)));
-        let others: Vec<Slot> = (0..3).map(|_| calls.enter(Some(&bob)).expect("room")).collect();
-        slots.pop();
-        slots.push(calls.enter(Some(&alice)).expect("room again"));
-        assert_eq!(*calls.watch().borrow(), 6);
-        drop((slots, others));
-        assert_eq!((*calls.watch().borrow(), calls.of_keys.lock().expect("fine").len()), (0, 0));
+    fn a_key_can_fill_the_queue_and_leaves_places_for_others() {
+        for queue in [0, 128, 10_000] {
+            let calls = Calls::new(32, queue);
+            let (alice, bob, carol): (Arc<str>, Arc<str>, Arc<str>) = ("alice".into(), "bob".into(), "carol".into());
+            let mut hers = fill(&calls, &alice);
+            assert!(hers.len() >= 32 + queue as usize, "{} of hers beside a queue of {queue}", hers.len());
+            let status: Status = calls.enter(Some(&alice)).expect_err("all she may have").into();
+            assert_eq!((status.code(), Reason::of(&status)), (Code::ResourceExhausted, Some(Reason::TooManyStreams)));
+            let his = fill(&calls, &bob);
+            assert!(his.len() >= 8, "{} of his beside a queue of {queue}", his.len());
+            let others = calls.enter(Some(&carol)).expect("a third key has a place as well");
+            // What ends makes room again.
+            hers.truncate(hers.len() / 2);
+            hers.push(calls.enter(Some(&alice)).expect("room again"));
+            drop((hers, his, others));
+            assert_eq!((*calls.watch().borrow(), calls.of_keys.lock().expect("fine").len()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn where_no_place_is_left_the_gateway_is_full_and_no_key() {
+        let calls = Calls::new(32, 0);
+        let slots: Vec<Slot> = (0..calls.most).map(|_| calls.enter(None).expect("room")).collect();
+        let status: Status = calls.enter(Some(&"alice".into())).expect_err("full").into();
+        assert_eq!(Reason::of(&status), Some(Reason::QueueFull));
+        assert!(calls.of_keys.lock().expect("fine").is_empty(), "who was refused is not counted");
+        drop(slots);
     }
 
     #[test]
     fn the_oldest_call_without_its_message_makes_room_for_a_newer_one() {
-        let calls = Calls::new(0, 1);
-        let seen = calls.watch();
-        let messages: Vec<Arc<MessageProgress>> = (0..BEYOND_QUEUE).map(|_| Arc::default()).collect();
+        let calls = Calls::new(1, 0);
+        let (most, seen) = (calls.most, calls.watch());
+        let messages: Vec<Arc<MessageProgress>> = (0..most).map(|_| Arc::default()).collect();
         let enter = |message: &Arc<MessageProgress>| {
             let slot = Arc::new(calls.enter(None).expect("room"));
             calls.follow(message, &slot);
@@ -291,28 +314,29 @@ mod tests {
         drop(slots.remove(1));
         slots.push(enter(&Arc::default()));
         assert!(messages[2].is_arriving());
-        for _ in 2..BEYOND_QUEUE {
+        for _ in 2..most {
             slots.push(Arc::new(calls.enter(None).expect("another one's")));
         }
         assert!(messages[2..].iter().all(|message| !message.is_arriving()));
         slots.push(Arc::new(calls.enter(None).expect("the last one's that came without its message")));
         assert!(calls.enter(None).is_err(), "all messages are there");
-        assert_eq!(*seen.borrow(), BEYOND_QUEUE, "each place counts once");
+        assert_eq!(*seen.borrow(), most, "each place counts once");
         drop(slots);
         assert_eq!(*seen.borrow(), 0);
     }
 
     #[test]
     fn calls_that_are_past_their_message_are_not_kept_in_mind_for_ever() {
-        let calls = Calls::new(0, 1);
+        let calls = Calls::new(1, 0);
+        let most = calls.most;
         let message = Arc::<MessageProgress>::default();
         let first = Arc::new(calls.enter(None).expect("room"));
         calls.follow(&message, &first);
-        for _ in 0..10 * BEYOND_QUEUE {
+        for _ in 0..10 * most {
             calls.follow(&Arc::default(), &Arc::new(calls.enter(None).expect("room")));
         }
         let arriving = calls.arriving.lock().expect("fine");
-        assert!(arriving.len() <= 2 * BEYOND_QUEUE && Arc::ptr_eq(&arriving[0].message, &message), "{}", arriving.len());
+        assert!(arriving.len() <= 2 * most && Arc::ptr_eq(&arriving[0].message, &message), "{}", arriving.len());
     }
 
     #[test]

@@ -51,6 +51,14 @@ fn the_environment_wins_and_is_typed() {
 }
 
 #[test]
+fn a_burst_of_100_fits_the_queue_and_a_key_runs_half_of_what_runs() {
+    let Config { target, limits, .. } = Config::default();
+    assert_eq!((target.max_sequences, limits.queue, limits.streams_per_key), (32, 128, 16));
+    let loaded = build("[target]\nmax_sequences = 128\n[limits]\nqueue = 0\n", &[]).expect("accepted");
+    assert_eq!((loaded.config.target.max_sequences, loaded.config.limits.queue), (128, 0));
+}
+
+#[test]
 fn an_empty_environment_value_is_a_value() {
     let loaded = build("[target]\nmodel = \"/somewhere\"\n", &[("PACELINE_TARGET__MODEL", "")]).expect("accepted");
     assert_eq!(loaded.config.target.model, "");
@@ -87,6 +95,8 @@ fn wrong_values_name_the_key() {
         ("[limits]\nmessage_s = 0\n", "limits.message_s: expected at least 1"),
         ("[limits]\nconnections_per_peer = 0\n", "limits.connections_per_peer: expected at least 1"),
         ("[target]\ndevice = \"tpu\"\n", "target.device"),
+        ("[target]\nmax_sequences = 0\n", "target.max_sequences: expected 1 to 128"),
+        ("[target]\nmax_sequences = 129\n", "found 129"),
         ("limits = 3\n", "limits"),
         ("[drafter]\nkind = \"eagle\"\n", "drafter.kind: expected one of auto, dflash"),
         ("[drafter]\nthreads = 0\n", "drafter.threads"),
@@ -136,7 +146,7 @@ fn a_worker_is_loaded_anew_for_what_it_reads_and_for_nothing_else() {
         "supervisor.runtime_dir" | "supervisor.lease_s" | "target.device" | "drafter.model" => (true, true),
         // Where no drafter is named, as by default, it says which one there is.
         "target.model" => (true, true),
-        "target.threads" | "target.keep_quantized" => (true, false),
+        "target.threads" | "target.keep_quantized" | "target.max_sequences" => (true, false),
         "kv.budget_bytes" | "kv.budget_fraction" | "kv.prefix_cache" | "kv.tap_window" => (true, false),
         "drafter.kind" | "drafter.threads" | "drafter.quantize" | "drafter.prefix_bytes" => (false, true),
         _ => (false, false),

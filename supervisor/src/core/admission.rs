@@ -1,21 +1,22 @@
-//! Who waits and who runs: one strict first-in-first-out queue, and a count of KV memory by which a request is let through
-//! when there is room for what it is likely to hold ([`super::likely`]). What it may hold at worst is looked at once, when it
-//! comes: what could never fit is refused.
+//! Who waits and who runs: a queue that serves API keys in turn ([`super::queue`]), and a count of KV memory by which a request
+//! is admitted when there is room for what it is likely to hold ([`super::likely`]). What it may hold at worst is checked once,
+//! when it comes: what could never fit is refused.
 //!
 //! A request is in exactly one place: `queue`, `running`, or gone. `reserved` is the sum over `running` (I11). Answers that
 //! become longer than was likely hold more than was reserved for them, which the target's heartbeats say (`Room::held_bytes`):
 //! the larger of the two counts. Between two heartbeats there may be too many all the same; then the target, which gives
 //! memory as sequences grow, has its youngest sequence wait and begin again from the tokens it has.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use paceline_process::Millis;
-use paceline_proto::ids::Epoch;
+use paceline_proto::ids::{Epoch, KeyId};
 use paceline_proto::v1::RouteWish;
 
 use super::denial::Denial;
 use super::likely::Answers;
 use super::outlook::Outlook;
+use super::queue::{Queue, RunningByKey, Waiting};
 use super::route::Permit;
 
 /// One submission, numbered by the shell. Request ids are the gateway's and may come twice; these do not.
@@ -25,6 +26,8 @@ pub struct Ticket(pub u64);
 /// What admission has to know of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
+    /// Whose request it is.
+    pub key: KeyId,
     /// Tokens of its prompt, continuation excluded.
     pub prompt_tokens: u32,
     /// Most tokens behind the prompt, continuation included.
@@ -125,15 +128,6 @@ pub struct Admitted {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
-    ticket: Ticket,
-    ask: Ask,
-    since: Millis,
-    /// End of its time in the queue, by `queue_wait_s` or its deadline.
-    until: Millis,
-}
-
-#[derive(Clone, Copy, Debug)]
 struct Running {
     ask: Ask,
     /// What it was likely to hold when it was let in.
@@ -168,7 +162,8 @@ struct Since {
 pub struct Admission {
     places: usize,
     wait_ms: u64,
-    queue: VecDeque<Waiting>,
+    streams_per_key: usize,
+    queue: Queue,
     running: BTreeMap<Ticket, Running>,
     reserved_bytes: u64,
     since: Since,
@@ -179,12 +174,13 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// An empty queue with so many places, each for so long.
-    pub fn new(places: usize, wait_ms: u64) -> Self {
+    /// An empty queue with so many places, each for so long. One API key runs at most `streams_per_key` requests at once.
+    pub fn new(places: usize, wait_ms: u64, streams_per_key: usize) -> Self {
         Self {
             places,
             wait_ms,
-            queue: VecDeque::new(),
+            streams_per_key,
+            queue: Queue::default(),
             running: BTreeMap::new(),
             reserved_bytes: 0,
             since: Since::default(),
@@ -194,11 +190,13 @@ impl Admission {
         }
     }
 
-    /// Takes a request in, behind all others. Whether it may run at once is for [`Admission::admit`] to say.
+    /// Takes a request in, behind all others of its key. Whether it may run at once is for [`Admission::admit`] to say. Where
+    /// the queue is full, a key with few waiting requests takes the place of the newest request of the key with most: that one
+    /// is returned, with its denial.
     ///
     /// # Errors
-    /// It can never run, its time is over or would be before its first token, or there is no place.
-    pub fn submit(&mut self, ticket: Ticket, ask: Ask, room: &Room<'_>, now: Millis) -> Result<(), Denial> {
+    /// It can never run, its time is over or would be before its first token, or there is no place for it.
+    pub fn submit(&mut self, ticket: Ticket, ask: Ask, room: &Room<'_>, now: Millis) -> Result<Option<(Ticket, Denial)>, Denial> {
         let positions = ask.most_positions();
         let Some(need_bytes) = room.capacity.cost_of(&ask, positions) else {
             let context = room.capacity.longest();
@@ -212,31 +210,58 @@ impl Admission {
         }
         if let Some(deadline) = ask.deadline {
             let patience_ms = deadline.since(now);
-            let earliest = self.outlook.is_in_time(ask.context_tokens.into(), self.queue.len(), patience_ms);
+            // Those of its own key are ahead of it for certain. How many turns other keys take before is not known, and a
+            // request must not be refused for a guess.
+            let ahead = self.queue.len_of(ask.key);
+            let earliest = self.outlook.is_in_time(ask.context_tokens.into(), ahead, patience_ms);
             earliest.map_err(|earliest_ms| Denial::DeadlineInfeasible { earliest_ms, patience_ms })?;
-        }
-        let runs_at_once = self.queue.is_empty() && self.fits(self.likely_bytes(&ask, room), room);
-        if !runs_at_once && self.queue.len() >= self.places {
-            return Err(Denial::QueueFull { limit: self.places });
         }
         let patience = now + self.wait_ms;
         let until = ask.deadline.map_or(patience, |deadline| deadline.min(patience));
-        self.queue.push_back(Waiting { ticket, ask, since: now, until });
-        Ok(())
+        self.queue.push(Waiting { ticket, ask, since: now, until });
+        if self.queue.len() <= self.places || self.runs_at_once(ticket, room) {
+            return Ok(None);
+        }
+        let denial = Denial::QueueFull { limit: self.places };
+        match self.queue.displace(ask.key) {
+            Some(displaced) => Ok(Some((displaced.ticket, denial))),
+            None => {
+                self.queue.remove(ticket);
+                Err(denial)
+            }
+        }
     }
 
-    /// Lets the queue's head through while there is room for it. The head blocks all behind it: a long request is not
-    /// overtaken for ever by short ones.
+    fn runs_at_once(&self, ticket: Ticket, room: &Room<'_>) -> bool {
+        let next = self.next().filter(|next| next.ticket == ticket);
+        next.is_some_and(|next| self.fits(self.likely_bytes(&next.ask, room), room))
+    }
+
+    fn running_by_key(&self) -> RunningByKey {
+        RunningByKey::new(self.running.values().map(|running| running.ask.key), self.streams_per_key)
+    }
+
+    /// The request to be admitted next.
+    fn next(&self) -> Option<Waiting> {
+        // Nobody waits nearly always, and this is asked at every event.
+        if self.queue.is_empty() { None } else { self.queue.next(&self.running_by_key()) }
+    }
+
+    /// Admits the request whose turn it is, if there is room for it. Else nobody is admitted: a long request is not overtaken
+    /// for ever by short ones.
     pub fn admit(&mut self, room: &Room<'_>, now: Millis) -> Option<Admitted> {
-        let head = *self.queue.front()?;
+        let head = self.next()?;
         let cost_bytes = self.likely_bytes(&head.ask, room);
         if !self.fits(cost_bytes, room) {
             return None;
         }
-        self.queue.pop_front();
-        // Who was waiting already when the one before was let out has been waiting for a place ever since.
+        self.queue.take(head.ask.key);
+        // One that was waiting already when the one before was admitted has been waiting for a place ever since; unless it
+        // waited for its own key's limit, which says nothing of places.
+        let limited = self.running_by_key().left(head.ask.key) == Some(1);
         if let Some(before) = self.let_out.replace(now)
             && head.since <= before
+            && !limited
         {
             self.outlook.let_out(now.since(before));
         }
@@ -274,9 +299,9 @@ impl Admission {
         self.running.len() < room.capacity.max_sequences && self.taken_bytes(room).saturating_add(cost_bytes) <= room.budget_bytes
     }
 
-    /// Whether the queue's head waits for the machine's memory and for nothing else.
+    /// Whether the request whose turn it is waits for the machine's memory and for nothing else.
     pub fn is_squeezed(&self, room: &Room<'_>) -> bool {
-        self.queue.front().is_some_and(|head| {
+        self.next().is_some_and(|head| {
             let cost_bytes = self.likely_bytes(&head.ask, room);
             self.fits_ledger(cost_bytes, room) && !self.fits(cost_bytes, room)
         })
@@ -310,7 +335,7 @@ impl Admission {
                 self.reserved_bytes -= running.cost_bytes;
                 self.since.ended += running.cost_bytes;
             }
-            None => self.queue.retain(|waiting| waiting.ticket != ticket),
+            None => self.queue.remove(ticket),
         }
     }
 
@@ -379,25 +404,18 @@ impl Admission {
 
     /// Takes out who has waited too long.
     pub fn expire(&mut self, now: Millis) -> Vec<(Ticket, Denial)> {
-        let mut over = Vec::new();
-        self.queue.retain(|waiting| {
-            if waiting.until > now {
-                return true;
-            }
+        let over = self.queue.take_where(|waiting| waiting.until <= now).into_iter().map(|waiting| {
             let waited_ms = now.since(waiting.since);
             let late = waiting.ask.deadline.is_some_and(|deadline| deadline <= now);
-            over.push((
-                waiting.ticket,
-                if late { Denial::DeadlinePassed { waited_ms } } else { Denial::QueueWait { waited_ms } },
-            ));
-            false
+            let denial = if late { Denial::DeadlinePassed { waited_ms } } else { Denial::QueueWait { waited_ms } };
+            (waiting.ticket, denial)
         });
-        over
+        over.collect()
     }
 
     /// Takes out everybody who waits.
     pub fn turn_away(&mut self) -> Vec<Ticket> {
-        self.queue.drain(..).map(|waiting| waiting.ticket).collect()
+        self.queue.take_where(|_| true).into_iter().map(|waiting| waiting.ticket).collect()
     }
 
     /// When somebody has waited too long.

@@ -22,12 +22,15 @@ pub mod operations;
 pub mod outlook;
 mod permits;
 pub mod policy;
+pub mod queue;
 pub mod restart;
 pub mod route;
 pub mod routing;
 pub mod seat;
 pub mod worker;
 
+#[cfg(test)]
+mod books;
 #[cfg(test)]
 mod dice;
 #[cfg(test)]
@@ -103,7 +106,7 @@ impl Supervisor {
     pub fn new(settings: Settings, plan: Plan, term: Term) -> Self {
         let target = Worker::new(Kind::Target, settings.patience, settings.restarts, settings.restart_period_ms);
         let drafters = Drafters::new(&settings, plan, term);
-        let admission = Admission::new(settings.places, settings.queue_wait_ms);
+        let admission = Admission::new(settings.places, settings.queue_wait_ms, settings.streams_per_key);
         let announced = Notice { outage: target.outage(), described: None };
         let routing = Routing::new(settings.policy, drafters.state());
         Self {
@@ -243,8 +246,10 @@ impl Supervisor {
                 Err(Denial::Outage { outage, retry_ms: self.settings.patience.silent_ms, log: String::new() })
             }
         };
-        if let Err(denial) = taken {
-            return out.push(Action::Deny { ticket, denial });
+        match taken {
+            Err(denial) => return out.push(Action::Deny { ticket, denial }),
+            Ok(Some((ticket, denial))) => out.push(Action::Deny { ticket, denial }),
+            Ok(None) => {}
         }
         if self.would_draft(&ask, now) {
             self.drafters.missed();

@@ -23,6 +23,8 @@ pub struct Settings {
     pub places: usize,
     /// Longest wait in it.
     pub queue_wait_ms: u64,
+    /// Requests that one API key runs at once; its others wait.
+    pub streams_per_key: usize,
     /// Restarts allowed in any `restart_period_ms`.
     pub restarts: u32,
     /// Also how long a life has to last until earlier falls are forgotten.

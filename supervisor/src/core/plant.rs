@@ -13,6 +13,8 @@ pub(super) enum Bug {
     OldEpoch,
     /// A permit that did not reach the target is taken for one that did.
     LostPermit,
+    /// Waiting requests are admitted in the order of their arrival, whatever their keys run.
+    UnfairTurn,
 }
 
 thread_local! {

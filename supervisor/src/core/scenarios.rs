@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use paceline_process::config::DrafterStart;
 use paceline_process::{Config, Millis};
-use paceline_proto::ids::{Epoch, Term};
+use paceline_proto::ids::{Epoch, KeyId, Term};
 use paceline_proto::internal::v1::{
     CostModel, DrafterInfo, GatewayReport, GatewayState, Heartbeat, KvUse, LinkPhase, LinkReport, MemoryUse, ModelInfo,
     SpeculationBucket, SpeculationFigures, StepTimes, WorkerPhase,
@@ -260,6 +260,7 @@ fn event(words: &Words<'_>) -> Event {
                     _ => RouteWish::Auto,
                 };
                 let ask = Ask {
+                    key: KeyId(words.number("key").unwrap_or(0)),
                     prompt_tokens: words.number("prompt").unwrap_or(100) as u32,
                     max_tokens: words.number("max").unwrap_or(100) as u32,
                     context_tokens: words.number("prompt").unwrap_or(100) as u32,
@@ -386,6 +387,7 @@ fn set(settings: &mut Settings, plan: &mut Plan, words: &Words<'_>) {
         match key {
             "restarts" => settings.restarts = number() as u32,
             "places" => settings.places = number() as usize,
+            "streams_per_key" => settings.streams_per_key = number() as usize,
             "queue_wait_ms" => settings.queue_wait_ms = number(),
             "idle_stop_ms" => plan.idle_stop_ms = number(),
             "permits" => assert_eq!(value, "by_hand"),
@@ -498,6 +500,7 @@ scenarios!(
     hang,
     earlier,
     admission,
+    fair,
     likely,
     stop,
     drain,

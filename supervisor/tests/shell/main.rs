@@ -159,7 +159,7 @@ fn request() -> SubmitRequest {
         traffic_class: "default".into(),
         ..Default::default()
     };
-    SubmitRequest { stamp: Some(Stamp { term: TERM, epoch: 3 }), generation: Some(generation) }
+    SubmitRequest { stamp: Some(Stamp { term: TERM, epoch: 3 }), generation: Some(generation), key_id: 0 }
 }
 
 fn with(change: impl FnOnce(&mut Generation)) -> SubmitRequest {

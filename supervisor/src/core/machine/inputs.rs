@@ -1,6 +1,7 @@
 //! What a schedule does to the machine.
 
 use paceline_process::Millis;
+use paceline_proto::ids::KeyId;
 use paceline_proto::internal::v1::LinkPhase;
 use paceline_proto::v1::RouteWish;
 
@@ -99,6 +100,8 @@ impl Machine {
         let ticket = Ticket(self.submitted);
         self.submitted += 1;
         let ask = Ask {
+            // Of two keys, or of none.
+            key: KeyId(prompt % 3),
             prompt_tokens: prompt as u32,
             max_tokens: max as u32,
             context_tokens: prompt as u32,

@@ -8,6 +8,7 @@ use paceline_proto::v1::{Lane, RouteReason};
 
 use super::{BUDGET, Fate, Machine, WORKERS, serves_images};
 use crate::core::admission::Ticket;
+use crate::core::books::{Books, Stands};
 use crate::core::link::Ends;
 use crate::core::route::{Drafter, Permit};
 use crate::core::seat::{Seat, WorkerId};
@@ -168,6 +169,25 @@ impl Machine {
         let ready = |phase| matches!(phase, Phase::Ready { .. });
         let both = ready(self.core.target().phase()) && ready(self.core.drafters().seat(seat).phase());
         self.hold(both, "a link with one that is not ready");
+    }
+
+    /// No key is admitted above its share while another waits that is below it.
+    pub(super) fn judge_turn(&mut self, ticket: Ticket) {
+        let Some(key) = self.requests.get(&ticket).map(|request| request.ask.key) else { return };
+        let books = Books::new(self.requests.iter().map(|(ticket, request)| {
+            let stands = match request.fate {
+                Fate::Waiting | Fate::Left => Stands::Waiting,
+                Fate::Running { .. } => Stands::Running,
+                Fate::Over { cost_bytes } if cost_bytes > 0 => Stands::Running,
+                Fate::Over { .. } => Stands::Gone,
+            };
+            (*ticket, request.ask.key, stands)
+        }));
+        let limit = self.settings.streams_per_key;
+        books.passed(key, limit).into_iter().for_each(|passed| self.tally(true, passed));
+        if let Err(why) = books.judge(key, limit) {
+            self.hold(false, &format!("r{}: {why}", ticket.0));
+        }
     }
 
     /// Drafts are allowed only over a link that the target said is up.

@@ -186,7 +186,7 @@ impl Machine {
         super::plant::begin();
         let mut dice = Dice::new(seed ^ 0x5EED);
         let mut settings = crate::config::settings(&Config::default());
-        settings.places = 8;
+        (settings.places, settings.streams_per_key) = (8, 3);
         let starts = [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy];
         let model = if dice.roll(12) == 0 { "" } else { "/d" };
         let idle_stop_ms = [0, 0, 20_000][dice.roll(3) as usize];

@@ -188,6 +188,7 @@ impl Machine {
     fn admit(&mut self, ticket: Ticket, epoch: Epoch, permit: crate::core::route::Permit) {
         self.judge_permit(permit);
         self.judge_route(ticket, permit);
+        self.judge_turn(ticket);
         let request = self.requests.get(&ticket).copied();
         let typical = self.core.admission().typical_tokens();
         let cost = request.and_then(|request| self.capacity.cost_of(&request.ask, request.ask.likely_positions(typical)));

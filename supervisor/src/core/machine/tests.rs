@@ -46,6 +46,8 @@ fn schedules_of_a_machine_keep_the_invariants() {
             "deny CRASH_LOOP",
             "deny DEADLINE_PASSED",
             "deny QUEUE_FULL",
+            "passed at its share",
+            "passed at its limit",
             "deny QUEUE_WAIT",
             "deny RESTARTING",
             "deny TARGET_LOADING",
@@ -101,9 +103,13 @@ fn a_day_keeps_the_invariants() {
 /// Whether what the simulation asserts can be broken: each planted bug (`core/plant.rs`) is caught, and soon.
 #[test]
 fn planted_bugs_are_caught() {
-    for (bug, words) in
-        [(Bug::StickyFallback, "(I12)"), (Bug::LostStatus, "(I4)"), (Bug::OldEpoch, "(I7)"), (Bug::LostPermit, "(I12)")]
-    {
+    for (bug, words) in [
+        (Bug::StickyFallback, "(I12)"),
+        (Bug::LostStatus, "(I4)"),
+        (Bug::OldEpoch, "(I7)"),
+        (Bug::LostPermit, "(I12)"),
+        (Bug::UnfairTurn, "share"),
+    ] {
         plant(Some(bug));
         let caught = (1..=SUITE).find_map(|seed| {
             let inputs = draw(&mut Dice::new(seed), size(seed));

@@ -3,7 +3,8 @@
 //! up, are refused, lost and ejected, news arrives late or from an earlier life; supervisors are killed or restarted and others
 //! find what they left.
 //!
-//! After each event: the queue is bounded (I6), the ledger is the sum of what runs (I11), nobody is admitted to a life
+//! At each admission: within a key the oldest comes first, no key runs more than it may, and none is admitted above its share while
+//! another waits that is below it. After each event: nobody waits longer than the queue's time limit, the queue is bounded (I6), the ledger is the sum of what runs (I11), nobody is admitted to a life
 //! that is not there (I7), no second process is started in a place, nothing that comes of a drafter reaches the target's
 //! phase or a request's fate (I3), drafts are allowed only over a link that the target said is up. At the end of each
 //! request and of each order: exactly one outcome (I4). At the end of all: no process.
@@ -78,6 +79,8 @@ struct World {
     attachment: u64,
     capacity: Capacity,
     requests: BTreeMap<Ticket, (Ask, Fate)>,
+    /// When each of them came, by its number.
+    submitted: Vec<Millis>,
     processes: BTreeMap<WorkerId, Process>,
     links: Links,
     /// What was ordered, whether it was answered, and the target's last life before it.
@@ -103,6 +106,7 @@ impl World {
         let mut settings = crate::config::settings(&Config::default());
         settings.places = 4;
         settings.queue_wait_ms = 3_000;
+        settings.streams_per_key = 2;
         if dice.roll(2) == 0 {
             settings.policy.max_concurrent = paceline_process::config::Auto::Is(1);
         }
@@ -125,6 +129,7 @@ impl World {
             attachment: 1,
             capacity,
             requests: BTreeMap::new(),
+            submitted: Vec::new(),
             processes: WORKERS.into_iter().map(|worker| (worker, Process::default())).collect(),
             links: Links::new(seed << 32),
             permits: BTreeMap::new(),
@@ -202,6 +207,11 @@ impl World {
         let waiting = self.requests.values().filter(|(_, fate)| *fate == Fate::Waiting).count();
         self.assert(admission.reserved_bytes() == held.sum::<u64>(), "the ledger is the sum of what runs");
         self.assert(admission.queued() == waiting, "who waits is in the queue");
+        let overdue = self.requests.iter().filter(|(_, (_, fate))| *fate == Fate::Waiting).find(|(ticket, _)| {
+            let since = self.submitted.get(ticket.0 as usize).copied().unwrap_or(self.now);
+            self.now.since(since) >= self.settings.queue_wait_ms
+        });
+        self.assert(overdue.is_none(), "a request waits longer than it may");
         self.assert(admission.reserved_bytes() <= 700, "the budget holds");
         // Whoever is first draws no consequence from who ran beside it before (I12).
         // Who was told and holds something is routed until his end is reported; who fell with his target is not.
@@ -408,6 +418,9 @@ fn random_schedules_keep_the_invariants() {
         "deny DRAINING",
         "deny PROMPT_TOO_LONG",
         "deny QUEUE_FULL",
+        "displaced",
+        "passed at its share",
+        "passed at its limit",
         "deny QUEUE_WAIT",
         "deny RESTARTING",
         "deny TARGET_LOADING",

@@ -5,6 +5,7 @@ use paceline_proto::v1::Lane;
 
 use super::{Fate, WORKERS, World};
 use crate::core::admission::Ticket;
+use crate::core::books::{Books, Stands};
 use crate::core::denial::Denial;
 use crate::core::route::Permit;
 use crate::core::seat::{Seat, WorkerId};
@@ -62,6 +63,7 @@ impl World {
                 self.assert(self.epoch(WorkerId::Target) == Some(epoch), "admitted to a life that is not there");
                 self.assert(matches!(self.core.target().phase(), Phase::Ready { .. }), "admitted to one that is not ready");
                 self.judge(permit);
+                self.judge_turn(ticket);
                 self.permits.insert(ticket, permit);
                 let (ask, _) = self.requests[&ticket];
                 let cost = |positions| self.capacity.cost_of(&ask, positions).expect("an admitted request fits");
@@ -70,7 +72,11 @@ impl World {
                 self.assert((least..=cost(ask.most_positions())).contains(&cost_bytes), "counted below what it begins with");
                 self.turn(ticket, Fate::Waiting, Fate::Running { epoch, cost_bytes });
             }
-            Action::Deny { ticket, .. } => {
+            Action::Deny { ticket, denial } => {
+                let newest = self.requests.last_key_value().map(|(newest, _)| *newest);
+                if matches!(denial, Denial::QueueFull { .. }) && newest != Some(ticket) {
+                    *self.seen.entry("displaced".to_owned()).or_default() += 1;
+                }
                 self.outcomes += 1;
                 self.turn(ticket, Fate::Waiting, Fate::Over { reported: false, cost_bytes: 0 });
             }
@@ -177,6 +183,28 @@ impl World {
             }
             "drained" => self.assert(self.core.admission().active() == 0, "a drain is answered and something runs"),
             _ => {}
+        }
+    }
+
+    /// Whether this one may be admitted now, by its key.
+    fn judge_turn(&mut self, ticket: Ticket) {
+        let key = self.requests[&ticket].0.key;
+        let books = Books::new(self.requests.iter().map(|(ticket, (ask, fate))| {
+            let stands = match fate {
+                Fate::Waiting => Stands::Waiting,
+                Fate::Running { .. } => Stands::Running,
+                // Until its end is reported it counts.
+                Fate::Over { cost_bytes, .. } if *cost_bytes > 0 => Stands::Running,
+                Fate::Over { .. } => Stands::Gone,
+            };
+            (*ticket, ask.key, stands)
+        }));
+        let oldest = books.oldest(key) == Some(ticket);
+        self.assert(oldest, &format!("r{} is admitted before an older one of its key", ticket.0));
+        let admission = books.judge(key, self.settings.streams_per_key);
+        self.assert(admission.is_ok(), &format!("r{}: {}", ticket.0, admission.err().unwrap_or_default()));
+        for passed in books.passed(key, self.settings.streams_per_key) {
+            *self.seen.entry(passed.to_owned()).or_default() += 1;
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_proto::ids::{Epoch, Term};
+use paceline_proto::ids::{Epoch, KeyId, Term};
 use paceline_proto::internal::v1::{DrafterInfo, GatewayReport, GatewayState, ModelInfo};
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};
 
@@ -98,6 +98,8 @@ impl World {
     fn submit(&mut self) {
         let prompt_tokens = self.dice.roll(700) as u32;
         let ask = Ask {
+            // Of two keys, or of none.
+            key: KeyId(u64::from(prompt_tokens % 3)),
             prompt_tokens,
             max_tokens: 1 + self.dice.roll(400) as u32,
             context_tokens: prompt_tokens,
@@ -108,6 +110,7 @@ impl World {
         };
         let ticket = Ticket(self.requests.len() as u64);
         self.requests.insert(ticket, (ask, Fate::Waiting));
+        self.submitted.push(self.now);
         self.tell(Event::Submitted { ticket, ask });
     }
 

@@ -212,6 +212,11 @@ impl Scheduler {
         self.sequences.len()
     }
 
+    /// Sequences that may be in it at once.
+    pub fn max_sequences(&self) -> usize {
+        self.max_sequences
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.sequences.is_empty()
