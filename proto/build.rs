@@ -1,5 +1,6 @@
 //! Compiles the .proto files with protox (no protoc needed) and keeps their descriptors for the strict decoder.
 
+use prost_build::{Service, ServiceGenerator};
 use protox::prost::Message as _;
 
 const FILES: [&str; 8] = [
@@ -20,7 +21,38 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("paceline.bin"), descriptors.encode_to_vec())?;
     let mut prost = prost_build::Config::new();
-    prost.enable_type_names().bytes(["."]);
-    tonic_prost_build::configure().codec_path("crate::strict::StrictCodec").compile_fds_with_config(descriptors, prost)?;
+    prost.enable_type_names().bytes(["."]).out_dir(out).service_generator(Box::new(Services::new()));
+    prost.compile_fds(descriptors)?;
     Ok(())
+}
+
+/// Requests that the server's side gets as bytes: they may be large, and the service decodes them off the threads that
+/// serve connections. Clients send the plain message.
+const DEFERRED: [&str; 3] = ["GenerateRequest", "ChatRequest", "CountTokensRequest"];
+
+/// Generates the two sides of a service, which differ in the type of a request.
+struct Services {
+    client: Box<dyn ServiceGenerator>,
+    server: Box<dyn ServiceGenerator>,
+}
+
+impl Services {
+    fn new() -> Self {
+        let side = || tonic_prost_build::configure().codec_path("crate::strict::StrictCodec");
+        Self { client: side().build_server(false).service_generator(), server: side().build_client(false).service_generator() }
+    }
+}
+
+impl ServiceGenerator for Services {
+    fn generate(&mut self, mut service: Service, buffer: &mut String) {
+        self.client.generate(service.clone(), buffer);
+        if service.package == "paceline.v1" {
+            for method in &mut service.methods {
+                if DEFERRED.contains(&method.input_type.as_str()) {
+                    method.input_type = format!("crate::strict::Deferred<crate::v1::{}>", method.input_type);
+                }
+            }
+        }
+        self.server.generate(service, buffer);
+    }
 }

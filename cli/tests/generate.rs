@@ -12,6 +12,7 @@ use paceline_cli::args::{Cli, Command};
 use paceline_cli::failure::{Failure, REFUSED, UNREACHABLE, USAGE};
 use paceline_cli::screen::Screen;
 use paceline_proto::status::Reason;
+use paceline_proto::strict::Deferred;
 use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::inference_server::{Inference, InferenceServer};
@@ -47,15 +48,18 @@ impl Inference for Scripted {
     type GenerateStream = Stream;
     type ChatStream = Stream;
 
-    async fn generate(&self, request: Request<GenerateRequest>) -> Result<Response<Stream>, Status> {
-        self.answer(Seen::Generate(request.into_inner()))
+    async fn generate(&self, request: Request<Deferred<GenerateRequest>>) -> Result<Response<Stream>, Status> {
+        self.answer(Seen::Generate(request.into_inner().decode()?))
     }
 
-    async fn chat(&self, request: Request<ChatRequest>) -> Result<Response<Stream>, Status> {
-        self.answer(Seen::Chat(request.into_inner()))
+    async fn chat(&self, request: Request<Deferred<ChatRequest>>) -> Result<Response<Stream>, Status> {
+        self.answer(Seen::Chat(request.into_inner().decode()?))
     }
 
-    async fn count_tokens(&self, _: Request<v1::CountTokensRequest>) -> Result<Response<v1::CountTokensResponse>, Status> {
+    async fn count_tokens(
+        &self,
+        _: Request<Deferred<v1::CountTokensRequest>>,
+    ) -> Result<Response<v1::CountTokensResponse>, Status> {
         Err(Status::unimplemented("not in the script"))
     }
 

@@ -262,6 +262,7 @@ fn routes(
     let seats = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let inference = serve::InferenceService {
         epoch,
+        decoding: serve::decoding::Decoding::new(Arc::clone(&language), seats / 2),
         prompter: prompt::Prompter::new(language, seats),
         pictures: pictures::Pictures::new(store, &config.limits),
         limits: config.limits.clone(),

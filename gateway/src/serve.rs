@@ -4,6 +4,7 @@
 pub mod backlog;
 pub mod connection;
 pub mod connections;
+pub mod decoding;
 pub mod gate;
 pub mod message;
 pub mod opening;
@@ -22,8 +23,10 @@ use paceline_proto::ids::{KeyId, RequestId};
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::internal::v1::{Generation, Stamp};
 use paceline_proto::status::Reason;
+use paceline_proto::strict::Deferred;
 use paceline_proto::v1;
 use paceline_proto::v1::inference_server::Inference;
+use prost::{Message, Name};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataMap;
@@ -43,6 +46,7 @@ use crate::standing::{Serving, Standing};
 use crate::stream::{Answer, Below, Bounds, Unread};
 
 use backlog::Backlog;
+use decoding::Decoding;
 use gate::Arrival;
 
 /// The target ends a request at its deadline, at a step's border. This much later the gateway does, whatever is below.
@@ -56,6 +60,8 @@ pub type AnswerStream = Pin<Box<dyn Stream<Item = Result<v1::GenerateResponse, S
 pub struct InferenceService {
     /// Number of this gateway's life.
     pub epoch: u64,
+    /// Decodes messages.
+    pub decoding: Decoding,
     /// Makes prompts.
     pub prompter: Prompter,
     /// Works on pictures.
@@ -77,19 +83,18 @@ impl Inference for InferenceService {
     type GenerateStream = AnswerStream;
     type ChatStream = AnswerStream;
 
-    async fn generate(&self, request: Request<v1::GenerateRequest>) -> Result<Response<AnswerStream>, Status> {
-        let unsaid = self.unsaid();
-        let look = |message| unsaid.generate(&message).and_then(|()| Asked::generate(message));
-        self.answer("Generate", request, look).await
+    async fn generate(&self, request: Request<Deferred<v1::GenerateRequest>>) -> Result<Response<AnswerStream>, Status> {
+        self.answer("Generate", request, generate_asked).await
     }
 
-    async fn chat(&self, request: Request<v1::ChatRequest>) -> Result<Response<AnswerStream>, Status> {
-        let unsaid = self.unsaid();
-        let look = |message| unsaid.chat(&message).and_then(|()| Asked::chat(message));
-        self.answer("Chat", request, look).await
+    async fn chat(&self, request: Request<Deferred<v1::ChatRequest>>) -> Result<Response<AnswerStream>, Status> {
+        self.answer("Chat", request, chat_asked).await
     }
 
-    async fn count_tokens(&self, request: Request<v1::CountTokensRequest>) -> Result<Response<v1::CountTokensResponse>, Status> {
+    async fn count_tokens(
+        &self,
+        request: Request<Deferred<v1::CountTokensRequest>>,
+    ) -> Result<Response<v1::CountTokensResponse>, Status> {
         self.count(request).await
     }
 
@@ -98,13 +103,23 @@ impl Inference for InferenceService {
     }
 }
 
+fn generate_asked(message: v1::GenerateRequest, unsaid: Unsaid<'_>) -> Result<Asked, Status> {
+    unsaid.generate(&message)?;
+    Asked::generate(message)
+}
+
+fn chat_asked(message: v1::ChatRequest, unsaid: Unsaid<'_>) -> Result<Asked, Status> {
+    unsaid.chat(&message)?;
+    Asked::chat(message)
+}
+
 impl InferenceService {
     /// One call: bounds around [`InferenceService::begin`], one terminal status (I4), one log line.
-    async fn answer<M>(
+    async fn answer<M: Message + Name + Default + 'static>(
         &self,
         method: &'static str,
-        request: Request<M>,
-        look: impl FnOnce(M) -> Result<Asked, Status>,
+        request: Request<Deferred<M>>,
+        check: fn(M, Unsaid<'_>) -> Result<Asked, Status>,
     ) -> Result<Response<AnswerStream>, Status> {
         let (metadata, mut extensions, message) = request.into_parts();
         // Without the gate before us (tests) the call counts for nobody.
@@ -115,9 +130,12 @@ impl InferenceService {
         let mut record = Record::new(method, request_id.as_str(), arrived_ns);
 
         let begun = async {
-            let asked = look(message)?;
             let deadline = self.deadline(&metadata, arrived_ns)?;
-            self.within(deadline, self.begin(asked, deadline, request_id.as_str(), principal, &mut record)).await
+            let beginning = async {
+                let asked = self.decoding.read(message, check).await?;
+                self.begin(asked, deadline, request_id.as_str(), principal, &mut record).await
+            };
+            self.within(deadline, beginning).await
         };
         let mut answer = match guarded(begun, &request_id).await {
             Ok(answer) => answer,
@@ -152,11 +170,6 @@ impl InferenceService {
     /// How the model's pictures are made, if it sees.
     fn processor(&self) -> Option<&Arc<Processor>> {
         self.prompter.language().pictures.as_ref()
-    }
-
-    /// What clients may not say.
-    fn unsaid(&self) -> Unsaid<'_> {
-        Unsaid::new(self.processor().map(|processor| &**processor))
     }
 
     /// From a well-formed request to what would be submitted, its pictures looked at and not yet worked on: that is done for

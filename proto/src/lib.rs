@@ -1,7 +1,9 @@
 //! What is said between Paceline's processes and with its clients: the .proto files' messages and services, the ids in
-//! them, the one table of reasons, the words of their enums, and a codec that refuses fields it does not know. No behaviour.
+//! them, the one table of reasons, the words of their enums, limits of their elements, and a codec that refuses what it does
+//! not know and what is over a limit. No behaviour.
 
 pub mod ids;
+pub mod limits;
 pub mod status;
 pub mod strict;
 mod words;

@@ -5,12 +5,14 @@ use paceline_process::clock::monotonic_ns;
 use paceline_proto::ids::RequestId;
 use paceline_proto::internal::v1::SamplingRule;
 use paceline_proto::status::Reason;
+use paceline_proto::strict::Deferred;
 use paceline_proto::v1;
 use tonic::{Code, Request, Response, Status};
 
 use super::gate::Arrival;
-use super::{InferenceService, Prepared, guarded};
+use super::{InferenceService, Prepared, chat_asked, generate_asked, guarded};
 use crate::error::{self, invalid};
+use crate::pictures::Unsaid;
 use crate::record::Record;
 use crate::request::{Asked, Identity, check_model};
 
@@ -18,9 +20,8 @@ impl InferenceService {
     /// Counts the tokens of a request's prompt.
     pub(super) async fn count(
         &self,
-        request: Request<v1::CountTokensRequest>,
+        request: Request<Deferred<v1::CountTokensRequest>>,
     ) -> Result<Response<v1::CountTokensResponse>, Status> {
-        use v1::count_tokens_request::Request as Kind;
         let (metadata, mut extensions, message) = request.into_parts();
         // Held until the end: the call counts among those inside.
         let arrival: Option<Arrival> = extensions.remove();
@@ -28,21 +29,16 @@ impl InferenceService {
         let request_id = RequestId::draw();
         let mut record = Record::new("CountTokens", request_id.as_str(), arrived_ns);
         let counted = async {
-            let v1::CountTokensRequest { request, report_ids } = message;
-            let asked = match request {
-                Some(Kind::Generate(message)) => self.unsaid().generate(&message).and_then(|()| Asked::generate(message))?,
-                Some(Kind::Chat(message)) => self.unsaid().chat(&message).and_then(|()| Asked::chat(message))?,
-                None => return Err(invalid("request", "generate or chat", "neither")),
-            };
             let deadline = self.deadline(&metadata, arrived_ns)?;
             let who = Identity::new(request_id.as_str(), deadline.at_ns, None);
             let counting = async {
+                let (asked, report_ids) = self.decoding.read(message, count_asked).await?;
                 let Prepared { serving, generation, seen, .. } = self.prepare(asked, who, &mut record).await?;
                 // A picture that could not be served has no number.
                 self.pictures.check(seen).await?;
-                Ok((generation.prompt_ids, serving))
+                Ok((generation.prompt_ids, report_ids, serving))
             };
-            let (ids, serving) = self.within(deadline, counting).await?;
+            let (ids, report_ids, serving) = self.within(deadline, counting).await?;
             Ok(v1::CountTokensResponse {
                 prompt_tokens: u32::try_from(ids.len()).unwrap_or(u32::MAX),
                 context_length: serving.model.context_length,
@@ -81,6 +77,18 @@ impl InferenceService {
             name: model.name,
         })
     }
+}
+
+/// Whose tokens to count, and whether the ids are wanted.
+fn count_asked(message: v1::CountTokensRequest, unsaid: Unsaid<'_>) -> Result<(Asked, bool), Status> {
+    use v1::count_tokens_request::Request as Kind;
+    let v1::CountTokensRequest { request, report_ids } = message;
+    let asked = match request {
+        Some(Kind::Generate(message)) => generate_asked(message, unsaid)?,
+        Some(Kind::Chat(message)) => chat_asked(message, unsaid)?,
+        None => return Err(invalid("request", "generate or chat", "neither")),
+    };
+    Ok((asked, report_ids))
 }
 
 /// Every field set, but for the seed, which is drawn.
