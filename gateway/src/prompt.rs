@@ -9,6 +9,7 @@ mod length;
 mod python;
 mod template;
 mod tokens;
+mod variables;
 
 use std::path::Path;
 use std::sync::Arc;

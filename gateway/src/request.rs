@@ -4,6 +4,7 @@
 //! Two looks: [`Asked::generate`] and [`Asked::chat`] at the message alone, [`fit`] against the served model.
 
 mod bounds;
+mod json;
 mod messages;
 mod sampling;
 

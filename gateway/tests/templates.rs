@@ -56,7 +56,7 @@ fn conversation(case: &Value) -> Conversation {
         turns: list(&case["messages"]).iter().map(turn).collect(),
         tools: list(&case["tools"]).iter().map(tool).collect(),
         arguments: object(&case["arguments"]),
-        pictures: vec![],
+        ..Default::default()
     }
 }
 

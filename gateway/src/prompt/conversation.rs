@@ -1,7 +1,7 @@
 //! A conversation as templates expect it: users of coding agents send system messages anywhere, `developer` for `system`, and
 //! one speaker's turn in pieces; published templates take one system message, in front, and turns that alternate.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::pictures::Encoded;
 
@@ -16,17 +16,16 @@ pub struct Conversation {
     pub arguments: Map<String, Value>,
     /// Its pictures, in the order in which turns show them.
     pub pictures: Vec<Encoded>,
+    /// Bytes of JSON text that calls, tools and arguments came as.
+    pub json_bytes: usize,
 }
 
 impl Conversation {
     /// Bytes of the text in it, but for names.
     pub(super) fn bytes(&self) -> usize {
-        let written = |map: &Map<String, Value>| serde_json::to_string(map).map_or(0, |text| text.len());
-        let called = |turn: &Turn| turn.calls.iter().map(|call| written(&call.arguments)).sum::<usize>();
-        let said = |turn: &Turn| turn.parts.iter().map(Part::bytes).sum::<usize>() + turn.reasoning.len() + called(turn);
-        let offered = |tool: &Tool| tool.description.len() + written(&tool.parameters);
+        let said = |turn: &Turn| turn.parts.iter().map(Part::bytes).sum::<usize>() + turn.reasoning.len();
         let turns: usize = self.turns.iter().map(said).sum();
-        turns + self.tools.iter().map(offered).sum::<usize>() + written(&self.arguments)
+        turns + self.tools.iter().map(|tool| tool.description.len()).sum::<usize>() + self.json_bytes
     }
 }
 
@@ -77,17 +76,14 @@ pub enum Part {
 
 impl Part {
     fn bytes(&self) -> usize {
-        match self {
-            Part::Text(text) => text.len(),
-            Part::Picture(_) => 0,
-        }
+        self.text().map_or(0, str::len)
     }
 
-    /// As templates know it from the OpenAI interface. What a picture is of is not theirs to know.
-    pub(super) fn for_template(&self) -> Value {
+    /// Its text, if it is one.
+    pub(super) fn text(&self) -> Option<&str> {
         match self {
-            Part::Text(text) => json!({"type": "text", "text": text}),
-            Part::Picture(_) => json!({"type": "image"}),
+            Part::Text(text) => Some(text),
+            Part::Picture(_) => None,
         }
     }
 }
@@ -157,66 +153,23 @@ impl Turn {
             let mut parts = next.parts.into_iter().peekable();
             // A picture is border enough.
             if let (Some(Part::Text(last)), Some(Part::Text(first))) = (self.parts.last_mut(), parts.peek()) {
-                *last = join(last, first);
+                join(last, first);
                 parts.next();
             }
             self.parts.extend(parts);
         }
-        self.reasoning = join(&self.reasoning, &next.reasoning);
+        join(&mut self.reasoning, &next.reasoning);
         self.calls.extend(next.calls);
     }
-
-    /// As templates know it from the OpenAI interface, with the arguments of calls as mappings.
-    pub(super) fn for_template(&self, content: Value) -> Value {
-        let mut message = Map::new();
-        message.insert("role".into(), self.role.word().into());
-        message.insert("content".into(), content);
-        let mut text = |key: &str, value: &str| {
-            if !value.is_empty() {
-                message.insert(key.into(), value.into());
-            }
-        };
-        text("name", &self.name);
-        text("reasoning_content", &self.reasoning);
-        text("tool_call_id", &self.call_id);
-        if !self.calls.is_empty() {
-            let calls = self.calls.iter().map(Call::for_template);
-            message.insert("tool_calls".into(), calls.collect());
-        }
-        message.into()
-    }
 }
 
-impl Call {
-    fn for_template(&self) -> Value {
-        let function = json!({"name": self.name, "arguments": self.arguments});
-        match self.id.as_str() {
-            "" => json!({"type": "function", "function": function}),
-            id => json!({"id": id, "type": "function", "function": function}),
-        }
+/// Appends `next` to `text`, behind a blank line if both have words. In place: thousands of turns of one speaker become one,
+/// and a copy for each would take minutes.
+fn join(text: &mut String, next: &str) {
+    if !text.is_empty() && !next.is_empty() {
+        text.push_str("\n\n");
     }
-}
-
-impl Tool {
-    /// As templates know it from the OpenAI interface.
-    pub(super) fn for_template(&self) -> Value {
-        let mut function = Map::new();
-        function.insert("name".into(), self.name.as_str().into());
-        if !self.description.is_empty() {
-            function.insert("description".into(), self.description.as_str().into());
-        }
-        if !self.parameters.is_empty() {
-            function.insert("parameters".into(), self.parameters.clone().into());
-        }
-        json!({"type": "function", "function": function})
-    }
-}
-
-fn join(first: &str, second: &str) -> String {
-    match (first, second) {
-        ("", text) | (text, "") => text.to_owned(),
-        (first, second) => format!("{first}\n\n{second}"),
-    }
+    text.push_str(next);
 }
 
 /// Puts pictures in the order in which the turns show them, and numbers them by it.

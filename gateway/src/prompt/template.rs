@@ -3,6 +3,7 @@
 //! The template comes with the model and is trusted to mean well, not to end: fuel bounds its steps, a writer its output. What
 //! it can show is found out when it is compiled, by showing it: a template that leaves something out does so in silence (I5).
 
+use std::borrow::Cow;
 use std::io;
 
 use minijinja::syntax::SyntaxConfig;
@@ -11,6 +12,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json, json};
 
 use super::conversation::{Call, Conversation, Part, Role, Tool, Turn};
+use super::variables::{Content, Variables};
 use super::{json, python};
 
 /// Steps a rendering may take; about 90 ms of work. A turn of a published template takes a few hundred.
@@ -163,24 +165,12 @@ impl Template {
     }
 
     fn render_as(&self, conversation: &Conversation, shows: Shows) -> Result<String, String> {
-        let Conversation { turns, tools, arguments, .. } = conversation;
-        let mut variables = arguments.clone();
-        let mut set = |name: &str, value: Json| {
-            variables.insert(name.to_owned(), value);
+        let variables = Variables {
+            conversation,
+            content: &|parts| content(parts, shows),
+            bos_token: self.bos_token.as_deref(),
+            eos_token: self.eos_token.as_deref(),
         };
-        set("messages", turns.iter().map(|turn| turn.for_template(content(&turn.parts, shows))).collect());
-        // The published renderer passes none where there are none.
-        set("tools", if tools.is_empty() { Json::Null } else { tools.iter().map(Tool::for_template).collect() });
-        set("add_generation_prompt", true.into());
-        // A special token the model does not have stays undefined, and prints as nothing, not as "None".
-        for (name, token) in [("bos_token", &self.bos_token), ("eos_token", &self.eos_token)] {
-            if let Some(token) = token {
-                set(name, token.as_str().into());
-            }
-        }
-        if !variables.contains_key("documents") {
-            variables.insert("documents".to_owned(), Json::Null);
-        }
         let mut output = Capped(Vec::new());
         let template = self.environment.get_template(NAME).map_err(|error| describe(&error))?;
         template.render_captured_to(Value::from(Serde(&variables)), &mut output).map_err(|error| describe(&error))?;
@@ -190,15 +180,14 @@ impl Template {
 
 /// One part as plain text, several as a list; as the template needs it where it takes only one shape. With pictures always a
 /// list: whether they came through is counted in the prompt.
-fn content(parts: &[Part], shows: Shows) -> Json {
+fn content(parts: &[Part], shows: Shows) -> Content<'_> {
     let as_text = if parts.len() <= 1 { shows.text } else { !shows.parts };
-    let text = |part: &Part| match part {
-        Part::Text(text) => Some(text.clone()),
-        Part::Picture(_) => None,
-    };
-    match parts.iter().map(text).collect::<Option<Vec<_>>>() {
-        Some(texts) if as_text => Json::from(texts.join("\n")),
-        _ => parts.iter().map(Part::for_template).collect(),
+    match parts.iter().map(Part::text).collect::<Option<Vec<&str>>>().filter(|_| as_text) {
+        None => Content::Parts(parts),
+        Some(texts) => match texts[..] {
+            [only] => Content::Text(Cow::Borrowed(only)),
+            _ => Content::Text(Cow::Owned(texts.join("\n"))),
+        },
     }
 }
 

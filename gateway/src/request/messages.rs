@@ -4,6 +4,7 @@ use paceline_proto::v1;
 use serde_json::{Map, Value};
 use tonic::Status;
 
+use super::json::Budget;
 use crate::error::{invalid, quoted};
 use crate::pictures::{Encoded, Form};
 use crate::prompt::OWN_NAMES;
@@ -24,8 +25,8 @@ pub(super) fn conversation(
     if messages.is_empty() {
         return Err(invalid("messages", "at least one message", "none"));
     }
-    let mut pictures = Vec::new();
-    let turns = messages.into_iter().enumerate().map(|(at, message)| turn(at, message, &mut pictures));
+    let (mut pictures, mut json) = (Vec::new(), Budget::default());
+    let turns = messages.into_iter().enumerate().map(|(at, message)| turn(at, message, &mut pictures, &mut json));
     let turns: Vec<Turn> = turns.collect::<Result<_, _>>()?;
     // They become one message, which has one name.
     let mut systems = turns.iter().enumerate().filter(|(_, turn)| turn.role == Role::System);
@@ -37,11 +38,12 @@ pub(super) fn conversation(
     }
     let mut turns = normalize(turns);
     let pictures = conversation::in_order(&mut turns, pictures);
-    Ok(Conversation { turns, tools: offered(tools)?, arguments: arguments(template_arguments)?, pictures })
+    let (tools, arguments) = (offered(tools, &mut json)?, arguments(template_arguments, &mut json)?);
+    Ok(Conversation { turns, tools, arguments, pictures, json_bytes: json.bytes() })
 }
 
 /// One turn of a conversation; its pictures go to the others'.
-fn turn(at: usize, message: v1::Message, pictures: &mut Vec<Encoded>) -> Result<Turn, Status> {
+fn turn(at: usize, message: v1::Message, pictures: &mut Vec<Encoded>, json: &mut Budget) -> Result<Turn, Status> {
     let v1::Message { role: word, content, tool_calls, tool_call_id, name, reasoning } = message;
     let field = |name: &str| format!("messages[{at}].{name}");
     let role = Role::from_word(&word)
@@ -61,7 +63,7 @@ fn turn(at: usize, message: v1::Message, pictures: &mut Vec<Encoded>) -> Result<
     let parts = content.into_iter().enumerate().map(|(place, part)| said(&field("content"), place, part, pictures));
     let parts = parts.collect::<Result<_, _>>()?;
     let calls =
-        tool_calls.into_iter().enumerate().map(|(place, call)| called(&format!("{}[{place}]", field("tool_calls")), call));
+        tool_calls.into_iter().enumerate().map(|(place, call)| called(&format!("{}[{place}]", field("tool_calls")), call, json));
     Ok(Turn { role, parts, calls: calls.collect::<Result<_, _>>()?, call_id: tool_call_id, name, reasoning })
 }
 
@@ -78,14 +80,14 @@ fn said(field: &str, place: usize, part: v1::ContentPart, pictures: &mut Vec<Enc
     Ok(conversation::Part::Picture(pictures.len() - 1))
 }
 
-fn called(field: &str, call: v1::ToolCall) -> Result<Call, Status> {
+fn called(field: &str, call: v1::ToolCall, json: &mut Budget) -> Result<Call, Status> {
     let v1::ToolCall { id, name, arguments } = call;
     check_name(&format!("{field}.name"), &name)?;
-    let arguments = object(&format!("{field}.arguments"), &arguments)?;
+    let arguments = json.object(&format!("{field}.arguments"), &arguments)?;
     Ok(Call { id, name, arguments })
 }
 
-fn offered(tools: Vec<v1::Tool>) -> Result<Vec<Tool>, Status> {
+fn offered(tools: Vec<v1::Tool>, json: &mut Budget) -> Result<Vec<Tool>, Status> {
     let mut offered: Vec<Tool> = Vec::with_capacity(tools.len());
     for (at, tool) in tools.into_iter().enumerate() {
         let v1::Tool { name, description, parameters } = tool;
@@ -95,7 +97,7 @@ fn offered(tools: Vec<v1::Tool>) -> Result<Vec<Tool>, Status> {
             return Err(invalid(&field("name"), "a name of its own for each tool", format!("{} twice", quoted(&name))));
         }
         let written = field("parameters");
-        let parameters = object(&written, &parameters)?;
+        let parameters = json.object(&written, &parameters)?;
         match parameters.get("type") {
             None if parameters.is_empty() => {}
             Some(Value::String(kind)) if kind == "object" => {}
@@ -116,24 +118,12 @@ fn check_name(field: &str, name: &str) -> Result<(), Status> {
 }
 
 /// The variables a request sets.
-fn arguments(text: &str) -> Result<Map<String, Value>, Status> {
+fn arguments(text: &str, json: &mut Budget) -> Result<Map<String, Value>, Status> {
     const FIELD: &str = "template_arguments";
-    let arguments = object(FIELD, text)?;
+    let arguments = json.object(FIELD, text)?;
     match arguments.keys().find(|name| OWN_NAMES.contains(&name.as_str())) {
         Some(name) => Err(invalid(FIELD, "no name that the service itself sets", quoted(name))),
         None => Ok(arguments),
-    }
-}
-
-/// A JSON object as text; empty text is an empty one.
-fn object(field: &str, text: &str) -> Result<Map<String, Value>, Status> {
-    if text.is_empty() {
-        return Ok(Map::new());
-    }
-    match serde_json::from_str(text) {
-        Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err(invalid(field, "a JSON object", quoted(text))),
-        Err(error) => Err(invalid(field, "a JSON object", format!("{}: {error}", quoted(text)))),
     }
 }
 
@@ -212,7 +202,21 @@ mod tests {
         check(call("", "{}"), "messages[0].tool_calls[0].name", &["1 to 64"]);
         check(call("f", "3"), "messages[0].tool_calls[0].arguments", &["a JSON object", "3"]);
         let deep = "[".repeat(1 << 20);
-        check(call("f", &deep), "messages[0].tool_calls[0].arguments", &["recursion limit"]);
+        check(call("f", &deep), "messages[0].tool_calls[0].arguments", &["at most 64 levels"]);
+    }
+
+    #[test]
+    fn json_of_all_fields_has_one_budget() {
+        let half = format!("{{\"type\": \"object\", \"a\": \"{}\"}}", "x".repeat(600 << 10));
+        let with = |call_arguments: &str, parameters: &str, template_arguments: &str| {
+            let called = v1::Message { tool_calls: vec![call("f", call_arguments)], ..message("assistant", "x") };
+            conversation(vec![message("user", "x"), called], vec![tool("f", parameters)], template_arguments)
+        };
+        assert_eq!(with("", &half, "{}").expect("within").json_bytes, half.len() + 2);
+        refused(with(&half, &half, ""), "tools[0].parameters", &["at most 1048576 bytes", &(2 * half.len()).to_string()]);
+        refused(with(&half, "", &half), "template_arguments", &["at most 1048576 bytes"]);
+        let zeros = format!("{{\"a\":[{}0]}}", "0,".repeat(500_000));
+        refused(with(&zeros, "", ""), "messages[1].tool_calls[0].arguments", &["at most 65536 JSON values"]);
     }
 
     #[test]

@@ -1,0 +1,160 @@
+//! The variables a chat template sees: the conversation in the form of the OpenAI interface, and the special tokens. All of
+//! it borrows, so that a conversation of megabytes is copied once, into the template engine's own values.
+
+use std::borrow::Cow;
+
+use serde::Serialize;
+use serde::ser::{SerializeMap, SerializeSeq, Serializer};
+use serde_json::{Map, Value};
+
+use super::conversation::{Call, Conversation, Part, Tool, Turn};
+use super::template::OWN_NAMES;
+
+/// `content` of a message.
+pub(super) enum Content<'a> {
+    /// As text.
+    Text(Cow<'a, str>),
+    /// As a list of parts.
+    Parts(&'a [Part]),
+}
+
+/// All variables of a rendering.
+pub(super) struct Variables<'a> {
+    pub(super) conversation: &'a Conversation,
+    /// A turn's parts in the form that the template takes.
+    pub(super) content: &'a dyn Fn(&'a [Part]) -> Content<'a>,
+    pub(super) bos_token: Option<&'a str>,
+    pub(super) eos_token: Option<&'a str>,
+}
+
+impl Serialize for Variables<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Conversation { turns, tools, arguments, .. } = self.conversation;
+        let mut variables = serializer.serialize_map(None)?;
+        for (name, value) in arguments.iter().filter(|(name, _)| !OWN_NAMES.contains(&name.as_str())) {
+            variables.serialize_entry(name, value)?;
+        }
+        variables.serialize_entry("messages", &Messages(turns, self.content))?;
+        // The published renderer passes none where there are none.
+        let tools = (!tools.is_empty()).then(|| Each(tools, offered));
+        variables.serialize_entry("tools", &tools)?;
+        variables.serialize_entry("add_generation_prompt", &true)?;
+        // A special token the model does not have stays undefined, and prints as nothing, not as "None".
+        for (name, token) in [("bos_token", self.bos_token), ("eos_token", self.eos_token)] {
+            if let Some(token) = token {
+                variables.serialize_entry(name, token)?;
+            }
+        }
+        if !arguments.contains_key("documents") {
+            variables.serialize_entry("documents", &())?;
+        }
+        variables.end()
+    }
+}
+
+/// A list, each element in another form.
+struct Each<'a, T, U>(&'a [T], fn(&'a T) -> U);
+
+impl<T, U: Serialize> Serialize for Each<'_, T, U> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(self.1))
+    }
+}
+
+struct Messages<'a>(&'a [Turn], &'a dyn Fn(&'a [Part]) -> Content<'a>);
+
+impl Serialize for Messages<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(Some(self.0.len()))?;
+        for turn in self.0 {
+            list.serialize_element(&message(turn, (self.1)(&turn.parts)))?;
+        }
+        list.end()
+    }
+}
+
+impl Serialize for Content<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Content::Text(text) => serializer.serialize_str(text),
+            Content::Parts(parts) => Each(parts, shown).serialize(serializer),
+        }
+    }
+}
+
+/// A turn, with the arguments of its calls as mappings.
+#[derive(Serialize)]
+struct Message<'a> {
+    role: &'static str,
+    content: Content<'a>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    reasoning_content: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    tool_call_id: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_calls: Option<Each<'a, Call, ToolCall<'a>>>,
+}
+
+fn message<'a>(turn: &'a Turn, content: Content<'a>) -> Message<'a> {
+    Message {
+        role: turn.role.word(),
+        content,
+        name: &turn.name,
+        reasoning_content: &turn.reasoning,
+        tool_call_id: &turn.call_id,
+        tool_calls: (!turn.calls.is_empty()).then_some(Each(&turn.calls, called)),
+    }
+}
+
+/// A part. What a picture is of is not the template's to know.
+#[derive(Serialize)]
+struct Shown<'a> {
+    r#type: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+}
+
+fn shown(part: &Part) -> Shown<'_> {
+    let text = part.text();
+    Shown { r#type: if text.is_some() { "text" } else { "image" }, text }
+}
+
+#[derive(Serialize)]
+struct ToolCall<'a> {
+    #[serde(skip_serializing_if = "str::is_empty")]
+    id: &'a str,
+    r#type: &'static str,
+    function: Called<'a>,
+}
+
+#[derive(Serialize)]
+struct Called<'a> {
+    name: &'a str,
+    arguments: &'a Map<String, Value>,
+}
+
+fn called(call: &Call) -> ToolCall<'_> {
+    ToolCall { id: &call.id, r#type: "function", function: Called { name: &call.name, arguments: &call.arguments } }
+}
+
+#[derive(Serialize)]
+struct Offered<'a> {
+    r#type: &'static str,
+    function: Function<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    description: &'a str,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    parameters: &'a Map<String, Value>,
+}
+
+fn offered(tool: &Tool) -> Offered<'_> {
+    let Tool { name, description, parameters } = tool;
+    Offered { r#type: "function", function: Function { name, description, parameters } }
+}
