@@ -6,67 +6,27 @@
 mod hostile;
 mod stage;
 
-use std::os::fd::OwnedFd;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use command_fds::{CommandFdExt, FdMapping};
 use paceline_proto::status::Reason;
-use paceline_proto::v1::inference_client::InferenceClient;
+use stage::program::Program;
 use stage::seeing::{chat, file, image, says, text};
 use stage::supervisor::Fake;
 use stage::{is, within};
 use tonic::Code;
-use tonic::transport::{Channel, Endpoint};
 
 /// Memory that pictures may add at their worst.
 const MAX_ADDED: u64 = 256 << 20;
 /// Time that a refusal may take, on a machine that does something else as well.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-struct Program {
-    child: Child,
-    client: InferenceClient<Channel>,
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Program {
-    fn start(dir: &std::path::Path) -> Self {
-        let model = dir.join("model");
-        stage::seeing::model(&model);
-        let (run, model) = (dir.join("run").display().to_string(), model.display().to_string());
-        let config = dir.join("paceline.toml");
-        std::fs::write(&config, format!("[supervisor]\nruntime_dir = {run:?}\n[target]\nmodel = {model:?}\n")).expect("writable");
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let address = listener.local_addr().expect("bound");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-gateway"));
-        command.arg("--config").arg(config).env("LISTEN_FDS", "1").env_remove("PACELINE_PARENT_FD").stderr(Stdio::null());
-        command.fd_mappings(vec![FdMapping { parent_fd: OwnedFd::from(listener), child_fd: 3 }]).expect("one");
-        let child = command.spawn().expect("it starts");
-        let channel = Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
-        Self { child, client: InferenceClient::new(channel).max_encoding_message_size(32 << 20) }
-    }
-
-    /// A line of its status, in bytes.
-    fn memory(&self, name: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("alive");
-        let line = status.lines().find(|line| line.starts_with(name)).expect("a line of this name");
-        line.split_whitespace().nth(1).expect("a number").parse::<u64>().expect("a number") << 10
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_pictures_cost_little_and_are_refused_by_name() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     paceline_process::runtime_dir::private_dir(&dir.path().join("run")).expect("made");
     let mut fake = Fake::start(&dir.path().join("run/supervisor.sock"), 1);
-    let program = Program::start(dir.path());
+    stage::seeing::model(&dir.path().join("model"));
+    let program = Program::start(dir.path(), &dir.path().join("model"));
     let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");
     attachment.service(stage::seeing::ready()).await;
     let ask = |file: Vec<u8>| {
