@@ -5,6 +5,8 @@
 PROFILE = release
 # Of `make demo-train`: steps of 4096 tokens; the whole recipe has 2200.
 STEPS = 20
+# Of `make fuzz`: for each target.
+SECONDS = 60
 
 help: ## this list (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +32,9 @@ golden: setup ## make the golden files again with the reference implementations 
 soak: setup ## the long tests (release profile)
 	@sh scripts/soak.sh
 
+fuzz: setup ## build all fuzz targets and run each for so many seconds [SECONDS=60]
+	@sh scripts/fuzz.sh $(SECONDS)
+
 audit: setup ## known advisories against the dependencies (needs cargo-deny and a network)
 	@sh scripts/deny.sh advisories
 
@@ -39,4 +44,4 @@ demo-train: setup ## train a pair like the embedded one into target/demo-train [
 setup: ## find or install the system packages that the build needs
 	@sh scripts/setup.sh
 
-.PHONY: help demo test check check-macos build golden soak audit demo-train setup
+.PHONY: help demo test check check-macos build golden soak fuzz audit demo-train setup

@@ -1,7 +1,7 @@
 #!/bin/sh
 # The long tests and those with timed figures: everything in tests/ that is marked #[ignore], one at a time, the long
-# simulation, ten thousand interleavings of the target's batch, and the code for macOS. What fails does not keep the rest from
-# being run.
+# simulation, ten thousand interleavings of the target's batch, the code for macOS, and all fuzz targets. What fails does not
+# keep the rest from being run.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 
@@ -37,6 +37,11 @@ soak "10,000 interleavings of the target's batch" \
 soak "One stream through the batch engine against a bare loop" \
     cargo test $LOCKED --release -p paceline-target --lib -- --ignored --nocapture one_stream
 soak "The programs' code for macOS" sh scripts/check-macos.sh build
+# shellcheck disable=SC2086
+soak "Other clients beside large hostile messages" \
+    cargo test $LOCKED --release -p paceline-gateway --test amplification -- --ignored --nocapture
+soak "Fuzzing, a minute each" \
+    sh scripts/fuzz.sh 60
 # Only the files that have such tests: in this profile each is a minute's work for the linker.
 tests=
 for file in $(grep -rl '#\[ignore = "soak' tests --include='*.rs'); do

@@ -436,24 +436,33 @@ impl Loaded {
     /// # Errors
     /// As [`Loaded::find`].
     pub fn build(file: Option<&Path>, environment: &[(String, String)]) -> Result<Self, ConfigError> {
-        let (mut table, file, place) = match file {
-            Some(path) => {
-                let read = |cause| ConfigError::Read { path: path.to_path_buf(), cause };
-                let text = std::fs::read_to_string(path).map_err(read)?;
-                let absolute = std::path::absolute(path).map_err(read)?;
-                let syntax = |cause| ConfigError::Syntax { path: path.to_path_buf(), cause: Box::new(cause) };
-                (text.parse::<toml::Table>().map_err(syntax)?, Some(absolute), path.display().to_string())
-            }
-            None => (toml::Table::new(), None, "no file".to_owned()),
+        let Some(path) = file else {
+            return Self::from_table(toml::Table::new(), "no file", environment);
         };
+        let read = |cause| ConfigError::Read { path: path.to_path_buf(), cause };
+        let text = std::fs::read_to_string(path).map_err(read)?;
+        let file = std::path::absolute(path).map_err(read)?;
+        let loaded = Self::from_table(parse(&text, path)?, &path.display().to_string(), environment)?;
+        Ok(Self { file: Some(file), ..loaded })
+    }
+
+    /// Lays `environment` over a file's text. For fuzzing.
+    ///
+    /// # Errors
+    /// As [`Loaded::find`].
+    pub fn from_text(text: &str, environment: &[(String, String)]) -> Result<Self, ConfigError> {
+        Self::from_table(parse(text, Path::new("the text"))?, "the text", environment)
+    }
+
+    fn from_table(mut table: toml::Table, place: &str, environment: &[(String, String)]) -> Result<Self, ConfigError> {
         let known = toml::Table::try_from(Config::default()).expect("the defaults are plain TOML");
-        refuse_unknown(&table, &known, &place)?;
+        refuse_unknown(&table, &known, place)?;
         overlay(&mut table, &known, environment)?;
         let config: Config = serde_path_to_error::deserialize(toml::Value::Table(table))
             .map_err(|error| ConfigError::Value { key: error.path().to_string(), what: error.inner().message().to_owned() })?;
         config.validate()?;
         let warnings = served::check(&config)?;
-        Ok(Self { config, file, warnings })
+        Ok(Self { config, file: None, warnings })
     }
 }
 
@@ -472,6 +481,10 @@ fn text_variables(all: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec
         }
     }
     Ok(variables)
+}
+
+fn parse(text: &str, path: &Path) -> Result<toml::Table, ConfigError> {
+    text.parse().map_err(|cause| ConfigError::Syntax { path: path.to_path_buf(), cause: Box::new(cause) })
 }
 
 /// Refuses sections and keys that the defaults do not have.

@@ -1,21 +1,17 @@
 //! The files of a checkpoint: one `model.safetensors`, or the shards its index names. Headers are read and checked before
 //! any weight is; the format is safetensors' own (8-byte length, JSON header, data without holes).
 
-use std::collections::{BTreeMap, HashSet};
-use std::fmt;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Dtype, Metadata};
+use safetensors::tensor::Dtype;
 use serde::Deserialize;
-use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
+use super::header;
 use crate::error::LoadError;
-
-/// Largest header read. The library's own bound is 100 MB, of which a hostile file makes 0.7 GB.
-const MAX_HEADER_BYTES: u64 = 16 << 20;
 
 /// Where a tensor's bytes are.
 #[derive(Clone, Debug)]
@@ -93,37 +89,17 @@ impl Checkpoint {
         let length = file.metadata().map_err(read)?.len();
         let mut size = [0u8; 8];
         file.read_exact(&mut size).map_err(|_| broken(format!("expected a safetensors file, found only {length} bytes")))?;
-        let header_bytes = u64::from_le_bytes(size);
-        if header_bytes > MAX_HEADER_BYTES {
-            return Err(broken(format!(
-                "expected a header of at most {MAX_HEADER_BYTES} bytes, found a length of {header_bytes}"
-            )));
-        }
-        if header_bytes + 8 > length {
-            return Err(broken(format!(
-                "the header's length, {header_bytes} bytes, leads beyond the file's end ({length} bytes)"
-            )));
-        }
-        let mut head = vec![0; header_bytes as usize];
+        let header_bytes = header::length(size, length).map_err(broken)?;
+        let mut head = vec![0; header_bytes];
         file.read_exact(&mut head).map_err(read)?;
-        let names: Names = serde_json::from_slice(&head).map_err(|error| broken(format!("header: {error}")))?;
-        if let Some(twice) = names.0 {
-            return Err(broken(format!("tensor {twice} is in the header twice")));
-        }
-        // Refuses overlaps, holes, and tensors whose bytes do not fit their shape.
-        let metadata: Metadata = serde_json::from_slice(&head).map_err(|error| broken(format!("header: {error}")))?;
-        let (expected, found) = (metadata.data_len() as u64, length - 8 - header_bytes);
-        if expected != found {
-            return Err(broken(format!(
-                "expected {expected} bytes of data behind the header, found {found}: the file is truncated or has a tail"
-            )));
-        }
+        let data_begin = 8 + header_bytes as u64;
+        let metadata = header::parse(&head, length - data_begin).map_err(broken)?;
         let file_idx = self.files.len();
         self.files.push((path.clone(), file));
         for (name, info) in metadata.tensors() {
             let entry = Entry {
                 file: file_idx,
-                offset: 8 + header_bytes + info.data_offsets.0 as u64,
+                offset: data_begin + info.data_offsets.0 as u64,
                 bytes: info.data_offsets.1 - info.data_offsets.0,
                 dtype: info.dtype,
                 shape: info.shape.clone(),
@@ -146,31 +122,6 @@ impl Checkpoint {
         let mut bytes = vec![0; entry.bytes];
         file.read_exact_at(&mut bytes, entry.offset).map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
         Ok(bytes)
-    }
-}
-
-/// Reads a JSON object's keys and keeps the first that stands there twice: the library keeps the last in silence.
-struct Names(Option<String>);
-
-impl<'de> Deserialize<'de> for Names {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Keys;
-        impl<'de> Visitor<'de> for Keys {
-            type Value = Names;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a JSON object of tensors")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Names, A::Error> {
-                let (mut seen, mut twice) = (HashSet::new(), None);
-                while let Some((key, IgnoredAny)) = map.next_entry::<String, IgnoredAny>()? {
-                    if !seen.insert(key.clone()) {
-                        twice.get_or_insert(key);
-                    }
-                }
-                Ok(Names(twice))
-            }
-        }
-        deserializer.deserialize_map(Keys)
     }
 }
 

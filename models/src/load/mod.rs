@@ -2,6 +2,7 @@
 
 mod config;
 mod files;
+mod header;
 mod weights;
 
 pub use config::ModelConfig;

@@ -1,0 +1,52 @@
+//! Whatever a client or another process sends is refused in words, or is a message within the limits of its elements, which
+//! is encoded and decoded to the same bytes. Conversations and prompts are checked on, as the gateway does: JSON in them too.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use paceline_gateway::request::Asked;
+use paceline_proto::internal::v1::{SubmitRequest, TokenBatch};
+use paceline_proto::limits::{MAX_TOKEN_IDS, MAX_TOOLS, MAX_TURNS};
+use paceline_proto::strict::decode;
+use paceline_proto::v1::{ChatRequest, CountTokensRequest, GenerateRequest, GenerateResponse};
+use prost::{Message, Name};
+
+/// Decodes and encodes there and back.
+fn message<M: Message + Name + Default>(wire: &[u8]) -> Option<M> {
+    match decode::<M>(wire.to_vec().into()) {
+        Ok(message) => {
+            let encoded = message.encode_to_vec();
+            let again = decode::<M>(encoded.clone().into()).expect("it was a message");
+            assert_eq!(again.encode_to_vec(), encoded);
+            Some(message)
+        }
+        Err(status) => {
+            assert!(!status.message().is_empty());
+            None
+        }
+    }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let Some((kind, wire)) = bytes.split_first() else { return };
+    match kind % 6 {
+        0 => {
+            if let Some(chat) = message::<ChatRequest>(wire) {
+                assert!(chat.messages.len() <= MAX_TURNS as usize && chat.tools.len() <= MAX_TOOLS as usize);
+                let _ = Asked::chat(chat);
+            }
+        }
+        1 => {
+            if let Some(generate) = message::<GenerateRequest>(wire) {
+                let _ = Asked::generate(generate);
+            }
+        }
+        2 => drop(message::<CountTokensRequest>(wire)),
+        3 => drop(message::<GenerateResponse>(wire)),
+        4 => {
+            if let Some(SubmitRequest { generation: Some(generation), .. }) = message(wire) {
+                assert!(generation.prompt_ids.len() <= 2 * MAX_TOKEN_IDS as usize);
+            }
+        }
+        _ => drop(message::<TokenBatch>(wire)),
+    }
+});

@@ -1,0 +1,31 @@
+//! Whatever stands in front of a checkpoint's weights is refused in words, or names tensors that lie in the file, one behind
+//! the other, and are as long as their shapes say.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+// The model crates would bring MLX with them; this file is pure.
+#[path = "../../models/src/load/header.rs"]
+mod header;
+
+fuzz_target!(|file: &[u8]| {
+    let Some((size, rest)) = file.split_first_chunk::<8>() else { return };
+    let length = match header::length(*size, file.len() as u64) {
+        Ok(length) => length,
+        Err(what) => return assert!(!what.is_empty()),
+    };
+    let (head, data) = rest.split_at(length);
+    match header::parse(head, data.len() as u64) {
+        Ok(metadata) => {
+            let mut ends = 0;
+            let mut tensors: Vec<_> = metadata.tensors().into_values().map(|info| info.data_offsets).collect();
+            tensors.sort_unstable();
+            for (begin, end) in tensors {
+                assert!(begin == ends && end >= begin);
+                ends = end;
+            }
+            assert_eq!(ends, data.len());
+        }
+        Err(what) => assert!(!what.is_empty()),
+    }
+});
