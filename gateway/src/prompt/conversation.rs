@@ -262,6 +262,22 @@ mod tests {
         assert_eq!(short(&normalize(named)), ["user:a", "user:b\n\nc"], "two people are not one");
     }
 
+    /// A copy of the text so far for each turn would be 137 GB here.
+    #[test]
+    fn thousands_of_turns_of_one_speaker_become_one_without_copies() {
+        let mut said: Vec<Turn> = (0..16_384).map(|_| Turn::new(Role::Assistant, vec!["x".repeat(1022)])).collect();
+        for turn in &mut said {
+            turn.reasoning = "y".repeat(62);
+        }
+        let begun = paceline_process::clock::monotonic_ns();
+        let normal = normalize(said);
+        let took_ns = paceline_process::clock::monotonic_ns() - begun;
+        let text = normal[0].parts[0].text().expect("text");
+        assert_eq!((normal.len(), normal[0].parts.len()), (1, 1));
+        assert_eq!((text.len(), normal[0].reasoning.len()), (16_384 * 1024 - 2, 16_384 * 64 - 2));
+        assert!(took_ns < 5_000_000_000, "{took_ns} ns");
+    }
+
     #[test]
     fn pictures_keep_their_places_and_are_counted_as_shown() {
         let with = |role: Role, parts: Vec<Part>| Turn { parts, ..Turn::new(role, vec![]) };
