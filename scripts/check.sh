@@ -27,7 +27,10 @@ core_tests() {
 # shellcheck disable=SC2086
 lints() { cargo clippy $LOCKED --workspace --all-targets -- -D warnings; }
 
-step "Format" cargo fmt --all --check
+# fuzz/ is a workspace of its own.
+format() { cargo fmt --all --check && rustfmt --edition 2024 --check fuzz/seeds.rs fuzz/fuzz_targets/*.rs; }
+
+step "Format" format
 step "Lints" lints
 step "Licences, bans and sources of dependencies" sh scripts/deny.sh bans licenses sources
 step "Tests of the cores" core_tests
