@@ -2,11 +2,16 @@
 //!
 //! Owns what of a model directory concerns text. Must not know: requests, services, the network.
 
+mod chat_vocabulary;
 pub mod conversation;
+mod delimiters;
 mod files;
 mod json;
 mod length;
+mod literals;
+pub mod markup;
 mod python;
+mod resent;
 mod template;
 mod tokens;
 mod variables;
@@ -18,6 +23,7 @@ use paceline_proto::internal::v1::SamplingRule;
 use tokio::sync::Semaphore;
 
 use conversation::Conversation;
+use markup::Rendered;
 
 use crate::pictures::Encoded;
 use crate::pictures::processor::Processor;
@@ -48,7 +54,7 @@ impl Language {
     /// The first file that is missing or cannot be used, by name.
     pub fn read(dir: &Path) -> Result<Self, LoadError> {
         let files = files::ModelFiles::read(dir)?;
-        let tokens = Tokens::read(dir)?;
+        let mut tokens = Tokens::read(dir)?;
         let mut stop_ids = files.eos_ids;
         if let Some(eos) = &files.eos_token {
             let id = tokens.id(eos).ok_or_else(|| {
@@ -62,8 +68,11 @@ impl Language {
         let template = match files.template {
             None => None,
             Some(file) => {
-                let compiled = Template::compile(&file.source, files.bos_token, files.eos_token);
-                Some(compiled.map_err(|cause| LoadError::content(&file.path, format!("the chat template: {cause}")))?)
+                let compiled = Template::compile(&file.source, files.bos_token, files.eos_token, &tokens.added());
+                let template = compiled.map_err(|cause| LoadError::content(&file.path, format!("the chat template: {cause}")))?;
+                let protected = tokens.protect(template.markup());
+                protected.map_err(|cause| LoadError::content(&dir.join("tokenizer.json"), cause))?;
+                Some(template)
             }
         };
         let pictures = Processor::read(dir, &tokens)?.map(Arc::new);
@@ -185,10 +194,21 @@ fn make(language: &Language, source: Source, most_tokens: u32) -> Result<Vec<u32
             let template = language.template.as_ref().ok_or(PromptError::NoTemplate)?;
             let rendered = template.render(&conversation).map_err(PromptError::Template)?;
             // A template may leave text out, so only what it made counts.
-            check_length(language, &rendered, most_tokens)?;
-            language.tokens.encode(&rendered, false).map_err(PromptError::Bug)
+            check_length(language, &rendered.text, most_tokens)?;
+            let ids = language.tokens.encode_rendered(&rendered).map_err(PromptError::Bug)?;
+            ids.ok_or_else(|| PromptError::Template(Refused::Conversation(unwritable(template, &rendered))))
         }
     }
+}
+
+/// For a model whose vocabulary has a special token as a word, so that its letters are nothing else.
+fn unwritable(template: &Template, rendered: &Rendered) -> String {
+    let forged = rendered.forged.iter().filter_map(|at| template.markup().get(at.item)).map(|item| format!("{:?}", item.text));
+    let mut forged: Vec<String> = forged.collect();
+    forged.sort_unstable();
+    forged.dedup();
+    let found = forged.join(", ");
+    format!("expected text that this model's tokenizer can write without special tokens, found {found}; leave it out")
 }
 
 #[cfg(test)]

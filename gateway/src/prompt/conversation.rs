@@ -29,6 +29,60 @@ impl Conversation {
     }
 }
 
+/// Edits every string that a client wrote: texts, names, ids, and in JSON the keys as well. Names of the template's variables
+/// are the template's own. An edit that returns `None` leaves its string as it is.
+pub(super) struct Edits<'a>(pub(super) &'a mut dyn FnMut(&str) -> Option<String>);
+
+impl Edits<'_> {
+    pub(super) fn apply(&mut self, conversation: &mut Conversation) {
+        let Conversation { turns, tools, arguments, pictures: _ } = conversation;
+        for turn in turns {
+            let Turn { role: _, parts, calls, call_id, name, reasoning } = turn;
+            for part in parts {
+                if let Part::Text(text) = part {
+                    self.text(text);
+                }
+            }
+            [call_id, name, reasoning].into_iter().for_each(|text| self.text(text));
+            for Call { id, name, arguments } in calls {
+                self.text(id);
+                self.text(name);
+                self.members(arguments);
+            }
+        }
+        for Tool { name, description, parameters } in tools {
+            self.text(name);
+            self.text(description);
+            self.members(parameters);
+        }
+        arguments.values_mut().for_each(|value| self.json(value));
+    }
+
+    fn text(&mut self, text: &mut String) {
+        if let Some(edited) = (self.0)(text) {
+            *text = edited;
+        }
+    }
+
+    fn json(&mut self, value: &mut Value) {
+        match value {
+            Value::String(text) => self.text(text),
+            Value::Array(items) => items.iter_mut().for_each(|item| self.json(item)),
+            Value::Object(members) => self.members(members),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    fn members(&mut self, members: &mut Map<String, Value>) {
+        let edited = std::mem::take(members).into_iter().map(|(mut key, mut value)| {
+            self.text(&mut key);
+            self.json(&mut value);
+            (key, value)
+        });
+        *members = edited.collect();
+    }
+}
+
 /// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {

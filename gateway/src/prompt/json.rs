@@ -7,6 +7,8 @@ use minijinja::value::Kwargs;
 use minijinja::{Error, ErrorKind, Value};
 use serde_json::Value as Json;
 
+use super::markup;
+
 /// Columns of one level of indentation, at most.
 const MAX_INDENT: usize = 16;
 
@@ -123,8 +125,12 @@ impl Style {
 
     fn text(&self, text: &str, out: &mut String) {
         out.push('"');
-        for letter in text.chars() {
+        for (letter, is_code) in markup::letters(text, self.ascii) {
             let escape = match letter {
+                _ if is_code => {
+                    out.push(letter);
+                    continue;
+                }
                 '"' => "\\\"",
                 '\\' => "\\\\",
                 '\n' => "\\n",

@@ -11,14 +11,18 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json, json};
 
-use super::conversation::{Call, Conversation, Part, Role, Tool, Turn};
+use super::conversation::{Call, Conversation, Edits, Part, Role, Tool, Turn};
+use super::markup::{Added, Decoded, Item, Marker, Markup, Occurrence, Rendered};
+use super::resent::Writes;
 use super::variables::{Content, Variables};
-use super::{json, python};
+use super::{delimiters, json, literals, markup, python};
 
 /// Steps a rendering may take; about 90 ms of work. A turn of a published template takes a few hundred.
 const FUEL: u64 = 1_000_000;
 /// Bytes a rendering may have.
 const MAX_OUTPUT_BYTES: usize = 4 << 20;
+/// A rendering with its codes, escapes and marks: a character of one byte has up to two marks of three bytes each.
+const MAX_CODED_BYTES: usize = 7 * MAX_OUTPUT_BYTES;
 /// Characters of a template's own message that are passed on: it travels in HTTP/2 headers.
 const MAX_MESSAGE_CHARS: usize = 500;
 
@@ -61,10 +65,12 @@ struct Shows {
     calls: bool,
     /// What tools answered.
     answers: bool,
+    /// What the assistant thought.
+    reasoning: bool,
 }
 
 /// Nothing is known to be left out.
-const ALL: Shows = Shows { text: true, parts: true, tools: true, calls: true, answers: true };
+const ALL: Shows = Shows { text: true, parts: true, tools: true, calls: true, answers: true, reasoning: true };
 
 /// A compiled chat template.
 #[derive(Debug)]
@@ -73,16 +79,54 @@ pub struct Template {
     bos_token: Option<String>,
     eos_token: Option<String>,
     shows: Shows,
+    markup: Markup,
+    /// Of each markup, whether the template puts it together of pieces.
+    assembled: Vec<bool>,
+    /// What the template writes itself around thoughts and calls.
+    writes: Writes,
 }
 
 const NAME: &str = "chat";
 
 impl Template {
-    /// Compiles `source`.
+    /// Compiles `source` for a tokenizer with these added tokens.
     ///
     /// # Errors
-    /// The first syntax error, with its line.
-    pub fn compile(source: &str, bos_token: Option<String>, eos_token: Option<String>) -> Result<Self, Error> {
+    /// The first syntax error, with its line; there are too many special tokens.
+    pub fn compile(source: &str, bos_token: Option<String>, eos_token: Option<String>, added: &[Added]) -> Result<Self, Error> {
+        let source = without_generation_tags(source);
+        let is_markup =
+            |token: &&Added| !token.text.is_empty() && (token.special || token.is_tag() && source.contains(&token.text));
+        let (protected, others): (Vec<&Added>, Vec<&Added>) = added.iter().partition(is_markup);
+        let mut items: Vec<Item> = protected.into_iter().map(Added::item).collect();
+        // What it shows of a few words, with special tokens alone, tells the rest.
+        let draft = Self::with_markup(&source, bos_token.clone(), eos_token.clone(), items.clone())?;
+        for probe in draft.probes() {
+            let shown = others.iter().filter(|token| token.is_tag() && probe.text.contains(&token.text));
+            let tokens: Vec<Item> = shown.map(|token| token.item()).collect();
+            let lines = delimiters::of(&draft.markup.hidden(&probe.text, delimiters::SPECIAL));
+            let texts = lines.into_iter().map(|text| Item { text, token: None });
+            for item in tokens.into_iter().chain(texts) {
+                if items.iter().all(|known| known.text != item.text) {
+                    items.push(item);
+                }
+            }
+        }
+        let mut template = Self::with_markup(&source, bos_token, eos_token, items)?;
+        for probe in template.probes() {
+            for at in template.markup.plain(&probe) {
+                template.assembled[at.item] = true;
+            }
+        }
+        template.writes = Writes {
+            thoughts: template.shows.reasoning && source.contains("</think>"),
+            calls: template.shows.calls && source.contains("<tool_call>"),
+        };
+        Ok(template)
+    }
+
+    fn with_markup(source: &str, bos_token: Option<String>, eos_token: Option<String>, items: Vec<Item>) -> Result<Self, Error> {
+        let markup = Markup::new(items).map_err(|what| Error::new(ErrorKind::InvalidOperation, what))?;
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
         environment.set_syntax(syntax);
@@ -92,10 +136,17 @@ impl Template {
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", json::tojson);
-        environment.add_template_owned(NAME, without_generation_tags(source))?;
-        let mut template = Self { environment, bos_token, eos_token, shows: ALL };
+        environment.add_template_owned(NAME, literals::coded(source, &markup))?;
+        let [bos_token, eos_token] = [bos_token, eos_token].map(|token| token.map(|token| markup.coded(&token)));
+        let (assembled, writes) = (vec![false; markup.items().len()], Writes::default());
+        let mut template = Self { environment, bos_token, eos_token, shows: ALL, markup, assembled, writes };
         template.shows = template.probe();
         Ok(template)
+    }
+
+    /// Texts that only the template may write.
+    pub fn markup(&self) -> &[Item] {
+        self.markup.items()
     }
 
     /// Whether tools come through.
@@ -107,7 +158,8 @@ impl Template {
     ///
     /// # Errors
     /// What the template objects to, in words for the client; that it would leave tools out.
-    pub fn render(&self, conversation: &Conversation) -> Result<String, Refused> {
+    pub fn render(&self, conversation: &Conversation) -> Result<Rendered, Refused> {
+        let conversation = &self.with_fields(conversation);
         let turn = |wanted: &dyn Fn(&Turn) -> bool| conversation.turns.iter().any(wanted);
         if !conversation.tools.is_empty() && !self.shows.tools {
             return Err(Refused::NoTools("tools".into()));
@@ -118,12 +170,84 @@ impl Template {
         if !self.shows.answers && turn(&|turn| turn.role == Role::Tool) {
             return Err(Refused::NoTools("messages.role".into()));
         }
-        let rendered = self.render_as(conversation, self.shows).map_err(Refused::Conversation)?;
+        let rendered = self.render_apart(conversation).map_err(Refused::Conversation)?;
+        if rendered.text.len() > MAX_OUTPUT_BYTES {
+            return Err(Refused::Conversation(too_large()));
+        }
         // Some show tools only beside messages of a certain role.
-        match conversation.tools.iter().position(|tool| !rendered.contains(&tool.name)) {
+        match conversation.tools.iter().position(|tool| !rendered.text.contains(&tool.name)) {
             Some(at) => Err(Refused::NoTools(format!("tools[{at}]"))),
             None => Ok(rendered),
         }
+    }
+
+    /// The conversation with what agents resend as text moved to its fields.
+    fn with_fields<'a>(&self, conversation: &'a Conversation) -> Cow<'a, Conversation> {
+        if !conversation.turns.iter().any(|turn| self.writes.concerns(turn)) {
+            return Cow::Borrowed(conversation);
+        }
+        let mut changed = conversation.clone();
+        changed.turns = changed
+            .turns
+            .into_iter()
+            .map(|turn| if self.writes.concerns(&turn) { self.writes.split(turn) } else { turn })
+            .collect();
+        Cow::Owned(changed)
+    }
+
+    /// Renders a conversation so that markup of the template is told from the client's strings.
+    fn render_apart(&self, conversation: &Conversation) -> Result<Rendered, String> {
+        let decoded = self.render_edited(conversation, &mut |text| match markup::escape(text) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(escaped) => Some(escaped),
+        })?;
+        let plain = self.markup.plain(&decoded);
+        let of_pieces = self.of_pieces(&plain, conversation);
+        let Some(marker) = self.marker(&of_pieces) else { return Ok(decoded.rendered(plain)) };
+        let marked = self.render_edited(conversation, &mut |text| Some(marker.mark(text)))?;
+        let plain = self.markup.plain(&marked);
+        Ok(marked.rendered_of_pieces(plain, |item| of_pieces[item]))
+    }
+
+    /// Of each markup, whether it is in the rendering and the template may have put it together of pieces: it is known to do
+    /// so, or no string of the client has it.
+    fn of_pieces(&self, plain: &[Occurrence], conversation: &Conversation) -> Vec<bool> {
+        let mut of_pieces = vec![false; self.assembled.len()];
+        if plain.is_empty() {
+            return of_pieces;
+        }
+        let mut written = vec![false; self.assembled.len()];
+        let mut note = |text: &str| {
+            self.markup.note(text, &mut written);
+            None
+        };
+        Edits(&mut note).apply(&mut conversation.clone());
+        for at in plain {
+            of_pieces[at.item] = self.assembled[at.item] || !written[at.item];
+        }
+        of_pieces
+    }
+
+    /// What marks the client's share in these; `None` if there are none.
+    fn marker(&self, wanted: &[bool]) -> Option<Marker> {
+        let texts = self.markup.items().iter().zip(wanted).filter(|(_, wanted)| **wanted).map(|(item, _)| item.text.as_str());
+        wanted.contains(&true).then(|| Marker::new(texts))
+    }
+
+    fn render_edited(
+        &self,
+        conversation: &Conversation,
+        edit: &mut dyn FnMut(&str) -> Option<String>,
+    ) -> Result<Decoded, String> {
+        let mut edited = conversation.clone();
+        Edits(edit).apply(&mut edited);
+        Ok(self.markup.decode(&self.render_as(&edited, self.shows)?))
+    }
+
+    /// The conversations that show turn delimiters, as far as the template takes them.
+    fn probes(&self) -> Vec<Decoded> {
+        let rendered = delimiters::probes().into_iter().filter_map(|probe| self.render_as(&probe, self.shows).ok());
+        rendered.map(|rendered| self.markup.decode(&rendered)).collect()
     }
 
     /// Tries each shape of content, and tools, on a few words, and sees which arrive (I5).
@@ -161,7 +285,9 @@ impl Template {
         let history = || vec![asked(), called(&[""]), answered()];
         let calls = comes(shown(history(), vec![], content, &["t00l", "k3y", "valu3"]));
         let answers = comes(shown(history(), vec![], content, &["answ3r"]));
-        Shows { tools, calls, answers, ..content }
+        let thinking = || Turn { reasoning: "th0ught".into(), ..called(&[""]) };
+        let reasoning = shown(vec![asked(), thinking(), answered()], vec![], content, &["th0ught"]) == Ok(true);
+        Shows { tools, calls, answers, reasoning, ..content }
     }
 
     fn render_as(&self, conversation: &Conversation, shows: Shows) -> Result<String, String> {
@@ -172,8 +298,9 @@ impl Template {
             eos_token: self.eos_token.as_deref(),
         };
         let mut output = Capped(Vec::new());
-        let template = self.environment.get_template(NAME).map_err(|error| describe(&error))?;
-        template.render_captured_to(Value::from(Serde(&variables)), &mut output).map_err(|error| describe(&error))?;
+        let describe = |error: Error| describe(&error, &self.markup);
+        let template = self.environment.get_template(NAME).map_err(describe)?;
+        template.render_captured_to(Value::from(Serde(&variables)), &mut output).map_err(describe)?;
         String::from_utf8(output.0).map_err(|_| "the chat template's output is not UTF-8".to_owned())
     }
 }
@@ -191,15 +318,17 @@ fn content(parts: &[Part], shows: Shows) -> Content<'_> {
     }
 }
 
-fn describe(error: &Error) -> String {
+fn too_large() -> String {
+    format!("expected a rendered conversation of at most {MAX_OUTPUT_BYTES} bytes, found more; shorten it")
+}
+
+fn describe(error: &Error, markup: &Markup) -> String {
     let text = match error.kind() {
         ErrorKind::OutOfFuel => format!("the chat template took more than {FUEL} steps; shorten the conversation"),
-        ErrorKind::WriteFailure => {
-            format!("expected a rendered conversation of at most {MAX_OUTPUT_BYTES} bytes, found more; shorten it")
-        }
+        ErrorKind::WriteFailure => too_large(),
         _ => {
             // Without words of its own an error has those of its kind, and its place in the template.
-            let words = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+            let words = error.detail().map_or_else(|| error.kind().to_string(), |detail| markup.readable(detail));
             let line = error.line().map_or_else(String::new, |line| format!(" (line {line} of the template)"));
             format!("the chat template refused the conversation: {words}{line}")
         }
@@ -212,7 +341,7 @@ struct Capped(Vec<u8>);
 
 impl io::Write for Capped {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_OUTPUT_BYTES {
+        if self.0.len() + bytes.len() > MAX_CODED_BYTES {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
         self.0.extend_from_slice(bytes);
@@ -272,9 +401,9 @@ mod tests {
     }
 
     fn render(source: &str, turns: &[Turn]) -> Result<String, String> {
-        let template = Template::compile(source, None, Some("<end>".into())).expect("valid Jinja");
+        let template = Template::compile(source, None, Some("<end>".into()), &[]).expect("valid Jinja");
         let conversation = Conversation { turns: turns.to_vec(), ..Conversation::default() };
-        template.render(&conversation).map_err(|refused| format!("{refused:?}"))
+        template.render(&conversation).map(|rendered| rendered.text).map_err(|refused| format!("{refused:?}"))
     }
 
     #[test]
@@ -332,11 +461,11 @@ mod tests {
     #[test]
     fn tools_are_never_left_out_in_silence() {
         let mute = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
-        let (template, user) = (Template::compile(mute, None, None).expect("valid Jinja"), turn("user", &["x"]));
+        let (template, user) = (Template::compile(mute, None, None, &[]).expect("valid Jinja"), turn("user", &["x"]));
         assert!(!template.knows_tools());
         let of = |turns: &[Turn], tools: &[Tool]| {
             let conversation = Conversation { turns: turns.to_vec(), tools: tools.to_vec(), ..Conversation::default() };
-            template.render(&conversation)
+            template.render(&conversation).map(|rendered| rendered.text)
         };
         assert_eq!(of(std::slice::from_ref(&user), &[tool("read")]), Err(Refused::NoTools("tools".into())));
         let calling = Turn { calls: vec![call("read")], ..turn("assistant", &["y"]) };
@@ -350,20 +479,20 @@ mod tests {
         // Only beside a system message.
         let some = "{% for m in messages %}{% if m.role == 'system' and tools %}{{ tools | tojson }}{% endif %}\
                     {{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}";
-        let template = Template::compile(some, None, None).expect("valid Jinja");
+        let template = Template::compile(some, None, None, &[]).expect("valid Jinja");
         let of = |turns: Vec<Turn>| template.render(&Conversation { turns, tools: vec![tool("read")], ..Default::default() });
-        assert!(of(vec![turn("system", &["s"]), user.clone()]).is_ok_and(|text| text.contains("\"read\"")));
+        assert!(of(vec![turn("system", &["s"]), user.clone()]).is_ok_and(|rendered| rendered.text.contains("\"read\"")));
         assert!(of(vec![user]).is_err());
     }
 
     #[test]
     fn a_request_sets_variables() {
         let source = "{{ messages[0].content }}{{ ' thinks' if enable_thinking is true }}{{ documents is none }}";
-        let template = Template::compile(source, None, None).expect("valid Jinja");
+        let template = Template::compile(source, None, None, &[]).expect("valid Jinja");
         let with = |arguments: Json| {
             let arguments = arguments.as_object().expect("an object").clone();
             let turns = vec![turn("user", &["x"])];
-            template.render(&Conversation { turns, arguments, ..Default::default() }).expect("renders")
+            template.render(&Conversation { turns, arguments, ..Default::default() }).expect("renders").text
         };
         assert_eq!(with(json!({})), "xTrue");
         assert_eq!(with(json!({"enable_thinking": true, "documents": []})), "x thinksFalse");

@@ -44,7 +44,7 @@ async fn conversations_become_the_references_prompts() {
     assert!(golden.cases.len() >= 20);
     for case in golden.cases {
         let template = prompter.language().template.as_ref().expect("the demo model has one");
-        assert_eq!(template.render(&conversation(&case.messages)).expect("renders"), case.rendered);
+        assert_eq!(template.render(&conversation(&case.messages)).expect("renders").text, case.rendered);
         assert_eq!(prompter.ids(Source::Chat(conversation(&case.messages)), 4_095).await, Ok(case.prompt));
         let mut text = crate::stream::Detokenizer::new(Arc::clone(prompter.language()));
         let streamed: String = case.greedy.iter().map(|id| text.push(*id)).collect();

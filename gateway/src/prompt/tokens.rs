@@ -5,8 +5,10 @@ use std::path::Path;
 
 use tokenizers::{DecoderWrapper, Tokenizer};
 
+use super::chat_vocabulary::ChatVocabulary;
 use super::files::LoadError;
 use super::length::LengthBound;
+use super::markup::{Added, Item, Rendered};
 
 /// A model's tokenizer, with what detokenizing needs beside it.
 #[derive(Debug)]
@@ -16,6 +18,8 @@ pub struct Tokens {
     skipped: Vec<bool>,
     bytes: Option<ByteTable>,
     length: Option<LengthBound>,
+    /// For rendered conversations, if the model has a chat template.
+    chat: Option<ChatVocabulary>,
 }
 
 /// The bytes of every id, one behind the other: for tokenizers whose output is the plain row of their tokens' bytes.
@@ -58,7 +62,7 @@ impl Tokens {
         let skipped = text_of.iter().map(|text| text.as_deref().is_none_or(|text| special.contains(text))).collect();
         let bytes = is_byte_level(tokenizer.get_decoder()).then(|| ByteTable::new(&text_of));
         let length = LengthBound::of(&tokenizer);
-        Ok(Self { tokenizer, vocabulary_size, skipped, bytes, length })
+        Ok(Self { tokenizer, vocabulary_size, skipped, bytes, length, chat: None })
     }
 
     /// The fewest tokens that `text` can become, without tokenizing it: 0 where this tokenizer allows no such bound.
@@ -74,6 +78,34 @@ impl Tokens {
     pub fn encode(&self, text: &str, with_special: bool) -> Result<Vec<u32>, String> {
         let encoding = self.tokenizer.encode_fast(text, with_special).map_err(|cause| cause.to_string())?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The added tokens, in the order of their ids.
+    pub fn added(&self) -> Vec<Added> {
+        let tokens = self.tokenizer.get_added_tokens_decoder();
+        let added = tokens.into_iter().map(|(id, token)| Added { id, text: token.content, special: token.special });
+        let mut added: Vec<Added> = added.collect();
+        added.sort_unstable_by_key(|token| token.id);
+        added
+    }
+
+    /// Makes [`Tokens::encode_rendered`] ready for the chat template with this markup.
+    ///
+    /// # Errors
+    /// The tokenizer's own; published ones have none.
+    pub fn protect(&mut self, markup: &[Item]) -> Result<(), String> {
+        self.chat = Some(ChatVocabulary::new(&self.tokenizer, markup)?);
+        Ok(())
+    }
+
+    /// The ids of a rendered conversation. Markup of the template becomes its tokens; the same letters from a client become
+    /// ordinary tokens. `None` if a client's text cannot be written without a token that is the template's alone.
+    ///
+    /// # Errors
+    /// [`Tokens::protect`] was not called; the tokenizer's own.
+    pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Option<Vec<u32>>, String> {
+        let chat = self.chat.as_ref().ok_or("the tokenizer does not know the chat template's markup")?;
+        chat.encode(&self.tokenizer, rendered)
     }
 
     /// The id of a token by its text.

@@ -1,0 +1,230 @@
+//! Encodes a rendered conversation: markup of the template becomes its tokens, the same letters from a client become ordinary
+//! tokens.
+//!
+//! The algorithm: the tokenizer's pipeline runs with added tokens of its own. In the place of each markup it knows a code, so
+//! that only codes become such tokens. All other added tokens, the normalizer, the pre-tokenizer and the model are the
+//! tokenizer's, so that an honest conversation has the ids that the tokenizer alone gives it.
+//!
+//! A forged delimiter that is ordinary text is encoded in two parts, cut inside its longest token. Then the delimiter's ids do
+//! not arise, and the model still reads the letters.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use tokenizers::models::TrainerWrapper;
+use tokenizers::models::bpe::BpeTrainer;
+use tokenizers::{
+    AddedToken, AddedVocabulary, Encoding, Model, NormalizedString, Normalizer, NormalizerWrapper, OffsetType, PreTokenizer,
+    Token, Tokenizer,
+};
+
+use super::markup::{Item, Rendered, digit};
+
+/// Begins a code in the text that the pipeline gets: a number follows. A client's own character of this kind is followed by a
+/// cut, which is a code as well, so that it begins none.
+const CODE: char = '\u{fdd0}';
+/// Ids from here on are places in [`ChatVocabulary::real`]. Those of a vocabulary are below (see `Tokens::new`).
+const FIRST_PLACE: u32 = 1 << 24;
+
+/// The added tokens of rendered conversations.
+#[derive(Debug)]
+pub(super) struct ChatVocabulary {
+    added: AddedVocabulary,
+    /// The id behind each place; none for a cut.
+    real: Vec<Option<u32>>,
+    /// Ids that only a code may become.
+    protected: HashSet<u32>,
+    /// Whether each markup is a token.
+    is_token: Vec<bool>,
+    /// Where the text of each markup is cut.
+    cuts: Vec<usize>,
+}
+
+impl ChatVocabulary {
+    /// Of this tokenizer and markup.
+    ///
+    /// # Errors
+    /// The tokenizer's own.
+    pub(super) fn new(tokenizer: &Tokenizer, markup: &[Item]) -> Result<Self, String> {
+        let place_of: HashMap<&str, usize> = markup.iter().enumerate().map(|(at, item)| (item.text.as_str(), at)).collect();
+        let decoder = tokenizer.get_added_tokens_decoder();
+        let mut ids: Vec<u32> = decoder.keys().copied().collect();
+        ids.sort_unstable();
+        let mut known = Vec::with_capacity(ids.len() + 1);
+        for id in ids {
+            let mut token = decoder[&id].clone();
+            if let Some(item) = place_of.get(token.content.as_str()).filter(|at| markup[**at].token.is_some()) {
+                token.content = code(*item);
+                token.normalized &= survives(tokenizer.get_normalizer(), &token.content);
+            }
+            known.push((token, Some(id)));
+        }
+        known.push((AddedToken::from(code(markup.len()), false).normalized(false), None));
+
+        let places = known.iter().zip(FIRST_PLACE..).map(|((token, _), place)| (token.content.clone(), place)).collect();
+        let real = known.iter().map(|(_, id)| *id).collect();
+        let mut added = AddedVocabulary::new();
+        let tokens = known.into_iter().map(|(token, _)| token);
+        added.add_tokens(tokens, &Places(places), tokenizer.get_normalizer()).map_err(|cause| cause.to_string())?;
+        let mut made = Self {
+            added,
+            real,
+            protected: markup.iter().filter_map(|item| item.token).collect(),
+            is_token: markup.iter().map(|item| item.token.is_some()).collect(),
+            cuts: vec![],
+        };
+        made.cuts = markup.iter().map(|item| made.cut(tokenizer, item)).collect::<Result<_, _>>()?;
+        Ok(made)
+    }
+
+    /// The ids of a rendered conversation; `None` if its text cannot be written without a token that is the template's alone.
+    ///
+    /// # Errors
+    /// The tokenizer's own.
+    pub(super) fn encode(&self, tokenizer: &Tokenizer, rendered: &Rendered) -> Result<Option<Vec<u32>>, String> {
+        // A model whose vocabulary has the token as a word would make it of letters: there they are cut as well.
+        for cut_tokens in [false, true] {
+            let text = self.coded(rendered, cut_tokens);
+            let encoding = self.pipeline(tokenizer, &text, OffsetType::None)?;
+            if let Some(ids) = self.translate(encoding.get_ids()) {
+                return Ok(Some(ids));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Real ids; `None` if one is a protected token that no code became.
+    fn translate(&self, ids: &[u32]) -> Option<Vec<u32>> {
+        let mut out = Vec::with_capacity(ids.len());
+        for id in ids {
+            match id.checked_sub(FIRST_PLACE) {
+                Some(place) => out.extend(self.real.get(place as usize).copied().flatten()),
+                None if self.protected.contains(id) => return None,
+                None => out.push(*id),
+            }
+        }
+        Some(out)
+    }
+
+    /// The steps of the tokenizer's own encoding.
+    fn pipeline(&self, tokenizer: &Tokenizer, text: &str, offsets: OffsetType) -> Result<Encoding, String> {
+        let run = || {
+            let mut pieces = self.added.extract_and_normalize(tokenizer.get_normalizer(), text);
+            if let Some(pre_tokenizer) = tokenizer.get_pre_tokenizer() {
+                pre_tokenizer.pre_tokenize(&mut pieces)?;
+            }
+            tokenizer.get_model().tokenize_in_pretokenized(&mut pieces, None)?;
+            pieces.into_encoding(None, 0, offsets)
+        };
+        run().map_err(|cause: tokenizers::Error| cause.to_string())
+    }
+
+    /// The text with codes in the place of the template's tokens, and with cuts.
+    fn coded(&self, rendered: &Rendered, cut_tokens: bool) -> String {
+        let tokens: Vec<_> = rendered.markup.iter().filter(|at| self.is_token[at.item]).collect();
+        let mut cuts = Vec::new();
+        for forged in rendered.forged.iter().filter(|forged| cut_tokens || !self.is_token[forged.item]) {
+            cuts.push(forged.start + self.cuts[forged.item]);
+            cuts.extend(rendered.borders(forged));
+        }
+        cuts.sort_unstable();
+        cuts.dedup();
+        let mut out = String::with_capacity(rendered.text.len());
+        let (mut done, mut cuts) = (0, cuts.into_iter().peekable());
+        for (start, end, item) in
+            tokens.iter().map(|at| (at.start, at.end, Some(at.item))).chain([(rendered.text.len(), 0, None)])
+        {
+            while let Some(cut) = cuts.next_if(|cut| *cut <= start) {
+                // Those inside of a token lie before `done`.
+                if cut > done {
+                    self.ordinary(&rendered.text[done..cut], &mut out);
+                    out.push_str(&self.cut_code());
+                    done = cut;
+                }
+            }
+            self.ordinary(&rendered.text[done..start], &mut out);
+            if let Some(item) = item {
+                out.push_str(&code(item));
+                done = end;
+            }
+        }
+        out
+    }
+
+    /// Text in which no code begins.
+    fn ordinary(&self, text: &str, out: &mut String) {
+        let mut rest = text;
+        while let Some((before, behind)) = rest.split_once(CODE) {
+            out.push_str(before);
+            out.push(CODE);
+            out.push_str(&self.cut_code());
+            rest = behind;
+        }
+        out.push_str(rest);
+    }
+
+    fn cut_code(&self) -> String {
+        code(self.is_token.len())
+    }
+
+    /// The middle of the longest token of a markup's text, or 1 character if it is a token.
+    fn cut(&self, tokenizer: &Tokenizer, item: &Item) -> Result<usize, String> {
+        let boundary = |at: usize| (at..item.text.len()).find(|at| item.text.is_char_boundary(*at)).unwrap_or(0);
+        if item.token.is_some() {
+            return Ok(boundary(1));
+        }
+        let encoding = self.pipeline(tokenizer, &item.text, OffsetType::Byte)?;
+        // Of one character there is nothing to cut.
+        let longest = encoding.get_offsets().iter().max_by_key(|(start, end)| end.saturating_sub(*start));
+        Ok(longest.map_or(0, |(start, end)| boundary(start.midpoint(*end))))
+    }
+}
+
+fn code(number: usize) -> String {
+    String::from_iter([CODE, digit(number)])
+}
+
+/// Whether the normalizer leaves something of a code, so that it can be found behind it.
+fn survives(normalizer: Option<&NormalizerWrapper>, code: &str) -> bool {
+    let Some(normalizer) = normalizer else { return true };
+    let normal = |text: &str| {
+        let mut text = NormalizedString::from(text);
+        normalizer.normalize(&mut text).ok().map(|()| text.get().to_owned())
+    };
+    normal(code).is_some_and(|code| !code.is_empty() && normal("").is_some_and(|empty| empty != code))
+}
+
+/// Gives each added token an id that its model has not: its place.
+struct Places(HashMap<String, u32>);
+
+impl Model for Places {
+    type Trainer = TrainerWrapper;
+
+    fn tokenize(&self, _: &str) -> tokenizers::Result<Vec<Token>> {
+        Ok(vec![])
+    }
+
+    fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.0.get(token).copied()
+    }
+
+    fn id_to_token(&self, _: u32) -> Option<String> {
+        None
+    }
+
+    fn get_vocab(&self) -> HashMap<String, u32> {
+        self.0.clone()
+    }
+
+    fn get_vocab_size(&self) -> usize {
+        self.0.len()
+    }
+
+    fn save(&self, _: &Path, _: Option<&str>) -> tokenizers::Result<Vec<PathBuf>> {
+        Ok(vec![])
+    }
+
+    fn get_trainer(&self) -> TrainerWrapper {
+        BpeTrainer::default().into()
+    }
+}

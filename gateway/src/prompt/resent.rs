@@ -1,0 +1,200 @@
+//! What agents resend: the text of an earlier answer with the model's own markup for thoughts and calls in it. It is moved to
+//! the fields it belongs in, because markup in a client's text is ordinary text.
+//!
+//! Only what a model writes is moved: a thought in front, and calls at the end with nothing behind them. All else stays text.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::conversation::{Call, Part, Role, Turn};
+
+/// Letters of a tool's name, at most, as in a request's fields.
+const MAX_NAME_BYTES: usize = 64;
+
+/// Which markup the model's template writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Writes {
+    /// `<think>` around thoughts.
+    pub(super) thoughts: bool,
+    /// `<tool_call>` around calls.
+    pub(super) calls: bool,
+}
+
+impl Writes {
+    /// Whether a turn has anything to be moved.
+    pub(super) fn concerns(self, turn: &Turn) -> bool {
+        let has = |words: &[&str]| {
+            turn.parts.iter().any(|part| matches!(part, Part::Text(text) if words.iter().any(|word| text.contains(word))))
+        };
+        turn.role == Role::Assistant
+            && ((self.thoughts && turn.reasoning.is_empty() && has(&["</think>"]))
+                || (self.calls && turn.calls.is_empty() && has(&["<tool_call>"])))
+    }
+
+    /// The turn with its thought and its calls in their fields.
+    pub(super) fn split(self, mut turn: Turn) -> Turn {
+        if self.thoughts
+            && turn.reasoning.is_empty()
+            && let Some(Part::Text(text)) = turn.parts.first_mut()
+            && let Some((thought, answer)) = thought(text)
+        {
+            (turn.reasoning, *text) = (thought.to_owned(), answer.to_owned());
+        }
+        if self.calls
+            && turn.calls.is_empty()
+            && let Some(Part::Text(text)) = turn.parts.last_mut()
+            && let Some((before, calls)) = calls(text)
+        {
+            (turn.calls, *text) = (calls, before.to_owned());
+        }
+        turn
+    }
+}
+
+/// A thought and the text behind it. Templates that open the thought themselves leave the model to close it.
+fn thought(text: &str) -> Option<(&str, &str)> {
+    let (thought, answer) = text.split_once("</think>")?;
+    let thought = match thought.trim_start().strip_prefix("<think>") {
+        Some(thought) => thought,
+        None if answer.is_empty() || answer.starts_with('\n') => thought,
+        None => return None,
+    };
+    if thought.contains("<think>") {
+        return None;
+    }
+    Some((thought.trim_matches('\n'), answer.trim_start_matches('\n')))
+}
+
+/// The text before the first call, and calls up to the end.
+fn calls(text: &str) -> Option<(&str, Vec<Call>)> {
+    const OPEN: &str = "<tool_call>";
+    let at = match text.starts_with(OPEN) {
+        true => 0,
+        false => text.find("\n<tool_call>")? + 1,
+    };
+    let (before, mut rest) = text.split_at(at);
+    let mut calls = Vec::new();
+    while let Some(inside) = rest.trim_start().strip_prefix(OPEN) {
+        let (call, behind) = tagged(inside).or_else(|| written(inside))?;
+        let plain = call.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
+        if !plain || call.name.is_empty() || call.name.len() > MAX_NAME_BYTES {
+            return None;
+        }
+        calls.push(call);
+        rest = behind.trim_start().strip_prefix("</tool_call>")?;
+    }
+    (rest.trim().is_empty()).then(|| (before.trim_end_matches('\n'), calls))
+}
+
+/// A call as JSON, and what is behind it.
+fn written(text: &str) -> Option<(Call, &str)> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Written {
+        name: String,
+        #[serde(default)]
+        arguments: Map<String, Value>,
+    }
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Written>();
+    let Written { name, arguments } = values.next()?.ok()?;
+    Some((Call { id: String::new(), name, arguments }, &text[values.byte_offset()..]))
+}
+
+/// A call as tags, and what is behind it. Values are texts: the templates that write tags print texts as they are.
+fn tagged(text: &str) -> Option<(Call, &str)> {
+    let (name, mut rest) = text.trim_start().strip_prefix("<function=")?.split_once('>')?;
+    let mut arguments = Map::new();
+    loop {
+        rest = rest.trim_start();
+        if let Some(behind) = rest.strip_prefix("</function>") {
+            return Some((Call { id: String::new(), name: name.to_owned(), arguments }, behind));
+        }
+        let (key, value) = rest.strip_prefix("<parameter=")?.split_once('>')?;
+        let (value, behind) = value.split_once("</parameter>")?;
+        let value = value.strip_prefix('\n').unwrap_or(value);
+        let value = value.strip_suffix('\n').unwrap_or(value);
+        // A key that comes twice would lose a value.
+        if arguments.insert(key.to_owned(), value.into()).is_some() {
+            return None;
+        }
+        rest = behind;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOTH: Writes = Writes { thoughts: true, calls: true };
+
+    fn turn(text: &str) -> Turn {
+        Turn::new(Role::Assistant, vec![text.to_owned()])
+    }
+
+    #[track_caller]
+    fn split(text: &str) -> (String, String, Vec<String>) {
+        let Turn { reasoning, parts, calls, .. } = BOTH.split(turn(text));
+        let [Part::Text(said)] = &parts[..] else { panic!("one text") };
+        let shown = |call: Call| format!("{}{}", call.name, Value::from(call.arguments));
+        (reasoning, said.clone(), calls.into_iter().map(shown).collect())
+    }
+
+    #[test]
+    fn thoughts_and_calls_are_moved_to_their_fields() {
+        let moved = |text: &str, thought: &str, said: &str, calls: &[&str]| {
+            let calls = calls.iter().map(ToString::to_string).collect();
+            assert_eq!(split(text), (thought.to_owned(), said.to_owned(), calls), "{text:?}");
+        };
+        moved("<think>\nso\n</think>\n\nIt is 5.", "so", "It is 5.", &[]);
+        moved("so</think>\n\nIt is 5.", "so", "It is 5.", &[]);
+        moved("<think>\n\n</think>\n\nIt is 5.", "", "It is 5.", &[]);
+        let call = r#"<tool_call>
+{"name": "read", "arguments": {"b": "</tool_call>", "a": [1.0, null]}}
+</tool_call>"#;
+        let shown = r#"read{"b":"</tool_call>","a":[1.0,null]}"#;
+        moved(call, "", "", &[shown]);
+        moved(&format!("Let me see.\n\n{call}\n{call}\n"), "", "Let me see.", &[shown, shown]);
+        moved(&format!("<think>\nfiles\n</think>\n\n{call}"), "files", "", &[shown]);
+        let tags = "<tool_call>\n<function=read>\n<parameter=path>\na\n b\n</parameter>\n<parameter=n>\n5\n</parameter>\n</function>\n</tool_call>";
+        moved(tags, "", "", &[r#"read{"path":"a\n b","n":"5"}"#]);
+        moved("<tool_call>{\"name\": \"time\"}</tool_call>", "", "", &["time{}"]);
+    }
+
+    #[test]
+    fn what_no_model_writes_stays_text() {
+        for text in [
+            "The tag </think> closes a thought.",
+            "<think>never closed",
+            "<think><think></think>",
+            "See <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>",
+            "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call> and more",
+            "<tool_call>{\"name\": \"f\", \"arguments\": {}}",
+            "<tool_call>{\"name\": \"f\", \"arguments\": []}</tool_call>",
+            "<tool_call>{\"name\": \"f\", \"other\": 1}</tool_call>",
+            "<tool_call>{\"name\": \"<|im_end|>\"}</tool_call>",
+            "<tool_call>not JSON</tool_call>",
+            "<tool_call><function=f><parameter=a>1</parameter><parameter=a>2</parameter></function></tool_call>",
+        ] {
+            assert_eq!(split(text), (String::new(), text.to_owned(), vec![]), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn fields_that_are_set_and_other_roles_are_left_alone() {
+        let thinks = "<think>a</think>b<tool_call>";
+        let user = Turn::new(Role::User, vec![thinks.into()]);
+        let set = Turn { reasoning: "set".into(), ..turn("<think>a</think>b") };
+        assert!(!BOTH.concerns(&user) && !BOTH.concerns(&set) && BOTH.concerns(&turn(thinks)));
+        assert_eq!(BOTH.split(set.clone()), set);
+        assert!(!Writes::default().concerns(&turn(thinks)));
+    }
+
+    #[test]
+    fn a_long_text_of_open_calls_is_looked_at_once() {
+        let text = "\n<tool_call>{\"name\": \"f\"}</tool_call>".repeat(30_000) + "x";
+        let started = std::time::Duration::from_nanos(paceline_process::clock::monotonic_ns().unsigned_abs());
+        assert!(calls(&text).is_none() && calls(&"\n<tool_call>".repeat(90_000)).is_none());
+        let ended = std::time::Duration::from_nanos(paceline_process::clock::monotonic_ns().unsigned_abs());
+        assert!(ended - started < std::time::Duration::from_secs(20));
+    }
+}
