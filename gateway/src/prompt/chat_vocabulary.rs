@@ -5,8 +5,8 @@
 //! that only codes become such tokens. All other added tokens, the normalizer, the pre-tokenizer and the model are the
 //! tokenizer's, so that an honest conversation has the ids that the tokenizer alone gives it.
 //!
-//! A forged delimiter that is ordinary text is encoded in two parts, cut inside its longest token. Then the delimiter's ids do
-//! not arise, and the model still reads the letters.
+//! A forged delimiter that is ordinary text is encoded in parts, cut inside its longest token. Then the delimiter's ids do not
+//! arise, and the model still reads the letters.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -23,6 +23,9 @@ use super::markup::{Item, Rendered, digit};
 /// Begins a code in the text that the pipeline gets: a number follows. A client's own character of this kind is followed by a
 /// cut, which is a code as well, so that it begins none.
 const CODE: char = '\u{fdd0}';
+/// Texts around a delimiter that may merge with it into other tokens.
+const BEFORE: [&str; 5] = ["", " ", "\n", "x", ">"];
+const BEHIND: [&str; 4] = ["", "\n", " x", "x"];
 /// Ids from here on are places in [`ChatVocabulary::real`]. Those of a vocabulary are below (see `Tokens::new`).
 const FIRST_PLACE: u32 = 1 << 24;
 
@@ -37,7 +40,7 @@ pub(super) struct ChatVocabulary {
     /// Whether each markup is a token.
     is_token: Vec<bool>,
     /// Where the text of each markup is cut.
-    cuts: Vec<usize>,
+    cuts: Vec<Vec<usize>>,
 }
 
 impl ChatVocabulary {
@@ -73,7 +76,7 @@ impl ChatVocabulary {
             is_token: markup.iter().map(|item| item.token.is_some()).collect(),
             cuts: vec![],
         };
-        made.cuts = markup.iter().map(|item| made.cut(tokenizer, item)).collect::<Result<_, _>>()?;
+        made.cuts = markup.iter().map(|item| made.cuts_of(tokenizer, item)).collect::<Result<_, _>>()?;
         Ok(made)
     }
 
@@ -124,7 +127,7 @@ impl ChatVocabulary {
         let tokens: Vec<_> = rendered.markup.iter().filter(|at| self.is_token[at.item]).collect();
         let mut cuts = Vec::new();
         for forged in rendered.forged.iter().filter(|forged| cut_tokens || !self.is_token[forged.item]) {
-            cuts.push(forged.start + self.cuts[forged.item]);
+            cuts.extend(self.cuts[forged.item].iter().map(|cut| forged.start + cut));
             cuts.extend(rendered.borders(forged));
         }
         cuts.sort_unstable();
@@ -167,16 +170,28 @@ impl ChatVocabulary {
         code(self.is_token.len())
     }
 
-    /// The middle of the longest token of a markup's text, or 1 character if it is a token.
-    fn cut(&self, tokenizer: &Tokenizer, item: &Item) -> Result<usize, String> {
-        let boundary = |at: usize| (at..item.text.len()).find(|at| item.text.is_char_boundary(*at)).unwrap_or(0);
+    /// Behind the first character, if the markup is a token. Otherwise in the middle of its longest token, for each way in
+    /// which the text around it may change its tokens. A token of one character cannot be cut.
+    fn cuts_of(&self, tokenizer: &Tokenizer, item: &Item) -> Result<Vec<usize>, String> {
+        let text = item.text.as_str();
+        let boundary = |at: usize| (at..text.len()).find(|at| text.is_char_boundary(*at));
         if item.token.is_some() {
-            return Ok(boundary(1));
+            return Ok(boundary(1).into_iter().collect());
         }
-        let encoding = self.pipeline(tokenizer, &item.text, OffsetType::Byte)?;
-        // Of one character there is nothing to cut.
-        let longest = encoding.get_offsets().iter().max_by_key(|(start, end)| end.saturating_sub(*start));
-        Ok(longest.map_or(0, |(start, end)| boundary(start.midpoint(*end))))
+        let mut cuts = Vec::new();
+        for (before, behind) in BEFORE.into_iter().flat_map(|before| BEHIND.map(|behind| (before, behind))) {
+            let encoding = self.pipeline(tokenizer, &format!("{before}{text}{behind}"), OffsetType::Byte)?;
+            let offsets = encoding.get_offsets().iter();
+            let inside = offsets.filter_map(|(start, end)| {
+                let (start, end) = (start.checked_sub(before.len())?, end.checked_sub(before.len())?);
+                (end <= text.len() && start < end).then_some((start, end))
+            });
+            let longest = inside.max_by_key(|(start, end)| end - start);
+            cuts.extend(longest.and_then(|(start, end)| boundary(start.midpoint(end).max(start + 1)).filter(|at| *at < end)));
+        }
+        cuts.sort_unstable();
+        cuts.dedup();
+        Ok(cuts)
     }
 }
 

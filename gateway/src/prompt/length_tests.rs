@@ -51,7 +51,7 @@ fn the_longest_token_is_counted_in_bytes_and_added_ones_count() {
     assert_eq!(bound, LengthBound { longest: 15, composes: false });
     assert_eq!((bound.least_tokens(""), bound.least_tokens("a"), bound.least_tokens(&"a".repeat(31))), (0, 1, 3));
     let long = tokenizer(|file| {
-        let added = json!({"id": 4095, "content": "<|a_marker_of_thirty_four_bytes__|>", "single_word": false, "lstrip": false,
+        let added = json!({"id": 4095, "content": "<|a_marker_of_thirty_five_bytes__|>", "single_word": false, "lstrip": false,
             "rstrip": false, "normalized": true, "special": true});
         file["added_tokens"].as_array_mut().expect("a list").push(added);
     });

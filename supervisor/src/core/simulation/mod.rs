@@ -3,8 +3,9 @@
 //! up, are refused, lost and ejected, news arrives late or from an earlier life; supervisors are killed or restarted and others
 //! find what they left.
 //!
-//! At each admission: within a key the oldest comes first, no key runs more than it may, and none is admitted above its share while
-//! another waits that is below it. After each event: nobody waits longer than the queue's time limit, the queue is bounded (I6), the ledger is the sum of what runs (I11), nobody is admitted to a life
+//! At each admission: within a key the oldest comes first, no key runs more than it may, and none is admitted above its share
+//! while another waits that is below it. After each event: nobody waits longer than the queue's time limit, the queue is bounded
+//! (I6), the ledger is the sum of what runs (I11), nobody is admitted to a life
 //! that is not there (I7), no second process is started in a place, nothing that comes of a drafter reaches the target's
 //! phase or a request's fate (I3), drafts are allowed only over a link that the target said is up. At the end of each
 //! request and of each order: exactly one outcome (I4). At the end of all: no process.
