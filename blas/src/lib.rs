@@ -17,6 +17,8 @@
 #[cfg(target_os = "linux")]
 mod kernel;
 #[cfg(target_os = "linux")]
+mod largest;
+#[cfg(target_os = "linux")]
 mod openblas;
 #[cfg(target_os = "linux")]
 mod pool;

@@ -7,6 +7,7 @@ use crate::pool::fill_rows;
 use crate::sgemm::kernels;
 
 pub use crate::kernel::{Affine, Turn};
+pub use crate::largest::largest;
 
 /// silu(gate) · up into `out`, rows of `width`; `both(row)` is gate and up, one behind the other (arXiv 2002.05202).
 ///

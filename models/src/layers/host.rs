@@ -126,6 +126,29 @@ pub(crate) fn surprises(logits: &Array, rows: &[i32]) -> Result<Option<Array>> {
     .map(Some)
 }
 
+/// For each row of `logits` `[rows, vocab]`, among its first `limit` numbers: the place of the largest, and whether the row is
+/// sound (1 or 0, see [`rows::largest`]). All places first, then all verdicts → `[2 · rows]`, uint32.
+///
+/// # Errors
+/// Memory is out, or MLX fails.
+pub(crate) fn largest(logits: &Array, limit: usize) -> Result<Option<Array>> {
+    if !computes(&[logits]) {
+        return Ok(None);
+    }
+    let rows = logits.dim(0) as usize;
+    let both = node(&[logits], &[2 * logits.dim(0)], Output::Fresh, move |inputs, out| {
+        // Row by row at first, as rows are given out to threads.
+        let mut pairs = vec![0.0; 2 * rows];
+        rows::largest(|row| inputs[0].row(row), limit, &mut pairs);
+        let (places, verdicts) = out.split_at_mut(rows);
+        for (row, pair) in pairs.chunks_exact(2).enumerate() {
+            (places[row], verdicts[row]) = (pair[0], pair[1]);
+        }
+    })?;
+    // Bits of integers: they are only to be called so.
+    Ok(Some(both.view_dtype(Dtype::Uint32)?))
+}
+
 /// softmax(scale · scores) over the keys that each row sees, in the scores' memory if nobody else needs it. `scores`
 /// `[N, Hkv, group · T, keys]`; `seen` has N · T ranges. Only where [`computes`] says so.
 ///

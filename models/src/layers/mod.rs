@@ -14,7 +14,7 @@ mod rope;
 
 pub(crate) use activation::Gelu;
 pub(crate) use attention::{Sees, attention};
-pub(crate) use host::{computes, surprises};
+pub(crate) use host::{computes, largest, surprises};
 pub(crate) use linear::{Embedding, Linear};
 pub(crate) use mlp::GatedMlp;
 pub(crate) use norm::{HeadNorm, LayerNorm, RmsNorm};

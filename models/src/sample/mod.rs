@@ -2,6 +2,7 @@
 //!
 //! 1. Each row has a rule of its own: the history behind it, sampling, which ids are allowed.
 //! 2. Order: penalties → bias → bans (stop ids before `min_tokens`, mask) → temperature → top-k → top-p → min-p → choice.
+//!    A row with a NaN, or without a finite maximum, gives no token and ends its sequence.
 //! 3. Temperature 0 takes the largest logit; above it the largest of logit / T + noise among the survivors (Gumbel-max: a
 //!    draw from the softmax). Noise is a pure function of seed, sample index, position and id. Ties: the lowest id.
 //!
@@ -10,6 +11,7 @@
 //! themselves are chosen ([`propose`]) changes how many are accepted, never which tokens come.
 
 mod adjust;
+mod largest;
 mod logprobs;
 pub mod noise;
 mod picks;
@@ -22,13 +24,13 @@ pub use propose::{Drafts, propose, softcap};
 
 use mlx_rs::Array;
 
-use crate::error::Result;
+use crate::error::{ModelError, Result};
 use noise::NoiseKey;
 
 /// How tokens of a request are chosen. Every field in range: the gateway checked it, [`Sampling::check`] says so.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// 0 is greedy.
+    /// 0 is greedy. So is a temperature so low that the largest logit divided by it is no finite float32.
     pub temperature: f32,
     /// 0 is off.
     pub top_k: u32,
@@ -36,7 +38,7 @@ pub struct Sampling {
     pub top_p: f32,
     /// 0 is off.
     pub min_p: f32,
-    /// Logits of ids in the history are divided by it, negative ones multiplied (arXiv 1909.05858); 1 is off.
+    /// Logits of ids in the history are divided by it, negative ones multiplied (arXiv 1909.05858). 0.01 to 10; 1 is off.
     pub repetition_penalty: f32,
     /// Subtracted from the logits of ids that were generated; 0 is off.
     pub presence_penalty: f32,
@@ -56,6 +58,9 @@ impl Sampling {
         frequency_penalty: 0.0,
     };
 
+    /// The least repetition penalty: a logit that it divides stays far from infinity in float32, whatever a model gives.
+    pub const LEAST_REPETITION_PENALTY: f32 = 0.01;
+
     /// Checks the ranges.
     ///
     /// # Errors
@@ -71,8 +76,8 @@ impl Sampling {
         if !(0.0..=1.0).contains(&self.min_p) {
             return refuse("min_p", "a number from 0 to 1", self.min_p);
         }
-        if !(self.repetition_penalty > 0.0 && self.repetition_penalty <= 10.0) {
-            return refuse("repetition_penalty", "a number above 0, at most 10", self.repetition_penalty);
+        if !(Self::LEAST_REPETITION_PENALTY..=10.0).contains(&self.repetition_penalty) {
+            return refuse("repetition_penalty", "a number from 0.01 to 10", self.repetition_penalty);
         }
         for (field, found) in [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)] {
             if !(-2.0..=2.0).contains(&found) {
@@ -140,8 +145,12 @@ pub struct Block<'a> {
 /// What became of a block.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
-    /// Choices in order: those that equal their draft, and one more. The drafts accepted are one less.
+    /// Choices in order: those that equal their draft, and one more. The drafts accepted are one less. Of a faulty block
+    /// only those that equal their draft, up to the faulty row.
     pub choices: Vec<Choice>,
+    /// No token can be chosen behind these choices: the row has a NaN, its largest logit is not finite, or no id with a
+    /// finite logit is allowed. Other blocks of the same step have their own verdicts.
+    pub faulty: bool,
     /// For each choice −ln of the probability of the likeliest token, in nats, before any sampling rule; empty if not asked
     /// for. How far a text can be foretold shows in it, whether or not anybody drafts.
     pub surprises: Vec<f32>,
@@ -198,20 +207,26 @@ impl<'a> RowRule<'a> {
 /// in `with` are evaluated in the same pass.
 ///
 /// # Errors
-/// Rows without a finite, allowed logit; MLX's own.
+/// A row of which no token can be chosen (see [`Verdict::faulty`]); MLX's own.
 pub fn choose(logits: &Array, rules: &[RowRule<'_>], with: &[&Array]) -> Result<Vec<Choice>> {
     let blocks: Vec<Block<'_>> = rules.iter().map(|rule| Block { rule: *rule, drafted: 0 }).collect();
-    Ok(verify(logits, &blocks, &Drafts::OnHost(vec![]), with)?.into_iter().map(|verdict| verdict.choices[0]).collect())
+    let verdicts = verify(logits, &blocks, &Drafts::OnHost(vec![]), with)?;
+    let none = |row| ModelError::Batch(format!("row {row}: expected a finite largest logit and no NaN, found another row"));
+    let chosen = |(row, verdict): (usize, &Verdict)| verdict.choices.first().copied().ok_or_else(|| none(row));
+    verdicts.iter().enumerate().map(chosen).collect()
 }
 
 /// Chooses the tokens of every block's rows in `logits` `[rows, vocab]`, float32, the blocks' rows one after another, and
-/// holds them against `drafts`, the blocks' drafted ids one after another. Evaluates, with `with` in the same pass.
+/// holds them against `drafts`, the blocks' drafted ids one after another. Evaluates, with `with` in the same pass. A row of
+/// which no token can be chosen ends its own block alone: [`Verdict::faulty`].
 ///
 /// # Errors
-/// A row that is reached has no finite, allowed logit; MLX's own.
+/// Another number of rows or drafts; MLX's own.
 pub fn verify(logits: &Array, blocks: &[Block<'_>], drafts: &Drafts, with: &[&Array]) -> Result<Vec<Verdict>> {
     Picks::of(logits, blocks)?.verdicts(blocks, drafts, with)
 }
 
+#[cfg(test)]
+mod faulty_tests;
 #[cfg(test)]
 mod tests;

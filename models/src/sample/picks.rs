@@ -1,12 +1,12 @@
 //! The part of a choice that is in the graph, and what is made of it on the host: split so that a step can be begun, and other
 //! things done before its choices are waited for.
 
-use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
 use mlx_rs::transforms::{async_eval, eval};
 use mlx_rs::{Array, ArrayElement};
 
 use super::adjust::Adjust;
-use super::{Block, Choice, Drafts, RowRule, Verdict, logprobs, row};
+use super::largest::{Largest, Read};
+use super::{Block, Choice, Drafts, Logprobs, RowRule, Verdict, logprobs, row};
 use crate::error::{ModelError, Result};
 
 /// What blocks need of their logits: the part of the choice that is in the graph. Lazy.
@@ -15,7 +15,7 @@ pub struct Picks {
     rows: usize,
     vocab: usize,
     /// The largest logit's id of every row, for blocks that want no more.
-    best: Option<Array>,
+    best: Option<Largest>,
     /// All logits, for the others.
     host: Option<Array>,
     surprises: Option<Array>,
@@ -32,7 +32,7 @@ impl Picks {
     pub fn of(logits: &Array, blocks: &[Block<'_>]) -> Result<Self> {
         let (rows, vocab, limit) = (logits.dim(0) as usize, logits.dim(1) as usize, limit(logits.dim(1), blocks));
         let best = match limit {
-            Some(limit) => Some(argmax(logits, limit)?),
+            Some(limit) => Some(Largest::of(logits, limit)?),
             None => None,
         };
         let on_host = blocks.iter().any(|block| !block.rule.in_graph());
@@ -42,9 +42,18 @@ impl Picks {
         Ok(Self { rows, vocab, best, host, surprises, asking, limit: limit.unwrap_or(vocab) })
     }
 
-    /// The ids `[rows]` that were chosen, where all are chosen in the graph; and no later token depends on anything else.
-    pub fn ids(&self) -> Option<&Array> {
-        self.best.as_ref().filter(|_| self.host.is_none())
+    /// Whether all rows are chosen in the graph, so that a later token depends on nothing but [`Picks::ids`].
+    pub fn in_graph(&self) -> bool {
+        self.best.is_some() && self.host.is_none()
+    }
+
+    /// The ids `[rows]` that were chosen, a part of the graph, where all are chosen there. The id of a row without a choice
+    /// ([`Verdict::faulty`]) is any id of the vocabulary.
+    ///
+    /// # Errors
+    /// MLX's own.
+    pub fn ids(&self) -> Result<Option<Array>> {
+        self.best.as_ref().filter(|_| self.in_graph()).map(Largest::ids).transpose()
     }
 
     /// Whether these say what such blocks ask for, one row each, all of them chosen in the graph.
@@ -54,7 +63,7 @@ impl Picks {
     }
 
     fn arrays(&self) -> impl Iterator<Item = &Array> {
-        self.best.iter().chain(&self.host).chain(&self.surprises)
+        self.best.iter().flat_map(Largest::arrays).chain(&self.host).chain(&self.surprises)
     }
 
     /// Begins to compute, with `with`, and does not wait.
@@ -65,7 +74,7 @@ impl Picks {
         Ok(async_eval(self.arrays().chain(with.iter().copied()))?)
     }
 
-    /// The choices: see [`verify`].
+    /// The choices: see [`super::verify`].
     ///
     /// # Errors
     /// As there.
@@ -79,7 +88,7 @@ impl Picks {
         }
         eval(self.arrays().chain(drafts.array()).chain(with.iter().copied()))?;
         let mut surprises: &[f32] = on_host(self.surprises.as_ref())?;
-        let best: &[u32] = on_host(self.best.as_ref())?;
+        let best = self.best.as_ref().map(Largest::read).transpose()?;
         let values: &[f32] = on_host(self.host.as_ref())?;
         let mut drafts = drafts.ids()?;
         let mut first_row = 0;
@@ -87,29 +96,18 @@ impl Picks {
         for block in blocks {
             let (draft, rest) = drafts.split_at(block.drafted);
             let row = |at: usize| &values[(first_row + at) * vocab..][..block.rule.limit(vocab as i32)];
-            let mut logprobs = vec![];
-            let choices = match block.rule.in_graph() {
-                true => accept(draft, |at| Ok(Choice { token: best[first_row + at], margin: f32::INFINITY }))?,
-                false => {
-                    let mut adjust = Adjust::new(&block.rule, vocab);
-                    accept(draft, |at| {
-                        adjust.extend(&draft[..at]);
-                        let rule = RowRule { position: block.rule.position + at as u32, ..block.rule };
-                        let row = adjust.apply(row(at));
-                        let chosen = row::choose(row, &rule);
-                        let chosen = chosen.ok_or_else(|| ModelError::Batch("no token has a finite, allowed logit".into()))?;
-                        logprobs.extend(rule.logprobs.map(|count| logprobs::of(row, &rule, chosen.token, count as usize)));
-                        Ok(chosen)
-                    })?
-                }
+            let (chosen, logprobs) = match block.rule.in_graph() {
+                true => (accept(draft, |at| chosen_in_graph(best, first_row + at)), vec![]),
+                false => on_host_path(&block.rule, draft, vocab, row),
             };
+            let Accepted { choices, faulty } = chosen;
             let mut own = vec![];
             if block.rule.wants_surprise {
                 let (of_block, rest) = surprises.split_at(block.drafted + 1);
                 own.extend_from_slice(&of_block[..choices.len()]);
                 surprises = rest;
             }
-            verdicts.push(Verdict { choices, surprises: own, logprobs });
+            verdicts.push(Verdict { choices, faulty, surprises: own, logprobs });
             (first_row, drafts) = (first_row + 1 + block.drafted, rest);
         }
         Ok(verdicts)
@@ -117,36 +115,60 @@ impl Picks {
 }
 
 /// The numbers of an evaluated array, none of none.
-fn on_host<T: ArrayElement>(array: Option<&Array>) -> Result<&[T]> {
+pub(super) fn on_host<T: ArrayElement>(array: Option<&Array>) -> Result<&[T]> {
     let numbers = array.map(|array| array.try_as_slice().map_err(|error| ModelError::Batch(error.to_string())));
     Ok(numbers.transpose()?.unwrap_or_default())
 }
 
-/// Choices up to the first that is not what was drafted.
-fn accept(draft: &[u32], mut choose: impl FnMut(usize) -> Result<Choice>) -> Result<Vec<Choice>> {
+/// Choices of a block, see [`Verdict`].
+#[derive(Debug)]
+struct Accepted {
+    choices: Vec<Choice>,
+    faulty: bool,
+}
+
+/// Choices up to the first that is not what was drafted, or up to a row that has none.
+fn accept(draft: &[u32], mut choose: impl FnMut(usize) -> Option<Choice>) -> Accepted {
     let mut choices = Vec::with_capacity(draft.len() + 1);
     loop {
         let at = choices.len();
-        let choice = choose(at)?;
+        let Some(choice) = choose(at) else { return Accepted { choices, faulty: true } };
         choices.push(choice);
         if draft.get(at) != Some(&choice.token) {
-            return Ok(choices);
+            return Accepted { choices, faulty: false };
         }
     }
+}
+
+/// A row's choice by the graph; margins are not computed there.
+fn chosen_in_graph(best: Option<Read<'_>>, row: usize) -> Option<Choice> {
+    Some(Choice { token: best?.id(row)?, margin: f32::INFINITY })
+}
+
+/// A block's choices on the host, and the log-probabilities of each; `row` gives the logits of its rows.
+fn on_host_path<'a>(
+    rule: &RowRule<'_>,
+    draft: &[u32],
+    vocab: usize,
+    row: impl Fn(usize) -> &'a [f32],
+) -> (Accepted, Vec<Logprobs>) {
+    let (mut adjust, mut logprobs) = (Adjust::new(rule, vocab), vec![]);
+    let accepted = accept(draft, |at| {
+        adjust.extend(&draft[..at]);
+        let rule = RowRule { position: rule.position + at as u32, ..*rule };
+        // Before bans: a banned id with a NaN is a fault of the model like any other.
+        let row = adjust.apply(Some(row(at)).filter(|row| row::is_sound(row))?);
+        let chosen = row::choose(row, &rule)?;
+        logprobs.extend(rule.logprobs.map(|count| logprobs::of(row, &rule, chosen.token, count as usize)));
+        Some(chosen)
+    });
+    (accepted, logprobs)
 }
 
 /// Ids below which every rule of a block that is chosen in the graph allows all: one serves them, as all ids are of one tokenizer.
 /// `None` where no block is.
 fn limit(vocab: i32, blocks: &[Block<'_>]) -> Option<usize> {
     blocks.iter().map(|block| &block.rule).filter(|rule| rule.in_graph()).map(|rule| rule.limit(vocab)).min()
-}
-
-/// The largest logit's id of each row among the ids below `limit`, `[rows]`; lazy.
-pub(super) fn argmax(logits: &Array, limit: usize) -> Result<Array> {
-    Ok(match limit == logits.dim(1) as usize {
-        true => argmax_axis(logits, -1, false)?,
-        false => argmax_axis(logits.try_index((.., ..limit as i32))?, -1, false)?,
-    })
 }
 
 /// Rows of blocks that ask how sure the model is.

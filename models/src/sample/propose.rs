@@ -8,7 +8,7 @@ use mlx_rs::ops::{argpartition_axis, indexing::take_along_axis};
 use mlx_rs::transforms::eval;
 
 use super::adjust::Adjust;
-use super::picks::argmax;
+use super::largest::Largest;
 use super::{Block, RowRule};
 use crate::error::{ModelError, Result};
 
@@ -76,7 +76,8 @@ pub fn softcap(logits: &Array, cap: f32) -> Result<Array> {
 }
 
 /// Chooses the drafts of `blocks` from `logits` `[drafted ids, vocab]`, float32, the blocks' rows one after another. A
-/// block's rule is that of its first row: the first draft stands at its position, behind its history.
+/// block's rule is that of its first row: the first draft stands at its position, behind its history. Every draft is an id
+/// below the limit of its rule, also where a row has NaN or infinite logits: such a draft is bad and is not accepted, which is all.
 ///
 /// # Errors
 /// MLX's own.
@@ -90,7 +91,7 @@ pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
     if blocks.iter().all(greedy) {
         let vocab = logits.dim(1);
         let limit = blocks.iter().map(|block| block.rule.limit(vocab)).min().unwrap_or(vocab as usize);
-        return Ok(Drafts::InGraph(argmax(logits, limit)?));
+        return Ok(Drafts::InGraph(Largest::of(logits, limit)?.ids()?));
     }
     let vocab = logits.dim(1);
     // What a rule raises may not be among the best before it is raised: then whole rows come.

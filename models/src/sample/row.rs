@@ -27,7 +27,14 @@ struct Survivors<'a> {
     mass_before: Vec<f64>,
 }
 
-/// The token of one row, ids beyond it being padding already cut off. `None` if no logit is finite and allowed.
+/// Whether every logit of a row is a number below +∞. Both a NaN and +∞ fail the comparison; −∞ is a banned id.
+pub(super) fn is_sound(row: &[f32]) -> bool {
+    // Without an early exit, so that the row is compared by vectors.
+    row.iter().fold(true, |sound, logit| sound & (*logit < f32::INFINITY))
+}
+
+/// The token of one row, adjusted, ids beyond it being padding already cut off. `None` if the largest allowed logit is not
+/// finite. The row as the model gave it must be sound ([`is_sound`]).
 pub(super) fn choose(row: &[f32], rule: &RowRule<'_>) -> Option<Choice> {
     let ids: Vec<u32> = (0..row.len() as u32).filter(|id| rule.allows(*id, row[*id as usize])).collect();
     if rule.sampling.temperature == 0.0 {
@@ -63,6 +70,7 @@ fn greedy(row: &[f32], ids: &[u32], wants_margin: bool) -> Option<Choice> {
             }
         }
     }
+    let best = best.filter(|token| row[*token as usize].is_finite());
     best.map(|token| Choice { token, margin: if wants_margin { row[token as usize] - second } else { f32::INFINITY } })
 }
 
@@ -290,8 +298,12 @@ mod tests {
         assert_eq!(choose(&[1.0, 9.0, 2.0], &masked).expect("a choice").token, 2);
         assert_eq!(choose(&[f32::NAN, f32::NEG_INFINITY], &rule(Sampling::GREEDY, 0)), None);
         let warm = Sampling { temperature: 1.0, ..Sampling::GREEDY };
-        assert_eq!(choose(&[f32::NAN, 0.0], &rule(warm, 0)).expect("a choice").token, 1);
         assert_eq!(choose(&[f32::NAN], &rule(warm, 0)), None);
+        // Adjusted to more than there is.
+        for sampling in [Sampling::GREEDY, warm] {
+            assert_eq!(choose(&[1.0, f32::INFINITY], &rule(sampling, 0)), None, "{sampling:?}");
+            assert_eq!(choose(&[f32::NEG_INFINITY; 2], &rule(sampling, 0)), None, "{sampling:?}");
+        }
         assert_eq!(choose(&[1.0], &RowRule { mask: Some(&[0]), ..rule(warm, 0) }), None);
     }
 
