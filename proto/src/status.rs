@@ -118,6 +118,8 @@ reasons! {
     Unauthenticated = "UNAUTHENTICATED", Unauthenticated, false;
     /// The client or an operator cancelled.
     Cancelled = "CANCELLED", Cancelled, false;
+    /// The model's numbers for this request were not finite; other requests are not affected.
+    Numerics = "NUMERICS", Internal, false;
     /// Our bug.
     Bug = "BUG", Internal, false;
 }
@@ -270,6 +272,7 @@ mod tests {
             ("DEADLINE_INFEASIBLE", DeadlineExceeded, false),
             ("UNAUTHENTICATED", Unauthenticated, false),
             ("CANCELLED", Cancelled, false),
+            ("NUMERICS", Internal, false),
             ("BUG", Internal, false),
         ];
         assert_eq!(table.map(|(word, ..)| word).to_vec(), Reason::ALL.iter().map(|reason| reason.word()).collect::<Vec<_>>());
