@@ -79,6 +79,12 @@ fn cases() -> Vec<Case> {
         ("min_p over 1", with(hi(), |s| s.min_p = Some(2.0)), InvalidArgument, &["min_p"]),
         ("repetition_penalty 0", with(hi(), |s| s.repetition_penalty = Some(0.0)), InvalidArgument, &["repetition_penalty"]),
         (
+            "repetition_penalty that makes logits infinite",
+            with(hi(), |s| (s.temperature, s.repetition_penalty) = (Some(1.0), Some(1e-39))),
+            InvalidArgument,
+            &["sampling.repetition_penalty", "from 0.01 to 10"],
+        ),
+        (
             "repetition_penalty over 10",
             with(hi(), |s| s.repetition_penalty = Some(11.0)),
             InvalidArgument,

@@ -114,9 +114,10 @@ pub fn sampling_problem(rule: &SamplingRule) -> Option<(&'static str, &'static s
         ("min_p", "a number from 0 to 1", rule.min_p, (0.0..=1.0).contains(&rule.min_p)),
         (
             "repetition_penalty",
-            "a number above 0, at most 10",
+            // A smaller one divides usual logits up to infinity, of which no token can be chosen.
+            "a number from 0.01 to 10",
             rule.repetition_penalty,
-            rule.repetition_penalty > 0.0 && rule.repetition_penalty <= 10.0,
+            (0.01..=10.0).contains(&rule.repetition_penalty),
         ),
         ("presence_penalty", penalty, rule.presence_penalty, (-2.0..=2.0).contains(&rule.presence_penalty)),
         ("frequency_penalty", penalty, rule.frequency_penalty, (-2.0..=2.0).contains(&rule.frequency_penalty)),
@@ -142,6 +143,25 @@ mod tests {
         let named = status.get_details_bad_request().map(|bad| bad.field_violations[0].field.clone());
         assert_eq!(named.as_deref(), Some(field));
         words.iter().for_each(|word| assert!(status.message().contains(word), "{word:?} in {}", status.message()));
+    }
+
+    #[test]
+    fn the_ends_of_each_range_are_in_it() {
+        let sampled = |sampling: v1::Sampling| check(&sampling, &v1::Limits::default(), None).expect("in its range");
+        // As low as a temperature can be is the same as 0 and no mistake.
+        for temperature in [0.0, f32::from_bits(1), 1e-39, 100.0] {
+            sampled(v1::Sampling { temperature: Some(temperature), ..Default::default() });
+        }
+        for repetition_penalty in [0.01, 10.0] {
+            sampled(v1::Sampling { repetition_penalty: Some(repetition_penalty), ..Default::default() });
+        }
+        for end in [-2.0, 2.0] {
+            sampled(v1::Sampling { presence_penalty: Some(end), frequency_penalty: Some(end), ..Default::default() });
+            sampled(v1::Sampling { logit_bias: bias(&[(3, 50.0 * end)]), ..Default::default() });
+        }
+        for (top_p, min_p) in [(f32::from_bits(1), 1.0), (1.0, 0.0)] {
+            sampled(v1::Sampling { top_p: Some(top_p), min_p: Some(min_p), ..Default::default() });
+        }
     }
 
     #[test]

@@ -112,9 +112,9 @@ fn broken_settings() {
     for value in [f32::NAN, -0.01, 1.5] {
         check(sampled(v1::Sampling { min_p: Some(value), ..Default::default() }), "sampling.min_p", &["from 0 to 1"]);
     }
-    for value in [f32::NAN, 0.0, -1.0, 10.5, f32::INFINITY] {
+    for value in [f32::NAN, 0.0, 1e-39, 0.009, -1.0, 10.5, f32::INFINITY] {
         let penalized = sampled(v1::Sampling { repetition_penalty: Some(value), ..Default::default() });
-        check(penalized, "sampling.repetition_penalty", &["above 0, at most 10"]);
+        check(penalized, "sampling.repetition_penalty", &["from 0.01 to 10", &format!("found {value}")]);
     }
     check(limited(1, 0), "limits.max_tokens", &["at least 1", "found 0"]);
     check(limited(1, 61), "limits.max_tokens", &["at most 60", "limits.max_new_tokens", "61"]);
