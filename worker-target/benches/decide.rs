@@ -20,6 +20,7 @@ fn busy(sequences: usize) -> Scheduler {
         deadline: None,
         permit,
         class: "default".into(),
+        cache_scope: String::new(),
         images: Default::default(),
     };
     let keys: Vec<SequenceKey> = (0..sequences).map(|_| scheduler.admit(request.clone()).expect("room")).collect();

@@ -176,6 +176,16 @@ impl Cache {
         Ok(false)
     }
 
+    /// Removes every page that a sequence of these ids begins with, whoever stored it, and all pages behind them.
+    pub(crate) fn remove(&mut self, key: SequenceKey, ids: &[u32]) {
+        let Self { index, running, stored, .. } = self;
+        let Some(running) = running.get_mut(&key) else { return };
+        for page in index.remove(running.chain.of(ids)) {
+            stored.remove(&page);
+        }
+        running.kept = 0;
+    }
+
     /// Drops at least so many bytes, or all there are. Memory of dropped pages is free when this returns.
     pub(crate) fn evict(&mut self, at_least: u64) -> u64 {
         let before = self.bytes();

@@ -97,6 +97,24 @@ impl Outlet {
         }
     }
 
+    /// Sends what is kept of a stream that goes on if it is time at `now_ns` ([`APART_NS`]). If something is kept still: when
+    /// to try again, in nanoseconds of the same clock.
+    pub(crate) fn send_due(&mut self, now_ns: i64) -> Option<i64> {
+        self.kept.as_ref()?;
+        let due_ns = self.sent_ns.map_or(now_ns, |sent_ns| sent_ns + APART_NS);
+        if now_ns < due_ns {
+            return Some(due_ns);
+        }
+        match self.flush() {
+            Flow::Kept => Some(now_ns + APART_NS),
+            Flow::Sent | Flow::Gone => {
+                // The step may have ended long ago: messages are apart by the time at which they are sent.
+                self.sent_ns = Some(now_ns);
+                None
+            }
+        }
+    }
+
     /// Sends what there is, as far as there is room.
     pub(crate) fn flush(&mut self) -> Flow {
         if let Some(batch) = self.kept.take() {
@@ -155,6 +173,33 @@ mod tests {
         assert!(rx.try_recv().is_err());
         assert_eq!(outlet.flush(), Flow::Sent);
         assert_eq!(rx.try_recv().expect("there").expect("tokens").ids, [6]);
+    }
+
+    #[test]
+    fn tokens_that_are_kept_are_sent_when_they_are_due_without_another_step() {
+        const MS: i64 = 1_000_000;
+        let (tx, mut rx) = mpsc::channel(1);
+        let mut outlet = Outlet::new(tx, Stamp { term: 1, epoch: 2 });
+        let step = |outlet: &mut Outlet, index, ms: i64| {
+            outlet.add(TokenBatch { step_end_ns: ms * MS, ..batch(index, &[index]) });
+            outlet.offer();
+        };
+        let mut ids = || rx.try_recv().map_or(vec![], |sent| sent.expect("tokens").ids);
+        assert_eq!(outlet.send_due(99 * MS), None, "nothing is kept");
+        step(&mut outlet, 0, 100);
+        assert_eq!((outlet.send_due(101 * MS), ids()), (None, vec![0]));
+        step(&mut outlet, 1, 104);
+        step(&mut outlet, 2, 106);
+        assert_eq!((outlet.send_due(107 * MS), ids()), (Some(110 * MS), vec![]));
+        assert_eq!((outlet.send_due(115 * MS), ids()), (None, vec![1, 2]));
+        // The next message is apart from that one, not from its step.
+        step(&mut outlet, 3, 117);
+        assert_eq!(outlet.send_due(117 * MS), Some(125 * MS));
+        assert_eq!((outlet.send_due(125 * MS), outlet.send_due(125 * MS)), (None, None));
+        // A reader that does not come is tried again after a while, and not at once for ever.
+        step(&mut outlet, 4, 140);
+        assert_eq!((outlet.send_due(140 * MS), ids()), (Some(150 * MS), vec![3]));
+        assert_eq!((outlet.send_due(150 * MS), ids()), (None, vec![4]));
     }
 
     #[test]

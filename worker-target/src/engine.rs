@@ -3,11 +3,14 @@
 
 mod caching;
 #[cfg(test)]
+mod faulty_tests;
+#[cfg(test)]
 pub(crate) mod fixture;
 mod pictures;
 #[cfg(test)]
 mod speed;
 mod stages;
+mod waiting;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -189,11 +192,7 @@ impl Engine {
             match (step.tower, self.scheduler.waits_until()) {
                 (Some(slice), _) => self.run_slice(slice),
                 _ if !step.parts.is_empty() => self.run_step(&step),
-                (None, Some(until)) => {
-                    let at_most = if self.drafting.has_unread() { Duration::ZERO } else { self.clock.until(until) };
-                    inbox.wait(&self.drafting.fds(), Some(at_most));
-                    self.mark_ns = monotonic_ns();
-                }
+                (None, Some(until)) => self.wait_for_draft(&mut inbox, until),
                 (None, None) => {}
             }
             // Before it is decided who drafts: what the drafter read and drafted during the step.
@@ -359,7 +358,7 @@ impl Engine {
             return Err(Some(Reason::Draining.status("the target was asked to stop and takes nothing new")));
         }
         let key = self.scheduler.admit(checked.request.clone()).map_err(|error| error::refused(&error))?;
-        self.cache.open(key, &checked.cache_scope, checked.request.images.clone());
+        self.cache.open(key, &checked.request.cache_scope, checked.request.images.clone());
         Ok(key)
     }
 
@@ -452,7 +451,7 @@ impl Engine {
         let started_ns = monotonic_ns();
         let Self { model, kv, scheduler, drafting, running, seen, .. } = self;
         match pass::run(model.as_ref(), kv, scheduler, drafting, (running, seen), &parts) {
-            Ok(Outcome { chosen, doubts, logprobs }) => {
+            Ok(Outcome { chosen, faulty, doubts, logprobs }) => {
                 let ended_ns = monotonic_ns();
                 let took_us = ((ended_ns - started_ns) / 1000) as u64;
                 let rows = |of_prefill: bool| parts.iter().filter(|part| part.prefill == of_prefill).map(|part| part.rows).sum();
@@ -476,6 +475,8 @@ impl Engine {
                     self.scheduler.speculation.doubted(*key, nats);
                 }
                 self.hand_out(&parts, chosen, logprobs, whole_us, ended_ns);
+                // Behind the tokens that were chosen before the fault. One of them may have ended the sequence well.
+                faulty.into_iter().for_each(|key| self.end_faulty(key));
             }
             Err(error) => {
                 tracing::error!(%error, sequences = parts.len(), "step failed");

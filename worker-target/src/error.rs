@@ -34,6 +34,14 @@ pub(crate) fn cancelled() -> Status {
     Refusal::new(Reason::Cancelled, "the request was cancelled by an operator").fact("by", "operator").into()
 }
 
+/// The model gave numbers of which no token can be chosen.
+pub(crate) fn numerics() -> Status {
+    let message = "the model's numbers for this request were not finite, so no token could be chosen; other requests are not \
+                   affected. Change the prompt, the images or the sampling parameters; if it happens with other prompts too, \
+                   check the checkpoint (paceline selftest)";
+    Reason::Numerics.status(message)
+}
+
 /// A sequence that ended without its answer.
 pub(crate) fn ended(ended: Ended) -> Option<Status> {
     match ended {

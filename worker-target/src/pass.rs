@@ -19,8 +19,10 @@ use crate::engine::{Running, Seen};
 /// What came of a step.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// What was chosen.
+    /// What was chosen; of a faulty sequence what was chosen before its fault, if anything.
     pub(crate) chosen: Vec<Chosen>,
+    /// Sequences of which no token can be chosen behind that: the model's numbers are not finite.
+    pub(crate) faulty: Vec<SequenceKey>,
     /// The target's doubt about tokens of these sequences, in nats, where it is of use.
     pub(crate) doubts: Vec<(SequenceKey, Vec<f32>)>,
     /// Of those who asked for them, one for each token.
@@ -28,6 +30,8 @@ pub(crate) struct Outcome {
 }
 
 /// Runs a step and says what was chosen. Afterwards the store holds the rows that stay, and the drafter's end their taps.
+///
+/// A sequence of which no token can be chosen is named in the outcome and changes nothing for the others.
 ///
 /// # Errors
 /// MLX's own, after which the store is not known; or a batch that contradicts itself.
@@ -61,13 +65,21 @@ pub(crate) fn run(
     match &picks {
         Some(picks) => {
             let with: Vec<&Array> = forward.taps.iter().flat_map(Tapped::arrays).collect();
-            let foreseen = picks.ids().and_then(|ids| Some((rows.next(scheduler, parts)?, ids)));
-            if let Some((next, ids)) = foreseen {
+            let foreseen = if picks.in_graph() { rows.next(scheduler, parts) } else { None };
+            if let Some(next) = foreseen
+                && let Some(ids) = picks.ids()?
+            {
                 picks.begin(&with)?;
                 ahead = true;
-                make_ahead(model, kv, parts, &next, ids)?;
+                make_ahead(model, kv, parts, &next, &ids)?;
             }
             for (key, verdict) in rows.keys.iter().zip(picks.verdicts(&rows.blocks, &drafts, &with)?) {
+                if verdict.faulty {
+                    outcome.faulty.push(*key);
+                }
+                if verdict.choices.is_empty() {
+                    continue;
+                }
                 let tokens = verdict.choices.iter().map(|choice| Token { id: choice.token, margin: choice.margin }).collect();
                 outcome.chosen.push(Chosen { key: *key, tokens });
                 if !verdict.surprises.is_empty() {
@@ -93,7 +105,9 @@ pub(crate) fn run(
             kv.commit(SequenceId(part.key.0), (part.start + stays) as i32)?;
         }
         if let Some(taps) = taps.as_ref().filter(|_| scheduler.get(part.key).is_some_and(collects)) {
-            drafting.committed(part.key, part.start, taps, at..at + stays);
+            if !outcome.faulty.contains(&part.key) {
+                drafting.committed(part.key, part.start, taps, at..at + stays);
+            }
             at += part.rows;
         }
     }

@@ -39,8 +39,6 @@ pub(crate) struct Checked {
     pub(crate) wants_margins: bool,
     /// Every batch says what its end would say.
     pub(crate) wants_so_far: bool,
-    /// Beginnings are shared with requests of the same scope and no other.
-    pub(crate) cache_scope: String,
     /// Its pictures, once their pixels are read, as many as `request.images`.
     pub(crate) pictures: Vec<Shown>,
 }
@@ -171,6 +169,7 @@ pub(crate) fn check(
             deadline,
             permit,
             class,
+            cache_scope: generation.cache_scope,
             images: images.into(),
         },
         sampling,
@@ -181,7 +180,6 @@ pub(crate) fn check(
         id_limit,
         wants_margins: generation.report_margins,
         wants_so_far: generation.report_so_far,
-        cache_scope: generation.cache_scope,
         pictures: vec![],
     };
     Ok((checked, announced))
@@ -257,8 +255,10 @@ mod tests {
         assert_eq!(refusal(|g| g.sampling = sampling(-1.0, 1.0, 0.0)), (invalid, "sampling.temperature".into()));
         assert_eq!(refusal(|g| g.sampling = sampling(1.0, 0.0, 0.0)), (invalid, "sampling.top_p".into()));
         assert_eq!(refusal(|g| g.sampling = sampling(1.0, 1.0, f32::INFINITY)), (invalid, "sampling.min_p".into()));
-        let penalized = |g: &mut Generation| g.sampling.as_mut().expect("set").repetition_penalty = 0.0;
-        assert_eq!(refusal(penalized), (invalid, "sampling.repetition_penalty".into()));
+        for value in [f32::NAN, 0.0, 1e-39, 0.009, 10.5, f32::INFINITY] {
+            let penalized = |g: &mut Generation| g.sampling.as_mut().expect("set").repetition_penalty = value;
+            assert_eq!(refusal(penalized), (invalid, "sampling.repetition_penalty".into()), "{value}");
+        }
         for value in [f32::NAN, -2.1, 2.1, f32::INFINITY] {
             let presence = |g: &mut Generation| g.sampling.as_mut().expect("set").presence_penalty = value;
             assert_eq!(refusal(presence), (invalid, "sampling.presence_penalty".into()));

@@ -257,6 +257,26 @@ impl Prefix {
         dropped
     }
 
+    /// Removes the pages of a chain and all pages behind them, which were computed from them; what was removed. For a
+    /// sequence whose rows cannot be trusted: which of its pages spoiled the others is not known.
+    pub fn remove(&mut self, keys: &[PageKey]) -> Vec<PageId> {
+        let mut children = HashMap::<PageKey, Vec<PageKey>>::new();
+        for (key, page) in &self.pages {
+            if let Some(parent) = page.parent {
+                children.entry(parent).or_default().push(*key);
+            }
+        }
+        let (mut removed, mut left) = (vec![], keys.first().map(|first| vec![*first]).unwrap_or_default());
+        while let Some(key) = left.pop() {
+            let Some(page) = self.pages.remove(&key) else { continue };
+            self.leaves.remove(&page.used);
+            self.bytes -= page.bytes;
+            removed.push(page.id);
+            left.extend(children.remove(&key).unwrap_or_default());
+        }
+        removed
+    }
+
     /// Takes the taps off all pages: they are of other layers than are wanted now.
     pub fn forget_taps(&mut self) {
         for page in self.pages.values_mut() {

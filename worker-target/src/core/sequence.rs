@@ -32,6 +32,8 @@ pub struct Request {
     pub permit: Permit,
     /// Label of its traffic class; empty is "default".
     pub class: String,
+    /// Cache scope: what one request leaves behind, pages and what its prompt taught, is for requests of the same scope.
+    pub cache_scope: String,
     /// Pictures in the prompt, in the order of their places.
     pub images: Arc<[Image]>,
 }
@@ -160,7 +162,7 @@ pub struct Sequence {
 impl Sequence {
     /// A sequence that waits for its first step.
     pub fn new(request: Request) -> Self {
-        let Request { mut prompt, continuation, max_tokens, stop_ids, ignored_ids, deadline, permit, class: _, images } = request;
+        let Request { mut prompt, continuation, max_tokens, stop_ids, ignored_ids, deadline, permit, images, .. } = request;
         let (prompt_len, went_on) = (prompt.len(), continuation.iter().any(|id| ignored_ids.contains(id)));
         prompt.extend(continuation);
         let (draft, counts) = (Draft::None, Counts::default());

@@ -159,6 +159,12 @@ impl Tower {
         freed
     }
 
+    /// Forgets an image's features. A sequence that still needs them has them computed again.
+    pub fn forget(&mut self, image: &ImageKey) {
+        self.kept.remove(image);
+        self.needed.remove(image);
+    }
+
     /// The next slice for one of these pictures, none of whose features are there, in about so much time.
     pub fn next_slice(&mut self, wanted: &[WantedImage], most_us: f64) -> Option<Slice> {
         let full = self.passes.len() >= MOST_PASSES;
@@ -290,5 +296,17 @@ mod tests {
         tower.settle(BTreeSet::from([key(3)]), &[]);
         assert_eq!((tower.evict(1), tower.evict(1)), (40, 0));
         assert!(tower.has(&key(3)) && !tower.has(&key(1)));
+    }
+
+    #[test]
+    fn features_that_are_forgotten_are_computed_again_for_a_sequence_that_needs_them() {
+        let mut tower = Tower::new(INFO);
+        tower.finished(key(1), 40);
+        tower.finished(key(2), 40);
+        tower.settle(BTreeSet::from([key(1)]), &[]);
+        tower.forget(&key(1));
+        assert!(!tower.has(&key(1)) && tower.has(&key(2)) && tower.loose_bytes() == 40);
+        assert_eq!(run(&mut tower, vec![wanted(1, 100)], 30_000.0), [(1, 1); 8]);
+        assert!(tower.has(&key(1)));
     }
 }

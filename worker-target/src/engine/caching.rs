@@ -86,6 +86,19 @@ impl Engine {
         self.end(key, ended.and_then(error::ended));
     }
 
+    /// Ends a request of which no token can be chosen. Its rows may hold NaN, so nothing of it is left for later requests:
+    /// neither its pages and those computed from them, nor the features of its images, nor what the drafter read of it.
+    pub(super) fn end_faulty(&mut self, key: SequenceKey) {
+        let Some(sequence) = self.scheduler.get(key) else { return };
+        let (ids, images, position) = (sequence.ids.clone(), sequence.images.clone(), sequence.ids.len());
+        let request_id = self.running.get(&key).map(|running| running.checked.id.as_str()).unwrap_or_default();
+        tracing::error!(request_id, sequence = key.0, position, "the model's numbers are not finite; the request ends");
+        self.cache.remove(key, &ids);
+        self.count_cached();
+        images.iter().for_each(|image| self.scheduler.tower.forget(&image.key));
+        self.end(key, Some(error::numerics()));
+    }
+
     /// `true`: there is more to keep.
     fn keep(&mut self, key: SequenceKey, ids: &[u32], most: u64) -> bool {
         let ledger = self.scheduler.ledger();

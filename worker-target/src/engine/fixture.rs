@@ -64,6 +64,7 @@ pub(crate) fn request(
             deadline: None,
             permit: Permit { lane: v1::Lane::Speculative, max_draft: 15, reason: v1::RouteReason::Prior },
             class: "default".into(),
+            cache_scope: String::new(),
             images: Default::default(),
         },
         sampling,
@@ -74,7 +75,6 @@ pub(crate) fn request(
         id_limit: u32::MAX,
         wants_margins: false,
         wants_so_far: false,
-        cache_scope: String::new(),
         pictures: vec![],
     };
     (Running { checked, outlet: Outlet::new(tx, Stamp::default()), stages: Stages::default() }, rx)

@@ -96,6 +96,7 @@ enum Op {
     Taps(u8, usize, u64),
     Find(u8, usize, usize),
     Evict(u64),
+    Remove(u8, usize),
     Forget,
 }
 
@@ -104,7 +105,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (0..6u8, size.clone(), 0..400u64).prop_map(|(who, pages, limit)| Op::Keep(who, pages, limit)),
         3 => (0..6u8, size.clone(), 0..400u64).prop_map(|(who, pages, limit)| Op::Taps(who, pages, limit)),
-        4 => (0..6u8, size, 0..5usize).prop_map(|(who, pages, taps)| Op::Find(who, pages, taps)),
+        4 => (0..6u8, size.clone(), 0..5usize).prop_map(|(who, pages, taps)| Op::Find(who, pages, taps)),
+        1 => (0..6u8, size).prop_map(|(who, pages)| Op::Remove(who, pages)),
         2 => (0..120u64).prop_map(Op::Evict),
         1 => Just(Op::Forget),
     ]
@@ -184,6 +186,18 @@ proptest! {
                     dropped = prefix.evict(bytes);
                     prop_assert!(before - prefix.bytes() >= bytes.min(before));
                 }
+                Op::Remove(who, pages) => {
+                    let (scope, ids) = stream(who);
+                    let chain = keys(scope, &ids[..pages * PAGE]);
+                    let before = prefix.bytes();
+                    dropped = prefix.remove(&chain);
+                    prop_assert!(prefix.known(&chain) == 0 && (pages > 0 || prefix.bytes() == before));
+                    // Nothing of the chain and nothing behind it, and nothing else.
+                    for (id, (of, whole, ..)) in &held {
+                        let is_behind = pages > 0 && *of == scope && whole[..PAGE] == ids[..PAGE];
+                        prop_assert_eq!(dropped.contains(id), is_behind);
+                    }
+                }
                 Op::Forget => {
                     prefix.forget_taps();
                     held.values_mut().for_each(|page| page.3 = 0);
@@ -205,6 +219,24 @@ proptest! {
         prefix.evict(u64::MAX);
         prop_assert_eq!((prefix.bytes(), prefix.len(), prefix.leaves.len()), (0, 0, 0));
     }
+}
+
+#[test]
+fn a_chain_is_removed_with_everything_behind_it() {
+    let mut prefix = Prefix::default();
+    let (a, other) = (keys("", &ids(4, 1)), keys("", &ids(3, 2)));
+    // Another conversation that begins like the first.
+    let mut ids = ids(5, 1);
+    ids[2 * PAGE..].iter_mut().for_each(|id| *id += 9);
+    let branch = keys("", &ids);
+    for chain in [&a, &other, &branch] {
+        keep(&mut prefix, chain, 1000);
+    }
+    assert_eq!((prefix.len(), prefix.bytes()), (10, 100));
+    assert!(prefix.remove(&[]).is_empty() && prefix.remove(&keys("b", &ids)).is_empty());
+    assert_eq!(prefix.remove(&a[..1]).len(), 7);
+    assert_eq!((prefix.known(&a), prefix.known(&branch), prefix.known(&other), prefix.bytes()), (0, 0, 3, 30));
+    assert_eq!((keep(&mut prefix, &a, 1000).0, prefix.evict(u64::MAX).len()), (4, 7));
 }
 
 #[test]

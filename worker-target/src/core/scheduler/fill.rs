@@ -7,6 +7,9 @@
 //! latest `PATIENCE` steps, and as many as there are prompts that wait as long, after it was last. A prompt that waits for what
 //! another one reads (`follows`) is left out meanwhile; the other one counts as no longer than what they have in common.
 //!
+//! The first chunk of a process, of which no step time is known, has one row, and the next ones grow by what was measured and
+//! at most fourfold: the supervisor takes a step for hung that is longer than `hang_s` and ten times the p99 of its phase.
+//!
 //! A prompt is read up to the first picture whose features are not there yet. Where the rows of a picture see one another no
 //! chunk ends inside one: a picture that is longer than a chunk makes a chunk of its own length then.
 
@@ -17,8 +20,7 @@ use crate::core::{Phase, Sequence, SequenceKey};
 /// A step with prompt rows should not take longer, and not where others wait for their next token.
 pub(super) const CHUNK_US: f64 = 250_000.0;
 pub(super) const BESIDE_US: f64 = 125_000.0;
-/// Rows of a chunk: the first, before anything is measured, which must not be long on any machine, and the bounds.
-const FIRST_CHUNK: usize = 64;
+/// Bounds of a chunk's rows, once the price of a row is known. Before that chunks are smaller: [`super::price`].
 const MIN_CHUNK: usize = 32;
 const MAX_CHUNK: usize = 1024;
 /// Steps without a row after which a prompt is not passed over any more.
@@ -59,9 +61,9 @@ impl Scheduler {
 
     /// Rows of a prompt from `start` on for which there are so many microseconds in a step that reads `read` rows already.
     fn rows_in(&self, us: f64, start: usize, read: usize) -> usize {
-        let fits = self.price.rows(start, us.max(0.0)).unwrap_or(FIRST_CHUNK.saturating_sub(read));
+        let fits = self.price.rows(start, us.max(0.0)).unwrap_or(0);
         // The first of a step are never none.
-        fits.clamp(MIN_CHUNK.saturating_sub(read), MAX_CHUNK.saturating_sub(read))
+        fits.clamp(self.price.least_rows(MIN_CHUNK).saturating_sub(read), MAX_CHUNK.saturating_sub(read))
     }
 
     /// Whether a sequence reads its prompt, or could.
@@ -79,8 +81,9 @@ impl Scheduler {
     /// Rows of a prompt that fit where `left` do; `alone`: it is the first prompt of its step.
     fn chunk(&self, one: &Sequence, left: usize, alone: bool) -> usize {
         let (start, ready) = (one.committed, self.sees_to(one) - one.committed);
-        // Multiples of 32 keep the number of different shapes small.
-        let rows = if ready <= left { ready } else { left / MIN_CHUNK * MIN_CHUNK };
+        // Multiples of 32 keep the number of different shapes small; while chunks grow to that size they have any.
+        let grows = left < MIN_CHUNK && self.price.least_rows(MIN_CHUNK) < MIN_CHUNK;
+        let rows = if ready <= left || grows { ready.min(left) } else { left / MIN_CHUNK * MIN_CHUNK };
         if !self.tower.info().whole {
             return rows;
         }

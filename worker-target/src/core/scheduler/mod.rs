@@ -202,6 +202,12 @@ impl Scheduler {
         Self { tower, ..self }
     }
 
+    /// The same on a machine where a prompt row is known to cost so much.
+    #[cfg(test)]
+    pub(crate) fn with_row_us(self, us: f64) -> Self {
+        Self { price: RowPrice::flat(us), ..self }
+    }
+
     /// The KV ledger.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
@@ -239,7 +245,7 @@ impl Scheduler {
         self.ledger.could_hold(request.prompt.len() + request.max_tokens as usize, beside)?;
         let key = SequenceKey(self.next_key);
         self.next_key += 1;
-        self.speculation.open(key, &request.class, &request.prompt);
+        self.speculation.open(key, &request);
         self.ledger.set_beside(key, beside);
         let sequence = Sequence::new(request);
         if sequence.went_on {

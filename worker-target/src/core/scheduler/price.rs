@@ -5,6 +5,12 @@ use super::fill::CHUNK_US;
 
 /// Rows of a step that say what one costs: of fewer a large part is what any step costs.
 const TELLS: usize = 32;
+/// Rows of the very first prefill chunk of a process. One row is what a decode step has, so a machine that can decode at all
+/// is not taken for hung during its first chunk (it is after `hang_s`, as long as no step of the phase was measured).
+const FIRST_ROWS: usize = 1;
+/// By how much a chunk may be larger than the largest before it as long as a row's price is not known. Less than the factor
+/// of ten over the p99 of the phase at which a step counts as hung, with room for rows that cost more behind others.
+const GROWTH: usize = 4;
 /// What figures still count behind a whole chunk: some four tell the price, and a machine that became slower or faster is followed within
 /// as many. A shorter step counts for less, by its time: much of what it takes any step takes.
 const FADES: f64 = 0.75;
@@ -24,6 +30,16 @@ pub(super) struct RowPrice {
     row_us: f64,
     squares: f64,
     products: f64,
+    /// The largest chunk so far, as long as none was large enough for a figure.
+    small: Option<SmallChunk>,
+}
+
+/// A chunk of fewer than [`TELLS`] rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct SmallChunk {
+    rows: usize,
+    /// Its time over its rows: more than a row of a larger chunk costs, as a step's fixed cost is spread over few rows.
+    row_us: f64,
 }
 
 impl RowPrice {
@@ -38,6 +54,10 @@ impl RowPrice {
         let prompts = || parts.iter().filter(|part| part.prefill);
         let rows = prompts().map(|part| part.rows).sum::<usize>();
         if rows < TELLS {
+            let is_largest = rows > 0 && self.small.is_none_or(|small| rows >= small.rows);
+            if self.weight == 0.0 && is_largest {
+                self.small = Some(SmallChunk { rows, row_us: took_us / rows as f64 });
+            }
             return;
         }
         let places: f64 = prompts().map(|part| part.rows as f64 * (part.start as f64 + part.rows as f64 / 2.0)).sum();
@@ -59,9 +79,22 @@ impl RowPrice {
         ((self.row_us - slope * self.units).max(self.row_us / 4.0), slope)
     }
 
-    /// Rows from `start` on that take so long; `None`: it is not known.
+    /// The least rows of a chunk, however long they take: `least` where the price of a row is known. Before that chunks grow
+    /// step by step, so that no step takes many times as long as the one before it.
+    pub(super) fn least_rows(&self, least: usize) -> usize {
+        match self.small {
+            _ if self.weight > 0.0 => least,
+            Some(small) => (GROWTH * small.rows).min(least),
+            None => FIRST_ROWS,
+        }
+    }
+
+    /// Rows from `start` on that take so long; `None`: nothing is known. From small chunks alone fewer than would fit.
     pub(super) fn rows(&self, start: usize, us: f64) -> Option<usize> {
-        let (first_us, unit_us) = (self.weight > 0.0).then(|| self.line())?;
+        if self.weight == 0.0 {
+            return self.small.map(|small| (us / small.row_us.max(1.0)) as usize);
+        }
+        let (first_us, unit_us) = self.line();
         let (first_us, slope) = (first_us + unit_us * start as f64 / UNIT, unit_us / UNIT);
         // n · (first + slope · n / 2) = us
         let rows = 2.0 * us / (first_us + (first_us * first_us + 2.0 * slope * us).sqrt());
@@ -70,6 +103,9 @@ impl RowPrice {
 
     /// What so many rows from `start` on take, microseconds; 0 where it is not known.
     pub(super) fn us(&self, start: usize, rows: usize) -> f64 {
+        if self.weight == 0.0 {
+            return self.small.map_or(0.0, |small| rows as f64 * small.row_us);
+        }
         let (first_us, unit_us) = self.line();
         rows as f64 * (first_us + unit_us * (start as f64 + rows as f64 / 2.0) / UNIT)
     }
@@ -141,5 +177,22 @@ mod tests {
         let mut price = RowPrice::flat(10.0);
         price.measure(&[part(0, 31), Part { prefill: false, ..part(500, 90) }], 1e6);
         assert_eq!(price, RowPrice::flat(10.0));
+    }
+
+    #[test]
+    fn as_long_as_only_small_chunks_were_measured_they_bound_the_next_one() {
+        let mut price = RowPrice::default();
+        assert_eq!((price.least_rows(32), price.rows(0, 1e6)), (FIRST_ROWS, None));
+        price.measure(&[part(0, 2)], 8_000.0);
+        // 4 ms a row at most: 62 rows fit 250 ms, and a smaller chunk teaches nothing.
+        assert_eq!((price.least_rows(32), price.rows(0, 250_000.0), price.us(0, 3)), (8, Some(62), 12_000.0));
+        price.measure(&[part(0, 1)], 90_000.0);
+        assert_eq!(price.rows(0, 250_000.0), Some(62));
+        price.measure(&[part(2, 20)], 40_000.0);
+        assert_eq!((price.least_rows(32), price.rows(0, 250_000.0)), (32, Some(125)));
+        // From a whole figure on the line counts alone.
+        price.measure(&[part(22, 64)], 64_000.0);
+        assert_eq!(price.least_rows(32), 32);
+        assert!(price.rows(0, 250_000.0).is_some_and(|rows| rows > 200), "{price:?}");
     }
 }

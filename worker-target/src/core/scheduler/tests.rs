@@ -9,8 +9,14 @@ fn classes(of: &[(usize, u64)]) -> Vec<ClassBytes> {
     of.iter().map(|(positions, kv)| ClassBytes { positions: *positions, kv: *kv, taps: 0 }).collect()
 }
 
-fn scheduler() -> Scheduler {
+/// On a machine of which nothing is known yet.
+fn unmeasured() -> Scheduler {
     Scheduler::new(Ledger::new(10_000, classes(&[(256, 100), (4096, 1600)])), 4)
+}
+
+/// On a machine where a prompt row is known to take a millisecond.
+fn scheduler() -> Scheduler {
+    unmeasured().with_row_us(1_000.0)
 }
 
 /// The next step, without a prefix cache.
@@ -29,6 +35,7 @@ fn request(prompt: usize, max_tokens: u32) -> Request {
         deadline: None,
         permit: PLAIN,
         class: String::new(),
+        cache_scope: String::new(),
         images: Default::default(),
     }
 }
@@ -70,25 +77,56 @@ fn a_stop_id_ends_it() {
 #[test]
 fn long_prompts_are_read_in_chunks_beside_decoding() {
     let mut scheduler = scheduler();
+    scheduler.price = RowPrice::flat(2_000.0);
     scheduler.admit(request(5, 50)).expect("room");
     step(&mut scheduler, 0, 9);
     scheduler.admit(request(300, 5)).expect("room");
     scheduler.admit(request(20, 5)).expect("room");
     // The short prompt first, and of the long one what the chunk has left.
     assert_eq!(step(&mut scheduler, 1, 9).0, [(0, 1, true), (2, 20, true), (1, 32, false)]);
-    // What a row costs is measured by now: the chunk grows to its bound.
+    scheduler.price = RowPrice::flat(200.0);
     assert_eq!(step(&mut scheduler, 2, 9).0, [(0, 1, true), (2, 1, true), (1, 268, true)]);
     assert_eq!(step(&mut scheduler, 3, 9).0, [(0, 1, true), (1, 1, true), (2, 1, true)]);
 }
 
 #[test]
 fn a_slow_machine_gets_small_chunks() {
-    let mut scheduler = scheduler();
+    let mut scheduler = unmeasured();
     scheduler.admit(request(2000, 5)).expect("room");
-    let first = next(&mut scheduler, 0);
-    scheduler.on_step(&first.parts, vec![], 64 * 5000);
     // 5 ms a row: 50 rows in 250 ms, 32 as a multiple of 32.
-    assert_eq!(next(&mut scheduler, 1).parts[0].rows, 32);
+    for (now, rows) in [1, 32, 32, 32].into_iter().enumerate() {
+        let step = next(&mut scheduler, now as u64);
+        assert_eq!(step.parts[0].rows, rows, "step {now}");
+        scheduler.on_step(&step.parts, vec![], rows as u64 * 5_000);
+    }
+}
+
+#[test]
+fn a_prompt_on_an_unknown_machine_is_read_without_a_step_that_counts_as_hung() {
+    const HANG_US: u64 = 10_000_000;
+    // What a step costs whatever its rows are, and what a row costs.
+    let machines =
+        [(1_000, 10), (30_000, 500), (0, 5_000), (5_000_000, 1_000), (0, 300_000), (100_000, 1_200_000), (0, 9_900_000)];
+    for (step_us, row_us) in machines {
+        for prompts in [1, 3] {
+            let mut scheduler = unmeasured();
+            (0..prompts).for_each(|_| _ = scheduler.admit(request(1_000, 1)).expect("room"));
+            let (mut slowest_us, mut steps) = (0, 0);
+            while !scheduler.is_empty() {
+                let step = next(&mut scheduler, steps);
+                let rows: usize = step.parts.iter().map(|part| part.rows).sum();
+                let took_us = step_us + row_us * rows as u64;
+                let what = format!("{step_us} and {row_us} us, step {steps} of {rows} rows: {took_us} us behind {slowest_us}");
+                assert!(rows > 0 && took_us <= HANG_US.max(10 * slowest_us), "{what}");
+                let chosen = |part: &Part| Chosen { key: part.key, tokens: vec![Token { id: 9, margin: 1.0 }] };
+                let chosen = step.parts.iter().filter(|part| part.chooses).map(chosen).collect();
+                scheduler.on_step(&step.parts, chosen, took_us);
+                (slowest_us, steps) = (slowest_us.max(took_us), steps + 1);
+            }
+            // Small chunks are for the beginning alone.
+            assert!(steps <= prompts * 32 + 6, "{step_us} and {row_us} us: {steps} steps");
+        }
+    }
 }
 
 #[test]
@@ -129,7 +167,7 @@ fn deadlines_end_a_sequence_at_the_step_border() {
 
 #[test]
 fn no_more_sequences_than_may_and_none_that_could_never_run() {
-    let mut scheduler = Scheduler::new(Ledger::new(250, classes(&[(256, 100), (512, 300)])), 2);
+    let mut scheduler = Scheduler::new(Ledger::new(250, classes(&[(256, 100), (512, 300)])), 2).with_row_us(1_000.0);
     assert!(matches!(scheduler.admit(request(10, 300)), Err(SchedulerError::Ledger(LedgerError::Never { .. }))));
     assert!(matches!(scheduler.admit(request(10, 600)), Err(SchedulerError::Ledger(LedgerError::TooLong { .. }))));
     scheduler.admit(request(10, 10)).expect("room");
@@ -139,7 +177,7 @@ fn no_more_sequences_than_may_and_none_that_could_never_run() {
 
 #[test]
 fn who_finds_no_room_waits_for_it() {
-    let mut scheduler = Scheduler::new(Ledger::new(250, classes(&[(256, 100)])), 4);
+    let mut scheduler = Scheduler::new(Ledger::new(250, classes(&[(256, 100)])), 4).with_row_us(1_000.0);
     (0..3).for_each(|_| _ = scheduler.admit(request(10, 2)).expect("taken"));
     assert_eq!(scheduler.start(|_| 0).keys, [SequenceKey(0), SequenceKey(1)]);
     assert_eq!(step(&mut scheduler, 0, 9).0, [(0, 10, true), (1, 10, true)]);
@@ -274,6 +312,7 @@ fn beside_streams_a_chunk_takes_half_the_time() {
 fn who_begins_like_another_waits_for_it_and_it_goes_first() {
     let mut scheduler = scheduler();
     let [a, b, c] = [1000, 900, 500].map(|rows| scheduler.admit(request(rows, 5)).expect("room"));
+    scheduler.price = RowPrice::flat(250_000.0 / 64.0);
     scheduler.follows.insert(b, Follows { leader: a, rows: 200 });
     let first = next(&mut scheduler, 0);
     // Of the first 200 rows of A two have use, so it is read before C, which is shorter.

@@ -54,7 +54,7 @@ impl Speculation {
     /// Everything for a heartbeat.
     pub fn figures(&self) -> SpeculationFigures {
         let (costs, ranges) = (&self.costs, &self.ranges);
-        let busiest = self.classes.iter().map(|(_, class, _)| class).max_by_key(|class| class.cycles());
+        let busiest = self.classes.iter().map(|(_, class)| class).max_by_key(|class| class.cycles());
         let class = busiest.expect("the first class is always there");
         let mixture = class.mixture();
         let sequences = SEQUENCES.iter().zip(ranges.by_sequences).map(|(up_to, steps)| {
@@ -65,7 +65,7 @@ impl Speculation {
             let load = Load { sequences: 1, context: f64::from(*up_to) };
             SpeculationBucket { up_to: *up_to, steps, gain: gain(costs, load, class, kinds.as_ref().unwrap_or(&mixture)) }
         });
-        let classes = self.classes.iter().filter(|(_, class, _)| class.cycles() > 0).map(|(name, class, _)| ClassFigures {
+        let classes = self.classes.iter().filter(|(_, class)| class.cycles() > 0).map(|(name, class)| ClassFigures {
             class: name.clone(),
             cycles: class.cycles(),
             survival: class.measured(),

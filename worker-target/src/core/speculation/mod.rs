@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A sequence begins with what its class of traffic makes of it, and those with prompts like its own (`neighbours`), of which one
-//! that is tried teaches the others.
+//! that is tried teaches the others. Only prompts of its own cache scope count (`scopes`).
 //!
 //! Who is plain is not shown to the drafter either: it reads only sequences that are to draft (`Plan::feed`), and what they
 //! missed it reads from their tap windows. What reading costs counts against the tokens still expected.
@@ -22,19 +22,22 @@ pub mod cost;
 mod decide;
 mod figures;
 pub mod neighbours;
+mod scopes;
 pub mod signs;
 pub mod survival;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use paceline_proto::v1::{Lane, Route, RouteReason};
 
-use super::{Part, Sequence, SequenceKey};
+use super::{Part, Request, Sequence, SequenceKey};
 use choose::{Costs, gain_of_kind};
 use cost::Size;
 use decide::Blind;
 use figures::Ranges;
-use neighbours::{Evidence, Neighbours, Words};
+use neighbours::{Evidence, Words};
+use scopes::{ScopeOfClass, SimilarPrompts};
 use signs::{Seen, Signs};
 use survival::{Belief, Class, Survival};
 
@@ -130,6 +133,8 @@ enum Why {
 #[derive(Clone, Debug)]
 struct Course {
     class: usize,
+    /// Cache scope of the request.
+    scope: Arc<str>,
     words: Words,
     /// What those like it turned out to be that were over when it began, or are since.
     ended: Evidence,
@@ -181,7 +186,8 @@ impl Course {
 #[derive(Clone, Debug)]
 pub struct Speculation {
     costs: Costs,
-    classes: Vec<(String, Class, Neighbours)>,
+    classes: Vec<(String, Class)>,
+    similar: SimilarPrompts,
     courses: BTreeMap<SequenceKey, Course>,
     signs: Signs,
     policy: Policy,
@@ -218,7 +224,8 @@ impl Default for Speculation {
     fn default() -> Self {
         Self {
             costs: Costs::default(),
-            classes: ["default", BEHIND_END].map(|name| (name.to_owned(), Class::default(), Neighbours::default())).into(),
+            classes: ["default", BEHIND_END].map(|name| (name.to_owned(), Class::default())).into(),
+            similar: SimilarPrompts::default(),
             courses: BTreeMap::new(),
             signs: Signs::default(),
             policy: Policy::default(),
@@ -240,30 +247,33 @@ impl Default for Speculation {
 }
 
 impl Speculation {
-    /// A sequence of this class begins, with this prompt.
-    pub fn open(&mut self, key: SequenceKey, class: &str, prompt: &[u32]) {
-        let class = self.class(class);
-        let course = self.begin(key, class, Words::of(prompt));
+    /// The sequence of a request begins.
+    pub fn open(&mut self, key: SequenceKey, request: &Request) {
+        let class = self.class(&request.class);
+        let scope = ScopeOfClass { class, scope: request.cache_scope.as_str().into() };
+        let course = self.begin(key, scope, Words::of(&request.prompt));
         self.courses.insert(key, course);
     }
 
     /// The number of a class.
     fn class(&mut self, class: &str) -> usize {
-        let known = self.classes.iter().position(|(name, ..)| name == class);
+        let known = self.classes.iter().position(|(name, _)| name == class);
         known.unwrap_or_else(|| {
             if class.is_empty() || self.classes.len() >= CLASSES {
                 return 0;
             }
-            self.classes.push((class.to_owned(), Class::default(), Neighbours::default()));
+            self.classes.push((class.to_owned(), Class::default()));
             self.classes.len() - 1
         })
     }
 
-    fn begin(&mut self, key: SequenceKey, class: usize, words: Words) -> Course {
-        let (_, of_class, neighbours) = &self.classes[class];
+    fn begin(&mut self, key: SequenceKey, scope: ScopeOfClass, words: Words) -> Course {
+        let neighbours = self.similar.of(&scope);
+        let ScopeOfClass { class, scope } = scope;
+        let of_class = &self.classes[class].1;
         let ended = neighbours.of(&words);
         let mut near = vec![];
-        for (other, course) in self.courses.iter_mut().filter(|(_, course)| course.class == class) {
+        for (other, course) in self.courses.iter_mut().filter(|(_, one)| one.class == class && one.scope == scope) {
             let alike = neighbours.alike(&words, &course.words);
             near.push((*other, alike));
             course.near.push((key, alike));
@@ -273,6 +283,7 @@ impl Speculation {
         let survival = expected(&belief, of_class);
         Course {
             class,
+            scope,
             words,
             ended,
             near,
@@ -302,10 +313,10 @@ impl Speculation {
     pub fn goes_on(&mut self, key: SequenceKey, had: u32) {
         let Some(course) = self.courses.remove(&key) else { return };
         let Course { fed, decided, chosen, cycles, .. } = course;
-        let (words, lost_us) = (course.words.clone(), course.lost_us.max(0.0));
+        let (words, scope, lost_us) = (course.words.clone(), course.scope.clone(), course.lost_us.max(0.0));
         self.learn(key, course);
-        let class = self.class(BEHIND_END);
-        let begun = self.begin(key, class, words);
+        let scope = ScopeOfClass { class: self.class(BEHIND_END), scope };
+        let begun = self.begin(key, scope, words);
         self.courses.insert(key, Course { fed, decided, chosen, cycles, lost_us, as_of: had, ..begun });
     }
 
@@ -318,8 +329,8 @@ impl Speculation {
 
     /// What became of a text that is over.
     fn learn(&mut self, key: SequenceKey, course: Course) {
-        let (drafts, (_, class, neighbours)) = (&course.by_drafts, &mut self.classes[course.class]);
-        course.belief.end(class);
+        let drafts = &course.by_drafts;
+        course.belief.end(&mut self.classes[course.class].1);
         if drafts.cycles() >= TOLD {
             self.signs.learn(drafts.kinds(), &course.seen);
         }
@@ -333,7 +344,8 @@ impl Speculation {
         }
         // One that nobody might try says nothing of those like it.
         if teaches && (course.decided || drafts.cycles() > 0) {
-            neighbours.learn(course.words, drafts.kinds(), drafts.cycles());
+            let scope = ScopeOfClass { class: course.class, scope: course.scope };
+            self.similar.of(&scope).learn(course.words, drafts.kinds(), drafts.cycles());
         }
     }
 

@@ -86,6 +86,7 @@ fn request(permit: Permit, tokens: u32) -> Request {
         deadline: None,
         permit,
         class: "default".into(),
+        cache_scope: String::new(),
         images: Default::default(),
     }
 }
@@ -147,7 +148,8 @@ struct House {
 
 impl House {
     fn new(machine: Machine, seed: u64) -> Self {
-        let scheduler = Scheduler::new(Ledger::new(1 << 40, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]), 32);
+        let ledger = Ledger::new(1 << 40, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]);
+        let scheduler = Scheduler::new(ledger, 32).with_row_us(300.0);
         Self {
             machine,
             scheduler,
@@ -575,7 +577,8 @@ fn a_policy_goes_over_permits_and_an_older_one_is_dropped() {
 
 #[test]
 fn under_pressure_nobody_drafts() {
-    let mut scheduler = Scheduler::new(Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]), 4);
+    let mut scheduler =
+        Scheduler::new(Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]), 4).with_row_us(1_000.0);
     scheduler.speculation.set_linked(true);
     let key = scheduler.admit(request(FORCED, 50)).expect("room");
     scheduler.start(|_| 0);
@@ -590,7 +593,8 @@ fn under_pressure_nobody_drafts() {
 
 #[test]
 fn one_that_is_too_long_is_left_alone() {
-    let mut scheduler = Scheduler::new(Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]), 4);
+    let mut scheduler =
+        Scheduler::new(Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]), 4).with_row_us(1_000.0);
     scheduler.speculation.set_linked(true);
     let brief = |permit| Request { prompt: vec![7; 20], ..request(permit, 50) };
     let keys = [FORCED, ROUTED].map(|permit| scheduler.admit(brief(permit)).expect("room"));
@@ -727,4 +731,33 @@ fn what_is_plain_is_not_decided_at_each_border() {
     house.run(&[noise; 4], ROUTED, 2, 150);
     assert!(house.borders >= 300, "{}", house.borders);
     assert!((house.borders / 8..=house.borders / 2).contains(&house.decided), "{} of {}", house.decided, house.borders);
+}
+
+/// What is expected of the first draft of a request, in tokens, behind others in a scope with the same prompt.
+fn expected_behind(taught: &str, asks: &str) -> f64 {
+    let mut speculation = Speculation::default();
+    let of = |scope: &str| Request { cache_scope: scope.into(), ..request(ROUTED, 100) };
+    for key in (0..20).map(SequenceKey) {
+        speculation.open(key, &of(taught));
+        // Nothing of its drafts is ever accepted.
+        (0..6).for_each(|_| speculation.verified(key, 60, 8, 0));
+        speculation.close(key);
+    }
+    let key = SequenceKey(99);
+    speculation.open(key, &of(asks));
+    let survival = &speculation.courses[&key].survival;
+    survival.iter().map(|alive| f64::from(*alive)).sum()
+}
+
+#[test]
+fn a_request_learns_from_similar_prompts_of_its_own_cache_scope_alone() {
+    let (own, other) = (expected_behind("a", "a"), expected_behind("a", "b"));
+    assert!(own < 0.9 * other, "{own} behind prompts of its own scope, {other} behind another scope's");
+    // A request of another scope that runs at the same time teaches nothing either.
+    let mut speculation = Speculation::default();
+    for (key, scope) in [(0, "a"), (1, "b"), (2, "a")] {
+        speculation.open(SequenceKey(key), &Request { cache_scope: scope.into(), ..request(ROUTED, 100) });
+    }
+    let near = |key: u64| speculation.courses[&SequenceKey(key)].near.iter().map(|(other, _)| other.0).collect::<Vec<_>>();
+    assert_eq!((near(0), near(1), near(2)), (vec![2], vec![], vec![0]));
 }

@@ -10,7 +10,7 @@ fn with_taps(of: &[(usize, u64, u64)]) -> Vec<ClassBytes> {
 
 /// A scheduler with `count` sequences that decode, with room for 8 positions each and taps.
 fn decoding(budget: u64, count: usize) -> Scheduler {
-    let mut scheduler = Scheduler::new(Ledger::new(budget, with_taps(&[(8, 80, 20), (16, 160, 40)])), 8);
+    let mut scheduler = Scheduler::new(Ledger::new(budget, with_taps(&[(8, 80, 20), (16, 160, 40)])), 8).with_row_us(1_000.0);
     (0..count).for_each(|_| _ = scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken"));
     step(&mut scheduler, 0, 9);
     scheduler
@@ -87,7 +87,7 @@ fn taps_go_before_a_request_waits() {
 
 #[test]
 fn one_that_is_alone_begins_though_the_cache_has_what_it_needs_without_taps() {
-    let mut scheduler = Scheduler::new(Ledger::new(100, with_taps(&[(16, 80, 40)])), 8);
+    let mut scheduler = Scheduler::new(Ledger::new(100, with_taps(&[(16, 80, 40)])), 8).with_row_us(1_000.0);
     scheduler.set_cached(40).expect("room");
     scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("it could run alone");
     assert_eq!(scheduler.start(|bytes| bytes).keys, [SequenceKey(0)]);

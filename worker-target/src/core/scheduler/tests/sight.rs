@@ -10,7 +10,7 @@ const BLOCKS: usize = 8;
 const INFO: TowerInfo = TowerInfo { blocks: BLOCKS, whole: false, feature_bytes: 2, pixel_bytes: 1, keep_bytes: 200 };
 
 fn seeing(info: TowerInfo, budget: u64) -> Scheduler {
-    Scheduler::new(Ledger::new(budget, classes(&[(256, 100), (4096, 1600)])), 8).with_tower(Tower::new(info))
+    Scheduler::new(Ledger::new(budget, classes(&[(256, 100), (4096, 1600)])), 8).with_tower(Tower::new(info)).with_row_us(1_000.0)
 }
 
 fn picture(name: u8, first: usize, rows: usize) -> Image {
@@ -257,7 +257,8 @@ fn features_go_before_pages_and_before_anybody_gives_way() {
 
 #[test]
 fn who_gave_way_is_seen_and_read_again() {
-    let mut engine = Engine::new(Scheduler::new(Ledger::new(450, classes(&[(64, 100), (128, 200), (256, 400)])), 4));
+    let mut engine =
+        Engine::new(Scheduler::new(Ledger::new(450, classes(&[(64, 100), (128, 200), (256, 400)])), 4).with_row_us(1_000.0));
     engine.scheduler = engine.scheduler.with_tower(Tower::new(TowerInfo { keep_bytes: 0, ..INFO }));
     engine.step_us = 250_000;
     let text = Request { max_tokens: 190, ..request(60, 190) };
