@@ -209,6 +209,7 @@ pub fn install(cache: &Path, wheel: &Wheel, library: &str, fetch: impl FnOnce(&P
 struct Scratch(PathBuf);
 
 impl Scratch {
+    #[expect(clippy::disallowed_methods, reason = "a name that no other build has")]
     fn new(cache: &Path) -> Result<Scratch> {
         // Containers may share a cache and have the same process ids.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -67,6 +67,7 @@ fn entries(cache: &Path) -> usize {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "compared with times of files, which are the wall clock's")]
 fn a_wheel_is_fetched_once() {
     let cache = empty_cache("fetched-once");
     let start = SystemTime::now();
