@@ -16,13 +16,17 @@ use tonic::Code;
 /// Requests of text while the disk is full.
 const REQUESTS: usize = 20;
 
-/// Bounds the size of every file that these processes write to; `None` takes the bound away.
+/// Bounds the size of every file that these processes write to; `None` gives them the bound back that they may have at most.
 fn bound_files(pids: &[u32], bytes: Option<u64>) {
+    let done = |outcome: i32, pid: u32| assert_eq!(outcome, 0, "prlimit of {pid}: {}", std::io::Error::last_os_error());
     for pid in pids {
-        let limit = libc::rlimit { rlim_cur: bytes.unwrap_or(libc::RLIM_INFINITY), rlim_max: libc::RLIM_INFINITY };
-        // SAFETY: reads one structure and writes none; processes of our own user may be bounded.
-        let done = unsafe { libc::prlimit(*pid as libc::pid_t, libc::RLIMIT_FSIZE, &raw const limit, std::ptr::null_mut()) };
-        assert_eq!(done, 0, "prlimit of {pid}: {}", std::io::Error::last_os_error());
+        let id = *pid as libc::pid_t;
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: writes one structure of ours; processes of our own user may be asked.
+        done(unsafe { libc::prlimit(id, libc::RLIMIT_FSIZE, std::ptr::null(), &raw mut limit) }, *pid);
+        limit.rlim_cur = bytes.unwrap_or(limit.rlim_max);
+        // SAFETY: reads one structure of ours; processes of our own user may be bounded.
+        done(unsafe { libc::prlimit(id, libc::RLIMIT_FSIZE, &raw const limit, std::ptr::null_mut()) }, *pid);
     }
 }
 
