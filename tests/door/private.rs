@@ -200,11 +200,13 @@ fn map_is_readable(pid: u32) -> bool {
     use std::process::{Command, Stdio};
     let mut reader = Command::new("cat");
     reader.arg(format!("/proc/{pid}/maps")).stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: one system call on plain numbers between fork and exec. Root gives up CAP_SYS_PTRACE (19), by which it would read
-    // everything, for the program it becomes; for other users the call fails and changes nothing.
+    // SAFETY: system calls on plain numbers between fork and exec. Root gives up what lets it read every process, for the program
+    // it becomes: CAP_SYS_PTRACE (19), CAP_SYS_ADMIN (21) and CAP_PERFMON (38). For other users the calls change nothing.
     unsafe {
         reader.pre_exec(|| {
-            nix::libc::prctl(nix::libc::PR_CAPBSET_DROP, 19, 0, 0, 0);
+            for capability in [19, 21, 38] {
+                nix::libc::prctl(nix::libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
+            }
             Ok(())
         });
     }

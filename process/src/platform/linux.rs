@@ -59,7 +59,7 @@ pub(super) fn write_barrier(file: &File) -> io::Result<()> {
 
 /// PR_SET_DUMPABLE 0. Then the kernel writes no core of this process, also not to a program of `core_pattern` (which
 /// RLIMIT_CORE 0 does not stop), and refuses ptrace, process_vm_readv, pidfd_getfd and /proc/PID/{environ,maps,mem,fd,io} to
-/// other processes without CAP_SYS_PTRACE, those of the same user included.
+/// other processes without CAP_SYS_PTRACE (for reads of memory also CAP_PERFMON), those of the same user included.
 ///
 /// What our processes do to one another goes on: signals and pidfd_open go by the user id, /proc/PID/{stat,status,cmdline}
 /// stay readable, SCM_RIGHTS and SO_PEERCRED do not ask. A process still reads its own /proc/self/{fd,maps,cgroup,mountinfo};
