@@ -1,13 +1,46 @@
 //! The shared segment: made by the supervisor, mapped by both workers.
 //!
 //! A peer may write to it at any time. So no reference into it ever exists: bytes are copied in and out through raw
-//! pointers, and only copies are looked at.
+//! pointers, and only copies are used.
+//!
+//! # Why the copies are sound
+//!
+//! Two pairs of events order the accesses of two peers that keep to link.proto. Both hold for either direction:
+//!
+//! ```text
+//!  sender                                        receiver
+//!  1 write: copies a tensor in ─ fence(Release)
+//!  2 sends the frame that names it ────────────▶ 3 receives the frame
+//!                                                4 read: fence(Acquire) ─ copies the tensor out ─ fence(Release)
+//!  6 receives the Ack ◀───────────────────────── 5 sends the Ack
+//!  7 write: fence(Acquire) ─ reuses the place
+//! ```
+//! - 1 happens before 4. The frame is a message on a socket. The kernel puts it into the receiver's queue and takes it out
+//!   under that queue's lock, so what the sender did before `send` is visible after `receive`. The release fence keeps the
+//!   copy before the send, the acquire fence keeps the other copy after the receive, for the compiler as for the processor.
+//!   So the receiver reads every byte as it was written: nothing is torn.
+//! - 4 happens before 7, by the same argument with the Ack for the frame. [`crate::ring::Ring`] gives a place out again only
+//!   after the Ack of its tensor, so no byte is overwritten while it is copied out. Without the release fence at the end of
+//!   `read` a load could move behind the Ack, and without the acquire fence at the start of `write` a store before it.
+//! - Each half of the segment has one writer ([`crate::end::Side`]), and that writer never reads its own half. So there is no
+//!   third kind of conflict.
+//!
+//! A broken or hostile peer may write anywhere in the segment at any time, into our half as well. The worst it can do:
+//!
+//! - Our copy holds any mixture of bytes. Every access is a relaxed atomic one, so this race is defined in Rust. The compiler
+//!   may not read a word twice either: it takes a value that was checked from the copy, never again from the segment. After
+//!   the copy, place, length and type come from the frame ([`crate::tensor::check`]), and every number must be finite
+//!   ([`crate::tensor::all_finite`]). A draft that is finite garbage costs speed only, because the target verifies it (I3).
+//! - What we wrote changes before the peer reads it. That harms only the peer, because we do not read it again.
+//! - A place is overwritten because the peer acknowledged a tensor before it had copied it. That harms only the peer as well.
+//! - The size of the file stays: `check` refuses a file that may shrink, so no access raises SIGBUS. Holes that a peer punches
+//!   read as zeros.
 
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 use nix::sys::stat::{SFlag, fstat};
@@ -108,10 +141,12 @@ impl Segment {
     /// If it would reach over the end.
     pub fn write(&mut self, offset: usize, data: &[u8]) {
         assert!(offset <= self.bytes && data.len() <= self.bytes - offset, "a write over the segment's end");
-        // SAFETY: the range is inside the mapping, which lives as long as `self`; `data` is not in it, as no reference into
-        // it exists. A peer that reads or writes here meanwhile sees or leaves bytes, which are never more than bytes.
-        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), self.base.as_ptr().add(offset), data.len()) };
-        // Before the frame that names it; the system calls order it anyway.
+        // After the Ack of what lay here before.
+        fence(Ordering::Acquire);
+        // SAFETY: the range is inside the mapping, which lives as long as `self`. `data` is not in it, because no reference
+        // into it exists.
+        unsafe { copy_in(data, self.base.as_ptr().add(offset)) };
+        // Before the frame that names it.
         fence(Ordering::Release);
     }
 
@@ -121,16 +156,60 @@ impl Segment {
     /// If it would reach over the end: callers check what a peer names ([`crate::tensor::check`]).
     pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
         assert!(offset <= self.bytes && length <= self.bytes - offset, "a read over the segment's end");
+        // After the frame that names it.
         fence(Ordering::Acquire);
         let mut copy = Vec::with_capacity(length);
         // SAFETY: the range is inside the mapping, which lives as long as `self`, and the file behind it cannot shrink
-        // (`check`). `copy` has room for `length` bytes and they are all written before its length is set. A peer may write
-        // meanwhile: then the copy holds some mixture of bytes, and only the copy is used.
+        // (`check`). `copy` has room for `length` bytes, and they are all written before its length is set.
         unsafe {
-            std::ptr::copy_nonoverlapping(self.base.as_ptr().add(offset), copy.as_mut_ptr(), length);
+            copy_out(self.base.as_ptr().add(offset), copy.as_mut_ptr(), length);
             copy.set_len(length);
         }
+        // Before the Ack.
+        fence(Ordering::Release);
         copy
+    }
+}
+
+/// Bytes of a word.
+const WORD: usize = size_of::<u64>();
+
+/// Copies `data` to shared memory, in words where they are aligned there.
+///
+/// # Safety
+/// `to` has room for `data` in a mapping that no reference of this process points into.
+unsafe fn copy_in(data: &[u8], to: *mut u8) {
+    let (head, words) = data.split_at(to.align_offset(WORD).min(data.len()));
+    let (words, tail) = words.as_chunks::<WORD>();
+    // SAFETY: the caller's; each place is inside the range, and the words are aligned.
+    unsafe {
+        let byte = |at: usize, byte: u8| AtomicU8::from_ptr(to.add(at)).store(byte, Ordering::Relaxed);
+        head.iter().enumerate().for_each(|(at, value)| byte(at, *value));
+        let place = to.add(head.len()).cast::<u64>();
+        for (at, word) in words.iter().enumerate() {
+            AtomicU64::from_ptr(place.add(at)).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        }
+        let behind = data.len() - tail.len();
+        tail.iter().enumerate().for_each(|(at, value)| byte(behind + at, *value));
+    }
+}
+
+/// Copies `length` bytes out of shared memory, in words where they are aligned there.
+///
+/// # Safety
+/// `from` has `length` bytes in a mapping that no reference of this process points into. `to` has room for them.
+unsafe fn copy_out(from: *mut u8, to: *mut u8, length: usize) {
+    let head = from.align_offset(WORD).min(length);
+    let words = (length - head) / WORD;
+    // SAFETY: the caller's; each place is inside the range, and the words are aligned.
+    unsafe {
+        let byte = |at: usize| to.add(at).write(AtomicU8::from_ptr(from.add(at)).load(Ordering::Relaxed));
+        (0..head).for_each(byte);
+        let (place, copy) = (from.add(head).cast::<u64>(), to.add(head).cast::<u64>());
+        for at in 0..words {
+            copy.add(at).write_unaligned(AtomicU64::from_ptr(place.add(at)).load(Ordering::Relaxed));
+        }
+        (head + words * WORD..length).for_each(byte);
     }
 }
 
@@ -171,6 +250,28 @@ mod tests {
         }
         let error = Segment::map(segment.as_fd(), 1 << 17).expect_err("too small");
         assert!(error.to_string().contains("expected shared memory of 131072 bytes, found 65536"), "{error}");
+    }
+
+    #[test]
+    fn every_offset_and_length_is_copied_whole_and_nothing_beside() {
+        let segment = Segment::create(1 << 12).expect("created");
+        let mut ours = Segment::map(segment.as_fd(), 1 << 12).expect("mapped");
+        let theirs = Segment::map(segment.as_fd(), 1 << 12).expect("mapped");
+        let mut expected = vec![0u8; 1 << 12];
+        let mut next = 0u8;
+        for offset in (0..24).chain(4050..4096) {
+            for length in (0..40).filter(|length| offset + length <= 4096) {
+                let bytes = std::iter::repeat_with(|| {
+                    next = next.wrapping_mul(5).wrapping_add(3);
+                    next
+                });
+                let data: Vec<u8> = bytes.take(length).collect();
+                ours.write(offset, &data);
+                expected[offset..offset + length].copy_from_slice(&data);
+                assert_eq!(theirs.read(offset, length), data, "{length} bytes at {offset}");
+                assert_eq!(theirs.read(0, 4096), expected, "beside {length} bytes at {offset}");
+            }
+        }
     }
 
     #[test]
