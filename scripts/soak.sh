@@ -29,6 +29,10 @@ soak() {
 # shellcheck disable=SC2086
 soak "100,000 schedules of the supervisor on a simulated machine" \
     cargo test $LOCKED --release -p paceline-supervisor --lib -- --ignored --nocapture a_hundred_thousand
+# The dev profile: loom is optimized there as well.
+# shellcheck disable=SC2086
+soak "The pool of helper threads with one more preemption in each model" \
+    cargo test $LOCKED -p paceline-blas --test pool_model -- --ignored
 # The dev profile: freed rows of the KV store are filled with NaN there.
 # shellcheck disable=SC2086
 soak "10,000 interleavings of the target's batch" \

@@ -1,24 +1,19 @@
-//! The threads that work is given out to in pieces (some columns and rows of a product, some rows of a function), first come,
-//! first served: a helper that the system keeps waiting (two workers share the cores) leaves its share to the others, and the
-//! caller waits only for helpers that have begun. A product allocates nothing, unless its packed rows are more than any
-//! before on the calling thread.
+//! Cuts work into pieces and shares them with helper threads ([`helpers`]): some columns and rows of a product, some rows of a
+//! function. Threads take pieces first come, first served. A helper that the system keeps waiting (two workers share the cores)
+//! leaves its share to the others, and the caller waits only for helpers that have begun. A product allocates nothing, unless
+//! its packed rows are more than any before on the calling thread.
 //!
-//! ```text
-//!  caller   takes the pool ─ writes the job ─ opens it ─ rings ─ pieces… ─ closes it ─ waits until nobody is inside
-//!  helper   sleeps on the bell ─ enters if the job is open ─ pieces… ─ leaves ─ listens for SPIN ─ sleeps
-//! ```
 //! A second caller meanwhile computes alone on its own thread. Which thread computes a column does not change its bits.
 
-use std::cell::{RefCell, UnsafeCell};
-use std::hint::spin_loop;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+mod helpers;
+mod sync;
 
+use std::cell::RefCell;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use self::helpers::{Job, Pool};
 use crate::kernel::{COLUMNS, Kernels, Product, ROWS, Room};
-
-/// How long a thread listens before it sleeps. The matrix products of one forward are some ten microseconds apart; more
-/// would be taken from the other processes on the same cores.
-const SPIN: Duration = Duration::from_micros(20);
 
 /// More are not used: the products are bound by memory.
 const MOST_THREADS: usize = 64;
@@ -39,18 +34,6 @@ const FEW: usize = 48;
 
 /// Most rows that are packed at a time: 240 of 11,008 numbers are 10 MiB.
 const BAND: usize = 240;
-
-/// A cache line of its own, so that threads that write here do not slow those that read beside.
-#[repr(align(128))]
-struct Line<T>(T);
-
-struct Job {
-    /// What `piece` is told; the caller's, alive while somebody may be inside.
-    work: *const (),
-    /// Computes one piece of the work.
-    piece: unsafe fn(*const (), usize),
-    pieces: usize,
-}
 
 /// A product as the helpers see it.
 struct Multiplication<'a> {
@@ -124,30 +107,7 @@ fn piece_of<F: Fn(usize) + Sync>(_: &Shared<'_, F>) -> unsafe fn(*const (), usiz
     Shared::<'_, F>::piece
 }
 
-struct Pool {
-    /// Some caller's.
-    taken: Line<AtomicBool>,
-    /// OPEN, WAITED_FOR, how many helpers may be inside (bits 8 to 15), how many are (bits 0 to 7).
-    state: Line<AtomicU32>,
-    /// Rung at each job. A futex.
-    bell: Line<AtomicU32>,
-    /// Helpers that sleep, or are about to.
-    asleep: Line<AtomicU32>,
-    /// Next piece.
-    next: Line<AtomicUsize>,
-    /// Written by the caller that has taken the pool while nobody is inside and the job is closed, read by those inside.
-    job: UnsafeCell<Job>,
-    helpers: AtomicUsize,
-}
-
-const OPEN: u32 = 1 << 31;
-const WAITED_FOR: u32 = 1 << 30;
-const INSIDE: u32 = 0xff;
-
-// SAFETY: `job` is reached as its line says; the pointer in it is used only while the caller that owns it waits.
-unsafe impl Sync for Pool {}
-
-static POOL: Pool = Pool::new();
+static POOL: LazyLock<Pool> = LazyLock::new(Pool::new);
 
 /// 0: not asked yet.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -257,164 +217,6 @@ impl Cut {
             kernels.columns(&part, column, (column + self.columns).min(product.n));
         }
     }
-}
-
-impl Pool {
-    const fn new() -> Self {
-        /// Nobody asks for a piece before there is a job.
-        unsafe fn nothing(_: *const (), _: usize) {}
-        Self {
-            taken: Line(AtomicBool::new(false)),
-            state: Line(AtomicU32::new(0)),
-            bell: Line(AtomicU32::new(0)),
-            asleep: Line(AtomicU32::new(0)),
-            next: Line(AtomicUsize::new(0)),
-            job: UnsafeCell::new(Job { work: std::ptr::null(), piece: nothing, pieces: 0 }),
-            helpers: AtomicUsize::new(0),
-        }
-    }
-
-    /// Does all pieces of a job with the helpers' help; `false`, and none of them, if the pool is another caller's.
-    ///
-    /// # Safety
-    /// Each piece may be computed on any thread, and the job's work lives.
-    unsafe fn run(&'static self, job: Job, helpers: usize) -> bool {
-        if self.taken.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            return false;
-        }
-        let helpers = self.hire(helpers);
-        // SAFETY: the pool is ours, the last job was closed and everybody had left before it became ours.
-        unsafe { *self.job.get() = job };
-        self.next.0.store(0, Ordering::Relaxed);
-        self.state.0.store(OPEN | (helpers as u32) << 8, Ordering::Release);
-        // Bell before `asleep` here, `asleep` before bell in `helper`: one of us sees the other.
-        self.bell.0.fetch_add(1, Ordering::SeqCst);
-        if self.asleep.0.load(Ordering::SeqCst) > 0 {
-            wake(&self.bell.0, helpers);
-        }
-        // SAFETY: the job is as the caller says.
-        unsafe { self.pieces() };
-        self.state.0.fetch_and(!OPEN, Ordering::AcqRel);
-        self.wait_until_empty();
-        self.taken.0.store(false, Ordering::Release);
-        true
-    }
-
-    /// Pieces, until there are no more.
-    ///
-    /// # Safety
-    /// The pool is the caller's, or the caller is inside.
-    unsafe fn pieces(&self) {
-        // SAFETY: nobody writes the job while somebody is inside.
-        let Job { work, piece: compute, pieces } = unsafe { &*self.job.get() };
-        loop {
-            let piece = self.next.0.fetch_add(1, Ordering::Relaxed);
-            if piece >= *pieces {
-                return;
-            }
-            // SAFETY: each piece is given out once.
-            unsafe { compute(*work, piece) };
-        }
-    }
-
-    fn wait_until_empty(&self) {
-        let state = &self.state.0;
-        let empty = || state.load(Ordering::Acquire) & INSIDE == 0;
-        if spin(empty) {
-            return;
-        }
-        // A helper was taken off its core in the middle of a piece. Our own core is the best it can get.
-        loop {
-            let before = state.fetch_or(WAITED_FOR, Ordering::AcqRel);
-            if before & INSIDE == 0 {
-                return;
-            }
-            sleep(state, before | WAITED_FOR);
-        }
-    }
-
-    /// How many helpers there are, of so many wanted.
-    fn hire(&'static self, wanted: usize) -> usize {
-        let there = self.helpers.load(Ordering::Relaxed);
-        for at in there..wanted {
-            let thread = std::thread::Builder::new().name(format!("blas-{}", at + 1)).stack_size(64 * 1024);
-            // Without them the caller does the work: that is no reason to fail.
-            if thread.spawn(move || self.helper()).is_err() {
-                break;
-            }
-            self.helpers.store(at + 1, Ordering::Relaxed);
-        }
-        self.helpers.load(Ordering::Relaxed).min(wanted)
-    }
-
-    /// A helper's life.
-    fn helper(&self) {
-        let mut heard = self.bell.0.load(Ordering::SeqCst);
-        loop {
-            // A job whose bell rang before this thread was there is entered as well.
-            if self.enter() {
-                // SAFETY: inside.
-                unsafe { self.pieces() };
-                self.leave();
-            }
-            if !spin(|| self.bell.0.load(Ordering::Acquire) != heard) {
-                self.asleep.0.fetch_add(1, Ordering::SeqCst);
-                while self.bell.0.load(Ordering::SeqCst) == heard {
-                    sleep(&self.bell.0, heard);
-                }
-                self.asleep.0.fetch_sub(1, Ordering::SeqCst);
-            }
-            heard = self.bell.0.load(Ordering::Acquire);
-        }
-    }
-
-    fn enter(&self) -> bool {
-        let admit = |state: u32| {
-            let (inside, most) = (state & INSIDE, (state >> 8) & INSIDE);
-            (state & OPEN != 0 && inside < most).then_some(state + 1)
-        };
-        self.state.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, admit).is_ok()
-    }
-
-    fn leave(&self) {
-        let before = self.state.0.fetch_sub(1, Ordering::AcqRel);
-        if before & INSIDE == 1 && before & WAITED_FOR != 0 {
-            wake(&self.state.0, 1);
-        }
-    }
-}
-
-/// Whether something came true within [`SPIN`].
-#[expect(clippy::disallowed_methods, reason = "a bound on spinning; nothing that is decided depends on it")]
-fn spin(done: impl Fn() -> bool) -> bool {
-    if done() {
-        return true;
-    }
-    let begin = Instant::now();
-    loop {
-        for _ in 0..16 {
-            if done() {
-                return true;
-            }
-            spin_loop();
-        }
-        if begin.elapsed() >= SPIN {
-            return false;
-        }
-    }
-}
-
-/// Sleeps while the word is still `expected`; may return early.
-fn sleep(word: &AtomicU32, expected: u32) {
-    let flags = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the word outlives the call, and without a time the other arguments are not read.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), flags, expected, std::ptr::null::<libc::timespec>()) };
-}
-
-fn wake(word: &AtomicU32, most: usize) {
-    let flags = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: as above.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), flags, most as libc::c_int) };
 }
 
 #[cfg(test)]

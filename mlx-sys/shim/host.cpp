@@ -61,18 +61,18 @@ bool rows_in_one_piece(const core::array& in) {
   return outer == 0 || in.shape(0) <= 1 || in.strides(0) >= 0;
 }
 
-// The same numbers in the order of their indices.
-void gather(const core::array& in, std::vector<float>& to) {
-  to.resize(in.size());
-  std::vector<int> at(in.ndim(), 0);
+// The same numbers in the order of their indices. `at`: room for an index of every axis.
+void gather(const core::array& in, std::vector<int>& at, float* to) {
+  size_t axes = in.ndim();
+  std::fill_n(at.begin(), axes, 0);
   const float* data = in.data<float>();
-  for (float& value : to) {
+  for (float* end = to + in.size(); to != end; ++to) {
     int64_t offset = 0;
-    for (size_t axis = 0; axis < at.size(); ++axis) {
+    for (size_t axis = 0; axis < axes; ++axis) {
       offset += at[axis] * in.strides(axis);
     }
-    value = data[offset];
-    for (size_t axis = at.size(); axis-- > 0;) {
+    *to = data[offset];
+    for (size_t axis = axes; axis-- > 0;) {
       if (++at[axis] < in.shape(axis)) {
         break;
       }
@@ -80,6 +80,32 @@ void gather(const core::array& in, std::vector<float>& to) {
     }
   }
 }
+
+// All memory that a task needs beside the arrays. It is allocated when the node is scheduled: an exception there ends the
+// evaluation with an error before the task exists, so that no later task computes with numbers that were never written.
+struct Scratch {
+  std::vector<core::array> held;
+  // For each input whose rows lie in pieces: its numbers in one piece.
+  std::vector<std::unique_ptr<float[]>> gathered;
+  std::vector<paceline_rows> rows;
+  std::vector<int> at;
+
+  // `in_place`: the first input goes to the output and needs no room here.
+  Scratch(const std::vector<core::array>& inputs, bool in_place) : gathered(inputs.size()) {
+    held.reserve(inputs.size());
+    rows.reserve(inputs.size());
+    size_t axes = 0;
+    for (size_t input = 0; input < inputs.size(); ++input) {
+      const core::array& in = inputs[input];
+      held.push_back(core::array::unsafe_weak_copy(in));
+      axes = std::max(axes, in.ndim());
+      if (input >= (in_place ? 1 : 0) && !rows_in_one_piece(in)) {
+        gathered[input].reset(new float[in.size()]);
+      }
+    }
+    at.resize(axes);
+  }
+};
 
 class Host : public core::UnaryPrimitive {
  public:
@@ -98,41 +124,33 @@ class Host : public core::UnaryPrimitive {
     } else {
       out.set_data(core::allocator::malloc(out.nbytes()));
     }
-    std::vector<core::array> held;
-    held.reserve(inputs.size());
-    for (const core::array& in : inputs) {
-      held.push_back(core::array::unsafe_weak_copy(in));
-    }
+    auto scratch = std::make_shared<Scratch>(inputs, in_place_);
     auto& encoder = core::cpu::get_command_encoder(stream());
     encoder.dispatch([work = work_,
-                      held = std::move(held),
+                      scratch = std::move(scratch),
                       out = core::array::unsafe_weak_copy(out),
                       in_place = in_place_,
                       shared]() mutable {
-      std::vector<std::vector<float>> gathered;
-      gathered.reserve(held.size());
+      auto& [held, gathered, rows, at] = *scratch;
       float* output = out.data<float>();
       if (in_place && !shared) {
         const core::array& first = held[0];
         if (first.flags().row_contiguous) {
           std::copy_n(first.data<float>(), out.size(), output);
         } else {
-          gather(first, gathered.emplace_back());
-          std::copy_n(gathered.back().data(), out.size(), output);
+          gather(first, at, output);
         }
       }
-      std::vector<paceline_rows> rows;
-      rows.reserve(held.size());
-      for (size_t at = in_place ? 1 : 0; at < held.size(); ++at) {
-        const core::array& in = held[at];
+      for (size_t input = in_place ? 1 : 0; input < held.size(); ++input) {
+        const core::array& in = held[input];
         size_t count = rows_of(in);
         size_t length = count == 0 ? 0 : in.size() / count;
-        if (rows_in_one_piece(in)) {
+        if (float* copy = gathered[input].get()) {
+          gather(in, at, copy);
+          rows.push_back({copy, count, length, length});
+        } else {
           size_t stride = count > 1 ? in.strides(0) : length;
           rows.push_back({in.data<float>(), count, stride, length});
-        } else {
-          gather(in, gathered.emplace_back());
-          rows.push_back({gathered.back().data(), count, length, length});
         }
       }
       work->compute(work->context, rows.data(), rows.size(), output, out.size());
@@ -192,7 +210,7 @@ extern "C" int paceline_host(
     auto primitive = std::make_shared<Host>(core::default_stream(core::Device::cpu), std::move(work), in_place);
     mlx_array_set_(*result, core::array(std::move(of), core::float32, std::move(primitive), std::move(from)));
     return 0;
-  } catch (const std::exception&) {
+  } catch (...) {
     if (context != nullptr) {
       drop(context);
     }

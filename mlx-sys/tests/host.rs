@@ -45,6 +45,16 @@ impl Graph {
         self.keep(result)
     }
 
+    fn broadcast(&mut self, a: mlx_array, shape: &[i32]) -> mlx_array {
+        // SAFETY: as above.
+        let result = unsafe {
+            let mut result = mlx_array_new();
+            assert_eq!(mlx_broadcast_to(&mut result, a, shape.as_ptr(), shape.len(), self.stream), 0);
+            result
+        };
+        self.keep(result)
+    }
+
     fn transposed(&mut self, a: mlx_array) -> mlx_array {
         // SAFETY: as above.
         let result = unsafe {
@@ -125,6 +135,33 @@ fn in_place_never_changes_what_somebody_else_holds() {
     assert_eq!(graph.values(second), [3.0, 8.0, 7.0, 12.0]);
     assert_eq!(graph.values(held), [2.0, 4.0, 6.0, 8.0]);
     assert_eq!(graph.values(a), [1.0, 2.0, 3.0, 4.0]);
+}
+
+/// Without a handler of ours MLX ends the process at its first error.
+unsafe extern "C" fn quiet(_: *const std::ffi::c_char, _: *mut std::ffi::c_void) {}
+
+#[test]
+fn memory_that_runs_out_is_an_error_of_the_evaluation() {
+    // SAFETY: as above; the handler has no data.
+    unsafe { mlx_set_error_handler(Some(quiet), std::ptr::null_mut(), None) };
+    let mut graph = Graph::new();
+    let one = graph.matrix(&[1.0], 1);
+    // 2^60 views of one number: they take no memory until a function wants them in one piece.
+    let vast = graph.broadcast(one, &[1 << 30, 1 << 30]);
+    let calls = Arc::new(AtomicUsize::new(0));
+    let count = |output: &mut [f32], calls: &AtomicUsize| {
+        calls.fetch_add(1, Ordering::Relaxed);
+        output.fill(1.0);
+    };
+    let seen = Arc::clone(&calls);
+    let first = graph.host(&[vast], &[1], HostOutput::Fresh, move |_, output| count(output, &seen)).expect("made");
+    let seen = Arc::clone(&calls);
+    let behind = graph.host(&[first], &[1], HostOutput::Fresh, move |_, output| count(output, &seen)).expect("made");
+    // SAFETY: as above.
+    assert_eq!(unsafe { mlx_array_eval(behind) }, 1);
+    assert_eq!(calls.load(Ordering::Relaxed), 0, "no function runs on numbers that were never written");
+    let two = graph.sum(one, one);
+    assert_eq!(graph.values(two), [2.0], "the next graph is computed");
 }
 
 #[test]

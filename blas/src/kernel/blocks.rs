@@ -286,6 +286,8 @@ macro_rules! kernels {
 }
 
 kernels!(portable, super::super::lanes::Portable, super::WIDTH);
+#[cfg(test)]
+kernels!(wide, super::super::lanes::Portable, super::FEW);
 
 // VL although nothing here calls it: without it what is folded must lie in the lower 16 registers, and sums are spilled.
 #[cfg(target_arch = "x86_64")]

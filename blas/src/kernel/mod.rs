@@ -58,12 +58,14 @@ impl Product {
     /// anything, as BLAS has it.
     ///
     /// # Safety
-    /// The row and the columns up to `end` are C's.
+    /// The row and the columns up to `end` are C's. `column` may lie behind `end`.
     #[inline(always)]
     unsafe fn put(&self, row: usize, column: usize, sums: [f32; 4], end: usize) {
         // SAFETY: the caller's.
         unsafe {
-            let place = self.c.add(row * self.ldc + column);
+            // The last block of a row may begin behind `end` and write nothing. Its place need not be in C's allocation, so
+            // no pointer arithmetic with `add`.
+            let place = self.c.wrapping_add(row * self.ldc + column);
             let sums = sums.map(|sum| self.alpha * sum);
             if self.beta == 0.0 && column + 4 <= end {
                 place.cast::<[f32; 4]>().write_unaligned(sums);
@@ -161,6 +163,11 @@ macro_rules! kernels {
 /// Plain Rust: for processors without any of the others, and as a second opinion in tests.
 pub(crate) const PORTABLE: Kernels = kernels!("portable", portable);
 
+/// Plain Rust in blocks of eight columns, as the instruction sets with many registers have them: so that tests reach those
+/// blocks on every machine, and under Miri.
+#[cfg(test)]
+const WIDE: Kernels = Kernels { name: "portable, wide", pack: blocks::wide::pack, columns: blocks::wide::columns, ..PORTABLE };
+
 /// What this processor can run, best first.
 pub(crate) fn available() -> impl Iterator<Item = Kernels> {
     #[cfg(target_arch = "x86_64")]
@@ -174,7 +181,10 @@ pub(crate) fn available() -> impl Iterator<Item = Kernels> {
     let native = [Some(kernels!("neon", neon))];
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let native: [Option<Kernels>; 0] = [];
-    native.into_iter().flatten().chain([PORTABLE])
+    let all = native.into_iter().flatten().chain([PORTABLE]);
+    #[cfg(test)]
+    let all = all.chain([WIDE]);
+    all
 }
 
 /// Any product in any layout, one element after the other: for a process without OpenBLAS, so that it is slow and not dead.

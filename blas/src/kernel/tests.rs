@@ -48,6 +48,21 @@ fn every_length_of_a_row_and_of_a_column_has_its_tail() {
     }
 }
 
+/// Small enough for Miri, which checks the address of every block: `cargo +nightly miri test -p paceline-blas --lib ends_of_c`.
+#[test]
+fn blocks_at_the_ends_of_c_stay_inside_its_allocation() {
+    for kernels in available() {
+        for transposed in [true, false] {
+            for m in [1, 2, 3, 7] {
+                for n in [1, 2, 4, 5, 8, 9, 12] {
+                    let sample = Sample::new(transposed, (m, n, 9), 0);
+                    sample.check(&sample.compute(whole(kernels)), kernels.name);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn factors_are_applied_and_c_is_not_read_without_one() {
     for kernels in available() {

@@ -1,3 +1,10 @@
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Stdio};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use super::helpers::{INSIDE, OPEN};
+
 use super::*;
 use crate::kernel::{PORTABLE, available};
 use crate::samples::{Sample, bits};
@@ -101,7 +108,7 @@ fn helpers_wake_from_sleep() {
             assert!(pool.run_prepared(&kernels, product, 1 << 20, 2));
         });
         assert_eq!(bits(&found), bits(&right));
-        let end = std::time::Duration::from_secs(30);
+        let end = Duration::from_secs(30);
         #[expect(clippy::disallowed_methods, reason = "a bound on a wait")]
         let begin = Instant::now();
         while pool.asleep.0.load(Ordering::SeqCst) < 2 {
@@ -133,4 +140,49 @@ fn a_product_of_every_size_goes_through_the_shared_pool() {
     }
     set_threads(0);
     assert_eq!(threads(), 1, "none would be no caller either");
+}
+
+/// Set in the process whose piece panics: the thread that does so.
+const PANICS_ON: &str = "PACELINE_TEST_PANICS_ON";
+
+/// Two pieces, one on the caller and one on a helper. The piece on `thread` panics while the other thread is inside.
+fn panic_on(thread: &str) {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a limit of this process, read during the call only. Without it the abort may leave a core file.
+    unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
+    set_threads(2);
+    let both_inside = Barrier::new(2);
+    let mut rows = vec![0.0; 2 * ROWS_ALONE];
+    fill_rows(&mut rows, ROWS_ALONE, ROWS_ALONE, |_, _| {
+        both_inside.wait();
+        let helper = std::thread::current().name() == Some("blas-1");
+        assert!(helper != (thread == "helper"), "a piece panics on the {thread}");
+    });
+}
+
+#[test]
+fn a_panic_in_a_shared_piece_aborts_the_process() {
+    if let Some(thread) = std::env::var_os(PANICS_ON) {
+        return panic_on(&thread.to_string_lossy());
+    }
+    // A backtrace needs more stack than any kernel.
+    for (thread, backtrace) in [("helper", "0"), ("helper", "1"), ("caller", "0")] {
+        let mut child = Command::new(std::env::current_exe().expect("a path"));
+        child.args(["pool::tests::a_panic_in_a_shared_piece_aborts_the_process", "--exact", "--nocapture"]);
+        child.env(PANICS_ON, thread).env("RUST_BACKTRACE", backtrace);
+        let child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let id = child.id() as libc::pid_t;
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        std::thread::spawn(move || sender.send(child.wait_with_output()));
+        let Ok(output) = receiver.recv_timeout(Duration::from_secs(30)) else {
+            // SAFETY: our own child, which nobody has waited for yet.
+            unsafe { libc::kill(id, libc::SIGKILL) };
+            panic!("a panic on the {thread} left the process hanging");
+        };
+        let output = output.expect("its end is read");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{thread}: {}\n{text}", output.status);
+        assert!(text.contains(&format!("a piece panics on the {thread}")), "{text}");
+        assert!(text.contains("a piece of a shared job panicked"), "{text}");
+    }
 }
