@@ -1,4 +1,4 @@
-//! Supervisors that die or are replaced under load: the workers go on as they are (goal A6), and where they must not they are
+//! Supervisors that die or are replaced under load: the workers go on as they are, and where they must not they are
 //! replaced, once.
 
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]

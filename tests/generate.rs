@@ -115,7 +115,7 @@ fn json_of(stack: &Stack, words: &[&str], input: &str) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{words:?}: {error}: {output:?}"))
 }
 
-/// The names of design section 9.
+/// The names that `generate --json` promises.
 fn shape(object: &Value) {
     let keys = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>().join(" ");
     let expected = "text token_ids finish_reason route usage speculation timing resumed seed request_id";

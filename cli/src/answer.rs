@@ -65,7 +65,7 @@ impl From<v1::TokenLogprobs> for Logprobs {
     }
 }
 
-/// Lane and reason, in the words of design section 7.
+/// Lane and reason, as `paceline status` and the route log name them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Route {
     /// "plain" or "speculative".

@@ -1,4 +1,4 @@
-//! What can be typed (design section 9). Every command and flag of the contract is parsed and checked here; what a number
+//! The command line. Every command and flag is parsed and checked here; what a number
 //! may be is the service's to say, so that there is one place that says it.
 
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Every command and flag of design section 9, as it may be typed.
+//! Every command and flag, as it may be typed.
 
 use super::*;
 use clap::CommandFactory as _;

@@ -35,7 +35,7 @@ use clap::Parser as _;
 use failure::Failure;
 use screen::Screen;
 
-/// Reads the command line, runs the command and returns its exit code (design section 9).
+/// Reads the command line, runs the command and returns its exit code.
 pub fn main(words: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
     let command = match Cli::try_parse_from(words) {
         Ok(cli) => cli.command,

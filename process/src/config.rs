@@ -1,5 +1,5 @@
 //! The configuration: one struct a section, defaults in code, file and environment over them, checked before a port is
-//! bound or a weight is read (design section 9).
+//! bound or a weight is read.
 //!
 //! A key's value comes from the environment (`PACELINE_ROUTING__MAX_CONCURRENT=2`; an empty value is a value), else from
 //! the file, else from the defaults here. Unknown keys are refused with the nearest known name.

@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::platform;
 
-/// How a process of ours ends (design section 9).
+/// How a process of ours ends: its exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     /// Asked to stop.
@@ -45,7 +45,7 @@ pub fn exit_at_once(exit: Exit) -> ! {
     unsafe { libc::_exit(exit as i32) }
 }
 
-/// Requests to stop by signal: the first drains, the second cancels, the third kills (design section 9).
+/// Requests to stop by signal: the first drains, the second cancels, the third kills.
 #[derive(Debug)]
 pub struct Signals {
     term: Signal,

@@ -1,7 +1,7 @@
 //! The one table of reasons: what can go wrong with a request, the gRPC code it has, and whether to retry.
 //!
 //! A status crosses processes with its reason in `google.rpc.ErrorInfo`; the next process matches on [`Reason::of`],
-//! never on text. Codes: operations-facts' table, after the gRPC status-code guide.
+//! never on text. Codes follow gRPC's guide to status codes (grpc.io/docs/guides/status-codes).
 
 use std::collections::HashMap;
 use std::time::Duration;

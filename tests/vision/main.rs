@@ -1,5 +1,5 @@
 //! Pictures through the whole service: every way in, beside text, and under faults. A picture changes the answer or the request
-//! fails and says why; what runs beside it never notices (I1, I2, I3, I6; goals C6, C12).
+//! fails and says why; what runs beside it never notices (I1, I2, I3, I6).
 
 mod beside;
 mod demo;

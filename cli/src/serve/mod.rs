@@ -1,4 +1,4 @@
-//! `paceline serve`: the thin parent (design section 2). Holds the front listener and the service's lock, starts gateway and
+//! `paceline serve`: the thin parent. Holds the front listener and the service's lock, starts gateway and
 //! supervisor, restarts either within a budget, shows how loading goes, and stops everything in order. [`core`] decides,
 //! [`child`] starts, [`progress`] words; this file is the loop between them.
 

@@ -40,7 +40,7 @@ impl Gateway {
         self.newest
     }
 
-    /// Its state by the words of design section 8.
+    /// Its state as `paceline status` names it.
     pub fn state(&self) -> ProcessState {
         match (self.attached, self.report.state()) {
             (None, _) => ProcessState::Stopped,

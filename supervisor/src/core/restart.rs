@@ -2,7 +2,7 @@
 //!
 //! The first restart has no pause. Later ones of a process that came up and died pause half a second; ones of a process
 //! that did not come up pause longer and longer. The restart that would be number `limit` in `period_ms`, counting the start
-//! that somebody asked for, is not made: at most `limit` starts in any period (goal A14). It opens the circuit: the next try
+//! that somebody asked for, is not made: at most `limit` starts in any period. It opens the circuit: the next try
 //! is 60 s away, the one after that 120 s, up to 15 min, until a life has lasted a whole period.
 
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
 //! Which lane a request may take: request × signals × policy → [`Permit`], pure. Step by step the target decides inside
-//! the permit (design section 7); here is what is decided for a request as a whole, and why.
+//! the permit (`worker-target`, `core/speculation`); here is what is decided for a request as a whole, and why.
 
 use paceline_process::config::{Auto, Force};
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};
@@ -113,7 +113,7 @@ pub struct Signals {
     pub probe: bool,
 }
 
-/// Chooses the route. Guards in the order of design section 7: operator's force, the caller's wish, modality, drafter
+/// Chooses the route. Guards in this order: operator's force, the caller's wish, modality, drafter
 /// state, KV pressure, concurrency and context.
 ///
 /// Priors and measurements bind only requests that leave the choice to us; an operator's numbers bind callers who wish for

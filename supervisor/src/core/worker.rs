@@ -283,7 +283,7 @@ impl Worker {
         }
     }
 
-    /// We slept, or were starved, and could not listen: silence until `now` proves nothing (goal A13).
+    /// We slept, or were starved, and could not listen: silence until `now` proves nothing.
     pub fn forgive(&mut self, now: Millis) {
         if let Some(life) = &mut self.life {
             life.forgive(now);

@@ -5,7 +5,7 @@ use paceline_process::Millis;
 
 /// Plain steps a draft is waited for, beyond twice the time drafts usually take.
 const PLAIN_STEPS: f64 = 4.0;
-/// Bounds of the wait, in milliseconds. The upper one is what a frozen drafter costs a stream once (goals A1, A10).
+/// Bounds of the wait, in milliseconds. The upper one is what a frozen drafter costs a stream once: at most 250 ms.
 const LEAST_MS: f64 = 20.0;
 const MOST_MS: f64 = 200.0;
 /// Late rounds in a row that make a drafter suspect.

@@ -47,7 +47,7 @@ impl Drafters {
         info.is_none_or(|info| info.images)
     }
 
-    /// The same by the words of design section 8.
+    /// The drafter's state as `paceline status` names it.
     pub fn process_state(&self) -> ProcessState {
         let worker = self.current();
         match self.state() {

@@ -9,7 +9,7 @@
 //! everything bounded (I6), no belief in another life (I7), the ledger is the sum of what runs (I11), nothing of a drafter
 //! reaches the target or a request (I3), drafts are allowed only over a link the target said is up, and are allowed again as
 //! soon as nothing measured speaks against them (I12), and the target comes to have each permit and policy whatever was lost
-//! on the way; nobody is ended as hung who was never silent or stuck (A13). Behind
+//! on the way; no worker is ended as hung that was never silent or stuck. Behind
 //! each schedule comes peace: everything that is wanted runs again, by itself.
 
 mod inputs;

@@ -313,7 +313,7 @@ impl Machine {
         }
     }
 
-    /// Nobody is ended as hung who was never silent or stuck (A13).
+    /// No worker is ended as hung that was never silent or stuck.
     fn judge_an_end(&mut self, worker: WorkerId, epoch: Epoch) {
         let phase = match worker {
             WorkerId::Target => self.core.target().phase(),
@@ -321,6 +321,6 @@ impl Machine {
         };
         let hung = matches!(phase, Phase::Ending { why: EndWhy::Hung(_), .. });
         let healthy = self.processes.get(&worker).is_some_and(|process| process.epoch == epoch && !process.blemished);
-        self.hold(!(hung && healthy), "a worker is ended as hung that never was (A13)");
+        self.hold(!(hung && healthy), "a worker is ended as hung that never was");
     }
 }

@@ -83,7 +83,7 @@ fn a_hundred_thousand_schedules_of_a_machine_keep_the_invariants() {
     });
 }
 
-/// A day of one schedule: 86,400 requests, at least 1,000 faults (goal E6), in at most a minute.
+/// A day of one schedule: 86,400 requests, at least 1,000 faults, in at most a minute.
 #[test]
 fn a_day_keeps_the_invariants() {
     let day = Size { ms: 24 * 3_600_000, request_ms: 1_250, fault_ms: 60_000, order_ms: 600_000 };

@@ -14,7 +14,7 @@ const CAME_UP_MS: u64 = 1_000;
 const SOONEST_RETRY_MS: u64 = 250;
 
 impl Worker {
-    /// Its state by the words of design section 8.
+    /// Its state as `paceline status` names it.
     pub fn state(&self) -> ProcessState {
         match self.phase {
             Phase::Stopped => ProcessState::Stopped,

@@ -1,8 +1,7 @@
 //! Which prompts a step reads, and how much of them.
 //!
 //! All chunks of a step together take at most about 250 ms by the measured cost of rows (`price`), half of that while others
-//! decode: a step, and with it a cancellation, is never long, and a stream's tokens come with bounded gaps (design section
-//! 4). Inside that the shortest rest comes first, so that a short prompt does not wait for a long one to be read; one that
+//! decode: a step, and with it a cancellation, is never long, and a stream's tokens come with bounded gaps. Inside that the shortest rest comes first, so that a short prompt does not wait for a long one to be read; one that
 //! got no row in `PATIENCE` steps comes before all that did not wait so long. So nobody starves: a prompt is read on at the
 //! latest `PATIENCE` steps, and as many as there are prompts that wait as long, after it was last. A prompt that waits for what
 //! another one reads (`follows`) is left out meanwhile; the other one counts as no longer than what they have in common.

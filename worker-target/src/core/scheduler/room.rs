@@ -1,5 +1,5 @@
 //! Who has memory. A sequence begins when what it is made of so far fits, and grows from class to class. Where there is no
-//! room, in this order (design section 6): the prefix cache gives up what it needs, then sequences their taps and with them
+//! room, in this order: the prefix cache gives up what it needs, then sequences their taps and with them
 //! their drafts, for one that begins as for one that grows; then, for one that grows, the youngest sequence all it holds: its
 //! tokens are what it begins again from, when there is room. The oldest never gives way, and could run alone, so some sequence
 //! always comes to its end.

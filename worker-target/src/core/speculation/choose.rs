@@ -1,5 +1,5 @@
 //! The lengths of all drafts of the next cycle: the most tokens for the time, by what steps and drafts cost and how far drafts
-//! survive (design section 7).
+//! survive.
 //!
 //! A cycle of n drafting sequences among N: the drafter works, the others step plainly beside it, then one step verifies
 //! all blocks and takes the others along. Its price has a large part that the first drafted token pays for all, so growing

@@ -1,4 +1,4 @@
-//! Adaptive speculation: who drafts in the next cycle and how far, inside the permits (design section 7). Pure.
+//! Adaptive speculation: who drafts in the next cycle and how far, inside the permits. Pure.
 //!
 //! At a *cycle border*, when no draft is on its way, the lengths of all sequences are decided together, as they share a
 //! step (`choose`), by what work costs here (`cost`) and how far drafts survive (`survival`), which shows in drafts and in the
