@@ -237,7 +237,7 @@ pub struct Wants {
 /// What a forward gives. Lazy: nothing is computed until it is evaluated.
 #[derive(Clone, Debug)]
 pub struct Forward {
-    /// `[logit_rows, vocab]`, float32; softcapped where the model says so.
+    /// `[logit_rows, vocab]`, float32.
     pub logits: Option<Array>,
     /// As wanted.
     pub taps: Option<Tapped>,

@@ -158,7 +158,7 @@ pub const DRAFTER_KINDS: [&str; 2] = ["auto", "dflash"];
 /// Longest `kv.tap_window`, in positions: taps are wide, and a drafter's use of old ones is small.
 const LONGEST_TAP_WINDOW: u32 = 65_536;
 
-/// Weights of the drafter in memory.
+/// How far the drafter's weights are rounded at load. Only a GPU keeps them packed; on the CPU they stay float32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DrafterQuantize {
@@ -185,7 +185,7 @@ pub struct DrafterConfig {
     pub idle_stop_s: u64,
     /// Threads of its matrix products on the CPU; auto = all cores.
     pub threads: Auto<u32>,
-    /// Quantization at load.
+    /// Quantization at load. On the CPU it saves no memory.
     pub quantize: DrafterQuantize,
     /// Contexts of ended requests that it keeps for requests with the same beginning, in bytes; 0 = none. Default: 256 MiB, which
     /// is some ten thousand positions of the published drafters.

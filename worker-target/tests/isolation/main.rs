@@ -1,4 +1,4 @@
-//! Nothing of one stream shows in another (D1; I1, I3, I9): seeded interleavings of up to sixteen requests that join, hang up,
+//! Nothing of one stream shows in another (I1, I3, I9): seeded interleavings of up to sixteen requests that join, hang up,
 //! are cancelled, run out of time, change lanes, share beginnings, give their memory up for others and begin again, while a
 //! drafter is right, lies, breaks rules and dies. Every stream is held against what its request gives alone, on a worker
 //! that has neither drafter nor prefix cache, up to where it ended.
