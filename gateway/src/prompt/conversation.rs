@@ -35,7 +35,8 @@ pub(super) struct Edits<'a>(pub(super) &'a mut dyn FnMut(&str) -> Option<String>
 
 impl Edits<'_> {
     pub(super) fn apply(&mut self, conversation: &mut Conversation) {
-        let Conversation { turns, tools, arguments, pictures: _ } = conversation;
+        // `json_bytes` stays the size that was sent: it only tells short requests from long ones.
+        let Conversation { turns, tools, arguments, pictures: _, json_bytes: _ } = conversation;
         for turn in turns {
             let Turn { role: _, parts, calls, call_id, name, reasoning } = turn;
             for part in parts {
