@@ -1,5 +1,6 @@
 //! What a client says is written down nowhere, and what lies about is this user's alone.
 
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
 use nix::sys::signal::Signal;
@@ -154,7 +155,6 @@ fn nothing_of_a_picture_is_written_down_whatever_happens_to_it() {
 #[cfg(target_os = "linux")]
 #[test]
 fn what_lies_about_is_this_users_alone_and_no_process_leaves_a_core() {
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     let stack = Stack::drafting("");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
