@@ -75,6 +75,8 @@ c_tools() {
     fi
     tools=$cache/$tools
     zig=$tools/ziglang
+    scratch_of_zig=$cache/zig-cache
+    mkdir -p "$scratch_of_zig"
     mkdir "$scratch/bin"
     for language in cc c++; do
         # The cc crate spells the target as Apple's clang does, and zig does not know that spelling.
@@ -85,6 +87,10 @@ for arg in "\$@"; do
     if [ -n "\$skip" ]; then skip=; continue; fi
     case "\$arg" in
         --target=* | -mmacosx-version-min=*) ;;
+        # zig takes what follows for an option it does not know.
+        --) ;;
+        # Asked for its version, zig leaves an empty file in the current directory, which is that of a package.
+        --version) cd "$scratch_of_zig"; args+=("\$arg") ;;
         -arch | -isysroot | -target) skip=1 ;;
         *) args+=("\$arg") ;;
     esac
@@ -102,7 +108,7 @@ WRAPPER
 
     export CC_aarch64_apple_darwin="$cache/bin/zig-cc" CXX_aarch64_apple_darwin="$cache/bin/zig-c++"
     export AR_aarch64_apple_darwin="$cache/bin/zig-ar"
-    export ZIG_GLOBAL_CACHE_DIR="$cache/zig-cache" ZIG_LOCAL_CACHE_DIR="$cache/zig-cache"
+    export ZIG_GLOBAL_CACHE_DIR="$scratch_of_zig" ZIG_LOCAL_CACHE_DIR="$scratch_of_zig"
     export LIBCLANG_PATH="$tools/clang/native"
     export BINDGEN_EXTRA_CLANG_ARGS_aarch64_apple_darwin="-isystem $zig/lib/include -isystem $zig/lib/libc/include/any-darwin-any"
     # An empty directory: cc would otherwise ask xcrun, which only a Mac has.
