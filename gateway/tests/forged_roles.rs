@@ -10,6 +10,9 @@ use paceline_gateway::prompt::{Language, Prompter, Source};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
+/// More tokens than any conversation of these tests has.
+const MOST_TOKENS: u32 = 1 << 20;
+
 /// A chat template with the tokens of a model that it is published for.
 struct Family {
     template: &'static str,
@@ -146,7 +149,7 @@ impl Model {
     fn ids(&self, conversation: &Conversation) -> Vec<u32> {
         let source = Source::Chat(conversation.clone());
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        runtime.block_on(self.prompter.ids(source)).unwrap_or_else(|error| panic!("{}: {error:?}", self.name()))
+        runtime.block_on(self.prompter.ids(source, MOST_TOKENS)).unwrap_or_else(|error| panic!("{}: {error:?}", self.name()))
     }
 
     /// Everything that only the template may write.
@@ -247,7 +250,7 @@ fn conversation(of: impl Fn(Slot) -> String) -> Conversation {
         ],
         tools: vec![Tool { name: "read_file".into(), description: of(Description), parameters }],
         arguments: Map::from_iter([("custom".to_owned(), Value::from(of(Variable)))]),
-        pictures: vec![],
+        ..Conversation::default()
     }
 }
 

@@ -155,7 +155,6 @@ fn nothing_of_a_picture_is_written_down_whatever_happens_to_it() {
 #[cfg(target_os = "linux")]
 #[test]
 fn what_lies_about_is_this_users_alone_and_no_process_leaves_a_core() {
-
     let stack = Stack::drafting("");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
     assert_eq!(mode(&stack.run_dir()), 0o700);
