@@ -6,6 +6,7 @@
 
 mod stage;
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -151,7 +152,7 @@ async fn call(program: &Program) -> Duration {
 
 /// The gateway's program with a supervisor that answers every request at once.
 async fn serving(dir: &Path) -> Program {
-    std::fs::create_dir(dir.join("run")).expect("writable");
+    std::fs::DirBuilder::new().mode(0o700).create(dir.join("run")).expect("writable");
     let mut fake = Fake::start(&dir.join("run/supervisor.sock"), 1);
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
     let program = Program::start(dir, &demo);

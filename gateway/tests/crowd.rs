@@ -10,6 +10,7 @@ use futures::FutureExt as _;
 use futures::future::{join_all, select_all};
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
+use paceline_process::Config;
 use paceline_process::task;
 use paceline_proto::internal::v1::TokenBatch;
 use paceline_proto::status::Reason;
@@ -89,7 +90,9 @@ async fn asked(channel: Channel, fake: &mut Fake) -> Result<Vec<u32>, Status> {
 
 #[tokio::test]
 async fn a_newcomer_is_served_beside_256_calls_whose_message_never_arrives() {
-    let (stage, mut fake, mut attachment) = Stage::serving(|_| {}).await;
+    // The gateway takes 256 calls then: 160 on their way, 33 that run, 56 that wait, and an eighth more of those.
+    let settings = |config: &mut Config| (config.target.max_sequences, config.limits.queue) = (33, 56);
+    let (stage, mut fake, mut attachment) = Stage::serving(settings).await;
     let peers = [raw(stage.address).await, raw(stage.address).await];
     let mut calls = vec![];
     for at in 0..256 {

@@ -79,7 +79,7 @@ fn a_row_without_an_allowed_finite_logit_is_faulty_and_single_bans_are_not() {
     for (name, rule) in rules() {
         let block = [Block { rule, drafted: 0 }];
         let banned = vec![f32::NEG_INFINITY; V];
-        assert!(run(&[banned.clone()], &block, &[])[0].faulty, "{name}");
+        assert!(run(std::slice::from_ref(&banned), &block, &[])[0].faulty, "{name}");
         let mut one = banned;
         one[33] = -2.0;
         let verdict = run(&[one], &block, &[]).remove(0);
@@ -178,8 +178,8 @@ fn the_lowest_temperatures_choose_like_greedy_in_steps_drafts_and_log_probabilit
                     let greedy = RowRule { logprobs: Some(3), ..RowRule::greedy(&[], 0) };
                     let sampling = Sampling { temperature, top_k, top_p, min_p, ..Sampling::GREEDY };
                     let cold = RowRule { sampling, wants_margin: true, ..greedy };
-                    let expected = tokens(&run(&[logits.clone()], &[Block { rule: greedy, drafted: 0 }], &[])[0]);
-                    let verdict = run(&[logits.clone()], &[Block { rule: cold, drafted: 0 }], &[]).remove(0);
+                    let expected = tokens(&run(std::slice::from_ref(&logits), &[Block { rule: greedy, drafted: 0 }], &[])[0]);
+                    let verdict = run(std::slice::from_ref(&logits), &[Block { rule: cold, drafted: 0 }], &[]).remove(0);
                     let what = format!("{sampling:?}, shifted by {shift}");
                     assert_eq!((tokens(&verdict), verdict.faulty), (expected.clone(), false), "{what}");
                     assert!(!verdict.choices[0].margin.is_nan(), "{what}");

@@ -80,12 +80,13 @@ pub(super) fn deny_memory_access() {
 
 /// Whether /proc shows a user only processes that may be traced, by the lines of /proc/self/mountinfo (proc(5)).
 fn hides_processes(mounts: &str) -> bool {
-    let options = mounts.lines().filter_map(|line| {
+    let mut options = mounts.lines().filter_map(|line| {
         let (mount, file_system) = line.split_once(" - ")?;
         (mount.split(' ').nth(4)? == "/proc").then_some(file_system)
     });
     // The last mount at a place covers the ones before it.
-    let hidepid = options.last().and_then(|options| options.split([' ', ',']).find_map(|word| word.strip_prefix("hidepid=")));
+    let hidepid =
+        options.next_back().and_then(|options| options.split([' ', ',']).find_map(|word| word.strip_prefix("hidepid=")));
     hidepid.is_some_and(|value| !matches!(value, "0" | "off"))
 }
 

@@ -227,6 +227,7 @@ async fn see_out(end: &mut oneshot::Receiver<Exit>, stop: &StopOrder, progress: 
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
     use super::super::{Refused, mailbox};
@@ -351,6 +352,8 @@ mod tests {
             return;
         }
         let temp = tempfile::tempdir().expect("a temporary directory");
+        let private = std::fs::Permissions::from_mode(0o700);
+        std::fs::set_permissions(temp.path(), private).expect("the test's own");
         let socket = temp.path().join("target.sock");
         // A socket that refuses connections, as on macOS that of a process with a full backlog.
         drop(std::os::unix::net::UnixListener::bind(&socket).expect("bound"));
