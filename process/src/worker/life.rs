@@ -102,7 +102,7 @@ async fn live(args: &Args, config: Config, patience: Duration, parts: impl FnOnc
             return Exit::Bug;
         }
     };
-    if let Some(pid) = living_namesake(&dir, &args.name) {
+    if let Some(pid) = living_namesake(&dir, args) {
         tracing::error!(pid, "expected no other living process as {}, found one in its record; stop that process", args.name);
         return Exit::Unavailable;
     }
@@ -199,10 +199,12 @@ fn or_abort(exit: Result<Exit, oneshot::error::RecvError>) -> Exit {
     exit.unwrap_or_else(|_| std::process::abort())
 }
 
-/// The pid of another living process that the record of this name names. Its socket may refuse connections all the same: macOS
-/// refuses them while a backlog is full.
-fn living_namesake(dir: &RuntimeDir, name: &str) -> Option<u32> {
-    dir.record(name).filter(|record| record.pid != std::process::id() && record.alive()).map(|record| record.pid)
+/// The pid of another life's process that still runs, by the record of this worker's name. Its socket may refuse connections
+/// all the same: macOS refuses them while a backlog is full. A record of this epoch is of this life, also where the supervisor
+/// started a script that started this process.
+fn living_namesake(dir: &RuntimeDir, args: &Args) -> Option<u32> {
+    let other = dir.record(&args.name).filter(|record| record.epoch != args.epoch && record.alive());
+    other.map(|record| record.pid)
 }
 
 /// Orders the engine to end, until it takes the order, and waits for its end. `None`: for `patience` it got no further with its
