@@ -75,14 +75,14 @@ async fn asked(channel: Channel, fake: &mut Fake) -> Result<Vec<u32>, Status> {
     let answering = async {
         let mut accepted = fake.submission().await.accept();
         accepted.tokens(&[300, 301]).await;
-        accepted.done(&[2]).await
+        let _over = accepted.done(&[2]).await;
     };
     let mut reading = std::pin::pin!(reading);
     within(async {
         tokio::select! {
             // Before it is answered only a refusal can end it.
             refused = &mut reading => refused,
-            _over = answering => reading.await,
+            () = answering => reading.await,
         }
     })
     .await

@@ -192,39 +192,40 @@ fn a_runtime_directory_that_others_may_enter_is_refused_and_nothing_is_put_there
     stack.sweep();
 }
 
-/// Reads a process's memory map as another process of the same user would that may not trace everything.
+/// Takes from this thread's later children what lets root read every process: CAP_SYS_PTRACE (19), CAP_SYS_ADMIN (21) and
+/// CAP_PERFMON (38). All of them then have the same capabilities, as the processes of an ordinary user have.
+#[cfg(target_os = "linux")]
+fn start_children_like_an_ordinary_users() {
+    for capability in [19, 21, 38] {
+        // SAFETY: a system call on plain numbers. It fails for a user who is not root, and then there is nothing to take.
+        unsafe { nix::libc::prctl(nix::libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+    }
+}
+
+/// Whether another process can read this one's memory map.
 #[cfg(target_os = "linux")]
 fn map_is_readable(pid: u32) -> bool {
-    use std::os::unix::process::CommandExt as _;
     use std::process::{Command, Stdio};
     let mut reader = Command::new("cat");
     reader.arg(format!("/proc/{pid}/maps")).stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: system calls on plain numbers between fork and exec. Root gives up what lets it read every process, for the program
-    // it becomes: CAP_SYS_PTRACE (19), CAP_SYS_ADMIN (21) and CAP_PERFMON (38). For other users the calls change nothing.
-    unsafe {
-        reader.pre_exec(|| {
-            for capability in [19, 21, 38] {
-                nix::libc::prctl(nix::libc::PR_CAPBSET_DROP, capability, 0, 0, 0);
-            }
-            Ok(())
-        });
-    }
-    reader.status().unwrap().success()
+    reader.status().expect("cat exists").success()
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn no_process_of_the_service_can_be_read_by_another_process_of_its_user() {
+    start_children_like_an_ordinary_users();
     let mut stack = Stack::new("");
     stack.env(paceline_process::lifecycle::DEBUGGABLE, "0");
     stack.serve();
     stack.wait_ready();
     let status = stack.wait_linked();
-    let mut other = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-    assert!(map_is_readable(other.id()), "a process that does not keep its memory to itself is the reference");
-    other.kill().unwrap();
-    other.wait().unwrap();
-    let pids = ["gateway", "supervisor", "target", "drafter"].map(|name| status[name]["pid"].as_u64().unwrap() as u32);
+    let mut other = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep exists");
+    let reference = map_is_readable(other.id());
+    other.kill().expect("ours");
+    other.wait().expect("ended");
+    assert!(reference, "a process that does not keep its memory to itself can be read");
+    let pids = ["gateway", "supervisor", "target", "drafter"].map(|name| status[name]["pid"].as_u64().expect("a pid") as u32);
     for pid in pids.into_iter().chain([stack.serve_pid()]) {
         assert!(!map_is_readable(pid), "process {pid}: {status}");
     }

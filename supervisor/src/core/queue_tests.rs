@@ -25,7 +25,7 @@ fn queue(keys: &[KeyId]) -> Queue {
 /// whenever it is full.
 fn order(mut queue: Queue, at_once: usize, limit: usize) -> Vec<u64> {
     let (mut running, mut order) = (VecDeque::new(), Vec::new());
-    while queue.len() > 0 {
+    while !queue.is_empty() {
         let by_key = RunningByKey::new(running.iter().copied(), limit);
         match queue.next(&by_key) {
             Some(next) if running.len() < at_once => {

@@ -105,7 +105,7 @@ impl Target for Faulty {
     fn head(&self, hidden: &Array) -> Result<Array, ModelError> {
         let logits = self.model.head(hidden)?;
         match self.faults.lock().expect("not poisoned").drafts {
-            Some(number) => Ok(logits.add(&Array::from_f32(number))?),
+            Some(number) => Ok(logits.add(Array::from_f32(number))?),
             None => Ok(logits),
         }
     }
