@@ -252,13 +252,15 @@ impl Shell<'_> {
     /// Ends workers that nobody is left to end. SIGKILL only where nothing else helps: with Metal it can strand memory, and the
     /// lease ends all but those that are stopped by job control.
     async fn end_workers(&self) {
-        let living = || self.dir.records().into_iter().map(|(_, worker)| worker).filter(WorkerRecord::alive);
-        for worker in living() {
+        let records = self.dir.records().into_iter().map(|(_, worker)| worker);
+        // The list is made once: a worker removes its record before its process is gone.
+        let workers: Vec<WorkerRecord> = records.filter(WorkerRecord::alive).collect();
+        for worker in &workers {
             let signal = if platform::process_stopped(worker.pid) { Signal::SIGKILL } else { Signal::SIGTERM };
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.pid as i32), signal);
         }
         let clock = Clock::start();
-        while living().next().is_some() && clock.now().0 < WORKERS_END.as_millis() as u64 {
+        while workers.iter().any(WorkerRecord::alive) && clock.now().0 < WORKERS_END.as_millis() as u64 {
             tokio::time::sleep(BRIEF_LOOK).await;
         }
     }
