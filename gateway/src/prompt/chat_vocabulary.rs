@@ -7,6 +7,11 @@
 //!
 //! A forged delimiter that is ordinary text is encoded in parts, cut inside its longest token. Then the delimiter's ids do not
 //! arise, and the model still reads the letters.
+//!
+//! The limit: a delimiter that a tokenizer writes with one token for each character cannot be cut inside, and letters have no
+//! other ids. There it is cut from its neighbours, so that only its ids without a neighbour's character can arise. The ids
+//! `Ġ<`, `<`, `S`, `Y`, `S`, `>`, `>Ċ` of a template's ` <<SYS>>` and line break do not. [`ChatVocabulary::uncut`] has these
+//! delimiters, and a warning names them when the model is loaded.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -41,6 +46,8 @@ pub(super) struct ChatVocabulary {
     is_token: Vec<bool>,
     /// Where the text of each markup is cut.
     cuts: Vec<Vec<usize>>,
+    /// Numbers of the markup that no cut keeps from having its own ids somewhere.
+    uncut: Vec<usize>,
 }
 
 impl ChatVocabulary {
@@ -75,9 +82,21 @@ impl ChatVocabulary {
             protected: markup.iter().filter_map(|item| item.token).collect(),
             is_token: markup.iter().map(|item| item.token.is_some()).collect(),
             cuts: vec![],
+            uncut: vec![],
         };
-        made.cuts = markup.iter().map(|item| made.cuts_of(tokenizer, item)).collect::<Result<_, _>>()?;
+        for (at, item) in markup.iter().enumerate() {
+            let (cuts, everywhere) = made.cuts_of(tokenizer, item)?;
+            made.cuts.push(cuts);
+            if !everywhere {
+                made.uncut.push(at);
+            }
+        }
         Ok(made)
+    }
+
+    /// Numbers of the delimiters whose ids a client's text can have in some place: each has one token for each character.
+    pub(super) fn uncut(&self) -> &[usize] {
+        &self.uncut
     }
 
     /// The ids of a rendered conversation; `None` if its text cannot be written without a token that is the template's alone.
@@ -170,29 +189,47 @@ impl ChatVocabulary {
         code(self.is_token.len())
     }
 
-    /// Behind the first character, if the markup is a token. Otherwise in the middle of its longest token, for each way in
-    /// which the text around it may change its tokens. A token of one character cannot be cut.
-    fn cuts_of(&self, tokenizer: &Tokenizer, item: &Item) -> Result<Vec<usize>, String> {
+    /// Behind the first character, if the markup is a token. Otherwise one inside of a token for each way in which the text
+    /// around it may change its tokens, and whether each of these ways has such a token.
+    fn cuts_of(&self, tokenizer: &Tokenizer, item: &Item) -> Result<(Vec<usize>, bool), String> {
         let text = item.text.as_str();
-        let boundary = |at: usize| (at..text.len()).find(|at| text.is_char_boundary(*at));
         if item.token.is_some() {
-            return Ok(boundary(1).into_iter().collect());
+            return Ok((text.char_indices().map(|(at, _)| at).nth(1).into_iter().collect(), true));
         }
-        let mut cuts = Vec::new();
+        let (mut cuts, mut everywhere) = (Vec::new(), true);
         for (before, behind) in BEFORE.into_iter().flat_map(|before| BEHIND.map(|behind| (before, behind))) {
             let encoding = self.pipeline(tokenizer, &format!("{before}{text}{behind}"), OffsetType::Byte)?;
-            let offsets = encoding.get_offsets().iter();
-            let inside = offsets.filter_map(|(start, end)| {
-                let (start, end) = (start.checked_sub(before.len())?, end.checked_sub(before.len())?);
-                (end <= text.len() && start < end).then_some((start, end))
-            });
-            let longest = inside.max_by_key(|(start, end)| end - start);
-            cuts.extend(longest.and_then(|(start, end)| boundary(start.midpoint(end).max(start + 1)).filter(|at| *at < end)));
+            match cut(text, before.len(), encoding.get_offsets()) {
+                Some(cut) => cuts.push(cut),
+                None => everywhere = false,
+            }
         }
         cuts.sort_unstable();
         cuts.dedup();
-        Ok(cuts)
+        Ok((cuts, everywhere))
     }
+}
+
+/// A cut of `text` inside of a token: in the middle of the one that has most of it, else between `text` and its neighbour.
+/// `tokens` are ranges in a longer text that has `text` at `start`. `None` if each token of it is one of its characters.
+fn cut(text: &str, start: usize, tokens: &[(usize, usize)]) -> Option<usize> {
+    let end = start + text.len();
+    let touching = tokens.iter().filter(|(from, to)| *from < end && *to > start);
+    // The part of each token in the text.
+    let parts = touching.clone().map(|(from, to)| (from.saturating_sub(start), (*to).min(end) - start));
+    let inside = parts.max_by_key(|(from, to)| to - from).and_then(|(from, to)| {
+        let middle = from.midpoint(to);
+        let borders = text.char_indices().map(|(at, _)| at).filter(|at| from < *at && *at < to);
+        borders.min_by_key(|at| (at.abs_diff(middle), *at))
+    });
+    let beside = || {
+        touching.clone().find_map(|(from, to)| match () {
+            () if *from < start => Some(0),
+            () if *to > end => Some(text.len()),
+            () => None,
+        })
+    };
+    inside.or_else(beside)
 }
 
 fn code(number: usize) -> String {
@@ -241,5 +278,26 @@ impl Model for Places {
 
     fn get_trainer(&self) -> TrainerWrapper {
         BpeTrainer::default().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_is_inside_of_a_token() {
+        // "x<<AB>>y" with the delimiter "<<AB>>".
+        let of = |tokens: &[(usize, usize)]| cut("<<AB>>", 1, tokens);
+        assert_eq!(of(&[(0, 1), (1, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8)]), Some(1));
+        assert_eq!(of(&[(0, 1), (1, 2), (2, 6), (6, 7), (7, 8)]), Some(3));
+        // More of a neighbour's token, and nothing but neighbours.
+        assert_eq!(of(&[(0, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8)]), Some(1));
+        assert_eq!(of(&[(0, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8)]), Some(0));
+        assert_eq!(of(&[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 8)]), Some(6));
+        assert_eq!(of(&[(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 8)]), None);
+        // Letters of several bytes are never cut.
+        assert_eq!(cut("a€", 0, &[(0, 4)]), Some(1));
+        assert_eq!(cut("€", 0, &[(0, 3), (0, 3)]), None);
     }
 }

@@ -20,6 +20,7 @@ pub struct Tokens {
     length: Option<LengthBound>,
     /// For rendered conversations, if the model has a chat template.
     chat: Option<ChatVocabulary>,
+    uncut: Vec<String>,
 }
 
 /// The bytes of every id, one behind the other: for tokenizers whose output is the plain row of their tokens' bytes.
@@ -62,7 +63,7 @@ impl Tokens {
         let skipped = text_of.iter().map(|text| text.as_deref().is_none_or(|text| special.contains(text))).collect();
         let bytes = is_byte_level(tokenizer.get_decoder()).then(|| ByteTable::new(&text_of));
         let length = LengthBound::of(&tokenizer);
-        Ok(Self { tokenizer, vocabulary_size, skipped, bytes, length, chat: None })
+        Ok(Self { tokenizer, vocabulary_size, skipped, bytes, length, chat: None, uncut: vec![] })
     }
 
     /// The fewest tokens that `text` can become, without tokenizing it: 0 where this tokenizer allows no such bound.
@@ -89,13 +90,29 @@ impl Tokens {
         added
     }
 
-    /// Makes [`Tokens::encode_rendered`] ready for the chat template with this markup.
+    /// Makes [`Tokens::encode_rendered`] ready for the chat template with this markup. Warns of delimiters that a client can
+    /// write with the template's ids.
     ///
     /// # Errors
     /// The tokenizer's own; published ones have none.
     pub fn protect(&mut self, markup: &[Item]) -> Result<(), String> {
-        self.chat = Some(ChatVocabulary::new(&self.tokenizer, markup)?);
+        let chat = ChatVocabulary::new(&self.tokenizer, markup)?;
+        self.uncut = chat.uncut().iter().filter_map(|at| markup.get(*at)).map(|item| item.text.clone()).collect();
+        if !self.uncut.is_empty() {
+            tracing::warn!(
+                delimiters = ?self.uncut,
+                "this tokenizer has turn delimiters of the chat template as single characters only: a client's text can have \
+                 the same tokens"
+            );
+        }
+        self.chat = Some(chat);
         Ok(())
+    }
+
+    /// Turn delimiters of the chat template that this tokenizer writes with one token for each character. In a client's text
+    /// they have the same ids.
+    pub fn uncut(&self) -> &[String] {
+        &self.uncut
     }
 
     /// The ids of a rendered conversation. Markup of the template becomes its tokens; the same letters from a client become
