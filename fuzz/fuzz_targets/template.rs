@@ -40,8 +40,8 @@ fn conversation<'a>(parts: impl Iterator<Item = &'a str>) -> Conversation {
 fuzz_target!(|text: &str| {
     let mut parts = text.split('\0');
     let Some(source) = parts.next() else { return };
-    let Ok(template) = Template::compile(source, Some("<s>".into()), Some("</s>".into())) else { return };
+    let Ok(template) = Template::compile(source, Some("<s>".into()), Some("</s>".into()), &[]) else { return };
     if let Ok(prompt) = template.render(&conversation(parts)) {
-        assert!(prompt.len() <= MAX_OUTPUT_BYTES);
+        assert!(prompt.text.len() <= MAX_OUTPUT_BYTES);
     }
 });
