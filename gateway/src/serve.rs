@@ -60,7 +60,7 @@ pub type AnswerStream = Pin<Box<dyn Stream<Item = Result<v1::GenerateResponse, S
 pub struct InferenceService {
     /// Number of this gateway's life.
     pub epoch: u64,
-    /// Decodes messages.
+    /// Decodes and checks messages, large ones on threads of their own.
     pub decoding: Decoding,
     /// Makes prompts.
     pub prompter: Prompter,

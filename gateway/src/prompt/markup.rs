@@ -38,7 +38,7 @@ pub(super) const MAX_ITEMS: usize = 0xFFFD;
 /// One text that only the template may write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// The text.
+    /// The text as the template writes it.
     pub text: String,
     /// The id of its added token. A turn delimiter that is ordinary text has none.
     pub token: Option<u32>,
@@ -47,9 +47,9 @@ pub struct Item {
 /// A token that a tokenizer adds to its model's vocabulary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Added {
-    /// Its id.
+    /// The token's id in the vocabulary.
     pub id: u32,
-    /// Its text.
+    /// The letters that the tokenizer reads as this token.
     pub text: String,
     /// Whether it is marked as special.
     pub special: bool,

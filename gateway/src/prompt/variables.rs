@@ -12,7 +12,7 @@ use super::template::OWN_NAMES;
 
 /// `content` of a message.
 pub(super) enum Content<'a> {
-    /// As text.
+    /// The content is one text.
     Text(Cow<'a, str>),
     /// As a list of parts.
     Parts(&'a [Part]),

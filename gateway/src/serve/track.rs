@@ -25,7 +25,7 @@ pub struct TrackCalls<S> {
     connection: ConnectionHandle,
     /// Without keys every call counts as authenticated.
     has_keys: bool,
-    /// `limits.message_s`.
+    /// Time from a call's headers to the end of its message: `limits.message_s`.
     message_limit: Duration,
 }
 

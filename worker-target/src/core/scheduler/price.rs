@@ -5,8 +5,8 @@ use super::fill::CHUNK_US;
 
 /// Rows of a step that say what one costs: of fewer a large part is what any step costs.
 const TELLS: usize = 32;
-/// Rows of the very first prefill chunk of a process. One row is what a decode step has, so a machine that can decode at all
-/// is not taken for hung during its first chunk (it is after `hang_s`, as long as no step of the phase was measured).
+/// Rows of the very first prefill chunk of a process. A decode step has one row, too. So a machine that can decode at all
+/// is not taken for hung during its first chunk. Until a step of the phase is measured, the limit is `hang_s`.
 const FIRST_ROWS: usize = 1;
 /// By how much a chunk may be larger than the largest before it as long as a row's price is not known. Less than the factor
 /// of ten over the p99 of the phase at which a step counts as hung, with room for rows that cost more behind others.
