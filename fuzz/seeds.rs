@@ -1,5 +1,5 @@
-//! Writes inputs for the targets to begin with into the folder that it is given, one folder for each target. Those that are
-//! files of the repository are copied by scripts/fuzz.sh.
+//! Writes inputs for the targets to begin with into the folder that it is given, one folder for
+//! each target. Those that are files of the repository are copied by scripts/fuzz.sh.
 
 use std::error::Error;
 use std::fs;
@@ -26,7 +26,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let codec = |kind: u8, message: &dyn Fn() -> Vec<u8>| [&[kind][..], &message()].concat();
     write("codec", "chat", &codec(0, &|| chat().encode_to_vec()))?;
     write("codec", "generate", &codec(1, &|| generate().encode_to_vec()))?;
-    let counted = v1::CountTokensRequest { request: Some(v1::count_tokens_request::Request::Chat(chat())), report_ids: true };
+    let counted = v1::CountTokensRequest {
+        request: Some(v1::count_tokens_request::Request::Chat(chat())),
+        report_ids: true,
+    };
     write("codec", "count", &codec(2, &|| counted.encode_to_vec()))?;
     let response = v1::GenerateResponse {
         request_id: "r".into(),
@@ -36,19 +39,25 @@ fn main() -> Result<(), Box<dyn Error>> {
         ..Default::default()
     };
     write("codec", "response", &codec(3, &|| response.encode_to_vec()))?;
-    let generation =
-        internal::Generation { prompt_ids: vec![1, 2, 151_000], stop_token_ids: vec![2], max_tokens: 9, ..Default::default() };
+    let generation = internal::Generation {
+        prompt_ids: vec![1, 2, 151_000],
+        stop_token_ids: vec![2],
+        max_tokens: 9,
+        ..Default::default()
+    };
     let submit = internal::SubmitRequest { generation: Some(generation), ..Default::default() };
     write("codec", "submit", &codec(4, &|| submit.encode_to_vec()))?;
     let batch = internal::TokenBatch { ids: vec![5, 6], first_index: 3, ..Default::default() };
     write("codec", "batch", &codec(5, &|| batch.encode_to_vec()))?;
     write("address", "png", b"data:image/png;base64,iVBORw0KGgo=")?;
-    let ids: Vec<u8> = [300u16, 301, 2, 4000, 0x1f, 0xe9].into_iter().flat_map(u16::to_le_bytes).collect();
+    let ids: Vec<u8> =
+        [300u16, 301, 2, 4000, 0x1f, 0xe9].into_iter().flat_map(u16::to_le_bytes).collect();
     write("detokenizer", "ids", &ids)?;
     write("config", "environment", b"[limits]\nqueue = 3\n\0LIMITS__QUEUE=7\0TARGET__MODEL=/m")?;
     let turns = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}\0sBe brief.\0uHi\0aHello\0c{\"a\": [1]}\0tdone\0o{\"type\": \"object\"}";
     write("template", "turns", turns.as_bytes())?;
-    let json = br#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"format":"pt"}}"#;
+    let json =
+        br#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"__metadata__":{"format":"pt"}}"#;
     write("safetensors", "one", &[&(json.len() as u64).to_le_bytes()[..], json, &[0; 8]].concat())?;
     Ok(())
 }
@@ -60,7 +69,13 @@ fn tensor() -> internal::TensorRef {
 
 fn frames() -> Vec<(&'static str, Frame)> {
     let contexts = vec![internal::Context { session: 1, position: 0, rows: 4, fresh: true }];
-    let wants = vec![internal::Want { session: 1, position: 4, block: 4, bonus_id: 7, ..Default::default() }];
+    let wants = vec![internal::Want {
+        session: 1,
+        position: 4,
+        block: 4,
+        bonus_id: 7,
+        ..Default::default()
+    }];
     let feed = internal::Feed {
         contexts,
         wants,
@@ -72,13 +87,29 @@ fn frames() -> Vec<(&'static str, Frame)> {
     };
     let drafts = vec![internal::Draft { session: 1, position: 4, rows: 2, ids: vec![8, 9] }];
     vec![
-        ("hello", Frame::Hello(internal::Hello { version: 1, hidden_size: 64, vocab_size: 4096, ..Default::default() })),
+        (
+            "hello",
+            Frame::Hello(internal::Hello {
+                version: 1,
+                hidden_size: 64,
+                vocab_size: 4096,
+                ..Default::default()
+            }),
+        ),
         (
             "welcome",
-            Frame::Welcome(internal::Welcome { version: 1, kind: "dflash".into(), tap_layers: vec![1, 3], ..Default::default() }),
+            Frame::Welcome(internal::Welcome {
+                version: 1,
+                kind: "dflash".into(),
+                tap_layers: vec![1, 3],
+                ..Default::default()
+            }),
         ),
         ("feed", Frame::Feed(feed)),
-        ("proposal", Frame::Proposal(internal::Proposal { round: 1, drafts, hidden: Some(tensor()) })),
+        (
+            "proposal",
+            Frame::Proposal(internal::Proposal { round: 1, drafts, hidden: Some(tensor()) }),
+        ),
         ("ack", Frame::Ack(internal::Ack { number: 3 })),
     ]
 }
@@ -90,26 +121,54 @@ fn generate() -> v1::GenerateRequest {
         logit_bias: vec![v1::LogitBias { token_id: 3, bias: 1.5 }],
         ..Default::default()
     };
-    let limits = v1::Limits { max_tokens: Some(9), stop: vec!["\n".into()], stop_token_ids: vec![2], ..Default::default() };
-    let prompt = Some(v1::generate_request::Prompt::TokenIds(v1::TokenIds { ids: vec![1, 300, 4000] }));
-    v1::GenerateRequest { prompt, sampling: Some(sampling), limits: Some(limits), logprobs: Some(2), ..Default::default() }
+    let limits = v1::Limits {
+        max_tokens: Some(9),
+        stop: vec!["\n".into()],
+        stop_token_ids: vec![2],
+        ..Default::default()
+    };
+    let prompt =
+        Some(v1::generate_request::Prompt::TokenIds(v1::TokenIds { ids: vec![1, 300, 4000] }));
+    v1::GenerateRequest {
+        prompt,
+        sampling: Some(sampling),
+        limits: Some(limits),
+        logprobs: Some(2),
+        ..Default::default()
+    }
 }
 
 fn chat() -> v1::ChatRequest {
     let part = |part| v1::ContentPart { part: Some(part) };
     let text = |words: &str| part(v1::content_part::Part::Text(words.into()));
     let image = part(v1::content_part::Part::Image(v1::Image { data: vec![1, 2].into() }));
-    let url = part(v1::content_part::Part::ImageUrl(v1::ImageUrl { url: "data:;base64,AA".into() }));
-    let call = v1::ToolCall { id: "c1".into(), name: "read".into(), arguments: r#"{"path": ["a", 1, null, {"b": 2.5}]}"#.into() };
+    let url =
+        part(v1::content_part::Part::ImageUrl(v1::ImageUrl { url: "data:;base64,AA".into() }));
+    let call = v1::ToolCall {
+        id: "c1".into(),
+        name: "read".into(),
+        arguments: r#"{"path": ["a", 1, null, {"b": 2.5}]}"#.into(),
+    };
     let tool = v1::Tool {
         name: "read".into(),
         description: "d".into(),
         parameters: r#"{"type": "object", "properties": {"path": {"type": "string"}}}"#.into(),
     };
-    let turn = |role: &str, content| v1::Message { role: role.into(), content, ..Default::default() };
-    let assistant = v1::Message { tool_calls: vec![call], reasoning: "hm".into(), ..turn("assistant", vec![]) };
-    let answer = v1::Message { tool_call_id: "c1".into(), name: "read".into(), ..turn("tool", vec![text("x")]) };
-    let messages = vec![turn("developer", vec![text("s")]), turn("user", vec![text("Hi"), image, url]), assistant, answer];
+    let turn =
+        |role: &str, content| v1::Message { role: role.into(), content, ..Default::default() };
+    let assistant =
+        v1::Message { tool_calls: vec![call], reasoning: "hm".into(), ..turn("assistant", vec![]) };
+    let answer = v1::Message {
+        tool_call_id: "c1".into(),
+        name: "read".into(),
+        ..turn("tool", vec![text("x")])
+    };
+    let messages = vec![
+        turn("developer", vec![text("s")]),
+        turn("user", vec![text("Hi"), image, url]),
+        assistant,
+        answer,
+    ];
     v1::ChatRequest {
         messages,
         tools: vec![tool],

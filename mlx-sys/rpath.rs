@@ -1,6 +1,7 @@
-// How executables that use MLX find its library at run time, without environment variables and without Python. A
-// package's link arguments do not reach its dependents' executables, so each package that links one (binary, test,
-// bench) depends on `mlx-sys` itself and has this build script:
+// How executables that use MLX find its library at run time, without environment variables and
+// without Python. A package's link arguments do not reach its dependents' executables, so each
+// package that links one (binary, test, bench) depends on `mlx-sys` itself and has this build
+// script:
 //
 //     include!("../mlx-sys/rpath.rs");
 //
@@ -27,7 +28,8 @@ fn mlx_rpath_to(lib_dir: &str, os: &str, cuda: bool) {
     println!("cargo::rustc-link-arg=-Wl,-rpath,{lib_dir}");
     export_blas(os);
     if os == "linux" {
-        // DT_RPATH and not DT_RUNPATH: it also serves libmlx's own libraries when they are installed beside it.
+        // DT_RPATH and not DT_RUNPATH: it also serves libmlx's own libraries when they are
+        // installed beside it.
         println!("cargo::rustc-link-arg=-Wl,--disable-new-dtags");
     }
     if cuda {
@@ -36,8 +38,8 @@ fn mlx_rpath_to(lib_dir: &str, os: &str, cuda: bool) {
     }
 }
 
-/// On Linux libmlx shall call the `cblas_sgemm` of an executable that has one (paceline-blas): the dynamic linker searches the
-/// executable first, but only among the symbols it exports.
+/// On Linux libmlx shall call the `cblas_sgemm` of an executable that has one (paceline-blas): the
+/// dynamic linker searches the executable first, but only among the symbols it exports.
 #[allow(clippy::print_stdout, reason = "a build script answers on stdout")]
 fn export_blas(os: &str) {
     if os == "linux" {

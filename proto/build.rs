@@ -1,4 +1,5 @@
-//! Compiles the .proto files with protox (no protoc needed) and keeps their descriptors for the strict decoder.
+//! Compiles the .proto files with protox (no protoc needed) and keeps their descriptors for the
+//! strict decoder.
 
 use prost_build::{Service, ServiceGenerator};
 use protox::prost::Message as _;
@@ -21,13 +22,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("paceline.bin"), descriptors.encode_to_vec())?;
     let mut prost = prost_build::Config::new();
-    prost.enable_type_names().bytes(["."]).out_dir(out).service_generator(Box::new(Services::new()));
+    prost
+        .enable_type_names()
+        .bytes(["."])
+        .out_dir(out)
+        .service_generator(Box::new(Services::new()));
     prost.compile_fds(descriptors)?;
     Ok(())
 }
 
-/// Requests that the server's side gets as bytes: they may be large, and the service decodes them off the threads that
-/// serve connections. Clients send the plain message.
+/// Requests that the server's side gets as bytes: they may be large, and the service decodes them
+/// off the threads that serve connections. Clients send the plain message.
 const DEFERRED: [&str; 3] = ["GenerateRequest", "ChatRequest", "CountTokensRequest"];
 
 /// Generates the two sides of a service, which differ in the type of a request.
@@ -39,7 +44,10 @@ struct Services {
 impl Services {
     fn new() -> Self {
         let side = || tonic_prost_build::configure().codec_path("crate::strict::StrictCodec");
-        Self { client: side().build_server(false).service_generator(), server: side().build_client(false).service_generator() }
+        Self {
+            client: side().build_server(false).service_generator(),
+            server: side().build_client(false).service_generator(),
+        }
     }
 }
 
@@ -49,7 +57,8 @@ impl ServiceGenerator for Services {
         if service.package == "paceline.v1" {
             for method in &mut service.methods {
                 if DEFERRED.contains(&method.input_type.as_str()) {
-                    method.input_type = format!("crate::strict::Deferred<crate::v1::{}>", method.input_type);
+                    method.input_type =
+                        format!("crate::strict::Deferred<crate::v1::{}>", method.input_type);
                 }
             }
         }

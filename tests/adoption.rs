@@ -1,5 +1,5 @@
-//! Supervisors that die or are replaced under load: the workers go on as they are, and where they must not they are
-//! replaced, once.
+//! Supervisors that die or are replaced under load: the workers go on as they are, and where they
+//! must not they are replaced, once.
 
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
 
@@ -22,10 +22,14 @@ const PATIENT: &str = "supervisor.restarts = 100000\nsupervisor.lease_s = 30\n";
 /// What must not change when workers are taken over.
 fn workers(status: &Value) -> Vec<Value> {
     let keys = ["pid", "epoch", "weights_loaded_at"];
-    ["target", "drafter"].iter().flat_map(|worker| keys.map(|key| status[worker][key].clone())).collect()
+    ["target", "drafter"]
+        .iter()
+        .flat_map(|worker| keys.map(|key| status[worker][key].clone()))
+        .collect()
 }
 
-/// The process that holds the supervisor's lock: written by the next one as one of the first things it does.
+/// The process that holds the supervisor's lock: written by the next one as one of the first things
+/// it does.
 fn holder(stack: &Stack) -> u32 {
     let text = std::fs::read_to_string(stack.run_dir().join("supervisor.lock")).unwrap_or_default();
     text.trim().parse().unwrap_or(0)
@@ -54,14 +58,17 @@ fn load(stack: &Stack) -> Vec<Pending> {
     (0..4).map(|_| stack.start(chat("Tell a long story.").exactly(3000))).collect()
 }
 
-/// Kills so many supervisors under load; how long after the start of the next one somebody was served, in milliseconds.
+/// Kills so many supervisors under load; how long after the start of the next one somebody was
+/// served, in milliseconds.
 fn killed_under_load(rounds: usize) -> Vec<u64> {
     let stack = Stack::drafting(PATIENT);
     let before = stack.status().expect("status");
     let (mut figures, mut drafted) = (vec![], 0);
     for round in 0..rounds {
         let running = load(&stack);
-        let held = |stack: &Stack| stack.snapshot().ok().and_then(|status| status.requests).map(|requests| requests.active);
+        let held = |stack: &Stack| {
+            stack.snapshot().ok().and_then(|status| status.requests).map(|requests| requests.active)
+        };
         wait("four requests to run", || (held(&stack) == Some(4)).then_some(()));
         let old = stack.pid("supervisor");
         signal(old, Signal::SIGKILL);
@@ -77,7 +84,8 @@ fn killed_under_load(rounds: usize) -> Vec<u64> {
                 assert_unavailable(&status);
             }
         }
-        // The drafter drafts again, over a link of the new supervisor, without having loaded anything.
+        // The drafter drafts again, over a link of the new supervisor, without having loaded
+        // anything.
         let after = stack.wait_linked();
         assert_eq!(workers(&after), workers(&before), "round {round}");
         assert!(after["term"].as_u64() > before["term"].as_u64(), "round {round}");
@@ -88,7 +96,10 @@ fn killed_under_load(rounds: usize) -> Vec<u64> {
         let answer = stack.ask(prompt.ask.route(RouteWish::Speculative)).expect("served");
         drafted += answer.speculation().accepted;
         wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
-        println!("round {round}: served {} ms after the new supervisor's start, {refused} refused", figures[round]);
+        println!(
+            "round {round}: served {} ms after the new supervisor's start, {refused} refused",
+            figures[round]
+        );
     }
     figures.sort_unstable();
     println!("served after {} ms (median), {} ms (most)", figures[rounds / 2], figures[rounds - 1]);
@@ -128,7 +139,8 @@ fn when_the_lease_is_over_both_workers_end_in_order() {
     assert_eq!(stack.serve_ended(), None);
     wait("the end of both workers", || stack.processes().is_empty().then_some(()));
     for worker in ["target", "drafter-0"] {
-        let log = std::fs::read_to_string(stack.run_dir().join(format!("{worker}.log"))).expect("a log");
+        let log =
+            std::fs::read_to_string(stack.run_dir().join(format!("{worker}.log"))).expect("a log");
         assert!(log.contains("the lease is over") && log.contains("exit=Asked"), "{worker}: {log}");
         for left in [".sock", ".json", ".link.sock"] {
             assert!(!stack.run_dir().join(format!("{worker}{left}")).exists(), "{worker}{left}");
@@ -142,7 +154,9 @@ fn what_was_taken_over_is_watched_and_replaced_when_it_falls() {
     let before = stack.status().expect("status");
     signal(stack.pid("supervisor"), Signal::SIGKILL);
     let taken = stack.wait_status("the workers to be taken over", |status| {
-        status["term"] != before["term"] && status["target"]["state"] == "ready" && status["link"]["state"] == "up"
+        status["term"] != before["term"]
+            && status["target"]["state"] == "ready"
+            && status["link"]["state"] == "up"
     });
     assert_eq!(workers(&taken), workers(&before));
     for worker in ["drafter", "target"] {
@@ -167,7 +181,9 @@ fn a_worker_that_froze_while_nobody_watched_is_replaced() {
     }
     signal(stack.pid("supervisor"), Signal::SIGKILL);
     stack.wait_status("both to be replaced", |status| {
-        let fresh = |worker: &str| status[worker]["pid"].is_u64() && status[worker]["pid"] != before[worker]["pid"];
+        let fresh = |worker: &str| {
+            status[worker]["pid"].is_u64() && status[worker]["pid"] != before[worker]["pid"]
+        };
         fresh("target") && fresh("drafter") && status["link"]["state"] == "up"
     });
     first_served(&stack);
@@ -183,14 +199,17 @@ fn workers_with_other_settings_are_replaced_and_others_settings_cost_no_load() {
     stack.set("routing.max_concurrent = 3\n");
     signal(stack.pid("supervisor"), Signal::SIGKILL);
     let taken = stack.wait_status("the workers to be taken over", |status| {
-        status["term"] != before["term"] && status["target"]["state"] == "ready" && status["link"]["state"] == "up"
+        status["term"] != before["term"]
+            && status["target"]["state"] == "ready"
+            && status["link"]["state"] == "up"
     });
     assert_eq!(workers(&taken), workers(&before));
     // What each of them was started with: the other stays.
     let mut before = taken;
-    for (setting, anew, stays) in
-        [("drafter.prefix_bytes = 1048576\n", "drafter", "target"), ("kv.tap_window = 256\n", "target", "drafter")]
-    {
+    for (setting, anew, stays) in [
+        ("drafter.prefix_bytes = 1048576\n", "drafter", "target"),
+        ("kv.tap_window = 256\n", "target", "drafter"),
+    ] {
         stack.set(setting);
         signal(stack.pid("supervisor"), Signal::SIGKILL);
         let after = stack.wait_status("one to be replaced", |status| {
@@ -213,14 +232,17 @@ fn a_drafter_that_an_operator_swapped_is_taken_over_with_its_model() {
     let stack = Stack::drafting(PATIENT);
     let model = paceline_tests::repository().join("demo/drafter");
     let copy = stack.path("other");
-    let copied = Command::new("cp").args(["-r"]).arg(&model).arg(&copy).status().expect("cp exists");
+    let copied =
+        Command::new("cp").args(["-r"]).arg(&model).arg(&copy).status().expect("cp exists");
     assert!(copied.success());
     stack.drafter(&["swap", "--model", &copy.display().to_string()]);
     let before = stack.wait_linked();
     assert_eq!(before["drafter"]["model"], copy.display().to_string());
     signal(stack.pid("supervisor"), Signal::SIGKILL);
     let after = stack.wait_status("the workers to be taken over", |status| {
-        status["term"] != before["term"] && status["link"]["state"] == "up" && status["drafter"]["state"] == "ready"
+        status["term"] != before["term"]
+            && status["link"]["state"] == "up"
+            && status["drafter"]["state"] == "ready"
     });
     assert_eq!(workers(&after), workers(&before));
     assert_eq!(after["drafter"]["model"], before["drafter"]["model"]);
@@ -230,8 +252,11 @@ fn a_drafter_that_an_operator_swapped_is_taken_over_with_its_model() {
 #[test]
 fn a_second_supervisor_on_the_same_directory_refuses_to_start() {
     let stack = Stack::ready("");
-    let output =
-        Command::new(programs().join("paceline-supervisor")).args(["--config"]).arg(stack.config()).output().expect("it starts");
+    let output = Command::new(programs().join("paceline-supervisor"))
+        .args(["--config"])
+        .arg(stack.config())
+        .output()
+        .expect("it starts");
     assert_eq!(output.status.code(), Some(64));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(message.contains("another supervisor (pid"), "{message}");

@@ -19,7 +19,9 @@ fn with(mut ask: Ask, set: impl FnOnce(&mut v1::Sampling)) -> Ask {
 }
 
 fn image() -> ContentPart {
-    ContentPart { part: Some(Part::Image(v1::Image { data: bytes::Bytes::from_static(b"\x89PNG\r\n") })) }
+    ContentPart {
+        part: Some(Part::Image(v1::Image { data: bytes::Bytes::from_static(b"\x89PNG\r\n") })),
+    }
 }
 
 fn cases() -> Vec<Case> {
@@ -30,20 +32,43 @@ fn cases() -> Vec<Case> {
     vec![
         ("empty text", continue_text(""), InvalidArgument, &["text"]),
         ("no ids", continue_ids(&[]), InvalidArgument, &["token_ids"]),
-        ("no prompt at all", Ask::Continue(GenerateRequest::default()), InvalidArgument, &["prompt"]),
-        ("id beyond the vocabulary", continue_ids(&[1, 4096]), InvalidArgument, &["token_ids", "4096"]),
+        (
+            "no prompt at all",
+            Ask::Continue(GenerateRequest::default()),
+            InvalidArgument,
+            &["prompt"],
+        ),
+        (
+            "id beyond the vocabulary",
+            continue_ids(&[1, 4096]),
+            InvalidArgument,
+            &["token_ids", "4096"],
+        ),
         ("no messages", conversation(vec![]), InvalidArgument, &["messages"]),
-        ("unknown role", conversation(vec![message("wizard", "hi")]), InvalidArgument, &["messages[0].role", "wizard"]),
+        (
+            "unknown role",
+            conversation(vec![message("wizard", "hi")]),
+            InvalidArgument,
+            &["messages[0].role", "wizard"],
+        ),
         ("no role", conversation(vec![message("", "hi")]), InvalidArgument, &["messages[0].role"]),
         (
             "no content",
-            conversation(vec![Message { role: "user".into(), content: vec![], ..Default::default() }]),
+            conversation(vec![Message {
+                role: "user".into(),
+                content: vec![],
+                ..Default::default()
+            }]),
             InvalidArgument,
             &["messages[0].content"],
         ),
         (
             "unknown part",
-            conversation(vec![Message { role: "user".into(), content: vec![ContentPart::default()], ..Default::default() }]),
+            conversation(vec![Message {
+                role: "user".into(),
+                content: vec![ContentPart::default()],
+                ..Default::default()
+            }]),
             InvalidArgument,
             &["messages[0].content[0]"],
         ),
@@ -58,7 +83,12 @@ fn cases() -> Vec<Case> {
         ),
         ("prompt over the context", continue_ids(&[5; 5000]), PromptTooLong, &["5000", "4096"]),
         // The longest token of the demo model has 15 bytes.
-        ("text over the context by its bytes", continue_text(&"a".repeat(75_000)), PromptTooLong, &["at least 5000", "4096"]),
+        (
+            "text over the context by its bytes",
+            continue_text(&"a".repeat(75_000)),
+            PromptTooLong,
+            &["at least 5000", "4096"],
+        ),
         (
             "max_tokens that do not fit",
             continue_ids(&[5; 4000]).max_tokens(200),
@@ -66,10 +96,30 @@ fn cases() -> Vec<Case> {
             &["max_tokens", "4096", "4000"],
         ),
         ("max_tokens 0", hi().max_tokens(0), InvalidArgument, &["max_tokens"]),
-        ("temperature NaN", with(hi(), |s| s.temperature = Some(f32::NAN)), InvalidArgument, &["temperature"]),
-        ("temperature infinite", with(hi(), |s| s.temperature = Some(f32::INFINITY)), InvalidArgument, &["temperature"]),
-        ("temperature negative", with(hi(), |s| s.temperature = Some(-0.5)), InvalidArgument, &["temperature", "-0.5"]),
-        ("temperature too high", with(hi(), |s| s.temperature = Some(101.0)), InvalidArgument, &["temperature", "101"]),
+        (
+            "temperature NaN",
+            with(hi(), |s| s.temperature = Some(f32::NAN)),
+            InvalidArgument,
+            &["temperature"],
+        ),
+        (
+            "temperature infinite",
+            with(hi(), |s| s.temperature = Some(f32::INFINITY)),
+            InvalidArgument,
+            &["temperature"],
+        ),
+        (
+            "temperature negative",
+            with(hi(), |s| s.temperature = Some(-0.5)),
+            InvalidArgument,
+            &["temperature", "-0.5"],
+        ),
+        (
+            "temperature too high",
+            with(hi(), |s| s.temperature = Some(101.0)),
+            InvalidArgument,
+            &["temperature", "101"],
+        ),
         ("top_p NaN", with(hi(), |s| s.top_p = Some(f32::NAN)), InvalidArgument, &["top_p"]),
         ("top_p 0", with(hi(), |s| s.top_p = Some(0.0)), InvalidArgument, &["top_p"]),
         ("top_p negative", with(hi(), |s| s.top_p = Some(-0.1)), InvalidArgument, &["top_p"]),
@@ -77,7 +127,12 @@ fn cases() -> Vec<Case> {
         ("min_p NaN", with(hi(), |s| s.min_p = Some(f32::NAN)), InvalidArgument, &["min_p"]),
         ("min_p negative", with(hi(), |s| s.min_p = Some(-0.1)), InvalidArgument, &["min_p"]),
         ("min_p over 1", with(hi(), |s| s.min_p = Some(2.0)), InvalidArgument, &["min_p"]),
-        ("repetition_penalty 0", with(hi(), |s| s.repetition_penalty = Some(0.0)), InvalidArgument, &["repetition_penalty"]),
+        (
+            "repetition_penalty 0",
+            with(hi(), |s| s.repetition_penalty = Some(0.0)),
+            InvalidArgument,
+            &["repetition_penalty"],
+        ),
         (
             "repetition_penalty that makes logits infinite",
             with(hi(), |s| (s.temperature, s.repetition_penalty) = (Some(1.0), Some(1e-39))),
@@ -90,9 +145,19 @@ fn cases() -> Vec<Case> {
             InvalidArgument,
             &["repetition_penalty"],
         ),
-        ("unknown model", hi().model("gpt-oss-120b"), UnknownModel, &["gpt-oss-120b", "demo-target"]),
+        (
+            "unknown model",
+            hi().model("gpt-oss-120b"),
+            UnknownModel,
+            &["gpt-oss-120b", "demo-target"],
+        ),
         ("unknown lane", Ask::Continue(wrong_route), InvalidArgument, &["route", "99"]),
-        ("message over the limit", continue_text(&"x".repeat(2 << 20)), Reason::MessageTooLarge, &["1048576"]),
+        (
+            "message over the limit",
+            continue_text(&"x".repeat(2 << 20)),
+            Reason::MessageTooLarge,
+            &["1048576"],
+        ),
     ]
 }
 
@@ -109,15 +174,30 @@ fn requests() {
             Err(status) => status,
         };
         if Reason::of(&status) != Some(reason) || status.code() != reason.code() {
-            wrong.push(format!("{what}: expected {reason:?}, found {:?} {status:?}", Reason::of(&status)));
+            wrong.push(format!(
+                "{what}: expected {reason:?}, found {:?} {status:?}",
+                Reason::of(&status)
+            ));
             continue;
         }
-        let violations = status.get_details_bad_request().map(|details| details.field_violations).unwrap_or_default();
+        let violations = status
+            .get_details_bad_request()
+            .map(|details| details.field_violations)
+            .unwrap_or_default();
         let fields: Vec<_> = violations.into_iter().map(|violation| violation.field).collect();
-        let preconditions = status.get_details_precondition_failure().map(|details| details.violations).unwrap_or_default();
-        let subjects: Vec<_> = preconditions.into_iter().map(|violation| violation.subject).collect();
+        let preconditions = status
+            .get_details_precondition_failure()
+            .map(|details| details.violations)
+            .unwrap_or_default();
+        let subjects: Vec<_> =
+            preconditions.into_iter().map(|violation| violation.subject).collect();
         let said = format!("{} {} {}", status.message(), fields.join(" "), subjects.join(" "));
-        wrong.extend(words.iter().filter(|word| !said.contains(**word)).map(|word| format!("{what}: no {word:?} in {said:?}")));
+        wrong.extend(
+            words
+                .iter()
+                .filter(|word| !said.contains(**word))
+                .map(|word| format!("{what}: no {word:?} in {said:?}")),
+        );
         if status.get_details_retry_info().is_some() {
             wrong.push(format!("{what}: asks to be sent again"));
         }
@@ -149,8 +229,15 @@ fn unknown_fields() {
         let request = tonic::Request::new(Newer { text: "x".into(), beams: 4 });
         client.server_streaming(request, path, codec).await.expect_err("refused")
     });
-    assert_eq!((status.code(), Reason::of(&status)), (Code::InvalidArgument, Some(Reason::InvalidArgument)), "{status:?}");
-    assert!(status.message().contains("77") && status.message().contains("paceline.v1.GenerateRequest"), "{status:?}");
+    assert_eq!(
+        (status.code(), Reason::of(&status)),
+        (Code::InvalidArgument, Some(Reason::InvalidArgument)),
+        "{status:?}"
+    );
+    assert!(
+        status.message().contains("77") && status.message().contains("paceline.v1.GenerateRequest"),
+        "{status:?}"
+    );
     stack.stop();
 }
 
@@ -159,7 +246,8 @@ fn the_command_line_says_what_the_service_said() {
     let stack = Stack::ready("");
     let run = |words: &[&str], input: &str| {
         let output = stack.paceline(words, input);
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (out, err) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         (output.status.code(), out.into_owned(), err.into_owned())
     };
     let picture = json!([{ "role": "user", "content": [
@@ -168,22 +256,28 @@ fn the_command_line_says_what_the_service_said() {
     let (code, out, err) = run(&["generate", "--json", "--messages", "-"], &picture.to_string());
     assert_eq!(code, Some(1), "{err}");
     let object: serde_json::Value = serde_json::from_str(&out).expect("an object");
-    assert_eq!((&object["error"]["code"], &object["error"]["reason"]), (&json!("FAILED_PRECONDITION"), &json!("NO_VISION")));
+    assert_eq!(
+        (&object["error"]["code"], &object["error"]["reason"]),
+        (&json!("FAILED_PRECONDITION"), &json!("NO_VISION"))
+    );
     let file = stack.path("p.png");
     std::fs::write(&file, b"\x89PNG\r\n").expect("writable");
-    let (code, _, err) = run(&["generate", "--prompt", "what is this?", "--image", &file.display().to_string()], "");
+    let (code, _, err) =
+        run(&["generate", "--prompt", "what is this?", "--image", &file.display().to_string()], "");
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("NO_VISION"), "{err}");
     let (code, _, err) = run(&["generate", "--prompt", "x", "--temperature", "nan"], "");
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("INVALID_ARGUMENT") && err.contains("temperature"), "{err}");
-    let (code, _, err) = run(&["generate", "--messages", "-"], r#"[{"role":"user","content":[{"type":"video"}]}]"#);
+    let (code, _, err) =
+        run(&["generate", "--messages", "-"], r#"[{"role":"user","content":[{"type":"video"}]}]"#);
     assert_eq!(code, Some(2), "{err}");
     assert!(err.contains("video"), "{err}");
     stack.stop();
 }
 
-/// Starts a service on a broken model; status must name each of `words`, requests must say UNAVAILABLE.
+/// Starts a service on a broken model; status must name each of `words`, requests must say
+/// UNAVAILABLE.
 fn broken(stack: &mut Stack, words: &[&str]) {
     stack.serve();
     let status = stack.wait_status("the failure's reason", |status| {
@@ -256,7 +350,9 @@ fn model_that_is_cut_off() {
 
 #[test]
 fn model_whose_header_ends_behind_the_file() {
-    let mut stack = stack_with(|dir| model::single(dir, "m", &[&4000u64.to_le_bytes()[..], br#"{"a":"#].concat()));
+    let mut stack = stack_with(|dir| {
+        model::single(dir, "m", &[&4000u64.to_le_bytes()[..], br#"{"a":"#].concat())
+    });
     broken(&mut stack, &["model.safetensors", "4000"]);
     stack.stop();
 }
@@ -301,7 +397,8 @@ fn what_has_no_effect_is_warned_of_and_a_drafter_that_is_not_there_is_named() {
     let said = stack.serve_log();
     assert!(said.contains("gateway.http"), "{said}");
     // A drafter that is not there costs nothing but its help.
-    let status = stack.wait_status("the drafter to have failed", |status| status["drafter"]["state"] == "failed");
+    let status = stack
+        .wait_status("the drafter to have failed", |status| status["drafter"]["state"] == "failed");
     let reason = status["drafter"]["reason"].as_str().expect("a reason");
     assert!(reason.contains("somewhere"), "{reason}");
     assert_eq!(status["link"]["state"], "absent");

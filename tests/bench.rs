@@ -1,5 +1,6 @@
-//! `paceline bench` on a real service of its own: what it measures is what it says, and nothing of it stays. No speed is
-//! asserted: how fast is the machine's affair, and what follows from speeds is tested with numbers in `cli`.
+//! `paceline bench` on a real service of its own: what it measures is what it says, and nothing of
+//! it stays. No speed is asserted: how fast is the machine's affair, and what follows from speeds
+//! is tested with numbers in `cli`.
 
 use std::process::Output;
 
@@ -28,7 +29,10 @@ fn object(output: &Output) -> Value {
 /// Of the lane `mode` of the row `row`.
 fn figure<'a>(object: &'a Value, row: usize, mode: &str, name: &str) -> &'a Value {
     let lanes = object["rows"][row]["lanes"].as_array().expect("lanes");
-    &lanes.iter().find(|lane| lane["mode"] == mode).unwrap_or_else(|| panic!("no lane {mode}: {lanes:?}"))[name]
+    &lanes
+        .iter()
+        .find(|lane| lane["mode"] == mode)
+        .unwrap_or_else(|| panic!("no lane {mode}: {lanes:?}"))[name]
 }
 
 #[test]
@@ -38,13 +42,15 @@ fn a_sweep_measures_each_cell_with_and_without_a_drafter() {
     let (code, err) = words(&output);
     assert_eq!(code, Some(0), "{err}");
     let object = object(&output);
-    let cells: Vec<_> = (0..2).map(|row| (&object["rows"][row]["kind"], &object["rows"][row]["streams"])).collect();
+    let cells: Vec<_> =
+        (0..2).map(|row| (&object["rows"][row]["kind"], &object["rows"][row]["streams"])).collect();
     assert_eq!(cells, [(&"json".into(), &2.into()), (&"prose".into(), &2.into())], "{object}");
     for row in 0..2 {
         for mode in ["absent", "forced", "routed"] {
             let speeds = figure(&object, row, mode, "tok_s").as_array().expect("speeds");
             assert!(
-                speeds.len() == 2 && speeds.iter().all(|speed| speed.as_f64().is_some_and(|speed| speed > 0.0)),
+                speeds.len() == 2
+                    && speeds.iter().all(|speed| speed.as_f64().is_some_and(|speed| speed > 0.0)),
                 "{speeds:?}"
             );
             // Two runs of eight requests, there and back.
@@ -52,13 +58,21 @@ fn a_sweep_measures_each_cell_with_and_without_a_drafter() {
             assert_eq!(figure(&object, row, mode, "waited"), 0);
         }
         assert_eq!(figure(&object, row, "absent", "drafted"), 0);
-        assert!(figure(&object, row, "forced", "drafted").as_u64().is_some_and(|drafted| drafted > 0), "{object}");
+        assert!(
+            figure(&object, row, "forced", "drafted").as_u64().is_some_and(|drafted| drafted > 0),
+            "{object}"
+        );
         assert_eq!(object["rows"][row]["verdict"]["outcome"], "too_few_runs");
     }
-    // Of 16 prompts, each asked in warming up or in the first run, all later answers are compared: 2 x 3 x 32, and 2 x 3 x 8
-    // of warming up, without the first of each.
+    // Of 16 prompts, each asked in warming up or in the first run, all later answers are compared:
+    // 2 x 3 x 32, and 2 x 3 x 8 of warming up, without the first of each.
     assert_eq!(object["same"]["answers"], 2 * 3 * 32 + 2 * 3 * 8 - 16, "{object}");
-    assert_eq!(object["same"]["different"], serde_json::json!([]), "the lanes differ: {}", object["same"]);
+    assert_eq!(
+        object["same"]["different"],
+        serde_json::json!([]),
+        "the lanes differ: {}",
+        object["same"]
+    );
     assert!(err.contains("about") && err.contains("run 2 of 2: prose x 2: absent "), "{err}");
 }
 
@@ -68,7 +82,10 @@ fn the_short_form_compares_lanes_and_needs_no_drafter() {
     let (code, err) = words(&output);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(code, Some(0), "{err}");
-    assert!(text.starts_with("KIND  AT ONCE  PLAIN tok/s") && text.contains("FORCED tok/s"), "{text}");
+    assert!(
+        text.starts_with("KIND  AT ONCE  PLAIN tok/s") && text.contains("FORCED tok/s"),
+        "{text}"
+    );
     assert!(text.contains("compared with the first to their prompt: equal"), "{text}");
 
     let alone = format!("target.model = {:?}\n", repository().join("demo/target"));
@@ -81,18 +98,21 @@ fn the_short_form_compares_lanes_and_needs_no_drafter() {
 
 #[test]
 fn tables_measure_the_target_alone_and_the_roofline_says_what_memory_allows() {
-    let flags = "--tables --roofline --lengths 64,300 --concurrency 1,3 --max-tokens 64 --runs 2 --json";
+    let flags =
+        "--tables --roofline --lengths 64,300 --concurrency 1,3 --max-tokens 64 --runs 2 --json";
     let output = bench("", &flags.split(' ').collect::<Vec<_>>());
     let (code, err) = words(&output);
     assert_eq!(code, Some(0), "{err}");
     let object = object(&output);
     let rows = object["rows"].as_array().expect("rows");
-    let shapes: Vec<_> = rows.iter().map(|row| (row["prompt_tokens"].as_u64(), row["streams"].as_u64())).collect();
+    let shapes: Vec<_> =
+        rows.iter().map(|row| (row["prompt_tokens"].as_u64(), row["streams"].as_u64())).collect();
     assert_eq!(shapes, [(Some(64), Some(1)), (Some(300), Some(1)), (Some(64), Some(3))]);
     for row in rows {
         for figure in [&row["pp_tok_s"], &row["tg_tok_s"]] {
             let values = figure["values"].as_array().expect("values");
-            let sane = |value: &Value| value.as_f64().is_some_and(|value| value > 1.0 && value < 1e6);
+            let sane =
+                |value: &Value| value.as_f64().is_some_and(|value| value > 1.0 && value < 1e6);
             assert!(values.len() == 2 && values.iter().all(sane), "{row}");
             assert!(figure["median"].as_f64() > Some(0.0) && figure["interval"].is_null(), "{row}");
         }
@@ -101,18 +121,34 @@ fn tables_measure_the_target_alone_and_the_roofline_says_what_memory_allows() {
         assert_eq!(share.is_some(), row["streams"] == 1, "{row}");
         assert!(share.is_none_or(|share| share > 0.0 && share < 1.5), "{row}");
     }
-    // The demo's weights are float32 and its head is its embedding: a token reads all of them, and 8 layers of keys and values of
-    // 2 heads of 64 for each position.
+    // The demo's weights are float32 and its head is its embedding: a token reads all of them, and
+    // 8 layers of keys and values of 2 heads of 64 for each position.
     let weights = object["target"]["weight_bytes"].as_u64().expect("bytes");
-    let (read, position) = (object["model"]["weight_bytes"].as_u64(), object["model"]["position_bytes"].as_u64());
-    assert!(read >= Some(weights) && read < Some(weights * 3 / 2) && position == Some(8 * 2 * 2 * 64 * 4), "{object}");
+    let (read, position) =
+        (object["model"]["weight_bytes"].as_u64(), object["model"]["position_bytes"].as_u64());
+    assert!(
+        read >= Some(weights)
+            && read < Some(weights * 3 / 2)
+            && position == Some(8 * 2 * 2 * 64 * 4),
+        "{object}"
+    );
     let expected = read.expect("bytes") as f64 + 8_192.0 * (64.0 + 32.0);
     assert_eq!(rows[0]["bound"]["token_bytes"].as_f64(), Some(expected));
     let speeds = object["memory"]["bytes_s"]["values"].as_array().expect("speeds");
-    assert!(speeds.len() == 2 && speeds.iter().all(|speed| speed.as_f64().is_some_and(|speed| speed > 1e8)), "{object}");
-    assert!(object["memory"]["threads"].as_u64() >= Some(1) && object["memory"]["buffer_bytes"].as_u64() >= Some(64 << 20));
+    assert!(
+        speeds.len() == 2
+            && speeds.iter().all(|speed| speed.as_f64().is_some_and(|speed| speed > 1e8)),
+        "{object}"
+    );
+    assert!(
+        object["memory"]["threads"].as_u64() >= Some(1)
+            && object["memory"]["buffer_bytes"].as_u64() >= Some(64 << 20)
+    );
     // No prompt was in the cache before, each was then, and gave the same first token.
-    assert_eq!((&object["cached"], &object["same"]["prompts"]), (&0.into(), &(2 * (1 + 1 + 3)).into()));
+    assert_eq!(
+        (&object["cached"], &object["same"]["prompts"]),
+        (&0.into(), &(2 * (1 + 1 + 3)).into())
+    );
     assert_eq!(object["same"]["differences"], serde_json::json!([]), "{}", object["same"]);
     assert_eq!(object["drafter"], Value::Null, "the target is measured alone");
     assert!(err.contains("run 2 of 2: 300 tokens x 1: pp "), "{err}");
@@ -120,12 +156,18 @@ fn tables_measure_the_target_alone_and_the_roofline_says_what_memory_allows() {
 
 #[test]
 fn a_table_is_for_people_and_a_length_that_does_not_fit_is_refused() {
-    let output = bench("", &["--tables", "--lengths", "64", "--concurrency", "2", "--runs", "1", "--max-tokens", "64"]);
+    let output = bench(
+        "",
+        &["--tables", "--lengths", "64", "--concurrency", "2", "--runs", "1", "--max-tokens", "64"],
+    );
     let (code, err) = words(&output);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(code, Some(0), "{err}");
     assert!(text.starts_with("PROMPT  AT ONCE  PP tok/s"), "{text}");
-    assert!(text.contains("identity: first tokens of 2 prompts, for the first time and again: equal"), "{text}");
+    assert!(
+        text.contains("identity: first tokens of 2 prompts, for the first time and again: equal"),
+        "{text}"
+    );
 
     let (code, err) = words(&bench("", &["--roofline", "--lengths", "4090", "--runs", "1"]));
     assert_eq!(code, Some(2), "{err}");
@@ -140,11 +182,17 @@ fn what_cannot_be_measured_is_said() {
     assert!(err.contains("--drafter"), "{err}");
 
     // Room for one sequence or two, not for eight.
-    let output = bench("kv.budget_bytes = 4000000\n", &["--kinds", "json", "--runs", "1", "--concurrency", "8", "--json"]);
+    let output = bench(
+        "kv.budget_bytes = 4000000\n",
+        &["--kinds", "json", "--runs", "1", "--concurrency", "8", "--json"],
+    );
     let (code, err) = words(&output);
     assert_eq!(code, Some(1), "{err}");
     assert_eq!(object(&output)["error"]["reason"], "BENCH");
-    assert!(err.contains("expected 8 requests at once") && err.contains("kv.budget_bytes"), "{err}");
+    assert!(
+        err.contains("expected 8 requests at once") && err.contains("kv.budget_bytes"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -157,10 +205,20 @@ fn pictures_are_measured_by_stage_and_beside_streams() {
     let rows = object["rows"].as_array().expect("rows");
     let sizes: Vec<_> = rows.iter().filter_map(|row| row["size"].as_str()).collect();
     assert_eq!(sizes, ["224 x 224", "640 x 480", "1280 x 960"]);
-    let of = |figure: &Value| figure["values"].as_array().expect("values").iter().filter_map(Value::as_f64).collect::<Vec<_>>();
+    let of = |figure: &Value| {
+        figure["values"]
+            .as_array()
+            .expect("values")
+            .iter()
+            .filter_map(Value::as_f64)
+            .collect::<Vec<_>>()
+    };
     for row in rows {
         let first = row["first"].as_array().expect("ways to meet a picture");
-        assert_eq!(first.iter().filter_map(|one| one["meeting"].as_str()).collect::<Vec<_>>(), ["new", "next turn", "elsewhere"]);
+        assert_eq!(
+            first.iter().filter_map(|one| one["meeting"].as_str()).collect::<Vec<_>>(),
+            ["new", "next turn", "elsewhere"]
+        );
         for one in first {
             for stage in ["decode_ms", "resize_ms", "prefill_ms", "ttft_ms"] {
                 let values = of(&one[stage]);
@@ -170,9 +228,14 @@ fn pictures_are_measured_by_stage_and_beside_streams() {
             assert!(of(&one["rest_ms"]).iter().all(|ms| *ms >= 0.0), "{one}");
         }
         let towers: Vec<_> = first.iter().map(|one| one["towers"].as_u64()).collect();
-        assert_eq!(towers, [Some(2), Some(0), Some(0)], "a new picture is seen, a known one is not: {row}");
+        assert_eq!(
+            towers,
+            [Some(2), Some(0), Some(0)],
+            "a new picture is seen, a known one is not: {row}"
+        );
         // Pages of 64 rows; what a page has of the first turn's prompt is all that can be found.
-        let (tokens, cached) = (first[1]["prompt_tokens"].as_u64(), first[1]["cached_tokens"].as_u64());
+        let (tokens, cached) =
+            (first[1]["prompt_tokens"].as_u64(), first[1]["cached_tokens"].as_u64());
         assert!(cached > Some(0) && cached < tokens, "{row}");
         for window in ["alone", "beside"] {
             let gaps = &row[window];
@@ -180,9 +243,15 @@ fn pictures_are_measured_by_stage_and_beside_streams() {
                 assert!(of(&gaps[figure]).iter().all(|value| *value > 0.0), "{figure}: {gaps}");
             }
             let (median, longest) = (of(&gaps["median_ms"]), of(&gaps["longest_ms"]));
-            assert!(median.iter().zip(&longest).all(|(median, longest)| median <= longest), "{gaps}");
+            assert!(
+                median.iter().zip(&longest).all(|(median, longest)| median <= longest),
+                "{gaps}"
+            );
         }
-        assert!(of(&row["beside_ttft_ms"]).iter().all(|ms| *ms > 0.0) && of(&row["kept"]).len() == 2, "{row}");
+        assert!(
+            of(&row["beside_ttft_ms"]).iter().all(|ms| *ms > 0.0) && of(&row["kept"]).len() == 2,
+            "{row}"
+        );
     }
     assert_eq!((&object["left_out"], &object["drafter"]), (&serde_json::json!([]), &Value::Null));
     assert!(err.contains("run 2 of 2: 224 x 224: first token after "), "{err}");

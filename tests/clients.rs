@@ -75,12 +75,19 @@ fn the_rust_client_asks_and_is_answered() {
 #[test]
 fn the_python_client_asks_and_is_answered() {
     let to = programs().join("python");
-    let made = Command::new("sh").arg(repository().join("examples/python/generate.sh")).arg(&to).output().expect("sh is there");
+    let made = Command::new("sh")
+        .arg(repository().join("examples/python/generate.sh"))
+        .arg(&to)
+        .output()
+        .expect("sh is there");
     assert!(made.status.success(), "{}", text(&made.stderr));
     check(|address| {
         let mut command = Command::new("python3");
         command.arg(repository().join("examples/python/client.py")).args([address, QUESTION]);
-        command.env("PYTHONPATH", std::env::join_paths([to.join("packages"), to.clone()]).expect("no colon in it"));
+        command.env(
+            "PYTHONPATH",
+            std::env::join_paths([to.join("packages"), to.clone()]).expect("no colon in it"),
+        );
         command
     });
 }

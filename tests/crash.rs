@@ -36,11 +36,19 @@ fn a_killed_target_ends_its_streams_and_comes_back() {
     let stream = long(&stack);
     kill(stack.pid("target"));
     let status = stream.finish().expect_err("the target is gone");
-    assert_eq!((status.code(), Reason::of(&status)), (Code::Unavailable, Some(Reason::TargetGone)), "{status:?}");
-    assert!(status.get_details_retry_info().and_then(|info| info.retry_delay).is_some(), "{status:?}");
+    assert_eq!(
+        (status.code(), Reason::of(&status)),
+        (Code::Unavailable, Some(Reason::TargetGone)),
+        "{status:?}"
+    );
+    assert!(
+        status.get_details_retry_info().and_then(|info| info.retry_delay).is_some(),
+        "{status:?}"
+    );
     assert!(status.metadata().contains_key("grpc-retry-pushback-ms"), "{status:?}");
     let after = stack.wait_status("a new target", |status| {
-        status["target"]["state"] == "ready" && status["target"]["epoch"] != before["target"]["epoch"]
+        status["target"]["state"] == "ready"
+            && status["target"]["epoch"] != before["target"]["epoch"]
     });
     assert!(number(&after, "target", "epoch") > number(&before, "target", "epoch"));
     assert_eq!(number(&after, "target", "restarts"), 1);
@@ -164,7 +172,9 @@ fn a_killed_supervisor_is_replaced_and_its_worker_taken_over() {
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     assert!(Reason::of(&status).is_some_and(Reason::retryable), "{status:?}");
     let after = stack.wait_status("a new supervisor with the same target", |status| {
-        status["target"]["state"] == "ready" && status["gateway"]["state"] == "ready" && status["term"] != before["term"]
+        status["target"]["state"] == "ready"
+            && status["gateway"]["state"] == "ready"
+            && status["term"] != before["term"]
     });
     assert_eq!(after["target"]["pid"], before["target"]["pid"]);
     assert_eq!(after["gateway"]["pid"], before["gateway"]["pid"]);
@@ -180,7 +190,8 @@ fn a_killed_gateway_is_replaced_behind_the_same_address() {
     let before = stack.status().expect("status");
     kill(stack.pid("gateway"));
     let after = stack.wait_status("a new gateway", |status| {
-        status["gateway"]["state"] == "ready" && status["gateway"]["pid"] != before["gateway"]["pid"]
+        status["gateway"]["state"] == "ready"
+            && status["gateway"]["pid"] != before["gateway"]["pid"]
     });
     assert_eq!(after["target"]["pid"], before["target"]["pid"]);
     assert_eq!(number(&after, "gateway", "restarts"), 1);
@@ -217,7 +228,8 @@ fn a_client_that_hangs_up_frees_its_memory() {
 fn ctrl_c_on_the_command_line_cancels() {
     let stack = Stack::ready("");
     let forever = ["--ignore-eos", "--max-tokens", "3000"];
-    let mut generate = stack.begin(&[&["generate", "--message", "Tell a long story."], &forever[..]].concat());
+    let mut generate =
+        stack.begin(&[&["generate", "--message", "Tell a long story."], &forever[..]].concat());
     generate.stdout.as_mut().expect("piped").read_exact(&mut [0; 4]).expect("the answer begins");
     wait("memory held", || (stack.held_bytes() > 0).then_some(()));
     signal(generate.id(), Signal::SIGINT);

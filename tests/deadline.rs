@@ -1,7 +1,8 @@
-//! Deadlines: a request whose time is over ends DEADLINE_EXCEEDED, wherever it is, and what it held is free soon after.
+//! Deadlines: a request whose time is over ends DEADLINE_EXCEEDED, wherever it is, and what it held
+//! is free soon after.
 //!
-//! The client here is tonic's over a transport of hyper's own: tonic's has a timer on `grpc-timeout` that ends calls
-//! CANCELLED, in the client, before the service's answer is there.
+//! The client here is tonic's over a transport of hyper's own: tonic's has a timer on
+//! `grpc-timeout` that ends calls CANCELLED, in the client, before the service's answer is there.
 
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use tonic::body::Body;
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt as _;
 
-/// Room for one sequence of the longest context (32 MiB of the demo model: 8 KiB a position) and for no second one.
+/// Room for one sequence of the longest context (32 MiB of the demo model: 8 KiB a position) and
+/// for no second one.
 const ONE_LONG: &str = "kv.budget_bytes = 34078720\nkv.tap_window = 0\n";
 
 /// Ids that no other request begins with.
@@ -26,18 +28,31 @@ fn ids(count: u32, salt: u32) -> Vec<u32> {
     (0..count).map(|at| 100 + (at * 7 + salt * 131) % 3_000).collect()
 }
 
-/// Sends a request with a deadline: how many tokens came, how it ended, and after how many milliseconds.
-fn send(stack: &Stack, prompt: Vec<u32>, max_tokens: u32, timeout_ms: u64) -> (usize, Result<(), Status>, i64) {
+/// Sends a request with a deadline: how many tokens came, how it ended, and after how many
+/// milliseconds.
+fn send(
+    stack: &Stack,
+    prompt: Vec<u32>,
+    max_tokens: u32,
+    timeout_ms: u64,
+) -> (usize, Result<(), Status>, i64) {
     let message = GenerateRequest {
         prompt: Some(Prompt::TokenIds(TokenIds { ids: prompt })),
-        limits: Some(Limits { max_tokens: Some(max_tokens), ignore_eos: true, ..Default::default() }),
+        limits: Some(Limits {
+            max_tokens: Some(max_tokens),
+            ignore_eos: true,
+            ..Default::default()
+        }),
         ..Default::default()
     };
     let mut request = Request::new(message);
-    request.metadata_mut().insert("grpc-timeout", format!("{timeout_ms}m").parse().expect("well formed"));
+    request
+        .metadata_mut()
+        .insert("grpc-timeout", format!("{timeout_ms}m").parse().expect("well formed"));
     let origin = format!("http://{}", stack.address()).parse().expect("well formed");
     stack.block_on(async {
-        let transport: Client<HttpConnector, Body> = Client::builder(TokioExecutor::new()).http2_only(true).build_http();
+        let transport: Client<HttpConnector, Body> =
+            Client::builder(TokioExecutor::new()).http2_only(true).build_http();
         let mut client = InferenceClient::with_origin(transport, origin);
         let begun = monotonic_ns();
         let mut got = 0;
@@ -48,14 +63,19 @@ fn send(stack: &Stack, prompt: Vec<u32>, max_tokens: u32, timeout_ms: u64) -> (u
             }
             Ok(())
         };
-        let outcome = tokio::time::timeout(Duration::from_secs(60), served).await.expect("not hung");
+        let outcome =
+            tokio::time::timeout(Duration::from_secs(60), served).await.expect("not hung");
         (got, outcome, (monotonic_ns() - begun) / 1_000_000)
     })
 }
 
 #[track_caller]
 fn passed(status: &Status, got: usize, reason: Reason) {
-    assert_eq!((status.code(), Reason::of(status)), (Code::DeadlineExceeded, Some(reason)), "{status:?}");
+    assert_eq!(
+        (status.code(), Reason::of(status)),
+        (Code::DeadlineExceeded, Some(reason)),
+        "{status:?}"
+    );
     let facts = status.get_details_error_info().expect("facts").metadata;
     assert_eq!(facts["completion_tokens"], got.to_string(), "tokens so far");
 }
@@ -131,7 +151,11 @@ fn a_deadline_while_the_prompt_is_read_ends_that_and_one_that_cannot_be_met_is_r
     // Too little was measured to refuse anything: it is begun, and ended on its way.
     let patience_ms = (fastest_ms / 3.0) as u64;
     let (got, outcome, _) = send(&stack, ids(3_800, 10), 100, patience_ms);
-    passed(&outcome.expect_err("the prompt takes three times as long"), got, Reason::DeadlinePassed);
+    passed(
+        &outcome.expect_err("the prompt takes three times as long"),
+        got,
+        Reason::DeadlinePassed,
+    );
     assert_eq!(got, 0);
     all_free(&stack);
     // Now it is known. (One in so many is tried all the same, and passes its deadline.)

@@ -1,5 +1,6 @@
-//! The drafter as its users see it: real processes that come, go, hang, lie and die while streams run. Tokens are those of the
-//! plain lane, no request fails, and nothing is left behind (I1, I2, I3).
+//! The drafter as its users see it: real processes that come, go, hang, lie and die while streams
+//! run. Tokens are those of the plain lane, no request fails, and nothing is left behind (I1, I2,
+//! I3).
 
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
 
@@ -18,7 +19,10 @@ const OFTEN: &str = "supervisor.restarts = 100000\n";
 
 /// Prompts of the tests that break things: short answers, so that there is time for many rounds.
 fn short() -> Vec<Prompt> {
-    some_of_each(4).into_iter().map(|prompt| Prompt { ask: prompt.ask.max_tokens(64), ..prompt }).collect()
+    some_of_each(4)
+        .into_iter()
+        .map(|prompt| Prompt { ask: prompt.ask.max_tokens(64), ..prompt })
+        .collect()
 }
 
 /// What a service must not have more of after a round than before.
@@ -35,7 +39,8 @@ impl Belongings {
         let within = |now: &(usize, usize, usize), before: &(usize, usize, usize)| {
             now.0 <= before.0 && now.1 <= before.1 && now.2 <= before.2
         };
-        self.processes == before.processes && self.each.iter().zip(&before.each).all(|(now, before)| within(now, before))
+        self.processes == before.processes
+            && self.each.iter().zip(&before.each).all(|(now, before)| within(now, before))
     }
 }
 
@@ -45,7 +50,13 @@ fn belongings(stack: &Stack) -> Belongings {
         let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         maps.lines().filter(|line| line.contains("/memfd:")).count()
     };
-    let of = |pid: u32| (usage::descriptors(pid).unwrap_or_default(), usage::threads(pid).unwrap_or_default(), segments(pid));
+    let of = |pid: u32| {
+        (
+            usage::descriptors(pid).unwrap_or_default(),
+            usage::threads(pid).unwrap_or_default(),
+            segments(pid),
+        )
+    };
     let status = stack.snapshot().expect("it answers");
     let pids = [status.target, status.supervisor].map(|process| process.unwrap_or_default().pid);
     Belongings { processes: stack.processes().len(), each: pids.into_iter().map(of).collect() }
@@ -67,7 +78,9 @@ fn back_to(stack: &Stack, before: &Belongings, what: &str) {
 
 /// The plain answers to prompts, greedy and sampled in turn.
 fn references(stack: &Stack, prompts: &[Prompt]) -> Vec<Answer> {
-    let ask = |(at, prompt): (usize, &Prompt)| stack.ask(reference(prompt.sampled(seed(at)))).expect("served");
+    let ask = |(at, prompt): (usize, &Prompt)| {
+        stack.ask(reference(prompt.sampled(seed(at)))).expect("served")
+    };
     prompts.iter().enumerate().map(ask).collect()
 }
 
@@ -77,10 +90,12 @@ fn seed(at: usize) -> Option<u64> {
 }
 
 fn sum<'a>(answers: impl IntoIterator<Item = &'a Answer>) -> Speculation {
-    answers.into_iter().map(Answer::speculation).fold(Speculation::default(), |all, one| Speculation {
-        cycles: all.cycles + one.cycles,
-        drafted: all.drafted + one.drafted,
-        accepted: all.accepted + one.accepted,
+    answers.into_iter().map(Answer::speculation).fold(Speculation::default(), |all, one| {
+        Speculation {
+            cycles: all.cycles + one.cycles,
+            drafted: all.drafted + one.drafted,
+            accepted: all.accepted + one.accepted,
+        }
     })
 }
 
@@ -94,9 +109,11 @@ fn identity(stack: &Stack, prompts: &[Prompt]) {
     for sampled in [false, true] {
         let ask = |(at, prompt): (usize, &Prompt)| prompt.sampled(sampled.then_some(at as u64));
         let asks: Vec<_> = prompts.iter().enumerate().map(ask).collect();
-        let plain: Vec<Answer> = asks.iter().map(|ask| stack.ask(reference(ask.clone())).expect("served")).collect();
+        let plain: Vec<Answer> =
+            asks.iter().map(|ask| stack.ask(reference(ask.clone())).expect("served")).collect();
         let fast = |ask: &paceline_tests::ask::Ask| ask.clone().route(RouteWish::Speculative);
-        let alone: Vec<Answer> = asks.iter().map(|ask| stack.ask(fast(ask)).expect("served")).collect();
+        let alone: Vec<Answer> =
+            asks.iter().map(|ask| stack.ask(fast(ask)).expect("served")).collect();
         let together: Vec<Answer> = asks
             .chunks(8)
             .flat_map(|asks| asks.iter().map(|ask| stack.start(fast(ask))).collect::<Vec<_>>())
@@ -110,7 +127,11 @@ fn identity(stack: &Stack, prompts: &[Prompt]) {
             tokens += 2 * plain.ids.len();
         }
         let (alone, together) = (sum(&alone), sum(&together));
-        println!("sampled {sampled}: {:.2} tokens a cycle alone, {:.2} together", per_cycle(alone), per_cycle(together));
+        println!(
+            "sampled {sampled}: {:.2} tokens a cycle alone, {:.2} together",
+            per_cycle(alone),
+            per_cycle(together)
+        );
         assert!(per_cycle(alone) > 2.5 && per_cycle(together) > 2.0, "{alone:?} {together:?}");
     }
     println!("{tokens} tokens compared, {near_ties} near-ties");
@@ -122,7 +143,8 @@ fn identity(stack: &Stack, prompts: &[Prompt]) {
 fn streams_are_those_of_the_plain_lane() {
     let stack = Stack::drafting("");
     identity(&stack, &some_of_each(3));
-    let answer = stack.ask(some_of_each(1)[0].ask.clone().route(RouteWish::Speculative)).expect("served");
+    let answer =
+        stack.ask(some_of_each(1)[0].ask.clone().route(RouteWish::Speculative)).expect("served");
     assert_eq!(answer.route().0, Lane::Speculative);
     let link = stack.status().expect("it answers")["link"].clone();
     assert!(link["cycles"].as_u64() > Some(0) && link["accepted"].as_u64() > Some(0), "{link}");
@@ -138,7 +160,11 @@ fn all_streams_are_those_of_the_plain_lane() {
 }
 
 /// Starts eight requests that run while something happens to the drafter.
-fn eight(stack: &Stack, prompts: &[Prompt], from: usize) -> Vec<(usize, paceline_tests::stack::Pending)> {
+fn eight(
+    stack: &Stack,
+    prompts: &[Prompt],
+    from: usize,
+) -> Vec<(usize, paceline_tests::stack::Pending)> {
     let ask = |at: usize| prompts[at].sampled(seed(at)).route(RouteWish::Speculative);
     (0..8).map(|n| (from + n) % prompts.len()).map(|at| (at, stack.start(ask(at)))).collect()
 }
@@ -151,7 +177,9 @@ fn finish(
 ) -> Vec<Answer> {
     let mut answers = vec![];
     for (at, pending) in running {
-        let answer = pending.finish().unwrap_or_else(|status| panic!("{what}: request {at} failed: {status}"));
+        let answer = pending
+            .finish()
+            .unwrap_or_else(|status| panic!("{what}: request {at} failed: {status}"));
         same_but_near_ties(&plain[at], &answer, &format!("{what}, request {at}"), near_ties);
         answers.push(answer);
     }
@@ -180,7 +208,8 @@ fn killed_and_frozen(rounds: u64) {
         gaps.extend(answers.iter().map(Answer::longest_gap_ms));
         wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
         stack.wait_status("another drafter", |status| {
-            status["drafter"]["pid"].as_u64().is_some_and(|pid| pid != u64::from(drafter)) && status["link"]["state"] == "up"
+            status["drafter"]["pid"].as_u64().is_some_and(|pid| pid != u64::from(drafter))
+                && status["link"]["state"] == "up"
         });
         back_to(&stack, &before, &format!("round {round}, {sent}"));
         assert_eq!(stack.pid("target"), target);
@@ -288,7 +317,8 @@ fn a_drafter_that_lies_a_hundred_times_costs_no_token() {
     lies(100);
 }
 
-/// Asks for drafts of a drafter that does this at its third round; how long ago the request was sent, and the drafter's id.
+/// Asks for drafts of a drafter that does this at its third round; how long ago the request was
+/// sent, and the drafter's id.
 fn in_the_third_round(stack: &Stack, crime_file: &Path, crime: &str) -> (Clock, u32) {
     let ask = || some_of_each(1)[0].ask.clone().exactly(100);
     let plain = stack.ask(reference(ask())).expect("served");
@@ -310,16 +340,26 @@ fn a_drafter_that_beats_but_does_not_move_is_replaced_when_its_time_is_over() {
     let (stack, crime_file) = scripted("supervisor.hang_s = 3\n");
     let (clock, wedged) = in_the_third_round(&stack, &crime_file, "wedged");
     stack.wait_status("the wedged drafter to be given up", |status| {
-        status["drafter"]["reason"].as_str().is_some_and(|reason| reason.contains("no progress in decoding for 3 s"))
+        status["drafter"]["reason"]
+            .as_str()
+            .is_some_and(|reason| reason.contains("no progress in decoding for 3 s"))
     });
     let declared = clock.now().0;
     stack.wait_status("another drafter", |status| {
-        status["drafter"]["pid"].as_u64().is_some_and(|pid| pid != u64::from(wedged)) && status["link"]["state"] == "up"
+        status["drafter"]["pid"].as_u64().is_some_and(|pid| pid != u64::from(wedged))
+            && status["link"]["state"] == "up"
     });
     println!("given up after {declared} ms, replaced after {} ms", clock.now().0);
     // The aim is half a second after its time. The bound is loose, for a busy machine.
     assert!((3_000..6_000).contains(&declared), "given up after {declared} ms");
-    assert!(stack.ask(some_of_each(1)[0].ask.clone().route(RouteWish::Speculative)).expect("served").speculation().cycles > 0);
+    assert!(
+        stack
+            .ask(some_of_each(1)[0].ask.clone().route(RouteWish::Speculative))
+            .expect("served")
+            .speculation()
+            .cycles
+            > 0
+    );
     stack.stop();
 }
 
@@ -329,11 +369,17 @@ fn a_drafter_whose_step_is_long_and_below_its_time_is_let_be() {
     let (stack, crime_file) = scripted("supervisor.hang_s = 6\n");
     let (_, slow) = in_the_third_round(&stack, &crime_file, "slow");
     wait("its drafts to come again", || {
-        let answer = stack.ask(some_of_each(1)[0].ask.clone().route(RouteWish::Speculative)).expect("served");
+        let answer = stack
+            .ask(some_of_each(1)[0].ask.clone().route(RouteWish::Speculative))
+            .expect("served");
         (answer.speculation().cycles > 0).then_some(())
     });
     let status = stack.status().expect("it answers");
-    assert_eq!((&status["drafter"]["pid"], &status["drafter"]["restarts"]), (&slow.into(), &0.into()), "{status}");
+    assert_eq!(
+        (&status["drafter"]["pid"], &status["drafter"]["restarts"]),
+        (&slow.into(), &0.into()),
+        "{status}"
+    );
     stack.stop();
 }
 
@@ -343,8 +389,8 @@ fn hot_plug(rounds: u64) {
     let prompts = short();
     let plain = references(&stack, &prompts);
     let mut near_ties = 0;
-    // Of some 35 MB a few are gaps between the allocator's blocks in use, and how many is chance: the most of three looks is
-    // what this traffic takes.
+    // Of some 35 MB a few are gaps between the allocator's blocks in use, and how many is chance:
+    // the most of three looks is what this traffic takes.
     let mut before = (0, 0);
     for from in 0..3 {
         finish(eight(&stack, &prompts, 8 * from), &plain, "warm", &mut near_ties);
@@ -366,7 +412,10 @@ fn hot_plug(rounds: u64) {
         words.iter().for_each(|words| stack.drafter(words));
         let link = stack.status().expect("it answers")["link"]["state"].clone();
         // On a busy machine drafts may have come too late since.
-        assert!(link == "up" || link == "suspect", "start and swap return when it is up, found {link}");
+        assert!(
+            link == "up" || link == "suspect",
+            "start and swap return when it is up, found {link}"
+        );
         all.extend(finish(running, &plain, &format!("round {round}"), &mut near_ties));
     }
     let status = stack.status().expect("it answers");
@@ -387,7 +436,12 @@ fn hot_plug(rounds: u64) {
         sum(&all)
     );
     assert!(read < weights / 4, "the target read {read} bytes, its weights are {weights}");
-    assert!(after.0 as f64 <= before.0 as f64 * 1.02, "arrays grew from {} to {}", before.0, after.0);
+    assert!(
+        after.0 as f64 <= before.0 as f64 * 1.02,
+        "arrays grew from {} to {}",
+        before.0,
+        after.0
+    );
     assert!(after.1 as f64 <= most, "the target grew from {} to {}", before.1, after.1);
     assert!(sum(&all).cycles > 0);
     stack.stop();
@@ -406,14 +460,17 @@ fn drafters_come_and_go_a_hundred_times_while_requests_run() {
 
 #[test]
 fn a_drafter_that_comes_in_the_middle_of_a_stream_soon_drafts_as_well_as_one_that_was_there() {
-    // Structured answers that go on for a while. How long a drafter takes to start depends on the machine, so the target stands
-    // still meanwhile; that is no reason to replace it here.
+    // Structured answers that go on for a while. How long a drafter takes to start depends on the
+    // machine, so the target stands still meanwhile; that is no reason to replace it here.
     let stack = Stack::drafting("supervisor.hang_s = 600\n");
     let prompts = paceline_tests::prompts::prompts();
     let long = prompts.iter().filter(|prompt| prompt.kind == "arithmetic").take(8);
-    let asks: Vec<_> = long.map(|prompt| prompt.ask.clone().max_tokens(400).route(RouteWish::Speculative)).collect();
-    let all =
-        |stack: &Stack| -> Vec<paceline_tests::stack::Pending> { asks.iter().map(|ask| stack.start(ask.clone())).collect() };
+    let asks: Vec<_> = long
+        .map(|prompt| prompt.ask.clone().max_tokens(400).route(RouteWish::Speculative))
+        .collect();
+    let all = |stack: &Stack| -> Vec<paceline_tests::stack::Pending> {
+        asks.iter().map(|ask| stack.start(ask.clone())).collect()
+    };
     let ended = |running: Vec<paceline_tests::stack::Pending>| -> Vec<Answer> {
         running.into_iter().map(|pending| pending.finish().expect("served")).collect()
     };
@@ -433,8 +490,15 @@ fn a_drafter_that_comes_in_the_middle_of_a_stream_soon_drafts_as_well_as_one_tha
         same_but_near_ties(cold, hot, "after a hot attach", &mut 0);
     }
     let (cold, hot) = (sum(&cold), sum(&hot));
-    println!("cold {:.2} tokens a cycle, after a hot attach {:.2}; {cold:?} {hot:?}", per_cycle(cold), per_cycle(hot));
-    assert!(hot.cycles >= 8 && hot.cycles < cold.cycles, "it came in the middle of them: {hot:?} of {cold:?}");
+    println!(
+        "cold {:.2} tokens a cycle, after a hot attach {:.2}; {cold:?} {hot:?}",
+        per_cycle(cold),
+        per_cycle(hot)
+    );
+    assert!(
+        hot.cycles >= 8 && hot.cycles < cold.cycles,
+        "it came in the middle of them: {hot:?} of {cold:?}"
+    );
     assert!(per_cycle(hot) >= 0.9 * per_cycle(cold), "{} and {}", per_cycle(cold), per_cycle(hot));
     stack.stop();
 }
@@ -452,7 +516,8 @@ fn after_a_kill_drafts_come_again_soon() {
             (answer.speculation().cycles > 0).then(|| clock.now().0)
         });
         println!("drafts again {took} ms after the kill");
-        // The goal is load time + 1.2 s; the demo drafter loads in some 10 ms. A loose bound for a busy machine.
+        // The goal is load time + 1.2 s; the demo drafter loads in some 10 ms. A loose bound for a
+        // busy machine.
         assert!(took < 10_000, "{took} ms");
     }
     stack.stop();
@@ -466,15 +531,22 @@ fn the_service_says_how_its_drafter_is() {
     assert!(status["drafter"]["model"].as_str().expect("text").ends_with("drafter"), "{status}");
     assert!(status["drafter"]["weight_bytes"].as_u64() > Some(1 << 20), "{status}");
     assert_eq!(stack.ask(ask()).expect("served").route().0, Lane::Speculative);
-    assert_eq!(stack.ask(ask().route(RouteWish::Plain)).expect("served").route(), (Lane::Plain, RouteReason::Forced));
+    assert_eq!(
+        stack.ask(ask().route(RouteWish::Plain)).expect("served").route(),
+        (Lane::Plain, RouteReason::Forced)
+    );
     stack.drafter(&["stop"]);
     let status = stack.status().expect("it answers");
-    assert_eq!((&status["drafter"]["state"], &status["drafter"]["pid"]), (&"stopped".into(), &serde_json::Value::Null));
+    assert_eq!(
+        (&status["drafter"]["state"], &status["drafter"]["pid"]),
+        (&"stopped".into(), &serde_json::Value::Null)
+    );
     let plainly = stack.ask(ask().route(RouteWish::Speculative)).expect("served");
     assert_eq!(plainly.route(), (Lane::Plain, RouteReason::DrafterAbsent));
     // A drafter of another model is refused with the reason, and the service goes on.
     let other = repository().join("models/tests/golden/dflash-full");
-    let refused = stack.paceline(&["drafter", "start", "--model", &other.display().to_string()], "");
+    let refused =
+        stack.paceline(&["drafter", "start", "--model", &other.display().to_string()], "");
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(words.contains("hidden"), "the reason is said: {words}");
@@ -493,14 +565,20 @@ fn a_lazy_drafter_starts_with_the_first_request_and_a_manual_one_when_told() {
     assert_eq!(lazy.status().expect("it answers")["drafter"]["state"], "stopped");
     lazy.ask(some_of_each(1)[0].ask.clone()).expect("served");
     lazy.wait_linked();
-    assert_eq!(lazy.ask(some_of_each(1)[0].ask.clone()).expect("served").route().0, Lane::Speculative);
+    assert_eq!(
+        lazy.ask(some_of_each(1)[0].ask.clone()).expect("served").route().0,
+        Lane::Speculative
+    );
     lazy.stop();
 
     let manual = Stack::ready("drafter.start = \"manual\"\n");
     manual.ask(some_of_each(1)[0].ask.clone()).expect("served");
     assert_eq!(manual.status().expect("it answers")["drafter"]["state"], "stopped");
     manual.drafter(&["start"]);
-    assert_eq!(manual.ask(some_of_each(1)[0].ask.clone()).expect("served").route().0, Lane::Speculative);
+    assert_eq!(
+        manual.ask(some_of_each(1)[0].ask.clone()).expect("served").route().0,
+        Lane::Speculative
+    );
     manual.stop();
 }
 
@@ -509,7 +587,10 @@ fn health_says_whether_drafts_come_and_that_requests_are_served_without() {
     let stack = Stack::drafting(OFTEN);
     let becomes = |serves: bool, why: &str| {
         wait(why, || (stack.serves("worker.drafter") == serves).then_some(()));
-        assert!(stack.healthy() && stack.serves("worker.target"), "{why}: a drafter is nobody's outage");
+        assert!(
+            stack.healthy() && stack.serves("worker.target"),
+            "{why}: a drafter is nobody's outage"
+        );
     };
     becomes(true, "SERVING while it is linked");
     stack.drafter(&["stop"]);

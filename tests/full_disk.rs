@@ -1,8 +1,9 @@
-//! A disk that is full under a running service: text is served as before, requests with pictures are refused in words, and
-//! with room again everything goes on by itself.
+//! A disk that is full under a running service: text is served as before, requests with pictures
+//! are refused in words, and with room again everything goes on by itself.
 //!
-//! The disk is full for the service alone: RLIMIT_FSIZE of its processes is lowered while they run, so that no file of theirs
-//! can grow. That needs no privileges, unlike a small file system. The writers' own tests use a full device.
+//! The disk is full for the service alone: RLIMIT_FSIZE of its processes is lowered while they run,
+//! so that no file of theirs can grow. That needs no privileges, unlike a small file system. The
+//! writers' own tests use a full device.
 
 #![cfg(target_os = "linux")]
 
@@ -16,17 +17,28 @@ use tonic::Code;
 /// Requests of text while the disk is full.
 const REQUESTS: usize = 20;
 
-/// Bounds the size of every file that these processes write to; `None` gives them the bound back that they may have at most.
+/// Bounds the size of every file that these processes write to; `None` gives them the bound back
+/// that they may have at most.
 fn bound_files(pids: &[u32], bytes: Option<u64>) {
-    let done = |outcome: i32, pid: u32| assert_eq!(outcome, 0, "prlimit of {pid}: {}", std::io::Error::last_os_error());
+    let done = |outcome: i32, pid: u32| {
+        assert_eq!(outcome, 0, "prlimit of {pid}: {}", std::io::Error::last_os_error())
+    };
     for pid in pids {
         let id = *pid as libc::pid_t;
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: writes one structure of ours; processes of our own user may be asked.
-        done(unsafe { libc::prlimit(id, libc::RLIMIT_FSIZE, std::ptr::null(), &raw mut limit) }, *pid);
+        done(
+            unsafe { libc::prlimit(id, libc::RLIMIT_FSIZE, std::ptr::null(), &raw mut limit) },
+            *pid,
+        );
         limit.rlim_cur = bytes.unwrap_or(limit.rlim_max);
         // SAFETY: reads one structure of ours; processes of our own user may be bounded.
-        done(unsafe { libc::prlimit(id, libc::RLIMIT_FSIZE, &raw const limit, std::ptr::null_mut()) }, *pid);
+        done(
+            unsafe {
+                libc::prlimit(id, libc::RLIMIT_FSIZE, &raw const limit, std::ptr::null_mut())
+            },
+            *pid,
+        );
     }
 }
 
@@ -63,20 +75,39 @@ fn a_full_disk_costs_no_request_of_text_and_ends_without_a_restart() {
 
     bound_files(&pids, Some(1));
     for at in 0..REQUESTS {
-        assert_eq!(stack.ask(words()).expect("served").ids, expected.ids, "request {at} of {REQUESTS}");
+        assert_eq!(
+            stack.ask(words()).expect("served").ids,
+            expected.ids,
+            "request {at} of {REQUESTS}"
+        );
     }
     for number in 2..5 {
         let status = stack.ask(shown(number)).expect_err("there is no room for its pixels");
-        assert_eq!((status.code(), Reason::of(&status)), (Code::ResourceExhausted, Some(Reason::QueueFull)), "{status:?}");
-        assert!(status.message().contains("disk") && status.message().contains("full"), "{}", status.message());
+        assert_eq!(
+            (status.code(), Reason::of(&status)),
+            (Code::ResourceExhausted, Some(Reason::QueueFull)),
+            "{status:?}"
+        );
+        assert!(
+            status.message().contains("disk") && status.message().contains("full"),
+            "{}",
+            status.message()
+        );
         assert_eq!(waiting(&stack), Vec::<String>::new(), "half a picture is left");
     }
     for value in ["41", "51", "61"] {
         set_policy(&stack, value);
     }
     let told = stack.paceline(&["events", "--json", "--last", "1"], "");
-    assert!(String::from_utf8_lossy(&told.stdout).contains("61"), "memory has what the file lacks: {told:?}");
-    assert_eq!((events(), log(&stack, "supervisor")), (written.clone(), logged), "no file has grown");
+    assert!(
+        String::from_utf8_lossy(&told.stdout).contains("61"),
+        "memory has what the file lacks: {told:?}"
+    );
+    assert_eq!(
+        (events(), log(&stack, "supervisor")),
+        (written.clone(), logged),
+        "no file has grown"
+    );
 
     bound_files(&pids, None);
     set_policy(&stack, "71");
@@ -86,12 +117,26 @@ fn a_full_disk_costs_no_request_of_text_and_ends_without_a_restart() {
     assert_eq!(stack.ask(words()).expect("served").ids, expected.ids);
     let after = stack.status().expect("it answers");
     for name in names {
-        assert_eq!((&after[name]["pid"], &after[name]["restarts"]), (&before[name]["pid"], &before[name]["restarts"]), "{name}");
+        assert_eq!(
+            (&after[name]["pid"], &after[name]["restarts"]),
+            (&before[name]["pid"], &before[name]["restarts"]),
+            "{name}"
+        );
         assert!(!log(&stack, name).contains("panic"), "{}", log(&stack, name));
     }
     // Said once for all that is missing.
     let missing = |process: &str, words: &str| log(&stack, process).matches(words).count();
-    assert_eq!(missing("supervisor", "lines are missing before this one"), 1, "{}", log(&stack, "supervisor"));
-    assert_eq!(missing("gateway", "there is room for pictures again"), 1, "{}", log(&stack, "gateway"));
+    assert_eq!(
+        missing("supervisor", "lines are missing before this one"),
+        1,
+        "{}",
+        log(&stack, "supervisor")
+    );
+    assert_eq!(
+        missing("gateway", "there is room for pictures again"),
+        1,
+        "{}",
+        log(&stack, "gateway")
+    );
     stack.stop();
 }

@@ -1,5 +1,5 @@
-//! Answers of the demo model through all processes: the reference's tokens, every form of input, the command line's output,
-//! and that a stream does not depend on what runs beside it (I1).
+//! Answers of the demo model through all processes: the reference's tokens, every form of input,
+//! the command line's output, and that a stream does not depend on what runs beside it (I1).
 
 use std::io::Write as _;
 
@@ -10,7 +10,8 @@ use paceline_tests::{Stack, chat, continue_ids, continue_text, repository};
 use serde_json::{Value, json};
 
 fn golden() -> Vec<Value> {
-    let text = std::fs::read_to_string(repository().join("demo/golden.json")).expect("demo/golden.json");
+    let text =
+        std::fs::read_to_string(repository().join("demo/golden.json")).expect("demo/golden.json");
     let golden: Value = serde_json::from_str(&text).expect("JSON");
     golden["cases"].as_array().expect("cases").clone()
 }
@@ -28,23 +29,35 @@ fn greedy_ids_are_the_references() {
         let line = &case["line"];
         let expected = ids(&case["greedy"]);
         let max_tokens = case["max_tokens"].as_u64().expect("a number") as u32;
-        let answer =
-            stack.ask(conversation(messages(&case["messages"])).max_tokens(max_tokens).with_margins()).expect("an answer");
+        let answer = stack
+            .ask(conversation(messages(&case["messages"])).max_tokens(max_tokens).with_margins())
+            .expect("an answer");
         assert_eq!(answer.ids, expected, "line {line}");
         assert_eq!(answer.text, case["text"].as_str().expect("text"), "line {line}");
-        assert_eq!(answer.usage().prompt_tokens as usize, ids(&case["prompt"]).len(), "line {line}");
+        assert_eq!(
+            answer.usage().prompt_tokens as usize,
+            ids(&case["prompt"]).len(),
+            "line {line}"
+        );
         assert_eq!(answer.usage().completion_tokens as usize, expected.len(), "line {line}");
         let stopped = expected.last() == Some(&2);
         let reason = if stopped { FinishReason::Stop } else { FinishReason::Length };
         assert_eq!(answer.end.finish_reason(), reason, "line {line}");
-        for (found, expected) in answer.margins.iter().zip(case["margins"].as_array().expect("a list")) {
+        for (found, expected) in
+            answer.margins.iter().zip(case["margins"].as_array().expect("a list"))
+        {
             let expected = expected.as_f64().expect("a number");
-            assert!((f64::from(*found) - expected).abs() < 2e-3, "line {line}: margin {found}, reference {expected}");
+            assert!(
+                (f64::from(*found) - expected).abs() < 2e-3,
+                "line {line}: margin {found}, reference {expected}"
+            );
         }
     }
     // The other two ways in lead to the same prompt.
     let case = &cases[0];
-    let rendered = stack.ask(continue_text(case["rendered"].as_str().expect("text")).max_tokens(96)).expect("an answer");
+    let rendered = stack
+        .ask(continue_text(case["rendered"].as_str().expect("text")).max_tokens(96))
+        .expect("an answer");
     assert_eq!(rendered.ids, ids(&case["greedy"]));
     let by_ids = stack.ask(continue_ids(&ids(&case["prompt"])).max_tokens(96)).expect("an answer");
     assert_eq!(by_ids.ids, ids(&case["greedy"]));
@@ -80,15 +93,24 @@ fn the_command_line_in_all_forms() {
         assert_eq!(object["token_ids"], case["greedy"], "{words:?}");
         assert_eq!(object["text"], case["text"], "{words:?}");
     }
-    shape(&json_of(&stack, &["generate", "--json", "--message", question, "--max-tokens", "5", "--seed", "3"], ""));
+    shape(&json_of(
+        &stack,
+        &["generate", "--json", "--message", question, "--max-tokens", "5", "--seed", "3"],
+        "",
+    ));
 
-    let plain = stack.paceline(&["generate", "--message", question, "--temperature", "0", "--verbose"], "");
+    let plain =
+        stack.paceline(&["generate", "--message", question, "--temperature", "0", "--verbose"], "");
     assert!(plain.status.success());
-    assert_eq!(String::from_utf8_lossy(&plain.stdout), format!("{}\n", case["text"].as_str().expect("text")));
+    assert_eq!(
+        String::from_utf8_lossy(&plain.stdout),
+        format!("{}\n", case["text"].as_str().expect("text"))
+    );
     assert!(String::from_utf8_lossy(&plain.stderr).contains("43 tokens"), "{plain:?}");
 
-    let wish =
-        |route: &str| json_of(&stack, &["generate", "--json", "--message", question, "--route", route], "")["route"].clone();
+    let wish = |route: &str| {
+        json_of(&stack, &["generate", "--json", "--message", question, "--route", route], "")["route"].clone()
+    };
     assert_eq!(wish("speculative"), json!({ "lane": "speculative", "reason": "forced" }));
     // Left to the target it drafts where that pays, which on a machine with other work it may not.
     let auto = wish("auto");
@@ -96,12 +118,28 @@ fn the_command_line_in_all_forms() {
     assert!(reasons.iter().any(|reason| auto["reason"] == *reason), "{auto}");
     assert_eq!(wish("plain"), json!({ "lane": "plain", "reason": "forced" }));
 
-    let line = ["generate", "--json", "--message", question, "--ignore-eos", "--max-tokens", "60", "--temperature", "0"];
+    let line = [
+        "generate",
+        "--json",
+        "--message",
+        question,
+        "--ignore-eos",
+        "--max-tokens",
+        "60",
+        "--temperature",
+        "0",
+    ];
     let on = json_of(&stack, &line, "");
-    assert_eq!((&on["finish_reason"], &on["usage"]["completion_tokens"]), (&json!("length"), &json!(60)));
+    assert_eq!(
+        (&on["finish_reason"], &on["usage"]["completion_tokens"]),
+        (&json!("length"), &json!(60))
+    );
     assert_eq!(ids(&on["token_ids"])[..43], ids(&case["greedy"]));
 
-    let chat = stack.paceline(&["chat", "--temperature", "0"], &format!("{question}\n/reset\n{question}\n/quit\nnot read\n"));
+    let chat = stack.paceline(
+        &["chat", "--temperature", "0"],
+        &format!("{question}\n/reset\n{question}\n/quit\nnot read\n"),
+    );
     assert!(chat.status.success(), "{chat:?}");
     let answer = case["text"].as_str().expect("text");
     assert_eq!(String::from_utf8_lossy(&chat.stdout), format!("{answer}\n{answer}\n"));
@@ -112,13 +150,17 @@ fn the_command_line_in_all_forms() {
 fn json_of(stack: &Stack, words: &[&str], input: &str) -> Value {
     let output = stack.paceline(words, input);
     assert!(output.status.success(), "{words:?}: {output:?}");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{words:?}: {error}: {output:?}"))
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{words:?}: {error}: {output:?}"))
 }
 
 /// The names that `generate --json` promises.
 fn shape(object: &Value) {
-    let keys = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>().join(" ");
-    let expected = "text token_ids finish_reason route usage speculation timing resumed seed request_id";
+    let keys = |value: &Value| {
+        value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>().join(" ")
+    };
+    let expected =
+        "text token_ids finish_reason route usage speculation timing resumed seed request_id";
     assert_eq!(keys(object), expected);
     assert_eq!(keys(&object["route"]), "lane reason");
     assert_eq!(keys(&object["usage"]), "prompt_tokens completion_tokens cached_tokens");
@@ -126,14 +168,17 @@ fn shape(object: &Value) {
     assert_eq!(object["finish_reason"], "length");
     assert_eq!(keys(&object["speculation"]), "cycles drafted accepted");
     assert_eq!((&object["resumed"], &object["seed"]), (&json!(0), &json!(3)));
-    let (ttft, total) = (object["timing"]["ttft_ms"].as_f64(), object["timing"]["total_ms"].as_f64());
+    let (ttft, total) =
+        (object["timing"]["ttft_ms"].as_f64(), object["timing"]["total_ms"].as_f64());
     assert!(ttft > Some(0.0) && ttft <= total, "{object}");
 }
 
 #[test]
 fn a_seed_replays_and_another_one_does_not() {
     let stack = Stack::drafting("");
-    let ask = |seed| chat("Write a short story about a lighthouse.").max_tokens(48).sampled(1.0, 1.0, seed);
+    let ask = |seed| {
+        chat("Write a short story about a lighthouse.").max_tokens(48).sampled(1.0, 1.0, seed)
+    };
     let first = stack.ask(ask(7)).expect("an answer");
     assert_eq!(first.end.seed, 7);
     assert_eq!(stack.ask(ask(7)).expect("an answer").ids, first.ids);
@@ -146,12 +191,18 @@ fn a_seed_replays_and_another_one_does_not() {
     // Nothing was known of these two workers: it was tried, and by what came of it decided.
     let (lane, reason) = first.route();
     assert!(
-        lane == Lane::Speculative && [RouteReason::Benefit, RouteReason::Prior, RouteReason::Probe].contains(&reason),
+        lane == Lane::Speculative
+            && [RouteReason::Benefit, RouteReason::Prior, RouteReason::Probe].contains(&reason),
         "{reason:?}"
     );
     // Temperature 0 is greedy whatever the seed.
-    let greedy = |seed| chat("Write a short story about a lighthouse.").max_tokens(48).sampled(0.0, 1.0, seed);
-    assert_eq!(stack.ask(greedy(1)).expect("an answer").ids, stack.ask(greedy(2)).expect("an answer").ids);
+    let greedy = |seed| {
+        chat("Write a short story about a lighthouse.").max_tokens(48).sampled(0.0, 1.0, seed)
+    };
+    assert_eq!(
+        stack.ask(greedy(1)).expect("an answer").ids,
+        stack.ask(greedy(2)).expect("an answer").ids
+    );
     stack.stop();
 }
 
@@ -159,7 +210,8 @@ fn a_seed_replays_and_another_one_does_not() {
 fn alone_and_beside_seven_others_the_tokens_are_the_same() {
     let stack = Stack::ready("");
     let cases = golden();
-    let picked: Vec<_> = [0, 1, 4, 8, 11, 14, 17, 19].iter().map(|at| messages(&cases[*at]["messages"])).collect();
+    let picked: Vec<_> =
+        [0, 1, 4, 8, 11, 14, 17, 19].iter().map(|at| messages(&cases[*at]["messages"])).collect();
     let mut near_ties = 0;
     let mut tokens = 0;
     for sampled in [false, true] {
@@ -171,12 +223,19 @@ fn alone_and_beside_seven_others_the_tokens_are_the_same() {
                 if sampled { ask.sampled(0.8, 0.95, seed) } else { ask }
             })
             .collect();
-        let alone: Vec<_> = asks.iter().map(|ask| stack.ask(ask.clone()).expect("an answer")).collect();
+        let alone: Vec<_> =
+            asks.iter().map(|ask| stack.ask(ask.clone()).expect("an answer")).collect();
         let running: Vec<_> = asks.iter().map(|ask| stack.start(ask.clone())).collect();
-        let beside: Vec<_> = running.into_iter().map(|one| one.finish().expect("an answer")).collect();
+        let beside: Vec<_> =
+            running.into_iter().map(|one| one.finish().expect("an answer")).collect();
         for (at, (alone, beside)) in alone.iter().zip(&beside).enumerate() {
             assert_eq!(alone.margins.len(), alone.ids.len(), "one margin per token");
-            same_but_near_ties(alone, beside, &format!("request {at}, sampled: {sampled}"), &mut near_ties);
+            same_but_near_ties(
+                alone,
+                beside,
+                &format!("request {at}, sampled: {sampled}"),
+                &mut near_ties,
+            );
             tokens += alone.ids.len();
         }
     }
@@ -191,9 +250,12 @@ fn whole_characters_only_and_the_text_is_the_ids() {
     // A wish for the lane without the drafter is granted with its reason.
     let asked = chat("List three fruits.").max_tokens(30).route(v1::RouteWish::Plain);
     assert_eq!(stack.ask(asked).expect("an answer").route().0, Lane::Plain);
-    // At a high temperature pieces of characters follow one another: the text must stay valid and lose nothing.
+    // At a high temperature pieces of characters follow one another: the text must stay valid and
+    // lose nothing.
     for seed in 0..4 {
-        let answer = stack.ask(chat("Write ünïcödé: 日本語 🚲").exactly(60).sampled(5.0, 1.0, seed)).expect("an answer");
+        let answer = stack
+            .ask(chat("Write ünïcödé: 日本語 🚲").exactly(60).sampled(5.0, 1.0, seed))
+            .expect("an answer");
         assert_eq!(answer.ids.len(), 60);
         assert!(!answer.text.is_empty());
     }

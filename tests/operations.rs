@@ -1,5 +1,5 @@
-//! What operators order, as the command line says it: each process restarted, the service drained, events read. And what the
-//! lifecycle does by itself when a worker hangs, or never stays up.
+//! What operators order, as the command line says it: each process restarted, the service drained,
+//! events read. And what the lifecycle does by itself when a worker hangs, or never stays up.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
@@ -59,12 +59,18 @@ fn the_target_is_restarted_gracefully_and_at_once() {
     let restart = beside(&stack, &["restart", "target"]);
     wait("requests to be refused", || (!stack.healthy()).then_some(()));
     let status = refusal(&stack);
-    assert!(matches!(Reason::of(&status), Some(Reason::Restarting | Reason::TargetLoading)), "{status:?}");
+    assert!(
+        matches!(Reason::of(&status), Some(Reason::Restarting | Reason::TargetLoading)),
+        "{status:?}"
+    );
     assert_eq!(stream.finish().expect("it has its time").ids.len(), 150);
     assert!(done(&restart()).starts_with("target ready"));
     let after = stack.wait_linked();
     assert_ne!(after["target"]["pid"], before["target"]["pid"]);
-    assert_eq!(pids(&after, &["gateway", "supervisor", "drafter"]), pids(&before, &["gateway", "supervisor", "drafter"]));
+    assert_eq!(
+        pids(&after, &["gateway", "supervisor", "drafter"]),
+        pids(&before, &["gateway", "supervisor", "drafter"])
+    );
     assert_eq!(after["target"]["restarts"], 0, "it was asked for");
 
     let stream = running(&stack, 3_000);
@@ -79,14 +85,18 @@ fn the_target_is_restarted_gracefully_and_at_once() {
 #[test]
 fn the_drafter_is_restarted_under_a_stream() {
     let stack = Stack::drafting("");
-    let plain = stack.ask(chat("Tell a long story.").exactly(200).route(RouteWish::Plain)).expect("served");
+    let plain =
+        stack.ask(chat("Tell a long story.").exactly(200).route(RouteWish::Plain)).expect("served");
     for words in [&["restart", "drafter"][..], &["restart", "drafter", "--now"]] {
         let before = stack.wait_linked();
         let stream = running(&stack, 200);
         assert!(done(&stack.paceline(words, "")).starts_with("drafter ready"));
         let after = stack.wait_linked();
         assert_ne!(after["drafter"]["pid"], before["drafter"]["pid"], "{words:?}");
-        assert_eq!(pids(&after, &["gateway", "supervisor", "target"]), pids(&before, &["gateway", "supervisor", "target"]));
+        assert_eq!(
+            pids(&after, &["gateway", "supervisor", "target"]),
+            pids(&before, &["gateway", "supervisor", "target"])
+        );
         assert_eq!(after["drafter"]["restarts"], 0, "{words:?}");
         assert_eq!(stream.finish().expect("it goes on").ids, plain.ids, "{words:?}");
     }
@@ -121,7 +131,9 @@ fn the_gateway_is_restarted_behind_its_address() {
 /// Waits until the gateway has found the next supervisor, and drafts can come.
 fn attached(stack: &Stack) -> Value {
     stack.wait_status("all to be attached and linked", |status| {
-        status["gateway"]["state"] == "ready" && status["drafter"]["state"] == "ready" && status["link"]["state"] == "up"
+        status["gateway"]["state"] == "ready"
+            && status["drafter"]["state"] == "ready"
+            && status["link"]["state"] == "up"
     })
 }
 
@@ -136,7 +148,10 @@ fn the_supervisor_is_restarted_and_the_workers_stay() {
     let after = attached(&stack);
     assert_ne!(after["supervisor"]["pid"], before["supervisor"]["pid"]);
     assert!(after["term"].as_u64() > before["term"].as_u64());
-    assert_eq!(pids(&after, &["gateway", "target", "drafter"]), pids(&before, &["gateway", "target", "drafter"]));
+    assert_eq!(
+        pids(&after, &["gateway", "target", "drafter"]),
+        pids(&before, &["gateway", "target", "drafter"])
+    );
     for worker in ["target", "drafter"] {
         assert_eq!(after[worker]["weights_loaded_at"], before[worker]["weights_loaded_at"]);
     }
@@ -149,7 +164,10 @@ fn the_supervisor_is_restarted_and_the_workers_stay() {
     let status = stream.finish().expect_err("it has no time");
     assert_eq!(status.code(), Code::Unavailable, "{status:?}");
     let last = attached(&stack);
-    assert_eq!(pids(&last, &["gateway", "target", "drafter"]), pids(&before, &["gateway", "target", "drafter"]));
+    assert_eq!(
+        pids(&last, &["gateway", "target", "drafter"]),
+        pids(&before, &["gateway", "target", "drafter"])
+    );
     assert_eq!(stack.processes().len(), 5, "{:?}", stack.processes());
     stack.stop();
 }
@@ -170,7 +188,10 @@ fn a_drained_service_refuses_until_that_is_undone() {
     wait("health SERVING", || stack.healthy().then_some(()));
     serves(&stack);
     let after = stack.status().expect("status");
-    assert_eq!(pids(&after, &["gateway", "supervisor", "target"]), pids(&before, &["gateway", "supervisor", "target"]));
+    assert_eq!(
+        pids(&after, &["gateway", "supervisor", "target"]),
+        pids(&before, &["gateway", "supervisor", "target"])
+    );
     stack.stop();
 }
 
@@ -195,27 +216,40 @@ fn events_are_told_followed_and_outlive_a_supervisor() {
     done(&stack.paceline(&["drain", "--undo"], ""));
     done(&stack.paceline(&["restart", "target"], ""));
     let seen = until(&|event| event["subject"] == "target" && event["to"] == "ready");
-    assert!(seen.iter().all(|event| event["time"].as_str().is_some_and(|time| time.ends_with('Z'))), "{seen:?}");
+    assert!(
+        seen.iter().all(|event| event["time"].as_str().is_some_and(|time| time.ends_with('Z'))),
+        "{seen:?}"
+    );
     let caused = seen.iter().filter(|event| event["kind"] == "phase");
-    assert!(caused.clone().count() > 0 && caused.clone().all(|event| event["cause"] != ""), "{seen:?}");
+    assert!(
+        caused.clone().count() > 0 && caused.clone().all(|event| event["cause"] != ""),
+        "{seen:?}"
+    );
 
     // It goes on with the next supervisor.
     let term = stack.status().expect("status")["term"].clone();
     signal(stack.pid("supervisor"), Signal::SIGKILL);
-    let seen = until(&|event| event["term"] != term && event["subject"] == "target" && event["to"] == "ready");
+    let seen = until(&|event| {
+        event["term"] != term && event["subject"] == "target" && event["to"] == "ready"
+    });
     assert!(seen.last().is_some_and(|event| event["cause"] == "taken over"), "{seen:?}");
     follower.kill().expect("it runs");
     follower.wait().expect("a child");
 
     // What the one before saw is told by the one there is now.
     let told = done(&stack.paceline(&["events", "--json", "--last", "1000"], ""));
-    let told: Vec<Value> = told.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
-    let of = |term: &Value, kind: &str| told.iter().filter(|event| event["term"] == *term && event["kind"] == kind).count();
+    let told: Vec<Value> =
+        told.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
+    let of = |term: &Value, kind: &str| {
+        told.iter().filter(|event| event["term"] == *term && event["kind"] == kind).count()
+    };
     for kind in ["supervisor", "phase", "link", "gateway", "order", "service"] {
         assert!(of(&term, kind) > 0, "no {kind} in {told:#?}");
     }
-    let order: Vec<(u64, u64)> =
-        told.iter().filter_map(|event| Some((event["term"].as_u64()?, event["number"].as_u64()?))).collect();
+    let order: Vec<(u64, u64)> = told
+        .iter()
+        .filter_map(|event| Some((event["term"].as_u64()?, event["number"].as_u64()?)))
+        .collect();
     assert!(order.is_sorted() && order.len() == told.len(), "{order:?}");
     let text = done(&stack.paceline(&["events", "--last", "3"], ""));
     assert_eq!(text.lines().count(), 3, "{text}");
@@ -250,7 +284,10 @@ fn a_frozen_target_is_doubted_then_replaced() {
         status["target"]["state"] == "ready" && status["target"]["pid"] != before["target"]["pid"]
     });
     println!("replaced after {} ms", clock.now().0);
-    assert_eq!(after["drafter"]["pid"], before["drafter"]["pid"], "the drafter is not its target's fate");
+    assert_eq!(
+        after["drafter"]["pid"], before["drafter"]["pid"],
+        "the drafter is not its target's fate"
+    );
     stack.wait_linked();
     serves(&stack);
     stack.stop();
@@ -260,7 +297,8 @@ fn a_frozen_target_is_doubted_then_replaced() {
 fn a_frozen_drafter_is_passed_by_then_replaced() {
     let stack = Stack::drafting("supervisor.hang_s = 3\n");
     let before = stack.status().expect("status");
-    let plain = stack.ask(chat("Tell a long story.").exactly(200).route(RouteWish::Plain)).expect("served");
+    let plain =
+        stack.ask(chat("Tell a long story.").exactly(200).route(RouteWish::Plain)).expect("served");
     let ask = chat("Tell a long story.").exactly(200).route(RouteWish::Speculative);
     let usual = stack.ask(ask.clone()).expect("served");
     let drafter = stack.pid("drafter");
@@ -269,9 +307,14 @@ fn a_frozen_drafter_is_passed_by_then_replaced() {
     signal(drafter, Signal::SIGSTOP);
     let answer = stream.finish().expect("it goes on");
     assert_eq!(answer.ids, plain.ids);
-    println!("longest pause {:.0} ms, undisturbed {:.0} ms", answer.longest_gap_ms(), usual.longest_gap_ms());
-    // A cycle waits for drafts a small multiple of a plain step (a stopped drafter is bypassed within 250 ms), and nothing waits
-    // for the two seconds until its silence is noticed. A loose bound for a busy machine.
+    println!(
+        "longest pause {:.0} ms, undisturbed {:.0} ms",
+        answer.longest_gap_ms(),
+        usual.longest_gap_ms()
+    );
+    // A cycle waits for drafts a small multiple of a plain step (a stopped drafter is bypassed
+    // within 250 ms), and nothing waits for the two seconds until its silence is noticed. A loose
+    // bound for a busy machine.
     assert!(answer.longest_gap_ms() < 1_000.0, "a pause of {} ms", answer.longest_gap_ms());
     serves(&stack);
     let after = stack.wait_status("another drafter", |status| {
@@ -281,8 +324,8 @@ fn a_frozen_drafter_is_passed_by_then_replaced() {
     stack.stop();
 }
 
-/// A program that this test wrote. Copied by another process: a file that this one wrote may still be open in a child another
-/// test just forked, and would then not be executed (ETXTBSY).
+/// A program that this test wrote. Copied by another process: a file that this one wrote may still
+/// be open in a child another test just forked, and would then not be executed (ETXTBSY).
 fn program(stack: &Stack, name: &str, script: &str) -> PathBuf {
     let (source, path) = (stack.path(&format!("{name}.txt")), stack.path(name));
     std::fs::write(&source, format!("#!/bin/sh\n{script}\n")).expect("writable");
@@ -311,7 +354,9 @@ fn a_target_that_does_not_stay_up_is_told_with_its_last_words_and_started_by_han
     let target = program(&stack, "target.sh", &script);
     stack.env("PACELINE_TARGET_BIN", &text(&target));
     stack.serve();
-    let failed = stack.wait_status("the target to be given up for now", |status| status["target"]["state"] == "failed");
+    let failed = stack.wait_status("the target to be given up for now", |status| {
+        status["target"]["state"] == "failed"
+    });
     let reason = failed["target"]["reason"].as_str().expect("a reason");
     for part in ["SIGABRT", "next try in", "the weights are upside down"] {
         assert!(reason.contains(part), "no {part:?} in {reason}");
@@ -357,11 +402,14 @@ fn a_target_that_falls_a_few_times_comes_back_by_itself() {
 fn a_target_that_was_given_up_is_tried_again_a_minute_later() {
     let mut stack = Stack::new("");
     let mended = stack.path("mended");
-    let script = format!("[ -e {} ] && exec {} \"$@\"\nexit 70", text(&mended), real("paceline-target"));
+    let script =
+        format!("[ -e {} ] && exec {} \"$@\"\nexit 70", text(&mended), real("paceline-target"));
     let target = program(&stack, "target.sh", &script);
     stack.env("PACELINE_TARGET_BIN", &text(&target));
     stack.serve();
-    stack.wait_status("the target to be given up for now", |status| status["target"]["state"] == "failed");
+    stack.wait_status("the target to be given up for now", |status| {
+        status["target"]["state"] == "failed"
+    });
     std::fs::write(&mended, "").expect("writable");
     let clock = Clock::start();
     while stack.status().is_none_or(|status| status["target"]["state"] != "ready") {
@@ -387,7 +435,10 @@ fn median(values: &mut [f64]) -> f64 {
 fn a_drafter_that_does_not_stay_up_delays_no_plain_request() {
     // It comes up each time and falls at once: a second from start to start, for ever.
     let mut stack = Stack::new("supervisor.restarts = 100000\n");
-    let script = format!("{} \"$@\" & trap 'kill -9 $!' TERM; sleep 1; kill -9 $!; exit 70", real("paceline-drafter"));
+    let script = format!(
+        "{} \"$@\" & trap 'kill -9 $!' TERM; sleep 1; kill -9 $!; exit 70",
+        real("paceline-drafter")
+    );
     let drafter = program(&stack, "drafter.sh", &script);
     stack.env("PACELINE_DRAFTER_BIN", &text(&drafter));
     stack.serve();

@@ -1,4 +1,5 @@
-//! More than fits: requests wait in the queue, and are refused with their reason when that is over (I6, I11).
+//! More than fits: requests wait in the queue, and are refused with their reason when that is over
+//! (I6, I11).
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -13,7 +14,8 @@ use paceline_tests::{Answer, Live, Stack, chat, continue_ids, wait};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-/// Room for one sequence of the longest context (32 MiB of the demo model: 8 KiB a position) and for no second one.
+/// Room for one sequence of the longest context (32 MiB of the demo model: 8 KiB a position) and
+/// for no second one.
 const ONE_LONG: &str = "kv.budget_bytes = 34078720\nkv.tap_window = 0\n";
 
 /// A request that holds nearly the whole budget, from its prompt on, until it is dropped.
@@ -32,14 +34,19 @@ fn check(status: &Status, reason: Reason) {
     assert_eq!(Reason::of(status), Some(reason), "{status:?}");
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
     assert_eq!(status.get_details_retry_info().is_some(), reason.retryable(), "{status:?}");
-    assert_eq!(status.metadata().contains_key("grpc-retry-pushback-ms"), reason.retryable(), "{status:?}");
+    assert_eq!(
+        status.metadata().contains_key("grpc-retry-pushback-ms"),
+        reason.retryable(),
+        "{status:?}"
+    );
 }
 
 #[test]
 fn what_does_not_fit_now_waits_and_is_served() {
     let stack = Stack::ready(ONE_LONG);
     let first = hog(&stack);
-    let status = stack.wait_status("memory held", |status| status["kv"]["held_bytes"].as_u64() > Some(0));
+    let status =
+        stack.wait_status("memory held", |status| status["kv"]["held_bytes"].as_u64() > Some(0));
     assert_eq!(status["kv"]["budget_bytes"], 34_078_720);
     assert!(status["kv"]["pressure"].as_f64() > Some(0.0), "{status}");
     let second = stack.start(chat("List three fruits.").max_tokens(8));
@@ -75,7 +82,8 @@ fn who_becomes_longer_than_was_likely_takes_room_of_the_youngest_and_both_end_as
     // Room for one of 1,024 positions and one of 256; what is likely of either has 512.
     let stack = Stack::ready("kv.budget_bytes = 11010048\nkv.tap_window = 0\n");
     // Sampled: who begins again must draw at each token what it would have drawn there.
-    let asks = ["Tell a long story.", "List three fruits."].map(|text| chat(text).exactly(700).sampled(0.9, 0.95, 17));
+    let asks = ["Tell a long story.", "List three fruits."]
+        .map(|text| chat(text).exactly(700).sampled(0.9, 0.95, 17));
     let alone = asks.clone().map(|ask| stack.ask(reference(ask)).expect("served"));
     let mut near_ties = 0;
     let together = asks.map(|ask| stack.start(reference(ask)));
@@ -109,8 +117,10 @@ fn waiting_has_an_end_and_the_queue_a_length() {
 fn a_burst_of_a_hundred_is_served_whole() {
     // The time limit is not what is tested: a busy machine may need long.
     let stack = Stack::ready("limits.queue_wait_s = 300\n");
-    let burst: Vec<Pending> = (0..100).map(|at| stack.start(continue_ids(&[100 + at, 7, 8]).exactly(4))).collect();
-    let refused: Vec<Status> = burst.into_iter().filter_map(|pending| pending.finish().err()).collect();
+    let burst: Vec<Pending> =
+        (0..100).map(|at| stack.start(continue_ids(&[100 + at, 7, 8]).exactly(4))).collect();
+    let refused: Vec<Status> =
+        burst.into_iter().filter_map(|pending| pending.finish().err()).collect();
     assert!(refused.is_empty(), "{} of 100 were refused: {:?}", refused.len(), refused.first());
     assert_eq!(queued(&stack), 0);
     wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));
@@ -122,14 +132,19 @@ fn what_can_never_fit_is_refused_at_once() {
     // Three MiB: one short sequence (256 positions) fits.
     let stack = Stack::ready("kv.budget_bytes = 3145728\nkv.tap_window = 0\n");
     stack.ask(chat("List three fruits.").max_tokens(8)).expect("served");
-    let refused = stack.ask(chat("Tell a long story.").max_tokens(2000)).expect_err("larger than the budget");
+    let refused =
+        stack.ask(chat("Tell a long story.").max_tokens(2000)).expect_err("larger than the budget");
     check(&refused, Reason::KvExhausted);
-    assert!(refused.message().contains("3145728") || refused.message().contains("3.0 MiB"), "{refused:?}");
+    assert!(
+        refused.message().contains("3145728") || refused.message().contains("3.0 MiB"),
+        "{refused:?}"
+    );
     assert_eq!(stack.held_bytes(), 0);
     stack.stop();
 }
 
-/// Sequences that the target runs at once, which is how many the service admits where memory bounds it later.
+/// Sequences that the target runs at once, which is how many the service admits where memory bounds
+/// it later.
 const AT_ONCE: usize = 32;
 /// Tokens of a request of the load.
 const TOKENS: u32 = 64;
@@ -148,7 +163,10 @@ struct Load {
 
 impl Load {
     fn new() -> Self {
-        Self { asks: prompts().into_iter().map(|prompt| prompt.ask.exactly(TOKENS)).collect(), dice: Dice(6) }
+        Self {
+            asks: prompts().into_iter().map(|prompt| prompt.ask.exactly(TOKENS)).collect(),
+            dice: Dice(6),
+        }
     }
 
     fn next(&mut self) -> Ask {
@@ -176,9 +194,15 @@ fn at_capacity(stack: &Stack, load: &mut Load, seconds: i64) -> Vec<Ended> {
     })
 }
 
-/// So many requests a second, whatever becomes of them, each with this deadline. When the time is over all that still wait or
-/// run hang up.
-fn offered(stack: &Stack, load: &mut Load, per_second: f64, seconds: i64, deadline: Duration) -> (Vec<Ended>, u32) {
+/// So many requests a second, whatever becomes of them, each with this deadline. When the time is
+/// over all that still wait or run hang up.
+fn offered(
+    stack: &Stack,
+    load: &mut Load,
+    per_second: f64,
+    seconds: i64,
+    deadline: Duration,
+) -> (Vec<Ended>, u32) {
     let begun = monotonic_ns();
     let (mut sent, mut most_queued) = (vec![], 0);
     let due = |at: usize| begun + (at as f64 / per_second * SECOND_NS as f64) as i64;
@@ -194,7 +218,8 @@ fn offered(stack: &Stack, load: &mut Load, per_second: f64, seconds: i64, deadli
     (sent.into_iter().filter_map(Pending::hang_up).collect(), most_queued)
 }
 
-/// Tokens a second that arrived whole and in time between two moments. A request's tokens came evenly while it streamed.
+/// Tokens a second that arrived whole and in time between two moments. A request's tokens came
+/// evenly while it streamed.
 fn goodput(ended: &[Ended], from: i64, to: i64) -> f64 {
     let share = |one: &Ended| {
         let steps = &one.answer.step_ends_ns;
@@ -214,8 +239,9 @@ fn p99(mut values: Vec<f64>) -> f64 {
 
 /// Of all that were served, the pauses between two steps in milliseconds.
 fn p99_gap_ms(ended: &[Ended]) -> f64 {
-    let gaps =
-        |one: &Ended| -> Vec<f64> { one.answer.step_ends_ns.windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1e6).collect() };
+    let gaps = |one: &Ended| -> Vec<f64> {
+        one.answer.step_ends_ns.windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1e6).collect()
+    };
     p99(ended.iter().filter(|one| one.outcome.is_ok()).flat_map(gaps).collect())
 }
 
@@ -225,15 +251,16 @@ fn counted(ended: &[Ended]) -> BTreeMap<String, usize> {
     for one in ended {
         let how = match &one.outcome {
             Ok(()) => "served".to_owned(),
-            Err(status) => Reason::of(status).map_or(format!("{:?}", status.code()), |reason| format!("{reason:?}")),
+            Err(status) => Reason::of(status)
+                .map_or(format!("{:?}", status.code()), |reason| format!("{reason:?}")),
         };
         *counts.entry(how).or_default() += 1;
     }
     counts
 }
 
-/// What a machine does at its best is another thing each minute where others use it too. So overloads lie between times at
-/// capacity, and each is held against the two beside it.
+/// What a machine does at its best is another thing each minute where others use it too. So
+/// overloads lie between times at capacity, and each is held against the two beside it.
 #[test]
 #[ignore = "soak: timed figures; run by `make soak`"]
 fn four_times_what_it_can_do_costs_those_it_serves_nothing() {
@@ -257,8 +284,11 @@ fn four_times_what_it_can_do_costs_those_it_serves_nothing() {
         let begun = monotonic_ns();
         let (ended, most_queued) = offered(&stack, &mut load, per_second, 25, DEADLINE);
         let over = monotonic_ns();
-        // What the load left behind is gone as soon as somebody new is served as if there had been none.
-        wait("somebody new to be served", || stack.ask(chat("List three fruits.").max_tokens(8)).ok());
+        // What the load left behind is gone as soon as somebody new is served as if there had been
+        // none.
+        wait("somebody new to be served", || {
+            stack.ask(chat("List three fruits.").max_tokens(8)).ok()
+        });
         let recovery_ms = (monotonic_ns() - over) as f64 / 1e6;
         // From when the queue has filled.
         let tokens = goodput(&ended, begun + 5 * SECOND_NS, begun + 23 * SECOND_NS);
@@ -283,12 +313,18 @@ fn four_times_what_it_can_do_costs_those_it_serves_nothing() {
             check(status, reason);
         }
     }
-    let full = |one: &&Ended| one.outcome.as_ref().is_err_and(|status| Reason::of(status) == Some(Reason::QueueFull));
-    let refused_ms: Vec<f64> = all.iter().filter(full).map(|one| (one.ended_ns - one.begun_ns) as f64 / 1e6).collect();
+    let full = |one: &&Ended| {
+        one.outcome.as_ref().is_err_and(|status| Reason::of(status) == Some(Reason::QueueFull))
+    };
+    let refused_ms: Vec<f64> =
+        all.iter().filter(full).map(|one| (one.ended_ns - one.begun_ns) as f64 / 1e6).collect();
     assert!(!refused_ms.is_empty());
     let (refused_ms, gap, usual_gap) = (p99(refused_ms), p99_gap_ms(&all), p99_gap_ms(&usual));
     let kept = ratios.iter().sum::<f64>() / ratios.len() as f64;
-    println!("goodput {kept:.2} of what is usual; refused within {refused_ms:.1} ms (p99); p99 gap {:.2}", gap / usual_gap);
+    println!(
+        "goodput {kept:.2} of what is usual; refused within {refused_ms:.1} ms (p99); p99 gap {:.2}",
+        gap / usual_gap
+    );
     assert!(refused_ms <= 20.0, "refused after {refused_ms} ms");
     assert!(kept >= 0.9, "goodput {kept} of what is usual: {ratios:?}");
     assert!(gap <= 1.3 * usual_gap, "a gap of {gap} ms, {usual_gap} ms without overload");

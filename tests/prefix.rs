@@ -1,5 +1,6 @@
-//! The prefix cache as its users see it: the same prompt again, the next turn of a conversation, a drafter that comes and goes
-//! meanwhile, and too little memory. Tokens never change (I1); first tokens come sooner, and drafts are as good as before.
+//! The prefix cache as its users see it: the same prompt again, the next turn of a conversation, a
+//! drafter that comes and goes meanwhile, and too little memory. Tokens never change (I1); first
+//! tokens come sooner, and drafts are as good as before.
 
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
 
@@ -13,7 +14,8 @@ const PAGE: u32 = 64;
 
 /// Embedded prompts of some kinds, as (question, expected answer).
 fn examples(kinds: &[&str]) -> Vec<(String, String)> {
-    let text = std::fs::read_to_string(repository().join("demo/prompts.jsonl")).expect("demo/prompts.jsonl");
+    let text = std::fs::read_to_string(repository().join("demo/prompts.jsonl"))
+        .expect("demo/prompts.jsonl");
     let one = |line: &str| {
         let line: Value = serde_json::from_str(line).expect("JSON");
         let text = |value: &Value| value.as_str().expect("text").to_owned();
@@ -23,8 +25,8 @@ fn examples(kinds: &[&str]) -> Vec<(String, String)> {
     text.lines().filter_map(one).collect()
 }
 
-/// A prompt of about 1,500 tokens: a conversation about other things, and a question. Different numbers share nothing but the
-/// template's first words.
+/// A prompt of about 1,500 tokens: a conversation about other things, and a question. Different
+/// numbers share nothing but the template's first words.
 fn long_prompt(number: usize) -> Ask {
     let examples = examples(&["json", "table"]);
     let mut talk = vec![];
@@ -54,9 +56,12 @@ fn ttft(answer: &Answer) -> f64 {
     answer.end.timing.unwrap_or_default().ttft_ms
 }
 
-/// Drafted tokens that were accepted, for each cycle; the bonus token, which comes whatever was drafted, is not among them.
+/// Drafted tokens that were accepted, for each cycle; the bonus token, which comes whatever was
+/// drafted, is not among them.
 fn accepted_per_cycle(answers: &[Answer]) -> f64 {
-    let add = |(accepted, cycles): (u64, u64), one: Speculation| (accepted + one.accepted, cycles + one.cycles);
+    let add = |(accepted, cycles): (u64, u64), one: Speculation| {
+        (accepted + one.accepted, cycles + one.cycles)
+    };
     let (accepted, cycles) = answers.iter().map(Answer::speculation).fold((0, 0), add);
     accepted as f64 / cycles.max(1) as f64
 }
@@ -66,8 +71,15 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Asks each prompt with drafts, compares with the answers there should be, and says how much was found of each.
-fn ask_all(stack: &Stack, prompts: &[Ask], plain: &[Answer], what: &str, near_ties: &mut u32) -> Vec<Answer> {
+/// Asks each prompt with drafts, compares with the answers there should be, and says how much was
+/// found of each.
+fn ask_all(
+    stack: &Stack,
+    prompts: &[Ask],
+    plain: &[Answer],
+    what: &str,
+    near_ties: &mut u32,
+) -> Vec<Answer> {
     let ask = |(prompt, plain): (&Ask, &Answer)| {
         let answer = stack.ask(prompt.clone().route(RouteWish::Speculative)).expect("served");
         same_but_near_ties(plain, &answer, what, near_ties);
@@ -80,7 +92,8 @@ fn ask_all(stack: &Stack, prompts: &[Ask], plain: &[Answer], what: &str, near_ti
 fn repeated(rounds: usize) -> (f64, f64, f64) {
     let without = Stack::ready("kv.prefix_cache = false\n");
     let prompts: Vec<Ask> = (0..rounds).map(long_prompt).collect();
-    let plain: Vec<Answer> = prompts.iter().map(|ask| without.ask(reference(ask.clone())).expect("served")).collect();
+    let plain: Vec<Answer> =
+        prompts.iter().map(|ask| without.ask(reference(ask.clone())).expect("served")).collect();
     assert!(plain.iter().all(|answer| answer.usage().cached_tokens == 0));
     let lengths: Vec<u32> = plain.iter().map(|answer| answer.usage().prompt_tokens).collect();
     assert!(lengths.iter().all(|length| (1_300..1_900).contains(length)), "{lengths:?}");
@@ -99,7 +112,8 @@ fn repeated(rounds: usize) -> (f64, f64, f64) {
         assert_eq!((first.usage().cached_tokens, second.usage().cached_tokens), (0, pages(first)));
         assert_eq!(second.route().0, Lane::Speculative);
     }
-    let ratio = median(cold.iter().zip(&again).map(|(first, second)| ttft(second) / ttft(first)).collect());
+    let ratio =
+        median(cold.iter().zip(&again).map(|(first, second)| ttft(second) / ttft(first)).collect());
     println!(
         "prompts of {lengths:?} tokens: first token after {:.1} ms, again {:.1} ms, ratio {ratio:.3}; {:.2} accepted a cycle, again {:.2}; {near_ties} near-ties",
         median(cold.iter().map(ttft).collect()),
@@ -119,7 +133,10 @@ fn a_prompt_that_comes_again_is_not_read_again() {
     // Of fewer the figure is what a late draft or two make of it.
     let (ratio, cold, again) = repeated(6);
     // The goal is 0.15, on a machine with nothing else to do.
-    assert!(ratio < 0.5, "the first token of a repeated prompt took {ratio} of the first one's time");
+    assert!(
+        ratio < 0.5,
+        "the first token of a repeated prompt took {ratio} of the first one's time"
+    );
     assert!(again >= 0.9 * cold, "{again} accepted a cycle behind a hit, {cold} without");
 }
 
@@ -135,8 +152,12 @@ fn the_first_token_of_a_repeated_prompt_takes_a_seventh() {
 fn hits_survive_whatever_becomes_of_the_drafter() {
     let stack = Stack::drafting("supervisor.restarts = 1000\n");
     let prompts: Vec<Ask> = (0..2).map(long_prompt).collect();
-    let first: Vec<Answer> =
-        prompts.iter().map(|ask| stack.ask(ask.clone().route(RouteWish::Speculative).with_margins()).expect("served")).collect();
+    let first: Vec<Answer> = prompts
+        .iter()
+        .map(|ask| {
+            stack.ask(ask.clone().route(RouteWish::Speculative).with_margins()).expect("served")
+        })
+        .collect();
     let mut near_ties = 0;
     let mut check = |what: &str| {
         let answers = ask_all(&stack, &prompts, &first, what, &mut near_ties);
@@ -161,7 +182,8 @@ fn hits_survive_whatever_becomes_of_the_drafter() {
         "accepted a cycle: {cold:.2} cold, {again:.2} again, {started:.2} and {swapped:.2} from the tap window; {near_ties} near-ties"
     );
     assert!(again >= 0.9 * cold && started > 0.6 * cold && swapped > 0.6 * cold);
-    // A request that no drafter follows leaves nothing for one; the first that one follows reads what its drafter needs.
+    // A request that no drafter follows leaves nothing for one; the first that one follows reads
+    // what its drafter needs.
     let plain = stack.ask(reference(long_prompt(9))).expect("served");
     let followed = |what: &str| {
         let answer = stack.ask(long_prompt(9).route(RouteWish::Speculative)).expect("served");
@@ -183,7 +205,10 @@ fn the_second_turn_begins_with_the_first_ones_answer() {
         let talk = vec![message("user", &question)];
         let first = stack.ask(conversation(talk.clone()).max_tokens(256)).expect("served");
         let mut next = talk;
-        next.extend([message("assistant", &first.text), message("user", "Call the tools to move 7 chairs to shelf QA-215.")]);
+        next.extend([
+            message("assistant", &first.text),
+            message("user", "Call the tools to move 7 chairs to shelf QA-215."),
+        ]);
         let second = stack.ask(conversation(next).max_tokens(32)).expect("served");
         let (usage, before) = (second.usage(), first.usage());
         // A turn's text, tokenized again, is nearly always what was generated.
@@ -201,19 +226,28 @@ fn the_second_turn_begins_with_the_first_ones_answer() {
 
 #[test]
 fn too_little_memory_costs_hits_and_no_request() {
-    // The demo pair's longest sequence takes 32 MiB of KV and 2 MiB of taps: room for one of them and something.
+    // The demo pair's longest sequence takes 32 MiB of KV and 2 MiB of taps: room for one of them
+    // and something.
     let stack = Stack::drafting("kv.budget_bytes = 40000000\nlimits.queue_wait_s = 100\n");
     let mut near_ties = 0;
     let prompts: Vec<Ask> = (0..3).map(|number| long_prompt(number).max_tokens(32)).collect();
-    let first: Vec<Answer> = prompts.iter().map(|ask| stack.ask(reference(ask.clone())).expect("served")).collect();
+    let first: Vec<Answer> =
+        prompts.iter().map(|ask| stack.ask(reference(ask.clone())).expect("served")).collect();
     for round in 0..2 {
-        let running: Vec<_> = prompts.iter().map(|ask| stack.start(ask.clone().route(RouteWish::Speculative))).collect();
+        let running: Vec<_> = prompts
+            .iter()
+            .map(|ask| stack.start(ask.clone().route(RouteWish::Speculative)))
+            .collect();
         for (running, first) in running.into_iter().zip(&first) {
-            let answer = running.finish().unwrap_or_else(|status| panic!("round {round}: {status}"));
+            let answer =
+                running.finish().unwrap_or_else(|status| panic!("round {round}: {status}"));
             same_but_near_ties(first, &answer, &format!("round {round}"), &mut near_ties);
         }
         let kv = stack.snapshot().expect("it answers").kv.unwrap_or_default();
-        assert!(kv.held_bytes + kv.prefix_bytes <= kv.budget_bytes && kv.prefix_bytes > 0, "{kv:?}");
+        assert!(
+            kv.held_bytes + kv.prefix_bytes <= kv.budget_bytes && kv.prefix_bytes > 0,
+            "{kv:?}"
+        );
     }
     // And one that needs nearly all of it.
     let whole = stack.ask(prompts[0].clone().exactly(600)).expect("served");

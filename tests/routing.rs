@@ -1,5 +1,5 @@
-//! Routing as operators see it: the policy at run time, the route log and its replay, bursts, and a drafter that rests. None
-//! of it touches the target.
+//! Routing as operators see it: the policy at run time, the route log and its replay, bursts, and a
+//! drafter that rests. None of it touches the target.
 
 use std::process::{Command, Output};
 
@@ -19,12 +19,19 @@ fn set(stack: &Stack, key: &str, value: &str) -> Output {
 }
 
 fn cycles(stack: &Stack) -> u64 {
-    stack.snapshot().expect("it answers").link.and_then(|link| link.speculation).unwrap_or_default().cycles
+    stack
+        .snapshot()
+        .expect("it answers")
+        .link
+        .and_then(|link| link.speculation)
+        .unwrap_or_default()
+        .cycles
 }
 
 /// A structured request that goes on for a while.
 fn long(tokens: u32) -> paceline_tests::ask::Ask {
-    let prompt = prompts().into_iter().find(|prompt| prompt.kind == "arithmetic").expect("there are some");
+    let prompt =
+        prompts().into_iter().find(|prompt| prompt.kind == "arithmetic").expect("there are some");
     prompt.ask.exactly(tokens)
 }
 
@@ -60,7 +67,10 @@ fn a_policy_set_at_run_time_changes_the_next_and_the_running_request() {
 
     let status = stack.status().expect("it answers");
     let policy = &status["routing"]["policy"];
-    assert_eq!((&policy["epoch"], &policy["settings"]["routing.force"]["source"]), (&3.into(), &"operator".into()));
+    assert_eq!(
+        (&policy["epoch"], &policy["settings"]["routing.force"]["source"]),
+        (&3.into(), &"operator".into())
+    );
     let text = String::from_utf8(stack.paceline(&["status"], "").stdout).expect("text");
     assert!(text.contains("policy 3: routing.force = plain (by an operator)"), "{text}");
     assert!(text.contains("memory: target "), "{text}");
@@ -74,7 +84,10 @@ fn a_policy_set_at_run_time_changes_the_next_and_the_running_request() {
     ] {
         let refused = set(&stack, key, value);
         let words = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(refused.status.code() == Some(1) && words.contains(expected), "{key} = {value}: {refused:?}");
+        assert!(
+            refused.status.code() == Some(1) && words.contains(expected),
+            "{key} = {value}: {refused:?}"
+        );
     }
     assert_eq!(target(&stack), before);
     stack.stop();
@@ -84,10 +97,15 @@ fn a_policy_set_at_run_time_changes_the_next_and_the_running_request() {
 fn after_a_burst_a_single_request_drafts_at_once() {
     let stack = Stack::drafting("");
     let before = target(&stack);
-    let asks: Vec<_> = some_of_each(3).into_iter().take(16).map(|prompt| prompt.ask.max_tokens(48)).collect();
+    let asks: Vec<_> =
+        some_of_each(3).into_iter().take(16).map(|prompt| prompt.ask.max_tokens(48)).collect();
     let running: Vec<_> = asks.iter().map(|ask| stack.start(ask.clone())).collect();
-    let answers: Vec<_> = running.into_iter().map(|pending| pending.finish().expect("served")).collect();
-    let held_back = answers.iter().filter(|answer| answer.route() == (Lane::Plain, RouteReason::Concurrency)).count();
+    let answers: Vec<_> =
+        running.into_iter().map(|pending| pending.finish().expect("served")).collect();
+    let held_back = answers
+        .iter()
+        .filter(|answer| answer.route() == (Lane::Plain, RouteReason::Concurrency))
+        .count();
     println!("{held_back} of 16 were plain to their end for the load");
     let single = stack.ask(long(64)).expect("served");
     assert_eq!(single.route().0, Lane::Speculative, "{:?}", single.end);
@@ -115,7 +133,8 @@ fn the_route_log_tells_what_was_decided_and_no_text_and_can_be_replayed() {
     ];
     let lines = wait("three decisions and three ends", || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
-        let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let lines: Vec<Value> =
+            text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         (lines.iter().filter(|line| line["event"] == "ended").count() == 3).then_some(lines)
     });
     let text = std::fs::read_to_string(&log).expect("there");
@@ -126,7 +145,8 @@ fn the_route_log_tells_what_was_decided_and_no_text_and_can_be_replayed() {
         assert_eq!(line["served"]["completion_tokens"], answer.ids.len(), "{line}");
         assert_eq!(line["served"]["cycles"], answer.speculation().cycles, "{line}");
     }
-    let first: Vec<_> = lines.iter().filter(|line| line["event"] == "decided" && line["again"] == false).collect();
+    let first: Vec<_> =
+        lines.iter().filter(|line| line["event"] == "decided" && line["again"] == false).collect();
     let wishes: Vec<_> = first.iter().map(|line| line["wish"].as_str().expect("text")).collect();
     assert_eq!(wishes, ["auto", "plain", "speculative"]);
     assert_eq!(first[0]["signals"]["running"], 1);
@@ -137,14 +157,21 @@ fn the_route_log_tells_what_was_decided_and_no_text_and_can_be_replayed() {
         command.args(["routes", "replay"]).arg(&log).args(words).output().expect("it runs")
     };
     let same = replay(&["--json"]);
-    let same: Value = serde_json::from_slice(&same.stdout).unwrap_or_else(|error| panic!("{error}: {same:?}"));
-    assert_eq!((&same["decisions"], &same["changes"], &same["unreadable"]), (&3.into(), &0.into(), &0.into()));
+    let same: Value =
+        serde_json::from_slice(&same.stdout).unwrap_or_else(|error| panic!("{error}: {same:?}"));
+    assert_eq!(
+        (&same["decisions"], &same["changes"], &same["unreadable"]),
+        (&3.into(), &0.into(), &0.into())
+    );
     let plain = replay(&["--set", "routing.force=plain"]);
     let words = String::from_utf8(plain.stdout).expect("text");
     assert!(words.starts_with("3 decisions, 2 would change\n"), "{words}");
     let refused = replay(&["--set", "routing.forse=plain"]);
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("did you mean routing.force?"), "{refused:?}");
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("did you mean routing.force?"),
+        "{refused:?}"
+    );
     stack.stop();
 }
 
@@ -152,8 +179,13 @@ fn the_route_log_tells_what_was_decided_and_no_text_and_can_be_replayed() {
 fn an_unused_drafter_is_stopped_and_the_next_request_starts_it() {
     let stack = Stack::drafting("drafter.idle_stop_s = 2\n");
     let before = target(&stack);
-    let status = stack.wait_status("the idle drafter to be stopped", |status| status["drafter"]["state"] == "stopped");
-    assert!(status["drafter"]["reason"].as_str().is_some_and(|why| why.contains("drafter.idle_stop_s")), "{status}");
+    let status = stack.wait_status("the idle drafter to be stopped", |status| {
+        status["drafter"]["state"] == "stopped"
+    });
+    assert!(
+        status["drafter"]["reason"].as_str().is_some_and(|why| why.contains("drafter.idle_stop_s")),
+        "{status}"
+    );
     assert_eq!(status["drafter"]["pid"], Value::Null);
     // A request that may not draft is none.
     stack.ask(long(8).route(RouteWish::Plain)).expect("served");
@@ -161,7 +193,9 @@ fn an_unused_drafter_is_stopped_and_the_next_request_starts_it() {
     // The first that may starts it, and if it goes on for long enough drafts itself.
     let first = stack.ask(long(8)).expect("served");
     assert_eq!(first.ids.len(), 8);
-    wait("drafts", || (stack.ask(long(48)).expect("served").speculation().cycles > 0).then_some(()));
+    wait("drafts", || {
+        (stack.ask(long(48)).expect("served").speculation().cycles > 0).then_some(())
+    });
     // An operator's stop is an operator's.
     stack.drafter(&["stop"]);
     let answer = stack.ask(long(8)).expect("served");

@@ -1,10 +1,12 @@
-//! Text through all processes: several answers to one request, stop strings in both lanes, counts of tokens, tools.
+//! Text through all processes: several answers to one request, stop strings in both lanes, counts
+//! of tokens, tools.
 
 use paceline_proto::status::Reason;
 use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{
-    ChatRequest, CountTokensRequest, FinishReason, GenerateResponse, GetModelRequest, Lane, RouteWish, Tool,
+    ChatRequest, CountTokensRequest, FinishReason, GenerateResponse, GetModelRequest, Lane,
+    RouteWish, Tool,
 };
 use paceline_tests::ask::{Ask, conversation, message};
 use paceline_tests::model::{Weights, single};
@@ -33,10 +35,16 @@ fn read(stack: &Stack, request: ChatRequest) -> Result<Vec<Vec<GenerateResponse>
         let mut all = vec![Vec::<GenerateResponse>::new(); samples];
         while let Some(message) = stream.message().await? {
             let sample = &mut all[message.sample_index as usize];
-            assert!(sample.last().is_none_or(|last| last.r#final.is_none()), "nothing comes behind the end");
+            assert!(
+                sample.last().is_none_or(|last| last.r#final.is_none()),
+                "nothing comes behind the end"
+            );
             sample.push(message);
         }
-        assert!(all.iter().all(|sample| sample.last().is_some_and(|last| last.r#final.is_some())), "each has its end");
+        assert!(
+            all.iter().all(|sample| sample.last().is_some_and(|last| last.r#final.is_some())),
+            "each has its end"
+        );
         Ok(all)
     })
 }
@@ -47,7 +55,8 @@ fn ids(messages: &[GenerateResponse]) -> Vec<u32> {
 
 fn count(stack: &Stack, request: ChatRequest) -> Result<u32, Status> {
     let asked = CountTokensRequest { request: Some(Kind::Chat(request)), report_ids: false };
-    stack.block_on(async { Ok(client(stack).count_tokens(asked).await?.into_inner().prompt_tokens) })
+    stack
+        .block_on(async { Ok(client(stack).count_tokens(asked).await?.into_inner().prompt_tokens) })
 }
 
 /// Waits until nothing runs and nothing is held.
@@ -75,7 +84,10 @@ fn samples_are_drawn_independently_under_one_seed() {
             let said = sample.last().and_then(|last| last.r#final.clone()).expect("checked");
             assert_eq!(said.seed, 7);
             assert_eq!(said.usage.expect("set").completion_tokens as usize, ids(sample).len());
-            assert!(sample.iter().all(|message| message.request_id == several[0][0].request_id), "one id for its client");
+            assert!(
+                sample.iter().all(|message| message.request_id == several[0][0].request_id),
+                "one id for its client"
+            );
             for other in &several[..at] {
                 assert_ne!(ids(sample), ids(other), "drawn independently");
             }
@@ -112,11 +124,17 @@ fn a_stop_string_ends_the_answer_in_both_lanes() {
             ask.limits().stop = vec!["\u{1}never".into(), stop.clone()];
             let answer = stack.ask(ask).expect("an answer");
             assert_eq!(answer.text, shown, "{} {wish:?}", prompt.kind);
-            assert_eq!((answer.end.finish_reason(), answer.end.stop.as_str()), (FinishReason::Stop, stop.as_str()));
+            assert_eq!(
+                (answer.end.finish_reason(), answer.end.stop.as_str()),
+                (FinishReason::Stop, stop.as_str())
+            );
             assert_eq!(answer.ids, whole.ids[..answer.ids.len()], "{} {wish:?}", prompt.kind);
             assert!(answer.ids.len() < whole.ids.len());
             let usage = answer.usage();
-            assert_eq!((usage.completion_tokens as usize, usage.prompt_tokens), (answer.ids.len(), whole.usage().prompt_tokens));
+            assert_eq!(
+                (usage.completion_tokens as usize, usage.prompt_tokens),
+                (answer.ids.len(), whole.usage().prompt_tokens)
+            );
             let (lane, speculation) = (answer.route().0, answer.speculation());
             assert_eq!(lane == Lane::Speculative, speculation.cycles > 0);
             assert!(wish == RouteWish::Speculative || lane == Lane::Plain);
@@ -137,8 +155,18 @@ fn counts_are_those_of_the_answer() {
     let stack = Stack::ready("");
     let conversations = [
         vec![message("user", "Hi")],
-        vec![message("user", "Hi 🦀"), message("system", "Be brief."), message("developer", "Really."), message("user", "So?")],
-        vec![message("system", "Be brief."), message("user", "a"), message("assistant", "b"), message("user", "c")],
+        vec![
+            message("user", "Hi 🦀"),
+            message("system", "Be brief."),
+            message("developer", "Really."),
+            message("user", "So?"),
+        ],
+        vec![
+            message("system", "Be brief."),
+            message("user", "a"),
+            message("assistant", "b"),
+            message("user", "c"),
+        ],
     ];
     for messages in conversations {
         let ask = conversation(messages).max_tokens(1);
@@ -146,7 +174,12 @@ fn counts_are_those_of_the_answer() {
         assert_eq!(stack.ask(ask).expect("an answer").usage().prompt_tokens, counted);
     }
     // Hoisted and merged, two ways of writing one conversation are one.
-    let scattered = vec![message("user", "a"), message("system", "s"), message("user", "b"), message("developer", "t")];
+    let scattered = vec![
+        message("user", "a"),
+        message("system", "s"),
+        message("user", "b"),
+        message("developer", "t"),
+    ];
     let ordered = vec![message("system", "s\n\nt"), message("user", "a\n\nb")];
     let greedy = |messages| stack.ask(conversation(messages).max_tokens(8)).expect("an answer");
     assert_eq!(greedy(scattered).ids, greedy(ordered).ids);
@@ -173,7 +206,11 @@ fn tools_reach_a_template_that_knows_them_and_no_other() {
 
     let stack = Stack::new("drafter.model = \"\"\n");
     let dir = single(&stack.path(""), "tooled", &Weights::demo().bytes());
-    std::fs::copy(repository().join("gateway/tests/templates/qwen3.jinja"), dir.join("chat_template.jinja")).expect("copied");
+    std::fs::copy(
+        repository().join("gateway/tests/templates/qwen3.jinja"),
+        dir.join("chat_template.jinja"),
+    )
+    .expect("copied");
     stack.set(&format!("target.model = {dir:?}\n"));
     let mut stack = stack;
     stack.serve();
@@ -182,7 +219,8 @@ fn tools_reach_a_template_that_knows_them_and_no_other() {
     let plain = count(&stack, with(vec![])).expect("counted");
     let tooled = count(&stack, with(vec![tool.clone()])).expect("counted");
     assert!(tooled > plain + 40, "{tooled} and {plain}");
-    let quiet = ChatRequest { template_arguments: r#"{"enable_thinking": false}"#.into(), ..with(vec![]) };
+    let quiet =
+        ChatRequest { template_arguments: r#"{"enable_thinking": false}"#.into(), ..with(vec![]) };
     assert!(count(&stack, quiet).expect("counted") > plain);
     let answer = read(&stack, with(vec![tool])).expect("an answer");
     let usage = answer[0].last().and_then(|last| last.r#final.as_ref()?.usage).expect("checked");
@@ -197,14 +235,36 @@ fn tools_reach_a_template_that_knows_them_and_no_other() {
         "tools": [{"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}]}"#;
     std::fs::write(&file, talk).expect("written");
     let file = file.display().to_string();
-    let words = ["generate", "--messages", &file, "--max-tokens", "8", "--samples", "2", "--stop", "\n\n\n", "--json"];
-    let output = stack.paceline(&[&words[..], &["--template-arguments", "{\"enable_thinking\": false}"]].concat(), "");
+    let words = [
+        "generate",
+        "--messages",
+        &file,
+        "--max-tokens",
+        "8",
+        "--samples",
+        "2",
+        "--stop",
+        "\n\n\n",
+        "--json",
+    ];
+    let output = stack.paceline(
+        &[&words[..], &["--template-arguments", "{\"enable_thinking\": false}"]].concat(),
+        "",
+    );
     assert!(output.status.success(), "{output:?}");
     let object: Value = serde_json::from_slice(&output.stdout).expect("one object");
     let samples = object["samples"].as_array().expect("two answers");
     assert_eq!(samples.len(), 2);
-    assert!(samples.iter().all(|sample| sample["usage"]["prompt_tokens"].as_u64() > Some(u64::from(plain))), "{object}");
-    let output = stack.paceline(&["generate", "--messages", &file, "--template-arguments", "{\"tools\": []}"], "");
+    assert!(
+        samples
+            .iter()
+            .all(|sample| sample["usage"]["prompt_tokens"].as_u64() > Some(u64::from(plain))),
+        "{object}"
+    );
+    let output = stack.paceline(
+        &["generate", "--messages", &file, "--template-arguments", "{\"tools\": []}"],
+        "",
+    );
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("template_arguments"), "{output:?}");
     stack.stop();

@@ -1,7 +1,9 @@
-//! How fast products are, ours or OpenBLAS's: GB/s of weights and GFLOP/s by shape and rows, medians.
+//! How fast products are, ours or OpenBLAS's: GB/s of weights and GFLOP/s by shape and rows,
+//! medians.
 //!
-//! `cargo bench -p paceline-blas -- [openblas] [rounds [threads]] [word]`. One of them in a process: OpenBLAS's threads spin
-//! behind each product, on the core where ours would work. With a word only the shapes with it in their names.
+//! `cargo bench -p paceline-blas -- [openblas] [rounds [threads]] [word]`. One of them in a
+//! process: OpenBLAS's threads spin behind each product, on the core where ours would work. With a
+//! word only the shapes with it in their names.
 
 #[cfg(target_os = "linux")]
 fn main() {
@@ -50,7 +52,8 @@ mod linux {
         unsafe { std::mem::transmute::<*mut libc::c_void, Sgemm>(found) }
     }
 
-    /// Weights of one shape, as many sets as asked for, so that they come from the cache or from memory as in a model.
+    /// Weights of one shape, as many sets as asked for, so that they come from the cache or from
+    /// memory as in a model.
     struct Case {
         transposed: bool,
         n: usize,
@@ -60,7 +63,9 @@ mod linux {
 
     impl Case {
         fn new(transposed: bool, (n, k): (usize, usize), sets: usize) -> Self {
-            let weights = (0..sets).map(|set| (0..n * k).map(|at| ((at + set) % 17) as f32 * 0.1).collect()).collect();
+            let weights = (0..sets)
+                .map(|set| (0..n * k).map(|at| ((at + set) % 17) as f32 * 0.1).collect())
+                .collect();
             Self { transposed, n, k, weights }
         }
 
@@ -72,7 +77,22 @@ mod linux {
                 let [m, n, k, ldb] = [m, self.n, self.k, ldb].map(|size| size as c_int);
                 // SAFETY: `a` and `c` hold 1024 rows of the largest shape, weights are n × k.
                 unsafe {
-                    sgemm(101, 111, trans, m, n, k, 1.0, a.as_ptr(), k, weights.as_ptr(), ldb, 0.0, c.as_mut_ptr(), n);
+                    sgemm(
+                        101,
+                        111,
+                        trans,
+                        m,
+                        n,
+                        k,
+                        1.0,
+                        a.as_ptr(),
+                        k,
+                        weights.as_ptr(),
+                        ldb,
+                        0.0,
+                        c.as_mut_ptr(),
+                        n,
+                    );
                 }
             }
             begin.elapsed().as_secs_f64()
@@ -86,7 +106,8 @@ mod linux {
 
     pub fn main() {
         // cargo adds `--bench`.
-        let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
+        let numbers: Vec<usize> =
+            std::env::args().skip(1).filter_map(|text| text.parse().ok()).collect();
         let rounds = numbers.first().copied().unwrap_or(15);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = numbers.get(1).copied().unwrap_or(cores);
@@ -95,8 +116,9 @@ mod linux {
         set_threads(threads);
         // SAFETY: takes any positive number.
         unsafe { openblas_set_num_threads(threads as c_int) };
-        let word =
-            std::env::args().skip(1).find(|text| !text.starts_with('-') && text != "openblas" && text.parse::<usize>().is_err());
+        let word = std::env::args().skip(1).find(|text| {
+            !text.starts_with('-') && text != "openblas" && text.parse::<usize>().is_err()
+        });
         let cases = [
             ("demo q 256x256", true, (256, 256), 8),
             ("demo gate 768x256", true, (768, 256), 16),
@@ -113,7 +135,10 @@ mod linux {
         ];
         let a: Vec<f32> = (0..1024 * 11008).map(|at| (at % 13) as f32 * 0.1 - 0.5).collect();
         let mut c = vec![0.0f32; 1024 * 8192];
-        println!("{threads} threads, {}", if is_theirs { "OpenBLAS" } else { instructions().unwrap_or("nothing") });
+        println!(
+            "{threads} threads, {}",
+            if is_theirs { "OpenBLAS" } else { instructions().unwrap_or("nothing") }
+        );
         for (name, transposed, shape, sets) in cases {
             if word.as_ref().is_some_and(|word| !name.contains(word.as_str())) {
                 continue;
@@ -128,9 +153,11 @@ mod linux {
                 // What fits the cache is repeated, or the clock would be most of what is measured.
                 let repeats = (20e6 / bytes).min(2e9 / flop).ceil() as usize;
                 // The first round is for the caches and the threads to wake up.
-                let mut time = || (0..repeats).map(|_| case.seconds(sgemm, sets, &a, &mut c, m)).sum::<f64>();
+                let mut time =
+                    || (0..repeats).map(|_| case.seconds(sgemm, sets, &a, &mut c, m)).sum::<f64>();
                 time();
-                let speed = bytes * repeats as f64 / median((0..rounds).map(|_| time()).collect()) / 1e9;
+                let speed =
+                    bytes * repeats as f64 / median((0..rounds).map(|_| time()).collect()) / 1e9;
                 println!("  {m:4} rows {speed:6.1} GB/s {:4.0} GFLOP/s", speed / 2.0 * m as f64);
             }
         }

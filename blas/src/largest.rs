@@ -1,19 +1,21 @@
-//! The largest number of a row, and whether a choice can be made of the row at all: one pass over its numbers, then a search
-//! for the place. The loops are plain Rust over a fixed number of lanes, which the compiler turns into vector instructions.
+//! The largest number of a row, and whether a choice can be made of the row at all: one pass over
+//! its numbers, then a search for the place. The loops are plain Rust over a fixed number of lanes,
+//! which the compiler turns into vector instructions.
 
 use crate::pool::fill_rows;
 
-/// Numbers that one turn of a loop handles: four vectors of the smallest vector unit, so that the turns do not wait for
-/// one another.
+/// Numbers that one turn of a loop handles: four vectors of the smallest vector unit, so that the
+/// turns do not wait for one another.
 const LANES: usize = 16;
 
 /// Numbers that are compared before the search for a place may stop.
 const SEARCHED: usize = 64;
 
-/// Fills `out`, two numbers a row, for rows of `length`: the bits of the place of the row's largest number, and the bits of
-/// 1 if the row is sound or of 0 if it is not. A row is sound if each of its numbers is a number and the largest is finite;
-/// −∞ may stand beside finite numbers. Of equal numbers the first place counts. The place is always below `length`, also of
-/// a row that is not sound.
+/// Fills `out`, two numbers a row, for rows of `length`: the bits of the place of the row's largest
+/// number, and the bits of 1 if the row is sound or of 0 if it is not. A row is sound if each of
+/// its numbers is a number and the largest is finite; −∞ may stand beside finite numbers. Of equal
+/// numbers the first place counts. The place is always below `length`, also of a row that is not
+/// sound.
 ///
 /// # Panics
 /// A row is shorter.
@@ -36,14 +38,21 @@ fn of(row: &[f32]) -> (usize, bool) {
             unsound[at] |= u32::from(is_unsound(*x));
         }
     }
-    let most = most.iter().chain(rest).fold(f32::NEG_INFINITY, |most, x| if *x > most { *x } else { most });
-    let is_sound =
-        most > f32::NEG_INFINITY && unsound.iter().all(|unsound| *unsound == 0) && !rest.iter().any(|x| is_unsound(*x));
+    let most = most
+        .iter()
+        .chain(rest)
+        .fold(f32::NEG_INFINITY, |most, x| if *x > most { *x } else { most });
+    let is_sound = most > f32::NEG_INFINITY
+        && unsound.iter().all(|unsound| *unsound == 0)
+        && !rest.iter().any(|x| is_unsound(*x));
     (place_of(row, most), is_sound)
 }
 
 /// Whether a number is none, or +∞. Both compare as "not less than +∞".
-#[expect(clippy::neg_cmp_op_on_partial_ord, reason = "the negation is true for what is not a number")]
+#[expect(
+    clippy::neg_cmp_op_on_partial_ord,
+    reason = "the negation is true for what is not a number"
+)]
 fn is_unsound(x: f32) -> bool {
     !(x < f32::INFINITY)
 }

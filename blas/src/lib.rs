@@ -1,18 +1,22 @@
-//! What the CPU computes itself instead of MLX: matrix products, under the name by which MLX calls them (`cblas_sgemm`), and
-//! the functions of rows between them ([`rows`]). Not here: what is computed and why, MLX.
+//! What the CPU computes itself instead of MLX: matrix products, under the name by which MLX calls
+//! them (`cblas_sgemm`), and the functions of rows between them ([`rows`]). Not here: what is
+//! computed and why, MLX.
 //!
-//! On Linux the prebuilt libmlx asks the dynamic linker for `cblas_sgemm`, and an executable is searched before any library:
-//! one that links this crate and exports the symbol (mlx-sys/rpath.rs) is called instead of OpenBLAS.
+//! On Linux the prebuilt libmlx asks the dynamic linker for `cblas_sgemm`, and an executable is
+//! searched before any library: one that links this crate and exports the symbol (mlx-sys/rpath.rs)
+//! is called instead of OpenBLAS.
 //!
 //! ```text
 //!  libmlx ─ cblas_sgemm ─┬─ in rows, something to sum ─▶ kernel, columns and rows given out to the threads of pool
 //!                        └─ anything else ─────────────▶ openblas (without one: any_layout, slow and right)
 //! ```
-//! Two things OpenBLAS does not give. One row reads the weights as fast as the memory allows; and row i of a product has the
-//! same bits with 1 row or 1,000, whatever the other rows hold and however many threads there are, so that drafted tokens are
-//! verified with the numbers of plain decoding, and a prompt in chunks of any width leaves the same keys and values (I1).
+//! Two things OpenBLAS does not give. One row reads the weights as fast as the memory allows; and
+//! row i of a product has the same bits with 1 row or 1,000, whatever the other rows hold and
+//! however many threads there are, so that drafted tokens are verified with the numbers of plain
+//! decoding, and a prompt in chunks of any width leaves the same keys and values (I1).
 //!
-//! On macOS, where MLX calls Accelerate, the crate is empty but for its functions that then do nothing.
+//! On macOS, where MLX calls Accelerate, the crate is empty but for its functions that then do
+//! nothing.
 
 #[cfg(target_os = "linux")]
 mod kernel;
@@ -57,8 +61,9 @@ pub fn instructions() -> Option<&'static str> {
     None
 }
 
-/// How many threads one product may use, the caller's included. Without a call: `OPENBLAS_NUM_THREADS`, which is how the
-/// supervisor shares the cores out, else one for each core.
+/// How many threads one product may use, the caller's included. Without a call:
+/// `OPENBLAS_NUM_THREADS`, which is how the supervisor shares the cores out, else one for each
+/// core.
 pub fn set_threads(n: usize) {
     #[cfg(target_os = "linux")]
     pool::set_threads(n);

@@ -3,8 +3,8 @@
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
 
-/// As in cblas.h; enums are ints. OpenBLAS and the reference BLAS of Linux distributions have 32-bit integers here, and MLX
-/// is compiled for them.
+/// As in cblas.h; enums are ints. OpenBLAS and the reference BLAS of Linux distributions have
+/// 32-bit integers here, and MLX is compiled for them.
 pub(crate) type Sgemm = unsafe extern "C" fn(
     c_int,
     c_int,
@@ -22,8 +22,8 @@ pub(crate) type Sgemm = unsafe extern "C" fn(
     c_int,
 );
 
-/// The next one in the dynamic linker's order behind the executable: OpenBLAS, which mlx-sys puts before libmlx. `None` in a
-/// process without any.
+/// The next one in the dynamic linker's order behind the executable: OpenBLAS, which mlx-sys puts
+/// before libmlx. `None` in a process without any.
 pub(crate) fn sgemm() -> Option<Sgemm> {
     static NEXT: OnceLock<Option<Sgemm>> = OnceLock::new();
     *NEXT.get_or_init(|| {
@@ -32,6 +32,7 @@ pub(crate) fn sgemm() -> Option<Sgemm> {
         // Were this crate in a shared library, the next one could be ourselves: a call without end.
         let ours = crate::sgemm::cblas_sgemm as Sgemm as *mut c_void;
         // SAFETY: a function of that name has CBLAS's signature.
-        (!found.is_null() && found != ours).then(|| unsafe { std::mem::transmute::<*mut c_void, Sgemm>(found) })
+        (!found.is_null() && found != ours)
+            .then(|| unsafe { std::mem::transmute::<*mut c_void, Sgemm>(found) })
     })
 }

@@ -1,9 +1,11 @@
-//! Cuts work into pieces and shares them with helper threads ([`helpers`]): some columns and rows of a product, some rows of a
-//! function. Threads take pieces first come, first served. A helper that the system keeps waiting (two workers share the cores)
-//! leaves its share to the others, and the caller waits only for helpers that have begun. A product allocates nothing, unless
-//! its packed rows are more than any before on the calling thread.
+//! Cuts work into pieces and shares them with helper threads ([`helpers`]): some columns and rows
+//! of a product, some rows of a function. Threads take pieces first come, first served. A helper
+//! that the system keeps waiting (two workers share the cores) leaves its share to the others, and
+//! the caller waits only for helpers that have begun. A product allocates nothing, unless its
+//! packed rows are more than any before on the calling thread.
 //!
-//! A second caller meanwhile computes alone on its own thread. Which thread computes a column does not change its bits.
+//! A second caller meanwhile computes alone on its own thread. Which thread computes a column does
+//! not change its bits.
 
 mod helpers;
 mod sync;
@@ -18,12 +20,12 @@ use crate::kernel::{COLUMNS, Kernels, Product, ROWS, Room};
 /// More are not used: the products are bound by memory.
 const MOST_THREADS: usize = 64;
 
-/// What a product costs beside its weights, in the same unit: multiplications of so many rows cost as much as reading the
-/// weight.
+/// What a product costs beside its weights, in the same unit: multiplications of so many rows cost
+/// as much as reading the weight.
 const ROWS_PER_READ: usize = 4;
 
-/// Weights (times [`ROWS_PER_READ`] rows) below which a product is computed by its caller alone: waking another thread takes
-/// as long.
+/// Weights (times [`ROWS_PER_READ`] rows) below which a product is computed by its caller alone:
+/// waking another thread takes as long.
 const ALONE: usize = 64 * 1024;
 
 /// Weights of a piece, at least.
@@ -69,17 +71,26 @@ impl<F: Fn(usize) + Sync> Shared<'_, F> {
     }
 }
 
-/// Numbers below which a function of rows is computed by its caller alone: some ten microseconds of the dearest function.
+/// Numbers below which a function of rows is computed by its caller alone: some ten microseconds of
+/// the dearest function.
 const ROWS_ALONE: usize = 16 * 1024;
 
-/// Fills `out`, rows of `length`, by `fill(row, numbers)`: with the helpers' help where it is much. A row looks at `each` numbers.
-pub(crate) fn fill_rows(out: &mut [f32], length: usize, each: usize, fill: impl Fn(usize, &mut [f32]) + Sync) {
+/// Fills `out`, rows of `length`, by `fill(row, numbers)`: with the helpers' help where it is much.
+/// A row looks at `each` numbers.
+pub(crate) fn fill_rows(
+    out: &mut [f32],
+    length: usize,
+    each: usize,
+    fill: impl Fn(usize, &mut [f32]) + Sync,
+) {
     let rows = out.len().checked_div(length).unwrap_or(0);
     let work = rows.saturating_mul(each);
     let threads = if work < ROWS_ALONE { 1 } else { threads() };
     let pieces = (work / (ROWS_ALONE / 4)).clamp(1, 4 * threads).min(rows.max(1));
     if threads == 1 || pieces == 1 {
-        out.chunks_exact_mut(length.max(1)).enumerate().for_each(|(row, numbers)| fill(row, numbers));
+        out.chunks_exact_mut(length.max(1))
+            .enumerate()
+            .for_each(|(row, numbers)| fill(row, numbers));
         return;
     }
     /// The output, of which every piece writes its own rows.
@@ -120,10 +131,15 @@ pub(crate) fn set_threads(n: usize) {
 fn threads() -> usize {
     match THREADS.load(Ordering::Relaxed) {
         0 => {
-            #[expect(clippy::disallowed_methods, reason = "OpenBLAS's own variable, which the supervisor sets for us too")]
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "OpenBLAS's own variable, which the supervisor sets for us too"
+            )]
             let told = std::env::var("OPENBLAS_NUM_THREADS").ok();
             let told = told.and_then(|text| text.trim().parse::<usize>().ok()).filter(|n| *n > 0);
-            set_threads(told.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)));
+            set_threads(
+                told.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from)),
+            );
             THREADS.load(Ordering::Relaxed)
         }
         n => n,
@@ -185,8 +201,9 @@ impl Cut {
         self.columns >= product.n && self.rows >= product.m
     }
 
-    /// Four pieces a thread keep the wait for the last one short; tiny ones would cost more than they save. Few rows are cut
-    /// only where there are fewer columns than threads, as every piece of rows reads all weights.
+    /// Four pieces a thread keep the wait for the last one short; tiny ones would cost more than
+    /// they save. Few rows are cut only where there are fewer columns than threads, as every piece
+    /// of rows reads all weights.
     fn new(product: &Product, work: usize, threads: usize) -> Self {
         let Product { m, n, .. } = *product;
         let pieces = (work / PIECE).clamp(1, 4 * threads);
@@ -207,7 +224,8 @@ impl Cut {
     /// Neighbouring pieces have the same columns, as weights are more than rows.
     ///
     /// # Safety
-    /// [`Kernels::columns`]'s, for the piece's rows and columns; the product was prepared in tiles of `rows`.
+    /// [`Kernels::columns`]'s, for the piece's rows and columns; the product was prepared in tiles
+    /// of `rows`.
     unsafe fn compute(self, kernels: &Kernels, product: &Product, piece: usize) {
         let bands = product.m.div_ceil(self.rows);
         let (row, column) = (piece % bands * self.rows, piece / bands * self.columns);

@@ -1,5 +1,6 @@
-//! Functions of rows, float32: what a forward does between its products. A row's result has the same bits whatever other
-//! rows there are and however many threads (I1). Many rows are given out to the threads of products.
+//! Functions of rows, float32: what a forward does between its products. A row's result has the
+//! same bits whatever other rows there are and however many threads (I1). Many rows are given out
+//! to the threads of products.
 
 use std::ops::Range;
 
@@ -9,7 +10,8 @@ use crate::sgemm::kernels;
 pub use crate::kernel::{Affine, Turn};
 pub use crate::largest::largest;
 
-/// silu(gate) · up into `out`, rows of `width`; `both(row)` is gate and up, one behind the other (arXiv 2002.05202).
+/// silu(gate) · up into `out`, rows of `width`; `both(row)` is gate and up, one behind the other
+/// (arXiv 2002.05202).
 ///
 /// # Panics
 /// A row is shorter.
@@ -29,11 +31,14 @@ pub fn gated<'a>(both: impl Fn(usize) -> &'a [f32] + Sync, width: usize, out: &m
 pub fn norm<'a>(x: impl Fn(usize) -> &'a [f32] + Sync, weight: &[f32], eps: f32, out: &mut [f32]) {
     let function = kernels().functions.norm;
     // SAFETY: `kernels` are of this processor.
-    fill_rows(out, weight.len(), weight.len(), |row, out| unsafe { function(&x(row)[..weight.len()], weight, eps, out) });
+    fill_rows(out, weight.len(), weight.len(), |row, out| unsafe {
+        function(&x(row)[..weight.len()], weight, eps, out)
+    });
 }
 
-/// Heads of `dim` into `out`, rows of `heads` of them: each normed by `weight` (one for all heads, or one for each), then turned
-/// by its row's position, index i with i + dim/2 (arXiv 2104.09864). `x(row)` begins with the heads.
+/// Heads of `dim` into `out`, rows of `heads` of them: each normed by `weight` (one for all heads,
+/// or one for each), then turned by its row's position, index i with i + dim/2 (arXiv 2104.09864).
+/// `x(row)` begins with the heads.
 ///
 /// # Panics
 /// A row, the weight or a table is shorter, or `dim` is odd.
@@ -45,7 +50,10 @@ pub fn norm_turn<'a>(
     turn: impl Fn(usize) -> Turn<'a> + Sync,
     out: &mut [f32],
 ) {
-    assert!(dim % 2 == 0 && (weight.len() == dim || weight.len() == heads * dim), "expected a weight for {heads} heads of {dim}");
+    assert!(
+        dim % 2 == 0 && (weight.len() == dim || weight.len() == heads * dim),
+        "expected a weight for {heads} heads of {dim}"
+    );
     let function = kernels().functions.norm_turn;
     fill_rows(out, heads * dim, heads * dim, |row, out| {
         let (x, turn) = (x(row), turn(row));
@@ -58,8 +66,8 @@ pub fn norm_turn<'a>(
     });
 }
 
-/// Heads of `dim` into `out`, rows of `heads` of them, turned by their rows' positions as [`norm_turn`] turns. `x(row)` begins
-/// with the heads.
+/// Heads of `dim` into `out`, rows of `heads` of them, turned by their rows' positions as
+/// [`norm_turn`] turns. `x(row)` begins with the heads.
 ///
 /// # Panics
 /// A row or a table is shorter, or `dim` is odd.
@@ -81,15 +89,23 @@ pub fn turn<'a>(
     });
 }
 
-/// (x − mean) / sqrt(variance + eps) · weight + bias into `out`, rows of the weight's length (arXiv 1607.06450).
+/// (x − mean) / sqrt(variance + eps) · weight + bias into `out`, rows of the weight's length (arXiv
+/// 1607.06450).
 ///
 /// # Panics
 /// A row or the bias is shorter.
-pub fn layer_norm<'a>(x: impl Fn(usize) -> &'a [f32] + Sync, affine: Affine<'_>, eps: f32, out: &mut [f32]) {
+pub fn layer_norm<'a>(
+    x: impl Fn(usize) -> &'a [f32] + Sync,
+    affine: Affine<'_>,
+    eps: f32,
+    out: &mut [f32],
+) {
     let (function, length) = (kernels().functions.layer_norm, affine.weight.len());
     let affine = Affine { bias: &affine.bias[..length], ..affine };
     // SAFETY: `kernels` are of this processor.
-    fill_rows(out, length, length, |row, out| unsafe { function(&x(row)[..length], affine, eps, out) });
+    fill_rows(out, length, length, |row, out| unsafe {
+        function(&x(row)[..length], affine, eps, out)
+    });
 }
 
 /// In place, rows of `length`: the Gaussian error linear unit by tanh (arXiv 1606.08415).
@@ -107,7 +123,12 @@ pub fn surprises<'a>(x: impl Fn(usize) -> &'a [f32] + Sync, length: usize, out: 
 }
 
 /// In place, rows of `keys`: softmax(scale · x) over the keys that a row sees, 0 for all others.
-pub fn softmax(x: &mut [f32], keys: usize, scale: f32, seen: impl Fn(usize) -> Range<usize> + Sync) {
+pub fn softmax(
+    x: &mut [f32],
+    keys: usize,
+    scale: f32,
+    seen: impl Fn(usize) -> Range<usize> + Sync,
+) {
     let function = kernels().functions.softmax;
     fill_rows(x, keys, keys, |row, x| {
         let Range { start, end } = seen(row);
@@ -136,7 +157,10 @@ mod tests {
     fn check(found: &[f32], expected: impl Iterator<Item = f64>, off: f64, what: &str) {
         for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
             let far = (f64::from(*found) - expected).abs();
-            assert!(far <= off * expected.abs().max(1e-30) || far < 1e-37, "{what}: at {at} expected {expected}, found {found}");
+            assert!(
+                far <= off * expected.abs().max(1e-30) || far < 1e-37,
+                "{what}: at {at} expected {expected}, found {found}"
+            );
         }
     }
 
@@ -158,20 +182,46 @@ mod tests {
                 let mut out = vec![f32::NAN; length];
                 // SAFETY: `available` are of this processor.
                 unsafe { (all.gated)(&x, &y[..length], &mut out) };
-                check(&out, x.iter().zip(&y).map(|(gate, up)| silu(*gate) * f64::from(*up)), 1e-6, &what);
+                check(
+                    &out,
+                    x.iter().zip(&y).map(|(gate, up)| silu(*gate) * f64::from(*up)),
+                    1e-6,
+                    &what,
+                );
 
-                let rms = (x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / length as f64 + 1e-6).sqrt();
+                let rms = (x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / length as f64
+                    + 1e-6)
+                    .sqrt();
                 // SAFETY: as above.
                 unsafe { (all.norm)(&x, &y[..length], 1e-6, &mut out) };
-                check(&out, x.iter().zip(&y).map(|(x, w)| f64::from(*x) / rms * f64::from(*w)), 1e-5, &what);
+                check(
+                    &out,
+                    x.iter().zip(&y).map(|(x, w)| f64::from(*x) / rms * f64::from(*w)),
+                    1e-5,
+                    &what,
+                );
 
                 let mean = x.iter().map(|x| f64::from(*x)).sum::<f64>() / length as f64;
-                let spread = (x.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / length as f64 + 1e-2).sqrt();
+                let spread = (x.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>()
+                    / length as f64
+                    + 1e-2)
+                    .sqrt();
                 // SAFETY: as above.
-                unsafe { (all.layer_norm)(&x, Affine { weight: &y[..length], bias: &y[length..] }, 1e-2, &mut out) };
+                unsafe {
+                    (all.layer_norm)(
+                        &x,
+                        Affine { weight: &y[..length], bias: &y[length..] },
+                        1e-2,
+                        &mut out,
+                    )
+                };
                 for (at, found) in out.iter().enumerate() {
-                    let expected = (f64::from(x[at]) - mean) / spread * f64::from(y[at]) + f64::from(y[length + at]);
-                    assert!((f64::from(*found) - expected).abs() < 1e-5, "{what}: at {at} expected {expected}, found {found}");
+                    let expected = (f64::from(x[at]) - mean) / spread * f64::from(y[at])
+                        + f64::from(y[length + at]);
+                    assert!(
+                        (f64::from(*found) - expected).abs() < 1e-5,
+                        "{what}: at {at} expected {expected}, found {found}"
+                    );
                 }
 
                 let mut gelus: Vec<f32> = x.iter().map(|x| x / 3.0).collect();
@@ -181,47 +231,76 @@ mod tests {
                 // Where little is left of x, 1 + e^… has lost what the power lacks.
                 for (at, (found, expected)) in gelus.iter().zip(&expected).enumerate() {
                     let far = (f64::from(*found) - expected).abs();
-                    assert!(far < 3e-6 * expected.abs() + 1e-7, "{what}: at {at} expected {expected}, found {found}");
+                    assert!(
+                        far < 3e-6 * expected.abs() + 1e-7,
+                        "{what}: at {at} expected {expected}, found {found}"
+                    );
                 }
 
                 // SAFETY: as above.
                 let surprise = unsafe { (all.surprise)(&x) };
                 let most = x.iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x));
                 let total: f64 = x.iter().map(|x| (f64::from(*x) - f64::from(most)).exp()).sum();
-                assert!((f64::from(surprise) - total.ln()).abs() < 1e-6, "{what}: expected {}, found {surprise}", total.ln());
+                assert!(
+                    (f64::from(surprise) - total.ln()).abs() < 1e-6,
+                    "{what}: expected {}, found {surprise}",
+                    total.ln()
+                );
 
                 // Scaled so that the least powers are no longer normal numbers.
-                for (from, to) in [(0, length), (length / 3, length), (0, length - length / 3), (length / 2, length / 2)] {
+                for (from, to) in [
+                    (0, length),
+                    (length / 3, length),
+                    (0, length - length / 3),
+                    (length / 2, length / 2),
+                ] {
                     let mut shares = x.clone();
                     // SAFETY: as above.
                     unsafe { (all.softmax)(&mut shares, 1.7, from, to) };
                     let most = x[from..to].iter().fold(f32::NEG_INFINITY, |most, x| most.max(*x));
                     let power = |x: &f32| ((f64::from(*x) - f64::from(most)) * 1.7).exp();
                     let total: f64 = x[from..to].iter().map(power).sum();
-                    let share = |(at, x): (usize, &f32)| if (from..to).contains(&at) { power(x) / total } else { 0.0 };
+                    let share = |(at, x): (usize, &f32)| {
+                        if (from..to).contains(&at) { power(x) / total } else { 0.0 }
+                    };
                     check(&shares, x.iter().enumerate().map(share), 1e-4, &what);
-                    assert!(shares[..from].iter().chain(&shares[to..]).all(|share| *share == 0.0), "{what}");
+                    assert!(
+                        shares[..from].iter().chain(&shares[to..]).all(|share| *share == 0.0),
+                        "{what}"
+                    );
                 }
                 if length % 2 == 0 {
                     let turn = Turn { cos: &y[..length], sin: &y[length..] };
                     let weight = numbers(length, 2.0);
                     // SAFETY: as above.
                     unsafe { (all.norm_turn)(&x, &weight, 1e-6, turn, &mut out) };
-                    let n: Vec<f64> = x.iter().zip(&weight).map(|(x, w)| f64::from(*x) / rms * f64::from(*w)).collect();
+                    let n: Vec<f64> = x
+                        .iter()
+                        .zip(&weight)
+                        .map(|(x, w)| f64::from(*x) / rms * f64::from(*w))
+                        .collect();
                     for (at, found) in out.iter().enumerate() {
                         let (own, other) = (n[at], n[(at + length / 2) % length]);
-                        let expected = own * f64::from(turn.cos[at]) + other * f64::from(turn.sin[at]);
+                        let expected =
+                            own * f64::from(turn.cos[at]) + other * f64::from(turn.sin[at]);
                         assert!(
-                            (f64::from(*found) - expected).abs() < 1e-5 * (own.abs() + other.abs() + 1.0) * 6.0,
+                            (f64::from(*found) - expected).abs()
+                                < 1e-5 * (own.abs() + other.abs() + 1.0) * 6.0,
                             "{what}: {at}"
                         );
                     }
                     // SAFETY: as above.
                     unsafe { (all.turn)(&x, turn, &mut out) };
                     for (at, found) in out.iter().enumerate() {
-                        let (own, other) = (f64::from(x[at]), f64::from(x[(at + length / 2) % length]));
-                        let expected = own * f64::from(turn.cos[at]) + other * f64::from(turn.sin[at]);
-                        assert!((f64::from(*found) - expected).abs() < 1e-5 * (own.abs() + other.abs() + 1.0), "{what}: {at}");
+                        let (own, other) =
+                            (f64::from(x[at]), f64::from(x[(at + length / 2) % length]));
+                        let expected =
+                            own * f64::from(turn.cos[at]) + other * f64::from(turn.sin[at]);
+                        assert!(
+                            (f64::from(*found) - expected).abs()
+                                < 1e-5 * (own.abs() + other.abs() + 1.0),
+                            "{what}: {at}"
+                        );
                     }
                 }
             }
@@ -231,24 +310,40 @@ mod tests {
     #[test]
     fn powers_are_right_to_the_last_places_and_never_infinite() {
         for kernels in available() {
-            // silu(x) / x = 1 / (1 + e^-x), and a softmax of two: both show e^x over its whole range.
+            // silu(x) / x = 1 / (1 + e^-x), and a softmax of two: both show e^x over its whole
+            // range.
             for step in -870..=0 {
                 let x = step as f32 * 0.1;
                 let mut pair = [x, 0.0];
                 // SAFETY: `available` are of this processor.
                 unsafe { (kernels.functions.softmax)(&mut pair, 1.0, 0, 2) };
                 let power = f64::from(x).exp();
-                check(&pair, [power / (1.0 + power), 1.0 / (1.0 + power)].into_iter(), 3e-7, kernels.name);
+                check(
+                    &pair,
+                    [power / (1.0 + power), 1.0 / (1.0 + power)].into_iter(),
+                    3e-7,
+                    kernels.name,
+                );
             }
             for x in [-1e30f32, -1000.0, 1000.0, 1e30, f32::INFINITY] {
                 let mut out = [x];
                 // SAFETY: as above.
                 unsafe { (kernels.functions.gelu)(&mut out) };
-                assert_eq!(out[0], if x > 0.0 { x } else { out[0].clamp(-1e-7, 0.0) }, "{}: {x}", kernels.name);
+                assert_eq!(
+                    out[0],
+                    if x > 0.0 { x } else { out[0].clamp(-1e-7, 0.0) },
+                    "{}: {x}",
+                    kernels.name
+                );
                 let mut out = [f32::NAN];
                 // SAFETY: as above.
                 unsafe { (kernels.functions.gated)(&[x], &[1.0], &mut out) };
-                assert_eq!(out[0], if x > 0.0 { x } else { out[0].clamp(-1e-7, 0.0) }, "{}: {x}", kernels.name);
+                assert_eq!(
+                    out[0],
+                    if x > 0.0 { x } else { out[0].clamp(-1e-7, 0.0) },
+                    "{}: {x}",
+                    kernels.name
+                );
             }
         }
     }
@@ -268,7 +363,11 @@ mod tests {
                 }
                 // SAFETY: as above.
                 assert!(unsafe { (kernels.functions.surprise)(&x) }.is_nan(), "{}", kernels.name);
-                assert!(out[at].is_nan() && shares.iter().all(|share| share.is_nan()), "{}", kernels.name);
+                assert!(
+                    out[at].is_nan() && shares.iter().all(|share| share.is_nan()),
+                    "{}",
+                    kernels.name
+                );
                 // But nobody looks at what is not seen.
                 let mut shares = x.clone();
                 // SAFETY: as above.
@@ -284,18 +383,35 @@ mod tests {
         let (x, weight) = (numbers(2 * rows * width, 4.0), numbers(width, 1.0));
         let row = |at: usize| &x[at * 2 * width..][..2 * width];
         let angles = numbers(rows * 128, 1.0);
-        let turn = |at: usize| Turn { cos: &angles[at * 128..][..64], sin: &angles[at * 128 + 64..][..64] };
+        let turn = |at: usize| Turn {
+            cos: &angles[at * 128..][..64],
+            sin: &angles[at * 128 + 64..][..64],
+        };
         let seen = |at: usize| at % 7..width - at % 11;
         let all = |first: usize, count: usize| {
             let mut out = vec![vec![0.0; count * width]; 7];
             gated(|at| row(first + at), width, &mut out[0]);
             norm(|at| row(first + at), &weight, 1e-6, &mut out[1]);
-            norm_turn(|at| row(first + at), &weight, 1e-6, (12, 64), |at| turn(first + at), &mut out[2]);
-            (0..count).for_each(|at| out[3][at * width..][..width].copy_from_slice(&row(first + at)[..width]));
+            norm_turn(
+                |at| row(first + at),
+                &weight,
+                1e-6,
+                (12, 64),
+                |at| turn(first + at),
+                &mut out[2],
+            );
+            (0..count).for_each(|at| {
+                out[3][at * width..][..width].copy_from_slice(&row(first + at)[..width])
+            });
             out[4] = out[3].clone();
             softmax(&mut out[3], width, 0.5, |at| seen(first + at));
             gelu(&mut out[4], width);
-            layer_norm(|at| row(first + at), Affine { weight: &weight, bias: &x[..width] }, 1e-6, &mut out[5]);
+            layer_norm(
+                |at| row(first + at),
+                Affine { weight: &weight, bias: &x[..width] },
+                1e-6,
+                &mut out[5],
+            );
             super::turn(|at| row(first + at), (12, 64), |at| turn(first + at), &mut out[6]);
             out
         };
@@ -304,8 +420,13 @@ mod tests {
         for at in [0, 1, 150, 299] {
             let alone = all(at, 1);
             for (function, (together, alone)) in together.iter().zip(&alone).enumerate() {
-                let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-                assert_eq!(bits(&together[at * width..][..width]), bits(alone), "function {function}, row {at}");
+                let bits =
+                    |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+                assert_eq!(
+                    bits(&together[at * width..][..width]),
+                    bits(alone),
+                    "function {function}, row {at}"
+                );
             }
         }
     }

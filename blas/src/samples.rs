@@ -94,17 +94,25 @@ impl Sample {
         if self.shape.beta == 0.0 {
             c.fill(f32::NAN);
         }
-        let product = Product { a: self.a.as_ptr(), b: self.b.as_ptr(), c: c.as_mut_ptr(), ..self.shape };
+        let product =
+            Product { a: self.a.as_ptr(), b: self.b.as_ptr(), c: c.as_mut_ptr(), ..self.shape };
         compute(&product);
         let Product { m, n, ldc, .. } = self.shape;
         for row in 0..m {
-            assert!(c[row * ldc + n..(row + 1) * ldc].iter().all(|value| value.is_nan()), "written beside C");
+            assert!(
+                c[row * ldc + n..(row + 1) * ldc].iter().all(|value| value.is_nan()),
+                "written beside C"
+            );
         }
         (0..m).map(|row| c[row * ldc..][..n].to_vec()).collect()
     }
 
     /// A part of the product: rows and columns of C.
-    pub(crate) fn part(&self, rows: std::ops::Range<usize>, columns: std::ops::Range<usize>) -> Self {
+    pub(crate) fn part(
+        &self,
+        rows: std::ops::Range<usize>,
+        columns: std::ops::Range<usize>,
+    ) -> Self {
         let (Product { transposed, ldb, ldc, .. }, lda) = (self.shape, self.lda);
         let shape = Product { m: rows.len(), n: columns.len(), ..self.shape };
         Self {
@@ -115,7 +123,8 @@ impl Sample {
                 let mut c = vec![f32::NAN; rows.len() * ldc + 1];
                 for row in 0..rows.len() {
                     let from = (rows.start + row) * ldc + columns.start;
-                    c[row * ldc..][..columns.len()].copy_from_slice(&self.c[from..][..columns.len()]);
+                    c[row * ldc..][..columns.len()]
+                        .copy_from_slice(&self.c[from..][..columns.len()]);
                 }
                 c
             },
@@ -124,9 +133,11 @@ impl Sample {
         }
     }
 
-    /// Asserts that `found` is the product, each element within what summing k products in any order may cost.
+    /// Asserts that `found` is the product, each element within what summing k products in any
+    /// order may cost.
     pub(crate) fn check(&self, found: &[Vec<f32>], who: &str) {
-        let (Product { transposed, m, n, k, alpha, ldb, beta, ldc, .. }, lda) = (self.shape, self.lda);
+        let (Product { transposed, m, n, k, alpha, ldb, beta, ldc, .. }, lda) =
+            (self.shape, self.lda);
         assert_eq!((found.len(), found[0].len()), (m, n));
         for (i, row) in found.iter().enumerate() {
             for (j, found) in row.iter().enumerate() {
@@ -136,11 +147,20 @@ impl Sample {
                     let term = f64::from(self.a[i * lda + p]) * f64::from(b);
                     (sum, size) = (sum + term, size + term.abs());
                 }
-                let before = if beta == 0.0 { 0.0 } else { f64::from(beta) * f64::from(self.c[i * ldc + j]) };
+                let before = if beta == 0.0 {
+                    0.0
+                } else {
+                    f64::from(beta) * f64::from(self.c[i * ldc + j])
+                };
                 let right = f64::from(alpha) * sum + before;
-                let bound = (k as f64 + 4.0) * f64::from(f32::EPSILON) * (f64::from(alpha).abs() * size + before.abs());
+                let bound = (k as f64 + 4.0)
+                    * f64::from(f32::EPSILON)
+                    * (f64::from(alpha).abs() * size + before.abs());
                 let off = (f64::from(*found) - right).abs();
-                assert!(off <= bound, "{who} {m}x{n}x{k} transposed {transposed} ({i}, {j}): {found} for {right}");
+                assert!(
+                    off <= bound,
+                    "{who} {m}x{n}x{k} transposed {transposed} ({i}, {j}): {found} for {right}"
+                );
             }
         }
     }

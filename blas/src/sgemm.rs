@@ -58,22 +58,30 @@ pub unsafe extern "C" fn cblas_sgemm(
     FORWARDED.fetch_add(1, Ordering::Relaxed);
     match openblas::sgemm() {
         // SAFETY: the caller's.
-        Some(sgemm) => unsafe { sgemm(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc) },
+        Some(sgemm) => unsafe {
+            sgemm(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)
+        },
         // SAFETY: the caller's.
-        None => unsafe { alone(order, [trans_a, trans_b], [m, n, k], alpha, (a, lda), (b, ldb), beta, (c, ldc)) },
+        None => unsafe {
+            alone(order, [trans_a, trans_b], [m, n, k], alpha, (a, lda), (b, ldb), beta, (c, ldc))
+        },
     }
 }
 
-/// The product, its pointers still to be filled in, if it is one of those computed here. MLX always asks in row-major order
-/// (mlx/backend/cpu/gemms/cblas.cpp), so products that are ours by symmetry, in columns, are not looked for. It calls A
-/// transposed where strides allow both readings, as in a single row (check_transpose in mlx/backend/cpu/matmul.cpp).
+/// The product, its pointers still to be filled in, if it is one of those computed here. MLX always
+/// asks in row-major order (mlx/backend/cpu/gemms/cblas.cpp), so products that are ours by
+/// symmetry, in columns, are not looked for. It calls A transposed where strides allow both
+/// readings, as in a single row (check_transpose in mlx/backend/cpu/matmul.cpp).
 fn ours(order: c_int, trans_a: c_int, trans_b: c_int, sizes: [c_int; 6]) -> Option<Product> {
-    if order != ROW_MAJOR || [trans_a, trans_b].iter().any(|trans| ![PLAIN, TRANSPOSED].contains(trans)) {
+    if order != ROW_MAJOR
+        || [trans_a, trans_b].iter().any(|trans| ![PLAIN, TRANSPOSED].contains(trans))
+    {
         return None;
     }
     let [m, n, k, lda, ldb, ldc] = sizes.map(|size| usize::try_from(size).unwrap_or(0));
     let (across, transposed) = (trans_a == TRANSPOSED, trans_b == TRANSPOSED);
-    let fits = lda >= if across { m } else { k } && ldb >= if transposed { k } else { n } && ldc >= n;
+    let fits =
+        lda >= if across { m } else { k } && ldb >= if transposed { k } else { n } && ldc >= n;
     let (a_row, a_step) = if across { (1, lda) } else { (lda, 1) };
     // Nothing to sum, and leading dimensions that cannot be, are OpenBLAS's to answer.
     (fits && m > 0 && n > 0 && k > 0).then_some(Product {
@@ -110,7 +118,9 @@ unsafe fn alone(
     (c, ldc): (*mut f32, c_int),
 ) {
     let [m, n, k] = sizes.map(size);
-    let (Some(m), Some(n), Some(k), Some(lda), Some(ldb), Some(ldc)) = (m, n, k, size(lda), size(ldb), size(ldc)) else {
+    let (Some(m), Some(n), Some(k), Some(lda), Some(ldb), Some(ldc)) =
+        (m, n, k, size(lda), size(ldb), size(ldc))
+    else {
         return;
     };
     let (rows, columns) = match order {
@@ -123,7 +133,8 @@ unsafe fn alone(
     }
     // Elements from row to row and from column to column.
     let steps = |ld: usize, transposed: bool| if rows != transposed { (ld, 1) } else { (1, ld) };
-    let [a_steps, b_steps] = [(lda, trans[0]), (ldb, trans[1])].map(|(ld, trans)| steps(ld, trans != PLAIN));
+    let [a_steps, b_steps] =
+        [(lda, trans[0]), (ldb, trans[1])].map(|(ld, trans)| steps(ld, trans != PLAIN));
     let c_steps = steps(ldc, columns && rows);
     // SAFETY: the caller's.
     unsafe { kernel::any_layout((m, n, k), alpha, a, a_steps, b, b_steps, beta, c, c_steps) }

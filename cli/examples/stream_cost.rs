@@ -1,8 +1,10 @@
-//! What a stream costs beside the model: tokens per second as a client sees them, and how long a message takes from the end
-//! of the step that made it to the client (both hops: target → supervisor → gateway → client).
+//! What a stream costs beside the model: tokens per second as a client sees them, and how long a
+//! message takes from the end of the step that made it to the client (both hops: target →
+//! supervisor → gateway → client).
 //!
-//! `cargo run --release -p paceline-cli --example stream_cost -- ADDRESS PROMPTS.jsonl KIND REQUESTS MAX_TOKENS [CONCURRENCY]`
-//! prints one JSON object. The clock of the stamps is that of this machine: client and service must be on the same machine.
+//! `cargo run --release -p paceline-cli --example stream_cost -- ADDRESS PROMPTS.jsonl KIND
+//! REQUESTS MAX_TOKENS [CONCURRENCY]` prints one JSON object. The clock of the stamps is that of
+//! this machine: client and service must be on the same machine.
 
 use std::sync::{Arc, Mutex};
 
@@ -20,11 +22,17 @@ struct Seen {
     hop_us: Vec<f64>,
 }
 
-async fn one(address: String, messages: Vec<Message>, max_tokens: u32) -> Result<Seen, Box<dyn std::error::Error + Send + Sync>> {
+async fn one(
+    address: String,
+    messages: Vec<Message>,
+    max_tokens: u32,
+) -> Result<Seen, Box<dyn std::error::Error + Send + Sync>> {
     let mut client = InferenceClient::connect(address).await?;
-    let limits = Some(Limits { max_tokens: Some(max_tokens), ignore_eos: true, ..Default::default() });
+    let limits =
+        Some(Limits { max_tokens: Some(max_tokens), ignore_eos: true, ..Default::default() });
     let started_ns = monotonic_ns();
-    let mut stream = client.chat(ChatRequest { messages, limits, ..ChatRequest::default() }).await?.into_inner();
+    let mut stream =
+        client.chat(ChatRequest { messages, limits, ..ChatRequest::default() }).await?.into_inner();
     let (mut tokens, mut first_ns, mut last_ns, mut hop_us) = (0, None, 0, vec![]);
     while let Some(message) = stream.message().await? {
         let now_ns = monotonic_ns();
@@ -36,7 +44,12 @@ async fn one(address: String, messages: Vec<Message>, max_tokens: u32) -> Result
     }
     let first_ns = first_ns.ok_or("no token came")?;
     let decode_s = (last_ns - first_ns) as f64 / 1e9;
-    Ok(Seen { tokens, first_ms: (first_ns - started_ns) as f64 / 1e6, tok_per_s: (tokens - 1) as f64 / decode_s, hop_us })
+    Ok(Seen {
+        tokens,
+        first_ms: (first_ns - started_ns) as f64 / 1e6,
+        tok_per_s: (tokens - 1) as f64 / decode_s,
+        hop_us,
+    })
 }
 
 fn at(sorted: &[f64], share: f64) -> f64 {
@@ -48,7 +61,10 @@ fn at(sorted: &[f64], share: f64) -> f64 {
 async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [address, prompts, kind, requests, max_tokens, rest @ ..] = arguments.as_slice() else {
-        return Err("usage: stream_cost ADDRESS PROMPTS.jsonl KIND REQUESTS MAX_TOKENS [CONCURRENCY]".into());
+        return Err(
+            "usage: stream_cost ADDRESS PROMPTS.jsonl KIND REQUESTS MAX_TOKENS [CONCURRENCY]"
+                .into(),
+        );
     };
     let (requests, max_tokens): (usize, u32) = (requests.parse()?, max_tokens.parse()?);
     let concurrency: usize = rest.first().map_or(Ok(1), |text| text.parse())?;
@@ -58,16 +74,23 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         if prompt["kind"] != kind.as_str() {
             continue;
         }
-        let messages = prompt["messages"].as_array().ok_or("messages")?.iter().map(|message| Message {
-            role: message["role"].as_str().unwrap_or_default().to_owned(),
-            content: vec![ContentPart { part: Some(Part::Text(message["content"].as_str().unwrap_or_default().to_owned())) }],
-            ..Default::default()
-        });
+        let messages =
+            prompt["messages"].as_array().ok_or("messages")?.iter().map(|message| Message {
+                role: message["role"].as_str().unwrap_or_default().to_owned(),
+                content: vec![ContentPart {
+                    part: Some(Part::Text(
+                        message["content"].as_str().unwrap_or_default().to_owned(),
+                    )),
+                }],
+                ..Default::default()
+            });
         queue.push(messages.collect::<Vec<_>>());
     }
     let address = format!("http://{address}");
     one(address.clone(), queue[0].clone(), max_tokens).await?; // warm-up
-    let queue = Arc::new(Mutex::new((0..requests).map(|at| queue[at % queue.len()].clone()).collect::<Vec<_>>()));
+    let queue = Arc::new(Mutex::new(
+        (0..requests).map(|at| queue[at % queue.len()].clone()).collect::<Vec<_>>(),
+    ));
     let started_ns = monotonic_ns();
     let mut workers = vec![];
     for _ in 0..concurrency {

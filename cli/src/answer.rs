@@ -1,4 +1,5 @@
-//! A stream of responses, read as one answer: the text as it arrives, and at the end the one object of `--json`.
+//! A stream of responses, read as one answer: the text as it arrives, and at the end the one object
+//! of `--json`.
 
 use paceline_proto::v1;
 use serde::Serialize;
@@ -60,7 +61,11 @@ pub struct TopLogprob {
 
 impl From<v1::TokenLogprobs> for Logprobs {
     fn from(reported: v1::TokenLogprobs) -> Self {
-        let top = reported.top.into_iter().map(|top| TopLogprob { token_id: top.token_id, logprob: top.logprob }).collect();
+        let top = reported
+            .top
+            .into_iter()
+            .map(|top| TopLogprob { token_id: top.token_id, logprob: top.logprob })
+            .collect();
         Self { logprob: reported.logprob, top }
     }
 }
@@ -117,8 +122,24 @@ pub struct Timing {
 
 impl From<v1::Timing> for Timing {
     fn from(said: v1::Timing) -> Self {
-        let v1::Timing { queue_ms, ttft_ms, total_ms, picture_decode_ms, picture_resize_ms, tower_ms, prefill_ms } = said;
-        Self { queue_ms, ttft_ms, total_ms, picture_decode_ms, picture_resize_ms, tower_ms, prefill_ms }
+        let v1::Timing {
+            queue_ms,
+            ttft_ms,
+            total_ms,
+            picture_decode_ms,
+            picture_resize_ms,
+            tower_ms,
+            prefill_ms,
+        } = said;
+        Self {
+            queue_ms,
+            ttft_ms,
+            total_ms,
+            picture_decode_ms,
+            picture_resize_ms,
+            tower_ms,
+            prefill_ms,
+        }
     }
 }
 
@@ -126,12 +147,16 @@ impl Answer {
     /// Reads a stream to its end; `on_text` gets each new piece of text.
     ///
     /// # Errors
-    /// The service's refusal, a broken connection, an end without the last message (I4), or that nobody reads the text.
+    /// The service's refusal, a broken connection, an end without the last message (I4), or that
+    /// nobody reads the text.
     pub async fn read(
         stream: &mut Streaming<v1::GenerateResponse>,
         mut on_text: impl FnMut(&str) -> std::io::Result<()>,
     ) -> Result<Self, Failure> {
-        Self::read_with(stream, |message| if message.text.is_empty() { Ok(()) } else { on_text(&message.text) }).await
+        Self::read_with(stream, |message| {
+            if message.text.is_empty() { Ok(()) } else { on_text(&message.text) }
+        })
+        .await
     }
 
     /// As [`Answer::read`]; `on_message` gets each whole message.
@@ -155,8 +180,11 @@ impl Answer {
         samples: u32,
         mut on_message: impl FnMut(&v1::GenerateResponse) -> std::io::Result<()>,
     ) -> Result<Vec<Self>, Failure> {
-        let mut answers: Vec<(Self, Option<v1::Final>)> = (0..samples).map(|_| Default::default()).collect();
-        while let Some(message) = stream.message().await.map_err(|status| Failure::refused(&status))? {
+        let mut answers: Vec<(Self, Option<v1::Final>)> =
+            (0..samples).map(|_| Default::default()).collect();
+        while let Some(message) =
+            stream.message().await.map_err(|status| Failure::refused(&status))?
+        {
             let Some((answer, last)) = answers.get_mut(message.sample_index as usize) else {
                 return Err(broken("a message came of a sample that was not asked for"));
             };
@@ -189,8 +217,11 @@ impl Answer {
             cached_tokens: usage.cached_tokens,
         };
         let speculation = last.speculation.unwrap_or_default();
-        self.speculation =
-            Speculation { cycles: speculation.cycles, drafted: speculation.drafted, accepted: speculation.accepted };
+        self.speculation = Speculation {
+            cycles: speculation.cycles,
+            drafted: speculation.drafted,
+            accepted: speculation.accepted,
+        };
         self.timing = last.timing.unwrap_or_default().into();
         self.resumed = last.resumed;
         self.seed = last.seed;
@@ -201,11 +232,18 @@ impl Answer {
     pub fn summary(&self) -> String {
         let decode_s = (self.timing.total_ms - self.timing.ttft_ms) / 1e3;
         let more = self.usage.completion_tokens.saturating_sub(1);
-        let speed =
-            if more > 0 && decode_s > 0.0 { format!("{:.1} tok/s", f64::from(more) / decode_s) } else { "- tok/s".into() };
+        let speed = if more > 0 && decode_s > 0.0 {
+            format!("{:.1} tok/s", f64::from(more) / decode_s)
+        } else {
+            "- tok/s".into()
+        };
         format!(
             "{} tokens, first after {:.0} ms, {speed}, {} ({}), {}",
-            self.usage.completion_tokens, self.timing.ttft_ms, self.route.lane, self.route.reason, self.finish_reason
+            self.usage.completion_tokens,
+            self.timing.ttft_ms,
+            self.route.lane,
+            self.route.reason,
+            self.finish_reason
         )
     }
 }
@@ -221,11 +259,19 @@ mod tests {
 
     #[test]
     fn the_object_has_the_contracts_keys_in_order() {
-        let mut answer = Answer { text: "a\n\"ü".into(), token_ids: vec![7], request_id: "r".into(), ..Answer::default() };
+        let mut answer = Answer {
+            text: "a\n\"ü".into(),
+            token_ids: vec![7],
+            request_id: "r".into(),
+            ..Answer::default()
+        };
         answer.close(v1::Final {
             finish_reason: v1::FinishReason::Length.into(),
             usage: Some(v1::Usage { prompt_tokens: 3, completion_tokens: 1, cached_tokens: 2 }),
-            route: Some(v1::Route { lane: v1::Lane::Plain.into(), reason: v1::RouteReason::DrafterAbsent.into() }),
+            route: Some(v1::Route {
+                lane: v1::Lane::Plain.into(),
+                reason: v1::RouteReason::DrafterAbsent.into(),
+            }),
             speculation: None,
             timing: Some(v1::Timing {
                 queue_ms: 0.5,
@@ -250,6 +296,9 @@ mod tests {
                 r#""tower_ms":0.75,"prefill_ms":0.625},"resumed":0,"seed":9,"request_id":"r"}"#
             )
         );
-        assert_eq!(answer.summary(), "1 tokens, first after 2 ms, - tok/s, plain (drafter_absent), length");
+        assert_eq!(
+            answer.summary(),
+            "1 tokens, first after 2 ms, - tok/s, plain (drafter_absent), length"
+        );
     }
 }

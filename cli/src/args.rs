@@ -51,7 +51,8 @@ pub enum Command {
 /// Where the settings are.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ConfigArg {
-    /// Configuration file; without it $PACELINE_CONFIG, ./paceline.toml, the user's configuration directory
+    /// Configuration file; without it $PACELINE_CONFIG, ./paceline.toml, the user's configuration
+    /// directory
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -62,13 +63,16 @@ pub struct ServiceArgs {
     /// Where the settings are.
     #[command(flatten)]
     pub config: ConfigArg,
-    /// Address of the service, https:// before it for TLS; without it gateway.grpc of the configuration
+    /// Address of the service, https:// before it for TLS; without it gateway.grpc of the
+    /// configuration
     #[arg(long, value_name = "HOST:PORT")]
     pub address: Option<String>,
-    /// With TLS: certificates (PEM) that sign the service's; without it gateway.tls_cert itself, or the system's with --address
+    /// With TLS: certificates (PEM) that sign the service's; without it gateway.tls_cert itself, or
+    /// the system's with --address
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// File with the API key; without it $PACELINE_API_KEY. Never an argument: everybody on the machine could read it
+    /// File with the API key; without it $PACELINE_API_KEY. Never an argument: everybody on the
+    /// machine could read it
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
     /// Model asked for; without it the served one
@@ -105,7 +109,8 @@ pub struct GenerateArgs {
     /// Print one JSON object instead of the text
     #[arg(long)]
     pub json: bool,
-    /// With --json: log-probabilities, of each token and of the N most probable ones in its place (0 to 20)
+    /// With --json: log-probabilities, of each token and of the N most probable ones in its place
+    /// (0 to 20)
     #[arg(long, value_name = "N", requires = "json")]
     pub logprobs: Option<u32>,
     /// With --json: how far each choice was from another outcome
@@ -126,7 +131,8 @@ pub struct Input {
     /// Text to continue as it is, without chat template
     #[arg(long, value_name = "TEXT")]
     pub prompt: Option<String>,
-    /// JSON file with a list of {role, content}, or {"messages": [...], "tools": [...]}; - is standard input
+    /// JSON file with a list of {role, content}, or {"messages": [...], "tools": [...]}; - is
+    /// standard input
     #[arg(long, value_name = "FILE")]
     pub messages: Option<PathBuf>,
     /// One message of the user, put through the chat template
@@ -195,7 +201,11 @@ impl std::str::FromStr for TokenIds {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let id = |word: &str| word.trim().parse().map_err(|_| format!("expected token ids as 1,2,3, found {:?}", word.trim()));
+        let id = |word: &str| {
+            word.trim()
+                .parse()
+                .map_err(|_| format!("expected token ids as 1,2,3, found {:?}", word.trim()))
+        };
         text.split(',').map(id).collect::<Result<_, _>>().map(Self)
     }
 }
@@ -337,7 +347,8 @@ pub struct DrafterStop {
 /// How long to wait until an order is carried out.
 #[derive(Clone, Debug, Default, Args)]
 pub struct WaitArgs {
-    /// Seconds to wait until it is so; without it two minutes. The order stands when the wait is over
+    /// Seconds to wait until it is so; without it two minutes. The order stands when the wait is
+    /// over
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     pub timeout: Option<u32>,
     /// Where the settings are.
@@ -513,26 +524,30 @@ pub struct SelftestArgs {
 /// `paceline bench`
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// Every kind at 1, 2, 4, 8 and 16 requests at once, without a drafter, with it forced, and as routed; exit code 1 if
-    /// routed is slower than the better of the other two
+    /// Every kind at 1, 2, 4, 8 and 16 requests at once, without a drafter, with it forced, and as
+    /// routed; exit code 1 if routed is slower than the better of the other two
     #[arg(long)]
     pub sweep: bool,
-    /// Speed of the target alone: prompt processing (PP) and generation (TG) by length of the prompt and by requests at once
+    /// Speed of the target alone: prompt processing (PP) and generation (TG) by length of the
+    /// prompt and by requests at once
     #[arg(long, conflicts_with_all = ["sweep", "kinds", "drafter"])]
     pub tables: bool,
-    /// What this machine's memory allows and what share of it one stream reaches: read bandwidth over the bytes a token reads
+    /// What this machine's memory allows and what share of it one stream reaches: read bandwidth
+    /// over the bytes a token reads
     #[arg(long, conflicts_with_all = ["sweep", "kinds", "drafter"])]
     pub roofline: bool,
-    /// Tokens of the prompts of --tables and --roofline, as 64,1024; without it 64, 256, 1024 and so on up to the context
+    /// Tokens of the prompts of --tables and --roofline, as 64,1024; without it 64, 256, 1024 and
+    /// so on up to the context
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', conflicts_with_all = ["sweep", "kinds", "drafter"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub lengths: Vec<u32>,
-    /// Pictures: time to the first token by stage (decode, resize, tower, prefill), and what two requests with pictures do to the
-    /// gaps of four streams of text; needs a model with a vision tower
+    /// Pictures: time to the first token by stage (decode, resize, tower, prefill), and what two
+    /// requests with pictures do to the gaps of four streams of text; needs a model with a vision
+    /// tower
     #[arg(long, conflicts_with_all = ["sweep", "tables", "roofline", "lengths", "kinds", "concurrency", "max_tokens", "drafter"])]
     pub images: bool,
-    /// Runs, each of which measures everything once, of a sweep there and back; an interval and a verdict need 6. Without it 3 for
-    /// lanes, else 7
+    /// Runs, each of which measures everything once, of a sweep there and back; an interval and a
+    /// verdict need 6. Without it 3 for lanes, else 7
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub runs: Option<u32>,
     /// Kinds of prompts, as json,prose; without it all
@@ -541,8 +556,8 @@ pub struct BenchArgs {
     /// Requests at once, as 1,4; without it 1,2,4,8,16 for a sweep and for tables, else 1
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=32))]
     pub concurrency: Vec<u32>,
-    /// Tokens of each answer; of kinds of prompts their mean, as answers differ by up to a quarter there. Without it 128 for a
-    /// sweep, else 64
+    /// Tokens of each answer; of kinds of prompts their mean, as answers differ by up to a quarter
+    /// there. Without it 128 for a sweep, else 64
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=4_096))]
     pub max_tokens: Option<u32>,
     /// Directory of the target; without it target.model of the configuration

@@ -1,5 +1,6 @@
-//! `paceline chat`: a conversation, one line of standard input a turn. `/image F` shows a picture with the next turn, `/reset`
-//! begins anew, `/quit` or the end of input ends it. Ctrl-C ends the answer that runs; what was said of it stays in the conversation, as it does on the screen.
+//! `paceline chat`: a conversation, one line of standard input a turn. `/image F` shows a picture
+//! with the next turn, `/reset` begins anew, `/quit` or the end of input ends it. Ctrl-C ends the
+//! answer that runs; what was said of it stays in the conversation, as it does on the screen.
 
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::Path;
@@ -61,7 +62,9 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
                 }
             },
             Some(command) if command.starts_with('/') && !command.contains(char::is_whitespace) => {
-                screen.note(&format!("unknown command {command}; there are /image F, /reset and /quit"));
+                screen.note(&format!(
+                    "unknown command {command}; there are /image F, /reset and /quit"
+                ));
             }
             Some(text) => {
                 if let Err(failure) = talk.turn(text, screen).await {
@@ -97,7 +100,8 @@ struct Talk {
 
 /// Whether a line is the command that shows a picture.
 fn is_image(line: &str) -> bool {
-    line.strip_prefix("/image").is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
+    line.strip_prefix("/image")
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
 impl Talk {
@@ -128,7 +132,12 @@ impl Talk {
         let mut said = messages::text("user", text);
         said.content.splice(0..0, self.pictures.iter().cloned());
         self.messages.push(said);
-        let request = generate::chat(self.model.clone(), self.messages.clone(), &self.how, self.template_arguments.clone());
+        let request = generate::chat(
+            self.model.clone(),
+            self.messages.clone(),
+            &self.how,
+            self.template_arguments.clone(),
+        );
         let mut said = String::new();
         let outcome = tokio::select! {
             outcome = self.answer(request, screen, &mut said) => outcome,
@@ -142,7 +151,8 @@ impl Talk {
                 self.messages.push(messages::text("assistant", said));
                 self.pictures.clear();
             }
-            // Its pictures are dropped as well: one that is refused would be refused with every turn to come.
+            // Its pictures are dropped as well: one that is refused would be refused with every
+            // turn to come.
             Err(_) => {
                 self.messages.truncate(before);
                 if !self.pictures.is_empty() {

@@ -45,7 +45,12 @@ impl Key {
             Some(path) => {
                 let place = format!("--api-key-file {}", path.display());
                 let read = std::fs::read_to_string(path);
-                (read.map_err(|error| Failure::usage(format!("{place}: cannot read it: {error}")))?, place)
+                (
+                    read.map_err(|error| {
+                        Failure::usage(format!("{place}: cannot read it: {error}"))
+                    })?,
+                    place,
+                )
             }
             None => (lifecycle::env(KEY_VAR).unwrap_or_default(), KEY_VAR.to_owned()),
         };
@@ -54,7 +59,11 @@ impl Key {
             return Ok(Self(None));
         }
         // The key is not repeated: what is printed may be kept.
-        let bad = || Failure::usage(format!("{place}: expected one API key in printable ASCII, found something else"));
+        let bad = || {
+            Failure::usage(format!(
+                "{place}: expected one API key in printable ASCII, found something else"
+            ))
+        };
         if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(bad());
         }
@@ -103,12 +112,16 @@ impl Service {
             }
         };
         if args.ca.is_some() && !tls {
-            return Err(Failure::usage("--ca: expected a service with TLS (--address https://HOST:PORT), found one without"));
+            return Err(Failure::usage(
+                "--ca: expected a service with TLS (--address https://HOST:PORT), found one without",
+            ));
         }
         let trusted = args.ca.clone().or(own.map(Into::into));
         let trust = |path: std::path::PathBuf| {
             let pem = std::fs::read(&path);
-            let pem = pem.map_err(|error: io::Error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+            let pem = pem.map_err(|error: io::Error| {
+                Failure::usage(format!("cannot read {}: {error}", path.display()))
+            })?;
             Ok::<_, Failure>(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)))
         };
         let tls = match (tls, trusted) {
@@ -122,7 +135,8 @@ impl Service {
     /// Connects to it.
     ///
     /// # Errors
-    /// The address is none, nobody listens there, or it is not the one that the certificates vouch for.
+    /// The address is none, nobody listens there, or it is not the one that the certificates vouch
+    /// for.
     pub async fn connect(&self) -> Result<Client, Failure> {
         let channel = channel(&self.address, self.tls.clone()).await?;
         Ok(InferenceClient::with_interceptor(channel, self.key.clone()))
@@ -133,7 +147,11 @@ impl Service {
 fn reachable(listening: &str) -> String {
     match listening.parse::<SocketAddr>() {
         Ok(mut address) if address.ip().is_unspecified() => {
-            address.set_ip(if address.is_ipv4() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { IpAddr::V6(Ipv6Addr::LOCALHOST) });
+            address.set_ip(if address.is_ipv4() {
+                IpAddr::V4(Ipv4Addr::LOCALHOST)
+            } else {
+                IpAddr::V6(Ipv6Addr::LOCALHOST)
+            });
             address.to_string()
         }
         _ => listening.to_owned(),
@@ -149,7 +167,12 @@ pub async fn connect(address: &str) -> Result<InferenceClient<Channel>, Failure>
 }
 
 async fn channel(address: &str, tls: Option<ClientTlsConfig>) -> Result<Channel, Failure> {
-    let bad = |error| Failure::usage(format!("--address: expected host:port, found {address:?}: {}", root_cause(&error)));
+    let bad = |error| {
+        Failure::usage(format!(
+            "--address: expected host:port, found {address:?}: {}",
+            root_cause(&error)
+        ))
+    };
     let scheme = if tls.is_some() { "https" } else { "http" };
     let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
         .map_err(bad)?
@@ -159,11 +182,17 @@ async fn channel(address: &str, tls: Option<ClientTlsConfig>) -> Result<Channel,
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(connection_window(STREAMS));
     if let Some(tls) = tls {
-        endpoint = endpoint
-            .tls_config(tls)
-            .map_err(|error| Failure::usage(format!("TLS with {address}: the certificates to trust: {}", root_cause(&error))))?;
+        endpoint = endpoint.tls_config(tls).map_err(|error| {
+            Failure::usage(format!(
+                "TLS with {address}: the certificates to trust: {}",
+                root_cause(&error)
+            ))
+        })?;
     }
-    endpoint.connect().await.map_err(|error| Failure::unreachable(no_service_at(address, &root_cause(&error))))
+    endpoint
+        .connect()
+        .await
+        .map_err(|error| Failure::unreachable(no_service_at(address, &root_cause(&error))))
 }
 
 #[cfg(test)]
@@ -207,7 +236,10 @@ mod tests {
         assert!(!format!("{key:?} {:?}", request.metadata()).contains("pl_secret"));
         for bad in ["", "\n", "pl_secret pl_secret", "pl_secreté"] {
             let failure = with(bad).expect_err("no key");
-            assert!(failure.exit == crate::failure::USAGE && !failure.message.contains("pl_secret"), "{failure}");
+            assert!(
+                failure.exit == crate::failure::USAGE && !failure.message.contains("pl_secret"),
+                "{failure}"
+            );
         }
     }
 
@@ -219,12 +251,18 @@ mod tests {
         };
         let failure = connect(&address).await.expect_err("nobody listens");
         assert_eq!(failure.exit, crate::failure::UNREACHABLE);
-        assert!(failure.message.contains(&address) && failure.message.contains("paceline serve"), "{failure}");
+        assert!(
+            failure.message.contains(&address) && failure.message.contains("paceline serve"),
+            "{failure}"
+        );
         assert!(failure.message.contains("refused"), "{failure}");
     }
 
     #[tokio::test]
     async fn a_bad_address_is_a_usage_error() {
-        assert_eq!(connect("not an address").await.expect_err("no address").exit, crate::failure::USAGE);
+        assert_eq!(
+            connect("not an address").await.expect_err("no address").exit,
+            crate::failure::USAGE
+        );
     }
 }

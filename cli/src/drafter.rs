@@ -1,10 +1,12 @@
-//! `paceline drafter start|stop|swap`: an order to the supervisor; returns when it is carried out, or with the reason why
-//! it is not.
+//! `paceline drafter start|stop|swap`: an order to the supervisor; returns when it is carried out,
+//! or with the reason why it is not.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use paceline_proto::v1::{ProcessStatus, StartDrafterRequest, StopDrafterRequest, SwapDrafterRequest};
+use paceline_proto::v1::{
+    ProcessStatus, StartDrafterRequest, StopDrafterRequest, SwapDrafterRequest,
+};
 
 use crate::args::{DrafterArgs, DrafterCommand, WaitArgs};
 use crate::failure::Failure;
@@ -22,16 +24,22 @@ const GRACE: Duration = Duration::from_secs(5);
 /// No supervisor answers, the configuration cannot be used, or the order is not carried out.
 pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure> {
     let (wait, model) = match &args.command {
-        DrafterCommand::Start(change) | DrafterCommand::Swap(change) => (&change.wait, directory(change.model.as_ref())?),
+        DrafterCommand::Start(change) | DrafterCommand::Swap(change) => {
+            (&change.wait, directory(change.model.as_ref())?)
+        }
         DrafterCommand::Stop(stop) => (&stop.wait, String::new()),
     };
     let (mut client, place) = operations(wait.config.config.as_deref())?;
     let timeout_ms = timeout_ms(wait);
     let call = async {
         match args.command {
-            DrafterCommand::Start(_) => client.start_drafter(StartDrafterRequest { model, timeout_ms }).await,
+            DrafterCommand::Start(_) => {
+                client.start_drafter(StartDrafterRequest { model, timeout_ms }).await
+            }
             DrafterCommand::Stop(_) => client.stop_drafter(StopDrafterRequest { timeout_ms }).await,
-            DrafterCommand::Swap(_) => client.swap_drafter(SwapDrafterRequest { model, timeout_ms }).await,
+            DrafterCommand::Swap(_) => {
+                client.swap_drafter(SwapDrafterRequest { model, timeout_ms }).await
+            }
         }
     };
     let drafter = answered(call, wait, &place).await?.drafter.unwrap_or_default();
@@ -52,7 +60,8 @@ pub async fn answered<T>(
         Ok(Ok(answer)) => Ok(answer.into_inner()),
         Ok(Err(status)) => Err(Failure::before_answer(&status, place)),
         Err(_) => {
-            let message = format!("the supervisor at {place} did not answer within {} s", limit.as_secs());
+            let message =
+                format!("the supervisor at {place} did not answer within {} s", limit.as_secs());
             Err(Failure::unreachable(message))
         }
     }
@@ -68,7 +77,10 @@ fn directory(model: Option<&PathBuf>) -> Result<String, Failure> {
     let Some(path) = model else { return Ok(String::new()) };
     let bad = |what: String| Failure::usage(format!("--model: {what}"));
     let absolute = std::path::absolute(path).map_err(|error| bad(error.to_string()))?;
-    absolute.into_os_string().into_string().map_err(|path| bad(format!("expected a path in UTF-8, found {path:?}")))
+    absolute
+        .into_os_string()
+        .into_string()
+        .map_err(|path| bad(format!("expected a path in UTF-8, found {path:?}")))
 }
 
 /// The same as the service is told; 0 where none is named.
@@ -95,7 +107,11 @@ mod tests {
     fn directories_are_made_absolute_and_seconds_milliseconds() {
         let directory = |path: &str| directory(Some(&path.into())).expect("plain");
         assert_eq!(directory("/models/d"), "/models/d");
-        assert!(directory("d").starts_with('/') && directory("d").ends_with("/d"), "{}", directory("d"));
+        assert!(
+            directory("d").starts_with('/') && directory("d").ends_with("/d"),
+            "{}",
+            directory("d")
+        );
         assert_eq!(super::directory(None).expect("none"), "");
         assert_eq!(timeout_ms(&WaitArgs::default()), 0);
         assert_eq!(timeout_ms(&WaitArgs { timeout: Some(5), ..Default::default() }), 5_000);

@@ -1,4 +1,5 @@
-//! `paceline drain`: the service takes nothing new, and the command returns when nothing runs; `--undo` takes requests again.
+//! `paceline drain`: the service takes nothing new, and the command returns when nothing runs;
+//! `--undo` takes requests again.
 
 use paceline_proto::v1::DrainRequest;
 
@@ -11,11 +12,16 @@ use crate::status::operations;
 /// Runs the command.
 ///
 /// # Errors
-/// No supervisor answers, the configuration cannot be used, or requests run for longer than is waited.
+/// No supervisor answers, the configuration cannot be used, or requests run for longer than is
+/// waited.
 pub async fn run(args: &DrainArgs, screen: &mut Screen) -> Result<(), Failure> {
     let (mut client, place) = operations(args.wait.config.config.as_deref())?;
     let call = client.drain(DrainRequest { undo: args.undo, timeout_ms: timeout_ms(&args.wait) });
     answered(call, &args.wait, &place).await?;
-    let line = if args.undo { "requests are taken again\n" } else { "drained: nothing runs, and nothing new is taken\n" };
+    let line = if args.undo {
+        "requests are taken again\n"
+    } else {
+        "drained: nothing runs, and nothing new is taken\n"
+    };
     screen.text(line).map_err(|_| Failure::nobody_reads())
 }

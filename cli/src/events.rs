@@ -1,5 +1,5 @@
-//! `paceline events`: what changed state and why, line by line, as a table or as JSON; with `--follow` also what comes, also from
-//! the supervisor that takes this one's place.
+//! `paceline events`: what changed state and why, line by line, as a table or as JSON; with
+//! `--follow` also what comes, also from the supervisor that takes this one's place.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,7 +25,8 @@ const BETWEEN: u32 = 1_000;
 /// Runs the command.
 ///
 /// # Errors
-/// No supervisor answers, none takes the place of one that was followed, or the configuration cannot be used.
+/// No supervisor answers, none takes the place of one that was followed, or the configuration
+/// cannot be used.
 pub async fn run(args: &EventsArgs, screen: &mut Screen) -> Result<(), Failure> {
     let config = args.config.config.as_deref();
     let mut events = open(config, args.follow, args.last).await?;
@@ -37,7 +38,8 @@ pub async fn run(args: &EventsArgs, screen: &mut Screen) -> Result<(), Failure> 
                 let at = (event.term, event.number);
                 if at > seen {
                     seen = at;
-                    let text = if args.json { format!("{}\n", object(&event)) } else { line(&event) };
+                    let text =
+                        if args.json { format!("{}\n", object(&event)) } else { line(&event) };
                     screen.text(&text).map_err(|_| Failure::nobody_reads())?;
                 }
                 continue;
@@ -48,7 +50,9 @@ pub async fn run(args: &EventsArgs, screen: &mut Screen) -> Result<(), Failure> 
         match ended {
             None if !args.follow => return Ok(()),
             // Ours, about this stream: we were too slow.
-            Some(status) if paceline_proto::status::Reason::of(&status).is_some() => return Err(Failure::refused(&status)),
+            Some(status) if paceline_proto::status::Reason::of(&status).is_some() => {
+                return Err(Failure::refused(&status));
+            }
             Some(status) if !args.follow => return Err(Failure::refused(&status)),
             _ => events = next(config).await?,
         }
@@ -68,11 +72,14 @@ async fn next(config: Option<&Path>) -> Result<Streaming<Event>, Failure> {
 
 async fn open(config: Option<&Path>, follow: bool, last: u32) -> Result<Streaming<Event>, Failure> {
     let (mut client, place) = operations(config)?;
-    match tokio::time::timeout(PATIENCE, client.events(EventsRequest { follow, last: Some(last) })).await {
+    match tokio::time::timeout(PATIENCE, client.events(EventsRequest { follow, last: Some(last) }))
+        .await
+    {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(Failure::before_answer(&status, &place)),
         Err(_) => {
-            let message = format!("the supervisor at {place} did not answer within {} s", PATIENCE.as_secs());
+            let message =
+                format!("the supervisor at {place} did not answer within {} s", PATIENCE.as_secs());
             Err(Failure::unreachable(message))
         }
     }
@@ -93,7 +100,11 @@ fn line(event: &Event) -> String {
         ("", to) => to.to_owned(),
         (from, to) => format!("{from} -> {to}"),
     };
-    let subject = if event.kind == "link" { format!("link of {}", event.subject) } else { format!("{}{life}", event.subject) };
+    let subject = if event.kind == "link" {
+        format!("link of {}", event.subject)
+    } else {
+        format!("{}{life}", event.subject)
+    };
     let cause = if event.cause.is_empty() { String::new() } else { format!(": {}", event.cause) };
     format!("{} {subject} {what}{}\n", event.time, cause.replace('\n', "\n    "))
 }
@@ -115,10 +126,21 @@ mod tests {
             to: "starting".into(),
             cause: "signal 9 (SIGKILL)".into(),
         };
-        assert_eq!(line(&event), "2026-01-02T03:04:05.678Z target 4 ready -> starting: signal 9 (SIGKILL)\n");
-        let link =
-            Event { kind: "link".into(), subject: "drafter-0".into(), from: String::new(), to: "up".into(), ..event.clone() };
-        assert_eq!(line(&link), "2026-01-02T03:04:05.678Z link of drafter-0 up: signal 9 (SIGKILL)\n");
+        assert_eq!(
+            line(&event),
+            "2026-01-02T03:04:05.678Z target 4 ready -> starting: signal 9 (SIGKILL)\n"
+        );
+        let link = Event {
+            kind: "link".into(),
+            subject: "drafter-0".into(),
+            from: String::new(),
+            to: "up".into(),
+            ..event.clone()
+        };
+        assert_eq!(
+            line(&link),
+            "2026-01-02T03:04:05.678Z link of drafter-0 up: signal 9 (SIGKILL)\n"
+        );
         let keys: Vec<_> = object(&event).as_object().expect("an object").keys().cloned().collect();
         assert_eq!(keys.join(" "), "time term number kind subject epoch from to cause");
     }

@@ -36,7 +36,13 @@ pub struct Failure {
 
 impl Failure {
     fn new(exit: u8, code: Code, reason: &str, message: impl Into<String>) -> Self {
-        Self { exit, code: code_name(code), reason: reason.to_owned(), message: message.into(), retry_after_ms: None }
+        Self {
+            exit,
+            code: code_name(code),
+            reason: reason.to_owned(),
+            message: message.into(),
+            retry_after_ms: None,
+        }
     }
 
     /// What was typed, or a file it names, cannot be used.
@@ -46,7 +52,12 @@ impl Failure {
 
     /// A feature of the contract that is not there yet.
     pub fn not_yet(what: impl fmt::Display) -> Self {
-        Self::new(REFUSED, Code::Unimplemented, "NOT_YET", format!("not in this version yet: {what}"))
+        Self::new(
+            REFUSED,
+            Code::Unimplemented,
+            "NOT_YET",
+            format!("not in this version yet: {what}"),
+        )
     }
 
     /// The self-test found what it looks for, or could not look.
@@ -101,7 +112,8 @@ impl Failure {
         }
     }
 
-    /// A status that came before any answer: the connection's own failure means the service is not reachable.
+    /// A status that came before any answer: the connection's own failure means the service is not
+    /// reachable.
     pub fn before_answer(status: &Status, address: &str) -> Self {
         match connection_error(status) {
             Some(cause) => Self::unreachable(no_service_at(address, &cause)),
@@ -125,7 +137,9 @@ impl fmt::Display for Failure {
         }
         match self.retry_after_ms {
             // Most messages say it themselves.
-            Some(pause) if !self.message.contains("try again") => write!(f, "; try again in {:.1} s", pause as f64 / 1e3),
+            Some(pause) if !self.message.contains("try again") => {
+                write!(f, "; try again in {:.1} s", pause as f64 / 1e3)
+            }
             _ => Ok(()),
         }
     }
@@ -194,8 +208,14 @@ mod tests {
     #[test]
     fn a_refusal_carries_code_reason_and_pause() {
         let failure = Failure::refused(&Reason::TargetGone.status("the target ended"));
-        assert_eq!((failure.exit, failure.code, failure.reason.as_str()), (REFUSED, "UNAVAILABLE", "TARGET_GONE"));
-        assert_eq!(failure.to_string(), "UNAVAILABLE (TARGET_GONE): the target ended; try again in 1.0 s");
+        assert_eq!(
+            (failure.exit, failure.code, failure.reason.as_str()),
+            (REFUSED, "UNAVAILABLE", "TARGET_GONE")
+        );
+        assert_eq!(
+            failure.to_string(),
+            "UNAVAILABLE (TARGET_GONE): the target ended; try again in 1.0 s"
+        );
         let object = failure.object();
         assert_eq!(object["error"]["retry_after_ms"], 1000);
         assert_eq!(object["error"].as_object().map(serde_json::Map::len), Some(4));

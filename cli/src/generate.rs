@@ -14,8 +14,8 @@ use crate::failure::Failure;
 use crate::messages::{self, Conversation};
 use crate::screen::Screen;
 
-/// Largest file that is read as a picture. What the service takes is its own to say (limits.max_message_bytes); this only keeps
-/// a slip of the hand from filling memory.
+/// Largest file that is read as a picture. What the service takes is its own to say
+/// (limits.max_message_bytes); this only keeps a slip of the hand from filling memory.
 const MAX_PICTURE_BYTES: u64 = 256 << 20;
 
 /// Runs the command.
@@ -106,7 +106,8 @@ impl Ask {
     /// A file cannot be used.
     pub fn from_args(args: &GenerateArgs) -> Result<Self, Failure> {
         let model = args.service.model.clone().unwrap_or_default();
-        let pictures = args.image.iter().map(|path| read_picture("--image", path).map(messages::picture));
+        let pictures =
+            args.image.iter().map(|path| read_picture("--image", path).map(messages::picture));
         let pictures = pictures.collect::<Result<Vec<_>, _>>()?;
         let how = &args.how;
         let as_it_is = |prompt| {
@@ -121,37 +122,67 @@ impl Ask {
                 samples: args.samples,
             })
         };
-        let mut conversation = match (&args.input.prompt, &args.input.message, &args.input.messages, &args.input.token_ids) {
-            (Some(text), ..) if pictures.is_empty() => return Ok(as_it_is(Prompt::Text(text.clone()))),
+        let mut conversation = match (
+            &args.input.prompt,
+            &args.input.message,
+            &args.input.messages,
+            &args.input.token_ids,
+        ) {
+            (Some(text), ..) if pictures.is_empty() => {
+                return Ok(as_it_is(Prompt::Text(text.clone())));
+            }
             (Some(text), ..) | (_, Some(text), ..) => {
                 Conversation { messages: vec![messages::text("user", text.clone())], tools: vec![] }
             }
             (_, _, Some(path), _) => read_messages(path)?,
-            (_, _, _, Some(ids)) => return Ok(as_it_is(Prompt::TokenIds(v1::TokenIds { ids: ids.0.clone() }))),
-            _ => return Err(Failure::usage("expected one of --prompt, --messages, --message, --token-ids")),
+            (_, _, _, Some(ids)) => {
+                return Ok(as_it_is(Prompt::TokenIds(v1::TokenIds { ids: ids.0.clone() })));
+            }
+            _ => {
+                return Err(Failure::usage(
+                    "expected one of --prompt, --messages, --message, --token-ids",
+                ));
+            }
         };
         messages::show(&mut conversation.messages, pictures).map_err(Failure::usage)?;
         let template_arguments = args.template_arguments.clone().unwrap_or_default();
         let request = chat(model, conversation.messages, how, template_arguments);
         let (report_margins, logprobs, samples) = (args.margins, args.logprobs, args.samples);
-        Ok(Self::Chat(ChatRequest { tools: conversation.tools, samples, report_margins, logprobs, ..request }))
+        Ok(Self::Chat(ChatRequest {
+            tools: conversation.tools,
+            samples,
+            report_margins,
+            logprobs,
+            ..request
+        }))
     }
 
     /// Sends it; returns when the first token is there.
     ///
     /// # Errors
     /// The service's refusal, or that it cannot be reached.
-    pub async fn send(self, client: &mut client::Client, address: &str) -> Result<Streaming<GenerateResponse>, Failure> {
+    pub async fn send(
+        self,
+        client: &mut client::Client,
+        address: &str,
+    ) -> Result<Streaming<GenerateResponse>, Failure> {
         let response = match self {
             Self::Continue(request) => client.generate(request).await,
             Self::Chat(request) => client.chat(request).await,
         };
-        response.map(tonic::Response::into_inner).map_err(|status| Failure::before_answer(&status, address))
+        response
+            .map(tonic::Response::into_inner)
+            .map_err(|status| Failure::before_answer(&status, address))
     }
 }
 
 /// A conversation as a request.
-pub fn chat(model: String, messages: Vec<Message>, how: &HowArgs, template_arguments: String) -> ChatRequest {
+pub fn chat(
+    model: String,
+    messages: Vec<Message>,
+    how: &HowArgs,
+    template_arguments: String,
+) -> ChatRequest {
     ChatRequest {
         model,
         messages,
@@ -166,8 +197,22 @@ pub fn chat(model: String, messages: Vec<Message>, how: &HowArgs, template_argum
 fn sampling(how: &HowArgs) -> v1::Sampling {
     let HowArgs { temperature, top_k, top_p, min_p, seed, .. } = *how;
     let HowArgs { repetition_penalty, presence_penalty, frequency_penalty, .. } = *how;
-    let logit_bias = how.logit_bias.iter().map(|one| v1::LogitBias { token_id: one.id, bias: one.bias }).collect();
-    v1::Sampling { temperature, top_k, top_p, min_p, seed, repetition_penalty, presence_penalty, frequency_penalty, logit_bias }
+    let logit_bias = how
+        .logit_bias
+        .iter()
+        .map(|one| v1::LogitBias { token_id: one.id, bias: one.bias })
+        .collect();
+    v1::Sampling {
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        seed,
+        repetition_penalty,
+        presence_penalty,
+        frequency_penalty,
+        logit_bias,
+    }
 }
 
 fn limits(how: &HowArgs) -> v1::Limits {
@@ -185,9 +230,11 @@ fn limits(how: &HowArgs) -> v1::Limits {
 /// # Errors
 /// It cannot be read, or does not end.
 pub fn read_picture(what: &str, path: &Path) -> Result<Vec<u8>, Failure> {
-    let refuse = |why: String| Failure::usage(format!("{what}: cannot read {}: {why}", path.display()));
+    let refuse =
+        |why: String| Failure::usage(format!("{what}: cannot read {}: {why}", path.display()));
     let mut data = Vec::new();
-    let file = std::fs::File::open(path).and_then(|file| file.take(MAX_PICTURE_BYTES + 1).read_to_end(&mut data));
+    let file = std::fs::File::open(path)
+        .and_then(|file| file.take(MAX_PICTURE_BYTES + 1).read_to_end(&mut data));
     match file {
         Ok(_) if data.len() as u64 > MAX_PICTURE_BYTES => {
             Err(refuse(format!("expected at most {} MiB, found more", MAX_PICTURE_BYTES >> 20)))
@@ -205,6 +252,9 @@ fn read_messages(path: &Path) -> Result<Conversation, Failure> {
         let mut text = String::new();
         std::io::stdin().read_to_string(&mut text).map(|_| text)
     };
-    let text = read().map_err(|error| Failure::usage(format!("--messages: cannot read {}: {error}", path.display())))?;
-    messages::parse(&text).map_err(|error| Failure::usage(format!("--messages {}: {error}", path.display())))
+    let text = read().map_err(|error| {
+        Failure::usage(format!("--messages: cannot read {}: {error}", path.display()))
+    })?;
+    messages::parse(&text)
+        .map_err(|error| Failure::usage(format!("--messages {}: {error}", path.display())))
 }

@@ -1,4 +1,5 @@
-//! `paceline key`: makes API keys. What is stored is the line with the digest; the key is shown once and kept nowhere.
+//! `paceline key`: makes API keys. What is stored is the line with the digest; the key is shown
+//! once and kept nowhere.
 
 use std::io::Read as _;
 
@@ -45,7 +46,9 @@ fn line(name: &str, key: &str) -> Result<KeyLine, Failure> {
 
 fn make() -> Result<String, Failure> {
     let mut bytes = [0; RANDOM];
-    getrandom::fill(&mut bytes).map_err(|error| Failure::refused_here(format!("the system gave no random numbers: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| {
+        Failure::refused_here(format!("the system gave no random numbers: {error}"))
+    })?;
     Ok(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
@@ -66,7 +69,11 @@ mod tests {
     #[test]
     fn keys_are_long_random_and_fit_their_lines() {
         let (one, other) = (make().expect("random"), make().expect("random"));
-        assert!(one != other && one.starts_with(PREFIX) && one.len() == PREFIX.len() + 43, "{}", one.len());
+        assert!(
+            one != other && one.starts_with(PREFIX) && one.len() == PREFIX.len() + 43,
+            "{}",
+            one.len()
+        );
         let text = line("alice", &one).expect("fine").to_string();
         let known = keys::parse(&text).expect("a line");
         assert!(known[0].digest == keys::digest(&one) && !text.contains(&one));

@@ -1,11 +1,12 @@
-//! `paceline`: the command line. It says to the service what any gRPC client could say, and as `serve` it is the thin parent
-//! of gateway and supervisor. Not here: models, routing, tokens' meaning.
+//! `paceline`: the command line. It says to the service what any gRPC client could say, and as
+//! `serve` it is the thin parent of gateway and supervisor. Not here: models, routing, tokens'
+//! meaning.
 //!
-//! [`args`] what can be typed │ [`messages`] conversations from JSON │ [`client`] the way to the service │ [`generate`],
-//! [`chat`], [`status`], [`drafter`], [`policy`], [`routes`], [`events`], [`restart`], [`drain`], [`key`], [`selftest`],
-//! [`bench`] one
-//! command each │ [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │
-//! [`failure`] why a command ends badly, and its exit code │ [`screen`] the only place that prints.
+//! [`args`] what can be typed │ [`messages`] conversations from JSON │ [`client`] the way to the
+//! service │ [`generate`], [`chat`], [`status`], [`drafter`], [`policy`], [`routes`], [`events`],
+//! [`restart`], [`drain`], [`key`], [`selftest`], [`bench`] one command each │ [`answer`] a stream
+//! of responses as one answer │ [`serve`] the thin parent │ [`failure`] why a command ends badly,
+//! and its exit code │ [`screen`] the only place that prints.
 
 pub mod answer;
 pub mod args;

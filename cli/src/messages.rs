@@ -1,6 +1,7 @@
-//! Conversations from JSON, in the form most clients write: `[{"role": …, "content": text | [parts]}]`, alone or under
-//! `"messages"`, with `"tools"` beside. Nothing is left out in silence (I5): an unknown key or part type is an error that names
-//! it. Roles and what each may have, and whether the model can see, are the service's to judge.
+//! Conversations from JSON, in the form most clients write: `[{"role": …, "content": text |
+//! [parts]}]`, alone or under `"messages"`, with `"tools"` beside. Nothing is left out in silence
+//! (I5): an unknown key or part type is an error that names it. Roles and what each may have, and
+//! whether the model can see, are the service's to judge.
 
 use base64::Engine as _;
 use paceline_proto::v1::content_part::Part;
@@ -9,7 +10,11 @@ use serde_json::{Map, Value};
 
 /// A message of one text.
 pub fn text(role: &str, text: impl Into<String>) -> Message {
-    Message { role: role.to_owned(), content: vec![ContentPart { part: Some(Part::Text(text.into())) }], ..Default::default() }
+    Message {
+        role: role.to_owned(),
+        content: vec![ContentPart { part: Some(Part::Text(text.into())) }],
+        ..Default::default()
+    }
 }
 
 /// A picture as a part.
@@ -26,7 +31,9 @@ pub fn show(messages: &mut [Message], pictures: Vec<ContentPart>) -> Result<(), 
         return Ok(());
     }
     let last = messages.iter_mut().rfind(|message| message.role == "user");
-    let message = last.ok_or("--image: expected a message of the role user that the picture belongs to, found none")?;
+    let message = last.ok_or(
+        "--image: expected a message of the role user that the picture belongs to, found none",
+    )?;
     message.content.splice(0..0, pictures);
     Ok(())
 }
@@ -48,8 +55,14 @@ pub fn parse(json: &str) -> Result<Conversation, String> {
     let value: Value = serde_json::from_str(json).map_err(|error| format!("not JSON: {error}"))?;
     let (messages, tools) = match &value {
         Value::Object(object) => {
-            let messages = object.get("messages").ok_or("expected a list of messages, or an object with the key \"messages\"")?;
-            only(object, &["messages", "tools"], "the object; other settings are flags of the command")?;
+            let messages = object
+                .get("messages")
+                .ok_or("expected a list of messages, or an object with the key \"messages\"")?;
+            only(
+                object,
+                &["messages", "tools"],
+                "the object; other settings are flags of the command",
+            )?;
             (messages, present(object, "tools"))
         }
         other => (other, None),
@@ -59,9 +72,18 @@ pub fn parse(json: &str) -> Result<Conversation, String> {
 }
 
 /// Reads every item of a list.
-fn each<T>(list: &Value, place: &str, read: impl Fn(&Value, &str) -> Result<T, String>) -> Result<Vec<T>, String> {
-    let items = list.as_array().ok_or_else(|| format!("{place}: expected a list, found {}", kind(list)))?;
-    items.iter().enumerate().map(|(index, value)| read(value, &format!("{place}[{index}]"))).collect()
+fn each<T>(
+    list: &Value,
+    place: &str,
+    read: impl Fn(&Value, &str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let items =
+        list.as_array().ok_or_else(|| format!("{place}: expected a list, found {}", kind(list)))?;
+    items
+        .iter()
+        .enumerate()
+        .map(|(index, value)| read(value, &format!("{place}[{index}]")))
+        .collect()
 }
 
 /// What is there under this key; null is nothing.
@@ -70,8 +92,11 @@ fn present<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
 }
 
 fn message(value: &Value, place: &str) -> Result<Message, String> {
-    let object = value.as_object().ok_or_else(|| format!("{place}: expected an object, found {}", kind(value)))?;
-    let known = ["role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"];
+    let object = value
+        .as_object()
+        .ok_or_else(|| format!("{place}: expected an object, found {}", kind(value)))?;
+    let known =
+        ["role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"];
     only(object, &known, place)?;
     let role = string(object, "role", place)?;
     let tool_calls = present(object, "tool_calls");
@@ -80,14 +105,25 @@ fn message(value: &Value, place: &str) -> Result<Message, String> {
         Some(parts @ Value::Array(_)) => each(parts, &format!("{place}.content"), part)?,
         // As clients write a turn that only calls.
         None | Some(Value::Null) if tool_calls.is_some() => vec![],
-        Some(other) => return Err(format!("{place}.content: expected text or a list of parts, found {}", kind(other))),
-        None => return Err(format!("{place}.content: expected text or a list of parts, found nothing")),
+        Some(other) => {
+            return Err(format!(
+                "{place}.content: expected text or a list of parts, found {}",
+                kind(other)
+            ));
+        }
+        None => {
+            return Err(format!(
+                "{place}.content: expected text or a list of parts, found nothing"
+            ));
+        }
     };
-    let reasoning = if object.contains_key("reasoning_content") { "reasoning_content" } else { "reasoning" };
+    let reasoning =
+        if object.contains_key("reasoning_content") { "reasoning_content" } else { "reasoning" };
     Ok(Message {
         role,
         content,
-        tool_calls: tool_calls.map_or(Ok(vec![]), |calls| each(calls, &format!("{place}.tool_calls"), call))?,
+        tool_calls: tool_calls
+            .map_or(Ok(vec![]), |calls| each(calls, &format!("{place}.tool_calls"), call))?,
         tool_call_id: optional(object, "tool_call_id", place)?,
         name: optional(object, "name", place)?,
         reasoning: optional(object, reasoning, place)?,
@@ -97,15 +133,22 @@ fn message(value: &Value, place: &str) -> Result<Message, String> {
 type Members = Map<String, Value>;
 
 /// The members of `{"type": "function", "function": {…}}`.
-fn function<'a>(value: &'a Value, known: &[&str], place: &str) -> Result<(&'a Members, &'a Members), String> {
-    let object = value.as_object().ok_or_else(|| format!("{place}: expected an object, found {}", kind(value)))?;
+fn function<'a>(
+    value: &'a Value,
+    known: &[&str],
+    place: &str,
+) -> Result<(&'a Members, &'a Members), String> {
+    let object = value
+        .as_object()
+        .ok_or_else(|| format!("{place}: expected an object, found {}", kind(value)))?;
     only(object, known, place)?;
     let named = optional(object, "type", place)?;
     if !matches!(named.as_str(), "" | "function") {
         return Err(format!("{place}.type: expected function, found {named:?}"));
     }
     let function = object.get("function").and_then(Value::as_object);
-    let function = function.ok_or_else(|| format!("{place}.function: expected an object with a name, found none"))?;
+    let function = function
+        .ok_or_else(|| format!("{place}.function: expected an object with a name, found none"))?;
     Ok((object, function))
 }
 
@@ -114,7 +157,11 @@ fn tool(value: &Value, place: &str) -> Result<Tool, String> {
     let place = format!("{place}.function");
     only(function, &["name", "description", "parameters"], &place)?;
     let name = string(function, "name", &place)?;
-    Ok(Tool { name, description: optional(function, "description", &place)?, parameters: written(function, "parameters") })
+    Ok(Tool {
+        name,
+        description: optional(function, "description", &place)?,
+        parameters: written(function, "parameters"),
+    })
 }
 
 fn call(value: &Value, place: &str) -> Result<ToolCall, String> {
@@ -122,7 +169,11 @@ fn call(value: &Value, place: &str) -> Result<ToolCall, String> {
     let inside = format!("{place}.function");
     only(function, &["name", "arguments"], &inside)?;
     let name = string(function, "name", &inside)?;
-    Ok(ToolCall { id: optional(object, "id", place)?, name, arguments: written(function, "arguments") })
+    Ok(ToolCall {
+        id: optional(object, "id", place)?,
+        name,
+        arguments: written(function, "arguments"),
+    })
 }
 
 /// JSON as text: most clients write it as text already, some as it is.
@@ -139,7 +190,9 @@ fn optional(object: &Map<String, Value>, key: &str, place: &str) -> Result<Strin
 }
 
 fn part(value: &Value, place: &str) -> Result<ContentPart, String> {
-    let object = value.as_object().ok_or_else(|| format!("{place}: expected an object with a type, found {}", kind(value)))?;
+    let object = value
+        .as_object()
+        .ok_or_else(|| format!("{place}: expected an object with a type, found {}", kind(value)))?;
     match string(object, "type", place)?.as_str() {
         "text" | "input_text" => {
             only(object, &["type", "text"], place)?;
@@ -149,17 +202,21 @@ fn part(value: &Value, place: &str) -> Result<ContentPart, String> {
             only(object, &["type", "image_url", "image", "source", "detail"], place)?;
             shown(object, place)
         }
-        other => Err(format!("{place}.type: expected text, image_url, image or input_image, found {other:?}")),
+        other => Err(format!(
+            "{place}.type: expected text, image_url, image or input_image, found {other:?}"
+        )),
     }
 }
 
-/// The picture's bytes where they are written out (`data:` URL, or base64 in `source`). Any other address is passed on as it is:
-/// nothing here or in the service fetches addresses, and whether the model sees at all is the first question, which the service
-/// answers.
+/// The picture's bytes where they are written out (`data:` URL, or base64 in `source`). Any other
+/// address is passed on as it is: nothing here or in the service fetches addresses, and whether the
+/// model sees at all is the first question, which the service answers.
 fn shown(object: &Map<String, Value>, place: &str) -> Result<ContentPart, String> {
     let decode = |text: &str| {
         let bytes = base64::engine::general_purpose::STANDARD.decode(text.trim());
-        bytes.map(picture).map_err(|error| format!("{place}: expected a picture in base64: {error}"))
+        bytes
+            .map(picture)
+            .map_err(|error| format!("{place}: expected a picture in base64: {error}"))
     };
     let source = object.get("source");
     if let Some(data) = source.and_then(|source| source.get("data")).and_then(Value::as_str) {
@@ -171,11 +228,17 @@ fn shown(object: &Map<String, Value>, place: &str) -> Result<ContentPart, String
     });
     match address.or_else(|| source?.get("url")?.as_str()) {
         Some(url) if url.starts_with("data:") => {
-            let (_, data) = url.split_once(";base64,").ok_or_else(|| format!("{place}: expected data:<type>;base64,<data>"))?;
+            let (_, data) = url
+                .split_once(";base64,")
+                .ok_or_else(|| format!("{place}: expected data:<type>;base64,<data>"))?;
             decode(data)
         }
-        Some(url) => Ok(ContentPart { part: Some(Part::ImageUrl(ImageUrl { url: url.to_owned() })) }),
-        None => Err(format!("{place}: expected image_url or image with a data: URL, or source with data, found none")),
+        Some(url) => {
+            Ok(ContentPart { part: Some(Part::ImageUrl(ImageUrl { url: url.to_owned() })) })
+        }
+        None => Err(format!(
+            "{place}: expected image_url or image with a data: URL, or source with data, found none"
+        )),
     }
 }
 
@@ -249,12 +312,18 @@ mod tests {
                 r#"[{"role":"user","content":[{"type":"input_image","image_url":"data:image/png;base64,AA=="}]}]"#,
                 "user:[image 1]",
             ),
-            (r#"[{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"AAEC"}}]}]"#, "user:[image 3]"),
+            (
+                r#"[{"role":"user","content":[{"type":"image","source":{"type":"base64","data":"AAEC"}}]}]"#,
+                "user:[image 3]",
+            ),
             (
                 r#"[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://x/y.png"}}]}]"#,
                 "user:[at https://x/y.png]",
             ),
-            (r#"[{"role":"user","content":[{"type":"image","image":"/tmp/y.png"}]}]"#, "user:[at /tmp/y.png]"),
+            (
+                r#"[{"role":"user","content":[{"type":"image","image":"/tmp/y.png"}]}]"#,
+                "user:[at /tmp/y.png]",
+            ),
             (
                 r#"[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://x/y"}}]}]"#,
                 "user:[at http://x/y]",
@@ -283,9 +352,15 @@ mod tests {
             parameters: parameters.into(),
         };
         assert_eq!(tools, [tool("f", "d", r#"{"type":"object","b":1,"a":2}"#), tool("g", "", "")]);
-        let call =
-            |id: &str, name: &str, arguments: &str| ToolCall { id: id.into(), name: name.into(), arguments: arguments.into() };
-        assert_eq!(messages[0].tool_calls, [call("c1", "f", r#"{"x": 1}"#), call("c2", "g", r#"{"y":[2]}"#)]);
+        let call = |id: &str, name: &str, arguments: &str| ToolCall {
+            id: id.into(),
+            name: name.into(),
+            arguments: arguments.into(),
+        };
+        assert_eq!(
+            messages[0].tool_calls,
+            [call("c1", "f", r#"{"x": 1}"#), call("c2", "g", r#"{"y":[2]}"#)]
+        );
         assert_eq!((messages[0].content.len(), messages[0].reasoning.as_str()), (0, "hm"));
         assert_eq!((messages[1].tool_call_id.as_str(), messages[1].name.as_str()), ("c1", "f"));
     }
@@ -299,12 +374,30 @@ mod tests {
             (r#"{"messages":[],"max_tokens":3}"#, "unknown key \"max_tokens\""),
             (r#"[{"role":"user"}]"#, "messages[0].content"),
             (r#"[{"content":"x"}]"#, "messages[0].role"),
-            (r#"[{"role":"user","content":"x","colour":"y"}]"#, "unknown key \"colour\" in messages[0]"),
-            (r#"[{"role":"user","content":null}]"#, "messages[0].content: expected text or a list of parts, found null"),
-            (r#"[{"role":"user","content":"x","name":3}]"#, "messages[0].name: expected text, found a number"),
-            (r#"[{"role":"assistant","tool_calls":{}}]"#, "messages[0].tool_calls: expected a list, found an object"),
-            (r#"[{"role":"assistant","tool_calls":[{"id":"1"}]}]"#, "messages[0].tool_calls[0].function: expected an object"),
-            (r#"[{"role":"assistant","tool_calls":[{"type":"x"}]}]"#, "messages[0].tool_calls[0].type: expected function"),
+            (
+                r#"[{"role":"user","content":"x","colour":"y"}]"#,
+                "unknown key \"colour\" in messages[0]",
+            ),
+            (
+                r#"[{"role":"user","content":null}]"#,
+                "messages[0].content: expected text or a list of parts, found null",
+            ),
+            (
+                r#"[{"role":"user","content":"x","name":3}]"#,
+                "messages[0].name: expected text, found a number",
+            ),
+            (
+                r#"[{"role":"assistant","tool_calls":{}}]"#,
+                "messages[0].tool_calls: expected a list, found an object",
+            ),
+            (
+                r#"[{"role":"assistant","tool_calls":[{"id":"1"}]}]"#,
+                "messages[0].tool_calls[0].function: expected an object",
+            ),
+            (
+                r#"[{"role":"assistant","tool_calls":[{"type":"x"}]}]"#,
+                "messages[0].tool_calls[0].type: expected function",
+            ),
             (
                 r#"[{"role":"assistant","tool_calls":[{"function":{}}]}]"#,
                 "messages[0].tool_calls[0].function.name: expected text",
@@ -318,7 +411,10 @@ mod tests {
                 "messages[0].content[0].type: expected text, image_url, image or input_image, found \"audio\"",
             ),
             (r#"[{"role":"user","content":[{"type":"image_url"}]}]"#, "messages[0].content[0]"),
-            (r#"[{"role":"user","content":[{"type":"image","image":"data:image/png;base64,?"}]}]"#, "base64"),
+            (
+                r#"[{"role":"user","content":[{"type":"image","image":"data:image/png;base64,?"}]}]"#,
+                "base64",
+            ),
         ] {
             let found = short(json);
             assert!(found.starts_with("error: ") && found.contains(expected), "{json}: {found}");
@@ -327,9 +423,17 @@ mod tests {
 
     #[test]
     fn pictures_go_before_the_users_last_text() {
-        let mut messages = vec![text("user", "a"), text("assistant", "b"), text("user", "c"), text("assistant", "d")];
+        let mut messages = vec![
+            text("user", "a"),
+            text("assistant", "b"),
+            text("user", "c"),
+            text("assistant", "d"),
+        ];
         show(&mut messages, vec![picture(vec![1]), picture(vec![2])]).expect("there is a user");
-        assert_eq!(messages.iter().map(|message| message.content.len()).collect::<Vec<_>>(), [1, 1, 3, 1]);
+        assert_eq!(
+            messages.iter().map(|message| message.content.len()).collect::<Vec<_>>(),
+            [1, 1, 3, 1]
+        );
         assert!(matches!(&messages[2].content[0].part, Some(Part::Image(_))));
         assert!(show(&mut [text("system", "a")], vec![picture(vec![1])]).is_err());
     }

@@ -27,7 +27,9 @@ pub async fn run(args: &PolicyArgs, screen: &mut Screen) -> Result<(), Failure> 
         match &args.command {
             PolicyCommand::Show(_) => client.show_policy(ShowPolicyRequest {}).await,
             PolicyCommand::Set(set) => {
-                client.set_policy(SetPolicyRequest { key: set.key.clone(), value: set.value.clone() }).await
+                client
+                    .set_policy(SetPolicyRequest { key: set.key.clone(), value: set.value.clone() })
+                    .await
             }
         }
     };
@@ -35,23 +37,29 @@ pub async fn run(args: &PolicyArgs, screen: &mut Screen) -> Result<(), Failure> 
         Ok(Ok(answer)) => answer.into_inner(),
         Ok(Err(status)) => return Err(Failure::before_answer(&status, &place)),
         Err(_) => {
-            let message = format!("the supervisor at {place} did not answer within {} s", PATIENCE.as_secs());
+            let message =
+                format!("the supervisor at {place} did not answer within {} s", PATIENCE.as_secs());
             return Err(Failure::unreachable(message));
         }
     };
-    let text = if json { format!("{}\n", object(answer.epoch, &answer.policy)) } else { text(&answer) };
+    let text =
+        if json { format!("{}\n", object(answer.epoch, &answer.policy)) } else { text(&answer) };
     screen.text(&text).map_err(|_| Failure::nobody_reads())
 }
 
 /// As JSON, here and in `status`.
 pub fn object(epoch: u64, policy: &[PolicySetting]) -> Value {
-    let setting = |setting: &PolicySetting| (setting.key.clone(), json!({ "value": setting.value, "source": setting.source }));
+    let setting = |setting: &PolicySetting| {
+        (setting.key.clone(), json!({ "value": setting.value, "source": setting.source }))
+    };
     let settings: serde_json::Map<String, Value> = policy.iter().map(setting).collect();
     json!({ "epoch": epoch, "settings": settings })
 }
 
 fn text(answer: &PolicyResponse) -> String {
-    let line = |setting: &PolicySetting| format!("{:24} {:12} {}\n", setting.key, setting.value, setting.source);
+    let line = |setting: &PolicySetting| {
+        format!("{:24} {:12} {}\n", setting.key, setting.value, setting.source)
+    };
     let lines: String = answer.policy.iter().map(line).collect();
     format!("{lines}policy epoch {}\n", answer.epoch)
 }
@@ -62,10 +70,15 @@ mod tests {
 
     #[test]
     fn keys_values_and_who_set_them_are_shown() {
-        let setting =
-            |key: &str, value: &str, source: &str| PolicySetting { key: key.into(), value: value.into(), source: source.into() };
-        let policy =
-            vec![setting("routing.force", "plain", "operator"), setting("routing.max_concurrent", "auto", "configuration")];
+        let setting = |key: &str, value: &str, source: &str| PolicySetting {
+            key: key.into(),
+            value: value.into(),
+            source: source.into(),
+        };
+        let policy = vec![
+            setting("routing.force", "plain", "operator"),
+            setting("routing.max_concurrent", "auto", "configuration"),
+        ];
         let answer = PolicyResponse { epoch: 3, policy };
         let expected = "\
 routing.force            plain        operator
@@ -74,6 +87,9 @@ policy epoch 3
 ";
         assert_eq!(text(&answer), expected);
         let object = object(answer.epoch, &answer.policy);
-        assert_eq!((&object["epoch"], &object["settings"]["routing.force"]["source"]), (&json!(3), &json!("operator")));
+        assert_eq!(
+            (&object["epoch"], &object["settings"]["routing.force"]["source"]),
+            (&json!(3), &json!("operator"))
+        );
     }
 }

@@ -1,10 +1,13 @@
-//! `paceline restart`: ends a process and returns when the one that whoever starts it has started in its place is ready.
+//! `paceline restart`: ends a process and returns when the one that whoever starts it has started
+//! in its place is ready.
 
 use std::path::Path;
 use std::time::Duration;
 
 use paceline_process::Clock;
-use paceline_proto::v1::{self, ProcessState, ProcessStatus, RestartRequest, StatusRequest, StatusResponse};
+use paceline_proto::v1::{
+    self, ProcessState, ProcessStatus, RestartRequest, StatusRequest, StatusResponse,
+};
 
 use crate::args::{Process, RestartArgs};
 use crate::drafter::{answered, limit, line, timeout_ms};
@@ -20,7 +23,8 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Runs the command.
 ///
 /// # Errors
-/// No supervisor answers, the configuration cannot be used, or the order is not carried out in time.
+/// No supervisor answers, the configuration cannot be used, or the order is not carried out in
+/// time.
 pub async fn run(args: &RestartArgs, screen: &mut Screen) -> Result<(), Failure> {
     let (name, process) = match args.process {
         Process::Gateway => ("gateway", v1::Process::Gateway),
@@ -31,7 +35,11 @@ pub async fn run(args: &RestartArgs, screen: &mut Screen) -> Result<(), Failure>
     let clock = Clock::start();
     let config = args.wait.config.config.as_deref();
     let (mut client, place) = operations(config)?;
-    let request = RestartRequest { process: process.into(), now: args.now, timeout_ms: timeout_ms(&args.wait) };
+    let request = RestartRequest {
+        process: process.into(),
+        now: args.now,
+        timeout_ms: timeout_ms(&args.wait),
+    };
     let answer = answered(client.restart(request), &args.wait, &place).await?;
     let restarted = match args.process {
         Process::Supervisor => successor(config, answer.term, &clock, limit(&args.wait)).await?,
@@ -41,7 +49,12 @@ pub async fn run(args: &RestartArgs, screen: &mut Screen) -> Result<(), Failure>
 }
 
 /// Waits for a supervisor behind `term` whose target serves.
-async fn successor(config: Option<&Path>, term: u64, clock: &Clock, limit: Duration) -> Result<ProcessStatus, Failure> {
+async fn successor(
+    config: Option<&Path>,
+    term: u64,
+    clock: &Clock,
+    limit: Duration,
+) -> Result<ProcessStatus, Failure> {
     let mut last = "none answers".to_owned();
     loop {
         // The socket goes and comes: each look finds its own way.
@@ -52,14 +65,26 @@ async fn successor(config: Option<&Path>, term: u64, clock: &Clock, limit: Durat
             match target.state() {
                 ProcessState::Ready => return Ok(status.supervisor.unwrap_or_default()),
                 ProcessState::Failed => {
-                    let message = format!("the next supervisor is there, its target is failed: {}", target.reason);
+                    let message = format!(
+                        "the next supervisor is there, its target is failed: {}",
+                        target.reason
+                    );
                     return Err(Failure::said_no(message));
                 }
-                _ => last = format!("one of term {} is there, its target is {}", status.term, state_word(&target)),
+                _ => {
+                    last = format!(
+                        "one of term {} is there, its target is {}",
+                        status.term,
+                        state_word(&target)
+                    )
+                }
             }
         }
         if clock.now().0 >= limit.as_millis() as u64 {
-            let message = format!("no supervisor behind term {term} with a ready target within {} s: {last}", limit.as_secs());
+            let message = format!(
+                "no supervisor behind term {term} with a ready target within {} s: {last}",
+                limit.as_secs()
+            );
             return Err(Failure::said_no(message));
         }
         tokio::time::sleep(LOOK).await;

@@ -1,5 +1,5 @@
-//! `paceline routes replay`: what another policy would have decided. The decision is the supervisor's, so its program is
-//! asked.
+//! `paceline routes replay`: what another policy would have decided. The decision is the
+//! supervisor's, so its program is asked.
 
 use std::process::Stdio;
 
@@ -25,7 +25,9 @@ pub async fn run(args: &RoutesArgs, screen: &mut Screen) -> Result<(), Failure> 
     }
     command.arg("--").arg(&replay.log).stdin(Stdio::null());
     let output = command.output().await;
-    let output = output.map_err(|error| Failure::refused_here(format!("cannot run {}: {error}", program.display())))?;
+    let output = output.map_err(|error| {
+        Failure::refused_here(format!("cannot run {}: {error}", program.display()))
+    })?;
     let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match output.status.code() {
         Some(0) => screen.text(&said(&output.stdout)).map_err(|_| Failure::nobody_reads()),

@@ -26,7 +26,13 @@ impl Screen {
 
     /// Writers of one's own; no terminal.
     pub fn over(out: impl Write + Send + 'static, err: impl Write + Send + 'static) -> Self {
-        Self { out: Box::new(out), err: Box::new(err), out_is_terminal: false, err_is_terminal: false, transient: false }
+        Self {
+            out: Box::new(out),
+            err: Box::new(err),
+            out_is_terminal: false,
+            err_is_terminal: false,
+            transient: false,
+        }
     }
 
     /// Whether a person reads standard error.
@@ -43,7 +49,8 @@ impl Screen {
         self.out.flush()
     }
 
-    /// A whole line on standard output. A reader that went away does not matter to whoever uses this.
+    /// A whole line on standard output. A reader that went away does not matter to whoever uses
+    /// this.
     pub fn line(&mut self, line: &str) {
         self.clear();
         let _ = self.text(&format!("{line}\n"));

@@ -57,7 +57,10 @@ async fn ask(config: Option<&Path>) -> Result<StatusResponse, Failure> {
     match tokio::time::timeout(PATIENCE, client.status(StatusRequest {})).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(Failure::before_answer(&status, &place)),
-        Err(_) => Err(Failure::unreachable(format!("the supervisor at {place} did not answer within {} s", PATIENCE.as_secs()))),
+        Err(_) => Err(Failure::unreachable(format!(
+            "the supervisor at {place} did not answer within {} s",
+            PATIENCE.as_secs()
+        ))),
     }
 }
 
@@ -66,7 +69,8 @@ pub fn state_word(process: &ProcessStatus) -> String {
     process.state().word()
 }
 
-/// What `--json` prints. What is not there is null, so that no program takes "" for a directory or 0 for a process.
+/// What `--json` prints. What is not there is null, so that no program takes "" for a directory or
+/// 0 for a process.
 pub fn object(status: &StatusResponse) -> Value {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let process = |process: &Option<ProcessStatus>| {
@@ -137,7 +141,10 @@ fn table(status: &StatusResponse) -> String {
             model(&process),
         ]);
         if !process.reason.is_empty() {
-            reasons.push_str(&format!("{name}: {}\n", process.reason.trim_end().replace('\n', "\n    ")));
+            reasons.push_str(&format!(
+                "{name}: {}\n",
+                process.reason.trim_end().replace('\n', "\n    ")
+            ));
         }
     }
     let kv = status.kv.unwrap_or_default();
@@ -157,7 +164,10 @@ fn table(status: &StatusResponse) -> String {
     if !link.reason.is_empty() && link.state != "up" {
         reasons.push_str(&format!("link: {}\n", link.reason));
     }
-    let routing = routing::text(&status.routing.clone().unwrap_or_default(), &status.memory.unwrap_or_default());
+    let routing = routing::text(
+        &status.routing.clone().unwrap_or_default(),
+        &status.memory.unwrap_or_default(),
+    );
     format!("{}{figures}{routing}{reasons}", aligned(&rows))
 }
 
@@ -165,7 +175,8 @@ fn link_word(link: &LinkStatus) -> &str {
     if link.state.is_empty() { "absent" } else { &link.state }
 }
 
-/// What speculation did, where it did something. A cycle gives its accepted tokens and one that is the target's own.
+/// What speculation did, where it did something. A cycle gives its accepted tokens and one that is
+/// the target's own.
 fn speculated(link: &LinkStatus) -> String {
     let totals = link.speculation.unwrap_or_default();
     if totals.cycles == 0 {
@@ -191,7 +202,8 @@ fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
         }
     }
     let line = |row: &[String; N]| {
-        let cells: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        let cells: Vec<_> =
+            row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
         format!("{}\n", cells.join("  ").trim_end())
     };
     rows.iter().map(line).collect()
@@ -209,7 +221,12 @@ fn model(process: &ProcessStatus) -> String {
 pub fn share(process: &ProcessStatus) -> String {
     match process.weight_bytes {
         0 => bytes(process.loaded_bytes),
-        all => format!("{} of {} ({} %)", bytes(process.loaded_bytes), bytes(all), process.loaded_bytes * 100 / all),
+        all => format!(
+            "{} of {} ({} %)",
+            bytes(process.loaded_bytes),
+            bytes(all),
+            process.loaded_bytes * 100 / all
+        ),
     }
 }
 
@@ -250,9 +267,15 @@ mod tests {
             reason: "the target ended by signal 9\nlast line".into(),
             ..ProcessStatus::default()
         };
-        let gateway =
-            ProcessStatus { state: ProcessState::Ready.into(), pid: 12, epoch: 1, uptime_s: 61.5, ..ProcessStatus::default() };
-        let drafter = ProcessStatus { state: ProcessState::Absent.into(), ..ProcessStatus::default() };
+        let gateway = ProcessStatus {
+            state: ProcessState::Ready.into(),
+            pid: 12,
+            epoch: 1,
+            uptime_s: 61.5,
+            ..ProcessStatus::default()
+        };
+        let drafter =
+            ProcessStatus { state: ProcessState::Absent.into(), ..ProcessStatus::default() };
         StatusResponse {
             gateway: Some(gateway),
             target: Some(target),
@@ -265,8 +288,13 @@ mod tests {
     #[test]
     fn the_object_has_the_contracts_keys() {
         let object = object(&snapshot());
-        let keys = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>().join(" ");
-        assert_eq!(keys(&object), "gateway supervisor target drafter kv requests link routing memory model term");
+        let keys = |value: &Value| {
+            value.as_object().expect("an object").keys().cloned().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(
+            keys(&object),
+            "gateway supervisor target drafter kv requests link routing memory model term"
+        );
         for process in ["gateway", "supervisor", "target", "drafter"] {
             let expected = "state pid epoch restarts uptime_s model weights_loaded_at weight_bytes loaded_bytes reason";
             assert_eq!(keys(&object[process]), expected);
@@ -283,28 +311,54 @@ mod tests {
         assert_eq!(object["gateway"]["pid"], 12);
         assert_eq!(object["gateway"]["reason"], Value::Null);
         assert_eq!(object["drafter"]["state"], "absent");
-        assert_eq!(keys(&object["link"]), "state reason generation cycles drafted accepted late bytes");
+        assert_eq!(
+            keys(&object["link"]),
+            "state reason generation cycles drafted accepted late bytes"
+        );
         assert_eq!(object["link"]["state"], "absent");
         assert_eq!(object["link"]["reason"], Value::Null);
         assert_eq!(object["supervisor"]["state"], "unspecified");
         assert_eq!(object["model"], Value::Null);
-        let model = ModelStatus { name: "m".into(), context_length: 4_096, vocab_size: 10, position_bytes: 8_192 };
+        let model = ModelStatus {
+            name: "m".into(),
+            context_length: 4_096,
+            vocab_size: 10,
+            position_bytes: 8_192,
+        };
         let known = super::object(&StatusResponse { model: Some(model), ..snapshot() });
         assert_eq!(keys(&known["model"]), "name context_length vocab_size position_bytes");
     }
 
     #[test]
     fn what_speculation_did_is_told_where_it_did_something() {
-        let speculation = Some(paceline_proto::v1::Speculation { cycles: 10, drafted: 150, accepted: 42 });
-        let link = LinkStatus { state: "up".into(), generation: 7, speculation, late: 2, bytes: 2_048, ..Default::default() };
+        let speculation =
+            Some(paceline_proto::v1::Speculation { cycles: 10, drafted: 150, accepted: 42 });
+        let link = LinkStatus {
+            state: "up".into(),
+            generation: 7,
+            speculation,
+            late: 2,
+            bytes: 2_048,
+            ..Default::default()
+        };
         let status = StatusResponse { link: Some(link), ..snapshot() };
         let line = "link: up (5.20 tokens per cycle over 10 cycles, 42 of 150 drafted accepted, 2 late, 2.0 KiB)\n";
         assert!(table(&status).contains(line), "{}", table(&status));
         let object = object(&status);
-        assert_eq!((&object["link"]["cycles"], &object["link"]["accepted"]), (&json!(10), &json!(42)));
-        let refused = LinkStatus { state: "refused".into(), reason: "other tokenizer".into(), ..Default::default() };
+        assert_eq!(
+            (&object["link"]["cycles"], &object["link"]["accepted"]),
+            (&json!(10), &json!(42))
+        );
+        let refused = LinkStatus {
+            state: "refused".into(),
+            reason: "other tokenizer".into(),
+            ..Default::default()
+        };
         let text = table(&StatusResponse { link: Some(refused), ..snapshot() });
-        assert!(text.contains("link: refused\n") && text.contains("link: other tokenizer\n"), "{text}");
+        assert!(
+            text.contains("link: refused\n") && text.contains("link: other tokenizer\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -48,11 +48,17 @@ impl Inference for Scripted {
     type GenerateStream = Stream;
     type ChatStream = Stream;
 
-    async fn generate(&self, request: Request<Deferred<GenerateRequest>>) -> Result<Response<Stream>, Status> {
+    async fn generate(
+        &self,
+        request: Request<Deferred<GenerateRequest>>,
+    ) -> Result<Response<Stream>, Status> {
         self.answer(Seen::Generate(request.into_inner().decode()?))
     }
 
-    async fn chat(&self, request: Request<Deferred<ChatRequest>>) -> Result<Response<Stream>, Status> {
+    async fn chat(
+        &self,
+        request: Request<Deferred<ChatRequest>>,
+    ) -> Result<Response<Stream>, Status> {
         self.answer(Seen::Chat(request.into_inner().decode()?))
     }
 
@@ -63,7 +69,10 @@ impl Inference for Scripted {
         Err(Status::unimplemented("not in the script"))
     }
 
-    async fn get_model(&self, _: Request<v1::GetModelRequest>) -> Result<Response<v1::GetModelResponse>, Status> {
+    async fn get_model(
+        &self,
+        _: Request<v1::GetModelRequest>,
+    ) -> Result<Response<v1::GetModelResponse>, Status> {
         Err(Status::unimplemented("not in the script"))
     }
 }
@@ -103,37 +112,57 @@ impl Outcome {
 
 /// Runs `paceline generate WORDS` against a service that answers with `script`.
 async fn generate(words: &[&str], script: Result<Script, Status>) -> Outcome {
-    let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let listener =
+        tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let service = Scripted { script, seen: Arc::default() };
-    let server = tonic::transport::Server::builder()
-        .serve_with_incoming(InferenceServer::new(service.clone()), TcpListenerStream::new(listener));
+    let server = tonic::transport::Server::builder().serve_with_incoming(
+        InferenceServer::new(service.clone()),
+        TcpListenerStream::new(listener),
+    );
     let serving = paceline_process::task::spawn("scripted service", server);
-    let line = ["paceline", "generate", "--address", &address].into_iter().chain(words.iter().copied());
-    let Command::Generate(args) = Cli::try_parse_from(line).unwrap().command else { panic!("generate") };
+    let line =
+        ["paceline", "generate", "--address", &address].into_iter().chain(words.iter().copied());
+    let Command::Generate(args) = Cli::try_parse_from(line).unwrap().command else {
+        panic!("generate")
+    };
     let (out, err) = (Paper::default(), Paper::default());
-    let result = paceline_cli::generate::run(&args, &mut Screen::over(out.clone(), err.clone())).await;
+    let result =
+        paceline_cli::generate::run(&args, &mut Screen::over(out.clone(), err.clone())).await;
     serving.abort();
     let seen = service.seen.lock().unwrap().clone();
     Outcome { result, out: out.read(), err: err.read(), seen }
 }
 
 fn piece(text: &str, token_ids: &[u32]) -> Result<GenerateResponse, Status> {
-    Ok(GenerateResponse { request_id: "r1".into(), text: text.into(), token_ids: token_ids.to_vec(), ..Default::default() })
+    Ok(GenerateResponse {
+        request_id: "r1".into(),
+        text: text.into(),
+        token_ids: token_ids.to_vec(),
+        ..Default::default()
+    })
 }
 
 fn last() -> Result<GenerateResponse, Status> {
     let done = v1::Final {
         finish_reason: v1::FinishReason::Stop.into(),
         usage: Some(v1::Usage { prompt_tokens: 5, completion_tokens: 3, cached_tokens: 0 }),
-        route: Some(v1::Route { lane: v1::Lane::Plain.into(), reason: v1::RouteReason::DrafterAbsent.into() }),
+        route: Some(v1::Route {
+            lane: v1::Lane::Plain.into(),
+            reason: v1::RouteReason::DrafterAbsent.into(),
+        }),
         speculation: Some(v1::Speculation::default()),
         timing: Some(v1::Timing { ttft_ms: 10.0, total_ms: 20.0, ..Default::default() }),
         resumed: 0,
         seed: 42,
         ..Default::default()
     };
-    Ok(GenerateResponse { request_id: "r1".into(), token_ids: vec![2], r#final: Some(done), ..Default::default() })
+    Ok(GenerateResponse {
+        request_id: "r1".into(),
+        token_ids: vec![2],
+        r#final: Some(done),
+        ..Default::default()
+    })
 }
 
 fn hello() -> Result<Script, Status> {
@@ -144,7 +173,10 @@ fn hello() -> Result<Script, Status> {
 async fn text_goes_to_standard_output_and_figures_to_standard_error() {
     let outcome = generate(&["--prompt", "x", "--verbose"], hello()).await;
     assert_eq!((outcome.exit(), outcome.out.as_str()), (0, "Hello\n"));
-    assert_eq!(outcome.err, "3 tokens, first after 10 ms, 200.0 tok/s, plain (drafter_absent), stop\n");
+    assert_eq!(
+        outcome.err,
+        "3 tokens, first after 10 ms, 200.0 tok/s, plain (drafter_absent), stop\n"
+    );
     assert_eq!(generate(&["--prompt", "x"], hello()).await.err, "", "no terminal, no figures");
 }
 
@@ -157,7 +189,10 @@ async fn json_is_one_object() {
     assert_eq!(object["token_ids"], serde_json::json!([7, 8, 2]));
     assert_eq!(object["route"]["reason"], "drafter_absent");
     assert_eq!(object["usage"]["completion_tokens"], 3);
-    assert_eq!((&object["resumed"], &object["seed"]), (&serde_json::json!(0), &serde_json::json!(42)));
+    assert_eq!(
+        (&object["resumed"], &object["seed"]),
+        (&serde_json::json!(0), &serde_json::json!(42))
+    );
     assert!(object.get("margins").is_none());
 }
 
@@ -182,7 +217,10 @@ async fn every_flag_reaches_the_service() {
             repetition_penalty: Some(1.1),
             presence_penalty: Some(0.5),
             frequency_penalty: Some(-0.5),
-            logit_bias: vec![v1::LogitBias { token_id: 9, bias: -100.0 }, v1::LogitBias { token_id: 7, bias: 1.5 }],
+            logit_bias: vec![
+                v1::LogitBias { token_id: 9, bias: -100.0 },
+                v1::LogitBias { token_id: 7, bias: 1.5 },
+            ],
         }),
         limits: Some(v1::Limits {
             max_tokens: Some(4),
@@ -201,7 +239,10 @@ async fn every_flag_reaches_the_service() {
 
 #[tokio::test]
 async fn log_probabilities_are_part_of_the_object() {
-    let one = v1::TokenLogprobs { logprob: -0.5, top: vec![v1::TopLogprob { token_id: 9, logprob: -0.25 }] };
+    let one = v1::TokenLogprobs {
+        logprob: -0.5,
+        top: vec![v1::TopLogprob { token_id: 9, logprob: -0.25 }],
+    };
     let mut messages = hello().unwrap();
     for message in messages.iter_mut().flatten() {
         message.logprobs = vec![one.clone(); message.token_ids.len()];
@@ -210,8 +251,12 @@ async fn log_probabilities_are_part_of_the_object() {
     let Seen::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
     assert_eq!(request.logprobs, Some(1));
     let object: serde_json::Value = serde_json::from_str(&outcome.out).unwrap();
-    let expected = serde_json::json!({ "logprob": -0.5, "top": [{ "token_id": 9, "logprob": -0.25 }] });
-    assert_eq!(object["logprobs"].as_array().unwrap().len(), object["token_ids"].as_array().unwrap().len());
+    let expected =
+        serde_json::json!({ "logprob": -0.5, "top": [{ "token_id": 9, "logprob": -0.25 }] });
+    assert_eq!(
+        object["logprobs"].as_array().unwrap().len(),
+        object["token_ids"].as_array().unwrap().len()
+    );
     assert!(object["logprobs"].as_array().unwrap().iter().all(|one| *one == expected));
 }
 
@@ -221,16 +266,28 @@ async fn samples_are_told_apart() {
         message.map(|message| v1::GenerateResponse { sample_index: index, ..message })
     };
     let script = || {
-        Ok(vec![of(1, piece("se", &[9])), of(0, piece("Hel", &[7])), of(1, piece("cond", &[8])), of(1, last()), of(0, last())])
+        Ok(vec![
+            of(1, piece("se", &[9])),
+            of(0, piece("Hel", &[7])),
+            of(1, piece("cond", &[8])),
+            of(1, last()),
+            of(0, last()),
+        ])
     };
     let words = ["--message", "x", "--samples", "2", "--template-arguments", "{\"a\": 1}"];
     let outcome = generate(&words, script()).await;
-    assert_eq!((outcome.exit(), outcome.out.as_str()), (0, "--- 1 of 2\nHel\n--- 2 of 2\nsecond\n"));
+    assert_eq!(
+        (outcome.exit(), outcome.out.as_str()),
+        (0, "--- 1 of 2\nHel\n--- 2 of 2\nsecond\n")
+    );
     let Seen::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
     assert_eq!((request.samples, request.template_arguments.as_str()), (2, "{\"a\": 1}"));
     let outcome = generate(&[&words[..], &["--json"]].concat(), script()).await;
     let object: serde_json::Value = serde_json::from_str(&outcome.out).unwrap();
-    assert_eq!((&object["samples"][0]["text"], &object["samples"][1]["token_ids"][0]), (&"Hel".into(), &9.into()));
+    assert_eq!(
+        (&object["samples"][0]["text"], &object["samples"][1]["token_ids"][0]),
+        (&"Hel".into(), &9.into())
+    );
     // One that never ends is no answer.
     let outcome = generate(&words, Ok(vec![of(0, last())])).await;
     assert_ne!(outcome.exit(), 0);
@@ -263,7 +320,10 @@ async fn conversations_and_pictures_become_messages() {
         path.display().to_string()
     };
     let picture = write("p.png", b"\x89PNG");
-    let talk = write("m.json", br#"{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]}"#);
+    let talk = write(
+        "m.json",
+        br#"{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]}"#,
+    );
     let far =
         write("far.json", br#"[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x/y.png"}}]}]"#);
     let forms: [(&[&str], &str); 5] = [
@@ -276,18 +336,24 @@ async fn conversations_and_pictures_become_messages() {
     for (words, expected) in forms {
         let outcome = generate(words, hello()).await;
         let Seen::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
-        let message = |message: &v1::Message| message.role.clone() + &message.content.iter().map(short).collect::<String>();
+        let message = |message: &v1::Message| {
+            message.role.clone() + &message.content.iter().map(short).collect::<String>()
+        };
         assert_eq!(request.messages.iter().map(message).collect::<Vec<_>>().join("; "), expected);
     }
 }
 
-/// What a chat sends for these lines of input, each turn's last message, and what it tells on standard error.
+/// What a chat sends for these lines of input, each turn's last message, and what it tells on
+/// standard error.
 async fn chat(lines: String) -> (Vec<String>, String) {
-    let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
+    let listener =
+        tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let service = Scripted { script: hello(), seen: Arc::default() };
-    let server = tonic::transport::Server::builder()
-        .serve_with_incoming(InferenceServer::new(service.clone()), TcpListenerStream::new(listener));
+    let server = tonic::transport::Server::builder().serve_with_incoming(
+        InferenceServer::new(service.clone()),
+        TcpListenerStream::new(listener),
+    );
     let serving = paceline_process::task::spawn("scripted service", server);
     let talk = move || {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_paceline"));
@@ -313,28 +379,39 @@ async fn a_chat_shows_pictures_with_the_next_message() {
     let picture = dir.path().join("a picture.png");
     std::fs::write(&picture, b"\x89PNG").unwrap();
     let picture = picture.display().to_string();
-    let lines =
-        format!("/image {picture}\n/image /nowhere.png\n/image\nwhat?\nand now?\n/image {picture}\n/reset\nplain\n/images x\n");
+    let lines = format!(
+        "/image {picture}\n/image /nowhere.png\n/image\nwhat?\nand now?\n/image {picture}\n/reset\nplain\n/images x\n"
+    );
     let (seen, told) = chat(lines).await;
     assert_eq!(seen, [" [4] what?", " and now?", " plain", " /images x"]);
     assert!(told.contains("a picture.png (4 bytes) goes with the next message"), "{told}");
-    assert!(told.contains("cannot read /nowhere.png") && told.contains("expected a file behind it"), "{told}");
+    assert!(
+        told.contains("cannot read /nowhere.png") && told.contains("expected a file behind it"),
+        "{told}"
+    );
 }
 
 #[tokio::test]
 async fn a_refusal_is_exit_1_with_code_reason_and_pause() {
-    let outcome = generate(&["--prompt", "x", "--json"], Err(Reason::TargetLoading.status("loading"))).await;
+    let outcome =
+        generate(&["--prompt", "x", "--json"], Err(Reason::TargetLoading.status("loading"))).await;
     assert_eq!(outcome.exit(), REFUSED);
     let object: serde_json::Value = serde_json::from_str(&outcome.out).unwrap();
-    let error =
-        serde_json::json!({"code": "UNAVAILABLE", "reason": "TARGET_LOADING", "message": "loading", "retry_after_ms": 1000});
+    let error = serde_json::json!({"code": "UNAVAILABLE", "reason": "TARGET_LOADING", "message": "loading", "retry_after_ms": 1000});
     assert_eq!(object, serde_json::json!({ "error": error }));
-    assert_eq!(outcome.result.unwrap_err().to_string(), "UNAVAILABLE (TARGET_LOADING): loading; try again in 1.0 s");
+    assert_eq!(
+        outcome.result.unwrap_err().to_string(),
+        "UNAVAILABLE (TARGET_LOADING): loading; try again in 1.0 s"
+    );
 }
 
 #[tokio::test]
 async fn a_fault_in_the_middle_ends_the_line_and_exits_1() {
-    let outcome = generate(&["--prompt", "x"], Ok(vec![piece("Hel", &[7]), Err(Reason::TargetGone.status("gone"))])).await;
+    let outcome = generate(
+        &["--prompt", "x"],
+        Ok(vec![piece("Hel", &[7]), Err(Reason::TargetGone.status("gone"))]),
+    )
+    .await;
     assert_eq!((outcome.exit(), outcome.out.as_str()), (REFUSED, "Hel\n"));
     assert_eq!(outcome.result.unwrap_err().reason, "TARGET_GONE");
 }
@@ -376,18 +453,25 @@ async fn a_service_that_hangs_up_is_not_reachable() {
         }
     });
     let line = ["paceline", "generate", "--address", &address, "--prompt", "x"];
-    let Command::Generate(args) = Cli::try_parse_from(line).unwrap().command else { panic!("generate") };
-    let failure = paceline_cli::generate::run(&args, &mut Screen::over(Paper::default(), Paper::default())).await.unwrap_err();
+    let Command::Generate(args) = Cli::try_parse_from(line).unwrap().command else {
+        panic!("generate")
+    };
+    let failure =
+        paceline_cli::generate::run(&args, &mut Screen::over(Paper::default(), Paper::default()))
+            .await
+            .unwrap_err();
     assert_eq!(failure.exit, UNREACHABLE, "{failure}");
     hanging_up.abort();
 }
 
 #[test]
 fn exit_codes_of_the_program() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let nobody =
+        std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("paceline.toml");
-    std::fs::write(&config, format!("[supervisor]\nruntime_dir = {:?}\n", dir.path().join("run"))).unwrap();
+    std::fs::write(&config, format!("[supervisor]\nruntime_dir = {:?}\n", dir.path().join("run")))
+        .unwrap();
     let broken = dir.path().join("broken.toml");
     std::fs::write(&broken, "[target]\nmodle = \"x\"\n").unwrap();
     let run = |words: &[&str], config: &Path| {

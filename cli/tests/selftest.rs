@@ -1,5 +1,6 @@
-//! `selftest` where its service does not come up: the real program beside shell scripts in place of gateway and supervisor. It
-//! says why, and nothing of it stays. What it finds on a real service is tested with one, in `tests/`.
+//! `selftest` where its service does not come up: the real program beside shell scripts in place of
+//! gateway and supervisor. It says why, and nothing of it stays. What it finds on a real service is
+//! tested with one, in `tests/`.
 
 #![expect(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 
@@ -23,11 +24,20 @@ impl Scene {
     /// `supervisor`: what it does after it wrote down who it is and where.
     fn new(supervisor: &str) -> Self {
         let scene = Self(tempfile::Builder::new().prefix("pl").tempdir_in("/tmp").unwrap());
-        // Written by other processes: a program this one still has open for writing, even in a fork, cannot be run.
-        assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_paceline")).arg(scene.path("paceline")).status().unwrap().success());
+        // Written by other processes: a program this one still has open for writing, even in a
+        // fork, cannot be run.
+        assert!(
+            Command::new("cp")
+                .arg(env!("CARGO_BIN_EXE_paceline"))
+                .arg(scene.path("paceline"))
+                .status()
+                .unwrap()
+                .success()
+        );
         for (name, script) in [("supervisor", supervisor), ("gateway", PATIENT)] {
             let (pids, place) = (scene.path("pids"), scene.path("place"));
-            // Only the supervisor, which none of these tests stops early, and first: whoever finds its pid finds the place too.
+            // Only the supervisor, which none of these tests stops early, and first: whoever finds
+            // its pid finds the place too.
             let place = if name == "supervisor" {
                 format!("echo \"$PACELINE_SUPERVISOR__RUNTIME_DIR\" > {place:?}; ")
             } else {
@@ -35,13 +45,27 @@ impl Scene {
             };
             let head = format!("{place}echo $$ >> {pids:?}; echo $PPID >> {pids:?}");
             let path = scene.path(&format!("paceline-{name}"));
-            let mut writer = Command::new("sh").args(["-c", "cat > \"$0\""]).arg(&path).stdin(Stdio::piped()).spawn().unwrap();
-            writer.stdin.take().unwrap().write_all(format!("#!/bin/sh\n{head}\n{script}\n").as_bytes()).unwrap();
+            let mut writer = Command::new("sh")
+                .args(["-c", "cat > \"$0\""])
+                .arg(&path)
+                .stdin(Stdio::piped())
+                .spawn()
+                .unwrap();
+            writer
+                .stdin
+                .take()
+                .unwrap()
+                .write_all(format!("#!/bin/sh\n{head}\n{script}\n").as_bytes())
+                .unwrap();
             assert!(writer.wait().unwrap().success());
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         }
         std::fs::create_dir(scene.path("model")).unwrap();
-        std::fs::write(scene.path("paceline.toml"), format!("[target]\nmodel = {:?}\n", scene.path("model"))).unwrap();
+        std::fs::write(
+            scene.path("paceline.toml"),
+            format!("[target]\nmodel = {:?}\n", scene.path("model")),
+        )
+        .unwrap();
         scene
     }
 
@@ -81,7 +105,10 @@ fn a_service_that_cannot_start_is_told_with_its_last_words() {
     let scene = Scene::new("echo what is wrong >&2; exit 64");
     let (code, out, err) = words(&scene.command(&[]).output().unwrap());
     assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
-    assert!(err.contains("the service ended with exit code 64") && err.contains("what is wrong"), "{err}");
+    assert!(
+        err.contains("the service ended with exit code 64") && err.contains("what is wrong"),
+        "{err}"
+    );
     scene.check_nothing_is_left();
 }
 
@@ -90,7 +117,11 @@ fn json_is_an_object_also_when_it_fails() {
     let scene = Scene::new("exit 69");
     let (code, out, _) = words(&scene.command(&["--json"]).output().unwrap());
     let object: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((code, &object["error"]["reason"]), (Some(1), &serde_json::json!("SELFTEST")), "{out}");
+    assert_eq!(
+        (code, &object["error"]["reason"]),
+        (Some(1), &serde_json::json!("SELFTEST")),
+        "{out}"
+    );
     scene.check_nothing_is_left();
 }
 

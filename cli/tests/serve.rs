@@ -1,5 +1,6 @@
-//! `serve` with scripted children: the real program in a directory of its own, beside shell scripts in place of gateway and
-//! supervisor that write down what happens to them. What real children do is tested with them, in `tests/`.
+//! `serve` with scripted children: the real program in a directory of its own, beside shell scripts
+//! in place of gateway and supervisor that write down what happens to them. What real children do
+//! is tested with them, in `tests/`.
 
 #![expect(clippy::unwrap_used, reason = "what a test needs and does not get fails it")]
 
@@ -30,8 +31,12 @@ impl Stage {
     fn new(supervisor: &str, gateway: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("pl").tempdir_in("/tmp").unwrap();
         let stage = Self { dir };
-        // Written by other processes: a program this one still has open for writing, even in a fork, cannot be run.
-        let copy = Command::new("cp").arg(env!("CARGO_BIN_EXE_paceline")).arg(stage.path("paceline")).status();
+        // Written by other processes: a program this one still has open for writing, even in a
+        // fork, cannot be run.
+        let copy = Command::new("cp")
+            .arg(env!("CARGO_BIN_EXE_paceline"))
+            .arg(stage.path("paceline"))
+            .status();
         assert!(copy.unwrap().success());
         for (name, script) in [("supervisor", supervisor), ("gateway", gateway)] {
             let trace = stage.path("trace");
@@ -41,7 +46,12 @@ impl Stage {
                  while :; do sleep 0.05; done\n"
             );
             let path = stage.path(&format!("paceline-{name}"));
-            let mut writer = Command::new("sh").args(["-c", "cat > \"$0\""]).arg(&path).stdin(Stdio::piped()).spawn().unwrap();
+            let mut writer = Command::new("sh")
+                .args(["-c", "cat > \"$0\""])
+                .arg(&path)
+                .stdin(Stdio::piped())
+                .spawn()
+                .unwrap();
             writer.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
             assert!(writer.wait().unwrap().success());
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -66,7 +76,11 @@ impl Stage {
 
     fn command(&self) -> Command {
         let mut command = Command::new(self.path("paceline"));
-        command.args(["serve", "--config"]).arg(self.path("paceline.toml")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(["serve", "--config"])
+            .arg(self.path("paceline.toml"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command
     }
 
@@ -118,7 +132,10 @@ impl Drop for Serve {
 }
 
 fn position(trace: &[String], line: &str) -> usize {
-    trace.iter().position(|found| found.starts_with(line)).unwrap_or_else(|| panic!("no {line:?} in {trace:?}"))
+    trace
+        .iter()
+        .position(|found| found.starts_with(line))
+        .unwrap_or_else(|| panic!("no {line:?} in {trace:?}"))
 }
 
 #[test]
@@ -134,7 +151,10 @@ fn children_are_started_with_what_they_need_and_stopped_in_order() {
         assert_eq!(code, Some(0), "{err}");
         assert!(out.contains("gRPC at 127.0.0.1:") && out.contains("stopped"), "{out}");
         let trace = stage.trace();
-        assert!(position(&trace, "gateway term") < position(&trace, "supervisor term"), "{trace:?}");
+        assert!(
+            position(&trace, "gateway term") < position(&trace, "supervisor term"),
+            "{trace:?}"
+        );
     }
 }
 
@@ -158,7 +178,10 @@ fn a_crash_is_restarted_until_the_budget_is_spent() {
     assert_eq!(code, Some(70), "{err}");
     assert_eq!(stage.trace().iter().filter(|line| line.starts_with("gateway start")).count(), 3);
     stage.wait_for("gateway start restarts=2");
-    assert!(err.contains("the gateway ended with exit code 70") && err.contains("the last words"), "{err}");
+    assert!(
+        err.contains("the gateway ended with exit code 70") && err.contains("the last words"),
+        "{err}"
+    );
     stage.wait_for("supervisor term");
 }
 
@@ -216,7 +239,9 @@ fn an_address_in_use_is_named() {
     let stage = Stage::new(GOOD, GOOD);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let config = std::fs::read_to_string(stage.path("paceline.toml")).unwrap().replace("127.0.0.1:0", &address);
+    let config = std::fs::read_to_string(stage.path("paceline.toml"))
+        .unwrap()
+        .replace("127.0.0.1:0", &address);
     std::fs::write(stage.path("paceline.toml"), config).unwrap();
     let (code, _, err) = stage.serve().end();
     assert_eq!(code, Some(69), "{err}");

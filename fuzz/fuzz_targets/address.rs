@@ -1,4 +1,5 @@
-//! Whatever a client sends as an address holds a file, or is refused in words that repeat nothing of it.
+//! Whatever a client sends as an address holds a file, or is refused in words that repeat nothing
+//! of it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

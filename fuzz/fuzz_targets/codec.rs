@@ -1,5 +1,6 @@
-//! Whatever a client or another process sends is refused in words, or is a message within the limits of its elements, which
-//! is encoded and decoded to the same bytes. Conversations and prompts are checked on, as the gateway does: JSON in them too.
+//! Whatever a client or another process sends is refused in words, or is a message within the
+//! limits of its elements, which is encoded and decoded to the same bytes. Conversations and
+//! prompts are checked on, as the gateway does: JSON in them too.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -31,7 +32,10 @@ fuzz_target!(|bytes: &[u8]| {
     match kind % 6 {
         0 => {
             if let Some(chat) = message::<ChatRequest>(wire) {
-                assert!(chat.messages.len() <= MAX_TURNS as usize && chat.tools.len() <= MAX_TOOLS as usize);
+                assert!(
+                    chat.messages.len() <= MAX_TURNS as usize
+                        && chat.tools.len() <= MAX_TOOLS as usize
+                );
                 let _ = Asked::chat(chat);
             }
         }

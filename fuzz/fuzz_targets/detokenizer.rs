@@ -1,4 +1,5 @@
-//! Whatever ids a model chooses, the pieces of text together are the text of all ids, and none ends inside a character.
+//! Whatever ids a model chooses, the pieces of text together are the text of all ids, and none ends
+//! inside a character.
 #![no_main]
 
 use std::path::Path;
@@ -14,12 +15,19 @@ static LANGUAGE: LazyLock<Arc<Language>> = LazyLock::new(|| {
 });
 
 fuzz_target!(|bytes: &[u8]| {
-    let ids: Vec<u32> = bytes.chunks_exact(2).map(|pair| u32::from(u16::from_le_bytes([pair[0], pair[1]])) % 5000).collect();
+    let ids: Vec<u32> = bytes
+        .chunks_exact(2)
+        .map(|pair| u32::from(u16::from_le_bytes([pair[0], pair[1]])) % 5000)
+        .collect();
     let mut detokenizer = Detokenizer::new(Arc::clone(&LANGUAGE));
     let mut text: String = ids.iter().map(|id| detokenizer.push(*id)).collect();
     text += &detokenizer.finish();
     let tokens = &LANGUAGE.tokens;
-    let all: Vec<u8> =
-        ids.iter().filter(|id| !tokens.is_skipped(**id)).flat_map(|id| tokens.bytes(*id).unwrap_or_default()).copied().collect();
+    let all: Vec<u8> = ids
+        .iter()
+        .filter(|id| !tokens.is_skipped(**id))
+        .flat_map(|id| tokens.bytes(*id).unwrap_or_default())
+        .copied()
+        .collect();
     assert_eq!(text, String::from_utf8_lossy(&all));
 });

@@ -1,4 +1,5 @@
-//! Whatever comes over the socket is a frame, an incomplete frame or a fault; what was understood is written the same way.
+//! Whatever comes over the socket is a frame, an incomplete frame or a fault; what was understood
+//! is written the same way.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

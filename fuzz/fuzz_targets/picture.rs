@@ -1,5 +1,6 @@
-//! Whatever a client sends as a picture is refused in words or becomes pixels of the size that its prompt was made for. The same
-//! function and bounds as `pictures::tests::changed_files_are_refused_or_served`.
+//! Whatever a client sends as a picture is refused in words or becomes pixels of the size that its
+//! prompt was made for. The same function and bounds as
+//! `pictures::tests::changed_files_are_refused_or_served`.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -20,7 +21,9 @@ fuzz_target!(|file: &[u8]| {
     };
     let bounds = Bounds { pixels: 1 << 20, bytes: 16 << 20 };
     match whole_way(file, bounds, &processor) {
-        Ok(((rows, columns), pixels)) => assert_eq!(pixels.len(), (rows * columns * 16 * 16 * 3) as usize),
+        Ok(((rows, columns), pixels)) => {
+            assert_eq!(pixels.len(), (rows * columns * 16 * 16 * 3) as usize)
+        }
         Err(what) => assert!(!what.is_empty()),
     }
 });

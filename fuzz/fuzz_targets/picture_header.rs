@@ -1,5 +1,6 @@
-//! Whatever a client sends as a picture is refused in words, or its header says sizes and a memory that can be counted with.
-//! Faster than `picture`, as nothing is unpacked: this one finds its way deeper into what a file says of itself.
+//! Whatever a client sends as a picture is refused in words, or its header says sizes and a memory
+//! that can be counted with. Faster than `picture`, as nothing is unpacked: this one finds its way
+//! deeper into what a file says of itself.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -8,7 +9,10 @@ use paceline_gateway::pictures::container;
 fuzz_target!(|file: &[u8]| match container::read(file) {
     Ok(header) => {
         let (width, height) = header.upright();
-        assert_eq!(u64::from(width) * u64::from(height), u64::from(header.width) * u64::from(header.height));
+        assert_eq!(
+            u64::from(width) * u64::from(height),
+            u64::from(header.width) * u64::from(header.height)
+        );
         // A decoder that runs gets the file without its metadata, and no more than there is.
         assert!(container::for_decoder(header.kind, file).len() <= file.len());
     }

@@ -1,5 +1,5 @@
-//! Whatever stands in front of a checkpoint's weights is refused in words, or names tensors that lie in the file, one behind
-//! the other, and are as long as their shapes say.
+//! Whatever stands in front of a checkpoint's weights is refused in words, or names tensors that
+//! lie in the file, one behind the other, and are as long as their shapes say.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -18,7 +18,8 @@ fuzz_target!(|file: &[u8]| {
     match header::parse(head, data.len() as u64) {
         Ok(metadata) => {
             let mut ends = 0;
-            let mut tensors: Vec<_> = metadata.tensors().into_values().map(|info| info.data_offsets).collect();
+            let mut tensors: Vec<_> =
+                metadata.tensors().into_values().map(|info| info.data_offsets).collect();
             tensors.sort_unstable();
             for (begin, end) in tensors {
                 assert!(begin == ends && end >= begin);

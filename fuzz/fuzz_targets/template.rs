@@ -1,5 +1,5 @@
-//! Whatever a model's chat template does with whatever conversation, it ends, within its bounds. The input: the template, and
-//! behind NUL bytes turns, the first byte of each its role.
+//! Whatever a model's chat template does with whatever conversation, it ends, within its bounds.
+//! The input: the template, and behind NUL bytes turns, the first byte of each its role.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -27,7 +27,11 @@ fn conversation<'a>(parts: impl Iterator<Item = &'a str>) -> Conversation {
             }
             Some('o') => {
                 let parameters = serde_json::from_str(text).unwrap_or_default();
-                conversation.tools.push(Tool { name: "f".into(), description: "d".into(), parameters });
+                conversation.tools.push(Tool {
+                    name: "f".into(),
+                    description: "d".into(),
+                    parameters,
+                });
             }
             Some('v') => conversation.arguments = serde_json::from_str(text).unwrap_or_default(),
             _ => conversation.turns.push(turn(Role::User)),
@@ -40,7 +44,10 @@ fn conversation<'a>(parts: impl Iterator<Item = &'a str>) -> Conversation {
 fuzz_target!(|text: &str| {
     let mut parts = text.split('\0');
     let Some(source) = parts.next() else { return };
-    let Ok(template) = Template::compile(source, Some("<s>".into()), Some("</s>".into()), &[]) else { return };
+    let Ok(template) = Template::compile(source, Some("<s>".into()), Some("</s>".into()), &[])
+    else {
+        return;
+    };
     if let Ok(prompt) = template.render(&conversation(parts)) {
         assert!(prompt.text.len() <= MAX_OUTPUT_BYTES);
     }

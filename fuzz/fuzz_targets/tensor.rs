@@ -11,7 +11,9 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(tensor) = TensorRef::decode(bytes)
         && let Ok(place) = tensor::check(&tensor, tensor.number, &half)
     {
-        assert!(place.offset as u64 >= half.start && (place.offset + place.length) as u64 <= half.end);
+        assert!(
+            place.offset as u64 >= half.start && (place.offset + place.length) as u64 <= half.end
+        );
         let numbers: Vec<u8> = bytes.iter().copied().cycle().take(place.length).collect();
         let _ = tensor::all_finite(&numbers, place.kind);
     }

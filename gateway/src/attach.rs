@@ -1,5 +1,5 @@
-//! The stream to the supervisor that is open for the gateway's whole life: up goes what the gateway is and does, down comes
-//! whether requests can be served, and orders. Lost, it is opened again.
+//! The stream to the supervisor that is open for the gateway's whole life: up goes what the gateway
+//! is and does, down comes whether requests can be served, and orders. Lost, it is opened again.
 
 use std::time::Duration;
 
@@ -56,7 +56,9 @@ impl Attachment {
                 self.standing.send_modify(|standing| standing.supervisor = None);
                 match outcome {
                     Ok(()) => tracing::info!("supervisor closed the attachment"),
-                    Err(status) => tracing::debug!(code = ?status.code(), message = status.message(), "no attachment"),
+                    Err(status) => {
+                        tracing::debug!(code = ?status.code(), message = status.message(), "no attachment")
+                    }
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
@@ -91,9 +93,16 @@ impl Attachment {
         };
         match notice {
             Some(Notice::Service(service)) => {
-                let known = self.standing.borrow().supervisor.as_ref().and_then(|supervisor| supervisor.service.clone());
+                let known = self
+                    .standing
+                    .borrow()
+                    .supervisor
+                    .as_ref()
+                    .and_then(|supervisor| supervisor.service.clone());
                 // Progress in words comes often; a change of state does not.
-                let state = |service: &ServiceState| (service.can_serve, service.drafter_serves, service.reason.clone());
+                let state = |service: &ServiceState| {
+                    (service.can_serve, service.drafter_serves, service.reason.clone())
+                };
                 if known.is_none_or(|known| state(&known) != state(&service)) {
                     let ServiceState { can_serve, drafter_serves, reason, .. } = &service;
                     tracing::info!(can_serve, drafter_serves, reason, "service state");
@@ -119,31 +128,35 @@ impl Attachment {
     }
 }
 
-/// What is reported: the state at once, then each change. Changes that come faster than they are sent become one.
+/// What is reported: the state at once, then each change. Changes that come faster than they are
+/// sent become one.
 fn reports(
     who: Who,
     standing: watch::Receiver<Standing>,
     running: watch::Receiver<usize>,
 ) -> impl Stream<Item = GatewayReport> + Send + 'static {
-    futures::stream::unfold((standing, running, None::<GatewayReport>), move |(mut standing, mut running, last)| async move {
-        loop {
-            let state = match standing.borrow_and_update().open() {
-                Ok(()) => GatewayState::Ready,
-                Err(_) => GatewayState::Draining,
-            };
-            let report = GatewayReport {
-                epoch: who.epoch,
-                pid: std::process::id(),
-                state: state as i32,
-                restarts: who.restarts,
-                streams: u32::try_from(*running.borrow_and_update()).unwrap_or(u32::MAX),
-            };
-            if last != Some(report) {
-                return Some((report, (standing, running, Some(report))));
+    futures::stream::unfold(
+        (standing, running, None::<GatewayReport>),
+        move |(mut standing, mut running, last)| async move {
+            loop {
+                let state = match standing.borrow_and_update().open() {
+                    Ok(()) => GatewayState::Ready,
+                    Err(_) => GatewayState::Draining,
+                };
+                let report = GatewayReport {
+                    epoch: who.epoch,
+                    pid: std::process::id(),
+                    state: state as i32,
+                    restarts: who.restarts,
+                    streams: u32::try_from(*running.borrow_and_update()).unwrap_or(u32::MAX),
+                };
+                if last != Some(report) {
+                    return Some((report, (standing, running, Some(report))));
+                }
+                let changed = tokio::select! { changed = standing.changed() => changed, changed = running.changed() => changed };
+                // The gateway is gone: so is the stream.
+                changed.ok()?;
             }
-            let changed = tokio::select! { changed = standing.changed() => changed, changed = running.changed() => changed };
-            // The gateway is gone: so is the stream.
-            changed.ok()?;
-        }
-    })
+        },
+    )
 }

@@ -1,5 +1,5 @@
-//! When a request must be over: the operator's limit, or the client's own `grpc-timeout` if that is earlier. tonic's timer
-//! ends only the time until headers, and with CANCELLED, so it is not used.
+//! When a request must be over: the operator's limit, or the client's own `grpc-timeout` if that is
+//! earlier. tonic's timer ends only the time until headers, and with CANCELLED, so it is not used.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::error::invalid;
 /// The gRPC header with the client's patience.
 const HEADER: &str = "grpc-timeout";
 
-/// An absolute instant of `paceline_process::platform::CLOCK`, the same in every process of this machine.
+/// An absolute instant of `paceline_process::platform::CLOCK`, the same in every process of this
+/// machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     /// Nanoseconds.
@@ -31,7 +32,9 @@ impl Deadline {
             Some(value) => {
                 let text = value.to_str().unwrap_or("no text");
                 let expected = "at most 8 digits and a unit, one of H M S m u n";
-                parse(text).ok_or_else(|| invalid(HEADER, expected, crate::error::quoted(text)))?.min(limit)
+                parse(text)
+                    .ok_or_else(|| invalid(HEADER, expected, crate::error::quoted(text)))?
+                    .min(limit)
             }
         };
         let patience_ns = i64::try_from(patience.as_nanos()).unwrap_or(i64::MAX);
@@ -51,7 +54,8 @@ impl Deadline {
     }
 }
 
-/// The timeout that the client has set for its call. `None` without a well-formed one: [`Deadline::of`] refuses the others.
+/// The timeout that the client has set for its call. `None` without a well-formed one:
+/// [`Deadline::of`] refuses the others.
 pub fn client_timeout(headers: &HeaderMap) -> Option<Duration> {
     parse(headers.get(HEADER)?.to_str().ok()?)
 }
@@ -83,7 +87,8 @@ mod tests {
         assert_eq!(parse("100m"), Some(Duration::from_millis(100)));
         assert_eq!(parse("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
         assert_eq!(parse("0n"), Some(Duration::ZERO));
-        for broken in ["", "m", "100", "123456789m", "1.5S", "-1S", "+1S", "1s", "1 m", "1é", "é"] {
+        for broken in ["", "m", "100", "123456789m", "1.5S", "-1S", "+1S", "1s", "1 m", "1é", "é"]
+        {
             assert_eq!(parse(broken), None, "{broken:?}");
         }
     }

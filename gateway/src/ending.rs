@@ -1,7 +1,7 @@
 //! How a gateway ends: the decisions, without clock, signal or task (I10).
 //!
-//! `Serving` -stop/restart asked-> `Draining` -deadline, or asked again-> `Cancelling` -deadline, or asked again-> over;
-//! both are over at once when the last request has ended.
+//! `Serving` -stop/restart asked-> `Draining` -deadline, or asked again-> `Cancelling` -deadline,
+//! or asked again-> over; both are over at once when the last request has ended.
 
 use std::time::Duration;
 
@@ -71,36 +71,45 @@ impl Ending {
     pub fn on_event(&mut self, event: Event, now: Millis) -> Option<Action> {
         let after = |pause: Duration| now + pause.as_millis() as u64;
         let (phase, action) = match (self.0, event) {
-            (Phase::Serving, Event::StopAsked) => {
-                (Phase::Draining { until: after(DRAIN), exit: Exit::Asked, asked: true }, Action::Refuse)
-            }
-            (Phase::Serving, Event::ParentGone) => {
-                (Phase::Draining { until: after(ORPHAN_DRAIN), exit: Exit::Asked, asked: false }, Action::Refuse)
-            }
+            (Phase::Serving, Event::StopAsked) => (
+                Phase::Draining { until: after(DRAIN), exit: Exit::Asked, asked: true },
+                Action::Refuse,
+            ),
+            (Phase::Serving, Event::ParentGone) => (
+                Phase::Draining { until: after(ORPHAN_DRAIN), exit: Exit::Asked, asked: false },
+                Action::Refuse,
+            ),
             (Phase::Serving, Event::RestartAsked(grace)) => {
                 let until = after(grace.unwrap_or(DRAIN));
                 (Phase::Draining { until, exit: Exit::RestartMe, asked: false }, Action::Refuse)
             }
             // Asked again, in more of a hurry.
-            (Phase::Draining { until, exit, asked }, Event::RestartAsked(Some(grace))) if after(grace) < until => {
+            (Phase::Draining { until, exit, asked }, Event::RestartAsked(Some(grace)))
+                if after(grace) < until =>
+            {
                 (Phase::Draining { until: after(grace), exit, asked }, Action::Refuse)
             }
             // A stop is stronger than a restart, and so is having nobody left who would restart us.
             (Phase::Draining { until, asked: false, .. }, Event::StopAsked) => {
                 (Phase::Draining { until, exit: Exit::Asked, asked: true }, Action::Refuse)
             }
-            (Phase::Draining { until, asked, .. }, Event::ParentGone) => {
-                (Phase::Draining { until: until.min(after(ORPHAN_DRAIN)), exit: Exit::Asked, asked }, Action::Refuse)
-            }
+            (Phase::Draining { until, asked, .. }, Event::ParentGone) => (
+                Phase::Draining { until: until.min(after(ORPHAN_DRAIN)), exit: Exit::Asked, asked },
+                Action::Refuse,
+            ),
             (Phase::Draining { exit, .. }, Event::StopAsked) => {
                 (Phase::Cancelling { until: after(CANCEL), exit }, Action::Cancel)
             }
             (Phase::Draining { until, exit, .. }, Event::Tick) if now >= until => {
                 (Phase::Cancelling { until: after(CANCEL), exit }, Action::Cancel)
             }
-            (Phase::Draining { exit, .. } | Phase::Cancelling { exit, .. }, Event::Idle) => (Phase::Over, Action::End(exit)),
+            (Phase::Draining { exit, .. } | Phase::Cancelling { exit, .. }, Event::Idle) => {
+                (Phase::Over, Action::End(exit))
+            }
             (Phase::Cancelling { exit, .. }, Event::StopAsked) => (Phase::Over, Action::End(exit)),
-            (Phase::Cancelling { until, exit }, Event::Tick) if now >= until => (Phase::Over, Action::End(exit)),
+            (Phase::Cancelling { until, exit }, Event::Tick) if now >= until => {
+                (Phase::Over, Action::End(exit))
+            }
             // Idle while serving, orders while ending: nothing to do.
             _ => return None,
         };
@@ -134,14 +143,27 @@ mod tests {
     fn check(schedule: &[(u64, Event, Option<Action>)]) {
         let mut ending = Ending::default();
         for (second, event, expected) in schedule {
-            assert_eq!(ending.on_event(*event, Millis(second * 1000)), *expected, "{second} s {event:?}");
+            assert_eq!(
+                ending.on_event(*event, Millis(second * 1000)),
+                *expected,
+                "{second} s {event:?}"
+            );
         }
     }
 
     #[test]
     fn running_requests_get_their_time() {
-        check(&[(0, Idle, None), (1, StopAsked, Some(Refuse)), (5, Tick, None), (9, Idle, Some(End(Exit::Asked)))]);
-        check(&[(1, StopAsked, Some(Refuse)), (31, Tick, Some(Cancel)), (31, Idle, Some(End(Exit::Asked)))]);
+        check(&[
+            (0, Idle, None),
+            (1, StopAsked, Some(Refuse)),
+            (5, Tick, None),
+            (9, Idle, Some(End(Exit::Asked))),
+        ]);
+        check(&[
+            (1, StopAsked, Some(Refuse)),
+            (31, Tick, Some(Cancel)),
+            (31, Idle, Some(End(Exit::Asked))),
+        ]);
         check(&[
             (1, StopAsked, Some(Refuse)),
             (31, Tick, Some(Cancel)),
@@ -152,16 +174,28 @@ mod tests {
 
     #[test]
     fn a_second_stop_cancels_and_a_third_ends() {
-        check(&[(1, StopAsked, Some(Refuse)), (2, StopAsked, Some(Cancel)), (2, StopAsked, Some(End(Exit::Asked)))]);
+        check(&[
+            (1, StopAsked, Some(Refuse)),
+            (2, StopAsked, Some(Cancel)),
+            (2, StopAsked, Some(End(Exit::Asked))),
+        ]);
     }
 
     #[test]
     fn a_restart_drains_and_a_stop_overrules_it() {
         let (usual, soon) = (RestartAsked(None), RestartAsked(Some(Duration::from_secs(2))));
         check(&[(1, usual, Some(Refuse)), (2, usual, None), (3, Idle, Some(End(Exit::RestartMe)))]);
-        check(&[(1, usual, Some(Refuse)), (2, StopAsked, Some(Refuse)), (3, Idle, Some(End(Exit::Asked)))]);
+        check(&[
+            (1, usual, Some(Refuse)),
+            (2, StopAsked, Some(Refuse)),
+            (3, Idle, Some(End(Exit::Asked))),
+        ]);
         check(&[(1, StopAsked, Some(Refuse)), (2, usual, None), (3, Idle, Some(End(Exit::Asked)))]);
-        check(&[(1, soon, Some(Refuse)), (3, Tick, Some(Cancel)), (3, Idle, Some(End(Exit::RestartMe)))]);
+        check(&[
+            (1, soon, Some(Refuse)),
+            (3, Tick, Some(Cancel)),
+            (3, Idle, Some(End(Exit::RestartMe))),
+        ]);
         check(&[
             (1, usual, Some(Refuse)),
             (2, soon, Some(Refuse)),
@@ -172,7 +206,15 @@ mod tests {
 
     #[test]
     fn an_orphan_ends_within_five_seconds() {
-        check(&[(1, ParentGone, Some(Refuse)), (5, Tick, Some(Cancel)), (6, Tick, Some(End(Exit::Asked)))]);
-        check(&[(1, StopAsked, Some(Refuse)), (2, ParentGone, Some(Refuse)), (6, Tick, Some(Cancel))]);
+        check(&[
+            (1, ParentGone, Some(Refuse)),
+            (5, Tick, Some(Cancel)),
+            (6, Tick, Some(End(Exit::Asked))),
+        ]);
+        check(&[
+            (1, StopAsked, Some(Refuse)),
+            (2, ParentGone, Some(Refuse)),
+            (6, Tick, Some(Cancel)),
+        ]);
     }
 }

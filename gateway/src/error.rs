@@ -1,4 +1,5 @@
-//! Statuses the gateway makes or passes on. Reasons, codes and details come from the one table, `paceline_proto::status`.
+//! Statuses the gateway makes or passes on. Reasons, codes and details come from the one table,
+//! `paceline_proto::status`.
 
 use paceline_proto::status::{COMPLETION_TOKENS, Reason, Refusal};
 use tonic::{Code, Status};
@@ -20,7 +21,11 @@ pub fn quoted(text: &str) -> String {
 }
 
 /// A field with a value that cannot be served.
-pub fn invalid(field: &str, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> Status {
+pub fn invalid(
+    field: &str,
+    expected: impl std::fmt::Display,
+    found: impl std::fmt::Display,
+) -> Status {
     Reason::InvalidArgument.field(field, format!("{field}: expected {expected}, found {found}"))
 }
 
@@ -32,8 +37,7 @@ pub fn bug(what: &str) -> Status {
 
 /// The client's time, or the operator's limit on it, is over.
 pub fn deadline_passed() -> Status {
-    let message =
-        "the request's deadline passed before its first token; allow more time (grpc-timeout), or send a shorter prompt";
+    let message = "the request's deadline passed before its first token; allow more time (grpc-timeout), or send a shorter prompt";
     Refusal::new(Reason::DeadlinePassed, message).fact(COMPLETION_TOKENS, 0).into()
 }
 
@@ -49,21 +53,26 @@ pub fn prompt(error: PromptError) -> Status {
             let what = "this model has no chat template; use Generate with a prompt in the model's own format";
             Reason::NoChatTemplate.field("messages", what)
         }
-        PromptError::Template(Refused::Conversation(what)) => Reason::Template.field("messages", what),
+        PromptError::Template(Refused::Conversation(what)) => {
+            Reason::Template.field("messages", what)
+        }
         PromptError::Template(Refused::NoTools(field)) => {
-            let what = format!("{field}: this model's chat template would leave it out; send no tools, or use another model");
+            let what = format!(
+                "{field}: this model's chat template would leave it out; send no tools, or use another model"
+            );
             Reason::NoTools.field(&field, what)
         }
         // With the limits at hand `request::too_long` says it better.
-        PromptError::TooLong { at_least } => {
-            Reason::PromptTooLong.field("prompt", format!("the prompt has at least {at_least} tokens, more than it may"))
-        }
+        PromptError::TooLong { at_least } => Reason::PromptTooLong.field(
+            "prompt",
+            format!("the prompt has at least {at_least} tokens, more than it may"),
+        ),
         PromptError::Bug(what) => bug(&what),
     }
 }
 
-/// A status from below. One of ours passes as it is; what a library made of a broken connection means that the supervisor
-/// is being started again.
+/// A status from below. One of ours passes as it is; what a library made of a broken connection
+/// means that the supervisor is being started again.
 pub fn from_below(status: Status) -> Status {
     if Reason::of(&status).is_some() {
         let mut passed = status;
@@ -74,7 +83,12 @@ pub fn from_below(status: Status) -> Status {
         return passed;
     }
     match status.code() {
-        Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal | Code::Aborted | Code::DataLoss => {
+        Code::Unavailable
+        | Code::Unknown
+        | Code::Cancelled
+        | Code::Internal
+        | Code::Aborted
+        | Code::DataLoss => {
             tracing::warn!(code = ?status.code(), message = status.message(), "connection to the supervisor broke");
             supervisor_gone()
         }
@@ -84,7 +98,11 @@ pub fn from_below(status: Status) -> Status {
 
 /// There is no supervisor to ask.
 pub fn supervisor_gone() -> Status {
-    Refusal::new(Reason::Restarting, "the service behind the gateway is being started again; try again shortly").into()
+    Refusal::new(
+        Reason::Restarting,
+        "the service behind the gateway is being started again; try again shortly",
+    )
+    .into()
 }
 
 /// Names the request in a status.
@@ -106,14 +124,24 @@ mod tests {
     #[test]
     fn our_statuses_pass_and_a_librarys_means_restarting() {
         let pause = Duration::from_millis(250);
-        let mut ours: Status = Refusal::new(Reason::QueueFull, "64 wait").retry_after(pause).field("queue").into();
+        let mut ours: Status =
+            Refusal::new(Reason::QueueFull, "64 wait").retry_after(pause).field("queue").into();
         ours.metadata_mut().insert("date", "today".parse().expect("a value"));
         let passed = from_below(ours.clone());
-        assert_eq!((passed.code(), passed.message(), passed.details()), (ours.code(), ours.message(), ours.details()));
+        assert_eq!(
+            (passed.code(), passed.message(), passed.details()),
+            (ours.code(), ours.message(), ours.details())
+        );
         assert_eq!(passed.metadata().get(PUSHBACK), ours.metadata().get(PUSHBACK));
         assert!(passed.metadata().get("date").is_none());
-        assert_eq!(Reason::of(&from_below(Status::unavailable("connection refused"))), Some(Reason::Restarting));
-        assert_eq!(Reason::of(&from_below(Status::unimplemented("no such method"))), Some(Reason::Bug));
+        assert_eq!(
+            Reason::of(&from_below(Status::unavailable("connection refused"))),
+            Some(Reason::Restarting)
+        );
+        assert_eq!(
+            Reason::of(&from_below(Status::unimplemented("no such method"))),
+            Some(Reason::Bug)
+        );
     }
 
     #[test]

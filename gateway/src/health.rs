@@ -1,8 +1,8 @@
-//! `grpc.health.v1`: says SERVING exactly when a request would be served at this instant. It reads what requests read and
-//! sends no work anywhere.
+//! `grpc.health.v1`: says SERVING exactly when a request would be served at this instant. It reads
+//! what requests read and sends no work anywhere.
 //!
-//! tonic-health's own service is a copy that must be kept in step, and ends a watch of an unknown name where the protocol
-//! wants SERVICE_UNKNOWN; its messages are used here.
+//! tonic-health's own service is a copy that must be kept in step, and ends a watch of an unknown
+//! name where the protocol wants SERVICE_UNKNOWN; its messages are used here.
 
 use std::pin::Pin;
 
@@ -23,7 +23,8 @@ enum Name {
     Inference,
     /// The target worker is ready.
     Target,
-    /// The drafter has loaded, is linked to the target, and its drafts are in time. Requests are served without it too.
+    /// The drafter has loaded, is linked to the target, and its drafts are in time. Requests are
+    /// served without it too.
     Drafter,
 }
 
@@ -67,32 +68,44 @@ fn answer(status: ServingStatus) -> HealthCheckResponse {
 
 #[tonic::async_trait]
 impl Health for HealthService {
-    async fn check(&self, request: Request<HealthCheckRequest>) -> Result<Response<HealthCheckResponse>, Status> {
+    async fn check(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<HealthCheckResponse>, Status> {
         let HealthCheckRequest { service } = request.into_inner();
         let Some(name) = Name::parse(&service) else {
             let known = "\"\", paceline.v1.Inference, worker.target or worker.drafter";
-            return Err(Status::not_found(format!("service: expected {known}, found {}", crate::error::quoted(&service))));
+            return Err(Status::not_found(format!(
+                "service: expected {known}, found {}",
+                crate::error::quoted(&service)
+            )));
         };
         Ok(Response::new(answer(name.status(&self.standing.borrow()))))
     }
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
-    async fn watch(&self, request: Request<HealthCheckRequest>) -> Result<Response<Self::WatchStream>, Status> {
+    async fn watch(
+        &self,
+        request: Request<HealthCheckRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
         let name = Name::parse(&request.into_inner().service);
         let state = (self.standing.clone(), self.closing.clone(), None);
-        let stream = futures::stream::unfold(state, move |(mut standing, closing, last)| async move {
-            loop {
-                let status = name.map_or(ServingStatus::ServiceUnknown, |name| name.status(&standing.borrow_and_update()));
-                if last != Some(status) {
-                    return Some((Ok(answer(status)), (standing, closing, Some(status))));
+        let stream =
+            futures::stream::unfold(state, move |(mut standing, closing, last)| async move {
+                loop {
+                    let status = name.map_or(ServingStatus::ServiceUnknown, |name| {
+                        name.status(&standing.borrow_and_update())
+                    });
+                    if last != Some(status) {
+                        return Some((Ok(answer(status)), (standing, closing, Some(status))));
+                    }
+                    tokio::select! {
+                        () = closing.cancelled() => return None,
+                        changed = standing.changed() => changed.ok()?,
+                    }
                 }
-                tokio::select! {
-                    () = closing.cancelled() => return None,
-                    changed = standing.changed() => changed.ok()?,
-                }
-            }
-        });
+            });
         Ok(Response::new(Box::pin(stream)))
     }
 }
@@ -106,8 +119,12 @@ mod tests {
     use crate::standing::Attached;
 
     fn service(can_serve: bool) -> Standing {
-        let service = ServiceState { can_serve, model: Some(ModelInfo::default()), ..Default::default() };
-        Standing { ending: false, supervisor: Some(Attached { term: 1, drained: false, service: Some(service) }) }
+        let service =
+            ServiceState { can_serve, model: Some(ModelInfo::default()), ..Default::default() };
+        Standing {
+            ending: false,
+            supervisor: Some(Attached { term: 1, drained: false, service: Some(service) }),
+        }
     }
 
     fn ask(service: &str) -> Request<HealthCheckRequest> {
@@ -131,20 +148,32 @@ mod tests {
         assert_eq!(all().await, [true, true, true, false]);
         let drafter = |serves| {
             standing.send_modify(|standing| {
-                let service = standing.supervisor.as_mut().and_then(|supervisor| supervisor.service.as_mut());
+                let service =
+                    standing.supervisor.as_mut().and_then(|supervisor| supervisor.service.as_mut());
                 service.expect("attached").drafter_serves = serves;
             });
         };
         drafter(true);
         assert_eq!(all().await, [true, true, true, true]);
         drafter(false);
-        assert_eq!(all().await, [true, true, true, false], "a drafter that is gone costs no request");
+        assert_eq!(
+            all().await,
+            [true, true, true, false],
+            "a drafter that is gone costs no request"
+        );
         drafter(true);
         standing.send_modify(|standing| standing.ending = true);
         assert_eq!(all().await, [false, false, true, true]);
         standing.send_replace(Standing::default());
-        assert_eq!(all().await, [false, false, false, false], "without a supervisor nothing is known");
-        assert_eq!(health.check(ask("x")).await.expect_err("unknown").code(), tonic::Code::NotFound);
+        assert_eq!(
+            all().await,
+            [false, false, false, false],
+            "without a supervisor nothing is known"
+        );
+        assert_eq!(
+            health.check(ask("x")).await.expect_err("unknown").code(),
+            tonic::Code::NotFound
+        );
     }
 
     #[tokio::test]
@@ -154,7 +183,9 @@ mod tests {
         let health = HealthService::new(seen, closing.clone());
         let mut watch = health.watch(ask("")).await.expect("open").into_inner();
         let mut unknown = health.watch(ask("x")).await.expect("open").into_inner();
-        let status = |item: Option<Result<HealthCheckResponse, Status>>| item.expect("open").expect("fine").status;
+        let status = |item: Option<Result<HealthCheckResponse, Status>>| {
+            item.expect("open").expect("fine").status
+        };
         assert_eq!(status(watch.next().await), ServingStatus::NotServing as i32);
         assert_eq!(status(unknown.next().await), ServingStatus::ServiceUnknown as i32);
         standing.send_replace(service(false));

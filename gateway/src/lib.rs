@@ -1,8 +1,10 @@
-//! The front door: text in, text out. Clients' requests are checked, made token ids by the model's own tokenizer and chat
-//! template, and submitted to the supervisor; the token ids that come back become text again.
+//! The front door: text in, text out. Clients' requests are checked, made token ids by the model's
+//! own tokenizer and chat template, and submitted to the supervisor; the token ids that come back
+//! become text again.
 //!
-//! Not here: which worker serves, restarts of workers, MLX. What runs: one task for each connection, one for the attachment
-//! to the supervisor, and [`run`], which decides when this ends. Prompts and outputs are never logged (I9).
+//! Not here: which worker serves, restarts of workers, MLX. What runs: one task for each
+//! connection, one for the attachment to the supervisor, and [`run`], which decides when this ends.
+//! Prompts and outputs are never logged (I9).
 
 pub mod attach;
 pub mod deadline;
@@ -38,13 +40,14 @@ use tonic_health::pb::health_server::HealthServer;
 use ending::{Action, Ending, Event};
 use serve::gate::{Calls, Gate};
 
-/// Connections wait this long at most for the first attachment; then they are told that there is no supervisor.
+/// Connections wait this long at most for the first attachment; then they are told that there is no
+/// supervisor.
 const ATTACH: Duration = Duration::from_millis(500);
 /// Connections may take this long to close once nothing runs.
 const CLOSE: Duration = Duration::from_secs(1);
 
-/// An earlier gateway whose parent was killed lives on for 6 s at most (`ending`: 4 s for its requests, 1 s to cancel them,
-/// [`CLOSE`]); the next one waits for it a little longer.
+/// An earlier gateway whose parent was killed lives on for 6 s at most (`ending`: 4 s for its
+/// requests, 1 s to cancel them, [`CLOSE`]); the next one waits for it a little longer.
 const EARLIER: Duration = Duration::from_secs(10);
 
 /// Why a gateway cannot start.
@@ -63,7 +66,9 @@ pub enum StartError {
     #[error("the inherited listening socket: {0}")]
     Inherited(io::Error),
     /// The address cannot be listened on.
-    #[error("cannot listen on {address} (gateway.grpc): {cause}; stop what listens there, or set another address")]
+    #[error(
+        "cannot listen on {address} (gateway.grpc): {cause}; stop what listens there, or set another address"
+    )]
     Listen {
         /// The address.
         address: String,
@@ -112,7 +117,8 @@ impl Setup {
         let model_dir = config.model_dir()?;
         let runtime_dir = RuntimeDir::locate(&config)?;
         runtime_dir.prepare()?;
-        // First the port: whether it is free is known at once, and who connects while we read waits instead of failing.
+        // First the port: whether it is free is known at once, and who connects while we read waits
+        // instead of failing.
         let listener = match listen::inherited_tcp().map_err(StartError::Inherited)? {
             Some(listener) => listener,
             None => bind(&config.gateway.grpc)?,
@@ -148,7 +154,9 @@ pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
             return Exit::Bug;
         }
     };
-    let front = address.as_ref().map_or_else(|_| "listening".to_owned(), |address| format!("listening on {address}"));
+    let front = address
+        .as_ref()
+        .map_or_else(|_| "listening".to_owned(), |address| format!("listening on {address}"));
     if let Ok(address) = address {
         tracing::info!(%address, epoch, "gateway listens");
         if !address.ip().is_loopback() {
@@ -165,18 +173,35 @@ pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
     let (orders, mut ordered) = mpsc::channel(8);
 
     let store = pictures::store::Store::new(&runtime_dir, epoch);
-    let routes = routes(&config, language, store, epoch, supervisor.clone(), standing.subscribe(), &calls, &cancel, &closing);
+    let routes = routes(
+        &config,
+        language,
+        store,
+        epoch,
+        supervisor.clone(),
+        standing.subscribe(),
+        &calls,
+        &cancel,
+        &closing,
+    );
     let keys = guard.follow_keys();
-    let (mut attached, until, limits) = (standing.subscribe(), closing.clone(), config.limits.clone());
+    let (mut attached, until, limits) =
+        (standing.subscribe(), closing.clone(), config.limits.clone());
     let server = task::spawn("serve", async move {
-        // The socket may have been there before us: who waits at it is not turned away for the moments until we are attached.
+        // The socket may have been there before us: who waits at it is not turned away for the
+        // moments until we are attached.
         let _ = tokio::time::timeout(ATTACH, attached.wait_for(standing::Standing::knows)).await;
         serve::connection::serve(listener, routes, guard, &limits, until).await;
     });
     let who = attach::Who { epoch, restarts: paceline_process::lifecycle::restarts() };
-    let attachment =
-        attach::Attachment { supervisor, who, standing: standing.clone(), running: calls.watch(), orders: orders.clone() }
-            .start();
+    let attachment = attach::Attachment {
+        supervisor,
+        who,
+        standing: standing.clone(),
+        running: calls.watch(),
+        orders: orders.clone(),
+    }
+    .start();
 
     telemetry::keep_own_log_bounded();
     let notifier = Notifier::inherited();
@@ -228,8 +253,9 @@ pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
     exit
 }
 
-/// As often as a service manager wants a sign of life, one to be passed on: by a task on the threads that serve connections to
-/// the loop that decides when this ends, so that it says that both turn. None, without a manager that wants any.
+/// As often as a service manager wants a sign of life, one to be passed on: by a task on the
+/// threads that serve connections to the loop that decides when this ends, so that it says that
+/// both turn. None, without a manager that wants any.
 fn beats(notifier: &Notifier) -> mpsc::Receiver<()> {
     let (sender, beats) = mpsc::channel(1);
     if let Some(period) = notifier.beat() {

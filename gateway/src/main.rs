@@ -10,13 +10,15 @@ use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch};
 use paceline_process::{Exit, Loaded, Signals, platform, task, telemetry};
 use tokio::sync::mpsc;
 
-/// Threads that move messages, at most; texts are worked on elsewhere. Of few cores one is enough: each that hands work to another
-/// costs a switch, and the model's time (of two cores, under four times the load they can serve, 4 % of it).
+/// Threads that move messages, at most; texts are worked on elsewhere. Of few cores one is enough:
+/// each that hands work to another costs a switch, and the model's time (of two cores, under four
+/// times the load they can serve, 4 % of it).
 const THREADS: usize = 2;
 /// Cores for each of them.
 const CORES: usize = 4;
 
-/// The process of Paceline that clients talk to. Started by `paceline serve`, or by a service manager (deploy/).
+/// The process of Paceline that clients talk to. Started by `paceline serve`, or by a service
+/// manager (deploy/).
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -55,7 +57,8 @@ fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
     let setup = Setup::prepare(config)?;
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = (cores / CORES).clamp(1, THREADS);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let exit = runtime.block_on(async {
         let events = events()?;
         anyhow::Ok(run(setup, events).await)
@@ -69,7 +72,11 @@ fn start(arguments: &Arguments) -> anyhow::Result<Exit> {
 fn events() -> anyhow::Result<mpsc::Receiver<Event>> {
     let (sender, events) = mpsc::channel(8);
     let mut parent = ParentWatch::inherited()?;
-    let mut signals = if lifecycle::env(PARENT_FD).is_some() { Signals::child()? } else { Signals::interactive()? };
+    let mut signals = if lifecycle::env(PARENT_FD).is_some() {
+        Signals::child()?
+    } else {
+        Signals::interactive()?
+    };
     task::spawn("signals", async move {
         let mut orphan = false;
         loop {

@@ -68,10 +68,18 @@ impl Language {
         let template = match files.template {
             None => None,
             Some(file) => {
-                let compiled = Template::compile(&file.source, files.bos_token, files.eos_token, &tokens.added());
-                let template = compiled.map_err(|cause| LoadError::content(&file.path, format!("the chat template: {cause}")))?;
+                let compiled = Template::compile(
+                    &file.source,
+                    files.bos_token,
+                    files.eos_token,
+                    &tokens.added(),
+                );
+                let template = compiled.map_err(|cause| {
+                    LoadError::content(&file.path, format!("the chat template: {cause}"))
+                })?;
                 let protected = tokens.protect(template.markup());
-                protected.map_err(|cause| LoadError::content(&dir.join("tokenizer.json"), cause))?;
+                protected
+                    .map_err(|cause| LoadError::content(&dir.join("tokenizer.json"), cause))?;
                 Some(template)
             }
         };
@@ -134,8 +142,8 @@ pub enum PromptError {
 /// Texts from so many bytes on are worked on for tens of milliseconds and more.
 const LONG_BYTES: usize = 64 << 10;
 
-/// Makes prompts on threads of their own: a long text takes up to a second, which no stream may wait for, and no short text
-/// behind it.
+/// Makes prompts on threads of their own: a long text takes up to a second, which no stream may
+/// wait for, and no short text behind it.
 #[derive(Clone, Debug)]
 pub struct Prompter {
     language: Arc<Language>,
@@ -144,7 +152,8 @@ pub struct Prompter {
 }
 
 impl Prompter {
-    /// A prompter that works on at most `seats` short prompts at once, and on half as many long ones; others wait.
+    /// A prompter that works on at most `seats` short prompts at once, and on half as many long
+    /// ones; others wait.
     pub fn new(language: Arc<Language>, seats: usize) -> Self {
         let of = |seats: usize| Arc::new(Semaphore::new(seats.max(1)));
         Self { language, short: of(seats), long: of(seats / 2) }
@@ -155,8 +164,9 @@ impl Prompter {
         &self.language
     }
 
-    /// The ids of a prompt. Text that cannot fit `most_tokens` is refused before it is tokenized; a text within may have more
-    /// all the same. A caller that stops waiting gives up its place; work already begun ends unseen.
+    /// The ids of a prompt. Text that cannot fit `most_tokens` is refused before it is tokenized; a
+    /// text within may have more all the same. A caller that stops waiting gives up its place; work
+    /// already begun ends unseen.
     ///
     /// # Errors
     /// See [`PromptError`].
@@ -169,7 +179,8 @@ impl Prompter {
         }
         let bug = |what: &str| PromptError::Bug(what.to_owned());
         let seats = if source.bytes() < LONG_BYTES { &self.short } else { &self.long };
-        let seat = Arc::clone(seats).acquire_owned().await.map_err(|_| bug("the prompter is closed"))?;
+        let seat =
+            Arc::clone(seats).acquire_owned().await.map_err(|_| bug("the prompter is closed"))?;
         let language = Arc::clone(&self.language);
         let work = tokio::task::spawn_blocking(move || {
             let _seat = seat; // given back when the work is done, not when its client is gone
@@ -196,19 +207,28 @@ fn make(language: &Language, source: Source, most_tokens: u32) -> Result<Vec<u32
             // A template may leave text out, so only what it made counts.
             check_length(language, &rendered.text, most_tokens)?;
             let ids = language.tokens.encode_rendered(&rendered).map_err(PromptError::Bug)?;
-            ids.ok_or_else(|| PromptError::Template(Refused::Conversation(unwritable(template, &rendered))))
+            ids.ok_or_else(|| {
+                PromptError::Template(Refused::Conversation(unwritable(template, &rendered)))
+            })
         }
     }
 }
 
-/// For a model whose vocabulary has a special token as a word, so that its letters are nothing else.
+/// For a model whose vocabulary has a special token as a word, so that its letters are nothing
+/// else.
 fn unwritable(template: &Template, rendered: &Rendered) -> String {
-    let forged = rendered.forged.iter().filter_map(|at| template.markup().get(at.item)).map(|item| format!("{:?}", item.text));
+    let forged = rendered
+        .forged
+        .iter()
+        .filter_map(|at| template.markup().get(at.item))
+        .map(|item| format!("{:?}", item.text));
     let mut forged: Vec<String> = forged.collect();
     forged.sort_unstable();
     forged.dedup();
     let found = forged.join(", ");
-    format!("expected text that this model's tokenizer can write without special tokens, found {found}; leave it out")
+    format!(
+        "expected text that this model's tokenizer can write without special tokens, found {found}; leave it out"
+    )
 }
 
 #[cfg(test)]

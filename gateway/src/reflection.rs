@@ -1,5 +1,5 @@
-//! `grpc.reflection.v1`: what clients may call, told to tools. Only the public contract: what our processes say to each other
-//! is nobody's business.
+//! `grpc.reflection.v1`: what clients may call, told to tools. Only the public contract: what our
+//! processes say to each other is nobody's business.
 
 use paceline_proto::DESCRIPTORS;
 use prost::Message as _;
@@ -12,7 +12,11 @@ const PUBLIC: [&str; 1] = ["paceline/v1/inference.proto"];
 /// The descriptors of all that is served at the front.
 pub fn descriptors() -> FileDescriptorSet {
     let mut all = Vec::new();
-    for set in [DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET, tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET] {
+    for set in [
+        DESCRIPTORS,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+    ] {
         let set = FileDescriptorSet::decode(set).expect("compiled in, and looked at by a test");
         let ours = |name: &str| !name.starts_with("paceline/") || PUBLIC.contains(&name);
         all.extend(set.file.into_iter().filter(|file| ours(file.name())));
@@ -38,13 +42,19 @@ mod tests {
     #[test]
     fn what_is_served_is_described_and_nothing_else() {
         let set = descriptors();
-        let services = set
-            .file
-            .iter()
-            .flat_map(|file| file.service.iter().map(move |service| format!("{}.{}", file.package(), service.name())));
+        let services = set.file.iter().flat_map(|file| {
+            file.service.iter().map(move |service| format!("{}.{}", file.package(), service.name()))
+        });
         let mut services: Vec<String> = services.collect();
         services.sort();
-        assert_eq!(services, ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "paceline.v1.Inference"]);
+        assert_eq!(
+            services,
+            [
+                "grpc.health.v1.Health",
+                "grpc.reflection.v1.ServerReflection",
+                "paceline.v1.Inference"
+            ]
+        );
         drop(service());
     }
 }

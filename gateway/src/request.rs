@@ -1,7 +1,9 @@
-//! What a request must look like: every field checked against the contract in inference.proto, each refusal with its own
-//! status, the field's name, what was expected and what was found. Nothing is dropped in silence (I5).
+//! What a request must look like: every field checked against the contract in inference.proto, each
+//! refusal with its own status, the field's name, what was expected and what was found. Nothing is
+//! dropped in silence (I5).
 //!
-//! Two looks: [`Asked::generate`] and [`Asked::chat`] at the message alone, [`fit`] against the served model.
+//! Two looks: [`Asked::generate`] and [`Asked::chat`] at the message alone, [`fit`] against the
+//! served model.
 
 mod bounds;
 mod json;
@@ -63,10 +65,21 @@ impl Asked {
     /// The first field that cannot be served.
     pub fn generate(message: v1::GenerateRequest) -> Result<Self, Status> {
         use v1::generate_request::Prompt;
-        let v1::GenerateRequest { model, prompt, sampling, limits, route, report_margins, samples, logprobs } = message;
+        let v1::GenerateRequest {
+            model,
+            prompt,
+            sampling,
+            limits,
+            route,
+            report_margins,
+            samples,
+            logprobs,
+        } = message;
         let source = match prompt {
             None => return Err(invalid("prompt", "text or token_ids", "neither")),
-            Some(Prompt::Text(text)) if text.is_empty() => return Err(invalid("text", "a prompt", "an empty one")),
+            Some(Prompt::Text(text)) if text.is_empty() => {
+                return Err(invalid("text", "a prompt", "an empty one"));
+            }
             Some(Prompt::TokenIds(list)) if list.ids.is_empty() => {
                 return Err(invalid("token_ids.ids", "at least one token id", "none"));
             }
@@ -94,7 +107,14 @@ impl Asked {
             template_arguments,
         } = message;
         let conversation = messages::conversation(messages, tools, &template_arguments)?;
-        Self::settings(model, Source::Chat(conversation), sampling, limits, route, (report_margins, logprobs, samples))
+        Self::settings(
+            model,
+            Source::Chat(conversation),
+            sampling,
+            limits,
+            route,
+            (report_margins, logprobs, samples),
+        )
     }
 
     fn settings(
@@ -110,8 +130,9 @@ impl Asked {
             return Err(invalid("limits.max_tokens", "at least 1", "0"));
         }
         sampling::check(&sampling, &limits, logprobs)?;
-        let route = v1::RouteWish::try_from(route)
-            .map_err(|_| invalid("route", "a RouteWish (0 to 3)", format!("the unknown number {route}")))?;
+        let route = v1::RouteWish::try_from(route).map_err(|_| {
+            invalid("route", "a RouteWish (0 to 3)", format!("the unknown number {route}"))
+        })?;
         let samples = bounds::samples(samples)?;
         let v1::Limits { max_tokens, ignore_eos, min_tokens, stop_token_ids, stop } = limits;
         let stop = bounds::stops(stop)?;
@@ -149,7 +170,11 @@ pub fn check_model(asked: &str, served: &ModelInfo) -> Result<(), Status> {
     if asked.is_empty() || asked == served.name || asked == served.path {
         return Ok(());
     }
-    let what = format!("model: expected {} (the served one) or nothing, found {}", quoted(&served.name), quoted(asked));
+    let what = format!(
+        "model: expected {} (the served one) or nothing, found {}",
+        quoted(&served.name),
+        quoted(asked)
+    );
     Err(Refusal::new(Reason::UnknownModel, what).field("model").into())
 }
 
@@ -183,7 +208,9 @@ impl Identity {
         Self {
             request_id: request_id.to_owned(),
             deadline_ns,
-            traffic_class: principal.map_or(DEFAULT_CLASS, |principal| &*principal.class).to_owned(),
+            traffic_class: principal
+                .map_or(DEFAULT_CLASS, |principal| &*principal.class)
+                .to_owned(),
             cache_scope: principal.map_or("", |principal| &*principal.scope).to_owned(),
         }
     }
@@ -197,12 +224,14 @@ impl Identity {
     }
 }
 
-/// Checks that pictures which become so many tokens in all can fit the context, before anything is done with their pixels.
+/// Checks that pictures which become so many tokens in all can fit the context, before anything is
+/// done with their pixels.
 ///
 /// # Errors
 /// They cannot.
 pub fn check_pictures(tokens: u64, to: Setting<'_>) -> Result<(), Status> {
-    let (context, longest) = (to.model.context_length, to.limits.max_prompt_tokens.or(to.model.context_length));
+    let (context, longest) =
+        (to.model.context_length, to.limits.max_prompt_tokens.or(to.model.context_length));
     if tokens < u64::from(context) && tokens <= u64::from(longest) {
         return Ok(());
     }
@@ -220,7 +249,8 @@ pub fn most_prompt_tokens(to: Setting<'_>) -> u32 {
     to.limits.max_prompt_tokens.or(context).min(context.saturating_sub(1))
 }
 
-/// The refusal of a text that has more tokens than a prompt may, at least so many; it was not tokenized.
+/// The refusal of a text that has more tokens than a prompt may, at least so many; it was not
+/// tokenized.
 pub fn too_long(field: &'static str, at_least: usize, to: Setting<'_>) -> Status {
     let (context, most) = (to.model.context_length, most_prompt_tokens(to));
     let expected = if most + 1 == context {
@@ -228,7 +258,9 @@ pub fn too_long(field: &'static str, at_least: usize, to: Setting<'_>) -> Status
     } else {
         format!("at most {most} tokens (limits.max_prompt_tokens of this service)")
     };
-    let message = format!("{field}: expected a prompt of {expected}, found at least {at_least}; send a shorter one");
+    let message = format!(
+        "{field}: expected a prompt of {expected}, found at least {at_least}; send a shorter one"
+    );
     let refusal = Refusal::new(Reason::PromptTooLong, message).field(field);
     refusal.fact("prompt_tokens_at_least", at_least).fact("context_length", context).into()
 }
@@ -252,7 +284,8 @@ pub fn fit(
         let expected = format!("token ids below {} (the model's vocabulary)", model.vocab_size);
         return Err(match field {
             "token_ids.ids" => invalid(&format!("{field}[{at}]"), expected, id),
-            // The tokenizer knows tokens the model has no row for: the text cannot be served, and the client may know why.
+            // The tokenizer knows tokens the model has no row for: the text cannot be served, and
+            // the client may know why.
             _ => invalid(field, expected, format!("{id}, which the tokenizer made of the text")),
         });
     }
@@ -263,13 +296,23 @@ pub fn fit(
         refusal.fact("prompt_tokens", length).fact("context_length", context).into()
     };
     if length >= context {
-        let expected = format!("fewer than {context} tokens (the model's context, with room for one more)");
-        return Err(no_room(Reason::PromptTooLong, field, format!("{field}: expected a prompt of {expected}, found {length}")));
+        let expected =
+            format!("fewer than {context} tokens (the model's context, with room for one more)");
+        return Err(no_room(
+            Reason::PromptTooLong,
+            field,
+            format!("{field}: expected a prompt of {expected}, found {length}"),
+        ));
     }
     let longest = limits.max_prompt_tokens.or(context);
     if length > longest {
-        let expected = format!("at most {longest} tokens (limits.max_prompt_tokens of this service)");
-        return Err(no_room(Reason::PromptTooLong, field, format!("{field}: expected a prompt of {expected}, found {length}")));
+        let expected =
+            format!("at most {longest} tokens (limits.max_prompt_tokens of this service)");
+        return Err(no_room(
+            Reason::PromptTooLong,
+            field,
+            format!("{field}: expected a prompt of {expected}, found {length}"),
+        ));
     }
     let (room, most) = (context - length, limits.max_new_tokens.or(context));
     let max_tokens = match wishes.max_tokens {
@@ -279,7 +322,9 @@ pub fn fit(
             return Err(invalid("limits.max_tokens", expected, wished));
         }
         Some(wished) if wished > room => {
-            let expected = format!("at most {room} behind a prompt of {length} tokens in a context of {context}");
+            let expected = format!(
+                "at most {room} behind a prompt of {length} tokens in a context of {context}"
+            );
             let message = format!("limits.max_tokens: expected {expected}, found {wished}");
             return Err(no_room(Reason::InvalidArgument, "limits.max_tokens", message));
         }

@@ -1,5 +1,6 @@
-//! ① A request comes in: checked, made token ids, submitted to the supervisor. The handler returns with the first tokens,
-//! so that an error before them comes without headers and clients may retry it by policy.
+//! ① A request comes in: checked, made token ids, submitted to the supervisor. The handler returns
+//! with the first tokens, so that an error before them comes without headers and clients may retry
+//! it by policy.
 
 pub mod backlog;
 pub mod connection;
@@ -41,7 +42,10 @@ use crate::pictures::processor::Processor;
 use crate::pictures::{self, Pictures, Seen, Unsaid};
 use crate::prompt::{PromptError, Prompter};
 use crate::record::Record;
-use crate::request::{Asked, Identity, Setting, Wishes, check_model, check_pictures, fit, most_prompt_tokens, too_long};
+use crate::request::{
+    Asked, Identity, Setting, Wishes, check_model, check_pictures, fit, most_prompt_tokens,
+    too_long,
+};
 use crate::standing::{Serving, Standing};
 use crate::stream::{Answer, Below, Bounds, Unread};
 
@@ -49,7 +53,8 @@ use backlog::Backlog;
 use decoding::Decoding;
 use gate::Arrival;
 
-/// The target ends a request at its deadline, at a step's border. This much later the gateway does, whatever is below.
+/// The target ends a request at its deadline, at a step's border. This much later the gateway does,
+/// whatever is below.
 pub const BACKSTOP: Duration = Duration::from_millis(20);
 
 /// What clients read.
@@ -83,11 +88,17 @@ impl Inference for InferenceService {
     type GenerateStream = AnswerStream;
     type ChatStream = AnswerStream;
 
-    async fn generate(&self, request: Request<Deferred<v1::GenerateRequest>>) -> Result<Response<AnswerStream>, Status> {
+    async fn generate(
+        &self,
+        request: Request<Deferred<v1::GenerateRequest>>,
+    ) -> Result<Response<AnswerStream>, Status> {
         self.answer("Generate", request, generate_asked).await
     }
 
-    async fn chat(&self, request: Request<Deferred<v1::ChatRequest>>) -> Result<Response<AnswerStream>, Status> {
+    async fn chat(
+        &self,
+        request: Request<Deferred<v1::ChatRequest>>,
+    ) -> Result<Response<AnswerStream>, Status> {
         self.answer("Chat", request, chat_asked).await
     }
 
@@ -98,7 +109,10 @@ impl Inference for InferenceService {
         self.count(request).await
     }
 
-    async fn get_model(&self, request: Request<v1::GetModelRequest>) -> Result<Response<v1::GetModelResponse>, Status> {
+    async fn get_model(
+        &self,
+        request: Request<v1::GetModelRequest>,
+    ) -> Result<Response<v1::GetModelResponse>, Status> {
         self.describe(&request.into_inner().model).map(Response::new)
     }
 }
@@ -158,7 +172,11 @@ impl InferenceService {
     }
 
     /// Work of a request, until it must be over.
-    async fn within<T>(&self, deadline: Deadline, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    async fn within<T>(
+        &self,
+        deadline: Deadline,
+        work: impl Future<Output = Result<T, Status>>,
+    ) -> Result<T, Status> {
         tokio::select! {
             biased;
             () = self.cancel.cancelled() => Err(error::cancelled_by_draining()),
@@ -172,16 +190,30 @@ impl InferenceService {
         self.prompter.language().pictures.as_ref()
     }
 
-    /// From a well-formed request to what would be submitted, its pictures looked at and not yet worked on: that is done for
-    /// what fits.
-    async fn prepare(&self, asked: Asked, who: Identity, record: &mut Record) -> Result<Prepared, Status> {
+    /// From a well-formed request to what would be submitted, its pictures looked at and not yet
+    /// worked on: that is done for what fits.
+    async fn prepare(
+        &self,
+        asked: Asked,
+        who: Identity,
+        record: &mut Record,
+    ) -> Result<Prepared, Status> {
         let serving = self.standing.borrow().serving()?;
         let field = asked.prompt_field();
         let Asked { mut source, wishes } = asked;
         check_model(&wishes.model, &serving.model)?;
-        let to = Setting { model: &serving.model, language: self.prompter.language(), limits: &self.limits };
+        let to = Setting {
+            model: &serving.model,
+            language: self.prompter.language(),
+            limits: &self.limits,
+        };
         let encoded = source.take_pictures();
-        let (who, seen) = match pictures::admit(&encoded, self.processor(), serving.model.vision, &self.limits)? {
+        let (who, seen) = match pictures::admit(
+            &encoded,
+            self.processor(),
+            serving.model.vision,
+            &self.limits,
+        )? {
             None => (who, vec![]),
             Some(processor) => (who.with_pictures(), self.pictures.look(encoded, processor).await?),
         };
@@ -193,14 +225,19 @@ impl InferenceService {
             PromptError::TooLong { at_least } => too_long(field, at_least, to),
             other => error::prompt(other),
         })?;
-        let (prompt_ids, places) = pictures::expand(prompt_ids, field, self.processor().map(|processor| &**processor), &counts)?;
+        let (prompt_ids, places) = pictures::expand(
+            prompt_ids,
+            field,
+            self.processor().map(|processor| &**processor),
+            &counts,
+        )?;
         record.prompt_tokens = prompt_ids.len();
         let generation = fit(&wishes, field, prompt_ids, to, who)?;
         Ok(Prepared { serving, wishes, generation, seen, places })
     }
 
-    /// From a well-formed request to its first tokens. Dropped at any await, it leaves nothing behind: the calls below are
-    /// dropped with it.
+    /// From a well-formed request to its first tokens. Dropped at any await, it leaves nothing
+    /// behind: the calls below are dropped with it.
     async fn begin(
         &self,
         asked: Asked,
@@ -212,7 +249,8 @@ impl InferenceService {
         let key = principal.as_ref().map_or(KeyId::NONE, |principal| principal.id);
         self.backlog.look(key, self.standing.borrow().serving()?.term)?;
         let who = Identity::new(request_id, deadline.at_ns, principal.as_ref());
-        let Prepared { serving, wishes, mut generation, seen, places } = self.prepare(asked, who, record).await?;
+        let Prepared { serving, wishes, mut generation, seen, places } =
+            self.prepare(asked, who, record).await?;
         let kept = match self.processor().filter(|_| !seen.is_empty()) {
             None => None,
             Some(processor) => Some(self.pictures.keep(seen, processor).await?),
@@ -228,7 +266,8 @@ impl InferenceService {
         let stamp = Stamp { term: serving.term, epoch: self.epoch };
         let below = Below { supervisor: self.supervisor.clone(), stamp, key };
         let bounds = Bounds { deadline, cancel: self.cancel.clone() };
-        let mut answer = Answer::new(generation, &wishes, self.prompter.language(), below, bounds).showing(kept);
+        let mut answer =
+            Answer::new(generation, &wishes, self.prompter.language(), below, bounds).showing(kept);
         if let Err(status) = answer.open().await {
             place.refused(term, &status);
             return Err(status);
@@ -250,7 +289,10 @@ struct Prepared {
 }
 
 /// Runs work of a request in its span; a panic in it is an error of this request alone.
-async fn guarded<T>(work: impl Future<Output = Result<T, Status>>, request_id: &RequestId) -> Result<T, Status> {
+async fn guarded<T>(
+    work: impl Future<Output = Result<T, Status>>,
+    request_id: &RequestId,
+) -> Result<T, Status> {
     let guarded = async {
         let done = AssertUnwindSafe(work).catch_unwind().await;
         done.unwrap_or_else(|_| Err(error::bug("a panic while beginning a request")))

@@ -1,5 +1,5 @@
-//! Whether a request can be served at this instant, and if not, why: one value that health and requests both read, so that
-//! they never disagree.
+//! Whether a request can be served at this instant, and if not, why: one value that health and
+//! requests both read, so that they never disagree.
 
 use paceline_proto::internal::v1::{ModelInfo, ServiceState};
 use paceline_proto::status::{Reason, Refusal};
@@ -7,7 +7,8 @@ use paceline_proto::status::{Reason, Refusal};
 /// Characters of the supervisor's words that are passed on: they travel in HTTP/2 headers.
 const MAX_MESSAGE_CHARS: usize = 1000;
 
-/// What the gateway knows of itself and of the service behind it. The default is the first instant: nothing is there.
+/// What the gateway knows of itself and of the service behind it. The default is the first instant:
+/// nothing is there.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Standing {
     /// This gateway was asked to end and takes nothing new.
@@ -21,7 +22,8 @@ pub struct Standing {
 pub struct Attached {
     /// Number of its life.
     pub term: u64,
-    /// It ordered that nothing new be taken. The order ends with its life: its successor says what it wants.
+    /// It ordered that nothing new be taken. The order ends with its life: its successor says what
+    /// it wants.
     pub drained: bool,
     /// What it said last about the service; `None` until it did.
     pub service: Option<ServiceState>,
@@ -68,9 +70,15 @@ impl Standing {
             Some(model) if service.can_serve => Ok(Serving { term: *term, model: model.clone() }),
             _ => {
                 let reason = Reason::from_word(&service.reason).unwrap_or(Reason::TargetLoading);
-                let message =
-                    if service.message.is_empty() { "the model is not ready; try again shortly" } else { &service.message };
-                Err(Refusal::new(reason, message.chars().take(MAX_MESSAGE_CHARS).collect::<String>()))
+                let message = if service.message.is_empty() {
+                    "the model is not ready; try again shortly"
+                } else {
+                    &service.message
+                };
+                Err(Refusal::new(
+                    reason,
+                    message.chars().take(MAX_MESSAGE_CHARS).collect::<String>(),
+                ))
             }
         }
     }
@@ -107,17 +115,31 @@ mod tests {
     fn what_is_missing_is_the_reason() {
         assert_eq!(reason(&Standing::default()).0, Some(Reason::Restarting));
         assert_eq!(reason(&attached(None)).0, Some(Reason::Restarting));
-        let loading =
-            ServiceState { reason: "TARGET_LOADING".into(), message: "loading: 3 of 8 GB".into(), ..Default::default() };
-        assert_eq!(reason(&attached(Some(loading.clone()))), (Some(Reason::TargetLoading), "loading: 3 of 8 GB".into()));
-        let failed = ServiceState { reason: "CRASH_LOOP".into(), model: Some(ModelInfo::default()), ..Default::default() };
+        let loading = ServiceState {
+            reason: "TARGET_LOADING".into(),
+            message: "loading: 3 of 8 GB".into(),
+            ..Default::default()
+        };
+        assert_eq!(
+            reason(&attached(Some(loading.clone()))),
+            (Some(Reason::TargetLoading), "loading: 3 of 8 GB".into())
+        );
+        let failed = ServiceState {
+            reason: "CRASH_LOOP".into(),
+            model: Some(ModelInfo::default()),
+            ..Default::default()
+        };
         assert_eq!(reason(&attached(Some(failed))).0, Some(Reason::CrashLoop));
         assert_eq!(
             reason(&attached(Some(ServiceState { can_serve: true, ..Default::default() }))).0,
             Some(Reason::TargetLoading)
         );
 
-        let ready = ServiceState { can_serve: true, model: Some(ModelInfo::default()), ..Default::default() };
+        let ready = ServiceState {
+            can_serve: true,
+            model: Some(ModelInfo::default()),
+            ..Default::default()
+        };
         let mut standing = attached(Some(ready));
         assert_eq!(standing.serving().expect("serving").term, 3);
         assert!(standing.target_ready());

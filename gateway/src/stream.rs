@@ -1,9 +1,10 @@
-//! ⑧ The answer comes back: batches of token ids become messages of text. Pull-driven, without a task or a queue of its own:
-//! a client that does not read stops the streams below by flow control, one that leaves drops them.
+//! ⑧ The answer comes back: batches of token ids become messages of text. Pull-driven, without a
+//! task or a queue of its own: a client that does not read stops the streams below by flow control,
+//! one that leaves drops them.
 //!
-//! A request has as many streams below as it wants answers: each with an id of its own and its sample index, the same seed. They
-//! are submitted at once, so that below the prompt is read once; pieces go out as they come. Where there is no room below for
-//! all, the others run first.
+//! A request has as many streams below as it wants answers: each with an id of its own and its
+//! sample index, the same seed. They are submitted at once, so that below the prompt is read once;
+//! pieces go out as they come. Where there is no room below for all, the others run first.
 
 mod assemble;
 mod detokenizer;
@@ -98,8 +99,21 @@ impl Drop for Answer {
 
 impl Answer {
     /// The answers to `generation`, before they are submitted. Made inside the request's span.
-    pub fn new(generation: Generation, wishes: &Wishes, language: &Arc<Language>, below: Below, bounds: Bounds) -> Self {
-        let sample = |index: u32| Sample::new(Assembler::new(&generation, index, wishes.stop.clone(), Arc::clone(language)));
+    pub fn new(
+        generation: Generation,
+        wishes: &Wishes,
+        language: &Arc<Language>,
+        below: Below,
+        bounds: Bounds,
+    ) -> Self {
+        let sample = |index: u32| {
+            Sample::new(Assembler::new(
+                &generation,
+                index,
+                wishes.stop.clone(),
+                Arc::clone(language),
+            ))
+        };
         Self {
             request_id: generation.request_id.clone(),
             span: Span::current(),
@@ -149,7 +163,9 @@ impl Answer {
     pub async fn next(&mut self) -> Option<Result<GenerateResponse, Status>> {
         let span = self.span.clone();
         let step = AssertUnwindSafe(self.step()).catch_unwind();
-        let guarded = async { step.await.unwrap_or_else(|_| Some(Err(error::bug("a panic while answering")))) };
+        let guarded = async {
+            step.await.unwrap_or_else(|_| Some(Err(error::bug("a panic while answering"))))
+        };
         let next = guarded.instrument(span).await;
         if let Some(Err(status)) = next {
             self.end(status.code(), Reason::of(&status));
@@ -182,8 +198,9 @@ impl Answer {
         }
     }
 
-    /// A status from below. The target knows that the deadline passed, and we how much of the answer there is. (One that
-    /// waited in the queue had no answer, and its status says so itself.)
+    /// A status from below. The target knows that the deadline passed, and we how much of the
+    /// answer there is. (One that waited in the queue had no answer, and its status says so
+    /// itself.)
     fn named(&self, status: Status) -> Status {
         let counted = Reason::fact(&status, COMPLETION_TOKENS).is_some();
         match Reason::of(&status) {
@@ -192,7 +209,8 @@ impl Answer {
         }
     }
 
-    /// The next batch and whose it is, within the answer's bounds; `None` when all samples are over.
+    /// The next batch and whose it is, within the answer's bounds; `None` when all samples are
+    /// over.
     async fn batch(&mut self) -> Option<Result<(usize, TokenBatch), Status>> {
         let cancel = self.cancel.clone();
         let cancelled = std::pin::pin!(cancel.cancelled());
@@ -209,7 +227,10 @@ impl Answer {
         .await
     }
 
-    fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<(usize, TokenBatch), Status>>> {
+    fn poll_batch(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<(usize, TokenBatch), Status>>> {
         let count = self.samples.len();
         let mut again = true;
         while std::mem::take(&mut again) {
@@ -221,14 +242,17 @@ impl Answer {
                         self.turn = at + 1;
                         return Poll::Ready(Some(Ok((at, *batch))));
                     }
-                    // It waits while others of this request have a place below that they will give back.
+                    // It waits while others of this request have a place below that they will give
+                    // back.
                     Poll::Ready(News::NoRoom(_)) if self.samples.iter().any(Sample::is_below) => {}
                     // The refusal is older than the place that another of this request gave back.
                     Poll::Ready(News::NoRoom(_)) if self.samples[at].is_outdated() => {
                         self.submit_waiting();
                         again = true;
                     }
-                    Poll::Ready(News::NoRoom(status) | News::Failed(status)) => return Poll::Ready(Some(Err(status))),
+                    Poll::Ready(News::NoRoom(status) | News::Failed(status)) => {
+                        return Poll::Ready(Some(Err(status)));
+                    }
                     Poll::Ready(News::Closed) => again = true,
                 }
             }
@@ -248,7 +272,8 @@ impl Answer {
             } else {
                 // Below, an id is one sequence's.
                 let request_id = format!("{}-{at}", self.request_id);
-                let mut generation = Generation { request_id, sample_index: at as u32, ..self.generation.clone() };
+                let mut generation =
+                    Generation { request_id, sample_index: at as u32, ..self.generation.clone() };
                 // Whoever reads a picture removes its file.
                 if let Some(shown) = &mut self.shown {
                     match shown.again(&generation.pictures) {
@@ -265,7 +290,11 @@ impl Answer {
         }
     }
 
-    fn assemble(&mut self, at: usize, batch: TokenBatch) -> Result<Option<GenerateResponse>, Status> {
+    fn assemble(
+        &mut self,
+        at: usize,
+        batch: TokenBatch,
+    ) -> Result<Option<GenerateResponse>, Status> {
         let finished = batch.done.is_some();
         let sample = &mut self.samples[at];
         let mut times = assemble::Times::default();
@@ -273,7 +302,11 @@ impl Answer {
             record.first_token();
             let now = record.elapsed_ms();
             let pictures = record.picture_times.unwrap_or_default();
-            times = assemble::Times { ttft_ms: *sample.ttft_ms.get_or_insert(now), total_ms: now, pictures };
+            times = assemble::Times {
+                ttft_ms: *sample.ttft_ms.get_or_insert(now),
+                total_ms: now,
+                pictures,
+            };
         }
         let message = sample.assembler.take(batch, times)?;
         let ends = message.as_ref().is_some_and(|message| message.r#final.is_some());
@@ -313,7 +346,11 @@ impl Below {
     fn submission(&self, generation: Generation) -> Submission {
         // A clone shares the connection.
         let mut supervisor = self.supervisor.clone();
-        let submitted = SubmitRequest { stamp: Some(self.stamp), generation: Some(generation), key_id: self.key.0 };
+        let submitted = SubmitRequest {
+            stamp: Some(self.stamp),
+            generation: Some(generation),
+            key_id: self.key.0,
+        };
         Box::pin(async move { supervisor.submit(submitted).await.map(tonic::Response::into_inner) })
     }
 }

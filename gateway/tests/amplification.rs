@@ -1,5 +1,5 @@
-//! Large messages of very small elements at the program itself: each is refused by name, costs at most a few times its bytes,
-//! and keeps no other client waiting.
+//! Large messages of very small elements at the program itself: each is refused by name, costs at
+//! most a few times its bytes, and keeps no other client waiting.
 
 // The kernel's figures of a process's memory are those of Linux.
 #![cfg(target_os = "linux")]
@@ -95,21 +95,60 @@ fn all() -> Vec<Hostile> {
     let part = v1::ContentPart { part: Some(v1::content_part::Part::Text("x".into())) };
     let user = v1::Message { role: "user".into(), content: vec![part], ..Default::default() };
     let user = field(2, &user.encode_to_vec());
-    let json = |message: v1::ChatRequest| Bytes::from([user.clone(), message.encode_to_vec()].concat());
+    let json =
+        |message: v1::ChatRequest| Bytes::from([user.clone(), message.encode_to_vec()].concat());
     let call = v1::ToolCall { name: "f".into(), arguments: zeros.clone(), ..Default::default() };
-    let calls = v1::Message { role: "assistant".into(), tool_calls: vec![call], ..Default::default() };
+    let calls =
+        v1::Message { role: "assistant".into(), tool_calls: vec![call], ..Default::default() };
     let tool = v1::Tool { name: "f".into(), parameters: zeros.clone(), ..Default::default() };
     let nested = field(2, &empty(2, 8192)).repeat(MESSAGE_BYTES / 8200);
-    let one = |name, method, wire: Vec<u8>, words| Hostile { name, method, wire: wire.into(), words };
-    let of_json = |name, message, words| Hostile { name, method: "Chat", wire: json(message), words };
+    let one =
+        |name, method, wire: Vec<u8>, words| Hostile { name, method, wire: wire.into(), words };
+    let of_json =
+        |name, message, words| Hostile { name, method: "Chat", wire: json(message), words };
     vec![
-        one("empty messages", "Chat", empty(2, MESSAGE_BYTES), ["messages: expected at most 16384", "found 8388576"]),
-        one("empty tools", "Chat", empty(9, MESSAGE_BYTES), ["tools: expected at most 1024", "found"]),
-        one("empty parts of one turn", "Chat", field(2, &empty(2, MESSAGE_BYTES - 16)), ["messages[0].content", "4096"]),
-        one("empty parts of many turns", "Chat", nested, ["messages[15].content", "at most 65536 elements"]),
-        one("empty stops", "Generate", field(5, &empty(5, MESSAGE_BYTES - 16)), ["limits.stop", "at most 4096"]),
-        one("token ids", "Generate", field(3, &field(1, &vec![1; MESSAGE_BYTES - 32])), ["token_ids.ids", "at most 1048576"]),
-        one("empty messages to count", "CountTokens", field(2, &empty(2, MESSAGE_BYTES - 16)), ["chat.messages", "16384"]),
+        one(
+            "empty messages",
+            "Chat",
+            empty(2, MESSAGE_BYTES),
+            ["messages: expected at most 16384", "found 8388576"],
+        ),
+        one(
+            "empty tools",
+            "Chat",
+            empty(9, MESSAGE_BYTES),
+            ["tools: expected at most 1024", "found"],
+        ),
+        one(
+            "empty parts of one turn",
+            "Chat",
+            field(2, &empty(2, MESSAGE_BYTES - 16)),
+            ["messages[0].content", "4096"],
+        ),
+        one(
+            "empty parts of many turns",
+            "Chat",
+            nested,
+            ["messages[15].content", "at most 65536 elements"],
+        ),
+        one(
+            "empty stops",
+            "Generate",
+            field(5, &empty(5, MESSAGE_BYTES - 16)),
+            ["limits.stop", "at most 4096"],
+        ),
+        one(
+            "token ids",
+            "Generate",
+            field(3, &field(1, &vec![1; MESSAGE_BYTES - 32])),
+            ["token_ids.ids", "at most 1048576"],
+        ),
+        one(
+            "empty messages to count",
+            "CountTokens",
+            field(2, &empty(2, MESSAGE_BYTES - 16)),
+            ["chat.messages", "16384"],
+        ),
         of_json(
             "zeros as arguments of the template",
             v1::ChatRequest { template_arguments: zeros.clone(), ..Default::default() },
@@ -134,10 +173,22 @@ async fn send(attacker: &Channel, hostile: &Hostile) {
     within(client.ready()).await.expect("connected");
     let path = format!("/paceline.v1.Inference/{}", hostile.method).parse().expect("a path");
     let request = Request::new(hostile.wire.clone());
-    let status = within(client.server_streaming(request, path, Raw)).await.map(|_| ()).expect_err(hostile.name);
-    assert_eq!((status.code(), Reason::of(&status)), (Code::InvalidArgument, Some(Reason::InvalidArgument)), "{status:?}");
+    let status = within(client.server_streaming(request, path, Raw))
+        .await
+        .map(|_| ())
+        .expect_err(hostile.name);
+    assert_eq!(
+        (status.code(), Reason::of(&status)),
+        (Code::InvalidArgument, Some(Reason::InvalidArgument)),
+        "{status:?}"
+    );
     for word in hostile.words {
-        assert!(status.message().contains(word), "{}: {word:?} in {}", hostile.name, status.message());
+        assert!(
+            status.message().contains(word),
+            "{}: {word:?} in {}",
+            hostile.name,
+            status.message()
+        );
     }
 }
 
@@ -175,8 +226,8 @@ async fn serving(dir: &Path) -> Program {
     program
 }
 
-/// Sends every hostile message so many times; returns the memory it added, the longest call of another client beside it, and
-/// the longest without.
+/// Sends every hostile message so many times; returns the memory it added, the longest call of
+/// another client beside it, and the longest without.
 async fn withstand(rounds: usize) -> (u64, Duration, Duration) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let program = serving(dir.path()).await;
@@ -212,8 +263,12 @@ async fn withstand(rounds: usize) -> (u64, Duration, Duration) {
 async fn sixteen_mebibytes_of_empty_elements_cost_at_most_four_times_as_much() {
     let (added, longest, alone) = withstand(1).await;
     eprintln!("added {} MiB; a call beside it {longest:?} at most, alone {alone:?}", added >> 20);
-    // The machine may be busy: a thread that decodes eight million messages would take several seconds.
-    assert!(longest <= alone + Duration::from_secs(1), "another client's call took {longest:?}, alone {alone:?}");
+    // The machine may be busy: a thread that decodes eight million messages would take several
+    // seconds.
+    assert!(
+        longest <= alone + Duration::from_secs(1),
+        "another client's call took {longest:?}, alone {alone:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -221,7 +276,10 @@ async fn sixteen_mebibytes_of_empty_elements_cost_at_most_four_times_as_much() {
 async fn a_call_beside_large_hostile_messages_takes_at_most_100_ms_more() {
     let (added, longest, alone) = withstand(10).await;
     println!("added {} MiB; a call beside it {longest:?} at most, alone {alone:?}", added >> 20);
-    assert!(longest <= alone + Duration::from_millis(100), "another client's call took {longest:?}, alone {alone:?}");
+    assert!(
+        longest <= alone + Duration::from_millis(100),
+        "another client's call took {longest:?}, alone {alone:?}"
+    );
 }
 
 #[expect(clippy::disallowed_methods, reason = "how long it took is what is tested")]

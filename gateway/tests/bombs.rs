@@ -1,5 +1,5 @@
-//! Hostile pictures at the program itself: each refused by name within two seconds, together within a bound on memory, and the
-//! program serves on.
+//! Hostile pictures at the program itself: each refused by name within two seconds, together within
+//! a bound on memory, and the program serves on.
 
 #![cfg(target_os = "linux")]
 
@@ -50,7 +50,10 @@ async fn hostile_pictures_cost_little_and_are_refused_by_name() {
             status = asked => assert_eq!(status.expect_err("refused").code(), Code::Unavailable),
             () = async { answered.await; std::future::pending().await } => {}
         }
-        if within(program.client.clone().get_model(paceline_proto::v1::GetModelRequest::default())).await.is_ok() {
+        if within(program.client.clone().get_model(paceline_proto::v1::GetModelRequest::default()))
+            .await
+            .is_ok()
+        {
             break;
         }
     }
@@ -79,7 +82,8 @@ async fn hostile_pictures_cost_little_and_are_refused_by_name() {
     assert_eq!(left, 0, "files of pictures that were refused");
     // A hundred good ones in one request are too many.
     let hundred = chat(vec![says("user", (0..100).map(|_| image(file("dot.png"))).collect())]);
-    let status = within(program.client.clone().chat(hundred)).await.map(|_| ()).expect_err("too many");
+    let status =
+        within(program.client.clone().chat(hundred)).await.map(|_| ()).expect_err("too many");
     is(&status, Code::InvalidArgument, Reason::BadImage);
     assert!(status.message().contains("at most 8 pictures"), "{}", status.message());
 }

@@ -1,4 +1,5 @@
-//! More connections, calls and unread answers than there is room for: a newcomer and a reader are served beside them.
+//! More connections, calls and unread answers than there is room for: a newcomer and a reader are
+//! served beside them.
 
 mod stage;
 
@@ -37,7 +38,11 @@ async fn raw(address: SocketAddr) -> SendRequest<Bytes> {
 }
 
 /// Sends the headers of a call and the first bytes of its message.
-async fn begin(requests: &SendRequest<Bytes>, method: &str, bytes: &'static [u8]) -> (ResponseFuture, SendStream<Bytes>) {
+async fn begin(
+    requests: &SendRequest<Bytes>,
+    method: &str,
+    bytes: &'static [u8],
+) -> (ResponseFuture, SendStream<Bytes>) {
     let mut requests = within(requests.clone().ready()).await.expect("open");
     let request = http::Request::post(format!("http://localhost/{method}"))
         .header("content-type", "application/grpc")
@@ -58,7 +63,9 @@ async fn status(answer: ResponseFuture) -> Status {
         data.expect("no error of HTTP/2");
     }
     let trailers = within(body.trailers()).await.expect("no error of HTTP/2").unwrap_or_default();
-    Status::from_header_map(&head.headers).or_else(|| Status::from_header_map(&trailers)).expect("a status")
+    Status::from_header_map(&head.headers)
+        .or_else(|| Status::from_header_map(&trailers))
+        .expect("a status")
 }
 
 /// Asks on this channel and reads the whole answer, which the fake supervisor gives.
@@ -90,22 +97,30 @@ async fn asked(channel: Channel, fake: &mut Fake) -> Result<Vec<u32>, Status> {
 
 #[tokio::test]
 async fn a_newcomer_is_served_beside_256_calls_whose_message_never_arrives() {
-    // The gateway takes 256 calls then: 160 on their way, 33 that run, 56 that wait, and an eighth more of those.
-    let settings = |config: &mut Config| (config.target.max_sequences, config.limits.queue) = (33, 56);
+    // The gateway takes 256 calls then: 160 on their way, 33 that run, 56 that wait, and an eighth
+    // more of those.
+    let settings =
+        |config: &mut Config| (config.target.max_sequences, config.limits.queue) = (33, 56);
     let (stage, mut fake, mut attachment) = Stage::serving(settings).await;
     let peers = [raw(stage.address).await, raw(stage.address).await];
     let mut calls = vec![];
     for at in 0..256 {
         // Some have begun their message.
-        calls.push(begin(&peers[at / 128], GENERATE, if at % 2 == 0 { b"" } else { &[0, 0, 0] }).await);
+        calls.push(
+            begin(&peers[at / 128], GENERATE, if at % 2 == 0 { b"" } else { &[0, 0, 0] }).await,
+        );
     }
     attachment.report(|report| report.streams == 256).await;
     assert_eq!(asked(stage.channel.clone(), &mut fake).await.expect("served"), [300, 301, 2]);
     // One of the oldest made room, and says so.
     let (answers, messages): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
-    let (ended, _, others) = within(select_all(answers.into_iter().map(|answer| status(answer).boxed()))).await;
+    let (ended, _, others) =
+        within(select_all(answers.into_iter().map(|answer| status(answer).boxed()))).await;
     is(&ended, Code::ResourceExhausted, Reason::QueueFull);
-    assert!(ended.get_details_retry_info().is_some() && ended.message().contains("had not arrived"), "{ended:?}");
+    assert!(
+        ended.get_details_retry_info().is_some() && ended.message().contains("had not arrived"),
+        "{ended:?}"
+    );
     attachment.report(|report| report.streams == 255).await;
     drop((others, messages, peers));
     attachment.report(|report| report.streams == 0).await;
@@ -135,11 +150,16 @@ async fn a_call_of_any_service_ends_when_its_message_does_not_arrive_in_time() {
     let (answers, messages): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
     for ended in join_all(answers.into_iter().map(status)).await {
         is(&ended, Code::DeadlineExceeded, Reason::MessageTimeout);
-        assert!(ended.message().contains("limits.message_s") && ended.get_details_retry_info().is_none(), "{ended:?}");
+        assert!(
+            ended.message().contains("limits.message_s")
+                && ended.get_details_retry_info().is_none(),
+            "{ended:?}"
+        );
     }
     attachment.report(|report| report.streams == 0).await;
     // Reflection answers as it reads; the end of what it reads is the end of the call.
-    let (answer, _message) = begin(&peer, "grpc.reflection.v1.ServerReflection/ServerReflectionInfo", b"").await;
+    let (answer, _message) =
+        begin(&peer, "grpc.reflection.v1.ServerReflection/ServerReflectionInfo", b"").await;
     assert_eq!(status(answer).await.code(), Code::Ok);
     drop(messages);
 }
@@ -150,13 +170,15 @@ fn endpoint(stage: &Stage) -> Endpoint {
 
 /// A connection of its own with an answered call.
 async fn connect(stage: &Stage) -> Result<HealthClient<Channel>, Status> {
-    let mut client = HealthClient::new(within(endpoint(stage).connect()).await.expect("TCP connects"));
+    let mut client =
+        HealthClient::new(within(endpoint(stage).connect()).await.expect("TCP connects"));
     within(client.check(HealthCheckRequest::default())).await.map(|_| client)
 }
 
 #[tokio::test]
 async fn idle_connections_make_room_and_those_with_open_calls_do_not() {
-    let (mut stage, _fake, _attachment) = Stage::serving(|config| config.limits.connections = 16).await;
+    let (mut stage, _fake, _attachment) =
+        Stage::serving(|config| config.limits.connections = 16).await;
     let mut idle = vec![];
     for _ in 0..40 {
         idle.push(raw(stage.address).await);
@@ -179,12 +201,14 @@ async fn idle_connections_make_room_and_those_with_open_calls_do_not() {
 
 /// A batch of an answer with the log-probabilities of 20 tokens at each place: about 4 KiB.
 fn batch(first_index: u32) -> TokenBatch {
-    let top = (0..20).map(|token_id| TopLogprob { token_id: 2_000 + token_id, logprob: -1.5 }).collect();
+    let top =
+        (0..20).map(|token_id| TopLogprob { token_id: 2_000 + token_id, logprob: -1.5 }).collect();
     let logprobs = vec![TokenLogprobs { logprob: -0.5, top }; 16];
     TokenBatch { first_index, ids: vec![300; 16], logprobs, ..Default::default() }
 }
 
-/// An answer that is begun on this channel, then offered until every buffer on its way is full, and not read.
+/// An answer that is begun on this channel, then offered until every buffer on its way is full, and
+/// not read.
 async fn unread(channel: &Channel, fake: &mut Fake) -> (Streaming<GenerateResponse>, Accepted) {
     let mut client = InferenceClient::new(channel.clone());
     let request = GenerateRequest { logprobs: Some(20), ..limited(text("Hi"), 4_000) };
@@ -210,7 +234,9 @@ async fn unread(channel: &Channel, fake: &mut Fake) -> (Streaming<GenerateRespon
 async fn twenty_four_unread_streams_do_not_stop_a_reader() {
     let (stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     // The windows of a client that keeps its own streams apart.
-    let channel = endpoint(&stage).initial_stream_window_size(65_535).initial_connection_window_size(64 * 65_535);
+    let channel = endpoint(&stage)
+        .initial_stream_window_size(65_535)
+        .initial_connection_window_size(64 * 65_535);
     let channel = within(channel.connect()).await.expect("connects");
     let mut held = vec![];
     for _ in 0..24 {
@@ -223,7 +249,9 @@ async fn twenty_four_unread_streams_do_not_stop_a_reader() {
         }
     })
     .await;
-    for (whose, reader) in [("another connection", stage.channel.clone()), ("the same connection", channel)] {
+    for (whose, reader) in
+        [("another connection", stage.channel.clone()), ("the same connection", channel)]
+    {
         assert_eq!(asked(reader, &mut fake).await.expect(whose), [300, 301, 2], "{whose}");
     }
 }

@@ -1,5 +1,5 @@
-//! Who may come in, and how long one may stand in the door: keys on every method, TLS, silent openers, readers who do not
-//! read, bounds of streams and connections.
+//! Who may come in, and how long one may stand in the door: keys on every method, TLS, silent
+//! openers, readers who do not read, bounds of streams and connections.
 
 mod stage;
 
@@ -56,13 +56,20 @@ fn of(key: &str) -> String {
 
 /// Every method there is a description of, served at the front or not: package.Service/Method.
 fn methods() -> Vec<String> {
-    let sets = [DESCRIPTORS, tonic_health::pb::FILE_DESCRIPTOR_SET, tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET];
+    let sets = [
+        DESCRIPTORS,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+    ];
     let sets = sets.map(|set| FileDescriptorSet::decode(set).expect("compiled in"));
     let mut methods = Vec::new();
     for file in sets.iter().flat_map(|set| &set.file) {
         for service in &file.service {
-            methods
-                .extend(service.method.iter().map(|method| format!("{}.{}/{}", file.package(), service.name(), method.name())));
+            methods.extend(
+                service.method.iter().map(|method| {
+                    format!("{}.{}/{}", file.package(), service.name(), method.name())
+                }),
+            );
         }
     }
     methods
@@ -83,14 +90,24 @@ async fn call(channel: &Channel, method: &str, authorization: Option<&str>) -> R
 #[tokio::test]
 async fn every_method_needs_a_key_and_only_health_does_not() {
     let (_dir, path) = keys();
-    let (stage, _fake, _attachment) = Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
+    let (stage, _fake, _attachment) =
+        Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
     let methods = methods();
-    for expected in ["paceline.v1.Inference/Generate", "paceline.v1.Inference/GetModel", "paceline.v1.Operations/Status"] {
+    for expected in [
+        "paceline.v1.Inference/Generate",
+        "paceline.v1.Inference/GetModel",
+        "paceline.v1.Operations/Status",
+    ] {
         assert!(methods.iter().any(|method| method == expected), "{expected}");
     }
-    assert!(methods.iter().any(|method| method.starts_with("grpc.reflection.v1.ServerReflection/")));
-    let unknown =
-        ["paceline.v1.Inference/Nothing".to_owned(), "no.Service/At".to_owned(), "grpc.health.v1.Healthy/Check".to_owned()];
+    assert!(
+        methods.iter().any(|method| method.starts_with("grpc.reflection.v1.ServerReflection/"))
+    );
+    let unknown = [
+        "paceline.v1.Inference/Nothing".to_owned(),
+        "no.Service/At".to_owned(),
+        "grpc.health.v1.Healthy/Check".to_owned(),
+    ];
     for method in methods.iter().chain(&unknown) {
         let outcome = call(&stage.channel, method, None).await;
         if method.starts_with("grpc.health.v1.Health/") {
@@ -100,7 +117,13 @@ async fn every_method_needs_a_key_and_only_health_does_not() {
         let status = outcome.expect_err(method);
         is(&status, Code::Unauthenticated, Reason::Unauthenticated);
         // What is refused does not say what was wrong, nor whether there is such a method.
-        assert_eq!(status.message(), call(&stage.channel, "paceline.v1.Inference/Chat", None).await.expect_err("none").message());
+        assert_eq!(
+            status.message(),
+            call(&stage.channel, "paceline.v1.Inference/Chat", None)
+                .await
+                .expect_err("none")
+                .message()
+        );
         // With a key one gets further.
         let known = call(&stage.channel, method, Some(&of(ALICE))).await;
         assert_ne!(known.map_err(|status| status.code()), Err(Code::Unauthenticated), "{method}");
@@ -130,20 +153,35 @@ async fn a_key_says_who_asks_and_a_wrong_one_nothing() {
         seen.push((submission.traffic_class, submission.cache_scope));
     }
     assert_eq!((seen[0].0.as_str(), seen[2].0.as_str()), ("code", "default"));
-    assert!(seen[0] == seen[1] && seen[0].1 != seen[2].1 && !seen[0].1.is_empty(), "prefixes are never shared between keys");
+    assert!(
+        seen[0] == seen[1] && seen[0].1 != seen[2].1 && !seen[0].1.is_empty(),
+        "prefixes are never shared between keys"
+    );
 
     let mut refused = Vec::new();
-    for wrong in
-        [String::new(), ALICE.to_owned(), of(""), of("wrong"), format!("Basic {ALICE}"), of(&format!("{ALICE}x")), of(&BOB[1..])]
-    {
-        refused.push(within(stage.client.generate(with_key(text("Hi"), &wrong))).await.expect_err("wrong"));
+    for wrong in [
+        String::new(),
+        ALICE.to_owned(),
+        of(""),
+        of("wrong"),
+        format!("Basic {ALICE}"),
+        of(&format!("{ALICE}x")),
+        of(&BOB[1..]),
+    ] {
+        refused.push(
+            within(stage.client.generate(with_key(text("Hi"), &wrong))).await.expect_err("wrong"),
+        );
     }
     let mut twice = with_key(text("Hi"), &of(ALICE));
     twice.metadata_mut().append("authorization", of(BOB).parse().expect("ASCII"));
     refused.push(within(stage.client.generate(twice)).await.expect_err("two"));
     for status in &refused {
         is(status, Code::Unauthenticated, Reason::Unauthenticated);
-        assert_eq!((status.message(), status.details()), (refused[0].message(), refused[0].details()), "no detail about why");
+        assert_eq!(
+            (status.message(), status.details()),
+            (refused[0].message(), refused[0].details()),
+            "no detail about why"
+        );
     }
     assert!(fake.submissions.try_recv().is_err(), "nothing went below");
 }
@@ -151,7 +189,8 @@ async fn a_key_says_who_asks_and_a_wrong_one_nothing() {
 #[tokio::test]
 async fn wrong_keys_wait_and_right_ones_do_not() {
     let (_dir, path) = keys();
-    let (stage, _fake, _attachment) = Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
+    let (stage, _fake, _attachment) =
+        Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
     // Twelve at once: five are answered, the others one by one, the last after 1.4 s.
     let begun = monotonic_ns();
     let wrong = (0..12).map(|_| call(&stage.channel, "paceline.v1.Inference/GetModel", None));
@@ -160,7 +199,9 @@ async fn wrong_keys_wait_and_right_ones_do_not() {
         (outcome, monotonic_ns())
     });
     let waited_ms = (monotonic_ns() - begun) / 1_000_000;
-    assert!(outcomes.iter().all(|outcome| outcome.as_ref().is_err_and(|status| status.code() == Code::Unauthenticated)));
+    assert!(outcomes.iter().all(|outcome| {
+        outcome.as_ref().is_err_and(|status| status.code() == Code::Unauthenticated)
+    }));
     assert!(waited_ms >= 1_300, "{waited_ms} ms");
     assert_eq!(right.0.expect_err("no such method").code(), Code::Unimplemented);
     assert!((right.1 - begun) / 1_000_000 < waited_ms, "a right key went first");
@@ -169,8 +210,14 @@ async fn wrong_keys_wait_and_right_ones_do_not() {
 #[tokio::test]
 async fn a_changed_file_of_keys_counts_without_a_restart() {
     let (dir, path) = keys();
-    let (stage, _fake, _attachment) = Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
-    let code = async |key: &str| call(&stage.channel, "no.Service/At", Some(&of(key))).await.expect_err("no such method").code();
+    let (stage, _fake, _attachment) =
+        Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
+    let code = async |key: &str| {
+        call(&stage.channel, "no.Service/At", Some(&of(key)))
+            .await
+            .expect_err("no such method")
+            .code()
+    };
     assert_eq!(code(ALICE).await, Code::Unimplemented);
     let fresh = dir.path().join("fresh");
     let carol = "pl_carol_0123456789";
@@ -195,22 +242,34 @@ async fn a_key_with_a_full_queue_is_refused_by_the_supervisor_and_no_other_key_w
     .await;
     let mut clients = [(); 3].map(|()| stage.client.clone());
     let [first, second, third] = &mut clients;
-    // More than run of one key at once come to the supervisor, which has them wait. It knows whose they are.
+    // More than run of one key at once come to the supervisor, which has them wait. It knows whose
+    // they are.
     let (one, two, hers) = within(async {
         let both = async {
             let both = [fake.submission().await, fake.submission().await];
             let numbers = both.each_ref().map(|submission| submission.request.key_id);
-            both.into_iter().for_each(|submission| submission.refuse(Reason::QueueFull.status("128 requests wait")));
+            both.into_iter().for_each(|submission| {
+                submission.refuse(Reason::QueueFull.status("128 requests wait"))
+            });
             numbers
         };
-        tokio::join!(first.generate(with_key(text("Hi"), &of(ALICE))), second.generate(with_key(text("Hi"), &of(ALICE))), both)
+        tokio::join!(
+            first.generate(with_key(text("Hi"), &of(ALICE))),
+            second.generate(with_key(text("Hi"), &of(ALICE))),
+            both
+        )
     })
     .await;
     for refused in [one, two] {
-        is(&refused.expect_err("refused by the supervisor"), Code::ResourceExhausted, Reason::QueueFull);
+        is(
+            &refused.expect_err("refused by the supervisor"),
+            Code::ResourceExhausted,
+            Reason::QueueFull,
+        );
     }
     assert!(hers[0] == hers[1] && hers[0] != 0, "{hers:?}");
-    // The queue was full for alice a moment ago, and nothing has moved. Bob's request is not held against that.
+    // The queue was full for alice a moment ago, and nothing has moved. Bob's request is not held
+    // against that.
     let (refused, his) = within(async {
         tokio::join!(third.generate(with_key(text("Hi"), &of(BOB))), async {
             let submission = fake.submission().await;
@@ -220,43 +279,64 @@ async fn a_key_with_a_full_queue_is_refused_by_the_supervisor_and_no_other_key_w
         })
     })
     .await;
-    is(&refused.expect_err("refused by the supervisor"), Code::ResourceExhausted, Reason::KvExhausted);
+    is(
+        &refused.expect_err("refused by the supervisor"),
+        Code::ResourceExhausted,
+        Reason::KvExhausted,
+    );
     assert!(his != hers[0] && his != 0, "{his}");
 }
 
 #[tokio::test]
 async fn reflection_tells_of_the_public_contract_only() {
     let (_dir, path) = keys();
-    let (stage, _fake, _attachment) = Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
+    let (stage, _fake, _attachment) =
+        Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
     let ask = async |question: MessageRequest| -> Result<MessageResponse, Status> {
-        let request = ServerReflectionRequest { host: String::new(), message_request: Some(question) };
+        let request =
+            ServerReflectionRequest { host: String::new(), message_request: Some(question) };
         let mut client = ServerReflectionClient::new(stage.channel.clone());
-        let response = client.server_reflection_info(with_key(futures::stream::iter([request]), &of(ALICE))).await.expect("open");
-        let answer: Option<ServerReflectionResponse> = within(response.into_inner().message()).await?;
+        let response = client
+            .server_reflection_info(with_key(futures::stream::iter([request]), &of(ALICE)))
+            .await
+            .expect("open");
+        let answer: Option<ServerReflectionResponse> =
+            within(response.into_inner().message()).await?;
         Ok(answer.and_then(|answer| answer.message_response).expect("an answer"))
     };
-    let Ok(MessageResponse::ListServicesResponse(list)) = ask(MessageRequest::ListServices(String::new())).await else {
+    let Ok(MessageResponse::ListServicesResponse(list)) =
+        ask(MessageRequest::ListServices(String::new())).await
+    else {
         panic!("no list");
     };
     let mut names: Vec<String> = list.service.into_iter().map(|service| service.name).collect();
     names.sort();
-    assert_eq!(names, ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "paceline.v1.Inference"]);
+    assert_eq!(
+        names,
+        ["grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection", "paceline.v1.Inference"]
+    );
     let symbol = |name: &str| MessageRequest::FileContainingSymbol(name.into());
-    assert!(matches!(ask(symbol("paceline.v1.Inference.Chat")).await, Ok(MessageResponse::FileDescriptorResponse(_))));
+    assert!(matches!(
+        ask(symbol("paceline.v1.Inference.Chat")).await,
+        Ok(MessageResponse::FileDescriptorResponse(_))
+    ));
     for hidden in ["paceline.internal.v1.Supervisor", "paceline.v1.Operations"] {
         assert_eq!(ask(symbol(hidden)).await.expect_err(hidden).code(), Code::NotFound);
     }
 }
 
-/// A certificate for this machine, signed by an authority of its own: the authority, and files of the pair.
+/// A certificate for this machine, signed by an authority of its own: the authority, and files of
+/// the pair.
 fn certified(dir: &Path) -> (String, String, String) {
     use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
     let mut authority = CertificateParams::new([]).expect("fine");
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().expect("made")).expect("signed");
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate().expect("made"))
+        .expect("signed");
     let key = KeyPair::generate().expect("made");
     let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let cert = CertificateParams::new(names).expect("fine").signed_by(&key, &authority).expect("signed");
+    let cert =
+        CertificateParams::new(names).expect("fine").signed_by(&key, &authority).expect("signed");
     let (cert_file, key_file) = (dir.join("cert.pem"), dir.join("key.pem"));
     private(&cert_file, &cert.pem());
     private(&key_file, &key.serialize_pem());
@@ -268,29 +348,47 @@ async fn tls_is_spoken_and_nothing_else() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (authority, cert, key) = certified(dir.path());
     let (stranger, ..) = certified(tempfile::tempdir().expect("a temporary directory").path());
-    let mut stage = Stage::new(|config| (config.gateway.tls_cert, config.gateway.tls_key) = (cert, key));
+    let mut stage =
+        Stage::new(|config| (config.gateway.tls_cert, config.gateway.tls_key) = (cert, key));
     let (mut fake, _attachment) = stage.attach(1).await;
-    let endpoint = || Endpoint::from_shared(format!("https://{}", stage.address)).expect("an address");
-    let trusting =
-        |pem: &str| endpoint().tls_config(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem))).expect("fine");
-    let mut client =
-        paceline_proto::v1::inference_client::InferenceClient::new(within(trusting(&authority).connect()).await.expect("TLS"));
+    let endpoint =
+        || Endpoint::from_shared(format!("https://{}", stage.address)).expect("an address");
+    let trusting = |pem: &str| {
+        endpoint()
+            .tls_config(ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)))
+            .expect("fine")
+    };
+    let mut client = paceline_proto::v1::inference_client::InferenceClient::new(
+        within(trusting(&authority).connect()).await.expect("TLS"),
+    );
     let (refused, ()) = within(async {
-        tokio::join!(client.generate(text("Hi")), async { fake.submission().await.refuse(Reason::QueueFull.status("below")) })
+        tokio::join!(client.generate(text("Hi")), async {
+            fake.submission().await.refuse(Reason::QueueFull.status("below"))
+        })
     })
     .await;
     is(&refused.expect_err("refused below"), Code::ResourceExhausted, Reason::QueueFull);
     assert!(within(trusting(&stranger).connect()).await.is_err(), "another authority");
     // Without TLS: closed without an answer.
     let status = within(stage.client.generate(text("Hi"))).await.expect_err("plain");
-    assert!(std::error::Error::source(&status).is_some() && Reason::of(&status).is_none(), "{status:?}");
+    assert!(
+        std::error::Error::source(&status).is_some() && Reason::of(&status).is_none(),
+        "{status:?}"
+    );
     // TLS 1.2 and 1.3 are accepted, with HTTP/2 agreed on.
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         let mut roots = rustls::RootCertStore::empty();
         use rustls::pki_types::pem::PemObject as _;
-        roots.add(rustls::pki_types::CertificateDer::from_pem_slice(authority.as_bytes()).expect("PEM")).expect("a root");
+        roots
+            .add(
+                rustls::pki_types::CertificateDer::from_pem_slice(authority.as_bytes())
+                    .expect("PEM"),
+            )
+            .expect("a root");
         let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-        let builder = rustls::ClientConfig::builder_with_provider(provider).with_protocol_versions(&[version]).expect("known");
+        let builder = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[version])
+            .expect("known");
         let mut config = builder.with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = vec![b"h2".to_vec()];
         let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
@@ -298,7 +396,10 @@ async fn tls_is_spoken_and_nothing_else() {
         let name = "localhost".try_into().expect("a name");
         let stream = within(connector.connect(name, stream)).await.expect("a handshake");
         let (_, session) = stream.get_ref();
-        assert_eq!((session.protocol_version(), session.alpn_protocol()), (Some(version.version), Some(&b"h2"[..])));
+        assert_eq!(
+            (session.protocol_version(), session.alpn_protocol()),
+            (Some(version.version), Some(&b"h2"[..]))
+        );
     }
     // A hello of TLS 1.1 (RFC 4346): answered with an alert and closed.
     let mut hello = vec![3, 2];
@@ -310,7 +411,8 @@ async fn tls_is_spoken_and_nothing_else() {
     stream.write_all(&record).await.expect("written");
     let mut answer = Vec::new();
     within(stream.read_to_end(&mut answer)).await.expect("closed in order");
-    // Fatal, and nothing but the alert: handshake_failure (40, its hello lacks what 1.2 must have) or protocol_version (70).
+    // Fatal, and nothing but the alert: handshake_failure (40, its hello lacks what 1.2 must have)
+    // or protocol_version (70).
     assert!(matches!(answer[..], [21, 3, _, 0, 2, 2, 40 | 70]), "{answer:?}");
     // One that begins a handshake and does not go on.
     let mut silent = TcpStream::connect(stage.address).await.expect("connects");
@@ -332,9 +434,11 @@ async fn who_says_nothing_is_closed_and_keeps_nobody_out() {
         silent.push(stream);
     }
     // A newcomer is served at once.
-    let channel = within(Endpoint::from_shared(format!("http://{}", stage.address)).expect("an address").connect())
-        .await
-        .expect("connects");
+    let channel = within(
+        Endpoint::from_shared(format!("http://{}", stage.address)).expect("an address").connect(),
+    )
+    .await
+    .expect("connects");
     stage.health = tonic_health::pb::health_client::HealthClient::new(channel);
     assert!(stage.health_now("").await);
     for mut stream in silent {
@@ -352,7 +456,8 @@ async fn who_does_not_read_is_cut_and_told_when_coming_back() {
     let (stage, mut fake, _attachment) = Stage::serving(|config| config.limits.unread_s = 1).await;
     // Its own connection with the smallest window: full after a few messages.
     let endpoint = Endpoint::from_shared(format!("http://{}", stage.address)).expect("an address");
-    let endpoint = endpoint.initial_stream_window_size(65_535).initial_connection_window_size(16 * 65_535);
+    let endpoint =
+        endpoint.initial_stream_window_size(65_535).initial_connection_window_size(16 * 65_535);
     let channel = within(endpoint.connect()).await.expect("connects");
     let mut client = paceline_proto::v1::inference_client::InferenceClient::new(channel);
     let (response, accepted) = within(async {
@@ -385,14 +490,20 @@ async fn who_does_not_read_is_cut_and_told_when_coming_back() {
         }
     };
     is(&status, Code::ResourceExhausted, Reason::SlowReader);
-    assert!(got < sent && status.message().contains("limits.unread_s"), "{got} of {sent}: {status:?}");
-    assert!(status.get_details_retry_info().is_none() && status.get_details_quota_failure().is_some());
+    assert!(
+        got < sent && status.message().contains("limits.unread_s"),
+        "{got} of {sent}: {status:?}"
+    );
+    assert!(
+        status.get_details_retry_info().is_none() && status.get_details_quota_failure().is_some()
+    );
     assert!(status.metadata().contains_key("paceline-request-id"));
 }
 
 #[tokio::test]
 async fn who_waits_for_a_slow_answer_is_not_cut() {
-    let (mut stage, mut fake, _attachment) = Stage::serving(|config| config.limits.unread_s = 1).await;
+    let (mut stage, mut fake, _attachment) =
+        Stage::serving(|config| config.limits.unread_s = 1).await;
     let (response, mut accepted) = within(async {
         tokio::join!(stage.client.generate(long()), async {
             let mut accepted = fake.submission().await.accept();
@@ -404,7 +515,10 @@ async fn who_waits_for_a_slow_answer_is_not_cut() {
     let mut stream = response.expect("begun").into_inner();
     within(stream.message()).await.expect("fine").expect("tokens");
     // Longer than the bound on reading: it is the model that is slow.
-    assert!(tokio::time::timeout(Duration::from_millis(2_500), stream.message()).await.is_err(), "nothing comes");
+    assert!(
+        tokio::time::timeout(Duration::from_millis(2_500), stream.message()).await.is_err(),
+        "nothing comes"
+    );
     accepted.tokens(&[301]).await;
     accepted.done(&[2]).await;
     while within(stream.message()).await.expect("fine").is_some() {}
@@ -429,7 +543,10 @@ async fn a_peer_that_fell_silent_is_cancelled() {
         ("te", "trailers"),
     ];
     let word = |text: &str| [&[text.len() as u8], text.as_bytes()].concat();
-    let headers: Vec<u8> = fields.iter().flat_map(|(name, value)| [vec![0], word(name), word(value)].concat()).collect();
+    let headers: Vec<u8> = fields
+        .iter()
+        .flat_map(|(name, value)| [vec![0], word(name), word(value)].concat())
+        .collect();
     let message = text("Hi").encode_to_vec();
     let message = [&[0], &(message.len() as u32).to_be_bytes()[..], &message].concat();
     let request = [

@@ -1,5 +1,5 @@
-//! The error table as clients see it: every row that can be reached at the front has its code, its reason and the details
-//! that its code calls for, whoever below it was that refused.
+//! The error table as clients see it: every row that can be reached at the front has its code, its
+//! reason and the details that its code calls for, whoever below it was that refused.
 
 mod stage;
 
@@ -9,7 +9,8 @@ use stage::{Stage, ids, limited, text, within};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-/// Reasons of what operators ask for, and of messages between our own processes: no client is told them.
+/// Reasons of what operators ask for, and of messages between our own processes: no client is told
+/// them.
 const NOT_OURS: [Reason; 8] = [
     Reason::StaleTerm,
     Reason::StaleEpoch,
@@ -34,7 +35,10 @@ fn complete(status: &Status, reason: Reason) {
     match reason.code() {
         Code::InvalidArgument => {
             let bad = details.bad_request().expect("a BadRequest");
-            assert!(!bad.field_violations[0].field.is_empty() && !bad.field_violations[0].description.is_empty());
+            assert!(
+                !bad.field_violations[0].field.is_empty()
+                    && !bad.field_violations[0].description.is_empty()
+            );
         }
         Code::FailedPrecondition => {
             let failure = details.precondition_failure().expect("a PreconditionFailure");
@@ -44,7 +48,9 @@ fn complete(status: &Status, reason: Reason) {
             let failure = details.quota_failure().expect("a QuotaFailure");
             assert!(!failure.violations[0].subject.is_empty(), "{reason:?}: which quota");
         }
-        Code::NotFound => assert_eq!(details.resource_info().expect("a ResourceInfo").resource_type, "model"),
+        Code::NotFound => {
+            assert_eq!(details.resource_info().expect("a ResourceInfo").resource_type, "model")
+        }
         Code::Internal => assert!(details.retry_info().is_none()),
         _ => {}
     }
@@ -53,7 +59,8 @@ fn complete(status: &Status, reason: Reason) {
 #[tokio::test]
 async fn every_row_that_comes_from_below_arrives_whole() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
-    let mut ours: Vec<Reason> = Reason::ALL.iter().filter(|reason| !NOT_OURS.contains(reason)).copied().collect();
+    let mut ours: Vec<Reason> =
+        Reason::ALL.iter().filter(|reason| !NOT_OURS.contains(reason)).copied().collect();
     // The last one: the gateway does not ask again at once whether a queue that was full has room.
     ours.sort_by_key(|reason| *reason == Reason::QueueFull);
     // In the middle of a stream.
@@ -64,32 +71,44 @@ async fn every_row_that_comes_from_below_arrives_whole() {
             accepted.tokens(&[300]).await;
             accepted.batches.send(Err(below)).await.expect("the stream runs");
         };
-        let (response, ()) = within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
+        let (response, ()) =
+            within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
         let mut stream = response.expect("begun").into_inner();
         within(stream.message()).await.expect("fine").expect("tokens");
         let status = within(stream.message()).await.expect_err("its end");
         complete(&status, reason);
         if reason == Reason::DeadlinePassed {
-            assert_eq!(status.get_details_error_info().expect("facts").metadata["completion_tokens"], "1");
+            assert_eq!(
+                status.get_details_error_info().expect("facts").metadata["completion_tokens"],
+                "1"
+            );
         }
     }
     // Before it.
     for &reason in &ours {
-        let below: Status = Refusal::new(reason, "expected x, found y").field("a.field").fact("limit", 7).into();
-        let (refused, ()) =
-            within(async { tokio::join!(stage.client.generate(text("Hi")), async { fake.submission().await.refuse(below) }) })
-                .await;
+        let below: Status =
+            Refusal::new(reason, "expected x, found y").field("a.field").fact("limit", 7).into();
+        let (refused, ()) = within(async {
+            tokio::join!(stage.client.generate(text("Hi")), async {
+                fake.submission().await.refuse(below)
+            })
+        })
+        .await;
         let refused = refused.expect_err("refused");
         complete(&refused, reason);
         if reason == Reason::DeadlinePassed {
-            assert_eq!(refused.get_details_error_info().expect("facts").metadata["completion_tokens"], "0");
+            assert_eq!(
+                refused.get_details_error_info().expect("facts").metadata["completion_tokens"],
+                "0"
+            );
         }
     }
 }
 
 #[tokio::test]
 async fn every_row_that_is_made_here_is_whole() {
-    let (mut stage, _fake, _attachment) = Stage::serving(|config| config.limits.max_message_bytes = 40_000).await;
+    let (mut stage, _fake, _attachment) =
+        Stage::serving(|config| config.limits.max_message_bytes = 40_000).await;
     let rows: [(GenerateRequest, Reason); 6] = [
         (GenerateRequest::default(), Reason::InvalidArgument),
         (text(""), Reason::InvalidArgument),
@@ -103,18 +122,33 @@ async fn every_row_that_is_made_here_is_whole() {
     }
     let mut picture = stage::chat("Hi");
     let image = paceline_proto::v1::Image { data: vec![1].into() };
-    picture.messages[0]
-        .content
-        .push(paceline_proto::v1::ContentPart { part: Some(paceline_proto::v1::content_part::Part::Image(image)) });
-    complete(&within(stage.client.chat(picture.clone())).await.expect_err("no eyes"), Reason::NoVision);
-    let far = stage::seeing::chat(vec![stage::seeing::says("user", vec![stage::seeing::url("https://example.com/a.png")])]);
+    picture.messages[0].content.push(paceline_proto::v1::ContentPart {
+        part: Some(paceline_proto::v1::content_part::Part::Image(image)),
+    });
+    complete(
+        &within(stage.client.chat(picture.clone())).await.expect_err("no eyes"),
+        Reason::NoVision,
+    );
+    let far = stage::seeing::chat(vec![stage::seeing::says(
+        "user",
+        vec![stage::seeing::url("https://example.com/a.png")],
+    )]);
     complete(&within(stage.client.chat(far.clone())).await.expect_err("no eyes"), Reason::NoVision);
     let (mut seeing, _supervisor, _attached) = Stage::seeing(|_| {}).await;
     for request in [picture, far] {
-        complete(&within(seeing.client.chat(request)).await.expect_err("no picture"), Reason::BadImage);
+        complete(
+            &within(seeing.client.chat(request)).await.expect_err("no picture"),
+            Reason::BadImage,
+        );
     }
-    let hidden = stage::seeing::says("system", vec![stage::seeing::image(stage::seeing::file("up.png"))]);
-    complete(&within(seeing.client.chat(stage::seeing::chat(vec![hidden]))).await.expect_err("not shown"), Reason::Template);
+    let hidden =
+        stage::seeing::says("system", vec![stage::seeing::image(stage::seeing::file("up.png"))]);
+    complete(
+        &within(seeing.client.chat(stage::seeing::chat(vec![hidden])))
+            .await
+            .expect_err("not shown"),
+        Reason::Template,
+    );
     stage.send(paceline_gateway::ending::Event::StopAsked).await;
     let _ = stage.ended().await;
     let alone = Stage::new(|_| {});

@@ -1,4 +1,5 @@
-//! A gateway's life beside its supervisor: health, attachment, losing and finding the supervisor, ending in order.
+//! A gateway's life beside its supervisor: health, attachment, losing and finding the supervisor,
+//! ending in order.
 
 mod stage;
 
@@ -20,7 +21,8 @@ async fn running(stage: &mut Stage, fake: &mut Fake) -> (Streaming<GenerateRespo
         accepted.tokens(&[300]).await;
         accepted
     };
-    let (response, accepted) = within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
+    let (response, accepted) =
+        within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
     let mut stream = response.expect("begun").into_inner();
     within(stream.message()).await.expect("fine").expect("tokens");
     (stream, accepted)
@@ -30,7 +32,11 @@ async fn running(stage: &mut Stage, fake: &mut Fake) -> (Streaming<GenerateRespo
 async fn health_is_true_from_the_first_instant() {
     let mut stage = Stage::new(|_| {});
     assert!(!stage.health_now("").await);
-    is(&within(stage.client.generate(text("Hi"))).await.expect_err("nobody there"), Code::Unavailable, Reason::Restarting);
+    is(
+        &within(stage.client.generate(text("Hi"))).await.expect_err("nobody there"),
+        Code::Unavailable,
+        Reason::Restarting,
+    );
 
     let mut fake = Fake::start(&stage.dir.path().join("supervisor.sock"), 1);
     let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");
@@ -39,7 +45,11 @@ async fn health_is_true_from_the_first_instant() {
     assert_eq!(report.state, GatewayState::Ready as i32);
     assert!(!stage.health_now("").await, "attached, and nothing heard");
 
-    let loading = ServiceState { reason: "TARGET_LOADING".into(), message: "loading: 1 of 2 GB".into(), ..Default::default() };
+    let loading = ServiceState {
+        reason: "TARGET_LOADING".into(),
+        message: "loading: 1 of 2 GB".into(),
+        ..Default::default()
+    };
     attachment.service(loading).await;
     let status = loop {
         let status = within(stage.client.generate(text("Hi"))).await.expect_err("loading");
@@ -56,19 +66,31 @@ async fn health_is_true_from_the_first_instant() {
 
     attachment.service(ready()).await;
     stage.health_until("", ServingStatus::Serving).await;
-    assert!(stage.health_now("paceline.v1.Inference").await && stage.health_now("worker.target").await);
+    assert!(
+        stage.health_now("paceline.v1.Inference").await && stage.health_now("worker.target").await
+    );
 
     attachment.drain().await;
     stage.health_until("", ServingStatus::NotServing).await;
     assert!(stage.health_now("worker.target").await, "the worker is as it was");
     attachment.report(|report| report.state == GatewayState::Draining as i32).await;
-    is(&within(stage.client.generate(text("Hi"))).await.expect_err("draining"), Code::Unavailable, Reason::Draining);
+    is(
+        &within(stage.client.generate(text("Hi"))).await.expect_err("draining"),
+        Code::Unavailable,
+        Reason::Draining,
+    );
 
     // The order ends with the life of the supervisor that gave it.
     let mut watch = stage.watch("worker.target").await;
-    assert_eq!(within(watch.message()).await.expect("fine").expect("open").status, ServingStatus::Serving as i32);
+    assert_eq!(
+        within(watch.message()).await.expect("fine").expect("open").status,
+        ServingStatus::Serving as i32
+    );
     fake.kill();
-    assert_eq!(within(watch.message()).await.expect("fine").expect("open").status, ServingStatus::NotServing as i32);
+    assert_eq!(
+        within(watch.message()).await.expect("fine").expect("open").status,
+        ServingStatus::NotServing as i32
+    );
     let (mut fake, mut attachment) = stage.attach(2).await;
     stage.health_until("", ServingStatus::Serving).await;
     attachment.report(|report| report.state == GatewayState::Ready as i32).await;
@@ -82,13 +104,18 @@ async fn a_supervisor_that_dies_ends_its_requests_clearly() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let (mut stream, _accepted) = running(&mut stage, &mut fake).await;
     let mut client = stage.client.clone();
-    let waiting = paceline_process::task::spawn("call", async move { client.generate(text("Hi")).await });
+    let waiting =
+        paceline_process::task::spawn("call", async move { client.generate(text("Hi")).await });
     let _submission = fake.submission().await;
     fake.kill();
     let status = within(stream.message()).await.expect_err("cut");
     is(&status, Code::Unavailable, Reason::Restarting);
     assert!(status.get_details_retry_info().is_some());
-    is(&within(waiting).await.expect("no panic").expect_err("cut"), Code::Unavailable, Reason::Restarting);
+    is(
+        &within(waiting).await.expect("no panic").expect_err("cut"),
+        Code::Unavailable,
+        Reason::Restarting,
+    );
     stage.health_until("", ServingStatus::NotServing).await;
 }
 
@@ -99,20 +126,36 @@ async fn a_stop_lets_running_requests_finish_and_answers_new_ones() {
     let mut watch = stage.watch("").await;
     within(watch.message()).await.expect("fine").expect("open");
     stage.send(Event::StopAsked).await;
-    assert_eq!(within(watch.message()).await.expect("fine").expect("open").status, ServingStatus::NotServing as i32);
+    assert_eq!(
+        within(watch.message()).await.expect("fine").expect("open").status,
+        ServingStatus::NotServing as i32
+    );
     attachment.report(|report| report.state == GatewayState::Draining as i32).await;
     // On the old connection and on a new one.
-    is(&within(stage.client.generate(text("Hi"))).await.expect_err("draining"), Code::Unavailable, Reason::Draining);
-    let fresh = tonic::transport::Endpoint::from_shared(format!("http://{}", stage.address)).expect("an address").connect_lazy();
+    is(
+        &within(stage.client.generate(text("Hi"))).await.expect_err("draining"),
+        Code::Unavailable,
+        Reason::Draining,
+    );
+    let fresh = tonic::transport::Endpoint::from_shared(format!("http://{}", stage.address))
+        .expect("an address")
+        .connect_lazy();
     let mut fresh = paceline_proto::v1::inference_client::InferenceClient::new(fresh);
-    is(&within(fresh.generate(text("Hi"))).await.expect_err("draining"), Code::Unavailable, Reason::Draining);
+    is(
+        &within(fresh.generate(text("Hi"))).await.expect_err("draining"),
+        Code::Unavailable,
+        Reason::Draining,
+    );
 
     accepted.done(&[2]).await;
     let last = within(stream.message()).await.expect("fine").expect("the end");
     assert!(last.r#final.is_some());
     assert!(within(stream.message()).await.expect("a good end").is_none());
     assert_eq!(stage.ended().await, Exit::Asked);
-    assert!(within(watch.message()).await.is_ok_and(|message| message.is_none()), "watches end in order");
+    assert!(
+        within(watch.message()).await.is_ok_and(|message| message.is_none()),
+        "watches end in order"
+    );
 }
 
 #[tokio::test]
@@ -120,13 +163,22 @@ async fn a_second_stop_cancels() {
     let (mut stage, mut fake, mut attachment) = Stage::serving(|_| {}).await;
     let (mut stream, accepted) = running(&mut stage, &mut fake).await;
     let mut client = stage.client.clone();
-    let waiting = paceline_process::task::spawn("call", async move { client.generate(text("Hi")).await });
+    let waiting =
+        paceline_process::task::spawn("call", async move { client.generate(text("Hi")).await });
     let submission = fake.submission().await;
     stage.send(Event::StopAsked).await;
     attachment.report(|report| report.state == GatewayState::Draining as i32).await;
     stage.send(Event::StopAsked).await;
-    is(&within(stream.message()).await.expect_err("cancelled"), Code::Unavailable, Reason::Draining);
-    is(&within(waiting).await.expect("no panic").expect_err("cancelled"), Code::Unavailable, Reason::Draining);
+    is(
+        &within(stream.message()).await.expect_err("cancelled"),
+        Code::Unavailable,
+        Reason::Draining,
+    );
+    is(
+        &within(waiting).await.expect("no panic").expect_err("cancelled"),
+        Code::Unavailable,
+        Reason::Draining,
+    );
     assert!(within(accepted.over).await.is_err() && within(submission.over).await.is_err());
     assert_eq!(stage.ended().await, Exit::Asked);
 }
@@ -146,7 +198,9 @@ async fn an_ordered_restart_drains_and_asks_to_be_started_again() {
     let (mut stage, mut fake, mut attachment) = Stage::serving(|_| {}).await;
     let (mut stream, accepted) = running(&mut stage, &mut fake).await;
     attachment.restart().await;
-    attachment.report(|report| report.state == GatewayState::Draining as i32 && report.streams == 1).await;
+    attachment
+        .report(|report| report.state == GatewayState::Draining as i32 && report.streams == 1)
+        .await;
     accepted.done(&[2]).await;
     while within(stream.message()).await.expect("a good end").is_some() {}
     assert_eq!(stage.ended().await, Exit::RestartMe);

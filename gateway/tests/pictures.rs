@@ -1,4 +1,5 @@
-//! Pictures through the gateway: what is submitted for them, what becomes of their files, what is refused and how.
+//! Pictures through the gateway: what is submitted for them, what becomes of their files, what is
+//! refused and how.
 
 mod hostile;
 mod stage;
@@ -23,19 +24,27 @@ fn folder(stage: &Stage) -> PathBuf {
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    let names = std::fs::read_dir(folder).expect("there").map(|entry| entry.expect("fine").file_name());
+    let names =
+        std::fs::read_dir(folder).expect("there").map(|entry| entry.expect("fine").file_name());
     let mut names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
 
 fn data_url(name: &str) -> String {
-    format!("data:image/png;base64,{}", base64::engine::general_purpose::STANDARD.encode(file(name)))
+    format!(
+        "data:image/png;base64,{}",
+        base64::engine::general_purpose::STANDARD.encode(file(name))
+    )
 }
 
-/// A conversation with a picture of 100 x 60 (3 x 2 rows: it becomes 96 x 64) before one of 33 x 400.
+/// A conversation with a picture of 100 x 60 (3 x 2 rows: it becomes 96 x 64) before one of 33 x
+/// 400.
 fn two() -> ChatRequest {
-    chat(vec![says("user", vec![text("a"), image(file("up.png")), url(&data_url("tall.png")), text("which?")])])
+    chat(vec![says(
+        "user",
+        vec![text("a"), image(file("up.png")), url(&data_url("tall.png")), text("which?")],
+    )])
 }
 
 /// Reads a picture as the target does.
@@ -48,7 +57,11 @@ fn read(folder: &Path, picture: &Picture) -> Vec<u8> {
     let mut hasher = Sha256::new();
     hasher.update(picture.rows.to_le_bytes());
     hasher.update(picture.columns.to_le_bytes());
-    picture.scale.iter().chain(&picture.bias).for_each(|number| hasher.update(number.to_le_bytes()));
+    picture
+        .scale
+        .iter()
+        .chain(&picture.bias)
+        .for_each(|number| hasher.update(number.to_le_bytes()));
     hasher.update(&pixels);
     let digest = hasher.finalize();
     assert_eq!(digest[..], picture.digest[..]);
@@ -72,14 +85,23 @@ async fn pictures_stand_in_the_prompt_and_in_files() {
     let generation = submission.generation().clone();
     assert_eq!(generation.prompt_ids, counted.token_ids);
     assert_eq!(generation.traffic_class, "image");
-    let [first, second] = generation.pictures.as_slice() else { panic!("two, found {}", generation.pictures.len()) };
+    let [first, second] = generation.pictures.as_slice() else {
+        panic!("two, found {}", generation.pictures.len())
+    };
     assert_eq!((first.rows, first.columns, second.rows, second.columns), (4, 6, 24, 2));
     assert_eq!((first.scale.len(), first.bias.as_slice()), (3, &[-1.0; 3][..]));
     for picture in [first, second] {
         let rows = (picture.rows * picture.columns / 4) as usize;
         let place = &generation.prompt_ids[picture.first as usize..];
-        assert!(place[..rows].iter().all(|id| *id == PAD) && place[rows] == 4098, "its rows, and the end behind them");
-        assert_eq!(generation.prompt_ids[picture.first as usize - 1], 4096, "the beginning before them");
+        assert!(
+            place[..rows].iter().all(|id| *id == PAD) && place[rows] == 4098,
+            "its rows, and the end behind them"
+        );
+        assert_eq!(
+            generation.prompt_ids[picture.first as usize - 1],
+            4096,
+            "the beginning before them"
+        );
         assert_eq!(picture.bytes, u64::from(picture.rows * picture.columns) * 16 * 16 * 3);
         read(&folder, picture);
     }
@@ -105,11 +127,19 @@ async fn the_same_picture_is_the_same_however_it_comes_and_another_is_not() {
     for part in [image(file("up.png")), url(&data_url("up.png")), image(file("odd.png"))] {
         let mut client = stage.client.clone();
         let request = chat(vec![says("user", vec![part, text("what?")])]);
-        let call = paceline_process::task::spawn("call", async move { client.chat(request).await.map(|_| ()) });
+        let call =
+            paceline_process::task::spawn(
+                "call",
+                async move { client.chat(request).await.map(|_| ()) },
+            );
         let submission = fake.submission().await;
         digests.push(submission.generation().pictures[0].digest.clone());
         submission.refuse(Reason::TargetLoading.status("not yet"));
-        is(&within(call).await.expect("no panic").expect_err("refused"), Code::Unavailable, Reason::TargetLoading);
+        is(
+            &within(call).await.expect("no panic").expect_err("refused"),
+            Code::Unavailable,
+            Reason::TargetLoading,
+        );
         assert!(names(&folder(&stage)).is_empty(), "a refused request leaves no file");
     }
     assert!(digests[0] == digests[1] && digests[0] != digests[2]);
@@ -142,7 +172,8 @@ async fn every_sample_has_files_of_its_own() {
     for one in accepted {
         let _ = within(one.over).await;
     }
-    // The gateway drops its end when it sees the client gone; a request behind it sees the folder empty.
+    // The gateway drops its end when it sees the client gone; a request behind it sees the folder
+    // empty.
     let _ = within(stage.client.get_model(GetModelRequest::default())).await;
     within(async {
         while !names(&folder).is_empty() {
@@ -158,48 +189,77 @@ async fn refused(stage: &Stage, request: ChatRequest) -> Status {
 
 #[tokio::test]
 async fn a_picture_is_never_left_out_and_never_made_of_text() {
-    let (mut stage, mut fake, _attachment) = Stage::seeing(|config| config.limits.max_images = 3).await;
+    let (mut stage, mut fake, _attachment) =
+        Stage::seeing(|config| config.limits.max_images = 3).await;
     let picture = || image(file("up.png"));
     // The template shows none of the system's.
-    let hidden = chat(vec![says("system", vec![picture(), text("s")]), says("user", vec![text("u")])]);
+    let hidden =
+        chat(vec![says("system", vec![picture(), text("s")]), says("user", vec![text("u")])]);
     let status = refused(&stage, hidden.clone()).await;
     is(&status, Code::InvalidArgument, Reason::Template);
-    assert!(status.message().contains("each of 1 pictures") && status.message().contains("found 0"), "{status:?}");
+    assert!(
+        status.message().contains("each of 1 pictures") && status.message().contains("found 0"),
+        "{status:?}"
+    );
     // Nor does a text beside it take its place.
-    let said = chat(vec![says("system", vec![picture()]), says("user", vec![text("see <|image_pad|>")])]);
+    let said =
+        chat(vec![says("system", vec![picture()]), says("user", vec![text("see <|image_pad|>")])]);
     let status = refused(&stage, said).await;
     is(&status, Code::InvalidArgument, Reason::InvalidArgument);
-    assert_eq!(status.get_details_bad_request().expect("a field").field_violations[0].field, "messages[1].content[0]");
-    let status = refused(&stage, chat(vec![says("user", vec![text("<|image_"), text("pad|>")])])).await;
+    assert_eq!(
+        status.get_details_bad_request().expect("a field").field_violations[0].field,
+        "messages[1].content[0]"
+    );
+    let status =
+        refused(&stage, chat(vec![says("user", vec![text("<|image_"), text("pad|>")])])).await;
     is(&status, Code::InvalidArgument, Reason::InvalidArgument);
     for request in [stage::text("<|image_pad|>"), stage::ids(&[5, PAD])] {
-        is(&within(stage.client.generate(request)).await.expect_err("refused"), Code::InvalidArgument, Reason::InvalidArgument);
+        is(
+            &within(stage.client.generate(request)).await.expect_err("refused"),
+            Code::InvalidArgument,
+            Reason::InvalidArgument,
+        );
     }
     let counting = CountTokensRequest { request: Some(Kind::Chat(hidden)), report_ids: false };
-    is(&within(stage.client.count_tokens(counting)).await.expect_err("no number"), Code::InvalidArgument, Reason::Template);
+    is(
+        &within(stage.client.count_tokens(counting)).await.expect_err("no number"),
+        Code::InvalidArgument,
+        Reason::Template,
+    );
     // Too many, and more than the context holds.
     let many = chat(vec![says("user", vec![picture(), picture(), picture(), picture()])]);
     let status = refused(&stage, many).await;
     is(&status, Code::InvalidArgument, Reason::BadImage);
     assert!(status.message().contains("at most 3 pictures"), "{status:?}");
     assert!(fake.submissions.try_recv().is_err() && names(&folder(&stage)).is_empty());
-    let model = within(stage.client.get_model(GetModelRequest::default())).await.expect("served").into_inner();
+    let model = within(stage.client.get_model(GetModelRequest::default()))
+        .await
+        .expect("served")
+        .into_inner();
     assert!(model.vision);
     // An assistant's picture is shown, and text alone is of the usual class.
     let mut client = stage.client.clone();
     let answer = chat(vec![says("assistant", vec![picture()]), says("user", vec![text("more")])]);
-    let _call = paceline_process::task::spawn("call", async move { client.chat(answer).await.map(|_| ()) });
+    let _call =
+        paceline_process::task::spawn("call", async move { client.chat(answer).await.map(|_| ()) });
     assert_eq!(fake.submission().await.generation().pictures.len(), 1);
     let mut client = stage.client.clone();
-    let _call = paceline_process::task::spawn("text", async move { client.generate(stage::text("Hi")).await.map(|_| ()) });
+    let _call = paceline_process::task::spawn("text", async move {
+        client.generate(stage::text("Hi")).await.map(|_| ())
+    });
     let submission = fake.submission().await;
-    assert_eq!((submission.generation().traffic_class.as_str(), submission.generation().pictures.len()), ("default", 0));
+    assert_eq!(
+        (submission.generation().traffic_class.as_str(), submission.generation().pictures.len()),
+        ("default", 0)
+    );
 }
 
 #[tokio::test]
 async fn pictures_that_the_context_cannot_hold_are_not_decoded() {
-    let (stage, _fake, _attachment) =
-        Stage::seeing(|config| config.limits.max_prompt_tokens = paceline_process::config::Auto::Is(17)).await;
+    let (stage, _fake, _attachment) = Stage::seeing(|config| {
+        config.limits.max_prompt_tokens = paceline_process::config::Auto::Is(17)
+    })
+    .await;
     let status = refused(&stage, two()).await;
     is(&status, Code::InvalidArgument, Reason::PromptTooLong);
     assert!(status.message().contains("pictures that alone become 18"), "{status:?}");
@@ -223,7 +283,11 @@ async fn addresses_are_refused_with_the_reason_and_nothing_is_fetched() {
     ] {
         let status = refused(&stage, chat(vec![says("user", vec![text("a"), url(address)])])).await;
         is(&status, Code::InvalidArgument, Reason::BadImage);
-        assert!(status.message().starts_with("messages[0].content[1]: ") && status.message().contains(word), "{status:?}");
+        assert!(
+            status.message().starts_with("messages[0].content[1]: ")
+                && status.message().contains(word),
+            "{status:?}"
+        );
     }
     assert_eq!(listener.accept().expect_err("nobody came").kind(), std::io::ErrorKind::WouldBlock);
 }

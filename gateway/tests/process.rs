@@ -44,7 +44,11 @@ fn bad_starts_say_what_is_wrong() {
     let address = taken.local_addr().expect("bound").to_string();
     let run = |mut command: Command| command.output().expect("it starts");
     fails(run(gateway(dir.path(), &address, &demo())), 69, &[&address, "gateway.grpc", "in use"]);
-    fails(run(gateway(dir.path(), "127.0.0.1:0", &dir.path().join("nothing"))), 64, &["target.model", "nothing"]);
+    fails(
+        run(gateway(dir.path(), "127.0.0.1:0", &dir.path().join("nothing"))),
+        64,
+        &["target.model", "nothing"],
+    );
     let empty = dir.path().join("empty");
     std::fs::create_dir(&empty).expect("writable");
     fails(run(gateway(dir.path(), "127.0.0.1:0", &empty)), 64, &["config.json"]);
@@ -75,22 +79,35 @@ fn bad_starts_say_what_is_wrong() {
 #[test]
 fn a_signal_ends_it_with_zero() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    let mut child = gateway(dir.path(), "127.0.0.1:0", &demo()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut child = gateway(dir.path(), "127.0.0.1:0", &demo())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
-    assert!(lines.any(|line| line.expect("text").contains("gateway listens")), "it says where it listens");
+    assert!(
+        lines.any(|line| line.expect("text").contains("gateway listens")),
+        "it says where it listens"
+    );
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).expect("alive");
     // Its standard error ends with it.
     lines.for_each(drop);
     assert_eq!(child.wait().expect("ours").code(), Some(0));
-    assert_eq!(std::fs::read_to_string(dir.path().join("run/gateway.epoch")).expect("counted"), "1");
+    assert_eq!(
+        std::fs::read_to_string(dir.path().join("run/gateway.epoch")).expect("counted"),
+        "1"
+    );
 }
 
-/// A foreign file in the folder of pictures is nobody's to remove, and a file of the store's form may be the running gateway's.
+/// A foreign file in the folder of pictures is nobody's to remove, and a file of the store's form
+/// may be the running gateway's.
 #[test]
 fn a_second_gateway_waits_for_the_first_and_removes_nothing_before_it_and_nothing_foreign_ever() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let start = || {
-        let mut child = gateway(dir.path(), "127.0.0.1:0", &demo()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut child = gateway(dir.path(), "127.0.0.1:0", &demo())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
         let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
         (child, lines.map(|line| line.expect("text")))
     };
@@ -101,7 +118,10 @@ fn a_second_gateway_waits_for_the_first_and_removes_nothing_before_it_and_nothin
     std::fs::write(&own, "of a request that runs").expect("writable");
     std::fs::write(folder.join("holiday.jpg"), "precious").expect("writable");
     let (mut second, mut second_lines) = start();
-    assert!(second_lines.any(|line| line.contains("waiting for its end")), "it has its port, and not the lock");
+    assert!(
+        second_lines.any(|line| line.contains("waiting for its end")),
+        "it has its port, and not the lock"
+    );
     assert!(own.exists(), "the first one's");
     kill(Pid::from_raw(first.id() as i32), Signal::SIGKILL).expect("alive");
     first.wait().expect("ours");
@@ -130,7 +150,8 @@ fn a_runtime_directory_that_is_not_its_users_own_is_refused_unchanged() {
     fails(start(), 64, &["a symbolic link"]);
 }
 
-/// As `paceline serve` starts it: the listening socket as descriptor 3, a pipe that ends with the parent.
+/// As `paceline serve` starts it: the listening socket as descriptor 3, a pipe that ends with the
+/// parent.
 #[tokio::test]
 async fn it_serves_a_handed_down_socket_and_ends_with_its_parent() {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -138,19 +159,27 @@ async fn it_serves_a_handed_down_socket_and_ends_with_its_parent() {
     let address = listener.local_addr().expect("bound");
     let (read, write) = nix::unistd::pipe().expect("a pipe");
     // Like a parent's end, it must not be held by the child as well.
-    nix::fcntl::fcntl(&write, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC)).expect("ours");
+    nix::fcntl::fcntl(&write, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))
+        .expect("ours");
     let mut command = gateway(dir.path(), "127.0.0.1:1", &demo());
     command.env("LISTEN_FDS", "1").env("PACELINE_PARENT_FD", "4").stderr(Stdio::null());
-    let mappings =
-        vec![FdMapping { parent_fd: OwnedFd::from(listener), child_fd: 3 }, FdMapping { parent_fd: read, child_fd: 4 }];
+    let mappings = vec![
+        FdMapping { parent_fd: OwnedFd::from(listener), child_fd: 3 },
+        FdMapping { parent_fd: read, child_fd: 4 },
+    ];
     command.fd_mappings(mappings).expect("distinct");
     let mut child = command.spawn().expect("it starts");
     drop(command);
 
-    let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
+        .expect("an address")
+        .connect_lazy();
     let mut health = tonic_health::pb::health_client::HealthClient::new(channel);
     let asked = health.check(tonic_health::pb::HealthCheckRequest::default());
-    let answer = tokio::time::timeout(std::time::Duration::from_secs(30), asked).await.expect("in time").expect("served");
+    let answer = tokio::time::timeout(std::time::Duration::from_secs(30), asked)
+        .await
+        .expect("in time")
+        .expect("served");
     assert_eq!(answer.into_inner().status, tonic_health::ServingStatus::NotServing as i32);
     // Ctrl-C in the terminal reaches the whole group and means the parent.
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).expect("alive");

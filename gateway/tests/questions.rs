@@ -21,7 +21,10 @@ async fn a_count_is_what_would_be_submitted() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let asked = CountTokensRequest { report_ids: true, ..count(Kind::Chat(chat("Hi"))) };
     let counted = within(stage.client.count_tokens(asked)).await.expect("counted").into_inner();
-    assert_eq!((counted.prompt_tokens as usize, counted.context_length), (counted.token_ids.len(), 4096));
+    assert_eq!(
+        (counted.prompt_tokens as usize, counted.context_length),
+        (counted.token_ids.len(), 4096)
+    );
     assert!(fake.submissions.try_recv().is_err(), "nothing is generated");
     let mut client = stage.client.clone();
     let serve = async {
@@ -34,7 +37,10 @@ async fn a_count_is_what_would_be_submitted() {
     answered.expect("answered");
     assert_eq!(counted.token_ids, prompt);
 
-    let plain = within(stage.client.count_tokens(count(Kind::Generate(ids(&[5, 6, 7]))))).await.expect("counted").into_inner();
+    let plain = within(stage.client.count_tokens(count(Kind::Generate(ids(&[5, 6, 7])))))
+        .await
+        .expect("counted")
+        .into_inner();
     assert_eq!((plain.prompt_tokens, plain.token_ids.len()), (3, 0));
 }
 
@@ -46,7 +52,11 @@ async fn a_count_is_refused_as_the_request_would_be() {
         (CountTokensRequest::default(), Code::InvalidArgument, Reason::InvalidArgument),
         (count(Kind::Generate(text(""))), Code::InvalidArgument, Reason::InvalidArgument),
         (count(Kind::Generate(ids(&[1; 5000]))), Code::InvalidArgument, Reason::PromptTooLong),
-        (count(Kind::Chat(paceline_proto::v1::ChatRequest { tools, ..chat("Hi") })), Code::FailedPrecondition, Reason::NoTools),
+        (
+            count(Kind::Chat(paceline_proto::v1::ChatRequest { tools, ..chat("Hi") })),
+            Code::FailedPrecondition,
+            Reason::NoTools,
+        ),
     ] {
         let status = within(stage.client.count_tokens(request)).await.expect_err("refused");
         is(&status, code, reason);
@@ -56,9 +66,14 @@ async fn a_count_is_refused_as_the_request_would_be() {
 
 #[tokio::test]
 async fn the_model_says_what_it_is() {
-    let (mut stage, _fake, _attachment) =
-        Stage::serving(|config| config.limits.max_new_tokens = paceline_process::config::Auto::Is(100)).await;
-    let model = within(stage.client.get_model(GetModelRequest::default())).await.expect("known").into_inner();
+    let (mut stage, _fake, _attachment) = Stage::serving(|config| {
+        config.limits.max_new_tokens = paceline_process::config::Auto::Is(100)
+    })
+    .await;
+    let model = within(stage.client.get_model(GetModelRequest::default()))
+        .await
+        .expect("known")
+        .into_inner();
     assert_eq!((model.name.as_str(), model.architecture.as_str()), ("demo-target", "qwen3"));
     assert_eq!((model.vocab_size, model.context_length), (4096, 4096));
     assert_eq!((model.max_prompt_tokens, model.max_new_tokens), (4096, 100));
@@ -68,7 +83,9 @@ async fn the_model_says_what_it_is() {
     assert_eq!((sampling.temperature, sampling.top_p, sampling.seed), (Some(0.0), Some(1.0), None));
     let named = GetModelRequest { model: model.name };
     assert!(within(stage.client.get_model(named)).await.is_ok());
-    let status = within(stage.client.get_model(GetModelRequest { model: "other".into() })).await.expect_err("another");
+    let status = within(stage.client.get_model(GetModelRequest { model: "other".into() }))
+        .await
+        .expect_err("another");
     is(&status, Code::NotFound, Reason::UnknownModel);
 }
 
@@ -82,18 +99,23 @@ async fn a_megabyte_of_anything_takes_a_second_at_most_and_keeps_nobody_waiting(
         let large = piece.repeat((1 << 20) / piece.len());
         let began = clock();
         let call = paceline_process::task::spawn("count", async move {
-            let refused = client.count_tokens(count(Kind::Generate(text(large)))).await.expect_err("too long for this model");
+            let refused = client
+                .count_tokens(count(Kind::Generate(text(large))))
+                .await
+                .expect_err("too long for this model");
             (clock() - began, refused)
         });
         let mut meanwhile = 0u32;
         while !call.is_finished() {
-            let counted = within(others.count_tokens(count(Kind::Chat(chat("Hi"))))).await.expect("counted");
+            let counted =
+                within(others.count_tokens(count(Kind::Chat(chat("Hi"))))).await.expect("counted");
             assert!(counted.into_inner().prompt_tokens > 0);
             meanwhile += 1;
         }
         let (took, refused) = within(call).await.expect("no panic");
         is(&refused, Code::InvalidArgument, Reason::PromptTooLong);
-        // Six times what one core takes for the slowest of them: it shows a tokenizer that is quadratic, not a busy machine.
+        // Six times what one core takes for the slowest of them: it shows a tokenizer that is
+        // quadratic, not a busy machine.
         assert!(took < Duration::from_secs(6), "{piece:?}: {took:?}");
         assert!(meanwhile > 0, "{piece:?}: others were served");
         println!("{piece:?}: {took:?}, {meanwhile} others meanwhile");
@@ -115,7 +137,8 @@ async fn what_is_no_text_is_refused_by_name() {
     let path = "/paceline.v1.Inference/Generate".parse().expect("a path");
     let raw = Raw { text: [0xff, 0xfe].repeat(1 << 19) };
     assert_eq!(raw.encoded_len() >> 20, 1);
-    let status = within(grpc.server_streaming(Request::new(raw), path, codec)).await.expect_err("no UTF-8");
+    let status =
+        within(grpc.server_streaming(Request::new(raw), path, codec)).await.expect_err("no UTF-8");
     is(&status, Code::InvalidArgument, Reason::InvalidArgument);
     assert!(status.message().contains("UTF-8"), "{status:?}");
 }

@@ -29,9 +29,15 @@ async fn a_conversation_is_answered() {
     assert_eq!((stamp.term, stamp.epoch), (1, 7));
     let generation = submission.generation().clone();
     let language = paceline_gateway::prompt::Language::read(&demo()).expect("in the repository");
-    let prompt = language.tokens.encode("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", false).expect("encodes");
+    let prompt = language
+        .tokens
+        .encode("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", false)
+        .expect("encodes");
     assert_eq!(generation.prompt_ids, prompt);
-    assert_eq!((generation.stop_token_ids.as_slice(), generation.tokenizer_vocab), (&[2][..], 4096));
+    assert_eq!(
+        (generation.stop_token_ids.as_slice(), generation.tokenizer_vocab),
+        (&[2][..], 4096)
+    );
     assert_eq!(generation.max_tokens, 4096 - prompt.len() as u32);
 
     let answer = language.tokens.encode("Grüße 🦀!", false).expect("encodes");
@@ -39,7 +45,8 @@ async fn a_conversation_is_answered() {
     let mut accepted = submission.accept();
     accepted.tokens(head).await;
     let response = within(call).await.expect("no panic").expect("answered");
-    let named = response.metadata().get(REQUEST_ID).expect("named").to_str().expect("text").to_owned();
+    let named =
+        response.metadata().get(REQUEST_ID).expect("named").to_str().expect("text").to_owned();
     assert_eq!(named, generation.request_id);
     let mut stream = response.into_inner();
     let over = accepted.done(&[tail, &[2]].concat()).await;
@@ -50,14 +57,21 @@ async fn a_conversation_is_answered() {
     }
     assert!(within(over).await.is_err(), "the stream below ended, too");
     assert!(messages.iter().all(|message| message.request_id == named));
-    assert_eq!(messages.iter().map(|message| message.text.as_str()).collect::<String>(), "Grüße 🦀!");
-    assert_eq!(messages.iter().flat_map(|message| message.token_ids.clone()).collect::<Vec<_>>(), [&answer[..], &[2]].concat());
+    assert_eq!(
+        messages.iter().map(|message| message.text.as_str()).collect::<String>(),
+        "Grüße 🦀!"
+    );
+    assert_eq!(
+        messages.iter().flat_map(|message| message.token_ids.clone()).collect::<Vec<_>>(),
+        [&answer[..], &[2]].concat()
+    );
     assert_eq!(messages[0].step_end_ns, 77);
     let (last, rest) = messages.split_last().expect("messages");
     assert!(rest.iter().all(|message| message.r#final.is_none()));
     let last = last.r#final.as_ref().expect("the last says how it ended");
     let completion_tokens = answer.len() as u32 + 1;
-    let usage = v1::Usage { prompt_tokens: prompt.len() as u32, completion_tokens, cached_tokens: 0 };
+    let usage =
+        v1::Usage { prompt_tokens: prompt.len() as u32, completion_tokens, cached_tokens: 0 };
     assert_eq!((last.usage, last.finish_reason), (Some(usage), v1::FinishReason::Stop as i32));
     assert_eq!((last.seed, last.resumed), (generation.seed, 0));
     let timing = last.timing.expect("set");
@@ -75,28 +89,41 @@ async fn a_conversation_is_answered() {
 #[tokio::test]
 async fn an_error_before_the_first_token_comes_without_headers_and_unchanged() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
-    // Below, headers came; here they wait for the first token, so the error is still one that lost nothing.
+    // Below, headers came; here they wait for the first token, so the error is still one that lost
+    // nothing.
     let late = Reason::TargetGone.status("it crashed");
     let answer = async {
         let accepted = fake.submission().await.accept();
         accepted.batches.send(Err(late)).await.expect("the stream runs");
     };
-    let (refused, ()) = within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
+    let (refused, ()) =
+        within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
     let status = refused.expect_err("refused before headers");
     is(&status, Code::Unavailable, Reason::TargetGone);
     assert_eq!(status.message(), "it crashed");
 
-    let full: Status = Refusal::new(Reason::QueueFull, "64 wait").retry_after(Duration::from_millis(250)).field("queue").into();
+    let full: Status = Refusal::new(Reason::QueueFull, "64 wait")
+        .retry_after(Duration::from_millis(250))
+        .field("queue")
+        .into();
     let expected = full.clone();
-    let (refused, ()) =
-        within(async { tokio::join!(stage.client.generate(text("Hi")), async { fake.submission().await.refuse(full) }) }).await;
+    let (refused, ()) = within(async {
+        tokio::join!(stage.client.generate(text("Hi")), async {
+            fake.submission().await.refuse(full)
+        })
+    })
+    .await;
     let status = refused.expect_err("refused");
-    assert_eq!((status.code(), status.message(), status.details()), (expected.code(), expected.message(), expected.details()));
+    assert_eq!(
+        (status.code(), status.message(), status.details()),
+        (expected.code(), expected.message(), expected.details())
+    );
     assert_eq!(status.metadata().get(PUSHBACK).expect("a pause"), "250");
     assert!(status.metadata().get(REQUEST_ID).is_some());
 }
 
-/// Refused by the gateway itself, for what it heard a moment ago; or refused below. Whether it was the former.
+/// Refused by the gateway itself, for what it heard a moment ago; or refused below. Whether it was
+/// the former.
 async fn refused(stage: &Stage, fake: &mut Fake) -> bool {
     let mut client = stage.client.clone();
     let mut call = std::pin::pin!(client.generate(text("Hi")));
@@ -125,7 +152,8 @@ async fn a_queue_that_was_full_is_not_asked_again_until_something_moves() {
         accepted.tokens(&[300]).await;
         accepted
     };
-    let (stream, accepted) = within(async { tokio::join!(stage.client.generate(text("Hi")), running) }).await;
+    let (stream, accepted) =
+        within(async { tokio::join!(stage.client.generate(text("Hi")), running) }).await;
     let mut stream = stream.expect("served").into_inner();
     // A moment is short: on a machine that is slow now the next one may come too late for it.
     while !refused(&stage, &mut fake).await {}
@@ -139,11 +167,13 @@ async fn a_queue_that_was_full_is_not_asked_again_until_something_moves() {
 async fn a_stream_that_just_ends_is_no_good_end() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let answer = async { drop(fake.submission().await.accept()) };
-    let (refused, ()) = within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
+    let (refused, ()) =
+        within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
     is(&refused.expect_err("nothing came"), Code::Unavailable, Reason::TargetGone);
 
     let answer = async { fake.submission().await.accept().tokens(ANY).await };
-    let (response, ()) = within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
+    let (response, ()) =
+        within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
     let mut stream = response.expect("begun").into_inner();
     assert_eq!(within(stream.message()).await.expect("fine").expect("tokens").token_ids, ANY);
     let status = within(stream.message()).await.expect_err("no end");
@@ -161,7 +191,8 @@ async fn a_gap_below_is_a_bug_and_not_an_answer() {
         accepted.send(TokenBatch { first_index: 3, ids: vec![5], ..Default::default() }).await;
         accepted
     };
-    let (response, accepted) = within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
+    let (response, accepted) =
+        within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
     let mut stream = response.expect("begun").into_inner();
     within(stream.message()).await.expect("fine").expect("tokens");
     is(&within(stream.message()).await.expect_err("a gap"), Code::Internal, Reason::Bug);
@@ -173,7 +204,8 @@ async fn a_client_that_leaves_takes_its_request_along() {
     let (stage, mut fake, mut attachment) = Stage::serving(|_| {}).await;
     // Before the first token.
     let mut client = stage.client.clone();
-    let call = paceline_process::task::spawn("call", async move { client.generate(text("Hi")).await });
+    let call =
+        paceline_process::task::spawn("call", async move { client.generate(text("Hi")).await });
     let submission = fake.submission().await;
     attachment.report(|report| report.streams == 1).await;
     call.abort();
@@ -186,7 +218,8 @@ async fn a_client_that_leaves_takes_its_request_along() {
         accepted.tokens(ANY).await;
         accepted
     };
-    let (response, accepted) = within(async { tokio::join!(client.generate(text("Hi")), answer) }).await;
+    let (response, accepted) =
+        within(async { tokio::join!(client.generate(text("Hi")), answer) }).await;
     let mut stream = response.expect("begun").into_inner();
     within(stream.message()).await.expect("fine").expect("tokens");
     drop(stream);
@@ -196,8 +229,10 @@ async fn a_client_that_leaves_takes_its_request_along() {
 
 #[tokio::test]
 async fn a_large_message_is_refused_with_the_limit() {
-    let (mut stage, _fake, _attachment) = Stage::serving(|config| config.limits.max_message_bytes = 4096).await;
-    let status = within(stage.client.generate(text("x".repeat(5000)))).await.expect_err("too large");
+    let (mut stage, _fake, _attachment) =
+        Stage::serving(|config| config.limits.max_message_bytes = 4096).await;
+    let status =
+        within(stage.client.generate(text("x".repeat(5000)))).await.expect_err("too large");
     is(&status, Code::ResourceExhausted, Reason::MessageTooLarge);
     assert!(status.message().contains("at most 4096 bytes"), "{status:?}");
     assert_eq!(status.get_details_error_info().expect("facts").metadata["limit_bytes"], "4096");
@@ -220,9 +255,14 @@ async fn an_unknown_field_is_refused_by_number() {
     let codec = tonic_prost::ProstCodec::<Later, v1::GenerateResponse>::default();
     let path = "/paceline.v1.Inference/Generate".parse().expect("a path");
     let later = Later { text: "Hi".into(), stop_after: 1 };
-    let status = within(grpc.server_streaming(Request::new(later), path, codec)).await.expect_err("unknown field");
+    let status = within(grpc.server_streaming(Request::new(later), path, codec))
+        .await
+        .expect_err("unknown field");
     is(&status, Code::InvalidArgument, Reason::InvalidArgument);
-    assert!(status.message().contains("field number 77 of paceline.v1.GenerateRequest"), "{status:?}");
+    assert!(
+        status.message().contains("field number 77 of paceline.v1.GenerateRequest"),
+        "{status:?}"
+    );
 }
 
 #[tokio::test]
@@ -232,7 +272,11 @@ async fn broken_requests_are_refused_here() {
         (v1::GenerateRequest::default(), Code::InvalidArgument, Reason::InvalidArgument),
         (ids(&[1; 5000]), Code::InvalidArgument, Reason::PromptTooLong),
         (limited(ids(&[1; 4000]), 97), Code::InvalidArgument, Reason::InvalidArgument),
-        (v1::GenerateRequest { model: "other".into(), ..text("Hi") }, Code::NotFound, Reason::UnknownModel),
+        (
+            v1::GenerateRequest { model: "other".into(), ..text("Hi") },
+            Code::NotFound,
+            Reason::UnknownModel,
+        ),
     ];
     for (request, code, reason) in refusals {
         let status = within(stage.client.generate(request)).await.expect_err("refused");
@@ -241,17 +285,25 @@ async fn broken_requests_are_refused_here() {
     }
     let mut picture = chat("Hi");
     let image = v1::Image { data: vec![1].into() };
-    picture.messages[0].content.push(v1::ContentPart { part: Some(v1::content_part::Part::Image(image)) });
-    is(&within(stage.client.chat(picture)).await.expect_err("no eyes"), Code::FailedPrecondition, Reason::NoVision);
+    picture.messages[0]
+        .content
+        .push(v1::ContentPart { part: Some(v1::content_part::Part::Image(image)) });
+    is(
+        &within(stage.client.chat(picture)).await.expect_err("no eyes"),
+        Code::FailedPrecondition,
+        Reason::NoVision,
+    );
     assert!(fake.submissions.try_recv().is_err(), "nothing broken went below");
 }
 
 #[tokio::test]
 async fn the_earlier_deadline_goes_below_and_is_kept_here() {
-    let (mut stage, mut fake, _attachment) = Stage::serving(|config| config.limits.deadline_s = 1).await;
+    let (mut stage, mut fake, _attachment) =
+        Stage::serving(|config| config.limits.deadline_s = 1).await;
     // The supervisor never answers: the backstop does. (A loose bound: it comes at 1.02 s.)
     let before = monotonic_ns();
-    let (refused, submission) = within(async { tokio::join!(stage.client.generate(text("Hi")), fake.submission()) }).await;
+    let (refused, submission) =
+        within(async { tokio::join!(stage.client.generate(text("Hi")), fake.submission()) }).await;
     is(&refused.expect_err("too late"), Code::DeadlineExceeded, Reason::DeadlinePassed);
     let second = 1_000_000_000;
     let left = submission.generation().deadline_ns - before;
@@ -263,7 +315,8 @@ async fn the_earlier_deadline_goes_below_and_is_kept_here() {
         accepted.tokens(ANY).await;
         accepted
     };
-    let (response, _accepted) = within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
+    let (response, _accepted) =
+        within(async { tokio::join!(stage.client.generate(text("Hi")), answer) }).await;
     let mut stream = response.expect("begun").into_inner();
     within(stream.message()).await.expect("fine").expect("tokens");
     let status = within(stream.message()).await.expect_err("too late");

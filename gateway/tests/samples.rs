@@ -1,4 +1,5 @@
-//! Several answers to one request, and answers that a stop string ends, through a gateway with a scripted supervisor behind it.
+//! Several answers to one request, and answers that a stop string ends, through a gateway with a
+//! scripted supervisor behind it.
 
 mod stage;
 
@@ -44,7 +45,8 @@ async fn samples_come_interleaved_and_end_each() {
     let (stage, mut fake, mut attachment) = Stage::serving(|_| {}).await;
     let begin = async {
         let all = submissions(&mut fake, 3).await;
-        let generations: Vec<_> = all.iter().map(|submission| submission.generation().clone()).collect();
+        let generations: Vec<_> =
+            all.iter().map(|submission| submission.generation().clone()).collect();
         let mut accepted: Vec<Accepted> = all.into_iter().map(Submission::accept).collect();
         accepted[1].tokens(&[300]).await;
         (generations, accepted)
@@ -55,7 +57,11 @@ async fn samples_come_interleaved_and_end_each() {
     for (at, generation) in generations.iter().enumerate() {
         assert_eq!((generation.seed, &generation.prompt_ids), (first.seed, &first.prompt_ids));
         assert_eq!(generation.sample_index, at as u32);
-        assert!(generations.iter().filter(|other| other.request_id == generation.request_id).count() == 1, "an id of its own");
+        assert!(
+            generations.iter().filter(|other| other.request_id == generation.request_id).count()
+                == 1,
+            "an id of its own"
+        );
     }
     attachment.report(|report| report.streams == 1).await;
     let seen = message(&mut stream).await;
@@ -75,7 +81,10 @@ async fn samples_come_interleaved_and_end_each() {
         let over = sample.done(&[2]).await;
         let seen = message(&mut stream).await;
         assert_eq!(seen.sample_index, at as u32);
-        assert_eq!(seen.r#final.expect("this sample's last").usage.expect("set").completion_tokens, 3);
+        assert_eq!(
+            seen.r#final.expect("this sample's last").usage.expect("set").completion_tokens,
+            3
+        );
         assert!(within(over).await.is_err());
     }
     assert!(within(stream.message()).await.expect("a good end").is_none());
@@ -96,7 +105,11 @@ async fn one_that_fails_fails_the_call_and_one_that_leaves_takes_all_along() {
     let mut stream = stream.expect("begun");
     message(&mut stream).await;
     let failing = accepted.remove(1);
-    failing.batches.send(Err(Reason::TargetGone.status("it crashed"))).await.expect("the stream runs");
+    failing
+        .batches
+        .send(Err(Reason::TargetGone.status("it crashed")))
+        .await
+        .expect("the stream runs");
     is(&within(stream.message()).await.expect_err("failed"), Code::Unavailable, Reason::TargetGone);
     assert!(within(accepted.remove(0).over).await.is_err(), "the other one was dropped");
 
@@ -183,9 +196,20 @@ async fn a_stop_string_ends_generation_below() {
         assert!(submission.generation().report_so_far);
         let mut accepted = submission.accept();
         for (at, id) in ids.iter().enumerate() {
-            let route = Some(v1::Route { lane: v1::Lane::Plain.into(), reason: v1::RouteReason::DrafterAbsent.into() });
-            let so_far = Some(Done { queue_ms: 2.5, cached_tokens: at as u32, route, ..Default::default() });
-            accepted.send(TokenBatch { first_index: at as u32, ids: vec![*id], so_far, ..Default::default() }).await;
+            let route = Some(v1::Route {
+                lane: v1::Lane::Plain.into(),
+                reason: v1::RouteReason::DrafterAbsent.into(),
+            });
+            let so_far =
+                Some(Done { queue_ms: 2.5, cached_tokens: at as u32, route, ..Default::default() });
+            accepted
+                .send(TokenBatch {
+                    first_index: at as u32,
+                    ids: vec![*id],
+                    so_far,
+                    ..Default::default()
+                })
+                .await;
         }
         accepted
     };
@@ -206,7 +230,10 @@ async fn a_stop_string_ends_generation_below() {
     assert!(decoded(seen.len()).contains("STOP") && !decoded(seen.len() - 1).contains("STOP"));
     assert_eq!((last.stop.as_str(), last.finish_reason()), ("STOP", FinishReason::Stop));
     let usage = last.usage.expect("set");
-    assert_eq!((usage.completion_tokens as usize, usage.cached_tokens as usize), (seen.len(), seen.len() - 1));
+    assert_eq!(
+        (usage.completion_tokens as usize, usage.cached_tokens as usize),
+        (seen.len(), seen.len() - 1)
+    );
     assert_eq!(last.route.expect("known").reason(), v1::RouteReason::DrafterAbsent);
     assert_eq!(last.timing.expect("set").queue_ms, 2.5);
     assert!(within(stream.message()).await.expect("a good end").is_none());
@@ -221,7 +248,9 @@ async fn numbers_out_of_range_are_refused() {
     is(&status, Code::InvalidArgument, Reason::InvalidArgument);
     assert!(status.message().contains("samples: expected at most 16, found 17"), "{status:?}");
     let limits = Some(Limits { stop: vec![String::new()], ..Default::default() });
-    let status = within(stage.client.generate(GenerateRequest { limits, ..text("Hi") })).await.expect_err("empty");
+    let status = within(stage.client.generate(GenerateRequest { limits, ..text("Hi") }))
+        .await
+        .expect_err("empty");
     assert!(status.message().contains("limits.stop[0]"), "{status:?}");
     assert!(fake.submissions.try_recv().is_err());
 }

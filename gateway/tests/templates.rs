@@ -1,5 +1,6 @@
-//! Chat templates against the reference implementation: what it renders is rendered, letter for letter, and what it refuses is
-//! refused with its words. tests/templates/make.py says how the fixtures were made.
+//! Chat templates against the reference implementation: what it renders is rendered, letter for
+//! letter, and what it refuses is refused with its words. tests/templates/make.py says how the
+//! fixtures were made.
 
 use std::path::PathBuf;
 
@@ -82,13 +83,19 @@ fn what_the_reference_renders_is_rendered() {
     assert!(cases.len() >= 118);
     let mut wrong = Vec::new();
     for case in cases {
-        let source = std::fs::read_to_string(dir().join(text(&case["template"]))).expect("in the repository");
-        let template = Template::compile(&source, Some("<bos>".into()), Some("<eos>".into()), &[]).expect("Jinja");
+        let source = std::fs::read_to_string(dir().join(text(&case["template"])))
+            .expect("in the repository");
+        let template = Template::compile(&source, Some("<bos>".into()), Some("<eos>".into()), &[])
+            .expect("Jinja");
         if case["template"] != "words.jinja" {
             assert!(template.knows_tools(), "{}", case["template"]);
         }
         let found = || template.render(&conversation(case)).map(|rendered| rendered.text);
-        let fits = |found: &Result<String, Refused>| match (found, case["rendered"].as_str(), case["error"].as_str()) {
+        let fits = |found: &Result<String, Refused>| match (
+            found,
+            case["rendered"].as_str(),
+            case["error"].as_str(),
+        ) {
             (Ok(found), Some(expected), _) => *found == dated(expected),
             (Err(Refused::Conversation(found)), _, Some(expected)) => found.contains(expected),
             _ => false,
@@ -98,7 +105,10 @@ fn what_the_reference_renders_is_rendered() {
         if !fits(&first) && !fits(&found()) {
             let expected = case["rendered"].as_str().or(case["error"].as_str()).unwrap_or_default();
             let shown = first.unwrap_or_else(|refused| format!("{refused:?}"));
-            wrong.push(format!("{} {}:\nexpected\n{expected}\nfound\n{shown}\n", case["template"], case["name"]));
+            wrong.push(format!(
+                "{} {}:\nexpected\n{expected}\nfound\n{shown}\n",
+                case["template"], case["name"]
+            ));
         }
     }
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), cases.len(), wrong.join("\n"));

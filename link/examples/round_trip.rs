@@ -1,6 +1,8 @@
-//! What the link itself costs a cycle: taps and an embedding one way, hidden rows back, with both models' work left out.
+//! What the link itself costs a cycle: taps and an embedding one way, hidden rows back, with both
+//! models' work left out.
 //!
-//! `cargo run --release -p paceline-link --example round_trip -- [tap bytes a row] [hidden size] [committed rows] [drafted rows]`
+//! `cargo run --release -p paceline-link --example round_trip -- [tap bytes a row] [hidden size]
+//! [committed rows] [drafted rows]`
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -14,9 +16,11 @@ const WAIT: Duration = Duration::from_secs(5);
 #[expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a measurement for a terminal")]
 fn main() {
     let mut arguments = std::env::args().skip(1).map(|text| text.parse::<u32>().expect("a number"));
-    // Those of the demo pair: four taps of 256 in float32, ten rows committed a cycle, fifteen drafted.
+    // Those of the demo pair: four taps of 256 in float32, ten rows committed a cycle, fifteen
+    // drafted.
     let mut number = |default| arguments.next().unwrap_or(default);
-    let (tap_bytes, hidden, committed, drafted) = (number(4096), number(256), number(10), number(15));
+    let (tap_bytes, hidden, committed, drafted) =
+        (number(4096), number(256), number(10), number(15));
 
     let pair = make_pair(SEGMENT_BYTES).expect("descriptors");
     let ours = Handover {
@@ -40,12 +44,15 @@ fn main() {
             for tensor in [&feed.taps, &feed.bonus].into_iter().flatten() {
                 end.take(tensor).expect("fine");
             }
-            let draft = Draft { session: 1, position: feed.wants[0].position, rows: drafted, ids: vec![] };
+            let draft =
+                Draft { session: 1, position: feed.wants[0].position, rows: drafted, ids: vec![] };
             let hidden = end.put(drafted, hidden, TensorType::F32, &rows).expect("a tensor");
-            end.send(Frame::Proposal(Proposal { round: feed.round, drafts: vec![draft], hidden })).expect("sent");
+            end.send(Frame::Proposal(Proposal { round: feed.round, drafts: vec![draft], hidden }))
+                .expect("sent");
         }
     };
-    let drafter = std::thread::Builder::new().name("drafter".into()).spawn(drafter).expect("a thread");
+    let drafter =
+        std::thread::Builder::new().name("drafter".into()).spawn(drafter).expect("a thread");
     let mut end = End::open(ours, Side::Target).expect("a link");
     let (taps, bonus) = (vec![0; (committed * tap_bytes) as usize], vec![0; hidden as usize * 4]);
     let mut took = vec![];
@@ -54,13 +61,21 @@ fn main() {
         let begin = Instant::now();
         let taps = end.put(committed, tap_bytes / 4, TensorType::F32, &taps).expect("a tensor");
         let bonus = end.put(1, hidden, TensorType::F32, &bonus).expect("a tensor");
-        let want = Want { session: 1, position: position + committed, block: drafted + 1, ..Want::default() };
+        let want = Want {
+            session: 1,
+            position: position + committed,
+            block: drafted + 1,
+            ..Want::default()
+        };
         let context = Context { session: 1, position, rows: committed, fresh: round == 0 };
         let (contexts, wants) = (vec![context], vec![want]);
-        let feed = Feed { contexts, taps, wants, bonus, round: round as u64 + 1, ..Feed::default() };
+        let feed =
+            Feed { contexts, taps, wants, bonus, round: round as u64 + 1, ..Feed::default() };
         end.send(Frame::Feed(feed)).expect("sent");
         match end.receive(WAIT) {
-            Ok(Some(Frame::Proposal(proposal))) => end.take(&proposal.hidden.expect("rows")).expect("fine"),
+            Ok(Some(Frame::Proposal(proposal))) => {
+                end.take(&proposal.hidden.expect("rows")).expect("fine")
+            }
             other => panic!("{other:?}"),
         };
         took.push(begin.elapsed().as_secs_f64() * 1e6);
@@ -70,5 +85,10 @@ fn main() {
     drafter.join().expect("it ends with the link");
     took.sort_by(f64::total_cmp);
     let at = |share: f64| took[(took.len() as f64 * share) as usize];
-    println!("{bytes} bytes a cycle both ways; median {:.0} us, p90 {:.0} us, p99 {:.0} us", at(0.5), at(0.9), at(0.99));
+    println!(
+        "{bytes} bytes a cycle both ways; median {:.0} us, p90 {:.0} us, p99 {:.0} us",
+        at(0.5),
+        at(0.9),
+        at(0.99)
+    );
 }

@@ -22,7 +22,8 @@ impl Deadline {
         self.0.saturating_sub(now())
     }
 
-    /// What is left for `poll`, rounded up: rounded down it would spin through the last millisecond.
+    /// What is left for `poll`, rounded up: rounded down it would spin through the last
+    /// millisecond.
     pub(crate) fn poll_timeout(self) -> PollTimeout {
         let ms = self.left().as_micros().div_ceil(1000);
         PollTimeout::try_from(ms).unwrap_or(PollTimeout::MAX)

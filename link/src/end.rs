@@ -18,15 +18,16 @@ use crate::ring::Ring;
 use crate::segment::Segment;
 use crate::{LinkError, tensor};
 
-/// Frames the peer has not taken yet may be so many bytes: two of the longest. More is a peer that has stopped reading.
+/// Frames the peer has not taken yet may be so many bytes: two of the longest. More is a peer that
+/// has stopped reading.
 pub const MAX_WAITING_BYTES: usize = 2 * (MAX_FRAME_BYTES + HEADER_BYTES);
 /// Read at once from the socket.
 const READ_BYTES: usize = 64 << 10;
-/// Frames of the peer that one step border takes. A drafter may owe 64 rounds, and answers each with at most one proposal,
-/// one report and two acknowledgements.
+/// Frames of the peer that one step border takes. A drafter may owe 64 rounds, and answers each
+/// with at most one proposal, one report and two acknowledgements.
 pub const INTAKE_FRAMES: usize = 256;
-/// Bytes of the peer's frames that one step border reads from the socket: four reads. A frame that is longer arrives over
-/// several borders.
+/// Bytes of the peer's frames that one step border reads from the socket: four reads. A frame that
+/// is longer arrives over several borders.
 pub const INTAKE_BYTES: usize = 4 * READ_BYTES;
 
 /// Who holds an end: decides which half of the segment is ours.
@@ -64,7 +65,8 @@ pub struct End {
     incoming: VecDeque<u8>,
     /// `None`: not limited.
     intake: Option<Intake>,
-    /// What is read goes through here: kept, as filling it with zeros costs more than a read that finds nothing.
+    /// What is read goes through here: kept, as filling it with zeros costs more than a read that
+    /// finds nothing.
     read: Box<[u8]>,
     bytes: u64,
 }
@@ -105,15 +107,16 @@ impl End {
         })
     }
 
-    /// Begins a step border: until the next call, [`End::receive`] takes at most [`INTAKE_FRAMES`] frames and reads at most
-    /// [`INTAKE_BYTES`] bytes. A peer that sends without end thus delays a border by a bounded time; the rest stays in the
-    /// socket, where it stops the peer.
+    /// Begins a step border: until the next call, [`End::receive`] takes at most [`INTAKE_FRAMES`]
+    /// frames and reads at most [`INTAKE_BYTES`] bytes. A peer that sends without end thus delays a
+    /// border by a bounded time; the rest stays in the socket, where it stops the peer.
     pub fn limit_intake(&mut self) {
         self.intake = Some(Intake { frames: INTAKE_FRAMES, bytes: INTAKE_BYTES });
     }
 
-    /// Whether the last border's limit was reached. Frames may be buffered then that [`End::poll_fd`] does not announce, so a
-    /// caller takes them at its next border without waiting.
+    /// Whether the last border's limit was reached. Frames may be buffered then that
+    /// [`End::poll_fd`] does not announce, so a caller takes them at its next border without
+    /// waiting.
     pub fn is_intake_spent(&self) -> bool {
         self.intake.is_some_and(|intake| intake.frames == 0 || intake.bytes == 0)
     }
@@ -133,12 +136,20 @@ impl End {
         self.ring.capacity()
     }
 
-    /// Copies rows into our ring; `None` if there is no room at the moment, as the peer has not acknowledged enough. What is
-    /// put must be sent in a frame, in the order in which it was put: the peer counts.
+    /// Copies rows into our ring; `None` if there is no room at the moment, as the peer has not
+    /// acknowledged enough. What is put must be sent in a frame, in the order in which it was put:
+    /// the peer counts.
     ///
     /// # Errors
-    /// [`LinkError::Io`] (invalid input) if `bytes` are not rows · columns numbers, or more than ever fit.
-    pub fn put(&mut self, rows: u32, columns: u32, kind: TensorType, bytes: &[u8]) -> Result<Option<TensorRef>, LinkError> {
+    /// [`LinkError::Io`] (invalid input) if `bytes` are not rows · columns numbers, or more than
+    /// ever fit.
+    pub fn put(
+        &mut self,
+        rows: u32,
+        columns: u32,
+        kind: TensorType,
+        bytes: &[u8],
+    ) -> Result<Option<TensorRef>, LinkError> {
         self.put_parts(rows, columns, kind, &[bytes])
     }
 
@@ -156,10 +167,15 @@ impl End {
         let found: usize = parts.iter().map(|part| part.len()).sum();
         let expected = tensor::length(rows, columns, kind).filter(|length| *length == found as u64);
         let Some(length) = expected else {
-            return Err(misuse(format!("{found} bytes are no tensor of {rows} rows, {columns} columns, {kind:?}")));
+            return Err(misuse(format!(
+                "{found} bytes are no tensor of {rows} rows, {columns} columns, {kind:?}"
+            )));
         };
         if length > self.ring.capacity() {
-            return Err(misuse(format!("a tensor of {length} bytes, a ring has {}", self.ring.capacity())));
+            return Err(misuse(format!(
+                "a tensor of {length} bytes, a ring has {}",
+                self.ring.capacity()
+            )));
         }
         let Some((number, start)) = self.ring.put(length) else { return Ok(None) };
         let offset = self.ours + start;
@@ -172,11 +188,12 @@ impl End {
         Ok(Some(TensorRef { number, offset, length, rows, columns, r#type: kind.into() }))
     }
 
-    /// Sends a frame behind those that wait, as far as the socket takes it without waiting; the rest goes with later calls.
+    /// Sends a frame behind those that wait, as far as the socket takes it without waiting; the
+    /// rest goes with later calls.
     ///
     /// # Errors
-    /// [`LinkError::Stalled`] over [`MAX_WAITING_BYTES`]; [`LinkError::Gone`]; [`LinkError::Io`] also for a frame that is too
-    /// long.
+    /// [`LinkError::Stalled`] over [`MAX_WAITING_BYTES`]; [`LinkError::Gone`]; [`LinkError::Io`]
+    /// also for a frame that is too long.
     pub fn send(&mut self, frame: Frame) -> Result<(), LinkError> {
         self.flush()?;
         let before = self.outgoing.len();
@@ -188,14 +205,15 @@ impl End {
         self.flush()
     }
 
-    /// Writes what waits, as far as the socket takes it without waiting. `send`, `receive` and `take` do so as well.
+    /// Writes what waits, as far as the socket takes it without waiting. `send`, `receive` and
+    /// `take` do so as well.
     ///
     /// # Errors
     /// [`LinkError::Gone`], [`LinkError::Io`].
     pub fn flush(&mut self) -> Result<(), LinkError> {
         loop {
-            // Acknowledgements are made here and not when a tensor is taken: one speaks for all before it, so a peer that
-            // reads nothing cannot make them pile up.
+            // Acknowledgements are made here and not when a tensor is taken: one speaks for all
+            // before it, so a peer that reads nothing cannot make them pile up.
             if self.written == self.outgoing.len() {
                 self.outgoing.clear();
                 self.written = 0;
@@ -225,11 +243,13 @@ impl End {
         }
     }
 
-    /// The next frame, if one is there within `wait` (zero: only what is there already). Acknowledgements are taken in here
-    /// and not returned. What waits to be written goes out meanwhile. `None` also where [`End::limit_intake`] says no more.
+    /// The next frame, if one is there within `wait` (zero: only what is there already).
+    /// Acknowledgements are taken in here and not returned. What waits to be written goes out
+    /// meanwhile. `None` also where [`End::limit_intake`] says no more.
     ///
     /// # Errors
-    /// [`LinkError::Gone`] once everything the peer said was returned; [`LinkError::Protocol`]; [`LinkError::Io`].
+    /// [`LinkError::Gone`] once everything the peer said was returned; [`LinkError::Protocol`];
+    /// [`LinkError::Io`].
     pub fn receive(&mut self, wait: Duration) -> Result<Option<Frame>, LinkError> {
         let deadline = Deadline::after(wait);
         let mut waited = false;
@@ -259,16 +279,21 @@ impl End {
         }
     }
 
-    /// Copies a tensor of the peer out of its ring and queues the acknowledgement. Tensors are taken in the order of their
-    /// numbers, each once: those of a frame in the order of its fields.
+    /// Copies a tensor of the peer out of its ring and queues the acknowledgement. Tensors are
+    /// taken in the order of their numbers, each once: those of a frame in the order of its fields.
     ///
     /// # Errors
-    /// [`LinkError::Protocol`] if anything about it is not as link.proto says, or a number is not finite.
+    /// [`LinkError::Protocol`] if anything about it is not as link.proto says, or a number is not
+    /// finite.
     pub fn take(&mut self, tensor: &TensorRef) -> Result<Vec<u8>, LinkError> {
-        let place = tensor::check(tensor, self.taken + 1, &self.theirs).map_err(LinkError::Protocol)?;
+        let place =
+            tensor::check(tensor, self.taken + 1, &self.theirs).map_err(LinkError::Protocol)?;
         let copy = self.segment.read(place.offset, place.length);
         if !tensor::all_finite(&copy, place.kind) {
-            return Err(LinkError::Protocol(format!("tensor {} holds numbers that are not finite", tensor.number)));
+            return Err(LinkError::Protocol(format!(
+                "tensor {} holds numbers that are not finite",
+                tensor.number
+            )));
         }
         self.taken = tensor.number;
         self.bytes += place.length as u64;
@@ -296,7 +321,9 @@ impl End {
 
     fn next_frame(&mut self) -> Result<Option<Frame>, LinkError> {
         let bytes = self.incoming.make_contiguous();
-        let Some((frame, used)) = frame::decode(bytes).map_err(LinkError::Protocol)? else { return Ok(None) };
+        let Some((frame, used)) = frame::decode(bytes).map_err(LinkError::Protocol)? else {
+            return Ok(None);
+        };
         self.incoming.drain(..used);
         if let Some(intake) = &mut self.intake {
             intake.frames = intake.frames.saturating_sub(1);
@@ -304,8 +331,8 @@ impl End {
         Ok(Some(frame))
     }
 
-    /// Reads what is there, at most [`READ_BYTES`]; `false` if nothing is. Called only when no complete frame is buffered, so
-    /// the buffer holds less than one frame and what is read here.
+    /// Reads what is there, at most [`READ_BYTES`]; `false` if nothing is. Called only when no
+    /// complete frame is buffered, so the buffer holds less than one frame and what is read here.
     fn fill(&mut self) -> Result<bool, LinkError> {
         match self.socket.read(&mut self.read) {
             Ok(0) => Err(LinkError::Gone),

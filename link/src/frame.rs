@@ -28,8 +28,9 @@ pub fn encode(frame: Frame, out: &mut Vec<u8>) -> Result<(), String> {
 /// The first frame in `bytes` and how many of them it takes; `None` if it is not complete yet.
 ///
 /// # Errors
-/// It is too long, cannot be decoded, is empty, or has fields this version does not know. An overlong length is refused as
-/// soon as it is read, so what waits for the rest of a frame is bounded.
+/// It is too long, cannot be decoded, is empty, or has fields this version does not know. An
+/// overlong length is refused as soon as it is read, so what waits for the rest of a frame is
+/// bounded.
 pub fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, String> {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let length = u32::from_le_bytes(*header) as usize;
@@ -37,11 +38,15 @@ pub fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, String> {
         return Err(format!("a frame of {length} bytes, at most {MAX_FRAME_BYTES} are allowed"));
     }
     let Some(wire) = rest.get(..length) else { return Ok(None) };
-    let message = LinkFrame::decode(wire).map_err(|error| format!("a frame that cannot be read: {error}"))?;
-    // Fields that prost skips in silence, and fields given twice, make a frame longer than what was understood of it.
+    let message =
+        LinkFrame::decode(wire).map_err(|error| format!("a frame that cannot be read: {error}"))?;
+    // Fields that prost skips in silence, and fields given twice, make a frame longer than what was
+    // understood of it.
     let understood = message.encoded_len();
     if understood != length {
-        return Err(format!("a frame of {length} bytes of which {understood} are known to this version"));
+        return Err(format!(
+            "a frame of {length} bytes of which {understood} are known to this version"
+        ));
     }
     let frame = message.frame.ok_or("an empty frame")?;
     Ok(Some((frame, HEADER_BYTES + length)))
@@ -79,9 +84,19 @@ mod tests {
         let tensor = TensorRef { number: 1, offset: 64, length: 8, rows: 1, columns: 2, r#type: 1 };
         Frame::Feed(Feed {
             closed: vec![1, 2, u64::MAX],
-            contexts: vec![Context { session: 3, position: 0, rows: 1, fresh: true }, Context::default()],
+            contexts: vec![
+                Context { session: 3, position: 0, rows: 1, fresh: true },
+                Context::default(),
+            ],
             taps: Some(tensor),
-            wants: vec![Want { session: 3, position: 1, block: 8, bonus_id: 5, temperature: -0.5, ..Want::default() }],
+            wants: vec![Want {
+                session: 3,
+                position: 1,
+                block: 8,
+                bonus_id: 5,
+                temperature: -0.5,
+                ..Want::default()
+            }],
             bonus: None,
             round: 4,
             keeps: vec![Keep { session: 2, first_page: 7, keys: vec![9; 64].into() }],

@@ -1,8 +1,9 @@
-//! How a link comes to a worker: the supervisor connects to `<name>.link.sock` and sends a `LinkHandover` with two
-//! descriptors, this worker's end and the segment; the worker answers with one byte when it has taken them.
+//! How a link comes to a worker: the supervisor connects to `<name>.link.sock` and sends a
+//! `LinkHandover` with two descriptors, this worker's end and the segment; the worker answers with
+//! one byte when it has taken them.
 //!
-//! The answer is not decoration: until it comes the supervisor keeps its copies open, as a descriptor in flight whose last
-//! owner closes it may be lost on macOS.
+//! The answer is not decoration: until it comes the supervisor keeps its copies open, as a
+//! descriptor in flight whose last owner closes it may be lost on macOS.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,7 +15,9 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{ControlMessage, MsgFlags, SockType, UnixAddr, connect, getsockopt, sendmsg, sockopt};
+use nix::sys::socket::{
+    ControlMessage, MsgFlags, SockType, UnixAddr, connect, getsockopt, sendmsg, sockopt,
+};
 use paceline_proto::internal::v1::{LinkHandover, Stamp};
 use prost::Message as _;
 
@@ -49,11 +52,12 @@ pub struct Handover {
     pub segment_bytes: u64,
 }
 
-/// The supervisor's side: hands one end of a link to the worker that listens at `socket_path`; returns when the worker has
-/// taken it. Blocks for `timeout` at most.
+/// The supervisor's side: hands one end of a link to the worker that listens at `socket_path`;
+/// returns when the worker has taken it. Blocks for `timeout` at most.
 ///
 /// # Errors
-/// Nobody listens, somebody of another user does, the worker refused it (connection aborted) or did not answer in time.
+/// Nobody listens, somebody of another user does, the worker refused it (connection aborted) or did
+/// not answer in time.
 pub fn send(
     socket_path: &Path,
     stamp: Stamp,
@@ -75,15 +79,25 @@ pub fn send(
     let rights = [end.as_raw_fd(), segment.as_raw_fd()];
     let mut sent = by(&stream, deadline, PollFlags::POLLOUT, |stream| {
         let parts = [IoSlice::new(&bytes)];
-        Ok(sendmsg::<()>(stream.as_raw_fd(), &parts, &[ControlMessage::ScmRights(&rights)], MsgFlags::empty(), None)?)
+        Ok(sendmsg::<()>(
+            stream.as_raw_fd(),
+            &parts,
+            &[ControlMessage::ScmRights(&rights)],
+            MsgFlags::empty(),
+            None,
+        )?)
     })?;
     while sent < bytes.len() {
-        sent += by(&stream, deadline, PollFlags::POLLOUT, |mut stream| stream.write(&bytes[sent..]))?;
+        sent +=
+            by(&stream, deadline, PollFlags::POLLOUT, |mut stream| stream.write(&bytes[sent..]))?;
     }
     let mut answer = [0];
     match by(&stream, deadline, PollFlags::POLLIN, |mut stream| stream.read(&mut answer)) {
         Ok(1) if answer == [TAKEN] => stream.flush(),
-        Ok(_) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the worker refused the link; its log says why")),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            "the worker refused the link; its log says why",
+        )),
         Err(error) => Err(error),
     }
 }
@@ -95,7 +109,9 @@ fn connect_by(path: &Path, deadline: Deadline) -> io::Result<UnixStream> {
         match connect(socket.as_raw_fd(), &address) {
             Ok(()) | Err(Errno::EISCONN) => return Ok(socket.into()),
             // Linux: the backlog is full, there is nothing to wait on.
-            Err(Errno::EAGAIN) if !deadline.left().is_zero() => std::thread::sleep(CONNECT_PAUSE.min(deadline.left())),
+            Err(Errno::EAGAIN) if !deadline.left().is_zero() => {
+                std::thread::sleep(CONNECT_PAUSE.min(deadline.left()))
+            }
             Err(Errno::EAGAIN) => return Err(io::ErrorKind::TimedOut.into()),
             Err(Errno::EINTR) => {}
             Err(Errno::EINPROGRESS) => {
@@ -119,7 +135,9 @@ fn by<T>(
 ) -> io::Result<T> {
     loop {
         match attempt(stream) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait(stream.as_fd(), event, deadline)?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                wait(stream.as_fd(), event, deadline)?
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             done => return done,
         }
@@ -159,21 +177,32 @@ impl Drop for Listener {
     }
 }
 
-/// The worker's side: takes links from the supervisor on a thread of its own and gives each to `on_handover`, which must not
-/// wait (callers behind it would). A caller that is not this user, is slow, or sends anything but a handover with its two
-/// descriptors is turned away; the listener stays.
+/// The worker's side: takes links from the supervisor on a thread of its own and gives each to
+/// `on_handover`, which must not wait (callers behind it would). A caller that is not this user, is
+/// slow, or sends anything but a handover with its two descriptors is turned away; the listener
+/// stays.
 ///
 /// # Errors
 /// Somebody listens at `path`, or the system says no.
-pub fn listen(path: &Path, mut on_handover: impl FnMut(Handover) + Send + 'static) -> io::Result<Listener> {
-    let taken = || io::Error::new(io::ErrorKind::AddrInUse, format!("another process listens on {}", path.display()));
+pub fn listen(
+    path: &Path,
+    mut on_handover: impl FnMut(Handover) + Send + 'static,
+) -> io::Result<Listener> {
+    let taken = || {
+        io::Error::new(
+            io::ErrorKind::AddrInUse,
+            format!("another process listens on {}", path.display()),
+        )
+    };
     match connect_by(path, Deadline::after(CALLER_BOUND)) {
         Ok(_) => return Err(taken()),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => return Err(taken()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        // Left by a dead process: a worker starts only if no other process of its name lives. Anything but a socket is not ours
-        // to remove.
-        Err(_) if std::fs::symlink_metadata(path)?.file_type().is_socket() => std::fs::remove_file(path)?,
+        // Left by a dead process: a worker starts only if no other process of its name lives.
+        // Anything but a socket is not ours to remove.
+        Err(_) if std::fs::symlink_metadata(path)?.file_type().is_socket() => {
+            std::fs::remove_file(path)?
+        }
         Err(error) => return Err(error),
     }
     // The directory is 0700, so nobody can come in between bind and chmod.
@@ -196,8 +225,12 @@ pub fn listen(path: &Path, mut on_handover: impl FnMut(Handover) + Send + 'stati
 fn next_caller(listener: &UnixListener, asleep: &UnixStream) -> Option<UnixStream> {
     let mut pause = false;
     loop {
-        let mut watch = [PollFd::new(asleep.as_fd(), PollFlags::POLLIN), PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-        let (watched, timeout) = if pause { (1, PollTimeout::from(ACCEPT_PAUSE_MS)) } else { (2, PollTimeout::NONE) };
+        let mut watch = [
+            PollFd::new(asleep.as_fd(), PollFlags::POLLIN),
+            PollFd::new(listener.as_fd(), PollFlags::POLLIN),
+        ];
+        let (watched, timeout) =
+            if pause { (1, PollTimeout::from(ACCEPT_PAUSE_MS)) } else { (2, PollTimeout::NONE) };
         match poll(&mut watch[..watched], timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => {
@@ -211,7 +244,11 @@ fn next_caller(listener: &UnixListener, asleep: &UnixStream) -> Option<UnixStrea
         pause = false;
         match listener.accept() {
             Ok((stream, _)) => return Some(stream),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) => {}
             Err(error) => {
                 tracing::warn!(%error, "accept failed");
                 pause = true;
@@ -227,29 +264,40 @@ fn take(stream: UnixStream) -> io::Result<Handover> {
     stream.set_nonblocking(true)?;
     let uid = platform::peer_uid(stream.as_fd())?;
     if uid != nix::unistd::geteuid().as_raw() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("the caller is user {uid}")));
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("the caller is user {uid}"),
+        ));
     }
     let mut bytes = Vec::new();
     let mut received: Option<Vec<OwnedFd>> = None;
     let message = loop {
-        // The first byte alone: a longer read may join bytes without descriptors to the next with some.
+        // The first byte alone: a longer read may join bytes without descriptors to the next with
+        // some.
         let mut buffer = [0; HEADER_BYTES + MAX_HANDOVER_BYTES];
         let length = if received.is_none() { 1 } else { buffer.len() };
-        let (count, descriptors) =
-            by(&stream, deadline, PollFlags::POLLIN, |stream| descriptors::receive(stream.as_fd(), &mut buffer[..length]))?;
+        let (count, descriptors) = by(&stream, deadline, PollFlags::POLLIN, |stream| {
+            descriptors::receive(stream.as_fd(), &mut buffer[..length])
+        })?;
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         match &received {
             None => received = Some(descriptors),
             Some(_) if descriptors.is_empty() => {}
-            Some(_) => return Err(refused("expected descriptors with the first byte, found some later".into())),
+            Some(_) => {
+                return Err(refused(
+                    "expected descriptors with the first byte, found some later".into(),
+                ));
+            }
         }
         bytes.extend_from_slice(&buffer[..count]);
         let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { continue };
         let length = u32::from_le_bytes(*header) as usize;
         if length > MAX_HANDOVER_BYTES || rest.len() > length {
-            return Err(refused(format!("expected one handover of {MAX_HANDOVER_BYTES} bytes at most, found more")));
+            return Err(refused(format!(
+                "expected one handover of {MAX_HANDOVER_BYTES} bytes at most, found more"
+            )));
         }
         if rest.len() == length {
             let message = LinkHandover::decode(rest).map_err(|error| refused(error.to_string()))?;
@@ -269,7 +317,8 @@ fn take(stream: UnixStream) -> io::Result<Handover> {
         return Err(refused("expected a stream socket first, found something else".into()));
     }
     Segment::check(segment.as_fd(), message.segment_bytes)?;
-    // A caller that has given up meanwhile will try again with a newer link, which replaces this one.
+    // A caller that has given up meanwhile will try again with a newer link, which replaces this
+    // one.
     by(&stream, deadline, PollFlags::POLLOUT, |mut stream| stream.write(&[TAKEN]))?;
     let LinkHandover { generation, segment_bytes, .. } = message;
     Ok(Handover { stamp, generation, socket, segment, segment_bytes })

@@ -9,7 +9,8 @@ pub const VERSION: u32 = 2;
 /// Blocks have so many rows, the bonus token included.
 pub const BLOCK_ROWS: std::ops::RangeInclusive<u32> = 2..=64;
 
-/// The drafter's side: whether a Hello that came over link `generation` goes with the Welcome it would get.
+/// The drafter's side: whether a Hello that came over link `generation` goes with the Welcome it
+/// would get.
 ///
 /// # Errors
 /// What does not fit, expected and found: the reason of a Refusal.
@@ -43,7 +44,10 @@ pub fn check_welcome(hello: &Hello, welcome: &Welcome) -> Result<(), String> {
 
 fn check_pair(hello: &Hello, welcome: &Welcome) -> Result<(), String> {
     if matches!(ProposalKind::try_from(welcome.proposal), Err(_) | Ok(ProposalKind::Unspecified)) {
-        return Err(format!("proposal kind: expected hidden rows or tokens, found {}", welcome.proposal));
+        return Err(format!(
+            "proposal kind: expected hidden rows or tokens, found {}",
+            welcome.proposal
+        ));
     }
     check_type("the drafter", welcome.r#type)?;
     expect("hidden size", hello.hidden_size, welcome.hidden_size)?;
@@ -58,7 +62,10 @@ fn check_pair(hello: &Hello, welcome: &Welcome) -> Result<(), String> {
     }
     for (at, layer) in welcome.tap_layers.iter().enumerate() {
         if *layer >= hello.n_layers {
-            return Err(format!("tap layers: expected layers below {}, found {layer}", hello.n_layers));
+            return Err(format!(
+                "tap layers: expected layers below {}, found {layer}",
+                hello.n_layers
+            ));
         }
         if welcome.tap_layers[..at].contains(layer) {
             return Err(format!("tap layers: expected each once, found {layer} again"));
@@ -69,25 +76,41 @@ fn check_pair(hello: &Hello, welcome: &Welcome) -> Result<(), String> {
         return Err(format!("block size: expected {low} to {high}, found {}", welcome.block_size));
     }
     if welcome.mask_id >= hello.vocab_size {
-        return Err(format!("mask id: expected an id below {}, found {}", hello.vocab_size, welcome.mask_id));
+        return Err(format!(
+            "mask id: expected an id below {}, found {}",
+            hello.vocab_size, welcome.mask_id
+        ));
     }
     if !hello.tokenizer_sha256.is_empty() && !welcome.tokenizer_sha256.is_empty() {
         expect("SHA-256 of the tokenizer", &hello.tokenizer_sha256, &welcome.tokenizer_sha256)?;
     }
     if !welcome.logit_softcap.is_finite() || welcome.logit_softcap < 0.0 {
-        return Err(format!("logit softcap: expected 0 or a positive number, found {}", welcome.logit_softcap));
+        return Err(format!(
+            "logit softcap: expected 0 or a positive number, found {}",
+            welcome.logit_softcap
+        ));
     }
     Ok(())
 }
 
-fn expect<T: PartialEq + std::fmt::Display>(what: &str, expected: T, found: T) -> Result<(), String> {
-    if expected == found { Ok(()) } else { Err(format!("{what}: expected {expected}, found {found}")) }
+fn expect<T: PartialEq + std::fmt::Display>(
+    what: &str,
+    expected: T,
+    found: T,
+) -> Result<(), String> {
+    if expected == found {
+        Ok(())
+    } else {
+        Err(format!("{what}: expected {expected}, found {found}"))
+    }
 }
 
 fn check_type(whose: &str, found: i32) -> Result<(), String> {
     match TensorType::try_from(found).ok().and_then(number_bytes) {
         Some(_) => Ok(()),
-        None => Err(format!("type of {whose}'s tensors: expected one of f32, f16, bf16, found {found}")),
+        None => {
+            Err(format!("type of {whose}'s tensors: expected one of f32, f16, bf16, found {found}"))
+        }
     }
 }
 
@@ -158,12 +181,22 @@ mod tests {
             ("block size: expected 2 to 64, found 1", |_, w| w.block_size = 1),
             ("block size: expected 2 to 64, found 65", |_, w| w.block_size = 65),
             ("mask id: expected an id below 1000, found 1000", |_, w| w.mask_id = 1000),
-            ("SHA-256 of the tokenizer: expected aa, found bb", |_, w| w.tokenizer_sha256 = "bb".into()),
-            ("type of the drafter's tensors: expected one of f32, f16, bf16, found 0", |_, w| w.r#type = 0),
-            ("type of the drafter's tensors: expected one of f32, f16, bf16, found 7", |_, w| w.r#type = 7),
+            ("SHA-256 of the tokenizer: expected aa, found bb", |_, w| {
+                w.tokenizer_sha256 = "bb".into()
+            }),
+            ("type of the drafter's tensors: expected one of f32, f16, bf16, found 0", |_, w| {
+                w.r#type = 0
+            }),
+            ("type of the drafter's tensors: expected one of f32, f16, bf16, found 7", |_, w| {
+                w.r#type = 7
+            }),
             ("proposal kind: expected hidden rows or tokens, found 5", |_, w| w.proposal = 5),
-            ("logit softcap: expected 0 or a positive number, found NaN", |_, w| w.logit_softcap = f32::NAN),
-            ("logit softcap: expected 0 or a positive number, found -1", |_, w| w.logit_softcap = -1.0),
+            ("logit softcap: expected 0 or a positive number, found NaN", |_, w| {
+                w.logit_softcap = f32::NAN
+            }),
+            ("logit softcap: expected 0 or a positive number, found -1", |_, w| {
+                w.logit_softcap = -1.0
+            }),
         ];
         for (expected, change) in faults {
             let (mut hello, mut welcome) = pair();
@@ -182,9 +215,18 @@ mod tests {
         assert_eq!(check_hello(&other, &welcome, 3), Err(versions.clone()));
         assert_eq!(check_welcome(&hello, &reply), Err(versions));
         reply = Welcome { generation: 2, ..welcome.clone() };
-        assert_eq!(check_welcome(&hello, &reply), Err("link generation: expected 3, found 2".into()));
-        assert_eq!(check_hello(&hello, &welcome, 4), Err("link generation: expected 4, found 3".into()));
+        assert_eq!(
+            check_welcome(&hello, &reply),
+            Err("link generation: expected 3, found 2".into())
+        );
+        assert_eq!(
+            check_hello(&hello, &welcome, 4),
+            Err("link generation: expected 4, found 3".into())
+        );
         let silent = Hello { max_sessions: 0, ..hello };
-        assert_eq!(check_hello(&silent, &welcome, 3), Err("sessions of the target: expected a positive number, found 0".into()));
+        assert_eq!(
+            check_hello(&silent, &welcome, 3),
+            Err("sessions of the target: expected a positive number, found 0".into())
+        );
     }
 }

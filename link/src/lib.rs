@@ -1,5 +1,5 @@
-//! The wire between the two models: shared memory with a ring each way, descriptors, handshake, frames; both ends. Not
-//! here: what tensors mean, tokio, MLX.
+//! The wire between the two models: shared memory with a ring each way, descriptors, handshake,
+//! frames; both ends. Not here: what tensors mean, tokio, MLX.
 //!
 //! ```text
 //!  supervisor   make_pair ──┬─ handover::send ─▶ worker `<name>.link.sock`   (handover::listen)
@@ -7,8 +7,9 @@
 //!  target  End ◀──── frames over the socket pair ────▶ End  drafter
 //!          writes the segment's first half │ the second half is written by the drafter; each reads the other's
 //! ```
-//! Neither side trusts the other: a drafter may be dead, slow or wrong at any instant (I3). What comes over a link is
-//! checked before it is used, tensors are copied out before they are looked at, and nothing waits without a bound.
+//! Neither side trusts the other: a drafter may be dead, slow or wrong at any instant (I3). What
+//! comes over a link is checked before it is used, tensors are copied out before they are looked
+//! at, and nothing waits without a bound.
 
 mod deadline;
 mod descriptors;

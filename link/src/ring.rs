@@ -1,4 +1,5 @@
-//! Places in one half of the segment: contiguous, handed out in order, freed in order by acknowledged number. Pure.
+//! Places in one half of the segment: contiguous, handed out in order, freed in order by
+//! acknowledged number. Pure.
 //!
 //! ```text
 //!   0 ········ front ▓▓▓▓▓▓▓▓▓ head ············ capacity     in one piece: room behind head, else (tail skipped) before front
@@ -41,7 +42,8 @@ impl Ring {
         }
     }
 
-    /// A place of `length` bytes: its number and offset. `None`: no room until more is acknowledged.
+    /// A place of `length` bytes: its number and offset. `None`: no room until more is
+    /// acknowledged.
     pub fn put(&mut self, length: u64) -> Option<(u64, u64)> {
         let length = length.max(1).checked_next_multiple_of(ALIGN)?;
         let (start, end) = match self.starts.front() {
@@ -67,7 +69,9 @@ impl Ring {
         let oldest = self.last - self.starts.len() as u64;
         if number <= oldest || number > self.last {
             let last = self.last;
-            return Err(format!("tensor {number} was acknowledged, expected one behind {oldest} and up to {last}"));
+            return Err(format!(
+                "tensor {number} was acknowledged, expected one behind {oldest} and up to {last}"
+            ));
         }
         self.starts.drain(..(number - oldest) as usize);
         Ok(())
@@ -111,7 +115,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map of bytes: places never overlap, lie aligned and inside, and there is room whenever `room` says so.
+        /// Against a map of bytes: places never overlap, lie aligned and inside, and there is room
+        /// whenever `room` says so.
         #[test]
         fn places_never_overlap(units in 1u64..12, steps in prop::collection::vec((any::<bool>(), 0u64..900, 1u64..5), 1..200)) {
             let mut ring = Ring::new(units * ALIGN);

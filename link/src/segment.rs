@@ -1,11 +1,12 @@
 //! The shared segment: made by the supervisor, mapped by both workers.
 //!
-//! A peer may write to it at any time. So no reference into it ever exists: bytes are copied in and out through raw
-//! pointers, and only copies are used.
+//! A peer may write to it at any time. So no reference into it ever exists: bytes are copied in and
+//! out through raw pointers, and only copies are used.
 //!
 //! # Why the copies are sound
 //!
-//! Two pairs of events order the accesses of two peers that keep to link.proto. Both hold for either direction:
+//! Two pairs of events order the accesses of two peers that keep to link.proto. Both hold for
+//! either direction:
 //!
 //! ```text
 //!  sender                                        receiver
@@ -15,26 +16,33 @@
 //!  6 receives the Ack ◀───────────────────────── 5 sends the Ack
 //!  7 write: fence(Acquire) ─ reuses the place
 //! ```
-//! - 1 happens before 4. The frame is a message on a socket. The kernel puts it into the receiver's queue and takes it out
-//!   under that queue's lock, so what the sender did before `send` is visible after `receive`. The release fence keeps the
-//!   copy before the send, the acquire fence keeps the other copy after the receive, for the compiler as for the processor.
-//!   So the receiver reads every byte as it was written: nothing is torn.
-//! - 4 happens before 7, by the same argument with the Ack for the frame. [`crate::ring::Ring`] gives a place out again only
-//!   after the Ack of its tensor, so no byte is overwritten while it is copied out. Without the release fence at the end of
-//!   `read` a load could move behind the Ack, and without the acquire fence at the start of `write` a store before it.
-//! - Each half of the segment has one writer ([`crate::end::Side`]), and that writer never reads its own half. So there is no
-//!   third kind of conflict.
+//! - 1 happens before 4. The frame is a message on a socket. The kernel puts it into the receiver's
+//!   queue and takes it out under that queue's lock, so what the sender did before `send` is
+//!   visible after `receive`. The release fence keeps the copy before the send, the acquire fence
+//!   keeps the other copy after the receive, for the compiler as for the processor. So the receiver
+//!   reads every byte as it was written: nothing is torn.
+//! - 4 happens before 7, by the same argument with the Ack for the frame. [`crate::ring::Ring`]
+//!   gives a place out again only after the Ack of its tensor, so no byte is overwritten while it
+//!   is copied out. Without the release fence at the end of `read` a load could move behind the
+//!   Ack, and without the acquire fence at the start of `write` a store before it.
+//! - Each half of the segment has one writer ([`crate::end::Side`]), and that writer never reads
+//!   its own half. So there is no third kind of conflict.
 //!
-//! A broken or hostile peer may write anywhere in the segment at any time, into our half as well. The worst it can do:
+//! A broken or hostile peer may write anywhere in the segment at any time, into our half as well.
+//! The worst it can do:
 //!
-//! - Our copy holds any mixture of bytes. Every access is a relaxed atomic one, so this race is defined in Rust. The compiler
-//!   may not read a word twice either: it takes a value that was checked from the copy, never again from the segment. After
-//!   the copy, place, length and type come from the frame ([`crate::tensor::check`]), and every number must be finite
-//!   ([`crate::tensor::all_finite`]). A draft that is finite garbage costs speed only, because the target verifies it (I3).
-//! - What we wrote changes before the peer reads it. That harms only the peer, because we do not read it again.
-//! - A place is overwritten because the peer acknowledged a tensor before it had copied it. That harms only the peer as well.
-//! - The size of the file stays: `check` refuses a file that may shrink, so no access raises SIGBUS. Holes that a peer punches
-//!   read as zeros.
+//! - Our copy holds any mixture of bytes. Every access is a relaxed atomic one, so this race is
+//!   defined in Rust. The compiler may not read a word twice either: it takes a value that was
+//!   checked from the copy, never again from the segment. After the copy, place, length and type
+//!   come from the frame ([`crate::tensor::check`]), and every number must be finite
+//!   ([`crate::tensor::all_finite`]). A draft that is finite garbage costs speed only, because the
+//!   target verifies it (I3).
+//! - What we wrote changes before the peer reads it. That harms only the peer, because we do not
+//!   read it again.
+//! - A place is overwritten because the peer acknowledged a tensor before it had copied it. That
+//!   harms only the peer as well.
+//! - The size of the file stays: `check` refuses a file that may shrink, so no access raises
+//!   SIGBUS. Holes that a peer punches read as zeros.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -48,14 +56,15 @@ use nix::sys::stat::{SFlag, fstat};
 use crate::platform;
 use crate::ring::ALIGN;
 
-/// Size of a link's segment: two rings of 32 MiB. Pages are taken by the system when they are first written, so a link
-/// that carries little holds little.
+/// Size of a link's segment: two rings of 32 MiB. Pages are taken by the system when they are first
+/// written, so a link that carries little holds little.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
 /// Largest segment that is mapped.
 const MAX_SEGMENT_BYTES: u64 = 4 << 30;
 
-/// What a link is made of: for the supervisor, which hands one end and the segment to each worker and keeps nothing.
+/// What a link is made of: for the supervisor, which hands one end and the segment to each worker
+/// and keeps nothing.
 #[derive(Debug)]
 pub struct Pair {
     /// The target's end of the socket pair.
@@ -83,8 +92,8 @@ pub struct Segment {
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and `Segment` owns it alone. It is not `Sync`: one thread
-// copies at a time.
+// SAFETY: the mapping belongs to the process, not to a thread, and `Segment` owns it alone. It is
+// not `Sync`: one thread copies at a time.
 unsafe impl Send for Segment {}
 
 impl Segment {
@@ -105,8 +114,13 @@ impl Segment {
         check_size(bytes)?;
         let about = fstat(segment)?;
         let kind = SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT;
-        if [SFlag::S_IFSOCK, SFlag::S_IFDIR, SFlag::S_IFIFO, SFlag::S_IFCHR, SFlag::S_IFBLK].contains(&kind) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "expected shared memory, found another kind of file"));
+        if [SFlag::S_IFSOCK, SFlag::S_IFDIR, SFlag::S_IFIFO, SFlag::S_IFCHR, SFlag::S_IFBLK]
+            .contains(&kind)
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "expected shared memory, found another kind of file",
+            ));
         }
         // Not equal: macOS rounds up to pages.
         if u64::try_from(about.st_size).unwrap_or(0) < bytes {
@@ -125,7 +139,8 @@ impl Segment {
         let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         let length = NonZeroUsize::new(bytes).ok_or(io::ErrorKind::InvalidInput)?;
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the system's choice; nothing of ours is replaced by it.
+        // SAFETY: a new mapping at an address of the system's choice; nothing of ours is replaced
+        // by it.
         let base = unsafe { mmap(None, length, access, MapFlags::MAP_SHARED, segment, 0)? };
         Ok(Self { base: base.cast(), bytes })
     }
@@ -140,11 +155,14 @@ impl Segment {
     /// # Panics
     /// If it would reach over the end.
     pub fn write(&mut self, offset: usize, data: &[u8]) {
-        assert!(offset <= self.bytes && data.len() <= self.bytes - offset, "a write over the segment's end");
+        assert!(
+            offset <= self.bytes && data.len() <= self.bytes - offset,
+            "a write over the segment's end"
+        );
         // After the Ack of what lay here before.
         fence(Ordering::Acquire);
-        // SAFETY: the range is inside the mapping, which lives as long as `self`. `data` is not in it, because no reference
-        // into it exists.
+        // SAFETY: the range is inside the mapping, which lives as long as `self`. `data` is not in
+        // it, because no reference into it exists.
         unsafe { copy_in(data, self.base.as_ptr().add(offset)) };
         // Before the frame that names it.
         fence(Ordering::Release);
@@ -155,12 +173,16 @@ impl Segment {
     /// # Panics
     /// If it would reach over the end: callers check what a peer names ([`crate::tensor::check`]).
     pub fn read(&self, offset: usize, length: usize) -> Vec<u8> {
-        assert!(offset <= self.bytes && length <= self.bytes - offset, "a read over the segment's end");
+        assert!(
+            offset <= self.bytes && length <= self.bytes - offset,
+            "a read over the segment's end"
+        );
         // After the frame that names it.
         fence(Ordering::Acquire);
         let mut copy = Vec::with_capacity(length);
-        // SAFETY: the range is inside the mapping, which lives as long as `self`, and the file behind it cannot shrink
-        // (`check`). `copy` has room for `length` bytes, and they are all written before its length is set.
+        // SAFETY: the range is inside the mapping, which lives as long as `self`, and the file
+        // behind it cannot shrink (`check`). `copy` has room for `length` bytes, and they are all
+        // written before its length is set.
         unsafe {
             copy_out(self.base.as_ptr().add(offset), copy.as_mut_ptr(), length);
             copy.set_len(length);
@@ -183,7 +205,8 @@ unsafe fn copy_in(data: &[u8], to: *mut u8) {
     let (words, tail) = words.as_chunks::<WORD>();
     // SAFETY: the caller's; each place is inside the range, and the words are aligned.
     unsafe {
-        let byte = |at: usize, byte: u8| AtomicU8::from_ptr(to.add(at)).store(byte, Ordering::Relaxed);
+        let byte =
+            |at: usize, byte: u8| AtomicU8::from_ptr(to.add(at)).store(byte, Ordering::Relaxed);
         head.iter().enumerate().for_each(|(at, value)| byte(at, *value));
         let place = to.add(head.len()).cast::<u64>();
         for (at, word) in words.iter().enumerate() {
@@ -197,17 +220,20 @@ unsafe fn copy_in(data: &[u8], to: *mut u8) {
 /// Copies `length` bytes out of shared memory, in words where they are aligned there.
 ///
 /// # Safety
-/// `from` has `length` bytes in a mapping that no reference of this process points into. `to` has room for them.
+/// `from` has `length` bytes in a mapping that no reference of this process points into. `to` has
+/// room for them.
 unsafe fn copy_out(from: *mut u8, to: *mut u8, length: usize) {
     let head = from.align_offset(WORD).min(length);
     let words = (length - head) / WORD;
     // SAFETY: the caller's; each place is inside the range, and the words are aligned.
     unsafe {
-        let byte = |at: usize| to.add(at).write(AtomicU8::from_ptr(from.add(at)).load(Ordering::Relaxed));
+        let byte =
+            |at: usize| to.add(at).write(AtomicU8::from_ptr(from.add(at)).load(Ordering::Relaxed));
         (0..head).for_each(byte);
         let (place, copy) = (from.add(head).cast::<u64>(), to.add(head).cast::<u64>());
         for at in 0..words {
-            copy.add(at).write_unaligned(AtomicU64::from_ptr(place.add(at)).load(Ordering::Relaxed));
+            copy.add(at)
+                .write_unaligned(AtomicU64::from_ptr(place.add(at)).load(Ordering::Relaxed));
         }
         (head + words * WORD..length).for_each(byte);
     }
@@ -226,7 +252,10 @@ fn check_size(bytes: u64) -> io::Result<()> {
     match bytes > 0 && bytes <= MAX_SEGMENT_BYTES && bytes.is_multiple_of(2 * ALIGN) {
         true => Ok(()),
         false => {
-            let text = format!("a segment has a multiple of {} bytes, at most {MAX_SEGMENT_BYTES}; found {bytes}", 2 * ALIGN);
+            let text = format!(
+                "a segment has a multiple of {} bytes, at most {MAX_SEGMENT_BYTES}; found {bytes}",
+                2 * ALIGN
+            );
             Err(io::Error::new(io::ErrorKind::InvalidInput, text))
         }
     }
@@ -246,10 +275,17 @@ mod tests {
         assert_eq!(theirs.read(63, 5), b"\0abc\0");
         #[cfg(target_os = "linux")]
         for size in [0, 1 << 15, 1 << 17] {
-            assert_eq!(nix::unistd::ftruncate(&segment, size), Err(nix::errno::Errno::EPERM), "{size}");
+            assert_eq!(
+                nix::unistd::ftruncate(&segment, size),
+                Err(nix::errno::Errno::EPERM),
+                "{size}"
+            );
         }
         let error = Segment::map(segment.as_fd(), 1 << 17).expect_err("too small");
-        assert!(error.to_string().contains("expected shared memory of 131072 bytes, found 65536"), "{error}");
+        assert!(
+            error.to_string().contains("expected shared memory of 131072 bytes, found 65536"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -290,7 +326,8 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn memory_that_may_shrink_is_refused() {
-        let open = nix::sys::memfd::memfd_create("t", nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING).expect("created");
+        let open = nix::sys::memfd::memfd_create("t", nix::sys::memfd::MFdFlags::MFD_ALLOW_SEALING)
+            .expect("created");
         nix::unistd::ftruncate(&open, 1 << 16).expect("sized");
         let error = Segment::check(open.as_fd(), 1 << 16).expect_err("not sealed");
         assert!(error.to_string().contains("may still be resized"), "{error}");

@@ -1,4 +1,5 @@
-//! What a `TensorRef` may say. A peer's numbers are checked here before a byte of shared memory is touched.
+//! What a `TensorRef` may say. A peer's numbers are checked here before a byte of shared memory is
+//! touched.
 
 use std::ops::Range;
 
@@ -26,7 +27,8 @@ pub fn number_bytes(kind: TensorType) -> Option<u64> {
     }
 }
 
-/// Bytes of a tensor; `None` if there is no such tensor: no rows, no columns, an unknown type, more bytes than can be counted.
+/// Bytes of a tensor; `None` if there is no such tensor: no rows, no columns, an unknown type, more
+/// bytes than can be counted.
 pub fn length(rows: u32, columns: u32, kind: TensorType) -> Option<u64> {
     let numbers = u64::from(rows).checked_mul(u64::from(columns)).filter(|numbers| *numbers > 0)?;
     numbers.checked_mul(number_bytes(kind)?)
@@ -41,37 +43,51 @@ pub fn check(tensor: &TensorRef, expected: u64, half: &Range<u64>) -> Result<Pla
     if number != expected {
         return Err(format!("expected tensor {expected}, found {number}"));
     }
-    let kind =
-        TensorType::try_from(tensor.r#type).map_err(|_| format!("tensor {number} has the unknown type {}", tensor.r#type))?;
+    let kind = TensorType::try_from(tensor.r#type)
+        .map_err(|_| format!("tensor {number} has the unknown type {}", tensor.r#type))?;
     let Some(length) = length(rows, columns, kind) else {
-        return Err(format!("tensor {number} has {rows} rows, {columns} columns and type {kind:?}, which is none"));
+        return Err(format!(
+            "tensor {number} has {rows} rows, {columns} columns and type {kind:?}, which is none"
+        ));
     };
     if bytes != length {
-        return Err(format!("tensor {number} says {bytes} bytes, {rows} rows of {columns} {kind:?} are {length}"));
+        return Err(format!(
+            "tensor {number} says {bytes} bytes, {rows} rows of {columns} {kind:?} are {length}"
+        ));
     }
     if !offset.is_multiple_of(ALIGN) {
         return Err(format!("tensor {number} starts at {offset}, expected a multiple of {ALIGN}"));
     }
     match offset.checked_add(length) {
         Some(end) if offset >= half.start && end <= half.end => {
-            let place = |n: u64| usize::try_from(n).map_err(|_| format!("tensor {number} is beyond this machine's addresses"));
+            let place = |n: u64| {
+                usize::try_from(n)
+                    .map_err(|_| format!("tensor {number} is beyond this machine's addresses"))
+            };
             Ok(Place { offset: place(offset)?, length: place(length)?, kind })
         }
-        _ => Err(format!("tensor {number} is {length} bytes at {offset}, its sender's half is {half:?}")),
+        _ => Err(format!(
+            "tensor {number} is {length} bytes at {offset}, its sender's half is {half:?}"
+        )),
     }
 }
 
 /// Whether every number is finite. `bytes` are little-endian, as on every machine we run on.
 pub fn all_finite(bytes: &[u8], kind: TensorType) -> bool {
-    // Infinities and NaNs have all bits of the exponent. Without an early end the loop is a few instructions a vector.
+    // Infinities and NaNs have all bits of the exponent. Without an early end the loop is a few
+    // instructions a vector.
     let narrow = |exponent: u16| {
-        let count = |bad: u32, c: &[u8]| bad | u32::from(u16::from_le_bytes([c[0], c[1]]) & exponent == exponent);
+        let count = |bad: u32, c: &[u8]| {
+            bad | u32::from(u16::from_le_bytes([c[0], c[1]]) & exponent == exponent)
+        };
         bytes.chunks_exact(2).fold(0, count) == 0
     };
     match kind {
         TensorType::F32 => {
             let exponent = 0x7f80_0000;
-            let count = |bad: u32, c: &[u8]| bad | u32::from(u32::from_le_bytes([c[0], c[1], c[2], c[3]]) & exponent == exponent);
+            let count = |bad: u32, c: &[u8]| {
+                bad | u32::from(u32::from_le_bytes([c[0], c[1], c[2], c[3]]) & exponent == exponent)
+            };
             bytes.chunks_exact(4).fold(0, count) == 0
         }
         TensorType::F16 => narrow(0x7c00),
@@ -86,7 +102,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn good() -> TensorRef {
-        TensorRef { number: 7, offset: 4096, length: 96, rows: 3, columns: 8, r#type: TensorType::F32.into() }
+        TensorRef {
+            number: 7,
+            offset: 4096,
+            length: 96,
+            rows: 3,
+            columns: 8,
+            r#type: TensorType::F32.into(),
+        }
     }
 
     type Fault = fn(&mut TensorRef);
@@ -121,14 +144,19 @@ mod tests {
     fn what_is_not_finite_is_found_anywhere() {
         for at in 0..9 {
             for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-                let mut values = [1.5f32, 0.0, -f32::MAX, f32::MIN_POSITIVE, 1e-42, 3.0, -0.0, 7.0, 9.0];
-                let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+                let mut values =
+                    [1.5f32, 0.0, -f32::MAX, f32::MIN_POSITIVE, 1e-42, 3.0, -0.0, 7.0, 9.0];
+                let bytes = |values: &[f32]| {
+                    values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>()
+                };
                 assert!(all_finite(&bytes(&values), TensorType::F32));
                 values[at] = value;
                 assert!(!all_finite(&bytes(&values), TensorType::F32));
             }
         }
-        for (kind, largest, infinite) in [(TensorType::F16, 0x7bffu16, 0x7c00u16), (TensorType::Bf16, 0x7f7f, 0x7f80)] {
+        for (kind, largest, infinite) in
+            [(TensorType::F16, 0x7bffu16, 0x7c00u16), (TensorType::Bf16, 0x7f7f, 0x7f80)]
+        {
             for sign in [0, 0x8000] {
                 assert!(all_finite(&(largest | sign).to_le_bytes(), kind));
                 assert!(!all_finite(&(infinite | sign).to_le_bytes(), kind));

@@ -1,4 +1,5 @@
-//! Handover over real sockets: what reaches a worker, what is turned away, and that nothing is left open.
+//! Handover over real sockets: what reaches a worker, what is turned away, and that nothing is left
+//! open.
 #![allow(missing_docs, reason = "tests")]
 
 use std::io::{IoSlice, Read, Write};
@@ -26,20 +27,24 @@ struct Worker {
 }
 
 fn worker() -> Worker {
-    let dir = tempfile::Builder::new().prefix("pl").tempdir_in("/tmp").expect("a temporary directory");
+    let dir =
+        tempfile::Builder::new().prefix("pl").tempdir_in("/tmp").expect("a temporary directory");
     let path = dir.path().join("drafter-0.link.sock");
     let (tx, handed) = sync_channel(64);
-    let listener = listen(&path, move |handover| tx.try_send(handover).expect("the test takes them")).expect("listens");
+    let listener =
+        listen(&path, move |handover| tx.try_send(handover).expect("the test takes them"))
+            .expect("listens");
     Worker { _dir: dir, path, listener: Some(listener), handed }
 }
 
 fn message() -> Vec<u8> {
-    let message = LinkHandover { stamp: Some(STAMP), generation: 3, segment_bytes: SEGMENT }.encode_to_vec();
+    let message =
+        LinkHandover { stamp: Some(STAMP), generation: 3, segment_bytes: SEGMENT }.encode_to_vec();
     [&(message.len() as u32).to_le_bytes()[..], &message].concat()
 }
 
-/// A connection whose reads are bounded. The bound is set before anything is sent: macOS refuses to set it once the other end
-/// has closed.
+/// A connection whose reads are bounded. The bound is set before anything is sent: macOS refuses to
+/// set it once the other end has closed.
 fn connect(path: &Path) -> UnixStream {
     let stream = UnixStream::connect(path).expect("connects");
     stream.set_read_timeout(Some(BOUND)).expect("set");
@@ -51,7 +56,8 @@ fn offer(path: &Path, bytes: &[u8], descriptors: &[RawFd]) -> bool {
     let mut stream = connect(path);
     let rights = [ControlMessage::ScmRights(descriptors)];
     let control = if descriptors.is_empty() { &[] } else { &rights[..] };
-    sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(bytes)], control, MsgFlags::empty(), None).expect("sent");
+    sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(bytes)], control, MsgFlags::empty(), None)
+        .expect("sent");
     // A connection that is closed with bytes unread is reset.
     stream.read(&mut [0]).unwrap_or(0) == 1
 }
@@ -59,12 +65,20 @@ fn offer(path: &Path, bytes: &[u8], descriptors: &[RawFd]) -> bool {
 fn hand(path: &Path, generation: u64) -> std::io::Result<End> {
     let pair = make_pair(SEGMENT)?;
     send(path, STAMP, generation, pair.drafter.as_fd(), pair.segment.as_fd(), SEGMENT, BOUND)?;
-    let target = Handover { stamp: STAMP, generation, socket: pair.target, segment: pair.segment, segment_bytes: SEGMENT };
+    let target = Handover {
+        stamp: STAMP,
+        generation,
+        socket: pair.target,
+        segment: pair.segment,
+        segment_bytes: SEGMENT,
+    };
     Ok(End::open(target, Side::Target).expect("opens"))
 }
 
 fn open_descriptors() -> usize {
-    std::fs::read_dir(if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" }).expect("there").count()
+    std::fs::read_dir(if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" })
+        .expect("there")
+        .count()
 }
 
 /// One test, as it counts this process's descriptors.
@@ -123,7 +137,8 @@ fn what_is_no_handover_is_turned_away() {
     let pipe = nix::unistd::pipe().expect("a pipe");
     let good = message();
     let other = |change: fn(&mut LinkHandover)| {
-        let mut message = LinkHandover { stamp: Some(STAMP), generation: 3, segment_bytes: SEGMENT };
+        let mut message =
+            LinkHandover { stamp: Some(STAMP), generation: 3, segment_bytes: SEGMENT };
         change(&mut message);
         [&(message.encoded_len() as u32).to_le_bytes()[..], &message.encode_to_vec()].concat()
     };
@@ -152,7 +167,13 @@ fn what_is_no_handover_is_turned_away() {
     let rights = [socket, segment];
     let late = [ControlMessage::ScmRights(&rights)];
     // The worker may have closed already.
-    let _ = sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(&good[3..])], &late, MsgFlags::empty(), None);
+    let _ = sendmsg::<()>(
+        stream.as_raw_fd(),
+        &[IoSlice::new(&good[3..])],
+        &late,
+        MsgFlags::empty(),
+        None,
+    );
     assert_ne!((&stream).read(&mut [0]).unwrap_or(0), 1);
 
     assert!(worker.handed.try_recv().is_err());
@@ -160,7 +181,8 @@ fn what_is_no_handover_is_turned_away() {
     worker.handed.recv_timeout(BOUND).expect("arrives");
     // In pieces, as a stream may deliver it.
     let mut stream = UnixStream::connect(&worker.path).expect("connects");
-    sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(&good[..1])], &late, MsgFlags::empty(), None).expect("sent");
+    sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(&good[..1])], &late, MsgFlags::empty(), None)
+        .expect("sent");
     stream.write_all(&good[1..6]).expect("sent");
     stream.write_all(&good[6..]).expect("sent");
     worker.handed.recv_timeout(BOUND).expect("arrives");
@@ -195,14 +217,17 @@ fn a_dead_socket_is_replaced_and_a_living_one_is_not() {
 
 /// Whoever hands over does not wait for ever: not for an answer, not for room in the backlog.
 fn callers_are_bounded() {
-    let dir = tempfile::Builder::new().prefix("pl").tempdir_in("/tmp").expect("a temporary directory");
+    let dir =
+        tempfile::Builder::new().prefix("pl").tempdir_in("/tmp").expect("a temporary directory");
     let path = dir.path().join("s");
     let deaf = UnixListener::bind(&path).expect("bound");
     let pair = make_pair(SEGMENT).expect("made");
     let bound = Duration::from_millis(100);
-    let attempt = || send(&path, STAMP, 1, pair.target.as_fd(), pair.segment.as_fd(), SEGMENT, bound);
+    let attempt =
+        || send(&path, STAMP, 1, pair.target.as_fd(), pair.segment.as_fd(), SEGMENT, bound);
     assert_eq!(attempt().expect_err("no answer").kind(), std::io::ErrorKind::TimedOut);
-    nix::sys::socket::listen(&deaf, nix::sys::socket::Backlog::new(0).expect("a backlog")).expect("set");
+    nix::sys::socket::listen(&deaf, nix::sys::socket::Backlog::new(0).expect("a backlog"))
+        .expect("set");
     for _ in 0..3 {
         attempt().expect_err("no answer, or no room");
     }
@@ -220,7 +245,8 @@ fn nothing_is_left_open() {
         let target = hand(&worker.path, round).expect("handed over");
         let handover = worker.handed.recv_timeout(BOUND).expect("arrives");
         drop((End::open(handover, Side::Drafter).expect("opens"), target));
-        // The worker closes a connection behind its answer: one more handover is behind the last of these.
+        // The worker closes a connection behind its answer: one more handover is behind the last of
+        // these.
         assert!(!offer(&worker.path, &[0; 4], &[]));
         counts.push(open_descriptors());
     }

@@ -6,8 +6,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use paceline_link::{End, Frame, Handover, INTAKE_BYTES, INTAKE_FRAMES, LinkError, Segment, Side, frame, make_pair};
-use paceline_proto::internal::v1::{Ack, Feed, MaskRow, Proposal, Reach, Refusal, Stamp, TensorRef, TensorType};
+use paceline_link::{
+    End, Frame, Handover, INTAKE_BYTES, INTAKE_FRAMES, LinkError, Segment, Side, frame, make_pair,
+};
+use paceline_proto::internal::v1::{
+    Ack, Feed, MaskRow, Proposal, Reach, Refusal, Stamp, TensorRef, TensorType,
+};
 
 const BOUND: Duration = Duration::from_secs(30);
 const SEGMENT: u64 = 1 << 16;
@@ -63,13 +67,22 @@ fn tensors_cross_both_ways_and_space_comes_back() {
                     let (a, b) = copy.split_at(copy.len() / 8 * 4);
                     let kind = TensorType::try_from(sent.r#type).expect("known");
                     let tensor = loop {
-                        match drafter.put_parts(sent.rows, sent.columns, kind, &[a, b]).expect("fits") {
+                        match drafter
+                            .put_parts(sent.rows, sent.columns, kind, &[a, b])
+                            .expect("fits")
+                        {
                             Some(tensor) => break tensor,
-                            None => assert!(drafter.receive(Duration::from_millis(1)).expect("alive").is_none()),
+                            None => assert!(
+                                drafter.receive(Duration::from_millis(1)).expect("alive").is_none()
+                            ),
                         }
                     };
                     drafter
-                        .send(Frame::Proposal(Proposal { round: feed.round, drafts: vec![], hidden: Some(tensor) }))
+                        .send(Frame::Proposal(Proposal {
+                            round: feed.round,
+                            drafts: vec![],
+                            hidden: Some(tensor),
+                        }))
                         .expect("sent");
                 }
                 Ok(Some(other)) => panic!("{other:?}"),
@@ -83,10 +96,17 @@ fn tensors_cross_both_ways_and_space_comes_back() {
     for round in 1..=200u64 {
         let (rows, columns) = (1 + (round % 7) as u32, 1 + (round * 13 % 900) as u32);
         let values: Vec<f32> = (0..rows * columns).map(|n| n as f32 + round as f32).collect();
-        let tensor = target.put(rows, columns, TensorType::F32, &floats(&values)).expect("fits").expect("all was acknowledged");
+        let tensor = target
+            .put(rows, columns, TensorType::F32, &floats(&values))
+            .expect("fits")
+            .expect("all was acknowledged");
         assert_eq!(tensor.number, round);
-        target.send(Frame::Feed(Feed { taps: Some(tensor), round, ..Feed::default() })).expect("sent");
-        let Some(Frame::Proposal(proposal)) = target.receive(BOUND).expect("alive") else { panic!("no proposal") };
+        target
+            .send(Frame::Feed(Feed { taps: Some(tensor), round, ..Feed::default() }))
+            .expect("sent");
+        let Some(Frame::Proposal(proposal)) = target.receive(BOUND).expect("alive") else {
+            panic!("no proposal")
+        };
         assert_eq!(proposal.round, round);
         assert_eq!(target.take(&proposal.hidden.expect("rows")).expect("fair"), floats(&values));
         total += values.len() * 4;
@@ -103,27 +123,43 @@ fn a_full_ring_says_so_until_the_peer_acknowledges() {
     let columns = (HALF / 16) as u32;
     assert_eq!(target.capacity(), HALF);
     for _ in 0..4 {
-        let tensor = target.put(1, columns, TensorType::F32, &quarter).expect("fits").expect("room");
+        let tensor =
+            target.put(1, columns, TensorType::F32, &quarter).expect("fits").expect("room");
         target.send(mask(tensor)).expect("sent");
     }
     assert_eq!(target.room(), 0);
     assert!(target.put(1, columns, TensorType::F32, &quarter).expect("fits some day").is_none());
     for _ in 0..2 {
-        let Some(Frame::MaskRow(row)) = drafter.receive(BOUND).expect("alive") else { panic!("no row") };
+        let Some(Frame::MaskRow(row)) = drafter.receive(BOUND).expect("alive") else {
+            panic!("no row")
+        };
         drafter.take(&row.tensor.expect("a tensor")).expect("fair");
     }
-    assert!(target.receive(Duration::from_millis(200)).expect("alive").is_none(), "acknowledgements are not returned");
+    assert!(
+        target.receive(Duration::from_millis(200)).expect("alive").is_none(),
+        "acknowledgements are not returned"
+    );
     assert_eq!(target.room(), HALF / 2);
     for (rows, columns, bytes) in [(1, 1, &quarter[..3]), (0, 0, &[]), (1, 2, &quarter[..4])] {
         assert!(matches!(target.put(rows, columns, TensorType::F32, bytes), Err(LinkError::Io(_))));
     }
     let long = vec![0; HALF as usize + 4];
-    assert!(matches!(target.put(1, (HALF / 4) as u32 + 1, TensorType::F32, &long), Err(LinkError::Io(_))));
+    assert!(matches!(
+        target.put(1, (HALF / 4) as u32 + 1, TensorType::F32, &long),
+        Err(LinkError::Io(_))
+    ));
 }
 
 #[test]
 fn what_a_peer_names_is_checked() {
-    let fair = TensorRef { number: 1, offset: HALF, length: 64, rows: 4, columns: 4, r#type: TensorType::F32.into() };
+    let fair = TensorRef {
+        number: 1,
+        offset: HALF,
+        length: 64,
+        rows: 4,
+        columns: 4,
+        r#type: TensorType::F32.into(),
+    };
     for (what, tensor) in [
         ("expected tensor 1", TensorRef { number: 2, ..fair }),
         ("expected tensor 1", TensorRef { number: 0, ..fair }),
@@ -269,7 +305,8 @@ fn frames_cut_anywhere_arrive_whole() {
     let (mut target, mut raw, _segment) = target_and_raw();
     let mut bytes = vec![];
     for at in 0..50 {
-        frame::encode(Frame::Refusal(Refusal { reason: "y".repeat(at * 37) }), &mut bytes).expect("short");
+        frame::encode(Frame::Refusal(Refusal { reason: "y".repeat(at * 37) }), &mut bytes)
+            .expect("short");
     }
     let writer = std::thread::spawn(move || {
         for (at, piece) in bytes.chunks(61).enumerate() {
@@ -281,7 +318,9 @@ fn frames_cut_anywhere_arrive_whole() {
         raw
     });
     for at in 0..50 {
-        let Some(Frame::Refusal(refusal)) = target.receive(BOUND).expect("alive") else { panic!("no frame") };
+        let Some(Frame::Refusal(refusal)) = target.receive(BOUND).expect("alive") else {
+            panic!("no frame")
+        };
         assert_eq!(refusal.reason.len(), at * 37);
     }
     let mut raw = writer.join().expect("no panic");

@@ -14,8 +14,11 @@ pub fn require_openblas() -> Result<()> {
         let output = Command::new(compiler.path()).arg("-print-file-name=libopenblas.so").output();
         output.map_err(|cause| format!("{}: {cause}", compiler.path().display()))
     });
-    let output = output
-        .map_err(|cause| format!("a C++20 compiler is needed and none runs ({cause}); install one: sudo apt install g++"))?;
+    let output = output.map_err(|cause| {
+        format!(
+            "a C++20 compiler is needed and none runs ({cause}); install one: sudo apt install g++"
+        )
+    })?;
     // The bare name comes back when the compiler knows no such file.
     let found = String::from_utf8_lossy(&output.stdout);
     if Path::new(found.trim()).is_absolute() {
@@ -30,7 +33,8 @@ pub fn publish(target: &Target, mlx: &Path) {
     println!("cargo::rustc-link-search=native={}", lib.display());
     if target.wants_openblas() {
         println!("cargo::rustc-cfg=mlx_openblas");
-        // Before libmlx: the dynamic linker takes the first `cblas_sgemm` in this order, and libmlx's own is slow.
+        // Before libmlx: the dynamic linker takes the first `cblas_sgemm` in this order, and
+        // libmlx's own is slow.
         println!("cargo::rustc-link-lib=dylib=openblas");
     }
     // On macOS the library itself names its frameworks (Metal, Foundation, QuartzCore, Accelerate).

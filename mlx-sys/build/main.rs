@@ -1,6 +1,7 @@
-//! Builds the MLX C API: a prebuilt MLX (`wheel`), mlx-c's source compiled against it (`mlxc`), Rust bindings to it
-//! (`bindings`), and what the linker needs (`link`). The head of src/lib.rs says what a user of the crate has to know.
-//! An error is one sentence on stderr and exit code 1: what was expected, what was found, what to do.
+//! Builds the MLX C API: a prebuilt MLX (`wheel`), mlx-c's source compiled against it (`mlxc`),
+//! Rust bindings to it (`bindings`), and what the linker needs (`link`). The head of src/lib.rs
+//! says what a user of the crate has to know. An error is one sentence on stderr and exit code 1:
+//! what was expected, what was found, what to do.
 
 #![allow(
     clippy::disallowed_methods,
@@ -49,7 +50,8 @@ impl Target {
         self.arch != "aarch64"
     }
 
-    /// On Linux the prebuilt MLX brings the reference BLAS; OpenBLAS takes its place. macOS has Accelerate.
+    /// On Linux the prebuilt MLX brings the reference BLAS; OpenBLAS takes its place. macOS has
+    /// Accelerate.
     fn wants_openblas(&self) -> bool {
         self.os == "linux"
     }
@@ -71,7 +73,8 @@ fn main() -> ExitCode {
 
 fn build() -> Result<()> {
     let target = Target::from_cargo()?;
-    // What the system must have is asked first: these answers are quick, and a download before them would be wasted.
+    // What the system must have is asked first: these answers are quick, and a download before them
+    // would be wasted.
     bindings::require_libclang()?;
     if target.wants_openblas() {
         link::require_openblas()?;

@@ -1,5 +1,6 @@
-//! The prebuilt MLX: one of its Python wheels, fetched once per user, checked, unpacked. Owns the cache directory.
-//! A wheel is a zip file with `mlx/include`, `mlx/lib` and, on Linux, the libraries that libmlx finds relative to itself.
+//! The prebuilt MLX: one of its Python wheels, fetched once per user, checked, unpacked. Owns the
+//! cache directory. A wheel is a zip file with `mlx/include`, `mlx/lib` and, on Linux, the
+//! libraries that libmlx finds relative to itself.
 
 use std::fs::{self, File};
 use std::io;
@@ -58,8 +59,9 @@ pub struct Mlx {
     pub oldest_macos: Option<MacosVersion>,
 }
 
-/// By the oldest macOS that loads the library (its `minos`; the last one's platform tag says 26.0). The newer ones carry
-/// Metal kernels the older systems lack: bfloat16 and fences from 15, the matrix units of the M5 from 26.2.
+/// By the oldest macOS that loads the library (its `minos`; the last one's platform tag says 26.0).
+/// The newer ones carry Metal kernels the older systems lack: bfloat16 and fences from 15, the
+/// matrix units of the M5 from 26.2.
 const METAL: [(MacosVersion, Wheel); 3] = [
     (
         (26, 2),
@@ -118,8 +120,12 @@ fn select(target: &Target) -> Result<(Option<MacosVersion>, &'static Wheel)> {
         ("linux", "aarch64", false) => Ok((None, &CPU_AARCH64)),
         ("linux", "x86_64", true) => Ok((None, &CUDA_X86_64)),
         ("linux", "aarch64", true) => Ok((None, &CUDA_AARCH64)),
-        ("macos", "aarch64", false) => metal(macos_version()?).map(|(oldest, wheel)| (Some(oldest), wheel)),
-        ("macos", "aarch64", true) => Err("the feature `cuda` is for Linux; on macOS build without it".into()),
+        ("macos", "aarch64", false) => {
+            metal(macos_version()?).map(|(oldest, wheel)| (Some(oldest), wheel))
+        }
+        ("macos", "aarch64", true) => {
+            Err("the feature `cuda` is for Linux; on macOS build without it".into())
+        }
         (os, arch, _) => Err(format!(
             "there is no prebuilt MLX {MLX_VERSION} for {os} on {arch} (there is for Linux on x86_64 and aarch64 and for macOS on Apple Silicon); \
              set PACELINE_MLX_DIR to a directory with include/ and lib/ of an MLX of your own"
@@ -130,9 +136,9 @@ fn select(target: &Target) -> Result<(Option<MacosVersion>, &'static Wheel)> {
 /// The newest wheel that this macOS loads, and the oldest macOS that loads it.
 pub fn metal(macos: MacosVersion) -> Result<(MacosVersion, &'static Wheel)> {
     let newest = METAL.iter().find(|(oldest, _)| macos >= *oldest);
-    newest
-        .map(|(oldest, wheel)| (*oldest, wheel))
-        .ok_or_else(|| format!("MLX {MLX_VERSION} needs macOS 14.0, this is {}.{}", macos.0, macos.1))
+    newest.map(|(oldest, wheel)| (*oldest, wheel)).ok_or_else(|| {
+        format!("MLX {MLX_VERSION} needs macOS 14.0, this is {}.{}", macos.0, macos.1)
+    })
 }
 
 /// The macOS the executables shall run on: `$MACOSX_DEPLOYMENT_TARGET`, else this machine's.
@@ -151,7 +157,9 @@ fn macos_version() -> Result<MacosVersion> {
     let mut parts = text.split('.').map(str::parse);
     match (parts.next(), parts.next().unwrap_or(Ok(0))) {
         (Some(Ok(major)), Ok(minor)) => Ok((major, minor)),
-        _ => Err(format!("a macOS version such as 15.1 was expected, found {text:?}; set MACOSX_DEPLOYMENT_TARGET")),
+        _ => Err(format!(
+            "a macOS version such as 15.1 was expected, found {text:?}; set MACOSX_DEPLOYMENT_TARGET"
+        )),
     }
 }
 
@@ -171,17 +179,26 @@ fn cache_dir(target: &Target) -> Result<PathBuf> {
 /// A directory named by the environment; empty counts as not set.
 fn absolute(name: &str) -> Result<Option<PathBuf>> {
     match env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from) {
-        // A build script runs in its package's directory, which is not what a relative path would mean.
-        Some(dir) if dir.is_relative() => Err(format!("{name} must be an absolute path, found {}", dir.display())),
+        // A build script runs in its package's directory, which is not what a relative path would
+        // mean.
+        Some(dir) if dir.is_relative() => {
+            Err(format!("{name} must be an absolute path, found {}", dir.display()))
+        }
         dir => Ok(dir),
     }
 }
 
-/// The unpacked `wheel` under `cache`, put there first if need be. `fetch` writes the wheel into the directory it is
-/// given and returns the file. Builds that run at the same time may both fetch; the first rename wins and no build
-/// ever sees half a directory.
-pub fn install(cache: &Path, wheel: &Wheel, library: &str, fetch: impl FnOnce(&Path) -> Result<PathBuf>) -> Result<PathBuf> {
-    let name = format!("{}-{MLX_VERSION}-{}-{}", wheel.package, wheel.platform, &wheel.sha256[..12]);
+/// The unpacked `wheel` under `cache`, put there first if need be. `fetch` writes the wheel into
+/// the directory it is given and returns the file. Builds that run at the same time may both fetch;
+/// the first rename wins and no build ever sees half a directory.
+pub fn install(
+    cache: &Path,
+    wheel: &Wheel,
+    library: &str,
+    fetch: impl FnOnce(&Path) -> Result<PathBuf>,
+) -> Result<PathBuf> {
+    let name =
+        format!("{}-{MLX_VERSION}-{}-{}", wheel.package, wheel.platform, &wheel.sha256[..12]);
     let home = cache.join(name);
     if home.is_dir() {
         return checked(home.join("mlx"), library)
@@ -192,14 +209,19 @@ pub fn install(cache: &Path, wheel: &Wheel, library: &str, fetch: impl FnOnce(&P
     let file = fetch(&scratch.0)?;
     verify(&file, wheel.sha256)?;
     let unpacked = scratch.0.join("unpacked");
-    unpack(&file, &unpacked).map_err(|cause| format!("cannot unpack {} into {}: {cause}", file.display(), unpacked.display()))?;
-    checked(unpacked.join("mlx"), library)
-        .map_err(|problem| format!("the wheel {} is not laid out as expected: {problem}", wheel.package))?;
+    unpack(&file, &unpacked).map_err(|cause| {
+        format!("cannot unpack {} into {}: {cause}", file.display(), unpacked.display())
+    })?;
+    checked(unpacked.join("mlx"), library).map_err(|problem| {
+        format!("the wheel {} is not laid out as expected: {problem}", wheel.package)
+    })?;
     date_back(&unpacked.join("mlx/lib").join(library))?;
     match fs::rename(&unpacked, &home) {
         // Somebody else's build was first: same checksum, same content.
         Err(_) if home.is_dir() => {}
-        Err(cause) => return Err(format!("cannot move the unpacked MLX to {}: {cause}", home.display())),
+        Err(cause) => {
+            return Err(format!("cannot move the unpacked MLX to {}: {cause}", home.display()));
+        }
         Ok(()) => {}
     }
     Ok(home.join("mlx"))
@@ -237,7 +259,8 @@ fn checked(mlx: PathBuf, library: &str) -> Result<PathBuf> {
 }
 
 fn verify(file: &Path, expected: &str) -> Result<()> {
-    let bytes = fs::read(file).map_err(|cause| format!("cannot read {}: {cause}", file.display()))?;
+    let bytes =
+        fs::read(file).map_err(|cause| format!("cannot read {}: {cause}", file.display()))?;
     let found: String = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
     if found == expected {
         return Ok(());
@@ -254,7 +277,8 @@ fn unpack(file: &Path, into: &Path) -> io::Result<()> {
     Ok(zip::ZipArchive::new(File::open(file)?)?.extract(into)?)
 }
 
-/// Cargo runs a build script again when a file it watches is newer than the script's start, and this file was just made.
+/// Cargo runs a build script again when a file it watches is newer than the script's start, and
+/// this file was just made.
 fn date_back(file: &Path) -> Result<()> {
     let opened = File::options().write(true).open(file);
     opened
@@ -273,28 +297,44 @@ fn download(wheel: &Wheel, into: &Path) -> Result<PathBuf> {
     let output = pip(&args, into)?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.lines().rfind(|line| line.starts_with("ERROR")).unwrap_or("no reason given");
+        let said =
+            said.lines().rfind(|line| line.starts_with("ERROR")).unwrap_or("no reason given");
         return Err(format!(
             "pip could not download {requirement} for {} ({said}); check the network and pip's configuration, \
              or unpack that wheel yourself and set PACELINE_MLX_DIR to its mlx/ directory",
             wheel.platform
         ));
     }
-    let files = fs::read_dir(into).map_err(|cause| format!("cannot list {}: {cause}", into.display()))?;
-    let mut wheels =
-        files.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.extension().is_some_and(|end| end == "whl"));
-    wheels.next().ok_or_else(|| format!("pip downloaded {requirement} without an error, but left no wheel in {}", into.display()))
+    let files =
+        fs::read_dir(into).map_err(|cause| format!("cannot list {}: {cause}", into.display()))?;
+    let mut wheels = files
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|end| end == "whl"));
+    wheels.next().ok_or_else(|| {
+        format!(
+            "pip downloaded {requirement} without an error, but left no wheel in {}",
+            into.display()
+        )
+    })
 }
 
 fn pip(args: &[&str], dir: &Path) -> Result<process::Output> {
     for (program, first) in [("python3", &["-m", "pip"][..]), ("pip3", &[])] {
-        let has_pip = Command::new(program).args(first).arg("--version").output().is_ok_and(|output| output.status.success());
+        let has_pip = Command::new(program)
+            .args(first)
+            .arg("--version")
+            .output()
+            .is_ok_and(|output| output.status.success());
         if has_pip {
             let output = Command::new(program).args(first).args(args).current_dir(dir).output();
             return output.map_err(|cause| format!("cannot run {program}: {cause}"));
         }
     }
-    let install = if cfg!(target_os = "macos") { "brew install python" } else { "sudo apt install python3-pip" };
+    let install = if cfg!(target_os = "macos") {
+        "brew install python"
+    } else {
+        "sudo apt install python3-pip"
+    };
     Err(format!(
         "pip is needed once, to fetch the prebuilt MLX, and neither `python3 -m pip` nor `pip3` works; install it: {install}"
     ))

@@ -1,5 +1,6 @@
-//! Half-precision elements, in the form `mlx-rs` expects: what bindgen makes of the Arm types, on every machine.
-//! On aarch64 the functions are mlx-c's, elsewhere shim/half.cpp's; a value crosses as its 16 bits either way.
+//! Half-precision elements, in the form `mlx-rs` expects: what bindgen makes of the Arm types, on
+//! every machine. On aarch64 the functions are mlx-c's, elsewhere shim/half.cpp's; a value crosses
+//! as its 16 bits either way.
 
 use std::ffi::c_int;
 

@@ -1,6 +1,7 @@
-//! Nodes of MLX's graph that a Rust function computes, on the CPU, in float32 (shim/host.cpp). MLX's own element-wise
-//! operations go one number at a time on x86, and each node costs microseconds: one node for what belongs together, and
-//! the vectors the processor has, are several times faster.
+//! Nodes of MLX's graph that a Rust function computes, on the CPU, in float32 (shim/host.cpp).
+//! MLX's own element-wise operations go one number at a time on x86, and each node costs
+//! microseconds: one node for what belongs together, and the vectors the processor has, are several
+//! times faster.
 
 use std::ffi::{c_int, c_void};
 
@@ -67,9 +68,15 @@ unsafe extern "C" {
 }
 
 /// A panic in here ends the process, as one on an engine's thread does.
-unsafe extern "C" fn compute(context: *const c_void, inputs: *const RawRows, count: usize, output: *mut f32, size: usize) {
-    // SAFETY: `context` is what `array` handed over and not dropped yet; inputs and output are as host.cpp describes them, live
-    // for the call, and no input is the output.
+unsafe extern "C" fn compute(
+    context: *const c_void,
+    inputs: *const RawRows,
+    count: usize,
+    output: *mut f32,
+    size: usize,
+) {
+    // SAFETY: `context` is what `array` handed over and not dropped yet; inputs and output are as
+    // host.cpp describes them, live for the call, and no input is the output.
     unsafe {
         let context: &Compute = &*context.cast();
         let raw = if count == 0 { &[] } else { std::slice::from_raw_parts(inputs, count) };
@@ -96,16 +103,17 @@ unsafe extern "C" fn drop_context(context: *mut c_void) {
 pub enum HostOutput {
     /// New memory, of any content.
     Fresh,
-    /// It begins as the first input's values, in its memory where nobody else needs it; the function sees the other inputs only.
+    /// It begins as the first input's values, in its memory where nobody else needs it; the
+    /// function sees the other inputs only.
     First,
 }
 
-/// A lazy array of `shape`, float32, of which `function` fills the rows when it is evaluated. `None`: an input is not
-/// float32, the default device is not the CPU, a length is negative, the first input has another size
-/// ([`HostOutput::First`]), or memory is out.
+/// A lazy array of `shape`, float32, of which `function` fills the rows when it is evaluated.
+/// `None`: an input is not float32, the default device is not the CPU, a length is negative, the
+/// first input has another size ([`HostOutput::First`]), or memory is out.
 ///
-/// The function runs on MLX's thread, later and at most once for each evaluation; it must not call MLX, and a panic in it ends
-/// the process.
+/// The function runs on MLX's thread, later and at most once for each evaluation; it must not call
+/// MLX, and a panic in it ends the process.
 ///
 /// # Safety
 /// `inputs` are arrays. The result is the caller's to free.
@@ -125,7 +133,17 @@ pub unsafe fn host_array(
         let mut result = mlx_array_new();
         let in_place = output == HostOutput::First;
         let (inputs, count) = (inputs.as_ptr(), inputs.len());
-        match paceline_host(&mut result, inputs, count, shape.as_ptr(), shape.len(), in_place, context, compute, drop_context) {
+        match paceline_host(
+            &mut result,
+            inputs,
+            count,
+            shape.as_ptr(),
+            shape.len(),
+            in_place,
+            context,
+            compute,
+            drop_context,
+        ) {
             0 => Some(result),
             _ => {
                 mlx_array_free(result);

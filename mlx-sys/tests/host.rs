@@ -31,7 +31,9 @@ impl Graph {
     fn matrix(&mut self, values: &[f32], rows: i32) -> mlx_array {
         let shape = [rows, values.len() as i32 / rows];
         // SAFETY: as above; MLX copies the values.
-        let array = unsafe { mlx_array_new_data(values.as_ptr().cast(), shape.as_ptr(), 2, mlx_dtype__MLX_FLOAT32) };
+        let array = unsafe {
+            mlx_array_new_data(values.as_ptr().cast(), shape.as_ptr(), 2, mlx_dtype__MLX_FLOAT32)
+        };
         self.keep(array)
     }
 
@@ -49,7 +51,10 @@ impl Graph {
         // SAFETY: as above.
         let result = unsafe {
             let mut result = mlx_array_new();
-            assert_eq!(mlx_broadcast_to(&mut result, a, shape.as_ptr(), shape.len(), self.stream), 0);
+            assert_eq!(
+                mlx_broadcast_to(&mut result, a, shape.as_ptr(), shape.len(), self.stream),
+                0
+            );
             result
         };
         self.keep(result)
@@ -81,7 +86,8 @@ impl Graph {
         // SAFETY: as above; evaluated before it is read.
         unsafe {
             assert_eq!(mlx_array_eval(array), 0);
-            std::slice::from_raw_parts(mlx_array_data_float32(array), mlx_array_size(array)).to_vec()
+            std::slice::from_raw_parts(mlx_array_data_float32(array), mlx_array_size(array))
+                .to_vec()
         }
     }
 }
@@ -154,12 +160,20 @@ fn memory_that_runs_out_is_an_error_of_the_evaluation() {
         output.fill(1.0);
     };
     let seen = Arc::clone(&calls);
-    let first = graph.host(&[vast], &[1], HostOutput::Fresh, move |_, output| count(output, &seen)).expect("made");
+    let first = graph
+        .host(&[vast], &[1], HostOutput::Fresh, move |_, output| count(output, &seen))
+        .expect("made");
     let seen = Arc::clone(&calls);
-    let behind = graph.host(&[first], &[1], HostOutput::Fresh, move |_, output| count(output, &seen)).expect("made");
+    let behind = graph
+        .host(&[first], &[1], HostOutput::Fresh, move |_, output| count(output, &seen))
+        .expect("made");
     // SAFETY: as above.
     assert_eq!(unsafe { mlx_array_eval(behind) }, 1);
-    assert_eq!(calls.load(Ordering::Relaxed), 0, "no function runs on numbers that were never written");
+    assert_eq!(
+        calls.load(Ordering::Relaxed),
+        0,
+        "no function runs on numbers that were never written"
+    );
     let two = graph.sum(one, one);
     assert_eq!(graph.values(two), [2.0], "the next graph is computed");
 }
@@ -192,7 +206,10 @@ fn what_cannot_be_is_refused_and_the_function_is_given_back_each_time() {
     assert_eq!(lives.load(Ordering::Relaxed), 4);
     let seven = graph.host(&[a], &[2, 2], HostOutput::Fresh, function(life())).expect("made");
     assert_eq!(graph.values(seven), [7.0; 4]);
-    assert_eq!(graph.host(&[], &[0], HostOutput::Fresh, function(life())).map(|empty| graph.values(empty)), Some(vec![]));
+    assert_eq!(
+        graph.host(&[], &[0], HostOutput::Fresh, function(life())).map(|empty| graph.values(empty)),
+        Some(vec![])
+    );
     drop(graph);
     assert_eq!(lives.load(Ordering::Relaxed), 6);
 }

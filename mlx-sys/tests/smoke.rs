@@ -4,11 +4,13 @@ use mlx_sys::*;
 
 #[test]
 fn a_product_of_two_matrices_is_read_back() {
-    // SAFETY: every handle is made here, used on this thread only, and freed once; `data` outlives the copy made of it.
+    // SAFETY: every handle is made here, used on this thread only, and freed once; `data` outlives
+    // the copy made of it.
     unsafe {
         let stream = mlx_default_cpu_stream_new();
         let data = [1.0f32, 2.0, 3.0, 4.0];
-        let a = mlx_array_new_data(data.as_ptr().cast(), [2, 2].as_ptr(), 2, mlx_dtype__MLX_FLOAT32);
+        let a =
+            mlx_array_new_data(data.as_ptr().cast(), [2, 2].as_ptr(), 2, mlx_dtype__MLX_FLOAT32);
         let mut product = mlx_array_new();
         assert_eq!(mlx_matmul(&mut product, a, a, stream), 0);
         assert_eq!(mlx_array_eval(product), 0);

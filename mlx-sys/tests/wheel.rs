@@ -67,16 +67,26 @@ fn entries(cache: &Path) -> usize {
 }
 
 #[test]
-#[expect(clippy::disallowed_methods, reason = "compared with times of files, which are the wall clock's")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "compared with times of files, which are the wall clock's"
+)]
 fn a_wheel_is_fetched_once() {
     let cache = empty_cache("fetched-once");
     let start = SystemTime::now();
     let wheel = wheel_of(&cache, LAYOUT);
-    let first = install(&cache, &wheel, LIBRARY, |dir| Ok(write_wheel(dir, LAYOUT))).expect("a good wheel");
-    assert!(first.join("../mlx_cpu.libs/libblas.so").is_file(), "libmlx finds its libraries relative to itself");
-    let made = fs::metadata(first.join("lib").join(LIBRARY)).and_then(|library| library.modified()).expect("it is there");
+    let first =
+        install(&cache, &wheel, LIBRARY, |dir| Ok(write_wheel(dir, LAYOUT))).expect("a good wheel");
+    assert!(
+        first.join("../mlx_cpu.libs/libblas.so").is_file(),
+        "libmlx finds its libraries relative to itself"
+    );
+    let made = fs::metadata(first.join("lib").join(LIBRARY))
+        .and_then(|library| library.modified())
+        .expect("it is there");
     assert!(made < start, "cargo would take it for changed during the build and build again");
-    let again = install(&cache, &wheel, LIBRARY, |_| panic!("fetched a second time")).expect("the unpacked wheel");
+    let again = install(&cache, &wheel, LIBRARY, |_| panic!("fetched a second time"))
+        .expect("the unpacked wheel");
     assert_eq!((again, entries(&cache)), (first, 1));
 }
 
@@ -84,7 +94,8 @@ fn a_wheel_is_fetched_once() {
 fn a_wrong_checksum_is_refused_and_leaves_nothing() {
     let cache = empty_cache("wrong-checksum");
     let wheel = wheel_of(&cache, LAYOUT);
-    let error = install(&cache, &wheel, LIBRARY, |dir| Ok(write_wheel(dir, &LAYOUT[..2]))).expect_err("another content");
+    let error = install(&cache, &wheel, LIBRARY, |dir| Ok(write_wheel(dir, &LAYOUT[..2])))
+        .expect_err("another content");
     assert!(error.contains(wheel.sha256) && error.contains("expected"), "{error}");
     assert_eq!(entries(&cache), 0);
 }
@@ -93,7 +104,8 @@ fn a_wrong_checksum_is_refused_and_leaves_nothing() {
 fn an_unexpected_layout_is_refused_and_leaves_nothing() {
     let cache = empty_cache("unexpected-layout");
     let wheel = wheel_of(&cache, &LAYOUT[..1]);
-    let error = install(&cache, &wheel, LIBRARY, |dir| Ok(write_wheel(dir, &LAYOUT[..1]))).expect_err("no library in it");
+    let error = install(&cache, &wheel, LIBRARY, |dir| Ok(write_wheel(dir, &LAYOUT[..1])))
+        .expect_err("no library in it");
     assert!(error.contains("libmlx.so is missing"), "{error}");
     assert_eq!(entries(&cache), 0);
 }
@@ -102,9 +114,12 @@ fn an_unexpected_layout_is_refused_and_leaves_nothing() {
 fn a_damaged_cache_says_what_to_delete() {
     let cache = empty_cache("damaged");
     let wheel = wheel_of(&cache, LAYOUT);
-    let mlx = install(&cache, &wheel, LIBRARY, |dir| Ok(write_wheel(dir, LAYOUT))).expect("a good wheel");
+    let mlx =
+        install(&cache, &wheel, LIBRARY, |dir| Ok(write_wheel(dir, LAYOUT))).expect("a good wheel");
     fs::remove_file(mlx.join("lib/libmlx.so")).expect("just unpacked");
-    let error = install(&cache, &wheel, LIBRARY, |_| panic!("fetched into a directory that exists")).expect_err("no library");
+    let error =
+        install(&cache, &wheel, LIBRARY, |_| panic!("fetched into a directory that exists"))
+            .expect_err("no library");
     assert!(error.contains("delete") && error.contains("mlx-cpu-"), "{error}");
 }
 

@@ -1,7 +1,9 @@
-//! Whether MLX's `compile` pays for the element-wise chains of a layer: each of them as the model has it and compiled, the
-//! time of one in a graph of 64 that feed one another, medians. `chains [HIDDEN] [INTERMEDIATE] [HEADS] [DIM]`.
+//! Whether MLX's `compile` pays for the element-wise chains of a layer: each of them as the model
+//! has it and compiled, the time of one in a graph of 64 that feed one another, medians. `chains
+//! [HIDDEN] [INTERMEDIATE] [HEADS] [DIM]`.
 //!
-//! On the CPU what is compiled is C++, by a g++ that MLX calls when a chain first runs; without one the chain runs as it is.
+//! On the CPU what is compiled is C++, by a g++ that MLX calls when a chain first runs; without one
+//! the chain runs as it is.
 
 #![expect(clippy::print_stdout, reason = "it is what this program is for")]
 #![expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
@@ -65,7 +67,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (hidden, intermediate, heads, dim) = (number(256)?, number(768)?, number(6)?, number(64)?);
     device::choose(DeviceChoice::Cpu)?;
     let wave = |shape: &[i32]| {
-        let values: Vec<f32> = (0..shape.iter().product()).map(|at: i32| (at as f32 * 0.37).sin()).collect();
+        let values: Vec<f32> =
+            (0..shape.iter().product()).map(|at: i32| (at as f32 * 0.37).sin()).collect();
         Array::from_slice(&values, shape)
     };
     println!(
@@ -80,7 +83,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         up.iter().chain(&turned).chain(&normed).try_for_each(Array::eval)?;
         let silu = (time(silu_times, &up)?, time(compile(silu_times, None), &up)?);
         let turn = (time(turn, &turned)?, time(compile(turn, None), &turned)?);
-        let norm = (time(fast_norm, &normed)?, time(norm, &normed)?, time(compile(norm, None), &normed)?);
+        let norm =
+            (time(fast_norm, &normed)?, time(norm, &normed)?, time(compile(norm, None), &normed)?);
         println!(
             "| {rows} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} | {:.1} |",
             silu.0, silu.1, turn.0, turn.1, norm.0, norm.1, norm.2

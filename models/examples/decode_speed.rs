@@ -1,27 +1,39 @@
-//! A bare decode loop: what the model alone costs a step, without processes around it; how much of it is building the graph;
-//! and what a step costs where the next one's graph is built, with the chosen ids still in it, while this one runs.
+//! A bare decode loop: what the model alone costs a step, without processes around it; how much of
+//! it is building the graph; and what a step costs where the next one's graph is built, with the
+//! chosen ids still in it, while this one runs.
 //!
-//! `cargo run --release -p paceline-models --example decode_speed -- demo/target [sequences] [steps] [prompt] [block]`
+//! `cargo run --release -p paceline-models --example decode_speed -- demo/target [sequences]
+//! [steps] [prompt] [block]`
 //!
-//! With a block of more than one row a step is what the target does to verify a draft of which nothing is accepted.
+//! With a block of more than one row a step is what the target does to verify a draft of which
+//! nothing is accepted.
 
 use std::path::Path;
 
 use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::transforms::async_eval;
 use paceline_models::sample::{RowRule, choose};
-use paceline_models::{Array, Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Target, Wants, device, load_target};
+use paceline_models::{
+    Array, Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Target, Wants, device,
+    load_target,
+};
 
 #[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a measurement for a terminal")]
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let dir = arguments.next().expect("usage: decode_speed MODEL_DIR [sequences] [steps] [prompt] [block]");
-    let mut number = |default: usize| arguments.next().map_or(default, |text| text.parse().expect("a number"));
+    let dir = arguments
+        .next()
+        .expect("usage: decode_speed MODEL_DIR [sequences] [steps] [prompt] [block]");
+    let mut number =
+        |default: usize| arguments.next().map_or(default, |text| text.parse().expect("a number"));
     let (sequences, steps, prompt, block) = (number(1), number(200), number(64), number(1).max(1));
     device::choose(DeviceChoice::Auto).expect("a device");
     let model = load_target(Path::new(&dir), &mut |_, _| {}).expect("loads");
-    let mut kv = KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("a store");
-    let mut ids: Vec<Vec<u32>> = (0..sequences).map(|at| (0..prompt).map(|i| (i * 7 + at) as u32 % 1000 + 4).collect()).collect();
+    let mut kv =
+        KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("a store");
+    let mut ids: Vec<Vec<u32>> = (0..sequences)
+        .map(|at| (0..prompt).map(|i| (i * 7 + at) as u32 % 1000 + 4).collect())
+        .collect();
     for at in 0..sequences {
         kv.open(SequenceId(at as u64)).expect("new");
     }
@@ -34,9 +46,16 @@ fn main() {
                 _ if block == 1 => (ids.len() - 1, 1, Purpose::Decode),
                 _ => (ids.len() - 1, block, Purpose::Verify),
             };
-            Segment { sequence: SequenceId(at as u64), start: start as i32, length: length as i32, purpose, image_spans: vec![] }
+            Segment {
+                sequence: SequenceId(at as u64),
+                start: start as i32,
+                length: length as i32,
+                purpose,
+                image_spans: vec![],
+            }
         };
-        let segments: Vec<Segment> = ids.iter().enumerate().map(|(at, ids)| segment(at, ids)).collect();
+        let segments: Vec<Segment> =
+            ids.iter().enumerate().map(|(at, ids)| segment(at, ids)).collect();
         let (mut rows, mut logit_rows) = (vec![], vec![]);
         for (ids, segment) in ids.iter().zip(&segments) {
             rows.extend(&ids[segment.start as usize..]);
@@ -48,14 +67,23 @@ fn main() {
             }
         }
         let forward = model
-            .forward(&Batch::text(rows, segments.clone()), &mut kv, &Wants { logit_rows, ..Wants::default() })
+            .forward(
+                &Batch::text(rows, segments.clone()),
+                &mut kv,
+                &Wants { logit_rows, ..Wants::default() },
+            )
             .expect("a forward");
         let graph_ms = started.elapsed().as_secs_f64() * 1e3;
         let per_sequence = if step == 0 { 1 } else { block };
-        let rule = |ids: &Vec<u32>| RowRule { position: ids.len() as u32, ..RowRule::greedy(&[], 0) };
-        let rules: Vec<RowRule<'_>> = ids.iter().flat_map(|ids| (0..per_sequence).map(|_| rule(ids))).collect();
-        let chosen = choose(forward.logits.as_ref().expect("wanted"), &rules, &[]).expect("choices");
-        for ((ids, choice), segment) in ids.iter_mut().zip(chosen.chunks(per_sequence)).zip(&segments) {
+        let rule =
+            |ids: &Vec<u32>| RowRule { position: ids.len() as u32, ..RowRule::greedy(&[], 0) };
+        let rules: Vec<RowRule<'_>> =
+            ids.iter().flat_map(|ids| (0..per_sequence).map(|_| rule(ids))).collect();
+        let chosen =
+            choose(forward.logits.as_ref().expect("wanted"), &rules, &[]).expect("choices");
+        for ((ids, choice), segment) in
+            ids.iter_mut().zip(chosen.chunks(per_sequence)).zip(&segments)
+        {
             ids.push(choice[0].token);
             let length = if step == 0 { segment.length } else { 1 };
             kv.commit(segment.sequence, segment.start + length).expect("commits");
@@ -64,7 +92,10 @@ fn main() {
             took.push(started.elapsed().as_secs_f64() * 1e3);
             built.push(graph_ms);
         } else {
-            println!("prefill of {sequences} x {prompt}: {:.1} ms", started.elapsed().as_secs_f64() * 1e3);
+            println!(
+                "prefill of {sequences} x {prompt}: {:.1} ms",
+                started.elapsed().as_secs_f64() * 1e3
+            );
         }
     }
     let ((median, best), (graph, _)) = (middle(&mut took), middle(&mut built));
@@ -79,9 +110,14 @@ fn main() {
     ids.iter_mut().for_each(|ids| ids.truncate(prompt + 1));
     let plain = median;
     for (begin, what) in [(false, "built ahead"), (true, "begun ahead")] {
-        (0..sequences).for_each(|at| kv.commit(SequenceId(at as u64), prompt as i32).expect("there are more"));
+        (0..sequences).for_each(|at| {
+            kv.commit(SequenceId(at as u64), prompt as i32).expect("there are more")
+        });
         let (median, best) = middle(&mut ahead(model.as_ref(), &mut kv, &ids, (steps, begin)));
-        println!("{what}: step median {median:.3} ms, best {best:.3} ms; {:.3} of the above", median / plain);
+        println!(
+            "{what}: step median {median:.3} ms, best {best:.3} ms; {:.3} of the above",
+            median / plain
+        );
     }
 }
 
@@ -90,10 +126,15 @@ fn middle(took: &mut [f64]) -> (f64, f64) {
     (took[took.len() / 2], took[0])
 }
 
-/// Goes on greedily with the graph of a step made before the ids of the one before it are read, and begun before or behind that; ms of
-/// each step.
+/// Goes on greedily with the graph of a step made before the ids of the one before it are read, and
+/// begun before or behind that; ms of each step.
 #[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
-fn ahead(model: &dyn Target, kv: &mut KvStore, ids: &[Vec<u32>], (steps, begin): (usize, bool)) -> Vec<f64> {
+fn ahead(
+    model: &dyn Target,
+    kv: &mut KvStore,
+    ids: &[Vec<u32>],
+    (steps, begin): (usize, bool),
+) -> Vec<f64> {
     let last: Vec<u32> = ids.iter().map(|ids| ids[ids.len() - 1]).collect();
     let rows: Vec<i32> = (0..ids.len() as i32).collect();
     let mut chosen = Array::from_slice(&last, &[last.len() as i32]);
@@ -108,13 +149,20 @@ fn ahead(model: &dyn Target, kv: &mut KvStore, ids: &[Vec<u32>], (steps, begin):
             image_spans: vec![],
         };
         let segments: Vec<Segment> = (0..ids.len()).map(segment).collect();
-        let batch = Batch { drafted: Some((rows.clone(), chosen.clone())), ..Batch::text(last.clone(), segments.clone()) };
-        let forward = model.forward(&batch, kv, &Wants { logit_rows: rows.clone(), ..Wants::default() }).expect("a forward");
+        let batch = Batch {
+            drafted: Some((rows.clone(), chosen.clone())),
+            ..Batch::text(last.clone(), segments.clone())
+        };
+        let forward = model
+            .forward(&batch, kv, &Wants { logit_rows: rows.clone(), ..Wants::default() })
+            .expect("a forward");
         let next = argmax_axis(forward.logits.expect("wanted"), -1, false).expect("ids");
         if begin {
             async_eval([&next]).expect("begins");
         }
-        segments.iter().for_each(|segment| kv.commit(segment.sequence, segment.start + 1).expect("commits"));
+        segments
+            .iter()
+            .for_each(|segment| kv.commit(segment.sequence, segment.start + 1).expect("commits"));
         // The step before this one: its ids are there, or nearly.
         chosen.eval().expect("evaluates");
         std::hint::black_box(chosen.as_slice::<u32>());

@@ -1,12 +1,14 @@
 //! A bare drafting cycle: what one draft forward costs, without processes around it.
 //!
-//! `cargo run --release -p paceline-models --example draft_speed -- demo/target demo/drafter [none|q8|q4] [sessions] [cycles]`
+//! `cargo run --release -p paceline-models --example draft_speed -- demo/target demo/drafter
+//! [none|q8|q4] [sessions] [cycles]`
 
 use std::path::Path;
 
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Array, DeviceChoice, DraftBatch, DraftPart, KvStore, Quantize, SequenceId, device, load_draft, load_target,
+    Array, DeviceChoice, DraftBatch, DraftPart, KvStore, Quantize, SequenceId, device, load_draft,
+    load_target,
 };
 
 /// Rows committed a cycle: what a middling acceptance gives.
@@ -24,7 +26,9 @@ fn main() {
         Some("q4") => Quantize::Q4,
         Some(other) => panic!("expected none, q8 or q4, found {other}"),
     };
-    let number = |at: usize, default: u64| arguments.get(at).map_or(default, |text| text.parse().expect("a number"));
+    let number = |at: usize, default: u64| {
+        arguments.get(at).map_or(default, |text| text.parse().expect("a number"))
+    };
     let (sessions, cycles) = (number(3, 1), number(4, 100));
     device::choose(DeviceChoice::Auto).expect("a device");
     let target = load_target(Path::new(target), &mut |_, _| {}).expect("loads");
@@ -32,22 +36,37 @@ fn main() {
     let info = drafter.info();
     let width = info.tap_layers.len() as i32 * info.hidden;
     let row: Vec<f32> = (0..width).map(|at| ((at * 37 % 101) as f32 - 50.0) / 50.0).collect();
-    let taps = |rows: i32| Array::from_slice(&row.repeat((rows * sessions as i32) as usize), &[rows * sessions as i32, width]);
+    let taps = |rows: i32| {
+        Array::from_slice(
+            &row.repeat((rows * sessions as i32) as usize),
+            &[rows * sessions as i32, width],
+        )
+    };
     let mut ids = vec![info.mask_id; info.block as usize];
     ids[0] = 1;
     for context in [100, 1000] {
-        let mut kv = KvStore::new(&drafter.kv_layers(), drafter.dtype(), info.context + info.block).expect("a store");
+        let mut kv = KvStore::new(&drafter.kv_layers(), drafter.dtype(), info.context + info.block)
+            .expect("a store");
         (0..sessions).for_each(|session| kv.open(SequenceId(session)).expect("new"));
         let parts = |position: i32, context: i32, block: i32| {
-            (0..sessions).map(|session| DraftPart { sequence: SequenceId(session), position, context, block }).collect::<Vec<_>>()
+            (0..sessions)
+                .map(|session| DraftPart {
+                    sequence: SequenceId(session),
+                    position,
+                    context,
+                    block,
+                })
+                .collect::<Vec<_>>()
         };
         let began = std::time::Instant::now();
-        let read = DraftBatch { parts: parts(0, context, 0), taps: Some(taps(context)), embeddings: None };
+        let read =
+            DraftBatch { parts: parts(0, context, 0), taps: Some(taps(context)), embeddings: None };
         drafter.forward(&read, &mut kv).expect("a forward");
         kv.evaluate().expect("evaluates");
         let reading = began.elapsed().as_secs_f64() * 1e3;
         let mut took = vec![];
-        let (new, block) = (taps(COMMITTED), target.embed(&ids.repeat(sessions as usize)).expect("embeds"));
+        let (new, block) =
+            (taps(COMMITTED), target.embed(&ids.repeat(sessions as usize)).expect("embeds"));
         eval([&new, &block]).expect("evaluates");
         for _ in 0..cycles {
             let began = std::time::Instant::now();
@@ -56,10 +75,12 @@ fn main() {
                 taps: Some(new.clone()),
                 embeddings: Some(block.clone()),
             };
-            eval([&drafter.forward(&batch, &mut kv).expect("a forward").expect("a block")]).expect("evaluates");
+            eval([&drafter.forward(&batch, &mut kv).expect("a forward").expect("a block")])
+                .expect("evaluates");
             took.push(began.elapsed().as_secs_f64() * 1e3);
             // Always the same context length.
-            (0..sessions).for_each(|session| kv.commit(SequenceId(session), context).expect("commits"));
+            (0..sessions)
+                .for_each(|session| kv.commit(SequenceId(session), context).expect("commits"));
         }
         took.sort_by(f64::total_cmp);
         println!(

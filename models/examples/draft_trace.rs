@@ -1,11 +1,14 @@
-//! How far drafts survive at every place of a text, and how sure the target is of each of its tokens: what decisions about
-//! speculation are tried on, in virtual time. Greedy, past the end of the answer, as `paceline bench` asks.
+//! How far drafts survive at every place of a text, and how sure the target is of each of its
+//! tokens: what decisions about speculation are tried on, in virtual time. Greedy, past the end of
+//! the answer, as `paceline bench` asks.
 //!
-//! `cargo run --release -p paceline-models --example draft_trace -- demo/target demo/drafter PROMPTS.jsonl 160 2 > traces.txt`
+//! `cargo run --release -p paceline-models --example draft_trace -- demo/target demo/drafter
+//! PROMPTS.jsonl 160 2 > traces.txt`
 //!
-//! A line in: `{"kind": "json", "prompt": [ids]}`. A line out, five words: the kind; a base-32 digit for each token but the last,
-//! how many drafted tokens behind it are the target's own; a digit for each token, −ln of its probability in eight bins; the
-//! prompt, three hexadecimal digits a token; and how many tokens the answer has with the one that ends it, or `-`.
+//! A line in: `{"kind": "json", "prompt": [ids]}`. A line out, five words: the kind; a base-32
+//! digit for each token but the last, how many drafted tokens behind it are the target's own; a
+//! digit for each token, −ln of its probability in eight bins; the prompt, three hexadecimal digits
+//! a token; and how many tokens the answer has with the one that ends it, or `-`.
 
 use std::io::BufRead as _;
 use std::path::Path;
@@ -13,8 +16,8 @@ use std::path::Path;
 use mlx_rs::ops::{concatenate, indexing};
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Array, Batch, DeviceChoice, Draft, DraftBatch, DraftPart, KvStore, Purpose, Quantize, Segment, SequenceId, Taps, Target,
-    Wants, device, load_draft, load_target,
+    Array, Batch, DeviceChoice, Draft, DraftBatch, DraftPart, KvStore, Purpose, Quantize, Segment,
+    SequenceId, Taps, Target, Wants, device, load_draft, load_target,
 };
 use serde::Deserialize;
 
@@ -35,22 +38,33 @@ struct Pair {
 }
 
 impl Pair {
-    /// Reads `rows` behind what is there: the choice behind the last, the doubt of it, and all taps.
+    /// Reads `rows` behind what is there: the choice behind the last, the doubt of it, and all
+    /// taps.
     fn read(&mut self, rows: &[u32]) -> (u32, f32, Array) {
         let (sequence, length) = (SequenceId(0), rows.len() as i32);
         let start = self.target_kv.length(sequence).expect("open");
-        let segment = Segment { sequence, start, length, purpose: Purpose::Prefill, image_spans: vec![] };
-        let taps = Taps { layers: self.drafter.info().tap_layers.clone(), rows: (0..length).collect() };
+        let segment =
+            Segment { sequence, start, length, purpose: Purpose::Prefill, image_spans: vec![] };
+        let taps =
+            Taps { layers: self.drafter.info().tap_layers.clone(), rows: (0..length).collect() };
         let wants = Wants { logit_rows: vec![length - 1], taps: Some(taps), ..Wants::default() };
-        let forward = self.target.forward(&Batch::text(rows.to_vec(), vec![segment]), &mut self.target_kv, &wants).expect("runs");
-        let (logits, taps) = (forward.logits.expect("wanted"), forward.taps.expect("wanted").side_by_side().expect("lazy"));
+        let forward = self
+            .target
+            .forward(&Batch::text(rows.to_vec(), vec![segment]), &mut self.target_kv, &wants)
+            .expect("runs");
+        let (logits, taps) = (
+            forward.logits.expect("wanted"),
+            forward.taps.expect("wanted").side_by_side().expect("lazy"),
+        );
         eval([&logits, &taps]).expect("evaluates");
         self.target_kv.commit(sequence, start + length).expect("commits");
         let row = logits.contiguous().expect("a copy");
         eval([&row]).expect("evaluates");
         let row = row.try_as_slice::<f32>().expect("floats");
         let (mut best, mut sum) = (0, 0f64);
-        row.iter().enumerate().for_each(|(at, value)| best = if *value > row[best] { at } else { best });
+        row.iter()
+            .enumerate()
+            .for_each(|(at, value)| best = if *value > row[best] { at } else { best });
         row.iter().for_each(|value| sum += f64::from(value - row[best]).exp());
         (best as u32, sum.ln() as f32, taps)
     }
@@ -63,8 +77,10 @@ impl Pair {
         let part = DraftPart { sequence: SequenceId(0), position, context: taps.dim(0), block };
         let embeddings = Some(self.target.embed(&ids).expect("embeds"));
         let batch = DraftBatch { parts: vec![part], taps: Some(taps.clone()), embeddings };
-        let hidden = self.drafter.forward(&batch, &mut self.draft_kv).expect("runs").expect("a block");
-        let chosen = indexing::argmax_axis(self.target.head(&hidden).expect("a head"), -1, false).expect("argmax");
+        let hidden =
+            self.drafter.forward(&batch, &mut self.draft_kv).expect("runs").expect("a block");
+        let chosen = indexing::argmax_axis(self.target.head(&hidden).expect("a head"), -1, false)
+            .expect("argmax");
         let chosen = concatenate(&[chosen], 0).expect("a copy");
         eval([&chosen]).expect("evaluates");
         chosen.try_as_slice::<u32>().expect("ids").to_vec()
@@ -77,11 +93,13 @@ fn main() {
     let [target, drafter, prompts, tokens, end] = arguments.as_slice() else {
         panic!("usage: draft_trace TARGET_DIR DRAFTER_DIR PROMPTS.jsonl TOKENS END_ID")
     };
-    let (tokens, end): (usize, u32) = (tokens.parse().expect("a number"), end.parse().expect("an id"));
+    let (tokens, end): (usize, u32) =
+        (tokens.parse().expect("a number"), end.parse().expect("an id"));
     device::choose(DeviceChoice::Auto).expect("a device");
     let target = load_target(Path::new(target), &mut |_, _| {}).expect("loads");
     let drafter = load_draft(Path::new(drafter), Quantize::None, &mut |_, _| {}).expect("loads");
-    let target_kv = KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
+    let target_kv =
+        KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
     let room = drafter.info().context + drafter.info().block;
     let draft_kv = KvStore::new(&drafter.kv_layers(), drafter.dtype(), room).expect("made");
     let mut pair = Pair { target, drafter, target_kv, draft_kv };
@@ -102,12 +120,14 @@ fn main() {
             (next, doubt, taps) = pair.read(&[next]);
         }
         let accepted = drafts.iter().enumerate().map(|(at, draft)| {
-            let right = draft.iter().zip(&ids[at + 1..]).take_while(|(drafted, id)| drafted == id).count();
+            let right =
+                draft.iter().zip(&ids[at + 1..]).take_while(|(drafted, id)| drafted == id).count();
             char::from_digit(right as u32, 32).expect("a block is shorter than 32")
         });
         let accepted: String = accepted.collect();
         let prompt: String = line.prompt.iter().map(|id| format!("{id:03x}")).collect();
-        let length = ids.iter().position(|id| *id == end).map_or("-".into(), |at| (at + 1).to_string());
+        let length =
+            ids.iter().position(|id| *id == end).map_or("-".into(), |at| (at + 1).to_string());
         println!("{} {accepted} {doubts} {prompt} {length}", line.kind);
         pair.target_kv.free(SequenceId(0));
         pair.draft_kv.free(SequenceId(0));

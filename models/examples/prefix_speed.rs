@@ -1,5 +1,6 @@
-//! What a prompt costs to read, its pages to keep, and to find again: `prefix_speed [MODEL] [TOKENS] [OTHERS]`. Others are
-//! sequences of the same length that lie in the store meanwhile. Medians of nine rounds, milliseconds.
+//! What a prompt costs to read, its pages to keep, and to find again: `prefix_speed [MODEL]
+//! [TOKENS] [OTHERS]`. Others are sequences of the same length that lie in the store meanwhile.
+//! Medians of nine rounds, milliseconds.
 
 #![expect(clippy::print_stdout, reason = "it is what this program is for")]
 #![expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
@@ -9,7 +10,8 @@ use std::time::Instant;
 
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Batch, DeviceChoice, KvStore, Purpose, Rows, Segment, SequenceId, Target, Wants, device, kv::PAGE, load_target,
+    Batch, DeviceChoice, KvStore, Purpose, Rows, Segment, SequenceId, Target, Wants, device,
+    kv::PAGE, load_target,
 };
 
 fn read(target: &dyn Target, kv: &mut KvStore, sequence: u64, tokens: i32) {
@@ -18,9 +20,11 @@ fn read(target: &dyn Target, kv: &mut KvStore, sequence: u64, tokens: i32) {
     for start in (0..tokens).step_by(512) {
         let length = (tokens - start).min(512);
         let ids = (start..start + length).map(|at| 8 + (at * 31 % 1000) as u32).collect();
-        let segment = Segment { sequence, start, length, purpose: Purpose::Prefill, image_spans: vec![] };
+        let segment =
+            Segment { sequence, start, length, purpose: Purpose::Prefill, image_spans: vec![] };
         let wants = Wants { logit_rows: vec![length - 1], ..Wants::default() };
-        let forward = target.forward(&Batch::text(ids, vec![segment]), kv, &wants).expect("computes");
+        let forward =
+            target.forward(&Batch::text(ids, vec![segment]), kv, &wants).expect("computes");
         eval([&forward.logits.expect("asked for")]).expect("evaluates");
         kv.commit(sequence, start + length).expect("commits");
     }
@@ -29,11 +33,13 @@ fn read(target: &dyn Target, kv: &mut KvStore, sequence: u64, tokens: i32) {
 fn main() {
     let mut args = std::env::args().skip(1);
     let dir = args.next().map_or_else(|| PathBuf::from("demo/target"), PathBuf::from);
-    let mut number = |default: i32| args.next().map_or(default, |word| word.parse().expect("a number"));
+    let mut number =
+        |default: i32| args.next().map_or(default, |word| word.parse().expect("a number"));
     let (tokens, others) = (number(1500), number(0) as u64);
     device::choose(DeviceChoice::Auto).expect("a device");
     let target = load_target(&dir, &mut |_, _| {}).expect("loads");
-    let mut kv = KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
+    let mut kv =
+        KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
     (0..others).for_each(|other| read(target.as_ref(), &mut kv, 1000 + other, tokens));
     let pages = (tokens - 1) / PAGE;
     let (mut reading, mut keeping, mut finding) = (vec![], vec![], vec![]);
@@ -47,7 +53,13 @@ fn main() {
         kv.free(SequenceId(2 * round));
         let clock = Instant::now();
         kv.open(SequenceId(2 * round + 1)).expect("new");
-        kv.copy_in(SequenceId(2 * round + 1), &kept.iter().collect::<Vec<&Rows>>(), pages * PAGE, tokens).expect("copied");
+        kv.copy_in(
+            SequenceId(2 * round + 1),
+            &kept.iter().collect::<Vec<&Rows>>(),
+            pages * PAGE,
+            tokens,
+        )
+        .expect("copied");
         finding.push(clock.elapsed().as_secs_f64() * 1e3);
         kv.free(SequenceId(2 * round + 1));
     }

@@ -1,6 +1,7 @@
 //! What a vision tower costs for one picture, block by block, without processes around it.
 //!
-//! `cargo run --release -p paceline-models --example tower_speed -- MODEL_DIR [patches down] [patches across] [times]`
+//! `cargo run --release -p paceline-models --example tower_speed -- MODEL_DIR [patches down]
+//! [patches across] [times]`
 
 use std::path::Path;
 
@@ -13,14 +14,18 @@ fn main() {
     let [model, ..] = arguments.as_slice() else {
         panic!("usage: tower_speed MODEL_DIR [patches down] [patches across] [times]")
     };
-    let number = |at: usize, default: u32| arguments.get(at).map_or(default, |text| text.parse().expect("a number"));
+    let number = |at: usize, default: u32| {
+        arguments.get(at).map_or(default, |text| text.parse().expect("a number"))
+    };
     let (rows, columns, times) = (number(1, 16), number(2, 16), number(3, 5));
     device::choose(DeviceChoice::Auto).expect("a device");
     let model = load_target(Path::new(model), &mut |_, _| {}).expect("loads");
     let tower = model.vision().expect("a model that sees");
     let side = tower.info().patch;
-    let pixels: Vec<u8> = (0..rows * columns * side * side * 3).map(|at| (at * 37 % 251) as u8).collect();
-    let picture = Picture { pixels: &pixels, rows, columns, scale: [2.0 / 255.0; 3], bias: [-1.0; 3] };
+    let pixels: Vec<u8> =
+        (0..rows * columns * side * side * 3).map(|at| (at * 37 % 251) as u8).collect();
+    let picture =
+        Picture { pixels: &pixels, rows, columns, scale: [2.0 / 255.0; 3], bias: [-1.0; 3] };
     let (mut begins, mut blocks, mut ends) = (vec![], vec![], vec![]);
     for _ in 0..times {
         let mut began = std::time::Instant::now();

@@ -58,8 +58,9 @@ pub struct Override {
 pub struct Batch {
     /// R ids, the segments' rows one after another.
     pub ids: Vec<u32>,
-    /// Rows, ascending, whose ids are not known on the host yet, and these ids `[rows]`: part of the same graph. What `ids`
-    /// says of them is not looked at. Whoever made them has bounded them.
+    /// Rows, ascending, whose ids are not known on the host yet, and these ids `[rows]`: part of
+    /// the same graph. What `ids` says of them is not looked at. Whoever made them has bounded
+    /// them.
     pub drafted: Option<(Vec<i32>, Array)>,
     /// Embeddings that are not the ids'. A row is in at most one of them.
     pub overrides: Vec<Override>,
@@ -72,8 +73,17 @@ pub struct Batch {
 impl Batch {
     /// A batch of text rows whose positions are their places.
     pub fn text(ids: Vec<u32>, segments: Vec<Segment>) -> Self {
-        let positions = segments.iter().flat_map(|segment| segment.start..segment.start + segment.length).collect();
-        Self { ids, drafted: None, overrides: vec![], segments, positions: Positions::One(positions) }
+        let positions = segments
+            .iter()
+            .flat_map(|segment| segment.start..segment.start + segment.length)
+            .collect();
+        Self {
+            ids,
+            drafted: None,
+            overrides: vec![],
+            segments,
+            positions: Positions::One(positions),
+        }
     }
 
     /// Checks that the parts agree with each other and with the target.
@@ -101,13 +111,20 @@ impl Batch {
             return bad(format!("expected ids below {vocab}, found {id}"));
         }
         if let Some((rows, ids)) = &self.drafted
-            && (ids.size() != rows.len() || rows.iter().any(|row| !(0..self.ids.len() as i32).contains(row)))
+            && (ids.size() != rows.len()
+                || rows.iter().any(|row| !(0..self.ids.len() as i32).contains(row)))
         {
-            return bad(format!("expected an id for each drafted row of {}, found {} for {rows:?}", self.ids.len(), ids.size()));
+            return bad(format!(
+                "expected an id for each drafted row of {}, found {} for {rows:?}",
+                self.ids.len(),
+                ids.size()
+            ));
         }
         for (at, segment) in self.segments.iter().enumerate() {
             if segment.length < 1 || segment.start < 0 {
-                return bad(format!("segment {at}: expected a length of at least 1 from a position of at least 0"));
+                return bad(format!(
+                    "segment {at}: expected a length of at least 1 from a position of at least 0"
+                ));
             }
             if self.segments[..at].iter().any(|other| other.sequence == segment.sequence) {
                 return bad(format!("segment {at}: its sequence is in the batch already"));
@@ -115,7 +132,11 @@ impl Batch {
             let mut free = 0;
             for &(first, length) in &segment.image_spans {
                 // In this order nothing overflows.
-                if first < free || length < 1 || first > segment.length || length > segment.length - first {
+                if first < free
+                    || length < 1
+                    || first > segment.length
+                    || length > segment.length - first
+                {
                     return bad(format!(
                         "segment {at}: expected pictures one behind the other in {} rows, found {:?}",
                         segment.length, segment.image_spans
@@ -128,7 +149,8 @@ impl Batch {
     }
 
     fn check_overrides(&self, info: &TargetInfo) -> Result<()> {
-        let bad = |at: usize, what: String| Err(ModelError::Batch(format!("override {at}: {what}")));
+        let bad =
+            |at: usize, what: String| Err(ModelError::Batch(format!("override {at}: {what}")));
         let drafted = self.drafted.as_ref().map_or(&[][..], |(rows, _)| rows.as_slice());
         let mut taken = vec![false; self.ids.len()];
         for (at, part) in self.overrides.iter().enumerate() {
@@ -138,22 +160,51 @@ impl Batch {
             for row in &part.rows {
                 let place = usize::try_from(*row).ok().and_then(|row| taken.get_mut(row));
                 match place {
-                    None => return bad(at, format!("expected rows of a batch of {}, found {row}", self.ids.len())),
-                    Some(true) => return bad(at, format!("row {row} has another embedding already")),
-                    Some(_) if drafted.contains(row) => return bad(at, format!("row {row} is a drafted one")),
+                    None => {
+                        return bad(
+                            at,
+                            format!("expected rows of a batch of {}, found {row}", self.ids.len()),
+                        );
+                    }
+                    Some(true) => {
+                        return bad(at, format!("row {row} has another embedding already"));
+                    }
+                    Some(_) if drafted.contains(row) => {
+                        return bad(at, format!("row {row} is a drafted one"));
+                    }
                     Some(taken) => *taken = true,
                 }
             }
             let shape = [part.rows.len() as i32, info.hidden];
             if part.embeddings.shape() != shape {
-                return bad(at, format!("expected embeddings of shape {shape:?}, found {:?}", part.embeddings.shape()));
+                return bad(
+                    at,
+                    format!(
+                        "expected embeddings of shape {shape:?}, found {:?}",
+                        part.embeddings.shape()
+                    ),
+                );
             }
             for (place, (layer, rows)) in part.after_layer.iter().enumerate() {
-                if *layer >= info.n_layers || part.after_layer[..place].iter().any(|(other, _)| other == layer) {
-                    return bad(at, format!("expected layers below {}, each once, found {layer}", info.n_layers));
+                if *layer >= info.n_layers
+                    || part.after_layer[..place].iter().any(|(other, _)| other == layer)
+                {
+                    return bad(
+                        at,
+                        format!(
+                            "expected layers below {}, each once, found {layer}",
+                            info.n_layers
+                        ),
+                    );
                 }
                 if rows.shape() != shape {
-                    return bad(at, format!("expected rows of shape {shape:?} behind layer {layer}, found {:?}", rows.shape()));
+                    return bad(
+                        at,
+                        format!(
+                            "expected rows of shape {shape:?} behind layer {layer}, found {:?}",
+                            rows.shape()
+                        ),
+                    );
                 }
             }
         }
@@ -189,8 +240,9 @@ pub struct Taps {
     pub rows: Vec<i32>,
 }
 
-/// Hidden states of rows behind chosen layers. They are left where the model computed them, and put side by side as they are
-/// read: in the graph that would be a node for each layer and a copy more in every step of a stream that may be drafted for.
+/// Hidden states of rows behind chosen layers. They are left where the model computed them, and put
+/// side by side as they are read: in the graph that would be a node for each layer and a copy more
+/// in every step of a stream that may be drafted for.
 #[derive(Clone, Debug)]
 pub struct Tapped {
     /// `[all rows, hidden]`, layer by layer.

@@ -32,12 +32,17 @@ pub fn choose(choice: DeviceChoice) -> Result<bool, DeviceError> {
         return Ok(false);
     }
     // MLX's own default is the GPU where its library was built for one.
-    let is_gpu = matches!(Device::try_default().and_then(|device| device.get_type()), Ok(DeviceType::Gpu));
+    let is_gpu =
+        matches!(Device::try_default().and_then(|device| device.get_type()), Ok(DeviceType::Gpu));
     let works = || Array::from_f32(1.0).add(Array::from_f32(1.0)).and_then(|two| two.eval());
     match (is_gpu, choice) {
-        (true, DeviceChoice::Gpu) => works().map(|()| true).map_err(|error| DeviceError(error.to_string())),
+        (true, DeviceChoice::Gpu) => {
+            works().map(|()| true).map_err(|error| DeviceError(error.to_string()))
+        }
         (true, _) if works().is_ok() => Ok(true),
-        (false, DeviceChoice::Gpu) => Err(DeviceError("the MLX library in use is built for the CPU".into())),
+        (false, DeviceChoice::Gpu) => {
+            Err(DeviceError("the MLX library in use is built for the CPU".into()))
+        }
         _ => {
             Device::set_default(&Device::cpu());
             Ok(false)
@@ -56,17 +61,25 @@ pub fn memory() -> (u64, u64) {
     (count(mlx_rs::memory::active_memory()), count(mlx_rs::memory::cache_memory()))
 }
 
-/// Bytes that the GPU's driver recommends all its memory to stay below (Metal: `recommendedMaxWorkingSetSize`, some two thirds to
-/// three quarters of the machine); 0 if there is no such bound, as on the CPU and with CUDA. Above it Metal may fail the commands of
-/// any process. It holds for all processes together, so each has to leave room for the others.
+/// Bytes that the GPU's driver recommends all its memory to stay below (Metal:
+/// `recommendedMaxWorkingSetSize`, some two thirds to three quarters of the machine); 0 if there is
+/// no such bound, as on the CPU and with CUDA. Above it Metal may fail the commands of any process.
+/// It holds for all processes together, so each has to leave room for the others.
 pub fn recommended_memory() -> u64 {
     static BYTES: OnceLock<u64> = OnceLock::new();
     // Asked of the GPU only where there is one: MLX reports an error otherwise.
-    let ask = || if on_gpu() { mlx_sys::device_figure(true, c"max_recommended_working_set_size") } else { None };
+    let ask = || {
+        if on_gpu() {
+            mlx_sys::device_figure(true, c"max_recommended_working_set_size")
+        } else {
+            None
+        }
+    };
     *BYTES.get_or_init(|| ask().map_or(0, |bytes| bytes as u64))
 }
 
-/// Bytes that this process can still use: what is free in the machine, and no more than the GPU's working set has left.
+/// Bytes that this process can still use: what is free in the machine, and no more than the GPU's
+/// working set has left.
 pub fn usable_memory(free_bytes: u64) -> u64 {
     usable(free_bytes, recommended_memory(), memory().0)
 }
@@ -80,13 +93,15 @@ pub fn memory_limit() -> u64 {
     mlx_rs::memory::memory_limit().map_or(0, |bytes| bytes as u64)
 }
 
-/// Bounds what MLX means to hold in arrays, where its own bound (most of the machine) is larger. A guideline: above it an
-/// evaluation waits for what is under way before it goes on, and on the GPU freed buffers are let go first; nothing fails.
-/// Source: mlx, `eval_impl` in transforms.cpp and the allocators of the backends.
+/// Bounds what MLX means to hold in arrays, where its own bound (most of the machine) is larger. A
+/// guideline: above it an evaluation waits for what is under way before it goes on, and on the GPU
+/// freed buffers are let go first; nothing fails. Source: mlx, `eval_impl` in transforms.cpp and
+/// the allocators of the backends.
 ///
-/// MLX's own bound on Metal is 1.5 times [`recommended_memory`], which is too much, so callers bound it by [`usable_memory`].
-/// The wired limit (`mlx_set_wired_limit`) stays at 0 on purpose. It would keep idle models from being paged out, but wired
-/// memory is what a process that is killed may leave behind until the machine is restarted.
+/// MLX's own bound on Metal is 1.5 times [`recommended_memory`], which is too much, so callers
+/// bound it by [`usable_memory`]. The wired limit (`mlx_set_wired_limit`) stays at 0 on purpose. It
+/// would keep idle models from being paged out, but wired memory is what a process that is killed
+/// may leave behind until the machine is restarted.
 pub fn limit_memory(bytes: u64) {
     let set = mlx_rs::memory::set_memory_limit;
     if let Ok(before) = set(bytes as usize)
@@ -103,8 +118,8 @@ pub fn drop_cache() {
     let _ = mlx_rs::memory::clear_cache();
 }
 
-/// Bounds MLX's cache of freed buffers: on the GPU it may by default grow to most of the machine. A smaller bound of MLX's own
-/// (32 MiB on the CPU) stays.
+/// Bounds MLX's cache of freed buffers: on the GPU it may by default grow to most of the machine. A
+/// smaller bound of MLX's own (32 MiB on the CPU) stays.
 pub fn limit_cache(bytes: u64) {
     let set = mlx_rs::memory::set_cache_limit;
     // A limit that cannot be set leaves MLX's own.

@@ -1,7 +1,9 @@
-//! The model zoo, on mlx-rs: checkpoints in, logits out. Not here: gRPC, tokio, clocks, requests, batching policy.
+//! The model zoo, on mlx-rs: checkpoints in, logits out. Not here: gRPC, tokio, clocks, requests,
+//! batching policy.
 //!
-//! A model is weights and a forward; the KV store is an argument, never a field, so one set of weights serves many
-//! sequences and rewinds. MLX belongs to one thread of a process (I8): models and stores are not `Send`.
+//! A model is weights and a forward; the KV store is an argument, never a field, so one set of
+//! weights serves many sequences and rewinds. MLX belongs to one thread of a process (I8): models
+//! and stores are not `Send`.
 
 pub mod batch;
 pub mod device;

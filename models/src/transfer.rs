@@ -13,20 +13,28 @@ use crate::error::{ModelError, Result};
 /// # Errors
 /// Another type than float32, float16, bfloat16; MLX's own.
 pub fn to_bytes(array: &Array) -> Result<Vec<u8>> {
-    // Nothing to do for what was evaluated with its step: each step of a stream with a drafter comes through here.
+    // Nothing to do for what was evaluated with its step: each step of a stream with a drafter
+    // comes through here.
     array.eval()?;
     let array = if lies_in_order(array) { array.clone() } else { array.contiguous()? };
     array.eval()?;
     let broken = |error: mlx_rs::error::AsSliceError| ModelError::Batch(error.to_string());
     Ok(match array.dtype() {
-        Dtype::Float32 => bytes(array.try_as_slice::<f32>().map_err(broken)?, |value| value.to_ne_bytes()),
-        Dtype::Float16 => bytes(array.try_as_slice::<f16>().map_err(broken)?, |value| value.to_ne_bytes()),
-        Dtype::Bfloat16 => bytes(array.try_as_slice::<bf16>().map_err(broken)?, |value| value.to_ne_bytes()),
+        Dtype::Float32 => {
+            bytes(array.try_as_slice::<f32>().map_err(broken)?, |value| value.to_ne_bytes())
+        }
+        Dtype::Float16 => {
+            bytes(array.try_as_slice::<f16>().map_err(broken)?, |value| value.to_ne_bytes())
+        }
+        Dtype::Bfloat16 => {
+            bytes(array.try_as_slice::<bf16>().map_err(broken)?, |value| value.to_ne_bytes())
+        }
         other => return Err(ModelError::Batch(format!("expected a float array, found {other:?}"))),
     })
 }
 
-/// Rows of several evaluated arrays `[all rows, columns]` of one shape and type, to be read side by side.
+/// Rows of several evaluated arrays `[all rows, columns]` of one shape and type, to be read side by
+/// side.
 #[derive(Debug)]
 pub struct HostTaps<'a> {
     layers: Layers<'a>,
@@ -45,36 +53,51 @@ impl<'a> HostTaps<'a> {
     pub(crate) fn new(layers: &'a [Array], rows: &'a [i32]) -> Result<Self> {
         let shape = layers.first().map_or(&[][..], Array::shape);
         let &[all, columns] = shape else {
-            return Err(ModelError::Batch(format!("expected layers of shape [rows, columns], found {shape:?}")));
+            return Err(ModelError::Batch(format!(
+                "expected layers of shape [rows, columns], found {shape:?}"
+            )));
         };
         if let Some(row) = rows.iter().find(|row| !(0..all).contains(*row)) {
             return Err(ModelError::Batch(format!("expected rows below {all}, found {row}")));
         }
         let numbers = |layer: &Array| match layer.shape() == shape {
             true => Ok(()),
-            false => Err(ModelError::Batch(format!("expected {shape:?} of each layer, found {:?}", layer.shape()))),
+            false => Err(ModelError::Batch(format!(
+                "expected {shape:?} of each layer, found {:?}",
+                layer.shape()
+            ))),
         };
         layers.iter().try_for_each(numbers)?;
         let layers = match layers[0].dtype() {
             Dtype::Float32 => Layers::Float32(layers.iter().map(in_order).collect::<Result<_>>()?),
             Dtype::Float16 => Layers::Float16(layers.iter().map(in_order).collect::<Result<_>>()?),
-            Dtype::Bfloat16 => Layers::Bfloat16(layers.iter().map(in_order).collect::<Result<_>>()?),
-            other => return Err(ModelError::Batch(format!("expected float arrays, found {other:?}"))),
+            Dtype::Bfloat16 => {
+                Layers::Bfloat16(layers.iter().map(in_order).collect::<Result<_>>()?)
+            }
+            other => {
+                return Err(ModelError::Batch(format!("expected float arrays, found {other:?}")));
+            }
         };
         Ok(Self { layers, columns: columns as usize, rows })
     }
 
-    /// Puts the wanted rows with these numbers, the first wanted one being 0, behind what is in `bytes`: each row's part of the
-    /// first layer, of the second, and so on.
+    /// Puts the wanted rows with these numbers, the first wanted one being 0, behind what is in
+    /// `bytes`: each row's part of the first layer, of the second, and so on.
     ///
     /// # Panics
     /// Fewer rows were wanted.
     pub fn append(&self, rows: Range<usize>, bytes: &mut Vec<u8>) {
         let rows = &self.rows[rows];
         match &self.layers {
-            Layers::Float32(layers) => append(layers, rows, self.columns, bytes, |value| value.to_ne_bytes()),
-            Layers::Float16(layers) => append(layers, rows, self.columns, bytes, |value| value.to_ne_bytes()),
-            Layers::Bfloat16(layers) => append(layers, rows, self.columns, bytes, |value| value.to_ne_bytes()),
+            Layers::Float32(layers) => {
+                append(layers, rows, self.columns, bytes, |value| value.to_ne_bytes())
+            }
+            Layers::Float16(layers) => {
+                append(layers, rows, self.columns, bytes, |value| value.to_ne_bytes())
+            }
+            Layers::Bfloat16(layers) => {
+                append(layers, rows, self.columns, bytes, |value| value.to_ne_bytes())
+            }
         }
     }
 }
@@ -105,7 +128,12 @@ fn append<T: Copy, const N: usize>(
             let part = &layer[*row as usize * columns..][..columns];
             let begin = bytes.len();
             bytes.resize(begin + columns * N, 0);
-            bytes[begin..].as_chunks_mut::<N>().0.iter_mut().zip(part).for_each(|(place, value)| *place = to_bytes(*value));
+            bytes[begin..]
+                .as_chunks_mut::<N>()
+                .0
+                .iter_mut()
+                .zip(part)
+                .for_each(|(place, value)| *place = to_bytes(*value));
         }
     }
 }
@@ -113,12 +141,17 @@ fn append<T: Copy, const N: usize>(
 /// An array of `dtype` and `shape` from its bytes.
 ///
 /// # Errors
-/// A number of bytes that does not fit the shape; a type that is none of float32, float16, bfloat16.
+/// A number of bytes that does not fit the shape; a type that is none of float32, float16,
+/// bfloat16.
 pub fn from_bytes(bytes: &[u8], shape: &[i32], dtype: Dtype) -> Result<Array> {
     let numbers: usize = shape.iter().map(|size| *size as usize).product();
     let width = if dtype == Dtype::Float32 { 4 } else { 2 };
     if bytes.len() != numbers * width {
-        let what = format!("expected {} bytes for {shape:?} of {dtype:?}, found {}", numbers * width, bytes.len());
+        let what = format!(
+            "expected {} bytes for {shape:?} of {dtype:?}, found {}",
+            numbers * width,
+            bytes.len()
+        );
         return Err(ModelError::Batch(what));
     }
     Ok(match dtype {
@@ -153,7 +186,11 @@ fn lies_in_order(array: &Array) -> bool {
 /// In place and not collected byte by byte, which takes twenty times as long.
 fn bytes<T: Copy, const N: usize>(values: &[T], to_bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
     let mut all = vec![0; values.len() * N];
-    all.as_chunks_mut::<N>().0.iter_mut().zip(values).for_each(|(place, value)| *place = to_bytes(*value));
+    all.as_chunks_mut::<N>()
+        .0
+        .iter_mut()
+        .zip(values)
+        .for_each(|(place, value)| *place = to_bytes(*value));
     all
 }
 
@@ -170,7 +207,8 @@ mod tests {
         let rows = Array::from_slice(&[1.5f32, -2.0, 3.25, 0.0, f32::MAX, 1e-30], &[3, 2]);
         for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16] {
             let array = rows.as_dtype(dtype).expect("a float type");
-            let again = from_bytes(&to_bytes(&array).expect("floats"), &[3, 2], dtype).expect("fits");
+            let again =
+                from_bytes(&to_bytes(&array).expect("floats"), &[3, 2], dtype).expect("fits");
             assert_eq!(to_bytes(&again).expect("floats"), to_bytes(&array).expect("floats"));
             assert_eq!((again.dtype(), again.shape()), (dtype, &[3, 2][..]));
         }
@@ -183,12 +221,17 @@ mod tests {
 
     #[test]
     fn rows_of_layers_side_by_side() {
-        let layer = |at: i32| Array::from_iter((0..12).map(|number| (100 * at + number) as f32), &[4, 3]);
+        let layer =
+            |at: i32| Array::from_iter((0..12).map(|number| (100 * at + number) as f32), &[4, 3]);
         // The last one is a view whose numbers lie in another order.
-        let turned = Array::from_iter((0..12).map(|number| (200 + number / 4 + number % 4 * 3) as f32), &[3, 4]);
+        let turned = Array::from_iter(
+            (0..12).map(|number| (200 + number / 4 + number % 4 * 3) as f32),
+            &[3, 4],
+        );
         let layers = [layer(0), layer(1), turned.transpose().expect("two axes")];
         for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16] {
-            let layers = layers.iter().map(|layer| layer.as_dtype(dtype).expect("a float type")).collect();
+            let layers =
+                layers.iter().map(|layer| layer.as_dtype(dtype).expect("a float type")).collect();
             let tapped = crate::Tapped { layers, rows: vec![0, 2, 3] };
             let whole = to_bytes(&tapped.side_by_side().expect("lazy")).expect("floats");
             let taps = tapped.on_host().expect("on the host");
@@ -197,8 +240,13 @@ mod tests {
             taps.append(1..3, &mut found);
             assert_eq!(found, whole);
         }
-        let wrong = |layers: Vec<Array>, rows: Vec<i32>| crate::Tapped { layers, rows }.on_host().is_err();
-        assert!(wrong(vec![], vec![]) && wrong(vec![layer(0)], vec![4]) && wrong(vec![Array::from_int(3)], vec![]));
+        let wrong =
+            |layers: Vec<Array>, rows: Vec<i32>| crate::Tapped { layers, rows }.on_host().is_err();
+        assert!(
+            wrong(vec![], vec![])
+                && wrong(vec![layer(0)], vec![4])
+                && wrong(vec![Array::from_int(3)], vec![])
+        );
         assert!(wrong(vec![layer(0), Array::from_slice(&[1.0f32], &[1, 1])], vec![0]));
     }
 }

@@ -4,7 +4,10 @@
 use std::path::Path;
 
 use mlx_rs::transforms::eval;
-use paceline_models::{Array, Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Target, Wants, device, load_target};
+use paceline_models::{
+    Array, Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Target, Wants, device,
+    load_target,
+};
 
 fn matrix(rows: i32, columns: i32, step: f32) -> Array {
     let values: Vec<f32> = (0..rows * columns).map(|at| (at as f32 * step).sin()).collect();
@@ -16,16 +19,24 @@ fn bits(array: &Array) -> Vec<u32> {
     array.try_as_slice::<f32>().expect("floats").iter().map(|value| value.to_bits()).collect()
 }
 
-/// The last row's logits after `ids`, read in passes of so many rows: the widths in turn, over and over.
+/// The last row's logits after `ids`, read in passes of so many rows: the widths in turn, over and
+/// over.
 fn read(model: &dyn Target, ids: &[u32], widths: &[usize]) -> Vec<u32> {
-    let mut kv = KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("a store");
+    let mut kv =
+        KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("a store");
     let sequence = SequenceId(1);
     kv.open(sequence).expect("new");
     let (mut start, mut widths) = (0, widths.iter().cycle());
     loop {
         let length = (*widths.next().expect("without end")).min(ids.len() - start);
         let purpose = if length == 1 { Purpose::Decode } else { Purpose::Prefill };
-        let segment = Segment { sequence, start: start as i32, length: length as i32, purpose, image_spans: vec![] };
+        let segment = Segment {
+            sequence,
+            start: start as i32,
+            length: length as i32,
+            purpose,
+            image_spans: vec![],
+        };
         let batch = Batch::text(ids[start..start + length].to_vec(), vec![segment]);
         let wants = Wants { logit_rows: vec![length as i32 - 1], ..Wants::default() };
         let forward = model.forward(&batch, &mut kv, &wants).expect("a forward");
@@ -51,15 +62,29 @@ fn libmlx_calls_ours_and_rows_do_not_depend_on_one_another() {
         let before = paceline_blas::calls();
         let all = bits(&x.matmul(right).expect("a product"));
         let after = paceline_blas::calls();
-        assert_eq!((after.own - before.own, after.forwarded), (1, before.forwarded), "libmlx has called somebody else");
+        assert_eq!(
+            (after.own - before.own, after.forwarded),
+            (1, before.forwarded),
+            "libmlx has called somebody else"
+        );
         for m in [1, 2, 5, 16, 33, 128, 299] {
-            let part = Array::from_slice(&x.try_as_slice::<f32>().expect("floats")[..(m * depth) as usize], &[m, depth]);
-            assert_eq!(bits(&part.matmul(right).expect("a product")), all[..(m * columns) as usize], "{m} rows");
+            let part = Array::from_slice(
+                &x.try_as_slice::<f32>().expect("floats")[..(m * depth) as usize],
+                &[m, depth],
+            );
+            assert_eq!(
+                bits(&part.matmul(right).expect("a product")),
+                all[..(m * columns) as usize],
+                "{m} rows"
+            );
         }
     }
 
-    // A whole model, over the border of the first class of slots: prompts in chunks of any width, decoding, verified blocks.
-    let model = load_target(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target"), &mut |_, _| {}).expect("loads");
+    // A whole model, over the border of the first class of slots: prompts in chunks of any width,
+    // decoding, verified blocks.
+    let model =
+        load_target(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target"), &mut |_, _| {})
+            .expect("loads");
     let ids: Vec<u32> = (0..320).map(|at| at * 7 % 1000 + 4).collect();
     let before = paceline_blas::calls();
     let whole = read(&*model, &ids, &[ids.len()]);

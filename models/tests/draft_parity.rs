@@ -1,11 +1,14 @@
-//! The DFlash drafter against the reference drafters on tiny trained pairs, and what must not change a proposal: other sessions
-//! in the forward, how the context was cut, where it began. Values and provenance: `golden/`, remade by its draft.py.
+//! The DFlash drafter against the reference drafters on tiny trained pairs, and what must not
+//! change a proposal: other sessions in the forward, how the context was cut, where it began.
+//! Values and provenance: `golden/`, remade by its draft.py.
 
 #[path = "draft_parity/pair.rs"]
 mod pair;
 
 use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
-use paceline_models::{Array, DeviceChoice, DraftBatch, DraftPart, Quantize, SequenceId, device, draft, load_draft};
+use paceline_models::{
+    Array, DeviceChoice, DraftBatch, DraftPart, Quantize, SequenceId, device, draft, load_draft,
+};
 use pair::{Pair, best, demo, floats, golden, ids, read, worst};
 use serde::Deserialize;
 
@@ -32,7 +35,8 @@ struct Cycle {
     target_margins: Vec<f32>,
 }
 
-/// Our loop beside the reference's. Where the reference was undecided its choice is taken over, so that the runs stay together.
+/// Our loop beside the reference's. Where the reference was undecided its choice is taken over, so
+/// that the runs stay together.
 fn follow_reference(name: &str) {
     let expected: Reference = read(&golden(&format!("{name}.json")));
     let mut pair = Pair::golden(name);
@@ -54,7 +58,10 @@ fn follow_reference(name: &str) {
             assert_eq!(pair.draft_kv.length(SequenceId(session)), Some(position), "{what}");
             let drafted = ids(&best(&pair.target.head(&hidden).expect("a head")));
             for (row, margin) in cycle.draft_margins.iter().enumerate() {
-                assert!(*margin < expected.undecided || drafted[row] == cycle.drafted[row], "{what}, row {row}: {drafted:?}");
+                assert!(
+                    *margin < expected.undecided || drafted[row] == cycle.drafted[row],
+                    "{what}, row {row}: {drafted:?}"
+                );
             }
             let (accepted, chosen, committed) = pair.verify(session, bonus, &cycle.drafted);
             assert_eq!(accepted, cycle.accepted, "{what}");
@@ -67,8 +74,14 @@ fn follow_reference(name: &str) {
         }
         assert_eq!(out, case.greedy, "{name}, prompt of {}", case.prompt.len());
     }
-    let accepted = expected.cases.iter().map(|case| case.cycles.iter().map(|cycle| cycle.accepted).collect::<Vec<_>>());
-    eprintln!("{name}: accepted {:?}; undecided choices {undecided}, least margin {least}", accepted.collect::<Vec<_>>());
+    let accepted = expected
+        .cases
+        .iter()
+        .map(|case| case.cycles.iter().map(|cycle| cycle.accepted).collect::<Vec<_>>());
+    eprintln!(
+        "{name}: accepted {:?}; undecided choices {undecided}, least margin {least}",
+        accepted.collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -103,7 +116,8 @@ fn sessions_together_are_sessions_alone() {
             alone.open(session);
             taps.push(together.prefill(session, &prompt(90, session as u32)).1);
         }
-        // (session, context, block): ragged, with one that only reads and one that reads nothing new.
+        // (session, context, block): ragged, with one that only reads and one that reads nothing
+        // new.
         let steps: [&[(u64, i32, i32)]; 3] = [
             &[(0, 40, 8), (1, 12, 8), (2, 33, 0), (3, 1, 4)],
             &[(0, 3, 8), (1, 8, 2), (2, 1, 8), (3, 0, 4)],
@@ -116,10 +130,12 @@ fn sessions_together_are_sessions_alone() {
             for (session, context, block) in step {
                 let from = read_in[*session as usize];
                 read_in[*session as usize] += context;
-                let new = (*context > 0).then(|| some_rows(&taps[*session as usize], from..from + context));
+                let new = (*context > 0)
+                    .then(|| some_rows(&taps[*session as usize], from..from + context));
                 let input = (*block > 0).then(|| together.block(20 + *session as u32, *block));
                 parts.push(part(*session, from, *context, *block));
-                let by_itself = alone.draft_rows(&parts[parts.len() - 1..], new.as_slice(), input.as_slice());
+                let by_itself =
+                    alone.draft_rows(&parts[parts.len() - 1..], new.as_slice(), input.as_slice());
                 solo.extend(by_itself);
                 rows.extend(new);
                 blocks.extend(input);
@@ -142,7 +158,14 @@ fn how_the_context_was_cut_does_not_matter() {
         let (bonus, taps) = pair.prefill(0, &prompt(70, 3));
         let at_once = pair.draft(0, 0, &taps, bonus);
         for rows in [0..1, 1..30, 30..33] {
-            assert!(pair.draft_rows(&[part(1, rows.start, rows.len() as i32, 0)], &[some_rows(&taps, rows)], &[]).is_none());
+            assert!(
+                pair.draft_rows(
+                    &[part(1, rows.start, rows.len() as i32, 0)],
+                    &[some_rows(&taps, rows)],
+                    &[]
+                )
+                .is_none()
+            );
         }
         // A block in between leaves nothing behind.
         pair.draft(1, 33, &some_rows(&taps, 33..40), 11);
@@ -150,7 +173,9 @@ fn how_the_context_was_cut_does_not_matter() {
         assert!(worst(&at_once, &chunked) < 1e-4, "{name}: {}", worst(&at_once, &chunked));
         // All read in before, the block later and by itself.
         pair.draft_rows(&[part(2, 0, 70, 0)], std::slice::from_ref(&taps), &[]);
-        let later = pair.draft_rows(&[part(2, 70, 0, 8)], &[], &[pair.block(bonus, 8)]).expect("a block was asked for");
+        let later = pair
+            .draft_rows(&[part(2, 70, 0, 8)], &[], &[pair.block(bonus, 8)])
+            .expect("a block was asked for");
         assert!(worst(&at_once, &later) < 1e-4, "{name}: {}", worst(&at_once, &later));
     }
 }
@@ -161,14 +186,18 @@ fn with_config(name: &str, change: impl Fn(&mut serde_json::Value)) -> tempfile:
     let mut config: serde_json::Value = read(&golden(name).join("config.json"));
     change(&mut config);
     std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
-    std::fs::copy(golden(name).join("model.safetensors"), dir.path().join("model.safetensors")).expect("copied");
+    std::fs::copy(golden(name).join("model.safetensors"), dir.path().join("model.safetensors"))
+        .expect("copied");
     dir
 }
 
 #[test]
 fn a_session_may_begin_in_the_middle() {
-    // Where every layer has a window of 11, rows before the last 10 are seen by nobody: recent rows alone give the same.
-    let sliding = with_config("dflash-sliding", |config| config["layer_types"] = vec!["sliding_attention"; 3].into());
+    // Where every layer has a window of 11, rows before the last 10 are seen by nobody: recent rows
+    // alone give the same.
+    let sliding = with_config("dflash-sliding", |config| {
+        config["layer_types"] = vec!["sliding_attention"; 3].into()
+    });
     let mut pair = Pair::load(&golden("dflash-target"), sliding.path(), Quantize::None);
     (0..3).for_each(|session| pair.open(session));
     let (bonus, taps) = pair.prefill(0, &prompt(60, 2));
@@ -182,7 +211,8 @@ fn a_session_may_begin_in_the_middle() {
     let (whole, recent) = (pair.draft(0, 60, &next, 11), pair.draft(1, 60, &next, 11));
     assert!(worst(&whole, &recent) < 1e-4, "{}", worst(&whole, &recent));
 
-    // Only differences of positions matter, also with full layers and YaRN, and the rows before are simply not there.
+    // Only differences of positions matter, also with full layers and YaRN, and the rows before are
+    // simply not there.
     let mut pair = Pair::golden("dflash-full");
     (0..2).for_each(|session| pair.open(session));
     let (bonus, taps) = pair.prefill(0, &prompt(60, 2));
@@ -192,15 +222,20 @@ fn a_session_may_begin_in_the_middle() {
 
 #[test]
 fn embeddings_are_scaled_where_the_config_says() {
-    let scaled = with_config("dflash-full", |config| config["dflash_config"]["input_embedding_scale"] = 2.0.into());
-    let (mut plain, mut scaled) =
-        (Pair::golden("dflash-full"), Pair::load(&golden("dflash-target"), scaled.path(), Quantize::None));
+    let scaled = with_config("dflash-full", |config| {
+        config["dflash_config"]["input_embedding_scale"] = 2.0.into()
+    });
+    let (mut plain, mut scaled) = (
+        Pair::golden("dflash-full"),
+        Pair::load(&golden("dflash-target"), scaled.path(), Quantize::None),
+    );
     plain.open(0);
     scaled.open(0);
     let (bonus, taps) = plain.prefill(0, &prompt(20, 1));
     let parts = [part(0, 0, 20, 8)];
     let doubled = plain.block(bonus, 8).multiply(Array::from_f32(2.0)).expect("scaled");
-    let expected = plain.draft_rows(&parts, std::slice::from_ref(&taps), &[doubled]).expect("a block");
+    let expected =
+        plain.draft_rows(&parts, std::slice::from_ref(&taps), &[doubled]).expect("a block");
     let found = scaled.draft(0, 0, &taps, bonus);
     assert!(worst(&expected, &found) < 1e-5);
 }
@@ -211,18 +246,25 @@ fn contradictions_are_refused_and_leave_the_session_usable() {
     pair.open(0);
     let (bonus, taps) = pair.prefill(0, &prompt(5, 1));
     let block = pair.block(bonus, 8);
-    let mut refused = |parts: Vec<DraftPart>, taps: Option<&Array>, embeddings: Option<&Array>, says: &str| {
-        let batch = DraftBatch { parts, taps: taps.cloned(), embeddings: embeddings.cloned() };
-        let error = pair.drafter.forward(&batch, &mut pair.draft_kv).expect_err(says).to_string();
-        assert!(error.contains(says), "{error}");
-    };
+    let mut refused =
+        |parts: Vec<DraftPart>, taps: Option<&Array>, embeddings: Option<&Array>, says: &str| {
+            let batch = DraftBatch { parts, taps: taps.cloned(), embeddings: embeddings.cloned() };
+            let error =
+                pair.drafter.forward(&batch, &mut pair.draft_kv).expect_err(says).to_string();
+            assert!(error.contains(says), "{error}");
+        };
     refused(vec![], None, None, "at least one part");
     refused(vec![part(0, 0, 0, 0)], None, None, "expected rows");
     refused(vec![part(0, -1, 5, 0)], Some(&taps), None, "expected rows");
     refused(vec![part(0, 0, 5, 9)], Some(&taps), Some(&block), "2 to 8 rows, found 9");
     refused(vec![part(0, 0, 5, 1)], Some(&taps), Some(&block), "found 1");
     refused(vec![part(0, 0, 4, 8)], Some(&taps), Some(&block), "expected taps of shape [4, 64]");
-    refused(vec![part(0, 0, 5, 7)], Some(&taps), Some(&block), "expected embeddings of shape [7, 32]");
+    refused(
+        vec![part(0, 0, 5, 7)],
+        Some(&taps),
+        Some(&block),
+        "expected embeddings of shape [7, 32]",
+    );
     refused(vec![part(0, 0, 5, 0)], Some(&taps), Some(&block), "none for no rows");
     refused(vec![part(0, 0, 5, 8)], None, Some(&block), "expected taps");
     refused(vec![part(9, 0, 5, 8)], Some(&taps), Some(&block), "sequence 9 is not in the store");
@@ -237,10 +279,13 @@ fn refusal(rename: impl Fn(&str) -> Option<String>) -> String {
     let dir = with_config("dflash-full", |_| {});
     let bytes = std::fs::read(golden("dflash-full").join("model.safetensors")).expect("read");
     let tensors = safetensors::SafeTensors::deserialize(&bytes).expect("a safetensors file");
-    let renamed: Vec<_> = tensors.iter().filter_map(|(name, view)| Some((rename(name)?, view))).collect();
+    let renamed: Vec<_> =
+        tensors.iter().filter_map(|(name, view)| Some((rename(name)?, view))).collect();
     let file = safetensors::serialize(renamed, None).expect("serialized");
     std::fs::write(dir.path().join("model.safetensors"), file).expect("written");
-    load_draft(dir.path(), Quantize::None, &mut |_, _| {}).err().map_or("loads".into(), |error| error.to_string())
+    load_draft(dir.path(), Quantize::None, &mut |_, _| {})
+        .err()
+        .map_or("loads".into(), |error| error.to_string())
 }
 
 #[test]
@@ -249,9 +294,13 @@ fn every_tensor_is_used_and_none_is_missing() {
     assert_eq!(refusal(|name| Some(name.to_owned())), "loads");
     assert_eq!(refusal(|name| Some(format!("model.{name}"))), "loads");
     let without = |gone: &'static str| refusal(move |name| (name != gone).then(|| name.to_owned()));
-    assert!(without("layers.1.mlp.up_proj.weight").contains("layers.1.mlp.up_proj.weight is missing"));
+    assert!(
+        without("layers.1.mlp.up_proj.weight").contains("layers.1.mlp.up_proj.weight is missing")
+    );
     assert!(without("fc.weight").contains("fc.weight is missing"));
-    let other = |new: &'static str| refusal(move |name| Some(if name == "norm.weight" { new } else { name }.to_owned()));
+    let other = |new: &'static str| {
+        refusal(move |name| Some(if name == "norm.weight" { new } else { name }.to_owned()))
+    };
     assert!(other("lm_head.weight").contains("norm.weight is missing"));
     assert!(other("candidate_selector.predecessor_codebook").contains("not plain DFlash"));
     assert!(other("layers.0.self_attn.sinks").contains("not plain DFlash"));
@@ -259,7 +308,8 @@ fn every_tensor_is_used_and_none_is_missing() {
         config["num_hidden_layers"] = 1.into();
         config["layer_types"] = vec!["full_attention"].into();
     });
-    let error = load_draft(more.path(), Quantize::None, &mut |_, _| {}).err().expect("refused").to_string();
+    let error =
+        load_draft(more.path(), Quantize::None, &mut |_, _| {}).err().expect("refused").to_string();
     assert!(error.contains("does not use, the first is layers.1."), "{error}");
     assert_eq!(draft::tap_layers(&golden("dflash-sliding")).expect("read"), [2, 0, 1]);
     assert!(draft::tap_layers(&golden("dflash-target")).is_err(), "a target is no drafter");
@@ -279,7 +329,8 @@ struct DemoCase {
     max_tokens: usize,
 }
 
-/// Tokens behind the first over cycles, by kind of prompt; drafted output is held against plain output.
+/// Tokens behind the first over cycles, by kind of prompt; drafted output is held against plain
+/// output.
 fn demo_tokens_per_cycle(quantize: Quantize, kinds: &[&str]) -> Vec<f64> {
     let demo_golden: Demo = read(&demo("golden.json"));
     let mut pair = Pair::load(&demo("target"), &demo("drafter"), quantize);
@@ -288,7 +339,8 @@ fn demo_tokens_per_cycle(quantize: Quantize, kinds: &[&str]) -> Vec<f64> {
         let (mut tokens, mut cycles) = (0, 0);
         for case in demo_golden.cases.iter().filter(|case| case.kind == kind) {
             session += 1;
-            let (out, taken) = pair.generate(session, &case.prompt, &demo_golden.stop_ids, case.max_tokens);
+            let (out, taken) =
+                pair.generate(session, &case.prompt, &demo_golden.stop_ids, case.max_tokens);
             assert_eq!(out, case.greedy, "{kind}");
             tokens += out.len() - 1;
             cycles += taken;
@@ -320,7 +372,9 @@ fn quantized_weights_change_little() {
     let plain = rows(Quantize::None);
     for (quantize, least) in [(Quantize::Q8, 0.999), (Quantize::Q4, 0.95)] {
         let found = rows(quantize);
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+        let dot = |a: &[f32], b: &[f32]| {
+            a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>()
+        };
         let cosine = |(a, b): (&[f32], &[f32])| dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
         let lowest = plain.chunks(256).zip(found.chunks(256)).map(cosine).fold(1.0, f64::min);
         let tokens = demo_tokens_per_cycle(quantize, &["json"])[0];

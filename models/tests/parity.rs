@@ -1,5 +1,5 @@
-//! Qwen3 against transformers on tiny random checkpoints, and the sampling contract against an independent implementation.
-//! Values and provenance: `golden/`, remade by `make golden`.
+//! Qwen3 against transformers on tiny random checkpoints, and the sampling contract against an
+//! independent implementation. Values and provenance: `golden/`, remade by `make golden`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,8 @@ use mlx_rs::transforms::eval;
 use paceline_models::sample::noise::{NoiseKey, gumbel, philox};
 use paceline_models::sample::{Block, Drafts, RowRule, Sampling, choose, verify};
 use paceline_models::{
-    Array, Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Taps, Target, Wants, device, load_target,
+    Array, Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Taps, Target, Wants, device,
+    load_target,
 };
 use serde::Deserialize;
 
@@ -37,7 +38,13 @@ struct Case {
 
 fn segment(sequence: u64, start: usize, length: usize) -> Segment {
     let purpose = if length == 1 { Purpose::Decode } else { Purpose::Prefill };
-    Segment { sequence: SequenceId(sequence), start: start as i32, length: length as i32, purpose, image_spans: vec![] }
+    Segment {
+        sequence: SequenceId(sequence),
+        start: start as i32,
+        length: length as i32,
+        purpose,
+        image_spans: vec![],
+    }
 }
 
 fn floats(array: &Array) -> Vec<f32> {
@@ -89,7 +96,12 @@ fn check_model(name: &str) {
         let batch = Batch::text(case.prompt.clone(), vec![segment(0, 0, case.prompt.len())]);
         let forward = model.forward(&batch, &mut kv, &wants).expect("a forward");
         let what = format!("{name}, prompt of {}", case.prompt.len());
-        assert_close(&format!("{what}: logits"), &case.logits, &floats(forward.logits.as_ref().expect("wanted")), 1e-3);
+        assert_close(
+            &format!("{what}: logits"),
+            &case.logits,
+            &floats(forward.logits.as_ref().expect("wanted")),
+            1e-3,
+        );
         assert_close(
             &format!("{what}: taps"),
             &case.taps.concat(),
@@ -98,8 +110,14 @@ fn check_model(name: &str) {
         );
         let hidden = floats(forward.final_hidden.as_ref().expect("wanted"));
         assert_close(&format!("{what}: final hidden"), &case.final_hidden, &hidden, 1e-3);
-        let head = model.head(&Array::from_slice(&hidden, &[1, model.info().hidden])).expect("a head");
-        assert_close(&format!("{what}: head of the final hidden"), &case.logits, &floats(&head), 1e-3);
+        let head =
+            model.head(&Array::from_slice(&hidden, &[1, model.info().hidden])).expect("a head");
+        assert_close(
+            &format!("{what}: head of the final hidden"),
+            &case.logits,
+            &floats(&head),
+            1e-3,
+        );
     }
 
     // All prompts side by side, read in chunks of 20, then decoded together.
@@ -109,7 +127,9 @@ fn check_model(name: &str) {
         kv.open(SequenceId(sequence as u64)).expect("new");
     }
     loop {
-        let wanted = |sequence: usize| expected.cases[sequence].prompt.len() + expected.cases[sequence].greedy.len();
+        let wanted = |sequence: usize| {
+            expected.cases[sequence].prompt.len() + expected.cases[sequence].greedy.len()
+        };
         let mut segments: Vec<Segment> = (0..ids.len())
             .filter(|sequence| ids[*sequence].len() < wanted(*sequence))
             .map(|sequence| {
@@ -132,10 +152,14 @@ fn check_model(name: &str) {
             }
         }
         let wants = Wants { logit_rows, ..Wants::default() };
-        let forward = model.forward(&Batch::text(rows, segments.clone()), &mut kv, &wants).expect("a forward");
+        let forward = model
+            .forward(&Batch::text(rows, segments.clone()), &mut kv, &wants)
+            .expect("a forward");
         if let Some(logits) = &forward.logits {
-            let rules: Vec<_> = ends.iter().map(|sequence| greedy_rule(ids[*sequence].len())).collect();
-            for (sequence, choice) in ends.iter().zip(choose(logits, &rules, &[]).expect("choices")) {
+            let rules: Vec<_> =
+                ends.iter().map(|sequence| greedy_rule(ids[*sequence].len())).collect();
+            for (sequence, choice) in ends.iter().zip(choose(logits, &rules, &[]).expect("choices"))
+            {
                 ids[*sequence].push(choice.token);
             }
         }
@@ -144,7 +168,12 @@ fn check_model(name: &str) {
         }
     }
     for (case, ids) in expected.cases.iter().zip(&ids) {
-        assert_eq!(case.greedy, ids[case.prompt.len()..], "{name}, prompt of {}", case.prompt.len());
+        assert_eq!(
+            case.greedy,
+            ids[case.prompt.len()..],
+            "{name}, prompt of {}",
+            case.prompt.len()
+        );
     }
 }
 
@@ -236,10 +265,18 @@ fn noise_is_the_contract() {
     for case in &golden.noise {
         let key = NoiseKey { seed: case.seed, sample: case.sample };
         assert_eq!(key.words(case.position, case.id / 4)[(case.id % 4) as usize], case.word);
-        assert!((f64::from(key.noise(case.position, case.id)) - case.noise).abs() <= case.tolerance, "id {}", case.id);
+        assert!(
+            (f64::from(key.noise(case.position, case.id)) - case.noise).abs() <= case.tolerance,
+            "id {}",
+            case.id
+        );
     }
     for case in &golden.extremes {
-        assert!((f64::from(gumbel(case.word)) - case.noise).abs() <= case.tolerance, "word {}", case.word);
+        assert!(
+            (f64::from(gumbel(case.word)) - case.noise).abs() <= case.tolerance,
+            "word {}",
+            case.word
+        );
     }
 }
 
@@ -259,14 +296,26 @@ fn choices_are_the_contract() {
         };
         // Beside a greedy row with padding, so that both ways of choosing run in one call.
         let vocab = case.logits.len();
-        let logits = Array::from_slice(&[case.logits.clone(), case.logits.clone()].concat(), &[2, vocab as i32]);
+        let logits = Array::from_slice(
+            &[case.logits.clone(), case.logits.clone()].concat(),
+            &[2, vocab as i32],
+        );
         let chosen = choose(&logits, &[greedy_rule(0), rule], &[]).expect("choices");
         assert_eq!(chosen[1].token, case.token, "case {at}");
-        let with_margin = choose(&logits, &[rule, RowRule { wants_margin: true, ..rule }], &[]).expect("choices");
-        assert_eq!((with_margin[0].token, with_margin[1].token), (case.token, case.token), "case {at}");
+        let with_margin =
+            choose(&logits, &[rule, RowRule { wants_margin: true, ..rule }], &[]).expect("choices");
+        assert_eq!(
+            (with_margin[0].token, with_margin[1].token),
+            (case.token, case.token),
+            "case {at}"
+        );
         // Ties between equal logits are among the greedy cases on purpose.
         let decided = case.temperature == 0.0 || with_margin[1].margin > 5e-4;
-        assert!(decided, "case {at}: the cases are decided, found margin {}", with_margin[1].margin);
+        assert!(
+            decided,
+            "case {at}: the cases are decided, found margin {}",
+            with_margin[1].margin
+        );
     }
 }
 
@@ -278,7 +327,15 @@ fn processors_and_log_probabilities_are_the_contract() {
     for (at, case) in golden.processed.iter().enumerate() {
         let ChoiceCase { temperature, top_k, top_p, min_p, .. } = case.choice;
         let ProcessedCase { repetition_penalty, presence_penalty, frequency_penalty, .. } = *case;
-        let sampling = Sampling { temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty };
+        let sampling = Sampling {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+        };
         sampling.check().expect("in range");
         let rule = RowRule {
             sampling,
@@ -291,18 +348,35 @@ fn processors_and_log_probabilities_are_the_contract() {
             ..RowRule::greedy(&case.history, case.prompt_len)
         };
         let vocab = case.choice.logits.len();
-        let logits = Array::from_slice(&[case.choice.logits.clone(), case.choice.logits.clone()].concat(), &[2, vocab as i32]);
+        let logits = Array::from_slice(
+            &[case.choice.logits.clone(), case.choice.logits.clone()].concat(),
+            &[2, vocab as i32],
+        );
         let beside = Block { rule: RowRule { logprobs: None, ..rule }, drafted: 0 };
-        let verdicts = verify(&logits, &[Block { rule, drafted: 0 }, beside], &Drafts::OnHost(vec![]), &[]).expect("choices");
+        let verdicts =
+            verify(&logits, &[Block { rule, drafted: 0 }, beside], &Drafts::OnHost(vec![]), &[])
+                .expect("choices");
         let tokens: Vec<u32> = verdicts.iter().map(|verdict| verdict.choices[0].token).collect();
         assert_eq!(tokens, [case.choice.token; 2], "case {at}");
         assert!(verdicts[1].logprobs.is_empty(), "case {at}: none were asked for");
-        let [found] = verdicts[0].logprobs.as_slice() else { panic!("case {at}: one choice, {:?}", verdicts[0].logprobs) };
+        let [found] = verdicts[0].logprobs.as_slice() else {
+            panic!("case {at}: one choice, {:?}", verdicts[0].logprobs)
+        };
         let near = |a: f32, b: f32| (a - b).abs() < 1e-4;
-        assert!(near(found.chosen, case.logprob), "case {at}: {} for {}", found.chosen, case.logprob);
+        assert!(
+            near(found.chosen, case.logprob),
+            "case {at}: {} for {}",
+            found.chosen,
+            case.logprob
+        );
         assert_eq!(found.top.len(), case.top.len(), "case {at}");
         for ((id, log), (expected_id, expected)) in found.top.iter().zip(&case.top) {
-            assert!(id == expected_id && near(*log, *expected), "case {at}: {:?} for {:?}", found.top, case.top);
+            assert!(
+                id == expected_id && near(*log, *expected),
+                "case {at}: {:?} for {:?}",
+                found.top,
+                case.top
+            );
         }
     }
 }

@@ -1,18 +1,22 @@
-//! A prompt's beginning from copied pages: the logits behind it are those of the sequence that read it.
+//! A prompt's beginning from copied pages: the logits behind it are those of the sequence that read
+//! it.
 
 use std::path::PathBuf;
 
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Batch, DeviceChoice, KvStore, Purpose, Rows, Segment, SequenceId, Target, Wants, device, kv::PAGE, load_target,
+    Batch, DeviceChoice, KvStore, Purpose, Rows, Segment, SequenceId, Target, Wants, device,
+    kv::PAGE, load_target,
 };
 
 fn read(target: &dyn Target, kv: &mut KvStore, sequence: u64, start: i32, ids: &[u32]) -> Vec<u32> {
     let sequence = SequenceId(sequence);
     let length = ids.len() as i32;
-    let segment = Segment { sequence, start, length, purpose: Purpose::Prefill, image_spans: vec![] };
+    let segment =
+        Segment { sequence, start, length, purpose: Purpose::Prefill, image_spans: vec![] };
     let wants = Wants { logit_rows: vec![length - 1], ..Wants::default() };
-    let forward = target.forward(&Batch::text(ids.to_vec(), vec![segment]), kv, &wants).expect("computes");
+    let forward =
+        target.forward(&Batch::text(ids.to_vec(), vec![segment]), kv, &wants).expect("computes");
     let logits = forward.logits.expect("asked for");
     eval([&logits]).expect("evaluates");
     kv.commit(sequence, start + length).expect("commits");
@@ -23,7 +27,8 @@ fn check(model: &str, prompt: i32) {
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
     let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(model);
     let target = load_target(&dir, &mut |_, _| {}).expect("loads");
-    let mut kv = KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
+    let mut kv =
+        KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
     let limit = target.info().vocab as u32 - 8;
     let ids: Vec<u32> = (0..prompt as u32).map(|at| 8 + (at * 31 + at / 7) % limit).collect();
     let pages = (prompt - 1) / PAGE;
@@ -39,7 +44,11 @@ fn check(model: &str, prompt: i32) {
         let room = room.min(target.info().context);
         kv.open(SequenceId(sequence)).expect("new");
         kv.copy_in(SequenceId(sequence), &kept, head.len() as i32, room).expect("copied");
-        assert_eq!(read(target.as_ref(), &mut kv, sequence, head.len() as i32, tail), expected, "sequence {sequence}");
+        assert_eq!(
+            read(target.as_ref(), &mut kv, sequence, head.len() as i32, tail),
+            expected,
+            "sequence {sequence}"
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! Qwen3-VL against transformers on tiny random checkpoints: pictures to features, prompts with pictures to tokens.
-//! Values and provenance: `golden/vision.py`, remade by `make golden`.
+//! Qwen3-VL against transformers on tiny random checkpoints: pictures to features, prompts with
+//! pictures to tokens. Values and provenance: `golden/vision.py`, remade by `make golden`.
 
 #[path = "vision/refused.rs"]
 mod refused;
@@ -19,8 +19,14 @@ fn known(model: &dyn Target, golden: &Golden) -> HashMap<String, Features> {
     golden.pictures.iter().map(|shot| (shot.name.clone(), shot.features(tower, 1))).collect()
 }
 
-fn sequence(model: &dyn Target, golden: &Golden, known: &HashMap<String, Features>, case: &Case) -> Sequence {
-    let shot = |name: &String| golden.pictures.iter().find(|shot| shot.name == *name).expect("drawn");
+fn sequence(
+    model: &dyn Target,
+    golden: &Golden,
+    known: &HashMap<String, Features>,
+    case: &Case,
+) -> Sequence {
+    let shot =
+        |name: &String| golden.pictures.iter().find(|shot| shot.name == *name).expect("drawn");
     let shots: Vec<_> = case.pictures.iter().map(shot).collect();
     Sequence::new(&case.prompt, &shots, model.vision().expect("it sees"), known)
 }
@@ -31,13 +37,22 @@ fn check_features(name: &str) {
     for shot in &golden.pictures {
         let found = shot.features(tower, 1);
         let what = format!("{name}, picture {}", shot.name);
-        assert_eq!(found.rows() as u32, shot.rows * shot.columns / tower.info().merge.pow(2), "{what}");
+        assert_eq!(
+            found.rows() as u32,
+            shot.rows * shot.columns / tower.info().merge.pow(2),
+            "{what}"
+        );
         let off = worst(&shot.merged, &floats(&found.embeddings));
         assert!(off < 1e-4, "{what}: features are off by {off}");
         assert_eq!(found.after_layer.len(), shot.deepstack.len(), "{what}");
-        for (at, (expected, (layer, level))) in shot.deepstack.iter().zip(&found.after_layer).enumerate() {
+        for (at, (expected, (layer, level))) in
+            shot.deepstack.iter().zip(&found.after_layer).enumerate()
+        {
             let off = worst(expected, &floats(level));
-            assert!(at == *layer && off < 1e-4, "{what}: features for layer {layer} are off by {off}");
+            assert!(
+                at == *layer && off < 1e-4,
+                "{what}: features for layer {layer} are off by {off}"
+            );
         }
         let numbers = shot.merged.len() + shot.deepstack.iter().map(Vec::len).sum::<usize>();
         assert_eq!(found.bytes(), numbers as u64 * 4, "{what}");
@@ -57,13 +72,23 @@ fn check_prompts(name: &str) {
         let mut scene = Scene::new(&*model, vec![sequence(&*model, &golden, &known, case)]);
         let rows = case.prompt.len() as i32;
         let batch = scene.batch(&[(0, rows)]);
-        assert_eq!(batch.positions, paceline_models::Positions::Three(case.positions.clone()), "{what}");
+        assert_eq!(
+            batch.positions,
+            paceline_models::Positions::Three(case.positions.clone()),
+            "{what}"
+        );
         let taps = Taps { layers: golden.tap_layers.clone(), rows: case.tap_rows.clone() };
-        let forward = scene.run(&batch, &Wants { logit_rows: vec![rows - 1], taps: Some(taps), ..Wants::default() });
+        let forward = scene.run(
+            &batch,
+            &Wants { logit_rows: vec![rows - 1], taps: Some(taps), ..Wants::default() },
+        );
         let off = worst(&case.logits, &floats(forward.logits.as_ref().expect("wanted")));
         assert!(off < 1e-3, "{what}: logits are off by {off}");
         let taps: Vec<f32> = case.taps.concat().concat();
-        let off = worst(&taps, &floats(&forward.taps.as_ref().expect("wanted").side_by_side().expect("lazy")));
+        let off = worst(
+            &taps,
+            &floats(&forward.taps.as_ref().expect("wanted").side_by_side().expect("lazy")),
+        );
         assert!(off < 1e-3, "{what}: taps are off by {off}");
 
         // Alone, and read in so that chunks end inside pictures: the same ids.
@@ -78,9 +103,14 @@ fn check_prompts(name: &str) {
     }
     // Side by side, in one forward and in chunks.
     for chunk in [1000, 5] {
-        let sequences = golden.cases.iter().map(|case| sequence(&*model, &golden, &known, case)).collect();
+        let sequences =
+            golden.cases.iter().map(|case| sequence(&*model, &golden, &known, case)).collect();
         let expected: Vec<_> = golden.cases.iter().map(|case| case.greedy.clone()).collect();
-        assert_eq!(Scene::new(&*model, sequences).go_on(chunk, expected[0].len()), expected, "{name}, {chunk} rows at a time");
+        assert_eq!(
+            Scene::new(&*model, sequences).go_on(chunk, expected[0].len()),
+            expected,
+            "{name}, {chunk} rows at a time"
+        );
     }
 }
 
@@ -113,7 +143,13 @@ fn another_picture_gives_other_features_and_another_answer() {
     let shot = golden.pictures.iter().find(|shot| shot.name == case.pictures[0]).expect("drawn");
     let mut pixels = shot.pixels();
     pixels.reverse();
-    let turned = Picture { pixels: &pixels, rows: shot.rows, columns: shot.columns, scale: SCALE, bias: BIAS };
+    let turned = Picture {
+        pixels: &pixels,
+        rows: shot.rows,
+        columns: shot.columns,
+        scale: SCALE,
+        bias: BIAS,
+    };
     let turned = features(tower, &turned, 1);
     assert!(worst(&shot.merged, &floats(&turned.embeddings)) > 0.1);
     known.insert(shot.name.clone(), turned);

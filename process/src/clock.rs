@@ -1,9 +1,10 @@
 //! The only clock. Cores get [`Millis`] as an argument (I10); shells read it here.
 //!
-//! All deadlines, timeouts and ages count on CLOCK_MONOTONIC, so a jump of the wall clock changes none of them. The wall clock
-//! is banned by clippy.toml but for stamps: log lines, events, route log, [`unix_seconds`] (`weights_loaded_at`), and the date
-//! that a chat template asks for. Start times of processes are no exception: they are compared for equality only, on Linux in
-//! ticks since the boot, on macOS as the wall clock was when the process was made.
+//! All deadlines, timeouts and ages count on CLOCK_MONOTONIC, so a jump of the wall clock changes
+//! none of them. The wall clock is banned by clippy.toml but for stamps: log lines, events, route
+//! log, [`unix_seconds`] (`weights_loaded_at`), and the date that a chat template asks for. Start
+//! times of processes are no exception: they are compared for equality only, on Linux in ticks
+//! since the boot, on macOS as the wall clock was when the process was made.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -63,16 +64,20 @@ impl Clock {
     }
 }
 
-/// Nanoseconds of [`platform::CLOCK`]. Deadlines and stamps that cross processes are instants of this clock.
+/// Nanoseconds of [`platform::CLOCK`]. Deadlines and stamps that cross processes are instants of
+/// this clock.
 pub fn monotonic_ns() -> i64 {
-    let now = nix::time::clock_gettime(platform::CLOCK).expect("every supported system has this clock");
+    let now =
+        nix::time::clock_gettime(platform::CLOCK).expect("every supported system has this clock");
     now.tv_sec() as i64 * 1_000_000_000 + now.tv_nsec() as i64
 }
 
 /// Seconds since 1970; for log stamps and `status` only, never for timers.
 #[expect(clippy::disallowed_methods, reason = "a stamp for people")]
 pub fn unix_seconds() -> i64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs() as i64)
 }
 
 #[cfg(test)]

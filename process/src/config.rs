@@ -1,8 +1,9 @@
-//! The configuration: one struct a section, defaults in code, file and environment over them, checked before a port is
-//! bound or a weight is read.
+//! The configuration: one struct a section, defaults in code, file and environment over them,
+//! checked before a port is bound or a weight is read.
 //!
-//! A key's value comes from the environment (`PACELINE_ROUTING__MAX_CONCURRENT=2`; an empty value is a value), else from
-//! the file, else from the defaults here. Unknown keys are refused with the nearest known name.
+//! A key's value comes from the environment (`PACELINE_ROUTING__MAX_CONCURRENT=2`; an empty value
+//! is a value), else from the file, else from the defaults here. Unknown keys are refused with the
+//! nearest known name.
 
 mod auto;
 mod policy;
@@ -54,7 +55,8 @@ pub struct GatewayConfig {
     pub grpc: String,
     /// Address of health, metrics and the OpenAI-compatible service.
     pub http: String,
-    /// File with the digests of API keys, one `name:digest` a line ([`crate::keys`]), of this user and 0600; "" = no keys.
+    /// File with the digests of API keys, one `name:digest` a line ([`crate::keys`]), of this user
+    /// and 0600; "" = no keys.
     pub api_keys_file: String,
     /// TLS certificate chain (PEM); "" = no TLS.
     pub tls_cert: String,
@@ -81,13 +83,16 @@ impl Default for GatewayConfig {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SupervisorConfig {
-    /// Directory of sockets, logs and counters; "" = $XDG_RUNTIME_DIR/paceline or the user's cache directory.
+    /// Directory of sockets, logs and counters; "" = $XDG_RUNTIME_DIR/paceline or the user's cache
+    /// directory.
     pub runtime_dir: String,
     /// Seconds a worker lives on without its supervisor.
     pub lease_s: u64,
-    /// Seconds without progress after which a busy worker counts as hung, if ten times its usual step is less.
+    /// Seconds without progress after which a busy worker counts as hung, if ten times its usual
+    /// step is less.
     pub hang_s: u64,
-    /// The restart within `restart_period_s` at which a process counts as failed: with 5 there are at most five starts.
+    /// The restart within `restart_period_s` at which a process counts as failed: with 5 there are
+    /// at most five starts.
     pub restarts: u32,
     /// Seconds over which restarts are counted.
     pub restart_period_s: u64,
@@ -95,7 +100,13 @@ pub struct SupervisorConfig {
 
 impl Default for SupervisorConfig {
     fn default() -> Self {
-        Self { runtime_dir: String::new(), lease_s: 30, hang_s: 10, restarts: 5, restart_period_s: 60 }
+        Self {
+            runtime_dir: String::new(),
+            lease_s: 30,
+            hang_s: 10,
+            restarts: 5,
+            restart_period_s: 60,
+        }
     }
 }
 
@@ -112,8 +123,9 @@ pub enum Device {
     Gpu,
 }
 
-/// Most that `target.max_sequences` may be: each sequence has a stream of its own on the connection between supervisor and
-/// target, and an HTTP/2 server accepts 200 at once unless it is told otherwise; heartbeats and orders need some of them.
+/// Most that `target.max_sequences` may be: each sequence has a stream of its own on the connection
+/// between supervisor and target, and an HTTP/2 server accepts 200 at once unless it is told
+/// otherwise; heartbeats and orders need some of them.
 pub const MOST_SEQUENCES: u32 = 128;
 
 /// `[target]`
@@ -128,14 +140,21 @@ pub struct TargetConfig {
     pub threads: Auto<u32>,
     /// Keep quantized weights quantized on the CPU (slower, smaller).
     pub keep_quantized: bool,
-    /// Requests that run at once, if there is memory for them; others wait in the queue. 1 to [`MOST_SEQUENCES`]. Default: 32,
-    /// up to which the cost of a step is measured by its number of sequences.
+    /// Requests that run at once, if there is memory for them; others wait in the queue. 1 to
+    /// [`MOST_SEQUENCES`]. Default: 32, up to which the cost of a step is measured by its number of
+    /// sequences.
     pub max_sequences: u32,
 }
 
 impl Default for TargetConfig {
     fn default() -> Self {
-        Self { model: String::new(), device: Device::default(), threads: Auto::Auto, keep_quantized: false, max_sequences: 32 }
+        Self {
+            model: String::new(),
+            device: Device::default(),
+            threads: Auto::Auto,
+            keep_quantized: false,
+            max_sequences: 32,
+        }
     }
 }
 
@@ -158,7 +177,8 @@ pub const DRAFTER_KINDS: [&str; 2] = ["auto", "dflash"];
 /// Longest `kv.tap_window`, in positions: taps are wide, and a drafter's use of old ones is small.
 const LONGEST_TAP_WINDOW: u32 = 65_536;
 
-/// How far the drafter's weights are rounded at load. Only a GPU keeps them packed; on the CPU they stay float32.
+/// How far the drafter's weights are rounded at load. Only a GPU keeps them packed; on the CPU they
+/// stay float32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DrafterQuantize {
@@ -175,7 +195,8 @@ pub enum DrafterQuantize {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DrafterConfig {
-    /// Model directory; "" = none, or the embedded demo drafter where the embedded demo target is served.
+    /// Model directory; "" = none, or the embedded demo drafter where the embedded demo target is
+    /// served.
     pub model: String,
     /// Architecture, one of [`DRAFTER_KINDS`]; "auto" reads it from the files.
     pub kind: String,
@@ -187,8 +208,8 @@ pub struct DrafterConfig {
     pub threads: Auto<u32>,
     /// Quantization at load. On the CPU it saves no memory.
     pub quantize: DrafterQuantize,
-    /// Contexts of ended requests that it keeps for requests with the same beginning, in bytes; 0 = none. Default: 256 MiB, which
-    /// is some ten thousand positions of the published drafters.
+    /// Contexts of ended requests that it keeps for requests with the same beginning, in bytes; 0 =
+    /// none. Default: 256 MiB, which is some ten thousand positions of the published drafters.
     pub prefix_bytes: u64,
 }
 
@@ -225,8 +246,8 @@ pub enum Force {
 pub struct RoutingConfig {
     /// Requests at once that may draft; auto: 4 until it is measured how far speculation pays.
     pub max_concurrent: Auto<u32>,
-    /// Context above which requests decode plainly, in tokens; auto: 4096, where published drafters were trained, until
-    /// measured.
+    /// Context above which requests decode plainly, in tokens; auto: 4096, where published drafters
+    /// were trained, until measured.
     pub max_context: Auto<u32>,
     /// KV pressure above which requests decode plainly.
     pub kv_pressure: f64,
@@ -254,8 +275,8 @@ impl Default for RoutingConfig {
 pub struct KvConfig {
     /// Bytes that sequences may hold together; auto = `budget_fraction` of what is free after load.
     pub budget_bytes: Auto<u64>,
-    /// Share of the memory that is free after the weights are loaded; auto = 0.5. On macOS no more counts as free than the working
-    /// set that the GPU's driver recommends has left.
+    /// Share of the memory that is free after the weights are loaded; auto = 0.5. On macOS no more
+    /// counts as free than the working set that the GPU's driver recommends has left.
     pub budget_fraction: Auto<f64>,
     /// Keep the KV of ended requests for later ones with the same beginning.
     pub prefix_cache: bool,
@@ -265,7 +286,12 @@ pub struct KvConfig {
 
 impl Default for KvConfig {
     fn default() -> Self {
-        Self { budget_bytes: Auto::Auto, budget_fraction: Auto::Auto, prefix_cache: true, tap_window: 512 }
+        Self {
+            budget_bytes: Auto::Auto,
+            budget_fraction: Auto::Auto,
+            prefix_cache: true,
+            tap_window: 512,
+        }
     }
 }
 
@@ -277,7 +303,8 @@ pub struct LimitsConfig {
     pub max_prompt_tokens: Auto<u32>,
     /// Most tokens a request may generate; auto = the model's context.
     pub max_new_tokens: Auto<u32>,
-    /// Requests that may wait, of all API keys together. Default: 128, so that a burst of 100 is served whole.
+    /// Requests that may wait, of all API keys together. Default: 128, so that a burst of 100 is
+    /// served whole.
     pub queue: u32,
     /// Seconds a request may wait.
     pub queue_wait_s: u64,
@@ -285,15 +312,16 @@ pub struct LimitsConfig {
     pub deadline_s: u64,
     /// Largest message a client may send; its pictures are in it.
     pub max_message_bytes: u64,
-    /// Connections of clients at once. Where they are all taken, the longest idle one is closed for a newcomer.
+    /// Connections of clients at once. Where they are all taken, the longest idle one is closed for
+    /// a newcomer.
     pub connections: u32,
-    /// Connections at once of one peer (an IPv4 address, an IPv6 /64), other than this machine; auto = a quarter of
-    /// `connections`.
+    /// Connections at once of one peer (an IPv4 address, an IPv6 /64), other than this machine;
+    /// auto = a quarter of `connections`.
     pub connections_per_peer: Auto<u32>,
     /// Requests at once on one connection; a client that wants more has them wait.
     pub streams_per_connection: u32,
-    /// Requests that run at once under one API key's name, where there are keys; its others wait in the queue. Default: 16, half
-    /// of what runs at once.
+    /// Requests that run at once under one API key's name, where there are keys; its others wait in
+    /// the queue. Default: 16, half of what runs at once.
     pub streams_per_key: u32,
     /// Seconds a client may take for its message, from the headers on.
     pub message_s: u64,
@@ -408,17 +436,21 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Finds, reads and checks the configuration of this process: `flag` (`--config`), else `PACELINE_CONFIG`, else
-    /// `./paceline.toml`, else the user's configuration directory, else defaults.
+    /// Finds, reads and checks the configuration of this process: `flag` (`--config`), else
+    /// `PACELINE_CONFIG`, else `./paceline.toml`, else the user's configuration directory, else
+    /// defaults.
     ///
     /// # Errors
-    /// A named file that cannot be read, unknown keys, values of the wrong type or out of range, settings whose feature
-    /// is not there yet.
+    /// A named file that cannot be read, unknown keys, values of the wrong type or out of range,
+    /// settings whose feature is not there yet.
     pub fn find(flag: Option<&Path>) -> Result<Self, ConfigError> {
         Self::find_with(flag, &text_variables(std::env::vars_os())?)
     }
 
-    fn find_with(flag: Option<&Path>, environment: &[(String, String)]) -> Result<Self, ConfigError> {
+    fn find_with(
+        flag: Option<&Path>,
+        environment: &[(String, String)],
+    ) -> Result<Self, ConfigError> {
         let named = match environment.iter().find(|(name, _)| name == CONFIG_VAR) {
             _ if flag.is_some() => flag.map(Path::to_path_buf),
             Some((_, path)) if path.is_empty() => return Self::build(None, environment),
@@ -426,8 +458,12 @@ impl Loaded {
             None => None,
         };
         let user = crate::platform::config_dir().map(|dir| dir.join("paceline/paceline.toml"));
-        let file =
-            named.or_else(|| [Some(PathBuf::from("paceline.toml")), user].into_iter().flatten().find(|path| path.is_file()));
+        let file = named.or_else(|| {
+            [Some(PathBuf::from("paceline.toml")), user]
+                .into_iter()
+                .flatten()
+                .find(|path| path.is_file())
+        });
         Self::build(file.as_deref(), environment)
     }
 
@@ -435,14 +471,18 @@ impl Loaded {
     ///
     /// # Errors
     /// As [`Loaded::find`].
-    pub fn build(file: Option<&Path>, environment: &[(String, String)]) -> Result<Self, ConfigError> {
+    pub fn build(
+        file: Option<&Path>,
+        environment: &[(String, String)],
+    ) -> Result<Self, ConfigError> {
         let Some(path) = file else {
             return Self::from_table(toml::Table::new(), "no file", environment);
         };
         let read = |cause| ConfigError::Read { path: path.to_path_buf(), cause };
         let text = std::fs::read_to_string(path).map_err(read)?;
         let file = std::path::absolute(path).map_err(read)?;
-        let loaded = Self::from_table(parse(&text, path)?, &path.display().to_string(), environment)?;
+        let loaded =
+            Self::from_table(parse(&text, path)?, &path.display().to_string(), environment)?;
         Ok(Self { file: Some(file), ..loaded })
     }
 
@@ -454,26 +494,40 @@ impl Loaded {
         Self::from_table(parse(text, Path::new("the text"))?, "the text", environment)
     }
 
-    fn from_table(mut table: toml::Table, place: &str, environment: &[(String, String)]) -> Result<Self, ConfigError> {
+    fn from_table(
+        mut table: toml::Table,
+        place: &str,
+        environment: &[(String, String)],
+    ) -> Result<Self, ConfigError> {
         let known = toml::Table::try_from(Config::default()).expect("the defaults are plain TOML");
         refuse_unknown(&table, &known, place)?;
         overlay(&mut table, &known, environment)?;
-        let config: Config = serde_path_to_error::deserialize(toml::Value::Table(table))
-            .map_err(|error| ConfigError::Value { key: error.path().to_string(), what: error.inner().message().to_owned() })?;
+        let config: Config =
+            serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|error| {
+                ConfigError::Value {
+                    key: error.path().to_string(),
+                    what: error.inner().message().to_owned(),
+                }
+            })?;
         config.validate()?;
         let warnings = served::check(&config)?;
         Ok(Self { config, file: None, warnings })
     }
 }
 
-/// The variables that are text. One of ours that is not UTF-8 is refused; others may hold any bytes and are left out.
-fn text_variables(all: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>, ConfigError> {
+/// The variables that are text. One of ours that is not UTF-8 is refused; others may hold any bytes
+/// and are left out.
+fn text_variables(
+    all: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<Vec<(String, String)>, ConfigError> {
     let mut variables = Vec::new();
     for (name, value) in all {
         let shown = name.to_string_lossy().into_owned();
         match (name.into_string(), value.into_string()) {
             (Ok(name), Ok(value)) => variables.push((name, value)),
-            _ if shown == CONFIG_VAR || (shown.starts_with("PACELINE_") && shown.contains("__")) => {
+            _ if shown == CONFIG_VAR
+                || (shown.starts_with("PACELINE_") && shown.contains("__")) =>
+            {
                 let what = "expected UTF-8 text, found other bytes in this environment variable; set it anew, or unset it";
                 return Err(ConfigError::Value { key: shown, what: what.to_owned() });
             }
@@ -484,11 +538,16 @@ fn text_variables(all: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec
 }
 
 fn parse(text: &str, path: &Path) -> Result<toml::Table, ConfigError> {
-    text.parse().map_err(|cause| ConfigError::Syntax { path: path.to_path_buf(), cause: Box::new(cause) })
+    text.parse()
+        .map_err(|cause| ConfigError::Syntax { path: path.to_path_buf(), cause: Box::new(cause) })
 }
 
 /// Refuses sections and keys that the defaults do not have.
-fn refuse_unknown(table: &toml::Table, known: &toml::Table, place: &str) -> Result<(), ConfigError> {
+fn refuse_unknown(
+    table: &toml::Table,
+    known: &toml::Table,
+    place: &str,
+) -> Result<(), ConfigError> {
     let unknown = |key: String, candidates: Vec<String>| ConfigError::UnknownKey {
         hint: hint(&key, &candidates),
         key,
@@ -516,7 +575,13 @@ fn all_keys(known: &toml::Table) -> Vec<String> {
     let mut keys = Vec::new();
     for (section, value) in known {
         keys.push(section.clone());
-        keys.extend(value.as_table().into_iter().flat_map(|table| table.keys()).map(|key| format!("{section}.{key}")));
+        keys.extend(
+            value
+                .as_table()
+                .into_iter()
+                .flat_map(|table| table.keys())
+                .map(|key| format!("{section}.{key}")),
+        );
     }
     keys
 }
@@ -526,10 +591,16 @@ fn hint(key: &str, candidates: &[String]) -> String {
     if let Some(near) = nearest(key, candidates) {
         return format!("did you mean {near}?");
     }
-    let inside = |candidate: &&String| key.split_once('.').is_some_and(|(own, _)| section(candidate) == Some(own));
+    let inside = |candidate: &&String| {
+        key.split_once('.').is_some_and(|(own, _)| section(candidate) == Some(own))
+    };
     let mut there: Vec<&str> = candidates.iter().filter(inside).map(String::as_str).collect();
     if there.is_empty() {
-        there = candidates.iter().filter(|candidate| section(candidate).is_none()).map(String::as_str).collect();
+        there = candidates
+            .iter()
+            .filter(|candidate| section(candidate).is_none())
+            .map(String::as_str)
+            .collect();
     }
     if there.is_empty() {
         there = candidates.iter().map(String::as_str).collect();
@@ -548,27 +619,43 @@ fn nearest<'a>(key: &str, candidates: &'a [String]) -> Option<&'a str> {
         let letters = strsim::damerau_levenshtein(&word(key), &word(candidate));
         match section(key) == section(candidate) {
             true => (letters <= 1 + word(key).len() / 3).then_some(letters),
-            false => (section(candidate).is_some() && letters <= word(key).len() / 4).then_some(letters + 1),
+            false => (section(candidate).is_some() && letters <= word(key).len() / 4)
+                .then_some(letters + 1),
         }
     };
     let near = candidates.iter().filter_map(|candidate| Some((distance(candidate)?, candidate)));
     near.min_by_key(|(distance, _)| *distance).map(|(_, candidate)| candidate.as_str())
 }
 
-/// Lays `PACELINE_SECTION__KEY=value` over the file's table, each value in the type its default has.
-fn overlay(table: &mut toml::Table, known: &toml::Table, environment: &[(String, String)]) -> Result<(), ConfigError> {
+/// Lays `PACELINE_SECTION__KEY=value` over the file's table, each value in the type its default
+/// has.
+fn overlay(
+    table: &mut toml::Table,
+    known: &toml::Table,
+    environment: &[(String, String)],
+) -> Result<(), ConfigError> {
     for (name, text) in environment {
-        let Some((section, key)) = name.strip_prefix("PACELINE_").and_then(|rest| rest.split_once("__")) else { continue };
+        let Some((section, key)) =
+            name.strip_prefix("PACELINE_").and_then(|rest| rest.split_once("__"))
+        else {
+            continue;
+        };
         let (section, mut key) = (section.to_lowercase(), key.to_lowercase());
         let default = known.get(&section).and_then(|keys| keys.get(&key));
         let value = match default {
             _ if section == "classes" => {
-                key = name.split_once("__").map_or_else(String::new, |(_, original)| original.to_owned());
+                key = name
+                    .split_once("__")
+                    .map_or_else(String::new, |(_, original)| original.to_owned());
                 toml::Value::String(text.clone())
             }
             None => {
                 let full = format!("{section}.{key}");
-                return Err(ConfigError::UnknownKey { hint: hint(&full, &all_keys(known)), key: full, place: name.clone() });
+                return Err(ConfigError::UnknownKey {
+                    hint: hint(&full, &all_keys(known)),
+                    key: full,
+                    place: name.clone(),
+                });
             }
             Some(default) => typed(text, default).ok_or_else(|| ConfigError::Value {
                 key: format!("{section}.{key}"),
@@ -598,36 +685,61 @@ impl Config {
     /// # Errors
     /// The first key whose value cannot work.
     fn validate(&self) -> Result<(), ConfigError> {
-        let refuse = |key: &str, what: String| Err(ConfigError::Value { key: key.to_owned(), what });
-        for (key, address) in [("gateway.grpc", &self.gateway.grpc), ("gateway.http", &self.gateway.http)] {
+        let refuse =
+            |key: &str, what: String| Err(ConfigError::Value { key: key.to_owned(), what });
+        for (key, address) in
+            [("gateway.grpc", &self.gateway.grpc), ("gateway.http", &self.gateway.http)]
+        {
             if address.parse::<SocketAddr>().is_err() {
-                return refuse(key, format!("expected an address like 127.0.0.1:50061, found {address:?}"));
+                return refuse(
+                    key,
+                    format!("expected an address like 127.0.0.1:50061, found {address:?}"),
+                );
             }
         }
         if self.gateway.tls_cert.is_empty() != self.gateway.tls_key.is_empty() {
-            return refuse("gateway.tls_cert", "expected both tls_cert and tls_key, or neither".into());
+            return refuse(
+                "gateway.tls_cert",
+                "expected both tls_cert and tls_key, or neither".into(),
+            );
         }
         // It was parsed above.
         if let Ok(address) = self.gateway.grpc.parse() {
             self.gateway.check_exposure(address)?;
         }
         if !(self.routing.kv_pressure > 0.0 && self.routing.kv_pressure <= 1.0) {
-            return refuse("routing.kv_pressure", format!("expected above 0, at most 1, found {}", self.routing.kv_pressure));
+            return refuse(
+                "routing.kv_pressure",
+                format!("expected above 0, at most 1, found {}", self.routing.kv_pressure),
+            );
         }
         if !DRAFTER_KINDS.contains(&self.drafter.kind.as_str()) {
-            let what = format!("expected one of {}, found {:?}", DRAFTER_KINDS.join(", "), self.drafter.kind);
+            let what = format!(
+                "expected one of {}, found {:?}",
+                DRAFTER_KINDS.join(", "),
+                self.drafter.kind
+            );
             return refuse("drafter.kind", what);
         }
         if self.kv.tap_window > LONGEST_TAP_WINDOW {
-            let what = format!("expected at most {LONGEST_TAP_WINDOW} positions, found {}", self.kv.tap_window);
+            let what = format!(
+                "expected at most {LONGEST_TAP_WINDOW} positions, found {}",
+                self.kv.tap_window
+            );
             return refuse("kv.tap_window", what);
         }
         if let Auto::Is(fraction) = self.kv.budget_fraction {
             if !(fraction > 0.0 && fraction <= 1.0) {
-                return refuse("kv.budget_fraction", format!("expected above 0, at most 1, found {fraction}"));
+                return refuse(
+                    "kv.budget_fraction",
+                    format!("expected above 0, at most 1, found {fraction}"),
+                );
             }
             if self.kv.budget_bytes != Auto::Auto {
-                return refuse("kv.budget_fraction", "expected one of kv.budget_bytes and kv.budget_fraction, found both".into());
+                return refuse(
+                    "kv.budget_fraction",
+                    "expected one of kv.budget_bytes and kv.budget_fraction, found both".into(),
+                );
             }
         }
         if !(1..=MOST_SEQUENCES).contains(&self.target.max_sequences) {
@@ -661,16 +773,21 @@ impl Config {
             return refuse(key, "expected at least 1, found 0".into());
         }
         if tracing_subscriber::EnvFilter::try_new(&self.log.level).is_err() {
-            return refuse("log.level", format!("expected error, warn, info, debug or trace, found {:?}", self.log.level));
+            return refuse(
+                "log.level",
+                format!("expected error, warn, info, debug or trace, found {:?}", self.log.level),
+            );
         }
         Ok(())
     }
 
-    /// Digest of the settings that the target is started with: one with another digest is not taken over. What only others go by
-    /// is left out, as are logs: changing it costs no load. Of the drafter it reads what to keep for it.
+    /// Digest of the settings that the target is started with: one with another digest is not taken
+    /// over. What only others go by is left out, as are logs: changing it costs no load. Of the
+    /// drafter it reads what to keep for it.
     pub fn target_digest(&self) -> String {
         let drafter = DrafterConfig { model: self.drafter.model.clone(), ..Default::default() };
-        Self { target: self.target.clone(), kv: self.kv.clone(), drafter, ..self.of_every_worker() }.hashed()
+        Self { target: self.target.clone(), kv: self.kv.clone(), drafter, ..self.of_every_worker() }
+            .hashed()
     }
 
     /// Digest of the settings that a drafter is started with, likewise.
@@ -678,7 +795,8 @@ impl Config {
         let DrafterConfig { start, idle_stop_s, .. } = DrafterConfig::default();
         let drafter = DrafterConfig { start, idle_stop_s, ..self.drafter.clone() };
         // Where no drafter is named the target says which one there is.
-        let model = if drafter.model.is_empty() { self.target.model.clone() } else { String::new() };
+        let model =
+            if drafter.model.is_empty() { self.target.model.clone() } else { String::new() };
         let target = TargetConfig { model, device: self.target.device, ..Default::default() };
         Self { target, drafter, ..self.of_every_worker() }.hashed()
     }
@@ -686,7 +804,10 @@ impl Config {
     /// The settings by which every worker lives; all others are the defaults.
     fn of_every_worker(&self) -> Self {
         let SupervisorConfig { runtime_dir, lease_s, .. } = self.supervisor.clone();
-        Self { supervisor: SupervisorConfig { runtime_dir, lease_s, ..Default::default() }, ..Default::default() }
+        Self {
+            supervisor: SupervisorConfig { runtime_dir, lease_s, ..Default::default() },
+            ..Default::default()
+        }
     }
 
     fn hashed(&self) -> String {
@@ -710,16 +831,23 @@ impl Config {
         }
         let dir = PathBuf::from(&self.target.model);
         if !dir.is_dir() {
-            return Err(refuse(format!("expected a model directory, found nothing at {}", dir.display())));
+            return Err(refuse(format!(
+                "expected a model directory, found nothing at {}",
+                dir.display()
+            )));
         }
         std::path::absolute(&dir).map_err(|error| refuse(error.to_string()))
     }
 
-    /// Directory of the configured drafter: `drafter.model`; where neither target nor drafter are set the embedded demo
-    /// drafter; else none. It need not exist: a drafter that is not there costs speed, nothing else (I3).
+    /// Directory of the configured drafter: `drafter.model`; where neither target nor drafter are
+    /// set the embedded demo drafter; else none. It need not exist: a drafter that is not there
+    /// costs speed, nothing else (I3).
     pub fn drafter_dir(&self) -> Option<PathBuf> {
         match (self.drafter.model.is_empty(), self.target.model.is_empty()) {
-            (false, _) => Some(std::path::absolute(&self.drafter.model).unwrap_or_else(|_| PathBuf::from(&self.drafter.model))),
+            (false, _) => Some(
+                std::path::absolute(&self.drafter.model)
+                    .unwrap_or_else(|_| PathBuf::from(&self.drafter.model)),
+            ),
             (true, true) => demo_dir("drafter"),
             (true, false) => None,
         }
@@ -735,7 +863,9 @@ impl GatewayConfig {
         let missing = match (self.api_keys_file.is_empty(), self.tls_cert.is_empty()) {
             _ if self.insecure || address.ip().to_canonical().is_loopback() => return Ok(()),
             (false, false) => return Ok(()),
-            (true, true) => "neither keys (gateway.api_keys_file) nor TLS (gateway.tls_cert, gateway.tls_key)",
+            (true, true) => {
+                "neither keys (gateway.api_keys_file) nor TLS (gateway.tls_cert, gateway.tls_key)"
+            }
             (true, false) => "no keys (gateway.api_keys_file)",
             (false, true) => "no TLS (gateway.tls_cert, gateway.tls_key)",
         };
@@ -748,20 +878,26 @@ impl GatewayConfig {
 }
 
 impl Config {
-    /// What clients call the served model: its directory's name, `demo-target` for the embedded one.
+    /// What clients call the served model: its directory's name, `demo-target` for the embedded
+    /// one.
     pub fn model_name(&self) -> String {
-        let name = Path::new(&self.target.model).file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = Path::new(&self.target.model)
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
         name.unwrap_or_else(|| "demo-target".to_owned())
     }
 }
 
-/// The embedded demo model: beside an installed program (`../share/paceline/demo`), or in the source tree a program was
-/// built in.
+/// The embedded demo model: beside an installed program (`../share/paceline/demo`), or in the
+/// source tree a program was built in.
 pub fn demo_dir(which: &str) -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?.canonicalize().ok()?;
     let installed = program.parent()?.parent()?.join("share/paceline/demo");
     let built = program.ancestors().skip(1).map(|dir| dir.join("demo"));
-    std::iter::once(installed).chain(built).map(|demo| demo.join(which)).find(|dir| dir.join("config.json").is_file())
+    std::iter::once(installed)
+        .chain(built)
+        .map(|demo| demo.join(which))
+        .find(|dir| dir.join("config.json").is_file())
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! API keys as they are written down: only their digests, one a line as `name:digest`. The gateway reads such files, the
-//! command line makes the lines.
+//! API keys as they are written down: only their digests, one a line as `name:digest`. The gateway
+//! reads such files, the command line makes the lines.
 //!
 //! ```text
 //! # comments and empty lines are passed over
 //! alice:2bd806c97f0e00af1a1fc3328fa763a9269723c8db8fac4f93af71db186d6e90
 //! ```
 //!
-//! A name stands for a client: its traffic class (`[classes]`) and its limits go by it. It may stand on several lines, so that
-//! a new key can be given out before the old one is taken away. A digest may stand only once.
+//! A name stands for a client: its traffic class (`[classes]`) and its limits go by it. It may
+//! stand on several lines, so that a new key can be given out before the old one is taken away. A
+//! digest may stand only once.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -52,8 +53,12 @@ impl KeyLine {
     /// The name or the key is none: expected and found. The key itself is not repeated.
     pub fn of(name: &str, key: &str) -> Result<Self, String> {
         check_name(name)?;
-        if !(MIN_KEY_BYTES..=MAX_KEY_BYTES).contains(&key.len()) || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-            let expected = format!("{MIN_KEY_BYTES} to {MAX_KEY_BYTES} printable ASCII characters without spaces");
+        if !(MIN_KEY_BYTES..=MAX_KEY_BYTES).contains(&key.len())
+            || !key.bytes().all(|byte| byte.is_ascii_graphic())
+        {
+            let expected = format!(
+                "{MIN_KEY_BYTES} to {MAX_KEY_BYTES} printable ASCII characters without spaces"
+            );
             return Err(format!("expected a key of {expected}, found {} bytes", key.len()));
         }
         Ok(Self { name: name.to_owned(), digest: digest(key) })
@@ -84,14 +89,21 @@ pub fn parse(text: &str) -> Result<Vec<KeyLine>, String> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        // A line is not repeated in the message: who put a key there by mistake does not want to see it in a log.
-        let wrong = |what: String| format!("line {number}: expected name:digest (as `paceline key new` prints it), found {what}");
+        // A line is not repeated in the message: who put a key there by mistake does not want to
+        // see it in a log.
+        let wrong = |what: String| {
+            format!(
+                "line {number}: expected name:digest (as `paceline key new` prints it), found {what}"
+            )
+        };
         let (name, digest) = line.split_once(':').ok_or_else(|| wrong("no colon".into()))?;
         check_name(name).map_err(|what| format!("line {number}: {what}"))?;
         let found = || wrong(format!("no SHA-256 in 64 hexadecimal digits behind the name {name}"));
         let digest = unhex(digest).ok_or_else(found)?;
         if !seen.insert(digest) {
-            return Err(format!("line {number}: expected each key once, found that of {name} again"));
+            return Err(format!(
+                "line {number}: expected each key once, found that of {name} again"
+            ));
         }
         keys.push(KeyLine { name: name.to_owned(), digest });
         if keys.len() > MAX_LINES {
@@ -99,7 +111,9 @@ pub fn parse(text: &str) -> Result<Vec<KeyLine>, String> {
         }
     }
     if keys.is_empty() {
-        return Err("expected at least one key, found none; `paceline key new NAME` makes one".into());
+        return Err(
+            "expected at least one key, found none; `paceline key new NAME` makes one".into()
+        );
     }
     Ok(keys)
 }
@@ -107,7 +121,9 @@ pub fn parse(text: &str) -> Result<Vec<KeyLine>, String> {
 fn check_name(name: &str) -> Result<(), String> {
     let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(is_fine) {
-        return Err(format!("expected a name of 1 to {MAX_NAME_BYTES} letters, digits, '-', '_' and '.', found another"));
+        return Err(format!(
+            "expected a name of 1 to {MAX_NAME_BYTES} letters, digits, '-', '_' and '.', found another"
+        ));
     }
     Ok(())
 }
@@ -135,10 +151,16 @@ mod tests {
         let line = KeyLine::of("alice", key).expect("fine");
         let text = format!("# who\n\n  {line}  \r\nbob.2:{}\n", hex(&digest("another-key-of-bob")));
         let keys = parse(&text).expect("fine");
-        assert_eq!((keys[0].clone(), keys[1].name.as_str(), keys.len()), (line.clone(), "bob.2", 2));
+        assert_eq!(
+            (keys[0].clone(), keys[1].name.as_str(), keys.len()),
+            (line.clone(), "bob.2", 2)
+        );
         assert!(!text.contains(key) && format!("{line:?}") == "KeyLine(alice)");
         // Known answer: FIPS 180-2, appendix B.1.
-        assert_eq!(hex(&digest("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(
+            hex(&digest("abc")),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
     }
 
     #[test]

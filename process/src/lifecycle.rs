@@ -33,15 +33,18 @@ impl From<Exit> for std::process::ExitCode {
     }
 }
 
-/// Longest that the supervisor takes to stop, on a system where a kill strands memory or on another: 30 s for running requests, 5 s
-/// to cancel them, three times the longest teardown (asked, SIGTERM, SIGKILL), and some between. Whoever kills it waits longer.
+/// Longest that the supervisor takes to stop, on a system where a kill strands memory or on
+/// another: 30 s for running requests, 5 s to cancel them, three times the longest teardown (asked,
+/// SIGTERM, SIGKILL), and some between. Whoever kills it waits longer.
 pub const fn supervisor_stop(kill_strands_memory: bool) -> Duration {
     Duration::from_secs(50 + 3 * platform::teardown(kill_strands_memory).as_secs())
 }
 
-/// Ends the process at once: nothing is waited for and nothing is destructed under a thread that cannot be ended.
+/// Ends the process at once: nothing is waited for and nothing is destructed under a thread that
+/// cannot be ended.
 pub fn exit_at_once(exit: Exit) -> ! {
-    // SAFETY: runs no code of this process any more, whatever its other threads are in the middle of.
+    // SAFETY: runs no code of this process any more, whatever its other threads are in the middle
+    // of.
     unsafe { libc::_exit(exit as i32) }
 }
 
@@ -59,12 +62,15 @@ impl Signals {
         Ok(Self { term: signal(SignalKind::terminate())?, other: signal(SignalKind::interrupt())? })
     }
 
-    /// For a child of ours: SIGTERM counts, and SIGUSR1, by which the parent asks again: two of one kind that come closely one
-    /// behind the other are one. Ctrl-C, which a terminal sends to the whole group, is ignored, because the parent passes on
-    /// what is meant.
+    /// For a child of ours: SIGTERM counts, and SIGUSR1, by which the parent asks again: two of one
+    /// kind that come closely one behind the other are one. Ctrl-C, which a terminal sends to the
+    /// whole group, is ignored, because the parent passes on what is meant.
     pub fn child() -> io::Result<Self> {
         ignore(nix::sys::signal::Signal::SIGINT);
-        Ok(Self { term: signal(SignalKind::terminate())?, other: signal(SignalKind::user_defined1())? })
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            other: signal(SignalKind::user_defined1())?,
+        })
     }
 
     /// The next request to stop.
@@ -79,11 +85,12 @@ fn ignore(which: nix::sys::signal::Signal) {
     outcome.expect("these signals may be ignored");
 }
 
-/// Descriptors that a process of ours may use at once. The gateway needs the most: 512 connections, 256 of them still
-/// opening, their streams to the supervisor, and images.
+/// Descriptors that a process of ours may use at once. The gateway needs the most: 512 connections,
+/// 256 of them still opening, their streams to the supervisor, and images.
 const OPEN_FILES: u64 = 4096;
 
-/// Raises the soft limit of open files to [`OPEN_FILES`] if the hard limit allows it. macOS starts programs with 256.
+/// Raises the soft limit of open files to [`OPEN_FILES`] if the hard limit allows it. macOS starts
+/// programs with 256.
 fn raise_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
@@ -94,8 +101,9 @@ fn raise_open_files() {
     let _ = raised;
 }
 
-/// What every process of ours does first: no SIGPIPE or SIGXFSZ deaths, no core files with prompts in them, enough
-/// descriptors, and no memory that other processes of this user can read (see [`DEBUGGABLE`]).
+/// What every process of ours does first: no SIGPIPE or SIGXFSZ deaths, no core files with prompts
+/// in them, enough descriptors, and no memory that other processes of this user can read (see
+/// [`DEBUGGABLE`]).
 pub fn settle() {
     ignore(nix::sys::signal::Signal::SIGPIPE);
     ignore(nix::sys::signal::Signal::SIGXFSZ);
@@ -107,8 +115,9 @@ pub fn settle() {
     }
 }
 
-/// Environment variable that, set to 1, leaves a process open to debuggers and tracers of the same user. Meant for people who
-/// look for a bug, and for tests that count descriptors without being root. Core files stay off.
+/// Environment variable that, set to 1, leaves a process open to debuggers and tracers of the same
+/// user. Meant for people who look for a bug, and for tests that count descriptors without being
+/// root. Core files stay off.
 pub const DEBUGGABLE: &str = "PACELINE_DEBUGGABLE";
 
 /// Environment variable naming the descriptor by which a child sees that its parent is gone.
@@ -117,13 +126,14 @@ pub const PARENT_FD: &str = "PACELINE_PARENT_FD";
 /// Environment variable by which whoever restarts a process tells it how often that was.
 pub const RESTARTS: &str = "PACELINE_RESTARTS";
 
-/// How often we were restarted without being asked, as told by whoever started us; 0 if nobody said.
+/// How often we were restarted without being asked, as told by whoever started us; 0 if nobody
+/// said.
 pub fn restarts() -> u32 {
     env(RESTARTS).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// An environment variable that is part of how our processes talk to one another; settings come through `config`. `None` if it
-/// is not set, or is not UTF-8.
+/// An environment variable that is part of how our processes talk to one another; settings come
+/// through `config`. `None` if it is not set, or is not UTF-8.
 pub fn env(name: &str) -> Option<String> {
     env_os(name)?.into_string().ok()
 }
@@ -138,21 +148,28 @@ pub fn env_os(name: &str) -> Option<std::ffi::OsString> {
 pub struct ParentWatch(Option<tokio::net::unix::pipe::Receiver>);
 
 impl ParentWatch {
-    /// Takes over the inherited descriptor named by [`PARENT_FD`]; without one the watch never fires.
+    /// Takes over the inherited descriptor named by [`PARENT_FD`]; without one the watch never
+    /// fires.
     ///
     /// # Errors
     /// The variable is set but names no pipe of ours.
     pub fn inherited() -> io::Result<Self> {
         let Some(text) = env(PARENT_FD) else { return Ok(Self(None)) };
-        let bad = || io::Error::other(format!("{PARENT_FD}={text}: expected an inherited pipe's descriptor number; unset it"));
+        let bad = || {
+            io::Error::other(format!(
+                "{PARENT_FD}={text}: expected an inherited pipe's descriptor number; unset it"
+            ))
+        };
         let raw: i32 = text.parse().ok().filter(|raw| *raw > 2).ok_or_else(bad)?;
         // SAFETY: asks only whether the number names an open descriptor.
         if unsafe { libc::fcntl(raw, libc::F_GETFD) } < 0 {
             return Err(bad());
         }
-        // SAFETY: the number was given to us by our parent for this purpose and nothing else in this process uses it.
+        // SAFETY: the number was given to us by our parent for this purpose and nothing else in
+        // this process uses it.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-        // Our own children must not keep it open, or they would inherit a parent that is not theirs.
+        // Our own children must not keep it open, or they would inherit a parent that is not
+        // theirs.
         fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
         let flags = nix::fcntl::OFlag::from_bits_truncate(fcntl(&fd, FcntlArg::F_GETFL)?);
         fcntl(&fd, FcntlArg::F_SETFL(flags | nix::fcntl::OFlag::O_NONBLOCK))?;
@@ -202,7 +219,9 @@ mod tests {
             return;
         }
         let test = "a_process_raises_its_open_files_as_far_as_it_may_and_lowers_them_never";
-        for (limits, expected) in [("256/5000", "4096"), ("256/1000", "1000"), ("4500/5000", "4500")] {
+        for (limits, expected) in
+            [("256/5000", "4096"), ("256/1000", "1000"), ("4500/5000", "4500")]
+        {
             let text = started_again(test, &[(SETTLES, limits)]);
             let found = text.lines().find_map(|line| line.strip_prefix("soft limit "));
             assert_eq!(found, Some(expected), "{limits}");
@@ -217,12 +236,14 @@ mod tests {
             // SAFETY: reads a flag of this process.
             let dumpable = unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) };
             // It still finds itself, and its own descriptors.
-            let found = platform::process_start(std::process::id()).is_some() && std::fs::File::open("/dev/fd/1").is_ok();
+            let found = platform::process_start(std::process::id()).is_some()
+                && std::fs::File::open("/dev/fd/1").is_ok();
             println!("dumpable={dumpable} found={found}");
             return;
         }
         let test = "a_settled_process_is_not_dumpable_unless_it_is_to_be_debugged";
-        let settled = |more: &[(&str, &str)]| started_again(test, &[&[(SETTLES, "1")], more].concat());
+        let settled =
+            |more: &[(&str, &str)]| started_again(test, &[&[(SETTLES, "1")], more].concat());
         assert!(settled(&[]).contains("dumpable=0 found=true"), "{}", settled(&[]));
         assert!(settled(&[(DEBUGGABLE, "1")]).contains("dumpable=1"));
         assert!(settled(&[(DEBUGGABLE, "yes")]).contains("dumpable=0"), "only 1 counts");

@@ -1,5 +1,5 @@
-//! Listening sockets handed down by whoever started us: by the LISTEN_FDS convention (sd_listen_fds(3); systemd and
-//! `paceline serve`), or by launchd.
+//! Listening sockets handed down by whoever started us: by the LISTEN_FDS convention
+//! (sd_listen_fds(3); systemd and `paceline serve`), or by launchd.
 
 use std::io;
 use std::net::TcpListener;
@@ -19,11 +19,13 @@ const NAME: &str = "grpc";
 /// Its key in the job's `Sockets` of launchd.
 const LAUNCHD_KEY: &str = "Grpc";
 
-/// The front listener that was handed down; `None` if none was. LISTEN_PID is checked where it is set: a parent that forks
-/// and execs us may not know our pid beforehand. To be called once: it takes the descriptor.
+/// The front listener that was handed down; `None` if none was. LISTEN_PID is checked where it is
+/// set: a parent that forks and execs us may not know our pid beforehand. To be called once: it
+/// takes the descriptor.
 ///
 /// # Errors
-/// Something was handed down that is no listening TCP socket, or several things none of which has our name.
+/// Something was handed down that is no listening TCP socket, or several things none of which has
+/// our name.
 pub fn inherited_tcp() -> io::Result<Option<TcpListener>> {
     let expected = "expected one listening TCP socket, handed down by LISTEN_FDS or launchd";
     let fd = match handed()? {
@@ -33,17 +35,21 @@ pub fn inherited_tcp() -> io::Result<Option<TcpListener>> {
             Some(Ok([fd])) => fd,
             Some(Err(found)) => {
                 let found = found.len();
-                return Err(io::Error::other(format!("{expected}, found {found} of launchd: name one address and family")));
+                return Err(io::Error::other(format!(
+                    "{expected}, found {found} of launchd: name one address and family"
+                )));
             }
         },
     };
-    let address: SockaddrStorage =
-        getsockname(fd.as_raw_fd()).map_err(|error| io::Error::other(format!("{expected}, found: {error}")))?;
+    let address: SockaddrStorage = getsockname(fd.as_raw_fd())
+        .map_err(|error| io::Error::other(format!("{expected}, found: {error}")))?;
     if !matches!(address.family(), Some(AddressFamily::Inet | AddressFamily::Inet6)) {
         return Err(io::Error::other(format!("{expected}, found a socket of another family")));
     }
     if !platform::is_tcp_listener(fd.as_fd())? {
-        return Err(io::Error::other(format!("{expected}, found one that does not listen: Accept=no of a socket unit is meant")));
+        return Err(io::Error::other(format!(
+            "{expected}, found one that does not listen: Accept=no of a socket unit is meant"
+        )));
     }
     let listener = TcpListener::from(fd);
     listener.set_nonblocking(true)?;
@@ -58,31 +64,43 @@ fn handed() -> io::Result<Option<OwnedFd>> {
     {
         return Ok(None);
     }
-    let Some(place) = ours(&count, lifecycle::env("LISTEN_FDNAMES").as_deref()).map_err(io::Error::other)? else {
+    let Some(place) =
+        ours(&count, lifecycle::env("LISTEN_FDNAMES").as_deref()).map_err(io::Error::other)?
+    else {
         return Ok(None);
     };
     for raw in (FIRST_FD..).take(count.parse().unwrap_or(0)) {
         // SAFETY: only borrowed for the call, which fails where the number is not open.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        let closed =
-            |error| io::Error::other(format!("LISTEN_FDS={count}: expected descriptor {raw} to be open, found: {error}"));
+        let closed = |error| {
+            io::Error::other(format!(
+                "LISTEN_FDS={count}: expected descriptor {raw} to be open, found: {error}"
+            ))
+        };
         // Our own children must not keep it open.
         fcntl(fd.as_fd(), FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(closed)?;
     }
-    // SAFETY: the convention gives these descriptors to us, it was just seen to be open, and this is the only place that
-    // takes it.
+    // SAFETY: the convention gives these descriptors to us, it was just seen to be open, and this
+    // is the only place that takes it.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(FIRST_FD + place) }))
 }
 
 /// Which of so many descriptors is ours: the only one, or that of our name.
 fn ours(count: &str, names: Option<&str>) -> Result<Option<i32>, String> {
-    let bad = |found: String| Err(format!("expected LISTEN_FDS to be 1, or one of LISTEN_FDNAMES to be {NAME:?}, found {found}"));
+    let bad = |found: String| {
+        Err(format!(
+            "expected LISTEN_FDS to be 1, or one of LISTEN_FDNAMES to be {NAME:?}, found {found}"
+        ))
+    };
     match count.parse::<usize>() {
         Ok(0) => Ok(None),
         Ok(1) => Ok(Some(0)),
         Ok(many) if many <= MOST_FDS => {
             let names: Vec<&str> = names.unwrap_or_default().split(':').collect();
-            let mut places = (0..).zip(names.iter().take(many)).filter(|(_, name)| **name == NAME).map(|(place, _)| place);
+            let mut places = (0..)
+                .zip(names.iter().take(many))
+                .filter(|(_, name)| **name == NAME)
+                .map(|(place, _)| place);
             match (places.next(), places.next()) {
                 (Some(place), None) => Ok(Some(place)),
                 _ => bad(format!("LISTEN_FDS={count}, LISTEN_FDNAMES={}", names.join(":"))),
@@ -102,9 +120,18 @@ mod tests {
         assert_eq!(ours("1", None), Ok(Some(0)));
         assert_eq!(ours("1", Some("paceline-gateway.socket")), Ok(Some(0)));
         assert_eq!(ours("2", Some("http:grpc")), Ok(Some(1)));
-        for (count, names) in [("2", None), ("2", Some("a:b")), ("2", Some("grpc:grpc")), ("2", Some("a:b:grpc")), ("99", None)] {
+        for (count, names) in [
+            ("2", None),
+            ("2", Some("a:b")),
+            ("2", Some("grpc:grpc")),
+            ("2", Some("a:b:grpc")),
+            ("99", None),
+        ] {
             let message = ours(count, names).expect_err("not clear");
-            assert!(message.contains(&format!("LISTEN_FDS={count}")) && message.contains("grpc"), "{message}");
+            assert!(
+                message.contains(&format!("LISTEN_FDS={count}")) && message.contains("grpc"),
+                "{message}"
+            );
         }
         for count in ["", "-1", "one"] {
             assert!(ours(count, None).is_err(), "{count}");

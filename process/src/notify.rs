@@ -1,5 +1,6 @@
-//! What a service manager is told of us, by the protocol of sd_notify(3): one datagram a message, to the socket that
-//! NOTIFY_SOCKET names. Where nobody listens (`paceline serve`, launchd, a terminal) nothing is sent.
+//! What a service manager is told of us, by the protocol of sd_notify(3): one datagram a message,
+//! to the socket that NOTIFY_SOCKET names. Where nobody listens (`paceline serve`, launchd, a
+//! terminal) nothing is sent.
 
 use std::io;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -9,9 +10,16 @@ use std::time::Duration;
 
 use crate::{lifecycle, platform};
 
-/// Variables by which a service manager speaks to the one process it started, and not to that one's children.
-pub const MANAGERS_WORDS: [&str; 6] =
-    ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
+/// Variables by which a service manager speaks to the one process it started, and not to that one's
+/// children.
+pub const MANAGERS_WORDS: [&str; 6] = [
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "LISTEN_FDNAMES",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_USEC",
+    "WATCHDOG_PID",
+];
 
 /// A manager that does not read for so long is not told.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -31,10 +39,12 @@ struct Way {
 }
 
 impl Notifier {
-    /// The manager that started us, if one did and wants to hear. A socket that cannot be used is said in the log: the manager
-    /// will find us silent and say so too.
+    /// The manager that started us, if one did and wants to hear. A socket that cannot be used is
+    /// said in the log: the manager will find us silent and say so too.
     pub fn inherited() -> Self {
-        let Some(name) = lifecycle::env("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return Self::default() };
+        let Some(name) = lifecycle::env("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
+            return Self::default();
+        };
         let [usec, pid] = ["WATCHDOG_USEC", "WATCHDOG_PID"].map(lifecycle::env);
         match Self::to(&name, watchdog(usec.as_deref(), pid.as_deref(), std::process::id())) {
             Ok(notifier) => notifier,
@@ -57,7 +67,12 @@ impl Notifier {
         };
         let socket = UnixDatagram::unbound()?;
         socket.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self(Some(Arc::new(Way { socket, address, watchdog, stopping: AtomicBool::new(false) }))))
+        Ok(Self(Some(Arc::new(Way {
+            socket,
+            address,
+            watchdog,
+            stopping: AtomicBool::new(false),
+        }))))
     }
 
     /// Whether anybody listens.
@@ -65,7 +80,8 @@ impl Notifier {
         self.0.is_some()
     }
 
-    /// How often the manager wants a sign of life: twice in the time after which it counts us as hung. `None` if it does not.
+    /// How often the manager wants a sign of life: twice in the time after which it counts us as
+    /// hung. `None` if it does not.
     pub fn beat(&self) -> Option<Duration> {
         self.0.as_ref()?.watchdog.map(|watchdog| watchdog / 2)
     }
@@ -147,7 +163,13 @@ mod tests {
         let long = format!("STATUS={}", "x".repeat(STATUS_CHARS));
         assert_eq!(
             words,
-            ["READY=1\nSTATUS=loading READY=0", "WATCHDOG=1", long.as_str(), "STOPPING=1\nSTATUS=stopping", "STATUS=end"]
+            [
+                "READY=1\nSTATUS=loading READY=0",
+                "WATCHDOG=1",
+                long.as_str(),
+                "STOPPING=1\nSTATUS=stopping",
+                "STATUS=end"
+            ]
         );
     }
 
@@ -181,7 +203,12 @@ mod tests {
     fn the_watchdog_is_for_the_process_that_is_meant() {
         assert_eq!(watchdog(Some("3000000"), None, 7), Some(Duration::from_secs(3)));
         assert_eq!(watchdog(Some("3000000"), Some("7"), 7), Some(Duration::from_secs(3)));
-        for (usec, pid) in [(Some("3000000"), Some("8")), (Some("0"), None), (Some("soon"), None), (None, Some("7"))] {
+        for (usec, pid) in [
+            (Some("3000000"), Some("8")),
+            (Some("0"), None),
+            (Some("soon"), None),
+            (None, Some("7")),
+        ] {
             assert_eq!(watchdog(usec, pid, 7), None, "{usec:?} {pid:?}");
         }
     }

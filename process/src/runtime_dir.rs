@@ -1,7 +1,8 @@
-//! The runtime directory: sockets, logs, counters and records of one service. Only its user may enter it (0700), and one
-//! supervisor and one gateway hold its locks.
+//! The runtime directory: sockets, logs, counters and records of one service. Only its user may
+//! enter it (0700), and one supervisor and one gateway hold its locks.
 //!
-//! A directory is used as it is or refused: its mode is never changed, because it may be somebody's by mistake.
+//! A directory is used as it is or refused: its mode is never changed, because it may be somebody's
+//! by mistake.
 
 mod counter;
 mod record;
@@ -22,14 +23,17 @@ pub use record::WorkerRecord;
 /// Interval between two tries to take a lock that another process holds.
 const LOCK_RETRY: Duration = Duration::from_millis(50);
 
-/// A lock of the runtime directory, held as long as this value lives. The kernel releases it when the process ends.
+/// A lock of the runtime directory, held as long as this value lives. The kernel releases it when
+/// the process ends.
 pub type Lock = Flock<File>;
 
 /// Why a runtime directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeDirError {
     /// There is no default place for it.
-    #[error("no runtime directory: expected $XDG_RUNTIME_DIR or $HOME to be set; set supervisor.runtime_dir")]
+    #[error(
+        "no runtime directory: expected $XDG_RUNTIME_DIR or $HOME to be set; set supervisor.runtime_dir"
+    )]
     Nowhere,
     /// Other users could read or write in it, or it is somewhere else than its name says.
     #[error("directory {}: expected a directory of this user that nobody else may enter, found {found}; {remedy}", path.display())]
@@ -97,16 +101,21 @@ impl RuntimeDirError {
         if is_full(&cause) { Self::Full { path, cause } } else { Self::Io { path, cause } }
     }
 
-    /// Exit code of a process that cannot start because of this error. A full disk has room again some day, so a service
-    /// manager may try again; everything else stays wrong until somebody changes it.
+    /// Exit code of a process that cannot start because of this error. A full disk has room again
+    /// some day, so a service manager may try again; everything else stays wrong until somebody
+    /// changes it.
     pub fn exit(&self) -> Exit {
         if matches!(self, Self::Full { .. }) { Exit::Unavailable } else { Exit::Config }
     }
 }
 
-/// Whether a write failed because there is no room: on the disk, in the user's quota, or within RLIMIT_FSIZE.
+/// Whether a write failed because there is no room: on the disk, in the user's quota, or within
+/// RLIMIT_FSIZE.
 pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 /// A runtime directory that is safe to use.
@@ -123,7 +132,8 @@ impl RuntimeDir {
         let path = if set.is_empty() {
             let run = crate::lifecycle::env_os("XDG_RUNTIME_DIR").map(PathBuf::from);
             let run = run.filter(|dir| dir.is_absolute()).map(|dir| dir.join("paceline"));
-            run.or_else(|| platform::cache_dir().map(|dir| dir.join("paceline/run"))).ok_or(RuntimeDirError::Nowhere)?
+            run.or_else(|| platform::cache_dir().map(|dir| dir.join("paceline/run")))
+                .ok_or(RuntimeDirError::Nowhere)?
         } else {
             std::path::absolute(set).map_err(|cause| RuntimeDirError::at(Path::new(set), cause))?
         };
@@ -173,10 +183,17 @@ impl RuntimeDir {
         let path = self.0.join(format!("{what}.lock"));
         let io = |cause| RuntimeDirError::at(&path, cause);
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(OFlag::O_NOFOLLOW.bits());
         match Flock::lock(options.open(&path).map_err(io)?, FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
-                // Only for the message of a process that finds the lock taken: a full disk is no reason not to hold it.
+                // Only for the message of a process that finds the lock taken: a full disk is no
+                // reason not to hold it.
                 let mut write = || -> io::Result<()> {
                     lock.set_len(0)?;
                     lock.rewind()?;
@@ -193,7 +210,8 @@ impl RuntimeDir {
         }
     }
 
-    /// As [`RuntimeDir::lock`]; a lock that is held is tried again until `timeout` has passed. Blocks the thread.
+    /// As [`RuntimeDir::lock`]; a lock that is held is tried again until `timeout` has passed.
+    /// Blocks the thread.
     ///
     /// # Errors
     /// Another process still holds it.
@@ -202,9 +220,15 @@ impl RuntimeDir {
         let mut waits = false;
         loop {
             match self.lock(what) {
-                Err(RuntimeDirError::Taken { pid, .. }) if u128::from(clock.now().0) < timeout.as_millis() => {
+                Err(RuntimeDirError::Taken { pid, .. })
+                    if u128::from(clock.now().0) < timeout.as_millis() =>
+                {
                     if !std::mem::replace(&mut waits, true) {
-                        tracing::info!(lock = what, pid, "held by an earlier process; waiting for its end");
+                        tracing::info!(
+                            lock = what,
+                            pid,
+                            "held by an earlier process; waiting for its end"
+                        );
                     }
                     std::thread::sleep(LOCK_RETRY);
                 }
@@ -222,14 +246,19 @@ impl RuntimeDir {
         }
     }
 
-    /// Replaces the file `name`. Readers, and a start after a power cut, find the old content or the new one, whole: the
-    /// content reaches the disk before the new name does.
+    /// Replaces the file `name`. Readers, and a start after a power cut, find the old content or
+    /// the new one, whole: the content reaches the disk before the new name does.
     fn replace(&self, name: &str, content: &[u8]) -> Result<(), RuntimeDirError> {
         let path = self.0.join(name);
         let fresh = self.0.join(format!("{name}.{}.new", std::process::id()));
         let write = || -> io::Result<()> {
             let mut options = OpenOptions::new();
-            options.write(true).create(true).truncate(true).mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits());
+            options
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .custom_flags(OFlag::O_NOFOLLOW.bits());
             let mut file = options.open(&fresh)?;
             file.write_all(content)?;
             platform::write_barrier(&file)?;
@@ -245,32 +274,50 @@ impl RuntimeDir {
     /// Has the names of replaced files reach the disk.
     fn sync_names(&self) -> Result<(), RuntimeDirError> {
         let sync = || match platform::write_barrier(&File::open(&self.0)?) {
-            // Some network and FUSE file systems sync no directories; their names are as durable as they make them.
-            Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
+            // Some network and FUSE file systems sync no directories; their names are as durable as
+            // they make them.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+                ) =>
+            {
+                Ok(())
+            }
             outcome => outcome,
         };
         sync().map_err(|cause| RuntimeDirError::at(&self.0, cause))
     }
 }
 
-/// Makes the directory `path` with mode 0700 if it is missing, and checks that it is a directory of this user which nobody
-/// else may enter. Its parent must exist. Links among the parents are fine (`/tmp` and `/var` of macOS are links).
+/// Makes the directory `path` with mode 0700 if it is missing, and checks that it is a directory of
+/// this user which nobody else may enter. Its parent must exist. Links among the parents are fine
+/// (`/tmp` and `/var` of macOS are links).
 ///
 /// # Errors
-/// The last component is a link or no directory, the directory belongs to another user, or its mode lets others in.
+/// The last component is a link or no directory, the directory belongs to another user, or its mode
+/// lets others in.
 pub fn private_dir(path: &Path) -> Result<(), RuntimeDirError> {
     match DirBuilder::new().mode(0o700).create(path) {
-        Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => return Err(RuntimeDirError::at(path, cause)),
+        Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => {
+            return Err(RuntimeDirError::at(path, cause));
+        }
         _ => {}
     }
     // A look at the entry itself, also after it was made: another process may have been faster.
     let meta = fs::symlink_metadata(path).map_err(|cause| RuntimeDirError::at(path, cause))?;
     let (mode, own) = (meta.mode() & 0o777, nix::unistd::geteuid().as_raw());
-    let refuse = |found: String, remedy: String| Err(RuntimeDirError::Unsafe { path: path.to_path_buf(), found, remedy });
+    let refuse = |found: String, remedy: String| {
+        Err(RuntimeDirError::Unsafe { path: path.to_path_buf(), found, remedy })
+    };
     let elsewhere = "set supervisor.runtime_dir to another place";
     if meta.file_type().is_symlink() {
-        let target = fs::read_link(path).map_or_else(|_| String::new(), |target| format!(" to {}", target.display()));
-        return refuse(format!("a symbolic link{target}"), format!("name the directory itself, or {elsewhere}"));
+        let target = fs::read_link(path)
+            .map_or_else(|_| String::new(), |target| format!(" to {}", target.display()));
+        return refuse(
+            format!("a symbolic link{target}"),
+            format!("name the directory itself, or {elsewhere}"),
+        );
     }
     if !meta.is_dir() {
         return refuse("no directory".to_owned(), format!("remove it, or {elsewhere}"));
@@ -280,7 +327,10 @@ pub fn private_dir(path: &Path) -> Result<(), RuntimeDirError> {
     }
     // Rights of the owner may be missing where the umask takes them away.
     if mode != 0o700 {
-        let remedy = format!("if it is meant for paceline, run `chmod 700 {}`, or {elsewhere}", path.display());
+        let remedy = format!(
+            "if it is meant for paceline, run `chmod 700 {}`, or {elsewhere}",
+            path.display()
+        );
         return refuse(format!("mode {mode:04o}"), remedy);
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! Sockets: our own accept loop (tonic's spins without descriptors and keeps silent connections for ever), Unix sockets
-//! that only this user can use, and channels to them.
+//! Sockets: our own accept loop (tonic's spins without descriptors and keeps silent connections for
+//! ever), Unix sockets that only this user can use, and channels to them.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd, RawFd};
@@ -25,23 +25,25 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// Connections accepted and not yet taken by the server.
 const BACKLOG: usize = 64;
 
-/// HTTP/2 window of one stream on our own links, in bytes. A stream that is not read holds this much at each hop.
+/// HTTP/2 window of one stream on our own links, in bytes. A stream that is not read holds this
+/// much at each hop.
 pub const STREAM_WINDOW: u32 = 256 << 10;
-/// Most streams at once on one connection between our processes: 256 requests of the gateway with 16 samples each. More
-/// wait at the client's end until one is over.
+/// Most streams at once on one connection between our processes: 256 requests of the gateway with
+/// 16 samples each. More wait at the client's end until one is over.
 pub const LINK_STREAMS: u32 = 4_096;
 /// Largest window that HTTP/2 knows (RFC 9113, section 6.9.1).
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 
-/// HTTP/2 window of a connection with so many streams, in bytes: the window of each. Unread streams then never stop
-/// another one, however many they are. A window is a permission, not memory: only what is unread is held.
+/// HTTP/2 window of a connection with so many streams, in bytes: the window of each. Unread streams
+/// then never stop another one, however many they are. A window is a permission, not memory: only
+/// what is unread is held.
 pub const fn connection_window(streams: u32) -> u32 {
     let window = STREAM_WINDOW.saturating_mul(streams);
     if window < LARGEST_WINDOW { window } else { LARGEST_WINDOW }
 }
 
-/// A server of one of our processes, on its Unix socket: with the windows of our links, and no more streams than they
-/// cover.
+/// A server of one of our processes, on its Unix socket: with the windows of our links, and no more
+/// streams than they cover.
 pub fn server() -> Server {
     Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
@@ -52,16 +54,23 @@ pub fn server() -> Server {
 /// Accepted connections, ready for tonic's `serve_with_incoming`.
 pub type Incoming<S> = ReceiverStream<io::Result<S>>;
 
-/// Binds a Unix socket only this user can reach. A file left by a dead process is removed first; a living one is not.
+/// Binds a Unix socket only this user can reach. A file left by a dead process is removed first; a
+/// living one is not.
 ///
-/// macOS refuses connections to a living process that has a full backlog. The caller therefore makes sure that no other process
-/// of its name lives: the supervisor by its lock, a worker by the record of its name.
+/// macOS refuses connections to a living process that has a full backlog. The caller therefore
+/// makes sure that no other process of its name lives: the supervisor by its lock, a worker by the
+/// record of its name.
 ///
 /// # Errors
 /// Somebody listens there, or the system says no.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("another process listens on {}", path.display()))),
+        Ok(_) => {
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                format!("another process listens on {}", path.display()),
+            ));
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(_) => std::fs::remove_file(path)?,
     }
@@ -71,8 +80,8 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Accepts connections of this user that say something; others are closed before the first HTTP/2 byte is read. Ends when
-/// the returned stream is dropped.
+/// Accepts connections of this user that say something; others are closed before the first HTTP/2
+/// byte is read. Ends when the returned stream is dropped.
 pub fn accept_unix(listener: UnixListener) -> Incoming<UnixStream> {
     let (tx, rx) = mpsc::channel(BACKLOG);
     let own_uid = nix::unistd::geteuid().as_raw();
@@ -80,10 +89,15 @@ pub fn accept_unix(listener: UnixListener) -> Incoming<UnixStream> {
         loop {
             let accepted = tokio::select! { biased; () = tx.closed() => return, accepted = listener.accept() => accepted };
             match accepted {
-                Ok((stream, _)) => match caller(stream.peer_cred().map(|peer| peer.uid()), own_uid) {
+                Ok((stream, _)) => match caller(stream.peer_cred().map(|peer| peer.uid()), own_uid)
+                {
                     Caller::ThisUser => hand_over(stream, tx.clone()),
-                    Caller::OtherUser(uid) => tracing::warn!(uid, "connection of another user refused"),
-                    Caller::Unknown(error) => tracing::debug!(%error, "connection closed before its user was known"),
+                    Caller::OtherUser(uid) => {
+                        tracing::warn!(uid, "connection of another user refused")
+                    }
+                    Caller::Unknown(error) => {
+                        tracing::debug!(%error, "connection closed before its user was known")
+                    }
                 },
                 Err(error) => back_off(&error).await,
             }
@@ -99,7 +113,8 @@ enum Caller {
     ThisUser,
     /// Another user, by id.
     OtherUser(u32),
-    /// The system no longer knows. macOS forgets the peer when it closes, as the probe of [`bind`] does at once.
+    /// The system no longer knows. macOS forgets the peer when it closes, as the probe of [`bind`]
+    /// does at once.
     Unknown(io::Error),
 }
 
@@ -144,7 +159,8 @@ async fn first_byte(stream: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// A channel to one of our processes: connects when first used, again after a loss; the peer must be this user's.
+/// A channel to one of our processes: connects when first used, again after a loss; the peer must
+/// be this user's.
 pub fn channel(path: PathBuf) -> Channel {
     let own_uid = nix::unistd::geteuid().as_raw();
     Endpoint::from_static("http://paceline.local")
@@ -170,7 +186,9 @@ mod tests {
 
     use paceline_proto::internal::v1::worker_client::WorkerClient;
     use paceline_proto::internal::v1::worker_server::{Worker, WorkerServer};
-    use paceline_proto::internal::v1::{Heartbeat, LinkReport, StopRequest, StopResponse, WatchRequest};
+    use paceline_proto::internal::v1::{
+        Heartbeat, LinkReport, StopRequest, StopResponse, WatchRequest,
+    };
     use prost::Message as _;
     use tokio::io::AsyncWriteExt;
     use tokio_stream::StreamExt;
@@ -181,7 +199,10 @@ mod tests {
     #[test]
     fn a_connections_window_is_that_of_all_its_streams() {
         assert_eq!(connection_window(1), STREAM_WINDOW);
-        assert_eq!(u64::from(connection_window(LINK_STREAMS)), u64::from(LINK_STREAMS) * u64::from(STREAM_WINDOW));
+        assert_eq!(
+            u64::from(connection_window(LINK_STREAMS)),
+            u64::from(LINK_STREAMS) * u64::from(STREAM_WINDOW)
+        );
         assert_eq!(connection_window(u32::MAX), LARGEST_WINDOW);
     }
 
@@ -214,7 +235,8 @@ mod tests {
         }
         let mut talking = UnixStream::connect(&path).await.expect("connects");
         talking.write_all(b"PRI").await.expect("written");
-        let first = tokio::time::timeout(Duration::from_secs(30), incoming.next()).await.expect("in time");
+        let first =
+            tokio::time::timeout(Duration::from_secs(30), incoming.next()).await.expect("in time");
         first.expect("still accepting").expect("a connection");
     }
 
@@ -225,7 +247,10 @@ mod tests {
     impl Worker for Flood {
         type WatchStream = Pin<Box<dyn futures::Stream<Item = Result<Heartbeat, Status>> + Send>>;
 
-        async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        async fn watch(
+            &self,
+            _: Request<WatchRequest>,
+        ) -> Result<Response<Self::WatchStream>, Status> {
             let link = LinkReport { reason: "x".repeat(8 << 10), ..Default::default() };
             let beat = Heartbeat { link: Some(link), ..Default::default() };
             Ok(Response::new(Box::pin(futures::stream::repeat(beat).map(Ok))))
@@ -241,11 +266,15 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("x.sock");
         let incoming = accept_unix(bind(&path).expect("bound"));
-        task::spawn("server", server().add_service(WorkerServer::new(Flood)).serve_with_incoming(incoming));
+        task::spawn(
+            "server",
+            server().add_service(WorkerServer::new(Flood)).serve_with_incoming(incoming),
+        );
         let mut client = WorkerClient::new(channel(path));
         let within = async |client: &mut WorkerClient<Channel>, bytes: usize| {
             let reading = async {
-                let mut beats = client.watch(WatchRequest::default()).await.expect("open").into_inner();
+                let mut beats =
+                    client.watch(WatchRequest::default()).await.expect("open").into_inner();
                 let mut read = 0;
                 while read < bytes {
                     read += beats.message().await.expect("no error").expect("no end").encoded_len();

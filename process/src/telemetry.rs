@@ -20,9 +20,12 @@ pub const OWN_LOG_BYTES: u64 = 8 << 20;
 /// Starts logging for this process.
 pub fn start(log: &LogConfig) {
     let filter = EnvFilter::try_new(&log.level).unwrap_or_else(|_| EnvFilter::new("info"));
-    // An error of writing must stay silent: it would be reported by `eprintln!`, which panics where standard error cannot be
-    // written, so a full disk below the log would end the process.
-    let builder = tracing_subscriber::fmt().log_internal_errors(false).with_env_filter(filter).with_writer(io::stderr);
+    // An error of writing must stay silent: it would be reported by `eprintln!`, which panics where
+    // standard error cannot be written, so a full disk below the log would end the process.
+    let builder = tracing_subscriber::fmt()
+        .log_internal_errors(false)
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
     // A second call (tests) keeps the first subscriber.
     let _ = match log.format {
         LogFormat::Text => builder.with_ansi(false).try_init(),
@@ -35,12 +38,14 @@ pub fn start(log: &LogConfig) {
     }));
 }
 
-/// Writes a line to standard error, for a process that cannot start. Its exit code counts whether or not the line can be read.
+/// Writes a line to standard error, for a process that cannot start. Its exit code counts whether
+/// or not the line can be read.
 pub fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Opens a log file for a child's standard output and error: appended to, 0600; a file over `max_bytes` becomes `.1` first.
+/// Opens a log file for a child's standard output and error: appended to, 0600; a file over
+/// `max_bytes` becomes `.1` first.
 ///
 /// # Errors
 /// The file cannot be opened.
@@ -52,14 +57,16 @@ pub fn child_log(path: &Path, max_bytes: u64) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(path)
 }
 
-/// Keeps this process's own log file bounded (I6): if standard error is a regular file over `max_bytes`, its last half is
-/// kept. Called now and then by a process whose stderr is a file from [`child_log`].
+/// Keeps this process's own log file bounded (I6): if standard error is a regular file over
+/// `max_bytes`, its last half is kept. Called now and then by a process whose stderr is a file from
+/// [`child_log`].
 pub fn bound_own_log(max_bytes: u64) {
     let shrink = || -> io::Result<()> {
         let mut file = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let meta = file.metadata()?;
         let flags = OFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GETFL)?);
-        // A file that somebody's shell opened without appending would get a hole where its beginning was.
+        // A file that somebody's shell opened without appending would get a hole where its
+        // beginning was.
         if !meta.is_file() || meta.len() <= max_bytes || !flags.contains(OFlag::O_APPEND) {
             return Ok(());
         }
@@ -76,7 +83,8 @@ pub fn bound_own_log(max_bytes: u64) {
     let _ = shrink();
 }
 
-/// Keeps this process's own log file bounded as long as it runs, for one that nobody else does that for.
+/// Keeps this process's own log file bounded as long as it runs, for one that nobody else does that
+/// for.
 pub fn keep_own_log_bounded() {
     task::spawn("log", async move {
         loop {
@@ -117,7 +125,11 @@ mod tests {
         }
         let name = "telemetry::tests::a_panic_says_where_and_not_what";
         let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
-        let output = again.args([name, "--exact", "--nocapture"]).env(PANICS, "1").output().expect("it starts");
+        let output = again
+            .args([name, "--exact", "--nocapture"])
+            .env(PANICS, "1")
+            .output()
+            .expect("it starts");
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert!(!output.status.success() && text.contains("telemetry.rs"), "{text}");
         assert!(!text.contains(SAID), "{text}");
@@ -138,12 +150,20 @@ mod tests {
         std::fs::write(&path, lines).expect("writable");
         // A shell's `2>>` opens a file like this, as the launchd jobs do.
         let log = OpenOptions::new().append(true).open(&path).expect("opens");
-        let name = "telemetry::tests::an_own_log_that_is_open_for_writing_only_is_cut_to_its_last_half";
+        let name =
+            "telemetry::tests::an_own_log_that_is_open_for_writing_only_is_cut_to_its_last_half";
         let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
-        again.args([name, "--exact"]).env(BOUNDS_ITS_LOG, "1").stdout(std::process::Stdio::null()).stderr(log);
+        again
+            .args([name, "--exact"])
+            .env(BOUNDS_ITS_LOG, "1")
+            .stdout(std::process::Stdio::null())
+            .stderr(log);
         assert!(again.status().expect("it starts").success());
         let left = std::fs::read_to_string(&path).expect("there");
-        assert!(left.len() <= 500 && left.starts_with("line 0151\n") && left.ends_with("line 0199\n"), "{left}");
+        assert!(
+            left.len() <= 500 && left.starts_with("line 0151\n") && left.ends_with("line 0199\n"),
+            "{left}"
+        );
     }
 
     /// Set in the process whose log cannot be written.
@@ -162,7 +182,12 @@ mod tests {
         let name = "telemetry::tests::a_log_on_a_full_disk_costs_lines_and_not_the_process";
         let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
         let full = OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
-        let output = again.args([name, "--exact", "--nocapture"]).env(FULL, "1").stderr(full).output().expect("it starts");
+        let output = again
+            .args([name, "--exact", "--nocapture"])
+            .env(FULL, "1")
+            .stderr(full)
+            .output()
+            .expect("it starts");
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains("1 passed"), "{:?} {text}", output.status);
     }

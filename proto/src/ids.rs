@@ -10,7 +10,8 @@ pub struct Epoch(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term(pub u64);
 
-/// Whose request it is, for fair admission: a digest of the API key's name. All keys of one name share it.
+/// Whose request it is, for fair admission: a digest of the API key's name. All keys of one name
+/// share it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub u64);
 
@@ -44,7 +45,8 @@ impl RequestId {
     /// An id that came in a message. Empty or overlong ids are refused: `None`.
     pub fn parse(text: &str) -> Option<Self> {
         let plain = |c: u8| c.is_ascii_alphanumeric() || c == b'-' || c == b'_';
-        (!text.is_empty() && text.len() <= 64 && text.bytes().all(plain)).then(|| Self(text.to_owned()))
+        (!text.is_empty() && text.len() <= 64 && text.bytes().all(plain))
+            .then(|| Self(text.to_owned()))
     }
 
     /// The id as text.

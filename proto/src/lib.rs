@@ -1,6 +1,6 @@
-//! What is said between Paceline's processes and with its clients: the .proto files' messages and services, the ids in
-//! them, the one table of reasons, the words of their enums, limits of their elements, and a codec that refuses what it does
-//! not know and what is over a limit. No behaviour.
+//! What is said between Paceline's processes and with its clients: the .proto files' messages and
+//! services, the ids in them, the one table of reasons, the words of their enums, limits of their
+//! elements, and a codec that refuses what it does not know and what is over a limit. No behaviour.
 
 pub mod ids;
 pub mod limits;
@@ -10,7 +10,11 @@ mod words;
 
 /// The public package `paceline.v1`.
 pub mod v1 {
-    #![allow(missing_docs, clippy::all, reason = "generated; the .proto files carry the documentation")]
+    #![allow(
+        missing_docs,
+        clippy::all,
+        reason = "generated; the .proto files carry the documentation"
+    )]
     tonic::include_proto!("paceline.v1");
 }
 
@@ -18,7 +22,11 @@ pub mod v1 {
 pub mod internal {
     /// Version 1.
     pub mod v1 {
-        #![allow(missing_docs, clippy::all, reason = "generated; the .proto files carry the documentation")]
+        #![allow(
+            missing_docs,
+            clippy::all,
+            reason = "generated; the .proto files carry the documentation"
+        )]
         tonic::include_proto!("paceline.internal.v1");
     }
 }

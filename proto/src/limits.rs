@@ -1,40 +1,45 @@
 //! How many elements a message may have, checked by the strict codec before anything is decoded.
 //!
-//! An element that takes two bytes on the wire takes 24 to 150 bytes decoded. Without limits a legal message of 16 MiB
-//! becomes a gigabyte. The limits of single fields follow from what a request needs; the limits of a whole message bound
-//! its memory. Smaller limits of the contract, such as 16 stop strings, stay with the service, which refuses with the
-//! request's id.
+//! An element that takes two bytes on the wire takes 24 to 150 bytes decoded. Without limits a
+//! legal message of 16 MiB becomes a gigabyte. The limits of single fields follow from what a
+//! request needs; the limits of a whole message bound its memory. Smaller limits of the contract,
+//! such as 16 stop strings, stay with the service, which refuses with the request's id.
 
-/// Messages and texts in repeated fields of one message, at all depths together. The largest element, a turn of a
-/// conversation, takes 144 bytes, and its parts and texts have allocations of their own: at most about 32 MiB in all. A
-/// conversation of 16,384 turns with a part and a tool call each has 49,152 elements.
+/// Messages and texts in repeated fields of one message, at all depths together. The largest
+/// element, a turn of a conversation, takes 144 bytes, and its parts and texts have allocations of
+/// their own: at most about 32 MiB in all. A conversation of 16,384 turns with a part and a tool
+/// call each has 49,152 elements.
 pub const MAX_ELEMENTS: u32 = 1 << 16;
 
-/// Numbers in repeated fields of one message, at all depths together: 8 MiB of token ids. A request with the longest
-/// prompt and as many tokens of its answer has so many.
+/// Numbers in repeated fields of one message, at all depths together: 8 MiB of token ids. A request
+/// with the longest prompt and as many tokens of its answer has so many.
 pub const MAX_NUMBERS: u32 = 1 << 21;
 
-/// Token ids of one prompt: the longest context of the published models that are served has 1,048,576 positions.
+/// Token ids of one prompt: the longest context of the published models that are served has
+/// 1,048,576 positions.
 pub const MAX_TOKEN_IDS: u32 = 1 << 20;
 
-/// Turns of a conversation. A turn takes at least four tokens in every published template, and contexts of 65,536 tokens
-/// are long; the longest conversations of coding agents have some thousand turns.
+/// Turns of a conversation. A turn takes at least four tokens in every published template, and
+/// contexts of 65,536 tokens are long; the longest conversations of coding agents have some
+/// thousand turns.
 pub const MAX_TURNS: u32 = 1 << 14;
 
-/// Tools of a request, and calls of tools in a turn. Other services take 128; their names are compared with one another.
+/// Tools of a request, and calls of tools in a turn. Other services take 128; their names are
+/// compared with one another.
 pub const MAX_TOOLS: u32 = 1 << 10;
 
 /// Parts of a turn: some clients send a file as one part for each piece.
 const MAX_PARTS: u32 = 1 << 12;
-/// Token ids and figures of one answer message. A message carries one step, at most a few hundred tokens.
+/// Token ids and figures of one answer message. A message carries one step, at most a few hundred
+/// tokens.
 const MAX_STEP: u32 = 1 << 16;
 /// Requests that one message between processes speaks of. A gateway takes a few hundred.
 const MAX_REQUESTS: u32 = 1 << 16;
 /// Stop ids, biases, settings, buckets and the like: a few dozen, at most 1,024 by the contract.
 const MAX_FEW: u32 = 1 << 12;
 
-/// Most elements of a repeated field in one message, by the message's full name and the field's name. A test checks that
-/// each repeated field of a service's messages has its row.
+/// Most elements of a repeated field in one message, by the message's full name and the field's
+/// name. A test checks that each repeated field of a service's messages has its row.
 pub(crate) const FIELDS: &[(&str, &str, u32)] = &[
     ("paceline.v1.ChatRequest", "messages", MAX_TURNS),
     ("paceline.v1.ChatRequest", "tools", MAX_TOOLS),

@@ -1,7 +1,9 @@
-//! The one table of reasons: what can go wrong with a request, the gRPC code it has, and whether to retry.
+//! The one table of reasons: what can go wrong with a request, the gRPC code it has, and whether to
+//! retry.
 //!
-//! A status crosses processes with its reason in `google.rpc.ErrorInfo`; the next process matches on [`Reason::of`],
-//! never on text. Codes follow gRPC's guide to status codes (grpc.io/docs/guides/status-codes).
+//! A status crosses processes with its reason in `google.rpc.ErrorInfo`; the next process matches
+//! on [`Reason::of`], never on text. Codes follow gRPC's guide to status codes
+//! (grpc.io/docs/guides/status-codes).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +14,8 @@ use tonic_types::{ErrorDetails, FieldViolation, PreconditionViolation, QuotaViol
 /// Domain of every `ErrorInfo` we send.
 pub const DOMAIN: &str = "paceline.dev";
 
-/// Trailer that tells a retrying client how long to wait, in milliseconds; negative means do not retry.
+/// Trailer that tells a retrying client how long to wait, in milliseconds; negative means do not
+/// retry.
 pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
 /// Fact of a request that ended early: how many tokens of its answer there were.
@@ -38,7 +41,8 @@ macro_rules! reasons {
                 match self { $(Reason::$name => Code::$code,)* }
             }
 
-            /// Whether the same request may succeed later; then `RetryInfo` and the pushback trailer are sent.
+            /// Whether the same request may succeed later; then `RetryInfo` and the pushback
+            /// trailer are sent.
             pub fn retryable(self) -> bool {
                 match self { $(Reason::$name => $retry,)* }
             }
@@ -125,7 +129,8 @@ reasons! {
 }
 
 impl Reason {
-    /// The reason a status of ours carries; `None` for a status made by a library or another program.
+    /// The reason a status of ours carries; `None` for a status made by a library or another
+    /// program.
     pub fn of(status: &Status) -> Option<Reason> {
         let info = status.get_details_error_info()?;
         (info.domain == DOMAIN).then(|| Reason::from_word(&info.reason)).flatten()
@@ -136,8 +141,8 @@ impl Reason {
         status.get_details_error_info().filter(|info| info.domain == DOMAIN)?.metadata.remove(key)
     }
 
-    /// The status of this reason with a message that says what was expected, what was found and what to do. A retryable
-    /// reason asks for a pause of one second; see [`Refusal::retry_after`].
+    /// The status of this reason with a message that says what was expected, what was found and
+    /// what to do. A retryable reason asks for a pause of one second; see [`Refusal::retry_after`].
     pub fn status(self, message: impl Into<String>) -> Status {
         Refusal::new(self, message).into()
     }
@@ -161,10 +166,17 @@ pub struct Refusal {
 impl Refusal {
     /// A refusal for `reason`.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), field: None, retry_after: Duration::from_secs(1), metadata: HashMap::new() }
+        Self {
+            reason,
+            message: message.into(),
+            field: None,
+            retry_after: Duration::from_secs(1),
+            metadata: HashMap::new(),
+        }
     }
 
-    /// Names the request's field (`BadRequest.field_violations`), or what a precondition or quota is about.
+    /// Names the request's field (`BadRequest.field_violations`), or what a precondition or quota
+    /// is about.
     pub fn field(mut self, field: &str) -> Self {
         self.field = Some(field.to_owned());
         self
@@ -194,7 +206,11 @@ impl From<Refusal> for Status {
                 details.set_bad_request(vec![FieldViolation::new(subject, message.clone())]);
             }
             Code::FailedPrecondition => {
-                details.set_precondition_failure(vec![PreconditionViolation::new(reason.word(), subject, message.clone())]);
+                details.set_precondition_failure(vec![PreconditionViolation::new(
+                    reason.word(),
+                    subject,
+                    message.clone(),
+                )]);
             }
             Code::ResourceExhausted => {
                 details.set_quota_failure(vec![QuotaViolation::new(subject, message.clone())]);
@@ -230,13 +246,13 @@ mod tests {
         }
     }
 
-    /// Every row, as the status-code guide has it: code, whether to retry, and the detail its code calls for. A row that is
-    /// changed here is a change of the contract.
+    /// Every row, as the status-code guide has it: code, whether to retry, and the detail its code
+    /// calls for. A row that is changed here is a change of the contract.
     #[test]
     fn the_table_is_the_contract() {
         use Code::{
-            Cancelled, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound, ResourceExhausted,
-            Unauthenticated, Unavailable,
+            Cancelled, DeadlineExceeded, FailedPrecondition, Internal, InvalidArgument, NotFound,
+            ResourceExhausted, Unauthenticated, Unavailable,
         };
         let table = [
             ("TARGET_LOADING", Unavailable, true),
@@ -275,29 +291,48 @@ mod tests {
             ("NUMERICS", Internal, false),
             ("BUG", Internal, false),
         ];
-        assert_eq!(table.map(|(word, ..)| word).to_vec(), Reason::ALL.iter().map(|reason| reason.word()).collect::<Vec<_>>());
+        assert_eq!(
+            table.map(|(word, ..)| word).to_vec(),
+            Reason::ALL.iter().map(|reason| reason.word()).collect::<Vec<_>>()
+        );
         for (word, code, retryable) in table {
             let reason = Reason::from_word(word).expect("a row");
             let pause = Duration::from_millis(1_234);
-            let refusal = Refusal::new(reason, "expected x, found y").field("a.field").retry_after(pause).fact("limit", 7);
+            let refusal = Refusal::new(reason, "expected x, found y")
+                .field("a.field")
+                .retry_after(pause)
+                .fact("limit", 7);
             let status = Status::from(refusal);
             assert_eq!((status.code(), Reason::of(&status)), (code, Some(reason)), "{word}");
             let details = status.get_error_details();
             assert_eq!(details.error_info().expect(word).metadata["limit"], "7", "{word}");
             assert_eq!(details.bad_request().is_some(), code == InvalidArgument, "{word}");
-            assert_eq!(details.precondition_failure().is_some(), code == FailedPrecondition, "{word}");
+            assert_eq!(
+                details.precondition_failure().is_some(),
+                code == FailedPrecondition,
+                "{word}"
+            );
             assert_eq!(details.quota_failure().is_some(), code == ResourceExhausted, "{word}");
             assert_eq!(details.resource_info().is_some(), code == NotFound, "{word}");
-            assert_eq!(details.retry_info().and_then(|info| info.retry_delay), retryable.then_some(pause), "{word}");
-            let pushback = status.metadata().get(PUSHBACK).map(|value| value.to_str().expect("digits"));
+            assert_eq!(
+                details.retry_info().and_then(|info| info.retry_delay),
+                retryable.then_some(pause),
+                "{word}"
+            );
+            let pushback =
+                status.metadata().get(PUSHBACK).map(|value| value.to_str().expect("digits"));
             assert_eq!(pushback, retryable.then_some("1234"), "{word}");
         }
     }
 
     #[test]
     fn a_field_is_named() {
-        let status = Reason::InvalidArgument.field("limits.max_tokens", "expected at least 1, found 0");
-        let violations = status.get_details_bad_request().expect("an invalid argument names its field").field_violations;
+        let status =
+            Reason::InvalidArgument.field("limits.max_tokens", "expected at least 1, found 0");
+        let violations = status
+            .get_details_bad_request()
+            .expect("an invalid argument names its field")
+            .field_violations;
         assert_eq!(violations[0].field, "limits.max_tokens");
     }
 

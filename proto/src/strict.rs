@@ -1,10 +1,11 @@
-//! A prost codec that refuses a message before it is decoded: for a field number that our .proto files do not know, at any
-//! depth (I5), and for more elements than [`crate::limits`] allows.
+//! A prost codec that refuses a message before it is decoded: for a field number that our .proto
+//! files do not know, at any depth (I5), and for more elements than [`crate::limits`] allows.
 //!
-//! prost skips unknown fields in silence. A client that sets a field of a newer contract would get an answer that ignores
-//! it; here it gets INVALID_ARGUMENT that names the message and the number. prost also decodes whatever number of elements
-//! a message holds; here they are counted on the wire first. Unknown enum values are kept by prost as numbers and refused
-//! by the code that reads the field.
+//! prost skips unknown fields in silence. A client that sets a field of a newer contract would get
+//! an answer that ignores it; here it gets INVALID_ARGUMENT that names the message and the number.
+//! prost also decodes whatever number of elements a message holds; here they are counted on the
+//! wire first. Unknown enum values are kept by prost as numbers and refused by the code that reads
+//! the field.
 
 mod walk;
 
@@ -23,10 +24,13 @@ use walk::Problem;
 /// Checks `wire` and decodes it as a message of type `U`.
 ///
 /// # Errors
-/// INVALID_ARGUMENT: a field that is not known, more elements than a limit allows, or no message of this type.
+/// INVALID_ARGUMENT: a field that is not known, more elements than a limit allows, or no message of
+/// this type.
 pub fn decode<U: Message + Name + Default>(wire: Bytes) -> Result<U, Status> {
     walk::check(&U::full_name(), &wire)?;
-    U::decode(wire).map_err(|error| Reason::InvalidArgument.status(format!("expected a message {}: {error}", U::full_name())))
+    U::decode(wire).map_err(|error| {
+        Reason::InvalidArgument.status(format!("expected a message {}: {error}", U::full_name()))
+    })
 }
 
 impl From<Problem> for Status {
@@ -66,8 +70,8 @@ impl<U: Message + Name + Default> FromWire for U {
     }
 }
 
-/// A received message that is still bytes. The codec runs on the threads that serve connections; a service that takes this
-/// in place of `U` chooses the thread that decodes a large message.
+/// A received message that is still bytes. The codec runs on the threads that serve connections; a
+/// service that takes this in place of `U` chooses the thread that decodes a large message.
 #[derive(Clone)]
 pub struct Deferred<U> {
     wire: Bytes,

@@ -28,7 +28,12 @@ mod tests {
 
     #[test]
     fn a_word_has_no_prefix() {
-        let words = [FinishReason::Stop.word(), Lane::Plain.word(), RouteReason::DrafterAbsent.word(), RouteWish::Auto.word()];
+        let words = [
+            FinishReason::Stop.word(),
+            Lane::Plain.word(),
+            RouteReason::DrafterAbsent.word(),
+            RouteWish::Auto.word(),
+        ];
         assert_eq!(words, ["stop", "plain", "drafter_absent", "auto"]);
         assert_eq!(ProcessState::BackingOff.word(), "backing_off");
     }

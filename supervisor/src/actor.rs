@@ -1,8 +1,9 @@
-//! The one task that owns the core: it makes an event of whatever happens, and does what the core says.
+//! The one task that owns the core: it makes an event of whatever happens, and does what the core
+//! says.
 //!
-//! Order of reading: exits of workers, orders to stop, ends of requests, mail, time. Exits come first, so nobody is
-//! routed to the dead; ends come before new requests, so nobody is refused a place that is free. Doing starts work and
-//! returns; its result comes back as mail.
+//! Order of reading: exits of workers, orders to stop, ends of requests, mail, time. Exits come
+//! first, so nobody is routed to the dead; ends come before new requests, so nobody is refused a
+//! place that is free. Doing starts work and returns; its result comes back as mail.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -170,9 +171,11 @@ impl<H: Host> Actor<H> {
         let clock = Clock::start();
         let core = Supervisor::new(settings, plan, term);
         let (mail_tx, mail) = mpsc::channel(MAILBOX);
-        let (endings_tx, endings) = mpsc::channel(settings.places.saturating_add(REQUESTS).min(1 << 16));
+        let (endings_tx, endings) =
+            mpsc::channel(settings.places.saturating_add(REQUESTS).min(1 << 16));
         let (cuts, cuts_rx) = watch::channel(None);
-        let (notices, notices_rx) = watch::channel(status::service_state(&core.notice(), core.drafters().serves()));
+        let (notices, notices_rx) =
+            watch::channel(status::service_state(&core.notice(), core.drafters().serves()));
         let (recalls, recalls_rx) = watch::channel(None);
         let posted = Posted { cuts: cuts_rx, notices: notices_rx, recalls: recalls_rx };
         let desk = Desk::new(mail_tx.clone(), endings_tx, posted, events, term, clock);
@@ -186,7 +189,8 @@ impl<H: Host> Actor<H> {
             lines: HashMap::new(),
             waiting: HashMap::new(),
             names: HashMap::new(),
-            route_log: route_log.map(|path| LineWriter::start("route-log", path, route_log::MAX_BYTES)),
+            route_log: route_log
+                .map(|path| LineWriter::start("route-log", path, route_log::MAX_BYTES)),
             calls: HashMap::new(),
             policy_calls: HashMap::new(),
             called: 0,
@@ -212,9 +216,15 @@ impl<H: Host> Actor<H> {
             0 => "it was started".to_owned(),
             times => format!("it was started again, {times} times in all that nobody asked for"),
         };
-        let change = Change { kind: "supervisor", subject: "supervisor".into(), epoch: me.term, ..Default::default() };
+        let change = Change {
+            kind: "supervisor",
+            subject: "supervisor".into(),
+            epoch: me.term,
+            ..Default::default()
+        };
         self.journal.record(Change { to: "serving".into(), cause, ..change });
-        // Drafters of an earlier supervisor are taken over in whichever place they are, also where none would be started.
+        // Drafters of an earlier supervisor are taken over in whichever place they are, also where
+        // none would be started.
         for seat in Seat::ALL {
             let worker = WorkerId::Drafter(seat);
             if let Some(found) = self.find(worker) {
@@ -299,7 +309,8 @@ impl<H: Host> Actor<H> {
         })
     }
 
-    /// Has free memory looked up, by the pace of the target's heartbeats, which say what is held of it.
+    /// Has free memory looked up, by the pace of the target's heartbeats, which say what is held of
+    /// it.
     fn read_memory(&mut self) {
         let now = self.clock.now();
         if self.memory_read.is_some_and(|at| now.since(at) < MEMORY_MS) {
@@ -309,7 +320,8 @@ impl<H: Host> Actor<H> {
         let mail = self.mail_tx.clone();
         tokio::task::spawn_blocking(move || {
             // A full mailbox has better things to do; the next look is soon.
-            let _ = mail.try_send(Mail::MemoryRead { available_bytes: platform::available_memory() });
+            let _ =
+                mail.try_send(Mail::MemoryRead { available_bytes: platform::available_memory() });
         });
     }
 
@@ -318,7 +330,9 @@ impl<H: Host> Actor<H> {
         let Ending { ticket, served } = ending;
         self.waiting.remove(&ticket);
         let (served, line) = served.unzip();
-        if let (Some(Named { id, routed: Some(since), .. }), Some(log)) = (self.names.remove(&ticket), &mut self.route_log) {
+        if let (Some(Named { id, routed: Some(since), .. }), Some(log)) =
+            (self.names.remove(&ticket), &mut self.route_log)
+        {
             log.write(Line::Ended(Ended::of(&id, self.term, self.clock.now().since(since), line)));
         }
         let ended = Event::Ended { ticket };
@@ -343,7 +357,10 @@ impl<H: Host> Actor<H> {
             WorkerId::Target => self.core.target().last_epoch(),
             WorkerId::Drafter(seat) => self.core.drafters().seat(seat).last_epoch(),
         };
-        Event::Worker(worker, worker::Event::Exited { epoch, exit, log: self.hosts.of(worker).last_words() })
+        Event::Worker(
+            worker,
+            worker::Event::Exited { epoch, exit, log: self.hosts.of(worker).last_words() },
+        )
     }
 
     /// Tells the core and does what it says; how we end, when all is done for good.
@@ -375,19 +392,30 @@ impl<H: Host> Actor<H> {
                 // Whose name is gone is over, and the core is about to hear it.
                 let changes = changes.into_iter().filter_map(|(ticket, permit)| {
                     let request_id = self.names.get(&ticket)?.id.as_str().to_owned();
-                    Some((ticket, PermitChange { request_id, permit: Some(permit_message(permit)) }))
+                    Some((
+                        ticket,
+                        PermitChange { request_id, permit: Some(permit_message(permit)) },
+                    ))
                 });
                 let changes: Vec<_> = changes.collect();
                 match self.lines.get(&WorkerId::Target) {
                     Some(line) => line.repermit(changes),
                     // Its process has ended, and the core is about to hear it.
-                    None => self.answers.push_back(Event::Repermitted { epoch, missed: Vec::new() }),
+                    None => {
+                        self.answers.push_back(Event::Repermitted { epoch, missed: Vec::new() })
+                    }
                 }
             }
             Action::LogRoute { ticket, decision } => {
-                if let (Some(named), Some(log)) = (self.names.get_mut(&ticket), &mut self.route_log) {
+                if let (Some(named), Some(log)) = (self.names.get_mut(&ticket), &mut self.route_log)
+                {
                     named.routed.get_or_insert(now);
-                    log.write(Line::Decided(Box::new(Decided::of(&decision, &named.id, &named.class, self.term))));
+                    log.write(Line::Decided(Box::new(Decided::of(
+                        &decision,
+                        &named.id,
+                        &named.class,
+                        self.term,
+                    ))));
                 }
             }
             Action::PushPolicy { policy, .. } => {
@@ -397,7 +425,14 @@ impl<H: Host> Actor<H> {
             }
             Action::LogPolicy { epoch, key, from, to, cause } => {
                 let subject = key.to_owned();
-                self.journal.record(Change { kind: "policy", subject, epoch, from, to, cause: cause.into() });
+                self.journal.record(Change {
+                    kind: "policy",
+                    subject,
+                    epoch,
+                    from,
+                    to,
+                    cause: cause.into(),
+                });
             }
             Action::Answer { call, outcome } if self.policy_calls.contains_key(&call) => {
                 let policy = status::policy(&self.core);
@@ -417,13 +452,25 @@ impl<H: Host> Actor<H> {
                 match (self.waiting.remove(&ticket), self.lines.get(&WorkerId::Target)) {
                     (Some(reply), Some(line)) => {
                         // If its client has gone this instant, its end is on the way.
-                        let _ = reply.send(Ok(Grant { epoch, permit, queued_ms, target: line.target() }));
+                        let _ = reply.send(Ok(Grant {
+                            epoch,
+                            permit,
+                            queued_ms,
+                            target: line.target(),
+                        }));
                     }
-                    _ => tracing::error!(ticket = ticket.0, "admitted, and nobody waits or nothing runs"),
+                    _ => tracing::error!(
+                        ticket = ticket.0,
+                        "admitted, and nobody waits or nothing runs"
+                    ),
                 }
             }
             Action::Deny { ticket, denial } => {
-                tracing::debug!(ticket = ticket.0, reason = denial.reason().word(), "request denied");
+                tracing::debug!(
+                    ticket = ticket.0,
+                    reason = denial.reason().word(),
+                    "request denied"
+                );
                 if let Some(reply) = self.waiting.remove(&ticket) {
                     // If its client has gone this instant, its end is on the way.
                     let _ = reply.send(Err(denial));
@@ -433,7 +480,9 @@ impl<H: Host> Actor<H> {
                 self.cuts.send_replace(Some(Cut { epoch, denial }));
             }
             Action::Announce(notice) => self.announce(&notice),
-            Action::Overslept { ms } => tracing::warn!(ms, at_ms = now.0, "time was lost; nobody's silence counts"),
+            Action::Overslept { ms } => {
+                tracing::warn!(ms, at_ms = now.0, "time was lost; nobody's silence counts")
+            }
             Action::RestartGateway { attachment, grace_ms } => {
                 self.recalls.send_replace(Some(Recall { attachment, grace_ms }));
             }
@@ -450,17 +499,34 @@ impl<H: Host> Actor<H> {
             }
             Action::LogService { from, to, cause } => {
                 let (from, to, cause) = (from.into(), to.into(), cause.into());
-                self.journal.record(Change { kind: "service", subject: "service".into(), epoch: 0, from, to, cause });
+                self.journal.record(Change {
+                    kind: "service",
+                    subject: "service".into(),
+                    epoch: 0,
+                    from,
+                    to,
+                    cause,
+                });
             }
             Action::LogGateway { epoch, from, to, cause } => {
                 let (from, to, cause) = (from.word(), to.word(), cause.into());
-                self.journal.record(Change { kind: "gateway", subject: "gateway".into(), epoch, from, to, cause });
+                self.journal.record(Change {
+                    kind: "gateway",
+                    subject: "gateway".into(),
+                    epoch,
+                    from,
+                    to,
+                    cause,
+                });
             }
             Action::LogOrder { subject, to } => {
-                let change = Change { kind: "order", subject: subject.into(), to, ..Default::default() };
+                let change =
+                    Change { kind: "order", subject: subject.into(), to, ..Default::default() };
                 self.journal.record(Change { cause: "an operator orders it".into(), ..change });
             }
-            Action::Exit { restart } => return Some(if restart { OurExit::RestartMe } else { OurExit::Asked }),
+            Action::Exit { restart } => {
+                return Some(if restart { OurExit::RestartMe } else { OurExit::Asked });
+            }
         }
         None
     }
@@ -494,12 +560,21 @@ impl<H: Host> Actor<H> {
             worker::Action::Clear => self.clear(worker),
             worker::Action::LogPhase { epoch, from, to, cause } => {
                 let (subject, from, to) = (worker.to_string(), from.into(), to.into());
-                self.journal.record(Change { kind: "phase", subject, epoch: epoch.0, from, to, cause });
+                self.journal.record(Change {
+                    kind: "phase",
+                    subject,
+                    epoch: epoch.0,
+                    from,
+                    to,
+                    cause,
+                });
             }
             worker::Action::Surprise { phase, event } => {
                 tracing::warn!(%worker, phase, event, "an event that means nothing here");
             }
-            worker::Action::Abandon { epoch, .. } => tracing::error!(%worker, %epoch, "the core let an Abandon out"),
+            worker::Action::Abandon { epoch, .. } => {
+                tracing::error!(%worker, %epoch, "the core let an Abandon out")
+            }
         }
     }
 
@@ -533,7 +608,8 @@ impl<H: Host> Actor<H> {
         match self.hosts.of(worker).start(epoch, self.term, model) {
             Ok(pid) => {
                 tracing::info!(%worker, %epoch, pid, "worker started");
-                let mut line = client::Line::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone());
+                let mut line =
+                    client::Line::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone());
                 line.watch();
                 self.lines.insert(worker, line);
                 worker::Event::Spawned { epoch, pid }
@@ -546,9 +622,12 @@ impl<H: Host> Actor<H> {
         self.notices.send_replace(status::service_state(notice, self.core.drafters().serves()));
     }
 
-    /// Announces a change of the drafter's health. The core does not: no request depends on it (I3).
+    /// Announces a change of the drafter's health. The core does not: no request depends on it
+    /// (I3).
     fn announce_drafter(&self) {
         let serves = self.core.drafters().serves();
-        self.notices.send_if_modified(|state| std::mem::replace(&mut state.drafter_serves, serves) != serves);
+        self.notices.send_if_modified(|state| {
+            std::mem::replace(&mut state.drafter_serves, serves) != serves
+        });
     }
 }

@@ -1,5 +1,5 @@
-//! A worker's process: starting it, signals to it, and seeing its end. Everything here is the operating system's view;
-//! what to do about it is the core's.
+//! A worker's process: starting it, signals to it, and seeing its end. Everything here is the
+//! operating system's view; what to do about it is the core's.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,14 +35,15 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Lines of the log in `status` after a fall.
 const LAST_LINES: usize = 5;
 
-/// The one process there may be of a worker, as the actor handles it. A trait so that tests can put a scripted one in its
-/// place.
+/// The one process there may be of a worker, as the actor handles it. A trait so that tests can put
+/// a scripted one in its place.
 pub trait Host: Send + 'static {
-    /// One that runs on this directory and is not ours yet; from then on it is the current one, and its end is watched.
+    /// One that runs on this directory and is not ours yet; from then on it is the current one, and
+    /// its end is watched.
     fn find(&mut self) -> Option<WorkerRecord>;
 
-    /// Starts one, which becomes the current one; returns its process id. `model` is its directory, empty for the
-    /// configuration's.
+    /// Starts one, which becomes the current one; returns its process id. `model` is its directory,
+    /// empty for the configuration's.
     ///
     /// # Errors
     /// It cannot be started.
@@ -54,7 +55,8 @@ pub trait Host: Send + 'static {
     /// Whether the current one is stopped by job control.
     fn is_frozen(&self) -> bool;
 
-    /// Resolves when the current one has ended, and lets go of it. Never, without one. Safe to drop and call again.
+    /// Resolves when the current one has ended, and lets go of it. Never, without one. Safe to drop
+    /// and call again.
     fn exited(&mut self) -> impl Future<Output = Exit> + Send;
 
     /// Last lines of its log.
@@ -99,12 +101,15 @@ impl Hosts<ProcessHost> {
     pub fn new(loaded: &Loaded, dir: &RuntimeDir) -> io::Result<Self> {
         let host = |worker| ProcessHost::new(worker, loaded, dir.clone());
         let drafter = |seat| host(WorkerId::Drafter(seat));
-        Ok(Self { target: host(WorkerId::Target)?, drafters: [drafter(Seat::First)?, drafter(Seat::Second)?] })
+        Ok(Self {
+            target: host(WorkerId::Target)?,
+            drafters: [drafter(Seat::First)?, drafter(Seat::Second)?],
+        })
     }
 }
 
-/// The path of `name` in the directory where a program really lies. macOS reports the path by which the program was started,
-/// which may be a symbolic link in another directory.
+/// The path of `name` in the directory where a program really lies. macOS reports the path by which
+/// the program was started, which may be a symbolic link in another directory.
 fn beside(program: &Path, name: &str) -> io::Result<PathBuf> {
     Ok(program.canonicalize()?.with_file_name(name))
 }
@@ -129,25 +134,29 @@ enum Current {
 }
 
 impl ProcessHost {
-    /// This worker of this configuration in this directory: `paceline-target` or `paceline-drafter` beside our own
-    /// program, or what [`TARGET_BIN`] or [`DRAFTER_BIN`] names.
+    /// This worker of this configuration in this directory: `paceline-target` or `paceline-drafter`
+    /// beside our own program, or what [`TARGET_BIN`] or [`DRAFTER_BIN`] names.
     ///
     /// # Errors
     /// The system does not say where our own program is.
     pub fn new(worker: WorkerId, loaded: &Loaded, dir: RuntimeDir) -> io::Result<Self> {
         let (variable, name, threads) = match worker {
             WorkerId::Target => (TARGET_BIN, "paceline-target", loaded.config.target.threads),
-            WorkerId::Drafter(_) => (DRAFTER_BIN, "paceline-drafter", loaded.config.drafter.threads),
+            WorkerId::Drafter(_) => {
+                (DRAFTER_BIN, "paceline-drafter", loaded.config.drafter.threads)
+            }
         };
         let program = match lifecycle::env(variable) {
             Some(path) => PathBuf::from(path),
             None => beside(&std::env::current_exe()?, name)?,
         };
-        let config_file = loaded.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
+        let config_file =
+            loaded.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default();
         let threads = match threads {
             Auto::Is(threads) => Some(threads),
-            // All cores, for both: the target mostly waits while its drafter works. Where it does not, whoever is kept waiting by the
-            // system leaves its share of a product to its other threads.
+            // All cores, for both: the target mostly waits while its drafter works. Where it does
+            // not, whoever is kept waiting by the system leaves its share of a product to its other
+            // threads.
             Auto::Auto => None,
         };
         Ok(Self { worker, program, config_file, threads, dir, current: None })
@@ -157,8 +166,12 @@ impl ProcessHost {
 impl Host for ProcessHost {
     fn find(&mut self) -> Option<WorkerRecord> {
         let record = self.dir.record(self.worker.name()).filter(WorkerRecord::alive)?;
-        // SAFETY: an owned descriptor stays the same one, and open, for as long as the `AsyncFd` that owns it lives.
-        let watch = |fd| unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from);
+        // SAFETY: an owned descriptor stays the same one, and open, for as long as the `AsyncFd`
+        // that owns it lives.
+        let watch = |fd| {
+            unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }
+                .map_err(io::Error::from)
+        };
         let end = platform::process_end(record.pid).and_then(watch);
         if let Err(error) = &end {
             tracing::warn!(pid = record.pid, %error, "its end cannot be waited for; it is looked for now and then");
@@ -172,14 +185,16 @@ impl Host for ProcessHost {
     }
 
     fn start(&mut self, epoch: Epoch, term: Term, model: &str) -> io::Result<u32> {
-        // A file, never a pipe: a worker outlives us for its lease, and must not die of writing to nobody.
+        // A file, never a pipe: a worker outlives us for its lease, and must not die of writing to
+        // nobody.
         let log = telemetry::child_log(&self.dir.log(self.worker.name()), LOG_BYTES)?;
         let mut command = Command::new(&self.program);
         command.args(["--epoch", &epoch.to_string(), "--term", &term.to_string()]);
         if let WorkerId::Drafter(_) = self.worker {
             command.args(["--name", self.worker.name(), "--model", model]);
         }
-        // Set even when empty: whatever file lies in the working directory, the worker reads what we have read.
+        // Set even when empty: whatever file lies in the working directory, the worker reads what
+        // we have read.
         command.env(CONFIG_VAR, &self.config_file);
         for ours in [PARENT_FD, RESTARTS].into_iter().chain(MANAGERS_WORDS) {
             command.env_remove(ours);
@@ -187,23 +202,28 @@ impl Host for ProcessHost {
         if let Some(threads) = self.threads {
             command.env("OPENBLAS_NUM_THREADS", threads.to_string());
         }
-        // glibc raises these by itself up to 32 MiB and then keeps what a worker frees; fixed, large blocks go back at once.
-        // Other allocators do not know them.
+        // glibc raises these by itself up to 32 MiB and then keeps what a worker frees; fixed,
+        // large blocks go back at once. Other allocators do not know them.
         command.env("MALLOC_TRIM_THRESHOLD_", "2097152").env("MALLOC_MMAP_THRESHOLD_", "2097152");
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(false);
-        // SAFETY: setsid is async-signal-safe and nothing else runs between fork and exec. A session of its own keeps the
-        // terminal's signals, and the end of our process group, away from it.
+        // SAFETY: setsid is async-signal-safe and nothing else runs between fork and exec. A
+        // session of its own keeps the terminal's signals, and the end of our process group, away
+        // from it.
         unsafe {
             command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?));
         }
-        let child = command
-            .spawn()
-            .map_err(|cause| io::Error::new(cause.kind(), format!("cannot start {}: {cause}", self.program.display())))?;
+        let child = command.spawn().map_err(|cause| {
+            io::Error::new(
+                cause.kind(),
+                format!("cannot start {}: {cause}", self.program.display()),
+            )
+        })?;
         let pid = child.id().unwrap_or_default();
         self.current = Some(Current::Ours(child));
-        // It writes the same once it runs. Until then it would be nobody's if we were killed: the next supervisor would start
-        // another beside it.
-        if let Some(Err(error)) = WorkerRecord::of(pid, epoch.0).map(|record| self.dir.write_record(self.worker.name(), &record))
+        // It writes the same once it runs. Until then it would be nobody's if we were killed: the
+        // next supervisor would start another beside it.
+        if let Some(Err(error)) = WorkerRecord::of(pid, epoch.0)
+            .map(|record| self.dir.write_record(self.worker.name(), &record))
         {
             tracing::warn!(pid, %error, "a worker that was started is not written down; it has to do so itself");
         }
@@ -212,8 +232,8 @@ impl Host for ProcessHost {
 
     fn signal(&mut self, hard: bool) {
         let signal = if hard { Signal::SIGKILL } else { Signal::SIGTERM };
-        // A child's id is gone once it is reaped and a record is compared with the process's start: no stranger who got
-        // the number is hit.
+        // A child's id is gone once it is reaped and a record is compared with the process's start:
+        // no stranger who got the number is hit.
         let pid = match &self.current {
             Some(Current::Ours(child)) => child.id(),
             Some(Current::Earlier(record, _)) => record.alive().then_some(record.pid),
@@ -277,9 +297,15 @@ mod tests {
     fn host(temp: &Path, script: &str) -> ProcessHost {
         let (text, program) = (temp.join("target.txt"), temp.join("target.sh"));
         std::fs::write(&text, format!("#!/bin/sh\n{script}\n")).expect("writable");
-        // Copied by another process: a file that this one wrote may still be open in a child another test just forked,
-        // and would then not be executed (ETXTBSY).
-        assert!(std::process::Command::new("cp").args([&text, &program]).status().expect("cp exists").success());
+        // Copied by another process: a file that this one wrote may still be open in a child
+        // another test just forked, and would then not be executed (ETXTBSY).
+        assert!(
+            std::process::Command::new("cp")
+                .args([&text, &program])
+                .status()
+                .expect("cp exists")
+                .success()
+        );
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).expect("ours");
         let mut config = paceline_process::Config::default();
         config.supervisor.runtime_dir = temp.display().to_string();
@@ -287,7 +313,14 @@ mod tests {
         let dir = RuntimeDir::locate(&config).expect("a short path");
         dir.prepare().expect("a private directory");
         let worker = WorkerId::Target;
-        ProcessHost { worker, program, config_file: "/etc/x.toml".into(), threads: Some(3), dir, current: None }
+        ProcessHost {
+            worker,
+            program,
+            config_file: "/etc/x.toml".into(),
+            threads: Some(3),
+            dir,
+            current: None,
+        }
     }
 
     #[test]
@@ -298,7 +331,8 @@ mod tests {
             std::fs::create_dir(dir).expect("made");
         }
         std::fs::write(real.join("paceline-supervisor"), "").expect("writable");
-        symlink(real.join("paceline-supervisor"), linked.join("paceline-supervisor")).expect("linked");
+        symlink(real.join("paceline-supervisor"), linked.join("paceline-supervisor"))
+            .expect("linked");
         let found = beside(&linked.join("paceline-supervisor"), "paceline-target").expect("there");
         assert_eq!(found, real.canonicalize().expect("there").join("paceline-target"));
     }
@@ -313,7 +347,8 @@ mod tests {
         let script = r#"echo "$@ $PACELINE_CONFIG $OPENBLAS_NUM_THREADS ${PACELINE_PARENT_FD-none}"; echo oops >&2; exit 69"#;
         let mut host = host(temp.path(), script);
         let pid = host.start(Epoch(4), Term(7), "").expect("started");
-        let session = nix::unistd::getsid(Some(Pid::from_raw(pid as i32))).map(|session| session.as_raw());
+        let session =
+            nix::unistd::getsid(Some(Pid::from_raw(pid as i32))).map(|session| session.as_raw());
         // It may have ended already; then there is nothing to ask.
         assert!(session.is_err() || session == Ok(pid as i32));
         assert_eq!(end(&mut host).await, Exit::Code(69));
@@ -350,9 +385,11 @@ mod tests {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let mut host = host(temp.path(), "exit 0");
         assert_eq!(host.find(), None);
-        let mut stranger = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep exists");
+        let mut stranger =
+            std::process::Command::new("sleep").arg("1000").spawn().expect("sleep exists");
         let record = WorkerRecord::of(stranger.id(), 3).expect("alive");
-        // The same numbers in another boot were another process: neither taken over nor sent a signal.
+        // The same numbers in another boot were another process: neither taken over nor sent a
+        // signal.
         let stale = WorkerRecord { boot: "another".to_owned(), ..record.clone() };
         host.dir.write_record("target", &stale).expect("writable");
         assert_eq!(host.find(), None);
@@ -377,8 +414,14 @@ mod tests {
         let mut first = host(temp.path(), "exec sleep 1000");
         let pid = first.start(Epoch(4), Term(7), "").expect("started");
         let (program, dir) = (first.program.clone(), first.dir.clone());
-        let mut next =
-            ProcessHost { worker: first.worker, program, config_file: String::new(), threads: None, dir, current: None };
+        let mut next = ProcessHost {
+            worker: first.worker,
+            program,
+            config_file: String::new(),
+            threads: None,
+            dir,
+            current: None,
+        };
         let found = next.find().expect("it is written down");
         assert_eq!(Some(&found), WorkerRecord::of(pid, 4).as_ref());
         next.signal(true);

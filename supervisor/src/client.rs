@@ -1,5 +1,5 @@
-//! Calls to one life of a worker: heartbeats, its description, the order to end. Each life has a channel of its own, so
-//! that no call meant for one reaches the next (I7).
+//! Calls to one life of a worker: heartbeats, its description, the order to end. Each life has a
+//! channel of its own, so that no call meant for one reaches the next (I7).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,9 @@ use paceline_proto::internal::v1::drafter_client::DrafterClient;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::worker_client::WorkerClient;
 use paceline_proto::internal::v1::{
-    DescribeDrafterRequest, DescribeDrafterResponse, DescribeRequest, DescribeResponse, PermitChange, Policy, RepermitRequest,
-    RepermitResponse, SetPolicyRequest, Stamp, StopRequest, WatchRequest,
+    DescribeDrafterRequest, DescribeDrafterResponse, DescribeRequest, DescribeResponse,
+    PermitChange, Policy, RepermitRequest, RepermitResponse, SetPolicyRequest, Stamp, StopRequest,
+    WatchRequest,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
@@ -52,12 +53,19 @@ pub struct Line {
 
 impl Line {
     /// A line to the life `epoch` of this worker, on its socket in this directory.
-    pub fn new(worker: WorkerId, dir: &RuntimeDir, epoch: Epoch, term: Term, mail: mpsc::Sender<Mail>) -> Self {
+    pub fn new(
+        worker: WorkerId,
+        dir: &RuntimeDir,
+        epoch: Epoch,
+        term: Term,
+        mail: mpsc::Sender<Mail>,
+    ) -> Self {
         let channel = socket::channel(dir.socket(worker.name()));
         Self { worker, epoch, term, channel, mail, expected: None, watch: None, policy: None }
     }
 
-    /// The same to a life that an earlier supervisor started as process `pid`: it has to be what we would start.
+    /// The same to a life that an earlier supervisor started as process `pid`: it has to be what we
+    /// would start.
     pub fn expecting(mut self, pid: u32, identity: Identity) -> Self {
         self.expected = Some((pid, identity));
         self
@@ -74,14 +82,19 @@ impl Line {
 
     /// Follows its heartbeats from now on.
     pub fn watch(&mut self) {
-        let (mut client, stamp, mail) = (WorkerClient::new(self.channel.clone()), self.stamp(), self.mail.clone());
+        let (mut client, stamp, mail) =
+            (WorkerClient::new(self.channel.clone()), self.stamp(), self.mail.clone());
         let worker = self.worker;
         let watch = task::spawn("watch", async move {
             loop {
                 if let Ok(stream) = client.watch(WatchRequest { stamp }).await {
                     let mut beats = stream.into_inner();
                     while let Ok(Some(beat)) = beats.message().await {
-                        if mail.send(Mail::Worker(worker, Event::Beat(Box::new(beat)))).await.is_err() {
+                        if mail
+                            .send(Mail::Worker(worker, Event::Beat(Box::new(beat))))
+                            .await
+                            .is_err()
+                        {
                             return; // the actor is gone
                         }
                     }
@@ -106,12 +119,15 @@ impl Line {
                 }
                 WorkerId::Drafter(_) => {
                     let mut client = DrafterClient::new(channel);
-                    within(ANSWER, client.describe(DescribeDrafterRequest { stamp })).await.map(drafter)
+                    within(ANSWER, client.describe(DescribeDrafterRequest { stamp }))
+                        .await
+                        .map(drafter)
                 }
             };
             let event = match answer {
                 Ok((claim, described)) => {
-                    let differs = expected.and_then(|(pid, ours)| claim.differs(epoch.0, pid, &ours));
+                    let differs =
+                        expected.and_then(|(pid, ours)| claim.differs(epoch.0, pid, &ours));
                     match differs {
                         Some(cause) => Event::Foreign { epoch, cause },
                         None => Event::Described { epoch, described: Arc::new(described) },
@@ -129,27 +145,38 @@ impl Line {
 
     /// Asks it to end at once.
     pub fn stop(&self, cause: String) {
-        let (mut client, stamp, mail) = (WorkerClient::new(self.channel.clone()), self.stamp(), self.mail.clone());
+        let (mut client, stamp, mail) =
+            (WorkerClient::new(self.channel.clone()), self.stamp(), self.mail.clone());
         let (epoch, worker) = (self.epoch, self.worker);
         task::spawn("stop", async move {
-            let answer = within(STOP_ANSWER, client.stop(StopRequest { stamp, grace_ms: 0, cause })).await;
+            let answer =
+                within(STOP_ANSWER, client.stop(StopRequest { stamp, grace_ms: 0, cause })).await;
             if let Err(error) = &answer {
                 tracing::warn!(%worker, %epoch, %error, "the worker did not take the message to end");
             }
             // Without an actor there is nobody to tell.
-            let _ = mail.send(Mail::Worker(worker, Event::StopAnswered { epoch, reached: answer.is_ok() })).await;
+            let _ = mail
+                .send(Mail::Worker(worker, Event::StopAnswered { epoch, reached: answer.is_ok() }))
+                .await;
         });
     }
 
     /// Gives running requests other permits, and reports which of them were not taken.
     pub fn repermit(&self, changes: Vec<(Ticket, PermitChange)>) {
-        let (mut client, stamp, mail, epoch) = (self.target(), self.stamp(), self.mail.clone(), self.epoch);
+        let (mut client, stamp, mail, epoch) =
+            (self.target(), self.stamp(), self.mail.clone(), self.epoch);
         task::spawn("permits", async move {
             let (tickets, changes): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
             let ids: Vec<_> = changes.iter().map(|change| change.request_id.clone()).collect();
-            let missed = match within(PERMITS_ANSWER, client.repermit(RepermitRequest { stamp, changes })).await {
+            let missed = match within(
+                PERMITS_ANSWER,
+                client.repermit(RepermitRequest { stamp, changes }),
+            )
+            .await
+            {
                 Ok(RepermitResponse { unknown }) => {
-                    let of_unknown = tickets.into_iter().zip(ids).filter(|(_, id)| unknown.contains(id));
+                    let of_unknown =
+                        tickets.into_iter().zip(ids).filter(|(_, id)| unknown.contains(id));
                     of_unknown.map(|(ticket, _)| ticket).collect()
                 }
                 Err(error) => {
@@ -175,7 +202,9 @@ impl Line {
             while policies.changed().await.is_ok() {
                 let mut policy = Some(*policies.borrow_and_update());
                 while policy.is_some() {
-                    match within(STOP_ANSWER, client.set_policy(SetPolicyRequest { stamp, policy })).await {
+                    match within(STOP_ANSWER, client.set_policy(SetPolicyRequest { stamp, policy }))
+                        .await
+                    {
                         Ok(_) => policy = None,
                         Err(error) => {
                             tracing::warn!(%epoch, %error, "the target did not take the routing policy; tried again");
@@ -204,10 +233,16 @@ impl Drop for Line {
     }
 }
 
-async fn within<T>(limit: Duration, call: impl Future<Output = Result<tonic::Response<T>, Status>>) -> Result<T, Status> {
+async fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = Result<tonic::Response<T>, Status>>,
+) -> Result<T, Status> {
     match tokio::time::timeout(limit, call).await {
         Ok(answer) => answer.map(tonic::Response::into_inner),
-        Err(_) => Err(Status::new(Code::DeadlineExceeded, format!("no answer within {} s", limit.as_secs()))),
+        Err(_) => Err(Status::new(
+            Code::DeadlineExceeded,
+            format!("no answer within {} s", limit.as_secs()),
+        )),
     }
 }
 
@@ -215,8 +250,11 @@ fn target(response: DescribeResponse) -> (Claim, Described) {
     let identity = Identity { version: response.version, config_digest: response.config_digest };
     let claim = Claim { epoch: response.epoch, pid: response.pid, identity };
     let classes = response.kv_classes.iter().map(|class| (class.positions, class.bytes)).collect();
-    let capacity =
-        Capacity { classes, max_sequences: response.max_sequences as usize, patch_bytes: response.picture_patch_bytes };
+    let capacity = Capacity {
+        classes,
+        max_sequences: response.max_sequences as usize,
+        patch_bytes: response.picture_patch_bytes,
+    };
     (claim, Described::Target { model: response.model.unwrap_or_default(), capacity })
 }
 

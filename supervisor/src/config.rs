@@ -12,7 +12,8 @@ pub fn settings(config: &Config) -> Settings {
     settings_where(platform::KILL_STRANDS_MEMORY, config)
 }
 
-/// Those of a system where a kill strands memory, so that a teardown gets all the time it uses, or of another.
+/// Those of a system where a kill strands memory, so that a teardown gets all the time it uses, or
+/// of another.
 pub(crate) fn settings_where(kill_strands_memory: bool, config: &Config) -> Settings {
     let hang_ms = config.supervisor.hang_s.saturating_mul(1_000);
     let patience = Patience {
@@ -43,11 +44,15 @@ pub(crate) fn settings_where(kill_strands_memory: bool, config: &Config) -> Sett
     }
 }
 
-/// The configured drafter. A directory that is not there is the drafter's own trouble, told by its state: it must not keep
-/// the service from starting (I3).
+/// The configured drafter. A directory that is not there is the drafter's own trouble, told by its
+/// state: it must not keep the service from starting (I3).
 pub fn plan(config: &Config) -> Plan {
     let model = config.drafter_dir().map(|dir| dir.display().to_string()).unwrap_or_default();
-    Plan { model, start: config.drafter.start, idle_stop_ms: config.drafter.idle_stop_s.saturating_mul(1_000) }
+    Plan {
+        model,
+        start: config.drafter.start,
+        idle_stop_ms: config.drafter.idle_stop_s.saturating_mul(1_000),
+    }
 }
 
 #[cfg(test)]
@@ -59,13 +64,18 @@ mod tests {
     #[test]
     fn a_stop_takes_no_longer_than_whoever_orders_it_waits() {
         for kill_strands_memory in [false, true] {
-            let Settings { patience, drain_ms, cancel_ms, .. } = settings_where(kill_strands_memory, &Config::default());
+            let Settings { patience, drain_ms, cancel_ms, .. } =
+                settings_where(kill_strands_memory, &Config::default());
             let Patience { ask_ms, term_ms, quiet_ms, teardown_ms, kill_ms, .. } = patience;
-            let rungs = [ask_ms, term_ms, kill_ms].map(|rung_ms| rung_ms.max(quiet_ms).max(teardown_ms));
+            let rungs =
+                [ask_ms, term_ms, kill_ms].map(|rung_ms| rung_ms.max(quiet_ms).max(teardown_ms));
             // The last look comes up to a pause between two kills late.
             let workers_ms = rungs.iter().sum::<u64>() + kill_ms;
             let longest_ms = drain_ms + cancel_ms + workers_ms + crate::FAREWELL.as_millis() as u64;
-            assert!(u128::from(longest_ms) <= supervisor_stop(kill_strands_memory).as_millis(), "{longest_ms}");
+            assert!(
+                u128::from(longest_ms) <= supervisor_stop(kill_strands_memory).as_millis(),
+                "{longest_ms}"
+            );
         }
     }
 }

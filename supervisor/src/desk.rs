@@ -1,7 +1,9 @@
-//! Where requests and questions are handed to the actor: a bounded mailbox, and a seat for every request.
+//! Where requests and questions are handed to the actor: a bounded mailbox, and a seat for every
+//! request.
 //!
-//! A [`Seat`] stands for a request's place, first in the queue and then among the running. However its holder ends, by
-//! return, error or by being dropped in the middle of an await, the seat gives the place back exactly once (I4, I11).
+//! A [`Seat`] stands for a request's place, first in the queue and then among the running. However
+//! its holder ends, by return, error or by being dropped in the middle of an await, the seat gives
+//! the place back exactly once (I4, I11).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -132,13 +134,18 @@ impl Desk {
     /// # Errors
     /// The mailbox is full.
     pub fn submit(&self, id: RequestId, class: String, ask: Ask) -> Result<Pending, Status> {
-        let full =
-            || Reason::QueueFull.field("limits.queue", "the service takes in as many requests as it can; try again in 1 s");
+        let full = || {
+            Reason::QueueFull.field(
+                "limits.queue",
+                "the service takes in as many requests as it can; try again in 1 s",
+            )
+        };
         let ticket = Ticket(self.number());
         // The way to report the end is reserved first: a drop can neither wait nor fail.
         let ending = self.endings.clone().try_reserve_owned().map_err(|_| full())?;
         let (reply, verdict) = oneshot::channel();
-        let pending = Pending { verdict, seat: Some(Seat { ticket, served: None, ending: Some(ending) }) };
+        let pending =
+            Pending { verdict, seat: Some(Seat { ticket, served: None, ending: Some(ending) }) };
         self.mail.try_send(Mail::Submit { ticket, id, class, ask, reply }).map_err(|_| full())?;
         Ok(pending)
     }
@@ -149,13 +156,16 @@ impl Desk {
     /// The mailbox is full, or the service is about to end.
     pub async fn status(&self) -> Result<StatusResponse, Status> {
         let (reply, answer) = oneshot::channel();
-        let full = |_| Reason::QueueFull.status("the service has as many questions to answer as it can; try again in 1 s");
+        let full = |_| {
+            Reason::QueueFull
+                .status("the service has as many questions to answer as it can; try again in 1 s")
+        };
         self.mail.try_send(Mail::Status { reply }).map_err(full)?;
         answer.await.map_err(|_| Denial::stopping(1_000).into())
     }
 
-    /// Hands an operator's order of the drafter in and waits until it is carried out; returns everything as it is then.
-    /// Giving the wait up leaves the order standing.
+    /// Hands an operator's order of the drafter in and waits until it is carried out; returns
+    /// everything as it is then. Giving the wait up leaves the order standing.
     ///
     /// # Errors
     /// It cannot be carried out, the mailbox is full, or the service is about to end.
@@ -176,7 +186,10 @@ impl Desk {
         mail: impl FnOnce(oneshot::Sender<Result<StatusResponse, Status>>) -> Mail,
     ) -> Result<StatusResponse, Status> {
         let (reply, answer) = oneshot::channel();
-        let full = |_| Reason::QueueFull.status("the service has as many questions to answer as it can; try again in 1 s");
+        let full = |_| {
+            Reason::QueueFull
+                .status("the service has as many questions to answer as it can; try again in 1 s")
+        };
         self.mail.try_send(mail(reply)).map_err(full)?;
         answer.await.map_err(|_| Status::from(Denial::stopping(1_000)))?
     }
@@ -184,10 +197,14 @@ impl Desk {
     /// Sets a key of the policy; returns the policy as it is then.
     ///
     /// # Errors
-    /// The configuration would refuse key or value, the mailbox is full, or the service is about to end.
+    /// The configuration would refuse key or value, the mailbox is full, or the service is about to
+    /// end.
     pub async fn set_policy(&self, key: String, value: String) -> Result<PolicyResponse, Status> {
         let (reply, answer) = oneshot::channel();
-        let full = |_| Reason::QueueFull.status("the service has as many questions to answer as it can; try again in 1 s");
+        let full = |_| {
+            Reason::QueueFull
+                .status("the service has as many questions to answer as it can; try again in 1 s")
+        };
         self.mail.try_send(Mail::SetPolicy { key, value, reply }).map_err(full)?;
         answer.await.map_err(|_| Status::from(Denial::stopping(1_000)))?
     }
@@ -204,8 +221,8 @@ impl Desk {
     }
 }
 
-/// A request that was handed in and is not decided. Fields are dropped in this order: the actor must find the verdict
-/// unwanted before it hears of the end.
+/// A request that was handed in and is not decided. Fields are dropped in this order: the actor
+/// must find the verdict unwanted before it hears of the end.
 #[derive(Debug)]
 pub struct Pending {
     verdict: oneshot::Receiver<Verdict>,
@@ -258,7 +275,10 @@ impl Seat {
             completion_tokens,
         };
         let (lane, reason) = (route.lane(), route.reason());
-        self.served = Some((Served { lane, reason, tokens: completion_tokens, first_ms: Some(first_ms) }, line));
+        self.served = Some((
+            Served { lane, reason, tokens: completion_tokens, first_ms: Some(first_ms) },
+            line,
+        ));
     }
 }
 

@@ -12,23 +12,35 @@ impl From<Denial> for Status {
         let reason = denial.reason();
         let refusal = match denial {
             Denial::Outage { outage, retry_ms, log } => {
-                let log = if log.is_empty() { String::new() } else { format!("; last log lines:\n{log}") };
+                let log = if log.is_empty() {
+                    String::new()
+                } else {
+                    format!("; last log lines:\n{log}")
+                };
                 later(reason, &outage.why, retry_ms, &log)
             }
             Denial::Gone { cause, retry_ms } => later(
                 reason,
-                &format!("the target ended while the request ran ({cause}) and is being started again"),
+                &format!(
+                    "the target ended while the request ran ({cause}) and is being started again"
+                ),
                 retry_ms,
                 "",
             ),
             Denial::QueueFull { limit } => {
-                let message = format!("{limit} requests are waiting already, as many as may (limits.queue); try again in 1 s");
+                let message = format!(
+                    "{limit} requests are waiting already, as many as may (limits.queue); try again in 1 s"
+                );
                 Refusal::new(reason, message).field("limits.queue").fact("limit", limit)
             }
             Denial::QueueWait { waited_ms } => {
-                let message =
-                    format!("no room within {:.1} s of waiting (limits.queue_wait_s); try again in 1 s", seconds(waited_ms));
-                Refusal::new(reason, message).field("limits.queue_wait_s").fact("waited_ms", waited_ms)
+                let message = format!(
+                    "no room within {:.1} s of waiting (limits.queue_wait_s); try again in 1 s",
+                    seconds(waited_ms)
+                );
+                Refusal::new(reason, message)
+                    .field("limits.queue_wait_s")
+                    .fact("waited_ms", waited_ms)
             }
             Denial::KvExhausted { positions, need_bytes, budget_bytes } => {
                 let message = format!(
@@ -45,8 +57,15 @@ impl From<Denial> for Status {
                      send a shorter prompt{}",
                     if alone { "" } else { ", or ask for fewer tokens" }
                 );
-                let refusal = Refusal::new(reason, message).field(if alone { "prompt" } else { "limits.max_tokens" });
-                refusal.fact("prompt_tokens", prompt_tokens).fact("max_tokens", max_tokens).fact("context", context)
+                let refusal = Refusal::new(reason, message).field(if alone {
+                    "prompt"
+                } else {
+                    "limits.max_tokens"
+                });
+                refusal
+                    .fact("prompt_tokens", prompt_tokens)
+                    .fact("max_tokens", max_tokens)
+                    .fact("context", context)
             }
             Denial::DeadlineInfeasible { earliest_ms, patience_ms } => {
                 let message = format!(
@@ -59,8 +78,11 @@ impl From<Denial> for Status {
                 refusal.fact("patience_ms", patience_ms).fact(COMPLETION_TOKENS, 0)
             }
             Denial::DeadlinePassed { waited_ms } => {
-                let message = format!("the deadline passed in the queue, after {:.1} s", seconds(waited_ms));
-                Refusal::new(reason, message).fact("waited_ms", waited_ms).fact(COMPLETION_TOKENS, 0)
+                let message =
+                    format!("the deadline passed in the queue, after {:.1} s", seconds(waited_ms));
+                Refusal::new(reason, message)
+                    .fact("waited_ms", waited_ms)
+                    .fact(COMPLETION_TOKENS, 0)
             }
         };
         refusal.into()
@@ -91,16 +113,35 @@ mod tests {
 
     #[test]
     fn every_denial_has_its_code_and_its_facts() {
-        let outage =
-            |reason| Denial::Outage { outage: Outage { reason, why: "why".into() }, retry_ms: 2_500, log: "line".into() };
+        let outage = |reason| Denial::Outage {
+            outage: Outage { reason, why: "why".into() },
+            retry_ms: 2_500,
+            log: "line".into(),
+        };
         let cases = [
-            (outage(Reason::TargetLoading), Code::Unavailable, "why; try again in 2.5 s; last log lines:\nline"),
+            (
+                outage(Reason::TargetLoading),
+                Code::Unavailable,
+                "why; try again in 2.5 s; last log lines:\nline",
+            ),
             (outage(Reason::Draining), Code::Unavailable, "why"),
-            (Denial::Gone { cause: "signal 9 (SIGKILL)".into(), retry_ms: 700 }, Code::Unavailable, "(signal 9 (SIGKILL))"),
+            (
+                Denial::Gone { cause: "signal 9 (SIGKILL)".into(), retry_ms: 700 },
+                Code::Unavailable,
+                "(signal 9 (SIGKILL))",
+            ),
             (Denial::QueueFull { limit: 64 }, Code::ResourceExhausted, "64 requests"),
             (Denial::QueueWait { waited_ms: 10_000 }, Code::ResourceExhausted, "within 10.0 s"),
-            (Denial::KvExhausted { positions: 5, need_bytes: 70, budget_bytes: 60 }, Code::ResourceExhausted, "70 bytes"),
-            (Denial::TooLong { prompt_tokens: 9, max_tokens: 2, context: 10 }, Code::InvalidArgument, "of 9 tokens and 2 more"),
+            (
+                Denial::KvExhausted { positions: 5, need_bytes: 70, budget_bytes: 60 },
+                Code::ResourceExhausted,
+                "70 bytes",
+            ),
+            (
+                Denial::TooLong { prompt_tokens: 9, max_tokens: 2, context: 10 },
+                Code::InvalidArgument,
+                "of 9 tokens and 2 more",
+            ),
             (
                 Denial::DeadlineInfeasible { earliest_ms: 3_100, patience_ms: 300 },
                 Code::DeadlineExceeded,
@@ -123,8 +164,11 @@ mod tests {
     #[test]
     fn a_request_that_does_not_fit_is_told_which_field_is_at_fault() {
         let field = |prompt_tokens| {
-            let status = Status::from(Denial::TooLong { prompt_tokens, max_tokens: 8, context: 100 });
-            status.get_details_bad_request().expect("an invalid argument").field_violations[0].field.clone()
+            let status =
+                Status::from(Denial::TooLong { prompt_tokens, max_tokens: 8, context: 100 });
+            status.get_details_bad_request().expect("an invalid argument").field_violations[0]
+                .field
+                .clone()
         };
         assert_eq!(field(100), "prompt");
         assert_eq!(field(99), "limits.max_tokens");

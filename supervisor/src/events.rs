@@ -1,8 +1,10 @@
-//! What changed state and why, told in three places: a file that outlives us, the last of it in memory, and whoever follows.
+//! What changed state and why, told in three places: a file that outlives us, the last of it in
+//! memory, and whoever follows.
 //!
-//! The actor puts an event in and goes on. The file is written by a thread of its own: a disk that is full or slow costs one
-//! warning and nothing else. Who follows and does not read is cut. Everything is bounded (I6); no prompt or output is in an
-//! event (I9). Stamps are the wall clock's: they are for people, nothing is decided by them.
+//! The actor puts an event in and goes on. The file is written by a thread of its own: a disk that
+//! is full or slow costs one warning and nothing else. Who follows and does not read is cut.
+//! Everything is bounded (I6); no prompt or output is in an event (I9). Stamps are the wall
+//! clock's: they are for people, nothing is decided by them.
 
 mod file;
 
@@ -125,16 +127,21 @@ fn now() -> String {
 pub type Events = tokio_stream::wrappers::ReceiverStream<Result<v1::Event, Status>>;
 
 impl Reader {
-    /// The last events there were, also of earlier supervisors, and then, if it follows, those that come.
+    /// The last events there were, also of earlier supervisors, and then, if it follows, those that
+    /// come.
     ///
     /// # Errors
     /// Too many read already, or the service is about to end.
     pub fn read(&self, request: v1::EventsRequest) -> Result<Events, Status> {
         let last = request.last.unwrap_or(USUAL_LAST);
         if last > MOST_LAST {
-            return Err(Reason::InvalidArgument.field("last", format!("expected at most {MOST_LAST}, found {last}")));
+            return Err(Reason::InvalidArgument
+                .field("last", format!("expected at most {MOST_LAST}, found {last}")));
         }
-        let full = |_| Reason::QueueFull.status(format!("{READERS} callers read events already, the most there may be"));
+        let full = |_| {
+            Reason::QueueFull
+                .status(format!("{READERS} callers read events already, the most there may be"))
+        };
         let place = self.readers.clone().try_acquire_owned().map_err(full)?;
         let ending = || Reason::Draining.status("the supervisor is about to end");
         // Before what there is is read: nothing falls between the two.
@@ -156,12 +163,26 @@ impl Reader {
         to: mpsc::Sender<Result<v1::Event, Status>>,
     ) {
         let (dir, term) = (self.dir.clone(), self.term.0);
-        let written = tokio::task::spawn_blocking(move || file::read(&dir, last)).await.unwrap_or_default();
-        let recent: Vec<_> = self.recent.lock().expect("nobody panics while holding it").iter().cloned().collect();
-        let mut seen = written.iter().filter(|event| event.term == term).map(|event| event.number).max().unwrap_or(0);
-        let missing = recent.into_iter().filter(|event| event.number > seen).map(|event| (*event).clone());
-        let mut all: Vec<v1::Event> = written.into_iter().chain(missing.collect::<Vec<_>>()).collect();
-        seen = all.iter().filter(|event| event.term == term).map(|event| event.number).max().unwrap_or(seen);
+        let written =
+            tokio::task::spawn_blocking(move || file::read(&dir, last)).await.unwrap_or_default();
+        let recent: Vec<_> =
+            self.recent.lock().expect("nobody panics while holding it").iter().cloned().collect();
+        let mut seen = written
+            .iter()
+            .filter(|event| event.term == term)
+            .map(|event| event.number)
+            .max()
+            .unwrap_or(0);
+        let missing =
+            recent.into_iter().filter(|event| event.number > seen).map(|event| (*event).clone());
+        let mut all: Vec<v1::Event> =
+            written.into_iter().chain(missing.collect::<Vec<_>>()).collect();
+        seen = all
+            .iter()
+            .filter(|event| event.term == term)
+            .map(|event| event.number)
+            .max()
+            .unwrap_or(seen);
         for event in all.drain(all.len().saturating_sub(last)..) {
             if !put(&to, Ok(event)).await {
                 return;
@@ -187,7 +208,8 @@ impl Reader {
                     }
                 }
                 Err(broadcast::error::RecvError::Lagged(missed)) => {
-                    let message = format!("{missed} events were not read in time; ask for them again");
+                    let message =
+                        format!("{missed} events were not read in time; ask for them again");
                     put(&to, Err(Reason::FellBehind.status(message))).await;
                     return;
                 }
@@ -198,7 +220,10 @@ impl Reader {
 }
 
 /// Hands an event on; false if nobody reads, or too slowly.
-async fn put(to: &mpsc::Sender<Result<v1::Event, Status>>, event: Result<v1::Event, Status>) -> bool {
+async fn put(
+    to: &mpsc::Sender<Result<v1::Event, Status>>,
+    event: Result<v1::Event, Status>,
+) -> bool {
     matches!(tokio::time::timeout(UNREAD, to.send(event)).await, Ok(Ok(())))
 }
 
@@ -223,7 +248,11 @@ mod tests {
     }
 
     async fn all(stream: Events) -> Vec<(u64, String)> {
-        stream.map(|event| event.expect("an event")).map(|event| (event.term, event.to)).collect().await
+        stream
+            .map(|event| event.expect("an event"))
+            .map(|event| (event.term, event.to))
+            .collect()
+            .await
     }
 
     #[tokio::test]
@@ -236,7 +265,8 @@ mod tests {
 
         let (mut journal, reader) = Journal::new(&dir(&temp), Term(2));
         journal.record(change(10));
-        let expected: Vec<(u64, String)> = [(1, 0), (1, 1), (1, 2), (2, 10)].map(|(term, to)| (term, to.to_string())).to_vec();
+        let expected: Vec<(u64, String)> =
+            [(1, 0), (1, 1), (1, 2), (2, 10)].map(|(term, to)| (term, to.to_string())).to_vec();
         assert_eq!(all(reader.read(request(false, None)).expect("room")).await, expected);
         assert_eq!(all(reader.read(request(false, Some(2))).expect("room")).await, expected[2..]);
 
@@ -273,6 +303,9 @@ mod tests {
     #[test]
     fn stamps_have_milliseconds() {
         let stamp = now();
-        assert!(stamp.len() == 24 && stamp.ends_with('Z') && stamp.as_bytes()[19] == b'.', "{stamp}");
+        assert!(
+            stamp.len() == 24 && stamp.ends_with('Z') && stamp.as_bytes()[19] == b'.',
+            "{stamp}"
+        );
     }
 }

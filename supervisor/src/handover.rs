@@ -1,4 +1,5 @@
-//! Making a link: a pair of sockets and a segment, one end to each worker. Nothing of it stays here.
+//! Making a link: a pair of sockets and a segment, one end to each worker. Nothing of it stays
+//! here.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -17,24 +18,50 @@ use crate::core::seat::{Seat, WorkerId};
 const TAKEN: Duration = Duration::from_secs(3);
 
 /// Makes link `generation` and hands it to both workers; the outcome comes as mail.
-pub fn begin(dir: &RuntimeDir, generation: u64, seat: Seat, ends: Ends, term: Term, mail: mpsc::Sender<Mail>) {
+pub fn begin(
+    dir: &RuntimeDir,
+    generation: u64,
+    seat: Seat,
+    ends: Ends,
+    term: Term,
+    mail: mpsc::Sender<Mail>,
+) {
     let path = |worker: WorkerId| dir.socket(&format!("{}.link", worker.name()));
     let (drafter, target) = (path(WorkerId::Drafter(seat)), path(WorkerId::Target));
     let hand_over = move || {
         let stamp = |epoch: paceline_proto::ids::Epoch| Stamp { term: term.0, epoch: epoch.0 };
-        let pair = make_pair(SEGMENT_BYTES).map_err(|error| format!("no shared memory for it: {error}"))?;
+        let pair = make_pair(SEGMENT_BYTES)
+            .map_err(|error| format!("no shared memory for it: {error}"))?;
         let segment = pair.segment.as_fd();
-        // The drafter first: when it does not take its end, the target's present link is not disturbed.
+        // The drafter first: when it does not take its end, the target's present link is not
+        // disturbed.
         let end = pair.drafter.as_fd();
-        paceline_link::send(&drafter, stamp(ends.drafter), generation, end, segment, SEGMENT_BYTES, TAKEN)
-            .map_err(|error| format!("the drafter did not take it: {error}"))?;
+        paceline_link::send(
+            &drafter,
+            stamp(ends.drafter),
+            generation,
+            end,
+            segment,
+            SEGMENT_BYTES,
+            TAKEN,
+        )
+        .map_err(|error| format!("the drafter did not take it: {error}"))?;
         let end = pair.target.as_fd();
-        paceline_link::send(&target, stamp(ends.target), generation, end, segment, SEGMENT_BYTES, TAKEN)
-            .map_err(|error| format!("the target did not take it: {error}"))
+        paceline_link::send(
+            &target,
+            stamp(ends.target),
+            generation,
+            end,
+            segment,
+            SEGMENT_BYTES,
+            TAKEN,
+        )
+        .map_err(|error| format!("the target did not take it: {error}"))
     };
     task::spawn("handover", async move {
         let outcome = tokio::task::spawn_blocking(hand_over).await;
-        let failure = outcome.unwrap_or_else(|error| Err(format!("the handover broke: {error}"))).err();
+        let failure =
+            outcome.unwrap_or_else(|error| Err(format!("the handover broke: {error}"))).err();
         if let Some(cause) = &failure {
             tracing::warn!(generation, cause, "a link was not handed over");
         }

@@ -1,10 +1,11 @@
-//! The supervisor: who runs, and who serves this request. `core` decides; everything else here does what it says.
+//! The supervisor: who runs, and who serves this request. `core` decides; everything else here does
+//! what it says.
 //!
-//! A request: `serve` checks it and hands it in at the `desk`, the `actor` puts it before the core, `relay` forwards it
-//! to the target and holds its place until its one end. A process: `child` starts and ends it, `client` follows it,
-//! `handover` links target and drafter. What changed state is told by `events`; `route_log` writes down what was decided,
-//! and `replay` decides it once more.
-//! Not here: what a token means, and MLX.
+//! A request: `serve` checks it and hands it in at the `desk`, the `actor` puts it before the core,
+//! `relay` forwards it to the target and holds its place until its one end. A process: `child`
+//! starts and ends it, `client` follows it, `handover` links target and drafter. What changed state
+//! is told by `events`; `route_log` writes down what was decided, and `replay` decides it once
+//! more. Not here: what a token means, and MLX.
 
 pub mod actor;
 pub mod child;
@@ -49,8 +50,8 @@ const IDLE_THREAD: Duration = Duration::from_millis(100);
 /// For open streams to end once the workers are gone.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// A whole process: reads the configuration, takes the runtime directory, serves until it is asked to stop. `flag` is
-/// `--config`.
+/// A whole process: reads the configuration, takes the runtime directory, serves until it is asked
+/// to stop. `flag` is `--config`.
 pub fn start(flag: Option<&Path>) -> Exit {
     lifecycle::settle();
     match prepare(flag) {
@@ -100,7 +101,10 @@ pub struct Identities {
 
 impl Identities {
     fn new(config: &Config) -> Self {
-        let of = |config_digest| Identity { version: env!("CARGO_PKG_VERSION").to_owned(), config_digest };
+        let of = |config_digest| Identity {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            config_digest,
+        };
         Self { target: of(config.target_digest()), drafter: of(config.drafter_digest()) }
     }
 
@@ -128,14 +132,20 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     let lock = dir.lock("supervisor").map_err(unusable)?;
     let term = Term(dir.count_up("term").map_err(unusable)?);
     let hosts = Hosts::new(&loaded, &dir).map_err(|error| refuse(Exit::Unavailable, &error))?;
-    let me = Me { pid: std::process::id(), term: term.0, restarts: lifecycle::restarts(), model_dir };
+    let me =
+        Me { pid: std::process::id(), term: term.0, restarts: lifecycle::restarts(), model_dir };
     tracing::info!(term = term.0, pid = me.pid, dir = %dir.path().display(), "supervisor starts");
     let (settings, plan) = (config::settings(&loaded.config), config::plan(&loaded.config));
     if !plan.model.is_empty() && !Path::new(&plan.model).is_dir() {
-        tracing::warn!(key = "drafter.model", dir = plan.model, "no such directory; requests are served without a drafter");
+        tracing::warn!(
+            key = "drafter.model",
+            dir = plan.model,
+            "no such directory; requests are served without a drafter"
+        );
     }
     let log = &loaded.config.routing.route_log;
-    let route_log = (!log.is_empty()).then(|| std::path::absolute(log).unwrap_or_else(|_| log.into()));
+    let route_log =
+        (!log.is_empty()).then(|| std::path::absolute(log).unwrap_or_else(|_| log.into()));
     let identities = Identities::new(&loaded.config);
     Ok((Setup { settings, plan, dir, term, me, route_log, identities }, hosts, Box::new(lock)))
 }
@@ -147,7 +157,8 @@ fn refuse(exit: Exit, error: &dyn std::error::Error) -> Exit {
 }
 
 async fn serve(setup: Setup, hosts: Hosts<ProcessHost>) -> Exit {
-    let signals = if lifecycle::env(PARENT_FD).is_some() { Signals::child() } else { Signals::interactive() };
+    let signals =
+        if lifecycle::env(PARENT_FD).is_some() { Signals::child() } else { Signals::interactive() };
     let (mut signals, mut parent) = match (signals, ParentWatch::inherited()) {
         (Ok(signals), Ok(parent)) => (signals, parent),
         (Err(error), _) | (_, Err(error)) => return refuse(Exit::Config, &error),
@@ -170,8 +181,8 @@ async fn serve(setup: Setup, hosts: Hosts<ProcessHost>) -> Exit {
     run(setup, hosts, stops).await
 }
 
-/// Serves on the runtime directory's `supervisor.sock` until it was asked to stop and the workers are gone, or to be started
-/// again and nothing runs. A service manager that started us is told.
+/// Serves on the runtime directory's `supervisor.sock` until it was asked to stop and the workers
+/// are gone, or to be started again and nothing runs. A service manager that started us is told.
 pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<Stop>) -> Exit {
     let path = setup.dir.socket("supervisor");
     let listener = match socket::bind(&path) {
@@ -189,7 +200,10 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
     let (close, closed) = oneshot::channel::<()>();
     let mut server = task::spawn("server", async move {
         socket::server()
-            .add_service(SupervisorServer::new(services.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES))
+            .add_service(
+                SupervisorServer::new(services.clone())
+                    .max_decoding_message_size(MAX_MESSAGE_BYTES),
+            )
             .add_service(OperationsServer::new(services))
             .serve_with_incoming_shutdown(socket::accept_unix(listener), async {
                 // Closed by being dropped.
@@ -200,7 +214,8 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
     let exit = tokio::select! {
         // A task, because a panic in the core has to end the process.
         exit = task::spawn("actor", actor.run()) => exit.unwrap_or(Exit::Bug),
-        // Nobody can reach us any more. The workers live on for their lease; whoever starts us next finds it.
+        // Nobody can reach us any more. The workers live on for their lease; whoever starts us next
+        // finds it.
         ended = &mut server => {
             tracing::error!(?ended, "the server ended by itself");
             return Exit::Bug;

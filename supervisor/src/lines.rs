@@ -1,7 +1,9 @@
-//! A file of JSON lines, bounded: one that has grown is set aside as `NAME.1`, in place of the one set aside before (I6). A
-//! disk that takes nothing costs lines and one warning, nothing else. The event file and the route log are such files.
+//! A file of JSON lines, bounded: one that has grown is set aside as `NAME.1`, in place of the one
+//! set aside before (I6). A disk that takes nothing costs lines and one warning, nothing else. The
+//! event file and the route log are such files.
 //!
-//! Lines are made on the actor's task and written by a thread of the file's own, behind a bounded queue.
+//! Lines are made on the actor's task and written by a thread of the file's own, behind a bounded
+//! queue.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -29,7 +31,8 @@ pub struct LineWriter<T> {
 }
 
 impl<T: Serialize + Send + 'static> LineWriter<T> {
-    /// A writer to `path`, of files of up to so many bytes. Without a thread nothing is written, which is warned of.
+    /// A writer to `path`, of files of up to so many bytes. Without a thread nothing is written,
+    /// which is warned of.
     pub fn start(name: &str, path: PathBuf, max_bytes: u64) -> Self {
         let (lines, incoming) = sync_channel::<T>(UNWRITTEN);
         let (done_tx, done) = sync_channel(1);
@@ -51,7 +54,8 @@ impl<T: Serialize + Send + 'static> LineWriter<T> {
         Self { lines: thread.is_some().then_some(lines), thread, path, behind: false }
     }
 
-    /// Has a line written. Never waits: where lines come faster than the disk takes them some are missing.
+    /// Has a line written. Never waits: where lines come faster than the disk takes them some are
+    /// missing.
     pub fn write(&mut self, line: T) {
         let taken = self.lines.as_ref().map(|lines| lines.try_send(line));
         let behind = matches!(taken, Some(Err(TrySendError::Full(_))));
@@ -87,8 +91,8 @@ pub(crate) struct LineFile {
     path: PathBuf,
     max_bytes: u64,
     file: Option<File>,
-    /// Lines that the disk did not take since it last took one. The first is warned of; the log may be on the same disk, so
-    /// their number is logged when it takes lines again.
+    /// Lines that the disk did not take since it last took one. The first is warned of; the log may
+    /// be on the same disk, so their number is logged when it takes lines again.
     lost: u64,
 }
 
@@ -120,7 +124,8 @@ impl LineFile {
     fn append(&mut self, line: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(line)?;
         line.push(b'\n');
-        let bytes = self.file.as_ref().map_or(Ok(0), |file| file.metadata().map(|meta| meta.len()))?;
+        let bytes =
+            self.file.as_ref().map_or(Ok(0), |file| file.metadata().map(|meta| meta.len()))?;
         if bytes > 0 && bytes + line.len() as u64 > self.max_bytes {
             std::fs::rename(&self.path, aside(&self.path))?;
             self.file = None;
@@ -128,7 +133,12 @@ impl LineFile {
         let file = match &mut self.file {
             Some(file) => file,
             None => {
-                let file = OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(&self.path)?;
+                let file = OpenOptions::new()
+                    .create(true)
+                    .append(true)
+                    .read(true)
+                    .mode(0o600)
+                    .open(&self.path)?;
                 let meta = file.metadata()?;
                 let mut end = [b'\n'];
                 if meta.is_file() && meta.len() > 0 {
@@ -156,7 +166,8 @@ mod tests {
         let path = dir.path().join("lines.jsonl");
         let mut file = LineFile::new(path.clone(), 1_000);
         (0..200).for_each(|n| file.write(&format!("line {n}")));
-        let sizes = [path.clone(), aside(&path)].map(|path| std::fs::metadata(path).expect("there").len());
+        let sizes =
+            [path.clone(), aside(&path)].map(|path| std::fs::metadata(path).expect("there").len());
         assert!(sizes.iter().all(|bytes| (1..=1_000).contains(bytes)), "{sizes:?}");
         assert_eq!(std::fs::read_dir(dir.path()).expect("readable").count(), 2);
         assert!(std::fs::read_to_string(&path).expect("text").ends_with("\"line 199\"\n"));

@@ -12,7 +12,8 @@ use paceline_supervisor::replay::{Replay, ReplayError};
 #[derive(Parser)]
 #[command(name = "paceline-supervisor", version)]
 struct Arguments {
-    /// Configuration file; without it PACELINE_CONFIG, ./paceline.toml or the user's configuration directory.
+    /// Configuration file; without it PACELINE_CONFIG, ./paceline.toml or the user's configuration
+    /// directory.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
@@ -35,19 +36,25 @@ enum Command {
 
 fn main() -> ExitCode {
     match Arguments::try_parse() {
-        Ok(Arguments { command: Some(Command::Replay { log, set, json }), .. }) => match Replay::of(&log, &set) {
-            Ok(replay) => {
-                print!("{}", if json { format!("{}\n", replay.object()) } else { replay.text() });
-                ExitCode::SUCCESS
+        Ok(Arguments { command: Some(Command::Replay { log, set, json }), .. }) => {
+            match Replay::of(&log, &set) {
+                Ok(replay) => {
+                    print!(
+                        "{}",
+                        if json { format!("{}\n", replay.object()) } else { replay.text() }
+                    );
+                    ExitCode::SUCCESS
+                }
+                Err(error) => {
+                    paceline_process::telemetry::complain(&error.to_string());
+                    ExitCode::from(if matches!(error, ReplayError::Read { .. }) { 69 } else { 64 })
+                }
             }
-            Err(error) => {
-                paceline_process::telemetry::complain(&error.to_string());
-                ExitCode::from(if matches!(error, ReplayError::Read { .. }) { 69 } else { 64 })
-            }
-        },
+        }
         Ok(arguments) => paceline_supervisor::start(arguments.config.as_deref()).into(),
         Err(error) => {
-            // Help and version go to standard output and are no failure; a wrong flag is bad configuration.
+            // Help and version go to standard output and are no failure; a wrong flag is bad
+            // configuration.
             let failed = error.use_stderr();
             let _ = error.print();
             if failed { ExitCode::from(64) } else { ExitCode::SUCCESS }

@@ -1,4 +1,5 @@
-//! What a service manager is told while we run: ready, a line of state, and a sign of life only where the actor answered.
+//! What a service manager is told while we run: ready, a line of state, and a sign of life only
+//! where the actor answered.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use crate::desk::Desk;
 /// How often the line of state is looked at where no sign of life is wanted sooner.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Tells the manager until the actor is gone. An actor that hangs keeps this waiting, and the manager without a sign of life.
+/// Tells the manager until the actor is gone. An actor that hangs keeps this waiting, and the
+/// manager without a sign of life.
 pub async fn attend(notifier: Notifier, desk: Desk) {
     let mut looks = tokio::time::interval(notifier.beat().map_or(LOOK, |beat| beat.min(LOOK)));
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -19,7 +21,11 @@ pub async fn attend(notifier: Notifier, desk: Desk) {
         looks.tick().await;
         let Ok(snapshot) = desk.status().await else { return };
         notifier.alive();
-        if snapshot.supervisor.as_ref().is_some_and(|supervisor| supervisor.state() == ProcessState::Draining) {
+        if snapshot
+            .supervisor
+            .as_ref()
+            .is_some_and(|supervisor| supervisor.state() == ProcessState::Draining)
+        {
             notifier.stopping();
         }
         let now = line(&snapshot);
@@ -83,13 +89,17 @@ mod tests {
         let (_recalls, recalls) = watch::channel(None);
         let mut config = Config::default();
         config.supervisor.runtime_dir = dir.path().display().to_string();
-        let (_journal, events) = Journal::new(&RuntimeDir::locate(&config).expect("a short path"), Term(1));
+        let (_journal, events) =
+            Journal::new(&RuntimeDir::locate(&config).expect("a short path"), Term(1));
         let posted = Posted { cuts, notices, recalls };
         let desk = Desk::new(mail, endings, posted, events, Term(1), Clock::start());
-        let notifier = Notifier::to(&path.display().to_string(), Some(Duration::from_secs(2))).expect("there");
+        let notifier =
+            Notifier::to(&path.display().to_string(), Some(Duration::from_secs(2))).expect("there");
         let attending = task::spawn("attend", attend(notifier, desk));
 
-        let Some(Mail::Status { reply }) = mailbox.recv().await else { panic!("it asks the actor") };
+        let Some(Mail::Status { reply }) = mailbox.recv().await else {
+            panic!("it asks the actor")
+        };
         tokio::time::sleep(Duration::from_secs(3_600)).await;
         assert_eq!(heard(&manager), None, "the actor has not answered yet");
         let requests = Some(paceline_proto::v1::RequestsStatus { active: 2, queued: 1 });
@@ -106,7 +116,11 @@ mod tests {
     #[test]
     fn the_line_names_each_process_and_why_it_is_not_ready() {
         let process = |state: ProcessState, reason: &str| {
-            Some(ProcessStatus { state: state.into(), reason: reason.into(), ..ProcessStatus::default() })
+            Some(ProcessStatus {
+                state: state.into(),
+                reason: reason.into(),
+                ..ProcessStatus::default()
+            })
         };
         let snapshot = StatusResponse {
             target: process(ProcessState::Ready, ""),

@@ -1,15 +1,19 @@
-//! One admitted request's way: the target's stream is opened, its batches are handed on, and it ends exactly once.
+//! One admitted request's way: the target's stream is opened, its batches are handed on, and it
+//! ends exactly once.
 //!
-//! That it ends once is a matter of types (I4): batches go out through `Outlet::send`, which cannot say anything final,
-//! and the end through `Outlet::end`, which consumes the outlet and the one place kept free for it. Until the first
-//! batch is there the request has no outlet: its end is the handler's own `Err`, which goes out without headers.
+//! That it ends once is a matter of types (I4): batches go out through `Outlet::send`, which cannot
+//! say anything final, and the end through `Outlet::end`, which consumes the outlet and the one
+//! place kept free for it. Until the first batch is there the request has no outlet: its end is the
+//! handler's own `Err`, which goes out without headers.
 
 use std::pin::Pin;
 use std::time::Duration;
 
 use paceline_process::{Clock, Millis, task};
 use paceline_proto::ids::Epoch;
-use paceline_proto::internal::v1::{Done, Generation, Permit, Stamp, TargetGenerateRequest, TokenBatch};
+use paceline_proto::internal::v1::{
+    Done, Generation, Permit, Stamp, TargetGenerateRequest, TokenBatch,
+};
 use paceline_proto::status::{Reason, Refusal};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
@@ -20,26 +24,36 @@ use crate::core::denial::Denial;
 use crate::core::route;
 use crate::desk::{Cut, Desk, Grant, Seat};
 
-/// Batches under way to a gateway that does not read; behind it the target's own bounds hold the request back.
+/// Batches under way to a gateway that does not read; behind it the target's own bounds hold the
+/// request back.
 const BATCHES: usize = 16;
 /// The target ends requests at their deadline; this much later we do, in case it does not.
 const BACKSTOP_MS: u64 = 2_000;
-/// For the core to learn how a target ended whose stream broke, and for a broken stream to give what is still in it.
+/// For the core to learn how a target ended whose stream broke, and for a broken stream to give
+/// what is still in it.
 const LAST_WORDS: Duration = Duration::from_millis(250);
-/// For the end of a finished stream to arrive, so that the target does not take our leaving for a cancellation.
+/// For the end of a finished stream to arrive, so that the target does not take our leaving for a
+/// cancellation.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The stream a gateway reads.
 pub type Batches = ReceiverStream<Result<TokenBatch, Status>>;
 
-/// Resolves to a request's end if it comes from outside its stream: a cut, or the backstop behind its deadline.
+/// Resolves to a request's end if it comes from outside its stream: a cut, or the backstop behind
+/// its deadline.
 type Verdict = Pin<Box<dyn Future<Output = Status> + Send>>;
 
 /// Runs a granted request until its first batch is there, and from then on in a task of its own.
 ///
 /// # Errors
-/// It ended before its first batch. Dropping the future cancels the request and gives its place back.
-pub async fn forward(desk: &Desk, generation: Generation, grant: Grant, seat: Seat) -> Result<Batches, Status> {
+/// It ended before its first batch. Dropping the future cancels the request and gives its place
+/// back.
+pub async fn forward(
+    desk: &Desk,
+    generation: Generation,
+    grant: Grant,
+    seat: Seat,
+) -> Result<Batches, Status> {
     let epoch = grant.epoch;
     let deadline = (generation.deadline_ns != 0).then(|| desk.clock().at(generation.deadline_ns));
     let mut verdict: Verdict = Box::pin(verdict(desk.cuts(), epoch, deadline, desk.clock()));
@@ -53,12 +67,26 @@ pub async fn forward(desk: &Desk, generation: Generation, grant: Grant, seat: Se
     let first_ms = desk.clock().now().since(let_in);
     let (outlet, batches) = Outlet::new();
     let cuts = desk.cuts();
-    let relay = Relay { upstream, verdict, cuts, epoch, queued_ms, first_ms, tokens: 0, so_far: None, seat };
+    let relay = Relay {
+        upstream,
+        verdict,
+        cuts,
+        epoch,
+        queued_ms,
+        first_ms,
+        tokens: 0,
+        so_far: None,
+        seat,
+    };
     task::spawn("relay", relay.run(first, outlet).in_current_span());
     Ok(batches)
 }
 
-async fn open(desk: &Desk, generation: Generation, mut grant: Grant) -> Result<(Streaming<TokenBatch>, TokenBatch), Status> {
+async fn open(
+    desk: &Desk,
+    generation: Generation,
+    mut grant: Grant,
+) -> Result<(Streaming<TokenBatch>, TokenBatch), Status> {
     let request = TargetGenerateRequest {
         stamp: Some(Stamp { term: desk.term().0, epoch: grant.epoch.0 }),
         generation: Some(generation),
@@ -105,7 +133,11 @@ impl Relay {
         loop {
             if next.stamp.as_ref().map(|stamp| stamp.epoch) != Some(self.epoch.0) {
                 let found = next.stamp.map(|stamp| stamp.epoch);
-                tracing::error!(epoch = self.epoch.0, ?found, "a batch of another life came; its request is ended (I7)");
+                tracing::error!(
+                    epoch = self.epoch.0,
+                    ?found,
+                    "a batch of another life came; its request is ended (I7)"
+                );
                 return self.fail(outlet, gone("it sent a message of another life"));
             }
             self.tokens += next.ids.len() as u64;
@@ -145,15 +177,17 @@ impl Relay {
         }
     }
 
-    /// Its reader is gone: what we hold is dropped, which cancels it. One who asked what the end would say has ended it at a
-    /// stop string, which is a good end; that its client went away instead is rare, and looks the same.
+    /// Its reader is gone: what we hold is dropped, which cancels it. One who asked what the end
+    /// would say has ended it at a stop string, which is a good end; that its client went away
+    /// instead is rare, and looks the same.
     fn left(mut self) {
         if let Some(so_far) = &self.so_far {
             self.seat.ended_well(so_far, self.tokens, self.first_ms);
         }
     }
 
-    /// The place is given back before the client hears of the end: whoever reacts to it finds the place free.
+    /// The place is given back before the client hears of the end: whoever reacts to it finds the
+    /// place free.
     fn fail(self, outlet: Outlet, status: Status) {
         drop(self);
         outlet.end(Err(status));
@@ -168,12 +202,17 @@ impl Relay {
     }
 }
 
-/// The end of a stream that broke. A status of ours is the target's word about this request and passes as it is; anything
-/// else is about the target, and the core may know more.
-async fn broken(status: Option<Status>, cuts: &mut watch::Receiver<Option<Cut>>, epoch: Epoch) -> Status {
+/// The end of a stream that broke. A status of ours is the target's word about this request and
+/// passes as it is; anything else is about the target, and the core may know more.
+async fn broken(
+    status: Option<Status>,
+    cuts: &mut watch::Receiver<Option<Cut>>,
+    epoch: Epoch,
+) -> Status {
     let code = status.as_ref().map(Status::code);
     match status.as_ref().and_then(Reason::of) {
-        // The life it was admitted to is over, or ours is: no news for a client, who has not heard of lives.
+        // The life it was admitted to is over, or ours is: no news for a client, who has not heard
+        // of lives.
         None | Some(Reason::StaleEpoch | Reason::StaleTerm) => {}
         Some(_) => return status.unwrap_or_else(|| gone("its stream broke")),
     }
@@ -189,7 +228,9 @@ async fn broken(status: Option<Status>, cuts: &mut watch::Receiver<Option<Cut>>,
 }
 
 fn gone(cause: &str) -> Status {
-    let message = format!("the target did not finish the request: {cause}; it is started again if it is gone; try again in 1 s");
+    let message = format!(
+        "the target did not finish the request: {cause}; it is started again if it is gone; try again in 1 s"
+    );
     Refusal::new(Reason::TargetGone, message).into()
 }
 
@@ -203,7 +244,12 @@ async fn cut(cuts: &mut watch::Receiver<Option<Cut>>, epoch: Epoch) -> Denial {
     }
 }
 
-async fn verdict(mut cuts: watch::Receiver<Option<Cut>>, epoch: Epoch, deadline: Option<Millis>, clock: Clock) -> Status {
+async fn verdict(
+    mut cuts: watch::Receiver<Option<Cut>>,
+    epoch: Epoch,
+    deadline: Option<Millis>,
+    clock: Clock,
+) -> Status {
     let backstop = async {
         match deadline {
             Some(deadline) => tokio::time::sleep(clock.until(deadline + BACKSTOP_MS)).await,
@@ -212,7 +258,8 @@ async fn verdict(mut cuts: watch::Receiver<Option<Cut>>, epoch: Epoch, deadline:
     };
     tokio::select! {
         denial = cut(&mut cuts, epoch) => {
-            // What the target sent before it ended is still to be read; then its stream breaks by itself.
+            // What the target sent before it ended is still to be read; then its stream breaks by
+            // itself.
             if let Denial::Gone { .. } = denial {
                 tokio::time::sleep(LAST_WORDS).await;
             }

@@ -1,5 +1,6 @@
-//! What another policy would have decided: the route log's decisions once more, by the same function, with what was known
-//! then. Only first decisions count; later ones of the same request followed what happened meanwhile.
+//! What another policy would have decided: the route log's decisions once more, by the same
+//! function, with what was known then. Only first decisions count; later ones of the same request
+//! followed what happened meanwhile.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -80,7 +81,9 @@ impl Replay {
     /// # Errors
     /// The log cannot be read, or a setting would be refused.
     pub fn of(path: &Path, settings: &[String]) -> Result<Self, ReplayError> {
-        let settings = settings.iter().map(|text| text.split_once('=').ok_or_else(|| ReplayError::Form(text.clone())));
+        let settings = settings
+            .iter()
+            .map(|text| text.split_once('=').ok_or_else(|| ReplayError::Form(text.clone())));
         let settings = settings.collect::<Result<Vec<_>, _>>()?;
         // Refused before anything is read, and not once a line.
         let none = PolicyLine {
@@ -157,11 +160,23 @@ impl Replay {
         // Writing to a string does not fail.
         let _ = writeln!(text, "{:12} {:22} {:>8} {:>8}", "LANE", "REASON", "BEFORE", "AFTER");
         for key in keys {
-            let count = |counts: &BTreeMap<(String, String), u64>| counts.get(key).copied().unwrap_or(0);
-            let _ = writeln!(text, "{:12} {:22} {:>8} {:>8}", key.0, key.1, count(&self.before), count(&self.after));
+            let count =
+                |counts: &BTreeMap<(String, String), u64>| counts.get(key).copied().unwrap_or(0);
+            let _ = writeln!(
+                text,
+                "{:12} {:22} {:>8} {:>8}",
+                key.0,
+                key.1,
+                count(&self.before),
+                count(&self.after)
+            );
         }
         for Changed { request, before, after } in &self.changed {
-            let _ = writeln!(text, "{request}: {} ({}) -> {} ({})", before.0, before.1, after.0, after.1);
+            let _ = writeln!(
+                text,
+                "{request}: {} ({}) -> {} ({})",
+                before.0, before.1, after.0, after.1
+            );
         }
         let more = self.changes.saturating_sub(self.changed.len() as u64);
         if more > 0 {
@@ -184,7 +199,9 @@ fn changed_policy(line: &PolicyLine, settings: &[(&str, &str)]) -> Result<Policy
     let mut policy = Policy::of(&paceline_process::Config::default().routing);
     for (key, value) in logged.into_iter().chain(settings.iter().copied()) {
         let setting = || format!("{key}={value}");
-        policy = policy.with(key, value).map_err(|cause| ReplayError::Setting { setting: setting(), cause })?;
+        policy = policy
+            .with(key, value)
+            .map_err(|cause| ReplayError::Setting { setting: setting(), cause })?;
     }
     Ok(policy)
 }
@@ -221,16 +238,29 @@ mod tests {
     fn log(lines: &[Line], rest: &str) -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("routes.jsonl");
-        let text: String = lines.iter().map(|line| format!("{}\n", serde_json::to_string(line).expect("plain"))).collect();
+        let text: String = lines
+            .iter()
+            .map(|line| format!("{}\n", serde_json::to_string(line).expect("plain")))
+            .collect();
         std::fs::write(&path, text + rest).expect("written");
         (dir, path)
     }
 
     #[test]
     fn lines_are_read_as_they_were_written() {
-        let served =
-            Some(ServedLine { lane: "plain".into(), reason: "forced".into(), completion_tokens: 4, ..Default::default() });
-        let ended = Line::Ended(Ended { time: "t".into(), request: "r".into(), term: 1, duration_ms: 9, served });
+        let served = Some(ServedLine {
+            lane: "plain".into(),
+            reason: "forced".into(),
+            completion_tokens: 4,
+            ..Default::default()
+        });
+        let ended = Line::Ended(Ended {
+            time: "t".into(),
+            request: "r".into(),
+            term: 1,
+            duration_ms: 9,
+            served,
+        });
         for line in [decided(1, false), decided(7, true), ended] {
             let text = serde_json::to_string(&line).expect("plain");
             assert_eq!(serde_json::from_str::<Line>(&text).expect("its own form"), line, "{text}");
@@ -250,12 +280,21 @@ mod tests {
             counts.get(&(lane.into(), reason.into())).copied()
         };
         assert_eq!(
-            (count(&capped.before, "speculative", "prior"), count(&capped.after, "speculative", "prior")),
+            (
+                count(&capped.before, "speculative", "prior"),
+                count(&capped.after, "speculative", "prior")
+            ),
             (Some(4), Some(2))
         );
-        assert_eq!(capped.changed.iter().map(|changed| changed.request.as_str()).collect::<Vec<_>>(), ["r3", "r4"]);
+        assert_eq!(
+            capped.changed.iter().map(|changed| changed.request.as_str()).collect::<Vec<_>>(),
+            ["r3", "r4"]
+        );
         let forced = Replay::of(&path, &["routing.force=plain".into()]).expect("readable");
-        assert_eq!((forced.changes, forced.changed.len(), count(&forced.after, "plain", "forced")), (30, LISTED, Some(30)));
+        assert_eq!(
+            (forced.changes, forced.changed.len(), count(&forced.after, "plain", "forced")),
+            (30, LISTED, Some(30))
+        );
         assert!(forced.text().contains("... and 10 more"), "{}", forced.text());
         assert_eq!(forced.object()["changed"][0]["after"]["reason"], "forced");
     }
@@ -263,11 +302,14 @@ mod tests {
     #[test]
     fn what_cannot_be_set_or_read_is_said() {
         let (_dir, path) = log(&[decided(1, false)], "");
-        let refused = |setting: &str| Replay::of(&path, &[setting.to_owned()]).expect_err("refused").to_string();
+        let refused = |setting: &str| {
+            Replay::of(&path, &[setting.to_owned()]).expect_err("refused").to_string()
+        };
         assert!(refused("routing.forse=plain").contains("did you mean routing.force?"));
         assert!(refused("routing.kv_pressure=2").contains("at most 1"));
         assert!(refused("plain").contains("expected --set routing.key=value"));
-        let missing = Replay::of(Path::new("/nowhere/routes"), &[]).expect_err("refused").to_string();
+        let missing =
+            Replay::of(Path::new("/nowhere/routes"), &[]).expect_err("refused").to_string();
         assert!(missing.contains("/nowhere/routes"), "{missing}");
     }
 }

@@ -1,5 +1,5 @@
-//! The route log: how each request was routed and what came of it, as JSON lines. No text of a request is ever in it, for
-//! none comes here (I9).
+//! The route log: how each request was routed and what came of it, as JSON lines. No text of a
+//! request is ever in it, for none comes here (I9).
 //!
 //! Its file is one of [`crate::lines`].
 
@@ -107,7 +107,8 @@ pub struct RouteLine {
 
 impl PolicyLine {
     fn of(policy: &Policy) -> Self {
-        let [force, max_concurrent, max_context, kv_pressure] = policy.settings().map(|(_, value)| value);
+        let [force, max_concurrent, max_context, kv_pressure] =
+            policy.settings().map(|(_, value)| value);
         Self { epoch: policy.epoch, force, max_concurrent, max_context, kv_pressure }
     }
 }
@@ -116,7 +117,8 @@ impl Decided {
     /// The line of a decision.
     pub fn of(decision: &Decision, request: &RequestId, class: &str, term: Term) -> Self {
         let permit = &decision.permit;
-        let wish = if decision.wish == RouteWish::Unspecified { RouteWish::Auto } else { decision.wish };
+        let wish =
+            if decision.wish == RouteWish::Unspecified { RouteWish::Auto } else { decision.wish };
         Self {
             time: now(),
             request: request.as_str().to_owned(),
@@ -126,15 +128,30 @@ impl Decided {
             again: decision.again,
             policy: PolicyLine::of(&decision.policy),
             signals: decision.signals,
-            permit: RouteLine { lane: permit.lane.word(), reason: permit.reason.word(), max_draft: permit.max_draft },
+            permit: RouteLine {
+                lane: permit.lane.word(),
+                reason: permit.reason.word(),
+                max_draft: permit.max_draft,
+            },
         }
     }
 }
 
 impl Ended {
     /// The line of an end.
-    pub fn of(request: &RequestId, term: Term, duration_ms: u64, served: Option<ServedLine>) -> Self {
-        Self { time: now(), request: request.as_str().to_owned(), term: term.0, duration_ms, served }
+    pub fn of(
+        request: &RequestId,
+        term: Term,
+        duration_ms: u64,
+        served: Option<ServedLine>,
+    ) -> Self {
+        Self {
+            time: now(),
+            request: request.as_str().to_owned(),
+            term: term.0,
+            duration_ms,
+            served,
+        }
     }
 }
 

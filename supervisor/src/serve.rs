@@ -1,4 +1,5 @@
-//! The services on the supervisor's socket: `Supervisor` for the gateway, `Operations` for operators.
+//! The services on the supervisor's socket: `Supervisor` for the gateway, `Operations` for
+//! operators.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -14,9 +15,9 @@ use paceline_proto::internal::v1::{GatewayReport, Generation, SubmitRequest, Sup
 use paceline_proto::status::Reason;
 use paceline_proto::v1::operations_server::Operations;
 use paceline_proto::v1::{
-    DrafterResponse, DrainRequest, DrainResponse, EventsRequest, PolicyResponse, Process, ProcessStatus, RestartRequest,
-    RestartResponse, RouteWish, SetPolicyRequest, ShowPolicyRequest, StartDrafterRequest, StatusRequest, StatusResponse,
-    StopDrafterRequest, SwapDrafterRequest,
+    DrafterResponse, DrainRequest, DrainResponse, EventsRequest, PolicyResponse, Process,
+    ProcessStatus, RestartRequest, RestartResponse, RouteWish, SetPolicyRequest, ShowPolicyRequest,
+    StartDrafterRequest, StatusRequest, StatusResponse, StopDrafterRequest, SwapDrafterRequest,
 };
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -55,27 +56,47 @@ impl Services {
             return Err(Reason::StaleTerm.field("stamp.term", message));
         }
         let key = KeyId(request.key_id);
-        let missing = || Reason::InvalidArgument.field("generation", "expected a generation, found none");
+        let missing =
+            || Reason::InvalidArgument.field("generation", "expected a generation, found none");
         let generation = request.generation.ok_or_else(missing)?;
-        let id = RequestId::parse(&generation.request_id)
-            .ok_or_else(|| Reason::InvalidArgument.field("request_id", "expected 1 to 64 letters, digits, '-' or '_'"))?;
+        let id = RequestId::parse(&generation.request_id).ok_or_else(|| {
+            Reason::InvalidArgument
+                .field("request_id", "expected 1 to 64 letters, digits, '-' or '_'")
+        })?;
         let prompt_tokens = u32::try_from(generation.prompt_ids.len()).unwrap_or(u32::MAX);
         if prompt_tokens == 0 {
-            return Err(Reason::InvalidArgument.field("prompt", "expected at least one token, found none"));
+            return Err(
+                Reason::InvalidArgument.field("prompt", "expected at least one token, found none")
+            );
         }
         if generation.max_tokens == 0 {
-            return Err(Reason::InvalidArgument.field("limits.max_tokens", "expected at least 1, found 0"));
+            return Err(
+                Reason::InvalidArgument.field("limits.max_tokens", "expected at least 1, found 0")
+            );
         }
         let wish = RouteWish::try_from(generation.route).map_err(|_| {
-            let message = format!("expected a route wish known to this version, found {}", generation.route);
+            let message =
+                format!("expected a route wish known to this version, found {}", generation.route);
             Reason::InvalidArgument.field("route", message)
         })?;
-        let deadline = (generation.deadline_ns != 0).then(|| self.desk.clock().at(generation.deadline_ns));
+        let deadline =
+            (generation.deadline_ns != 0).then(|| self.desk.clock().at(generation.deadline_ns));
         let continuation = u32::try_from(generation.continuation_ids.len()).unwrap_or(u32::MAX);
         let context_tokens = prompt_tokens.saturating_add(continuation);
-        let patches = generation.pictures.iter().map(|picture| u64::from(picture.rows) * u64::from(picture.columns));
+        let patches = generation
+            .pictures
+            .iter()
+            .map(|picture| u64::from(picture.rows) * u64::from(picture.columns));
         let patches = patches.fold(0, u64::saturating_add);
-        let ask = Ask { key, prompt_tokens, max_tokens: generation.max_tokens, context_tokens, deadline, wish, patches };
+        let ask = Ask {
+            key,
+            prompt_tokens,
+            max_tokens: generation.max_tokens,
+            context_tokens,
+            deadline,
+            wish,
+            patches,
+        };
         Ok((id, generation, ask))
     }
 }
@@ -85,26 +106,41 @@ impl Supervisor for Services {
     type AttachStream = Pin<Box<dyn Stream<Item = Result<SupervisorNotice, Status>> + Send>>;
     type SubmitStream = Batches;
 
-    async fn attach(&self, request: Request<Streaming<GatewayReport>>) -> Result<Response<Self::AttachStream>, Status> {
+    async fn attach(
+        &self,
+        request: Request<Streaming<GatewayReport>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
         let term = self.desk.term().0;
         let attachment = self.desk.number();
         task::spawn("attach", follow(self.desk.clone(), attachment, request.into_inner()));
         let notices = WatchStream::new(self.desk.notices()).map(Notice::Service);
         let recalls = WatchStream::new(self.desk.recalls()).filter_map(move |recall| {
             let order = |Recall { grace_ms, .. }| {
-                Notice::Restart(internal::Order { cause: "an operator restarts it".to_owned(), grace_ms })
+                Notice::Restart(internal::Order {
+                    cause: "an operator restarts it".to_owned(),
+                    grace_ms,
+                })
             };
             std::future::ready(recall.filter(|recall| recall.attachment >= attachment).map(order))
         });
         let notices = futures::stream::select(notices, recalls);
-        Ok(Response::new(Box::pin(notices.map(move |notice| Ok(SupervisorNotice { term, notice: Some(notice) })))))
+        Ok(Response::new(Box::pin(
+            notices.map(move |notice| Ok(SupervisorNotice { term, notice: Some(notice) })),
+        )))
     }
 
-    async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<Self::SubmitStream>, Status> {
+    async fn submit(
+        &self,
+        request: Request<SubmitRequest>,
+    ) -> Result<Response<Self::SubmitStream>, Status> {
         let (id, generation, ask) = self.check(request.into_inner())?;
         let span = tracing::info_span!("request", request_id = %id);
         let served = async {
-            let (grant, seat) = self.desk.submit(id.clone(), generation.traffic_class.clone(), ask)?.decided().await?;
+            let (grant, seat) = self
+                .desk
+                .submit(id.clone(), generation.traffic_class.clone(), ask)?
+                .decided()
+                .await?;
             tracing::debug!(epoch = grant.epoch.0, queued_ms = grant.queued_ms, permit = ?grant.permit, "forwarded");
             relay::forward(&self.desk, generation, grant, seat).await
         };
@@ -114,7 +150,11 @@ impl Supervisor for Services {
 
 impl Services {
     /// Has an order carried out. The timeout ends the wait, not the order.
-    async fn order(&self, order: Order, timeout_ms: u32) -> Result<Response<DrafterResponse>, Status> {
+    async fn order(
+        &self,
+        order: Order,
+        timeout_ms: u32,
+    ) -> Result<Response<DrafterResponse>, Status> {
         let answered = self.within(timeout_ms, Part::Drafter, self.desk.order(order)).await?;
         Ok(Response::new(DrafterResponse { drafter: answered.drafter }))
     }
@@ -132,9 +172,14 @@ impl Services {
         }
         let process = process(self.desk.status().await?, part);
         let state = process.state().word();
-        let why = if process.reason.is_empty() { String::new() } else { format!(" ({})", process.reason) };
+        let why = if process.reason.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", process.reason)
+        };
         let (limit, name) = (limit.as_secs_f64(), part.name());
-        let message = format!("not done within {limit} s, the order stands; the {name} is {state}{why}");
+        let message =
+            format!("not done within {limit} s, the order stands; the {name} is {state}{why}");
         Err(Reason::DeadlinePassed.status(message))
     }
 }
@@ -156,7 +201,9 @@ fn check_model(model: &str) -> Result<(), Status> {
     match model {
         "" => Ok(()),
         _ if !path.is_absolute() => refuse(format!("expected an absolute path, found {model}")),
-        _ if !path.is_dir() => refuse(format!("expected a model directory, found nothing at {model}")),
+        _ if !path.is_dir() => {
+            refuse(format!("expected a model directory, found nothing at {model}"))
+        }
         _ => Ok(()),
     }
 }
@@ -166,7 +213,8 @@ async fn follow(desk: Desk, attachment: u64, mut reports: Streaming<internal::Ga
     loop {
         let message = tokio::select! {
             message = reports.message() => message,
-            // Nobody reads any more: let go of, the stream does not hold the connection, nor that our end.
+            // Nobody reads any more: let go of, the stream does not hold the connection, nor that
+            // our end.
             () = desk.closed() => return,
         };
         match message {
@@ -185,7 +233,10 @@ impl Operations for Services {
         self.desk.events().read(request.into_inner()).map(Response::new)
     }
 
-    async fn restart(&self, request: Request<RestartRequest>) -> Result<Response<RestartResponse>, Status> {
+    async fn restart(
+        &self,
+        request: Request<RestartRequest>,
+    ) -> Result<Response<RestartResponse>, Status> {
         let request = request.into_inner();
         let part = match request.process() {
             Process::Gateway => Part::Gateway,
@@ -193,7 +244,8 @@ impl Operations for Services {
             Process::Drafter => Part::Drafter,
             Process::Supervisor => Part::Supervisor,
             Process::Unspecified => {
-                let message = format!("expected a process known to this version, found {}", request.process);
+                let message =
+                    format!("expected a process known to this version, found {}", request.process);
                 return Err(Reason::InvalidArgument.field("process", message));
             }
         };
@@ -203,7 +255,10 @@ impl Operations for Services {
         Ok(Response::new(RestartResponse { process: Some(process(status, part)), term }))
     }
 
-    async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<DrainResponse>, Status> {
+    async fn drain(
+        &self,
+        request: Request<DrainRequest>,
+    ) -> Result<Response<DrainResponse>, Status> {
         let DrainRequest { undo, timeout_ms } = request.into_inner();
         let command = if undo { Command::Resume } else { Command::Drain };
         let status = self.within(timeout_ms, Part::Supervisor, self.desk.command(command)).await?;
@@ -214,28 +269,43 @@ impl Operations for Services {
         self.desk.status().await.map(Response::new)
     }
 
-    async fn start_drafter(&self, request: Request<StartDrafterRequest>) -> Result<Response<DrafterResponse>, Status> {
+    async fn start_drafter(
+        &self,
+        request: Request<StartDrafterRequest>,
+    ) -> Result<Response<DrafterResponse>, Status> {
         let StartDrafterRequest { model, timeout_ms } = request.into_inner();
         check_model(&model)?;
         self.order(Order::Start { model }, timeout_ms).await
     }
 
-    async fn stop_drafter(&self, request: Request<StopDrafterRequest>) -> Result<Response<DrafterResponse>, Status> {
+    async fn stop_drafter(
+        &self,
+        request: Request<StopDrafterRequest>,
+    ) -> Result<Response<DrafterResponse>, Status> {
         self.order(Order::Stop, request.into_inner().timeout_ms).await
     }
 
-    async fn swap_drafter(&self, request: Request<SwapDrafterRequest>) -> Result<Response<DrafterResponse>, Status> {
+    async fn swap_drafter(
+        &self,
+        request: Request<SwapDrafterRequest>,
+    ) -> Result<Response<DrafterResponse>, Status> {
         let SwapDrafterRequest { model, timeout_ms } = request.into_inner();
         check_model(&model)?;
         self.order(Order::Swap { model }, timeout_ms).await
     }
 
-    async fn show_policy(&self, _: Request<ShowPolicyRequest>) -> Result<Response<PolicyResponse>, Status> {
+    async fn show_policy(
+        &self,
+        _: Request<ShowPolicyRequest>,
+    ) -> Result<Response<PolicyResponse>, Status> {
         let routing = self.desk.status().await?.routing.unwrap_or_default();
         Ok(Response::new(PolicyResponse { epoch: routing.policy_epoch, policy: routing.policy }))
     }
 
-    async fn set_policy(&self, request: Request<SetPolicyRequest>) -> Result<Response<PolicyResponse>, Status> {
+    async fn set_policy(
+        &self,
+        request: Request<SetPolicyRequest>,
+    ) -> Result<Response<PolicyResponse>, Status> {
         let SetPolicyRequest { key, value } = request.into_inner();
         self.desk.set_policy(key, value).await.map(Response::new)
     }

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use paceline_process::Millis;
 use paceline_proto::internal::v1::{Heartbeat, LinkPhase, ServiceState, SpeculationBucket};
 use paceline_proto::v1::{
-    KvStatus, Lane, LinkStatus, MemoryStatus, ModelStatus, PolicyResponse, PolicySetting, ProcessState, ProcessStatus,
-    RequestsStatus, RouteCount, RouteReason, RoutingBucket, RoutingStatus, Speculation, StatusResponse,
+    KvStatus, Lane, LinkStatus, MemoryStatus, ModelStatus, PolicyResponse, PolicySetting,
+    ProcessState, ProcessStatus, RequestsStatus, RouteCount, RouteReason, RoutingBucket,
+    RoutingStatus, Speculation, StatusResponse,
 };
 
 use crate::core::worker::Worker;
@@ -57,12 +58,18 @@ pub fn snapshot(core: &Supervisor, me: &Me, now: Millis) -> StatusResponse {
             ..Default::default()
         }),
         supervisor: Some(ProcessStatus {
-            state: if core.is_stopping() { ProcessState::Draining } else { ProcessState::Ready }.into(),
+            state: if core.is_stopping() { ProcessState::Draining } else { ProcessState::Ready }
+                .into(),
             pid: me.pid,
             epoch: me.term,
             restarts: me.restarts,
             uptime_s: now.0 as f64 / 1e3,
-            reason: core.notice().outage.filter(|_| core.is_stopping()).map(|outage| outage.why).unwrap_or_default(),
+            reason: core
+                .notice()
+                .outage
+                .filter(|_| core.is_stopping())
+                .map(|outage| outage.why)
+                .unwrap_or_default(),
             ..Default::default()
         }),
         target: Some(worker(target, me.model_dir.display().to_string(), now)),
@@ -73,7 +80,10 @@ pub fn snapshot(core: &Supervisor, me: &Me, now: Millis) -> StatusResponse {
             prefix_bytes: kv.prefix_bytes,
             pressure: core.kv_pressure(),
         }),
-        requests: Some(RequestsStatus { active: admission.active() as u32, queued: admission.queued() as u32 }),
+        requests: Some(RequestsStatus {
+            active: admission.active() as u32,
+            queued: admission.queued() as u32,
+        }),
         link: Some(link(beat, core.drafters().is_wanted())),
         term: me.term,
         routing: Some(routing(core)),
@@ -96,11 +106,18 @@ fn model(core: &Supervisor) -> Option<ModelStatus> {
 
 fn routing(core: &Supervisor) -> RoutingStatus {
     let PolicyResponse { epoch, policy } = policy(core);
-    let count =
-        |(lane, reason, requests): (Lane, RouteReason, u64)| RouteCount { lane: lane.into(), reason: reason.into(), requests };
+    let count = |(lane, reason, requests): (Lane, RouteReason, u64)| RouteCount {
+        lane: lane.into(),
+        reason: reason.into(),
+        requests,
+    };
     let figures = core.figures();
     let buckets = |buckets: Option<&Vec<SpeculationBucket>>| {
-        let bucket = |bucket: &SpeculationBucket| RoutingBucket { up_to: bucket.up_to, steps: bucket.steps, gain: bucket.gain };
+        let bucket = |bucket: &SpeculationBucket| RoutingBucket {
+            up_to: bucket.up_to,
+            steps: bucket.steps,
+            gain: bucket.gain,
+        };
         buckets.into_iter().flatten().map(bucket).collect()
     };
     RoutingStatus {
@@ -138,7 +155,8 @@ fn memory(core: &Supervisor) -> MemoryStatus {
 fn worker(worker: &Worker, model: String, now: Millis) -> ProcessStatus {
     let life = worker.life();
     let beat = life.and_then(|life| life.beat.as_ref());
-    let weight_bytes = life.and_then(|life| life.described.as_ref()).map(|described| described.weight_bytes());
+    let weight_bytes =
+        life.and_then(|life| life.described.as_ref()).map(|described| described.weight_bytes());
     ProcessStatus {
         state: worker.state().into(),
         pid: life.map_or(0, |life| life.pid),
@@ -185,7 +203,11 @@ fn link(beat: Option<&Heartbeat>, wanted: bool) -> LinkStatus {
         state: state.to_owned(),
         reason: report.reason,
         generation: report.generation,
-        speculation: Some(Speculation { cycles: totals.cycles, drafted: totals.drafted, accepted: totals.accepted }),
+        speculation: Some(Speculation {
+            cycles: totals.cycles,
+            drafted: totals.drafted,
+            accepted: totals.accepted,
+        }),
         late: totals.late,
         bytes: totals.link_bytes,
     }
@@ -215,7 +237,12 @@ mod tests {
 
     #[test]
     fn the_links_end_is_a_loss_only_where_a_drafter_is_wanted() {
-        let report = LinkReport { generation: 3, phase: LinkPhase::Lost.into(), reason: "gone".into(), serving: 0 };
+        let report = LinkReport {
+            generation: 3,
+            phase: LinkPhase::Lost.into(),
+            reason: "gone".into(),
+            serving: 0,
+        };
         let beat = Heartbeat { link: Some(report), ..Default::default() };
         let shown = |wanted| {
             let link = link(Some(&beat), wanted);
@@ -227,7 +254,11 @@ mod tests {
 
     #[test]
     fn before_anything_runs_everything_is_named_all_the_same() {
-        let core = Supervisor::new(crate::config::settings(&paceline_process::Config::default()), Plan::default(), Term(3));
+        let core = Supervisor::new(
+            crate::config::settings(&paceline_process::Config::default()),
+            Plan::default(),
+            Term(3),
+        );
         let me = Me { pid: 7, term: 3, restarts: 1, model_dir: "/models/x".into() };
         let status = snapshot(&core, &me, Millis(1_500));
         let state = |process: &Option<ProcessStatus>| process.as_ref().map(ProcessStatus::state);
@@ -235,7 +266,10 @@ mod tests {
         assert_eq!(state(&status.supervisor), Some(ProcessState::Ready));
         assert_eq!(state(&status.target), Some(ProcessState::Stopped));
         assert_eq!(state(&status.drafter), Some(ProcessState::Absent));
-        assert_eq!(status.supervisor.map(|process| (process.restarts, process.uptime_s)), Some((1, 1.5)));
+        assert_eq!(
+            status.supervisor.map(|process| (process.restarts, process.uptime_s)),
+            Some((1, 1.5))
+        );
         assert_eq!(status.link.map(|link| link.state), Some("absent".into()));
     }
 }

@@ -1,4 +1,5 @@
-//! The supervisor's program with workers that do nothing: exit codes, signals, and what it leaves behind.
+//! The supervisor's program with workers that do nothing: exit codes, signals, and what it leaves
+//! behind.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -66,8 +67,8 @@ impl Rig {
 fn script(dir: &Path, name: &str, text: &str) {
     let (source, program) = (dir.join(format!("{name}.txt")), dir.join(format!("{name}.sh")));
     std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).expect("writable");
-    // Copied by another process: a file that this one wrote may still be open in a child another test just forked,
-    // and would then not be executed (ETXTBSY).
+    // Copied by another process: a file that this one wrote may still be open in a child another
+    // test just forked, and would then not be executed (ETXTBSY).
     assert!(Command::new("cp").args([&source, &program]).status().expect("cp exists").success());
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).expect("ours");
 }
@@ -109,10 +110,14 @@ fn a_configured_drafter_runs_beside_the_target_and_ends_with_it() {
     let rig = Rig::new(SLEEPER);
     let model = rig.temp.path().join("drafter");
     std::fs::create_dir(&model).expect("made");
-    let supervisor = rig.command().env("PACELINE_DRAFTER__MODEL", &model).spawn().expect("it starts");
+    let supervisor =
+        rig.command().env("PACELINE_DRAFTER__MODEL", &model).spawn().expect("it starts");
     let (target, drafter) = (rig.target(), rig.process("drafter.pid"));
     let arguments = read(&rig.run_dir().join("drafter.args")).expect("written first");
-    assert_eq!(arguments.trim(), format!("--epoch 1 --term 1 --name drafter-0 --model {}", model.display()));
+    assert_eq!(
+        arguments.trim(),
+        format!("--epoch 1 --term 1 --name drafter-0 --model {}", model.display())
+    );
     send(&supervisor, Signal::SIGTERM);
     assert_eq!(end(supervisor).status.code(), Some(0));
     assert!(!target.alive() && !drafter.alive());
@@ -121,7 +126,11 @@ fn a_configured_drafter_runs_beside_the_target_and_ends_with_it() {
 #[test]
 fn a_drafter_left_behind_is_ended_by_a_supervisor_that_wants_none() {
     let rig = Rig::new(SLEEPER);
-    let first = rig.command().env("PACELINE_DRAFTER__MODEL", "/nowhere").spawn().expect("a missing drafter is no failure");
+    let first = rig
+        .command()
+        .env("PACELINE_DRAFTER__MODEL", "/nowhere")
+        .spawn()
+        .expect("a missing drafter is no failure");
     let (target, drafter) = (rig.target(), rig.process("drafter.pid"));
     rig.recorded("target", &target);
     rig.recorded("drafter-0", &drafter);
@@ -158,8 +167,13 @@ fn its_parent_gone_it_ends_too() {
     let (watched, held) = nix::unistd::pipe().expect("a pipe");
     use std::os::fd::AsRawFd;
     // The reading end is inherited, the writing end is ours alone.
-    nix::fcntl::fcntl(&held, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC)).expect("ours");
-    let supervisor = rig.command().env("PACELINE_PARENT_FD", watched.as_raw_fd().to_string()).spawn().expect("it starts");
+    nix::fcntl::fcntl(&held, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))
+        .expect("ours");
+    let supervisor = rig
+        .command()
+        .env("PACELINE_PARENT_FD", watched.as_raw_fd().to_string())
+        .spawn()
+        .expect("it starts");
     let target = rig.target();
     drop(held);
     assert_eq!(end(supervisor).status.code(), Some(0));
@@ -272,7 +286,8 @@ fn bytes_in_the_environment_that_are_no_text_matter_only_in_settings() {
     rig.target();
     send(&supervisor, Signal::SIGTERM);
     assert_eq!(end(supervisor).status.code(), Some(0));
-    let refused = rig.command().env("PACELINE_DRAFTER__MODEL", bytes()).output().expect("it starts");
+    let refused =
+        rig.command().env("PACELINE_DRAFTER__MODEL", bytes()).output().expect("it starts");
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(64), "{text}");
     assert!(text.contains("PACELINE_DRAFTER__MODEL") && text.contains("expected UTF-8"), "{text}");

@@ -27,16 +27,28 @@ fn unit(name: &str) -> Unit {
             "" => {}
             _ if line.starts_with('#') => {}
             _ if line.starts_with('[') => {
-                let title = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or_else(|| panic!("{place}"));
+                let title = line
+                    .strip_prefix('[')
+                    .and_then(|rest| rest.strip_suffix(']'))
+                    .unwrap_or_else(|| panic!("{place}"));
                 assert!(unit.insert(title.to_owned(), BTreeMap::new()).is_none(), "{place}: twice");
                 section = Some(title.to_owned());
             }
             _ => {
-                let (key, value) = line.split_once('=').unwrap_or_else(|| panic!("{place}: expected Key=value"));
-                assert!(!key.is_empty() && key.chars().all(char::is_alphanumeric), "{place}: a strange key");
+                let (key, value) =
+                    line.split_once('=').unwrap_or_else(|| panic!("{place}: expected Key=value"));
+                assert!(
+                    !key.is_empty() && key.chars().all(char::is_alphanumeric),
+                    "{place}: a strange key"
+                );
                 assert!(!value.is_empty() && value.trim() == value, "{place}: a strange value");
-                let section = section.as_ref().unwrap_or_else(|| panic!("{place}: before any section"));
-                unit.get_mut(section).expect("made above").entry(key.to_owned()).or_default().push(value.to_owned());
+                let section =
+                    section.as_ref().unwrap_or_else(|| panic!("{place}: before any section"));
+                unit.get_mut(section)
+                    .expect("made above")
+                    .entry(key.to_owned())
+                    .or_default()
+                    .push(value.to_owned());
             }
         }
     }
@@ -54,13 +66,15 @@ fn says(unit: &Unit, section: &str, lines: &[(&str, &str)]) {
 /// 30 s for running requests, then they are cancelled.
 const GATEWAY_STOP_S: u64 = 40;
 
-const UNITS: [&str; 3] = ["paceline-supervisor.service", "paceline-gateway.service", "paceline-gateway.socket"];
+const UNITS: [&str; 3] =
+    ["paceline-supervisor.service", "paceline-gateway.service", "paceline-gateway.socket"];
 
 #[test]
 fn the_units_say_what_the_processes_rely_on() {
     for name in &UNITS[..2] {
         let unit = unit(name);
-        let program = format!("%h/.local/bin/{}", name.strip_suffix(".service").expect("a service"));
+        let program =
+            format!("%h/.local/bin/{}", name.strip_suffix(".service").expect("a service"));
         says(
             &unit,
             "Service",
@@ -85,24 +99,47 @@ fn the_units_say_what_the_processes_rely_on() {
         );
         // Neither's life is tied to the other's.
         let other = if name.contains("gateway") { "supervisor" } else { "gateway.service" };
-        for tie in ["Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "Wants", "Conflicts", "PropagatesStopTo"] {
+        for tie in [
+            "Requires",
+            "Requisite",
+            "BindsTo",
+            "PartOf",
+            "Upholds",
+            "Wants",
+            "Conflicts",
+            "PropagatesStopTo",
+        ] {
             for value in unit["Unit"].get(tie).into_iter().flatten() {
                 assert!(!value.contains(other), "{name}: {tie}={value}");
             }
         }
-        assert!(unit["Service"]["RestartPreventExitStatus"][0].split(' ').any(|code| code == "64"), "{name}");
-        // The supervisor's is longer than its drain and the end of its workers, the gateway's than its drain.
+        assert!(
+            unit["Service"]["RestartPreventExitStatus"][0].split(' ').any(|code| code == "64"),
+            "{name}"
+        );
+        // The supervisor's is longer than its drain and the end of its workers, the gateway's than
+        // its drain.
         let stop: u64 = unit["Service"]["TimeoutStopSec"][0].parse().expect("seconds");
-        let needs = if name.contains("supervisor") { supervisor_stop(false).as_secs() } else { GATEWAY_STOP_S };
+        let needs = if name.contains("supervisor") {
+            supervisor_stop(false).as_secs()
+        } else {
+            GATEWAY_STOP_S
+        };
         assert!(stop >= needs, "{name}: {stop}, it may need {needs}");
     }
     let supervisor = unit(UNITS[0]);
     says(&supervisor, "Service", &[("OOMPolicy", "continue")]);
-    assert!(!supervisor["Service"].contains_key("MemoryDenyWriteExecute"), "MLX makes code as it runs");
+    assert!(
+        !supervisor["Service"].contains_key("MemoryDenyWriteExecute"),
+        "MLX makes code as it runs"
+    );
     says(&unit(UNITS[1]), "Unit", &[("Requires", "paceline-gateway.socket")]);
     let address = Config::default().gateway.grpc;
     says(&unit(UNITS[2]), "Socket", &[("ListenStream", &address), ("FileDescriptorName", "grpc")]);
-    assert!(!unit(UNITS[2])["Socket"].contains_key("Accept"), "the listening socket is handed down, not connections");
+    assert!(
+        !unit(UNITS[2])["Socket"].contains_key("Accept"),
+        "the listening socket is handed down, not connections"
+    );
 }
 
 /// systemd's own opinion.
@@ -133,37 +170,69 @@ fn systemd_finds_nothing_to_complain_about() {
 
     // And it does complain where there is reason to: a check that cannot fail is none.
     let text = std::fs::read_to_string(&copies[1]).expect("there");
-    std::fs::write(&copies[1], text.replace("KillMode=process", "KillMode=proces")).expect("writable");
+    std::fs::write(&copies[1], text.replace("KillMode=process", "KillMode=proces"))
+        .expect("writable");
     let output = verify(&copies).expect("it ran before");
     assert!(String::from_utf8_lossy(&output.stderr).contains("kill mode"), "{output:?}");
 }
 
 fn job(name: &str) -> plist::Dictionary {
     let path = file("launchd").join(format!("dev.paceline.{name}.plist"));
-    let value = Value::from_file(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let value =
+        Value::from_file(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     value.into_dictionary().expect("a job is a dictionary")
 }
 
 #[test]
 fn the_jobs_say_what_the_processes_rely_on() {
     // Killed before its time the supervisor leaves workers that would have given their memory back.
-    for (name, stop) in [("supervisor", supervisor_stop(true).as_secs()), ("gateway", GATEWAY_STOP_S)] {
+    for (name, stop) in
+        [("supervisor", supervisor_stop(true).as_secs()), ("gateway", GATEWAY_STOP_S)]
+    {
         let job = job(name);
-        let text = |key: &str| job.get(key).and_then(Value::as_string).unwrap_or_else(|| panic!("{name}: {key}"));
-        let number = |key: &str| job.get(key).and_then(Value::as_signed_integer).unwrap_or_else(|| panic!("{name}: {key}"));
+        let text = |key: &str| {
+            job.get(key).and_then(Value::as_string).unwrap_or_else(|| panic!("{name}: {key}"))
+        };
+        let number = |key: &str| {
+            job.get(key)
+                .and_then(Value::as_signed_integer)
+                .unwrap_or_else(|| panic!("{name}: {key}"))
+        };
         assert_eq!(text("Label"), format!("dev.paceline.{name}"));
-        // The programs have no other arguments than these, and the last word of the shell is theirs: it becomes the program.
-        let words: Vec<_> = job["ProgramArguments"].as_array().expect("a list").iter().filter_map(Value::as_string).collect();
+        // The programs have no other arguments than these, and the last word of the shell is
+        // theirs: it becomes the program.
+        let words: Vec<_> = job["ProgramArguments"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(Value::as_string)
+            .collect();
         assert_eq!(words[..2], ["/bin/sh", "-c"]);
         assert_eq!(words.len(), 3);
-        assert!(words[2].contains(&format!("; exec \"$HOME/.local/bin/paceline-{name}\" >>")), "{}", words[2]);
+        assert!(
+            words[2].contains(&format!("; exec \"$HOME/.local/bin/paceline-{name}\" >>")),
+            "{}",
+            words[2]
+        );
         // 0 is an answer to a stop and stays; 75 and every crash come again.
         let alive = job["KeepAlive"].as_dictionary().expect("conditions");
-        assert_eq!((alive.len(), alive.get("SuccessfulExit").and_then(Value::as_boolean)), (1, Some(false)), "{name}");
+        assert_eq!(
+            (alive.len(), alive.get("SuccessfulExit").and_then(Value::as_boolean)),
+            (1, Some(false)),
+            "{name}"
+        );
         assert_eq!(number("ThrottleInterval"), 10);
-        assert!(number("ExitTimeOut") >= stop as i64, "{name}: {}, it may need {stop}", number("ExitTimeOut"));
+        assert!(
+            number("ExitTimeOut") >= stop as i64,
+            "{name}: {}, it may need {stop}",
+            number("ExitTimeOut")
+        );
         assert_eq!(text("ProcessType"), "Interactive");
-        assert_eq!(job.get("AbandonProcessGroup").and_then(Value::as_boolean), Some(true), "{name}");
+        assert_eq!(
+            job.get("AbandonProcessGroup").and_then(Value::as_boolean),
+            Some(true),
+            "{name}"
+        );
         assert_eq!(text("Umask"), "077");
         let known = [
             "Label",
@@ -191,7 +260,10 @@ fn the_jobs_say_what_the_processes_rely_on() {
     assert_eq!(sockets.keys().collect::<Vec<_>>(), ["Grpc"]);
     let grpc = sockets["Grpc"].as_dictionary().expect("one socket");
     let text = |key: &str| grpc.get(key).and_then(Value::as_string).unwrap_or_default();
-    assert_eq!(format!("{}:{}", text("SockNodeName"), text("SockServiceName")), Config::default().gateway.grpc);
+    assert_eq!(
+        format!("{}:{}", text("SockNodeName"), text("SockServiceName")),
+        Config::default().gateway.grpc
+    );
     // Without a family launchd binds both, and hands down two sockets.
     assert_eq!((text("SockFamily"), text("SockType")), ("IPv4", "stream"));
 }
@@ -207,17 +279,36 @@ fn the_shell_of_a_job_becomes_its_program() {
         let script = "#!/bin/sh\necho pid $$\necho trouble >&2\nexit 75\n";
         // Written by another process: see ETXTBSY.
         let write = format!("printf '%s' \"$1\" > '{0}' && chmod 755 '{0}'", program.display());
-        assert!(Command::new("sh").args(["-c", &write, "sh", script]).status().expect("sh").success());
+        assert!(
+            Command::new("sh").args(["-c", &write, "sh", script]).status().expect("sh").success()
+        );
         let job = job(name);
-        let words: Vec<_> = job["ProgramArguments"].as_array().expect("a list").iter().filter_map(Value::as_string).collect();
+        let words: Vec<_> = job["ProgramArguments"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(Value::as_string)
+            .collect();
         let mut seen = String::new();
         for _ in 0..2 {
-            let child = Command::new(words[0]).args(&words[1..]).env("HOME", home.path()).spawn().expect("it starts");
+            let child = Command::new(words[0])
+                .args(&words[1..])
+                .env("HOME", home.path())
+                .spawn()
+                .expect("it starts");
             let pid = child.id();
-            assert_eq!(child.wait_with_output().expect("it ends").status.code(), Some(75), "{name}");
+            assert_eq!(
+                child.wait_with_output().expect("it ends").status.code(),
+                Some(75),
+                "{name}"
+            );
             seen.push_str(&format!("pid {pid}\ntrouble\n"));
         }
         let log = home.path().join(format!("Library/Logs/Paceline/{name}.log"));
-        assert_eq!(std::fs::read_to_string(log).expect("written"), seen, "one process, and its log is kept");
+        assert_eq!(
+            std::fs::read_to_string(log).expect("written"),
+            seen,
+            "one process, and its log is kept"
+        );
     }
 }

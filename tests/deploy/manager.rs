@@ -1,5 +1,5 @@
-//! A service manager's part, played for real: `paceline-supervisor` and `paceline-gateway` without `serve`, the front socket and
-//! NOTIFY_SOCKET handed down as systemd does it.
+//! A service manager's part, played for real: `paceline-supervisor` and `paceline-gateway` without
+//! `serve`, the front socket and NOTIFY_SOCKET handed down as systemd does it.
 
 use std::net::TcpListener;
 use std::os::fd::OwnedFd;
@@ -31,11 +31,16 @@ impl Unit {
         let _ = std::fs::remove_file(&path);
         let notify = UnixDatagram::bind(&path).expect("bound");
         notify.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
-        let mut command = stack.program(&format!("paceline-{name}"), "LISTEN_PID=$$ WATCHDOG_PID=$$ exec");
+        let mut command =
+            stack.program(&format!("paceline-{name}"), "LISTEN_PID=$$ WATCHDOG_PID=$$ exec");
         command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
         command.env("LISTEN_PID", "").env("WATCHDOG_PID", "");
         hand_down(&mut command, sockets);
-        let log = std::fs::File::options().create(true).append(true).open(stack.path(&format!("{name}.log"))).expect("writable");
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(stack.path(&format!("{name}.log")))
+            .expect("writable");
         command.stdout(Stdio::null()).stderr(log);
         Self { child: command.spawn().expect("it starts"), notify }
     }
@@ -46,7 +51,10 @@ impl Unit {
         let mut heard = Vec::new();
         let mut buffer = [0; 2048];
         for _ in 0..10_000 {
-            let length = self.notify.recv(&mut buffer).unwrap_or_else(|error| panic!("{wanted}: {error}; heard {heard:?}"));
+            let length = self
+                .notify
+                .recv(&mut buffer)
+                .unwrap_or_else(|error| panic!("{wanted}: {error}; heard {heard:?}"));
             let words = String::from_utf8_lossy(&buffer[..length]).into_owned();
             if words.lines().any(|line| line == wanted) {
                 return;
@@ -77,7 +85,8 @@ fn hand_down(command: &mut Command, sockets: Vec<(OwnedFd, &str)>) {
     }
     let names: Vec<_> = sockets.iter().map(|(_, name)| *name).collect();
     command.env("LISTEN_FDS", sockets.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
-    let mapping = |(at, (fd, _)): (usize, (OwnedFd, _))| FdMapping { parent_fd: fd, child_fd: 3 + at as i32 };
+    let mapping =
+        |(at, (fd, _)): (usize, (OwnedFd, _))| FdMapping { parent_fd: fd, child_fd: 3 + at as i32 };
     command.fd_mappings(sockets.into_iter().enumerate().map(mapping).collect()).expect("distinct");
 }
 
@@ -95,7 +104,8 @@ fn served(stack: &Stack) {
     assert_eq!(answer.ids.len(), 8);
 }
 
-/// Waits until requests are served and drafts can come, and checks that it is by the workers that were there before.
+/// Waits until requests are served and drafts can come, and checks that it is by the workers that
+/// were there before.
 fn taken_over(stack: &Stack, before: &Value) {
     stack.wait_ready();
     let after = stack.wait_linked();
@@ -115,7 +125,8 @@ fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
     let listener = front(&stack);
     let mut supervisor = Unit::start(&stack, "supervisor", vec![]);
     supervisor.hears("READY=1");
-    let gateway = Unit::start(&stack, "gateway", vec![(copy(&listener), "paceline-gateway.socket")]);
+    let gateway =
+        Unit::start(&stack, "gateway", vec![(copy(&listener), "paceline-gateway.socket")]);
     gateway.hears("READY=1");
     // Not only once: the second sign of life is given by a loop that turns.
     for _ in 0..2 {
@@ -127,7 +138,8 @@ fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
     served(&stack);
     supervisor.hears("STATUS=target ready, drafter ready, gateway ready, 0 requests, 0 waiting");
 
-    // The gateway dies. Its socket does not: who comes meanwhile waits, and the next gateway serves them.
+    // The gateway dies. Its socket does not: who comes meanwhile waits, and the next gateway serves
+    // them.
     gateway.signal(Signal::SIGKILL);
     assert_eq!(gateway.end(), None);
     let early = std::net::TcpStream::connect(stack.address()).expect("the socket is there");
@@ -135,7 +147,8 @@ fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
     supervisor.lives();
     // This time among others, by its name.
     let other = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let mut gateway = Unit::start(&stack, "gateway", vec![(copy(&other), "other"), (copy(&listener), "grpc")]);
+    let mut gateway =
+        Unit::start(&stack, "gateway", vec![(copy(&other), "other"), (copy(&listener), "grpc")]);
     gateway.hears("READY=1");
     assert_eq!(waiting.finish().expect("served by the next gateway").ids.len(), 8);
     drop((early, other));
@@ -143,7 +156,10 @@ fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
     // With its links: what follows compares with this.
     let after = stack.wait_linked();
     for process in ["supervisor", "target", "drafter"] {
-        assert_eq!(after[process]["pid"], before[process]["pid"], "{process} did not end with the gateway");
+        assert_eq!(
+            after[process]["pid"], before[process]["pid"],
+            "{process} did not end with the gateway"
+        );
     }
     let before = after;
 
@@ -155,8 +171,8 @@ fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
     taken_over(&stack, &before);
     gateway.lives();
 
-    // It is asked to make room for another: it says by its exit code that it wants to be started again, which is the manager's
-    // part, and the command waits for the next one.
+    // It is asked to make room for another: it says by its exit code that it wants to be started
+    // again, which is the manager's part, and the command waits for the next one.
     let mut restart = stack.begin(&["restart", "supervisor"]);
     assert_eq!(supervisor.end(), Some(75), "start me again");
     assert_eq!(restart.try_wait().expect("ours"), None, "nobody has started it yet");
@@ -173,10 +189,16 @@ fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
     supervisor.hears("STOPPING=1");
     assert_eq!(supervisor.end(), Some(0), "asked to stop");
     for worker in workers {
-        assert!(stack.processes().iter().all(|process| process.pid != worker), "worker {worker} is left");
+        assert!(
+            stack.processes().iter().all(|process| process.pid != worker),
+            "worker {worker} is left"
+        );
     }
     gateway.lives();
-    assert_eq!(stack.ask(continue_text("One").max_tokens(1)).expect_err("nobody serves").code(), Code::Unavailable);
+    assert_eq!(
+        stack.ask(continue_text("One").max_tokens(1)).expect_err("nobody serves").code(),
+        Code::Unavailable
+    );
     gateway.hears("WATCHDOG=1");
     gateway.signal(Signal::SIGTERM);
     gateway.hears("STOPPING=1");
@@ -184,7 +206,8 @@ fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
     stack.sweep();
 }
 
-/// As from a terminal, or from launchd with a job that names no socket: the gateway binds its address itself.
+/// As from a terminal, or from launchd with a job that names no socket: the gateway binds its
+/// address itself.
 #[test]
 fn nobody_handing_down_a_socket_the_gateway_binds_one() {
     let stack = Stack::new("");
@@ -210,7 +233,8 @@ fn what_is_handed_down_and_cannot_be_the_front_socket_is_refused() {
         let stack = Stack::new("");
         let mut command = stack.program("paceline-gateway", "exec");
         hand_down(&mut command, sockets);
-        let output = command.stdout(Stdio::null()).stderr(Stdio::piped()).output().expect("it starts");
+        let output =
+            command.stdout(Stdio::null()).stderr(Stdio::piped()).output().expect("it starts");
         let words = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(64), "{words}");
         assert!(words.contains(expected), "{expected:?} in {words}");
@@ -222,6 +246,7 @@ fn what_is_handed_down_and_cannot_be_the_front_socket_is_refused() {
     refused(vec![(unix.into(), "grpc")], "of another family");
     // A connection, as from a socket unit with Accept=yes.
     let door = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let connection = std::net::TcpStream::connect(door.local_addr().expect("bound")).expect("connects");
+    let connection =
+        std::net::TcpStream::connect(door.local_addr().expect("bound")).expect("connects");
     refused(vec![(connection.into(), "grpc")], "does not listen");
 }

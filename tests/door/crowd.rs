@@ -1,4 +1,5 @@
-//! Connections, calls and answers that their clients leave lying: others are served as without them.
+//! Connections, calls and answers that their clients leave lying: others are served as without
+//! them.
 
 use std::net::TcpStream;
 
@@ -31,7 +32,8 @@ fn a_newcomer_is_served_beside_512_idle_connections_and_256_calls_without_a_mess
     let mut held: Vec<TcpStream> = (0..CONNECTIONS).map(|_| connect(&address)).collect();
     for stream in held.iter_mut().rev().take((CALLS / CALLS_OF_ONE) as usize) {
         let call = headers("/paceline.v1.Inference/Generate");
-        let calls: Vec<u8> = (0..CALLS_OF_ONE).flat_map(|at| frame(1, 4, 2 * at + 1, &call)).collect();
+        let calls: Vec<u8> =
+            (0..CALLS_OF_ONE).flat_map(|at| frame(1, 4, 2 * at + 1, &call)).collect();
         send(stream, &calls);
     }
     // A connection of its own.
@@ -43,35 +45,48 @@ fn a_newcomer_is_served_beside_512_idle_connections_and_256_calls_without_a_mess
     stack.stop();
 }
 
-/// Streams that nobody reads: more than sixteen, the windows that a connection between processes once had.
+/// Streams that nobody reads: more than sixteen, the windows that a connection between processes
+/// once had.
 const UNREAD: usize = 24;
-/// Tokens of each. With 20 log-probabilities a place has about 200 bytes, so that each answer is about 280 KiB: more than
-/// a window of 4 KiB, the gateway's buffer of 64 KiB and 16 / 24 of a window of 256 KiB together.
+/// Tokens of each. With 20 log-probabilities a place has about 200 bytes, so that each answer is
+/// about 280 KiB: more than a window of 4 KiB, the gateway's buffer of 64 KiB and 16 / 24 of a
+/// window of 256 KiB together.
 const TOKENS: u32 = 1_400;
 
 #[test]
 fn twenty_four_unread_streams_with_logprobs_do_not_stop_a_reader() {
     let stack = Stack::ready("limits.unread_s = 600\nrouting.force = \"plain\"\n");
-    let endpoint = Endpoint::from_shared(format!("http://{}", stack.address())).expect("an address");
-    let endpoint = endpoint.initial_stream_window_size(4 << 10).initial_connection_window_size(1 << 20);
+    let endpoint =
+        Endpoint::from_shared(format!("http://{}", stack.address())).expect("an address");
+    let endpoint =
+        endpoint.initial_stream_window_size(4 << 10).initial_connection_window_size(1 << 20);
     let mut client = InferenceClient::new(stack.block_on(endpoint.connect()).expect("connects"));
     let mut open = || {
         let request = GenerateRequest {
             prompt: Some(Prompt::Text("Once upon a time".into())),
-            limits: Some(Limits { max_tokens: Some(TOKENS), ignore_eos: true, ..Default::default() }),
+            limits: Some(Limits {
+                max_tokens: Some(TOKENS),
+                ignore_eos: true,
+                ..Default::default()
+            }),
             logprobs: Some(20),
             ..Default::default()
         };
         stack.block_on(client.generate(request)).expect("begun").into_inner()
     };
     let unread: Vec<_> = (0..UNREAD).map(|_| open()).collect();
-    // The target does not wait for readers: what is not read fills the windows, and the rest is kept by the target.
+    // The target does not wait for readers: what is not read fills the windows, and the rest is
+    // kept by the target.
     let all = UNREAD as u64 * u64::from(TOKENS - 1);
     for part in 1..=10 {
         let so_far = part * all / 10;
-        wait("the unread answers to be made", || (stack.target_stats().decode_tokens >= so_far).then_some(()));
+        wait("the unread answers to be made", || {
+            (stack.target_stats().decode_tokens >= so_far).then_some(())
+        });
     }
-    let answer = stack.ask(chat("List three fruits.").exactly(20).with_logprobs(20)).expect("served beside them");
+    let answer = stack
+        .ask(chat("List three fruits.").exactly(20).with_logprobs(20))
+        .expect("served beside them");
     assert_eq!(answer.ids.len(), 20);
     drop(unread);
     wait("all memory free again", || (stack.held_bytes() == 0).then_some(()));

@@ -1,4 +1,5 @@
-//! Hostile bytes: random ones, HTTP/2 that is nearly right, and protobuf that is not. Seeded; a failing run prints its seed.
+//! Hostile bytes: random ones, HTTP/2 that is nearly right, and protobuf that is not. Seeded; a
+//! failing run prints its seed.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -67,7 +68,8 @@ fn hostile(dice: &mut Dice) -> Vec<u8> {
         _ => {
             bytes.extend(frame(1, 4, 1, &headers(path)));
             let message = random(dice, 1_000);
-            let length = if dice.roll(3) == 0 { dice.roll(1 << 32) as u32 } else { message.len() as u32 };
+            let length =
+                if dice.roll(3) == 0 { dice.roll(1 << 32) as u32 } else { message.len() as u32 };
             let flag = u8::from(dice.roll(8) == 0);
             bytes.extend(frame(0, 1, 1, &[&[flag], &length.to_be_bytes()[..], &message].concat()));
         }
@@ -90,7 +92,9 @@ fn visit(address: &str, bytes: &[u8]) {
         match stream.read(&mut answer) {
             Ok(0) => return,
             Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("not closed within 30 s: {bytes:02x?}"),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                panic!("not closed within 30 s: {bytes:02x?}")
+            }
             Err(_) => return,
         }
     }
@@ -121,7 +125,8 @@ fn withstands(count: usize) -> (u64, u64) {
     std::thread::scope(|scope| {
         let flooding = scope.spawn(|| flood(&address, SEED, count));
         while !flooding.is_finished() {
-            let answer = stack.ask(chat("List three fruits.").exactly(40)).expect("served beside them");
+            let answer =
+                stack.ask(chat("List three fruits.").exactly(40)).expect("served beside them");
             assert_eq!(answer.ids.len(), expected.len());
         }
     });
@@ -129,7 +134,9 @@ fn withstands(count: usize) -> (u64, u64) {
     assert!(after <= before + FLAT_BYTES, "seed {SEED}: {before} -> {after} bytes");
     assert_eq!(stack.pid("gateway"), gateway, "the gateway is up");
     assert!(
-        !std::fs::read_to_string(stack.run_dir().join("gateway.log")).expect("there is a log").contains("panic"),
+        !std::fs::read_to_string(stack.run_dir().join("gateway.log"))
+            .expect("there is a log")
+            .contains("panic"),
         "nothing panicked"
     );
     stack.stop();

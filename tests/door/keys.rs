@@ -9,9 +9,16 @@ use serde_json::Value;
 
 /// A new key and its line.
 pub fn make(name: &str) -> (String, String) {
-    let output = Command::new(programs().join("paceline")).args(["key", "new", name, "--json"]).output().expect("it starts");
-    let object: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-    (object["key"].as_str().expect("a string").to_owned(), object["line"].as_str().expect("a string").to_owned())
+    let output = Command::new(programs().join("paceline"))
+        .args(["key", "new", name, "--json"])
+        .output()
+        .expect("it starts");
+    let object: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    (
+        object["key"].as_str().expect("a string").to_owned(),
+        object["line"].as_str().expect("a string").to_owned(),
+    )
 }
 
 /// Writes a file that is this user's alone.
@@ -23,7 +30,8 @@ pub fn private(path: &Path, text: &str) {
 }
 
 fn generate(stack: &Stack, key: Option<&str>, prompt: &str) -> Output {
-    let mut command = stack.command(&["generate", "--prompt", prompt, "--max-tokens", "2", "--json"]);
+    let mut command =
+        stack.command(&["generate", "--prompt", prompt, "--max-tokens", "2", "--json"]);
     if let Some(key) = key {
         command.env("PACELINE_API_KEY", key);
     }
@@ -38,7 +46,8 @@ fn object(output: &Output) -> Value {
 fn refused(stack: &mut Stack, words: &[&str]) {
     stack.serve();
     assert_eq!(stack.serve_ended(), Some(64), "{}", stack.serve_log());
-    let log = std::fs::read_to_string(stack.run_dir().join("gateway.log")).unwrap_or_default() + &stack.serve_log();
+    let log = std::fs::read_to_string(stack.run_dir().join("gateway.log")).unwrap_or_default()
+        + &stack.serve_log();
     for word in words {
         assert!(log.contains(word), "{word:?} in {log}");
     }
@@ -59,7 +68,9 @@ fn a_key_is_made_used_kept_apart_and_taken_away() {
     stack.wait_ready();
 
     let long = "The quick brown fox jumps over the lazy dog. ".repeat(20);
-    let cached = |key: &str| object(&generate(&stack, Some(key), &long))["usage"]["cached_tokens"].as_u64().unwrap();
+    let cached = |key: &str| {
+        object(&generate(&stack, Some(key), &long))["usage"]["cached_tokens"].as_u64().unwrap()
+    };
     assert_eq!(cached(&alice), 0);
     assert!(cached(&alice) > 0, "her own prefix");
     assert_eq!(cached(&bob), 0, "prefixes are never shared between keys");
@@ -69,17 +80,32 @@ fn a_key_is_made_used_kept_apart_and_taken_away() {
         let output = generate(&stack, key, "Hi");
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         let error = &object(&output)["error"];
-        assert_eq!((error["code"].as_str(), error["reason"].as_str()), (Some("UNAUTHENTICATED"), Some("UNAUTHENTICATED")));
+        assert_eq!(
+            (error["code"].as_str(), error["reason"].as_str()),
+            (Some("UNAUTHENTICATED"), Some("UNAUTHENTICATED"))
+        );
     }
     // From a file as well.
     let key_file = stack.path("key");
     private(&key_file, &alice);
-    let output =
-        stack.paceline(&["generate", "--prompt", "Hi", "--max-tokens", "1", "--api-key-file", key_file.to_str().unwrap()], "");
+    let output = stack.paceline(
+        &[
+            "generate",
+            "--prompt",
+            "Hi",
+            "--max-tokens",
+            "1",
+            "--api-key-file",
+            key_file.to_str().unwrap(),
+        ],
+        "",
+    );
     assert!(output.status.success(), "{output:?}");
 
     private(&file, &format!("{bobs}\n"));
-    wait("alice's key to be taken away", || (generate(&stack, Some(&alice), "Hi").status.code() == Some(1)).then_some(()));
+    wait("alice's key to be taken away", || {
+        (generate(&stack, Some(&alice), "Hi").status.code() == Some(1)).then_some(())
+    });
     assert!(generate(&stack, Some(&bob), "Hi").status.success());
     // A slip of the pen locks nobody out.
     private(&file, "bob\n");
@@ -93,9 +119,13 @@ fn a_key_is_made_used_kept_apart_and_taken_away() {
 fn the_line_of_a_given_key_is_the_same_one() {
     let (key, line) = make("carol");
     let mut command = Command::new(programs().join("paceline"));
-    command.args(["key", "digest", "carol"]).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    command
+        .args(["key", "digest", "carol"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
-    std::io::Write::write_all(&mut child.stdin.take().unwrap(), format!("{key}\n").as_bytes()).unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), format!("{key}\n").as_bytes())
+        .unwrap();
     let output = child.wait_with_output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), line);
     assert!(!line.contains(&key));
@@ -116,7 +146,8 @@ fn the_command_line_speaks_tls() {
     let (cert, key) = (stack.path("cert.pem"), stack.path("key.pem"));
     private(&cert, &pair.cert.pem());
     private(&key, &pair.signing_key.serialize_pem());
-    stack.set(&format!("gateway.tls_cert = {cert:?}\ngateway.tls_key = {:?}\n", stack.path("none")));
+    stack
+        .set(&format!("gateway.tls_cert = {cert:?}\ngateway.tls_key = {:?}\n", stack.path("none")));
     refused(&mut stack, &["gateway.tls_key"]);
     std::fs::rename(&key, stack.path("none")).unwrap();
     stack.serve();
@@ -130,7 +161,10 @@ fn the_command_line_speaks_tls() {
     let by_file = stack.paceline(&[&ask[..], &["--ca", cert.to_str().unwrap()]].concat(), "");
     assert!(by_file.status.success(), "{by_file:?}");
     let other = stack.path("other.pem");
-    private(&other, &rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap().cert.pem());
+    private(
+        &other,
+        &rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap().cert.pem(),
+    );
     let wrong = stack.paceline(&[&ask[..], &["--ca", other.to_str().unwrap()]].concat(), "");
     assert_eq!(wrong.status.code(), Some(3), "{wrong:?}");
     let plain = stack.paceline(&["generate", "--prompt", "Hi", "--address", &stack.address()], "");

@@ -1,4 +1,5 @@
-//! Readers who do not read, and more sockets than there are descriptors: the others are served as without them.
+//! Readers who do not read, and more sockets than there are descriptors: the others are served as
+//! without them.
 
 #[cfg(target_os = "linux")]
 use std::net::TcpStream;
@@ -17,18 +18,24 @@ use tonic::transport::Endpoint;
 #[test]
 fn one_of_eight_never_reads_and_the_others_do_not_notice() {
     let stack = Stack::ready("limits.unread_s = 2\nrouting.force = \"plain\"\n");
-    let asks: Vec<_> = (0..7).map(|at| chat(&format!("Tell me about the number {at}.")).exactly(200)).collect();
-    let alone: Vec<_> = asks.iter().map(|ask| stack.ask(ask.clone()).expect("served").ids).collect();
+    let asks: Vec<_> =
+        (0..7).map(|at| chat(&format!("Tell me about the number {at}.")).exactly(200)).collect();
+    let alone: Vec<_> =
+        asks.iter().map(|ask| stack.ask(ask.clone()).expect("served").ids).collect();
 
     // A client with a window of a few messages, which then reads none of them.
     let endpoint = Endpoint::from_shared(format!("http://{}", stack.address())).unwrap();
-    let channel = stack.block_on(endpoint.initial_stream_window_size(4 << 10).connect()).expect("connects");
+    let channel =
+        stack.block_on(endpoint.initial_stream_window_size(4 << 10).connect()).expect("connects");
     let request = GenerateRequest {
         prompt: Some(Prompt::Text("Once upon a time".into())),
         limits: Some(Limits { max_tokens: Some(3_000), ignore_eos: true, ..Default::default() }),
         ..Default::default()
     };
-    let mut unread = stack.block_on(InferenceClient::new(channel).generate(request)).expect("begun").into_inner();
+    let mut unread = stack
+        .block_on(InferenceClient::new(channel).generate(request))
+        .expect("begun")
+        .into_inner();
 
     let running: Vec<_> = asks.iter().map(|ask| stack.start(ask.clone())).collect();
     for (pending, alone) in running.into_iter().zip(alone) {
@@ -42,13 +49,24 @@ fn one_of_eight_never_reads_and_the_others_do_not_notice() {
     // What was on its way is read, and then the status.
     let (mut bytes, mut ids) = (0, 0);
     let status = loop {
-        match stack.block_on(async { tokio::time::timeout(Duration::from_secs(60), unread.message()).await }).expect("not hung") {
-            Ok(Some(message)) => (bytes, ids) = (bytes + message.encoded_len(), ids + message.token_ids.len()),
+        match stack
+            .block_on(async {
+                tokio::time::timeout(Duration::from_secs(60), unread.message()).await
+            })
+            .expect("not hung")
+        {
+            Ok(Some(message)) => {
+                (bytes, ids) = (bytes + message.encoded_len(), ids + message.token_ids.len())
+            }
             Ok(None) => panic!("it ended well"),
             Err(status) => break status,
         }
     };
-    assert_eq!((status.code(), Reason::of(&status)), (Code::ResourceExhausted, Some(Reason::SlowReader)), "{status:?}");
+    assert_eq!(
+        (status.code(), Reason::of(&status)),
+        (Code::ResourceExhausted, Some(Reason::SlowReader)),
+        "{status:?}"
+    );
     assert!(bytes < 2 << 20 && ids < 3_000, "{bytes} bytes, {ids} ids");
     stack.stop();
 }
@@ -58,7 +76,9 @@ fn one_of_eight_never_reads_and_the_others_do_not_notice() {
 fn silent(stack: &Stack, count: usize) -> Vec<TcpStream> {
     // A full backlog makes a connect wait: a bound, and who did not get in is none of ours.
     let address = stack.address().parse().expect("an address");
-    (0..count).filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok()).collect()
+    (0..count)
+        .filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok())
+        .collect()
 }
 
 #[cfg(target_os = "linux")]
@@ -68,14 +88,20 @@ fn without_descriptors_running_streams_go_on_and_newcomers_come_in_soon() {
     let mut live = stack.open(chat("Tell a long story.").exactly(600)).expect("served");
     live.read(1);
     let gateway = stack.pid("gateway");
-    let limit =
-        Command::new("prlimit").args(["--pid", &gateway.to_string(), "--nofile=48:48"]).status().expect("prlimit of util-linux");
+    let limit = Command::new("prlimit")
+        .args(["--pid", &gateway.to_string(), "--nofile=48:48"])
+        .status()
+        .expect("prlimit of util-linux");
     assert!(limit.success());
     let held = silent(&stack, 150);
     assert!(held.len() > 48, "{} connections", held.len());
     // A newcomer, while all of them are there: those that say nothing make room.
     wait("a newcomer to be served", || {
-        stack.paceline(&["generate", "--prompt", "Hi", "--max-tokens", "1"], "").status.success().then_some(())
+        stack
+            .paceline(&["generate", "--prompt", "Hi", "--max-tokens", "1"], "")
+            .status
+            .success()
+            .then_some(())
     });
     assert_eq!(live.finish().expect("undisturbed").ids.len(), 600);
     drop(held);

@@ -40,18 +40,24 @@ fn nothing_of_a_request_is_written_down_whatever_happens_to_it() {
     stack.ask(chat(&said).max_tokens(8)).expect("served");
     stack.ask(continue_text(&said).max_tokens(8)).expect("served");
     stack.ask(continue_ids(&ids).max_tokens(8)).expect("served");
-    stack.ask(conversation(vec![message("system", &said), message("user", &said)]).max_tokens(8)).expect("served");
+    stack
+        .ask(conversation(vec![message("system", &said), message("user", &said)]).max_tokens(8))
+        .expect("served");
     // Refused in every way there is; the client is told, the log is not.
     stack.ask(conversation(vec![message(CANARY, "hi")])).expect_err("no role");
     stack.ask(chat("hi").model(CANARY)).expect_err("no model");
     stack.ask(continue_text(&said.repeat(2_000))).expect_err("too long");
     stack.ask(chat(&said).sampled(f32::NAN, 0.5, 1)).expect_err("no temperature");
-    for (key, value) in
-        [("grpc-timeout", CANARY.to_owned()), ("authorization", format!("Bearer {CANARY}")), ("x-user", said.clone())]
-    {
+    for (key, value) in [
+        ("grpc-timeout", CANARY.to_owned()),
+        ("authorization", format!("Bearer {CANARY}")),
+        ("x-user", said.clone()),
+    ] {
         let mut request = Request::new(paceline_proto::v1::GenerateRequest::default());
         request.metadata_mut().insert(key, value.parse().unwrap());
-        stack.block_on(InferenceClient::new(stack.channel()).generate(request)).expect_err("no prompt");
+        stack
+            .block_on(InferenceClient::new(stack.channel()).generate(request))
+            .expect_err("no prompt");
     }
     // Cut short: the client goes, the target is killed, and aborts as it would in a panic.
     let mut live = stack.open(chat(&said).exactly(500)).expect("served");
@@ -79,12 +85,20 @@ fn written_nowhere(stack: &Stack, words: &[&str]) {
     let mut found = vec![];
     files(&stack.run_dir(), &mut found);
     found.push(("serve.log".into(), stack.serve_log().into_bytes()));
-    for command in [&["status"][..], &["status", "--json"], &["events", "--json", "--last", "10000"], &["events"]] {
+    for command in [
+        &["status"][..],
+        &["status", "--json"],
+        &["events", "--json", "--last", "10000"],
+        &["events"],
+    ] {
         let output = stack.paceline(command, "");
         assert!(output.status.success(), "{output:?}");
         found.push((command.join(" "), [output.stdout, output.stderr].concat()));
     }
-    assert!(found.iter().any(|(name, text)| name.ends_with("gateway.log") && holds(text, "request_id")), "requests are logged");
+    assert!(
+        found.iter().any(|(name, text)| name.ends_with("gateway.log") && holds(text, "request_id")),
+        "requests are logged"
+    );
     for (name, text) in &found {
         for word in words {
             assert!(!holds(text, word), "{word:?} is in {name}");
@@ -107,23 +121,33 @@ fn nothing_of_a_picture_is_written_down_whatever_happens_to_it() {
     let ask = |count| picture::about(file.clone(), CANARY).exactly(count);
 
     stack.ask(ask(8)).expect("served");
-    let by_address = || vec![picture::turn(vec![picture::address(format!("data:image/png;name={CANARY};base64,{encoded}"))])];
+    let by_address = || {
+        vec![picture::turn(vec![picture::address(format!(
+            "data:image/png;name={CANARY};base64,{encoded}"
+        ))])]
+    };
     // Whether such an address is served or refused, it is not repeated.
     let _ = stack.ask(conversation(by_address()).max_tokens(8));
-    let output = stack.paceline(&["generate", "--image", &path, "--message", CANARY, "--max-tokens", "8"], "");
+    let output = stack
+        .paceline(&["generate", "--image", &path, "--message", CANARY, "--max-tokens", "8"], "");
     assert!(output.status.success(), "{output:?}");
     // Refused: broken behind the canary, fetched from nowhere, too many.
     let refused = [
         picture::about(file[..file.len() - 20].to_vec(), "?"),
         picture::about(format!("{CANARY}, not a picture").into_bytes(), "?"),
-        conversation(vec![picture::turn(vec![picture::address(format!("https://{CANARY}.example/{CANARY}.png"))])]),
-        conversation(vec![picture::turn(vec![picture::address(format!("data:image/png;base64,{CANARY}@"))])]),
+        conversation(vec![picture::turn(vec![picture::address(format!(
+            "https://{CANARY}.example/{CANARY}.png"
+        ))])]),
+        conversation(vec![picture::turn(vec![picture::address(format!(
+            "data:image/png;base64,{CANARY}@"
+        ))])]),
         conversation(vec![picture::turn((0..9).map(|_| picture::image(file.clone())).collect())]),
     ];
     for ask in refused {
         stack.ask(ask).expect_err("refused");
     }
-    // Cut short: the client goes, target and gateway are ended in the middle of answers, and while its pixels lie in a file.
+    // Cut short: the client goes, target and gateway are ended in the middle of answers, and while
+    // its pixels lie in a file.
     let mut live = stack.open(ask(1_500)).expect("served");
     live.read(3);
     drop(live);
@@ -138,12 +162,16 @@ fn nothing_of_a_picture_is_written_down_whatever_happens_to_it() {
     let (target, gateway) = (stack.pid("target"), stack.pid("gateway"));
     signal(target, Signal::SIGSTOP);
     let pending = stack.start(ask(8));
-    let lies = wait("its pixels to be in a file", || picture::waiting(&stack).into_iter().find(|name| !name.starts_with("new")));
+    let lies = wait("its pixels to be in a file", || {
+        picture::waiting(&stack).into_iter().find(|name| !name.starts_with("new"))
+    });
     let lies = std::fs::read(stack.run_dir().join("pictures").join(lies)).expect("a file");
     assert!(holds(&lies, CANARY), "this is what must not be left");
     signal(gateway, Signal::SIGABRT);
     pending.finish().expect_err("its gateway is gone");
-    wait("the next gateway to have removed it", || picture::waiting(&stack).is_empty().then_some(()));
+    wait("the next gateway to have removed it", || {
+        picture::waiting(&stack).is_empty().then_some(())
+    });
     signal(target, Signal::SIGCONT);
     stack.wait_ready();
     stack.ask(ask(8)).expect("served");
@@ -165,14 +193,18 @@ fn what_lies_about_is_this_users_alone_and_no_process_leaves_a_core() {
     }
     let mut found = vec![];
     files(&stack.run_dir(), &mut found);
-    for (name, _) in found.iter().filter(|(name, _)| name.ends_with(".log") || name.ends_with(".jsonl")) {
+    for (name, _) in
+        found.iter().filter(|(name, _)| name.ends_with(".log") || name.ends_with(".jsonl"))
+    {
         assert_eq!(mode(Path::new(name)), 0o600, "{name}");
     }
     let processes = stack.processes();
     assert!(processes.len() >= 5, "{processes:?}");
     for process in processes {
-        let limits = std::fs::read_to_string(format!("/proc/{}/limits", process.pid)).unwrap_or_default();
-        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap_or_default();
+        let limits =
+            std::fs::read_to_string(format!("/proc/{}/limits", process.pid)).unwrap_or_default();
+        let core =
+            limits.lines().find(|line| line.starts_with("Max core file size")).unwrap_or_default();
         let figures: Vec<&str> = core.split_whitespace().skip(4).take(2).collect();
         assert_eq!(figures, ["0", "0"], "{}: {core}", process.command);
     }
@@ -186,18 +218,24 @@ fn a_runtime_directory_that_others_may_enter_is_refused_and_nothing_is_put_there
     std::fs::set_permissions(stack.run_dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
     stack.serve();
     assert_eq!(stack.serve_ended(), Some(64), "{}", stack.serve_log());
-    assert!(stack.serve_log().contains("mode 0755") && stack.serve_log().contains("chmod 700"), "{}", stack.serve_log());
+    assert!(
+        stack.serve_log().contains("mode 0755") && stack.serve_log().contains("chmod 700"),
+        "{}",
+        stack.serve_log()
+    );
     assert_eq!(std::fs::metadata(stack.run_dir()).unwrap().mode() & 0o777, 0o755);
     assert_eq!(std::fs::read_dir(stack.run_dir()).unwrap().count(), 0);
     stack.sweep();
 }
 
-/// Takes from this thread's later children what lets root read every process: CAP_SYS_PTRACE (19), CAP_SYS_ADMIN (21) and
-/// CAP_PERFMON (38). All of them then have the same capabilities, as the processes of an ordinary user have.
+/// Takes from this thread's later children what lets root read every process: CAP_SYS_PTRACE (19),
+/// CAP_SYS_ADMIN (21) and CAP_PERFMON (38). All of them then have the same capabilities, as the
+/// processes of an ordinary user have.
 #[cfg(target_os = "linux")]
 fn start_children_like_an_ordinary_users() {
     for capability in [19, 21, 38] {
-        // SAFETY: a system call on plain numbers. It fails for a user who is not root, and then there is nothing to take.
+        // SAFETY: a system call on plain numbers. It fails for a user who is not root, and then
+        // there is nothing to take.
         unsafe { nix::libc::prctl(nix::libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
     }
 }
@@ -225,16 +263,22 @@ fn no_process_of_the_service_can_be_read_by_another_process_of_its_user() {
     other.kill().expect("ours");
     other.wait().expect("ended");
     assert!(reference, "a process that does not keep its memory to itself can be read");
-    let pids = ["gateway", "supervisor", "target", "drafter"].map(|name| status[name]["pid"].as_u64().expect("a pid") as u32);
+    let pids = ["gateway", "supervisor", "target", "drafter"]
+        .map(|name| status[name]["pid"].as_u64().expect("a pid") as u32);
     for pid in pids.into_iter().chain([stack.serve_pid()]) {
         assert!(!map_is_readable(pid), "process {pid}: {status}");
     }
-    // What the processes do to one another still works: the supervisor sees and ends its workers, the next one finds them.
+    // What the processes do to one another still works: the supervisor sees and ends its workers,
+    // the next one finds them.
     signal(stack.pid("supervisor"), Signal::SIGKILL);
     let after = stack.wait_status("the next supervisor with the same workers", |after| {
-        after["supervisor"]["pid"] != status["supervisor"]["pid"] && after["target"]["state"] == "ready"
+        after["supervisor"]["pid"] != status["supervisor"]["pid"]
+            && after["target"]["state"] == "ready"
     });
-    assert_eq!((&after["target"]["pid"], &after["drafter"]["pid"]), (&status["target"]["pid"], &status["drafter"]["pid"]));
+    assert_eq!(
+        (&after["target"]["pid"], &after["drafter"]["pid"]),
+        (&status["target"]["pid"], &status["drafter"]["pid"])
+    );
     stack.drafter(&["stop"]);
     stack.stop();
 }

@@ -1,7 +1,9 @@
-//! What adaptive speculation is worth: two workers and the link, every kind of prompt at several loads in three lanes in turn:
-//! plain, always drafted, and as the target decides. Tokens over wall clock of all streams of a cell together.
+//! What adaptive speculation is worth: two workers and the link, every kind of prompt at several
+//! loads in three lanes in turn: plain, always drafted, and as the target decides. Tokens over wall
+//! clock of all streams of a cell together.
 //!
-//! `cargo run --release -p paceline-tests --example adaptive_speed -- [runs] [streams,...] [kind,...]`
+//! `cargo run --release -p paceline-tests --example adaptive_speed -- [runs] [streams,...]
+//! [kind,...]`
 
 mod pair;
 
@@ -10,7 +12,9 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::target_client::TargetClient;
-use paceline_proto::internal::v1::{Generation, Permit, SamplingRule, StatsRequest, TargetGenerateRequest};
+use paceline_proto::internal::v1::{
+    Generation, Permit, SamplingRule, StatsRequest, TargetGenerateRequest,
+};
 use paceline_proto::v1::{Lane, Route, RouteReason};
 use tonic::transport::Channel;
 
@@ -42,8 +46,13 @@ struct Answer {
 async fn run(client: TargetClient<Channel>, generation: Generation, lane: usize) -> Answer {
     let (_, lane, reason) = LANES[lane];
     let max_draft = if lane == Lane::Plain { 0 } else { 15 };
-    let permit = Permit { lane_allowed: lane.into(), max_draft, reason: reason.into(), policy_epoch: 0 };
-    let request = TargetGenerateRequest { stamp: Some(STAMP), generation: Some(generation), permit: Some(permit) };
+    let permit =
+        Permit { lane_allowed: lane.into(), max_draft, reason: reason.into(), policy_epoch: 0 };
+    let request = TargetGenerateRequest {
+        stamp: Some(STAMP),
+        generation: Some(generation),
+        permit: Some(permit),
+    };
     let mut stream = client.clone().generate(request).await.expect("served").into_inner();
     let (mut ids, mut done) = (vec![], None);
     while let Some(batch) = stream.message().await.expect("goes on") {
@@ -52,7 +61,12 @@ async fn run(client: TargetClient<Channel>, generation: Generation, lane: usize)
     }
     let done = done.expect("an end");
     let speculation = done.speculation.expect("counted");
-    Answer { ids, cycles: speculation.cycles, accepted: speculation.accepted, route: done.route.expect("said") }
+    Answer {
+        ids,
+        cycles: speculation.cycles,
+        accepted: speculation.accepted,
+        route: done.route.expect("said"),
+    }
 }
 
 fn quantile(values: &[f64], share: f64) -> f64 {
@@ -66,9 +80,11 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let runs: usize = arguments.next().map_or(7, |text| text.parse().expect("a number"));
     let streams = arguments.next().unwrap_or_else(|| "1,8".into());
-    let streams: Vec<usize> = streams.split(',').map(|text| text.parse().expect("numbers")).collect();
+    let streams: Vec<usize> =
+        streams.split(',').map(|text| text.parse().expect("numbers")).collect();
     let kinds = arguments.next().unwrap_or_else(|| "json,code,prose".into());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let prompts = pair::prompts();
     runtime.block_on(async {
         let pair = Pair::start().await;

@@ -1,8 +1,10 @@
-//! A drafter that breaks one rule: the real worker's life and the real protocol, with a crime that a file names. For faults that
-//! a real drafter does not produce on demand; the supervisor starts it in the real one's place.
+//! A drafter that breaks one rule: the real worker's life and the real protocol, with a crime that
+//! a file names. For faults that a real drafter does not produce on demand; the supervisor starts
+//! it in the real one's place.
 //!
-//! The file `$FAKE_DRAFTER_CRIME` holds a word and a number: which rule, and at which round of wants (counted from 1 over each
-//! link). Until then, and without a file, it is honest and proposes noise.
+//! The file `$FAKE_DRAFTER_CRIME` holds a word and a number: which rule, and at which round of
+//! wants (counted from 1 over each link). Until then, and without a file, it is honest and proposes
+//! noise.
 
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
@@ -18,8 +20,9 @@ use paceline_process::Exit;
 use paceline_process::worker::{self, Gate, Parts, Post, Progress};
 use paceline_proto::internal::v1::drafter_server::{Drafter, DrafterServer};
 use paceline_proto::internal::v1::{
-    DescribeDrafterRequest, DescribeDrafterResponse, Draft, DrafterInfo, Feed, LinkPhase, LinkReport, Proposal, ProposalKind,
-    Reach, SessionReach, TensorRef, TensorType, Welcome, WorkerPhase,
+    DescribeDrafterRequest, DescribeDrafterResponse, Draft, DrafterInfo, Feed, LinkPhase,
+    LinkReport, Proposal, ProposalKind, Reach, SessionReach, TensorRef, TensorType, Welcome,
+    WorkerPhase,
 };
 use tonic::service::RoutesBuilder;
 use tonic::{Request, Response, Status};
@@ -66,7 +69,10 @@ struct Service {
 
 #[tonic::async_trait]
 impl Drafter for Service {
-    async fn describe(&self, request: Request<DescribeDrafterRequest>) -> Result<Response<DescribeDrafterResponse>, Status> {
+    async fn describe(
+        &self,
+        request: Request<DescribeDrafterRequest>,
+    ) -> Result<Response<DescribeDrafterResponse>, Status> {
         self.gate.admit(request.into_inner().stamp)?;
         let drafter = DrafterInfo {
             name: "fake".into(),
@@ -88,10 +94,11 @@ impl Drafter for Service {
 fn parts(name: &str, model: PathBuf, post: &Post) -> Result<Parts, Exit> {
     let (orders, inbox) = sync_channel(16);
     let links = orders.clone();
-    let listener = paceline_link::listen(&post.dir.socket(&format!("{name}.link")), move |handover| {
-        let _ = links.try_send(Order::Link(handover));
-    })
-    .map_err(|_| Exit::Unavailable)?;
+    let listener =
+        paceline_link::listen(&post.dir.socket(&format!("{name}.link")), move |handover| {
+            let _ = links.try_send(Order::Link(handover));
+        })
+        .map_err(|_| Exit::Unavailable)?;
     let mut services = RoutesBuilder::default();
     services.add_service(DrafterServer::new(Service { gate: post.gate.clone(), model }));
     let post = post.clone();
@@ -116,8 +123,11 @@ fn live(post: &Post, inbox: &Receiver<Order>) -> Exit {
             Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return Exit::Asked,
             Ok(Order::Link(handover)) => {
                 let generation = handover.generation;
-                link = End::open(handover, Side::Drafter).ok().map(|end| Play::new(end, Arc::clone(&post.progress)));
-                let report = LinkReport { generation, phase: LinkPhase::Up.into(), ..LinkReport::default() };
+                link = End::open(handover, Side::Drafter)
+                    .ok()
+                    .map(|end| Play::new(end, Arc::clone(&post.progress)));
+                let report =
+                    LinkReport { generation, phase: LinkPhase::Up.into(), ..LinkReport::default() };
                 post.progress.set_link(report);
                 post.pulse.now();
             }
@@ -159,9 +169,13 @@ impl Play {
                 #[expect(clippy::disallowed_methods, reason = "the crime")]
                 std::process::exit(1)
             }
-            Some(Frame::Hello(hello)) if self.crime == "wrong_hidden_size" => self.welcome(hello.generation, HIDDEN + 1),
+            Some(Frame::Hello(hello)) if self.crime == "wrong_hidden_size" => {
+                self.welcome(hello.generation, HIDDEN + 1)
+            }
             Some(Frame::Hello(hello)) => self.welcome(hello.generation, HIDDEN),
-            Some(Frame::MaskRow(row)) => row.tensor.as_ref().map_or(Ok(()), |tensor| self.end.take(tensor).map(drop)),
+            Some(Frame::MaskRow(row)) => {
+                row.tensor.as_ref().map_or(Ok(()), |tensor| self.end.take(tensor).map(drop))
+            }
             Some(Frame::Feed(feed)) => self.feed(feed),
             Some(other) => panic!("{other:?}"),
         }
@@ -187,22 +201,32 @@ impl Play {
             self.end.take(tensor)?;
         }
         if feed.round == 0 {
-            let sessions = feed.contexts.iter().map(|c| SessionReach { session: c.session, position: c.position + c.rows });
-            return self.end.send(Frame::Reach(Reach { sessions: sessions.collect(), missed: vec![] }));
+            let sessions = feed
+                .contexts
+                .iter()
+                .map(|c| SessionReach { session: c.session, position: c.position + c.rows });
+            return self
+                .end
+                .send(Frame::Reach(Reach { sessions: sessions.collect(), missed: vec![] }));
         }
         self.rounds += 1;
         if self.rounds < self.at {
             return self.propose(&feed, |_| {});
         }
-        let tensor = |proposal: &mut Proposal, change: fn(&mut TensorRef)| proposal.hidden.iter_mut().for_each(change);
+        let tensor = |proposal: &mut Proposal, change: fn(&mut TensorRef)| {
+            proposal.hidden.iter_mut().for_each(change)
+        };
         match self.crime.as_str() {
             "garbage" => {
                 let bytes: Vec<u8> = (0..2048).map(|_| self.roll() as u8).collect();
                 self.raw(&bytes)
             }
             "huge_frame" => self.raw(&(1u32 << 30).to_le_bytes()),
-            "wrong_shape" => self.propose(&feed, |p| tensor(p, |t| (t.columns, t.rows) = (t.columns * t.rows, 1))),
-            "offset_out_of_range" => self.propose(&feed, |p| tensor(p, |t| t.offset = u64::MAX - 63)),
+            "wrong_shape" => self
+                .propose(&feed, |p| tensor(p, |t| (t.columns, t.rows) = (t.columns * t.rows, 1))),
+            "offset_out_of_range" => {
+                self.propose(&feed, |p| tensor(p, |t| t.offset = u64::MAX - 63))
+            }
             "offset_in_the_other_half" => self.propose(&feed, |p| tensor(p, |t| t.offset = 0)),
             "session_out_of_range" => self.propose(&feed, |p| p.drafts[0].session = u64::MAX),
             "ids_out_of_range" => self.propose(&feed, |p| p.drafts[0].ids = vec![u32::MAX; 15]),
@@ -245,8 +269,11 @@ impl Play {
             "abort" => std::process::abort(),
             "close_descriptors" => {
                 // The socket under the link, as if a bug had closed the wrong descriptor.
-                nix::sys::socket::shutdown(self.end.poll_fd().as_raw_fd(), nix::sys::socket::Shutdown::Both)
-                    .map_err(|error| LinkError::Io(error.into()))
+                nix::sys::socket::shutdown(
+                    self.end.poll_fd().as_raw_fd(),
+                    nix::sys::socket::Shutdown::Both,
+                )
+                .map_err(|error| LinkError::Io(error.into()))
             }
             _ => self.propose(&feed, |_| {}),
         }
@@ -254,12 +281,18 @@ impl Play {
 
     fn propose(&mut self, feed: &Feed, change: impl Fn(&mut Proposal)) -> Result<(), LinkError> {
         let rows: u32 = feed.wants.iter().map(|want| want.block - 1).sum();
-        let bytes: Vec<u8> =
-            (0..rows * HIDDEN).flat_map(|_| ((self.roll() % 4000) as f32 / 1000.0 - 2.0).to_ne_bytes()).collect();
+        let bytes: Vec<u8> = (0..rows * HIDDEN)
+            .flat_map(|_| ((self.roll() % 4000) as f32 / 1000.0 - 2.0).to_ne_bytes())
+            .collect();
         self.propose_rows(feed, &bytes, change)
     }
 
-    fn propose_rows(&mut self, feed: &Feed, bytes: &[u8], change: impl Fn(&mut Proposal)) -> Result<(), LinkError> {
+    fn propose_rows(
+        &mut self,
+        feed: &Feed,
+        bytes: &[u8],
+        change: impl Fn(&mut Proposal),
+    ) -> Result<(), LinkError> {
         let draft = |want: &paceline_proto::internal::v1::Want| Draft {
             session: want.session,
             position: want.position,
@@ -275,7 +308,9 @@ impl Play {
     }
 
     fn raw(&self, bytes: &[u8]) -> Result<(), LinkError> {
-        nix::unistd::write(self.end.poll_fd(), bytes).map(drop).map_err(|error| LinkError::Io(error.into()))
+        nix::unistd::write(self.end.poll_fd(), bytes)
+            .map(drop)
+            .map_err(|error| LinkError::Io(error.into()))
     }
 
     /// Sends empty progress reports until the link is closed.
@@ -291,7 +326,8 @@ impl Play {
                 Ok(count) => sent = (sent + count) % reports.len(),
                 Err(Errno::EAGAIN) => {
                     let mut writable = [PollFd::new(self.end.poll_fd(), PollFlags::POLLOUT)];
-                    poll(&mut writable, PollTimeout::NONE).map_err(|error| LinkError::Io(error.into()))?;
+                    poll(&mut writable, PollTimeout::NONE)
+                        .map_err(|error| LinkError::Io(error.into()))?;
                 }
                 Err(_) => return Err(LinkError::Gone),
             }

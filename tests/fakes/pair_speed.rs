@@ -1,11 +1,14 @@
-//! Two workers and the link, without gateway and supervisor: what a cycle costs and where its time goes.
+//! Two workers and the link, without gateway and supervisor: what a cycle costs and where its time
+//! goes.
 //!
 //! `cargo run --release -p paceline-tests --example pair_speed -- [prompts a kind] [runs]`
 
 mod pair;
 
 use paceline_proto::internal::v1::target_client::TargetClient;
-use paceline_proto::internal::v1::{Generation, Permit, SamplingRule, StatsRequest, TargetGenerateRequest, TokenBatch};
+use paceline_proto::internal::v1::{
+    Generation, Permit, SamplingRule, StatsRequest, TargetGenerateRequest, TokenBatch,
+};
 use paceline_proto::v1::{Lane, RouteReason, Speculation};
 use tonic::transport::Channel;
 
@@ -19,8 +22,17 @@ struct Run {
 }
 
 async fn run(client: &TargetClient<Channel>, generation: Generation, lane: Lane) -> Run {
-    let permit = Permit { lane_allowed: lane.into(), max_draft: 15, reason: RouteReason::Forced.into(), policy_epoch: 0 };
-    let request = TargetGenerateRequest { stamp: Some(STAMP), generation: Some(generation), permit: Some(permit) };
+    let permit = Permit {
+        lane_allowed: lane.into(),
+        max_draft: 15,
+        reason: RouteReason::Forced.into(),
+        policy_epoch: 0,
+    };
+    let request = TargetGenerateRequest {
+        stamp: Some(STAMP),
+        generation: Some(generation),
+        permit: Some(permit),
+    };
     let begin = paceline_process::clock::monotonic_ns();
     let mut stream = client.clone().generate(request).await.expect("served").into_inner();
     let mut batches: Vec<TokenBatch> = vec![];
@@ -43,9 +55,11 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 #[expect(clippy::print_stdout, reason = "a measurement for a terminal")]
 fn main() {
-    let mut arguments = std::env::args().skip(1).map(|text| text.parse::<usize>().expect("a number"));
+    let mut arguments =
+        std::env::args().skip(1).map(|text| text.parse::<usize>().expect("a number"));
     let (per_kind, runs) = (arguments.next().unwrap_or(3), arguments.next().unwrap_or(3));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let prompts = pair::prompts();
     runtime.block_on(async {
         let pair = Pair::start().await;

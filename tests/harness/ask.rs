@@ -5,7 +5,9 @@ use std::time::Duration;
 use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::inference_client::InferenceClient;
-use paceline_proto::v1::{self, ChatRequest, ContentPart, Final, GenerateRequest, GenerateResponse, Message};
+use paceline_proto::v1::{
+    self, ChatRequest, ContentPart, Final, GenerateRequest, GenerateResponse, Message,
+};
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tonic::metadata::MetadataValue;
@@ -23,7 +25,11 @@ pub enum Ask {
 
 /// One turn of a conversation.
 pub fn message(role: &str, text: &str) -> Message {
-    Message { role: role.into(), content: vec![ContentPart { part: Some(Part::Text(text.into())) }], ..Default::default() }
+    Message {
+        role: role.into(),
+        content: vec![ContentPart { part: Some(Part::Text(text.into())) }],
+        ..Default::default()
+    }
 }
 
 /// Asks a question, greedily.
@@ -33,12 +39,19 @@ pub fn chat(text: &str) -> Ask {
 
 /// Sends a conversation, greedily.
 pub fn conversation(messages: Vec<Message>) -> Ask {
-    Ask::Chat(ChatRequest { messages, sampling: Some(greedy()), limits: Some(v1::Limits::default()), ..Default::default() })
+    Ask::Chat(ChatRequest {
+        messages,
+        sampling: Some(greedy()),
+        limits: Some(v1::Limits::default()),
+        ..Default::default()
+    })
 }
 
 /// Messages as JSON has them, with plain text as content.
 pub fn messages(json: &Value) -> Vec<Message> {
-    let one = |value: &Value| message(value["role"].as_str().unwrap(), value["content"].as_str().unwrap());
+    let one = |value: &Value| {
+        message(value["role"].as_str().unwrap(), value["content"].as_str().unwrap())
+    };
     json.as_array().unwrap().iter().map(one).collect()
 }
 
@@ -97,7 +110,8 @@ impl Ask {
     /// Sampled, not greedy.
     pub fn sampled(mut self, temperature: f32, top_p: f32, seed: u64) -> Self {
         let sampling = self.sampling();
-        (sampling.temperature, sampling.top_p, sampling.seed) = (Some(temperature), Some(top_p), Some(seed));
+        (sampling.temperature, sampling.top_p, sampling.seed) =
+            (Some(temperature), Some(top_p), Some(seed));
         self
     }
 
@@ -170,7 +184,8 @@ impl Terms<'_> {
         let mut request = Request::new(request);
         self.within.into_iter().for_each(|within| request.set_timeout(within));
         if let Some(key) = self.key {
-            let value = MetadataValue::try_from(format!("Bearer {key}")).expect("keys are printable");
+            let value =
+                MetadataValue::try_from(format!("Bearer {key}")).expect("keys are printable");
             request.metadata_mut().insert("authorization", value);
         }
         request
@@ -259,7 +274,11 @@ impl Live {
     pub fn read(&mut self, ids: usize) {
         let runtime = self.runtime.clone();
         while self.so_far.ids.len() < ids {
-            assert!(runtime.block_on(self.next()).unwrap(), "the stream ended after {} ids", self.so_far.ids.len());
+            assert!(
+                runtime.block_on(self.next()).unwrap(),
+                "the stream ended after {} ids",
+                self.so_far.ids.len()
+            );
         }
     }
 

@@ -1,10 +1,14 @@
-//! What whole-process tests need: a [`Stack`] of real processes in a directory of its own, requests to it, broken models,
-//! bounded waits for states (never a sleep in place of one), and a [`Stack::sweep`] that nothing is left. Nothing depends on
-//! this crate.
+//! What whole-process tests need: a [`Stack`] of real processes in a directory of its own, requests
+//! to it, broken models, bounded waits for states (never a sleep in place of one), and a
+//! [`Stack::sweep`] that nothing is left. Nothing depends on this crate.
 //!
-//! A test that cannot get what it needs fails: this library panics with what was expected and what was found.
+//! A test that cannot get what it needs fails: this library panics with what was expected and what
+//! was found.
 
-#![expect(clippy::unwrap_used, reason = "this is a test library; what a test needs and does not get fails it")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "this is a test library; what a test needs and does not get fails it"
+)]
 
 pub mod ask;
 pub mod memory;
@@ -34,11 +38,26 @@ pub fn repository() -> PathBuf {
 /// One of them was not built.
 pub fn programs() -> PathBuf {
     // target/<profile>/deps/<test>
-    let dir = std::env::current_exe().unwrap().parent().and_then(|deps| deps.parent()).unwrap().to_path_buf();
-    for name in ["paceline", "paceline-supervisor", "paceline-gateway", "paceline-target", "paceline-drafter"] {
+    let dir = std::env::current_exe()
+        .unwrap()
+        .parent()
+        .and_then(|deps| deps.parent())
+        .unwrap()
+        .to_path_buf();
+    for name in [
+        "paceline",
+        "paceline-supervisor",
+        "paceline-gateway",
+        "paceline-target",
+        "paceline-drafter",
+    ] {
         let path = dir.join(name);
         let release = if dir.ends_with("release") { " --release" } else { "" };
-        assert!(path.is_file(), "expected {}, found nothing; run `cargo build --workspace{release}` first", path.display());
+        assert!(
+            path.is_file(),
+            "expected {}, found nothing; run `cargo build --workspace{release}` first",
+            path.display()
+        );
     }
     dir
 }

@@ -2,11 +2,14 @@
 
 use crate::{Stack, usage, wait};
 
-/// Memory of an idle target that has given back what was freed: what MLX holds in arrays, and what is resident of its own
-/// memory. Not the link's ring: how much of that was touched depends on the traffic since the last link.
+/// Memory of an idle target that has given back what was freed: what MLX holds in arrays, and what
+/// is resident of its own memory. Not the link's ring: how much of that was touched depends on the
+/// traffic since the last link.
 pub fn memory(stack: &Stack) -> (u64, u64) {
     wait("all memory to be given back", || (stack.held_bytes() == 0).then_some(()));
-    let stats = wait("the cache to be given back", || Some(stack.target_stats()).filter(|stats| stats.mlx_cache_bytes == 0));
+    let stats = wait("the cache to be given back", || {
+        Some(stack.target_stats()).filter(|stats| stats.mlx_cache_bytes == 0)
+    });
     (stats.mlx_active_bytes, resident(stack.pid("target")))
 }
 

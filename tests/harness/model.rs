@@ -19,7 +19,10 @@ impl Weights {
     pub fn demo() -> Self {
         let bytes = std::fs::read(repository().join("demo/target/model.safetensors")).unwrap();
         let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-        Self { header: serde_json::from_slice(&bytes[8..8 + length]).unwrap(), data: bytes[8 + length..].to_vec() }
+        Self {
+            header: serde_json::from_slice(&bytes[8..8 + length]).unwrap(),
+            data: bytes[8 + length..].to_vec(),
+        }
     }
 
     /// Their file.
@@ -29,7 +32,13 @@ impl Weights {
 
     /// Names of the tensors.
     pub fn names(&self) -> Vec<String> {
-        self.header.as_object().unwrap().keys().filter(|name| *name != "__metadata__").cloned().collect()
+        self.header
+            .as_object()
+            .unwrap()
+            .keys()
+            .filter(|name| *name != "__metadata__")
+            .cloned()
+            .collect()
     }
 }
 
@@ -57,7 +66,8 @@ pub fn single(parent: &Path, name: &str, file: &[u8]) -> PathBuf {
     dir
 }
 
-/// The demo model's other files with all weights in one shard, of which the index says that `tensor` is in `shard`.
+/// The demo model's other files with all weights in one shard, of which the index says that
+/// `tensor` is in `shard`.
 pub fn sharded(parent: &Path, name: &str, tensor: &str, shard: &str) -> PathBuf {
     let dir = without_weights(parent, name);
     let weights = Weights::demo();
@@ -76,5 +86,8 @@ pub fn sharded(parent: &Path, name: &str, tensor: &str, shard: &str) -> PathBuf 
 pub fn duplicate(tensor: &str) -> Vec<u8> {
     let weights = Weights::demo();
     let header = weights.header.to_string();
-    assemble(&format!("{{{}:{},{}", json!(tensor), weights.header[tensor], &header[1..]), &weights.data)
+    assemble(
+        &format!("{{{}:{},{}", json!(tensor), weights.header[tensor], &header[1..]),
+        &weights.data,
+    )
 }

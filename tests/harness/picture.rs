@@ -1,5 +1,5 @@
-//! Requests with pictures, a service that sees (the tiny Qwen3-VL of the parity tests: random weights, so what it says means
-//! nothing and depends on every pixel), and a drafter that fits it.
+//! Requests with pictures, a service that sees (the tiny Qwen3-VL of the parity tests: random
+//! weights, so what it says means nothing and depends on every pixel), and a drafter that fits it.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,8 @@ pub fn seeing_and_drafting_text(settings: &str) -> Stack {
         drafter(dir);
         let path = dir.join("config.json");
         let text = std::fs::read_to_string(&path).expect("the drafter has a config");
-        let mut config: serde_json::Value = serde_json::from_str(&text).expect("the config is JSON");
+        let mut config: serde_json::Value =
+            serde_json::from_str(&text).expect("the config is JSON");
         config["dflash_config"]["serves_images"] = false.into();
         std::fs::write(&path, config.to_string()).expect("the directory is the test's own");
     })
@@ -64,8 +65,8 @@ pub fn path(name: &str) -> PathBuf {
     repository().join("gateway/tests/golden/pictures").join(name)
 }
 
-/// A PNG of this many random pixels, a multiple of what the model reads, so that they reach it as they are. Another number,
-/// another picture, which no cache has.
+/// A PNG of this many random pixels, a multiple of what the model reads, so that they reach it as
+/// they are. Another number, another picture, which no cache has.
 pub fn noise(columns: u32, rows: u32, number: u64) -> Vec<u8> {
     let mut dice = Dice(number);
     let pixels: Vec<u8> = (0..columns * rows * 3).map(|_| dice.roll(256) as u8).collect();
@@ -86,7 +87,10 @@ pub fn png(columns: u32, rows: u32, pixels: &[u8], more: &[(&[u8; 4], &[u8])]) -
         let mut crc = Crc::new();
         crc.update(kind);
         crc.update(content);
-        png.extend([&(content.len() as u32).to_be_bytes()[..], kind, content, &crc.sum().to_be_bytes()].concat());
+        png.extend(
+            [&(content.len() as u32).to_be_bytes()[..], kind, content, &crc.sum().to_be_bytes()]
+                .concat(),
+        );
     }
     png
 }
@@ -128,12 +132,15 @@ pub fn about(file: impl Into<bytes::Bytes>, question: &str) -> Ask {
 
 /// Files that wait for the target.
 pub fn waiting(stack: &Stack) -> Vec<String> {
-    let entries = std::fs::read_dir(stack.run_dir().join("pictures")).into_iter().flatten().filter_map(Result::ok);
+    let entries = std::fs::read_dir(stack.run_dir().join("pictures"))
+        .into_iter()
+        .flatten()
+        .filter_map(Result::ok);
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Writes a DFlash checkpoint of random weights that fits the model: its drafts are as good as chance, and nothing but speed may
-/// hang on that.
+/// Writes a DFlash checkpoint of random weights that fits the model: its drafts are as good as
+/// chance, and nothing but speed may hang on that.
 ///
 /// # Panics
 /// It cannot be written.
@@ -162,7 +169,9 @@ pub fn drafter(dir: &Path) {
         ("mlp.up_proj", &[INNER, HIDDEN]),
         ("mlp.down_proj", &[HIDDEN, INNER]),
     ];
-    tensors.extend(of_layer.iter().map(|(name, shape)| (format!("layers.0.{name}.weight"), shape.to_vec())));
+    tensors.extend(
+        of_layer.iter().map(|(name, shape)| (format!("layers.0.{name}.weight"), shape.to_vec())),
+    );
     let (mut header, mut data, mut dice) = (serde_json::Map::new(), vec![], Dice(40));
     for (name, shape) in tensors {
         let from = data.len();
@@ -171,7 +180,10 @@ pub fn drafter(dir: &Path) {
             let value = if shape.len() == 1 { 1.0 } else { random / (shape[1] as f32).sqrt() };
             data.extend(value.to_le_bytes());
         }
-        header.insert(name, json!({"dtype": "F32", "shape": shape, "data_offsets": [from, data.len()]}));
+        header.insert(
+            name,
+            json!({"dtype": "F32", "shape": shape, "data_offsets": [from, data.len()]}),
+        );
     }
     let config = json!({
         "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 1, "num_target_layers": 3,
@@ -182,5 +194,9 @@ pub fn drafter(dir: &Path) {
     });
     std::fs::create_dir_all(dir).unwrap();
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
-    std::fs::write(dir.join("model.safetensors"), assemble(&Value::Object(header).to_string(), &data)).unwrap();
+    std::fs::write(
+        dir.join("model.safetensors"),
+        assemble(&Value::Object(header).to_string(), &data),
+    )
+    .unwrap();
 }

@@ -1,4 +1,5 @@
-//! Processes of one stack: all that carry its mark in their environment, however they were started and by whom.
+//! Processes of one stack: all that carry its mark in their environment, however they were started
+//! and by whom.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -36,7 +37,9 @@ pub fn marked(value: &str) -> Vec<Process> {
     let mark = format!("{MARK}={value}");
     all()
         .into_iter()
-        .filter(|(process, environment)| environment.contains(&mark) && process_start(process.pid).is_some())
+        .filter(|(process, environment)| {
+            environment.contains(&mark) && process_start(process.pid).is_some()
+        })
         .map(|(p, _)| p)
         .collect()
 }
@@ -56,10 +59,13 @@ fn all() -> Vec<(Process, String)> {
 /// Every process of this user with its environment.
 #[cfg(not(target_os = "linux"))]
 fn all() -> Vec<(Process, String)> {
-    let output = std::process::Command::new("ps").args(["-axEwwo", "pid=,command="]).output().unwrap();
+    let output =
+        std::process::Command::new("ps").args(["-axEwwo", "pid=,command="]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let lines = text.lines().filter_map(|line| line.trim().split_once(' '));
     lines
-        .filter_map(|(pid, rest)| Some((Process { pid: pid.parse().ok()?, command: rest.to_owned() }, rest.to_owned())))
+        .filter_map(|(pid, rest)| {
+            Some((Process { pid: pid.parse().ok()?, command: rest.to_owned() }, rest.to_owned()))
+        })
         .collect()
 }

@@ -35,8 +35,13 @@ pub fn prompts() -> Vec<Prompt> {
 pub fn some_of_each(count: usize) -> Vec<Prompt> {
     let all = prompts();
     let kinds = ["json", "arithmetic", "code", "table", "facts", "prose"];
-    let nth = |at: usize, kind: &str| all.iter().filter(|prompt| prompt.kind == kind).nth(at).unwrap().clone();
-    (0..count).flat_map(|at| kinds.iter().map(move |kind| (at, *kind))).map(|(at, kind)| nth(at, kind)).collect()
+    let nth = |at: usize, kind: &str| {
+        all.iter().filter(|prompt| prompt.kind == kind).nth(at).unwrap().clone()
+    };
+    (0..count)
+        .flat_map(|at| kinds.iter().map(move |kind| (at, *kind)))
+        .map(|(at, kind)| nth(at, kind))
+        .collect()
 }
 
 impl Prompt {
@@ -54,21 +59,27 @@ pub fn reference(ask: Ask) -> Ask {
     ask.route(RouteWish::Plain).with_margins()
 }
 
-/// Whether two runs may differ nowhere: on Linux the CPU's rows have the same bits in any batch and any chunk (`blas`).
-/// Accelerate and GPUs sum in an order that depends on the batch.
+/// Whether two runs may differ nowhere: on Linux the CPU's rows have the same bits in any batch and
+/// any chunk (`blas`). Accelerate and GPUs sum in an order that depends on the batch.
 fn bit_equal() -> bool {
     cfg!(target_os = "linux") && !Path::new("/dev/nvidiactl").exists()
 }
 
-/// Counts a near-tie where two answers part, on machines that have such; any other difference fails.
+/// Counts a near-tie where two answers part, on machines that have such; any other difference
+/// fails.
 ///
 /// # Panics
 /// They differ where the reference's choice was decided, or at all where rows are bit-equal.
 pub fn same_but_near_ties(reference: &Answer, other: &Answer, what: &str, near_ties: &mut u32) {
-    if let Some(at) = (0..reference.ids.len().max(other.ids.len())).find(|at| reference.ids.get(*at) != other.ids.get(*at)) {
+    if let Some(at) = (0..reference.ids.len().max(other.ids.len()))
+        .find(|at| reference.ids.get(*at) != other.ids.get(*at))
+    {
         let margin = reference.margins.get(at).copied().unwrap_or(f32::INFINITY);
         let ids = (reference.ids.get(at), other.ids.get(at));
-        assert!(!bit_equal() && margin < NEAR_TIE, "{what}: differs at token {at}, {ids:?}, with margin {margin}");
+        assert!(
+            !bit_equal() && margin < NEAR_TIE,
+            "{what}: differs at token {at}, {ids:?}, with margin {margin}"
+        );
         *near_ties += 1;
     }
 }
@@ -80,7 +91,8 @@ pub struct Dice(pub u64);
 impl Dice {
     /// A number below `sides`.
     pub fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % sides
     }
 }

@@ -1,4 +1,5 @@
-//! One service: `paceline serve` with a directory, a runtime directory, a port and a configuration of its own.
+//! One service: `paceline serve` with a directory, a runtime directory, a port and a configuration
+//! of its own.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -86,20 +87,36 @@ impl Pending {
 }
 
 impl Stack {
-    /// A service with this configuration over the test's own (a short lease), not started yet. `settings` is TOML of further
-    /// sections and keys, written as `section.key = value` lines.
+    /// A service with this configuration over the test's own (a short lease), not started yet.
+    /// `settings` is TOML of further sections and keys, written as `section.key = value` lines.
     pub fn new(settings: &str) -> Self {
         let dir = tempfile::Builder::new().prefix("pl").tempdir().unwrap();
         let port = free_port();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let address = format!("http://127.0.0.1:{port}");
         let channel = {
             let _inside = runtime.enter();
             Endpoint::from_shared(address).unwrap().connect_lazy()
         };
-        let stack = Self { programs: crate::programs(), dir, port, serve: None, environment: vec![], runtime, channel };
-        let lease = if settings.contains("supervisor.lease_s") { "" } else { "supervisor.lease_s = 2\n" };
-        let own = format!("gateway.grpc = \"127.0.0.1:{port}\"\nsupervisor.runtime_dir = {:?}\n{lease}", stack.run_dir());
+        let stack = Self {
+            programs: crate::programs(),
+            dir,
+            port,
+            serve: None,
+            environment: vec![],
+            runtime,
+            channel,
+        };
+        let lease =
+            if settings.contains("supervisor.lease_s") { "" } else { "supervisor.lease_s = 2\n" };
+        let own = format!(
+            "gateway.grpc = \"127.0.0.1:{port}\"\nsupervisor.runtime_dir = {:?}\n{lease}",
+            stack.run_dir()
+        );
         std::fs::write(stack.config(), own + settings).unwrap();
         stack
     }
@@ -151,12 +168,14 @@ impl Stack {
         child.wait_with_output().unwrap()
     }
 
-    /// Starts the command line with this stack's configuration; its input, output and error are pipes.
+    /// Starts the command line with this stack's configuration; its input, output and error are
+    /// pipes.
     pub fn begin(&self, words: &[&str]) -> Child {
         self.command(words).spawn().unwrap()
     }
 
-    /// The command line with this stack's configuration, not started; its input, output and error are pipes.
+    /// The command line with this stack's configuration, not started; its input, output and error
+    /// are pipes.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(self.programs.join("paceline"));
         command.args(words).arg("--config").arg(self.config());
@@ -165,12 +184,16 @@ impl Stack {
         command
     }
 
-    /// How another program of ours is started on this stack's configuration, as one of its processes: program, arguments,
-    /// environment. `shell` is put before it where something has to be known of the process itself: "A=$$ exec" sets A to its
-    /// process id.
+    /// How another program of ours is started on this stack's configuration, as one of its
+    /// processes: program, arguments, environment. `shell` is put before it where something has to
+    /// be known of the process itself: "A=$$ exec" sets A to its process id.
     pub fn program(&self, name: &str, shell: &str) -> Command {
         let mut command = Command::new("sh");
-        command.args(["-c", &format!("{shell} \"$@\""), "sh"]).arg(self.programs.join(name)).arg("--config").arg(self.config());
+        command
+            .args(["-c", &format!("{shell} \"$@\""), "sh"])
+            .arg(self.programs.join(name))
+            .arg("--config")
+            .arg(self.config());
         clear_settings(&mut command);
         self.mark_process(&mut command);
         command.stdin(Stdio::null());
@@ -183,7 +206,8 @@ impl Stack {
         self.serve = Some(self.another_serve());
     }
 
-    /// Starts one more `paceline serve` on the same configuration; its output is appended to `serve.log`.
+    /// Starts one more `paceline serve` on the same configuration; its output is appended to
+    /// `serve.log`.
     pub fn another_serve(&self) -> Child {
         let log = File::options().create(true).append(true).open(self.path("serve.log")).unwrap();
         let mut command = Command::new(self.programs.join("paceline"));
@@ -242,14 +266,19 @@ impl Stack {
         use tonic_health::pb::health_check_response::ServingStatus;
         let mut health = tonic_health::pb::health_client::HealthClient::new(self.channel.clone());
         let request = tonic_health::pb::HealthCheckRequest { service: service.to_owned() };
-        self.runtime.block_on(health.check(request)).is_ok_and(|response| response.get_ref().status() == ServingStatus::Serving)
+        self.runtime
+            .block_on(health.check(request))
+            .is_ok_and(|response| response.get_ref().status() == ServingStatus::Serving)
     }
 
     /// The object of `paceline status --json`; `None` if nobody answers.
     pub fn status(&self) -> Option<Value> {
         let output = self.paceline(&["status", "--json"], "");
         let object = serde_json::from_slice::<Value>(&output.stdout);
-        output.status.success().then(|| object.unwrap_or_else(|error| panic!("status --json: {error}: {output:?}")))
+        output
+            .status
+            .success()
+            .then(|| object.unwrap_or_else(|error| panic!("status --json: {error}: {output:?}")))
     }
 
     /// Waits until the status is as wanted, and returns it.
@@ -290,9 +319,12 @@ impl Stack {
     /// There is no target.
     pub fn eye(&self) -> Eye<'_> {
         let status = self.snapshot().unwrap();
-        let stamp = Some(Stamp { term: status.term, epoch: status.target.unwrap_or_default().epoch });
+        let stamp =
+            Some(Stamp { term: status.term, epoch: status.target.unwrap_or_default().epoch });
         let path = self.run_dir().join("target.sock");
-        let client = self.runtime.block_on(async { TargetClient::new(paceline_process::socket::channel(path)) });
+        let client = self
+            .runtime
+            .block_on(async { TargetClient::new(paceline_process::socket::channel(path)) });
         Eye { runtime: &self.runtime, client, stamp }
     }
 
@@ -303,7 +335,9 @@ impl Stack {
 
     /// Id of a process as status has it.
     pub fn pid(&self, process: &str) -> u32 {
-        self.status().and_then(|status| status[process]["pid"].as_u64()).unwrap_or_else(|| panic!("no {process} runs")) as u32
+        self.status()
+            .and_then(|status| status[process]["pid"].as_u64())
+            .unwrap_or_else(|| panic!("no {process} runs")) as u32
     }
 
     /// Id of `serve`.
@@ -338,7 +372,8 @@ impl Stack {
     }
 
     fn open_on(&self, ask: Ask, terms: Terms<'_>) -> Result<Live, Status> {
-        let client = InferenceClient::new(self.channel.clone()).max_encoding_message_size(usize::MAX);
+        let client =
+            InferenceClient::new(self.channel.clone()).max_encoding_message_size(usize::MAX);
         let stream = self.runtime.block_on(ask.send(client, terms))?;
         Ok(Live::new(stream, self.runtime.handle().clone()))
     }
@@ -372,10 +407,11 @@ impl Stack {
         let runtime = self.runtime.handle().clone();
         let task = self.runtime.spawn(async move {
             let begun_ns = monotonic_ns();
-            let (answer, outcome) = match ask.send(client, Terms { within, key: key.as_deref() }).await {
-                Ok(stream) => Live::new(stream, runtime).finish_seen().await,
-                Err(status) => (Answer::default(), Err(status)),
-            };
+            let (answer, outcome) =
+                match ask.send(client, Terms { within, key: key.as_deref() }).await {
+                    Ok(stream) => Live::new(stream, runtime).finish_seen().await,
+                    Err(status) => (Answer::default(), Err(status)),
+                };
             // A test that gave up does not read it.
             let _ = tx.send(Ended { answer, outcome, begun_ns, ended_ns: monotonic_ns() });
         });
@@ -387,8 +423,9 @@ impl Stack {
         procs::marked(&self.mark())
     }
 
-    /// Has a process and all it starts be found by [`Stack::processes`], and its descriptors and memory be counted. Root may
-    /// look at every process; for others ours have to be open to debuggers.
+    /// Has a process and all it starts be found by [`Stack::processes`], and its descriptors and
+    /// memory be counted. Root may look at every process; for others ours have to be open to
+    /// debuggers.
     fn mark_process(&self, command: &mut Command) {
         command.env(MARK, self.mark());
         if !nix::unistd::geteuid().is_root() {
@@ -433,8 +470,12 @@ impl Stack {
     /// Socket files in the runtime directory.
     pub fn sockets(&self) -> Vec<PathBuf> {
         use std::os::unix::fs::FileTypeExt as _;
-        let entries = std::fs::read_dir(self.run_dir()).into_iter().flatten().filter_map(Result::ok);
-        entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket())).map(|entry| entry.path()).collect()
+        let entries =
+            std::fs::read_dir(self.run_dir()).into_iter().flatten().filter_map(Result::ok);
+        entries
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket()))
+            .map(|entry| entry.path())
+            .collect()
     }
 }
 
@@ -451,10 +492,14 @@ impl Eye<'_> {
     /// # Panics
     /// It does not answer.
     pub fn stats(&mut self) -> StatsResponse {
-        self.runtime.block_on(self.client.stats(StatsRequest { stamp: self.stamp })).unwrap().into_inner()
+        self.runtime
+            .block_on(self.client.stats(StatsRequest { stamp: self.stamp }))
+            .unwrap()
+            .into_inner()
     }
 
-    /// Looks every millisecond until what running requests hold is as wanted; when it was, in nanoseconds of the machine's clock.
+    /// Looks every millisecond until what running requests hold is as wanted; when it was, in
+    /// nanoseconds of the machine's clock.
     ///
     /// # Panics
     /// It does not come to be so; says what was waited for.
@@ -471,7 +516,10 @@ impl Drop for Stack {
         if std::thread::panicking() {
             let _ = writeln!(std::io::stderr(), "serve printed:\n{}", self.serve_log());
             for name in ["supervisor", "gateway", "target", "drafter-0", "drafter-1"] {
-                let log = paceline_process::telemetry::last_lines(&self.run_dir().join(format!("{name}.log")), 20);
+                let log = paceline_process::telemetry::last_lines(
+                    &self.run_dir().join(format!("{name}.log")),
+                    20,
+                );
                 let _ = writeln!(std::io::stderr(), "{name} logged:\n{log}");
             }
         }
@@ -485,7 +533,8 @@ impl Drop for Stack {
     }
 }
 
-/// A port nobody has, below those the system gives to outgoing connections, so that none takes it before we use it.
+/// A port nobody has, below those the system gives to outgoing connections, so that none takes it
+/// before we use it.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = (std::process::id() % 1_000) as u16 * 10;
@@ -509,5 +558,8 @@ fn clear_settings(command: &mut Command) {
 /// Shared memory of ours that has a name.
 fn shared_memory() -> Vec<String> {
     let entries = std::fs::read_dir("/dev/shm").into_iter().flatten().filter_map(Result::ok);
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).filter(|name| name.contains("paceline")).collect()
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.contains("paceline"))
+        .collect()
 }

@@ -15,7 +15,8 @@ pub fn wait<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     wait_at(Duration::from_millis(20), what, look)
 }
 
-/// As [`wait`], looking this often: a look that starts a process takes time from what is waited for.
+/// As [`wait`], looking this often: a look that starts a process takes time from what is waited
+/// for.
 pub(crate) fn wait_at<T>(pace: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let clock = Clock::start();
     loop {

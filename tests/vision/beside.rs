@@ -1,10 +1,13 @@
-//! Pictures and text in turn and side by side, with a drafter that comes and goes: streams of text keep lane, drafter and tokens,
-//! answers to pictures are those of the plain lane, and nothing is loaded again, put away or switched off.
+//! Pictures and text in turn and side by side, with a drafter that comes and goes: streams of text
+//! keep lane, drafter and tokens, answers to pictures are those of the plain lane, and nothing is
+//! loaded again, put away or switched off.
 
 use nix::sys::signal::Signal;
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};
 use paceline_tests::ask::{Ask, chat, conversation, message};
-use paceline_tests::picture::{about, image, noise, seeing_and_drafting, seeing_and_drafting_text, text, turn};
+use paceline_tests::picture::{
+    about, image, noise, seeing_and_drafting, seeing_and_drafting_text, text, turn,
+};
 use paceline_tests::stack::Pending;
 use paceline_tests::{Answer, Stack, signal, wait};
 use serde_json::Value;
@@ -39,20 +42,30 @@ fn force(stack: &Stack, lane: &str) {
 /// Eight streams of text, greedy and sampled in turn.
 fn texts() -> Vec<Ask> {
     let one = |at: u64| {
-        let ask = chat(&"Tell me of the sea, the wind and the boats. ".repeat(1 + at as usize)).exactly(120);
+        let ask = chat(&"Tell me of the sea, the wind and the boats. ".repeat(1 + at as usize))
+            .exactly(120);
         if at.is_multiple_of(2) { ask } else { ask.sampled(0.8, 0.95, at) }
     };
     (0..8).map(one).collect()
 }
 
-/// Two questions about pictures that no request saw before: one, and two of different size with text between.
+/// Two questions about pictures that no request saw before: one, and two of different size with
+/// text between.
 fn pictures(number: u64) -> Vec<Ask> {
     let three = vec![
-        turn(vec![text("First this: "), image(noise(128, 64, number + 1)), text(" and then "), image(noise(24, 80, number + 2))]),
+        turn(vec![
+            text("First this: "),
+            image(noise(128, 64, number + 1)),
+            text(" and then "),
+            image(noise(24, 80, number + 2)),
+        ]),
         message("assistant", "Yes."),
         turn(vec![text("Which was larger?")]),
     ];
-    vec![about(noise(96, 96, number), "What is it?").exactly(100), conversation(three).exactly(100).sampled(0.8, 0.95, number)]
+    vec![
+        about(noise(96, 96, number), "What is it?").exactly(100),
+        conversation(three).exactly(100).sampled(0.8, 0.95, number),
+    ]
 }
 
 fn start(stack: &Stack, asks: &[Ask]) -> Vec<Pending> {
@@ -66,7 +79,8 @@ fn finish(running: Vec<Pending>) -> Vec<Answer> {
 /// The answers in the plain lane, one after another.
 fn alone(stack: &Stack, asks: &[Ask]) -> Vec<Answer> {
     force(stack, "plain");
-    let answers = asks.iter().map(|ask| stack.ask(ask.clone().with_margins()).expect("served")).collect();
+    let answers =
+        asks.iter().map(|ask| stack.ask(ask.clone().with_margins()).expect("served")).collect();
     force(stack, "speculative");
     answers
 }
@@ -76,9 +90,16 @@ fn a_drafter_for_text_alone_is_bypassed_for_requests_with_images() {
     let stack = seeing_and_drafting_text("");
     let drafted = |ask: Ask| ask.exactly(40).route(RouteWish::Speculative);
     let image = stack.ask(drafted(about(noise(64, 64, 1), "What is it?"))).expect("served");
-    assert_eq!((image.route(), image.speculation().cycles), ((Lane::Plain, RouteReason::Modality), 0));
+    assert_eq!(
+        (image.route(), image.speculation().cycles),
+        ((Lane::Plain, RouteReason::Modality), 0)
+    );
     let text = stack.ask(drafted(chat("What is it?"))).expect("served");
-    assert_ne!(text.route().1, RouteReason::Modality, "a request of text has no image to deny drafts for");
+    assert_ne!(
+        text.route().1,
+        RouteReason::Modality,
+        "a request of text has no image to deny drafts for"
+    );
     wait("drafts for text", || {
         let text = stack.ask(drafted(chat("What is it?"))).expect("served");
         (text.speculation().cycles > 0).then_some(())
@@ -86,8 +107,8 @@ fn a_drafter_for_text_alone_is_bypassed_for_requests_with_images() {
     stack.stop();
 }
 
-/// How many drafted, as all were told to. On a busy machine the drafts of a short stream may all come too late; that is the
-/// only other thing that may be said of it.
+/// How many drafted, as all were told to. On a busy machine the drafts of a short stream may all
+/// come too late; that is the only other thing that may be said of it.
 fn drafted(answers: &[Answer], what: &str) -> usize {
     let one = |(at, answer): (usize, &Answer)| match answer.route() {
         (Lane::Speculative, RouteReason::Forced) if answer.speculation().cycles > 0 => true,
@@ -112,7 +133,8 @@ fn text_beside_pictures_keeps_its_lane_its_drafter_and_its_tokens() {
     });
     let before = lives(&stack);
 
-    // In turn, with pictures that nobody has seen but in the plain lane, and with pictures that nobody has seen.
+    // In turn, with pictures that nobody has seen but in the plain lane, and with pictures that
+    // nobody has seen.
     for (number, known) in [(100, true), (110, false)] {
         let asks = pictures(number);
         let known = known.then(|| alone(&stack, &asks));
@@ -143,7 +165,10 @@ fn text_beside_pictures_keeps_its_lane_its_drafter_and_its_tokens() {
         for (at, (known, shown)) in known.iter().zip(&shown).enumerate() {
             compared.same(known, shown, &format!("picture {at} beside text, {number}"));
             let (first, last) = span(shown);
-            assert!(said.iter().any(|said| span(said).0 < last && first < span(said).1), "side by side");
+            assert!(
+                said.iter().any(|said| span(said).0 < last && first < span(said).1),
+                "side by side"
+            );
         }
         all_drafted += usize::from(drafted(&said, "beside pictures") == said.len());
         pictures_drafted += drafted(&shown, "pictures beside text");
@@ -159,7 +184,10 @@ fn text_beside_pictures_keeps_its_lane_its_drafter_and_its_tokens() {
     }
     wait("eight streams that draft, after all", || {
         let answers = finish(start(&stack, &texts));
-        plain.iter().zip(&answers).for_each(|(plain, answer)| compared.same(plain, answer, "after all"));
+        plain
+            .iter()
+            .zip(&answers)
+            .for_each(|(plain, answer)| compared.same(plain, answer, "after all"));
         (drafted(&answers, "after all") == answers.len()).then_some(())
     });
     // What drafts behind pictures are worth is learnt apart from text.
@@ -173,7 +201,8 @@ fn text_beside_pictures_keeps_its_lane_its_drafter_and_its_tokens() {
 
 #[test]
 fn a_drafter_that_comes_and_goes_changes_no_answer_to_a_picture() {
-    let stack = seeing_and_drafting("supervisor.restarts = 100000\nrouting.force = \"speculative\"\n");
+    let stack =
+        seeing_and_drafting("supervisor.restarts = 100000\nrouting.force = \"speculative\"\n");
     let before = lives(&stack);
     let mut compared = Compared::default();
     let texts = &texts()[..2];
@@ -198,14 +227,20 @@ fn a_drafter_that_comes_and_goes_changes_no_answer_to_a_picture() {
         assert!(output.status.success(), "{output:?}");
         add("before a swap", early, finish(began));
         add("during a swap", meanwhile, finish(came));
-        plain.iter().zip(finish(running)).for_each(|(plain, said)| compared.same(plain, &said, "text over a swap"));
+        plain
+            .iter()
+            .zip(finish(running))
+            .for_each(|(plain, said)| compared.same(plain, &said, "text over a swap"));
         let behind = fresh();
         let answers = finish(start(&stack, &behind));
         drafted(&answers, "behind a swap");
         add("behind a swap", behind, answers);
     }
     let swapped = lives(&stack);
-    assert!(swapped.target == before.target && swapped.drafter[0] != before.drafter[0], "{before:?} {swapped:?}");
+    assert!(
+        swapped.target == before.target && swapped.drafter[0] != before.drafter[0],
+        "{before:?} {swapped:?}"
+    );
 
     // Killed in the middle of answers.
     let (drafter, running, asks) = (stack.pid("drafter"), start(&stack, texts), fresh());
@@ -216,7 +251,10 @@ fn a_drafter_that_comes_and_goes_changes_no_answer_to_a_picture() {
     add("over a drafter's end", asks, finish(shown));
     let over = about(noise(64, 64, 9), "What is it?").exactly(300);
     add("over a drafter's end", vec![over], vec![live.finish().expect("served")]);
-    plain.iter().zip(finish(running)).for_each(|(plain, said)| compared.same(plain, &said, "text over a drafter's end"));
+    plain
+        .iter()
+        .zip(finish(running))
+        .for_each(|(plain, said)| compared.same(plain, &said, "text over a drafter's end"));
     stack.wait_status("the next drafter", |status| {
         let next = status["drafter"]["pid"].as_u64().is_some_and(|pid| pid != u64::from(drafter));
         // Late drafts of streams that are over by now are said of it until it is asked again.
@@ -227,7 +265,9 @@ fn a_drafter_that_comes_and_goes_changes_no_answer_to_a_picture() {
     stack.drafter(&["stop"]);
     let asks = fresh();
     let answers = finish(start(&stack, &asks));
-    assert!(answers.iter().all(|answer| answer.route() == (Lane::Plain, RouteReason::DrafterAbsent)));
+    assert!(
+        answers.iter().all(|answer| answer.route() == (Lane::Plain, RouteReason::DrafterAbsent))
+    );
     add("without a drafter", asks, answers);
     stack.drafter(&["start"]);
     wait("pictures that draft with one again", || {

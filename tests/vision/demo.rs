@@ -1,5 +1,5 @@
-//! The demo that sees, through the whole service: what it says of its pictures is what transformers says, from the files to the
-//! last token, alone and all at one moment, plainly and drafted.
+//! The demo that sees, through the whole service: what it says of its pictures is what transformers
+//! says, from the files to the last token, alone and all at one moment, plainly and drafted.
 
 use paceline_proto::v1::{Lane, Message, RouteReason, RouteWish};
 use paceline_tests::ask::{Ask, conversation};
@@ -41,7 +41,8 @@ fn cases() -> Vec<Case> {
             },
             ..Default::default()
         };
-        let messages: Vec<Message> = case["messages"].as_array().expect("messages").iter().map(&mut message).collect();
+        let messages: Vec<Message> =
+            case["messages"].as_array().expect("messages").iter().map(&mut message).collect();
         let ids = |key: &str| serde_json::from_value::<Vec<u32>>(case[key].clone()).expect("ids");
         Case {
             name: format!("{} {}", case["pictures"], case["messages"]),
@@ -49,7 +50,8 @@ fn cases() -> Vec<Case> {
             prompt: ids("prompt"),
             greedy: ids("greedy"),
             text: case["text"].as_str().expect("text").into(),
-            sees: pictures.next().is_none() && case["pictures"].as_array().is_some_and(|some| !some.is_empty()),
+            sees: pictures.next().is_none()
+                && case["pictures"].as_array().is_some_and(|some| !some.is_empty()),
             right: case["right"].as_bool().expect("known"),
         }
     };
@@ -57,7 +59,12 @@ fn cases() -> Vec<Case> {
 }
 
 fn same(case: &Case, answer: &Answer, what: &str) {
-    assert_eq!((&answer.ids, answer.text.trim()), (&case.greedy, case.text.trim()), "{what}: {}", case.name);
+    assert_eq!(
+        (&answer.ids, answer.text.trim()),
+        (&case.greedy, case.text.trim()),
+        "{what}: {}",
+        case.name
+    );
 }
 
 #[test]
@@ -69,10 +76,21 @@ fn the_demo_sees_what_the_reference_sees() {
         demo.join("drafter").display().to_string()
     ));
     let cases = cases();
-    let (seeing, right) = (cases.iter().filter(|case| case.sees), cases.iter().filter(|case| case.sees && case.right));
-    assert!(seeing.clone().count() >= 10 && right.count() * 10 >= seeing.count() * 8, "mostly right, of enough");
+    let (seeing, right) = (
+        cases.iter().filter(|case| case.sees),
+        cases.iter().filter(|case| case.sees && case.right),
+    );
+    assert!(
+        seeing.clone().count() >= 10 && right.count() * 10 >= seeing.count() * 8,
+        "mostly right, of enough"
+    );
     for case in &cases {
-        assert_eq!(count(&stack, &case.ask).expect("counted").token_ids, case.prompt, "{}", case.name);
+        assert_eq!(
+            count(&stack, &case.ask).expect("counted").token_ids,
+            case.prompt,
+            "{}",
+            case.name
+        );
         let answer = stack.ask(case.ask.clone().route(RouteWish::Plain)).expect("served");
         same(case, &answer, "alone, plainly");
         assert_eq!(
@@ -80,12 +98,17 @@ fn the_demo_sees_what_the_reference_sees() {
             ((Lane::Plain, RouteReason::Forced), case.prompt.len())
         );
     }
-    // On a busy machine the drafts of such short answers may come too late: more than once they do not.
+    // On a busy machine the drafts of such short answers may come too late: more than once they do
+    // not.
     let mut accepted = 0;
     for round in 0..20 {
-        let drafted = cases.iter().map(|case| stack.start(case.ask.clone().route(RouteWish::Speculative)));
-        let answers: Vec<Answer> =
-            drafted.collect::<Vec<Pending>>().into_iter().map(|one| one.finish().expect("served")).collect();
+        let drafted =
+            cases.iter().map(|case| stack.start(case.ask.clone().route(RouteWish::Speculative)));
+        let answers: Vec<Answer> = drafted
+            .collect::<Vec<Pending>>()
+            .into_iter()
+            .map(|one| one.finish().expect("served"))
+            .collect();
         for (case, answer) in cases.iter().zip(&answers) {
             same(case, answer, &format!("all at one moment, drafted, round {round}"));
             accepted += if case.sees { answer.speculation().accepted } else { 0 };
@@ -98,7 +121,10 @@ fn the_demo_sees_what_the_reference_sees() {
     // At the command line: the same question about another picture is another answer.
     let ask = |name: &str| {
         let picture = demo.join("pictures").join(name).display().to_string();
-        let output = stack.paceline(&["generate", "--image", &picture, "--message", "What is in the picture?"], "");
+        let output = stack.paceline(
+            &["generate", "--image", &picture, "--message", "What is in the picture?"],
+            "",
+        );
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).expect("text")
     };

@@ -1,4 +1,5 @@
-//! Processes that die while pictures are under way, clients that leave, and pictures made to do harm.
+//! Processes that die while pictures are under way, clients that leave, and pictures made to do
+//! harm.
 
 #[path = "../../gateway/tests/hostile/mod.rs"]
 mod hostile;
@@ -6,7 +7,9 @@ mod hostile;
 use nix::sys::signal::Signal;
 use paceline_proto::status::Reason;
 use paceline_tests::ask::Ask;
-use paceline_tests::picture::{about, image, noise, path, seeing, seeing_and_drafting, text, turn, waiting};
+use paceline_tests::picture::{
+    about, image, noise, path, seeing, seeing_and_drafting, text, turn, waiting,
+};
 use paceline_tests::stack::Pending;
 use paceline_tests::{Answer, Stack, chat, signal, wait};
 use tonic::Code;
@@ -32,7 +35,10 @@ fn stuck(stack: &Stack) -> Pending {
 #[test]
 fn a_killed_target_takes_its_pictures_with_it_and_the_next_one_sees() {
     let stack = seeing_and_drafting(PATIENT);
-    let (expected, text) = (stack.ask(shown(1)).expect("served"), chat("Tell a long story.").exactly(60).with_margins());
+    let (expected, text) = (
+        stack.ask(shown(1)).expect("served"),
+        chat("Tell a long story.").exactly(60).with_margins(),
+    );
     let said = stack.ask(text.clone()).expect("served");
     let mut compared = Compared::default();
     let again = |compared: &mut Compared, what: &str| {
@@ -45,7 +51,11 @@ fn a_killed_target_takes_its_pictures_with_it_and_the_next_one_sees() {
     let before = stack.status().expect("it answers");
     let target = stack.pid("target");
     let long = |number| about(noise(96, 64, number), "What is it?").exactly(1_800);
-    let streams = [stack.open(long(2)), stack.open(chat("Tell a long story.").exactly(1_800)), stack.open(long(3))];
+    let streams = [
+        stack.open(long(2)),
+        stack.open(chat("Tell a long story.").exactly(1_800)),
+        stack.open(long(3)),
+    ];
     let streams = streams.map(|stream| {
         let mut stream = stream.expect("served");
         stream.read(3);
@@ -57,7 +67,8 @@ fn a_killed_target_takes_its_pictures_with_it_and_the_next_one_sees() {
         refused(&status, Code::Unavailable, Reason::TargetGone, &[], "in the middle of an answer");
     }
     stack.wait_status("a new target", |status| {
-        status["target"]["state"] == "ready" && status["target"]["epoch"] != before["target"]["epoch"]
+        status["target"]["state"] == "ready"
+            && status["target"]["epoch"] != before["target"]["epoch"]
     });
     again(&mut compared, "after a kill in the middle of an answer");
 
@@ -65,7 +76,13 @@ fn a_killed_target_takes_its_pictures_with_it_and_the_next_one_sees() {
     let target = stack.pid("target");
     let pending = stuck(&stack);
     signal(target, Signal::SIGKILL);
-    refused(&pending.finish().expect_err("gone"), Code::Unavailable, Reason::TargetGone, &[], "before its pictures were read");
+    refused(
+        &pending.finish().expect_err("gone"),
+        Code::Unavailable,
+        Reason::TargetGone,
+        &[],
+        "before its pictures were read",
+    );
     wait("the files to go with their request", || waiting(&stack).is_empty().then_some(()));
     again(&mut compared, "after a kill before its pictures were read");
     let after = stack.status().expect("it answers");
@@ -89,7 +106,11 @@ fn a_killed_gateway_leaves_pictures_that_the_next_one_removes() {
     let status = stack.wait_ready();
     assert_eq!(status["target"]["pid"], target);
     assert_ne!(status["gateway"]["pid"], gateway);
-    Compared::default().same(&expected, &stack.ask(shown(1)).expect("served"), "after a gateway's end");
+    Compared::default().same(
+        &expected,
+        &stack.ask(shown(1)).expect("served"),
+        "after a gateway's end",
+    );
     all_is_over(&stack);
 
     // All of them at once: nobody is there to remove anything until the next start.
@@ -122,13 +143,19 @@ fn a_killed_supervisor_costs_the_requests_under_way_and_no_weights() {
     wait("the files to go with their request", || waiting(&stack).is_empty().then_some(()));
     signal(target, Signal::SIGCONT);
     let after = stack.wait_status("a new supervisor with the same target", |status| {
-        status["target"]["state"] == "ready" && status["gateway"]["state"] == "ready" && status["term"] != before["term"]
+        status["target"]["state"] == "ready"
+            && status["gateway"]["state"] == "ready"
+            && status["term"] != before["term"]
     });
     for (process, key) in [("target", "pid"), ("target", "weights_loaded_at"), ("gateway", "pid")] {
         assert_eq!(after[process][key], before[process][key], "{process} {key}");
     }
     stack.wait_ready();
-    Compared::default().same(&expected, &stack.ask(shown(1)).expect("served"), "after a supervisor's end");
+    Compared::default().same(
+        &expected,
+        &stack.ask(shown(1)).expect("served"),
+        "after a supervisor's end",
+    );
     all_is_over(&stack);
     stack.stop();
 }
@@ -140,15 +167,20 @@ fn a_client_that_leaves_takes_its_pictures_with_it() {
     let picture = path("up.png").display().to_string();
     // While they wait: the target stands still, so it is not the target that removes them.
     signal(target, Signal::SIGSTOP);
-    let mut client = stack.begin(&["generate", "--image", &picture, "--image", &picture, "--message", "What?"]);
+    let mut client =
+        stack.begin(&["generate", "--image", &picture, "--image", &picture, "--message", "What?"]);
     wait("its two pictures to be in files", || (waiting(&stack).len() == 2).then_some(()));
     signal(client.id(), Signal::SIGINT);
-    assert_eq!(wait("the end of generate", || client.try_wait().expect("a child")).code(), Some(130));
+    assert_eq!(
+        wait("the end of generate", || client.try_wait().expect("a child")).code(),
+        Some(130)
+    );
     wait("the files to go with their client", || waiting(&stack).is_empty().then_some(()));
     signal(target, Signal::SIGCONT);
     // In the middle of an answer.
     for number in 0..3 {
-        let mut live = stack.open(about(noise(96, 64, number), "What?").exactly(1_500)).expect("served");
+        let mut live =
+            stack.open(about(noise(96, 64, number), "What?").exactly(1_500)).expect("served");
         live.read(3);
     }
     all_is_over(&stack);
@@ -168,13 +200,28 @@ fn hostile_pictures_do_nothing_to_a_stream_beside_them() {
     assert!(hostile.len() >= 40, "{}", hostile.len());
     for some in hostile.chunks(8) {
         let beside = stack.start(text.clone());
-        let asks = some.iter().map(|one| (one, stack.start(about(one.file.clone(), "What is it?"))));
+        let asks =
+            some.iter().map(|one| (one, stack.start(about(one.file.clone(), "What is it?"))));
         for (one, pending) in asks.collect::<Vec<_>>() {
             let status = pending.finish().map(|_: Answer| ()).expect_err(one.name);
-            refused(&status, Code::InvalidArgument, Reason::BadImage, &["messages[0].content[0]", one.word], one.name);
+            refused(
+                &status,
+                Code::InvalidArgument,
+                Reason::BadImage,
+                &["messages[0].content[0]", one.word],
+                one.name,
+            );
         }
-        compared.same(&expected, &beside.finish().expect("served"), "a stream beside hostile pictures");
-        compared.same(&seen, &stack.ask(shown(1)).expect("served"), "a good picture behind hostile ones");
+        compared.same(
+            &expected,
+            &beside.finish().expect("served"),
+            "a stream beside hostile pictures",
+        );
+        compared.same(
+            &seen,
+            &stack.ask(shown(1)).expect("served"),
+            "a good picture behind hostile ones",
+        );
     }
     assert_eq!((stack.pid("gateway"), stack.pid("target")), (gateway, target), "both are up");
     all_is_over(&stack);

@@ -1,5 +1,6 @@
-//! Pictures through the whole service: every way in, beside text, and under faults. A picture changes the answer or the request
-//! fails and says why; what runs beside it never notices (I1, I2, I3, I6).
+//! Pictures through the whole service: every way in, beside text, and under faults. A picture
+//! changes the answer or the request fails and says why; what runs beside it never notices (I1, I2,
+//! I3, I6).
 
 mod beside;
 mod demo;
@@ -15,8 +16,8 @@ use paceline_tests::prompts::same_but_near_ties;
 use paceline_tests::{Answer, Stack, picture, wait};
 use tonic::{Code, Status};
 
-/// Held against an answer of the plain lane. On a model of random weights choices are close now and then; more than a few
-/// that part at one are none.
+/// Held against an answer of the plain lane. On a model of random weights choices are close now and
+/// then; more than a few that part at one are none.
 #[derive(Debug, Default)]
 struct Compared {
     near_ties: u32,
@@ -34,7 +35,11 @@ impl Compared {
 fn refused(status: &Status, code: Code, reason: Reason, words: &[&str], what: &str) {
     assert_eq!((status.code(), Reason::of(status)), (code, Some(reason)), "{what}: {status:?}");
     for word in words {
-        assert!(status.message().contains(word), "{what}: {word:?} is not in {:?}", status.message());
+        assert!(
+            status.message().contains(word),
+            "{what}: {word:?} is not in {:?}",
+            status.message()
+        );
     }
 }
 
@@ -42,7 +47,9 @@ fn refused(status: &Status, code: Code, reason: Reason, words: &[&str], what: &s
 fn count(stack: &Stack, ask: &Ask) -> Result<CountTokensResponse, Status> {
     let Ask::Chat(request) = ask.clone() else { panic!("a conversation") };
     let request = CountTokensRequest { request: Some(Kind::Chat(request)), report_ids: true };
-    stack.block_on(InferenceClient::new(stack.channel()).count_tokens(request)).map(tonic::Response::into_inner)
+    stack
+        .block_on(InferenceClient::new(stack.channel()).count_tokens(request))
+        .map(tonic::Response::into_inner)
 }
 
 /// Waits until nothing is held for any request, and nothing waits in a file.

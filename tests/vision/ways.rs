@@ -6,7 +6,9 @@ use paceline_proto::status::Reason;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{ContentPart, GetModelRequest, Message};
 use paceline_tests::ask::{Ask, conversation, message};
-use paceline_tests::picture::{address, base64, data_url, file, image, noise, path, png, seeing, text, turn};
+use paceline_tests::picture::{
+    address, base64, data_url, file, image, noise, path, png, seeing, text, turn,
+};
 use paceline_tests::{Answer, Stack, chat};
 use serde_json::{Value, json};
 use tonic::Code;
@@ -29,9 +31,11 @@ fn said(answer: &Answer) -> (Vec<u32>, Vec<u32>) {
 fn generate(stack: &Stack, words: &[&str], input: &str) -> Value {
     let count = TOKENS.to_string();
     let how = ["generate", "--json", "--ignore-eos", "--logprobs", "0", "--max-tokens", &count];
-    let greedy: &[&str] = if words.contains(&"--temperature") { &[] } else { &["--temperature", "0"] };
+    let greedy: &[&str] =
+        if words.contains(&"--temperature") { &[] } else { &["--temperature", "0"] };
     let output = stack.paceline(&[&how, greedy, words].concat(), input);
-    let object: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {words:?}: {output:?}"));
+    let object: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {words:?}: {output:?}"));
     assert!(output.status.success(), "{words:?}: {object}");
     object
 }
@@ -68,7 +72,8 @@ fn another_picture_is_another_answer_whichever_way_it_comes() {
     for name in names {
         let bytes = file(name);
         let expected = stack.ask(see(vec![image(bytes.clone()), text(QUESTION)])).expect("served");
-        let by_address = stack.ask(see(vec![address(data_url(&bytes)), text(QUESTION)])).expect("served");
+        let by_address =
+            stack.ask(see(vec![address(data_url(&bytes)), text(QUESTION)])).expect("served");
         assert_eq!(said(&by_address), said(&expected), "{name} as image_url");
         let path = path(name).display().to_string();
         let mut ways = vec![
@@ -79,26 +84,44 @@ fn another_picture_is_another_answer_whichever_way_it_comes() {
                 generate(&stack, &["--image", &path, "--messages", "-"], &bare)
             }),
         ];
-        ways.extend(written(&bytes).iter().map(|part| ("--messages", generate(&stack, &["--messages", "-"], &messages(part)))));
+        ways.extend(
+            written(&bytes).iter().map(|part| {
+                ("--messages", generate(&stack, &["--messages", "-"], &messages(part)))
+            }),
+        );
         for (way, object) in ways {
             let ids: Vec<u32> = serde_json::from_value(object["token_ids"].clone()).expect("ids");
-            let logprobs =
-                object["logprobs"].as_array().expect("some").iter().map(|one| one["logprob"].as_f64().expect("a number"));
+            let logprobs = object["logprobs"]
+                .as_array()
+                .expect("some")
+                .iter()
+                .map(|one| one["logprob"].as_f64().expect("a number"));
             let logprobs: Vec<u32> = logprobs.map(|one| (one as f32).to_bits()).collect();
             assert_eq!((ids, logprobs), said(&expected), "{name} by {way}");
-            assert_eq!(object["usage"]["prompt_tokens"], expected.usage().prompt_tokens, "{name} by {way}");
+            assert_eq!(
+                object["usage"]["prompt_tokens"],
+                expected.usage().prompt_tokens,
+                "{name} by {way}"
+            );
         }
         let how = ["chat", "--temperature", "0", "--ignore-eos", "--max-tokens", "24"];
         let talk = stack.paceline(&how, &format!("/image {path}\n{QUESTION}\n/quit\n"));
         let shown = String::from_utf8_lossy(&talk.stdout).into_owned();
-        assert!(talk.status.success() && shown.contains(&expected.text), "{name}: {:?} is not in {talk:?}", expected.text);
+        assert!(
+            talk.status.success() && shown.contains(&expected.text),
+            "{name}: {:?} is not in {talk:?}",
+            expected.text
+        );
         answers.push(expected);
     }
     for (at, answer) in answers.iter().enumerate() {
         assert!(answers[..at].iter().all(|other| other.ids != answer.ids), "{} is seen", names[at]);
     }
     let none = stack.ask(see(vec![text(QUESTION)])).expect("served");
-    assert!(answers.iter().all(|answer| answer.ids != none.ids), "without one the answer is another");
+    assert!(
+        answers.iter().all(|answer| answer.ids != none.ids),
+        "without one the answer is another"
+    );
     all_is_over(&stack);
     stack.stop();
 }
@@ -107,13 +130,24 @@ fn another_picture_is_another_answer_whichever_way_it_comes() {
 fn every_kind_of_file_is_seen_and_counted() {
     let stack = seeing("");
     let mut answers = vec![];
-    for name in
-        ["baseline.jpg", "progressive.jpg", "gray.jpg", "lossless.webp", "lossy.webp", "still.gif", "alpha.png", "tall.png"]
-    {
+    for name in [
+        "baseline.jpg",
+        "progressive.jpg",
+        "gray.jpg",
+        "lossless.webp",
+        "lossy.webp",
+        "still.gif",
+        "alpha.png",
+        "tall.png",
+    ] {
         let ask = see(vec![text("a"), image(file(name)), text(QUESTION)]);
         let counted = count(&stack, &ask).expect("counted");
         let answer = stack.ask(ask.with_margins()).expect("served");
-        assert_eq!((answer.usage().prompt_tokens, answer.ids.len()), (counted.prompt_tokens, TOKENS as usize), "{name}");
+        assert_eq!(
+            (answer.usage().prompt_tokens, answer.ids.len()),
+            (counted.prompt_tokens, TOKENS as usize),
+            "{name}"
+        );
         assert_eq!(counted.token_ids.len(), counted.prompt_tokens as usize, "{name}");
         answers.push((name, said(&answer)));
     }
@@ -122,8 +156,11 @@ fn every_kind_of_file_is_seen_and_counted() {
     let gray = png(64, 64, &pixels, &[]);
     pixels[2_000] += 1;
     let other = png(64, 64, &pixels, &[]);
-    for (what, first, second) in [("gray", &gray, &gray), ("first", &other, &gray), ("second", &gray, &other)] {
-        let ask = see(vec![image(first.clone()), text("or"), image(second.clone()), text(QUESTION)]);
+    for (what, first, second) in
+        [("gray", &gray, &gray), ("first", &other, &gray), ("second", &gray, &other)]
+    {
+        let ask =
+            see(vec![image(first.clone()), text("or"), image(second.clone()), text(QUESTION)]);
         let counted = count(&stack, &ask).expect("counted");
         let answer = stack.ask(ask).expect("served");
         // 64 rows each.
@@ -134,14 +171,18 @@ fn every_kind_of_file_is_seen_and_counted() {
     for (at, (name, answer)) in answers.iter().enumerate() {
         assert!(answers[..at].iter().all(|(_, other)| other != answer), "{name} is seen");
     }
-    // Later turns hang on the picture too; of what was read before, the same picture's rows are found and no other's.
+    // Later turns hang on the picture too; of what was read before, the same picture's rows are
+    // found and no other's.
     let (one, two) = (noise(96, 64, 1), noise(96, 64, 2));
     let first = |file: &[u8]| turn(vec![image(file.to_vec()), text(QUESTION)]);
     let asked = |turns: Vec<Message>| {
-        let answer = stack.ask(conversation(turns).exactly(TOKENS).with_logprobs(0)).expect("served");
+        let answer =
+            stack.ask(conversation(turns).exactly(TOKENS).with_logprobs(0)).expect("served");
         (said(&answer), answer.usage().cached_tokens)
     };
-    let talk = |file: &[u8]| asked(vec![first(file), message("assistant", "A thing."), message("user", "And?")]);
+    let talk = |file: &[u8]| {
+        asked(vec![first(file), message("assistant", "A thing."), message("user", "And?")])
+    };
     let (answer, found) = asked(vec![first(&one)]);
     assert_eq!(found, 0, "nobody saw it before");
     let (again, found) = asked(vec![first(&one)]);
@@ -153,15 +194,34 @@ fn every_kind_of_file_is_seen_and_counted() {
         let name = path(name).display().to_string();
         generate(
             &stack,
-            &["--image", &name, "--message", QUESTION, "--seed", "3", "--temperature", "0.9", "--samples", samples],
+            &[
+                "--image",
+                &name,
+                "--message",
+                QUESTION,
+                "--seed",
+                "3",
+                "--temperature",
+                "0.9",
+                "--samples",
+                samples,
+            ],
             "",
         )
     };
     let (alone, three, other) = (draw("1", "up.png"), draw("3", "up.png"), draw("3", "odd.png"));
     let ids = |object: &Value, at: usize| object["samples"][at]["token_ids"].clone();
-    assert_eq!((alone["token_ids"].clone(), three["samples"].as_array().map(Vec::len)), (ids(&three, 0), Some(3)));
-    assert!((0..3).all(|at| ids(&three, at) != ids(&other, at) && (at == 0 || ids(&three, at) != ids(&three, 0))));
-    let model = stack.block_on(InferenceClient::new(stack.channel()).get_model(GetModelRequest::default())).expect("served");
+    assert_eq!(
+        (alone["token_ids"].clone(), three["samples"].as_array().map(Vec::len)),
+        (ids(&three, 0), Some(3))
+    );
+    assert!(
+        (0..3).all(|at| ids(&three, at) != ids(&other, at)
+            && (at == 0 || ids(&three, at) != ids(&three, 0)))
+    );
+    let model = stack
+        .block_on(InferenceClient::new(stack.channel()).get_model(GetModelRequest::default()))
+        .expect("served");
     assert!(model.into_inner().vision);
     all_is_over(&stack);
     stack.stop();
@@ -184,8 +244,12 @@ fn what_cannot_be_seen_is_refused_by_name_and_never_left_out() {
         ("far too thin", image(png(1, 8_000, &vec![7; 24_000], &[])), "200"),
     ];
     for (what, part, word) in parts {
-        for parts in [vec![part.clone(), text(QUESTION)], vec![image(file("up.png")), text(QUESTION), part.clone()]] {
-            let at = if parts.len() == 2 { "messages[0].content[0]" } else { "messages[0].content[2]" };
+        for parts in [
+            vec![part.clone(), text(QUESTION)],
+            vec![image(file("up.png")), text(QUESTION), part.clone()],
+        ] {
+            let at =
+                if parts.len() == 2 { "messages[0].content[0]" } else { "messages[0].content[2]" };
             let ask = see(parts);
             let status = stack.ask(ask.clone()).expect_err(what);
             refused(&status, Code::InvalidArgument, Reason::BadImage, &[at, word], what);
@@ -194,39 +258,79 @@ fn what_cannot_be_seen_is_refused_by_name_and_never_left_out() {
         }
     }
     let nine = (0..9).map(|at| image(noise(16, 16, at))).collect();
-    refused(&stack.ask(see(nine)).expect_err("nine"), Code::InvalidArgument, Reason::BadImage, &["at most 8 pictures"], "nine");
+    refused(
+        &stack.ask(see(nine)).expect_err("nine"),
+        Code::InvalidArgument,
+        Reason::BadImage,
+        &["at most 8 pictures"],
+        "nine",
+    );
     // 1,024 rows each: more than the context has, seen before any is unpacked.
     let large: Vec<_> = (0..2).map(|at| image(noise(256, 256, at))).collect();
-    refused(&stack.ask(see(large)).expect_err("long"), Code::InvalidArgument, Reason::PromptTooLong, &["2048"], "two large ones");
+    refused(
+        &stack.ask(see(large)).expect_err("long"),
+        Code::InvalidArgument,
+        Reason::PromptTooLong,
+        &["2048"],
+        "two large ones",
+    );
     // The word that stands for a picture makes none.
-    for ask in
-        [chat("<|image_pad|>"), chat("a <|vision_start|><|image_pad|><|vision_end|>"), paceline_tests::continue_ids(&[65, 261])]
-    {
+    for ask in [
+        chat("<|image_pad|>"),
+        chat("a <|vision_start|><|image_pad|><|vision_end|>"),
+        paceline_tests::continue_ids(&[65, 261]),
+    ] {
         let status = stack.ask(ask).expect_err("no picture");
-        refused(&status, Code::InvalidArgument, Reason::InvalidArgument, &["picture"], "a picture's word");
+        refused(
+            &status,
+            Code::InvalidArgument,
+            Reason::InvalidArgument,
+            &["picture"],
+            "a picture's word",
+        );
     }
     // The command line says the same.
     let broken_file = stack.path("broken.gif");
     std::fs::write(&broken_file, &broken).expect("writable");
     let (broken, nowhere) = (broken_file.display().to_string(), "/nowhere/a.png");
     let good = path("up.png").display().to_string();
-    let http = messages(&json!({"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/a.png"}}));
+    let http =
+        messages(&json!({"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/a.png"}}));
     for (words, input, word) in [
         (&["--image", &broken, "--message", "a"][..], "", "GIF"),
         (&["--image", &good, "--image", &broken, "--message", "a"], "", "GIF"),
         (&["--image", nowhere, "--message", "a"], "", nowhere),
         (&["--image", &good, "--token-ids", "1,2"], "", "--token-ids"),
-        (&["--image", &good, "--messages", "-"], r#"[{"role": "system", "content": "a"}]"#, "role user"),
+        (
+            &["--image", &good, "--messages", "-"],
+            r#"[{"role": "system", "content": "a"}]"#,
+            "role user",
+        ),
         (&["--messages", "-"], &http, "fetches nothing"),
-        (&["--messages", "-"], &messages(&json!({"type": "input_image", "file_id": "a"})), "file_id"),
-        (&["--messages", "-"], &messages(&json!({"type": "input_audio", "data": "a"})), "input_audio"),
+        (
+            &["--messages", "-"],
+            &messages(&json!({"type": "input_image", "file_id": "a"})),
+            "file_id",
+        ),
+        (
+            &["--messages", "-"],
+            &messages(&json!({"type": "input_audio", "data": "a"})),
+            "input_audio",
+        ),
     ] {
         let complaint = complaint(&stack, words, input);
         assert!(complaint.contains(word), "{words:?}: {word:?} is not in {complaint}");
     }
-    let talk = stack.paceline(&["chat", "--max-tokens", "4"], &format!("/image {broken}\n{QUESTION}\n/quit\n"));
-    assert!(!talk.status.success() && String::from_utf8_lossy(&talk.stderr).contains("GIF"), "{talk:?}");
-    assert_eq!(stack.ask(see(vec![text(QUESTION)])).expect("it serves on").ids.len(), TOKENS as usize);
+    let talk = stack
+        .paceline(&["chat", "--max-tokens", "4"], &format!("/image {broken}\n{QUESTION}\n/quit\n"));
+    assert!(
+        !talk.status.success() && String::from_utf8_lossy(&talk.stderr).contains("GIF"),
+        "{talk:?}"
+    );
+    assert_eq!(
+        stack.ask(see(vec![text(QUESTION)])).expect("it serves on").ids.len(),
+        TOKENS as usize
+    );
     all_is_over(&stack);
     stack.stop();
 }
@@ -243,13 +347,29 @@ fn a_model_that_does_not_see_says_so() {
     ] {
         let asks = [
             see(vec![part.clone(), text(QUESTION)]),
-            conversation(vec![turn(vec![part.clone()]), message("assistant", "A thing."), message("user", "And?")]),
+            conversation(vec![
+                turn(vec![part.clone()]),
+                message("assistant", "A thing."),
+                message("user", "And?"),
+            ]),
         ];
         for ask in asks {
             let status = stack.ask(ask.clone()).expect_err(what);
-            refused(&status, Code::FailedPrecondition, Reason::NoVision, &["messages[0].content[0]", "no model that sees"], what);
+            refused(
+                &status,
+                Code::FailedPrecondition,
+                Reason::NoVision,
+                &["messages[0].content[0]", "no model that sees"],
+                what,
+            );
             let status = count(&stack, &ask).expect_err(what);
-            refused(&status, Code::FailedPrecondition, Reason::NoVision, &["no model that sees"], what);
+            refused(
+                &status,
+                Code::FailedPrecondition,
+                Reason::NoVision,
+                &["no model that sees"],
+                what,
+            );
         }
     }
     let picture = path("up.png").display().to_string();
@@ -261,11 +381,23 @@ fn a_model_that_does_not_see_says_so() {
         let complaint = complaint(&stack, &["--messages", "-"], &messages(&part));
         assert!(complaint.contains("no model that sees"), "{part}: {complaint}");
     }
-    let talk = stack.paceline(&["chat", "--max-tokens", "4"], &format!("/image {picture}\nWhat?\n/quit\n"));
-    assert!(!talk.status.success() && String::from_utf8_lossy(&talk.stderr).contains("no model that sees"), "{talk:?}");
-    let model = stack.block_on(InferenceClient::new(stack.channel()).get_model(GetModelRequest::default())).expect("served");
+    let talk = stack
+        .paceline(&["chat", "--max-tokens", "4"], &format!("/image {picture}\nWhat?\n/quit\n"));
+    assert!(
+        !talk.status.success()
+            && String::from_utf8_lossy(&talk.stderr).contains("no model that sees"),
+        "{talk:?}"
+    );
+    let model = stack
+        .block_on(InferenceClient::new(stack.channel()).get_model(GetModelRequest::default()))
+        .expect("served");
     assert!(!model.into_inner().vision);
-    assert!(!Path::new(&stack.run_dir().join("pictures")).exists() || paceline_tests::picture::waiting(&stack).is_empty());
-    assert!(!stack.ask(chat("List three fruits.").max_tokens(8)).expect("text goes on").ids.is_empty());
+    assert!(
+        !Path::new(&stack.run_dir().join("pictures")).exists()
+            || paceline_tests::picture::waiting(&stack).is_empty()
+    );
+    assert!(
+        !stack.ask(chat("List three fruits.").max_tokens(8)).expect("text goes on").ids.is_empty()
+    );
     stack.stop();
 }

@@ -1,4 +1,5 @@
-//! The one MLX thread: takes links and what comes over them, does the steps the core decides, answers.
+//! The one MLX thread: takes links and what comes over them, does the steps the core decides,
+//! answers.
 
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
@@ -15,7 +16,8 @@ use crate::core::Step;
 use crate::model::Model;
 use crate::peer::{Ended, Peer};
 
-/// How long it waits while its own words wait to be written: rarely, as the target reads at every step border.
+/// How long it waits while its own words wait to be written: rarely, as the target reads at every
+/// step border.
 const UNWRITTEN: Duration = Duration::from_millis(5);
 
 /// Without work for so long, what was freed goes back to the system.
@@ -68,10 +70,26 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    pub(crate) fn new(model: Model, welcome: Welcome, keep_bytes: u64, progress: Arc<Progress>, pulse: Pulse) -> Self {
+    pub(crate) fn new(
+        model: Model,
+        welcome: Welcome,
+        keep_bytes: u64,
+        progress: Arc<Progress>,
+        pulse: Pulse,
+    ) -> Self {
         let link = LinkReport { phase: LinkPhase::Absent.into(), ..LinkReport::default() };
-        let mut engine =
-            Self { model, welcome, keep_bytes, peer: None, newest: (0, 0), link, next_slot: 1, progress, pulse, tidy: false };
+        let mut engine = Self {
+            model,
+            welcome,
+            keep_bytes,
+            peer: None,
+            newest: (0, 0),
+            link,
+            next_slot: 1,
+            progress,
+            pulse,
+            tidy: false,
+        };
         engine.tell(0, LinkPhase::Absent, String::new());
         engine
     }
@@ -122,13 +140,18 @@ impl Engine {
     fn take_link(&mut self, handover: Handover) {
         let number = (handover.stamp.term, handover.generation);
         if number <= self.newest {
-            tracing::warn!(generation = handover.generation, newest = self.newest.1, "a link that is not newer is dropped");
+            tracing::warn!(
+                generation = handover.generation,
+                newest = self.newest.1,
+                "a link that is not newer is dropped"
+            );
             return;
         }
         if self.peer.is_some() {
             let replaced = self.drop_link(LinkPhase::Lost, "a newer link took its place".into());
             if let Err(error) = replaced {
-                // Nothing of the old link is used any more; the next forward would fail alike and end the worker.
+                // Nothing of the old link is used any more; the next forward would fail alike and
+                // end the worker.
                 tracing::error!(%error, "cannot give memory back");
             }
         }
@@ -137,7 +160,8 @@ impl Engine {
             Ok(end) => {
                 let context = self.model.info().context as u32;
                 let keep = (self.model.row_bytes(), self.keep_bytes);
-                self.peer = Some(Peer::new(end, self.welcome.clone(), context, keep, self.next_slot));
+                self.peer =
+                    Some(Peer::new(end, self.welcome.clone(), context, keep, self.next_slot));
                 self.tell(0, LinkPhase::Greeting, String::new());
             }
             Err(error) => {
@@ -159,7 +183,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes in what has come and does one step; with nothing to do it waits for the target, or for an order.
+    /// Takes in what has come and does one step; with nothing to do it waits for the target, or for
+    /// an order.
     fn turn(&mut self, inbox: &mut Inbox<Command>) -> Result<(), Trouble> {
         let Some(peer) = &mut self.peer else { return Ok(()) };
         let was_up = peer.is_up();
@@ -179,7 +204,8 @@ impl Engine {
         self.report();
         self.progress.set_phase(WorkerPhase::Idle);
         let Some(peer) = &self.peer else { return Ok(()) };
-        let at_most = if peer.is_flushed() { (!self.tidy).then_some(IDLE) } else { Some(UNWRITTEN) };
+        let at_most =
+            if peer.is_flushed() { (!self.tidy).then_some(IDLE) } else { Some(UNWRITTEN) };
         if !inbox.wait(&[peer.poll_fd()], at_most) && at_most == Some(IDLE) {
             self.tidy_up();
         }
@@ -195,7 +221,11 @@ impl Engine {
     fn run_step(&mut self, step: &Step) -> Result<(), Trouble> {
         let Some(peer) = &mut self.peer else { return Ok(()) };
         self.tidy = false;
-        self.progress.set_phase(if step.round.is_some() { WorkerPhase::Decode } else { WorkerPhase::Prefill });
+        self.progress.set_phase(if step.round.is_some() {
+            WorkerPhase::Decode
+        } else {
+            WorkerPhase::Prefill
+        });
         let started_ns = monotonic_ns();
         let proposed = match step.parts.is_empty() {
             true => None,
@@ -223,7 +253,9 @@ impl Engine {
             self.model.settle()?;
         }
         let took_us = ((monotonic_ns() - started_ns) / 1000) as u64;
-        let rows = |count: fn(&crate::core::Part) -> u32| step.parts.iter().map(|part| count(part) as usize).sum();
+        let rows = |count: fn(&crate::core::Part) -> u32| {
+            step.parts.iter().map(|part| count(part) as usize).sum()
+        };
         // Context that rides with drafts is no prefill: it comes with every cycle.
         let prefill = if step.round.is_some() { 0 } else { rows(|part| part.context) };
         self.progress.step_done(prefill, rows(|part| part.block), took_us);
@@ -236,8 +268,14 @@ impl Engine {
         self.progress.set_kv(0, self.model.kv_bytes(), 0);
         self.progress.set_prefix_bytes(self.peer.as_ref().map_or(0, Peer::kept_bytes));
         let (active_bytes, cache_bytes) = device::memory();
-        let (limit_bytes, recommended_bytes) = (device::memory_limit(), device::recommended_memory());
-        self.progress.set_memory(MemoryUse { active_bytes, cache_bytes, limit_bytes, recommended_bytes });
+        let (limit_bytes, recommended_bytes) =
+            (device::memory_limit(), device::recommended_memory());
+        self.progress.set_memory(MemoryUse {
+            active_bytes,
+            cache_bytes,
+            limit_bytes,
+            recommended_bytes,
+        });
     }
 
     /// Says how the newest link stands; `serving`: the link drafts go over, 0 for none.

@@ -1,7 +1,9 @@
-//! The drafter worker: a guest that proposes and may die at any instant. Not here: acceptance, the last word on a token.
+//! The drafter worker: a guest that proposes and may die at any instant. Not here: acceptance, the
+//! last word on a token.
 //!
-//! One named thread owns MLX and serves the link (`engine`): what came over it goes through the core, which says what the
-//! next forward holds. The worker's socket, heartbeats and lease are those of every worker (`paceline_process::worker`).
+//! One named thread owns MLX and serves the link (`engine`): what came over it goes through the
+//! core, which says what the next forward holds. The worker's socket, heartbeats and lease are
+//! those of every worker (`paceline_process::worker`).
 
 pub mod core;
 

@@ -1,10 +1,12 @@
-//! The drafter's weights and its sessions' keys and values: steps of the core as forwards, bytes of the link as arrays.
+//! The drafter's weights and its sessions' keys and values: steps of the core as forwards, bytes of
+//! the link as arrays.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use paceline_models::{
-    Array, Draft, DraftBatch, DraftInfo, DraftPart, Dtype, KvStore, ModelError, Quantize, Rows, SequenceId, load_draft, transfer,
+    Array, Draft, DraftBatch, DraftInfo, DraftPart, Dtype, KvStore, ModelError, Quantize, Rows,
+    SequenceId, load_draft, transfer,
 };
 use paceline_proto::internal::v1::TensorType;
 
@@ -35,14 +37,23 @@ pub(crate) struct Proposed {
 }
 
 impl Model {
-    /// Loads the drafter in `dir`; `progress` hears of (bytes read, bytes in all). Errors are for the supervisor to show.
-    pub(crate) fn load(dir: &Path, quantize: Quantize, progress: &mut dyn FnMut(u64, u64)) -> Result<Self, String> {
+    /// Loads the drafter in `dir`; `progress` hears of (bytes read, bytes in all). Errors are for
+    /// the supervisor to show.
+    pub(crate) fn load(
+        dir: &Path,
+        quantize: Quantize,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, String> {
         let draft = load_draft(dir, quantize, progress).map_err(|error| error.to_string())?;
         let kind = match draft.dtype() {
             Dtype::Float32 => TensorType::F32,
             Dtype::Float16 => TensorType::F16,
             Dtype::Bfloat16 => TensorType::Bf16,
-            other => return Err(format!("expected weights that compute in float32, float16 or bfloat16, found {other:?}")),
+            other => {
+                return Err(format!(
+                    "expected weights that compute in float32, float16 or bfloat16, found {other:?}"
+                ));
+            }
         };
         let kv = new_store(draft.as_ref()).map_err(|error| error.to_string())?;
         let capacities = kv.class_bytes().into_iter().map(|(positions, _)| positions).collect();
@@ -96,14 +107,16 @@ impl Model {
         Ok(())
     }
 
-    /// Drafts once for one session and once for some, from nothing: the first forwards of a process are several times as slow as
-    /// those behind them, long enough to be late for a target that waits.
+    /// Drafts once for one session and once for some, from nothing: the first forwards of a process
+    /// are several times as slow as those behind them, long enough to be late for a target that
+    /// waits.
     ///
     /// # Errors
     /// MLX's own.
     pub(crate) fn warm_up(&mut self) -> Result<(), ModelError> {
         let info = self.draft.info();
-        let (hidden, tapped, block) = (info.hidden, info.tap_layers.len() as i32 * info.hidden, info.block);
+        let (hidden, tapped, block) =
+            (info.hidden, info.tap_layers.len() as i32 * info.hidden, info.block);
         let context = WARM_ROWS.min(info.context - block);
         if context < 1 {
             return Ok(());
@@ -116,7 +129,9 @@ impl Model {
                 self.kv.open(sequence)?;
                 batch.parts.push(DraftPart { sequence, position: 0, context, block });
             }
-            let rows = |rows: i32, columns: i32| array(&vec![0; (rows * columns * width) as usize], columns, self.kind);
+            let rows = |rows: i32, columns: i32| {
+                array(&vec![0; (rows * columns * width) as usize], columns, self.kind)
+            };
             batch.taps = rows(sessions * context, tapped)?;
             batch.embeddings = rows(sessions * block, hidden)?;
             if let Some(hidden) = self.draft.forward(&batch, &mut self.kv)? {
@@ -127,10 +142,17 @@ impl Model {
         Ok(())
     }
 
-    /// One forward for all parts of a step; `kind` is what the target's rows are made of, `mask` the mask token's embedding.
-    /// Hidden rows are computed when this returns; what was only read is computed by [`Model::settle`].
-    pub(crate) fn forward(&mut self, step: &Step, kind: TensorType, mask: &[u8]) -> Result<Option<Proposed>, ModelError> {
-        // The order in which the store wants them, as it will be once all have room for their new rows.
+    /// One forward for all parts of a step; `kind` is what the target's rows are made of, `mask`
+    /// the mask token's embedding. Hidden rows are computed when this returns; what was only read
+    /// is computed by [`Model::settle`].
+    pub(crate) fn forward(
+        &mut self,
+        step: &Step,
+        kind: TensorType,
+        mask: &[u8],
+    ) -> Result<Option<Proposed>, ModelError> {
+        // The order in which the store wants them, as it will be once all have room for their new
+        // rows.
         let mut parts: Vec<&Part> = step.parts.iter().collect();
         parts.sort_by_cached_key(|part| self.order(part));
         let (mut taps, mut embeddings) = (vec![], vec![]);
@@ -145,7 +167,8 @@ impl Model {
                 embeddings.extend_from_slice(bonus.bytes());
                 (1..part.block).for_each(|_| embeddings.extend_from_slice(mask));
             }
-            let (position, context, block) = (part.position as i32, part.context as i32, part.block as i32);
+            let (position, context, block) =
+                (part.position as i32, part.context as i32, part.block as i32);
             batch.parts.push(DraftPart { sequence, position, context, block });
         }
         let info = self.draft.info();
@@ -154,7 +177,9 @@ impl Model {
         let Some(hidden) = self.draft.forward(&batch, &mut self.kv)? else { return Ok(None) };
         let bytes = transfer::to_bytes(&hidden.as_dtype(self.draft.dtype())?)?;
         let drafted = parts.iter().filter(|part| part.block > 0);
-        let drafts = drafted.map(|part| (part.session, part.position + part.context, part.block - 1)).collect();
+        let drafts = drafted
+            .map(|part| (part.session, part.position + part.context, part.block - 1))
+            .collect();
         Ok(Some(Proposed { drafts, bytes }))
     }
 
@@ -168,8 +193,16 @@ impl Model {
         let sequence = SequenceId(part.slot);
         let end = self.kv.length(sequence).unwrap_or(0) + (part.context + part.block) as i32;
         let (class, slot) = self.kv.order(sequence);
-        let needed = self.capacities.iter().position(|capacity| *capacity >= end).unwrap_or(self.capacities.len());
-        if class >= needed && class < self.capacities.len() { (class, slot) } else { (needed, usize::MAX) }
+        let needed = self
+            .capacities
+            .iter()
+            .position(|capacity| *capacity >= end)
+            .unwrap_or(self.capacities.len());
+        if class >= needed && class < self.capacities.len() {
+            (class, slot)
+        } else {
+            (needed, usize::MAX)
+        }
     }
 }
 
@@ -186,5 +219,9 @@ fn array(bytes: &[u8], columns: i32, kind: TensorType) -> Result<Option<Array>, 
         TensorType::Unspecified => return Err(ModelError::Batch("rows of no type".into())),
     };
     let rows = bytes.len() / (columns as usize * width);
-    if rows == 0 { Ok(None) } else { transfer::from_bytes(bytes, &[rows as i32, columns], dtype).map(Some) }
+    if rows == 0 {
+        Ok(None)
+    } else {
+        transfer::from_bytes(bytes, &[rows as i32, columns], dtype).map(Some)
+    }
 }

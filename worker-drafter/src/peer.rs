@@ -1,11 +1,13 @@
-//! The link's drafter end: greets, takes Feeds in, sends Proposals. Whatever is wrong with the peer ends the link, never the
-//! worker.
+//! The link's drafter end: greets, takes Feeds in, sends Proposals. Whatever is wrong with the peer
+//! ends the link, never the worker.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use paceline_link::{End, Frame, LinkError, frame, handshake, tensor};
-use paceline_proto::internal::v1::{Draft, Feed, Hello, LinkPhase, Proposal, Reach, Refusal, TensorRef, TensorType, Welcome};
+use paceline_proto::internal::v1::{
+    Draft, Feed, Hello, LinkPhase, Proposal, Reach, Refusal, TensorRef, TensorType, Welcome,
+};
 
 use crate::core::{Kept, Move, Sessions, Step, Terms};
 use crate::model::Proposed;
@@ -14,7 +16,8 @@ use crate::model::Proposed;
 const MAX_SESSIONS: u32 = 1024;
 /// Longest sequence: what our arithmetic of positions takes with room to spare.
 const MAX_POSITIONS: u32 = 1 << 30;
-/// Nothing more is taken in while so many bytes wait to be read: a target that is faster than we are finds its ring full.
+/// Nothing more is taken in while so many bytes wait to be read: a target that is faster than we
+/// are finds its ring full.
 const MAX_WAITING_BYTES: u64 = 64 << 20;
 /// Nor while so many rounds do.
 const MAX_WAITING_ROUNDS: usize = 32;
@@ -60,9 +63,16 @@ struct Up {
 }
 
 impl Peer {
-    /// `welcome`: what we say of ourselves; `context`: positions the model takes; `keep`: bytes of one of them, and of all contexts
-    /// of ended sessions that are kept, at most; `first_slot` names the first session.
-    pub(crate) fn new(end: End, welcome: Welcome, context: u32, keep: (u64, u64), first_slot: u64) -> Self {
+    /// `welcome`: what we say of ourselves; `context`: positions the model takes; `keep`: bytes of
+    /// one of them, and of all contexts of ended sessions that are kept, at most; `first_slot`
+    /// names the first session.
+    pub(crate) fn new(
+        end: End,
+        welcome: Welcome,
+        context: u32,
+        keep: (u64, u64),
+        first_slot: u64,
+    ) -> Self {
         let welcome = Welcome { generation: end.generation(), ..welcome };
         Self { end, welcome, context, keep, first_slot, up: None }
     }
@@ -125,7 +135,10 @@ impl Peer {
     }
 
     fn has_room(&self) -> bool {
-        let room = |up: &Up| up.sessions.waiting_bytes() < MAX_WAITING_BYTES && up.sessions.waiting_rounds() < MAX_WAITING_ROUNDS;
+        let room = |up: &Up| {
+            up.sessions.waiting_bytes() < MAX_WAITING_BYTES
+                && up.sessions.waiting_rounds() < MAX_WAITING_ROUNDS
+        };
         self.up.as_ref().is_none_or(room)
     }
 
@@ -133,13 +146,17 @@ impl Peer {
         match (frame, &mut self.up) {
             (Frame::Hello(hello), None) => self.greet(&hello),
             (Frame::MaskRow(row), Some(up)) if up.mask.is_none() => {
-                let row =
-                    row.tensor.filter(|row| up.fits(row)).ok_or_else(|| fault("expected one row of embeddings as the mask"))?;
+                let row = row
+                    .tensor
+                    .filter(|row| up.fits(row))
+                    .ok_or_else(|| fault("expected one row of embeddings as the mask"))?;
                 up.mask = Some(self.end.take(&row)?);
                 Ok(())
             }
             (Frame::Feed(feed), Some(up)) => up.feed(feed, &mut self.end),
-            (other, _) => Err(fault(format!("a {} that is not expected here", frame::name(&other)))),
+            (other, _) => {
+                Err(fault(format!("a {} that is not expected here", frame::name(&other))))
+            }
         }
     }
 
@@ -165,17 +182,21 @@ impl Peer {
 
     fn check(&self, hello: &Hello) -> Result<(), String> {
         handshake::check_hello(hello, &self.welcome, self.end.generation())?;
-        for (what, most, found) in
-            [("sessions", MAX_SESSIONS, hello.max_sessions), ("context length", MAX_POSITIONS, hello.context_length)]
-        {
+        for (what, most, found) in [
+            ("sessions", MAX_SESSIONS, hello.max_sessions),
+            ("context length", MAX_POSITIONS, hello.context_length),
+        ] {
             if found > most {
-                return Err(format!("{what} of the target: expected at most {most}, found {found}"));
+                return Err(format!(
+                    "{what} of the target: expected at most {most}, found {found}"
+                ));
             }
         }
         Ok(())
     }
 
-    /// Answers a round. Where the ring has no room for the rows, or they are no numbers, nothing is proposed.
+    /// Answers a round. Where the ring has no room for the rows, or they are no numbers, nothing is
+    /// proposed.
     pub(crate) fn propose(&mut self, round: u64, proposed: Option<&Proposed>) -> Result<(), Ended> {
         let mut proposal = Proposal { round, ..Proposal::default() };
         if let Some(proposed) = proposed {
@@ -189,8 +210,17 @@ impl Peer {
                 }
             };
             if tensor.is_some() {
-                let draft = |&(session, position, rows): &(u64, u32, u32)| Draft { session, position, rows, ids: vec![] };
-                proposal = Proposal { round, drafts: proposed.drafts.iter().map(draft).collect(), hidden: tensor };
+                let draft = |&(session, position, rows): &(u64, u32, u32)| Draft {
+                    session,
+                    position,
+                    rows,
+                    ids: vec![],
+                };
+                proposal = Proposal {
+                    round,
+                    drafts: proposed.drafts.iter().map(draft).collect(),
+                    hidden: tensor,
+                };
             }
         }
         Ok(self.end.send(Frame::Proposal(proposal))?)
@@ -200,7 +230,9 @@ impl Peer {
     pub(crate) fn reach(&mut self, step: &Step) -> Result<(), Ended> {
         match step.reach.is_empty() {
             true => Ok(()),
-            false => Ok(self.end.send(Frame::Reach(Reach { sessions: step.reach.clone(), missed: vec![] }))?),
+            false => Ok(self
+                .end
+                .send(Frame::Reach(Reach { sessions: step.reach.clone(), missed: vec![] }))?),
         }
     }
 }
@@ -216,7 +248,9 @@ impl Up {
             return Err(fault("drafts are wanted before the mask row came"));
         }
         self.sessions.check(&feed).map_err(fault)?;
-        let mut take = |tensor: &Option<TensorRef>| tensor.as_ref().map_or(Ok(vec![]), |tensor| end.take(tensor));
+        let mut take = |tensor: &Option<TensorRef>| {
+            tensor.as_ref().map_or(Ok(vec![]), |tensor| end.take(tensor))
+        };
         let (taps, bonus) = (take(&feed.taps)?, take(&feed.bonus)?);
         let missed = self.sessions.feed(feed, taps, bonus);
         match missed.is_empty() {

@@ -18,7 +18,8 @@ use crate::engine::{Command, Engine};
 use crate::model::Model;
 use crate::serve::DrafterService;
 
-/// Orders that may wait for the engine: links, of which only the newest matters, and the one to stop.
+/// Orders that may wait for the engine: links, of which only the newest matters, and the one to
+/// stop.
 const COMMANDS: usize = 16;
 /// MLX may keep so many freed bytes; without a bound it keeps most of the machine.
 const MLX_CACHE_BYTES: u64 = 128 << 20;
@@ -48,7 +49,12 @@ pub struct Args {
 
 /// Runs the worker to its end.
 pub fn run(args: &Args) -> Exit {
-    let worker = worker::Args { name: args.name.clone(), epoch: args.epoch, term: args.term, config: args.config.clone() };
+    let worker = worker::Args {
+        name: args.name.clone(),
+        epoch: args.epoch,
+        term: args.term,
+        config: args.config.clone(),
+    };
     worker::run(&worker, |post| parts(args, post))
 }
 
@@ -87,7 +93,8 @@ fn listen(name: &str, post: &Post, commands: Mail<Command>) -> std::io::Result<L
     })
 }
 
-/// Loads, then runs the engine. The only thread that touches an array (I8). `listener` goes with it.
+/// Loads, then runs the engine. The only thread that touches an array (I8). `listener` goes with
+/// it.
 fn engine_thread(
     post: &Post,
     model: Option<&Path>,
@@ -112,7 +119,11 @@ fn engine_thread(
     exit
 }
 
-fn load(post: &Post, model: Option<&Path>, loaded: &OnceLock<DrafterInfo>) -> Result<Engine, String> {
+fn load(
+    post: &Post,
+    model: Option<&Path>,
+    loaded: &OnceLock<DrafterInfo>,
+) -> Result<Engine, String> {
     let Post { config, progress, pulse, .. } = post;
     let choice = match config.target.device {
         Device::Auto => DeviceChoice::Auto,
@@ -140,8 +151,17 @@ fn load(post: &Post, model: Option<&Path>, loaded: &OnceLock<DrafterInfo>) -> Re
     progress.set_loaded_at(unix_seconds());
     let info = model.info();
     let warm_ms = (warm_ns - begun_ns) / 1_000_000;
-    tracing::info!(weight_bytes = info.weight_bytes, block = info.block, context = info.context, warm_ms, "loaded");
-    let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
+    tracing::info!(
+        weight_bytes = info.weight_bytes,
+        block = info.block,
+        context = info.context,
+        warm_ms,
+        "loaded"
+    );
+    let name = dir
+        .canonicalize()
+        .ok()
+        .and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
     let about = DrafterInfo {
         name: name.unwrap_or_else(|| dir.display().to_string()),
         path: dir.display().to_string(),
@@ -157,7 +177,9 @@ fn load(post: &Post, model: Option<&Path>, loaded: &OnceLock<DrafterInfo>) -> Re
 fn model_dir(config: &Config, model: Option<&Path>) -> Result<PathBuf, String> {
     match model {
         Some(dir) => Ok(dir.to_path_buf()),
-        None if config.drafter.model.is_empty() => Err("no drafter is configured; set drafter.model to its directory".into()),
+        None if config.drafter.model.is_empty() => {
+            Err("no drafter is configured; set drafter.model to its directory".into())
+        }
         None => Ok(config.drafter.model.as_str().into()),
     }
 }

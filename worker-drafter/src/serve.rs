@@ -19,7 +19,10 @@ pub(crate) struct DrafterService {
 
 #[tonic::async_trait]
 impl Drafter for DrafterService {
-    async fn describe(&self, request: Request<DescribeDrafterRequest>) -> Result<Response<DescribeDrafterResponse>, Status> {
+    async fn describe(
+        &self,
+        request: Request<DescribeDrafterRequest>,
+    ) -> Result<Response<DescribeDrafterResponse>, Status> {
         self.gate.admit(request.into_inner().stamp)?;
         let loading = || Reason::DrafterLoading.status("the drafter is loading its weights");
         let drafter = self.loaded.get().ok_or_else(loading)?;

@@ -1,15 +1,21 @@
-//! What a decision costs at a cycle border: the lengths of all drafts, sixteen sequences that could all draft. The bound is 50 µs.
+//! What a decision costs at a cycle border: the lengths of all drafts, sixteen sequences that could
+//! all draft. The bound is 50 µs.
 //!
 //! `cargo bench -p paceline-target --no-default-features --bench decide`
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use paceline_process::Millis;
 use paceline_proto::v1::{Lane, RouteReason};
-use paceline_target::core::{Chosen, ClassBytes, Draft, Ledger, Permit, Reading, Request, Scheduler, SequenceKey, Token};
+use paceline_target::core::{
+    Chosen, ClassBytes, Draft, Ledger, Permit, Reading, Request, Scheduler, SequenceKey, Token,
+};
 
 /// Sequences that decode, with measured prices and beliefs of their own.
 fn busy(sequences: usize) -> Scheduler {
-    let mut scheduler = Scheduler::new(Ledger::new(1 << 40, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]), 32);
+    let mut scheduler = Scheduler::new(
+        Ledger::new(1 << 40, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]),
+        32,
+    );
     let permit = Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Prior };
     let request = Request {
         prompt: vec![7; 20],
@@ -23,7 +29,8 @@ fn busy(sequences: usize) -> Scheduler {
         cache_scope: String::new(),
         images: Default::default(),
     };
-    let keys: Vec<SequenceKey> = (0..sequences).map(|_| scheduler.admit(request.clone()).expect("room")).collect();
+    let keys: Vec<SequenceKey> =
+        (0..sequences).map(|_| scheduler.admit(request.clone()).expect("room")).collect();
     let token = Token { id: 1, margin: 1.0 };
     for round in 0..60 {
         scheduler.start(|_| 0);
@@ -35,7 +42,8 @@ fn busy(sequences: usize) -> Scheduler {
         };
         let chosen = step.parts.iter().filter(|part| part.chooses).map(choose).collect();
         scheduler.on_step(&step.parts, chosen, 10_000 + 40 * rows as u64);
-        let plan = scheduler.plan(false, |_, _| Some(Reading { unread: 2, can: true, beyond: false }));
+        let plan =
+            scheduler.plan(false, |_, _| Some(Reading { unread: 2, can: true, beyond: false }));
         for (key, length) in plan.ask {
             scheduler.asked(key, Millis(u64::MAX));
             scheduler.speculation.drafted(keys.len(), 16 * keys.len(), 2_000.0, 0);
@@ -46,7 +54,8 @@ fn busy(sequences: usize) -> Scheduler {
     while scheduler.iter().any(|(_, sequence)| sequence.draft != Draft::None) {
         scheduler.start(|_| 0);
         let step = scheduler.next_step(Millis(1000), |_| 0);
-        let chosen = step.parts.iter().map(|part| Chosen { key: part.key, tokens: vec![token] }).collect();
+        let chosen =
+            step.parts.iter().map(|part| Chosen { key: part.key, tokens: vec![token] }).collect();
         scheduler.on_step(&step.parts, chosen, 10_000);
     }
     scheduler
@@ -57,7 +66,9 @@ fn decide(criterion: &mut Criterion) {
         let mut scheduler = busy(sequences);
         let name = format!("plan, {sequences} sequences");
         criterion.bench_function(&name, |bench| {
-            bench.iter(|| scheduler.plan(false, |_, _| Some(Reading { unread: 2, can: true, beyond: false })));
+            bench.iter(|| {
+                scheduler.plan(false, |_, _| Some(Reading { unread: 2, can: true, beyond: false }))
+            });
         });
     }
     let scheduler = busy(16);

@@ -1,5 +1,6 @@
-//! The prefix cache: pages of KV rows, with the taps of those at the ends of chains, behind the index that knows their names
-//! (`core/prefix`). It belongs to the target and knows neither lanes nor drafters: drafters come and go and it stays.
+//! The prefix cache: pages of KV rows, with the taps of those at the ends of chains, behind the
+//! index that knows their names (`core/prefix`). It belongs to the target and knows neither lanes
+//! nor drafters: drafters come and go and it stays.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -9,7 +10,8 @@ use paceline_models::{KvStore, ModelError, Rows, SequenceId};
 
 use crate::core::{Chain, Image, PAGE, PageId, PageKey, Prefix, SequenceKey, TapWindow};
 
-const _: () = assert!(PAGE == paceline_models::kv::PAGE as usize, "core and store count in the same pages");
+const _: () =
+    assert!(PAGE == paceline_models::kv::PAGE as usize, "core and store count in the same pages");
 
 /// What is copied out of the store at one step border, at most: a few milliseconds.
 pub(crate) const BORDER_BYTES: u64 = 32 << 20;
@@ -44,7 +46,13 @@ impl Cache {
     /// An empty one for pages of a store; `on`: whether anything is ever kept.
     pub(crate) fn new(kv: &KvStore, on: bool) -> Self {
         let page_bytes = kv.row_bytes() * PAGE as u64;
-        Self { on, index: Prefix::default(), stored: HashMap::new(), running: HashMap::new(), page_bytes }
+        Self {
+            on,
+            index: Prefix::default(),
+            stored: HashMap::new(),
+            running: HashMap::new(),
+            page_bytes,
+        }
     }
 
     /// Bytes of all that is kept.
@@ -55,7 +63,8 @@ impl Cache {
     /// A sequence begins, with these pictures.
     pub(crate) fn open(&mut self, key: SequenceKey, scope: &str, images: Arc<[Image]>) {
         if self.on {
-            self.running.insert(key, Running { chain: Chain::new(scope, images), kept: 0, full: false });
+            self.running
+                .insert(key, Running { chain: Chain::new(scope, images), kept: 0, full: false });
         }
     }
 
@@ -69,8 +78,8 @@ impl Cache {
         self.running.get_mut(&key).map_or(&[], |running| running.chain.of(ids))
     }
 
-    /// The pages that a sequence of these ids need not read, and the name of the last. `tap_pages` as in [`Prefix::find`];
-    /// `ends` says of a number of pages how many of them it may begin with.
+    /// The pages that a sequence of these ids need not read, and the name of the last. `tap_pages`
+    /// as in [`Prefix::find`]; `ends` says of a number of pages how many of them it may begin with.
     pub(crate) fn find(
         &mut self,
         key: SequenceKey,
@@ -88,8 +97,9 @@ impl Cache {
         (found, last)
     }
 
-    /// Whether a sequence of `length` ids, of which nothing is read and `found` pages are here, had better wait for what one of
-    /// the others reads and it begins with too: for which, and how many rows. `others`: their committed rows.
+    /// Whether a sequence of `length` ids, of which nothing is read and `found` pages are here, had
+    /// better wait for what one of the others reads and it begins with too: for which, and how many
+    /// rows. `others`: their committed rows.
     pub(crate) fn ahead(
         &self,
         (key, length, found): (SequenceKey, usize, usize),
@@ -106,36 +116,50 @@ impl Cache {
         others.filter_map(promised).min_by_key(|(key, rows)| (Reverse(*rows), *key))
     }
 
-    /// Copies pages into a sequence that has no rows, which will have `room` positions soon; how many positions they are.
+    /// Copies pages into a sequence that has no rows, which will have `room` positions soon; how
+    /// many positions they are.
     ///
     /// # Errors
     /// As [`KvStore::copy_in`].
-    pub(crate) fn copy_in(&self, pages: &[PageId], kv: &mut KvStore, key: SequenceKey, room: usize) -> Result<usize, ModelError> {
+    pub(crate) fn copy_in(
+        &self,
+        pages: &[PageId],
+        kv: &mut KvStore,
+        key: SequenceKey,
+        room: usize,
+    ) -> Result<usize, ModelError> {
         let missing = || ModelError::Batch("the index knows a page that does not lie here".into());
-        let rows = pages.iter().map(|page| Some(&self.stored.get(page)?.rows)).collect::<Option<Vec<_>>>().ok_or_else(missing)?;
+        let rows = pages
+            .iter()
+            .map(|page| Some(&self.stored.get(page)?.rows))
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(missing)?;
         let positions = pages.len() * PAGE;
         kv.copy_in(SequenceId(key.0), &rows, positions as i32, room as i32)?;
         Ok(positions)
     }
 
-    /// Taps of the last of these pages, as far back as they go without a gap: position of the first row, and their bytes page
-    /// by page.
+    /// Taps of the last of these pages, as far back as they go without a gap: position of the first
+    /// row, and their bytes page by page.
     pub(crate) fn taps(&self, pages: &[PageId]) -> (usize, Vec<&[u8]>) {
         let taps = |page| self.stored.get(page).map_or(&[][..], |stored| &stored.taps);
-        let mut last: Vec<&[u8]> = pages.iter().rev().map(taps).take_while(|taps| !taps.is_empty()).collect();
+        let mut last: Vec<&[u8]> =
+            pages.iter().rev().map(taps).take_while(|taps| !taps.is_empty()).collect();
         last.reverse();
         ((pages.len() - last.len()) * PAGE, last)
     }
 
-    /// Bytes that a running sequence of `rows` committed rows has and that are not kept yet; 0 where the last attempt found no
-    /// room.
+    /// Bytes that a running sequence of `rows` committed rows has and that are not kept yet; 0
+    /// where the last attempt found no room.
     pub(crate) fn due_bytes(&self, key: SequenceKey, rows: usize) -> u64 {
-        let due = |running: &Running| (rows / PAGE).saturating_sub(running.kept) as u64 * self.page_bytes;
+        let due =
+            |running: &Running| (rows / PAGE).saturating_sub(running.kept) as u64 * self.page_bytes;
         self.running.get(&key).filter(|running| !running.full).map_or(0, due)
     }
 
-    /// Keeps the whole pages of `ids`, which are committed rows of a sequence, up to `most` bytes of new ones and `limit` bytes
-    /// in all. With all of them there, those that `window` covers get their taps. `true`: there is more to keep.
+    /// Keeps the whole pages of `ids`, which are committed rows of a sequence, up to `most` bytes
+    /// of new ones and `limit` bytes in all. With all of them there, those that `window` covers get
+    /// their taps. `true`: there is more to keep.
     ///
     /// # Errors
     /// As [`KvStore::copy_out`]. The pages are not kept then.
@@ -155,8 +179,15 @@ impl Cache {
         // What makes room is gone before the new copies are made.
         dropped.drain(..).for_each(|page| drop(stored.remove(&page)));
         if !added.is_empty() {
-            let rows = kv.copy_out(SequenceId(key.0), (known * PAGE) as i32, PAGE as i32, added.len() as i32)?;
-            stored.extend(added.iter().zip(rows).map(|(page, rows)| (*page, Stored { rows, taps: vec![] })));
+            let rows = kv.copy_out(
+                SequenceId(key.0),
+                (known * PAGE) as i32,
+                PAGE as i32,
+                added.len() as i32,
+            )?;
+            stored.extend(
+                added.iter().zip(rows).map(|(page, rows)| (*page, Stored { rows, taps: vec![] })),
+            );
         }
         running.kept = known + added.len();
         running.full = added.len() < most && running.kept < keys.len();
@@ -166,7 +197,9 @@ impl Cache {
         let page_taps = |window: &TapWindow| window.row_bytes() * PAGE;
         if let Some(window) = window.filter(|window| page_taps(window) > 0) {
             let covered = window.first().div_ceil(PAGE)..(window.end() / PAGE).min(keys.len());
-            for (at, page) in index.extend_taps(keys, covered, page_taps(window) as u64, limit, &mut dropped) {
+            for (at, page) in
+                index.extend_taps(keys, covered, page_taps(window) as u64, limit, &mut dropped)
+            {
                 if let Some(stored) = stored.get_mut(&page) {
                     stored.taps = window.rows(at * PAGE, PAGE).to_vec();
                 }
@@ -176,7 +209,8 @@ impl Cache {
         Ok(false)
     }
 
-    /// Removes every page that a sequence of these ids begins with, whoever stored it, and all pages behind them.
+    /// Removes every page that a sequence of these ids begins with, whoever stored it, and all
+    /// pages behind them.
     pub(crate) fn remove(&mut self, key: SequenceKey, ids: &[u32]) {
         let Self { index, running, stored, .. } = self;
         let Some(running) = running.get_mut(&key) else { return };
@@ -186,7 +220,8 @@ impl Cache {
         running.kept = 0;
     }
 
-    /// Drops at least so many bytes, or all there are. Memory of dropped pages is free when this returns.
+    /// Drops at least so many bytes, or all there are. Memory of dropped pages is free when this
+    /// returns.
     pub(crate) fn evict(&mut self, at_least: u64) -> u64 {
         let before = self.bytes();
         for page in self.index.evict(at_least) {

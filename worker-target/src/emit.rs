@@ -1,5 +1,6 @@
-//! From the engine to a request's stream without ever waiting: what does not fit the channel is kept and joined to the next
-//! batch. What is kept is bounded: of one who does not read for that long the request is ended (I6).
+//! From the engine to a request's stream without ever waiting: what does not fit the channel is
+//! kept and joined to the next batch. What is kept is bounded: of one who does not read for that
+//! long the request is ended (I6).
 
 use paceline_proto::internal::v1::{Stamp, TokenBatch};
 use tokio::sync::mpsc;
@@ -8,14 +9,16 @@ use tonic::Status;
 
 use crate::error;
 
-/// A stream's messages are this far apart at least, in nanoseconds, but for its first and its last: a message costs three processes
-/// some hundred microseconds together on the cores that the model wants, and nobody reads faster than a hundred times a second.
+/// A stream's messages are this far apart at least, in nanoseconds, but for its first and its last:
+/// a message costs three processes some hundred microseconds together on the cores that the model
+/// wants, and nobody reads faster than a hundred times a second.
 pub(crate) const APART_NS: i64 = 10_000_000;
 
 /// Batches in the channel: a reader that keeps up never sees more than one or two.
 pub(crate) const STREAM_BACKLOG: usize = 32;
 
-/// Most bytes that are kept for a reader who does not come: with what the hops between have under way it stays below 2 MiB.
+/// Most bytes that are kept for a reader who does not come: with what the hops between have under
+/// way it stays below 2 MiB.
 const MAX_KEPT_BYTES: usize = 1 << 20;
 
 /// The engine's end of a request's stream.
@@ -45,7 +48,15 @@ pub(crate) enum Flow {
 
 impl Outlet {
     pub(crate) fn new(tx: mpsc::Sender<Result<TokenBatch, Status>>, stamp: Stamp) -> Self {
-        Self { tx, stamp, kept: None, kept_bytes: 0, is_behind: false, failure: None, sent_ns: None }
+        Self {
+            tx,
+            stamp,
+            kept: None,
+            kept_bytes: 0,
+            is_behind: false,
+            failure: None,
+            sent_ns: None,
+        }
     }
 
     /// Whether the reader went away, or is as good as gone.
@@ -85,7 +96,8 @@ impl Outlet {
         }
     }
 
-    /// Sends what there is if it is time ([`APART_NS`]). For a stream that goes on; what is kept goes with a later batch.
+    /// Sends what there is if it is time ([`APART_NS`]). For a stream that goes on; what is kept
+    /// goes with a later batch.
     pub(crate) fn offer(&mut self) {
         let due = match (&self.kept, self.sent_ns) {
             (Some(kept), Some(sent_ns)) => kept.step_end_ns - sent_ns >= APART_NS,
@@ -97,8 +109,8 @@ impl Outlet {
         }
     }
 
-    /// Sends what is kept of a stream that goes on if it is time at `now_ns` ([`APART_NS`]). If something is kept still: when
-    /// to try again, in nanoseconds of the same clock.
+    /// Sends what is kept of a stream that goes on if it is time at `now_ns` ([`APART_NS`]). If
+    /// something is kept still: when to try again, in nanoseconds of the same clock.
     pub(crate) fn send_due(&mut self, now_ns: i64) -> Option<i64> {
         self.kept.as_ref()?;
         let due_ns = self.sent_ns.map_or(now_ns, |sent_ns| sent_ns + APART_NS);
@@ -108,7 +120,8 @@ impl Outlet {
         match self.flush() {
             Flow::Kept => Some(now_ns + APART_NS),
             Flow::Sent | Flow::Gone => {
-                // The step may have ended long ago: messages are apart by the time at which they are sent.
+                // The step may have ended long ago: messages are apart by the time at which they
+                // are sent.
                 self.sent_ns = Some(now_ns);
                 None
             }
@@ -152,7 +165,10 @@ mod tests {
     use super::*;
 
     fn batch(first_index: u32, ids: &[u32]) -> TokenBatch {
-        let logprobs = ids.iter().map(|id| v1::TokenLogprobs { logprob: -(*id as f32), top: vec![] }).collect();
+        let logprobs = ids
+            .iter()
+            .map(|id| v1::TokenLogprobs { logprob: -(*id as f32), top: vec![] })
+            .collect();
         TokenBatch { first_index, ids: ids.to_vec(), logprobs, ..TokenBatch::default() }
     }
 
@@ -160,7 +176,8 @@ mod tests {
     fn messages_are_apart_but_the_first_and_the_last_come_at_once() {
         let (tx, mut rx) = mpsc::channel(8);
         let mut outlet = Outlet::new(tx, Stamp { term: 1, epoch: 2 });
-        let at = |index, ms: i64| TokenBatch { step_end_ns: ms * 1_000_000, ..batch(index, &[index]) };
+        let at =
+            |index, ms: i64| TokenBatch { step_end_ns: ms * 1_000_000, ..batch(index, &[index]) };
         let mut seen = vec![];
         for (index, ms) in [(0, 100), (1, 104), (2, 109), (3, 110), (4, 115), (5, 140)] {
             outlet.add(at(index, ms));
@@ -238,7 +255,10 @@ mod tests {
         assert_eq!(outlet.flush(), Flow::Kept);
         let second = rx.try_recv().expect("there").expect("tokens");
         assert_eq!((second.first_index, second.ids), (1, vec![11, 12]));
-        assert_eq!(second.logprobs.iter().map(|one| one.logprob).collect::<Vec<_>>(), [-11.0, -12.0]);
+        assert_eq!(
+            second.logprobs.iter().map(|one| one.logprob).collect::<Vec<_>>(),
+            [-11.0, -12.0]
+        );
         assert_eq!(outlet.flush(), Flow::Sent);
         assert!(rx.try_recv().expect("there").is_err());
         drop(rx);

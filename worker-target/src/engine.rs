@@ -1,5 +1,5 @@
-//! The one MLX thread: takes commands, asks the core for a step, runs it, hands out tokens. Everything that touches an
-//! array happens here, at step borders.
+//! The one MLX thread: takes commands, asks the core for a step, runs it, hands out tokens.
+//! Everything that touches an array happens here, at step borders.
 
 mod caching;
 #[cfg(test)]
@@ -23,7 +23,9 @@ use paceline_models::{KvStore, ModelError, SequenceId, Target, device};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Progress, Pulse};
 use paceline_process::{Clock, Millis, platform};
-use paceline_proto::internal::v1::{Done, LinkReport, MemoryUse, SpeculationFigures, SpeculationTotals, TokenBatch, WorkerPhase};
+use paceline_proto::internal::v1::{
+    Done, LinkReport, MemoryUse, SpeculationFigures, SpeculationTotals, TokenBatch, WorkerPhase,
+};
 use paceline_proto::status::Reason;
 use paceline_proto::v1;
 use tokio::sync::oneshot;
@@ -54,8 +56,8 @@ const FIGURES_MS: u64 = 250;
 /// A gain that counts as one.
 const PAYS: f64 = 1.02;
 
-/// Requests that wait for room at the next step border: twice as many as run at once, as each that ends is followed by
-/// another; and never fewer than this.
+/// Requests that wait for room at the next step border: twice as many as run at once, as each that
+/// ends is followed by another; and never fewer than this.
 const LEAST_ARRIVALS: usize = 64;
 
 /// What the engine is asked.
@@ -95,8 +97,8 @@ pub(crate) struct Engine {
     /// Of the taps in the cache.
     tap_layers: Vec<usize>,
     running: HashMap<SequenceKey, Running>,
-    /// Requests not started yet. The supervisor admits by our figures, so none waits longer than a request whose client has
-    /// gone takes to be noticed: the supervisor hears of that first.
+    /// Requests not started yet. The supervisor admits by our figures, so none waits longer than a
+    /// request whose client has gone takes to be noticed: the supervisor hears of that first.
     arrivals: VecDeque<Running>,
     /// Ended streams whose last messages did not fit their channels yet.
     leaving: Vec<Outlet>,
@@ -157,8 +159,8 @@ impl Engine {
         engine
     }
 
-    /// Runs until it is asked to stop, or nobody can ask any more. `false` if MLX failed: what is in the store is not known
-    /// then, and the worker must start again.
+    /// Runs until it is asked to stop, or nobody can ask any more. `false` if MLX failed: what is
+    /// in the store is not known then, and the worker must start again.
     pub(crate) fn run(mut self, mut inbox: Inbox<Command>) -> bool {
         while !self.broken {
             if !self.take_commands(&mut inbox) {
@@ -206,7 +208,8 @@ impl Engine {
         self.progress.set_phase(WorkerPhase::Stopping);
         let status = match self.broken {
             true => Reason::TargetGone.status("the target's engine failed and starts again"),
-            false => Reason::Draining.status("the target was asked to stop before the request was finished"),
+            false => Reason::Draining
+                .status("the target was asked to stop before the request was finished"),
         };
         for key in self.running.keys().copied().collect::<Vec<_>>() {
             self.end(key, Some(status.clone()));
@@ -218,7 +221,8 @@ impl Engine {
         !self.broken
     }
 
-    /// Takes what has arrived; waits for it when there is nothing else to do. `false` when nobody can ask any more.
+    /// Takes what has arrived; waits for it when there is nothing else to do. `false` when nobody
+    /// can ask any more.
     fn take_commands(&mut self, inbox: &mut Inbox<Command>) -> bool {
         let busy = !self.scheduler.is_empty() || !self.arrivals.is_empty() || self.stop.is_some();
         if !busy {
@@ -263,9 +267,15 @@ impl Engine {
     fn feed(&mut self) {
         let running = &self.running;
         let checked = |key: SequenceKey| running.get(&key).map(|running| &running.checked);
-        let pressed = self.scheduler.ledger().pressure() > self.scheduler.speculation.policy().kv_pressure;
+        let pressed =
+            self.scheduler.ledger().pressure() > self.scheduler.speculation.policy().kv_pressure;
         let border = self.border();
-        match self.drafting.feed(&mut self.scheduler, checked, (&border, pressed), self.model.as_ref()) {
+        match self.drafting.feed(
+            &mut self.scheduler,
+            checked,
+            (&border, pressed),
+            self.model.as_ref(),
+        ) {
             Ok(news) => self.pass_on(&news),
             Err(error) => self.break_down(&error),
         }
@@ -280,7 +290,12 @@ impl Engine {
                 News::NoDraft(key) => self.scheduler.give_up_draft(key),
                 News::Took(took) if took.tower => self.scheduler.speculation.answered(),
                 News::Took(took) => {
-                    self.scheduler.speculation.drafted(took.sequences, took.rows, took.us as f64, took.steps);
+                    self.scheduler.speculation.drafted(
+                        took.sequences,
+                        took.rows,
+                        took.us as f64,
+                        took.steps,
+                    );
                 }
             }
         }
@@ -293,13 +308,24 @@ impl Engine {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Run(arrival) if self.arrivals.len() >= LEAST_ARRIVALS.max(2 * self.scheduler.max_sequences()) => {
-                self.refuse(arrival.outlet, Reason::QueueFull.status("more requests wait for room in the target than may"));
+            Command::Run(arrival)
+                if self.arrivals.len()
+                    >= LEAST_ARRIVALS.max(2 * self.scheduler.max_sequences()) =>
+            {
+                self.refuse(
+                    arrival.outlet,
+                    Reason::QueueFull.status("more requests wait for room in the target than may"),
+                );
             }
             Command::Run(arrival) => self.arrivals.push_back(*arrival),
             Command::Cancel(id, answer) => {
-                let found = self.running.iter().find(|(_, running)| running.checked.id.as_str() == id).map(|(key, _)| *key);
-                let arrived = self.arrivals.iter().position(|arrival| arrival.checked.id.as_str() == id);
+                let found = self
+                    .running
+                    .iter()
+                    .find(|(_, running)| running.checked.id.as_str() == id)
+                    .map(|(key, _)| *key);
+                let arrived =
+                    self.arrivals.iter().position(|arrival| arrival.checked.id.as_str() == id);
                 if let Some(key) = found {
                     self.end_early(key, Some(Ended::Cancelled));
                 } else if let Some(arrival) = arrived.and_then(|at| self.arrivals.remove(at)) {
@@ -311,10 +337,16 @@ impl Engine {
             Command::Repermit(changes, answer) => {
                 let mut unknown = vec![];
                 for (id, permit) in changes {
-                    let found = self.running.iter().find(|(_, running)| running.checked.id.as_str() == id).map(|(key, _)| *key);
+                    let found = self
+                        .running
+                        .iter()
+                        .find(|(_, running)| running.checked.id.as_str() == id)
+                        .map(|(key, _)| *key);
                     if let Some(key) = found {
                         self.scheduler.set_permit(key, permit);
-                    } else if let Some(arrival) = self.arrivals.iter_mut().find(|arrival| arrival.checked.id.as_str() == id) {
+                    } else if let Some(arrival) =
+                        self.arrivals.iter_mut().find(|arrival| arrival.checked.id.as_str() == id)
+                    {
                         arrival.checked.request.permit = permit;
                     } else {
                         unknown.push(id);
@@ -328,7 +360,9 @@ impl Engine {
                 tracing::info!(epoch = policy.epoch, force = ?policy.force, kv_pressure = policy.kv_pressure, taken, "policy");
             }
             Command::Link(handover) => self.drafting.take_over(handover, self.clock.now()),
-            Command::Stop { until } => self.stop = Some(self.stop.map_or(until, |before| before.min(until))),
+            Command::Stop { until } => {
+                self.stop = Some(self.stop.map_or(until, |before| before.min(until)))
+            }
         }
     }
 
@@ -338,7 +372,8 @@ impl Engine {
             if arrival.outlet.is_gone() {
                 continue;
             }
-            if arrival.checked.request.deadline.is_some_and(|deadline| self.clock.now() >= deadline) {
+            if arrival.checked.request.deadline.is_some_and(|deadline| self.clock.now() >= deadline)
+            {
                 self.refuse(arrival.outlet, error::deadline_passed());
                 continue;
             }
@@ -355,24 +390,39 @@ impl Engine {
     /// Takes a request. No status: as many run at this moment as may.
     fn admit(&mut self, checked: &Checked) -> Result<SequenceKey, Option<Status>> {
         if self.stop.is_some() {
-            return Err(Some(Reason::Draining.status("the target was asked to stop and takes nothing new")));
+            return Err(Some(
+                Reason::Draining.status("the target was asked to stop and takes nothing new"),
+            ));
         }
-        let key = self.scheduler.admit(checked.request.clone()).map_err(|error| error::refused(&error))?;
+        let key = self
+            .scheduler
+            .admit(checked.request.clone())
+            .map_err(|error| error::refused(&error))?;
         self.cache.open(key, &checked.request.cache_scope, checked.request.images.clone());
         Ok(key)
     }
 
-    /// A sequence has memory now: its place in the store is as large as what it holds in the ledger.
+    /// A sequence has memory now: its place in the store is as large as what it holds in the
+    /// ledger.
     fn begin(&mut self, key: SequenceKey) {
         let (sequence, positions) = (SequenceId(key.0), self.scheduler.ledger().room_of(key));
-        let opened = self.kv.open(sequence).and_then(|()| self.kv.reserve(sequence, positions as i32));
+        let opened =
+            self.kv.open(sequence).and_then(|()| self.kv.reserve(sequence, positions as i32));
         if let Err(error) = opened {
             tracing::error!(%error, sequence = key.0, "no place in the store");
-            self.end(key, Some(Reason::Bug.status("the engine found no place for this request; the log has the reason")));
+            self.end(
+                key,
+                Some(
+                    Reason::Bug.status(
+                        "the engine found no place for this request; the log has the reason",
+                    ),
+                ),
+            );
         }
     }
 
-    /// The store keeps places that sequences leave for the next ones, as far as the ledger leaves room for them.
+    /// The store keeps places that sequences leave for the next ones, as far as the ledger leaves
+    /// room for them.
     fn bound_kv(&mut self) {
         if let Err(error) = self.kv.set_limit(self.scheduler.ledger().for_kv()) {
             self.break_down(&error);
@@ -388,7 +438,10 @@ impl Engine {
             self.drafting.give_up(*key);
         }
         for key in &step.gave.all {
-            tracing::info!(sequence = key.0, "gives its memory up and begins again when there is room");
+            tracing::info!(
+                sequence = key.0,
+                "gives its memory up and begins again when there is room"
+            );
             self.drafting.give_up(*key);
             self.kv.free(SequenceId(key.0));
             if let Some(running) = self.running.get_mut(key) {
@@ -404,7 +457,12 @@ impl Engine {
 
     /// Ends requests nobody reads: their memory is free at this step border.
     fn drop_abandoned(&mut self) {
-        let gone: Vec<_> = self.running.iter().filter(|(_, running)| running.outlet.is_gone()).map(|(key, _)| *key).collect();
+        let gone: Vec<_> = self
+            .running
+            .iter()
+            .filter(|(_, running)| running.outlet.is_gone())
+            .map(|(key, _)| *key)
+            .collect();
         for key in gone {
             self.end_early(key, None);
         }
@@ -417,7 +475,8 @@ impl Engine {
         self.cache.close(key);
         self.kv.free(SequenceId(key.0));
         if let Some(mut running) = self.running.remove(&key) {
-            // Whoever reads the end of a stream finds its memory free, here and, at the end of the last, in the supervisor.
+            // Whoever reads the end of a stream finds its memory free, here and, at the end of the
+            // last, in the supervisor.
             self.report();
             if self.running.is_empty() {
                 self.pulse.now();
@@ -454,7 +513,13 @@ impl Engine {
             Ok(Outcome { chosen, faulty, doubts, logprobs }) => {
                 let ended_ns = monotonic_ns();
                 let took_us = ((ended_ns - started_ns) / 1000) as u64;
-                let rows = |of_prefill: bool| parts.iter().filter(|part| part.prefill == of_prefill).map(|part| part.rows).sum();
+                let rows = |of_prefill: bool| {
+                    parts
+                        .iter()
+                        .filter(|part| part.prefill == of_prefill)
+                        .map(|part| part.rows)
+                        .sum()
+                };
                 self.progress.step_done(rows(true), rows(false), took_us);
                 for part in parts.iter().filter(|part| part.prefill) {
                     if let Some(running) = self.running.get_mut(&part.key) {
@@ -469,20 +534,23 @@ impl Engine {
                     let chosen = chosen.iter().find(|chosen| chosen.key == part.key);
                     self.totals.cycles += 1;
                     self.totals.drafted += part.drafted as u64;
-                    self.totals.accepted += chosen.map_or(0, |chosen| chosen.tokens.len() - 1) as u64;
+                    self.totals.accepted +=
+                        chosen.map_or(0, |chosen| chosen.tokens.len() - 1) as u64;
                 }
                 for (key, nats) in &doubts {
                     self.scheduler.speculation.doubted(*key, nats);
                 }
                 self.hand_out(&parts, chosen, logprobs, whole_us, ended_ns);
-                // Behind the tokens that were chosen before the fault. One of them may have ended the sequence well.
+                // Behind the tokens that were chosen before the fault. One of them may have ended
+                // the sequence well.
                 faulty.into_iter().for_each(|key| self.end_faulty(key));
             }
             Err(error) => {
                 tracing::error!(%error, sequences = parts.len(), "step failed");
                 self.broken = matches!(error, ModelError::Mlx(_));
                 if !self.broken {
-                    let status = Reason::Bug.status("the engine failed on this request; the log has the reason");
+                    let status = Reason::Bug
+                        .status("the engine failed on this request; the log has the reason");
                     parts.iter().for_each(|part| self.end(part.key, Some(status.clone())));
                 }
             }
@@ -575,11 +643,22 @@ impl Engine {
     /// Works out what costs some time to say; once for a heartbeat.
     fn figure(&mut self) {
         let (active_bytes, cache_bytes) = device::memory();
-        let (limit_bytes, recommended_bytes) = (device::memory_limit(), device::recommended_memory());
-        self.progress.set_memory(MemoryUse { active_bytes, cache_bytes, limit_bytes, recommended_bytes });
+        let (limit_bytes, recommended_bytes) =
+            (device::memory_limit(), device::recommended_memory());
+        self.progress.set_memory(MemoryUse {
+            active_bytes,
+            cache_bytes,
+            limit_bytes,
+            recommended_bytes,
+        });
         let figures = self.scheduler.speculation.figures();
         let pays = |figures: &SpeculationFigures| -> Vec<bool> {
-            figures.by_sequences.iter().chain(&figures.by_context).map(|range| range.steps > 0 && range.gain > PAYS).collect()
+            figures
+                .by_sequences
+                .iter()
+                .chain(&figures.by_context)
+                .map(|range| range.steps > 0 && range.gain > PAYS)
+                .collect()
         };
         let paid = pays(&figures);
         self.progress.set_figures(figures);
@@ -592,6 +671,10 @@ impl Engine {
 }
 
 fn reported(logprobs: Logprobs) -> v1::TokenLogprobs {
-    let top = logprobs.top.into_iter().map(|(token_id, logprob)| v1::TopLogprob { token_id, logprob }).collect();
+    let top = logprobs
+        .top
+        .into_iter()
+        .map(|(token_id, logprob)| v1::TopLogprob { token_id, logprob })
+        .collect();
     v1::TokenLogprobs { logprob: logprobs.chosen, top }
 }

@@ -13,7 +13,9 @@ pub(crate) fn refused(error: &SchedulerError) -> Option<Status> {
             let refusal = Refusal::new(Reason::KvExhausted, text).field("kv.budget_bytes");
             Some(refusal.fact("needed_bytes", needed).fact("budget_bytes", budget).into())
         }
-        SchedulerError::Ledger(LedgerError::TooLong { .. }) => Some(Reason::PromptTooLong.field("prompt", text)),
+        SchedulerError::Ledger(LedgerError::TooLong { .. }) => {
+            Some(Reason::PromptTooLong.field("prompt", text))
+        }
         SchedulerError::Full(_) => None,
     }
 }
@@ -31,7 +33,9 @@ pub(crate) fn slow_reader() -> Status {
 
 /// Somebody asked for its end.
 pub(crate) fn cancelled() -> Status {
-    Refusal::new(Reason::Cancelled, "the request was cancelled by an operator").fact("by", "operator").into()
+    Refusal::new(Reason::Cancelled, "the request was cancelled by an operator")
+        .fact("by", "operator")
+        .into()
 }
 
 /// The model gave numbers of which no token can be chosen.

@@ -1,8 +1,10 @@
-//! The target worker: the model that is served, and its batch. Not here: routing, restart policy, text.
+//! The target worker: the model that is served, and its batch. Not here: routing, restart policy,
+//! text.
 //!
-//! One named thread owns MLX and runs the steps that the core decides (`engine`). One small tokio runtime serves gRPC on the
-//! worker's socket (`serve`), and one thread sends heartbeats; both are parts of every worker (`paceline_process::worker`).
-//! The threads share numbers and bounded queues, never arrays (I8).
+//! One named thread owns MLX and runs the steps that the core decides (`engine`). One small tokio
+//! runtime serves gRPC on the worker's socket (`serve`), and one thread sends heartbeats; both are
+//! parts of every worker (`paceline_process::worker`). The threads share numbers and bounded
+//! queues, never arrays (I8).
 
 pub mod core;
 

@@ -1,5 +1,5 @@
-//! One step on the model: rows of all its sequences in one forward, drafts chosen and verified in the same graph, and what
-//! stays of it in the store.
+//! One step on the model: rows of all its sequences in one forward, drafts chosen and verified in
+//! the same graph, and what stays of it in the store.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -7,8 +7,8 @@ use std::ops::Range;
 use paceline_models::sample::{Block, Drafts, Logprobs, Picks, RowRule, propose, softcap};
 use paceline_models::vision::{Placed, positions};
 use paceline_models::{
-    Array, Batch, Dtype, Graph, KvStore, ModelError, Override, Positions, Purpose, Segment, SequenceId, Tapped, Taps, Target,
-    Wants, transfer,
+    Array, Batch, Dtype, Graph, KvStore, ModelError, Override, Positions, Purpose, Segment,
+    SequenceId, Tapped, Taps, Target, Wants, transfer,
 };
 use paceline_proto::internal::v1::TensorType;
 
@@ -29,9 +29,11 @@ pub(crate) struct Outcome {
     pub(crate) logprobs: HashMap<SequenceKey, Vec<Logprobs>>,
 }
 
-/// Runs a step and says what was chosen. Afterwards the store holds the rows that stay, and the drafter's end their taps.
+/// Runs a step and says what was chosen. Afterwards the store holds the rows that stay, and the
+/// drafter's end their taps.
 ///
-/// A sequence of which no token can be chosen is named in the outcome and changes nothing for the others.
+/// A sequence of which no token can be chosen is named in the outcome and changes nothing for the
+/// others.
 ///
 /// # Errors
 /// MLX's own, after which the store is not known; or a batch that contradicts itself.
@@ -45,7 +47,8 @@ pub(crate) fn run(
 ) -> Result<Outcome, ModelError> {
     let rows = Rows::of(scheduler, drafting.tap_layers(), (running, seen), parts)?;
     let proposals = parts.iter().filter(|part| part.drafted > 0).map(|part| {
-        let missing = || ModelError::Batch(format!("the draft of sequence {} is not there", part.key.0));
+        let missing =
+            || ModelError::Batch(format!("the draft of sequence {} is not there", part.key.0));
         drafting.take(part.key).ok_or_else(missing)
     });
     let proposals = proposals.collect::<Result<Vec<_>, _>>()?;
@@ -55,7 +58,11 @@ pub(crate) fn run(
         Some(Graph { forward, picks }) => (forward, Some(picks)),
         None => {
             let forward = model.forward(&rows.batch(&drafts), kv, &rows.wants)?;
-            let picks = forward.logits.as_ref().map(|logits| Picks::of(logits, &rows.blocks)).transpose()?;
+            let picks = forward
+                .logits
+                .as_ref()
+                .map(|logits| Picks::of(logits, &rows.blocks))
+                .transpose()?;
             (forward, picks)
         }
     };
@@ -73,14 +80,20 @@ pub(crate) fn run(
                 ahead = true;
                 make_ahead(model, kv, parts, &next, &ids)?;
             }
-            for (key, verdict) in rows.keys.iter().zip(picks.verdicts(&rows.blocks, &drafts, &with)?) {
+            for (key, verdict) in
+                rows.keys.iter().zip(picks.verdicts(&rows.blocks, &drafts, &with)?)
+            {
                 if verdict.faulty {
                     outcome.faulty.push(*key);
                 }
                 if verdict.choices.is_empty() {
                     continue;
                 }
-                let tokens = verdict.choices.iter().map(|choice| Token { id: choice.token, margin: choice.margin }).collect();
+                let tokens = verdict
+                    .choices
+                    .iter()
+                    .map(|choice| Token { id: choice.token, margin: choice.margin })
+                    .collect();
                 outcome.chosen.push(Chosen { key: *key, tokens });
                 if !verdict.surprises.is_empty() {
                     outcome.doubts.push((*key, verdict.surprises));
@@ -90,7 +103,8 @@ pub(crate) fn run(
                 }
             }
         }
-        // Nothing is chosen: only what was written to the store is computed, not what the last layer makes of it.
+        // Nothing is chosen: only what was written to the store is computed, not what the last
+        // layer makes of it.
         None => kv.evaluate()?,
     }
     let taps = forward.taps.as_ref().map(Tapped::on_host).transpose()?;
@@ -99,12 +113,17 @@ pub(crate) fn run(
         let stays = match part.drafted {
             0 => part.rows,
             // The bonus token's row, and those of the accepted drafts.
-            _ => outcome.chosen.iter().find(|chosen| chosen.key == part.key).map_or(1, |chosen| chosen.tokens.len()),
+            _ => outcome
+                .chosen
+                .iter()
+                .find(|chosen| chosen.key == part.key)
+                .map_or(1, |chosen| chosen.tokens.len()),
         };
         if !ahead {
             kv.commit(SequenceId(part.key.0), (part.start + stays) as i32)?;
         }
-        if let Some(taps) = taps.as_ref().filter(|_| scheduler.get(part.key).is_some_and(collects)) {
+        if let Some(taps) = taps.as_ref().filter(|_| scheduler.get(part.key).is_some_and(collects))
+        {
             if !outcome.faulty.contains(&part.key) {
                 drafting.committed(part.key, part.start, taps, at..at + stays);
             }
@@ -114,15 +133,24 @@ pub(crate) fn run(
     Ok(outcome)
 }
 
-/// Makes the graph of the step behind this one while this one runs. All of its rows stay, as none is drafted; `ids` are what it
-/// chooses.
-fn make_ahead(model: &dyn Target, kv: &mut KvStore, parts: &[Part], next: &Rows<'_>, ids: &Array) -> Result<(), ModelError> {
+/// Makes the graph of the step behind this one while this one runs. All of its rows stay, as none
+/// is drafted; `ids` are what it chooses.
+fn make_ahead(
+    model: &dyn Target,
+    kv: &mut KvStore,
+    parts: &[Part],
+    next: &Rows<'_>,
+    ids: &Array,
+) -> Result<(), ModelError> {
     for part in parts {
         kv.commit(SequenceId(part.key.0), (part.start + part.rows) as i32)?;
     }
     kv.make_ahead(&next.segments, &next.wants, |kv| {
         let forward = model.forward(&next.batch(&Drafts::InGraph(ids.clone())), kv, &next.wants)?;
-        let logits = forward.logits.as_ref().ok_or_else(|| ModelError::Batch("a plain step without logits".into()))?;
+        let logits = forward
+            .logits
+            .as_ref()
+            .ok_or_else(|| ModelError::Batch("a plain step without logits".into()))?;
         let picks = Picks::of(logits, &next.blocks)?;
         Ok(Graph { forward, picks })
     })?;
@@ -154,11 +182,14 @@ impl<'a> Rows<'a> {
     ) -> Result<Self, ModelError> {
         let (mut all, mut tap_rows) = (Self::default(), Vec::<i32>::new());
         for part in parts {
-            let (Some(sequence), Some(request)) = (scheduler.get(part.key), running.get(&part.key)) else {
+            let (Some(sequence), Some(request)) = (scheduler.get(part.key), running.get(&part.key))
+            else {
                 return Err(ModelError::Batch(format!("sequence {} is not running", part.key.0)));
             };
             let first_row = all.ids.len() as i32;
-            all.ids.extend_from_slice(&sequence.ids[part.start..part.start + part.rows - part.drafted]);
+            all.ids.extend_from_slice(
+                &sequence.ids[part.start..part.start + part.rows - part.drafted],
+            );
             all.ids.resize(first_row as usize + part.rows, 0);
             let rows = first_row..all.ids.len() as i32;
             all.places.add(&sequence.images, part);
@@ -199,30 +230,40 @@ impl<'a> Rows<'a> {
                     mask: None,
                     wants_margin: checked.wants_margins,
                     logprobs: checked.logprobs,
-                    wants_surprise: scheduler.speculation.wants_signs(part.key, sequence, sequence.generated()),
+                    wants_surprise: scheduler.speculation.wants_signs(
+                        part.key,
+                        sequence,
+                        sequence.generated(),
+                    ),
                 };
                 all.keys.push(part.key);
                 all.blocks.push(Block { rule, drafted: part.drafted });
             }
         }
-        all.wants.taps = (!tap_rows.is_empty()).then(|| Taps { layers: tap_layers.to_vec(), rows: tap_rows });
+        all.wants.taps =
+            (!tap_rows.is_empty()).then(|| Taps { layers: tap_layers.to_vec(), rows: tap_rows });
         Ok(all)
     }
 
-    /// The rows of the step behind this one, whose ids are what this one chooses, where it can be foreseen: all sequences that
-    /// run decode plainly, and none has its last token now.
+    /// The rows of the step behind this one, whose ids are what this one chooses, where it can be
+    /// foreseen: all sequences that run decode plainly, and none has its last token now.
     fn next(&self, scheduler: &Scheduler, parts: &[Part]) -> Option<Self> {
         let plain = |part: &Part| part.chooses && part.rows == 1 && !part.prefill;
         if parts.len() != scheduler.len() || !parts.iter().all(plain) {
             return None;
         }
-        let mut next = Self { ids: self.ids.clone(), drafted: self.wants.logit_rows.clone(), ..Self::default() };
+        let mut next = Self {
+            ids: self.ids.clone(),
+            drafted: self.wants.logit_rows.clone(),
+            ..Self::default()
+        };
         (next.wants, next.keys) = (self.wants.clone(), self.keys.clone());
         for ((part, segment), block) in parts.iter().zip(&self.segments).zip(&self.blocks) {
             let sequence = scheduler.get(part.key).filter(|sequence| sequence.left() > 1)?;
             next.segments.push(Segment { start: segment.start + 1, ..segment.clone() });
             next.places.add(&sequence.images, &Part { start: part.start + 1, ..*part });
-            let wants_surprise = scheduler.speculation.wants_signs(part.key, sequence, sequence.generated() + 1);
+            let wants_surprise =
+                scheduler.speculation.wants_signs(part.key, sequence, sequence.generated() + 1);
             let rule = RowRule { position: block.rule.position + 1, wants_surprise, ..block.rule };
             next.blocks.push(Block { rule, ..*block });
         }
@@ -240,7 +281,13 @@ impl<'a> Rows<'a> {
             Drafts::InGraph(drafts) => Some((self.drafted.clone(), drafts.clone())),
         };
         let positions = self.places.all(!self.overrides.is_empty());
-        Batch { ids, drafted, positions, overrides: self.overrides.clone(), segments: self.segments.clone() }
+        Batch {
+            ids,
+            drafted,
+            positions,
+            overrides: self.overrides.clone(),
+            segments: self.segments.clone(),
+        }
     }
 }
 
@@ -283,14 +330,22 @@ pub(crate) fn collects(sequence: &Sequence) -> bool {
 }
 
 /// The drafted ids of all blocks that have some: hidden rows meet the target's own head.
-fn drafts(model: &dyn Target, proposals: &[Proposed], blocks: &[Block<'_>]) -> Result<Drafts, ModelError> {
-    let drafted: Vec<Block<'_>> = blocks.iter().filter(|block| block.drafted > 0).copied().collect();
+fn drafts(
+    model: &dyn Target,
+    proposals: &[Proposed],
+    blocks: &[Block<'_>],
+) -> Result<Drafts, ModelError> {
+    let drafted: Vec<Block<'_>> =
+        blocks.iter().filter(|block| block.drafted > 0).copied().collect();
     let hidden = |proposed: &Proposed| match proposed {
         Proposed::Hidden { .. } => true,
         Proposed::Ids(_) => false,
     };
     if !proposals.is_empty() && proposals.iter().all(hidden) {
-        let rows = proposals.iter().map(|proposed| hidden_rows(model, proposed)).collect::<Result<Vec<_>, _>>()?;
+        let rows = proposals
+            .iter()
+            .map(|proposed| hidden_rows(model, proposed))
+            .collect::<Result<Vec<_>, _>>()?;
         let rows = if let [one] = rows.as_slice() { one.clone() } else { transfer::stack(&rows)? };
         // Of one drafter, so one cap.
         let cap = proposals.iter().find_map(|proposed| match proposed {
@@ -300,7 +355,8 @@ fn drafts(model: &dyn Target, proposals: &[Proposed], blocks: &[Block<'_>]) -> R
         let logits = model.head(&rows)?;
         return propose(&cap.map(|cap| softcap(&logits, cap)).unwrap_or(Ok(logits))?, &drafted);
     }
-    // Ids, or at a change of drafters both: hidden rows of a draft that came before are chosen first.
+    // Ids, or at a change of drafters both: hidden rows of a draft that came before are chosen
+    // first.
     let mut ids = vec![];
     for (proposed, block) in proposals.iter().zip(&drafted) {
         match proposed {

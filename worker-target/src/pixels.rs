@@ -1,5 +1,5 @@
-//! Pixels of pictures, from the files in which the gateway leaves them. Read once, when a request comes, and kept as long as it
-//! lives: it may have to be read from the beginning again.
+//! Pixels of pictures, from the files in which the gateway leaves them. Read once, when a request
+//! comes, and kept as long as it lives: it may have to be read from the beginning again.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read as _;
@@ -16,7 +16,8 @@ use tonic::Status;
 
 use crate::request::Announced;
 
-/// Bytes of pixels of all requests together. Those of the largest picture a model of today takes are 38 MB.
+/// Bytes of pixels of all requests together. Those of the largest picture a model of today takes
+/// are 38 MB.
 const MOST_BYTES: u64 = 1 << 30;
 
 /// A picture as the tower takes it in.
@@ -70,31 +71,48 @@ impl Gallery {
     /// Reads the files of pictures, and removes each. Blocks.
     ///
     /// # Errors
-    /// The first that is not what was announced, or for which there is no room at this moment. What was not read stays for the
-    /// gateway to remove.
+    /// The first that is not what was announced, or for which there is no room at this moment. What
+    /// was not read stays for the gateway to remove.
     pub(crate) fn read(&self, announced: &[Announced]) -> Result<Vec<Shown>, Status> {
         announced.iter().map(|picture| self.one(picture)).collect()
     }
 
     fn one(&self, announced: &Announced) -> Result<Shown, Status> {
         let Announced { field, file, bytes, digest, rows, columns, scale, bias } = announced;
-        let invalid = |name: &str, what: String| Reason::InvalidArgument.field(&format!("{field}.{name}"), what);
+        let invalid = |name: &str, what: String| {
+            Reason::InvalidArgument.field(&format!("{field}.{name}"), what)
+        };
         let path = self.dir.join(file);
         // No link is followed, and a pipe's other end is not waited for.
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(&path);
         let unreadable = |error: std::io::Error| {
-            invalid("file", format!("expected the picture's pixels, which cannot be read: {error}; send the request again"))
+            invalid(
+                "file",
+                format!(
+                    "expected the picture's pixels, which cannot be read: {error}; send the request again"
+                ),
+            )
         };
         let mut opened = opened.map_err(unreadable)?;
         let about = opened.metadata().map_err(unreadable)?;
         if !about.is_file() || about.len() != *bytes {
-            let found = if about.is_file() { format!("{} bytes", about.len()) } else { "something else".to_owned() };
-            return Err(invalid("file", format!("expected a file of {bytes} bytes, found {found}; send the request again")));
+            let found = if about.is_file() {
+                format!("{} bytes", about.len())
+            } else {
+                "something else".to_owned()
+            };
+            return Err(invalid(
+                "file",
+                format!("expected a file of {bytes} bytes, found {found}; send the request again"),
+            ));
         }
         let pixels = self.pixels(&mut opened, *bytes, unreadable)?;
         if digest_of(*rows, *columns, scale, bias, &pixels) != *digest {
-            return Err(invalid("digest", "expected the digest of the pixels and their sizes, found another's".into()));
+            return Err(invalid(
+                "digest",
+                "expected the digest of the pixels and their sizes, found another's".into(),
+            ));
         }
         if let Err(error) = std::fs::remove_file(&path) {
             // The gateway removes what is left.
@@ -103,20 +121,29 @@ impl Gallery {
         Ok(Shown { pixels, rows: *rows, columns: *columns, scale: *scale, bias: *bias })
     }
 
-    fn pixels(&self, file: &mut File, bytes: u64, unreadable: impl Fn(std::io::Error) -> Status) -> Result<Pixels, Status> {
+    fn pixels(
+        &self,
+        file: &mut File,
+        bytes: u64,
+        unreadable: impl Fn(std::io::Error) -> Status,
+    ) -> Result<Pixels, Status> {
         let before = self.all.fetch_add(bytes, Ordering::Relaxed);
         // From here on they are counted back when this is dropped.
         let mut held = Held { bytes: vec![], all: self.all.clone() };
         if before + bytes > self.most {
             self.all.fetch_sub(bytes, Ordering::Relaxed);
-            let text =
-                format!("{bytes} bytes of pixels beside the {before} that are held are more than the {} that may be", self.most);
+            let text = format!(
+                "{bytes} bytes of pixels beside the {before} that are held are more than the {} that may be",
+                self.most
+            );
             return Err(Refusal::new(Reason::QueueFull, text).into());
         }
         if let Err(error) = held.bytes.try_reserve_exact(bytes as usize) {
             self.all.fetch_sub(bytes, Ordering::Relaxed);
             tracing::error!(%error, bytes, "no memory for a picture");
-            return Err(Reason::QueueFull.status("there is no memory for the picture at this moment"));
+            return Err(
+                Reason::QueueFull.status("there is no memory for the picture at this moment")
+            );
         }
         // The allocator may give more than was asked for.
         self.all.fetch_add(held.bytes.capacity() as u64 - bytes, Ordering::Relaxed);
@@ -129,7 +156,13 @@ impl Gallery {
 }
 
 /// What a picture is known by (generation.proto).
-fn digest_of(rows: u32, columns: u32, scale: &[f32; 3], bias: &[f32; 3], pixels: &[u8]) -> [u8; 32] {
+fn digest_of(
+    rows: u32,
+    columns: u32,
+    scale: &[f32; 3],
+    bias: &[f32; 3],
+    pixels: &[u8],
+) -> [u8; 32] {
     let mut hash = Sha256::new();
     [rows, columns].iter().for_each(|size| hash.update(size.to_le_bytes()));
     scale.iter().chain(bias).for_each(|number| hash.update(number.to_le_bytes()));
@@ -156,8 +189,18 @@ mod tests {
         fn announced(&self, file: &str, pixels: &[u8]) -> Announced {
             std::fs::write(self.dir.path().join(file), pixels).expect("writable");
             let (rows, columns, scale, bias) = (2, 4, [0.5, 0.25, 0.125], [-1.0, 0.0, 1.0]);
-            let (digest, bytes) = (digest_of(rows, columns, &scale, &bias, pixels), pixels.len() as u64);
-            Announced { field: "pictures[3]".into(), file: file.into(), bytes, digest, rows, columns, scale, bias }
+            let (digest, bytes) =
+                (digest_of(rows, columns, &scale, &bias, pixels), pixels.len() as u64);
+            Announced {
+                field: "pictures[3]".into(),
+                file: file.into(),
+                bytes,
+                digest,
+                rows,
+                columns,
+                scale,
+                bias,
+            }
         }
 
         fn refused(&self, announced: Announced) -> (Option<Reason>, String) {
@@ -203,11 +246,13 @@ mod tests {
         ] {
             assert!(refused(&|a| change(a)).contains("digest"));
         }
-        std::os::unix::fs::symlink(house.dir.path().join("good"), house.dir.path().join("link")).expect("a link");
+        std::os::unix::fs::symlink(house.dir.path().join("good"), house.dir.path().join("link"))
+            .expect("a link");
         assert!(refused(&|a| a.file = "link".into()).contains("cannot be read"));
         std::fs::create_dir(house.dir.path().join("folder")).expect("a folder");
         assert!(refused(&|a| a.file = "folder".into()).contains("something else"));
-        nix::unistd::mkfifo(&house.dir.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        nix::unistd::mkfifo(&house.dir.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU)
+            .expect("a pipe");
         assert!(refused(&|a| a.file = "pipe".into()).contains("something else"));
         assert_eq!(house.gallery.all.load(Ordering::Relaxed), 0, "what was refused holds nothing");
         house.gallery.read(std::slice::from_ref(&good)).expect("it is still there");

@@ -49,17 +49,26 @@ pub(crate) struct Checked {
 /// There is none, or it names no lane or reason of this version.
 pub(crate) fn permit(permit: Option<internal::Permit>) -> Result<Permit, Status> {
     let invalid = |field: &str, what: String| Reason::InvalidArgument.field(field, what);
-    let permit = permit.ok_or_else(|| invalid("permit", "expected the supervisor's permit, found none".into()))?;
+    let permit = permit
+        .ok_or_else(|| invalid("permit", "expected the supervisor's permit, found none".into()))?;
     let lane = v1::Lane::try_from(permit.lane_allowed).unwrap_or_default();
     if lane == v1::Lane::Unspecified {
-        return Err(invalid("permit.lane_allowed", format!("expected a lane, found {}", permit.lane_allowed)));
+        return Err(invalid(
+            "permit.lane_allowed",
+            format!("expected a lane, found {}", permit.lane_allowed),
+        ));
     }
-    let reason = v1::RouteReason::try_from(permit.reason)
-        .map_err(|_| invalid("permit.reason", format!("expected a reason of this version, found {}", permit.reason)))?;
+    let reason = v1::RouteReason::try_from(permit.reason).map_err(|_| {
+        invalid(
+            "permit.reason",
+            format!("expected a reason of this version, found {}", permit.reason),
+        )
+    })?;
     Ok(Permit { lane, max_draft: permit.max_draft, reason })
 }
 
-/// A policy as it came from the supervisor of this term, checked: the part of it that holds in the target.
+/// A policy as it came from the supervisor of this term, checked: the part of it that holds in the
+/// target.
 ///
 /// # Errors
 /// There is none, or a number in it is out of range.
@@ -71,19 +80,32 @@ pub(crate) fn policy(policy: Option<internal::Policy>, term: u64) -> Result<Poli
         Ok(internal::PolicyForce::Plain) => Force::Plain,
         Ok(internal::PolicyForce::Speculative) => Force::Speculative,
         Ok(internal::PolicyForce::Unspecified) | Err(_) => {
-            return Err(invalid("policy.force", format!("expected auto, plain or speculative, found {}", policy.force)));
+            return Err(invalid(
+                "policy.force",
+                format!("expected auto, plain or speculative, found {}", policy.force),
+            ));
         }
     };
     if !(0.0..=1.0).contains(&policy.kv_pressure) {
-        return Err(invalid("policy.kv_pressure", format!("expected a share from 0 to 1, found {}", policy.kv_pressure)));
+        return Err(invalid(
+            "policy.kv_pressure",
+            format!("expected a share from 0 to 1, found {}", policy.kv_pressure),
+        ));
     }
-    Ok(Policy { term, epoch: policy.epoch, force, kv_pressure: policy.kv_pressure, max_context: policy.max_context })
+    Ok(Policy {
+        term,
+        epoch: policy.epoch,
+        force,
+        kv_pressure: policy.kv_pressure,
+        max_context: policy.max_context,
+    })
 }
 
 /// Class of requests with pictures that come without one.
 const IMAGE_CLASS: &str = "image";
 
-/// Checks `generation` against the model. The pictures whose pixels are yet to be read come beside it.
+/// Checks `generation` against the model. The pictures whose pixels are yet to be read come beside
+/// it.
 ///
 /// # Errors
 /// The first field that cannot be served, by name, with what was expected and found.
@@ -94,7 +116,8 @@ pub(crate) fn check(
     clock: &Clock,
 ) -> Result<(Checked, Vec<Announced>), Status> {
     let invalid = |field: &str, what: String| Reason::InvalidArgument.field(field, what);
-    let generation = generation.ok_or_else(|| invalid("generation", "expected a generation, found none".into()))?;
+    let generation = generation
+        .ok_or_else(|| invalid("generation", "expected a generation, found none".into()))?;
     let permit = self::permit(permit)?;
     let id = RequestId::parse(&generation.request_id)
         .ok_or_else(|| invalid("request_id", "expected 1 to 64 letters, digits, - or _".into()))?;
@@ -105,23 +128,39 @@ pub(crate) fn check(
     }
     let all = generation.prompt_ids.iter().chain(&generation.continuation_ids);
     if let Some(id) = all.copied().find(|id| *id >= model.vocab as u32) {
-        return Err(invalid("prompt_ids", format!("expected ids below {}, found {id}", model.vocab)));
+        return Err(invalid(
+            "prompt_ids",
+            format!("expected ids below {}, found {id}", model.vocab),
+        ));
     }
-    if generation.max_tokens == 0 || generation.continuation_ids.len() as u64 >= u64::from(generation.max_tokens) {
-        let found = format!("{} with {} tokens there already", generation.max_tokens, generation.continuation_ids.len());
-        return Err(invalid("max_tokens", format!("expected more than the continuation has, found {found}")));
+    if generation.max_tokens == 0
+        || generation.continuation_ids.len() as u64 >= u64::from(generation.max_tokens)
+    {
+        let found = format!(
+            "{} with {} tokens there already",
+            generation.max_tokens,
+            generation.continuation_ids.len()
+        );
+        return Err(invalid(
+            "max_tokens",
+            format!("expected more than the continuation has, found {found}"),
+        ));
     }
     if prompt + u64::from(generation.max_tokens) > context {
         let text = format!(
             "the prompt has {prompt} tokens and max_tokens is {}; the model's context is {context}",
             generation.max_tokens
         );
-        let refusal =
-            Refusal::new(Reason::PromptTooLong, text).field("prompt_ids").fact("prompt_tokens", prompt).fact("context", context);
+        let refusal = Refusal::new(Reason::PromptTooLong, text)
+            .field("prompt_ids")
+            .fact("prompt_tokens", prompt)
+            .fact("context", context);
         return Err(refusal.into());
     }
 
-    let rule = generation.sampling.ok_or_else(|| invalid("sampling", "expected a sampling rule, found none".into()))?;
+    let rule = generation
+        .sampling
+        .ok_or_else(|| invalid("sampling", "expected a sampling rule, found none".into()))?;
     let sampling = Sampling {
         temperature: rule.temperature,
         top_k: rule.top_k,
@@ -139,21 +178,40 @@ pub(crate) fn check(
         limit => limit.min(model.vocab as u32),
     };
     if let Some(id) = generation.stop_token_ids.iter().find(|id| **id >= model.vocab as u32) {
-        return Err(invalid("stop_token_ids", format!("expected ids below {}, found {id}", model.vocab)));
+        return Err(invalid(
+            "stop_token_ids",
+            format!("expected ids below {}, found {id}", model.vocab),
+        ));
     }
     if generation.min_tokens > generation.max_tokens {
-        let what = format!("expected at most max_tokens, which is {}, found {}", generation.max_tokens, generation.min_tokens);
+        let what = format!(
+            "expected at most max_tokens, which is {}, found {}",
+            generation.max_tokens, generation.min_tokens
+        );
         return Err(invalid("min_tokens", what));
     }
-    if generation.min_tokens > 0 && generation.stop_token_ids.iter().collect::<HashSet<_>>().len() >= id_limit as usize {
-        return Err(invalid("stop_token_ids", "expected at least one id that ends nothing before min_tokens, found none".into()));
+    if generation.min_tokens > 0
+        && generation.stop_token_ids.iter().collect::<HashSet<_>>().len() >= id_limit as usize
+    {
+        return Err(invalid(
+            "stop_token_ids",
+            "expected at least one id that ends nothing before min_tokens, found none".into(),
+        ));
     }
     if let Some(count) = generation.logprobs.filter(|count| *count > MOST_LOGPROBS) {
-        return Err(invalid("logprobs", format!("expected at most {MOST_LOGPROBS}, found {count}")));
+        return Err(invalid(
+            "logprobs",
+            format!("expected at most {MOST_LOGPROBS}, found {count}"),
+        ));
     }
     let deadline = (generation.deadline_ns != 0).then(|| clock.at(generation.deadline_ns));
-    let (announced, images) =
-        pictures::check(&generation.pictures, &generation.prompt_ids, &generation.cache_scope, vision, &model.architecture)?;
+    let (announced, images) = pictures::check(
+        &generation.pictures,
+        &generation.prompt_ids,
+        &generation.cache_scope,
+        vision,
+        &model.architecture,
+    )?;
     let class = match generation.traffic_class {
         none if none.is_empty() && !images.is_empty() => IMAGE_CLASS.into(),
         class => class,
@@ -189,7 +247,10 @@ pub(crate) fn check(
 fn bias(list: &[v1::LogitBias], model: &TargetInfo) -> Result<Vec<(u32, f32)>, Status> {
     let invalid = |what: String| Err(Reason::InvalidArgument.field("sampling.logit_bias", what));
     if let Some(pair) = list.windows(2).find(|pair| pair[0].token_id >= pair[1].token_id) {
-        return invalid(format!("expected ids in ascending order, found {} before {}", pair[0].token_id, pair[1].token_id));
+        return invalid(format!(
+            "expected ids in ascending order, found {} before {}",
+            pair[0].token_id, pair[1].token_id
+        ));
     }
     if let Some(one) = list.iter().find(|one| one.token_id >= model.vocab as u32) {
         return invalid(format!("expected ids below {}, found {}", model.vocab, one.token_id));
@@ -209,7 +270,15 @@ mod tests {
 
     fn model() -> TargetInfo {
         let (path, architecture) = ("/m".into(), "qwen3".into());
-        TargetInfo { path, architecture, vocab: 100, hidden: 8, n_layers: 1, context: 50, weight_bytes: 1 }
+        TargetInfo {
+            path,
+            architecture,
+            vocab: 100,
+            hidden: 8,
+            n_layers: 1,
+            context: 50,
+            weight_bytes: 1,
+        }
     }
 
     fn good() -> Generation {
@@ -232,9 +301,16 @@ mod tests {
     fn refusal(change: impl FnOnce(&mut Generation)) -> (Option<Reason>, String) {
         let mut generation = good();
         change(&mut generation);
-        let permit = internal::Permit { lane_allowed: v1::Lane::Plain.into(), ..internal::Permit::default() };
-        let status = check(Some(generation), Some(permit), (&model(), None), &Clock::start()).expect_err("refused");
-        let field = status.get_details_bad_request().map(|bad| bad.field_violations[0].field.clone()).unwrap_or_default();
+        let permit = internal::Permit {
+            lane_allowed: v1::Lane::Plain.into(),
+            ..internal::Permit::default()
+        };
+        let status = check(Some(generation), Some(permit), (&model(), None), &Clock::start())
+            .expect_err("refused");
+        let field = status
+            .get_details_bad_request()
+            .map(|bad| bad.field_violations[0].field.clone())
+            .unwrap_or_default();
         (Reason::of(&status), field)
     }
 
@@ -247,32 +323,71 @@ mod tests {
         assert_eq!(refusal(|g| g.max_tokens = 0), (invalid, "max_tokens".into()));
         assert_eq!(refusal(|g| g.continuation_ids = vec![1; 10]), (invalid, "max_tokens".into()));
         assert_eq!(refusal(|g| g.sampling = None), (invalid, "sampling".into()));
-        assert_eq!(refusal(|g| g.max_tokens = 48), (Some(Reason::PromptTooLong), "prompt_ids".into()));
+        assert_eq!(
+            refusal(|g| g.max_tokens = 48),
+            (Some(Reason::PromptTooLong), "prompt_ids".into())
+        );
         let sampling = |temperature, top_p, min_p| {
-            Some(SamplingRule { temperature, top_k: 0, top_p, min_p, repetition_penalty: 1.0, ..Default::default() })
+            Some(SamplingRule {
+                temperature,
+                top_k: 0,
+                top_p,
+                min_p,
+                repetition_penalty: 1.0,
+                ..Default::default()
+            })
         };
-        assert_eq!(refusal(|g| g.sampling = sampling(f32::NAN, 1.0, 0.0)), (invalid, "sampling.temperature".into()));
-        assert_eq!(refusal(|g| g.sampling = sampling(-1.0, 1.0, 0.0)), (invalid, "sampling.temperature".into()));
-        assert_eq!(refusal(|g| g.sampling = sampling(1.0, 0.0, 0.0)), (invalid, "sampling.top_p".into()));
-        assert_eq!(refusal(|g| g.sampling = sampling(1.0, 1.0, f32::INFINITY)), (invalid, "sampling.min_p".into()));
+        assert_eq!(
+            refusal(|g| g.sampling = sampling(f32::NAN, 1.0, 0.0)),
+            (invalid, "sampling.temperature".into())
+        );
+        assert_eq!(
+            refusal(|g| g.sampling = sampling(-1.0, 1.0, 0.0)),
+            (invalid, "sampling.temperature".into())
+        );
+        assert_eq!(
+            refusal(|g| g.sampling = sampling(1.0, 0.0, 0.0)),
+            (invalid, "sampling.top_p".into())
+        );
+        assert_eq!(
+            refusal(|g| g.sampling = sampling(1.0, 1.0, f32::INFINITY)),
+            (invalid, "sampling.min_p".into())
+        );
         for value in [f32::NAN, 0.0, 1e-39, 0.009, 10.5, f32::INFINITY] {
-            let penalized = |g: &mut Generation| g.sampling.as_mut().expect("set").repetition_penalty = value;
-            assert_eq!(refusal(penalized), (invalid, "sampling.repetition_penalty".into()), "{value}");
+            let penalized =
+                |g: &mut Generation| g.sampling.as_mut().expect("set").repetition_penalty = value;
+            assert_eq!(
+                refusal(penalized),
+                (invalid, "sampling.repetition_penalty".into()),
+                "{value}"
+            );
         }
         for value in [f32::NAN, -2.1, 2.1, f32::INFINITY] {
-            let presence = |g: &mut Generation| g.sampling.as_mut().expect("set").presence_penalty = value;
+            let presence =
+                |g: &mut Generation| g.sampling.as_mut().expect("set").presence_penalty = value;
             assert_eq!(refusal(presence), (invalid, "sampling.presence_penalty".into()));
-            let frequency = |g: &mut Generation| g.sampling.as_mut().expect("set").frequency_penalty = value;
+            let frequency =
+                |g: &mut Generation| g.sampling.as_mut().expect("set").frequency_penalty = value;
             assert_eq!(refusal(frequency), (invalid, "sampling.frequency_penalty".into()));
         }
-        for broken in
-            [vec![(100, 1.0)], vec![(3, f32::NAN)], vec![(3, 100.5)], vec![(3, 1.0), (3, 1.0)], vec![(4, 1.0), (3, 1.0)]]
-        {
-            let list = broken.into_iter().map(|(token_id, bias)| v1::LogitBias { token_id, bias }).collect();
+        for broken in [
+            vec![(100, 1.0)],
+            vec![(3, f32::NAN)],
+            vec![(3, 100.5)],
+            vec![(3, 1.0), (3, 1.0)],
+            vec![(4, 1.0), (3, 1.0)],
+        ] {
+            let list = broken
+                .into_iter()
+                .map(|(token_id, bias)| v1::LogitBias { token_id, bias })
+                .collect();
             let biased = |g: &mut Generation| g.sampling.as_mut().expect("set").logit_bias = list;
             assert_eq!(refusal(biased), (invalid, "sampling.logit_bias".into()));
         }
-        assert_eq!(refusal(|g| g.stop_token_ids = vec![3, 100]), (invalid, "stop_token_ids".into()));
+        assert_eq!(
+            refusal(|g| g.stop_token_ids = vec![3, 100]),
+            (invalid, "stop_token_ids".into())
+        );
         assert_eq!(refusal(|g| g.min_tokens = 11), (invalid, "min_tokens".into()));
         let stops = |g: &mut Generation| (g.min_tokens, g.stop_token_ids) = (1, (0..100).collect());
         assert_eq!(refusal(stops), (invalid, "stop_token_ids".into()));
@@ -281,22 +396,58 @@ mod tests {
 
     #[test]
     fn padding_of_the_vocabulary_is_behind_the_tokenizer() {
-        let permit = internal::Permit { lane_allowed: v1::Lane::Plain.into(), ..internal::Permit::default() };
+        let permit = internal::Permit {
+            lane_allowed: v1::Lane::Plain.into(),
+            ..internal::Permit::default()
+        };
         let generation = Generation { tokenizer_vocab: 90, ..good() };
-        assert_eq!(check(Some(generation), Some(permit), (&model(), None), &Clock::start()).expect("good").0.id_limit, 90);
-        assert_eq!(check(Some(good()), Some(permit), (&model(), None), &Clock::start()).expect("good").0.id_limit, 100);
+        assert_eq!(
+            check(Some(generation), Some(permit), (&model(), None), &Clock::start())
+                .expect("good")
+                .0
+                .id_limit,
+            90
+        );
+        assert_eq!(
+            check(Some(good()), Some(permit), (&model(), None), &Clock::start())
+                .expect("good")
+                .0
+                .id_limit,
+            100
+        );
     }
 
     #[test]
     fn what_is_asked_reaches_the_engine() {
-        let permit = internal::Permit { lane_allowed: v1::Lane::Plain.into(), ..internal::Permit::default() };
-        let logit_bias = vec![v1::LogitBias { token_id: 2, bias: -100.0 }, v1::LogitBias { token_id: 99, bias: 1.5 }];
-        let rule = SamplingRule { presence_penalty: 0.5, frequency_penalty: -0.25, logit_bias, ..good().sampling.expect("set") };
-        let generation =
-            Generation { sampling: Some(rule), min_tokens: 10, stop_token_ids: vec![7], logprobs: Some(20), ..good() };
-        let (checked, _) = check(Some(generation), Some(permit), (&model(), None), &Clock::start()).expect("good");
-        let expected = Sampling { presence_penalty: 0.5, frequency_penalty: -0.25, ..Sampling::GREEDY };
+        let permit = internal::Permit {
+            lane_allowed: v1::Lane::Plain.into(),
+            ..internal::Permit::default()
+        };
+        let logit_bias = vec![
+            v1::LogitBias { token_id: 2, bias: -100.0 },
+            v1::LogitBias { token_id: 99, bias: 1.5 },
+        ];
+        let rule = SamplingRule {
+            presence_penalty: 0.5,
+            frequency_penalty: -0.25,
+            logit_bias,
+            ..good().sampling.expect("set")
+        };
+        let generation = Generation {
+            sampling: Some(rule),
+            min_tokens: 10,
+            stop_token_ids: vec![7],
+            logprobs: Some(20),
+            ..good()
+        };
+        let (checked, _) =
+            check(Some(generation), Some(permit), (&model(), None), &Clock::start()).expect("good");
+        let expected =
+            Sampling { presence_penalty: 0.5, frequency_penalty: -0.25, ..Sampling::GREEDY };
         assert_eq!((checked.sampling, checked.bias), (expected, vec![(2, -100.0), (99, 1.5)]));
-        assert_eq!((checked.min_tokens, checked.logprobs, checked.request.stop_ids), (10, Some(20), vec![7]));
+        assert_eq!(
+            (checked.min_tokens, checked.logprobs, checked.request.stop_ids),
+            (10, Some(20), vec![7])
+        );
     }
 }

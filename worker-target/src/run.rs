@@ -4,7 +4,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use clap::Parser;
-use paceline_models::{DeviceChoice, Dtype, KvStore, Target, TargetInfo, device, draft, load_target};
+use paceline_models::{
+    DeviceChoice, Dtype, KvStore, Target, TargetInfo, device, draft, load_target,
+};
 use paceline_process::clock::unix_seconds;
 use paceline_process::config::{Auto, Config, Device};
 use paceline_process::worker::{self, Inbox, Parts, Post, mailbox};
@@ -22,17 +24,20 @@ use crate::serve::{Loaded, TargetService};
 
 /// Name of this process in the runtime directory.
 const NAME: &str = "target";
-/// Commands that may wait for the engine: for each of `target.max_sequences` so many, more than the supervisor sends, which
-/// holds one request for each; and never fewer than this, as there are orders of other kinds.
+/// Commands that may wait for the engine: for each of `target.max_sequences` so many, more than the
+/// supervisor sends, which holds one request for each; and never fewer than this, as there are
+/// orders of other kinds.
 const COMMANDS_PER_SEQUENCE: usize = 4;
 const LEAST_COMMANDS: usize = 128;
 /// Share of free memory for the KV when the configuration says nothing.
 const KV_SHARE: f64 = 0.5;
 /// MLX may keep so many freed bytes; without a bound it keeps most of the machine.
 const MLX_CACHE_BYTES: u64 = 512 << 20;
-/// Rows that come out of a vision tower for each of a picture's in the prompt: its embedding, and what is added behind layers.
+/// Rows that come out of a vision tower for each of a picture's in the prompt: its embedding, and
+/// what is added behind layers.
 const FEATURE_ROWS: u64 = 4;
-/// Features of pictures that are kept for later, at most, and the share of the KV budget they may be.
+/// Features of pictures that are kept for later, at most, and the share of the KV budget they may
+/// be.
 const KEPT_FEATURES_BYTES: u64 = 64 << 20;
 const KEPT_FEATURES_SHARE: u64 = 8;
 /// Share of the memory that is free behind the weights which MLX may fill.
@@ -66,7 +71,8 @@ fn parts(post: &Post) -> Result<Parts, Exit> {
         tracing::error!(%error, "no mailbox, or no socket for the link");
         Exit::Unavailable
     };
-    let commands = (COMMANDS_PER_SEQUENCE * post.config.target.max_sequences as usize).max(LEAST_COMMANDS);
+    let commands =
+        (COMMANDS_PER_SEQUENCE * post.config.target.max_sequences as usize).max(LEAST_COMMANDS);
     let (mail, inbox) = mailbox(commands).map_err(unavailable)?;
     let links = {
         let (mail, gate) = (mail.clone(), post.gate.clone());
@@ -77,7 +83,8 @@ fn parts(post: &Post) -> Result<Parts, Exit> {
                 tracing::warn!(?why, "a link was handed over, and the engine does not take it");
             }
         };
-        paceline_link::listen(&post.dir.socket(&format!("{NAME}.link")), on_handover).map_err(unavailable)?
+        paceline_link::listen(&post.dir.socket(&format!("{NAME}.link")), on_handover)
+            .map_err(unavailable)?
     };
     let known = Arc::new(OnceLock::new());
     let service = TargetService {
@@ -92,7 +99,8 @@ fn parts(post: &Post) -> Result<Parts, Exit> {
     let mut services = RoutesBuilder::default();
     services.add_service(TargetServer::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES));
     let clock = post.clock;
-    let stop = move |grace_ms| mail.try_send(Command::Stop { until: clock.now() + grace_ms }).is_ok();
+    let stop =
+        move |grace_ms| mail.try_send(Command::Stop { until: clock.now() + grace_ms }).is_ok();
     let post = post.clone();
     let engine = move || {
         let exit = engine_thread(&post, inbox, &known);
@@ -131,13 +139,16 @@ fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
     device::limit_cache(MLX_CACHE_BYTES);
     let dir = config.model_dir().map_err(|error| error.to_string())?;
     tracing::info!(model = %dir.display(), on_gpu, "loading");
-    let model = load_target(&dir, &mut |read, total| progress.set_load(read, total)).map_err(|error| error.to_string())?;
+    let model = load_target(&dir, &mut |read, total| progress.set_load(read, total))
+        .map_err(|error| error.to_string())?;
     let info = model.info().clone();
-    let kv = KvStore::new(&model.kv_layers(), model.dtype(), info.context).map_err(|error| error.to_string())?;
+    let kv = KvStore::new(&model.kv_layers(), model.dtype(), info.context)
+        .map_err(|error| error.to_string())?;
 
     let usable = platform::available_memory().map(device::usable_memory);
     let budget = kv_budget(config, usable)?;
-    // What is held, all that is usable but a tenth, and no more: the machine should not swap for a step's intermediate results.
+    // What is held, all that is usable but a tenth, and no more: the machine should not swap for a
+    // step's intermediate results.
     if let Some(usable) = usable {
         device::limit_memory(device::memory().0 + (usable as f64 * MLX_SHARE) as u64);
     }
@@ -149,12 +160,20 @@ fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
     };
     let classes: Vec<ClassBytes> = kv.class_bytes().into_iter().map(class).collect();
     if classes[0].kv > budget {
-        return Err(format!("kv.budget_bytes is {budget}, the shortest sequence of this model holds {} bytes", classes[0].kv));
+        return Err(format!(
+            "kv.budget_bytes is {budget}, the shortest sequence of this model holds {} bytes",
+            classes[0].kv
+        ));
     }
     let bytes = |class: &ClassBytes| KvClass { positions: class.positions as u32, bytes: class.kv };
     let kv_classes = classes.iter().map(bytes).collect();
     progress.set_loaded_at(unix_seconds());
-    tracing::info!(weight_bytes = info.weight_bytes, kv_budget_bytes = budget, context = info.context, "loaded");
+    tracing::info!(
+        weight_bytes = info.weight_bytes,
+        kv_budget_bytes = budget,
+        context = info.context,
+        "loaded"
+    );
     let tower = tower(model.as_ref(), budget);
     let max_sequences = config.target.max_sequences as usize;
     let loaded = Loaded {
@@ -167,8 +186,17 @@ fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
     };
     known.set(loaded).map_err(|_| "loaded twice".to_owned())?;
     let cache = Cache::new(&kv, config.kv.prefix_cache);
-    let scheduler = Scheduler::new(Ledger::new(budget, classes), max_sequences).with_tower(Tower::new(tower));
-    Ok(Engine::new(model, kv, scheduler, drafting, cache, (progress.clone(), pulse.clone()), *clock))
+    let scheduler =
+        Scheduler::new(Ledger::new(budget, classes), max_sequences).with_tower(Tower::new(tower));
+    Ok(Engine::new(
+        model,
+        kv,
+        scheduler,
+        drafting,
+        cache,
+        (progress.clone(), pulse.clone()),
+        *clock,
+    ))
 }
 
 /// Bytes for the KV: as configured, or a share of what is usable after the weights are loaded.
@@ -185,7 +213,8 @@ fn kv_budget(config: &Config, usable: Option<u64>) -> Result<u64, String> {
             Ok(bytes)
         }
         Auto::Auto => {
-            let usable = usable.ok_or("cannot tell how much memory is free; set kv.budget_bytes")?;
+            let usable =
+                usable.ok_or("cannot tell how much memory is free; set kv.budget_bytes")?;
             Ok((usable as f64 * config.kv.budget_fraction.or(KV_SHARE)) as u64)
         }
     }
@@ -206,8 +235,8 @@ fn tower(model: &dyn Target, budget: u64) -> TowerInfo {
     }
 }
 
-/// The drafter's end. What a drafter would read is kept from the first token on where one is configured, so that it can come
-/// in the middle of a stream.
+/// The drafter's end. What a drafter would read is kept from the first token on where one is
+/// configured, so that it can come in the middle of a stream.
 fn drafting(config: &Config, model: &dyn Target) -> Drafting {
     let info: &TargetInfo = model.info();
     let tap_layers = match config.drafter_dir() {
@@ -218,7 +247,8 @@ fn drafting(config: &Config, model: &dyn Target) -> Drafting {
             vec![]
         }),
     };
-    let tap_layers: Vec<usize> = if tap_layers.iter().all(|layer| *layer < info.n_layers) { tap_layers } else { vec![] };
+    let tap_layers: Vec<usize> =
+        if tap_layers.iter().all(|layer| *layer < info.n_layers) { tap_layers } else { vec![] };
     let hello = Hello {
         version: paceline_link::handshake::VERSION,
         generation: 0,

@@ -1,4 +1,5 @@
-//! The worker's gRPC service: checks term and epoch, turns calls into commands, and streams into responses.
+//! The worker's gRPC service: checks term and epoch, turns calls into commands, and streams into
+//! responses.
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -9,8 +10,9 @@ use paceline_process::Clock;
 use paceline_process::worker::{Gate, Mail, Progress, Refused};
 use paceline_proto::internal::v1::target_server::Target;
 use paceline_proto::internal::v1::{
-    CancelRequest, CancelResponse, DescribeRequest, DescribeResponse, KvClass, ModelInfo, RepermitRequest, RepermitResponse,
-    SetPolicyRequest, SetPolicyResponse, StatsRequest, StatsResponse, TargetGenerateRequest, TokenBatch,
+    CancelRequest, CancelResponse, DescribeRequest, DescribeResponse, KvClass, ModelInfo,
+    RepermitRequest, RepermitResponse, SetPolicyRequest, SetPolicyResponse, StatsRequest,
+    StatsResponse, TargetGenerateRequest, TokenBatch,
 };
 use paceline_proto::status::Reason;
 use tokio::sync::{mpsc, oneshot};
@@ -60,17 +62,22 @@ impl TargetService {
         let read = tokio::task::spawn_blocking(move || gallery.read(&announced)).await;
         read.unwrap_or_else(|error| {
             tracing::error!(%error, "reading pictures ended before its end");
-            Err(Reason::Bug.status("the request's pictures could not be read; the log has the reason"))
+            Err(Reason::Bug
+                .status("the request's pictures could not be read; the log has the reason"))
         })
     }
 
     fn loaded(&self) -> Result<&Loaded, Status> {
-        self.loaded.get().ok_or_else(|| Reason::TargetLoading.status("the target is loading its weights"))
+        self.loaded
+            .get()
+            .ok_or_else(|| Reason::TargetLoading.status("the target is loading its weights"))
     }
 
     fn send(&self, command: Command) -> Result<(), Status> {
         self.commands.try_send(command).map_err(|error| match error {
-            Refused::Full => Reason::QueueFull.status("the engine has more commands waiting than it takes"),
+            Refused::Full => {
+                Reason::QueueFull.status("the engine has more commands waiting than it takes")
+            }
             Refused::Ended => Reason::Draining.status("the target is stopping"),
         })
     }
@@ -80,22 +87,34 @@ impl TargetService {
 impl Target for TargetService {
     type GenerateStream = Outgoing<TokenBatch>;
 
-    async fn generate(&self, request: Request<TargetGenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
+    async fn generate(
+        &self,
+        request: Request<TargetGenerateRequest>,
+    ) -> Result<Response<Self::GenerateStream>, Status> {
         let message = request.into_inner();
         let stamp = self.gate.admit(message.stamp)?;
         let loaded = self.loaded()?;
         let model = (&loaded.info, loaded.vision.as_ref());
-        let (mut checked, announced) = request::check(message.generation, message.permit, model, &self.clock)?;
+        let (mut checked, announced) =
+            request::check(message.generation, message.permit, model, &self.clock)?;
         checked.pictures = self.look_at(announced).await?;
         let (tx, mut rx) = mpsc::channel(STREAM_BACKLOG);
-        self.send(Command::Run(Box::new(Running { checked, outlet: Outlet::new(tx, stamp), stages: Stages::default() })))?;
+        self.send(Command::Run(Box::new(Running {
+            checked,
+            outlet: Outlet::new(tx, stamp),
+            stages: Stages::default(),
+        })))?;
         // Headers with the first tokens: until then an error loses nothing.
-        let first =
-            rx.recv().await.unwrap_or_else(|| Err(Reason::TargetGone.status("the engine ended before the first token")))?;
+        let first = rx.recv().await.unwrap_or_else(|| {
+            Err(Reason::TargetGone.status("the engine ended before the first token"))
+        })?;
         Ok(Response::new(Box::pin(tokio_stream::once(Ok(first)).chain(ReceiverStream::new(rx)))))
     }
 
-    async fn cancel(&self, request: Request<CancelRequest>) -> Result<Response<CancelResponse>, Status> {
+    async fn cancel(
+        &self,
+        request: Request<CancelRequest>,
+    ) -> Result<Response<CancelResponse>, Status> {
         let message = request.into_inner();
         self.gate.admit(message.stamp)?;
         let (answer, answered) = oneshot::channel();
@@ -103,17 +122,31 @@ impl Target for TargetService {
         Ok(Response::new(CancelResponse { found: answered.await.unwrap_or(false) }))
     }
 
-    async fn stats(&self, request: Request<StatsRequest>) -> Result<Response<StatsResponse>, Status> {
+    async fn stats(
+        &self,
+        request: Request<StatsRequest>,
+    ) -> Result<Response<StatsResponse>, Status> {
         self.gate.admit(request.into_inner().stamp)?;
-        let ((prefill_tokens, decode_tokens), (step_p50_us, step_p99_us)) = (self.progress.tokens(), self.progress.step_us());
+        let ((prefill_tokens, decode_tokens), (step_p50_us, step_p99_us)) =
+            (self.progress.tokens(), self.progress.step_us());
         let (mlx_active_bytes, mlx_cache_bytes) = device::memory();
         let now = Some(self.progress.heartbeat(self.gate.epoch()));
-        let stats =
-            StatsResponse { now, prefill_tokens, decode_tokens, step_p50_us, step_p99_us, mlx_active_bytes, mlx_cache_bytes };
+        let stats = StatsResponse {
+            now,
+            prefill_tokens,
+            decode_tokens,
+            step_p50_us,
+            step_p99_us,
+            mlx_active_bytes,
+            mlx_cache_bytes,
+        };
         Ok(Response::new(stats))
     }
 
-    async fn describe(&self, request: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
+    async fn describe(
+        &self,
+        request: Request<DescribeRequest>,
+    ) -> Result<Response<DescribeResponse>, Status> {
         self.gate.admit(request.into_inner().stamp)?;
         let loaded = self.loaded()?;
         let model = ModelInfo {
@@ -137,7 +170,10 @@ impl Target for TargetService {
         }))
     }
 
-    async fn repermit(&self, request: Request<RepermitRequest>) -> Result<Response<RepermitResponse>, Status> {
+    async fn repermit(
+        &self,
+        request: Request<RepermitRequest>,
+    ) -> Result<Response<RepermitResponse>, Status> {
         let message = request.into_inner();
         self.gate.admit(message.stamp)?;
         let changes = message.changes.into_iter().map(|change| {
@@ -151,7 +187,10 @@ impl Target for TargetService {
         Ok(Response::new(RepermitResponse { unknown: answered.await.unwrap_or_default() }))
     }
 
-    async fn set_policy(&self, request: Request<SetPolicyRequest>) -> Result<Response<SetPolicyResponse>, Status> {
+    async fn set_policy(
+        &self,
+        request: Request<SetPolicyRequest>,
+    ) -> Result<Response<SetPolicyResponse>, Status> {
         let message = request.into_inner();
         let stamp = self.gate.admit(message.stamp)?;
         self.send(Command::Policy(request::policy(message.policy, stamp.term)?))?;

@@ -1,5 +1,6 @@
-//! The target's end of the link, against a drafter that the test plays over a real link: a perfect one, one that guesses, one
-//! that is late, and ones that break every rule there is. Whatever it does, tokens are those of the plain lane (I1, I3).
+//! The target's end of the link, against a drafter that the test plays over a real link: a perfect
+//! one, one that guesses, one that is late, and ones that break every rule there is. Whatever it
+//! does, tokens are those of the plain lane (I1, I3).
 
 mod stage;
 
@@ -11,17 +12,21 @@ use std::sync::{Arc, Mutex};
 use futures::future::join_all;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use paceline_link::{End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, frame, handover, make_pair};
+use paceline_link::{
+    End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, frame, handover, make_pair,
+};
 use paceline_proto::internal::v1::{
-    Context, Draft, Feed, Generation, Heartbeat, LinkPhase, Permit, PermitChange, Policy, PolicyForce, Proposal, ProposalKind,
-    Reach, Refusal, RepermitRequest, SamplingRule, SessionReach, SetPolicyRequest, StatsRequest, TargetGenerateRequest,
-    TensorRef, TensorType, TokenBatch, Welcome,
+    Context, Draft, Feed, Generation, Heartbeat, LinkPhase, Permit, PermitChange, Policy,
+    PolicyForce, Proposal, ProposalKind, Reach, Refusal, RepermitRequest, SamplingRule,
+    SessionReach, SetPolicyRequest, StatsRequest, TargetGenerateRequest, TensorRef, TensorType,
+    TokenBatch, Welcome,
 };
 use paceline_proto::v1;
 use tonic::{Status, Streaming};
 
 use stage::drafter::{
-    BLOCK, HIDDEN, Known, Script, VOCAB, attach, draft, noise, oracle, propose_ids, propose_rows, reach, roll, welcome,
+    BLOCK, HIDDEN, Known, Script, VOCAB, attach, draft, noise, oracle, propose_ids, propose_rows,
+    reach, roll, welcome,
 };
 use stage::{BOUND, GREEDY, STAMP, Worker, cases, generate, generation, ids, tiny};
 
@@ -69,7 +74,8 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (worker, beats) = runtime.block_on(async {
             let mut worker = Worker::start(&tiny(), &[]);
             let (_, beats) = worker.ready().await;
@@ -77,11 +83,20 @@ impl Stage {
         });
         let requests = requests();
         let plain = requests.iter().map(|request| {
-            let batches = runtime.block_on(generate(worker.client.clone(), request.clone())).expect("served");
+            let batches =
+                runtime.block_on(generate(worker.client.clone(), request.clone())).expect("served");
             ids(&batches)
         });
         let plain = plain.collect();
-        Self { worker, beats, requests, plain, names: AtomicU64::new(0), reason: v1::RouteReason::Forced, runtime }
+        Self {
+            worker,
+            beats,
+            requests,
+            plain,
+            names: AtomicU64::new(0),
+            reason: v1::RouteReason::Forced,
+            runtime,
+        }
     }
 
     /// Follows heartbeats until the newest link is `phase`; its reason.
@@ -107,23 +122,33 @@ impl Stage {
 
     async fn open(&self, request: Generation) -> Streaming<TokenBatch> {
         let permit = Permit { reason: self.reason.into(), ..speculative() };
-        let request = TargetGenerateRequest { stamp: Some(STAMP), generation: Some(request), permit: Some(permit) };
+        let request = TargetGenerateRequest {
+            stamp: Some(STAMP),
+            generation: Some(request),
+            permit: Some(permit),
+        };
         self.worker.client.clone().generate(request).await.expect("served").into_inner()
     }
 
-    /// Runs all requests at once with a speculative permit, compares every token, and returns what speculation did.
+    /// Runs all requests at once with a speculative permit, compares every token, and returns what
+    /// speculation did.
     fn same_as_plain(&self, what: &str) -> Vec<v1::Speculation> {
         let all = async {
-            let streams = join_all(self.requests.iter().map(|request| self.open(self.named(request)))).await;
+            let streams =
+                join_all(self.requests.iter().map(|request| self.open(self.named(request)))).await;
             join_all(streams.into_iter().map(finish)).await
         };
         let answers = self.runtime.block_on(all);
         let mut done = vec![];
         for ((answer, plain), request) in answers.into_iter().zip(&self.plain).zip(&self.requests) {
-            let batches = answer.unwrap_or_else(|status| panic!("{what}, {}: {status}", request.request_id));
+            let batches =
+                answer.unwrap_or_else(|status| panic!("{what}, {}: {status}", request.request_id));
             assert_eq!(&ids(&batches), plain, "{what}, {}", request.request_id);
             if request.report_margins {
-                assert_eq!(batches.iter().map(|batch| batch.margins.len()).sum::<usize>(), plain.len());
+                assert_eq!(
+                    batches.iter().map(|batch| batch.margins.len()).sum::<usize>(),
+                    plain.len()
+                );
             }
             let last = batches.last().and_then(|batch| batch.done).expect("an end");
             done.push(last.speculation.expect("counted"));
@@ -152,7 +177,9 @@ impl Stage {
 
 async fn finish(mut stream: Streaming<TokenBatch>) -> Result<Vec<TokenBatch>, Status> {
     let mut batches = vec![];
-    while let Some(batch) = tokio::time::timeout(BOUND, stream.message()).await.expect("tokens in time")? {
+    while let Some(batch) =
+        tokio::time::timeout(BOUND, stream.message()).await.expect("tokens in time")?
+    {
         batches.push(batch);
     }
     Ok(batches)
@@ -166,21 +193,30 @@ fn drafts_change_when_tokens_come_and_not_which() {
 
     let known: Known = Arc::default();
     for (request, plain) in stage.requests.iter().zip(&stage.plain) {
-        known.lock().expect("not poisoned").push([request.prompt_ids.clone(), plain.clone()].concat());
+        known
+            .lock()
+            .expect("not poisoned")
+            .push([request.prompt_ids.clone(), plain.clone()].concat());
     }
     attach(&stage.worker, 1, Some(welcome(1, ProposalKind::Tokens)), oracle(known));
     stage.until(1, LinkPhase::Up);
     let perfect = stage.same_as_plain("perfect drafts");
-    let (cycles, drafted, accepted) =
-        perfect.iter().fold((0, 0, 0), |(c, d, a), s| (c + s.cycles, d + s.drafted, a + s.accepted));
-    // Where two streams share a token at a position the oracle may confuse them; most of it is right.
+    let (cycles, drafted, accepted) = perfect
+        .iter()
+        .fold((0, 0, 0), |(c, d, a), s| (c + s.cycles, d + s.drafted, a + s.accepted));
+    // Where two streams share a token at a position the oracle may confuse them; most of it is
+    // right.
     assert!(accepted * 10 >= drafted * 8 && accepted >= 4 * cycles, "{perfect:?}");
 
     let mut seed = 7;
     let guess = move |end: &mut End, feed: &Feed| {
         let mut own = roll(&mut seed);
-        propose_ids(end, feed, |want| (0..want.block - 1).map(|at| ((own + u64::from(at)) % u64::from(VOCAB)) as u32).collect())
-            .inspect(|_| own = own.wrapping_add(1))
+        propose_ids(end, feed, |want| {
+            (0..want.block - 1)
+                .map(|at| ((own + u64::from(at)) % u64::from(VOCAB)) as u32)
+                .collect()
+        })
+        .inspect(|_| own = own.wrapping_add(1))
     };
     attach(&stage.worker, 2, Some(welcome(2, ProposalKind::Tokens)), Box::new(guess));
     stage.until(2, LinkPhase::Up);
@@ -201,24 +237,43 @@ type Crime = fn(&mut End, &Feed, &mut u64) -> Result<(), LinkError>;
 fn crimes() -> Vec<(&'static str, ProposalKind, Crime)> {
     use ProposalKind::{Hidden, Tokens};
     fn rows(end: &mut End, feed: &Feed, change: impl Fn(&mut Proposal)) -> Result<(), LinkError> {
-        let drafts: Vec<Draft> = feed.wants.iter().map(|want| draft(want, want.block - 1)).collect();
+        let drafts: Vec<Draft> =
+            feed.wants.iter().map(|want| draft(want, want.block - 1)).collect();
         let count: u32 = drafts.iter().map(|draft| draft.rows).sum();
         let hidden = end.put(count, HIDDEN, TensorType::F32, &noise(count * HIDDEN, &mut 5))?;
         let mut proposal = Proposal { round: feed.round, drafts, hidden };
         change(&mut proposal);
         end.send(Frame::Proposal(proposal))
     }
-    fn tensor(end: &mut End, feed: &Feed, change: impl Fn(&mut TensorRef)) -> Result<(), LinkError> {
+    fn tensor(
+        end: &mut End,
+        feed: &Feed,
+        change: impl Fn(&mut TensorRef),
+    ) -> Result<(), LinkError> {
         rows(end, feed, |proposal| change(proposal.hidden.as_mut().expect("there")))
     }
     vec![
-        ("an offset in the target's own half", Hidden, |end, feed, _| tensor(end, feed, |t| t.offset = 0)),
-        ("an offset behind the segment", Hidden, |end, feed, _| tensor(end, feed, |t| t.offset = SEGMENT_BYTES)),
-        ("an offset that overflows", Hidden, |end, feed, _| tensor(end, feed, |t| t.offset = u64::MAX - 63)),
-        ("an offset between the lines", Hidden, |end, feed, _| tensor(end, feed, |t| t.offset += 4)),
-        ("a length that is not its shape's", Hidden, |end, feed, _| tensor(end, feed, |t| t.length += 4)),
-        ("too many columns", Hidden, |end, feed, _| tensor(end, feed, |t| (t.columns, t.rows) = (HIDDEN * t.rows, 1))),
-        ("another type", Hidden, |end, feed, _| tensor(end, feed, |t| t.r#type = TensorType::F16.into())),
+        ("an offset in the target's own half", Hidden, |end, feed, _| {
+            tensor(end, feed, |t| t.offset = 0)
+        }),
+        ("an offset behind the segment", Hidden, |end, feed, _| {
+            tensor(end, feed, |t| t.offset = SEGMENT_BYTES)
+        }),
+        ("an offset that overflows", Hidden, |end, feed, _| {
+            tensor(end, feed, |t| t.offset = u64::MAX - 63)
+        }),
+        ("an offset between the lines", Hidden, |end, feed, _| {
+            tensor(end, feed, |t| t.offset += 4)
+        }),
+        ("a length that is not its shape's", Hidden, |end, feed, _| {
+            tensor(end, feed, |t| t.length += 4)
+        }),
+        ("too many columns", Hidden, |end, feed, _| {
+            tensor(end, feed, |t| (t.columns, t.rows) = (HIDDEN * t.rows, 1))
+        }),
+        ("another type", Hidden, |end, feed, _| {
+            tensor(end, feed, |t| t.r#type = TensorType::F16.into())
+        }),
         ("an unknown type", Hidden, |end, feed, _| tensor(end, feed, |t| t.r#type = 99)),
         ("a tensor's number twice", Hidden, |end, feed, _| tensor(end, feed, |t| t.number += 1)),
         ("a row of NaN", Hidden, |end, feed, _| {
@@ -226,18 +281,32 @@ fn crimes() -> Vec<(&'static str, ProposalKind, Crime)> {
             let mut bytes = noise(HIDDEN, &mut 5);
             bytes[40..44].copy_from_slice(&f32::NAN.to_ne_bytes());
             let hidden = end.put(1, HIDDEN, TensorType::F32, &bytes)?;
-            end.send(Frame::Proposal(Proposal { round: feed.round, drafts: vec![draft(want, 1)], hidden }))
+            end.send(Frame::Proposal(Proposal {
+                round: feed.round,
+                drafts: vec![draft(want, 1)],
+                hidden,
+            }))
         }),
         ("rows without a draft", Hidden, |end, feed, _| rows(end, feed, |p| p.drafts.clear())),
         ("drafts without rows", Hidden, |end, feed, _| rows(end, feed, |p| p.hidden = None)),
-        ("a session twice", Hidden, |end, feed, _| rows(end, feed, |p| p.drafts.push(p.drafts[0].clone()))),
-        ("a session nobody asked for", Hidden, |end, feed, _| rows(end, feed, |p| p.drafts[0].session += 99)),
+        ("a session twice", Hidden, |end, feed, _| {
+            rows(end, feed, |p| p.drafts.push(p.drafts[0].clone()))
+        }),
+        ("a session nobody asked for", Hidden, |end, feed, _| {
+            rows(end, feed, |p| p.drafts[0].session += 99)
+        }),
         ("another position", Hidden, |end, feed, _| rows(end, feed, |p| p.drafts[0].position += 1)),
-        ("more rows than were wanted", Hidden, |end, feed, _| rows(end, feed, |p| p.drafts[0].rows = 63)),
+        ("more rows than were wanted", Hidden, |end, feed, _| {
+            rows(end, feed, |p| p.drafts[0].rows = 63)
+        }),
         ("a round nobody asked for", Hidden, |end, feed, _| rows(end, feed, |p| p.round += 1000)),
-        ("a round twice", Hidden, |end, feed, _| rows(end, feed, |_| {}).and_then(|()| rows(end, feed, |_| {}))),
+        ("a round twice", Hidden, |end, feed, _| {
+            rows(end, feed, |_| {}).and_then(|()| rows(end, feed, |_| {}))
+        }),
         ("ids beside rows", Hidden, |end, feed, _| rows(end, feed, |p| p.drafts[0].ids = vec![1])),
-        ("ids beyond the vocabulary", Tokens, |end, feed, _| propose_ids(end, feed, |_| vec![VOCAB]).map(|_| ())),
+        ("ids beyond the vocabulary", Tokens, |end, feed, _| {
+            propose_ids(end, feed, |_| vec![VOCAB]).map(|_| ())
+        }),
         ("more ids than it says", Tokens, |end, feed, _| {
             let want = &feed.wants[0];
             let drafts = vec![Draft { ids: vec![1, 2], ..draft(want, 1) }];
@@ -246,7 +315,10 @@ fn crimes() -> Vec<(&'static str, ProposalKind, Crime)> {
         ("rows in place of ids", Tokens, |end, feed, _| rows(end, feed, |_| {})),
         ("a position nobody sent", Hidden, |end, feed, _| {
             let session = feed.wants[0].session;
-            end.send(Frame::Reach(Reach { sessions: vec![SessionReach { session, position: 100_000 }], missed: vec![] }))
+            end.send(Frame::Reach(Reach {
+                sessions: vec![SessionReach { session, position: 100_000 }],
+                missed: vec![],
+            }))
         }),
         ("a session missed that was to begin with nothing kept", Hidden, |end, feed, _| {
             end.send(Frame::Reach(Reach { sessions: vec![], missed: vec![feed.wants[0].session] }))
@@ -257,16 +329,26 @@ fn crimes() -> Vec<(&'static str, ProposalKind, Crime)> {
             flood(end, Reach { sessions: vec![SessionReach { session, position }], missed: vec![] })
         }),
         ("sessions that are not there reported without end", Hidden, |end, _, _| {
-            flood(end, Reach { sessions: vec![SessionReach { session: u64::MAX, position: 1 }], missed: vec![] })
+            flood(
+                end,
+                Reach {
+                    sessions: vec![SessionReach { session: u64::MAX, position: 1 }],
+                    missed: vec![],
+                },
+            )
         }),
-        ("a second Welcome", Hidden, |end, _, _| end.send(Frame::Welcome(welcome(1, ProposalKind::Hidden)))),
+        ("a second Welcome", Hidden, |end, _, _| {
+            end.send(Frame::Welcome(welcome(1, ProposalKind::Hidden)))
+        }),
         ("the target's own frame", Hidden, |end, _, _| end.send(Frame::Feed(Feed::default()))),
         ("an acknowledgement of what was not sent", Hidden, |end, _, _| {
             end.send(Frame::Ack(paceline_proto::internal::v1::Ack { number: 1 << 40 }))
         }),
         ("random bytes", Hidden, |end, _, seed| {
             let bytes: Vec<u8> = (0..4096).map(|_| roll(seed) as u8).collect();
-            nix::unistd::write(end.poll_fd(), &bytes).map(|_| ()).map_err(|error| LinkError::Io(error.into()))
+            nix::unistd::write(end.poll_fd(), &bytes)
+                .map(|_| ())
+                .map_err(|error| LinkError::Io(error.into()))
         }),
         ("a frame of a gigabyte", Hidden, |end, _, _| {
             nix::unistd::write(end.poll_fd(), &(1u32 << 30).to_le_bytes())
@@ -287,7 +369,8 @@ fn flood(end: &End, report: Reach) -> Result<(), LinkError> {
             Ok(count) => sent = (sent + count) % reports.len(),
             Err(Errno::EAGAIN) => {
                 let mut writable = [PollFd::new(end.poll_fd(), PollFlags::POLLOUT)];
-                poll(&mut writable, PollTimeout::NONE).map_err(|error| LinkError::Io(error.into()))?;
+                poll(&mut writable, PollTimeout::NONE)
+                    .map_err(|error| LinkError::Io(error.into()))?;
             }
             Err(_) => return Ok(()),
         }
@@ -312,7 +395,8 @@ fn who_breaks_a_rule_is_ejected_at_once_and_costs_no_token() {
                 _ => propose_ids(end, feed, |_| vec![1]),
             }
         };
-        let drafter = attach(&stage.worker, generation, Some(welcome(generation, kind)), Box::new(script));
+        let drafter =
+            attach(&stage.worker, generation, Some(welcome(generation, kind)), Box::new(script));
         stage.until(generation, LinkPhase::Up);
         stage.same_as_plain(what);
         let reason = stage.until(generation, LinkPhase::Ejected);
@@ -320,7 +404,12 @@ fn who_breaks_a_rule_is_ejected_at_once_and_costs_no_token() {
         drafter.join().expect("the link was closed on it");
     }
     // After all that a good one is welcome.
-    attach(&stage.worker, 99, Some(welcome(99, ProposalKind::Tokens)), Box::new(|end, feed| propose_ids(end, feed, |_| vec![1])));
+    attach(
+        &stage.worker,
+        99,
+        Some(welcome(99, ProposalKind::Tokens)),
+        Box::new(|end, feed| propose_ids(end, feed, |_| vec![1])),
+    );
     stage.until(99, LinkPhase::Up);
     assert!(stage.same_as_plain("a good one").iter().all(|speculation| speculation.cycles > 0));
     // Of the last link there are a socket and a segment.
@@ -352,17 +441,36 @@ fn a_pair_that_does_not_go_together_is_refused_with_the_reason() {
     ];
     for (at, (welcome, word)) in cases.into_iter().enumerate() {
         let generation = at as u64 + 1;
-        attach(&stage.worker, generation, Some(welcome), Box::new(|_, _| panic!("it is not spoken to any more")));
+        attach(
+            &stage.worker,
+            generation,
+            Some(welcome),
+            Box::new(|_, _| panic!("it is not spoken to any more")),
+        );
         let reason = stage.until(generation, LinkPhase::Refused);
         assert!(reason.to_lowercase().contains(word), "{word}: {reason}");
     }
     // The drafter's own refusal is passed on.
     let pair = make_pair(SEGMENT_BYTES).expect("a pair");
     let path = stage.worker.dir.path().join("target.link.sock");
-    handover::send(&path, STAMP, 50, pair.target.as_fd(), pair.segment.as_fd(), SEGMENT_BYTES, BOUND).expect("handed over");
+    handover::send(
+        &path,
+        STAMP,
+        50,
+        pair.target.as_fd(),
+        pair.segment.as_fd(),
+        SEGMENT_BYTES,
+        BOUND,
+    )
+    .expect("handed over");
     drop(pair.target);
-    let ours =
-        Handover { stamp: STAMP, generation: 50, socket: pair.drafter, segment: pair.segment, segment_bytes: SEGMENT_BYTES };
+    let ours = Handover {
+        stamp: STAMP,
+        generation: 50,
+        socket: pair.drafter,
+        segment: pair.segment,
+        segment_bytes: SEGMENT_BYTES,
+    };
     let mut end = End::open(ours, Side::Drafter).expect("a link");
     let Ok(Some(Frame::Hello(hello))) = end.receive(BOUND) else { panic!("it says hello") };
     assert_eq!((hello.hidden_size, hello.vocab_size, hello.n_layers), (HIDDEN, VOCAB, 3));
@@ -393,7 +501,8 @@ fn who_goes_is_lost_and_who_is_silent_is_suspect() {
     let silent = stage.same_as_plain("it is silent");
     assert!(silent.iter().all(|speculation| speculation.cycles == 0));
     assert!(stage.until(3, LinkPhase::Suspect).contains("late"));
-    // It answers every round after the next one was asked for: always late, and each answer is for a position long left.
+    // It answers every round after the next one was asked for: always late, and each answer is for
+    // a position long left.
     let mut owed: Option<Feed> = None;
     let late = move |end: &mut End, feed: &Feed| {
         if feed.round == 0 {
@@ -408,7 +517,9 @@ fn who_goes_is_lost_and_who_is_silent_is_suspect() {
     stage.same_as_plain("it is late");
     // It leaves every second session out.
     let partial = |end: &mut End, feed: &Feed| {
-        propose_ids(end, feed, |want| if (want.session + u64::from(want.position)) % 2 == 0 { vec![1] } else { vec![] })
+        propose_ids(end, feed, |want| {
+            if (want.session + u64::from(want.position)) % 2 == 0 { vec![1] } else { vec![] }
+        })
     };
     attach(&stage.worker, 5, Some(welcome(5, ProposalKind::Tokens)), Box::new(partial));
     stage.until(5, LinkPhase::Up);
@@ -419,7 +530,8 @@ fn who_goes_is_lost_and_who_is_silent_is_suspect() {
     let stale = paceline_proto::internal::v1::Stamp { term: 1, ..STAMP };
     for (stamp, generation) in [(STAMP, 4), (stale, 60)] {
         let (end, segment) = (pair.target.as_fd(), pair.segment.as_fd());
-        handover::send(&path, stamp, generation, end, segment, SEGMENT_BYTES, BOUND).expect("handed over");
+        handover::send(&path, stamp, generation, end, segment, SEGMENT_BYTES, BOUND)
+            .expect("handed over");
     }
     assert!(stage.same_as_plain("stale links").iter().any(|speculation| speculation.cycles > 0));
 }
@@ -431,12 +543,16 @@ fn who_was_left_out_takes_a_step_before_it_is_asked_for_again() {
     let asked = Arc::new(Mutex::new(vec![]));
     let all = asked.clone();
     let serves_nobody = move |end: &mut End, feed: &Feed| {
-        all.lock().expect("not poisoned").extend(feed.wants.iter().map(|want| (want.session, want.position)));
+        all.lock()
+            .expect("not poisoned")
+            .extend(feed.wants.iter().map(|want| (want.session, want.position)));
         propose_ids(end, feed, |_| vec![])
     };
     attach(&stage.worker, 1, Some(welcome(1, ProposalKind::Tokens)), Box::new(serves_nobody));
     stage.until(1, LinkPhase::Up);
-    assert!(stage.same_as_plain("it serves nobody").iter().all(|speculation| speculation.cycles == 0));
+    assert!(
+        stage.same_as_plain("it serves nobody").iter().all(|speculation| speculation.cycles == 0)
+    );
     let asked = asked.lock().expect("not poisoned");
     let places: HashSet<_> = asked.iter().collect();
     assert!(asked.len() >= stage.requests.len(), "{} asked", asked.len());
@@ -447,20 +563,25 @@ fn who_was_left_out_takes_a_step_before_it_is_asked_for_again() {
 fn links_and_permits_come_and_go_in_the_middle_of_a_stream() {
     let mut stage = Stage::new();
     let (request, plain) = (stage.requests[0].clone(), stage.plain[0].clone());
-    let known: Known = Arc::new(Mutex::new(vec![[request.prompt_ids.clone(), plain.clone()].concat()]));
+    let known: Known =
+        Arc::new(Mutex::new(vec![[request.prompt_ids.clone(), plain.clone()].concat()]));
     // Which positions a drafter was shown, by link.
     let shown: Arc<Mutex<Vec<(u64, Context)>>> = Arc::default();
     let spy = |generation: u64, known: &Known| -> Script {
         let (shown, mut play) = (shown.clone(), oracle(known.clone()));
         Box::new(move |end, feed| {
-            shown.lock().expect("not poisoned").extend(feed.contexts.iter().map(|context| (generation, *context)));
+            shown
+                .lock()
+                .expect("not poisoned")
+                .extend(feed.contexts.iter().map(|context| (generation, *context)));
             play(end, feed)
         })
     };
     let long = Generation { max_tokens: 400, ..stage.named(&request) };
     let whole = {
         let alone = stage.named(&long);
-        let batches = stage.runtime.block_on(generate(stage.worker.client.clone(), alone)).expect("served");
+        let batches =
+            stage.runtime.block_on(generate(stage.worker.client.clone(), alone)).expect("served");
         ids(&batches)
     };
     known.lock().expect("not poisoned")[0] = [request.prompt_ids.clone(), whole.clone()].concat();
@@ -473,8 +594,12 @@ fn links_and_permits_come_and_go_in_the_middle_of_a_stream() {
     };
     attach(&stage.worker, 1, Some(welcome(1, ProposalKind::Tokens)), spy(1, &known));
     stage.until(1, LinkPhase::Up);
-    let plain_permit =
-        Permit { lane_allowed: v1::Lane::Plain.into(), max_draft: 0, reason: v1::RouteReason::Forced.into(), policy_epoch: 0 };
+    let plain_permit = Permit {
+        lane_allowed: v1::Lane::Plain.into(),
+        max_draft: 0,
+        reason: v1::RouteReason::Forced.into(),
+        policy_epoch: 0,
+    };
     let mut done = None;
     let mut all = vec![];
     for step in 0.. {
@@ -490,7 +615,8 @@ fn links_and_permits_come_and_go_in_the_middle_of_a_stream() {
             _ => None,
         };
         if let Some(permit) = change {
-            let changes = vec![PermitChange { request_id: long.request_id.clone(), permit: Some(permit) }];
+            let changes =
+                vec![PermitChange { request_id: long.request_id.clone(), permit: Some(permit) }];
             let repermit = RepermitRequest { stamp: Some(STAMP), changes };
             stage.runtime.block_on(stage.worker.client.clone().repermit(repermit)).expect("taken");
         }
@@ -525,7 +651,10 @@ fn where_drafts_are_never_right_a_sequence_goes_plain_and_the_drafter_is_left_al
     let all: Vec<u32> = stage.plain.concat();
     let never = (4..VOCAB).find(|id| !all.contains(id)).expect("an id that is not chosen");
     let wrong = move |end: &mut End, feed: &Feed| {
-        rows.fetch_add(feed.contexts.iter().map(|context| u64::from(context.rows)).sum(), Ordering::Relaxed);
+        rows.fetch_add(
+            feed.contexts.iter().map(|context| u64::from(context.rows)).sum(),
+            Ordering::Relaxed,
+        );
         propose_ids(end, feed, |want| vec![never; want.block as usize - 1])
     };
     attach(&stage.worker, 1, Some(welcome(1, ProposalKind::Tokens)), Box::new(wrong));
@@ -538,23 +667,36 @@ fn where_drafts_are_never_right_a_sequence_goes_plain_and_the_drafter_is_left_al
         cycles += speculation.cycles;
         tokens += plain.len() as u64;
     }
-    assert!(cycles > 0 && cycles * 8 < tokens, "{cycles} cycles for {tokens} tokens, none of which was drafted");
+    assert!(
+        cycles > 0 && cycles * 8 < tokens,
+        "{cycles} cycles for {tokens} tokens, none of which was drafted"
+    );
     // Its drafter reads what its few drafts need, which is not all.
     let all_rows = 12 * (request.prompt_ids.len() + plain.len()) as u64;
-    assert!(shown.load(Ordering::Relaxed) * 4 < all_rows * 3, "{} of {all_rows} rows", shown.load(Ordering::Relaxed));
+    assert!(
+        shown.load(Ordering::Relaxed) * 4 < all_rows * 3,
+        "{} of {all_rows} rows",
+        shown.load(Ordering::Relaxed)
+    );
 }
 
 #[test]
 fn where_drafts_are_right_they_are_asked_for_and_figures_say_so() {
     let mut stage = Stage::new();
     stage.reason = v1::RouteReason::Prior;
-    let known: Known = Arc::new(Mutex::new(vec![[stage.requests[0].prompt_ids.clone(), stage.plain[0].clone()].concat()]));
+    let known: Known = Arc::new(Mutex::new(vec![
+        [stage.requests[0].prompt_ids.clone(), stage.plain[0].clone()].concat(),
+    ]));
     attach(&stage.worker, 1, Some(welcome(1, ProposalKind::Tokens)), oracle(known));
     stage.until(1, LinkPhase::Up);
     let (request, plain) = (stage.requests[0].clone(), stage.plain[0].clone());
     let served: Vec<_> = (0..12).map(|_| stage.one(&request, &plain)).collect();
     let (route, speculation) = served[11];
-    assert_eq!((route.lane(), route.reason()), (v1::Lane::Speculative, v1::RouteReason::Benefit), "{served:?}");
+    assert_eq!(
+        (route.lane(), route.reason()),
+        (v1::Lane::Speculative, v1::RouteReason::Benefit),
+        "{served:?}"
+    );
     assert!(speculation.accepted as usize * 2 > plain.len(), "{served:?}");
     // A heartbeat that was made behind it has everything.
     let seen = async {
@@ -565,12 +707,21 @@ fn where_drafts_are_right_they_are_asked_for_and_figures_say_so() {
             }
         }
     };
-    let beat = stage.runtime.block_on(async { tokio::time::timeout(BOUND, seen).await }).expect("figures in time");
+    let beat = stage
+        .runtime
+        .block_on(async { tokio::time::timeout(BOUND, seen).await })
+        .expect("figures in time");
     let figures = beat.figures.expect("there");
-    assert!(figures.step.expect("measured").observations > 10 && figures.draft.expect("measured").observations > 0);
+    assert!(
+        figures.step.expect("measured").observations > 10
+            && figures.draft.expect("measured").observations > 0
+    );
     assert_eq!(figures.classes[0].class, "default");
     assert!(figures.classes[0].survival[0] > 0.5);
-    assert!(figures.by_sequences[0].steps > 10 && figures.by_sequences.iter().all(|range| range.gain >= 1.0));
+    assert!(
+        figures.by_sequences[0].steps > 10
+            && figures.by_sequences.iter().all(|range| range.gain >= 1.0)
+    );
     let (times, memory) = (beat.step_times.expect("there"), beat.memory.expect("there"));
     assert!(times.decode_p99_us > 0 && times.prefill_p99_us > 0, "{times:?}");
     assert!(memory.active_bytes > 0 && memory.limit_bytes > memory.active_bytes, "{memory:?}");
@@ -579,17 +730,31 @@ fn where_drafts_are_right_they_are_asked_for_and_figures_say_so() {
 #[test]
 fn a_policy_holds_at_once_and_an_older_one_is_dropped() {
     let mut stage = Stage::new();
-    attach(&stage.worker, 1, Some(welcome(1, ProposalKind::Tokens)), Box::new(|end, feed| propose_ids(end, feed, |_| vec![1])));
+    attach(
+        &stage.worker,
+        1,
+        Some(welcome(1, ProposalKind::Tokens)),
+        Box::new(|end, feed| propose_ids(end, feed, |_| vec![1])),
+    );
     stage.until(1, LinkPhase::Up);
     let (request, plain) = (stage.requests[0].clone(), stage.plain[0].clone());
     let policy = |epoch, force: PolicyForce| {
-        Some(Policy { epoch, force: force.into(), max_concurrent: None, max_context: None, kv_pressure: 0.85 })
+        Some(Policy {
+            epoch,
+            force: force.into(),
+            max_concurrent: None,
+            max_context: None,
+            kv_pressure: 0.85,
+        })
     };
     let cycles = |stage: &Stage| stage.one(&request, &plain).1.cycles;
     assert!(cycles(&stage) > 20);
     stage.set_policy(policy(3, PolicyForce::Plain)).expect("taken");
     let (route, speculation) = stage.one(&request, &plain);
-    assert_eq!((route.lane(), route.reason(), speculation.cycles), (v1::Lane::Plain, v1::RouteReason::Forced, 0));
+    assert_eq!(
+        (route.lane(), route.reason(), speculation.cycles),
+        (v1::Lane::Plain, v1::RouteReason::Forced, 0)
+    );
     // It is older, and dropped.
     stage.set_policy(policy(2, PolicyForce::Speculative)).expect("answered");
     assert_eq!(cycles(&stage), 0);
@@ -612,6 +777,8 @@ fn a_policy_holds_at_once_and_an_older_one_is_dropped() {
         assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused}");
     }
     let stats = stage.worker.client.clone();
-    let stats = stage.runtime.block_on(async { stats.clone().stats(StatsRequest { stamp: Some(STAMP) }).await });
+    let stats = stage
+        .runtime
+        .block_on(async { stats.clone().stats(StatsRequest { stamp: Some(STAMP) }).await });
     assert!(stats.expect("answers").into_inner().now.expect("a heartbeat").figures.is_some());
 }

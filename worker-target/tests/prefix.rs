@@ -43,7 +43,13 @@ impl Stage {
     }
 
     async fn kv(&mut self) -> KvUse {
-        let stats = self.worker.client.stats(StatsRequest { stamp: Some(STAMP) }).await.expect("stats").into_inner();
+        let stats = self
+            .worker
+            .client
+            .stats(StatsRequest { stamp: Some(STAMP) })
+            .await
+            .expect("stats")
+            .into_inner();
         stats.now.expect("figures").kv.expect("kv")
     }
 }
@@ -70,7 +76,11 @@ async fn what_was_read_is_found_and_gives_the_same_tokens() {
         // The whole pages of all that lies there: its rows are all but the last token's.
         let pages = ((length + 19) / PAGE) as u64;
         page_bytes = kv.prefix_bytes.checked_div(pages).unwrap_or(page_bytes);
-        assert!(kv.prefix_bytes.is_multiple_of(page_bytes.max(1)) && (kv.held_bytes, kv.tap_bytes) == (0, 0), "{kv:?}");
+        assert!(
+            kv.prefix_bytes.is_multiple_of(page_bytes.max(1))
+                && (kv.held_bytes, kv.tap_bytes) == (0, 0),
+            "{kv:?}"
+        );
     }
     assert_eq!(without.kv().await.prefix_bytes, 0);
     // Another id in the first page, in a middle one, in the last.
@@ -102,7 +112,8 @@ async fn the_next_turn_begins_with_what_was_generated() {
     let (_, cached) = stage.ask(&second, 5, "").await;
     assert_eq!(cached, 192);
     // A stream that is resumed finds what it gave before; of its prompt is counted what is prompt.
-    let request = Generation { continuation_ids: answer[..100].to_vec(), ..stage.request(&first, 120) };
+    let request =
+        Generation { continuation_ids: answer[..100].to_vec(), ..stage.request(&first, 120) };
     let batches = stage.worker.generate(request).await.expect("served");
     assert_eq!((ids(&batches), done(&batches).cached_tokens), (answer[100..].to_vec(), 100));
 }
@@ -112,9 +123,15 @@ async fn one_that_hangs_up_leaves_what_it_has_read() {
     let mut stage = Stage::new(&[]).await;
     let prompt = prompt(150, 5);
     let request = stage.request(&prompt, 300);
-    let permit =
-        Some(paceline_proto::internal::v1::Permit { lane_allowed: paceline_proto::v1::Lane::Plain.into(), ..Default::default() });
-    let message = paceline_proto::internal::v1::TargetGenerateRequest { stamp: Some(STAMP), generation: Some(request), permit };
+    let permit = Some(paceline_proto::internal::v1::Permit {
+        lane_allowed: paceline_proto::v1::Lane::Plain.into(),
+        ..Default::default()
+    });
+    let message = paceline_proto::internal::v1::TargetGenerateRequest {
+        stamp: Some(STAMP),
+        generation: Some(request),
+        permit,
+    };
     let mut stream = stage.worker.client.generate(message).await.expect("served").into_inner();
     stream.message().await.expect("tokens");
     drop(stream);
@@ -141,7 +158,9 @@ async fn those_that_wait_find_what_the_first_of_them_reads() {
     }
     let running: Vec<_> = requests
         .into_iter()
-        .map(|request| paceline_process::task::spawn("request", generate(stage.worker.client.clone(), request)))
+        .map(|request| {
+            paceline_process::task::spawn("request", generate(stage.worker.client.clone(), request))
+        })
         .collect();
     let mut cached = vec![];
     for (handle, alone) in running.into_iter().zip(alone) {
@@ -156,7 +175,8 @@ async fn those_that_wait_find_what_the_first_of_them_reads() {
 
 #[tokio::test]
 async fn a_small_budget_serves_everybody() {
-    // Two of the longest sequences at once, and room for three: whatever is kept goes when it is needed.
+    // Two of the longest sequences at once, and room for three: whatever is kept goes when it is
+    // needed.
     let about = {
         let mut stage = Stage::new(&[]).await;
         let request = paceline_proto::internal::v1::DescribeRequest { stamp: Some(STAMP) };
@@ -169,11 +189,18 @@ async fn a_small_budget_serves_everybody() {
     for round in 0..40 {
         let prompt = prompt(250 + round % 7 * 20, round as u32 / 3 % 5);
         let outcome = stage.request(&prompt, 100);
-        let both = [outcome.clone(), Generation { request_id: format!("{}b", outcome.request_id), ..outcome }];
-        let running =
-            both.map(|request| paceline_process::task::spawn("request", generate(stage.worker.client.clone(), request)));
+        let both = [
+            outcome.clone(),
+            Generation { request_id: format!("{}b", outcome.request_id), ..outcome },
+        ];
+        let running = both.map(|request| {
+            paceline_process::task::spawn("request", generate(stage.worker.client.clone(), request))
+        });
         for handle in running {
-            let batches = handle.await.expect("runs").unwrap_or_else(|status| panic!("{status}, {:?}", Reason::of(&status)));
+            let batches = handle
+                .await
+                .expect("runs")
+                .unwrap_or_else(|status| panic!("{status}, {:?}", Reason::of(&status)));
             assert_eq!(ids(&batches).len(), 100);
             hits += u32::from(done(&batches).cached_tokens > 0);
         }

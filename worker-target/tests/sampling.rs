@@ -1,5 +1,6 @@
-//! Every way to choose tokens gives one stream and one set of log-probabilities: alone, beside others, gone on with from any
-//! place, and with drafts that are right, guessed or made of noise (I1).
+//! Every way to choose tokens gives one stream and one set of log-probabilities: alone, beside
+//! others, gone on with from any place, and with drafts that are right, guessed or made of noise
+//! (I1).
 
 #![cfg(feature = "mlx")]
 
@@ -10,12 +11,15 @@ use std::sync::Arc;
 use futures::future::join_all;
 use paceline_link::End;
 use paceline_proto::internal::v1::{
-    Feed, Generation, Heartbeat, LinkPhase, Permit, ProposalKind, SamplingRule, TargetGenerateRequest, TokenBatch,
+    Feed, Generation, Heartbeat, LinkPhase, Permit, ProposalKind, SamplingRule,
+    TargetGenerateRequest, TokenBatch,
 };
 use paceline_proto::v1;
 use tonic::Streaming;
 
-use stage::drafter::{BLOCK, HIDDEN, Known, Script, VOCAB, attach, oracle, propose_ids, propose_rows, roll, welcome};
+use stage::drafter::{
+    BLOCK, HIDDEN, Known, Script, VOCAB, attach, oracle, propose_ids, propose_rows, roll, welcome,
+};
 use stage::{BOUND, GREEDY, STAMP, Worker, cases, generate, generation, tiny};
 
 const TOKENS: u32 = 40;
@@ -44,16 +48,23 @@ impl Stream {
 }
 
 fn bias(list: impl IntoIterator<Item = (u32, f32)>) -> Vec<v1::LogitBias> {
-    let mut list: Vec<_> = list.into_iter().map(|(token_id, bias)| v1::LogitBias { token_id, bias }).collect();
+    let mut list: Vec<_> =
+        list.into_iter().map(|(token_id, bias)| v1::LogitBias { token_id, bias }).collect();
     list.sort_by_key(|one| one.token_id);
     list.dedup_by_key(|one| one.token_id);
     list
 }
 
-/// Every sampler alone, and together. Bias and stop ids are about ids that would be chosen without them.
+/// Every sampler alone, and together. Bias and stop ids are about ids that would be chosen without
+/// them.
 fn requests() -> Vec<Generation> {
     let warm = SamplingRule { temperature: 0.8, ..GREEDY };
-    let penalties = SamplingRule { repetition_penalty: 1.1, presence_penalty: 0.4, frequency_penalty: 0.3, ..warm.clone() };
+    let penalties = SamplingRule {
+        repetition_penalty: 1.1,
+        presence_penalty: 0.4,
+        frequency_penalty: 0.3,
+        ..warm.clone()
+    };
     let mut ways: Vec<(&str, SamplingRule)> = vec![
         ("greedy", GREEDY),
         ("temperature", warm.clone()),
@@ -63,19 +74,36 @@ fn requests() -> Vec<Generation> {
         ("repetition", SamplingRule { repetition_penalty: 1.3, ..GREEDY }),
         ("presence", SamplingRule { presence_penalty: 1.5, ..GREEDY }),
         ("frequency", SamplingRule { frequency_penalty: 0.7, ..GREEDY }),
-        ("encouraged", SamplingRule { presence_penalty: -1.0, frequency_penalty: -0.2, ..warm.clone() }),
+        (
+            "encouraged",
+            SamplingRule { presence_penalty: -1.0, frequency_penalty: -0.2, ..warm.clone() },
+        ),
         ("penalties", SamplingRule { top_p: 0.95, ..penalties.clone() }),
         ("forced", SamplingRule { logit_bias: bias([(77, 100.0)]), ..warm.clone() }),
     ];
     let cases = cases();
     let greedy = |at: usize| &cases[at % cases.len()].1;
-    let mild = |at: usize| bias(greedy(at).iter().take(6).zip([1.5, -2.0, 0.5, -0.5, 3.0, -4.0]).map(|(id, bias)| (*id, bias)));
+    let mild = |at: usize| {
+        bias(
+            greedy(at)
+                .iter()
+                .take(6)
+                .zip([1.5, -2.0, 0.5, -0.5, 3.0, -4.0])
+                .map(|(id, bias)| (*id, bias)),
+        )
+    };
     let forbidden = bias(greedy(ways.len()).iter().take(8).map(|id| (*id, -100.0)));
     ways.push(("forbidden", SamplingRule { logit_bias: forbidden, ..GREEDY }));
     ways.push(("biased", SamplingRule { logit_bias: mild(ways.len()), ..warm.clone() }));
     ways.push(("min tokens", GREEDY));
     ways.push(("min tokens, sampled", warm));
-    let all = SamplingRule { top_k: 60, top_p: 0.95, min_p: 0.01, logit_bias: mild(ways.len()), ..penalties };
+    let all = SamplingRule {
+        top_k: 60,
+        top_p: 0.95,
+        min_p: 0.01,
+        logit_bias: mild(ways.len()),
+        ..penalties
+    };
     ways.push(("all, min tokens", all));
     let request = |(at, (name, rule)): (usize, (&str, SamplingRule))| {
         let waits = name.contains("min tokens");
@@ -92,7 +120,8 @@ fn requests() -> Vec<Generation> {
     ways.into_iter().enumerate().map(request).collect()
 }
 
-/// Holds a stream, or its end from `from` on, against the whole one; the largest distance of log-probabilities.
+/// Holds a stream, or its end from `from` on, against the whole one; the largest distance of
+/// log-probabilities.
 fn same(whole: &Stream, found: &Stream, from: usize, what: &str) -> f32 {
     assert_eq!(found.ids, whole.ids[from..], "{what}");
     let mut worst = 0.0f32;
@@ -115,21 +144,34 @@ async fn speculative(worker: &Worker, request: Generation) -> Stream {
         reason: v1::RouteReason::Forced.into(),
         policy_epoch: 0,
     };
-    let request = TargetGenerateRequest { stamp: Some(STAMP), generation: Some(request), permit: Some(permit) };
+    let request = TargetGenerateRequest {
+        stamp: Some(STAMP),
+        generation: Some(request),
+        permit: Some(permit),
+    };
     let mut stream = worker.client.clone().generate(request).await.expect("served").into_inner();
     let mut batches = vec![];
-    while let Some(batch) = tokio::time::timeout(BOUND, stream.message()).await.expect("in time").expect("served") {
+    while let Some(batch) =
+        tokio::time::timeout(BOUND, stream.message()).await.expect("in time").expect("served")
+    {
         batches.push(batch);
     }
     Stream::of(batches)
 }
 
 /// Links a drafter, and waits until it is up.
-async fn link(worker: &Worker, beats: &mut Streaming<Heartbeat>, number: u64, proposal: ProposalKind, script: Script) {
+async fn link(
+    worker: &Worker,
+    beats: &mut Streaming<Heartbeat>,
+    number: u64,
+    proposal: ProposalKind,
+    script: Script,
+) {
     attach(worker, number, Some(welcome(number, proposal)), script);
     let up = async {
         loop {
-            let link = beats.message().await.expect("beats").expect("goes on").link.expect("reported");
+            let link =
+                beats.message().await.expect("beats").expect("goes on").link.expect("reported");
             if link.generation == number && link.phase() == LinkPhase::Up {
                 return;
             }
@@ -143,14 +185,22 @@ async fn each_sampler_gives_one_stream_and_its_log_probabilities() {
     let mut worker = Worker::start(&tiny(), &[]);
     let (_, mut beats) = worker.ready().await;
     let requests = requests();
-    let named =
-        |request: &Generation, how: &str| Generation { request_id: format!("{}-{how}", request.request_id), ..request.clone() };
-    let plain = async |request: Generation| Stream::of(generate(worker.client.clone(), request).await.expect("served"));
+    let named = |request: &Generation, how: &str| Generation {
+        request_id: format!("{}-{how}", request.request_id),
+        ..request.clone()
+    };
+    let plain = async |request: Generation| {
+        Stream::of(generate(worker.client.clone(), request).await.expect("served"))
+    };
     let mut whole = vec![];
     for request in &requests {
         let stream = plain(request.clone()).await;
         let asked = request.logprobs.expect("asked for") as usize;
-        assert!(stream.logprobs.iter().all(|one| one.top.len() == asked && one.logprob <= 0.0), "{}", request.request_id);
+        assert!(
+            stream.logprobs.iter().all(|one| one.top.len() == asked && one.logprob <= 0.0),
+            "{}",
+            request.request_id
+        );
         // What is reported does not change what is chosen.
         let bare = Generation { logprobs: None, ..named(request, "bare") };
         let batches = generate(worker.client.clone(), bare).await.expect("served");
@@ -167,19 +217,34 @@ async fn each_sampler_gives_one_stream_and_its_log_probabilities() {
         // From any place: counts and min_tokens go over what is there already.
         for from in [1, 9, whole.ids.len() / 2, whole.ids.len() - 1] {
             let what = format!("from-{from}");
-            let resumed = Generation { continuation_ids: whole.ids[..from].to_vec(), ..named(request, &what) };
-            worst = worst.max(same(whole, &plain(resumed).await, from, &format!("{} {what}", request.request_id)));
+            let resumed = Generation {
+                continuation_ids: whole.ids[..from].to_vec(),
+                ..named(request, &what)
+            };
+            worst = worst.max(same(
+                whole,
+                &plain(resumed).await,
+                from,
+                &format!("{} {what}", request.request_id),
+            ));
         }
     }
 
     let known: Known = Arc::default();
     for (request, whole) in requests.iter().zip(&whole) {
-        known.lock().expect("not poisoned").push([request.prompt_ids.clone(), whole.ids.clone()].concat());
+        known
+            .lock()
+            .expect("not poisoned")
+            .push([request.prompt_ids.clone(), whole.ids.clone()].concat());
     }
     let mut seed = 7;
     let guess = move |end: &mut End, feed: &Feed| {
         let own = roll(&mut seed);
-        propose_ids(end, feed, |want| (0..want.block - 1).map(|at| ((own + u64::from(at)) % u64::from(VOCAB)) as u32).collect())
+        propose_ids(end, feed, |want| {
+            (0..want.block - 1)
+                .map(|at| ((own + u64::from(at)) % u64::from(VOCAB)) as u32)
+                .collect()
+        })
     };
     let mut noise = 9;
     let rows = move |end: &mut End, feed: &Feed| propose_rows(end, feed, HIDDEN, &mut noise);
@@ -190,20 +255,34 @@ async fn each_sampler_gives_one_stream_and_its_log_probabilities() {
     ];
     for (number, (how, kind, script)) in (1..).zip(drafters) {
         link(&worker, &mut beats, number, kind, script).await;
-        let all = join_all(requests.iter().map(|request| speculative(&worker, named(request, how)))).await;
+        let all =
+            join_all(requests.iter().map(|request| speculative(&worker, named(request, how))))
+                .await;
         let (mut accepted, mut drafted, mut idle) = (0, 0, vec![]);
         for ((request, whole), found) in requests.iter().zip(&whole).zip(&all) {
-            worst = worst.max(same(whole, found, 0, &format!("{}, {how} beside others", request.request_id)));
+            worst = worst.max(same(
+                whole,
+                found,
+                0,
+                &format!("{}, {how} beside others", request.request_id),
+            ));
             let alone = speculative(&worker, named(request, &format!("{how}-alone"))).await;
-            worst = worst.max(same(whole, &alone, 0, &format!("{}, {how} alone", request.request_id)));
+            worst =
+                worst.max(same(whole, &alone, 0, &format!("{}, {how} alone", request.request_id)));
             if alone.speculation.cycles == 0 {
                 idle.push(request.request_id.as_str());
             }
-            (accepted, drafted) = (accepted + alone.speculation.accepted, drafted + alone.speculation.drafted);
+            (accepted, drafted) =
+                (accepted + alone.speculation.accepted, drafted + alone.speculation.drafted);
         }
         println!("{how}: {accepted} of {drafted} accepted, none drafted for {idle:?}");
-        // A machine with other work may not let the drafter's end run in time for a stream of a few milliseconds.
-        assert!(idle.len() <= 2, "{how}: nothing was drafted for {idle:?} of {} streams", requests.len());
+        // A machine with other work may not let the drafter's end run in time for a stream of a few
+        // milliseconds.
+        assert!(
+            idle.len() <= 2,
+            "{how}: nothing was drafted for {idle:?} of {} streams",
+            requests.len()
+        );
         assert!(how != "known" || accepted * 2 > drafted, "{accepted} of {drafted}");
     }
     println!("log-probabilities differ by at most {worst}");
@@ -218,7 +297,10 @@ fn its_own(requests: &[Generation], whole: &[Stream]) {
         let stops = |ids: &[u32]| ids.iter().any(|id| request.stop_token_ids.contains(id));
         let met = match name {
             "greedy" => ids.starts_with(greedy),
-            "forced" => ids.iter().all(|id| *id == 77) && stream.logprobs.iter().all(|one| one.logprob > -1e-6),
+            "forced" => {
+                ids.iter().all(|id| *id == 77)
+                    && stream.logprobs.iter().all(|one| one.logprob > -1e-6)
+            }
             "forbidden" => !ids.iter().any(|id| greedy[..8].contains(id)),
             "presence" | "frequency" | "repetition" => !ids.starts_with(greedy),
             _ if request.min_tokens > 0 => !stops(&ids[..12]),

@@ -1,5 +1,6 @@
-//! Requests with pictures through the real worker, on a tiny Qwen3-VL: what it answers is a pure function of the request (I1),
-//! whoever runs beside it and however it is read, and a picture that cannot be had is an error and nothing else (I5).
+//! Requests with pictures through the real worker, on a tiny Qwen3-VL: what it answers is a pure
+//! function of the request (I1), whoever runs beside it and however it is read, and a picture that
+//! cannot be had is an error and nothing else (I5).
 
 mod stage;
 
@@ -12,8 +13,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_link::{End, LinkError};
 use paceline_proto::internal::v1::{
-    CancelRequest, DescribeRequest, Done, Feed, Generation, LinkPhase, Permit, Picture, ProposalKind, SamplingRule, StatsRequest,
-    TargetGenerateRequest, TokenBatch, Welcome,
+    CancelRequest, DescribeRequest, Done, Feed, Generation, LinkPhase, Permit, Picture,
+    ProposalKind, SamplingRule, StatsRequest, TargetGenerateRequest, TokenBatch, Welcome,
 };
 use paceline_proto::status::Reason;
 use paceline_proto::v1;
@@ -22,7 +23,9 @@ use sha2::{Digest as _, Sha256};
 use tonic::Status;
 use tonic_types::StatusExt as _;
 
-use stage::drafter::{BLOCK, Known, Script, attach, oracle, propose_ids, propose_rows, roll, welcome};
+use stage::drafter::{
+    BLOCK, Known, Script, attach, oracle, propose_ids, propose_rows, roll, welcome,
+};
 use stage::{BOUND, GREEDY, STAMP, Worker, generation, ids, tiny};
 
 const IMAGE: u32 = 261;
@@ -31,7 +34,8 @@ const MERGE: u32 = 2;
 const HIDDEN: u32 = 40;
 const VOCAB: u64 = 256;
 const PAGE: usize = 64;
-/// Turns of the runtime in which the client's connection writes what was asked; two or three are enough.
+/// Turns of the runtime in which the client's connection writes what was asked; two or three are
+/// enough.
 const TURNS: usize = 100;
 
 fn seeing() -> PathBuf {
@@ -49,7 +53,9 @@ struct Shot {
 impl Shot {
     fn random(rows: u32, columns: u32, mut seed: u64) -> Self {
         seed = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        let pixels = (0..rows as usize * columns as usize * PATCH * PATCH * 3).map(|_| roll(&mut seed) as u8).collect();
+        let pixels = (0..rows as usize * columns as usize * PATCH * PATCH * 3)
+            .map(|_| roll(&mut seed) as u8)
+            .collect();
         Self { rows, columns, pixels: Arc::new(pixels) }
     }
 
@@ -112,16 +118,26 @@ fn asked(pieces: &[Piece<'_>], max_tokens: u32) -> Asked {
 
 impl Asked {
     fn scope(&self, scope: &str) -> Self {
-        Self { generation: Generation { cache_scope: scope.into(), ..self.generation.clone() }, shots: self.shots.clone() }
+        Self {
+            generation: Generation { cache_scope: scope.into(), ..self.generation.clone() },
+            shots: self.shots.clone(),
+        }
     }
 
     fn warm(&self, seed: u64) -> Self {
-        let sampling = Some(SamplingRule { temperature: 0.9, top_p: 0.95, repetition_penalty: 1.1, ..GREEDY });
-        Self { generation: Generation { sampling, seed, ..self.generation.clone() }, shots: self.shots.clone() }
+        let sampling =
+            Some(SamplingRule { temperature: 0.9, top_p: 0.95, repetition_penalty: 1.1, ..GREEDY });
+        Self {
+            generation: Generation { sampling, seed, ..self.generation.clone() },
+            shots: self.shots.clone(),
+        }
     }
 
     fn continued(&self, ids: &[u32]) -> Self {
-        Self { generation: Generation { continuation_ids: ids.to_vec(), ..self.generation.clone() }, shots: self.shots.clone() }
+        Self {
+            generation: Generation { continuation_ids: ids.to_vec(), ..self.generation.clone() },
+            shots: self.shots.clone(),
+        }
     }
 
     fn prompt(&self) -> &[u32] {
@@ -162,13 +178,22 @@ impl House {
         std::fs::read_dir(self.folder()).expect("a folder").count()
     }
 
-    async fn run(&self, generation: Generation, permit: Option<Permit>) -> Result<(Vec<u32>, Done), Status> {
+    async fn run(
+        &self,
+        generation: Generation,
+        permit: Option<Permit>,
+    ) -> Result<(Vec<u32>, Done), Status> {
         let plain = Permit { lane_allowed: v1::Lane::Plain.into(), ..Permit::default() };
-        let request =
-            TargetGenerateRequest { stamp: Some(STAMP), generation: Some(generation), permit: Some(permit.unwrap_or(plain)) };
+        let request = TargetGenerateRequest {
+            stamp: Some(STAMP),
+            generation: Some(generation),
+            permit: Some(permit.unwrap_or(plain)),
+        };
         let mut stream = self.worker.client.clone().generate(request).await?.into_inner();
         let mut batches: Vec<TokenBatch> = vec![];
-        while let Some(batch) = tokio::time::timeout(BOUND, stream.message()).await.expect("tokens in time")? {
+        while let Some(batch) =
+            tokio::time::timeout(BOUND, stream.message()).await.expect("tokens in time")?
+        {
             batches.push(batch);
         }
         let done = batches.last().and_then(|batch| batch.done).expect("the last batch ends it");
@@ -179,13 +204,18 @@ impl House {
         self.run(self.submitted(asked), None).await.expect("served")
     }
 
-    /// Both requests reach the worker while it is stopped by a signal, in this order, so that they always run together: the
-    /// worker reads its connection and passes requests on with one thread.
-    async fn ask_together(&self, first: &Asked, second: &Asked) -> ((Vec<u32>, Done), (Vec<u32>, Done)) {
+    /// Both requests reach the worker while it is stopped by a signal, in this order, so that they
+    /// always run together: the worker reads its connection and passes requests on with one thread.
+    async fn ask_together(
+        &self,
+        first: &Asked,
+        second: &Asked,
+    ) -> ((Vec<u32>, Done), (Vec<u32>, Done)) {
         let worker = Pid::from_raw(self.worker.child.id() as i32);
         kill(worker, Signal::SIGSTOP).expect("the worker runs");
         let resume = async {
-            // Each turn runs whatever is ready on this thread: the client's connection writes both requests.
+            // Each turn runs whatever is ready on this thread: the client's connection writes both
+            // requests.
             for _ in 0..TURNS {
                 tokio::task::yield_now().await;
             }
@@ -212,7 +242,8 @@ impl House {
         attach(&self.worker, generation, Some(welcome), script);
         let up = async {
             loop {
-                let link = beats.message().await.expect("beats").expect("goes on").link.expect("reported");
+                let link =
+                    beats.message().await.expect("beats").expect("goes on").link.expect("reported");
                 if link.generation == generation && link.phase() == LinkPhase::Up {
                     return;
                 }
@@ -222,7 +253,14 @@ impl House {
     }
 
     async fn held_bytes(&self) -> u64 {
-        let stats = self.worker.client.clone().stats(StatsRequest { stamp: Some(STAMP) }).await.expect("stats").into_inner();
+        let stats = self
+            .worker
+            .client
+            .clone()
+            .stats(StatsRequest { stamp: Some(STAMP) })
+            .await
+            .expect("stats")
+            .into_inner();
         stats.now.expect("figures").kv.expect("kv").held_bytes
     }
 
@@ -251,11 +289,20 @@ fn golden() -> Vec<(Asked, Vec<u32>)> {
         pictures: Vec<String>,
         greedy: Vec<u32>,
     }
-    let text = std::fs::read(seeing().with_extension("json")).expect("the golden file is in the repository");
+    let text = std::fs::read(seeing().with_extension("json"))
+        .expect("the golden file is in the repository");
     let golden: Golden = serde_json::from_slice(&text).expect("it has these fields");
     let shot = |name: &String| {
-        let taken = golden.pictures.iter().find(|taken| taken.name == *name).expect("a picture of this name");
-        let digits: Vec<u8> = taken.pixels.bytes().map(|digit| (digit as char).to_digit(16).expect("hex") as u8).collect();
+        let taken = golden
+            .pictures
+            .iter()
+            .find(|taken| taken.name == *name)
+            .expect("a picture of this name");
+        let digits: Vec<u8> = taken
+            .pixels
+            .bytes()
+            .map(|digit| (digit as char).to_digit(16).expect("hex") as u8)
+            .collect();
         let pixels = digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect();
         Shot { rows: taken.rows, columns: taken.columns, pixels: Arc::new(pixels) }
     };
@@ -263,11 +310,15 @@ fn golden() -> Vec<(Asked, Vec<u32>)> {
         let shots: Vec<Shot> = case.pictures.iter().map(shot).collect();
         let (mut pictures, mut behind) = (vec![], 0);
         for shot in &shots {
-            let first = behind + case.prompt[behind..].iter().position(|id| *id == IMAGE).expect("a place");
+            let first =
+                behind + case.prompt[behind..].iter().position(|id| *id == IMAGE).expect("a place");
             pictures.push(shot.announced(first));
             behind = first + shot.places();
         }
-        let generation = Generation { pictures, ..generation(&format!("g{at}"), &case.prompt, case.greedy.len() as u32) };
+        let generation = Generation {
+            pictures,
+            ..generation(&format!("g{at}"), &case.prompt, case.greedy.len() as u32)
+        };
         (Asked { generation, shots }, case.greedy.clone())
     };
     golden.cases.iter().enumerate().map(case).collect()
@@ -286,12 +337,24 @@ fn texts() -> Vec<Asked> {
 async fn a_worker_answers_as_the_reference_alone_and_among_others() {
     let house = House::new(&[]).await;
     let golden = golden();
-    assert!(golden.iter().any(|(asked, _)| asked.shots.len() > 1), "several pictures in one request");
+    assert!(
+        golden.iter().any(|(asked, _)| asked.shots.len() > 1),
+        "several pictures in one request"
+    );
     let mut about = house.worker.client.clone();
-    let described = about.describe(DescribeRequest { stamp: Some(STAMP) }).await.expect("described").into_inner();
+    let described = about
+        .describe(DescribeRequest { stamp: Some(STAMP) })
+        .await
+        .expect("described")
+        .into_inner();
     assert!(described.model.expect("a model").vision && described.picture_patch_bytes > 0);
     for (asked, expected) in &golden {
-        assert_eq!(house.ask(&asked.scope("alone")).await.0, *expected, "{}", asked.generation.request_id);
+        assert_eq!(
+            house.ask(&asked.scope("alone")).await.0,
+            *expected,
+            "{}",
+            asked.generation.request_id
+        );
     }
     let texts = texts();
     let mut plain = vec![];
@@ -299,12 +362,18 @@ async fn a_worker_answers_as_the_reference_alone_and_among_others() {
         plain.push(house.ask(&text.scope("alone")).await.0);
     }
     // All pictures at one moment, each twice, beside eight streams of text.
-    let all: Vec<Asked> =
-        texts.iter().chain(golden.iter().map(|(asked, _)| asked)).chain(golden.iter().map(|(asked, _)| asked)).cloned().collect();
+    let all: Vec<Asked> = texts
+        .iter()
+        .chain(golden.iter().map(|(asked, _)| asked))
+        .chain(golden.iter().map(|(asked, _)| asked))
+        .cloned()
+        .collect();
     let all: Vec<Asked> = all.iter().map(|asked| asked.scope("together")).collect();
     let answers = join_all(all.iter().map(|asked| house.ask(asked))).await;
     let greedy = || golden.iter().map(|(_, expected)| expected);
-    for (at, (found, expected)) in answers.iter().zip(plain.iter().chain(greedy()).chain(greedy())).enumerate() {
+    for (at, (found, expected)) in
+        answers.iter().zip(plain.iter().chain(greedy()).chain(greedy())).enumerate()
+    {
         assert_eq!(found.0, *expected, "request {at} of them");
     }
     assert_eq!((house.left_over(), house.held_bytes().await), (0, 0));
@@ -315,7 +384,10 @@ async fn however_it_is_read_the_answer_is_the_same() {
     let (tall, wide) = (Shot::random(20, 12, 1), Shot::random(8, 30, 2));
     // A cold worker's first chunk has 256 rows and ends inside the second picture.
     let long = asked(&[Text(130, 1), See(&tall), Text(30, 2), See(&wide), Text(60, 3)], 50);
-    let (first, end) = (long.generation.pictures[1].first as usize, long.generation.pictures[1].first as usize + wide.places());
+    let (first, end) = (
+        long.generation.pictures[1].first as usize,
+        long.generation.pictures[1].first as usize + wide.places(),
+    );
     assert!(first < 256 && 256 < end, "{first}..{end}");
     let house = House::new(&[("PACELINE_KV__PREFIX_CACHE", "true")]).await;
     let (expected, done) = house.ask(&long).await;
@@ -324,18 +396,29 @@ async fn however_it_is_read_the_answer_is_the_same() {
     assert_eq!(house.ask(&long.scope("other")).await.0, expected);
     // The cache has all of its pages, and then neither tower nor features are needed.
     let (found, done) = house.ask(&long).await;
-    assert_eq!((found, done.cached_tokens as usize), (expected.clone(), (long.prompt().len() - 1) / PAGE * PAGE));
-    // Other text behind the second picture: what is found ends inside it, and the rest of its rows are read.
+    assert_eq!(
+        (found, done.cached_tokens as usize),
+        (expected.clone(), (long.prompt().len() - 1) / PAGE * PAGE)
+    );
+    // Other text behind the second picture: what is found ends inside it, and the rest of its rows
+    // are read.
     let other = vec![9; long.prompt().len() - end];
     let prompt_ids = [&long.prompt()[..end], &other].concat();
-    let other = Asked { generation: Generation { prompt_ids, ..long.generation.clone() }, shots: long.shots.clone() };
+    let other = Asked {
+        generation: Generation { prompt_ids, ..long.generation.clone() },
+        shots: long.shots.clone(),
+    };
     let (fresh, again) = (house.ask(&other.scope("fresh")).await.0, house.ask(&other).await);
     assert_eq!((&again.0, again.1.cached_tokens as usize), (&fresh, end / PAGE * PAGE));
     assert!(first < end / PAGE * PAGE && fresh != expected);
     // Text, with the ids of pictures' neighbours, where the second picture was.
-    let prompt_ids = [&long.prompt()[..first], &vec![7; wide.places()], &long.prompt()[end..]].concat();
+    let prompt_ids =
+        [&long.prompt()[..first], &vec![7; wide.places()], &long.prompt()[end..]].concat();
     let pictures = long.generation.pictures[..1].to_vec();
-    let one = Asked { generation: Generation { prompt_ids, pictures, ..long.generation.clone() }, shots: vec![tall] };
+    let one = Asked {
+        generation: Generation { prompt_ids, pictures, ..long.generation.clone() },
+        shots: vec![tall],
+    };
     let (fresh, again) = (house.ask(&one.scope("fresh")).await.0, house.ask(&one).await);
     assert_eq!((again.0, again.1.cached_tokens as usize), (fresh, first / PAGE * PAGE));
     // Resumed in the middle of its answer, with and without what is kept.
@@ -373,14 +456,18 @@ async fn another_picture_is_another_answer_and_none_of_it_is_found() {
         assert!(answers[..at].iter().all(|other| other != answer), "pictures change the answer");
         let (again, done) = house.ask(&see(&shots[at])).await;
         assert_eq!((&again, done.cached_tokens as usize), (answer, (70 + 64 + 79) / PAGE * PAGE));
-        assert!(done.tower_ms == 0.0 && done.prefill_ms > 0.0, "its rows were there, and the rest was read: {done:?}");
+        assert!(
+            done.tower_ms == 0.0 && done.prefill_ms > 0.0,
+            "its rows were there, and the rest was read: {done:?}"
+        );
     }
     // The same pixels as another grid, and seen with other eyes.
     let turned = Shot { rows: 8, columns: 32, ..shots[0].clone() };
     assert_ne!(house.ask(&see(&turned)).await.0, answers[0]);
     let mut dark = see(&shots[0]);
     dark.generation.pictures[0].bias = vec![-0.5; 3];
-    let status = house.run(house.submitted(&dark), None).await.expect_err("the digest is of all of it");
+    let status =
+        house.run(house.submitted(&dark), None).await.expect_err("the digest is of all of it");
     assert_eq!(Reason::of(&status), Some(Reason::InvalidArgument));
     // Scopes share no picture.
     let (other, done) = house.ask(&see(&shots[0]).scope("x")).await;
@@ -390,11 +477,18 @@ async fn another_picture_is_another_answer_and_none_of_it_is_found() {
 
 #[tokio::test]
 async fn who_gives_way_begins_again_with_its_pictures() {
-    // Rows of 768 bytes: room for a sequence of 1,024 positions and hardly more, or for two of half as many.
-    let house = House::new(&[("PACELINE_KV__BUDGET_BYTES", "860000"), ("PACELINE_KV__PREFIX_CACHE", "false")]).await;
+    // Rows of 768 bytes: room for a sequence of 1,024 positions and hardly more, or for two of half
+    // as many.
+    let house = House::new(&[
+        ("PACELINE_KV__BUDGET_BYTES", "860000"),
+        ("PACELINE_KV__PREFIX_CACHE", "false"),
+    ])
+    .await;
     let shot = Shot::random(16, 12, 3);
-    let young = asked(&[Text(20, 1), See(&shot), Text(30, 2), See(&shot), Text(10, 3)], 140).warm(3);
-    // It outgrows its first half of the room after 92 tokens, and then the younger request has the other half.
+    let young =
+        asked(&[Text(20, 1), See(&shot), Text(30, 2), See(&shot), Text(10, 3)], 140).warm(3);
+    // It outgrows its first half of the room after 92 tokens, and then the younger request has the
+    // other half.
     let old = asked(&[Text(420, 4)], 180);
     let (expected, text) = (house.ask(&young).await.0, house.ask(&old).await.0);
     assert!(!house.log().contains("gives its memory up"));
@@ -426,10 +520,14 @@ async fn behind_pictures_drafts_change_nothing_but_when() {
     let mut seed = 7;
     let guess = move |end: &mut End, feed: &Feed| {
         let own = roll(&mut seed);
-        propose_ids(end, feed, |want| (0..want.block - 1).map(|at| ((own + u64::from(at)) % VOCAB) as u32).collect())
+        propose_ids(end, feed, |want| {
+            (0..want.block - 1).map(|at| ((own + u64::from(at)) % VOCAB) as u32).collect()
+        })
     };
     let mut seed = 9;
-    let rows = move |end: &mut End, feed: &Feed| -> Result<bool, LinkError> { propose_rows(end, feed, HIDDEN, &mut seed) };
+    let rows = move |end: &mut End, feed: &Feed| -> Result<bool, LinkError> {
+        propose_rows(end, feed, HIDDEN, &mut seed)
+    };
     let drafters: [(&str, ProposalKind, Script); 3] = [
         ("perfect drafts", ProposalKind::Tokens, oracle(known)),
         ("guessed ids", ProposalKind::Tokens, Box::new(guess)),
@@ -443,7 +541,8 @@ async fn behind_pictures_drafts_change_nothing_but_when() {
             let mut counts = vec![v1::Speculation::default(); all.len()];
             let mut left: Vec<usize> = (0..all.len()).collect();
             let every_one_drafts = async {
-                // On a busy machine the drafts of a short stream may all come too late: it is asked once more then.
+                // On a busy machine the drafts of a short stream may all come too late: it is asked
+                // once more then.
                 while !left.is_empty() {
                     let answers = join_all(left.iter().map(|at| house.drafted(&all[*at]))).await;
                     for (at, (found, done)) in left.iter().zip(answers) {
@@ -457,7 +556,10 @@ async fn behind_pictures_drafts_change_nothing_but_when() {
             assert!(in_time.is_ok(), "{what}, scope {scope:?}, in {BOUND:?}: {counts:?}");
             if what == "perfect drafts" {
                 let sum = |of: fn(&v1::Speculation) -> u64| counts[..4].iter().map(of).sum::<u64>();
-                assert!(sum(|one| one.accepted) * 10 >= sum(|one| one.drafted) * 8, "pictures first: {counts:?}");
+                assert!(
+                    sum(|one| one.accepted) * 10 >= sum(|one| one.drafted) * 8,
+                    "pictures first: {counts:?}"
+                );
             }
         }
     }
@@ -482,7 +584,11 @@ async fn a_picture_that_cannot_be_had_is_an_error_and_nothing_else() {
             std::fs::write(house.folder().join(&g.pictures[0].file), [7; 99]).expect("writable")
         }),
         ("other pixels", "pictures[1].digest", |house, g| {
-            std::fs::write(house.folder().join(&g.pictures[1].file), vec![7; g.pictures[1].bytes as usize]).expect("writable");
+            std::fs::write(
+                house.folder().join(&g.pictures[1].file),
+                vec![7; g.pictures[1].bytes as usize],
+            )
+            .expect("writable");
         }),
         ("another folder", "pictures[0].file", |_, g| g.pictures[0].file = "../target.sock".into()),
         ("another size", "pictures[0].bytes", |_, g| g.pictures[0].bytes += 1),
@@ -496,8 +602,13 @@ async fn a_picture_that_cannot_be_had_is_an_error_and_nothing_else() {
             let mut generation = house.submitted(&good);
             damage(&house, &mut generation);
             let status = house.run(generation, None).await.expect_err(what);
-            let named = status.get_details_bad_request().map(|bad| bad.field_violations[0].field.clone());
-            assert_eq!((Reason::of(&status), named.as_deref()), (Some(Reason::InvalidArgument), Some(field)), "{what}: {status}");
+            let named =
+                status.get_details_bad_request().map(|bad| bad.field_violations[0].field.clone());
+            assert_eq!(
+                (Reason::of(&status), named.as_deref()),
+                (Some(Reason::InvalidArgument), Some(field)),
+                "{what}: {status}"
+            );
             assert_eq!(house.ask(&good).await.0, expected, "behind {what}");
         }
     };
@@ -517,7 +628,8 @@ async fn a_large_picture_goes_through_beside_streams_and_may_be_given_up() {
     let (large, small) = (Shot::random(56, 56, 1), Shot::random(8, 8, 2));
     let big = asked(&[Text(5, 1), See(&large), Text(5, 2)], 10);
     let little = asked(&[Text(5, 1), See(&small), Text(5, 2)], 30);
-    let (of_big, of_little) = (house.ask(&big.scope("alone")).await.0, house.ask(&little.scope("alone")).await.0);
+    let (of_big, of_little) =
+        (house.ask(&big.scope("alone")).await.0, house.ask(&little.scope("alone")).await.0);
     let texts = texts();
     let mut plain = vec![];
     for text in &texts {
@@ -526,7 +638,10 @@ async fn a_large_picture_goes_through_beside_streams_and_may_be_given_up() {
     let given_up = async {
         // Whatever it is doing at that moment, its memory is free then.
         for (at, calls) in [(0, 0), (1, 1), (2, 3), (3, 10)] {
-            let generation = Generation { request_id: format!("up{at}"), ..house.submitted(&big.scope(&format!("up{at}"))) };
+            let generation = Generation {
+                request_id: format!("up{at}"),
+                ..house.submitted(&big.scope(&format!("up{at}")))
+            };
             let mut client = house.worker.client.clone();
             let cancelled = async {
                 // A few calls later, wherever it is then.
@@ -534,7 +649,8 @@ async fn a_large_picture_goes_through_beside_streams_and_may_be_given_up() {
                     house.held_bytes().await;
                 }
                 loop {
-                    let request = CancelRequest { stamp: Some(STAMP), request_id: format!("up{at}") };
+                    let request =
+                        CancelRequest { stamp: Some(STAMP), request_id: format!("up{at}") };
                     if client.cancel(request).await.expect("answered").into_inner().found {
                         return;
                     }
@@ -546,7 +662,8 @@ async fn a_large_picture_goes_through_beside_streams_and_may_be_given_up() {
     };
     let streams = join_all(texts.iter().map(|text| house.ask(text)));
     let (big, little) = (big.scope("beside"), little.scope("beside"));
-    let (answers, big_again, little_again, ()) = tokio::join!(streams, house.ask(&big), house.ask(&little), given_up);
+    let (answers, big_again, little_again, ()) =
+        tokio::join!(streams, house.ask(&big), house.ask(&little), given_up);
     for (at, ((found, _), expected)) in answers.iter().zip(&plain).enumerate() {
         assert_eq!(found, expected, "stream {at}");
     }

@@ -7,8 +7,8 @@ use std::path::Path;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::worker_client::WorkerClient;
 use paceline_proto::internal::v1::{
-    CancelRequest, DescribeRequest, Generation, Permit, SamplingRule, Stamp, StatsRequest, StopRequest, TargetGenerateRequest,
-    WorkerPhase,
+    CancelRequest, DescribeRequest, Generation, Permit, SamplingRule, Stamp, StatsRequest,
+    StopRequest, TargetGenerateRequest, WorkerPhase,
 };
 use paceline_proto::status::Reason;
 use paceline_proto::v1;
@@ -21,17 +21,34 @@ async fn it_loads_with_progress_describes_itself_and_generates() {
     let (beats, _watch) = worker.ready().await;
     let last = beats.last().expect("a beat");
     assert_eq!(last.phase(), WorkerPhase::Idle);
-    assert!(last.loaded_bytes == last.total_bytes && last.total_bytes > 0 && last.weights_loaded_unix_s > 0);
+    assert!(
+        last.loaded_bytes == last.total_bytes
+            && last.total_bytes > 0
+            && last.weights_loaded_unix_s > 0
+    );
     assert!(beats.iter().all(|beat| beat.epoch == STAMP.epoch));
 
-    let about = worker.client.describe(DescribeRequest { stamp: Some(STAMP) }).await.expect("described").into_inner();
+    let about = worker
+        .client
+        .describe(DescribeRequest { stamp: Some(STAMP) })
+        .await
+        .expect("described")
+        .into_inner();
     let model = about.model.expect("a model");
     assert_eq!((model.name.as_str(), model.architecture.as_str()), ("qwen3-tiny", "qwen3"));
     assert_eq!(about.pid, worker.child.id());
-    assert!(about.kv_classes.windows(2).all(|pair| pair[0].positions < pair[1].positions && pair[0].bytes < pair[1].bytes));
+    assert!(
+        about
+            .kv_classes
+            .windows(2)
+            .all(|pair| pair[0].positions < pair[1].positions && pair[0].bytes < pair[1].bytes)
+    );
 
     for (at, (prompt, greedy)) in cases().into_iter().enumerate() {
-        let batches = worker.generate(generation(&format!("r{at}"), &prompt, greedy.len() as u32)).await.expect("generates");
+        let batches = worker
+            .generate(generation(&format!("r{at}"), &prompt, greedy.len() as u32))
+            .await
+            .expect("generates");
         assert_eq!(ids(&batches), greedy);
         let mut next = 0;
         for batch in &batches {
@@ -44,34 +61,55 @@ async fn it_loads_with_progress_describes_itself_and_generates() {
         assert_eq!(done.route.expect("a route").reason(), v1::RouteReason::DrafterAbsent);
 
         // Resumed anywhere, the stream goes on the same.
-        let resumed = Generation { continuation_ids: greedy[..10].to_vec(), ..generation("again", &prompt, greedy.len() as u32) };
+        let resumed = Generation {
+            continuation_ids: greedy[..10].to_vec(),
+            ..generation("again", &prompt, greedy.len() as u32)
+        };
         let batches = worker.generate(resumed).await.expect("generates");
         assert_eq!(ids(&batches), greedy[10..]);
         assert_eq!(batches[0].first_index, 10);
 
         // A stop id ends it, and is part of it.
         let first = greedy.iter().position(|id| *id == greedy[5]).expect("it is there");
-        let stopped = Generation { stop_token_ids: vec![greedy[5]], ..generation("stop", &prompt, 32) };
+        let stopped =
+            Generation { stop_token_ids: vec![greedy[5]], ..generation("stop", &prompt, 32) };
         let batches = worker.generate(stopped).await.expect("generates");
         assert_eq!(ids(&batches), greedy[..=first]);
-        assert_eq!(batches.last().and_then(|batch| batch.done).expect("done").finish_reason(), v1::FinishReason::Stop);
+        assert_eq!(
+            batches.last().and_then(|batch| batch.done).expect("done").finish_reason(),
+            v1::FinishReason::Stop
+        );
     }
-    let stats = worker.client.stats(StatsRequest { stamp: Some(STAMP) }).await.expect("stats").into_inner();
+    let stats =
+        worker.client.stats(StatsRequest { stamp: Some(STAMP) }).await.expect("stats").into_inner();
     let now = stats.now.expect("figures");
     assert!(stats.decode_tokens > 100 && stats.prefill_tokens > 100 && stats.step_p50_us > 0);
-    assert_eq!((now.sequences, now.kv.expect("kv").held_bytes, now.kv.expect("kv").tap_bytes), (0, 0, 0));
+    assert_eq!(
+        (now.sequences, now.kv.expect("kv").held_bytes, now.kv.expect("kv").tap_bytes),
+        (0, 0, 0)
+    );
 }
 
 #[tokio::test]
 async fn streams_are_the_same_alone_and_together() {
     let mut worker = Worker::start(&tiny(), &[]);
     let (_, _watch) = worker.ready().await;
-    let sampling =
-        Some(SamplingRule { temperature: 0.9, top_k: 0, top_p: 0.95, min_p: 0.0, repetition_penalty: 1.0, ..Default::default() });
+    let sampling = Some(SamplingRule {
+        temperature: 0.9,
+        top_k: 0,
+        top_p: 0.95,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        ..Default::default()
+    });
     let requests: Vec<Generation> = (0..8)
         .map(|at| {
             let (prompt, _) = &cases()[at % 4];
-            let request = Generation { seed: at as u64, report_margins: true, ..generation(&format!("r{at}"), prompt, 60) };
+            let request = Generation {
+                seed: at as u64,
+                report_margins: true,
+                ..generation(&format!("r{at}"), prompt, 60)
+            };
             if at % 2 == 0 { request } else { Generation { sampling: sampling.clone(), ..request } }
         })
         .collect();
@@ -81,15 +119,24 @@ async fn streams_are_the_same_alone_and_together() {
     }
     let mut handles = vec![];
     for request in requests {
-        handles.push(paceline_process::task::spawn("request", generate(worker.client.clone(), request)));
+        handles.push(paceline_process::task::spawn(
+            "request",
+            generate(worker.client.clone(), request),
+        ));
     }
     for (handle, alone) in handles.into_iter().zip(&alone) {
         let together = ids(&handle.await.expect("runs").expect("generates"));
-        let (alone_ids, margins) = (ids(alone), alone.iter().flat_map(|batch| batch.margins.clone()).collect::<Vec<_>>());
+        let (alone_ids, margins) =
+            (ids(alone), alone.iter().flat_map(|batch| batch.margins.clone()).collect::<Vec<_>>());
         assert_eq!(margins.len(), alone_ids.len());
         if let Some(at) = alone_ids.iter().zip(&together).position(|(a, b)| a != b) {
-            // Rows are the same to the bit with the products of our own; elsewhere the order of a sum may decide.
-            assert!(cfg!(not(target_os = "linux")) && margins[at] < 1e-4, "differs at {at} with margin {}", margins[at]);
+            // Rows are the same to the bit with the products of our own; elsewhere the order of a
+            // sum may decide.
+            assert!(
+                cfg!(not(target_os = "linux")) && margins[at] < 1e-4,
+                "differs at {at} with margin {}",
+                margins[at]
+            );
         }
         assert_eq!(alone_ids.len(), together.len());
     }
@@ -101,7 +148,10 @@ async fn who_asks_hears_with_each_batch_what_the_end_would_say() {
     let (_, _watch) = worker.ready().await;
     let prompt = cases()[2].0.clone();
     for asked in [true, false] {
-        let request = Generation { report_so_far: asked, ..generation(&format!("asked-{asked}"), &prompt, 20) };
+        let request = Generation {
+            report_so_far: asked,
+            ..generation(&format!("asked-{asked}"), &prompt, 20)
+        };
         let batches = worker.generate(request).await.expect("generates");
         let (last, others) = batches.split_last().expect("batches");
         assert!(!others.is_empty() && last.so_far.is_none());
@@ -137,14 +187,22 @@ async fn dropped_cancelled_and_late_requests_give_their_memory_back() {
     let (_, _watch) = worker.ready().await;
     let prompt = cases()[2].0.clone();
     let permit = Some(Permit { lane_allowed: v1::Lane::Plain.into(), ..Permit::default() });
-    let open = |id: &str| TargetGenerateRequest { stamp: Some(STAMP), generation: Some(generation(id, &prompt, 200)), permit };
+    let open = |id: &str| TargetGenerateRequest {
+        stamp: Some(STAMP),
+        generation: Some(generation(id, &prompt, 200)),
+        permit,
+    };
     let mut dropped = worker.client.generate(open("dropped")).await.expect("starts").into_inner();
     dropped.message().await.expect("tokens");
     drop(dropped);
 
-    let mut cancelled = worker.client.generate(open("cancelled")).await.expect("starts").into_inner();
-    let answer =
-        worker.client.cancel(CancelRequest { stamp: Some(STAMP), request_id: "cancelled".into() }).await.expect("answers");
+    let mut cancelled =
+        worker.client.generate(open("cancelled")).await.expect("starts").into_inner();
+    let answer = worker
+        .client
+        .cancel(CancelRequest { stamp: Some(STAMP), request_id: "cancelled".into() })
+        .await
+        .expect("answers");
     let end = loop {
         match cancelled.message().await {
             Ok(Some(_)) => {}
@@ -155,13 +213,25 @@ async fn dropped_cancelled_and_late_requests_give_their_memory_back() {
         assert_eq!(Reason::of(&end.expect_err("cancelled")), Some(Reason::Cancelled));
     }
 
-    let late = Generation { deadline_ns: paceline_process::clock::monotonic_ns(), ..generation("late", &prompt, 200) };
-    assert_eq!(Reason::of(&worker.generate(late).await.expect_err("late")), Some(Reason::DeadlinePassed));
+    let late = Generation {
+        deadline_ns: paceline_process::clock::monotonic_ns(),
+        ..generation("late", &prompt, 200)
+    };
+    assert_eq!(
+        Reason::of(&worker.generate(late).await.expect_err("late")),
+        Some(Reason::DeadlinePassed)
+    );
 
     let free = async {
         loop {
-            let now =
-                worker.client.stats(StatsRequest { stamp: Some(STAMP) }).await.expect("stats").into_inner().now.expect("figures");
+            let now = worker
+                .client
+                .stats(StatsRequest { stamp: Some(STAMP) })
+                .await
+                .expect("stats")
+                .into_inner()
+                .now
+                .expect("figures");
             if (now.sequences, now.kv.expect("kv").held_bytes) == (0, 0) {
                 return;
             }
@@ -177,7 +247,10 @@ async fn asked_to_stop_it_ends_and_leaves_nothing() {
     let stop = StopRequest { stamp: Some(STAMP), grace_ms: 0, cause: "test".into() };
     worker.life.stop(stop).await.expect("obeys");
     assert_eq!(worker.wait_end().await, Some(0));
-    assert!(!worker.dir.path().join("target.sock").exists() && !worker.dir.path().join("target.json").exists());
+    assert!(
+        !worker.dir.path().join("target.sock").exists()
+            && !worker.dir.path().join("target.json").exists()
+    );
 }
 
 #[tokio::test]

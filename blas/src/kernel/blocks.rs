@@ -6,8 +6,8 @@ use super::{Product, packed_row};
 /// Columns of a block, or vectors of columns where B is not transposed.
 const WIDTH: usize = 4;
 
-/// Columns of a block of at most three rows where registers are many. Fewer would leave the multipliers waiting for one
-/// another's results.
+/// Columns of a block of at most three rows where registers are many. Fewer would leave the
+/// multipliers waiting for one another's results.
 const FEW: usize = 8;
 
 /// Rows above which columns are taken in tiles. Fewer are bound by memory.
@@ -16,8 +16,9 @@ const BY_TILES: usize = 48;
 /// Weights of a tile: 256 KiB, of the second-level caches of today's cores half at most.
 const TILE: usize = 64 * 1024;
 
-/// `$body` for each constant `$i` below `$n`, which is at most 8. Not a loop: sums stay in registers only where every index is
-/// a constant before the optimizer begins, and loops are unrolled too late for that (measured: half of the blocks spilled).
+/// `$body` for each constant `$i` below `$n`, which is at most 8. Not a loop: sums stay in
+/// registers only where every index is a constant before the optimizer begins, and loops are
+/// unrolled too late for that (measured: half of the blocks spilled).
 macro_rules! each {
     ($i:ident < $n:ident, $body:expr) => {
         each!(@ $i $n $body, 0 1 2 3 4 5 6 7)
@@ -30,9 +31,10 @@ macro_rules! each {
     }};
 }
 
-/// Puts the rows of A in the order in which [`block_by_rows`] reads them: block by block of rows, in each a vector of every
-/// row for each step of k, zeros behind k. One stream then instead of one for each row: rows lie a power of two apart in most
-/// models, where they drive one another out of the cache (measured with 16 rows and k = 1024: half the speed).
+/// Puts the rows of A in the order in which [`block_by_rows`] reads them: block by block of rows,
+/// in each a vector of every row for each step of k, zeros behind k. One stream then instead of one
+/// for each row: rows lie a power of two apart in most models, where they drive one another out of
+/// the cache (measured with 16 rows and k = 1024: half the speed).
 ///
 /// # Safety
 /// A is as large as the product says, `to` has room for m rows of k, rounded up to whole vectors.
@@ -46,7 +48,8 @@ unsafe fn pack<L: Lanes>(product: &Product, to: *mut f32) {
             for row in row..row + rows {
                 // SAFETY: the caller's.
                 unsafe {
-                    let (from, count) = (a.add(row * a_row + step * a_step), L::COUNT.min(k - step));
+                    let (from, count) =
+                        (a.add(row * a_row + step * a_step), L::COUNT.min(k - step));
                     let mut lanes = [0.0f32; 16]; // no vector is longer
                     let vector = if a_step != 1 {
                         for (at, lane) in lanes.iter_mut().enumerate().take(count) {
@@ -66,8 +69,9 @@ unsafe fn pack<L: Lanes>(product: &Product, to: *mut f32) {
     }
 }
 
-/// Sums of R rows and C columns (4 or 8), B transposed. Columns behind the last are computed as the last and not written,
-/// which is cheaper than blocks of their own. `x`: the rows, packed. `fetch`: asks for the C columns behind these meanwhile.
+/// Sums of R rows and C columns (4 or 8), B transposed. Columns behind the last are computed as the
+/// last and not written, which is cheaper than blocks of their own. `x`: the rows, packed. `fetch`:
+/// asks for the C columns behind these meanwhile.
 #[inline(always)]
 unsafe fn block_by_rows<L: Lanes, const R: usize, const C: usize>(
     product: &Product,
@@ -113,7 +117,8 @@ unsafe fn block_by_rows<L: Lanes, const R: usize, const C: usize>(
             let four = L::fold([sums[I][0], sums[I][1], sums[I][2], sums[I][3]]);
             product.put(row + I, column, four, end);
             if C == 8 {
-                let four = L::fold([sums[I][C - 4], sums[I][C - 3], sums[I][C - 2], sums[I][C - 1]]);
+                let four =
+                    L::fold([sums[I][C - 4], sums[I][C - 3], sums[I][C - 2], sums[I][C - 1]]);
                 product.put(row + I, column + 4, four, end);
             }
         });
@@ -122,7 +127,11 @@ unsafe fn block_by_rows<L: Lanes, const R: usize, const C: usize>(
 
 /// Sums of R rows and V vectors of columns, B as it is.
 #[inline(always)]
-unsafe fn block_by_columns<L: Lanes, const R: usize, const V: usize>(product: &Product, row: usize, column: usize) {
+unsafe fn block_by_columns<L: Lanes, const R: usize, const V: usize>(
+    product: &Product,
+    row: usize,
+    column: usize,
+) {
     let Product { k, a, a_row, a_step, b, ldb, .. } = *product;
     // SAFETY: rows row..row + R are A's, columns column..column + V · COUNT are B's.
     unsafe {
@@ -151,7 +160,8 @@ unsafe fn block_by_columns<L: Lanes, const R: usize, const V: usize>(product: &P
     }
 }
 
-/// Sums of one row and the last columns, fewer than a vector has lanes; each lane as in a whole one.
+/// Sums of one row and the last columns, fewer than a vector has lanes; each lane as in a whole
+/// one.
 #[inline(always)]
 unsafe fn block_of_rest<L: Lanes>(product: &Product, row: usize, column: usize, count: usize) {
     let Product { k, a, a_row, a_step, b, ldb, .. } = *product;
@@ -159,7 +169,11 @@ unsafe fn block_of_rest<L: Lanes>(product: &Product, row: usize, column: usize, 
     unsafe {
         let mut sum = L::splat(0.0);
         for at in 0..k {
-            sum = L::fma(L::splat(*a.add(row * a_row + at * a_step)), L::load_part(b.add(at * ldb + column), count), sum);
+            sum = L::fma(
+                L::splat(*a.add(row * a_row + at * a_step)),
+                L::load_part(b.add(at * ldb + column), count),
+                sum,
+            );
         }
         let place = product.c.add(row * product.ldc + column);
         let before = if product.beta == 0.0 { L::splat(0.0) } else { L::load_part(place, count) };
@@ -180,7 +194,8 @@ unsafe fn scaled<L: Lanes>(product: &Product, sum: L::Vector, before: L::Vector)
     }
 }
 
-/// Rows in blocks as equal as can be, of at most L::ROWS: one of a single row would wait for its own results.
+/// Rows in blocks as equal as can be, of at most L::ROWS: one of a single row would wait for its
+/// own results.
 #[inline(always)]
 fn row_blocks<L: Lanes>(m: usize) -> impl Iterator<Item = (usize, usize)> {
     let blocks = m.div_ceil(L::ROWS).max(1);
@@ -190,7 +205,8 @@ fn row_blocks<L: Lanes>(m: usize) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// A block of so many rows, a number that the compiler knows. Those an instruction set never asks for are not compiled.
+/// A block of so many rows, a number that the compiler knows. Those an instruction set never asks
+/// for are not compiled.
 macro_rules! by_rows {
     ($rows:ident, $block:ident, $width:expr, $arguments:tt) => {
         by_rows!(@ $rows, $block, $width, $arguments, 1 2 3 4 5 6)
@@ -203,9 +219,9 @@ macro_rules! by_rows {
     };
 }
 
-/// Columns `from..to`. Few rows: for each block of columns all rows, so that B comes from memory once, evenly while they are
-/// multiplied. Many rows, which are more than a core's cache holds: a tile of columns that it does hold, and in it for each
-/// block of rows all columns.
+/// Columns `from..to`. Few rows: for each block of columns all rows, so that B comes from memory
+/// once, evenly while they are multiplied. Many rows, which are more than a core's cache holds: a
+/// tile of columns that it does hold, and in it for each block of rows all columns.
 #[inline(always)]
 unsafe fn columns<L: Lanes, const FEW: usize>(product: &Product, from: usize, to: usize) {
     let m = product.m;
@@ -228,7 +244,12 @@ unsafe fn columns<L: Lanes, const FEW: usize>(product: &Product, from: usize, to
                     let to = (from + tile).min(to);
                     for (row, rows) in row_blocks::<L>(m) {
                         for column in (from..to).step_by(WIDTH) {
-                            by_rows!(rows, block_by_rows, WIDTH, (product, row, column, to, row == 0));
+                            by_rows!(
+                                rows,
+                                block_by_rows,
+                                WIDTH,
+                                (product, row, column, to, row == 0)
+                            );
                         }
                     }
                 }
@@ -260,7 +281,8 @@ unsafe fn columns<L: Lanes, const FEW: usize>(product: &Product, from: usize, to
     }
 }
 
-/// The two functions of an instruction set, with its instructions enabled: everything above is inlined into them.
+/// The two functions of an instruction set, with its instructions enabled: everything above is
+/// inlined into them.
 macro_rules! kernels {
     ($(#[$attribute:meta])* $name:ident, $lanes:ty, $few:expr) => {
         pub(super) mod $name {
@@ -289,7 +311,8 @@ kernels!(portable, super::super::lanes::Portable, super::WIDTH);
 #[cfg(test)]
 kernels!(wide, super::super::lanes::Portable, super::FEW);
 
-// VL although nothing here calls it: without it what is folded must lie in the lower 16 registers, and sums are spilled.
+// VL although nothing here calls it: without it what is folded must lie in the lower 16 registers,
+// and sums are spilled.
 #[cfg(target_arch = "x86_64")]
 kernels!(
     #[target_feature(enable = "avx512f,avx512vl,avx2,fma")]

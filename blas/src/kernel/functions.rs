@@ -1,9 +1,10 @@
-//! What a forward does between products, row by row. A row's result has the same bits whatever rows stand beside it: every sum
-//! runs in an order that only the row's length settles.
+//! What a forward does between products, row by row. A row's result has the same bits whatever rows
+//! stand beside it: every sum runs in an order that only the row's length settles.
 
 use super::lanes::Lanes;
 
-/// Numbers in pieces of a vector: `$body` for each, with the place of its first and how many there are.
+/// Numbers in pieces of a vector: `$body` for each, with the place of its first and how many there
+/// are.
 macro_rules! pieces {
     ($L:ident, $length:expr, |$at:ident, $count:ident| $body:expr) => {
         let mut $at = 0;
@@ -43,8 +44,9 @@ unsafe fn sum<L: Lanes>(vector: L::Vector) -> f32 {
     unsafe { L::fold([vector, L::splat(0.0), L::splat(0.0), L::splat(0.0)])[0] }
 }
 
-/// e to the power of each lane, within 2 units of the last place; below −87 the smallest normal number or so, above 88 the
-/// largest; no number stays none. Reduction and polynomial after Cephes' `expf` (netlib.org/cephes, single precision).
+/// e to the power of each lane, within 2 units of the last place; below −87 the smallest normal
+/// number or so, above 88 the largest; no number stays none. Reduction and polynomial after Cephes'
+/// `expf` (netlib.org/cephes, single precision).
 #[inline(always)]
 unsafe fn exp<L: Lanes>(x: L::Vector) -> L::Vector {
     // ln 2 in two parts, the first with few bits, so that multiples of it are exact.
@@ -104,14 +106,25 @@ unsafe fn norm<L: Lanes>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
         let factor = L::splat(inverse_rms::<L>(x, eps));
         pieces!(L, length, |at, count| {
             let y = L::mul(load::<L>(x.as_ptr().add(at), count), factor);
-            store::<L>(out.as_mut_ptr().add(at), L::mul(y, load::<L>(weight.as_ptr().add(at), count)), count);
+            store::<L>(
+                out.as_mut_ptr().add(at),
+                L::mul(y, load::<L>(weight.as_ptr().add(at), count)),
+                count,
+            );
         });
     }
 }
 
-/// A head, normed and turned: n · cos + (n with its halves exchanged) · sin, n = x / rms(x) · weight.
+/// A head, normed and turned: n · cos + (n with its halves exchanged) · sin, n = x / rms(x) ·
+/// weight.
 #[inline(always)]
-unsafe fn norm_turn<L: Lanes>(x: &[f32], weight: &[f32], eps: f32, turn: Turn<'_>, out: &mut [f32]) {
+unsafe fn norm_turn<L: Lanes>(
+    x: &[f32],
+    weight: &[f32],
+    eps: f32,
+    turn: Turn<'_>,
+    out: &mut [f32],
+) {
     let length = out.len().min(x.len()).min(weight.len());
     // SAFETY: the places are below the length.
     unsafe {
@@ -129,12 +142,18 @@ unsafe fn norm_turn<L: Lanes>(x: &[f32], weight: &[f32], eps: f32, turn: Turn<'_
 unsafe fn turn<L: Lanes>(x: &[f32], turn: Turn<'_>, out: &mut [f32]) {
     let length = out.len().min(x.len());
     // SAFETY: the places are below the length.
-    unsafe { turned::<L>(|at, count| load::<L>(x.as_ptr().add(at), count), turn, &mut out[..length]) }
+    unsafe {
+        turned::<L>(|at, count| load::<L>(x.as_ptr().add(at), count), turn, &mut out[..length])
+    }
 }
 
 /// `value(at, count)` are the numbers of a head as long as `out`, from a place on.
 #[inline(always)]
-unsafe fn turned<L: Lanes>(value: impl Fn(usize, usize) -> L::Vector, turn: Turn<'_>, out: &mut [f32]) {
+unsafe fn turned<L: Lanes>(
+    value: impl Fn(usize, usize) -> L::Vector,
+    turn: Turn<'_>,
+    out: &mut [f32],
+) {
     let half = out.len().min(turn.cos.len()).min(turn.sin.len()) / 2;
     // SAFETY: the pieces are of the first or the second half of each.
     unsafe {
@@ -151,7 +170,12 @@ unsafe fn turned<L: Lanes>(value: impl Fn(usize, usize) -> L::Vector, turn: Turn
 
 /// (x − mean) / √(variance + ε) · weight + bias.
 #[inline(always)]
-unsafe fn layer_norm<L: Lanes>(x: &[f32], Affine { weight, bias }: Affine<'_>, eps: f32, out: &mut [f32]) {
+unsafe fn layer_norm<L: Lanes>(
+    x: &[f32],
+    Affine { weight, bias }: Affine<'_>,
+    eps: f32,
+    out: &mut [f32],
+) {
     let length = out.len().min(x.len()).min(weight.len()).min(bias.len());
     let whole = length / L::COUNT * L::COUNT;
     // SAFETY: the pieces are of all four.
@@ -169,7 +193,11 @@ unsafe fn layer_norm<L: Lanes>(x: &[f32], Affine { weight, bias }: Affine<'_>, e
         let factor = L::splat(1.0 / ((sum::<L>(squares) + rest) / length as f32 + eps).sqrt());
         pieces!(L, length, |at, count| {
             let y = L::mul(L::add(load::<L>(x.as_ptr().add(at), count), less), factor);
-            let y = L::fma(y, load::<L>(weight.as_ptr().add(at), count), load::<L>(bias.as_ptr().add(at), count));
+            let y = L::fma(
+                y,
+                load::<L>(weight.as_ptr().add(at), count),
+                load::<L>(bias.as_ptr().add(at), count),
+            );
             store::<L>(out.as_mut_ptr().add(at), y, count);
         });
     }
@@ -192,7 +220,8 @@ unsafe fn gelu<L: Lanes>(x: &mut [f32]) {
     }
 }
 
-/// In place: softmax(scale · x) over the places `from..to`, 0 elsewhere. No number among them makes all of them none.
+/// In place: softmax(scale · x) over the places `from..to`, 0 elsewhere. No number among them makes
+/// all of them none.
 #[inline(always)]
 unsafe fn softmax<L: Lanes>(x: &mut [f32], scale: f32, from: usize, to: usize) {
     let to = to.min(x.len());
@@ -212,7 +241,10 @@ unsafe fn softmax<L: Lanes>(x: &mut [f32], scale: f32, from: usize, to: usize) {
             let power = exp::<L>(L::mul(L::add(load::<L>(place.add(at), count), most), scale));
             store::<L>(place.add(at), power, count);
             // Of a part only what belongs to it.
-            total = L::add(total, if count == L::COUNT { power } else { load::<L>(place.add(at), count) });
+            total = L::add(
+                total,
+                if count == L::COUNT { power } else { load::<L>(place.add(at), count) },
+            );
         });
         let share = L::splat(1.0 / sum::<L>(total));
         pieces!(L, seen.len(), |at, count| {
@@ -244,7 +276,8 @@ unsafe fn surprise<L: Lanes>(x: &[f32]) -> f32 {
         let most = largest::<L>(x);
         let less = L::splat(-most);
         let mut total = L::splat(0.0);
-        pieces!(L, whole, |at, _count| total = L::add(total, exp::<L>(L::add(L::load(x.as_ptr().add(at)), less))));
+        pieces!(L, whole, |at, _count| total =
+            L::add(total, exp::<L>(L::add(L::load(x.as_ptr().add(at)), less))));
         let rest: f32 = x[whole..].iter().map(|x| (x - most).exp()).sum();
         (sum::<L>(total) + rest).ln()
     }

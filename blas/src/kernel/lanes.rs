@@ -1,5 +1,5 @@
-//! Vectors of an instruction set, as the blocks and the functions of rows need them. Every function is inlined into one that has the instructions
-//! enabled (`blocks`), so none is a call.
+//! Vectors of an instruction set, as the blocks and the functions of rows need them. Every function
+//! is inlined into one that has the instructions enabled (`blocks`), so none is a call.
 
 /// A vector of [`Lanes::COUNT`] floats.
 pub(super) trait Lanes {
@@ -23,7 +23,8 @@ pub(super) trait Lanes {
     /// # Safety
     /// `to` has room for COUNT floats.
     unsafe fn store(to: *mut f32, vector: Self::Vector);
-    /// Asks for a cache line that will be read soon; of any address. Nothing where there is no such instruction.
+    /// Asks for a cache line that will be read soon; of any address. Nothing where there is no such
+    /// instruction.
     ///
     /// # Safety
     /// As all here.
@@ -69,14 +70,16 @@ pub(super) trait Lanes {
     /// # Safety
     /// As all here; of numbers between -1,000 and 1,000, or none.
     unsafe fn round(a: Self::Vector) -> Self::Vector;
-    /// 2 to the power of whole numbers from -126 to 127, lane by lane; anything where a lane is no number.
+    /// 2 to the power of whole numbers from -126 to 127, lane by lane; anything where a lane is no
+    /// number.
     ///
     /// # Safety
     /// As all here.
     unsafe fn power_of_two(a: Self::Vector) -> Self::Vector;
 }
 
-/// Eight lanes of plain Rust; the compiler makes of them what every processor of the architecture has.
+/// Eight lanes of plain Rust; the compiler makes of them what every processor of the architecture
+/// has.
 pub(super) struct Portable;
 
 impl Lanes for Portable {
@@ -243,14 +246,27 @@ mod x86 {
         unsafe fn fold([a, b, c, d]: [__m512; 4]) -> [f32; 4] {
             // SAFETY: as above.
             unsafe {
-                // The 128-bit quarters of two vectors each: first and second half of both, then sums of 8, 4 lanes.
-                let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xEE>(a, b));
-                let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xEE>(c, d));
-                let all = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xDD>(ab, cd));
+                // The 128-bit quarters of two vectors each: first and second half of both, then
+                // sums of 8, 4 lanes.
+                let ab = _mm512_add_ps(
+                    _mm512_shuffle_f32x4::<0x44>(a, b),
+                    _mm512_shuffle_f32x4::<0xEE>(a, b),
+                );
+                let cd = _mm512_add_ps(
+                    _mm512_shuffle_f32x4::<0x44>(c, d),
+                    _mm512_shuffle_f32x4::<0xEE>(c, d),
+                );
+                let all = _mm512_add_ps(
+                    _mm512_shuffle_f32x4::<0x88>(ab, cd),
+                    _mm512_shuffle_f32x4::<0xDD>(ab, cd),
+                );
                 let all = _mm512_add_ps(all, _mm512_permute_ps::<0x4E>(all));
                 let all = _mm512_add_ps(all, _mm512_permute_ps::<0xB1>(all));
                 // Now each quarter's lanes are all that vector's sum.
-                let (ab, cd) = (_mm512_castps512_ps256(all), _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(all)));
+                let (ab, cd) = (
+                    _mm512_castps512_ps256(all),
+                    _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(all)),
+                );
                 let cd = _mm256_castpd_ps(cd);
                 let (b, d) = (_mm256_extractf128_ps::<1>(ab), _mm256_extractf128_ps::<1>(cd));
                 let ab = _mm_unpacklo_ps(_mm256_castps256_ps128(ab), b);
@@ -358,14 +374,22 @@ mod x86 {
         unsafe fn fold([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
             // SAFETY: as above.
             unsafe {
-                let ab = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
-                let cd = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(c, d), _mm256_permute2f128_ps::<0x31>(c, d));
+                let ab = _mm256_add_ps(
+                    _mm256_permute2f128_ps::<0x20>(a, b),
+                    _mm256_permute2f128_ps::<0x31>(a, b),
+                );
+                let cd = _mm256_add_ps(
+                    _mm256_permute2f128_ps::<0x20>(c, d),
+                    _mm256_permute2f128_ps::<0x31>(c, d),
+                );
                 let ab = _mm256_add_ps(ab, _mm256_permute_ps::<0x4E>(ab));
                 let cd = _mm256_add_ps(cd, _mm256_permute_ps::<0x4E>(cd));
                 let ab = _mm256_add_ps(ab, _mm256_permute_ps::<0xB1>(ab));
                 let cd = _mm256_add_ps(cd, _mm256_permute_ps::<0xB1>(cd));
-                let ab = _mm_unpacklo_ps(_mm256_castps256_ps128(ab), _mm256_extractf128_ps::<1>(ab));
-                let cd = _mm_unpacklo_ps(_mm256_castps256_ps128(cd), _mm256_extractf128_ps::<1>(cd));
+                let ab =
+                    _mm_unpacklo_ps(_mm256_castps256_ps128(ab), _mm256_extractf128_ps::<1>(ab));
+                let cd =
+                    _mm_unpacklo_ps(_mm256_castps256_ps128(cd), _mm256_extractf128_ps::<1>(cd));
                 let mut sums = [0.0; 4];
                 _mm_storeu_ps(sums.as_mut_ptr(), _mm_movelh_ps(ab, cd));
                 sums
@@ -426,7 +450,8 @@ mod arm {
 
         #[inline(always)]
         unsafe fn splat(value: f32) -> float32x4_t {
-            // SAFETY: here and below: NEON is part of the architecture, and pointers are the caller's.
+            // SAFETY: here and below: NEON is part of the architecture, and pointers are the
+            // caller's.
             unsafe { vdupq_n_f32(value) }
         }
 

@@ -1,13 +1,14 @@
-//! The sums of a product, block by block. Element (i, j) has the same bits whatever rows and columns stand beside it: it is
-//! summed over k in one order, which only k and the instruction set settle.
+//! The sums of a product, block by block. Element (i, j) has the same bits whatever rows and
+//! columns stand beside it: it is summed over k in one order, which only k and the instruction set
+//! settle.
 //!
 //! ```text
 //!  rows of B in C (x @ W.T)   one vector of L lanes per element runs over k in steps of L; the last, shorter step has zeros in
 //!                             the lanes behind k; lanes are folded by halves: i and i+L/2, i and i+L/4, …
 //!  columns of B in C (p @ V)  one lane per element, k in order, one fused step each
 //! ```
-//! A block keeps the sums of some rows × some columns in registers. Which blocks a product is cut into differs with its
-//! number of rows, and no sum knows of it.
+//! A block keeps the sums of some rows × some columns in registers. Which blocks a product is cut
+//! into differs with its number of rows, and no sum knows of it.
 
 mod blocks;
 mod functions;
@@ -18,7 +19,8 @@ use std::ffi::c_int;
 pub(crate) use functions::Functions;
 pub use functions::{Affine, Turn};
 
-/// C = α·A·B + β·C in rows. A is m × k, its elements as far apart as its steps say; B is stored n × k (`transposed`) or k × n.
+/// C = α·A·B + β·C in rows. A is m × k, its elements as far apart as its steps say; B is stored n ×
+/// k (`transposed`) or k × n.
 #[derive(Clone, Copy)]
 pub(crate) struct Product {
     pub(crate) transposed: bool,
@@ -41,7 +43,8 @@ pub(crate) struct Product {
 }
 
 impl Product {
-    /// A part of its rows. Of a prepared product only rows that were prepared together ([`Kernels::prepare`]).
+    /// A part of its rows. Of a prepared product only rows that were prepared together
+    /// ([`Kernels::prepare`]).
     ///
     /// # Safety
     /// There are as many rows.
@@ -49,13 +52,17 @@ impl Product {
         // SAFETY: the caller's. A packed row takes as many floats as the longest vector makes of k.
         unsafe {
             let a = self.a.add(from * self.a_row);
-            let packed = if self.packed.is_null() { self.packed } else { self.packed.add(from * packed_row(self.k)) };
+            let packed = if self.packed.is_null() {
+                self.packed
+            } else {
+                self.packed.add(from * packed_row(self.k))
+            };
             Product { m: to - from, a, packed, c: self.c.add(from * self.ldc), ..*self }
         }
     }
 
-    /// Four elements of a row from their sums, those behind column `end` left out. β = 0 does not read C, which may be
-    /// anything, as BLAS has it.
+    /// Four elements of a row from their sums, those behind column `end` left out. β = 0 does not
+    /// read C, which may be anything, as BLAS has it.
     ///
     /// # Safety
     /// The row and the columns up to `end` are C's. `column` may lie behind `end`.
@@ -63,8 +70,8 @@ impl Product {
     unsafe fn put(&self, row: usize, column: usize, sums: [f32; 4], end: usize) {
         // SAFETY: the caller's.
         unsafe {
-            // The last block of a row may begin behind `end` and write nothing. Its place need not be in C's allocation, so
-            // no pointer arithmetic with `add`.
+            // The last block of a row may begin behind `end` and write nothing. Its place need not
+            // be in C's allocation, so no pointer arithmetic with `add`.
             let place = self.c.wrapping_add(row * self.ldc + column);
             let sums = sums.map(|sum| self.alpha * sum);
             if self.beta == 0.0 && column + 4 <= end {
@@ -109,7 +116,8 @@ impl Room {
 #[repr(C, align(64))]
 struct Line([f32; 16]);
 
-/// Columns are given out in multiples of this: no block is cut then, for any instruction set's kernels.
+/// Columns are given out in multiples of this: no block is cut then, for any instruction set's
+/// kernels.
 pub(crate) const COLUMNS: usize = 64;
 
 /// Many rows are given out in multiples of this: the rows of a block, for all instruction sets.
@@ -121,11 +129,18 @@ const fn packed_row(k: usize) -> usize {
 }
 
 impl Kernels {
-    /// The product, ready for [`Kernels::columns`] for as long as `room` is not touched, whole or in parts of `tile` rows.
+    /// The product, ready for [`Kernels::columns`] for as long as `room` is not touched, whole or
+    /// in parts of `tile` rows.
     ///
     /// # Safety
-    /// A is as large as the product says, and the processor has the instructions, which [`available`] sees to.
-    pub(crate) unsafe fn prepare(&self, product: &Product, tile: usize, room: &mut Room) -> Product {
+    /// A is as large as the product says, and the processor has the instructions, which
+    /// [`available`] sees to.
+    pub(crate) unsafe fn prepare(
+        &self,
+        product: &Product,
+        tile: usize,
+        room: &mut Room,
+    ) -> Product {
         if !product.transposed {
             return *product;
         }
@@ -147,7 +162,8 @@ impl Kernels {
     /// Computes columns `from..to` of C.
     ///
     /// # Safety
-    /// The product is prepared, A, B and C are as large as it says, and C is written by nobody else in these columns.
+    /// The product is prepared, A, B and C are as large as it says, and C is written by nobody else
+    /// in these columns.
     pub(crate) unsafe fn columns(&self, product: &Product, from: usize, to: usize) {
         // SAFETY: the caller's.
         unsafe { (self.columns)(product, from, to) }
@@ -156,25 +172,39 @@ impl Kernels {
 
 macro_rules! kernels {
     ($name:literal, $set:ident) => {
-        Kernels { name: $name, pack: blocks::$set::pack, columns: blocks::$set::columns, functions: functions::$set::ALL }
+        Kernels {
+            name: $name,
+            pack: blocks::$set::pack,
+            columns: blocks::$set::columns,
+            functions: functions::$set::ALL,
+        }
     };
 }
 
 /// Plain Rust: for processors without any of the others, and as a second opinion in tests.
 pub(crate) const PORTABLE: Kernels = kernels!("portable", portable);
 
-/// Plain Rust in blocks of eight columns, as the instruction sets with many registers have them: so that tests reach those
-/// blocks on every machine, and under Miri.
+/// Plain Rust in blocks of eight columns, as the instruction sets with many registers have them: so
+/// that tests reach those blocks on every machine, and under Miri.
 #[cfg(test)]
-const WIDE: Kernels = Kernels { name: "portable, wide", pack: blocks::wide::pack, columns: blocks::wide::columns, ..PORTABLE };
+const WIDE: Kernels = Kernels {
+    name: "portable, wide",
+    pack: blocks::wide::pack,
+    columns: blocks::wide::columns,
+    ..PORTABLE
+};
 
 /// What this processor can run, best first.
 pub(crate) fn available() -> impl Iterator<Item = Kernels> {
     #[cfg(target_arch = "x86_64")]
     let native = {
         let avx2 = std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma");
-        let avx512 = std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512vl");
-        [(avx512 && avx2).then_some(kernels!("avx512", avx512)), avx2.then_some(kernels!("avx2", avx2))]
+        let avx512 =
+            std::is_x86_feature_detected!("avx512f") && std::is_x86_feature_detected!("avx512vl");
+        [
+            (avx512 && avx2).then_some(kernels!("avx512", avx512)),
+            avx2.then_some(kernels!("avx2", avx2)),
+        ]
     };
     // NEON belongs to the architecture.
     #[cfg(target_arch = "aarch64")]
@@ -187,11 +217,12 @@ pub(crate) fn available() -> impl Iterator<Item = Kernels> {
     all
 }
 
-/// Any product in any layout, one element after the other: for a process without OpenBLAS, so that it is slow and not dead.
+/// Any product in any layout, one element after the other: for a process without OpenBLAS, so that
+/// it is slow and not dead.
 ///
 /// # Safety
-/// The three matrices are as large as the arguments say. `a_steps`, `b_steps`: elements from row to row and from column to
-/// column of A and B as they are multiplied.
+/// The three matrices are as large as the arguments say. `a_steps`, `b_steps`: elements from row to
+/// row and from column to column of A and B as they are multiplied.
 #[expect(clippy::too_many_arguments, reason = "a product has as many")]
 pub(crate) unsafe fn any_layout(
     (m, n, k): (usize, usize, usize),
@@ -212,7 +243,8 @@ pub(crate) unsafe fn any_layout(
                 // As in BLAS: α = 0 reads neither A nor B.
                 if alpha != 0.0 {
                     for p in 0..k {
-                        sum += *a.add(i * a_steps.0 + p * a_steps.1) * *b.add(p * b_steps.0 + j * b_steps.1);
+                        sum += *a.add(i * a_steps.0 + p * a_steps.1)
+                            * *b.add(p * b_steps.0 + j * b_steps.1);
                     }
                 }
                 let place = c.add(i * c_steps.0 + j * c_steps.1);

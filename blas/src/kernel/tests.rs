@@ -48,7 +48,8 @@ fn every_length_of_a_row_and_of_a_column_has_its_tail() {
     }
 }
 
-/// Small enough for Miri, which checks the address of every block: `cargo +nightly miri test -p paceline-blas --lib ends_of_c`.
+/// Small enough for Miri, which checks the address of every block: `cargo +nightly miri test -p
+/// paceline-blas --lib ends_of_c`.
 #[test]
 fn blocks_at_the_ends_of_c_stay_inside_its_allocation() {
     for kernels in available() {
@@ -90,7 +91,12 @@ fn a_row_has_the_same_bits_among_any_others() {
                 for m in (1..=52).chain([95, 96, 97, 239, 240, 241, most]) {
                     for from in [0, (most - m) / 2, most - m] {
                         let part = bits(&sample.part(from..from + m, 0..n).compute(whole(kernels)));
-                        assert_eq!(part, all[from..from + m], "{} {m} rows from {from}", kernels.name);
+                        assert_eq!(
+                            part,
+                            all[from..from + m],
+                            "{} {m} rows from {from}",
+                            kernels.name
+                        );
                     }
                 }
             }
@@ -116,7 +122,8 @@ fn an_element_has_the_same_bits_in_any_column() {
     }
 }
 
-/// Masked positions have probability 0 in attention: how many there are behind the last must not show.
+/// Masked positions have probability 0 in attention: how many there are behind the last must not
+/// show.
 #[test]
 fn zeros_behind_the_last_probability_change_nothing() {
     for kernels in available() {
@@ -140,10 +147,15 @@ fn what_is_no_number_stays_none_and_in_its_row() {
                 let clean = Sample::new(transposed, (7, 21, k), 1);
                 let mut sample = Sample::new(transposed, (7, 21, k), 1);
                 sample.set_a(3, k - 1, value);
-                let (clean, found) = (clean.compute(whole(kernels)), sample.compute(whole(kernels)));
+                let (clean, found) =
+                    (clean.compute(whole(kernels)), sample.compute(whole(kernels)));
                 for row in 0..7 {
                     match row {
-                        3 => assert!(found[row].iter().all(|value| !value.is_finite()), "{}", kernels.name),
+                        3 => assert!(
+                            found[row].iter().all(|value| !value.is_finite()),
+                            "{}",
+                            kernels.name
+                        ),
                         _ => assert_eq!(found[row], clean[row], "{}", kernels.name),
                     }
                 }

@@ -1,27 +1,32 @@
-//! The helper threads of a process, and the protocol by which they share the pieces of a job with the thread that has it.
+//! The helper threads of a process, and the protocol by which they share the pieces of a job with
+//! the thread that has it.
 //!
 //! ```text
 //!  caller   takes the pool ─ writes the job ─ opens it ─ rings ─ pieces… ─ closes it ─ waits until no helper is inside
 //!  helper   sleeps on the bell ─ enters if the job is open ─ pieces… ─ leaves ─ spins on the bell ─ sleeps
 //! ```
 //! Three rules hold, whatever the order in which the threads run:
-//! - The job is written only while no helper is inside. A helper enters by adding itself to `state`, which fails unless the
-//!   job is open. The caller returns only after it closed the job and saw no helper inside. Every change of `state` is a
-//!   read-modify-write, or happens while no helper is inside. So each entry synchronizes with the opening of its job, and the
-//!   caller's last look synchronizes with every leaving.
-//! - A job wakes the helpers that sleep. The caller rings and then counts the sleepers; a helper counts itself and then looks
-//!   at the bell. A sequentially consistent fence stands between the two steps on either side, so one side sees the other.
-//! - The last helper to leave wakes a caller that sleeps. Both change `state` by read-modify-writes, so either the helper
-//!   finds `WAITED_FOR` set, or the caller finds no helper inside.
+//! - The job is written only while no helper is inside. A helper enters by adding itself to
+//!   `state`, which fails unless the job is open. The caller returns only after it closed the job
+//!   and saw no helper inside. Every change of `state` is a read-modify-write, or happens while no
+//!   helper is inside. So each entry synchronizes with the opening of its job, and the caller's
+//!   last look synchronizes with every leaving.
+//! - A job wakes the helpers that sleep. The caller rings and then counts the sleepers; a helper
+//!   counts itself and then looks at the bell. A sequentially consistent fence stands between the
+//!   two steps on either side, so one side sees the other.
+//! - The last helper to leave wakes a caller that sleeps. Both change `state` by
+//!   read-modify-writes, so either the helper finds `WAITED_FOR` set, or the caller finds no helper
+//!   inside.
 //!
-//! The file is compiled twice: here with the types of the standard library, and in `tests/pool_model` with loom's, which runs
-//! it in every order of the threads.
+//! The file is compiled twice: here with the types of the standard library, and in
+//! `tests/pool_model` with loom's, which runs it in every order of the threads.
 
 use std::sync::atomic::Ordering;
 
 use super::sync::{self, AtomicBool, AtomicU32, AtomicUsize, UnsafeCell, fence};
 
-/// A cache line of its own, so that writers of this value do not slow the readers of its neighbours.
+/// A cache line of its own, so that writers of this value do not slow the readers of its
+/// neighbours.
 #[repr(align(128))]
 pub(super) struct Line<T>(pub(super) T);
 
@@ -36,8 +41,8 @@ pub(super) struct Job {
 pub(super) struct Pool {
     /// Whether a caller has the pool.
     pub(super) taken: Line<AtomicBool>,
-    /// `OPEN`, `WAITED_FOR`, how many helpers may be inside (bits 8 to 15), how many are (bits 0 to 7). A futex for the
-    /// caller that waits.
+    /// `OPEN`, `WAITED_FOR`, how many helpers may be inside (bits 8 to 15), how many are (bits 0 to
+    /// 7). A futex for the caller that waits.
     pub(super) state: Line<AtomicU32>,
     /// Changes with each job. A futex for the helpers.
     pub(super) bell: Line<AtomicU32>,
@@ -45,7 +50,8 @@ pub(super) struct Pool {
     pub(super) asleep: Line<AtomicU32>,
     /// The next piece to give out.
     next: Line<AtomicUsize>,
-    /// Written by the caller that has the pool while the job is closed and no helper is inside. Read by the threads inside.
+    /// Written by the caller that has the pool while the job is closed and no helper is inside.
+    /// Read by the threads inside.
     job: UnsafeCell<Job>,
     /// Threads that were started.
     pub(super) helpers: AtomicUsize,
@@ -55,19 +61,22 @@ pub(super) const OPEN: u32 = 1 << 31;
 const WAITED_FOR: u32 = 1 << 30;
 pub(super) const INSIDE: u32 = 0xff;
 
-// SAFETY: the first rule of the module's head orders every access to `job`. The pointer in it is used only by threads inside,
-// while the caller that owns its target waits for them.
+// SAFETY: the first rule of the module's head orders every access to `job`. The pointer in it is
+// used only by threads inside, while the caller that owns its target waits for them.
 unsafe impl Sync for Pool {}
 // SAFETY: the pointer in `job` is not used outside of `run`.
 unsafe impl Send for Pool {}
 
-/// Ends the process if a piece panics. Other threads may be inside, so the job's memory must not be freed by unwinding; and
-/// a helper that unwinds never leaves, so that its caller would wait for ever.
+/// Ends the process if a piece panics. Other threads may be inside, so the job's memory must not be
+/// freed by unwinding; and a helper that unwinds never leaves, so that its caller would wait for
+/// ever.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
-        sync::abort("blas: a piece of a shared job panicked; the process ends, because other threads use the same memory");
+        sync::abort(
+            "blas: a piece of a shared job panicked; the process ends, because other threads use the same memory",
+        );
     }
 }
 
@@ -86,17 +95,19 @@ impl Pool {
         }
     }
 
-    /// Computes all pieces of a job, together with the helpers. Returns `false`, without a piece computed, if another caller
-    /// has the pool. A panic in a piece ends the process.
+    /// Computes all pieces of a job, together with the helpers. Returns `false`, without a piece
+    /// computed, if another caller has the pool. A panic in a piece ends the process.
     ///
     /// # Safety
     /// Each piece may be computed on any thread, and the job's work lives until this returns.
     pub(super) unsafe fn run(&'static self, job: Job, helpers: usize) -> bool {
-        if self.taken.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if self.taken.0.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
             return false;
         }
         let helpers = self.hire(helpers);
-        // SAFETY: the pool is ours. The last job was closed and every helper had left before the pool became ours.
+        // SAFETY: the pool is ours. The last job was closed and every helper had left before the
+        // pool became ours.
         self.job.with_mut(|place| unsafe { *place = job });
         self.next.0.store(0, Ordering::Relaxed);
         self.state.0.store(OPEN | (helpers as u32) << 8, Ordering::Release);
@@ -140,7 +151,8 @@ impl Pool {
         if sync::spin(|| state.load(Ordering::Acquire) & INSIDE == 0) {
             return;
         }
-        // A helper was taken off its core in the middle of a piece. This thread's core is the best it can get.
+        // A helper was taken off its core in the middle of a piece. This thread's core is the best
+        // it can get.
         loop {
             let before = state.fetch_or(WAITED_FOR, Ordering::AcqRel);
             if before & INSIDE == 0 {

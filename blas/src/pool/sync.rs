@@ -1,5 +1,6 @@
-//! What the helper threads need of the standard library and of Linux: atomics, a cell, a futex, threads. The model of the
-//! pool (`tests/pool_model`) has the same names with loom's types behind them.
+//! What the helper threads need of the standard library and of Linux: atomics, a cell, a futex,
+//! threads. The model of the pool (`tests/pool_model`) has the same names with loom's types behind
+//! them.
 
 use std::hint::spin_loop;
 use std::io::{self, Write as _};
@@ -7,15 +8,16 @@ use std::time::{Duration, Instant};
 
 pub(super) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, fence};
 
-/// How long a thread polls before it sleeps. The matrix products of one forward are about ten microseconds apart. A longer
-/// time would be taken from the other processes on the same cores.
+/// How long a thread polls before it sleeps. The matrix products of one forward are about ten
+/// microseconds apart. A longer time would be taken from the other processes on the same cores.
 const SPIN: Duration = Duration::from_micros(20);
 
-/// Stack of a helper, of which only touched pages take memory. Kernels need a few of them; a panic that prints its backtrace
-/// overflowed 64 KiB.
+/// Stack of a helper, of which only touched pages take memory. Kernels need a few of them; a panic
+/// that prints its backtrace overflowed 64 KiB.
 const STACK_BYTES: usize = 1 << 20;
 
-/// A value that the pool's protocol protects. The caller of each function guarantees that no write is concurrent.
+/// A value that the pool's protocol protects. The caller of each function guarantees that no write
+/// is concurrent.
 pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 
 impl<T> UnsafeCell<T> {
@@ -35,7 +37,10 @@ impl<T> UnsafeCell<T> {
 }
 
 /// Polls `done` for [`SPIN`]. Returns whether it became true.
-#[expect(clippy::disallowed_methods, reason = "a bound on spinning; nothing that is decided depends on it")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a bound on spinning; nothing that is decided depends on it"
+)]
 pub(super) fn spin(done: impl Fn() -> bool) -> bool {
     if done() {
         return true;
@@ -58,7 +63,15 @@ pub(super) fn spin(done: impl Fn() -> bool) -> bool {
 pub(super) fn sleep(word: &AtomicU32, expected: u32) {
     let flags = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: the word outlives the call, and without a time the other arguments are not read.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), flags, expected, std::ptr::null::<libc::timespec>()) };
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            flags,
+            expected,
+            std::ptr::null::<libc::timespec>(),
+        )
+    };
 }
 
 /// Wakes at most `most` threads that sleep on the word.
@@ -77,7 +90,8 @@ pub(super) fn spawn(number: usize, life: impl FnOnce() + Send + 'static) -> io::
     thread.spawn(life).map(drop)
 }
 
-/// Whether a helper that read this value from the bell goes on. Helpers live as long as their process.
+/// Whether a helper that read this value from the bell goes on. Helpers live as long as their
+/// process.
 #[inline(always)]
 pub(super) fn goes_on(_bell: u32) -> bool {
     true

@@ -19,7 +19,13 @@ impl Pool {
     ///
     /// # Safety
     /// The matrices are as large as the product says.
-    unsafe fn run_prepared(&'static self, kernels: &Kernels, product: &Product, work: usize, helpers: usize) -> bool {
+    unsafe fn run_prepared(
+        &'static self,
+        kernels: &Kernels,
+        product: &Product,
+        work: usize,
+        helpers: usize,
+    ) -> bool {
         let mut room = Room::new();
         // SAFETY: the caller's.
         unsafe {
@@ -27,7 +33,11 @@ impl Pool {
             {
                 let product = &kernels.prepare(product, cut.rows, &mut room);
                 let work = Multiplication { kernels, product, cut };
-                let job = Job { work: (&raw const work).cast(), piece: Multiplication::piece, pieces: cut.pieces(product) };
+                let job = Job {
+                    work: (&raw const work).cast(),
+                    piece: Multiplication::piece,
+                    pieces: cut.pieces(product),
+                };
                 self.run(job, helpers)
             }
         }
@@ -42,9 +52,15 @@ fn best() -> Kernels {
 fn any_number_of_threads_gives_the_same_bits() {
     for kernels in available() {
         for transposed in [true, false] {
-            for (m, n, k) in
-                [(1, 1000, 333), (2, 65, 64), (7, 700, 50), (16, 515, 129), (32, 257, 40), (16, 64, 600), (100, 130, 70)]
-            {
+            for (m, n, k) in [
+                (1, 1000, 333),
+                (2, 65, 64),
+                (7, 700, 50),
+                (16, 515, 129),
+                (32, 257, 40),
+                (16, 64, 600),
+                (100, 130, 70),
+            ] {
                 let sample = Sample::new(transposed, (m, n, k), 1);
                 // SAFETY: the sample owns its matrices.
                 let alone = sample.compute(|product| unsafe { kernels.whole(product) });
@@ -57,7 +73,12 @@ fn any_number_of_threads_gives_the_same_bits() {
                         let together = sample.compute(|product| unsafe {
                             assert!(pool.run_prepared(&kernels, product, m * n * k, threads - 1));
                         });
-                        assert_eq!(bits(&together), bits(&alone), "{} {threads} threads", kernels.name);
+                        assert_eq!(
+                            bits(&together),
+                            bits(&alone),
+                            "{} {threads} threads",
+                            kernels.name
+                        );
                     }
                     assert_eq!(pool.helpers.load(Ordering::Relaxed), threads - 1);
                 }
@@ -122,7 +143,9 @@ fn helpers_wake_from_sleep() {
 fn a_product_of_every_size_goes_through_the_shared_pool() {
     set_threads(3);
     assert_eq!(threads(), 3);
-    for (m, n, k) in [(1, 1, 1), (1, 64, 4096), (1, 4096, 64), (32, 65, 2049), (3, 300, 300), (500, 70, 90)] {
+    for (m, n, k) in
+        [(1, 1, 1), (1, 64, 4096), (1, 4096, 64), (32, 65, 2049), (3, 300, 300), (500, 70, 90)]
+    {
         let sample = Sample::new(true, (m, n, k), 0);
         // SAFETY: the sample owns its matrices.
         sample.check(&sample.compute(|product| unsafe { run(&best(), product) }), "shared");
@@ -134,7 +157,11 @@ fn a_product_of_every_size_goes_through_the_shared_pool() {
         let all = bits(&sample.compute(|product| unsafe { run(&best(), product) }));
         for row in [0, 5, BAND - 1, BAND, 2 * BAND + 4] {
             // SAFETY: as above.
-            let alone = bits(&sample.part(row..row + 1, 0..200).compute(|product| unsafe { run(&best(), product) }));
+            let alone = bits(
+                &sample
+                    .part(row..row + 1, 0..200)
+                    .compute(|product| unsafe { run(&best(), product) }),
+            );
             assert_eq!(alone[0], all[row], "row {row}");
         }
     }
@@ -145,10 +172,12 @@ fn a_product_of_every_size_goes_through_the_shared_pool() {
 /// Set in the process whose piece panics: the thread that does so.
 const PANICS_ON: &str = "PACELINE_TEST_PANICS_ON";
 
-/// Two pieces, one on the caller and one on a helper. The piece on `thread` panics while the other thread is inside.
+/// Two pieces, one on the caller and one on a helper. The piece on `thread` panics while the other
+/// thread is inside.
 fn panic_on(thread: &str) {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a limit of this process, read during the call only. Without it the abort may leave a core file.
+    // SAFETY: a limit of this process, read during the call only. Without it the abort may leave a
+    // core file.
     unsafe { libc::setrlimit(libc::RLIMIT_CORE, &none) };
     set_threads(2);
     let both_inside = Barrier::new(2);
@@ -168,7 +197,11 @@ fn a_panic_in_a_shared_piece_aborts_the_process() {
     // A backtrace needs more stack than any kernel.
     for (thread, backtrace) in [("helper", "0"), ("helper", "1"), ("caller", "0")] {
         let mut child = Command::new(std::env::current_exe().expect("a path"));
-        child.args(["pool::tests::a_panic_in_a_shared_piece_aborts_the_process", "--exact", "--nocapture"]);
+        child.args([
+            "pool::tests::a_panic_in_a_shared_piece_aborts_the_process",
+            "--exact",
+            "--nocapture",
+        ]);
         child.env(PANICS_ON, thread).env("RUST_BACKTRACE", backtrace);
         let child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
         let id = child.id() as libc::pid_t;
@@ -181,7 +214,12 @@ fn a_panic_in_a_shared_piece_aborts_the_process() {
         };
         let output = output.expect("its end is read");
         let text = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{thread}: {}\n{text}", output.status);
+        assert_eq!(
+            output.status.signal(),
+            Some(libc::SIGABRT),
+            "{thread}: {}\n{text}",
+            output.status
+        );
         assert!(text.contains(&format!("a piece panics on the {thread}")), "{text}");
         assert!(text.contains("a piece of a shared job panicked"), "{text}");
     }

@@ -14,7 +14,8 @@ fn with_openblas() {
 
 /// What MLX would call.
 fn call(product: &Product) {
-    let Product { transposed, m, n, k, alpha, a, a_row, a_step, b, ldb, beta, c, ldc, .. } = *product;
+    let Product { transposed, m, n, k, alpha, a, a_row, a_step, b, ldb, beta, c, ldc, .. } =
+        *product;
     let int = |n: usize| c_int::try_from(n).expect("small");
     let (trans_a, lda) = if a_step == 1 { (PLAIN, a_row) } else { (TRANSPOSED, a_step) };
     let trans_b = if transposed { TRANSPOSED } else { PLAIN };
@@ -45,10 +46,14 @@ fn what_is_ours_and_what_is_not() {
     let sizes = [4, 8, 16, 16, 8, 8];
     assert!(ours(ROW_MAJOR, PLAIN, PLAIN, sizes).is_some());
     let by_rows = [4, 8, 16, 16, 16, 8];
-    let across = ours(ROW_MAJOR, TRANSPOSED, TRANSPOSED, [4, 8, 16, 4, 16, 8]).expect("A by columns");
+    let across =
+        ours(ROW_MAJOR, TRANSPOSED, TRANSPOSED, [4, 8, 16, 4, 16, 8]).expect("A by columns");
     assert_eq!((across.a_row, across.a_step), (1, 4));
     assert!(ours(ROW_MAJOR, TRANSPOSED, TRANSPOSED, [4, 8, 16, 3, 16, 8]).is_none());
-    assert!(ours(ROW_MAJOR, PLAIN, TRANSPOSED, [5000, 8, 16, 16, 16, 8]).is_some(), "any number of rows");
+    assert!(
+        ours(ROW_MAJOR, PLAIN, TRANSPOSED, [5000, 8, 16, 16, 16, 8]).is_some(),
+        "any number of rows"
+    );
     assert!(ours(ROW_MAJOR, PLAIN, TRANSPOSED, by_rows).is_some());
     for (order, trans_a, trans_b) in [
         (COLUMN_MAJOR, PLAIN, PLAIN),
@@ -60,7 +65,8 @@ fn what_is_ours_and_what_is_not() {
         assert!(ours(order, trans_a, trans_b, by_rows).is_none(), "{order} {trans_a} {trans_b}");
     }
     // Rows, columns, depth, leading dimensions of A, B, C.
-    for (at, wrong) in [(0, 0), (0, -1), (1, 0), (1, -3), (2, 0), (2, -1), (3, 15), (4, 15), (5, 7)] {
+    for (at, wrong) in [(0, 0), (0, -1), (1, 0), (1, -3), (2, 0), (2, -1), (3, 15), (4, 15), (5, 7)]
+    {
         let mut sizes = by_rows;
         sizes[at] = wrong;
         assert!(ours(ROW_MAJOR, PLAIN, TRANSPOSED, sizes).is_none(), "{at} {wrong}");
@@ -71,14 +77,33 @@ fn what_is_ours_and_what_is_not() {
 fn nothing_to_sum_leaves_c_to_its_factor() {
     with_openblas();
     let (a, b) = ([f32::NAN; 16], [f32::NAN; 16]);
-    for (m, n, k, beta, expected) in
-        [(0, 2, 2, 0.0, 3.0f32), (2, 0, 2, 0.0, 3.0), (2, 2, 0, 0.5, 1.5), (2, 2, 0, 0.0, 0.0), (2, 2, 0, 1.0, 3.0)]
-    {
+    for (m, n, k, beta, expected) in [
+        (0, 2, 2, 0.0, 3.0f32),
+        (2, 0, 2, 0.0, 3.0),
+        (2, 2, 0, 0.5, 1.5),
+        (2, 2, 0, 0.0, 0.0),
+        (2, 2, 0, 1.0, 3.0),
+    ] {
         let before = crate::calls();
         let mut c = [3.0f32; 4];
         // SAFETY: all matrices have room for 2 × 2.
         unsafe {
-            cblas_sgemm(ROW_MAJOR, PLAIN, TRANSPOSED, m, n, k, 1.0, a.as_ptr(), 2, b.as_ptr(), 2, beta, c.as_mut_ptr(), 2);
+            cblas_sgemm(
+                ROW_MAJOR,
+                PLAIN,
+                TRANSPOSED,
+                m,
+                n,
+                k,
+                1.0,
+                a.as_ptr(),
+                2,
+                b.as_ptr(),
+                2,
+                beta,
+                c.as_mut_ptr(),
+                2,
+            );
         }
         assert_eq!(c, [expected; 4], "{m} {n} {k} {beta}");
         assert!(crate::calls().forwarded > before.forwarded);
@@ -91,7 +116,9 @@ fn without_openblas_every_layout_is_computed() {
     with_openblas();
     let theirs = openblas::sgemm().expect("linked");
     let (m, n, k) = (5usize, 7usize, 9usize);
-    let numbers = |count: usize, seed: f32| -> Vec<f32> { (0..count).map(|at| (at as f32 * seed).sin()).collect() };
+    let numbers = |count: usize, seed: f32| -> Vec<f32> {
+        (0..count).map(|at| (at as f32 * seed).sin()).collect()
+    };
     for order in [ROW_MAJOR, COLUMN_MAJOR] {
         for trans_a in [PLAIN, TRANSPOSED, CONJUGATED] {
             for trans_b in [PLAIN, TRANSPOSED, CONJUGATED] {
@@ -119,7 +146,10 @@ fn without_openblas_every_layout_is_computed() {
                         theirs(order, trans_a, trans_b, m, n, k, alpha, a, ld, b, ld, beta, c, ld);
                     }
                     for (at, (ours, right)) in ours.iter().zip(right.iter()).enumerate() {
-                        assert!((ours - right).abs() < 1e-5, "{order} {trans_a} {trans_b} {at}: {ours} for {right}");
+                        assert!(
+                            (ours - right).abs() < 1e-5,
+                            "{order} {trans_a} {trans_b} {at}: {ours} for {right}"
+                        );
                     }
                 }
             }
@@ -131,7 +161,9 @@ fn without_openblas_every_layout_is_computed() {
         let sizes = [2, size, 2];
         let c = c.as_mut_ptr();
         // SAFETY: nothing is read or written.
-        unsafe { alone(order, [trans, PLAIN], sizes, 1.0, (a.as_ptr(), 2), (b.as_ptr(), 2), 0.0, (c, 2)) };
+        unsafe {
+            alone(order, [trans, PLAIN], sizes, 1.0, (a.as_ptr(), 2), (b.as_ptr(), 2), 0.0, (c, 2))
+        };
     }
     assert_eq!(c, [1.0; 4]);
 }

@@ -1,9 +1,10 @@
-//! The pool of helper threads under loom: the protocol of `src/pool/helpers.rs` runs in every order of its threads, and with
-//! every value that a relaxed load may return.
+//! The pool of helper threads under loom: the protocol of `src/pool/helpers.rs` runs in every order
+//! of its threads, and with every value that a relaxed load may return.
 //!
-//! Each model checks one rule. A piece writes loom's cells, so an access that is not ordered fails the model; a piece that
-//! waits for the other threads makes a lost wake-up a deadlock, which loom reports. Stray wake-ups come from a thread of
-//! their own. The planted bugs show that the models can fail.
+//! Each model checks one rule. A piece writes loom's cells, so an access that is not ordered fails
+//! the model; a piece that waits for the other threads makes a lost wake-up a deadlock, which loom
+//! reports. Stray wake-ups come from a thread of their own. The planted bugs show that the models
+//! can fail.
 #![cfg(target_os = "linux")]
 
 #[path = "../../src/pool/helpers.rs"]
@@ -93,8 +94,9 @@ impl Meeting {
     }
 }
 
-/// Runs a model in every order of its threads that has at most `preemptions` switches away from a thread that could go on.
-/// Without such a bound the smallest model here has more than half a million orders.
+/// Runs a model in every order of its threads that has at most `preemptions` switches away from a
+/// thread that could go on. Without such a bound the smallest model here has more than half a
+/// million orders.
 fn check(preemptions: usize, bug: Option<Bug>, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

@@ -1,4 +1,5 @@
-//! What `src/pool/sync.rs` gives the pool, with loom's types and a modelled futex, and the bugs that tests plant in it.
+//! What `src/pool/sync.rs` gives the pool, with loom's types and a modelled futex, and the bugs
+//! that tests plant in it.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -20,7 +21,8 @@ pub(crate) enum Bug {
 }
 
 thread_local! {
-    // All threads of a model run on one thread of the system. These are not loom's: they order nothing.
+    // All threads of a model run on one thread of the system. These are not loom's: they order
+    // nothing.
     static BUG: Cell<Option<Bug>> = const { Cell::new(None) };
     /// Threads that sleep, longest first, with the address of their futex.
     static SLEEPERS: RefCell<Vec<(usize, Thread)>> = const { RefCell::new(vec![]) };
@@ -80,11 +82,14 @@ impl AtomicU32 {
         self.0.fetch_update(success, failure, update)
     }
 
-    /// The newest value, and no order with other memory: as the kernel reads a futex under its lock. In loom that is what a
-    /// compare-exchange does which fails; neither word ever has this value.
+    /// The newest value, and no order with other memory: as the kernel reads a futex under its
+    /// lock. In loom that is what a compare-exchange does which fails; neither word ever has this
+    /// value.
     fn newest(&self) -> u32 {
         let none = u32::MAX;
-        self.0.compare_exchange(none, none, Ordering::Relaxed, Ordering::Relaxed).unwrap_or_else(|found| found)
+        self.0
+            .compare_exchange(none, none, Ordering::Relaxed, Ordering::Relaxed)
+            .unwrap_or_else(|found| found)
     }
 }
 
@@ -103,15 +108,18 @@ fn address(word: &AtomicU32) -> usize {
     (&raw const *word).addr()
 }
 
-/// The system's futex: reading the word and lying down are one step for every other call on the word. A wake orders memory
-/// here, because it does in loom. The pool does not rely on that: it loads the word again after each wake-up.
+/// The system's futex: reading the word and lying down are one step for every other call on the
+/// word. A wake orders memory here, because it does in loom. The pool does not rely on that: it
+/// loads the word again after each wake-up.
 pub(crate) fn sleep(word: &AtomicU32, expected: u32) {
     if word.newest() != expected {
         return;
     }
     let this = thread::current();
     SLEEPERS.with_borrow_mut(|sleepers| sleepers.push((address(word), this.clone())));
-    let sleeps = || SLEEPERS.with_borrow(|sleepers| sleepers.iter().any(|(_, thread)| thread.id() == this.id()));
+    let sleeps = || {
+        SLEEPERS.with_borrow(|sleepers| sleepers.iter().any(|(_, thread)| thread.id() == this.id()))
+    };
     while sleeps() {
         thread::park();
     }
@@ -130,7 +138,8 @@ pub(crate) fn wake(word: &AtomicU32, most: usize) {
         left -= usize::from(wakes);
         wakes
     };
-    let woken: Vec<_> = SLEEPERS.with_borrow_mut(|sleepers| sleepers.extract_if(.., woken).collect());
+    let woken: Vec<_> =
+        SLEEPERS.with_borrow_mut(|sleepers| sleepers.extract_if(.., woken).collect());
     woken.iter().for_each(|(_, thread)| thread.unpark());
 }
 

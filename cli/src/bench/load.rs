@@ -1,4 +1,5 @@
-//! One measurement: the requests of a cell, so many at once, from the first submission to the end of the last answer.
+//! One measurement: the requests of a cell, so many at once, from the first submission to the end
+//! of the last answer.
 
 use futures::StreamExt as _;
 use futures::stream;
@@ -21,14 +22,15 @@ pub struct Load<'a> {
     pub streams: usize,
     /// In which lane.
     pub wish: RouteWish,
-    /// Tokens of an answer, in the mean: see [`tokens_of`]. The model's end of an answer is passed over, so that the work is the same
-    /// whatever it says.
+    /// Tokens of an answer, in the mean: see [`tokens_of`]. The model's end of an answer is passed
+    /// over, so that the work is the same whatever it says.
     pub max_tokens: u32,
 }
 
-/// Tokens of the answer to the prompt of that number: up to a quarter less or more than the mean, spread evenly, the same in every
-/// mode. Were all answers as long, streams that begin together would end together and their next prompts be read in one step for
-/// ever, in plain lanes alone: no traffic is like that.
+/// Tokens of the answer to the prompt of that number: up to a quarter less or more than the mean,
+/// spread evenly, the same in every mode. Were all answers as long, streams that begin together
+/// would end together and their next prompts be read in one step for ever, in plain lanes alone: no
+/// traffic is like that.
 fn tokens_of(index: usize, mean: u32) -> u32 {
     // Multiples of the golden ratio, modulo 1, are spread evenly however many are taken.
     let share = (index as f64 * 0.618_033_988_749_895).fract();
@@ -38,7 +40,8 @@ fn tokens_of(index: usize, mean: u32) -> u32 {
 /// What was seen of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// From the first submission to the end of the last answer, by this process's clock; of several passes the sum.
+    /// From the first submission to the end of the last answer, by this process's clock; of several
+    /// passes the sum.
     pub seconds: f64,
     /// Of all answers.
     pub tokens: usize,
@@ -75,8 +78,11 @@ impl Load<'_> {
         let ask = |prompt: &Prompt| {
             let (mut client, prompt) = (client.clone(), prompt.clone());
             async move {
-                let (prompt, choice, max_tokens) = (&prompt, Choice::Greedy, tokens_of(prompt.index, mean));
-                Ask { prompt, choice, lane: wish, max_tokens, margins: false, ignore_eos: true }.send(&mut client).await
+                let (prompt, choice, max_tokens) =
+                    (&prompt, Choice::Greedy, tokens_of(prompt.index, mean));
+                Ask { prompt, choice, lane: wish, max_tokens, margins: false, ignore_eos: true }
+                    .send(&mut client)
+                    .await
             }
         };
         let (answers, seconds) = at_once(self.prompts, self.streams, ask).await?;
@@ -84,12 +90,17 @@ impl Load<'_> {
     }
 }
 
-/// Asks for all, so many at once: when one ends the next begins. The answers in the order of the prompts, and the seconds
-/// from the first submission to the end of the last answer by this process's clock.
+/// Asks for all, so many at once: when one ends the next begins. The answers in the order of the
+/// prompts, and the seconds from the first submission to the end of the last answer by this
+/// process's clock.
 ///
 /// # Errors
 /// The first failure of one of them.
-pub async fn at_once<P, A, F>(prompts: &[P], streams: usize, ask: impl Fn(&P) -> F) -> Result<(Vec<A>, f64), Failure>
+pub async fn at_once<P, A, F>(
+    prompts: &[P],
+    streams: usize,
+    ask: impl Fn(&P) -> F,
+) -> Result<(Vec<A>, f64), Failure>
 where
     F: Future<Output = Result<A, Failure>>,
 {
@@ -118,7 +129,10 @@ mod tests {
         for count in [8, 16, 40] {
             let all: Vec<u32> = (0..count).map(|index| tokens_of(index, 96)).collect();
             let mean = f64::from(all.iter().sum::<u32>()) / count as f64;
-            assert!((mean - 96.0).abs() < 5.0 && all.iter().all(|tokens| (72..=120).contains(tokens)), "{mean} {all:?}");
+            assert!(
+                (mean - 96.0).abs() < 5.0 && all.iter().all(|tokens| (72..=120).contains(tokens)),
+                "{mean} {all:?}"
+            );
             let mut different = all.clone();
             different.sort_unstable();
             different.dedup();

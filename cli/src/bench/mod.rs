@@ -1,16 +1,18 @@
-//! `paceline bench`: how fast each lane is on the user's own model and machine, and with `--sweep` whether what the service
-//! chooses by itself is ever slower than the better of its lanes; with `--tables` and `--roofline` the target alone ([`tables`]),
-//! with `--images` pictures ([`images`]).
-//! It speaks to a service of its own like any client.
+//! `paceline bench`: how fast each lane is on the user's own model and machine, and with `--sweep`
+//! whether what the service chooses by itself is ever slower than the better of its lanes; with
+//! `--tables` and `--roofline` the target alone ([`tables`]), with `--images` pictures
+//! ([`images`]). It speaks to a service of its own like any client.
 //!
-//! [`plan`] what is measured, in which order │ [`load`] one measurement │ [`statistics`] median and interval │ [`same`] equal
-//! tokens │ [`verdict`] what the runs say │ [`report`] the table. This file is the order of things.
+//! [`plan`] what is measured, in which order │ [`load`] one measurement │ [`statistics`] median and
+//! interval │ [`same`] equal tokens │ [`verdict`] what the runs say │ [`report`] the table. This
+//! file is the order of things.
 //!
-//! One service is measured in all modes, and its drafter is stopped for "absent" and started again. A second service without
-//! a drafter beside it would be another target process: other pages of memory, which alone makes processes of the same model
-//! some percent faster or slower; twice the weights; and two processes more that wake up now and then. So the lanes of a
-//! cell run on the very same target one right after the other, ratios are taken within a run, and after each change of the
-//! drafter some tokens are asked for that nobody times.
+//! One service is measured in all modes, and its drafter is stopped for "absent" and started again.
+//! A second service without a drafter beside it would be another target process: other pages of
+//! memory, which alone makes processes of the same model some percent faster or slower; twice the
+//! weights; and two processes more that wake up now and then. So the lanes of a cell run on the
+//! very same target one right after the other, ratios are taken within a run, and after each change
+//! of the drafter some tokens are asked for that nobody times.
 
 pub mod images;
 pub mod load;
@@ -55,14 +57,21 @@ const CHANGE: Duration = Duration::from_secs(300);
 /// Runs the command.
 ///
 /// # Errors
-/// A cell fails, answers differ, or nothing can be measured. With `--json` an object has been printed too.
+/// A cell fails, answers differ, or nothing can be measured. With `--json` an object has been
+/// printed too.
 pub async fn run(args: &BenchArgs, screen: &mut Screen) -> Result<(), Failure> {
     let found = if args.images {
-        images::bench(args, screen).await.map(|report| (said(args, &report, images::report::Report::text), report.failures()))
+        images::bench(args, screen)
+            .await
+            .map(|report| (said(args, &report, images::report::Report::text), report.failures()))
     } else if args.tables || args.roofline {
-        tables::bench(args, screen).await.map(|report| (said(args, &report, tables::report::Report::text), report.failures()))
+        tables::bench(args, screen)
+            .await
+            .map(|report| (said(args, &report, tables::report::Report::text), report.failures()))
     } else {
-        bench(args, screen).await.map(|report| (said(args, &report, Report::text), report.failures()))
+        bench(args, screen)
+            .await
+            .map(|report| (said(args, &report, Report::text), report.failures()))
     };
     let (text, failures) = match found {
         Ok(found) => found,
@@ -82,7 +91,11 @@ pub async fn run(args: &BenchArgs, screen: &mut Screen) -> Result<(), Failure> {
 }
 
 fn said<R: Serialize>(args: &BenchArgs, report: &R, text: impl Fn(&R) -> String) -> String {
-    if args.json { serde_json::to_string(report).expect("a report is plain JSON") + "\n" } else { text(report) }
+    if args.json {
+        serde_json::to_string(report).expect("a report is plain JSON") + "\n"
+    } else {
+        text(report)
+    }
 }
 
 /// What we share with `selftest` fails in its name.
@@ -95,12 +108,15 @@ fn ours(failure: Failure) -> Failure {
 
 async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure> {
     let plan = Plan::from_args(args)?;
-    let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| measure(&plan, &dir, &address, screen).await;
+    let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| {
+        measure(&plan, &dir, &address, screen).await
+    };
     let (report, seconds) = staged(args, &plan.config, plan.file.as_deref(), screen, work).await?;
     Ok(Report { seconds, ..report })
 }
 
-/// Starts a service, has it measured and stops it, whatever happens in between; with the seconds all of it took.
+/// Starts a service, has it measured and stops it, whatever happens in between; with the seconds
+/// all of it took.
 async fn staged<R>(
     args: &BenchArgs,
     config: &Config,
@@ -128,13 +144,26 @@ async fn staged<R>(
     outcome.map(|report| (report, clock.now().0 as f64 / 1e3))
 }
 
-async fn measure(plan: &Plan, dir: &RuntimeDir, address: &str, screen: &mut Screen) -> Result<Report, Failure> {
+async fn measure(
+    plan: &Plan,
+    dir: &RuntimeDir,
+    address: &str,
+    screen: &mut Screen,
+) -> Result<Report, Failure> {
     let (status, drafter) = until_ready(dir, |what| screen.note(what)).await?;
     if plan.sweep && !drafter {
-        return Err(Failure::usage("--sweep compares a drafter with none: name one with --drafter, or as drafter.model"));
+        return Err(Failure::usage(
+            "--sweep compares a drafter with none: name one with --drafter, or as drafter.model",
+        ));
     }
     let modes = plan.modes(drafter);
-    let mut bench = Bench { plan, dir, client: client::connect(address).await?, drafter, same: Same::default() };
+    let mut bench = Bench {
+        plan,
+        dir,
+        client: client::connect(address).await?,
+        drafter,
+        same: Same::default(),
+    };
     bench.warm_up(modes, screen).await?;
 
     let cells = plan.cells();
@@ -143,10 +172,14 @@ async fn measure(plan: &Plan, dir: &RuntimeDir, address: &str, screen: &mut Scre
     let clock = Clock::start();
     for run in 0..plan.runs {
         for (at, cell) in cells.iter().enumerate() {
-            let mut found: Vec<(Mode, Measured)> = modes.iter().map(|mode| (*mode, Measured::default())).collect();
+            let mut found: Vec<(Mode, Measured)> =
+                modes.iter().map(|mode| (*mode, Measured::default())).collect();
             for mode in there_and_back(order(modes, run, at), plan.passes()) {
                 let pass = bench.cell(cell, mode).await?;
-                found.iter_mut().filter(|(known, _)| *known == mode).for_each(|(_, all)| all.add(&pass));
+                found
+                    .iter_mut()
+                    .filter(|(known, _)| *known == mode)
+                    .for_each(|(_, all)| all.add(&pass));
             }
             for ((_, runs), (_, found)) in measured[at].iter_mut().zip(found) {
                 runs.push(found);
@@ -155,11 +188,17 @@ async fn measure(plan: &Plan, dir: &RuntimeDir, address: &str, screen: &mut Scre
         }
         let left = clock.now().0 as f64 / 1e3 / (run + 1) as f64 * (plan.runs - run - 1) as f64;
         if left > 0.0 {
-            screen.note(&format!("run {} of {} done, about {} left", run + 1, plan.runs, duration(left)));
+            screen.note(&format!(
+                "run {} of {} done, about {} left",
+                run + 1,
+                plan.runs,
+                duration(left)
+            ));
         }
     }
     let same = bench.weighed(screen).await?;
-    let rows = cells.into_iter().zip(&measured).map(|(cell, measured)| Row::of(cell, measured)).collect();
+    let rows =
+        cells.into_iter().zip(&measured).map(|(cell, measured)| Row::of(cell, measured)).collect();
     Ok(Report {
         subject: Subject::new(&status, drafter),
         sweep: plan.sweep,
@@ -182,8 +221,9 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Each mode once with the fewest and the most requests at once: the first steps of a process are slow in many ways. Says
-    /// how long everything will take, and refuses what the service cannot run at once.
+    /// Each mode once with the fewest and the most requests at once: the first steps of a process
+    /// are slow in many ways. Says how long everything will take, and refuses what the service
+    /// cannot run at once.
     async fn warm_up(&mut self, modes: &[Mode], screen: &mut Screen) -> Result<(), Failure> {
         let cells = self.plan.cells();
         let (Some(few), Some(many)) = (cells.first(), cells.last()) else { return Ok(()) };
@@ -207,7 +247,8 @@ impl Bench<'_> {
         let change_s = (clock.now().0 as f64 / 1e3 - few_s - many_s) / 2.0;
         let estimate = self.plan.estimate_s(self.plan.runs, few_s, many_s, change_s);
         let (count, runs) = (cells.len() * modes.len(), self.plan.runs);
-        screen.note(&format!("{count} figures in each of {runs} runs: about {}", duration(estimate)));
+        screen
+            .note(&format!("{count} figures in each of {runs} runs: about {}", duration(estimate)));
         Ok(())
     }
 
@@ -215,8 +256,17 @@ impl Bench<'_> {
     async fn cell(&mut self, cell: &Cell, mode: Mode) -> Result<Measured, Failure> {
         self.change(mode).await?;
         let prompts = cell.prompts();
-        let load = Load { prompts: &prompts, streams: cell.streams, wish: mode.wish(), max_tokens: self.plan.max_tokens };
-        let warm = Load { prompts: &prompts[..cell.streams], max_tokens: WARM_TOKENS.min(self.plan.max_tokens), ..load };
+        let load = Load {
+            prompts: &prompts,
+            streams: cell.streams,
+            wish: mode.wish(),
+            max_tokens: self.plan.max_tokens,
+        };
+        let warm = Load {
+            prompts: &prompts[..cell.streams],
+            max_tokens: WARM_TOKENS.min(self.plan.max_tokens),
+            ..load
+        };
         warm.send(&self.client).await?;
         let measured = load.send(&self.client).await?;
         self.same.take(mode, &prompts, &measured.answers);
@@ -228,8 +278,9 @@ impl Bench<'_> {
         let wanted = match mode {
             Mode::Absent => false,
             Mode::Plain => self.drafter,
-            // Asked each time, though it is expected to run: the service may have stopped it for reasons of its own, and a
-            // start of one that runs changes nothing. In the routed mode such a stop is part of what is measured.
+            // Asked each time, though it is expected to run: the service may have stopped it for
+            // reasons of its own, and a start of one that runs changes nothing. In the routed mode
+            // such a stop is part of what is measured.
             Mode::Forced => true,
             Mode::Routed if self.drafter => return Ok(()),
             Mode::Routed => true,
@@ -253,7 +304,10 @@ impl Bench<'_> {
     async fn weighed(mut self, screen: &mut Screen) -> Result<Counts, Failure> {
         let (mut counts, suspects) = std::mem::take(&mut self.same).finish();
         if !suspects.is_empty() {
-            screen.note(&format!("{} answers differ from the first to their prompt: weighing them", suspects.len()));
+            screen.note(&format!(
+                "{} answers differ from the first to their prompt: weighing them",
+                suspects.len()
+            ));
         }
         for suspect in suspects {
             let ask = Ask {
@@ -266,7 +320,8 @@ impl Bench<'_> {
             };
             let again = ask.send(&mut self.client).await?;
             let difference = weigh(&suspect.first, &suspect.other, &again.ids, &again.margins);
-            let list = if difference.near_tie() { &mut counts.near_ties } else { &mut counts.differences };
+            let list =
+                if difference.near_tie() { &mut counts.near_ties } else { &mut counts.differences };
             list.push(Place {
                 kind: suspect.prompt.kind,
                 prompt: suspect.prompt.index,

@@ -11,15 +11,17 @@ use crate::failure::Failure;
 use crate::selftest::plan::settings;
 use crate::selftest::prompts::{self, Prompt};
 
-/// A measurement of a cell has at least so many requests, and of each stream at least so many one after the other: of one request
-/// alone, a pause of the machine is half the figure, and a service is not all beginnings.
+/// A measurement of a cell has at least so many requests, and of each stream at least so many one
+/// after the other: of one request alone, a pause of the machine is half the figure, and a service
+/// is not all beginnings.
 const REQUESTS: usize = 8;
 const IN_TURN: usize = 2;
 /// Requests at once of a sweep.
 const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// Tokens of an answer unless something else is asked for. A sweep's are those of llama-bench (tg128): in much shorter answers what it
-/// costs to find out whether drafting pays has no time to come back, and few that are waited for are.
+/// Tokens of an answer unless something else is asked for. A sweep's are those of llama-bench
+/// (tg128): in much shorter answers what it costs to find out whether drafting pays has no time to
+/// come back, and few that are waited for are.
 pub const ANSWER_TOKENS: u32 = 64;
 const SWEEP_TOKENS: u32 = 128;
 
@@ -27,8 +29,8 @@ const SWEEP_TOKENS: u32 = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// No drafter process runs. Requests ask for the plain lane too: for those the target keeps nothing that a drafter might
-    /// want later, so this is the service of a user who has none.
+    /// No drafter process runs. Requests ask for the plain lane too: for those the target keeps
+    /// nothing that a drafter might want later, so this is the service of a user who has none.
     Absent,
     /// Without drafting, beside a drafter that runs.
     Plain,
@@ -69,7 +71,8 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Requests of one measurement, the same ones in each mode and run: as many as run at once, or a multiple of that.
+    /// Requests of one measurement, the same ones in each mode and run: as many as run at once, or
+    /// a multiple of that.
     pub fn prompts(&self) -> Vec<Prompt> {
         let turns = REQUESTS.div_ceil(self.streams).max(IN_TURN);
         // As far as there are different ones.
@@ -104,17 +107,23 @@ impl Plan {
     /// The configuration cannot be used, or something that was named does not exist.
     pub fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
         let kinds = kinds(&args.kinds)?;
-        let (mut config, file) = settings(args.config.config.as_deref(), args.model.as_deref(), args.drafter.as_deref())?;
+        let (mut config, file) = settings(
+            args.config.config.as_deref(),
+            args.model.as_deref(),
+            args.drafter.as_deref(),
+        )?;
         // The same prompts come in every mode and run: what would be measured is finding them.
         config.kv.prefix_cache = false;
         let runs = args.runs.map_or(if args.sweep { 7 } else { 3 }, |runs| runs as usize);
         let streams = streams(&args.concurrency, args.sweep);
-        let max_tokens = args.max_tokens.unwrap_or(if args.sweep { SWEEP_TOKENS } else { ANSWER_TOKENS });
+        let max_tokens =
+            args.max_tokens.unwrap_or(if args.sweep { SWEEP_TOKENS } else { ANSWER_TOKENS });
         Ok(Self { file, config, sweep: args.sweep, runs, max_tokens, kinds, streams })
     }
 
-    /// The modes that are compared. A sweep compares with a service that has no drafter; the short form asks what a lane gives
-    /// while the drafter runs, and needs no drafter to say how fast the model is.
+    /// The modes that are compared. A sweep compares with a service that has no drafter; the short
+    /// form asks what a lane gives while the drafter runs, and needs no drafter to say how fast the
+    /// model is.
     pub fn modes(&self, drafter: bool) -> &'static [Mode] {
         match (self.sweep, drafter) {
             (true, _) => &[Mode::Absent, Mode::Forced, Mode::Routed],
@@ -129,22 +138,24 @@ impl Plan {
         self.streams.iter().flat_map(|streams| self.kinds.iter().map(cell(*streams))).collect()
     }
 
-    /// How often a run measures each mode of a cell. In a sweep they are measured there and back (A B C C B A): a machine that others use,
-    /// or that becomes hot, is another one some seconds later, and what changes evenly meanwhile is no mode's gain then.
+    /// How often a run measures each mode of a cell. In a sweep they are measured there and back (A
+    /// B C C B A): a machine that others use, or that becomes hot, is another one some seconds
+    /// later, and what changes evenly meanwhile is no mode's gain then.
     pub fn passes(&self) -> usize {
         if self.sweep { 2 } else { 1 }
     }
 
-    /// Seconds that `runs` runs take: `few` and `many` are what a cell took with the fewest and the most requests at once, the
-    /// cells between lie between; `change` what the change of the drafter for a cell takes.
+    /// Seconds that `runs` runs take: `few` and `many` are what a cell took with the fewest and the
+    /// most requests at once, the cells between lie between; `change` what the change of the
+    /// drafter for a cell takes.
     pub fn estimate_s(&self, runs: usize, few: f64, many: f64, change: f64) -> f64 {
         self.cells().len() as f64 * (runs * self.passes()) as f64 * ((few + many) / 2.0 + change)
     }
 }
 
-/// The modes of a cell in the order of this run: each is first, in the middle and last equally often, and starts at another
-/// place in the next cell, so that nothing that goes up and down with the order favours one. Each comes behind each other one
-/// as often.
+/// The modes of a cell in the order of this run: each is first, in the middle and last equally
+/// often, and starts at another place in the next cell, so that nothing that goes up and down with
+/// the order favours one. Each comes behind each other one as often.
 pub fn order(modes: &[Mode], run: usize, cell: usize) -> Vec<Mode> {
     let mut modes = modes.to_vec();
     if run % 2 == 1 {
@@ -164,8 +175,13 @@ pub fn there_and_back(order: Vec<Mode>, passes: usize) -> Vec<Mode> {
 fn kinds(words: &[String]) -> Result<Vec<String>, Failure> {
     let known = prompts::kinds();
     match words.iter().find(|word| !known.contains(word)) {
-        Some(word) => Err(Failure::usage(format!("--kinds: expected some of {}, found {word:?}", known.join(",")))),
-        None => Ok(known.into_iter().filter(|kind| words.is_empty() || words.contains(kind)).collect()),
+        Some(word) => Err(Failure::usage(format!(
+            "--kinds: expected some of {}, found {word:?}",
+            known.join(",")
+        ))),
+        None => {
+            Ok(known.into_iter().filter(|kind| words.is_empty() || words.contains(kind)).collect())
+        }
     }
 }
 
@@ -187,7 +203,15 @@ mod tests {
     fn plan(sweep: bool, concurrency: &[u32]) -> Plan {
         let kinds = kinds(&["prose".into(), "json".into()]).expect("known");
         let streams = streams(concurrency, sweep);
-        Plan { file: None, config: Config::default(), sweep, runs: 7, max_tokens: 64, kinds, streams }
+        Plan {
+            file: None,
+            config: Config::default(),
+            sweep,
+            runs: 7,
+            max_tokens: 64,
+            kinds,
+            streams,
+        }
     }
 
     #[test]
@@ -197,12 +221,18 @@ mod tests {
         for cell in 0..5 {
             for place in 0..3 {
                 for mode in modes {
-                    let times = (0..6).filter(|run| order(modes, *run, cell)[place] == *mode).count();
+                    let times =
+                        (0..6).filter(|run| order(modes, *run, cell)[place] == *mode).count();
                     assert_eq!(times, 2, "{mode:?} at {place}");
                 }
             }
         }
-        let behind = |run| order(modes, run, 0).windows(2).filter(|pair| pair == &[Mode::Forced, Mode::Routed]).count();
+        let behind = |run| {
+            order(modes, run, 0)
+                .windows(2)
+                .filter(|pair| pair == &[Mode::Forced, Mode::Routed])
+                .count()
+        };
         assert_eq!((0..6).map(behind).sum::<usize>(), 2);
         assert_eq!(order(&[], 3, 1), []);
     }
@@ -212,17 +242,34 @@ mod tests {
         let modes = plan(true, &[]).modes(true);
         for run in 0..6 {
             let places = there_and_back(order(modes, run, 2), plan(true, &[]).passes());
-            let sum =
-                |mode| places.iter().enumerate().filter(|(_, other)| **other == mode).map(|(place, _)| place).sum::<usize>();
-            assert_eq!(modes.iter().map(|mode| sum(*mode)).collect::<Vec<_>>(), [5, 5, 5], "{places:?}");
+            let sum = |mode| {
+                places
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, other)| **other == mode)
+                    .map(|(place, _)| place)
+                    .sum::<usize>()
+            };
+            assert_eq!(
+                modes.iter().map(|mode| sum(*mode)).collect::<Vec<_>>(),
+                [5, 5, 5],
+                "{places:?}"
+            );
         }
         assert_eq!(there_and_back(order(modes, 0, 0), plan(false, &[]).passes()), modes);
     }
 
     #[test]
     fn cells_are_all_kinds_at_each_concurrency() {
-        let cells: Vec<_> = plan(true, &[4, 1, 4]).cells().into_iter().map(|cell| (cell.streams, cell.kind)).collect();
-        assert_eq!(cells, [(1, "json".into()), (1, "prose".into()), (4, "json".into()), (4, "prose".into())]);
+        let cells: Vec<_> = plan(true, &[4, 1, 4])
+            .cells()
+            .into_iter()
+            .map(|cell| (cell.streams, cell.kind))
+            .collect();
+        assert_eq!(
+            cells,
+            [(1, "json".into()), (1, "prose".into()), (4, "json".into()), (4, "prose".into())]
+        );
         assert_eq!(plan(true, &[]).cells().len(), 10);
         assert_eq!(plan(false, &[]).cells().len(), 2);
     }
@@ -245,7 +292,10 @@ mod tests {
     #[test]
     fn unknown_kinds_are_named_with_the_known_ones() {
         let failure = kinds(&["json".into(), "verse".into()]).expect_err("unknown");
-        assert!(failure.message.contains("verse") && failure.message.contains("arithmetic"), "{failure}");
+        assert!(
+            failure.message.contains("verse") && failure.message.contains("arithmetic"),
+            "{failure}"
+        );
         assert_eq!(kinds(&[]).expect("all").len(), 6);
     }
 

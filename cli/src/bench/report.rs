@@ -33,10 +33,20 @@ impl Report {
     /// What is wrong, in words; empty if nothing is.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
-        let fails: Vec<&Row> = self.rows.iter().filter(|row| self.sweep && outcome(row) == Some(Outcome::Fails)).collect();
+        let fails: Vec<&Row> = self
+            .rows
+            .iter()
+            .filter(|row| self.sweep && outcome(row) == Some(Outcome::Fails))
+            .collect();
         if !fails.is_empty() {
-            let cells: Vec<_> = fails.iter().map(|row| format!("{} x {}", row.cell.kind, row.cell.streams)).collect();
-            failures.push(format!("routed is slower than {BOUND} of the better lane in {}", cells.join(", ")));
+            let cells: Vec<_> = fails
+                .iter()
+                .map(|row| format!("{} x {}", row.cell.kind, row.cell.streams))
+                .collect();
+            failures.push(format!(
+                "routed is slower than {BOUND} of the better lane in {}",
+                cells.join(", ")
+            ));
         }
         if let Some(place) = self.same.differences.first() {
             failures.push(format!("answers differ: {}", place_line(place)));
@@ -57,11 +67,20 @@ impl Report {
         for row in &self.rows {
             let name = format!("{} x {}", row.cell.kind, row.cell.streams);
             for lane in row.lanes.iter().filter(|lane| lane.waited > 0) {
-                text.push_str(&format!("{name}, {}: {} answers waited for admission\n", lane.mode.word(), lane.waited));
+                text.push_str(&format!(
+                    "{name}, {}: {} answers waited for admission\n",
+                    lane.mode.word(),
+                    lane.waited
+                ));
             }
-            if let Some(forced) = row.lane(Mode::Forced).filter(|lane| lane.speculative < lane.answers) {
+            if let Some(forced) =
+                row.lane(Mode::Forced).filter(|lane| lane.speculative < lane.answers)
+            {
                 let without = forced.answers - forced.speculative;
-                text.push_str(&format!("{name}, forced: {without} of {} answers got no draft\n", forced.answers));
+                text.push_str(&format!(
+                    "{name}, forced: {without} of {} answers got no draft\n",
+                    forced.answers
+                ));
             }
         }
         if self.sweep {
@@ -72,19 +91,27 @@ impl Report {
 
     fn verdict(&self) -> String {
         let count = |wanted| self.rows.iter().filter(|row| outcome(row) == Some(wanted)).count();
-        let (passes, fails, unknown) = (count(Outcome::Passes), count(Outcome::Fails), count(Outcome::TooFewRuns));
+        let (passes, fails, unknown) =
+            (count(Outcome::Passes), count(Outcome::Fails), count(Outcome::TooFewRuns));
         if unknown > 0 {
             return format!("No verdict: an interval needs 6 runs, found {}.", self.runs);
         }
         let bound = format!("whole interval below {BOUND} of the better of the other two");
         match fails {
             0 => format!("PASSED: in none of {passes} cells routed lies with its {bound}."),
-            _ => format!("FAILED: in {fails} of {} cells routed lies with its {bound}.", passes + fails),
+            _ => format!(
+                "FAILED: in {fails} of {} cells routed lies with its {bound}.",
+                passes + fails
+            ),
         }
     }
 
     fn table(&self) -> String {
-        let modes: Vec<Mode> = self.rows.first().map(|row| row.lanes.iter().map(|lane| lane.mode).collect()).unwrap_or_default();
+        let modes: Vec<Mode> = self
+            .rows
+            .first()
+            .map(|row| row.lanes.iter().map(|lane| lane.mode).collect())
+            .unwrap_or_default();
         let compared = modes.len() > 1;
         let mut head = vec!["KIND".to_owned(), "AT ONCE".into()];
         for mode in &modes {
@@ -97,7 +124,9 @@ impl Report {
         for row in &self.rows {
             let mut cells = vec![row.cell.kind.clone(), row.cell.streams.to_string()];
             for mode in &modes {
-                cells.extend(row.lane(*mode).map_or(["-".into(), "-".into()], |lane| pair(&lane.speed, 0)));
+                cells.extend(
+                    row.lane(*mode).map_or(["-".into(), "-".into()], |lane| pair(&lane.speed, 0)),
+                );
             }
             if compared {
                 cells.push(per_cycle(row));
@@ -105,7 +134,11 @@ impl Report {
                     Some(verdict) => {
                         cells.extend(pair(&verdict.ratio, 3));
                         let fails = self.sweep && verdict.outcome == Outcome::Fails;
-                        cells.push(format!("{}{}", verdict.better.word(), if fails { "  FAILS" } else { "" }));
+                        cells.push(format!(
+                            "{}{}",
+                            verdict.better.word(),
+                            if fails { "  FAILS" } else { "" }
+                        ));
                     }
                     None => cells.extend(["-", "-", "-"].map(String::from)),
                 }
@@ -120,13 +153,19 @@ impl Report {
         let outcome = match different.as_slice() {
             [] => "equal".to_owned(),
             modes => {
-                let modes: Vec<_> = modes.iter().map(|(mode, count)| format!("{count} {}", mode.word())).collect();
-                let weighed = format!("{} near-ties (margin below 1e-4), {} DIFFERENT", near_ties.len(), differences.len());
+                let modes: Vec<_> =
+                    modes.iter().map(|(mode, count)| format!("{count} {}", mode.word())).collect();
+                let weighed = format!(
+                    "{} near-ties (margin below 1e-4), {} DIFFERENT",
+                    near_ties.len(),
+                    differences.len()
+                );
                 format!("{} differ; weighed: {weighed}", modes.join(", "))
             }
         };
-        let mut text =
-            format!("identity: {answers} answers, {tokens} tokens compared with the first to their prompt: {outcome}\n");
+        let mut text = format!(
+            "identity: {answers} answers, {tokens} tokens compared with the first to their prompt: {outcome}\n"
+        );
         for (word, places) in [("near-tie", near_ties), ("DIFFERENT", differences)] {
             for place in places {
                 text.push_str(&format!("  {word}: {}\n", place_line(place)));
@@ -143,22 +182,37 @@ fn outcome(row: &Row) -> Option<Outcome> {
 /// Tokens a forced cycle gave: what the text and the drafter make of each other.
 fn per_cycle(row: &Row) -> String {
     let forced = row.lane(Mode::Forced).filter(|lane| lane.cycles > 0);
-    forced.map_or("-".into(), |lane| format!("{:.2}", (lane.accepted + lane.cycles) as f64 / lane.cycles as f64))
+    forced.map_or("-".into(), |lane| {
+        format!("{:.2}", (lane.accepted + lane.cycles) as f64 / lane.cycles as f64)
+    })
 }
 
 fn pair(found: &Estimate, digits: usize) -> [String; 2] {
-    let interval = found.interval.map_or("-".into(), |(low, high)| format!("({low:.digits$} to {high:.digits$})"));
+    let interval = found
+        .interval
+        .map_or("-".into(), |(low, high)| format!("({low:.digits$} to {high:.digits$})"));
     [format!("{:.digits$}", found.median), interval]
 }
 
 /// One line of progress: a cell of a run in all its modes.
-pub fn progress(run: usize, runs: usize, cell: &Cell, measured: &[(Mode, Vec<Measured>)]) -> String {
+pub fn progress(
+    run: usize,
+    runs: usize,
+    cell: &Cell,
+    measured: &[(Mode, Vec<Measured>)],
+) -> String {
     let last = |(mode, runs): &(Mode, Vec<Measured>)| {
         let speed = runs.last().map_or("-".into(), |found| format!("{:.0}", found.tok_s()));
         format!("{} {speed}", mode.word())
     };
     let modes: Vec<_> = measured.iter().map(last).collect();
-    format!("run {} of {runs}: {} x {}: {} tok/s", run + 1, cell.kind, cell.streams, modes.join(", "))
+    format!(
+        "run {} of {runs}: {} x {}: {} tok/s",
+        run + 1,
+        cell.kind,
+        cell.streams,
+        modes.join(", ")
+    )
 }
 
 /// Seconds in words.
@@ -176,10 +230,18 @@ mod tests {
     fn row(kind: &str, routed: f64) -> Row {
         let run = |tok_s: f64, cycles: u64| {
             let speculation = Speculation { cycles, drafted: 15 * cycles, accepted: 4 * cycles };
-            Measured { seconds: 100.0 / tok_s, tokens: 100, answers: vec![Seen { ttft_ms: 9.0, speculation, ..Seen::default() }] }
+            Measured {
+                seconds: 100.0 / tok_s,
+                tokens: 100,
+                answers: vec![Seen { ttft_ms: 9.0, speculation, ..Seen::default() }],
+            }
         };
         let runs = |tok_s: f64, cycles| (0..7).map(|_| run(tok_s, cycles)).collect::<Vec<_>>();
-        let measured = [(Mode::Absent, runs(250.0, 0)), (Mode::Forced, runs(500.0, 2)), (Mode::Routed, runs(routed, 2))];
+        let measured = [
+            (Mode::Absent, runs(250.0, 0)),
+            (Mode::Forced, runs(500.0, 2)),
+            (Mode::Routed, runs(routed, 2)),
+        ];
         Row::of(Cell { kind: kind.into(), streams: 4 }, &measured)
     }
 
@@ -200,11 +262,19 @@ mod tests {
         ];
         let lines: Vec<_> = text.lines().take(3).collect();
         assert_eq!(lines, expected);
-        assert!(text.contains("identity: 10 answers, 640 tokens compared with the first to their prompt: equal\n"), "{text}");
+        assert!(
+            text.contains(
+                "identity: 10 answers, 640 tokens compared with the first to their prompt: equal\n"
+            ),
+            "{text}"
+        );
         assert!(text.ends_with(
             "FAILED: in 1 of 2 cells routed lies with its whole interval below 0.97 of the better of the other two.\n"
         ));
-        assert_eq!(report(400.0).failures(), ["routed is slower than 0.97 of the better lane in prose x 4"]);
+        assert_eq!(
+            report(400.0).failures(),
+            ["routed is slower than 0.97 of the better lane in prose x 4"]
+        );
         assert_eq!(report(490.0).failures(), Vec::<String>::new());
         assert!(report(490.0).text().contains("PASSED: in none of 2 cells"));
     }
@@ -219,15 +289,25 @@ mod tests {
     #[test]
     fn answers_that_differ_fail_unless_they_are_near_ties() {
         let place = |margin| {
-            let difference = Difference { position: 3, plain_id: Some(8), other_id: None, margin: Some(margin) };
+            let difference =
+                Difference { position: 3, plain_id: Some(8), other_id: None, margin: Some(margin) };
             Place { kind: "code".into(), prompt: 1, choice: "greedy", difference }
         };
-        let near = Counts { different: vec![(Mode::Forced, 2)], near_ties: vec![place(0.000_02)], ..Counts::default() };
+        let near = Counts {
+            different: vec![(Mode::Forced, 2)],
+            near_ties: vec![place(0.000_02)],
+            ..Counts::default()
+        };
         let tied = Report { same: near.clone(), ..report(500.0) };
         assert_eq!(tied.failures(), Vec::<String>::new());
         assert!(tied.text().contains("2 forced differ; weighed: 1 near-ties"), "{}", tied.text());
-        let different = Report { same: Counts { differences: vec![place(0.5)], ..near }, ..report(500.0) };
-        assert!(different.failures()[0].contains("code prompt 2, greedy, token 3"), "{:?}", different.failures());
+        let different =
+            Report { same: Counts { differences: vec![place(0.5)], ..near }, ..report(500.0) };
+        assert!(
+            different.failures()[0].contains("code prompt 2, greedy, token 3"),
+            "{:?}",
+            different.failures()
+        );
     }
 
     #[test]
@@ -238,7 +318,11 @@ mod tests {
         for row in &mut report.rows {
             row.verdict.as_mut().expect("measured").outcome = Outcome::TooFewRuns;
         }
-        assert!(Report { runs: 2, ..report }.text().ends_with("No verdict: an interval needs 6 runs, found 2.\n"));
+        assert!(
+            Report { runs: 2, ..report }
+                .text()
+                .ends_with("No verdict: an interval needs 6 runs, found 2.\n")
+        );
         assert_eq!((duration(61.4), duration(1_260.0)), ("61 s".into(), "21 min".into()));
     }
 

@@ -1,5 +1,6 @@
-//! Whether every measurement gave the same tokens (I1): the first answer to a prompt is what all later ones are held against,
-//! whatever their lane and however many ran beside them. Pure; who weighs a difference asks the service once more.
+//! Whether every measurement gave the same tokens (I1): the first answer to a prompt is what all
+//! later ones are held against, whatever their lane and however many ran beside them. Pure; who
+//! weighs a difference asks the service once more.
 
 use std::collections::HashMap;
 
@@ -65,7 +66,8 @@ impl Same {
                 Some((_, count)) => *count += 1,
                 None => self.counts.different.push((mode, 1)),
             }
-            let suspect = Suspect { prompt: prompt.clone(), first: first.clone(), other: seen.ids.clone() };
+            let suspect =
+                Suspect { prompt: prompt.clone(), first: first.clone(), other: seen.ids.clone() };
             if self.suspects.len() < WEIGHED && !self.suspects.contains(&suspect) {
                 self.suspects.push(suspect);
             }
@@ -96,7 +98,10 @@ mod tests {
         assert_eq!((counts.answers, counts.tokens), (4, 6));
         assert_eq!(counts.different, [(Mode::Forced, 2), (Mode::Routed, 1)]);
         // The same difference twice is weighed once.
-        assert_eq!(suspects.iter().map(|suspect| suspect.other.as_slice()).collect::<Vec<_>>(), [&[4, 6][..], &[4]]);
+        assert_eq!(
+            suspects.iter().map(|suspect| suspect.other.as_slice()).collect::<Vec<_>>(),
+            [&[4, 6][..], &[4]]
+        );
         assert!(suspects.iter().all(|suspect| suspect.first == [4, 5]));
     }
 }

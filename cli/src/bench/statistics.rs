@@ -1,9 +1,11 @@
-//! Median and its interval, from few values of no known distribution. Pure, and the same for the same values.
+//! Median and its interval, from few values of no known distribution. Pure, and the same for the
+//! same values.
 //!
-//! The interval is the sign test's, by order statistics: the median lies between the k-th least and the k-th greatest of n
-//! values with a probability that is a sum of binomial terms, whatever the distribution. Between the two k whose
-//! probabilities enclose 95 % it is interpolated (Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986):
-//! with 7 values the pair of extremes holds 98.4 %, the next one 87.5 %. A bootstrap of the median was not taken: with 7
+//! The interval is the sign test's, by order statistics: the median lies between the k-th least and
+//! the k-th greatest of n values with a probability that is a sum of binomial terms, whatever the
+//! distribution. Between the two k whose probabilities enclose 95 % it is interpolated
+//! (Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986): with 7 values the pair
+//! of extremes holds 98.4 %, the next one 87.5 %. A bootstrap of the median was not taken: with 7
 //! values it gives the inner pair and calls it 95 %.
 
 use serde::Serialize;
@@ -53,7 +55,8 @@ fn interval(values: &[f64]) -> Option<(f64, f64)> {
     Some((outer.0 + share * (next.0 - outer.0), outer.1 + share * (next.1 - outer.1)))
 }
 
-/// Probability that the median lies between the `depth`-th least and the `depth`-th greatest of n values.
+/// Probability that the median lies between the `depth`-th least and the `depth`-th greatest of n
+/// values.
 fn held(n: usize, depth: usize) -> f64 {
     let mut term = 0.5_f64.powi(n as i32);
     let mut outside = 0.0;
@@ -81,7 +84,10 @@ mod tests {
         assert_eq!(Estimate::of(&[2.0]), Some(Estimate { median: 2.0, interval: None }));
         assert_eq!(Estimate::of(&[4.0, 1.0, 3.0, 2.0]).map(|found| found.median), Some(2.5));
         assert_eq!(Estimate::of(&[1.0, 2.0, 3.0, 4.0, 5.0]).and_then(|found| found.interval), None);
-        assert!(Estimate::of(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]).is_some_and(|found| found.interval.is_some()));
+        assert!(
+            Estimate::of(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+                .is_some_and(|found| found.interval.is_some())
+        );
     }
 
     #[test]
@@ -90,22 +96,30 @@ mod tests {
         let (low, high) = found.interval.expect("7 values");
         assert_eq!(found.median, 4.0);
         // By hand: step (0.984375 - 0.95) / 0.109375 = 11/35, share 66/35 / (1 + 55/35) = 11/15.
-        assert!((low - (1.0 + 11.0 / 15.0)).abs() < 1e-9 && (high - (7.0 - 11.0 / 15.0)).abs() < 1e-9, "{low} {high}");
+        assert!(
+            (low - (1.0 + 11.0 / 15.0)).abs() < 1e-9 && (high - (7.0 - 11.0 / 15.0)).abs() < 1e-9,
+            "{low} {high}"
+        );
     }
 
     #[test]
     fn one_value_far_off_moves_the_interval_little() {
-        let (low, high) = Estimate::of(&[0.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]).and_then(|found| found.interval).expect("7 values");
+        let (low, high) = Estimate::of(&[0.1, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+            .and_then(|found| found.interval)
+            .expect("7 values");
         assert!(low > 0.7 && high == 1.0, "{low} {high}");
     }
 
-    /// The true median is in 95 of 100 intervals, also of a skewed distribution. Draws are a fixed sequence.
+    /// The true median is in 95 of 100 intervals, also of a skewed distribution. Draws are a fixed
+    /// sequence.
     #[test]
     fn the_interval_holds_what_it_promises() {
         for n in [6, 7, 8, 11, 20] {
             let mut state = 1_u64;
             let mut draw = || {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 let uniform = ((state >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
                 // Exponential: its median is ln 2.
                 -uniform.ln()
@@ -115,7 +129,8 @@ mod tests {
             for _ in 0..rounds {
                 let values: Vec<_> = (0..n).map(|_| draw()).collect();
                 let (low, high) = interval_of(&values);
-                inside += usize::from(low <= std::f64::consts::LN_2 && std::f64::consts::LN_2 <= high);
+                inside +=
+                    usize::from(low <= std::f64::consts::LN_2 && std::f64::consts::LN_2 <= high);
             }
             let share = inside as f64 / f64::from(rounds);
             assert!((0.93..=0.98).contains(&share), "{n}: {share}");

@@ -1,4 +1,5 @@
-//! What the runs say of each cell: speeds, and whether routed is as fast as the better of the other two. Pure.
+//! What the runs say of each cell: speeds, and whether routed is as fast as the better of the other
+//! two. Pure.
 
 use serde::Serialize;
 
@@ -6,7 +7,8 @@ use super::load::Measured;
 use super::plan::{Cell, Mode};
 use super::statistics::Estimate;
 
-/// A cell fails when routed is slower than this share of the better of the other two, with the whole interval.
+/// A cell fails when routed is slower than this share of the better of the other two, with the
+/// whole interval.
 pub const BOUND: f64 = 0.97;
 
 /// A cell in one mode, over all runs.
@@ -82,8 +84,9 @@ pub struct Row {
 /// Routed against the better of the others.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// Which is better, by the medians of all runs. Not the better one of each run: the greater of two noisy values is
-    /// greater than either's truth, and two lanes that are equal would both lose against it.
+    /// Which is better, by the medians of all runs. Not the better one of each run: the greater of
+    /// two noisy values is greater than either's truth, and two lanes that are equal would both
+    /// lose against it.
     pub better: Mode,
     /// Routed over that one within each run: what slows the machine down for a while hits both.
     pub ratios: Vec<f64>,
@@ -94,9 +97,11 @@ pub struct Verdict {
 }
 
 impl Row {
-    /// The figures of a cell, with what was measured in each mode, run by run. Modes that were not measured are left out.
+    /// The figures of a cell, with what was measured in each mode, run by run. Modes that were not
+    /// measured are left out.
     pub fn of(cell: Cell, measured: &[(Mode, Vec<Measured>)]) -> Self {
-        let lanes: Vec<Lane> = measured.iter().filter_map(|(mode, runs)| Lane::of(*mode, runs)).collect();
+        let lanes: Vec<Lane> =
+            measured.iter().filter_map(|(mode, runs)| Lane::of(*mode, runs)).collect();
         let verdict = verdict(&lanes);
         Self { cell, lanes, verdict }
     }
@@ -111,7 +116,8 @@ fn verdict(lanes: &[Lane]) -> Option<Verdict> {
     let routed = lanes.iter().find(|lane| lane.mode == Mode::Routed)?;
     let others = lanes.iter().filter(|lane| lane.mode != Mode::Routed);
     let better = others.max_by(|one, two| one.speed.median.total_cmp(&two.speed.median))?;
-    let ratios: Vec<f64> = routed.tok_s.iter().zip(&better.tok_s).map(|(routed, better)| routed / better).collect();
+    let ratios: Vec<f64> =
+        routed.tok_s.iter().zip(&better.tok_s).map(|(routed, better)| routed / better).collect();
     let ratio = Estimate::of(&ratios)?;
     let outcome = match ratio.interval {
         None => Outcome::TooFewRuns,
@@ -139,13 +145,22 @@ mod tests {
 
     fn row(absent: &[f64], forced: &[f64], routed: &[f64]) -> Row {
         let runs = |values: &[f64]| values.iter().map(|value| run(*value)).collect();
-        let measured = [(Mode::Absent, runs(absent)), (Mode::Forced, runs(forced)), (Mode::Routed, runs(routed))];
+        let measured = [
+            (Mode::Absent, runs(absent)),
+            (Mode::Forced, runs(forced)),
+            (Mode::Routed, runs(routed)),
+        ];
         Row::of(Cell { kind: "json".into(), streams: 2 }, &measured)
     }
 
     fn check(forced: &[f64], routed: &[f64], better: Mode, outcome: Outcome) {
         let verdict = row(&[100.0; 7], forced, routed).verdict.expect("all were measured");
-        assert_eq!((verdict.better, verdict.outcome), (better, outcome), "{forced:?} {routed:?}: {:?}", verdict.ratio);
+        assert_eq!(
+            (verdict.better, verdict.outcome),
+            (better, outcome),
+            "{forced:?} {routed:?}: {:?}",
+            verdict.ratio
+        );
     }
 
     #[test]
@@ -156,9 +171,19 @@ mod tests {
         check(&[200.0; 7], &[190.0; 7], Mode::Forced, Outcome::Fails);
         check(&[200.0; 7], &[230.0; 7], Mode::Forced, Outcome::Passes);
         // The middle is below, and the interval reaches over it.
-        check(&[50.0; 7], &[90.0, 90.0, 93.0, 95.0, 99.0, 101.0, 102.0], Mode::Absent, Outcome::Passes);
+        check(
+            &[50.0; 7],
+            &[90.0, 90.0, 93.0, 95.0, 99.0, 101.0, 102.0],
+            Mode::Absent,
+            Outcome::Passes,
+        );
         // One lucky run saves nobody.
-        check(&[50.0; 7], &[90.0, 90.0, 90.0, 91.0, 91.0, 91.0, 105.0], Mode::Absent, Outcome::Fails);
+        check(
+            &[50.0; 7],
+            &[90.0, 90.0, 90.0, 91.0, 91.0, 91.0, 105.0],
+            Mode::Absent,
+            Outcome::Fails,
+        );
     }
 
     #[test]
@@ -174,7 +199,8 @@ mod tests {
     fn few_runs_say_nothing_and_one_lane_has_no_verdict() {
         let verdict = row(&[100.0; 2], &[100.0; 2], &[10.0; 2]).verdict.expect("measured");
         assert_eq!(verdict.outcome, Outcome::TooFewRuns);
-        let alone = Row::of(Cell { kind: "json".into(), streams: 1 }, &[(Mode::Plain, vec![run(10.0)])]);
+        let alone =
+            Row::of(Cell { kind: "json".into(), streams: 1 }, &[(Mode::Plain, vec![run(10.0)])]);
         assert_eq!(alone.verdict, None);
     }
 
@@ -184,6 +210,9 @@ mod tests {
         let routed = row.lane(Mode::Routed).expect("measured");
         assert_eq!((routed.tok_s.as_slice(), routed.speed.median), (&[50.0, 150.0][..], 100.0));
         assert_eq!((routed.cycles, routed.drafted, routed.accepted), (20, 300, 80));
-        assert_eq!((routed.answers, routed.speculative, routed.waited, routed.ttft_ms), (4, 2, 0, 10.0));
+        assert_eq!(
+            (routed.answers, routed.speculative, routed.waited, routed.ttft_ms),
+            (4, 2, 0, 10.0)
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Asking: one request in one lane, and what was seen of its answer. Times are the service's own: stamps of steps and the
-//! figures of the last message, not this process's clock.
+//! Asking: one request in one lane, and what was seen of its answer. Times are the service's own:
+//! stamps of steps and the figures of the last message, not this process's clock.
 
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{ChatRequest, Limits, RouteWish, Sampling};
@@ -28,7 +28,8 @@ impl Choice {
         }
     }
 
-    /// Everything is set: a model's own defaults would make two models' reports two different tests.
+    /// Everything is set: a model's own defaults would make two models' reports two different
+    /// tests.
     fn sampling(self) -> Sampling {
         let (temperature, top_p, repetition_penalty, seed) = match self {
             Choice::Greedy => (0.0, 1.0, 1.0, 0),
@@ -59,7 +60,8 @@ pub struct Ask<'a> {
     pub max_tokens: u32,
     /// Whether margins are reported, which costs time.
     pub margins: bool,
-    /// Go on after the model's end of the answer, for exactly `max_tokens`, whatever the prompt needs.
+    /// Go on after the model's end of the answer, for exactly `max_tokens`, whatever the prompt
+    /// needs.
     pub ignore_eos: bool,
 }
 
@@ -69,21 +71,38 @@ impl Ask<'_> {
     /// # Errors
     /// The service's refusal, with the prompt it is about.
     pub async fn send(&self, client: &mut InferenceClient<Channel>) -> Result<Seen, Failure> {
-        let most = if self.ignore_eos { self.max_tokens } else { self.max_tokens.min(self.prompt.max_tokens) };
+        let most = if self.ignore_eos {
+            self.max_tokens
+        } else {
+            self.max_tokens.min(self.prompt.max_tokens)
+        };
         let request = ChatRequest {
             model: String::new(),
             messages: self.prompt.messages.clone(),
             sampling: Some(self.choice.sampling()),
-            limits: Some(Limits { max_tokens: Some(most), ignore_eos: self.ignore_eos, ..Default::default() }),
+            limits: Some(Limits {
+                max_tokens: Some(most),
+                ignore_eos: self.ignore_eos,
+                ..Default::default()
+            }),
             route: self.lane.into(),
             report_margins: self.margins,
             ..Default::default()
         };
         let about = |mut failure: Failure| {
-            failure.message = format!("{} prompt {}: {}", self.prompt.kind, self.prompt.index + 1, failure.message);
+            failure.message = format!(
+                "{} prompt {}: {}",
+                self.prompt.kind,
+                self.prompt.index + 1,
+                failure.message
+            );
             failure
         };
-        let mut stream = client.chat(request).await.map_err(|status| about(Failure::refused(&status)))?.into_inner();
+        let mut stream = client
+            .chat(request)
+            .await
+            .map_err(|status| about(Failure::refused(&status)))?
+            .into_inner();
         let mut stamps = Vec::new();
         let answer = Answer::read_with(&mut stream, |message| {
             if !message.token_ids.is_empty() {

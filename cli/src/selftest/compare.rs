@@ -1,5 +1,6 @@
-//! Identity of the lanes (I1): two streams of one request are compared up to their first difference, and a difference is
-//! weighed by the margin that the plain lane reports at that place. Pure.
+//! Identity of the lanes (I1): two streams of one request are compared up to their first
+//! difference, and a difference is weighed by the margin that the plain lane reports at that place.
+//! Pure.
 
 use serde::Serialize;
 
@@ -32,13 +33,15 @@ pub fn first_difference(plain: &[u32], other: &[u32]) -> (usize, bool) {
     (equal, equal < plain.len().max(other.len()))
 }
 
-/// Weighs the difference of `plain` and `other` by a run of the plain lane with margins, `again`. A plain lane that does not
-/// repeat itself left the common path where it first differs from itself: its margin there counts.
+/// Weighs the difference of `plain` and `other` by a run of the plain lane with margins, `again`. A
+/// plain lane that does not repeat itself left the common path where it first differs from itself:
+/// its margin there counts.
 pub fn weigh(plain: &[u32], other: &[u32], again: &[u32], margins: &[f32]) -> Difference {
     let (position, _) = first_difference(plain, other);
     let (repeated, _) = first_difference(plain, again);
     let at = |ids: &[u32]| ids.get(position).copied();
-    // Where both differ from `plain` at one place, or `again` stays with it, the margin at the place itself decides.
+    // Where both differ from `plain` at one place, or `again` stays with it, the margin at the
+    // place itself decides.
     let margin = margins.get(repeated.min(position)).copied();
     Difference { position, plain_id: at(plain), other_id: at(other), margin }
 }
@@ -65,29 +68,52 @@ mod tests {
     fn a_small_margin_explains_a_difference_and_a_large_one_does_not() {
         let margins = [1.0, 0.000_01, 0.5];
         let near = weigh(&[1, 2, 3], &[1, 9, 3], &[1, 2, 3], &margins);
-        assert_eq!(near, Difference { position: 1, plain_id: Some(2), other_id: Some(9), margin: Some(0.000_01) });
+        assert_eq!(
+            near,
+            Difference {
+                position: 1,
+                plain_id: Some(2),
+                other_id: Some(9),
+                margin: Some(0.000_01)
+            }
+        );
         assert!(near.near_tie());
         let real = weigh(&[1, 2, 3], &[1, 2, 9], &[1, 2, 3], &margins);
         assert_eq!((real.position, real.near_tie()), (2, false));
-        assert!(!weigh(&[1, 2, 3], &[9, 2, 3], &[1, 2, 3], &[NEAR_TIE]).near_tie(), "the bound itself is no near-tie");
+        assert!(
+            !weigh(&[1, 2, 3], &[9, 2, 3], &[1, 2, 3], &[NEAR_TIE]).near_tie(),
+            "the bound itself is no near-tie"
+        );
     }
 
     #[test]
     fn a_stream_that_ended_alone_differs_where_it_ended() {
         let difference = weigh(&[1, 2, 3], &[1, 2], &[1, 2, 3], &[1.0, 1.0, 0.3]);
-        assert_eq!((difference.plain_id, difference.other_id, difference.near_tie()), (Some(3), None, false));
-        // The plain lane ended and the other went on: there is no margin of a token that was not chosen.
+        assert_eq!(
+            (difference.plain_id, difference.other_id, difference.near_tie()),
+            (Some(3), None, false)
+        );
+        // The plain lane ended and the other went on: there is no margin of a token that was not
+        // chosen.
         let difference = weigh(&[1, 2], &[1, 2, 3], &[1, 2], &[1.0, 0.000_01]);
-        assert_eq!((difference.plain_id, difference.margin, difference.near_tie()), (None, None, false));
+        assert_eq!(
+            (difference.plain_id, difference.margin, difference.near_tie()),
+            (None, None, false)
+        );
     }
 
     #[test]
     fn a_plain_lane_that_wavers_is_weighed_where_it_wavers() {
         // Again the plain lane took another way before the place: the choice there was near.
-        let difference = weigh(&[1, 2, 3, 4], &[1, 2, 3, 9], &[1, 7, 8, 8], &[1.0, 0.000_02, 0.9, 0.9]);
-        assert_eq!((difference.position, difference.margin, difference.near_tie()), (3, Some(0.000_02), true));
+        let difference =
+            weigh(&[1, 2, 3, 4], &[1, 2, 3, 9], &[1, 7, 8, 8], &[1.0, 0.000_02, 0.9, 0.9]);
+        assert_eq!(
+            (difference.position, difference.margin, difference.near_tie()),
+            (3, Some(0.000_02), true)
+        );
         // And further behind the place it says nothing.
-        let difference = weigh(&[1, 2, 3, 4], &[1, 9, 3, 4], &[1, 2, 3, 7], &[1.0, 0.9, 0.9, 0.000_02]);
+        let difference =
+            weigh(&[1, 2, 3, 4], &[1, 9, 3, 4], &[1, 2, 3, 7], &[1.0, 0.9, 0.9, 0.000_02]);
         assert!(!difference.near_tie());
     }
 }

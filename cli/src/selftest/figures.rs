@@ -1,5 +1,5 @@
-//! The figures of a run: speed of both lanes pair by pair, acceptance by kind of prompt, identity. Pure: given what was seen,
-//! returns numbers.
+//! The figures of a run: speed of both lanes pair by pair, acceptance by kind of prompt, identity.
+//! Pure: given what was seen, returns numbers.
 
 use serde::Serialize;
 
@@ -13,7 +13,8 @@ pub struct Seen {
     pub ids: Vec<u32>,
     /// Their margins, where asked for.
     pub margins: Vec<f32>,
-    /// Tokens after those of the first message, and the seconds they took by the stamps of their steps.
+    /// Tokens after those of the first message, and the seconds they took by the stamps of their
+    /// steps.
     pub decode: Option<Decode>,
     /// Until the first token.
     pub ttft_ms: f64,
@@ -35,7 +36,8 @@ pub struct Decode {
 }
 
 impl Decode {
-    /// Of messages as (tokens, end of their step in ns), in order; `None` for an answer that came at once.
+    /// Of messages as (tokens, end of their step in ns), in order; `None` for an answer that came
+    /// at once.
     pub fn of(messages: &[(usize, i64)]) -> Option<Self> {
         let [(_, first_ns), rest @ ..] = messages else { return None };
         let tokens: usize = rest.iter().map(|(tokens, _)| tokens).sum();
@@ -48,7 +50,8 @@ impl Decode {
     }
 }
 
-/// The same request in both lanes, one right after the other; the drafted one is missing where there is no drafter.
+/// The same request in both lanes, one right after the other; the drafted one is missing where
+/// there is no drafter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
     /// Kind of the prompt.
@@ -76,7 +79,11 @@ impl Spread {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
         let half = values.len() / 2;
-        let median = if values.len() % 2 == 1 { values[half] } else { (values[half - 1] + values[half]) / 2.0 };
+        let median = if values.len() % 2 == 1 {
+            values[half]
+        } else {
+            (values[half - 1] + values[half]) / 2.0
+        };
         Some(Self { median, min, max })
     }
 }
@@ -98,7 +105,8 @@ pub struct Row {
     pub tokens_per_cycle: Option<f64>,
     /// Tokens per second in the plain lane, median of the answers.
     pub plain_tok_s: Option<f64>,
-    /// Least and most of these: the plain lane's speed hardly depends on the text, so they say how steady the machine was.
+    /// Least and most of these: the plain lane's speed hardly depends on the text, so they say how
+    /// steady the machine was.
     pub plain_range: Option<(f64, f64)>,
     /// Tokens per second with the drafter, median of the answers.
     pub drafted_tok_s: Option<f64>,
@@ -118,7 +126,8 @@ impl Row {
     /// The figures of some pairs.
     pub fn of<'a>(kind: &str, pairs: impl Iterator<Item = &'a Pair>) -> Self {
         let mut row = Self { kind: kind.to_owned(), ..Self::default() };
-        let (mut plain, mut drafted, mut ratios, mut ttfts, mut ttft_ratios) = (vec![], vec![], vec![], vec![], vec![]);
+        let (mut plain, mut drafted, mut ratios, mut ttfts, mut ttft_ratios) =
+            (vec![], vec![], vec![], vec![], vec![]);
         for pair in pairs {
             row.pairs += 1;
             plain.extend(pair.plain.decode.map(Decode::speed));
@@ -138,7 +147,8 @@ impl Row {
             }
         }
         let median = |values| Spread::of(values).map(|spread| spread.median);
-        row.tokens_per_cycle = (row.cycles > 0).then(|| (row.accepted + row.cycles) as f64 / row.cycles as f64);
+        row.tokens_per_cycle =
+            (row.cycles > 0).then(|| (row.accepted + row.cycles) as f64 / row.cycles as f64);
         let plain = Spread::of(plain);
         row.plain_tok_s = plain.map(|spread| spread.median);
         row.plain_range = plain.map(|spread| (spread.min, spread.max));
@@ -163,11 +173,14 @@ pub fn rows(pairs: &[Pair]) -> Vec<Row> {
             kinds.push(&pair.kind);
         }
     }
-    kinds.into_iter().map(|kind| Row::of(kind, pairs.iter().filter(|pair| pair.kind == kind))).collect()
+    kinds
+        .into_iter()
+        .map(|kind| Row::of(kind, pairs.iter().filter(|pair| pair.kind == kind)))
+        .collect()
 }
 
-/// Why answers that asked for the drafter got no draft, each with how many; empty if all got one. An answer of two tokens
-/// has no room for a cycle.
+/// Why answers that asked for the drafter got no draft, each with how many; empty if all got one.
+/// An answer of two tokens has no room for a cycle.
 pub fn undrafted(pairs: &[Pair]) -> Vec<(String, usize)> {
     let mut reasons: Vec<(String, usize)> = Vec::new();
     let without = |seen: &&Seen| seen.speculation.cycles == 0 && seen.ids.len() > 2;
@@ -223,16 +236,28 @@ mod tests {
     }
 
     fn pair(kind: &str, plain_s: f64, drafted_s: f64) -> Pair {
-        Pair { kind: kind.into(), plain: seen(100, plain_s, 0, 0), drafted: Some(seen(100, drafted_s, 20, 80)) }
+        Pair {
+            kind: kind.into(),
+            plain: seen(100, plain_s, 0, 0),
+            drafted: Some(seen(100, drafted_s, 20, 80)),
+        }
     }
 
     #[test]
     fn speed_is_tokens_after_the_first_message_over_their_time() {
         let ns = |ms: i64| 1_000_000_000 + ms * 1_000_000;
-        assert_eq!(Decode::of(&[(1, ns(0)), (4, ns(10)), (6, ns(20))]), Some(Decode { tokens: 10, seconds: 0.02 }));
+        assert_eq!(
+            Decode::of(&[(1, ns(0)), (4, ns(10)), (6, ns(20))]),
+            Some(Decode { tokens: 10, seconds: 0.02 })
+        );
         // What came with the first message took its time before that.
-        assert_eq!(Decode::of(&[(3, ns(0)), (1, ns(10))]), Some(Decode { tokens: 1, seconds: 0.01 }));
-        for nothing in [&[][..], &[(1, ns(0))], &[(1, ns(0)), (1, ns(0))], &[(1, ns(0)), (0, ns(10))]] {
+        assert_eq!(
+            Decode::of(&[(3, ns(0)), (1, ns(10))]),
+            Some(Decode { tokens: 1, seconds: 0.01 })
+        );
+        for nothing in
+            [&[][..], &[(1, ns(0))], &[(1, ns(0)), (1, ns(0))], &[(1, ns(0)), (0, ns(10))]]
+        {
             assert_eq!(Decode::of(nothing), None, "{nothing:?}");
         }
     }
@@ -240,15 +265,24 @@ mod tests {
     #[test]
     fn a_median_of_an_even_number_is_between() {
         assert_eq!(Spread::of(vec![]), None);
-        assert_eq!(Spread::of(vec![3.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 3.0 }));
-        assert_eq!(Spread::of(vec![4.0, 1.0, 2.0, 3.0]), Some(Spread { median: 2.5, min: 1.0, max: 4.0 }));
+        assert_eq!(
+            Spread::of(vec![3.0, 1.0, 2.0]),
+            Some(Spread { median: 2.0, min: 1.0, max: 3.0 })
+        );
+        assert_eq!(
+            Spread::of(vec![4.0, 1.0, 2.0, 3.0]),
+            Some(Spread { median: 2.5, min: 1.0, max: 4.0 })
+        );
     }
 
     #[test]
     fn a_row_has_ratios_of_pairs_and_sums_of_counts() {
         let pairs = [pair("json", 1.0, 0.25), pair("prose", 1.0, 2.0), pair("json", 2.0, 1.0)];
         let rows = rows(&pairs);
-        assert_eq!(rows.iter().map(|row| (row.kind.as_str(), row.pairs)).collect::<Vec<_>>(), [("json", 2), ("prose", 1)]);
+        assert_eq!(
+            rows.iter().map(|row| (row.kind.as_str(), row.pairs)).collect::<Vec<_>>(),
+            [("json", 2), ("prose", 1)]
+        );
         let json = &rows[0];
         assert_eq!((json.cycles, json.drafted, json.accepted), (40, 600, 160));
         assert_eq!(json.tokens_per_cycle, Some(5.0));
@@ -262,14 +296,20 @@ mod tests {
     #[test]
     fn without_a_drafter_there_is_the_plain_lane_alone() {
         let row = Row::of("all", [Pair { drafted: None, ..pair("json", 1.0, 1.0) }].iter());
-        assert_eq!((row.plain_tok_s, row.drafted_tok_s, row.ratio, row.tokens_per_cycle), (Some(100.0), None, None, None));
+        assert_eq!(
+            (row.plain_tok_s, row.drafted_tok_s, row.ratio, row.tokens_per_cycle),
+            (Some(100.0), None, None, None)
+        );
         assert_eq!(row.overall(), None);
     }
 
     #[test]
     fn answers_without_a_draft_are_counted_by_reason() {
         let mut without = pair("json", 1.0, 1.0);
-        without.drafted = Some(Seen { route: Route { lane: "plain".into(), reason: "behind".into() }, ..seen(9, 1.0, 0, 0) });
+        without.drafted = Some(Seen {
+            route: Route { lane: "plain".into(), reason: "behind".into() },
+            ..seen(9, 1.0, 0, 0)
+        });
         let mut short = without.clone();
         short.drafted.as_mut().expect("set").ids.truncate(2);
         assert_eq!(undrafted(&[pair("json", 1.0, 1.0), short]), []);

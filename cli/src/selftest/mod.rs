@@ -1,9 +1,11 @@
-//! `paceline selftest`: on the user's own model and machine, are the lanes identical, what is accepted by kind of prompt, how
-//! fast is each lane, and what to do about it. It speaks to a service of its own like any client.
+//! `paceline selftest`: on the user's own model and machine, are the lanes identical, what is
+//! accepted by kind of prompt, how fast is each lane, and what to do about it. It speaks to a
+//! service of its own like any client.
 //!
-//! [`plan`] what is tested │ [`stage`] the service of its own │ [`ready`], [`service`] its way to ready │ [`prompts`] what is asked │ [`ask`]
-//! one request │ [`compare`] identity │ [`figures`] numbers │ [`verdict`] words │ [`report`] the table. This file is the order
-//! of things: start, wait, ask in both lanes in turn, compare, report, stop.
+//! [`plan`] what is tested │ [`stage`] the service of its own │ [`ready`], [`service`] its way to
+//! ready │ [`prompts`] what is asked │ [`ask`] one request │ [`compare`] identity │ [`figures`]
+//! numbers │ [`verdict`] words │ [`report`] the table. This file is the order of things: start,
+//! wait, ask in both lanes in turn, compare, report, stop.
 
 pub mod ask;
 pub mod compare;
@@ -35,19 +37,19 @@ use crate::client;
 use crate::failure::Failure;
 use crate::screen::Screen;
 
-/// How often each prompt is asked in each lane, the second time in the other order: a machine that warms up or slows down
-/// favours neither lane.
+/// How often each prompt is asked in each lane, the second time in the other order: a machine that
+/// warms up or slows down favours neither lane.
 const ROUNDS: usize = 2;
-/// An answer is cut where it would take longer than this in the plain lane, within these bounds: the run ends while one looks
-/// on, and a cut answer still has cycles enough.
+/// An answer is cut where it would take longer than this in the plain lane, within these bounds:
+/// the run ends while one looks on, and a cut answer still has cycles enough.
 const ANSWER_S: f64 = 1.5;
 const TOKENS: std::ops::RangeInclusive<u32> = 32..=256;
 
 /// Runs the command.
 ///
 /// # Errors
-/// The lanes differ, the service or its drafter does not come up, or it cannot be asked. With `--json` it has been printed as
-/// an object too.
+/// The lanes differ, the service or its drafter does not come up, or it cannot be asked. With
+/// `--json` it has been printed as an object too.
 pub async fn run(args: &SelftestArgs, screen: &mut Screen) -> Result<(), Failure> {
     let report = match test(args, screen).await {
         Ok(report) => report,
@@ -58,7 +60,11 @@ pub async fn run(args: &SelftestArgs, screen: &mut Screen) -> Result<(), Failure
             return Err(failure);
         }
     };
-    let text = if args.json { serde_json::to_string(&report).expect("a report is plain JSON") + "\n" } else { report.text() };
+    let text = if args.json {
+        serde_json::to_string(&report).expect("a report is plain JSON") + "\n"
+    } else {
+        report.text()
+    };
     screen.text(&text).map_err(|_| Failure::nobody_reads())?;
     match report.identity.differences.first() {
         Some(place) => Err(Failure::selftest(format!("the lanes differ: {}", place_line(place)))),
@@ -104,20 +110,29 @@ impl Tester<'_> {
         let mut client = client::connect(address).await?;
         let prompts = prompts::embedded(self.plan.prompts);
         let max_tokens = warm_up(&mut client, &prompts[0], drafter).await?;
-        self.screen.note(&format!("{} prompts, answers of up to {max_tokens} tokens", prompts.len()));
+        self.screen
+            .note(&format!("{} prompts, answers of up to {max_tokens} tokens", prompts.len()));
 
         let mut identity = Identity::default();
         let mut pairs = Vec::new();
         for round in 0..ROUNDS {
             for (at, prompt) in prompts.iter().enumerate() {
-                self.passing(&format!("round {} of {ROUNDS}: {} of {} ({})", round + 1, at + 1, prompts.len(), prompt.kind));
+                self.passing(&format!(
+                    "round {} of {ROUNDS}: {} of {} ({})",
+                    round + 1,
+                    at + 1,
+                    prompts.len(),
+                    prompt.kind
+                ));
                 let pair = Asking { client: &mut client, prompt, max_tokens, drafter };
                 pairs.push(pair.timed((round + at) % 2 == 1, &mut identity).await?);
             }
         }
         for (at, prompt) in prompts.iter().enumerate() {
             self.passing(&format!("sampled: {} of {} ({})", at + 1, prompts.len(), prompt.kind));
-            Asking { client: &mut client, prompt, max_tokens, drafter }.sampled(1 + at as u64, &mut identity).await?;
+            Asking { client: &mut client, prompt, max_tokens, drafter }
+                .sampled(1 + at as u64, &mut identity)
+                .await?;
         }
         let after = snapshot(&self.dir).await.unwrap_or_default();
         self.report(&status, &after, &pairs, identity, max_tokens)
@@ -141,13 +156,22 @@ impl Tester<'_> {
         let (kinds, all) = (rows(pairs), Row::of("all", pairs.iter()));
         let undrafted = undrafted(pairs);
         if drafted && all.cycles == 0 {
-            let reasons: Vec<_> = undrafted.iter().map(|(reason, count)| format!("{reason} ({count} answers)")).collect();
+            let reasons: Vec<_> = undrafted
+                .iter()
+                .map(|(reason, count)| format!("{reason} ({count} answers)"))
+                .collect();
             let link = after.link.clone().unwrap_or_default();
-            let message = format!("the drafter drafted nothing: {}; link {} {}", reasons.join(", "), link.state, link.reason);
+            let message = format!(
+                "the drafter drafted nothing: {}; link {} {}",
+                reasons.join(", "),
+                link.state,
+                link.reason
+            );
             return Err(Failure::selftest(message.trim_end().to_owned()));
         }
         let late = |status: &StatusResponse| status.link.as_ref().map_or(0, |link| link.late);
-        let words = verdict(&Findings { kinds: &kinds, all: &all, identity: &identity, drafter: drafted });
+        let words =
+            verdict(&Findings { kinds: &kinds, all: &all, identity: &identity, drafter: drafted });
         Ok(Report {
             subject: Subject::new(before, drafted),
             prompts_per_kind: self.plan.prompts,
@@ -164,13 +188,28 @@ impl Tester<'_> {
     }
 }
 
-/// Answers nobody times: the first step of a process is slow in many ways. Returns how long answers shall be.
-async fn warm_up(client: &mut InferenceClient<Channel>, prompt: &Prompt, drafter: bool) -> Result<u32, Failure> {
-    let lanes = if drafter { &[RouteWish::Plain, RouteWish::Speculative, RouteWish::Plain][..] } else { &[RouteWish::Plain; 2] };
+/// Answers nobody times: the first step of a process is slow in many ways. Returns how long answers
+/// shall be.
+async fn warm_up(
+    client: &mut InferenceClient<Channel>,
+    prompt: &Prompt,
+    drafter: bool,
+) -> Result<u32, Failure> {
+    let lanes = if drafter {
+        &[RouteWish::Plain, RouteWish::Speculative, RouteWish::Plain][..]
+    } else {
+        &[RouteWish::Plain; 2]
+    };
     let mut last = None;
     for lane in lanes {
-        let ask =
-            Ask { prompt, choice: Choice::Greedy, lane: *lane, max_tokens: *TOKENS.start(), margins: false, ignore_eos: false };
+        let ask = Ask {
+            prompt,
+            choice: Choice::Greedy,
+            lane: *lane,
+            max_tokens: *TOKENS.start(),
+            margins: false,
+            ignore_eos: false,
+        };
         last = ask.send(client).await?.decode;
     }
     let speed = last.map_or(0.0, |decode| decode.tokens as f64 / decode.seconds);
@@ -187,9 +226,14 @@ struct Asking<'a> {
 
 impl Asking<'_> {
     /// Greedy and timed; `drafter_first` says in which order.
-    async fn timed(mut self, drafter_first: bool, identity: &mut Identity) -> Result<Pair, Failure> {
+    async fn timed(
+        mut self,
+        drafter_first: bool,
+        identity: &mut Identity,
+    ) -> Result<Pair, Failure> {
         let other = if self.drafter { RouteWish::Speculative } else { RouteWish::Plain };
-        let order = if drafter_first { [other, RouteWish::Plain] } else { [RouteWish::Plain, other] };
+        let order =
+            if drafter_first { [other, RouteWish::Plain] } else { [RouteWish::Plain, other] };
         let first = self.ask(Choice::Greedy, order[0], false).await?;
         let second = self.ask(Choice::Greedy, order[1], false).await?;
         let (plain, other) = if drafter_first { (second, first) } else { (first, second) };
@@ -206,12 +250,33 @@ impl Asking<'_> {
         self.compare(choice, &plain, &other, identity).await
     }
 
-    async fn ask(&mut self, choice: Choice, lane: RouteWish, margins: bool) -> Result<Seen, Failure> {
-        Ask { prompt: self.prompt, choice, lane, max_tokens: self.max_tokens, margins, ignore_eos: false }.send(self.client).await
+    async fn ask(
+        &mut self,
+        choice: Choice,
+        lane: RouteWish,
+        margins: bool,
+    ) -> Result<Seen, Failure> {
+        Ask {
+            prompt: self.prompt,
+            choice,
+            lane,
+            max_tokens: self.max_tokens,
+            margins,
+            ignore_eos: false,
+        }
+        .send(self.client)
+        .await
     }
 
-    /// Compares two answers to one request; a difference is looked at with the margins of one more plain run.
-    async fn compare(&mut self, choice: Choice, plain: &Seen, other: &Seen, identity: &mut Identity) -> Result<(), Failure> {
+    /// Compares two answers to one request; a difference is looked at with the margins of one more
+    /// plain run.
+    async fn compare(
+        &mut self,
+        choice: Choice,
+        plain: &Seen,
+        other: &Seen,
+        identity: &mut Identity,
+    ) -> Result<(), Failure> {
         let (equal, different) = first_difference(&plain.ids, &other.ids);
         identity.streams += 1;
         identity.tokens += equal;
@@ -220,8 +285,14 @@ impl Asking<'_> {
         }
         let again = self.ask(choice, RouteWish::Plain, true).await?;
         let difference = weigh(&plain.ids, &other.ids, &again.ids, &again.margins);
-        let list = if difference.near_tie() { &mut identity.near_ties } else { &mut identity.differences };
-        list.push(Place { kind: self.prompt.kind.clone(), prompt: self.prompt.index, choice: choice.word(), difference });
+        let list =
+            if difference.near_tie() { &mut identity.near_ties } else { &mut identity.differences };
+        list.push(Place {
+            kind: self.prompt.kind.clone(),
+            prompt: self.prompt.index,
+            choice: choice.word(),
+            difference,
+        });
         Ok(())
     }
 }

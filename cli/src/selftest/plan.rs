@@ -25,7 +25,11 @@ impl Plan {
     /// # Errors
     /// The configuration cannot be used, or a directory that was named is none.
     pub fn from_args(args: &SelftestArgs) -> Result<Self, Failure> {
-        let (config, file) = settings(args.config.config.as_deref(), args.model.as_deref(), args.drafter.as_deref())?;
+        let (config, file) = settings(
+            args.config.config.as_deref(),
+            args.model.as_deref(),
+            args.drafter.as_deref(),
+        )?;
         Ok(Self { file, config, prompts: args.prompts as usize })
     }
 }
@@ -52,8 +56,12 @@ pub fn settings(
 
 fn directory(flag: &str, dir: &Path) -> Result<String, Failure> {
     if !dir.is_dir() {
-        return Err(Failure::usage(format!("{flag}: expected a model directory, found none at {}", dir.display())));
+        return Err(Failure::usage(format!(
+            "{flag}: expected a model directory, found none at {}",
+            dir.display()
+        )));
     }
-    let absolute = std::path::absolute(dir).map_err(|error| Failure::usage(format!("{flag}: {error}")))?;
+    let absolute =
+        std::path::absolute(dir).map_err(|error| Failure::usage(format!("{flag}: {error}")))?;
     Ok(absolute.display().to_string())
 }

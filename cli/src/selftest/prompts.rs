@@ -1,5 +1,6 @@
-//! What is asked: the demo's prompts, which are conversations and so make sense to any instruct model. Models other than the
-//! demo pair answer them in their own words; what is compared is a model with itself.
+//! What is asked: the demo's prompts, which are conversations and so make sense to any instruct
+//! model. Models other than the demo pair answer them in their own words; what is compared is a
+//! model with itself.
 
 use paceline_proto::v1::Message;
 use serde::Deserialize;
@@ -38,9 +39,14 @@ struct Turn {
     content: String,
 }
 
-/// The first `per_kind` prompts of each kind, one of each kind in turn: what slows the machine down for a while hits all kinds.
+/// The first `per_kind` prompts of each kind, one of each kind in turn: what slows the machine down
+/// for a while hits all kinds.
 pub fn embedded(per_kind: usize) -> Vec<Prompt> {
-    let mut prompts: Vec<Prompt> = all().into_iter().map(|(prompt, _)| prompt).filter(|prompt| prompt.index < per_kind).collect();
+    let mut prompts: Vec<Prompt> = all()
+        .into_iter()
+        .map(|(prompt, _)| prompt)
+        .filter(|prompt| prompt.index < per_kind)
+        .collect();
     prompts.sort_by_key(|prompt| prompt.index);
     prompts
 }
@@ -50,8 +56,8 @@ pub fn kinds() -> Vec<String> {
     embedded(1).into_iter().map(|prompt| prompt.kind).collect()
 }
 
-/// So many prompts of a kind, those with the longest expected answers first: what is asked of them is text of their kind for
-/// as long as possible, not what a model says after its answer's end.
+/// So many prompts of a kind, those with the longest expected answers first: what is asked of them
+/// is text of their kind for as long as possible, not what a model says after its answer's end.
 pub fn longest(kind: &str, count: usize) -> Vec<Prompt> {
     let mut prompts: Vec<_> = all().into_iter().filter(|(prompt, _)| prompt.kind == kind).collect();
     prompts.sort_by_key(|(_, expected)| std::cmp::Reverse(*expected));
@@ -62,9 +68,14 @@ pub fn longest(kind: &str, count: usize) -> Vec<Prompt> {
 fn all() -> Vec<(Prompt, usize)> {
     let mut prompts: Vec<(Prompt, usize)> = Vec::new();
     for line in EMBEDDED.lines() {
-        let line: Line = serde_json::from_str(line).expect("the embedded prompts are checked by a test");
+        let line: Line =
+            serde_json::from_str(line).expect("the embedded prompts are checked by a test");
         let index = prompts.iter().filter(|(prompt, _)| prompt.kind == line.kind).count();
-        let messages = line.messages.into_iter().map(|turn| messages::text(&turn.role, turn.content)).collect();
+        let messages = line
+            .messages
+            .into_iter()
+            .map(|turn| messages::text(&turn.role, turn.content))
+            .collect();
         let prompt = Prompt { kind: line.kind, index, messages, max_tokens: line.max_tokens };
         prompts.push((prompt, line.expected.len()));
     }
@@ -88,8 +99,11 @@ mod tests {
     fn long_answers_come_first_and_each_prompt_once() {
         let prompts = longest("code", 16);
         assert_eq!(prompts.len(), 16);
-        let lengths: Vec<_> =
-            all().into_iter().filter(|(prompt, _)| prompts.contains(prompt)).map(|(_, length)| length).collect();
+        let lengths: Vec<_> = all()
+            .into_iter()
+            .filter(|(prompt, _)| prompts.contains(prompt))
+            .map(|(_, length)| length)
+            .collect();
         assert!(lengths.iter().all(|length| *length > 150), "{lengths:?}");
         assert!((0..16).all(|at| !prompts[..at].contains(&prompts[at])));
         assert_eq!(kinds(), ["json", "arithmetic", "code", "table", "facts", "prose"]);

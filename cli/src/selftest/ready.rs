@@ -18,12 +18,12 @@ pub enum Way {
     Failed(String),
 }
 
-/// Reads a snapshot. A worker that was restarted on the way has failed: what a user's service would try again and again is
-/// what this test is to find.
+/// Reads a snapshot. A worker that was restarted on the way has failed: what a user's service would
+/// try again and again is what this test is to find.
 pub fn way(status: &StatusResponse) -> Way {
     let none = ProcessStatus::default();
-    let [gateway, target, drafter] =
-        [&status.gateway, &status.target, &status.drafter].map(|part| part.as_ref().unwrap_or(&none));
+    let [gateway, target, drafter] = [&status.gateway, &status.target, &status.drafter]
+        .map(|part| part.as_ref().unwrap_or(&none));
     if failed(target) {
         return Way::Failed(format!("the target cannot be served{}", because(&target.reason)));
     }
@@ -35,7 +35,11 @@ pub fn way(status: &StatusResponse) -> Way {
     }
     let link = status.link.clone().unwrap_or_default();
     if matches!(link.state.as_str(), "refused" | "ejected") {
-        return Way::Failed(format!("the drafter was {} by the target{}", link.state, because(&link.reason)));
+        return Way::Failed(format!(
+            "the drafter was {} by the target{}",
+            link.state,
+            because(&link.reason)
+        ));
     }
     if failed(drafter) || drafter.state() == ProcessState::Stopped {
         return Way::Failed(format!("the drafter does not run{}", because(&drafter.reason)));
@@ -48,11 +52,16 @@ pub fn way(status: &StatusResponse) -> Way {
 }
 
 fn failed(process: &ProcessStatus) -> bool {
-    process.restarts > 0 || matches!(process.state(), ProcessState::BackingOff | ProcessState::Failed)
+    process.restarts > 0
+        || matches!(process.state(), ProcessState::BackingOff | ProcessState::Failed)
 }
 
 fn because(reason: &str) -> String {
-    if reason.is_empty() { String::new() } else { format!(": {}", reason.trim_end().replace('\n', "\n    ")) }
+    if reason.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", reason.trim_end().replace('\n', "\n    "))
+    }
 }
 
 fn coming(name: &str, process: &ProcessStatus) -> String {
@@ -79,12 +88,21 @@ mod tests {
         })
     }
 
-    fn check(target: (ProcessState, u32), drafter: (ProcessState, u32), link: &str, expected: &str) {
+    fn check(
+        target: (ProcessState, u32),
+        drafter: (ProcessState, u32),
+        link: &str,
+        expected: &str,
+    ) {
         let snapshot = StatusResponse {
             gateway: process(ProcessState::Ready, 0, ""),
             target: process(target.0, target.1, "no config.json"),
             drafter: process(drafter.0, drafter.1, "no weights\nlast line"),
-            link: Some(LinkStatus { state: link.into(), reason: "mask id".into(), ..LinkStatus::default() }),
+            link: Some(LinkStatus {
+                state: link.into(),
+                reason: "mask id".into(),
+                ..LinkStatus::default()
+            }),
             ..StatusResponse::default()
         };
         let found = match way(&snapshot) {
@@ -97,7 +115,9 @@ mod tests {
 
     #[test]
     fn target_then_drafter_then_link() {
-        use ProcessState::{Absent, BackingOff, Failed, Loading, Ready, Starting, Stopped, Unspecified};
+        use ProcessState::{
+            Absent, BackingOff, Failed, Loading, Ready, Starting, Stopped, Unspecified,
+        };
         check((Unspecified, 0), (Unspecified, 0), "", "starting target");
         check((Loading, 0), (Loading, 0), "", "loading target: 512 B of 1.0 KiB (50 %)");
         check((Ready, 0), (Absent, 0), "absent", "ready false");
@@ -105,12 +125,47 @@ mod tests {
         check((Ready, 0), (Loading, 0), "absent", "loading drafter: 512 B of 1.0 KiB (50 %)");
         check((Ready, 0), (Ready, 0), "greeting", "linking target and drafter");
         check((Ready, 0), (Ready, 0), "up", "ready true");
-        check((BackingOff, 0), (Absent, 0), "absent", "failed: the target cannot be served: no config.json");
-        check((Starting, 1), (Absent, 0), "absent", "failed: the target cannot be served: no config.json");
-        check((Ready, 0), (Failed, 5), "lost", "failed: the drafter does not run: no weights\n    last line");
-        check((Ready, 0), (Loading, 1), "lost", "failed: the drafter does not run: no weights\n    last line");
-        check((Ready, 0), (Stopped, 0), "lost", "failed: the drafter does not run: no weights\n    last line");
-        check((Ready, 0), (Ready, 0), "refused", "failed: the drafter was refused by the target: mask id");
-        check((Ready, 0), (Stopped, 0), "refused", "failed: the drafter was refused by the target: mask id");
+        check(
+            (BackingOff, 0),
+            (Absent, 0),
+            "absent",
+            "failed: the target cannot be served: no config.json",
+        );
+        check(
+            (Starting, 1),
+            (Absent, 0),
+            "absent",
+            "failed: the target cannot be served: no config.json",
+        );
+        check(
+            (Ready, 0),
+            (Failed, 5),
+            "lost",
+            "failed: the drafter does not run: no weights\n    last line",
+        );
+        check(
+            (Ready, 0),
+            (Loading, 1),
+            "lost",
+            "failed: the drafter does not run: no weights\n    last line",
+        );
+        check(
+            (Ready, 0),
+            (Stopped, 0),
+            "lost",
+            "failed: the drafter does not run: no weights\n    last line",
+        );
+        check(
+            (Ready, 0),
+            (Ready, 0),
+            "refused",
+            "failed: the drafter was refused by the target: mask id",
+        );
+        check(
+            (Ready, 0),
+            (Stopped, 0),
+            "refused",
+            "failed: the drafter was refused by the target: mask id",
+        );
     }
 }

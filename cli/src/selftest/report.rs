@@ -1,4 +1,5 @@
-//! The report of a run: a table, what identity and speed came to, and the verdict; or one JSON object with all figures.
+//! The report of a run: a table, what identity and speed came to, and the verdict; or one JSON
+//! object with all figures.
 
 use paceline_proto::v1::{ProcessStatus, StatusResponse};
 use serde::Serialize;
@@ -30,9 +31,13 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// This program on this machine, with the models of that service; `drafted`: its drafter took part.
+    /// This program on this machine, with the models of that service; `drafted`: its drafter took
+    /// part.
     pub fn new(status: &StatusResponse, drafted: bool) -> Self {
-        let model = |process: &ProcessStatus| Model { model: process.model.clone(), weight_bytes: process.weight_bytes };
+        let model = |process: &ProcessStatus| Model {
+            model: process.model.clone(),
+            weight_bytes: process.weight_bytes,
+        };
         Self {
             version: env!("CARGO_PKG_VERSION"),
             platform: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
@@ -78,10 +83,15 @@ impl Report {
         text.push('\n');
         text.push_str(&identity(&self.identity, self.subject.drafter.is_some()));
         for (reason, count) in &self.undrafted {
-            text.push_str(&format!("{count} answers got no draft although one was asked for: {reason}\n"));
+            text.push_str(&format!(
+                "{count} answers got no draft although one was asked for: {reason}\n"
+            ));
         }
         if self.late_drafts > 0 {
-            text.push_str(&format!("{} drafts did not come in time; those cycles were plain steps\n", self.late_drafts));
+            text.push_str(&format!(
+                "{} drafts did not come in time; those cycles were plain steps\n",
+                self.late_drafts
+            ));
         }
         text.push('\n');
         for line in &self.verdict {
@@ -93,20 +103,41 @@ impl Report {
 }
 
 fn table(kinds: &[Row], all: &Row, drafter: bool) -> String {
-    let number = |value: Option<f64>, digits: usize| value.map_or("-".into(), |value| format!("{value:.digits$}"));
+    let number = |value: Option<f64>, digits: usize| {
+        value.map_or("-".into(), |value| format!("{value:.digits$}"))
+    };
     let mut rows: Vec<Vec<String>> = vec![if drafter {
-        ["KIND", "ANSWERS", "TOKENS/CYCLE", "PLAIN tok/s", "DRAFTER tok/s", "RATIO", "(RANGE)", "TTFT RATIO"]
-            .map(String::from)
-            .into()
+        [
+            "KIND",
+            "ANSWERS",
+            "TOKENS/CYCLE",
+            "PLAIN tok/s",
+            "DRAFTER tok/s",
+            "RATIO",
+            "(RANGE)",
+            "TTFT RATIO",
+        ]
+        .map(String::from)
+        .into()
     } else {
         ["KIND", "ANSWERS", "PLAIN tok/s", "TTFT ms"].map(String::from).into()
     }];
     for row in kinds.iter().chain([all]) {
         let mut cells = vec![row.kind.clone(), row.pairs.to_string()];
         if drafter {
-            let range = row.ratio.map_or("-".into(), |ratio| format!("({:.2} to {:.2})", ratio.min, ratio.max));
-            cells.extend([number(row.tokens_per_cycle, 2), number(row.plain_tok_s, 0), number(row.drafted_tok_s, 0)]);
-            cells.extend([number(row.ratio.map(|ratio| ratio.median), 2), range, number(row.ttft_ratio, 2)]);
+            let range = row
+                .ratio
+                .map_or("-".into(), |ratio| format!("({:.2} to {:.2})", ratio.min, ratio.max));
+            cells.extend([
+                number(row.tokens_per_cycle, 2),
+                number(row.plain_tok_s, 0),
+                number(row.drafted_tok_s, 0),
+            ]);
+            cells.extend([
+                number(row.ratio.map(|ratio| ratio.median), 2),
+                range,
+                number(row.ttft_ratio, 2),
+            ]);
         } else {
             cells.extend([number(row.plain_tok_s, 0), number(row.plain_ttft_ms, 1)]);
         }
@@ -117,12 +148,19 @@ fn table(kinds: &[Row], all: &Row, drafter: bool) -> String {
 
 /// The first column to the left, numbers to the right.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let cell = |column: usize, text: &String| match column {
         0 => format!("{text:0$}", width(column)),
         _ => format!("{text:>0$}", width(column)),
     };
-    let line = |row: &Vec<String>| row.iter().enumerate().map(|(column, text)| cell(column, text)).collect::<Vec<_>>().join("  ");
+    let line = |row: &Vec<String>| {
+        row.iter()
+            .enumerate()
+            .map(|(column, text)| cell(column, text))
+            .collect::<Vec<_>>()
+            .join("  ")
+    };
     rows.iter().map(|row| line(row) + "\n").collect()
 }
 
@@ -131,11 +169,16 @@ fn identity(identity: &Identity, drafter: bool) -> String {
     let outcome = match (identity.differences.len(), identity.near_ties.len()) {
         (0, 0) => "equal".to_owned(),
         (0, near) => format!("equal but for {near} near-ties (margin below 1e-4)"),
-        (real, near) => format!("DIFFERENT in {real} streams, and {near} near-ties (margin below 1e-4)"),
+        (real, near) => {
+            format!("DIFFERENT in {real} streams, and {near} near-ties (margin below 1e-4)")
+        }
     };
     let Identity { streams, tokens, .. } = identity;
-    let mut text = format!("identity: {what}, {streams} pairs of streams, {tokens} tokens compared: {outcome}\n");
-    for (word, places) in [("near-tie", &identity.near_ties), ("DIFFERENT", &identity.differences)] {
+    let mut text = format!(
+        "identity: {what}, {streams} pairs of streams, {tokens} tokens compared: {outcome}\n"
+    );
+    for (word, places) in [("near-tie", &identity.near_ties), ("DIFFERENT", &identity.differences)]
+    {
         for place in places {
             text.push_str(&format!("  {word}: {}\n", place_line(place)));
         }
@@ -176,7 +219,8 @@ mod tests {
             ttft_ratio: Some(1.0),
             ..Row::default()
         };
-        let prose = Row { kind: "prose".into(), pairs: 6, plain_ttft_ms: Some(9.0), ..Row::default() };
+        let prose =
+            Row { kind: "prose".into(), pairs: 6, plain_ttft_ms: Some(9.0), ..Row::default() };
         Report {
             subject: Subject { drafter: Some(Model::default()), ..Subject::default() },
             all: Row { kind: "all".into(), ..json.clone() },
@@ -206,16 +250,37 @@ Leave the drafter on.
     fn without_a_drafter_the_table_has_one_lane() {
         let text = Report { subject: Subject::default(), ..report() }.text();
         assert!(text.starts_with("KIND   ANSWERS  PLAIN tok/s  TTFT ms\n"), "{text}");
-        assert!(text.contains("prose        6            -      9.0\n") && text.contains("the plain lane twice"), "{text}");
+        assert!(
+            text.contains("prose        6            -      9.0\n")
+                && text.contains("the plain lane twice"),
+            "{text}"
+        );
     }
 
     #[test]
     fn differences_are_told_with_place_ids_and_margin() {
-        let near = Difference { position: 17, plain_id: Some(4), other_id: Some(5), margin: Some(0.000_02) };
+        let near = Difference {
+            position: 17,
+            plain_id: Some(4),
+            other_id: Some(5),
+            margin: Some(0.000_02),
+        };
         let real = Difference { position: 3, plain_id: Some(8), other_id: None, margin: Some(0.5) };
-        let place = |difference| Place { kind: "code".into(), prompt: 1, choice: "sampled", difference };
-        let found = Identity { streams: 2, tokens: 20, near_ties: vec![place(near)], differences: vec![place(real)] };
-        let text = Report { identity: found, late_drafts: 2, undrafted: vec![("behind".into(), 3)], ..report() }.text();
+        let place =
+            |difference| Place { kind: "code".into(), prompt: 1, choice: "sampled", difference };
+        let found = Identity {
+            streams: 2,
+            tokens: 20,
+            near_ties: vec![place(near)],
+            differences: vec![place(real)],
+        };
+        let text = Report {
+            identity: found,
+            late_drafts: 2,
+            undrafted: vec![("behind".into(), 3)],
+            ..report()
+        }
+        .text();
         for expected in [
             "2 pairs of streams, 20 tokens compared: DIFFERENT in 1 streams, and 1 near-ties",
             "  near-tie: code prompt 2, sampled, token 17: expected id 4, found id 5; margin 2.00e-5\n",

@@ -1,5 +1,5 @@
-//! What `selftest` and `bench` share of a service of their own: whether another one runs, its way to ready, its snapshots, and
-//! every way a person asks to stop.
+//! What `selftest` and `bench` share of a service of their own: whether another one runs, its way
+//! to ready, its snapshots, and every way a person asks to stop.
 
 use std::path::Path;
 use std::time::Duration;
@@ -32,7 +32,10 @@ impl Stops {
     /// The system refuses.
     pub fn new() -> Result<Self, Failure> {
         let cannot = |error| Failure::selftest(format!("cannot watch signals: {error}"));
-        Ok(Self { signals: Signals::interactive().map_err(cannot)?, hangup: signal(SignalKind::hangup()).map_err(cannot)? })
+        Ok(Self {
+            signals: Signals::interactive().map_err(cannot)?,
+            hangup: signal(SignalKind::hangup()).map_err(cannot)?,
+        })
     }
 
     /// The next one.
@@ -48,11 +51,15 @@ pub fn another_runs(config: Option<&Path>) -> bool {
     std::os::unix::net::UnixStream::connect(dir.socket("supervisor")).is_ok()
 }
 
-/// Waits until the service can be tested; `passing` is told each new thing it does. True if there is a drafter.
+/// Waits until the service can be tested; `passing` is told each new thing it does. True if there
+/// is a drafter.
 ///
 /// # Errors
 /// It will not come, or hangs.
-pub async fn until_ready(dir: &RuntimeDir, mut passing: impl FnMut(&str)) -> Result<(StatusResponse, bool), Failure> {
+pub async fn until_ready(
+    dir: &RuntimeDir,
+    mut passing: impl FnMut(&str),
+) -> Result<(StatusResponse, bool), Failure> {
     let clock = Clock::start();
     let (mut last, mut since) = (String::new(), clock.now());
     loop {
@@ -70,7 +77,10 @@ pub async fn until_ready(dir: &RuntimeDir, mut passing: impl FnMut(&str)) -> Res
         }
         if clock.now() - since > STUCK_MS {
             let what = if last.is_empty() { "starting the service" } else { &last };
-            return Err(Failure::selftest(format!("{what}: nothing happened for {} s", STUCK_MS / 1000)));
+            return Err(Failure::selftest(format!(
+                "{what}: nothing happened for {} s",
+                STUCK_MS / 1000
+            )));
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -79,5 +89,11 @@ pub async fn until_ready(dir: &RuntimeDir, mut passing: impl FnMut(&str)) -> Res
 /// What its supervisor says; `None` if it says nothing.
 pub async fn snapshot(dir: &RuntimeDir) -> Option<StatusResponse> {
     let mut client = OperationsClient::new(socket::channel(dir.socket("supervisor")));
-    Some(tokio::time::timeout(PATIENCE, client.status(StatusRequest {})).await.ok()?.ok()?.into_inner())
+    Some(
+        tokio::time::timeout(PATIENCE, client.status(StatusRequest {}))
+            .await
+            .ok()?
+            .ok()?
+            .into_inner(),
+    )
 }

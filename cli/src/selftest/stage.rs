@@ -1,6 +1,6 @@
-//! A service of the test's own: `paceline serve` in a private runtime directory that is made here and removed here, on a port
-//! of its own. However the test ends, nothing of it stays: the service sees the closing of a pipe even where no code of ours
-//! runs any more.
+//! A service of the test's own: `paceline serve` in a private runtime directory that is made here
+//! and removed here, on a port of its own. However the test ends, nothing of it stays: the service
+//! sees the closing of a pipe even where no code of ours runs any more.
 
 use std::fs::File;
 use std::io;
@@ -26,8 +26,10 @@ use crate::failure::Failure;
 const PLACE: &str = "/tmp/paceline-";
 /// Descriptor of the pipe in the service, behind the listener's.
 const PIPE_FD: i32 = listen::FIRST_FD + 1;
-/// Between one SIGTERM and the next: drain, cancel, kill. The first is long because a large model's memory takes its time.
-const PATIENCE: [Duration; 3] = [Duration::from_secs(60), Duration::from_secs(20), Duration::from_secs(10)];
+/// Between one SIGTERM and the next: drain, cancel, kill. The first is long because a large model's
+/// memory takes its time.
+const PATIENCE: [Duration; 3] =
+    [Duration::from_secs(60), Duration::from_secs(20), Duration::from_secs(10)];
 /// Lines of the service's output that are shown when it failed.
 const LAST_LINES: usize = 8;
 
@@ -53,13 +55,15 @@ impl Drop for Place {
 }
 
 impl Stage {
-    /// Starts a service with these settings over those of `file`. `name` is the command's that wants it, a part of the
-    /// directory's name.
+    /// Starts a service with these settings over those of `file`. `name` is the command's that
+    /// wants it, a part of the directory's name.
     ///
     /// # Errors
     /// What the system refused.
     pub fn start(name: &str, config: &Config, file: Option<&Path>) -> Result<Self, Failure> {
-        let cannot = |what: &'static str| move |error: io::Error| Failure::selftest(format!("cannot {what}: {error}"));
+        let cannot = |what: &'static str| {
+            move |error: io::Error| Failure::selftest(format!("cannot {what}: {error}"))
+        };
         let place = nix::unistd::mkdtemp(format!("{PLACE}{name}.XXXXXX").as_str())
             .map_err(io::Error::from)
             .map_err(cannot("make a directory in /tmp"))?;
@@ -67,12 +71,15 @@ impl Stage {
         let mut config = config.clone();
         config.supervisor.runtime_dir = place.0.join("run").display().to_string();
         let dir = RuntimeDir::locate(&config)?;
-        let listener = TcpListener::bind("127.0.0.1:0").map_err(cannot("listen on a port of 127.0.0.1"))?;
-        let address = listener.local_addr().map_err(cannot("listen on a port of 127.0.0.1"))?.to_string();
+        let listener =
+            TcpListener::bind("127.0.0.1:0").map_err(cannot("listen on a port of 127.0.0.1"))?;
+        let address =
+            listener.local_addr().map_err(cannot("listen on a port of 127.0.0.1"))?.to_string();
         let log = File::create(place.0.join("serve.log")).map_err(cannot("make a file in /tmp"))?;
         let (read_end, write_end) = io::pipe().map_err(cannot("make a pipe"))?;
 
-        let mut command = Command::new(std::env::current_exe().map_err(cannot("find this program"))?);
+        let mut command =
+            Command::new(std::env::current_exe().map_err(cannot("find this program"))?);
         command.arg("serve").stdin(Stdio::null());
         command.stdout(log.try_clone().map_err(cannot("use a file in /tmp"))?).stderr(log);
         command.env(CONFIG_VAR, file.unwrap_or(Path::new("")));
@@ -96,10 +103,14 @@ impl Stage {
             FdMapping { parent_fd: listener.into(), child_fd: listen::FIRST_FD },
             FdMapping { parent_fd: read_end.into(), child_fd: PIPE_FD },
         ];
-        command.fd_mappings(fds).map_err(|error| cannot("hand down a descriptor")(io::Error::other(error)))?;
+        command
+            .fd_mappings(fds)
+            .map_err(|error| cannot("hand down a descriptor")(io::Error::other(error)))?;
         // A terminal's Ctrl-C reaches us alone, and we stop it in order.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let child = tokio::process::Command::from(command).spawn().map_err(cannot("start `paceline serve`"))?;
+        let child = tokio::process::Command::from(command)
+            .spawn()
+            .map_err(cannot("start `paceline serve`"))?;
         Ok(Self { place, dir, address, child, parent: Some(write_end.into()), ended: false })
     }
 
@@ -125,13 +136,15 @@ impl Stage {
         Failure::selftest(format!("the service ended with {how}{}", self.last_words()))
     }
 
-    /// The last lines the service printed, moved in below whatever stands before; empty if it printed none.
+    /// The last lines the service printed, moved in below whatever stands before; empty if it
+    /// printed none.
     pub fn last_words(&self) -> String {
         let words = telemetry::last_lines(&self.place.0.join("serve.log"), LAST_LINES);
         if words.is_empty() { words } else { format!("\n    {}", words.replace('\n', "\n    ")) }
     }
 
-    /// Stops it and waits until it is gone. `hurry` resolves each time the person at the terminal asks again.
+    /// Stops it and waits until it is gone. `hurry` resolves each time the person at the terminal
+    /// asks again.
     pub async fn stop(mut self, mut hurry: impl AsyncFnMut()) {
         for patience in PATIENCE {
             if self.ended {
@@ -168,7 +181,8 @@ impl Stage {
 }
 
 impl Drop for Stage {
-    /// Does nothing after [`Stage::stop`]. A panic comes here: the service is told by the pipe, and waited for.
+    /// Does nothing after [`Stage::stop`]. A panic comes here: the service is told by the pipe, and
+    /// waited for.
     fn drop(&mut self) {
         if self.ended {
             return;

@@ -4,8 +4,8 @@ use super::figures::{Identity, Row};
 
 /// Ratios within this of 1 are no difference one would notice, and less than a busy machine adds.
 const EVEN: f64 = 0.05;
-/// Fewer tokens a cycle than this: hardly a proposal was right. Pairs that were trained for each other give 2 and more, on
-/// their worst kind of text.
+/// Fewer tokens a cycle than this: hardly a proposal was right. Pairs that were trained for each
+/// other give 2 and more, on their worst kind of text.
 const NEARLY_NOTHING: f64 = 1.15;
 
 /// A machine of its own gives plain speeds closer together than this, most over least.
@@ -26,8 +26,11 @@ pub struct Findings<'a> {
 /// One sentence or two a line; the last one says what to do.
 pub fn verdict(found: &Findings) -> Vec<String> {
     if !found.drafter {
-        let speed =
-            found.all.plain_tok_s.map(|speed| format!(" It decodes at {speed:.0} tokens per second.")).unwrap_or_default();
+        let speed = found
+            .all
+            .plain_tok_s
+            .map(|speed| format!(" It decodes at {speed:.0} tokens per second."))
+            .unwrap_or_default();
         return vec![
             format!("No drafter is configured: there is nothing to compare.{speed}"),
             "To have one, set drafter.model to a drafter made for this model, or try one with --drafter DIR.".into(),
@@ -63,17 +66,22 @@ pub fn verdict(found: &Findings) -> Vec<String> {
     let even = of(&|ratio| ratio > 1.0 - EVEN && ratio < 1.0 + EVEN);
     for (word, rows) in [("Faster", &gains), ("Slower", &losses), ("As fast", &even)] {
         if !rows.is_empty() {
-            let named: Vec<_> = rows.iter().map(|(row, ratio)| format!("{} ({ratio:.2})", row.kind)).collect();
+            let named: Vec<_> =
+                rows.iter().map(|(row, ratio)| format!("{} ({ratio:.2})", row.kind)).collect();
             lines.push(format!("{word} with the drafter: {}.", named.join(", ")));
         }
     }
-    if let Some((least, most)) = found.all.plain_range.filter(|(least, most)| *most > STEADY * least) {
+    if let Some((least, most)) =
+        found.all.plain_range.filter(|(least, most)| *most > STEADY * least)
+    {
         lines.push(format!(
             "The machine was busy meanwhile: the plain lane alone ranged from {least:.0} to {most:.0} tokens per second. Run it again \
              when nothing else runs before you act on speeds."
         ));
     }
-    let names = |rows: &[(&Row, f64)]| rows.iter().map(|(row, _)| row.kind.as_str()).collect::<Vec<_>>().join(", ");
+    let names = |rows: &[(&Row, f64)]| {
+        rows.iter().map(|(row, _)| row.kind.as_str()).collect::<Vec<_>>().join(", ")
+    };
     lines.push(match (gains.is_empty(), losses.is_empty()) {
         (false, true) => "Leave the drafter on.".into(),
         (false, false) if found.all.overall().is_some_and(|ratio| ratio < 1.0 + EVEN) => format!(
@@ -120,7 +128,14 @@ mod tests {
 
     fn row(kind: &str, ratio: f64) -> Row {
         let ratio = Some(Spread { median: ratio, min: ratio, max: ratio });
-        Row { kind: kind.into(), ratio, plain_s: 10.0, drafted_s: 4.0, tokens_per_cycle: Some(5.0), ..Row::default() }
+        Row {
+            kind: kind.into(),
+            ratio,
+            plain_s: 10.0,
+            drafted_s: 4.0,
+            tokens_per_cycle: Some(5.0),
+            ..Row::default()
+        }
     }
 
     /// The verdict of kinds with these ratios, at so many tokens per cycle.
@@ -130,7 +145,12 @@ mod tests {
 
     fn lines_of(ratios: &[(&str, f64)], all: Row) -> Vec<String> {
         let kinds: Vec<_> = ratios.iter().map(|(kind, ratio)| row(kind, *ratio)).collect();
-        verdict(&Findings { kinds: &kinds, all: &all, identity: &Identity::default(), drafter: true })
+        verdict(&Findings {
+            kinds: &kinds,
+            all: &all,
+            identity: &Identity::default(),
+            drafter: true,
+        })
     }
 
     fn check(ratios: &[(&str, f64)], per_cycle: f64, expected: &str) {
@@ -141,7 +161,11 @@ mod tests {
     #[test]
     fn every_outcome_has_its_advice() {
         check(&[("json", 3.0), ("prose", 1.01)], 5.0, "Leave the drafter on.");
-        check(&[("json", 3.0), ("prose", 0.8), ("facts", 0.7)], 5.0, "For work like prose, facts ask with --route plain");
+        check(
+            &[("json", 3.0), ("prose", 0.8), ("facts", 0.7)],
+            5.0,
+            "For work like prose, facts ask with --route plain",
+        );
         check(&[("json", 0.9), ("prose", 0.8)], 5.0, "cost too much");
         check(&[("json", 0.9), ("prose", 0.8)], 1.5, "save its memory too.");
         check(&[("json", 1.0), ("prose", 1.04)], 2.0, "no difference one would notice");
@@ -150,7 +174,10 @@ mod tests {
 
     #[test]
     fn a_mixture_that_gains_nothing_is_not_praised() {
-        let last = lines_of(&[("json", 3.0), ("prose", 0.5)], Row { drafted_s: 10.0, ..row("all", 1.0) }).pop().expect("a line");
+        let last =
+            lines_of(&[("json", 3.0), ("prose", 0.5)], Row { drafted_s: 10.0, ..row("all", 1.0) })
+                .pop()
+                .expect("a line");
         assert!(last.contains("if your work is like json; for work like prose"), "{last}");
     }
 
@@ -178,11 +205,17 @@ mod tests {
 
     #[test]
     fn a_difference_goes_before_any_speed() {
-        let difference = Difference { position: 3, plain_id: Some(1), other_id: Some(2), margin: Some(0.5) };
+        let difference =
+            Difference { position: 3, plain_id: Some(1), other_id: Some(2), margin: Some(0.5) };
         let place = Place { kind: "code".into(), prompt: 0, choice: "greedy", difference };
         let identity = Identity { differences: vec![place], ..Identity::default() };
         let kinds = [row("code", 3.0)];
-        let lines = verdict(&Findings { kinds: &kinds, all: &kinds[0], identity: &identity, drafter: true });
+        let lines = verdict(&Findings {
+            kinds: &kinds,
+            all: &kinds[0],
+            identity: &identity,
+            drafter: true,
+        });
         assert!(lines[0].contains("this is a bug") && lines[0].contains("code"), "{lines:?}");
         assert!(lines[1].contains("routing.force = \"plain\""), "{lines:?}");
     }
@@ -190,8 +223,16 @@ mod tests {
     #[test]
     fn without_a_drafter_it_says_how_to_get_one() {
         let all = Row { plain_tok_s: Some(99.6), ..Row::default() };
-        let lines = verdict(&Findings { kinds: &[], all: &all, identity: &Identity::default(), drafter: false });
-        assert!(lines[0].contains("nothing to compare") && lines[0].contains("100 tokens per second"), "{lines:?}");
+        let lines = verdict(&Findings {
+            kinds: &[],
+            all: &all,
+            identity: &Identity::default(),
+            drafter: false,
+        });
+        assert!(
+            lines[0].contains("nothing to compare") && lines[0].contains("100 tokens per second"),
+            "{lines:?}"
+        );
         assert!(lines[1].contains("--drafter"), "{lines:?}");
     }
 }

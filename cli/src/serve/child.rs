@@ -1,8 +1,10 @@
-//! Starting gateway and supervisor: what they inherit, where their output goes, and how their end is read.
+//! Starting gateway and supervisor: what they inherit, where their output goes, and how their end
+//! is read.
 //!
-//! A child gets its log file as standard output and error, nothing as input, the read end of a pipe whose only write end is
-//! ours (its EOF tells that we are gone, however we went), the gateway the listening socket as descriptor 3, and a process
-//! group of its own, so that a terminal's Ctrl-C reaches us alone.
+//! A child gets its log file as standard output and error, nothing as input, the read end of a pipe
+//! whose only write end is ours (its EOF tells that we are gone, however we went), the gateway the
+//! listening socket as descriptor 3, and a process group of its own, so that a terminal's Ctrl-C
+//! reaches us alone.
 
 use std::fs::File;
 use std::io;
@@ -34,7 +36,8 @@ pub struct Nursery {
     programs: PathBuf,
     config: Option<PathBuf>,
     dir: RuntimeDir,
-    /// Kept here so that connections wait, and are not refused, while the gateway is restarted. Gone when stopping.
+    /// Kept here so that connections wait, and are not refused, while the gateway is restarted.
+    /// Gone when stopping.
     listener: Option<TcpListener>,
     read_end: OwnedFd,
     /// Never used: its closing is the message.
@@ -46,10 +49,22 @@ impl Nursery {
     ///
     /// # Errors
     /// The system has no descriptors left.
-    pub fn new(programs: PathBuf, config: Option<PathBuf>, dir: RuntimeDir, listener: TcpListener) -> io::Result<Self> {
+    pub fn new(
+        programs: PathBuf,
+        config: Option<PathBuf>,
+        dir: RuntimeDir,
+        listener: TcpListener,
+    ) -> io::Result<Self> {
         // Both ends are closed on exec, so the children get none but the one they are given.
         let (read_end, write_end) = io::pipe()?;
-        Ok(Self { programs, config, dir, listener: Some(listener), read_end: read_end.into(), _write_end: write_end.into() })
+        Ok(Self {
+            programs,
+            config,
+            dir,
+            listener: Some(listener),
+            read_end: read_end.into(),
+            _write_end: write_end.into(),
+        })
     }
 
     /// The program of a child.
@@ -80,7 +95,10 @@ impl Nursery {
         let mut fds = vec![FdMapping { parent_fd: self.read_end.try_clone()?, child_fd: PIPE_FD }];
         if let (Who::Gateway, Some(listener)) = (who, &self.listener) {
             command.env("LISTEN_FDS", "1");
-            fds.push(FdMapping { parent_fd: listener.as_fd().try_clone_to_owned()?, child_fd: listen::FIRST_FD });
+            fds.push(FdMapping {
+                parent_fd: listener.as_fd().try_clone_to_owned()?,
+                child_fd: listen::FIRST_FD,
+            });
         }
         command.fd_mappings(fds).map_err(io::Error::other)?;
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -121,8 +139,13 @@ impl Kid {
 
     /// The last lines it logged in this life.
     pub fn last_words(&self) -> String {
-        let written = File::open(&self.log_path).and_then(|file| Ok(file.metadata()?.len())).unwrap_or(0);
-        if written == self.log_start { String::new() } else { telemetry::last_lines(&self.log_path, LAST_LINES) }
+        let written =
+            File::open(&self.log_path).and_then(|file| Ok(file.metadata()?.len())).unwrap_or(0);
+        if written == self.log_start {
+            String::new()
+        } else {
+            telemetry::last_lines(&self.log_path, LAST_LINES)
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! When gateway and supervisor are started, restarted and stopped. Decides and never acts: no clock, no process, only which.
+//! When gateway and supervisor are started, restarted and stopped. Decides and never acts: no
+//! clock, no process, only which.
 //!
 //! ```text
 //! Running ── StopAsked, or a child that ended for good ──▶ Stopping: gateway drains ▶ supervisor ends its workers ▶ Finish
@@ -76,7 +77,8 @@ pub enum Action {
     Start(Who, u32),
     /// SIGTERM.
     Term(Who),
-    /// SIGUSR1 to a child that had its SIGTERM: a second one might come before the first is looked at, and be one with it.
+    /// SIGUSR1 to a child that had its SIGTERM: a second one might come before the first is looked
+    /// at, and be one with it.
     Hurry(Who),
     /// SIGKILL.
     Kill(Who),
@@ -109,10 +111,12 @@ pub enum Notice {
 
 /// The gateway lets requests end for 30 s; after this it is stuck.
 const GATEWAY_STOP_MS: u64 = 45_000;
-/// The pause between restarts of a child that lived a while; of one that did not the next ones double.
+/// The pause between restarts of a child that lived a while; of one that did not the next ones
+/// double.
 const FIRST_PAUSE_MS: u64 = 250;
 const LONGEST_PAUSE_MS: u64 = 10_000;
-/// A child that ends sooner than this after its start could spin: it spends the budget even if it asks to be restarted.
+/// A child that ends sooner than this after its start could spin: it spends the budget even if it
+/// asks to be restarted.
 const SETTLED_MS: u64 = 1_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,10 +156,17 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service whose children may each be started `budget` times within `period_ms`: the restart with that number is the one
-    /// too many. The supervisor, which waits for its workers, is stuck if it takes longer than `supervisor_stop_ms` to stop.
+    /// A service whose children may each be started `budget` times within `period_ms`: the restart
+    /// with that number is the one too many. The supervisor, which waits for its workers, is stuck
+    /// if it takes longer than `supervisor_stop_ms` to stop.
     pub fn new(budget: u32, period_ms: u64, supervisor_stop_ms: u64) -> Self {
-        let child = || Child { phase: Phase::Ended, started: Millis(0), restarts: 0, recent: VecDeque::new(), termed: false };
+        let child = || Child {
+            phase: Phase::Ended,
+            started: Millis(0),
+            restarts: 0,
+            recent: VecDeque::new(),
+            termed: false,
+        };
         Self { children: [child(), child()], stopping: None, budget, period_ms, supervisor_stop_ms }
     }
 
@@ -183,7 +194,9 @@ impl Service {
             Phase::Waiting { until } => Some(until),
             _ => None,
         });
-        waiting.chain(self.stopping.iter().filter_map(|stopping| stopping.deadline.map(|(_, at)| at))).min()
+        waiting
+            .chain(self.stopping.iter().filter_map(|stopping| stopping.deadline.map(|(_, at)| at)))
+            .min()
     }
 
     fn child(&mut self, who: Who) -> &mut Child {
@@ -202,14 +215,16 @@ impl Service {
 
     /// A child ended although nobody asked this service to stop.
     fn lost(&mut self, who: Who, end: End, now: Millis, actions: &mut Vec<Action>) {
-        let fatal =
-            [Exit::Config, Exit::Unavailable, Exit::MemoryStranded].into_iter().find(|exit| end == End::Code(*exit as i32));
+        let fatal = [Exit::Config, Exit::Unavailable, Exit::MemoryStranded]
+            .into_iter()
+            .find(|exit| end == End::Code(*exit as i32));
         if let Some(exit) = fatal {
             actions.push(Action::Tell(Notice::Fatal(who, end)));
             return self.stop(exit, now, actions);
         }
         if end == End::Code(Exit::Asked as i32) {
-            // Somebody asked it to stop; serving without it makes no sense, and starting it again is not what they want.
+            // Somebody asked it to stop; serving without it makes no sense, and starting it again
+            // is not what they want.
             actions.push(Action::Tell(Notice::Fatal(who, end)));
             return self.stop(Exit::Asked, now, actions);
         }
@@ -264,7 +279,8 @@ impl Service {
         self.go_on_stopping(now, actions);
     }
 
-    /// The gateway first, so that its requests can end; then the supervisor, which ends its workers.
+    /// The gateway first, so that its requests can end; then the supervisor, which ends its
+    /// workers.
     fn go_on_stopping(&mut self, now: Millis, actions: &mut Vec<Action>) {
         let next = [(Who::Gateway, GATEWAY_STOP_MS), (Who::Supervisor, self.supervisor_stop_ms)];
         let waiting = next.into_iter().find(|(who, _)| self.running(*who));

@@ -2,14 +2,19 @@
 
 use super::*;
 
-/// Plays `events` ("1.5s exited gateway 70", "stop", "tick") and returns the actions of the last one, in short words.
+/// Plays `events` ("1.5s exited gateway 70", "stop", "tick") and returns the actions of the last
+/// one, in short words.
 fn play(events: &str) -> String {
     let mut service = Service::new(4, 60_000, 200_000);
     let mut last = Vec::new();
     let mut now = Millis(0);
     for line in events.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let mut words = line.split_whitespace().peekable();
-        if let Some(seconds) = words.peek().and_then(|word| word.strip_suffix('s')).and_then(|text| text.parse::<f64>().ok()) {
+        if let Some(seconds) = words
+            .peek()
+            .and_then(|word| word.strip_suffix('s'))
+            .and_then(|text| text.parse::<f64>().ok())
+        {
             now = Millis((seconds * 1e3).round() as u64);
             words.next();
         }
@@ -18,10 +23,13 @@ fn play(events: &str) -> String {
             "stop" => Event::StopAsked,
             "tick" => Event::Tick,
             "exited" => {
-                let who = if words.next() == Some("gateway") { Who::Gateway } else { Who::Supervisor };
+                let who =
+                    if words.next() == Some("gateway") { Who::Gateway } else { Who::Supervisor };
                 let end = words.next().expect("a code or signal");
                 match end.strip_prefix("signal=") {
-                    Some(signal) => Event::Exited(who, End::Signal(signal.parse().expect("a number"))),
+                    Some(signal) => {
+                        Event::Exited(who, End::Signal(signal.parse().expect("a number")))
+                    }
                     None => Event::Exited(who, End::Code(end.parse().expect("a number"))),
                 }
             }
@@ -35,7 +43,9 @@ fn play(events: &str) -> String {
         Action::Hurry(who) => Some(format!("hurry {}", who.name())),
         Action::Kill(who) => Some(format!("kill {}", who.name())),
         Action::KillWorkers => Some("kill workers".into()),
-        Action::Tell(Notice::Restarting(who, _, pause)) => Some(format!("{} in {pause}", who.name())),
+        Action::Tell(Notice::Restarting(who, _, pause)) => {
+            Some(format!("{} in {pause}", who.name()))
+        }
         Action::Tell(_) => None,
         Action::Finish(exit) => Some(format!("finish {}", *exit as u8)),
     };
@@ -58,13 +68,20 @@ fn both_are_started() {
 #[test]
 fn a_crash_is_restarted_at_once_then_after_pauses_then_given_up() {
     check("begun\n 5s exited gateway signal=9", "gateway in 0; start gateway 1");
-    check("begun\n 5s exited gateway signal=9\n 6s exited gateway 70", "gateway in 250; wake 6.25s");
-    check("begun\n 5s exited gateway signal=9\n 6s exited gateway 70\n 6.25s tick", "start gateway 2");
+    check(
+        "begun\n 5s exited gateway signal=9\n 6s exited gateway 70",
+        "gateway in 250; wake 6.25s",
+    );
+    check(
+        "begun\n 5s exited gateway signal=9\n 6s exited gateway 70\n 6.25s tick",
+        "start gateway 2",
+    );
     let thrice = "begun\n 5s exited gateway 70\n 6s exited gateway 70\n 6.3s tick\n 7s exited gateway 70\n 8s tick\n";
     check(&format!("{thrice} 9s exited gateway 70"), "term supervisor; wake 209.00s");
     check(&format!("{thrice} 9s exited gateway 70\n exited supervisor 0"), "finish 70");
     // One that lives a while before it dies does not wait longer and longer.
-    let settled = "begun\n 5s exited gateway 70\n 7s exited gateway 70\n 7.25s tick\n 9s exited gateway 70";
+    let settled =
+        "begun\n 5s exited gateway 70\n 7s exited gateway 70\n 7.25s tick\n 9s exited gateway 70";
     check(settled, "gateway in 250; wake 9.25s");
     // Each has a budget of its own, and it fills up again.
     check(&format!("{thrice} 9s exited supervisor 70"), "supervisor in 0; start supervisor 1");
@@ -73,8 +90,14 @@ fn a_crash_is_restarted_at_once_then_after_pauses_then_given_up() {
 
 #[test]
 fn an_asked_restart_costs_nothing_unless_it_spins() {
-    check("begun\n 5s exited supervisor 75\n 9s exited supervisor 75", "supervisor in 0; start supervisor 0");
-    check("begun\n 0.1s exited supervisor 75\n 0.2s exited supervisor 75", "supervisor in 250; wake 0.45s");
+    check(
+        "begun\n 5s exited supervisor 75\n 9s exited supervisor 75",
+        "supervisor in 0; start supervisor 0",
+    );
+    check(
+        "begun\n 0.1s exited supervisor 75\n 0.2s exited supervisor 75",
+        "supervisor in 250; wake 0.45s",
+    );
 }
 
 #[test]
@@ -95,7 +118,10 @@ fn stopping_lets_the_gateway_end_first() {
     check("begun\n 9s stop\n 10s exited supervisor signal=9", "wake 54.00s");
     check("begun\n 9s stop\n 10s exited supervisor 70\n 11s exited gateway signal=9", "finish 0");
     // Nothing is started while stopping.
-    check("begun\n exited gateway 70\n 1s exited gateway 70\n 1s stop", "term supervisor; wake 201.00s");
+    check(
+        "begun\n exited gateway 70\n 1s exited gateway 70\n 1s stop",
+        "term supervisor; wake 201.00s",
+    );
     check("begun\n exited gateway 70\n 1s exited gateway 70\n 1s stop\n 2s tick", "wake 201.00s");
 }
 
@@ -104,11 +130,17 @@ fn asking_again_hurries_then_kills() {
     check("begun\n stop\n stop", "term supervisor; hurry gateway; wake 45.00s");
     check("begun\n stop\n stop\n exited gateway 0", "wake 200.00s");
     check("begun\n stop\n stop\n stop", "kill supervisor; kill gateway; kill workers; wake 45.00s");
-    check("begun\n stop\n stop\n stop\n exited gateway signal=9\n exited supervisor signal=9", "finish 0");
+    check(
+        "begun\n stop\n stop\n stop\n exited gateway signal=9\n exited supervisor signal=9",
+        "finish 0",
+    );
 }
 
 #[test]
 fn a_stuck_child_is_killed() {
     check("begun\n stop\n 45s tick", "kill gateway");
-    check("begun\n stop\n 45s tick\n 45.1s exited gateway signal=9", "term supervisor; wake 245.10s");
+    check(
+        "begun\n stop\n 45s tick\n 45.1s exited gateway signal=9",
+        "term supervisor; wake 245.10s",
+    );
 }

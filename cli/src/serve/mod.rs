@@ -1,6 +1,7 @@
-//! `paceline serve`: the thin parent. Holds the front listener and the service's lock, starts gateway and
-//! supervisor, restarts either within a budget, shows how loading goes, and stops everything in order. [`core`] decides,
-//! [`child`] starts, [`progress`] words; this file is the loop between them.
+//! `paceline serve`: the thin parent. Holds the front listener and the service's lock, starts
+//! gateway and supervisor, restarts either within a budget, shows how loading goes, and stops
+//! everything in order. [`core`] decides, [`child`] starts, [`progress`] words; this file is the
+//! loop between them.
 
 pub mod child;
 pub mod core;
@@ -29,7 +30,8 @@ use crate::screen::Screen;
 const LOOK: Duration = Duration::from_millis(200);
 /// How often from then on: a laptop's cores may sleep in between.
 const GLANCE: Duration = Duration::from_secs(1);
-/// How long an earlier service that is still stopping is waited for: its gateway's drain, its workers' end, and some.
+/// How long an earlier service that is still stopping is waited for: its gateway's drain, its
+/// workers' end, and some.
 const EARLIER: Duration = Duration::from_secs(60);
 
 /// For workers to end whose supervisor did not end them.
@@ -60,10 +62,12 @@ pub async fn run(args: &ServeArgs, screen: &mut Screen) -> Exit {
 
 async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
     let unusable = |error: RuntimeDirError| refuse(error.exit(), error);
-    let mut signals = Signals::interactive().map_err(|error| refuse(Exit::Bug, format!("cannot watch signals: {error}")))?;
+    let mut signals = Signals::interactive()
+        .map_err(|error| refuse(Exit::Bug, format!("cannot watch signals: {error}")))?;
     // Whoever starts us for a time of their own (the self-test) is not outlived by us.
     let parent = ParentWatch::inherited().map_err(|error| refuse(Exit::Config, error))?;
-    let loaded = Loaded::find(args.config.config.as_deref()).map_err(|error| refuse(Exit::Config, error))?;
+    let loaded =
+        Loaded::find(args.config.config.as_deref()).map_err(|error| refuse(Exit::Config, error))?;
     for warning in &loaded.warnings {
         screen.note(&format!("warning: {warning}"));
     }
@@ -78,10 +82,20 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
         () = signals.next() => return Ok(Exit::Asked),
     };
     let listener = listener(&config.gateway.grpc, waited).await?;
-    let address = listener.local_addr().map_or_else(|_| config.gateway.grpc.clone(), |address| address.to_string());
-    screen.line(&format!("paceline {}: gRPC at {address}, logs in {}", env!("CARGO_PKG_VERSION"), dir.path().display()));
+    let address = listener
+        .local_addr()
+        .map_or_else(|_| config.gateway.grpc.clone(), |address| address.to_string());
+    screen.line(&format!(
+        "paceline {}: gRPC at {address}, logs in {}",
+        env!("CARGO_PKG_VERSION"),
+        dir.path().display()
+    ));
     if config.target.model.is_empty() {
-        let why = if loaded.file.is_none() { "no configuration found" } else { "target.model is not set" };
+        let why = if loaded.file.is_none() {
+            "no configuration found"
+        } else {
+            "target.model is not set"
+        };
         screen.line(&format!("{why}: serving the demo pair's target, {}", model_dir.display()));
     }
     let nursery = Nursery::new(programs, loaded.file.clone(), dir.clone(), listener)
@@ -90,19 +104,32 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
     let supervisor_stop_ms = supervisor_stop(platform::KILL_STRANDS_MEMORY).as_millis() as u64;
     let service = Service::new(config.supervisor.restarts, period_ms, supervisor_stop_ms);
     let progress = Progress::new(config.model_name(), address, !screen.shows_transient());
-    let mut shell = Shell { service, nursery, dir, screen, progress, supervisor: None, gateway: None, clock: Clock::start() };
+    let mut shell = Shell {
+        service,
+        nursery,
+        dir,
+        screen,
+        progress,
+        supervisor: None,
+        gateway: None,
+        clock: Clock::start(),
+    };
     Ok(shell.run(&mut signals, parent).await)
 }
 
 /// The directory this program lies in, which holds the others too.
 fn programs() -> Result<PathBuf, Refusal> {
     let own = std::env::current_exe().and_then(|path| path.canonicalize());
-    let own = own.map_err(|error| refuse(Exit::Unavailable, format!("cannot find this program's own directory: {error}")))?;
+    let own = own.map_err(|error| {
+        refuse(Exit::Unavailable, format!("cannot find this program's own directory: {error}"))
+    })?;
     let dir = own.parent().map(PathBuf::from).unwrap_or_default();
     for program in BOTH.map(|who| Nursery::program(&dir, who)) {
         if !program.is_file() {
-            let message =
-                format!("expected {} beside this program, found nothing; build or install all of them", program.display());
+            let message = format!(
+                "expected {} beside this program, found nothing; build or install all of them",
+                program.display()
+            );
             return Err(refuse(Exit::Unavailable, message));
         }
     }
@@ -119,12 +146,19 @@ pub fn program(name: &str) -> Result<PathBuf, String> {
     let path = own.with_file_name(format!("paceline-{name}"));
     match path.is_file() {
         true => Ok(path),
-        false => Err(format!("expected {} beside this program, found nothing; build or install all of them", path.display())),
+        false => Err(format!(
+            "expected {} beside this program, found nothing; build or install all of them",
+            path.display()
+        )),
     }
 }
 
-/// Waits until the supervisor of an earlier service that was killed has ended its workers. True if there was one.
-async fn earlier_service_ended(dir: &RuntimeDir, screen: &mut Screen) -> Result<bool, RuntimeDirError> {
+/// Waits until the supervisor of an earlier service that was killed has ended its workers. True if
+/// there was one.
+async fn earlier_service_ended(
+    dir: &RuntimeDir,
+    screen: &mut Screen,
+) -> Result<bool, RuntimeDirError> {
     let clock = Clock::start();
     let mut told = false;
     loop {
@@ -141,8 +175,8 @@ async fn earlier_service_ended(dir: &RuntimeDir, screen: &mut Screen) -> Result<
     }
 }
 
-/// The front listener: handed down by whoever started us, else bound here. A gateway of an earlier service may hold the
-/// address a moment longer than its supervisor lives.
+/// The front listener: handed down by whoever started us, else bound here. A gateway of an earlier
+/// service may hold the address a moment longer than its supervisor lives.
 async fn listener(address: &str, patient: bool) -> Result<TcpListener, Refusal> {
     let handed = listen::inherited_tcp().map_err(|error| refuse(Exit::Config, error))?;
     if let Some(listener) = handed {
@@ -152,13 +186,22 @@ async fn listener(address: &str, patient: bool) -> Result<TcpListener, Refusal> 
     loop {
         match TcpListener::bind(address) {
             Ok(listener) => return Ok(listener),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && patient && clock.now().0 < EARLIER.as_millis() as u64 => {
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse
+                    && patient
+                    && clock.now().0 < EARLIER.as_millis() as u64 =>
+            {
                 tokio::time::sleep(LOOK).await;
             }
             Err(error) => {
-                let what =
-                    if error.kind() == io::ErrorKind::AddrInUse { "is in use by another program" } else { "cannot be used" };
-                let message = format!("gateway.grpc: address {address} {what} ({error}); stop that one, or set another address");
+                let what = if error.kind() == io::ErrorKind::AddrInUse {
+                    "is in use by another program"
+                } else {
+                    "cannot be used"
+                };
+                let message = format!(
+                    "gateway.grpc: address {address} {what} ({error}); stop that one, or set another address"
+                );
                 return Err(refuse(Exit::Unavailable, message));
             }
         }
@@ -224,8 +267,13 @@ impl Shell<'_> {
             Action::Hurry(who) => self.signal(who, Signal::SIGUSR1),
             Action::Kill(who) => self.signal(who, Signal::SIGKILL),
             Action::KillWorkers => {
-                for (_, worker) in self.dir.records().into_iter().filter(|(_, worker)| worker.alive()) {
-                    let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.pid as i32), Signal::SIGKILL);
+                for (_, worker) in
+                    self.dir.records().into_iter().filter(|(_, worker)| worker.alive())
+                {
+                    let _ = nix::sys::signal::kill(
+                        nix::unistd::Pid::from_raw(worker.pid as i32),
+                        Signal::SIGKILL,
+                    );
                 }
             }
             Action::Tell(notice) => self.tell(notice),
@@ -242,25 +290,32 @@ impl Shell<'_> {
     }
 
     fn signal(&mut self, who: Who, signal: Signal) {
-        // The gateway lets go of its copy of the listener as it begins to drain; ours would keep connections waiting.
+        // The gateway lets go of its copy of the listener as it begins to drain; ours would keep
+        // connections waiting.
         self.nursery.close_door();
         if let Some(kid) = self.kid(who) {
             kid.signal(signal);
         }
     }
 
-    /// Ends workers that nobody is left to end. SIGKILL only where nothing else helps: with Metal it can strand memory, and the
-    /// lease ends all but those that are stopped by job control.
+    /// Ends workers that nobody is left to end. SIGKILL only where nothing else helps: with Metal
+    /// it can strand memory, and the lease ends all but those that are stopped by job control.
     async fn end_workers(&self) {
         let records = self.dir.records().into_iter().map(|(_, worker)| worker);
         // The list is made once: a worker removes its record before its process is gone.
         let workers: Vec<WorkerRecord> = records.filter(WorkerRecord::alive).collect();
         for worker in &workers {
-            let signal = if platform::process_stopped(worker.pid) { Signal::SIGKILL } else { Signal::SIGTERM };
+            let signal = if platform::process_stopped(worker.pid) {
+                Signal::SIGKILL
+            } else {
+                Signal::SIGTERM
+            };
             let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(worker.pid as i32), signal);
         }
         let clock = Clock::start();
-        while workers.iter().any(WorkerRecord::alive) && clock.now().0 < WORKERS_END.as_millis() as u64 {
+        while workers.iter().any(WorkerRecord::alive)
+            && clock.now().0 < WORKERS_END.as_millis() as u64
+        {
             tokio::time::sleep(BRIEF_LOOK).await;
         }
     }
@@ -268,12 +323,26 @@ impl Shell<'_> {
     fn tell(&mut self, notice: Notice) {
         let text = match notice {
             Notice::Restarting(who, end, pause_ms) => {
-                let when = if pause_ms == 0 { "now".to_owned() } else { format!("in {:.2} s", pause_ms as f64 / 1e3) };
-                format!("the {} {end}; starting it again {when}{}", who.name(), self.last_words(who))
+                let when = if pause_ms == 0 {
+                    "now".to_owned()
+                } else {
+                    format!("in {:.2} s", pause_ms as f64 / 1e3)
+                };
+                format!(
+                    "the {} {end}; starting it again {when}{}",
+                    who.name(),
+                    self.last_words(who)
+                )
             }
-            Notice::Fatal(who, end) => format!("the {} {end}; stopping{}", who.name(), self.last_words(who)),
+            Notice::Fatal(who, end) => {
+                format!("the {} {end}; stopping{}", who.name(), self.last_words(who))
+            }
             Notice::BudgetSpent(who, end) => {
-                format!("the {} {end} again; supervisor.restarts is spent, stopping{}", who.name(), self.last_words(who))
+                format!(
+                    "the {} {end} again; supervisor.restarts is spent, stopping{}",
+                    who.name(),
+                    self.last_words(who)
+                )
             }
             Notice::Stopping => return self.screen.line("stopping; again to cancel what runs"),
             Notice::Hurrying => return self.screen.line("cancelling what runs; again to kill"),
@@ -296,10 +365,16 @@ impl Shell<'_> {
         }
     }
 
-    /// Both children are gone. A supervisor that did not end in order left its workers on their lease, and files.
+    /// Both children are gone. A supervisor that did not end in order left its workers on their
+    /// lease, and files.
     async fn finish(&mut self, exit: Exit) -> Exit {
         self.end_workers().await;
-        let dead = self.dir.records().into_iter().filter(|(_, worker)| !worker.alive()).map(|(name, _)| name);
+        let dead = self
+            .dir
+            .records()
+            .into_iter()
+            .filter(|(_, worker)| !worker.alive())
+            .map(|(name, _)| name);
         for process in dead.chain(["supervisor".to_owned()]) {
             self.dir.clear(&process);
         }
@@ -317,13 +392,15 @@ async fn ended(kid: &mut Option<Kid>) -> End {
     }
 }
 
-/// Looks at the service all the time; a supervisor that is not there yet, or no more, is looked for again.
+/// Looks at the service all the time; a supervisor that is not there yet, or no more, is looked for
+/// again.
 fn watch(dir: &RuntimeDir) -> mpsc::Receiver<StatusResponse> {
     let mut client = OperationsClient::new(socket::channel(dir.socket("supervisor")));
     let (tx, rx) = mpsc::channel(1);
     task::spawn("watch", async move {
         loop {
-            let asked = tokio::time::timeout(Duration::from_secs(5), client.status(StatusRequest {})).await;
+            let asked =
+                tokio::time::timeout(Duration::from_secs(5), client.status(StatusRequest {})).await;
             let mut pause = LOOK;
             if let Ok(Ok(response)) = asked {
                 let snapshot = response.into_inner();

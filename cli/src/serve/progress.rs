@@ -1,4 +1,5 @@
-//! What `serve` shows of the service's way to ready and of what happens to it later. Given snapshots, returns lines.
+//! What `serve` shows of the service's way to ready and of what happens to it later. Given
+//! snapshots, returns lines.
 
 use paceline_proto::v1::{ProcessState, StatusResponse};
 
@@ -27,9 +28,9 @@ pub struct Progress {
 
 /// Whether a request would be served now.
 pub fn ready(status: &StatusResponse) -> bool {
-    [&status.gateway, &status.target]
-        .iter()
-        .all(|process| process.as_ref().is_some_and(|process| process.state() == ProcessState::Ready))
+    [&status.gateway, &status.target].iter().all(|process| {
+        process.as_ref().is_some_and(|process| process.state() == ProcessState::Ready)
+    })
 }
 
 impl Progress {
@@ -46,11 +47,16 @@ impl Progress {
             ProcessState::Loading => {
                 let fresh = self.seen.replace(state) != Some(state);
                 self.quarter = if fresh { 0 } else { self.quarter };
-                let quarter = (target.loaded_bytes * 4).checked_div(target.weight_bytes).unwrap_or(0);
+                let quarter =
+                    (target.loaded_bytes * 4).checked_div(target.weight_bytes).unwrap_or(0);
                 let text = format!("loading {}: {}", self.model, share(&target));
                 let stays = self.sparse && (fresh || quarter > self.quarter);
                 self.quarter = self.quarter.max(quarter);
-                (stays || !self.sparse).then_some(if stays { Show::Line(text) } else { Show::Passing(text) })
+                (stays || !self.sparse).then_some(if stays {
+                    Show::Line(text)
+                } else {
+                    Show::Passing(text)
+                })
             }
             ProcessState::Ready => {
                 // Not before the gateway takes requests too.
@@ -59,16 +65,29 @@ impl Progress {
                 }
                 let again = if std::mem::replace(&mut self.served, true) { " again" } else { "" };
                 let (model, address) = (&self.model, &self.address);
-                Some(Show::Line(format!("ready{again}: {model} at {address}, {} of weights", bytes(target.weight_bytes))))
+                Some(Show::Line(format!(
+                    "ready{again}: {model} at {address}, {} of weights",
+                    bytes(target.weight_bytes)
+                )))
             }
-            ProcessState::Suspect | ProcessState::BackingOff | ProcessState::Failed | ProcessState::Draining => {
+            ProcessState::Suspect
+            | ProcessState::BackingOff
+            | ProcessState::Failed
+            | ProcessState::Draining => {
                 if self.seen.replace(state) == Some(state) {
                     return None;
                 }
-                let why = if target.reason.is_empty() { String::new() } else { format!(": {}", indented(&target.reason)) };
+                let why = if target.reason.is_empty() {
+                    String::new()
+                } else {
+                    format!(": {}", indented(&target.reason))
+                };
                 Some(Show::Line(format!("target {}{why}", state_word(&target).replace('_', " "))))
             }
-            ProcessState::Unspecified | ProcessState::Absent | ProcessState::Stopped | ProcessState::Starting => None,
+            ProcessState::Unspecified
+            | ProcessState::Absent
+            | ProcessState::Stopped
+            | ProcessState::Starting => None,
         }
     }
 }
@@ -84,10 +103,21 @@ mod tests {
     use paceline_proto::v1::ProcessStatus;
 
     fn snapshot(state: ProcessState, epoch: u64, loaded_bytes: u64) -> StatusResponse {
-        let gateway = ProcessStatus { state: ProcessState::Ready.into(), ..ProcessStatus::default() };
-        let reason = if state == ProcessState::BackingOff { "it ended\nlast line".into() } else { String::new() };
-        let target =
-            ProcessStatus { state: state.into(), epoch, loaded_bytes, weight_bytes: 1000, reason, ..ProcessStatus::default() };
+        let gateway =
+            ProcessStatus { state: ProcessState::Ready.into(), ..ProcessStatus::default() };
+        let reason = if state == ProcessState::BackingOff {
+            "it ended\nlast line".into()
+        } else {
+            String::new()
+        };
+        let target = ProcessStatus {
+            state: state.into(),
+            epoch,
+            loaded_bytes,
+            weight_bytes: 1000,
+            reason,
+            ..ProcessStatus::default()
+        };
         StatusResponse { gateway: Some(gateway), target: Some(target), ..StatusResponse::default() }
     }
 
@@ -104,7 +134,9 @@ mod tests {
             (ProcessState::Loading, 2, 0),
             (ProcessState::Ready, 2, 1000),
         ];
-        let shown = story.into_iter().filter_map(|(state, epoch, loaded)| progress.update(&snapshot(state, epoch, loaded)));
+        let shown = story
+            .into_iter()
+            .filter_map(|(state, epoch, loaded)| progress.update(&snapshot(state, epoch, loaded)));
         shown
             .map(|show| match show {
                 Show::Line(text) => text,

@@ -52,14 +52,25 @@ pub(super) fn text(routing: &RoutingStatus, memory: &MemoryStatus) -> String {
             let (lane, reason) = words(count);
             format!("{} {lane} ({reason})", count.requests)
         };
-        text.push_str(&format!("routes: {}\n", routing.routes.iter().map(route).collect::<Vec<_>>().join(", ")));
+        text.push_str(&format!(
+            "routes: {}\n",
+            routing.routes.iter().map(route).collect::<Vec<_>>().join(", ")
+        ));
     }
-    let set: Vec<_> = routing.policy.iter().filter(|setting| setting.source == "operator").collect();
+    let set: Vec<_> =
+        routing.policy.iter().filter(|setting| setting.source == "operator").collect();
     if !set.is_empty() {
-        let set: Vec<_> = set.iter().map(|setting| format!("{} = {}", setting.key, setting.value)).collect();
-        text.push_str(&format!("policy {}: {} (by an operator)\n", routing.policy_epoch, set.join(", ")));
+        let set: Vec<_> =
+            set.iter().map(|setting| format!("{} = {}", setting.key, setting.value)).collect();
+        text.push_str(&format!(
+            "policy {}: {} (by an operator)\n",
+            routing.policy_epoch,
+            set.join(", ")
+        ));
     }
-    for (what, buckets) in [("requests at once", &routing.by_sequences), ("tokens of context", &routing.by_context)] {
+    for (what, buckets) in
+        [("requests at once", &routing.by_sequences), ("tokens of context", &routing.by_context)]
+    {
         let known: Vec<_> = buckets.iter().filter(|bucket| bucket.steps > 0).map(gain).collect();
         if !known.is_empty() {
             text.push_str(&format!("speculation by {what}: {}\n", known.join(", ")));
@@ -69,7 +80,8 @@ pub(super) fn text(routing: &RoutingStatus, memory: &MemoryStatus) -> String {
 }
 
 fn gain(bucket: &RoutingBucket) -> String {
-    let upper = if bucket.up_to == u32::MAX { "more".to_owned() } else { format!("to {}", bucket.up_to) };
+    let upper =
+        if bucket.up_to == u32::MAX { "more".to_owned() } else { format!("to {}", bucket.up_to) };
     format!("{upper} {:.2}x", bucket.gain)
 }
 
@@ -85,13 +97,27 @@ mod tests {
     #[test]
     fn what_is_known_is_told_and_nothing_else() {
         assert_eq!(text(&RoutingStatus::default(), &MemoryStatus::default()), "");
-        let setting = |key: &str, source: &str| PolicySetting { key: key.into(), value: "2".into(), source: source.into() };
-        let count = |lane: Lane, reason: RouteReason, requests| RouteCount { lane: lane.into(), reason: reason.into(), requests };
+        let setting = |key: &str, source: &str| PolicySetting {
+            key: key.into(),
+            value: "2".into(),
+            source: source.into(),
+        };
+        let count = |lane: Lane, reason: RouteReason, requests| RouteCount {
+            lane: lane.into(),
+            reason: reason.into(),
+            requests,
+        };
         let bucket = |up_to, steps, gain| RoutingBucket { up_to, steps, gain };
         let routing = RoutingStatus {
             policy_epoch: 1,
-            policy: vec![setting("routing.max_concurrent", "operator"), setting("routing.max_context", "configuration")],
-            routes: vec![count(Lane::Plain, RouteReason::Concurrency, 12), count(Lane::Speculative, RouteReason::Benefit, 34)],
+            policy: vec![
+                setting("routing.max_concurrent", "operator"),
+                setting("routing.max_context", "configuration"),
+            ],
+            routes: vec![
+                count(Lane::Plain, RouteReason::Concurrency, 12),
+                count(Lane::Speculative, RouteReason::Benefit, 34),
+            ],
             by_sequences: vec![bucket(1, 900, 1.84), bucket(4, 0, 0.0), bucket(u32::MAX, 70, 1.0)],
             by_context: vec![],
         };
@@ -116,7 +142,10 @@ speculation by requests at once: to 1 1.84x, more 1.00x
         assert!(first.starts_with("memory: target 2.0 GiB, drafter 1.0 GiB, caches 1.0 MiB of 8.0 GiB; 5.0 GiB free; working set of the GPU 6.0 GiB\n"), "{first}");
         assert_eq!(memory_object(&bounded)["recommended_bytes"], 6_u64 << 30);
         let object = object(&routing);
-        assert_eq!(object["routes"][1], json!({ "lane": "speculative", "reason": "benefit", "requests": 34 }));
+        assert_eq!(
+            object["routes"][1],
+            json!({ "lane": "speculative", "reason": "benefit", "requests": 34 })
+        );
         assert_eq!(object["policy"]["settings"]["routing.max_context"]["source"], "configuration");
         assert_eq!(object["by_sequences"][0]["gain"], 1.84);
     }

@@ -1,7 +1,9 @@
-//! Asks one question and prints the answer as it comes: `paceline-example-client ADDRESS QUESTION [PICTURE]`.
+//! Asks one question and prints the answer as it comes: `paceline-example-client ADDRESS QUESTION
+//! [PICTURE]`.
 //!
-//! `PACELINE_API_KEY`: the key, where the service wants one. An address that begins with `https://` is spoken with by TLS;
-//! `PACELINE_CA` names a file of certificates to trust instead of the system's.
+//! `PACELINE_API_KEY`: the key, where the service wants one. An address that begins with `https://`
+//! is spoken with by TLS; `PACELINE_CA` names a file of certificates to trust instead of the
+//! system's.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -16,7 +18,8 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 use tonic_types::StatusExt as _;
 
-/// How long all of it may take. The service keeps to it wherever the request is, and says how far it came.
+/// How long all of it may take. The service keeps to it wherever the request is, and says how far
+/// it came.
 const DEADLINE: &str = "120S";
 /// How often a request is sent at most.
 const TRIES: u32 = 4;
@@ -45,11 +48,13 @@ async fn main() -> ExitCode {
 async fn ask(address: &str, question: &str, picture: Option<&str>) -> Result<(), Box<dyn Error>> {
     let mut content = vec![ContentPart { part: Some(Part::Text(question.to_owned())) }];
     if let Some(path) = picture {
-        let data = std::fs::read(path).map_err(|error| format!("cannot read {path}: {error}"))?.into();
+        let data =
+            std::fs::read(path).map_err(|error| format!("cannot read {path}: {error}"))?.into();
         content.insert(0, ContentPart { part: Some(Part::Image(Image { data })) });
     }
     let channel = connect(address).await?;
-    let key = variable("PACELINE_API_KEY").map(|key| format!("Bearer {key}").parse()).transpose()?;
+    let key =
+        variable("PACELINE_API_KEY").map(|key| format!("Bearer {key}").parse()).transpose()?;
     let mut answer = begin(channel, key, content).await.map_err(said)?;
     let mut out = std::io::stdout().lock();
     let mut last = None;
@@ -60,8 +65,10 @@ async fn ask(address: &str, question: &str, picture: Option<&str>) -> Result<(),
         last = r#final.or(last);
     }
     writeln!(out)?;
-    let Final { usage, route, timing, .. } = last.ok_or("the answer broke off without its last message")?;
-    let (usage, route, timing) = (usage.unwrap_or_default(), route.unwrap_or_default(), timing.unwrap_or_default());
+    let Final { usage, route, timing, .. } =
+        last.ok_or("the answer broke off without its last message")?;
+    let (usage, route, timing) =
+        (usage.unwrap_or_default(), route.unwrap_or_default(), timing.unwrap_or_default());
     eprintln!(
         "{} prompt tokens, {} tokens, {:?} because of {:?}, first token after {:.0} ms, {:.0} ms in all",
         usage.prompt_tokens,
@@ -83,8 +90,10 @@ async fn begin(
     let mut client = InferenceClient::new(channel);
     for left in (0..TRIES).rev() {
         // The bytes of a picture are shared, not copied.
-        let message = Message { role: "user".to_owned(), content: content.clone(), ..Message::default() };
-        let mut request = Request::new(ChatRequest { messages: vec![message], ..ChatRequest::default() });
+        let message =
+            Message { role: "user".to_owned(), content: content.clone(), ..Message::default() };
+        let mut request =
+            Request::new(ChatRequest { messages: vec![message], ..ChatRequest::default() });
         // Written by hand: tonic's own timer (`set_timeout`) would end the call as CANCELLED.
         request.metadata_mut().insert("grpc-timeout", AsciiMetadataValue::from_static(DEADLINE));
         if let Some(key) = &key {
@@ -101,8 +110,8 @@ async fn begin(
     Err(Status::unavailable("no try is left"))
 }
 
-/// How long to wait before another try: as the service says, and a second where it could not be asked; `None` where another try
-/// would end the same.
+/// How long to wait before another try: as the service says, and a second where it could not be
+/// asked; `None` where another try would end the same.
 fn pause(status: &Status) -> Option<Duration> {
     let asked = status.get_details_retry_info().and_then(|info| info.retry_delay);
     asked.or_else(|| (status.code() == Code::Unavailable).then_some(Duration::from_secs(1)))
@@ -110,24 +119,34 @@ fn pause(status: &Status) -> Option<Duration> {
 
 /// A refusal, with the reason that programs go by.
 fn said(status: Status) -> String {
-    let reason = status.get_details_error_info().map_or_else(String::new, |info| format!(" ({})", info.reason));
+    let reason = status
+        .get_details_error_info()
+        .map_or_else(String::new, |info| format!(" ({})", info.reason));
     format!("{:?}{reason}: {}", status.code(), status.message())
 }
 
 async fn connect(address: &str) -> Result<Channel, Box<dyn Error>> {
     let encrypted = address.starts_with("https://");
-    let whole = if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
-    // Small windows for single streams in a large one for all: one that is not read does not stop the others.
-    let mut endpoint =
-        Endpoint::from_shared(whole)?.initial_stream_window_size(64 * 1024).initial_connection_window_size(1 << 20);
+    let whole =
+        if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
+    // Small windows for single streams in a large one for all: one that is not read does not stop
+    // the others.
+    let mut endpoint = Endpoint::from_shared(whole)?
+        .initial_stream_window_size(64 * 1024)
+        .initial_connection_window_size(1 << 20);
     if encrypted {
         let tls = match variable("PACELINE_CA") {
-            Some(path) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(std::fs::read(path)?)),
+            Some(path) => {
+                ClientTlsConfig::new().ca_certificate(Certificate::from_pem(std::fs::read(path)?))
+            }
             None => ClientTlsConfig::new().with_native_roots(),
         };
         endpoint = endpoint.tls_config(tls)?;
     }
-    Ok(endpoint.connect().await.map_err(|error| format!("cannot connect to {address}: {}", chain(&error)))?)
+    Ok(endpoint
+        .connect()
+        .await
+        .map_err(|error| format!("cannot connect to {address}: {}", chain(&error)))?)
 }
 
 fn chain(error: &dyn Error) -> String {
@@ -140,7 +159,10 @@ fn chain(error: &dyn Error) -> String {
     words
 }
 
-#[expect(clippy::disallowed_methods, reason = "a secret belongs in no argument; everybody on the machine could read it")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a secret belongs in no argument; everybody on the machine could read it"
+)]
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -1,5 +1,6 @@
-//! The keys that open the door: read from a file of digests, compared in constant time, read again when the file changes. A
-//! file that cannot be used any more leaves the keys as they are: nobody is locked out by a slip of the pen.
+//! The keys that open the door: read from a file of digests, compared in constant time, read again
+//! when the file changes. A file that cannot be used any more leaves the keys as they are: nobody
+//! is locked out by a slip of the pen.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,7 +33,8 @@ pub struct Principal {
     pub id: KeyId,
     /// Its traffic class.
     pub class: Arc<str>,
-    /// What its prefixes are shared under: one for each key, and nothing that the key could be told from.
+    /// What its prefixes are shared under: one for each key, and nothing that the key could be told
+    /// from.
     pub scope: Arc<str>,
 }
 
@@ -85,8 +87,8 @@ impl Keys {
         Ok(Some(Self { path, classes, known, seen: Mutex::new(Some(stamp)) }))
     }
 
-    /// Whose key this is. Every known key is compared, each in constant time, so that neither which one it is nor how much of
-    /// it is right can be told from how long it takes.
+    /// Whose key this is. Every known key is compared, each in constant time, so that neither which
+    /// one it is nor how much of it is right can be told from how long it takes.
     pub fn find(&self, key: &str) -> Option<Principal> {
         if key.len() > keys::MAX_KEY_BYTES {
             return None;
@@ -117,10 +119,15 @@ impl Keys {
         }
         match read(&self.path) {
             Ok((lines, _)) => {
-                *self.known.write().unwrap_or_else(PoisonError::into_inner) = known(lines, &self.classes);
+                *self.known.write().unwrap_or_else(PoisonError::into_inner) =
+                    known(lines, &self.classes);
                 tracing::info!(keys = self.count(), "API keys read again");
             }
-            Err(error) => tracing::warn!(error, keys = self.count(), "the API keys stay as they were: {SETTING} cannot be used"),
+            Err(error) => tracing::warn!(
+                error,
+                keys = self.count(),
+                "the API keys stay as they were: {SETTING} cannot be used"
+            ),
         }
     }
 
@@ -144,16 +151,26 @@ impl Stamp {
 fn known(lines: Vec<KeyLine>, classes: &BTreeMap<String, String>) -> Arc<[Known]> {
     let one = |KeyLine { name, digest }| {
         let class = classes.get(&name).map_or(DEFAULT_CLASS, String::as_str);
-        let scope = keys::hex(&Sha256::new().chain_update(b"paceline cache scope").chain_update(digest).finalize()[..16]);
-        let principal = Principal { class: class.into(), id: id_of(&name), name: name.into(), scope: scope.into() };
+        let scope = keys::hex(
+            &Sha256::new().chain_update(b"paceline cache scope").chain_update(digest).finalize()
+                [..16],
+        );
+        let principal = Principal {
+            class: class.into(),
+            id: id_of(&name),
+            name: name.into(),
+            scope: scope.into(),
+        };
         Known { digest, principal }
     };
     lines.into_iter().map(one).collect()
 }
 
-/// The number of a key's name. Of the 10,000 names there may be, two have the same number once in 10^11 files.
+/// The number of a key's name. Of the 10,000 names there may be, two have the same number once in
+/// 10^11 files.
 fn id_of(name: &str) -> KeyId {
-    let digest = Sha256::new().chain_update(b"paceline key name").chain_update(name.as_bytes()).finalize();
+    let digest =
+        Sha256::new().chain_update(b"paceline key name").chain_update(name.as_bytes()).finalize();
     let number = digest.iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte));
     // 0 is the number of requests without a key.
     KeyId(number.max(1))
@@ -178,7 +195,11 @@ fn read(path: &Path) -> Result<(Vec<KeyLine>, Stamp), String> {
         return wrong(format!("one of user {}", meta.uid()));
     }
     if meta.size() > MAX_FILE_BYTES {
-        return Err(format!("{}: expected at most {MAX_FILE_BYTES} bytes, found {}", path.display(), meta.size()));
+        return Err(format!(
+            "{}: expected at most {MAX_FILE_BYTES} bytes, found {}",
+            path.display(),
+            meta.size()
+        ));
     }
     let mut text = String::new();
     // A file that grows meanwhile is read as far as it was promised.
@@ -230,17 +251,25 @@ mod tests {
     #[test]
     fn a_key_has_its_class_and_a_scope_of_its_own() {
         let place = Place::new();
-        place.write(&(line("alice", ALICE) + &line("bob", BOB) + &line("alice", "pl_alice_the_second")), 0o600);
+        place.write(
+            &(line("alice", ALICE) + &line("bob", BOB) + &line("alice", "pl_alice_the_second")),
+            0o600,
+        );
         let keys = Keys::configured(&place.config).expect("fine").expect("named");
         let (alice, bob) = (keys.find(ALICE).expect("known"), keys.find(BOB).expect("known"));
         let second = keys.find("pl_alice_the_second").expect("known");
-        assert_eq!((&*alice.name, &*alice.class, &*bob.name, &*bob.class), ("alice", "code", "bob", "default"));
+        assert_eq!(
+            (&*alice.name, &*alice.class, &*bob.name, &*bob.class),
+            ("alice", "code", "bob", "default")
+        );
         assert_eq!((&second.name, &second.class), (&alice.name, &alice.class));
         assert_eq!(second.id, alice.id, "limits go by the name");
         assert!(alice.id != bob.id && alice.id != KeyId::NONE && bob.id != KeyId::NONE);
         assert!(alice.scope != bob.scope && alice.scope != second.scope && alice.scope.len() == 32);
         assert!(!keys::hex(&keys::digest(ALICE)).contains(&*alice.scope));
-        for wrong in ["", "pl_alice", &format!("{ALICE} "), &ALICE.to_uppercase(), &"x".repeat(1 << 20)] {
+        for wrong in
+            ["", "pl_alice", &format!("{ALICE} "), &ALICE.to_uppercase(), &"x".repeat(1 << 20)]
+        {
             assert_eq!(keys.find(wrong), None);
         }
         assert!(!format!("{keys:?}").contains("alice"));
@@ -250,15 +279,27 @@ mod tests {
     #[test]
     fn a_file_that_others_may_read_is_refused_with_the_remedy() {
         let place = Place::new();
-        assert!(place.refused().contains("gateway.api_keys_file: cannot read"), "{}", place.refused());
+        assert!(
+            place.refused().contains("gateway.api_keys_file: cannot read"),
+            "{}",
+            place.refused()
+        );
         for mode in [0o644, 0o640, 0o604, 0o620, 0o602, 0o660] {
             place.write(&line("alice", ALICE), mode);
-            assert!(place.refused().contains(&format!("mode {mode:04o}; chmod 600")), "{}", place.refused());
+            assert!(
+                place.refused().contains(&format!("mode {mode:04o}; chmod 600")),
+                "{}",
+                place.refused()
+            );
         }
         place.write("", 0o600);
         assert!(place.refused().contains("at least one key"), "{}", place.refused());
         place.write(&format!("alice:{ALICE}\n"), 0o600);
-        assert!(place.refused().contains("line 1") && !place.refused().contains(ALICE), "{}", place.refused());
+        assert!(
+            place.refused().contains("line 1") && !place.refused().contains(ALICE),
+            "{}",
+            place.refused()
+        );
         place.write(&line("alice", ALICE), 0o400);
         assert!(Keys::configured(&place.config).is_ok());
     }
@@ -273,7 +314,9 @@ mod tests {
         place.write(&line("bob", BOB), 0o600);
         keys.look(false);
         assert!(keys.find(ALICE).is_none() && keys.find(BOB).is_some(), "rotated");
-        for (text, mode) in [(line("alice", ALICE), 0o644), ("alice".into(), 0o600), (String::new(), 0o600)] {
+        for (text, mode) in
+            [(line("alice", ALICE), 0o644), ("alice".into(), 0o600), (String::new(), 0o600)]
+        {
             place.write(&text, mode);
             keys.look(false);
             keys.look(true);

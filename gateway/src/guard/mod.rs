@@ -1,8 +1,8 @@
-//! Who may speak with the gateway: keys ([`keys`]), a pause behind wrong ones ([`throttle`]), TLS ([`tls`]), and the door
-//! every call passes ([`Door`]).
+//! Who may speak with the gateway: keys ([`keys`]), a pause behind wrong ones ([`throttle`]), TLS
+//! ([`tls`]), and the door every call passes ([`Door`]).
 //!
-//! Where keys are set, every method of every service needs one, reflection and methods that do not exist included; only health
-//! is open. A refusal does not say what was wrong.
+//! Where keys are set, every method of every service needs one, reflection and methods that do not
+//! exist included; only health is open. A refusal does not say what was wrong.
 
 pub mod keys;
 pub mod peer;
@@ -62,7 +62,8 @@ impl Guard {
         })
     }
 
-    /// Checks the address that is really listened on: whoever handed the socket down may have chosen another.
+    /// Checks the address that is really listened on: whoever handed the socket down may have
+    /// chosen another.
     ///
     /// # Errors
     /// Other machines reach it, without keys or TLS, and nobody said that it may be so.
@@ -75,7 +76,8 @@ impl Guard {
         self.keys.is_some()
     }
 
-    /// Reads the keys again whenever their file changed, and at SIGHUP, until the task is aborted; `None` without keys.
+    /// Reads the keys again whenever their file changed, and at SIGHUP, until the task is aborted;
+    /// `None` without keys.
     pub fn follow_keys(&self) -> Option<JoinHandle<()>> {
         let keys = Arc::clone(self.keys.as_ref()?);
         Some(task::spawn("keys", async move {
@@ -87,7 +89,8 @@ impl Guard {
                         None => std::future::pending().await,
                     }
                 };
-                let asked = tokio::select! { _ = asked => true, () = tokio::time::sleep(LOOK) => false };
+                let asked =
+                    tokio::select! { _ = asked => true, () = tokio::time::sleep(LOOK) => false };
                 let keys = Arc::clone(&keys);
                 // A file system that hangs stops this thread and nobody else.
                 let _ = tokio::task::spawn_blocking(move || keys.look(asked)).await;
@@ -115,7 +118,8 @@ impl Guard {
     }
 }
 
-/// The door before every service: lets calls with a key through and says whose it is ([`Principal`], in the extensions).
+/// The door before every service: lets calls with a key through and says whose it is
+/// ([`Principal`], in the extensions).
 #[derive(Clone, Debug)]
 pub struct Door<S> {
     inner: S,
@@ -167,5 +171,6 @@ where
 
 /// The one refusal of all calls without a key that is known.
 fn unauthenticated() -> Status {
-    Reason::Unauthenticated.status("an API key is needed; send it as metadata, authorization: Bearer KEY")
+    Reason::Unauthenticated
+        .status("an API key is needed; send it as metadata, authorization: Bearer KEY")
 }

@@ -1,7 +1,9 @@
-//! Wrong keys cost time: five a second of one peer are answered at once, those beyond it later and later. No clock here (I10).
+//! Wrong keys cost time: five a second of one peer are answered at once, those beyond it later and
+//! later. No clock here (I10).
 //!
-//! Right keys are never held up: who shares an address with somebody who guesses goes on undisturbed. A key has 256 random
-//! bits; the pause is against floods and against keys that people made up.
+//! Right keys are never held up: who shares an address with somebody who guesses goes on
+//! undisturbed. A key has 256 random bits; the pause is against floods and against keys that people
+//! made up.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -68,7 +70,8 @@ mod tests {
     #[test]
     fn a_network_is_one_peer_and_pauses_are_bounded() {
         let mut throttle = Throttle::default();
-        let pauses: Vec<u64> = (0..100).map(|n| ms(&mut throttle, &format!("2001:db8::{n:x}"), 0)).collect();
+        let pauses: Vec<u64> =
+            (0..100).map(|n| ms(&mut throttle, &format!("2001:db8::{n:x}"), 0)).collect();
         assert_eq!((pauses[4], pauses[5], pauses[99]), (0, 200, MOST_MS));
         assert_eq!(ms(&mut throttle, "2001:db8:0:1::1", 0), 0);
     }
@@ -80,7 +83,8 @@ mod tests {
             let [.., high, low] = (n as u64).to_be_bytes();
             assert_eq!(ms(&mut throttle, &format!("10.0.{high}.{low}"), 0), 0);
         }
-        let pauses: Vec<u64> = (0..7).map(|n| ms(&mut throttle, &format!("10.1.0.{n}"), 0)).collect();
+        let pauses: Vec<u64> =
+            (0..7).map(|n| ms(&mut throttle, &format!("10.1.0.{n}"), 0)).collect();
         assert_eq!(pauses, [0, 0, 0, 0, 0, 200, 400]);
         assert_eq!(throttle.paid.len(), MAX_PEERS + 1);
         // Those who have paid make room.

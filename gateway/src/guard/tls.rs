@@ -1,4 +1,5 @@
-//! TLS 1.2 and 1.3 at the front, by rustls. Clients' certificates are not asked for: keys say who they are.
+//! TLS 1.2 and 1.3 at the front, by rustls. Clients' certificates are not asked for: keys say who
+//! they are.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ const ALPN: &[u8] = b"h2";
 /// What ends TLS; `None` where none is set.
 ///
 /// # Errors
-/// A file that cannot be read, has no certificate or no key in it, or a pair that does not go together.
+/// A file that cannot be read, has no certificate or no key in it, or a pair that does not go
+/// together.
 pub fn served(settings: &GatewayConfig) -> Result<Option<Arc<ServerConfig>>, ConfigError> {
     if settings.tls_cert.is_empty() {
         return Ok(None);
@@ -26,17 +28,22 @@ pub fn served(settings: &GatewayConfig) -> Result<Option<Arc<ServerConfig>>, Con
         .and_then(Iterator::collect)
         .map_err(|error| refuse("gateway.tls_cert", unread(cert, "a certificate chain", &error)))?;
     if chain.is_empty() {
-        let what = format!("{}: expected a certificate chain in PEM, found no certificate", cert.display());
+        let what = format!(
+            "{}: expected a certificate chain in PEM, found no certificate",
+            cert.display()
+        );
         return Err(refuse("gateway.tls_cert", what));
     }
-    let secret = PrivateKeyDer::from_pem_file(key)
-        .map_err(|error| refuse("gateway.tls_key", unread(key, "a private key without a passphrase", &error)))?;
+    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| {
+        refuse("gateway.tls_key", unread(key, "a private key without a passphrase", &error))
+    })?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let built = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret));
     let mut config = built.map_err(|error| {
-        let what = format!("expected the certificate of the key in {}, found: {error}", key.display());
+        let what =
+            format!("expected the certificate of the key in {}, found: {error}", key.display());
         refuse("gateway.tls_cert", what)
     })?;
     config.alpn_protocols = vec![ALPN.to_vec()];
@@ -66,7 +73,11 @@ mod tests {
         let foreign = write("foreign", &other.signing_key.serialize_pem());
         let nothing = write("nothing", "");
         let with = |tls_cert: &str, tls_key: &str| {
-            served(&GatewayConfig { tls_cert: tls_cert.into(), tls_key: tls_key.into(), ..Default::default() })
+            served(&GatewayConfig {
+                tls_cert: tls_cert.into(),
+                tls_key: tls_key.into(),
+                ..Default::default()
+            })
         };
         assert!(with("", "").expect("fine").is_none());
         assert!(with(&cert, &key).expect("fine").is_some());

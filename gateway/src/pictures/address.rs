@@ -1,13 +1,15 @@
-//! A picture's address: `data:` with the file in it, and nothing else. Nothing is ever fetched, so that nobody can have this
-//! machine open addresses for them.
+//! A picture's address: `data:` with the file in it, and nothing else. Nothing is ever fetched, so
+//! that nobody can have this machine open addresses for them.
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 /// With or without padding at the end, as programs write it.
-const BASE64: GeneralPurpose =
-    GeneralPurpose::new(&STANDARD, GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent));
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// The file in an address (RFC 2397). What type it says is not looked at: the bytes say it.
 ///
@@ -18,16 +20,22 @@ pub fn open(url: &str) -> Result<Vec<u8>, String> {
     let scheme: String = url.split(':').next().unwrap_or_default().chars().take(16).collect();
     if !scheme.eq_ignore_ascii_case("data") || !url.contains(':') {
         let found = match scheme.to_ascii_lowercase().as_str() {
-            word @ ("http" | "https" | "file" | "ftp" | "blob") if url.contains(':') => format!("an address of type {word}"),
+            word @ ("http" | "https" | "file" | "ftp" | "blob") if url.contains(':') => {
+                format!("an address of type {word}")
+            }
             _ => "another address".to_owned(),
         };
         return Err(format!(
             "expected a data: URL with the picture in it, found {found}; this service fetches nothing, send the bytes"
         ));
     }
-    let (head, data) = url.split_once(',').ok_or("expected data:<type>;base64,<data>, found a URL without a comma")?;
+    let (head, data) = url
+        .split_once(',')
+        .ok_or("expected data:<type>;base64,<data>, found a URL without a comma")?;
     if !head.to_ascii_lowercase().ends_with(";base64") {
-        return Err("expected data:<type>;base64,<data>, found a data: URL that is not base64".to_owned());
+        return Err(
+            "expected data:<type>;base64,<data>, found a data: URL that is not base64".to_owned()
+        );
     }
     let data = data.trim();
     // Some programs break it into lines, as in mail.
@@ -39,7 +47,9 @@ pub fn open(url: &str) -> Result<Vec<u8>, String> {
         data
     };
     // The decoder's words name places and letters, which are the client's; a count says enough.
-    BASE64.decode(data).map_err(|_| format!("expected base64, found {} letters that are none", data.len()))
+    BASE64
+        .decode(data)
+        .map_err(|_| format!("expected base64, found {} letters that are none", data.len()))
 }
 
 #[cfg(test)]
@@ -48,9 +58,12 @@ mod tests {
 
     #[test]
     fn data_is_taken_and_anything_else_refused() {
-        for good in
-            ["data:image/png;base64,AAEC", "DATA:;BASE64,AAEC", " data:image/x;charset=a;base64,\nAA EC ", "data:a/b;base64,AAEC"]
-        {
+        for good in [
+            "data:image/png;base64,AAEC",
+            "DATA:;BASE64,AAEC",
+            " data:image/x;charset=a;base64,\nAA EC ",
+            "data:a/b;base64,AAEC",
+        ] {
             assert_eq!(open(good), Ok(vec![0, 1, 2]), "{good}");
         }
         assert_eq!(open("data:image/png;base64,AA=="), open("data:image/png;base64,AA"));

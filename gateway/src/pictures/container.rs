@@ -1,6 +1,7 @@
-//! What a picture's file says of itself, read from its own structure before a decoder sees it: type, sizes, whether it moves,
-//! whether it is all there, how much memory its decoder would take. Metadata is not handed on: a colour profile of a megabyte
-//! may unpack to a gigabyte, and nothing here reads it. Only slices are looked at, and nothing is unpacked.
+//! What a picture's file says of itself, read from its own structure before a decoder sees it:
+//! type, sizes, whether it moves, whether it is all there, how much memory its decoder would take.
+//! Metadata is not handed on: a colour profile of a megabyte may unpack to a gigabyte, and nothing
+//! here reads it. Only slices are looked at, and nothing is unpacked.
 
 mod gif;
 mod jpeg;
@@ -43,12 +44,14 @@ impl Header {
     /// Width and height as it is to be seen.
     pub fn upright(&self) -> (u32, u32) {
         match self.orientation {
-            Orientation::Rotate90 | Orientation::Rotate270 | Orientation::Rotate90FlipH | Orientation::Rotate270FlipH => {
-                (self.height, self.width)
-            }
-            Orientation::NoTransforms | Orientation::Rotate180 | Orientation::FlipHorizontal | Orientation::FlipVertical => {
-                (self.width, self.height)
-            }
+            Orientation::Rotate90
+            | Orientation::Rotate270
+            | Orientation::Rotate90FlipH
+            | Orientation::Rotate270FlipH => (self.height, self.width),
+            Orientation::NoTransforms
+            | Orientation::Rotate180
+            | Orientation::FlipHorizontal
+            | Orientation::FlipVertical => (self.width, self.height),
         }
     }
 }
@@ -83,8 +86,10 @@ pub fn for_decoder(kind: Kind, bytes: &[u8]) -> Cow<'_, [u8]> {
 /// A type that is known and not served, for the message.
 fn guess(bytes: &[u8]) -> &'static str {
     let head = &bytes[..bytes.len().min(512)];
-    let begins = |word: &[u8]| head.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
-    let has = |word: &[u8]| head.windows(word.len()).any(|window| window.eq_ignore_ascii_case(word));
+    let begins =
+        |word: &[u8]| head.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
+    let has =
+        |word: &[u8]| head.windows(word.len()).any(|window| window.eq_ignore_ascii_case(word));
     if has(b"<svg") {
         "SVG, which is a program and not pixels; convert it"
     } else if begins(b"<!doctype") || begins(b"<html") || begins(b"<?xml") {

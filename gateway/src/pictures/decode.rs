@@ -1,5 +1,5 @@
-//! A picture's pixels: unpacked by the `image` crate within bounds, seen upright, without transparency, eight bits each of red,
-//! green and blue.
+//! A picture's pixels: unpacked by the `image` crate within bounds, seen upright, without
+//! transparency, eight bits each of red, green and blue.
 
 use std::io::Cursor;
 
@@ -37,7 +37,9 @@ pub fn look(file: &[u8], bounds: Bounds) -> Result<Header, String> {
     let pixels = u64::from(width) * u64::from(height);
     if pixels > bounds.pixels {
         let most = bounds.pixels;
-        return Err(format!("expected at most {most} pixels (limits.max_image_pixels), found {pixels} ({width} x {height})"));
+        return Err(format!(
+            "expected at most {most} pixels (limits.max_image_pixels), found {pixels} ({width} x {height})"
+        ));
     }
     if header.decoding_bytes > bounds.bytes {
         let (most, found) = (bounds.bytes >> 20, header.decoding_bytes >> 20);
@@ -69,7 +71,9 @@ pub fn decode(file: &[u8], header: &Header) -> Result<Pixels, String> {
     // What was found out about it, and something for what its decoder knows of itself.
     limits.max_alloc = Some(header.decoding_bytes.saturating_add(1 << 20));
     let unpacked = match header.kind {
-        Kind::Png => PngDecoder::with_limits(reader, limits).and_then(|decoder| unpack(decoder, header)),
+        Kind::Png => {
+            PngDecoder::with_limits(reader, limits).and_then(|decoder| unpack(decoder, header))
+        }
         Kind::Jpeg => JpegDecoder::new(reader).and_then(|decoder| limited(decoder, limits, header)),
         Kind::WebP => WebPDecoder::new(reader).and_then(|decoder| limited(decoder, limits, header)),
         Kind::Gif => GifDecoder::new(reader).and_then(|decoder| limited(decoder, limits, header)),
@@ -84,10 +88,12 @@ fn limited(mut decoder: impl ImageDecoder, limits: Limits, header: &Header) -> I
 
 fn unpack(decoder: impl ImageDecoder, header: &Header) -> ImageResult<Pixels> {
     let ((width, height), color) = (decoder.dimensions(), decoder.color_type());
-    // What it takes was counted from the file's own words; a decoder that reads them otherwise may not go on.
+    // What it takes was counted from the file's own words; a decoder that reads them otherwise may
+    // not go on.
     let length = decoder.total_bytes();
     if (width, height) != (header.width, header.height) || length > header.decoding_bytes {
-        let limit = image::error::LimitError::from_kind(image::error::LimitErrorKind::DimensionError);
+        let limit =
+            image::error::LimitError::from_kind(image::error::LimitErrorKind::DimensionError);
         return Err(ImageError::Limits(limit));
     }
     // Bounded above.
@@ -116,9 +122,10 @@ impl Pixels {
     /// Width and height, upright.
     pub fn size(&self) -> (u32, u32) {
         match self.orientation {
-            Orientation::Rotate90 | Orientation::Rotate270 | Orientation::Rotate90FlipH | Orientation::Rotate270FlipH => {
-                (self.height, self.width)
-            }
+            Orientation::Rotate90
+            | Orientation::Rotate270
+            | Orientation::Rotate90FlipH
+            | Orientation::Rotate270FlipH => (self.height, self.width),
             _ => (self.width, self.height),
         }
     }
@@ -148,7 +155,8 @@ impl Pixels {
         let channels = usize::from(self.color.channel_count());
         let bytes_of_sample = usize::from(self.color.bytes_per_pixel()) / channels;
         for (x, pixel) in pixels.iter_mut().enumerate() {
-            let found = &self.data[at(x) * channels * bytes_of_sample..][..channels * bytes_of_sample];
+            let found =
+                &self.data[at(x) * channels * bytes_of_sample..][..channels * bytes_of_sample];
             let sample = |channel: usize| match bytes_of_sample {
                 1 => found[channel],
                 // The upper half, as the reference reads them.
@@ -164,7 +172,8 @@ impl Pixels {
     }
 }
 
-/// A sample seen through its transparency on a white ground, rounded as Pillow's `alpha_composite` does.
+/// A sample seen through its transparency on a white ground, rounded as Pillow's `alpha_composite`
+/// does.
 fn on_white(sample: u8, alpha: u8) -> u8 {
     if alpha == 0 {
         return 255;

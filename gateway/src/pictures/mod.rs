@@ -1,9 +1,10 @@
 //! Pictures of requests: from a client's bytes to resized pixels in a file that the target reads.
 //!
-//! Bytes from outside are unpacked here, in the process without weights: what a file says of itself is checked first
-//! ([`container`]), then it is unpacked within bounds ([`decode`]), made the size the model wants ([`resize`]) and written down
-//! ([`store`]). All of it on threads of its own, at most two pictures at once in this process, and so many bytes. Nothing is
-//! fetched, and nothing of a picture is logged.
+//! Bytes from outside are unpacked here, in the process without weights: what a file says of itself
+//! is checked first ([`container`]), then it is unpacked within bounds ([`decode`]), made the size
+//! the model wants ([`resize`]) and written down ([`store`]). All of it on threads of its own, at
+//! most two pictures at once in this process, and so many bytes. Nothing is fetched, and nothing of
+//! a picture is logged.
 
 pub mod address;
 pub mod container;
@@ -103,7 +104,8 @@ pub struct Times {
     pub resize_ms: f64,
 }
 
-/// Whether a request's pictures can be served at all, before any is looked at; what they are made by if so.
+/// Whether a request's pictures can be served at all, before any is looked at; what they are made
+/// by if so.
 ///
 /// # Errors
 /// The model does not see; there are too many.
@@ -116,13 +118,21 @@ pub fn admit<'a>(
     let Some(first) = encoded.first() else { return Ok(None) };
     let Some(processor) = processor.filter(|_| vision) else {
         let field = &first.field;
-        let what = format!("{field}: a picture was sent, and this service has no model that sees; send text only");
+        let what = format!(
+            "{field}: a picture was sent, and this service has no model that sees; send text only"
+        );
         return Err(Reason::NoVision.field(field, what));
     };
     let (most, found) = (limits.max_images, encoded.len());
     if found > most as usize {
-        let field = encoded.get(most as usize).map_or(first.field.as_str(), |picture| &picture.field);
-        return Err(bad(field, &format!("expected at most {most} pictures in a request (limits.max_images), found {found}")));
+        let field =
+            encoded.get(most as usize).map_or(first.field.as_str(), |picture| &picture.field);
+        return Err(bad(
+            field,
+            &format!(
+                "expected at most {most} pictures in a request (limits.max_images), found {found}"
+            ),
+        ));
     }
     Ok(Some(processor))
 }
@@ -153,7 +163,11 @@ impl Pictures {
     ///
     /// # Errors
     /// BAD_IMAGE of the first that cannot be served; there is no place to work in time.
-    pub async fn look(&self, encoded: Vec<Encoded>, processor: &Arc<Processor>) -> Result<Vec<Seen>, Status> {
+    pub async fn look(
+        &self,
+        encoded: Vec<Encoded>,
+        processor: &Arc<Processor>,
+    ) -> Result<Vec<Seen>, Status> {
         let (processor, bounds) = (Arc::clone(processor), self.bounds);
         let seat = self.wait(Arc::clone(&self.seats).acquire_owned()).await?;
         apart(move || {
@@ -182,9 +196,11 @@ impl Pictures {
     /// Unpacks pictures, resizes them and writes them down.
     ///
     /// # Errors
-    /// BAD_IMAGE of the first that is broken; there is no place to work in time, or none for their files.
+    /// BAD_IMAGE of the first that is broken; there is no place to work in time, or none for their
+    /// files.
     pub async fn keep(&self, seen: Vec<Seen>, processor: &Arc<Processor>) -> Result<Kept, Status> {
-        let mut kept = Kept { stored: vec![], links: vec![], pictures: vec![], times: Times::default() };
+        let mut kept =
+            Kept { stored: vec![], links: vec![], pictures: vec![], times: Times::default() };
         for seen in seen {
             let places = self.places(&seen.header).await?;
             let (processor, store) = (Arc::clone(processor), Arc::clone(&self.store));
@@ -201,10 +217,15 @@ impl Pictures {
         Ok(kept)
     }
 
-    /// A seat, and room for what decoding takes. Who has a seat waits for room only of others with one: no circle.
-    async fn places(&self, header: &Header) -> Result<(OwnedSemaphorePermit, OwnedSemaphorePermit), Status> {
+    /// A seat, and room for what decoding takes. Who has a seat waits for room only of others with
+    /// one: no circle.
+    async fn places(
+        &self,
+        header: &Header,
+    ) -> Result<(OwnedSemaphorePermit, OwnedSemaphorePermit), Status> {
         // `look` passed what is over the bound.
-        let units = u32::try_from(header.decoding_bytes.min(self.bounds.bytes) / UNIT).unwrap_or(u32::MAX);
+        let units =
+            u32::try_from(header.decoding_bytes.min(self.bounds.bytes) / UNIT).unwrap_or(u32::MAX);
         let both = async {
             let seat = Arc::clone(&self.seats).acquire_owned().await?;
             Ok((seat, Arc::clone(&self.room).acquire_many_owned(units).await?))
@@ -212,12 +233,17 @@ impl Pictures {
         self.wait(both).await
     }
 
-    async fn wait<T>(&self, place: impl Future<Output = Result<T, tokio::sync::AcquireError>>) -> Result<T, Status> {
+    async fn wait<T>(
+        &self,
+        place: impl Future<Output = Result<T, tokio::sync::AcquireError>>,
+    ) -> Result<T, Status> {
         match tokio::time::timeout(self.patience, place).await {
             Ok(place) => place.map_err(|_| error::bug("the picture room is closed")),
             Err(_) => {
                 let waited = self.patience.as_secs();
-                let message = format!("waited {waited} s for other requests' pictures (limits.queue_wait_s); try again");
+                let message = format!(
+                    "waited {waited} s for other requests' pictures (limits.queue_wait_s); try again"
+                );
                 Err(Refusal::new(Reason::QueueWait, message).field("limits.queue_wait_s").into())
             }
         }
@@ -227,7 +253,11 @@ impl Pictures {
 impl Kept {
     /// What the target is told of them, each at its place. In files of the request's own.
     pub fn pictures(&self, first: &[u32]) -> Vec<Picture> {
-        self.pictures.iter().zip(first).map(|(picture, first)| Picture { first: *first, ..picture.clone() }).collect()
+        self.pictures
+            .iter()
+            .zip(first)
+            .map(|(picture, first)| Picture { first: *first, ..picture.clone() })
+            .collect()
     }
 
     /// The same pictures in files for one more reader.
@@ -245,12 +275,16 @@ impl Kept {
     }
 }
 
-/// What is asked of everything that comes from outside, in one call: looks at a file, unpacks it, makes it the model's size. For
-/// tests and fuzzing.
+/// What is asked of everything that comes from outside, in one call: looks at a file, unpacks it,
+/// makes it the model's size. For tests and fuzzing.
 ///
 /// # Errors
 /// In words: why the picture cannot be served.
-pub fn whole_way(file: &[u8], bounds: Bounds, processor: &Processor) -> Result<((u32, u32), Vec<u8>), String> {
+pub fn whole_way(
+    file: &[u8],
+    bounds: Bounds,
+    processor: &Processor,
+) -> Result<((u32, u32), Vec<u8>), String> {
     let header = decode::look(file, bounds)?;
     let grid = processor.grid(header.upright())?;
     let pixels = decode::decode(file, &header)?;
@@ -264,10 +298,14 @@ pub fn whole_way(file: &[u8], bounds: Bounds, processor: &Processor) -> Result<(
     Ok((grid, made))
 }
 
-/// Runs work on a thread that may be kept busy. A panic in it is that of a decoder: the picture is refused, and the hook has
-/// logged where.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> Result<T, Status> + Send + 'static) -> Result<T, Status> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(error::bug("a panic while working on a picture")))
+/// Runs work on a thread that may be kept busy. A panic in it is that of a decoder: the picture is
+/// refused, and the hook has logged where.
+async fn apart<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Status> + Send + 'static,
+) -> Result<T, Status> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|_| Err(error::bug("a panic while working on a picture")))
 }
 
 fn one_look(encoded: Encoded, processor: &Processor, bounds: Bounds) -> Result<Seen, Status> {
@@ -288,7 +326,9 @@ fn one_look(encoded: Encoded, processor: &Processor, bounds: Bounds) -> Result<S
 /// Pixels of a file. Its decoder's panic is a refusal of the file.
 fn unpacked(field: &str, file: &[u8], header: &Header) -> Result<decode::Pixels, Status> {
     let work = AssertUnwindSafe(|| decode::decode(file, header));
-    let panicked = |_| Err("expected a whole picture, found one that its decoder cannot make sense of".to_owned());
+    let panicked = |_| {
+        Err("expected a whole picture, found one that its decoder cannot make sense of".to_owned())
+    };
     catch_unwind(work).unwrap_or_else(panicked).map_err(|what| bad(field, &what))
 }
 
@@ -296,7 +336,11 @@ fn size((rows, columns): (u32, u32), processor: &Processor) -> (u32, u32) {
     (columns * processor.patch, rows * processor.patch)
 }
 
-fn write(seen: Seen, processor: &Processor, store: &Arc<Store>) -> Result<(Stored, Picture, Times), Status> {
+fn write(
+    seen: Seen,
+    processor: &Processor,
+    store: &Arc<Store>,
+) -> Result<(Stored, Picture, Times), Status> {
     let Seen { field, file, header, grid, .. } = seen;
     let begun = monotonic_ns();
     let pixels = unpacked(&field, &file, &header)?;
@@ -320,7 +364,16 @@ fn write(seen: Seen, processor: &Processor, store: &Arc<Store>) -> Result<(Store
     };
     let (stored, digest) = made().map_err(|cause: io::Error| unwritten(store, &cause))?;
     let (scale, bias) = (scale.to_vec(), bias.to_vec());
-    let picture = Picture { file: stored.name(), bytes, digest: digest.into(), first: 0, rows, columns, scale, bias };
+    let picture = Picture {
+        file: stored.name(),
+        bytes,
+        digest: digest.into(),
+        first: 0,
+        rows,
+        columns,
+        scale,
+        bias,
+    };
     let ms = |from: i64, to: i64| to.saturating_sub(from) as f64 / 1e6;
     let times = Times { decode_ms: ms(begun, unpacked), resize_ms: ms(unpacked, monotonic_ns()) };
     Ok((stored, picture, times))

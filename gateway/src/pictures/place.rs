@@ -1,5 +1,6 @@
-//! Where pictures stand in a prompt: the template writes one placeholder for each, and each becomes as many as its picture has
-//! rows. The placeholder is the service's own word: a client who writes it would have text taken for a picture (I5).
+//! Where pictures stand in a prompt: the template writes one placeholder for each, and each becomes
+//! as many as its picture has rows. The placeholder is the service's own word: a client who writes
+//! it would have text taken for a picture (I5).
 
 use paceline_proto::status::Reason;
 use paceline_proto::v1::content_part::Part;
@@ -31,9 +32,11 @@ impl<'a> Unsaid<'a> {
                 let Some(processor) = self.0 else { return Ok(()) };
                 match list.ids.iter().position(|id| *id == processor.token) {
                     None => Ok(()),
-                    Some(at) => {
-                        Err(refusal(&format!("token_ids.ids[{at}]"), &processor.token.to_string(), "send Chat with the picture"))
-                    }
+                    Some(at) => Err(refusal(
+                        &format!("token_ids.ids[{at}]"),
+                        &processor.token.to_string(),
+                        "send Chat with the picture",
+                    )),
                 }
             }
             None => Ok(()),
@@ -61,7 +64,10 @@ impl<'a> Unsaid<'a> {
                 _ => "\n".to_owned(),
             };
             if message.content.len() > 1 {
-                self.text(&field("content"), &message.content.iter().map(text).collect::<String>())?;
+                self.text(
+                    &field("content"),
+                    &message.content.iter().map(text).collect::<String>(),
+                )?;
             }
             self.text(&field("name"), &message.name)?;
             self.text(&field("reasoning"), &message.reasoning)?;
@@ -92,11 +98,17 @@ fn refusal(field: &str, word: &str, instead: &str) -> Status {
     invalid(field, format!("no {word}, which stands for a picture's place ({instead})"), "it")
 }
 
-/// Puts as many placeholders in the place of each as its picture has rows (`counts`), and says where each begins.
+/// Puts as many placeholders in the place of each as its picture has rows (`counts`), and says
+/// where each begins.
 ///
 /// # Errors
 /// There are not as many as pictures.
-pub fn expand(ids: Vec<u32>, field: &str, processor: Option<&Processor>, counts: &[u64]) -> Result<(Vec<u32>, Vec<u32>), Status> {
+pub fn expand(
+    ids: Vec<u32>,
+    field: &str,
+    processor: Option<&Processor>,
+    counts: &[u64],
+) -> Result<(Vec<u32>, Vec<u32>), Status> {
     let Some(processor) = processor else { return Ok((ids, vec![])) };
     let found = ids.iter().filter(|id| **id == processor.token).count();
     if found == 0 && counts.is_empty() {
@@ -137,16 +149,29 @@ mod tests {
     fn placeholders_become_rows() {
         let made = processor();
         let pad = made.token;
-        let of = |ids: &[u32], counts: &[u64]| expand(ids.to_vec(), "messages", Some(&made), counts);
-        assert_eq!(of(&[1, pad, 2, pad], &[3, 1]).expect("fine"), (vec![1, pad, pad, pad, 2, pad], vec![1, 5]));
+        let of =
+            |ids: &[u32], counts: &[u64]| expand(ids.to_vec(), "messages", Some(&made), counts);
+        assert_eq!(
+            of(&[1, pad, 2, pad], &[3, 1]).expect("fine"),
+            (vec![1, pad, pad, pad, 2, pad], vec![1, 5])
+        );
         assert_eq!(of(&[1, 2], &[]).expect("fine"), (vec![1, 2], vec![]));
-        assert_eq!(expand(vec![pad], "text", None, &[]).expect("no tower, no word"), (vec![pad], vec![]));
-        for (ids, counts, field) in
-            [(&[1, pad][..], &[][..], "text"), (&[1], &[4], "messages"), (&[pad, pad, 1], &[4], "messages")]
-        {
-            let status = expand(ids.to_vec(), field, Some(&made), counts).expect_err("they do not agree");
+        assert_eq!(
+            expand(vec![pad], "text", None, &[]).expect("no tower, no word"),
+            (vec![pad], vec![])
+        );
+        for (ids, counts, field) in [
+            (&[1, pad][..], &[][..], "text"),
+            (&[1], &[4], "messages"),
+            (&[pad, pad, 1], &[4], "messages"),
+        ] {
+            let status =
+                expand(ids.to_vec(), field, Some(&made), counts).expect_err("they do not agree");
             assert_eq!(Reason::of(&status), Some(Reason::Template));
-            assert!(status.message().contains(&format!("each of {} pictures", counts.len())), "{status:?}");
+            assert!(
+                status.message().contains(&format!("each of {} pictures", counts.len())),
+                "{status:?}"
+            );
         }
     }
 
@@ -168,17 +193,35 @@ mod tests {
         assert!(unsaid.generate(&generate(Prompt::Text("a <|image| b".into()))).is_ok());
 
         let part = |text: &str| ContentPart { part: Some(Part::Text(text.into())) };
-        let chat = |message| ChatRequest { messages: vec![Message::default(), message], ..Default::default() };
+        let chat = |message| ChatRequest {
+            messages: vec![Message::default(), message],
+            ..Default::default()
+        };
         let of = |message| field(unsaid.chat(&chat(message)));
-        assert_eq!(of(Message { content: vec![part("x"), part(&word)], ..Default::default() }), "messages[1].content[1]");
+        assert_eq!(
+            of(Message { content: vec![part("x"), part(&word)], ..Default::default() }),
+            "messages[1].content[1]"
+        );
         let (head, tail) = made.placeholder.split_at(4);
-        assert_eq!(of(Message { content: vec![part(head), part(tail)], ..Default::default() }), "messages[1].content");
+        assert_eq!(
+            of(Message { content: vec![part(head), part(tail)], ..Default::default() }),
+            "messages[1].content"
+        );
         assert_eq!(of(Message { name: word.clone(), ..Default::default() }), "messages[1].name");
-        assert_eq!(of(Message { reasoning: word.clone(), ..Default::default() }), "messages[1].reasoning");
+        assert_eq!(
+            of(Message { reasoning: word.clone(), ..Default::default() }),
+            "messages[1].reasoning"
+        );
         let call = ToolCall { arguments: word.clone(), ..Default::default() };
-        assert_eq!(of(Message { tool_calls: vec![call], ..Default::default() }), "messages[1].tool_calls[0].arguments");
+        assert_eq!(
+            of(Message { tool_calls: vec![call], ..Default::default() }),
+            "messages[1].tool_calls[0].arguments"
+        );
         let tool = Tool { description: word.clone(), ..Default::default() };
-        assert_eq!(field(unsaid.chat(&ChatRequest { tools: vec![tool], ..Default::default() })), "tools[0].description");
+        assert_eq!(
+            field(unsaid.chat(&ChatRequest { tools: vec![tool], ..Default::default() })),
+            "tools[0].description"
+        );
         let arguments = ChatRequest { template_arguments: word, ..Default::default() };
         assert_eq!(field(unsaid.chat(&arguments)), "template_arguments");
     }

@@ -1,5 +1,6 @@
-//! How a model wants its pictures: `preprocessor_config.json` and `processor_config.json` beside the vision part of
-//! `config.json`. What a file leaves out or writes as null is the model type's own.
+//! How a model wants its pictures: `preprocessor_config.json` and `processor_config.json` beside
+//! the vision part of `config.json`. What a file leaves out or writes as null is the model type's
+//! own.
 
 use std::path::Path;
 
@@ -9,7 +10,8 @@ use serde_json::{Map, Value};
 use super::resize::Sizes;
 use crate::prompt::{LoadError, Tokens};
 
-/// Model types whose pictures are resized to multiples of merged patches and stand in the prompt a row for each.
+/// Model types whose pictures are resized to multiples of merged patches and stand in the prompt a
+/// row for each.
 const QWEN: [&str; 3] = ["qwen3_vl", "qwen3_5", "qwen3_5_moe"];
 /// Of those types, where their files say nothing: pixels, and red, green and blue from -1 to 1.
 const MIN_PIXELS: u64 = 65_536;
@@ -68,10 +70,14 @@ impl Processor {
         let model_type = config.model_type.unwrap_or_default();
         if !QWEN.contains(&model_type.as_str()) {
             // The target decides whether it can be served at all; its pictures cannot.
-            tracing::warn!(model_type, "this version knows no pictures of this model type: it is served as a text model");
+            tracing::warn!(
+                model_type,
+                "this version knows no pictures of this model type: it is served as a text model"
+            );
             return Ok(None);
         }
-        let (patch, merge) = (vision.patch_size.unwrap_or(16), vision.spatial_merge_size.unwrap_or(2));
+        let (patch, merge) =
+            (vision.patch_size.unwrap_or(16), vision.spatial_merge_size.unwrap_or(2));
         if !(1..=128).contains(&patch) || !(1..=16).contains(&merge) {
             return refuse(format!(
                 "vision_config: expected patch_size 1 to 128 and spatial_merge_size 1 to 16, found {patch} and {merge}"
@@ -83,11 +89,14 @@ impl Processor {
             );
         };
         let Some(placeholder) = tokens.text(token) else {
-            return refuse(format!("image_token_id: expected a token of tokenizer.json, found {token}"));
+            return refuse(format!(
+                "image_token_id: expected a token of tokenizer.json, found {token}"
+            ));
         };
         let (file, settings) = settings(dir)?;
         let mut settings = Settings { of: settings };
-        let made = settings.processor(patch, merge).map_err(|what| LoadError::content(&file, what))?;
+        let made =
+            settings.processor(patch, merge).map_err(|what| LoadError::content(&file, what))?;
         let (sizes, scale, bias) = made;
         Ok(Some(Self { sizes, patch, merge, scale, bias, token, placeholder }))
     }
@@ -107,15 +116,18 @@ impl Processor {
     }
 }
 
-/// The settings of a model's pictures and the file they are from. `processor_config.json` wins where it has any, as in the
-/// reference.
+/// The settings of a model's pictures and the file they are from. `processor_config.json` wins
+/// where it has any, as in the reference.
 fn settings(dir: &Path) -> Result<(std::path::PathBuf, Map<String, Value>), LoadError> {
     let whole = dir.join("processor_config.json");
     match object(&whole)?.and_then(|mut all| all.remove("image_processor")) {
         None | Some(Value::Null) => {}
         Some(Value::Object(own)) => return Ok((whole, own)),
         Some(other) => {
-            return Err(LoadError::content(&whole, format!("image_processor: expected an object, found {other}")));
+            return Err(LoadError::content(
+                &whole,
+                format!("image_processor: expected an object, found {other}"),
+            ));
         }
     }
     let own = dir.join("preprocessor_config.json");
@@ -129,7 +141,9 @@ fn object(path: &Path) -> Result<Option<Map<String, Value>>, LoadError> {
         Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(cause) => return Err(LoadError::Read { path: path.to_path_buf(), cause }),
     };
-    serde_json::from_str(&text).map(Some).map_err(|cause| LoadError::content(path, format!("not as expected: {cause}")))
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|cause| LoadError::content(path, format!("not as expected: {cause}")))
 }
 
 /// Settings by name; null is as good as not there.
@@ -168,7 +182,11 @@ impl Settings {
         let Some(value) = self.value(key) else { return Ok(None) };
         let each = |value: &Value| value.as_f64();
         let found = match &value {
-            Value::Array(list) => list.iter().map(each).collect::<Option<Vec<_>>>().and_then(|list| list.try_into().ok()),
+            Value::Array(list) => list
+                .iter()
+                .map(each)
+                .collect::<Option<Vec<_>>>()
+                .and_then(|list| list.try_into().ok()),
             other => each(other).map(|number| [number; 3]),
         };
         found.map(Some).ok_or_else(|| format!("{key}: expected three numbers, found {value}"))
@@ -180,11 +198,16 @@ impl Settings {
             if let Some(found) = self.whole(key)?
                 && found != u64::from(own)
             {
-                return Err(format!("{key}: expected {own}, which is the tower's (config.json), found {found}"));
+                return Err(format!(
+                    "{key}: expected {own}, which is the tower's (config.json), found {found}"
+                ));
             }
         }
         if !self.truth("do_resize")? {
-            return Err("do_resize: expected true, as the tower takes whole patches only, found false".to_owned());
+            return Err(
+                "do_resize: expected true, as the tower takes whole patches only, found false"
+                    .to_owned(),
+            );
         }
         if let Some(filter) = self.whole("resample")?
             && filter != BICUBIC
@@ -199,11 +222,17 @@ impl Settings {
                 let mut size = Settings { of: size };
                 let bounds = (size.whole("shortest_edge")?, size.whole("longest_edge")?);
                 if let Some((key, _)) = size.of.iter().find(|(_, value)| !value.is_null()) {
-                    return Err(format!("size: expected shortest_edge and longest_edge (both in pixels of area), found {key}"));
+                    return Err(format!(
+                        "size: expected shortest_edge and longest_edge (both in pixels of area), found {key}"
+                    ));
                 }
                 bounds
             }
-            Some(other) => return Err(format!("size: expected shortest_edge and longest_edge, found {other}")),
+            Some(other) => {
+                return Err(format!(
+                    "size: expected shortest_edge and longest_edge, found {other}"
+                ));
+            }
         };
         // These are the older names, and win where they say anything.
         let min_pixels = self.whole("min_pixels")?.or(shortest).unwrap_or(MIN_PIXELS);

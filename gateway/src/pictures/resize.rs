@@ -1,13 +1,15 @@
-//! Resizing as the reference does it: to a size that both the tower's patches and its budget of pixels like, by Pillow's
-//! bicubic filter, bit for bit: widened when it shrinks, weights of 22 bits, columns and rows one after the other, each rounded
-//! to a byte. Rows stream through, so that memory holds the few that a row of the result is made of.
+//! Resizing as the reference does it: to a size that both the tower's patches and its budget of
+//! pixels like, by Pillow's bicubic filter, bit for bit: widened when it shrinks, weights of 22
+//! bits, columns and rows one after the other, each rounded to a byte. Rows stream through, so that
+//! memory holds the few that a row of the result is made of.
 
 use std::collections::VecDeque;
 use std::io;
 
 /// How much wider than high a picture may be, or the other way round; the reference's limit.
 const MAX_RATIO: f64 = 200.0;
-/// Bits behind the point of a weight: 32 of an accumulator, less 8 of a byte, less 2 of what negative weights may add.
+/// Bits behind the point of a weight: 32 of an accumulator, less 8 of a byte, less 2 of what
+/// negative weights may add.
 const PRECISION_BITS: u32 = 32 - 8 - 2;
 /// Source pixels on either side that the filter reaches to.
 const SUPPORT: f64 = 2.0;
@@ -24,7 +26,8 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// The width and height that a picture gets. Source: `smart_resize`, transformers, models/qwen2_vl.
+    /// The width and height that a picture gets. Source: `smart_resize`, transformers,
+    /// models/qwen2_vl.
     ///
     /// # Errors
     /// In words: its sides differ too much.
@@ -32,7 +35,9 @@ impl Sizes {
         let Self { factor, min_pixels, max_pixels } = *self;
         let (w, h, f) = (f64::from(width), f64::from(height), f64::from(factor));
         if w.max(h) / w.min(h) > MAX_RATIO {
-            return Err(format!("expected sides that differ at most {MAX_RATIO} times, found {width} x {height} pixels"));
+            return Err(format!(
+                "expected sides that differ at most {MAX_RATIO} times, found {width} x {height} pixels"
+            ));
         }
         // Python's `round` goes to the even neighbour from the middle.
         let nearest = |side: f64| (side / f).round_ties_even() * f;
@@ -75,11 +80,13 @@ impl Weights {
             let first = (center - support + 0.5) as u32;
             let last = ((center + support + 0.5) as u32).min(from);
             weights.clear();
-            weights.extend((first..last).map(|x| bicubic((f64::from(x) - center + 0.5) * narrowed)));
+            weights
+                .extend((first..last).map(|x| bicubic((f64::from(x) - center + 0.5) * narrowed)));
             let sum: f64 = weights.iter().sum();
             let begin = all.len();
             let fixed = |weight: f64| {
-                let scaled = (if sum == 0.0 { weight } else { weight / sum }) * f64::from(1u32 << PRECISION_BITS);
+                let scaled = (if sum == 0.0 { weight } else { weight / sum })
+                    * f64::from(1u32 << PRECISION_BITS);
                 (scaled + 0.5f64.copysign(scaled)) as i32
             };
             all.extend(weights.iter().map(|weight| fixed(*weight)));
@@ -109,8 +116,8 @@ fn byte(sum: i32) -> u8 {
     (sum >> PRECISION_BITS).clamp(0, 255) as u8
 }
 
-/// Resizes a picture of rows of red, green and blue. `row` writes one of the source's rows; they are asked for in order, some not
-/// at all. `out` gets the rows of the result.
+/// Resizes a picture of rows of red, green and blue. `row` writes one of the source's rows; they
+/// are asked for in order, some not at all. `out` gets the rows of the result.
 ///
 /// # Errors
 /// What `out` says.
@@ -126,7 +133,8 @@ pub fn resize(
     let mixed_bytes = if rows_first { width } else { to_width } as usize * 3;
     let mut source = vec![0; width as usize * 3];
     // Rows to mix, of which the first in line is row `first` of the source.
-    let (mut lines, mut first, mut spare): (VecDeque<Vec<u8>>, usize, Vec<Vec<u8>>) = Default::default();
+    let (mut lines, mut first, mut spare): (VecDeque<Vec<u8>>, usize, Vec<Vec<u8>>) =
+        Default::default();
     let (mut sums, mut mixed) = (vec![0i32; mixed_bytes], vec![0; mixed_bytes]);
     let mut result = vec![0; to_width as usize * 3];
     for (from, weights) in &down.of {
@@ -166,8 +174,9 @@ pub fn resize(
     Ok(())
 }
 
-/// Whether rows are mixed before columns: each pass rounds, so the order shows. As Pillow 13 does it, found by comparing with it
-/// over thousands of sizes: where rows become fewer by more than twice as many as columns do.
+/// Whether rows are mixed before columns: each pass rounds, so the order shows. As Pillow 13 does
+/// it, found by comparing with it over thousands of sizes: where rows become fewer by more than
+/// twice as many as columns do.
 fn rows_first((width, height): (u32, u32), (to_width, to_height): (u32, u32)) -> bool {
     let fewer = |from: u32, to: u32| i64::from(from) - i64::from(to);
     to_height < height && fewer(height, to_height) > 2 * fewer(width, to_width)

@@ -1,6 +1,7 @@
-//! Pictures on their way to the target: one file each in the runtime directory's folder `pictures`, readable by this user alone.
-//! The target unlinks a file once it has read it. A file that is left when its request has ended is removed here, and files
-//! that an earlier gateway left are removed when the next one starts. Foreign files in the folder are never touched.
+//! Pictures on their way to the target: one file each in the runtime directory's folder `pictures`,
+//! readable by this user alone. The target unlinks a file once it has read it. A file that is left
+//! when its request has ended is removed here, and files that an earlier gateway left are removed
+//! when the next one starts. Foreign files in the folder are never touched.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
@@ -23,9 +24,10 @@ const UNFINISHED: &str = "new";
 /// Characters of a SHA-256 digest in hexadecimal, with which the name of a finished file begins.
 const DIGEST_CHARS: usize = 64;
 
-/// Makes the folder, or removes from it the files that an earlier gateway left. To be called by the one gateway that holds the
-/// lock of the runtime directory. Only regular files of this user whose names are of the store's own form are removed;
-/// everything else in the folder is somebody's and stays.
+/// Makes the folder, or removes from it the files that an earlier gateway left. To be called by the
+/// one gateway that holds the lock of the runtime directory. Only regular files of this user whose
+/// names are of the store's own form are removed; everything else in the folder is somebody's and
+/// stays.
 ///
 /// # Errors
 /// The folder is a link, belongs to another user or lets others in; it cannot be made or read.
@@ -37,7 +39,8 @@ pub fn prepare(runtime_dir: &RuntimeDir) -> Result<(), RuntimeDirError> {
 
 fn remove_left(path: &Path) -> io::Result<()> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    // What is looked at and removed is in this very directory, whatever its path comes to name meanwhile.
+    // What is looked at and removed is in this very directory, whatever its path comes to name
+    // meanwhile.
     let folder = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
     let own = nix::unistd::geteuid().as_raw();
     for entry in fs::read_dir(path)? {
@@ -45,7 +48,9 @@ fn remove_left(path: &Path) -> io::Result<()> {
         if !name.to_str().is_some_and(is_own_name) {
             continue;
         }
-        let Ok(stat) = fstatat(&folder, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) else { continue };
+        let Ok(stat) = fstatat(&folder, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW) else {
+            continue;
+        };
         let is_file = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
         if is_file && stat.st_uid == own {
             unlinkat(&folder, name.as_os_str(), UnlinkatFlags::NoRemoveDir)?;
@@ -57,10 +62,13 @@ fn remove_left(path: &Path) -> io::Result<()> {
 /// Whether a name is one that [`Store`] gives: `new-EPOCH-NUMBER` or `DIGEST-EPOCH-NUMBER`.
 fn is_own_name(name: &str) -> bool {
     let mut parts = name.split('-');
-    let (Some(begin), Some(epoch), Some(number), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+    let (Some(begin), Some(epoch), Some(number), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
         return false;
     };
-    let is_digest = begin.len() == DIGEST_CHARS && begin.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let is_digest = begin.len() == DIGEST_CHARS
+        && begin.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
     let is_count = |text: &str| text.parse::<u64>().is_ok_and(|count| count.to_string() == text);
     (begin == UNFINISHED || is_digest) && is_count(epoch) && is_count(number)
 }
@@ -127,7 +135,12 @@ impl Store {
 /// A new file that nobody else can read. One that is there is never opened, be it a link.
 fn create(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    OpenOptions::new().write(true).create_new(true).mode(0o600).custom_flags(flags.bits()).open(path)
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .custom_flags(flags.bits())
+        .open(path)
 }
 
 /// Bytes that count as long as this lives.
@@ -140,7 +153,8 @@ struct Held {
 impl Held {
     fn take(all: &Arc<AtomicU64>, bytes: u64, most: u64) -> io::Result<Self> {
         let more = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= most);
-        all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map_err(|_| io::Error::from(io::ErrorKind::StorageFull))?;
+        all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .map_err(|_| io::Error::from(io::ErrorKind::StorageFull))?;
         Ok(Self { all: Arc::clone(all), bytes })
     }
 }
@@ -247,7 +261,9 @@ fn name(path: &Path) -> String {
 /// Whoever it was for may have removed it: that is as well.
 fn remove(path: &Path) {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => tracing::warn!(%error, "a picture's file cannot be removed"),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(%error, "a picture's file cannot be removed")
+        }
         _ => {}
     }
 }
@@ -272,8 +288,10 @@ mod tests {
     }
 
     fn names(folder: &Path) -> Vec<String> {
-        let mut names: Vec<String> =
-            fs::read_dir(folder).expect("there").map(|entry| name(&entry.expect("fine").path())).collect();
+        let mut names: Vec<String> = fs::read_dir(folder)
+            .expect("there")
+            .map(|entry| name(&entry.expect("fine").path()))
+            .collect();
         names.sort();
         names
     }
@@ -304,7 +322,11 @@ mod tests {
         drop((one, two, stored));
         assert_eq!((names(&folder), store.held.load(Ordering::Relaxed)), (vec![], 0));
         drop(store.begin(5).expect("room"));
-        assert_eq!((names(&folder), store.held.load(Ordering::Relaxed)), (vec![], 0), "what is not finished is gone");
+        assert_eq!(
+            (names(&folder), store.held.load(Ordering::Relaxed)),
+            (vec![], 0),
+            "what is not finished is gone"
+        );
     }
 
     #[test]
@@ -371,7 +393,10 @@ mod tests {
         for name in &foreign {
             assert_eq!(fs::read_to_string(folder.join(name)).expect("there"), "precious");
         }
-        assert_eq!((names(&elsewhere), names(&folder.join("new-9-3"))), (vec!["mine".into()], vec!["new-1-2".into()]));
+        assert_eq!(
+            (names(&elsewhere), names(&folder.join("new-9-3"))),
+            (vec!["mine".into()], vec!["new-1-2".into()])
+        );
     }
 
     #[test]
@@ -391,7 +416,10 @@ mod tests {
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o755)).expect("ours");
         let error = prepare(&dir).expect_err("open to others").to_string();
         assert!(error.contains("mode 0755") && error.contains("chmod 700"), "{error}");
-        assert_eq!((names(&folder), fs::metadata(&folder).expect("there").mode() & 0o777), (vec![left], 0o755));
+        assert_eq!(
+            (names(&folder), fs::metadata(&folder).expect("there").mode() & 0o777),
+            (vec![left], 0o755)
+        );
     }
 
     #[test]

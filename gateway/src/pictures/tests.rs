@@ -1,4 +1,5 @@
-//! Pictures against the reference's pixels (tests/golden/make_pictures.py says how they were made), and files changed at random.
+//! Pictures against the reference's pixels (tests/golden/make_pictures.py says how they were made),
+//! and files changed at random.
 
 use std::path::{Path, PathBuf};
 
@@ -54,7 +55,8 @@ fn dir() -> PathBuf {
 }
 
 fn golden() -> Golden {
-    serde_json::from_slice(&std::fs::read(dir().join("pictures.json")).expect("in the repository")).expect("as written")
+    serde_json::from_slice(&std::fs::read(dir().join("pictures.json")).expect("in the repository"))
+        .expect("as written")
 }
 
 fn file(name: &str) -> Vec<u8> {
@@ -89,18 +91,33 @@ fn pixels_are_the_references() {
         }
         if let Some(png) = &case.png {
             // Another decoder of a lossy type: rounded otherwise, by little.
-            let (_, expected) = pixels(&base64::engine::general_purpose::STANDARD.decode(png).expect("base64"));
+            let (_, expected) =
+                pixels(&base64::engine::general_purpose::STANDARD.decode(png).expect("base64"));
             let off = |(a, b): (&u8, &u8)| u64::from(a.abs_diff(*b));
-            let (most, sum) = found.iter().zip(&expected).map(off).fold((0, 0), |(most, sum), off| (most.max(off), sum + off));
+            let (most, sum) = found
+                .iter()
+                .zip(&expected)
+                .map(off)
+                .fold((0, 0), |(most, sum), off| (most.max(off), sum + off));
             let mean = sum as f64 / expected.len() as f64;
             // Thinned colours are spread by the one with a filter and by the other without.
             let (most_allowed, mean_allowed) =
-                if case.file == "lossy.webp" || case.file == "turned.jpg" { (90, 6.0) } else { (6, 1.0) };
-            assert!(most <= most_allowed && mean <= mean_allowed, "{}: off by {most} at most, {mean} in the mean", case.file);
+                if case.file == "lossy.webp" || case.file == "turned.jpg" {
+                    (90, 6.0)
+                } else {
+                    (6, 1.0)
+                };
+            assert!(
+                most <= most_allowed && mean <= mean_allowed,
+                "{}: off by {most} at most, {mean} in the mean",
+                case.file
+            );
         }
         for Resized { min_pixels, max_pixels, width, height, sha256 } in case.resized {
-            let processor = Processor { sizes: Sizes { factor: 32, min_pixels, max_pixels }, ..processor() };
-            let ((rows, columns), made) = whole_way(&bytes, BOUNDS, &processor).expect("a good file");
+            let processor =
+                Processor { sizes: Sizes { factor: 32, min_pixels, max_pixels }, ..processor() };
+            let ((rows, columns), made) =
+                whole_way(&bytes, BOUNDS, &processor).expect("a good file");
             assert_eq!((columns * 16, rows * 16), (width, height), "{}", case.file);
             assert_eq!(hex(&made), sha256, "{}: resized to {width} x {height}", case.file);
         }
@@ -118,8 +135,9 @@ fn sizes_are_the_references() {
     }
 }
 
-/// Random bytes changed, cut out, doubled and put in: a refusal in words or a picture of the right size, never a panic, and no
-/// more memory than was allowed for (a decoder that asks for more fails by its limits).
+/// Random bytes changed, cut out, doubled and put in: a refusal in words or a picture of the right
+/// size, never a panic, and no more memory than was allowed for (a decoder that asks for more fails
+/// by its limits).
 #[test]
 fn changed_files_are_refused_or_served() {
     let names = [
@@ -182,7 +200,10 @@ fn changed_files_are_refused_or_served() {
             Err(what) => assert!(!what.is_empty()),
         }
     }
-    assert!((100..5_900).contains(&served), "{served} of 6000 were served: the changes do too much or too little");
+    assert!(
+        (100..5_900).contains(&served),
+        "{served} of 6000 were served: the changes do too much or too little"
+    );
 }
 
 proptest::proptest! {
@@ -195,7 +216,10 @@ proptest::proptest! {
 }
 
 fn encoded(count: usize) -> Vec<Encoded> {
-    let one = |at: usize| Encoded { field: format!("messages[0].content[{at}]"), form: Form::File(file("up.png").into()) };
+    let one = |at: usize| Encoded {
+        field: format!("messages[0].content[{at}]"),
+        form: Form::File(file("up.png").into()),
+    };
     (0..count).map(one).collect()
 }
 
@@ -206,13 +230,21 @@ fn who_does_not_see_says_so_before_anything_is_looked_at() {
     for (own, vision) in [(None, false), (None, true), (Some(&processor), false)] {
         let status = refused(admit(&encoded(1), own, vision, &limits));
         assert_eq!(Reason::of(&status), Some(Reason::NoVision));
-        assert!(status.message().starts_with("messages[0].content[0]: a picture was sent"), "{status:?}");
+        assert!(
+            status.message().starts_with("messages[0].content[0]: a picture was sent"),
+            "{status:?}"
+        );
         assert!(admit(&[], own, vision, &limits).expect("text is fine").is_none());
     }
-    assert!(admit(&encoded(8), Some(&processor), true, &limits).expect("as many as may be").is_some());
+    assert!(
+        admit(&encoded(8), Some(&processor), true, &limits).expect("as many as may be").is_some()
+    );
     let status = refused(admit(&encoded(9), Some(&processor), true, &limits));
     assert_eq!(Reason::of(&status), Some(Reason::BadImage));
-    assert!(status.message().contains("content[8]: expected at most 8 pictures") && status.message().contains("found 9"));
+    assert!(
+        status.message().contains("content[8]: expected at most 8 pictures")
+            && status.message().contains("found 9")
+    );
 }
 
 #[tokio::test]
@@ -245,13 +277,20 @@ async fn two_are_worked_on_and_others_wait_a_bounded_time() {
     drop(all);
     let seen = pictures.look(encoded(2), &made).await.expect("free again");
     let kept = pictures.keep(seen, &made).await.expect("room");
-    assert_eq!(kept.pictures(&[3, 9]).iter().map(|picture| picture.first).collect::<Vec<_>>(), [3, 9]);
-    assert_eq!((pictures.seats.available_permits(), pictures.room.available_permits()), (2, (DECODING_BYTES / UNIT) as usize));
+    assert_eq!(
+        kept.pictures(&[3, 9]).iter().map(|picture| picture.first).collect::<Vec<_>>(),
+        [3, 9]
+    );
+    assert_eq!(
+        (pictures.seats.available_permits(), pictures.room.available_permits()),
+        (2, (DECODING_BYTES / UNIT) as usize)
+    );
 }
 
 #[test]
 fn nothing_of_a_picture_is_printed() {
-    let secret = Encoded { field: "f".into(), form: Form::Address("data:image/png;base64,c2VjcmV0".into()) };
+    let secret =
+        Encoded { field: "f".into(), form: Form::Address("data:image/png;base64,c2VjcmV0".into()) };
     assert_eq!(format!("{secret:?}"), r#"Encoded { field: "f", form: Address(30 bytes) }"#);
     let secret = Encoded { field: "f".into(), form: Form::File(Bytes::from_static(b"secret")) };
     assert!(!format!("{secret:?}").contains("secret"));

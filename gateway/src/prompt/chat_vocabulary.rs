@@ -1,17 +1,19 @@
-//! Encodes a rendered conversation: markup of the template becomes its tokens, the same letters from a client become ordinary
-//! tokens.
+//! Encodes a rendered conversation: markup of the template becomes its tokens, the same letters
+//! from a client become ordinary tokens.
 //!
-//! The algorithm: the tokenizer's pipeline runs with added tokens of its own. In the place of each markup it knows a code, so
-//! that only codes become such tokens. All other added tokens, the normalizer, the pre-tokenizer and the model are the
-//! tokenizer's, so that an honest conversation has the ids that the tokenizer alone gives it.
+//! The algorithm: the tokenizer's pipeline runs with added tokens of its own. In the place of each
+//! markup it knows a code, so that only codes become such tokens. All other added tokens, the
+//! normalizer, the pre-tokenizer and the model are the tokenizer's, so that an honest conversation
+//! has the ids that the tokenizer alone gives it.
 //!
-//! A forged delimiter that is ordinary text is encoded in parts, cut inside its longest token. Then the delimiter's ids do not
-//! arise, and the model still reads the letters.
+//! A forged delimiter that is ordinary text is encoded in parts, cut inside its longest token. Then
+//! the delimiter's ids do not arise, and the model still reads the letters.
 //!
-//! The limit: a delimiter that a tokenizer writes with one token for each character cannot be cut inside, and letters have no
-//! other ids. There it is cut from its neighbours, so that only its ids without a neighbour's character can arise. The ids
-//! `Ġ<`, `<`, `S`, `Y`, `S`, `>`, `>Ċ` of a template's ` <<SYS>>` and line break do not. [`ChatVocabulary::uncut`] has these
-//! delimiters, and a warning names them when the model is loaded.
+//! The limit: a delimiter that a tokenizer writes with one token for each character cannot be cut
+//! inside, and letters have no other ids. There it is cut from its neighbours, so that only its ids
+//! without a neighbour's character can arise. The ids `Ġ<`, `<`, `S`, `Y`, `S`, `>`, `>Ċ` of a
+//! template's ` <<SYS>>` and line break do not. [`ChatVocabulary::uncut`] has these delimiters, and
+//! a warning names them when the model is loaded.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -19,19 +21,20 @@ use std::path::{Path, PathBuf};
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::BpeTrainer;
 use tokenizers::{
-    AddedToken, AddedVocabulary, Encoding, Model, NormalizedString, Normalizer, NormalizerWrapper, OffsetType, PreTokenizer,
-    Token, Tokenizer,
+    AddedToken, AddedVocabulary, Encoding, Model, NormalizedString, Normalizer, NormalizerWrapper,
+    OffsetType, PreTokenizer, Token, Tokenizer,
 };
 
 use super::markup::{Item, Rendered, digit};
 
-/// Begins a code in the text that the pipeline gets: a number follows. A client's own character of this kind is followed by a
-/// cut, which is a code as well, so that it begins none.
+/// Begins a code in the text that the pipeline gets: a number follows. A client's own character of
+/// this kind is followed by a cut, which is a code as well, so that it begins none.
 const CODE: char = '\u{fdd0}';
 /// Texts around a delimiter that may merge with it into other tokens.
 const BEFORE: [&str; 5] = ["", " ", "\n", "x", ">"];
 const BEHIND: [&str; 4] = ["", "\n", " x", "x"];
-/// Ids from here on are places in [`ChatVocabulary::real`]. Those of a vocabulary are below (see `Tokens::new`).
+/// Ids from here on are places in [`ChatVocabulary::real`]. Those of a vocabulary are below (see
+/// `Tokens::new`).
 const FIRST_PLACE: u32 = 1 << 24;
 
 /// The added tokens of rendered conversations.
@@ -56,14 +59,17 @@ impl ChatVocabulary {
     /// # Errors
     /// The tokenizer's own.
     pub(super) fn new(tokenizer: &Tokenizer, markup: &[Item]) -> Result<Self, String> {
-        let place_of: HashMap<&str, usize> = markup.iter().enumerate().map(|(at, item)| (item.text.as_str(), at)).collect();
+        let place_of: HashMap<&str, usize> =
+            markup.iter().enumerate().map(|(at, item)| (item.text.as_str(), at)).collect();
         let decoder = tokenizer.get_added_tokens_decoder();
         let mut ids: Vec<u32> = decoder.keys().copied().collect();
         ids.sort_unstable();
         let mut known = Vec::with_capacity(ids.len() + 1);
         for id in ids {
             let mut token = decoder[&id].clone();
-            if let Some(item) = place_of.get(token.content.as_str()).filter(|at| markup[**at].token.is_some()) {
+            if let Some(item) =
+                place_of.get(token.content.as_str()).filter(|at| markup[**at].token.is_some())
+            {
                 token.content = code(*item);
                 token.normalized &= survives(tokenizer.get_normalizer(), &token.content);
             }
@@ -71,11 +77,17 @@ impl ChatVocabulary {
         }
         known.push((AddedToken::from(code(markup.len()), false).normalized(false), None));
 
-        let places = known.iter().zip(FIRST_PLACE..).map(|((token, _), place)| (token.content.clone(), place)).collect();
+        let places = known
+            .iter()
+            .zip(FIRST_PLACE..)
+            .map(|((token, _), place)| (token.content.clone(), place))
+            .collect();
         let real = known.iter().map(|(_, id)| *id).collect();
         let mut added = AddedVocabulary::new();
         let tokens = known.into_iter().map(|(token, _)| token);
-        added.add_tokens(tokens, &Places(places), tokenizer.get_normalizer()).map_err(|cause| cause.to_string())?;
+        added
+            .add_tokens(tokens, &Places(places), tokenizer.get_normalizer())
+            .map_err(|cause| cause.to_string())?;
         let mut made = Self {
             added,
             real,
@@ -94,17 +106,24 @@ impl ChatVocabulary {
         Ok(made)
     }
 
-    /// Numbers of the delimiters whose ids a client's text can have in some place: each has one token for each character.
+    /// Numbers of the delimiters whose ids a client's text can have in some place: each has one
+    /// token for each character.
     pub(super) fn uncut(&self) -> &[usize] {
         &self.uncut
     }
 
-    /// The ids of a rendered conversation; `None` if its text cannot be written without a token that is the template's alone.
+    /// The ids of a rendered conversation; `None` if its text cannot be written without a token
+    /// that is the template's alone.
     ///
     /// # Errors
     /// The tokenizer's own.
-    pub(super) fn encode(&self, tokenizer: &Tokenizer, rendered: &Rendered) -> Result<Option<Vec<u32>>, String> {
-        // A model whose vocabulary has the token as a word would make it of letters: there they are cut as well.
+    pub(super) fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        rendered: &Rendered,
+    ) -> Result<Option<Vec<u32>>, String> {
+        // A model whose vocabulary has the token as a word would make it of letters: there they are
+        // cut as well.
         for cut_tokens in [false, true] {
             let text = self.coded(rendered, cut_tokens);
             let encoding = self.pipeline(tokenizer, &text, OffsetType::None)?;
@@ -129,7 +148,12 @@ impl ChatVocabulary {
     }
 
     /// The steps of the tokenizer's own encoding.
-    fn pipeline(&self, tokenizer: &Tokenizer, text: &str, offsets: OffsetType) -> Result<Encoding, String> {
+    fn pipeline(
+        &self,
+        tokenizer: &Tokenizer,
+        text: &str,
+        offsets: OffsetType,
+    ) -> Result<Encoding, String> {
         let run = || {
             let mut pieces = self.added.extract_and_normalize(tokenizer.get_normalizer(), text);
             if let Some(pre_tokenizer) = tokenizer.get_pre_tokenizer() {
@@ -145,7 +169,9 @@ impl ChatVocabulary {
     fn coded(&self, rendered: &Rendered, cut_tokens: bool) -> String {
         let tokens: Vec<_> = rendered.markup.iter().filter(|at| self.is_token[at.item]).collect();
         let mut cuts = Vec::new();
-        for forged in rendered.forged.iter().filter(|forged| cut_tokens || !self.is_token[forged.item]) {
+        for forged in
+            rendered.forged.iter().filter(|forged| cut_tokens || !self.is_token[forged.item])
+        {
             cuts.extend(self.cuts[forged.item].iter().map(|cut| forged.start + cut));
             cuts.extend(rendered.borders(forged));
         }
@@ -153,8 +179,10 @@ impl ChatVocabulary {
         cuts.dedup();
         let mut out = String::with_capacity(rendered.text.len());
         let (mut done, mut cuts) = (0, cuts.into_iter().peekable());
-        for (start, end, item) in
-            tokens.iter().map(|at| (at.start, at.end, Some(at.item))).chain([(rendered.text.len(), 0, None)])
+        for (start, end, item) in tokens
+            .iter()
+            .map(|at| (at.start, at.end, Some(at.item)))
+            .chain([(rendered.text.len(), 0, None)])
         {
             while let Some(cut) = cuts.next_if(|cut| *cut <= start) {
                 // Those inside of a token lie before `done`.
@@ -189,16 +217,20 @@ impl ChatVocabulary {
         code(self.is_token.len())
     }
 
-    /// Behind the first character, if the markup is a token. Otherwise one inside of a token for each way in which the text
-    /// around it may change its tokens, and whether each of these ways has such a token.
+    /// Behind the first character, if the markup is a token. Otherwise one inside of a token for
+    /// each way in which the text around it may change its tokens, and whether each of these ways
+    /// has such a token.
     fn cuts_of(&self, tokenizer: &Tokenizer, item: &Item) -> Result<(Vec<usize>, bool), String> {
         let text = item.text.as_str();
         if item.token.is_some() {
             return Ok((text.char_indices().map(|(at, _)| at).nth(1).into_iter().collect(), true));
         }
         let (mut cuts, mut everywhere) = (Vec::new(), true);
-        for (before, behind) in BEFORE.into_iter().flat_map(|before| BEHIND.map(|behind| (before, behind))) {
-            let encoding = self.pipeline(tokenizer, &format!("{before}{text}{behind}"), OffsetType::Byte)?;
+        for (before, behind) in
+            BEFORE.into_iter().flat_map(|before| BEHIND.map(|behind| (before, behind)))
+        {
+            let encoding =
+                self.pipeline(tokenizer, &format!("{before}{text}{behind}"), OffsetType::Byte)?;
             match cut(text, before.len(), encoding.get_offsets()) {
                 Some(cut) => cuts.push(cut),
                 None => everywhere = false,
@@ -210,13 +242,15 @@ impl ChatVocabulary {
     }
 }
 
-/// A cut of `text` inside of a token: in the middle of the one that has most of it, else between `text` and its neighbour.
-/// `tokens` are ranges in a longer text that has `text` at `start`. `None` if each token of it is one of its characters.
+/// A cut of `text` inside of a token: in the middle of the one that has most of it, else between
+/// `text` and its neighbour. `tokens` are ranges in a longer text that has `text` at `start`.
+/// `None` if each token of it is one of its characters.
 fn cut(text: &str, start: usize, tokens: &[(usize, usize)]) -> Option<usize> {
     let end = start + text.len();
     let touching = tokens.iter().filter(|(from, to)| *from < end && *to > start);
     // The part of each token in the text.
-    let parts = touching.clone().map(|(from, to)| (from.saturating_sub(start), (*to).min(end) - start));
+    let parts =
+        touching.clone().map(|(from, to)| (from.saturating_sub(start), (*to).min(end) - start));
     let inside = parts.max_by_key(|(from, to)| to - from).and_then(|(from, to)| {
         let middle = from.midpoint(to);
         let borders = text.char_indices().map(|(at, _)| at).filter(|at| from < *at && *at < to);
@@ -243,7 +277,8 @@ fn survives(normalizer: Option<&NormalizerWrapper>, code: &str) -> bool {
         let mut text = NormalizedString::from(text);
         normalizer.normalize(&mut text).ok().map(|()| text.get().to_owned())
     };
-    normal(code).is_some_and(|code| !code.is_empty() && normal("").is_some_and(|empty| empty != code))
+    normal(code)
+        .is_some_and(|code| !code.is_empty() && normal("").is_some_and(|empty| empty != code))
 }
 
 /// Gives each added token an id that its model has not: its place.

@@ -1,5 +1,6 @@
-//! A conversation as templates expect it: users of coding agents send system messages anywhere, `developer` for `system`, and
-//! one speaker's turn in pieces; published templates take one system message, in front, and turns that alternate.
+//! A conversation as templates expect it: users of coding agents send system messages anywhere,
+//! `developer` for `system`, and one speaker's turn in pieces; published templates take one system
+//! message, in front, and turns that alternate.
 
 use serde_json::{Map, Value};
 
@@ -23,14 +24,18 @@ pub struct Conversation {
 impl Conversation {
     /// Bytes of the text in it, but for names.
     pub(super) fn bytes(&self) -> usize {
-        let said = |turn: &Turn| turn.parts.iter().map(Part::bytes).sum::<usize>() + turn.reasoning.len();
+        let said =
+            |turn: &Turn| turn.parts.iter().map(Part::bytes).sum::<usize>() + turn.reasoning.len();
         let turns: usize = self.turns.iter().map(said).sum();
-        turns + self.tools.iter().map(|tool| tool.description.len()).sum::<usize>() + self.json_bytes
+        turns
+            + self.tools.iter().map(|tool| tool.description.len()).sum::<usize>()
+            + self.json_bytes
     }
 }
 
-/// Edits every string that a client wrote: texts, names, ids, and in JSON the keys as well. Names of the template's variables
-/// are the template's own. An edit that returns `None` leaves its string as it is.
+/// Edits every string that a client wrote: texts, names, ids, and in JSON the keys as well. Names
+/// of the template's variables are the template's own. An edit that returns `None` leaves its
+/// string as it is.
 pub(super) struct Edits<'a>(pub(super) &'a mut dyn FnMut(&str) -> Option<String>);
 
 impl Edits<'_> {
@@ -186,14 +191,26 @@ impl Turn {
     /// A turn of text.
     pub fn new(role: Role, parts: Vec<String>) -> Self {
         let parts = parts.into_iter().map(Part::Text).collect();
-        Self { role, parts, calls: vec![], call_id: String::new(), name: String::new(), reasoning: String::new() }
+        Self {
+            role,
+            parts,
+            calls: vec![],
+            call_id: String::new(),
+            name: String::new(),
+            reasoning: String::new(),
+        }
     }
 
-    /// Whether `next`, which comes behind it, is the rest of it. A tool's turn answers one call and stays alone. What an
-    /// assistant says behind its calls is another turn: a template would show it before them.
+    /// Whether `next`, which comes behind it, is the rest of it. A tool's turn answers one call and
+    /// stays alone. What an assistant says behind its calls is another turn: a template would show
+    /// it before them.
     fn goes_on(&self, next: &Turn) -> bool {
-        let told_before_calls = self.calls.is_empty() || (next.is_silent() && next.reasoning.is_empty());
-        self.role == next.role && self.role != Role::Tool && self.name == next.name && told_before_calls
+        let told_before_calls =
+            self.calls.is_empty() || (next.is_silent() && next.reasoning.is_empty());
+        self.role == next.role
+            && self.role != Role::Tool
+            && self.name == next.name
+            && told_before_calls
     }
 
     fn is_silent(&self) -> bool {
@@ -207,7 +224,9 @@ impl Turn {
         } else if !next.is_silent() {
             let mut parts = next.parts.into_iter().peekable();
             // A picture is border enough.
-            if let (Some(Part::Text(last)), Some(Part::Text(first))) = (self.parts.last_mut(), parts.peek()) {
+            if let (Some(Part::Text(last)), Some(Part::Text(first))) =
+                (self.parts.last_mut(), parts.peek())
+            {
                 join(last, first);
                 parts.next();
             }
@@ -218,8 +237,8 @@ impl Turn {
     }
 }
 
-/// Appends `next` to `text`, behind a blank line if both have words. In place: thousands of turns of one speaker become one,
-/// and a copy for each would take minutes.
+/// Appends `next` to `text`, behind a blank line if both have words. In place: thousands of turns
+/// of one speaker become one, and a copy for each would take minutes.
 fn join(text: &mut String, next: &str) {
     if !text.is_empty() && !next.is_empty() {
         text.push_str("\n\n");
@@ -242,10 +261,11 @@ pub fn in_order(turns: &mut [Turn], pictures: Vec<Encoded>) -> Vec<Encoded> {
     ordered
 }
 
-/// System messages come to the front as one, and what one speaker said in a row becomes one turn. A conversation in that order
-/// passes as it is.
+/// System messages come to the front as one, and what one speaker said in a row becomes one turn. A
+/// conversation in that order passes as it is.
 pub fn normalize(turns: Vec<Turn>) -> Vec<Turn> {
-    let (system, others): (Vec<_>, Vec<_>) = turns.into_iter().partition(|turn| turn.role == Role::System);
+    let (system, others): (Vec<_>, Vec<_>) =
+        turns.into_iter().partition(|turn| turn.role == Role::System);
     let mut normal: Vec<Turn> = Vec::with_capacity(others.len() + 1);
     for turn in system.into_iter().chain(others) {
         match normal.last_mut() {
@@ -264,23 +284,35 @@ mod tests {
     fn turns(line: &[&str]) -> Vec<Turn> {
         let one = |word: &&str| {
             let (role, rest) = word.split_once(':').expect("role:text");
-            let (text, call) = rest.split_once('!').map_or((rest, None), |(text, call)| (text, Some(call)));
+            let (text, call) =
+                rest.split_once('!').map_or((rest, None), |(text, call)| (text, Some(call)));
             let mut turn = Turn::new(Role::from_word(role).expect("a role"), vec![text.to_owned()]);
-            turn.calls =
-                call.iter().map(|name| Call { id: String::new(), name: (*name).to_owned(), arguments: Map::new() }).collect();
+            turn.calls = call
+                .iter()
+                .map(|name| Call {
+                    id: String::new(),
+                    name: (*name).to_owned(),
+                    arguments: Map::new(),
+                })
+                .collect();
             turn
         };
         line.iter().map(one).collect()
     }
 
     fn short(turns: &[Turn]) -> Vec<String> {
-        let calls = |turn: &Turn| turn.calls.iter().map(|call| format!("!{}", call.name)).collect::<String>();
+        let calls = |turn: &Turn| {
+            turn.calls.iter().map(|call| format!("!{}", call.name)).collect::<String>()
+        };
         let part = |part: &Part| match part {
             Part::Text(text) => text.clone(),
             Part::Picture(number) => format!("<{number}>"),
         };
         let said = |turn: &Turn| turn.parts.iter().map(part).collect::<Vec<_>>().join("|");
-        turns.iter().map(|turn| format!("{}:{}{}", turn.role.word(), said(turn), calls(turn))).collect()
+        turns
+            .iter()
+            .map(|turn| format!("{}:{}{}", turn.role.word(), said(turn), calls(turn)))
+            .collect()
     }
 
     #[track_caller]
@@ -290,7 +322,8 @@ mod tests {
 
     #[test]
     fn a_well_ordered_conversation_passes_untouched() {
-        let ordered = ["system:s", "user:a", "assistant:b!f", "tool:1", "tool:2", "assistant:c", "user:"];
+        let ordered =
+            ["system:s", "user:a", "assistant:b!f", "tool:1", "tool:2", "assistant:c", "user:"];
         assert_eq!(normalize(turns(&ordered)), turns(&ordered));
         check(&["user:a"], &["user:a"]);
         check(&[], &[]);
@@ -309,9 +342,16 @@ mod tests {
 
     #[test]
     fn a_speakers_turns_in_a_row_become_one() {
-        check(&["user:a", "user:", "user:b", "assistant:c", "assistant:d"], &["user:a\n\nb", "assistant:c\n\nd"]);
-        let several = |parts: &[&str]| Turn::new(Role::User, parts.iter().map(ToString::to_string).collect());
-        assert_eq!(normalize(vec![several(&["a", "b"]), several(&["c", "d"])]), [several(&["a", "b\n\nc", "d"])]);
+        check(
+            &["user:a", "user:", "user:b", "assistant:c", "assistant:d"],
+            &["user:a\n\nb", "assistant:c\n\nd"],
+        );
+        let several =
+            |parts: &[&str]| Turn::new(Role::User, parts.iter().map(ToString::to_string).collect());
+        assert_eq!(
+            normalize(vec![several(&["a", "b"]), several(&["c", "d"])]),
+            [several(&["a", "b\n\nc", "d"])]
+        );
         let mut named = turns(&["user:a", "user:b", "user:c"]);
         (named[1].name, named[2].name) = ("Eve".into(), "Eve".into());
         assert_eq!(short(&normalize(named)), ["user:a", "user:b\n\nc"], "two people are not one");
@@ -320,7 +360,8 @@ mod tests {
     /// A copy of the text so far for each turn would be 137 GB here.
     #[test]
     fn thousands_of_turns_of_one_speaker_become_one_without_copies() {
-        let mut said: Vec<Turn> = (0..16_384).map(|_| Turn::new(Role::Assistant, vec!["x".repeat(1022)])).collect();
+        let mut said: Vec<Turn> =
+            (0..16_384).map(|_| Turn::new(Role::Assistant, vec!["x".repeat(1022)])).collect();
         for turn in &mut said {
             turn.reasoning = "y".repeat(62);
         }
@@ -347,16 +388,28 @@ mod tests {
         let mut turns = normalize(said);
         assert_eq!(short(&turns), ["system:<3>|s", "user:a|<0>|b|<1>|<2>|c\n\nd"]);
         let form = || crate::pictures::Form::Address(String::new());
-        let pictures = (0..4).map(|number| Encoded { field: number.to_string(), form: form() }).collect();
+        let pictures =
+            (0..4).map(|number| Encoded { field: number.to_string(), form: form() }).collect();
         let ordered = in_order(&mut turns, pictures);
-        assert_eq!(ordered.iter().map(|picture| picture.field.as_str()).collect::<String>(), "3012");
+        assert_eq!(
+            ordered.iter().map(|picture| picture.field.as_str()).collect::<String>(),
+            "3012"
+        );
         assert_eq!(short(&turns), ["system:<0>|s", "user:a|<1>|b|<2>|<3>|c\n\nd"]);
     }
 
     #[test]
     fn tools_answer_one_by_one_and_calls_end_a_turn() {
         check(
-            &["user:a", "assistant:text", "assistant:!f", "assistant:!g", "tool:1", "tool:2", "assistant:b"],
+            &[
+                "user:a",
+                "assistant:text",
+                "assistant:!f",
+                "assistant:!g",
+                "tool:1",
+                "tool:2",
+                "assistant:b",
+            ],
             &["user:a", "assistant:text!f!g", "tool:1", "tool:2", "assistant:b"],
         );
         check(&["assistant:a!f", "assistant:b"], &["assistant:a!f", "assistant:b"]);
@@ -365,7 +418,14 @@ mod tests {
         thought[1].reasoning = "so".into();
         thought[3].reasoning = "now".into();
         let normal = normalize(thought);
-        assert_eq!(short(&normal), ["assistant:b!f", "assistant:!g"], "a thought behind calls begins a turn");
-        assert_eq!((normal[0].reasoning.as_str(), normal[1].reasoning.as_str()), ("hm\n\nso", "now"));
+        assert_eq!(
+            short(&normal),
+            ["assistant:b!f", "assistant:!g"],
+            "a thought behind calls begins a turn"
+        );
+        assert_eq!(
+            (normal[0].reasoning.as_str(), normal[1].reasoning.as_str()),
+            ("hm\n\nso", "now")
+        );
     }
 }

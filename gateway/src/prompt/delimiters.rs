@@ -1,7 +1,8 @@
 //! Finds a template's turn delimiters that are ordinary text, such as `[INST]` or `USER:`.
 //!
-//! The algorithm: conversations of unique words are rendered, and what stands between two words is a border. A border's tags
-//! (`<name>`, `[name]`) are delimiters, and so is the last line of a border that has neither a tag nor a special token.
+//! The algorithm: conversations of unique words are rendered, and what stands between two words is
+//! a border. A border's tags (`<name>`, `[name]`) are delimiters, and so is the last line of a
+//! border that has neither a tag nor a special token.
 
 use serde_json::{Map, Value};
 
@@ -18,8 +19,9 @@ fn word(number: usize) -> String {
 /// Conversations that show how turns are separated. Templates refuse some of them.
 pub(super) fn probes() -> Vec<Conversation> {
     use Role::{Assistant, System, Tool, User};
-    let turns =
-        |roles: &[Role]| -> Vec<Turn> { roles.iter().enumerate().map(|(at, role)| Turn::new(*role, vec![word(at)])).collect() };
+    let turns = |roles: &[Role]| -> Vec<Turn> {
+        roles.iter().enumerate().map(|(at, role)| Turn::new(*role, vec![word(at)])).collect()
+    };
     let conversation = |turns: Vec<Turn>| Conversation { turns, ..Conversation::default() };
     let mut called = turns(&[User, Assistant, Tool, Assistant, User]);
     let arguments = Map::from_iter([(word(7), Value::from(word(8)))]);
@@ -58,7 +60,10 @@ pub(super) fn of(rendered: &str) -> Vec<String> {
     for border in between.chain([&rendered[last.1..]]) {
         let tags: Vec<String> = tags(border).collect();
         let line = last_line(border);
-        if tags.is_empty() && (!border.contains(SPECIAL) || line.ends_with(':')) && is_delimiter(&line) {
+        if tags.is_empty()
+            && (!border.contains(SPECIAL) || line.ends_with(':'))
+            && is_delimiter(&line)
+        {
             found.push(line);
         }
         found.extend(tags);
@@ -84,8 +89,9 @@ fn tags(text: &str) -> impl Iterator<Item = String> + '_ {
             let (open, close) = if rest[at..].starts_with('<') { ('<', '>') } else { ('[', ']') };
             let inside = rest[at..].trim_start_matches(open);
             let opened = rest.len() - at - inside.len();
-            let length =
-                inside.find(|letter: char| letter.is_whitespace() || "<>[]\"{}\0".contains(letter)).unwrap_or(inside.len());
+            let length = inside
+                .find(|letter: char| letter.is_whitespace() || "<>[]\"{}\0".contains(letter))
+                .unwrap_or(inside.len());
             let closed = inside[length..].len() - inside[length..].trim_start_matches(close).len();
             let tag = &rest[at..at + opened + length + closed.min(opened)];
             rest = &rest[at + opened + length..];
@@ -103,7 +109,8 @@ mod tests {
     #[test]
     fn delimiters_are_tags_and_lines_between_turns() {
         let of = |border: &str, end: &str| {
-            let rendered = format!("Be [brief]. Say <yes>.\n<<SYS>> {} {border}{}{end}", word(0), word(1));
+            let rendered =
+                format!("Be [brief]. Say <yes>.\n<<SYS>> {} {border}{}{end}", word(0), word(1));
             of(&rendered)
         };
         assert_eq!(of("[/INST] ", ""), ["<<SYS>>", "[/INST]"]);

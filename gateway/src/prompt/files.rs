@@ -1,5 +1,5 @@
-//! What the gateway reads from a model directory beside `tokenizer.json`: chat template, special tokens, the stop set and
-//! the model's own sampling. Every refusal names the file.
+//! What the gateway reads from a model directory beside `tokenizer.json`: chat template, special
+//! tokens, the stop set and the model's own sampling. Every refusal names the file.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -154,17 +154,21 @@ impl ModelFiles {
         let generation_path = dir.join("generation_config.json");
         let generation: GenerationConfig = json(&generation_path)?.unwrap_or_default();
         let tokenizer_path = dir.join("tokenizer_config.json");
-        let tokenizer: TokenizerConfig = json(&tokenizer_path)?.ok_or_else(|| missing(&tokenizer_path))?;
+        let tokenizer: TokenizerConfig =
+            json(&tokenizer_path)?.ok_or_else(|| missing(&tokenizer_path))?;
 
-        let sampling = own_sampling(&generation).map_err(|what| LoadError::content(&generation_path, what))?;
-        let of_config = config.text_config.and_then(|text| text.eos_token_id).or(config.eos_token_id);
+        let sampling =
+            own_sampling(&generation).map_err(|what| LoadError::content(&generation_path, what))?;
+        let of_config =
+            config.text_config.and_then(|text| text.eos_token_id).or(config.eos_token_id);
         let eos_ids = generation.eos_token_id.or(of_config).map(Ids::list).unwrap_or_default();
 
         let beside = dir.join("chat_template.jinja");
         let template = match text(&beside)? {
             Some(source) => Some(TemplateFile { path: beside, source }),
             None => {
-                let found = inside(tokenizer.chat_template).map_err(|what| LoadError::content(&tokenizer_path, what))?;
+                let found = inside(tokenizer.chat_template)
+                    .map_err(|what| LoadError::content(&tokenizer_path, what))?;
                 match found.map(|source| TemplateFile { path: tokenizer_path, source }) {
                     None => of_processor(dir)?,
                     found => found,
@@ -190,7 +194,9 @@ fn inside(templates: Option<Templates>) -> Result<Option<String>, String> {
             .into_iter()
             .find(|named| named.name == "default")
             .map(|named| Some(named.template))
-            .ok_or_else(|| "chat_template: expected one named \"default\" among several, found none".to_owned()),
+            .ok_or_else(|| {
+                "chat_template: expected one named \"default\" among several, found none".to_owned()
+            }),
     }
 }
 
@@ -201,7 +207,8 @@ fn of_processor(dir: &Path) -> Result<Option<TemplateFile>, LoadError> {
     Ok(source.map(|source| TemplateFile { path, source }))
 }
 
-/// The model's own sampling counts only if its author switched sampling on; a temperature left out then means 1.
+/// The model's own sampling counts only if its author switched sampling on; a temperature left out
+/// then means 1.
 fn own_sampling(generation: &GenerationConfig) -> Result<SamplingRule, String> {
     if generation.do_sample != Some(true) {
         return Ok(SamplingRule::GREEDY);
@@ -237,7 +244,9 @@ fn text(path: &Path) -> Result<Option<String>, LoadError> {
 
 fn json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, LoadError> {
     let Some(text) = text(path)? else { return Ok(None) };
-    serde_json::from_str(&text).map(Some).map_err(|cause| LoadError::content(path, format!("not as expected: {cause}")))
+    serde_json::from_str(&text)
+        .map(Some)
+        .map_err(|cause| LoadError::content(path, format!("not as expected: {cause}")))
 }
 
 #[cfg(test)]
@@ -258,13 +267,22 @@ mod tests {
 
     #[test]
     fn the_stop_set_comes_from_the_generation_configuration_first() {
-        let tokenizer = ("tokenizer_config.json", r#"{"eos_token": {"content": "</s>"}, "bos_token": null}"#);
-        let config = ("config.json", r#"{"eos_token_id": 7, "text_config": {"eos_token_id": [8, 9]}}"#);
-        let with = read(&[tokenizer, config, ("generation_config.json", r#"{"eos_token_id": [1, 106]}"#)]).expect("complete");
+        let tokenizer =
+            ("tokenizer_config.json", r#"{"eos_token": {"content": "</s>"}, "bos_token": null}"#);
+        let config =
+            ("config.json", r#"{"eos_token_id": 7, "text_config": {"eos_token_id": [8, 9]}}"#);
+        let with =
+            read(&[tokenizer, config, ("generation_config.json", r#"{"eos_token_id": [1, 106]}"#)])
+                .expect("complete");
         assert_eq!(with.eos_ids, [1, 106]);
         assert_eq!((with.eos_token.as_deref(), with.bos_token), (Some("</s>"), None));
         assert_eq!(read(&[tokenizer, config]).expect("complete").eos_ids, [8, 9]);
-        assert_eq!(read(&[tokenizer, ("config.json", r#"{"eos_token_id": 7}"#)]).expect("complete").eos_ids, [7]);
+        assert_eq!(
+            read(&[tokenizer, ("config.json", r#"{"eos_token_id": 7}"#)])
+                .expect("complete")
+                .eos_ids,
+            [7]
+        );
         let without = [tokenizer, ("config.json", r#"{"eos_token_id": null}"#)];
         assert_eq!(read(&without).expect("complete").eos_ids, [0; 0]);
     }
@@ -272,17 +290,27 @@ mod tests {
     #[test]
     fn the_models_own_sampling_needs_do_sample() {
         let base = [("tokenizer_config.json", "{}"), ("config.json", "{}")];
-        let of = |text| read(&[base[0], base[1], ("generation_config.json", text)]).map(|files| files.sampling);
+        let of = |text| {
+            read(&[base[0], base[1], ("generation_config.json", text)]).map(|files| files.sampling)
+        };
         assert_eq!(of(r#"{"temperature": 0.6, "top_k": 20}"#).expect("fine"), SamplingRule::GREEDY);
-        let own =
-            SamplingRule { temperature: 0.6, top_k: 20, top_p: 0.95, min_p: 0.0, repetition_penalty: 1.05, ..Default::default() };
+        let own = SamplingRule {
+            temperature: 0.6,
+            top_k: 20,
+            top_p: 0.95,
+            min_p: 0.0,
+            repetition_penalty: 1.05,
+            ..Default::default()
+        };
         let full = r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05}"#;
         assert_eq!(of(full).expect("fine"), own);
         assert_eq!(
             of(r#"{"do_sample": true, "top_k": -1}"#).expect("fine"),
             SamplingRule { temperature: 1.0, ..SamplingRule::GREEDY }
         );
-        let penalized = of(r#"{"do_sample": true, "presence_penalty": 1.5, "frequency_penalty": -0.5}"#).expect("fine");
+        let penalized =
+            of(r#"{"do_sample": true, "presence_penalty": 1.5, "frequency_penalty": -0.5}"#)
+                .expect("fine");
         assert_eq!((penalized.presence_penalty, penalized.frequency_penalty), (1.5, -0.5));
         assert!(of(r#"{"do_sample": true, "presence_penalty": 3}"#).is_err());
         let error = of(r#"{"do_sample": true, "top_p": 0}"#).expect_err("no mass").to_string();
@@ -293,7 +321,8 @@ mod tests {
     fn the_template_beside_wins_and_the_default_of_several() {
         let tokenizer = r#"{"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}"#;
         let base = [("tokenizer_config.json", tokenizer), ("config.json", "{}")];
-        let source = |files: &[_]| read(files).expect("complete").template.expect("there is one").source;
+        let source =
+            |files: &[_]| read(files).expect("complete").template.expect("there is one").source;
         assert_eq!(source(&base), "d");
         assert_eq!(source(&[base[0], base[1], ("chat_template.jinja", "beside")]), "beside");
         let none = [("tokenizer_config.json", "{}"), ("config.json", "{}")];
@@ -314,8 +343,12 @@ mod tests {
         let error = |files: &[_]| read(files).expect_err("refused").to_string();
         assert!(error(&[("tokenizer_config.json", "{}")]).contains("config.json"));
         assert!(error(&[("config.json", "{}")]).contains("tokenizer_config.json"));
-        assert!(error(&[("config.json", "{"), ("tokenizer_config.json", "{}")]).contains("config.json: not as expected"));
-        let typed = error(&[("config.json", r#"{"eos_token_id": "x"}"#), ("tokenizer_config.json", "{}")]);
+        assert!(
+            error(&[("config.json", "{"), ("tokenizer_config.json", "{}")])
+                .contains("config.json: not as expected")
+        );
+        let typed =
+            error(&[("config.json", r#"{"eos_token_id": "x"}"#), ("tokenizer_config.json", "{}")]);
         assert!(typed.contains("config.json: not as expected"), "{typed}");
     }
 }

@@ -1,5 +1,5 @@
-//! `tojson` as the published templates' renderer has it: Python's `json.dumps`, letter for letter. minijinja's own writes `<`
-//! as `\u003c`, which would change prompts.
+//! `tojson` as the published templates' renderer has it: Python's `json.dumps`, letter for letter.
+//! minijinja's own writes `<` as `\u003c`, which would change prompts.
 
 use std::fmt::Write as _;
 
@@ -21,8 +21,9 @@ struct Style {
     sorted: bool,
 }
 
-/// The filter: `ensure_ascii`, `indent` (a number of spaces, or what one level is indented by), `separators` (two texts) and
-/// `sort_keys`, as in `json.dumps`; by default nothing is escaped that need not be.
+/// The filter: `ensure_ascii`, `indent` (a number of spaces, or what one level is indented by),
+/// `separators` (two texts) and `sort_keys`, as in `json.dumps`; by default nothing is escaped that
+/// need not be.
 ///
 /// # Errors
 /// A value JSON cannot express, or an unknown argument.
@@ -45,8 +46,9 @@ pub(super) fn tojson(value: &Value, arguments: Kwargs) -> Result<Value, Error> {
     let ascii = arguments.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     let sorted = arguments.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     arguments.assert_all_used()?;
-    let json =
-        serde_json::to_value(value).map_err(|_| Error::new(ErrorKind::BadSerialization, "tojson: the value has no JSON form"))?;
+    let json = serde_json::to_value(value).map_err(|_| {
+        Error::new(ErrorKind::BadSerialization, "tojson: the value has no JSON form")
+    })?;
     let mut out = String::new();
     Style { indent, between, colon, ascii, sorted }.write(&json, 0, &mut out);
     Ok(Value::from(out))
@@ -59,10 +61,14 @@ trait Pair: Sized {
 
 impl Pair for (String, String) {
     fn try_from_pair(value: &Value) -> Result<Self, Error> {
-        let texts: Vec<String> = value.try_iter()?.filter_map(|text| text.as_str().map(str::to_owned)).collect();
+        let texts: Vec<String> =
+            value.try_iter()?.filter_map(|text| text.as_str().map(str::to_owned)).collect();
         match <[String; 2]>::try_from(texts) {
             Ok([between, colon]) => Ok((between, colon)),
-            Err(_) => Err(Error::new(ErrorKind::InvalidOperation, "tojson: expected two texts as separators")),
+            Err(_) => Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "tojson: expected two texts as separators",
+            )),
         }
     }
 }
@@ -79,9 +85,12 @@ impl Style {
                 }
             },
             Json::String(text) => self.text(text, out),
-            Json::Array(items) => self.row('[', ']', items.iter().map(|item| (None, item)), depth, out),
+            Json::Array(items) => {
+                self.row('[', ']', items.iter().map(|item| (None, item)), depth, out)
+            }
             Json::Object(members) => {
-                let mut members: Vec<_> = members.iter().map(|(key, value)| (Some(key.as_str()), value)).collect();
+                let mut members: Vec<_> =
+                    members.iter().map(|(key, value)| (Some(key.as_str()), value)).collect();
                 if self.sorted {
                     members.sort_by_key(|(key, _)| *key);
                 }
@@ -159,8 +168,8 @@ impl Style {
     }
 }
 
-/// The shortest digits that are this number, as Python writes them: with an exponent of two digits at least below 1e-4 and from
-/// 1e16 on.
+/// The shortest digits that are this number, as Python writes them: with an exponent of two digits
+/// at least below 1e-4 and from 1e16 on.
 fn float(value: f64, out: &mut String) {
     let scientific = format!("{value:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else {
@@ -183,16 +192,29 @@ mod tests {
         let mut environment = minijinja::Environment::new();
         environment.add_filter("tojson", super::tojson);
         let render = |expression: &str| {
-            let source = "{% set v = {'b': [1, 2.5, none, true], 'a': {'x': '<é\\'\\n>'}, 'e': []} %}".to_owned() + expression;
+            let source =
+                "{% set v = {'b': [1, 2.5, none, true], 'a': {'x': '<é\\'\\n>'}, 'e': []} %}"
+                    .to_owned()
+                    + expression;
             environment.render_str(&source, minijinja::context! {})
         };
-        assert_eq!(render("{{ v | tojson }}").expect("renders"), r#"{"b": [1, 2.5, null, true], "a": {"x": "<é'\n>"}, "e": []}"#);
+        assert_eq!(
+            render("{{ v | tojson }}").expect("renders"),
+            r#"{"b": [1, 2.5, null, true], "a": {"x": "<é'\n>"}, "e": []}"#
+        );
         let indented = render("{{ v.b | tojson(indent=2, ensure_ascii=false) }}").expect("renders");
         assert_eq!(indented, "[\n  1,\n  2.5,\n  null,\n  true\n]");
-        assert_eq!(render("{{ v.e | tojson(indent=2) }}{{ {} | tojson(indent=none) }}").expect("renders"), "[]{}");
-        let compact = render("{{ v | tojson(separators=(',', ':'), sort_keys=true) }}").expect("renders");
+        assert_eq!(
+            render("{{ v.e | tojson(indent=2) }}{{ {} | tojson(indent=none) }}").expect("renders"),
+            "[]{}"
+        );
+        let compact =
+            render("{{ v | tojson(separators=(',', ':'), sort_keys=true) }}").expect("renders");
         assert_eq!(compact, r#"{"a":{"x":"<é'\n>"},"b":[1,2.5,null,true],"e":[]}"#);
-        assert_eq!(render("{{ 'é🦀\\u0001' | tojson(ensure_ascii=true) }}").expect("renders"), r#""\u00e9\ud83e\udd80\u0001""#);
+        assert_eq!(
+            render("{{ 'é🦀\\u0001' | tojson(ensure_ascii=true) }}").expect("renders"),
+            r#""\u00e9\ud83e\udd80\u0001""#
+        );
         assert!(render("{{ v | tojson(colour=1) }}").is_err());
         assert!(render("{{ v | tojson(separators=1) }}").is_err());
     }

@@ -1,14 +1,17 @@
-//! The fewest tokens that a text can become, from its bytes alone: one that cannot fit the context is refused before it is
-//! tokenized, which takes seconds for a text of megabytes.
+//! The fewest tokens that a text can become, from its bytes alone: one that cannot fit the context
+//! is refused before it is tokenized, which takes seconds for a text of megabytes.
 //!
-//! A token stands for at most as many bytes as the longest of the vocabulary has, so a text of `n` bytes becomes at least
-//! `n / longest` tokens. That holds only where the tokenizer passes every byte on to its tokens. It does where
-//! [`LengthBound::of`] returns a bound: a byte-level BPE vocabulary with a token for each byte, behind steps that only split.
-//! Steps that drop text (stripped blanks, removed delimiters), unknown words that become one token, and added tokens that
-//! take the blanks beside them with them leave no bound: such texts are tokenized and counted, as short ones are.
+//! A token stands for at most as many bytes as the longest of the vocabulary has, so a text of `n`
+//! bytes becomes at least `n / longest` tokens. That holds only where the tokenizer passes every
+//! byte on to its tokens. It does where [`LengthBound::of`] returns a bound: a byte-level BPE
+//! vocabulary with a token for each byte, behind steps that only split. Steps that drop text
+//! (stripped blanks, removed delimiters), unknown words that become one token, and added tokens
+//! that take the blanks beside them with them leave no bound: such texts are tokenized and counted,
+//! as short ones are.
 //!
-//! One step that changes text is known and allowed for: NFC, Unicode's composed form, which published byte-level tokenizers
-//! begin with. It makes of `e` and a combining accent the shorter `é`.
+//! One step that changes text is known and allowed for: NFC, Unicode's composed form, which
+//! published byte-level tokenizers begin with. It makes of `e` and a combining accent the shorter
+//! `é`.
 
 use tokenizers::models::ModelWrapper;
 use tokenizers::normalizers::NormalizerWrapper;
@@ -17,8 +20,8 @@ use tokenizers::{NormalizedString, Normalizer as _, SplitDelimiterBehavior, Toke
 
 use super::tokens::byte_of;
 
-/// Bytes of a text over bytes of its NFC form, at most. The worst case is ΐ, two bytes that may have been seven; a test
-/// computes it from all characters.
+/// Bytes of a text over bytes of its NFC form, at most. The worst case is ΐ, two bytes that may
+/// have been seven; a test computes it from all characters.
 const MOST_COMPOSED: usize = 4;
 
 /// What a tokenizer allows to say of a text's length.
@@ -40,12 +43,18 @@ impl LengthBound {
         let steps = tokenizer.get_pre_tokenizer()?;
         let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
         let affixes = [&model.continuing_subword_prefix, &model.end_of_word_suffix];
-        if !splits_only(steps) || !is_byte_level(steps) || affixes.into_iter().flatten().any(|affix| !affix.is_empty()) {
+        if !splits_only(steps)
+            || !is_byte_level(steps)
+            || affixes.into_iter().flatten().any(|affix| !affix.is_empty())
+        {
             return None;
         }
         let vocabulary = model.get_vocab();
         // A byte without a token of its own would be left out of the ids.
-        let single = vocabulary.keys().filter_map(|token| single_letter(token)).filter(|letter| byte_of(*letter).is_some());
+        let single = vocabulary
+            .keys()
+            .filter_map(|token| single_letter(token))
+            .filter(|letter| byte_of(*letter).is_some());
         if single.count() < 256 {
             return None;
         }
@@ -118,8 +127,9 @@ fn stable_bytes(text: &str) -> usize {
     text.chars().filter(|letter| is_stable(*letter)).map(char::len_utf8).sum()
 }
 
-/// Whether a character stays as it is in NFC, or becomes part of one that is as long at least. True of Latin, Cyrillic and most
-/// Chinese letters; of all others it is not asked. A test checks each of them.
+/// Whether a character stays as it is in NFC, or becomes part of one that is as long at least. True
+/// of Latin, Cyrillic and most Chinese letters; of all others it is not asked. A test checks each
+/// of them.
 fn is_stable(letter: char) -> bool {
     matches!(letter, '\0'..='\u{2FF}' | '\u{400}'..='\u{482}' | '\u{4E00}'..='\u{9FFF}')
 }

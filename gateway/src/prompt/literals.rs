@@ -1,11 +1,14 @@
-//! Puts codes in the place of markup in a template's source: in the text outside of tags and in the string literals inside.
+//! Puts codes in the place of markup in a template's source: in the text outside of tags and in the
+//! string literals inside.
 //!
-//! Literals that only inspect a client's text stay as they are: in `'</think>' in content` or `content.split('</think>')` the
-//! literal has to match what the client wrote, as in the reference implementation, and is never printed.
+//! Literals that only inspect a client's text stay as they are: in `'</think>' in content` or
+//! `content.split('</think>')` the literal has to match what the client wrote, as in the reference
+//! implementation, and is never printed.
 
 use super::markup::Markup;
 
-/// Methods and filters that look for their arguments in a text, and the function whose argument is a message of an error.
+/// Methods and filters that look for their arguments in a text, and the function whose argument is
+/// a message of an error.
 const INSPECTING: [&str; 17] = [
     "split",
     "rsplit",
@@ -49,7 +52,8 @@ pub(super) fn coded(source: &str, markup: &Markup) -> String {
         let raw = rest[..length].trim_matches(['{', '%', '}', '-', '+', ' ']) == "raw";
         rest = &rest[length..];
         if raw {
-            let length = rest.find("endraw").and_then(|at| rest[..at].rfind("{%")).unwrap_or(rest.len());
+            let length =
+                rest.find("endraw").and_then(|at| rest[..at].rfind("{%")).unwrap_or(rest.len());
             markup.code_into(&rest[..length], &mut out);
             rest = &rest[length..];
         }
@@ -121,7 +125,9 @@ impl<'a> Tag<'a> {
                     self.sign(length, out);
                 }
                 _ if letter.is_whitespace() => self.copy(letter.len_utf8(), out),
-                _ if self.rest.starts_with("==") || self.rest.starts_with("!=") => self.sign(2, out),
+                _ if self.rest.starts_with("==") || self.rest.starts_with("!=") => {
+                    self.sign(2, out)
+                }
                 _ => self.sign(letter.len_utf8(), out),
             }
         }
@@ -149,8 +155,11 @@ impl<'a> Tag<'a> {
         let length = end.map_or(self.rest.len(), |end| end + 2);
         let (literal, rest) = self.rest.split_at(length);
         let behind = rest.trim_start();
-        let compared = ["==", "!=", "in ", "in(", "not in "].iter().any(|sign| behind.starts_with(sign));
-        let inspects = compared || ["==", "!=", "in"].contains(&self.last) || self.open.iter().any(Bracket::inspects);
+        let compared =
+            ["==", "!=", "in ", "in(", "not in "].iter().any(|sign| behind.starts_with(sign));
+        let inspects = compared
+            || ["==", "!=", "in"].contains(&self.last)
+            || self.open.iter().any(Bracket::inspects);
         if inspects {
             out.push_str(literal);
         } else {

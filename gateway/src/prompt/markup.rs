@@ -1,28 +1,33 @@
-//! The texts of a prompt that only the chat template may write: special tokens, other added tokens that the template uses, and
-//! turn delimiters that are ordinary text. Together they are called markup.
+//! The texts of a prompt that only the chat template may write: special tokens, other added tokens
+//! that the template uses, and turn delimiters that are ordinary text. Together they are called
+//! markup.
 //!
-//! The algorithm: each markup in the template's source is replaced by a code, and after rendering a text is the template's
-//! if and only if it came as a code. The same letters from a client are ordinary text.
+//! The algorithm: each markup in the template's source is replaced by a code, and after rendering a
+//! text is the template's if and only if it came as a code. The same letters from a client are
+//! ordinary text.
 //!
-//! Why the template is marked and not the client's strings: templates trim, split, compare and measure client strings, and
-//! these operations keep their results only if the strings stay as they are. A mark also has to survive every such operation,
-//! while a code need not: a template prints its own literals as they are.
+//! Why the template is marked and not the client's strings: templates trim, split, compare and
+//! measure client strings, and these operations keep their results only if the strings stay as they
+//! are. A mark also has to survive every such operation, while a code need not: a template prints
+//! its own literals as they are.
 //!
-//! Why it holds for any template: a code begins with [`CODE`]. No client string has that character, because [`escape`] replaces
-//! it, and no operation on texts makes a character that none of its operands has. So concatenation, slices, JSON and changes of
-//! case make no code, whatever fragments a client sends.
+//! Why it holds for any template: a code begins with [`CODE`]. No client string has that character,
+//! because [`escape`] replaces it, and no operation on texts makes a character that none of its
+//! operands has. So concatenation, slices, JSON and changes of case make no code, whatever
+//! fragments a client sends.
 //!
-//! Some templates put a markup together of pieces (`'<|' + message.role + '|>'`). Then the rendering has it as plain text. Such a
-//! conversation is rendered once more with marks ([`Marker`]) beside each character of a client that a markup of this kind
-//! could use. A mark inside an occurrence shows that a client wrote a part of it.
+//! Some templates put a markup together of pieces (`'<|' + message.role + '|>'`). Then the
+//! rendering has it as plain text. Such a conversation is rendered once more with marks
+//! ([`Marker`]) beside each character of a client that a markup of this kind could use. A mark
+//! inside an occurrence shows that a client wrote a part of it.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use aho_corasick::AhoCorasick;
 
-/// Begins a code: the number of a markup follows. The three reserved characters are noncharacters of Unicode: legal in UTF-8
-/// and meant for use inside of a program.
+/// Begins a code: the number of a markup follows. The three reserved characters are noncharacters
+/// of Unicode: legal in UTF-8 and meant for use inside of a program.
 const CODE: char = '\u{fdd0}';
 /// Begins an escaped character of a client: the number of a reserved character follows.
 const ESCAPE: char = '\u{fdd1}';
@@ -30,7 +35,8 @@ const ESCAPE: char = '\u{fdd1}';
 const MARK: char = '\u{fdd2}';
 const RESERVED: [char; 3] = [CODE, ESCAPE, MARK];
 
-/// The first of the private characters that stand for numbers. No operation on letter case changes them.
+/// The first of the private characters that stand for numbers. No operation on letter case changes
+/// them.
 const FIRST_NUMBER: u32 = 0xF_0000;
 /// Numbers there are. The largest published vocabularies have about 6,000 added tokens.
 pub(super) const MAX_ITEMS: usize = 0xFFFD;
@@ -56,7 +62,8 @@ pub struct Added {
 }
 
 impl Added {
-    /// Whether it looks like a tag: a letter and a sign. Added tokens of white space or of plain words are no markup.
+    /// Whether it looks like a tag: a letter and a sign. Added tokens of white space or of plain
+    /// words are no markup.
     pub(super) fn is_tag(&self) -> bool {
         let sign = |letter: char| !letter.is_alphanumeric() && !letter.is_whitespace();
         self.text.contains(char::is_alphabetic) && self.text.contains(sign)
@@ -120,9 +127,13 @@ impl Markup {
     /// There are too many to be numbered.
     pub(super) fn new(items: Vec<Item>) -> Result<Self, String> {
         if items.len() > MAX_ITEMS {
-            return Err(format!("expected at most {MAX_ITEMS} special tokens and delimiters, found {}", items.len()));
+            return Err(format!(
+                "expected at most {MAX_ITEMS} special tokens and delimiters, found {}",
+                items.len()
+            ));
         }
-        let finder = AhoCorasick::new(items.iter().map(|item| item.text.as_bytes())).map_err(|cause| cause.to_string())?;
+        let finder = AhoCorasick::new(items.iter().map(|item| item.text.as_bytes()))
+            .map_err(|cause| cause.to_string())?;
         Ok(Self { items, finder })
     }
 
@@ -136,7 +147,8 @@ impl Markup {
         self.items.iter().position(|item| item.text == text).map_or_else(|| text.to_owned(), code)
     }
 
-    /// Writes `text` with a code in the place of each markup; of those that overlap the first one, the longest there.
+    /// Writes `text` with a code in the place of each markup; of those that overlap the first one,
+    /// the longest there.
     pub(super) fn code_into(&self, text: &str, out: &mut String) {
         self.replace_into(text, out, code);
     }
@@ -163,8 +175,11 @@ impl Markup {
     }
 
     fn occurrences<'a>(&'a self, text: &'a str) -> impl Iterator<Item = Occurrence> + 'a {
-        let at =
-            |found: aho_corasick::Match| Occurrence { start: found.start(), end: found.end(), item: found.pattern().as_usize() };
+        let at = |found: aho_corasick::Match| Occurrence {
+            start: found.start(),
+            end: found.end(),
+            item: found.pattern().as_usize(),
+        };
         self.finder.find_overlapping_iter(text).map(at)
     }
 
@@ -177,7 +192,8 @@ impl Markup {
 
     /// Takes codes, escapes and marks out of a rendering.
     pub(super) fn decode(&self, rendering: &str) -> Decoded {
-        let mut decoded = Decoded { text: String::with_capacity(rendering.len()), markup: vec![], marks: vec![] };
+        let mut decoded =
+            Decoded { text: String::with_capacity(rendering.len()), markup: vec![], marks: vec![] };
         let mut rest = rendering;
         while let Some(at) = rest.find(RESERVED) {
             let (before, from) = rest.split_at(at);
@@ -211,7 +227,8 @@ impl Markup {
         self.decode(message).text
     }
 
-    /// Occurrences in a rendering that did not come as codes. What lies inside one code is the template's.
+    /// Occurrences in a rendering that did not come as codes. What lies inside one code is the
+    /// template's.
     pub(super) fn plain(&self, decoded: &Decoded) -> Vec<Occurrence> {
         let inside_a_code = |at: &Occurrence| {
             let next = decoded.markup.partition_point(|code| code.start <= at.start);
@@ -227,9 +244,13 @@ impl Decoded {
         Rendered { text: self.text, markup: self.markup, forged: plain }
     }
 
-    /// Takes plain occurrences over as the template's, if `assembled` says that they may be and no mark is inside: of those
-    /// that overlap the first one, the longest there. The others remain.
-    pub(super) fn rendered_of_pieces(mut self, mut plain: Vec<Occurrence>, assembled: impl Fn(usize) -> bool) -> Rendered {
+    /// Takes plain occurrences over as the template's, if `assembled` says that they may be and no
+    /// mark is inside: of those that overlap the first one, the longest there. The others remain.
+    pub(super) fn rendered_of_pieces(
+        mut self,
+        mut plain: Vec<Occurrence>,
+        assembled: impl Fn(usize) -> bool,
+    ) -> Rendered {
         plain.sort_by_key(|at| (at.start, usize::MAX - at.end));
         let coded = std::mem::take(&mut self.markup);
         let overlaps_a_code = |at: &Occurrence| {
@@ -259,7 +280,8 @@ impl Decoded {
 }
 
 impl Rendered {
-    /// Whether [`Rendered::forged`] has one that overlaps this range of the template's markup: where it begins or ends inside.
+    /// Whether [`Rendered::forged`] has one that overlaps this range of the template's markup:
+    /// where it begins or ends inside.
     pub(super) fn borders(&self, forged: &Occurrence) -> Vec<usize> {
         let from = self.markup.partition_point(|at| at.end <= forged.start);
         let overlapping = self.markup[from..].iter().take_while(|at| at.start < forged.end);
@@ -279,11 +301,15 @@ pub(super) fn digit(number: usize) -> char {
 }
 
 fn number(letter: char) -> Option<usize> {
-    u32::from(letter).checked_sub(FIRST_NUMBER).map(|offset| offset as usize).filter(|number| *number <= MAX_ITEMS)
+    u32::from(letter)
+        .checked_sub(FIRST_NUMBER)
+        .map(|offset| offset as usize)
+        .filter(|number| *number <= MAX_ITEMS)
 }
 
-/// The characters of a text in a rendering, and whether they belong to a code or a mark. With `escapes`, an escape is the
-/// character it stands for: for a text in which that character will be written otherwise.
+/// The characters of a text in a rendering, and whether they belong to a code or a mark. With
+/// `escapes`, an escape is the character it stands for: for a text in which that character will be
+/// written otherwise.
 pub(super) fn letters(text: &str, escapes: bool) -> impl Iterator<Item = (char, bool)> + '_ {
     let mut letters = text.chars();
     let mut in_code = false;
@@ -319,9 +345,10 @@ pub(super) fn escape(text: &str) -> Cow<'_, str> {
 
 /// Marks what a client could contribute to markup that a template puts together of pieces.
 ///
-/// A client's part of an occurrence has a character that is neither letter nor digit, or it is a whole word between two such
-/// characters of the template. The first is marked on both sides, of which one lies inside the occurrence. A word is marked
-/// if it is a part of a word of the markup or has one in it. The template's own words, such as the role, have no marks.
+/// A client's part of an occurrence has a character that is neither letter nor digit, or it is a
+/// whole word between two such characters of the template. The first is marked on both sides, of
+/// which one lies inside the occurrence. A word is marked if it is a part of a word of the markup
+/// or has one in it. The template's own words, such as the role, have no marks.
 #[derive(Debug)]
 pub(super) struct Marker {
     symbols: Vec<char>,
@@ -333,7 +360,9 @@ impl Marker {
     pub(super) fn new<'a>(texts: impl Iterator<Item = &'a str>) -> Self {
         let mut marker = Self { symbols: vec![], words: vec![] };
         for text in texts {
-            marker.symbols.extend(text.chars().filter(|letter| !letter.is_alphanumeric() && !letter.is_whitespace()));
+            marker.symbols.extend(
+                text.chars().filter(|letter| !letter.is_alphanumeric() && !letter.is_whitespace()),
+            );
             marker.words.extend(words(text).map(str::to_owned));
         }
         marker.symbols.sort_unstable();
@@ -353,7 +382,11 @@ impl Marker {
             let length = if word.is_empty() { letter.len_utf8() } else { word.len() };
             let (piece, behind) = rest.split_at(length);
             let uses = |part: &String| part.contains(piece) || piece.contains(part.as_str());
-            if if word.is_empty() { self.symbols.contains(&letter) } else { self.words.iter().any(uses) } {
+            if if word.is_empty() {
+                self.symbols.contains(&letter)
+            } else {
+                self.words.iter().any(uses)
+            } {
                 piece.chars().for_each(|letter| out.extend([MARK, letter]));
                 out.push(MARK);
             } else {

@@ -1,4 +1,5 @@
-//! Methods that published templates call on Python's texts and lists. Most come with minijinja's companion; these it lacks.
+//! Methods that published templates call on Python's texts and lists. Most come with minijinja's
+//! companion; these it lacks.
 
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, State, Value, value::from_args};
@@ -7,13 +8,20 @@ use minijinja::{Error, ErrorKind, State, Value, value::from_args};
 ///
 /// # Errors
 /// Python has no such method, or it is called otherwise than Python would take.
-pub(super) fn method(state: &mut State<'_, '_>, value: &Value, method: &str, arguments: &[Value]) -> Result<Value, Error> {
+pub(super) fn method(
+    state: &mut State<'_, '_>,
+    value: &Value,
+    method: &str,
+    arguments: &[Value],
+) -> Result<Value, Error> {
     match minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments) {
-        Err(error) if error.kind() == ErrorKind::UnknownMethod => match (value.as_str(), value.kind()) {
-            (Some(text), _) => of_text(text, method, arguments),
-            (None, ValueKind::Seq) => of_list(value, method, arguments),
-            _ => Err(error),
-        },
+        Err(error) if error.kind() == ErrorKind::UnknownMethod => {
+            match (value.as_str(), value.kind()) {
+                (Some(text), _) => of_text(text, method, arguments),
+                (None, ValueKind::Seq) => of_list(value, method, arguments),
+                _ => Err(error),
+            }
+        }
         outcome => outcome,
     }
 }
@@ -35,17 +43,25 @@ fn of_text(text: &str, method: &str, arguments: &[Value]) -> Result<Value, Error
         }
         "rpartition" => {
             let (by,): (&str,) = from_args(arguments)?;
-            three(text.rsplit_once(by).map_or(["", "", text], |(before, after)| [before, by, after]))
+            three(
+                text.rsplit_once(by).map_or(["", "", text], |(before, after)| [before, by, after]),
+            )
         }
         "rsplit" => {
             let (by, most): (Option<&str>, Option<i64>) = from_args(arguments)?;
             // Negative: as many as there are.
-            let pieces = most.and_then(|most| usize::try_from(most).ok()).map_or(usize::MAX, |most| most.saturating_add(1));
+            let pieces = most
+                .and_then(|most| usize::try_from(most).ok())
+                .map_or(usize::MAX, |most| most.saturating_add(1));
             let mut parts: Vec<&str> = match by {
                 Some("") => return Err(wrong("rsplit: expected a separator, found an empty one")),
                 Some(by) => text.rsplitn(pieces, by).collect(),
                 None if pieces == usize::MAX => text.split_whitespace().rev().collect(),
-                None => return Err(wrong("rsplit: expected a separator with a number of splits, found none")),
+                None => {
+                    return Err(wrong(
+                        "rsplit: expected a separator with a number of splits, found none",
+                    ));
+                }
             };
             parts.reverse();
             Ok(parts.into_iter().collect())
@@ -75,7 +91,8 @@ mod tests {
     fn methods_do_what_pythons_do() {
         let mut environment = minijinja::Environment::new();
         environment.set_unknown_method_callback(super::method);
-        let render = |expression: &str| environment.render_str(&format!("{{{{ {expression} }}}}"), ());
+        let render =
+            |expression: &str| environment.render_str(&format!("{{{{ {expression} }}}}"), ());
         for (expression, expected) in [
             ("'abc'.removeprefix('a') ~ 'abc'.removeprefix('x')", "bcabc"),
             ("'abc'.removesuffix('c') ~ 'abc'.removesuffix('x')", "ababc"),
@@ -91,7 +108,13 @@ mod tests {
         ] {
             assert_eq!(render(expression).expect(expression), expected, "{expression}");
         }
-        for broken in ["'a'.sing()", "['a'].index('b')", "'a'.rsplit('')", "'a'.rsplit(none, 1)", "['a'].pop()"] {
+        for broken in [
+            "'a'.sing()",
+            "['a'].index('b')",
+            "'a'.rsplit('')",
+            "'a'.rsplit(none, 1)",
+            "['a'].pop()",
+        ] {
             assert!(render(broken).is_err(), "{broken}");
         }
     }

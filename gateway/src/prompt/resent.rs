@@ -1,7 +1,9 @@
-//! What agents resend: the text of an earlier answer with the model's own markup for thoughts and calls in it. It is moved to
-//! the fields it belongs in, because markup in a client's text is ordinary text.
+//! What agents resend: the text of an earlier answer with the model's own markup for thoughts and
+//! calls in it. It is moved to the fields it belongs in, because markup in a client's text is
+//! ordinary text.
 //!
-//! Only what a model writes is moved: a thought in front, and calls at the end with nothing behind them. All else stays text.
+//! Only what a model writes is moved: a thought in front, and calls at the end with nothing behind
+//! them. All else stays text.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -51,7 +53,8 @@ impl Writes {
     }
 }
 
-/// A thought and the text behind it. Templates that open the thought themselves leave the model to close it.
+/// A thought and the text behind it. Templates that open the thought themselves leave the model to
+/// close it.
 fn thought(text: &str) -> Option<(&str, &str)> {
     let (thought, answer) = text.split_once("</think>")?;
     let thought = match thought.trim_start().strip_prefix("<think>") {
@@ -76,7 +79,10 @@ fn calls(text: &str) -> Option<(&str, Vec<Call>)> {
     let mut calls = Vec::new();
     while let Some(inside) = rest.trim_start().strip_prefix(OPEN) {
         let (call, behind) = tagged(inside).or_else(|| written(inside))?;
-        let plain = call.name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
+        let plain = call
+            .name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
         if !plain || call.name.is_empty() || call.name.len() > MAX_NAME_BYTES {
             return None;
         }
@@ -100,7 +106,8 @@ fn written(text: &str) -> Option<(Call, &str)> {
     Some((Call { id: String::new(), name, arguments }, &text[values.byte_offset()..]))
 }
 
-/// A call as tags, and what is behind it. Values are texts: the templates that write tags print texts as they are.
+/// A call as tags, and what is behind it. Values are texts: the templates that write tags print
+/// texts as they are.
 fn tagged(text: &str) -> Option<(Call, &str)> {
     let (name, mut rest) = text.trim_start().strip_prefix("<function=")?.split_once('>')?;
     let mut arguments = Map::new();
@@ -192,9 +199,11 @@ mod tests {
     #[test]
     fn a_long_text_of_open_calls_is_looked_at_once() {
         let text = "\n<tool_call>{\"name\": \"f\"}</tool_call>".repeat(30_000) + "x";
-        let started = std::time::Duration::from_nanos(paceline_process::clock::monotonic_ns().unsigned_abs());
+        let started =
+            std::time::Duration::from_nanos(paceline_process::clock::monotonic_ns().unsigned_abs());
         assert!(calls(&text).is_none() && calls(&"\n<tool_call>".repeat(90_000)).is_none());
-        let ended = std::time::Duration::from_nanos(paceline_process::clock::monotonic_ns().unsigned_abs());
+        let ended =
+            std::time::Duration::from_nanos(paceline_process::clock::monotonic_ns().unsigned_abs());
         assert!(ended - started < std::time::Duration::from_secs(20));
     }
 }

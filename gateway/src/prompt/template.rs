@@ -1,7 +1,8 @@
 //! A model's chat template: Jinja as published templates use it, with bounds on work and output.
 //!
-//! The template comes with the model and is trusted to mean well, not to end: fuel bounds its steps, a writer its output. What
-//! it can show is found out when it is compiled, by showing it: a template that leaves something out does so in silence (I5).
+//! The template comes with the model and is trusted to mean well, not to end: fuel bounds its
+//! steps, a writer its output. What it can show is found out when it is compiled, by showing it: a
+//! template that leaves something out does so in silence (I5).
 
 use std::borrow::Cow;
 use std::io;
@@ -17,11 +18,13 @@ use super::resent::Writes;
 use super::variables::{Content, Variables};
 use super::{delimiters, json, literals, markup, python};
 
-/// Steps a rendering may take; about 90 ms of work. A turn of a published template takes a few hundred.
+/// Steps a rendering may take; about 90 ms of work. A turn of a published template takes a few
+/// hundred.
 const FUEL: u64 = 1_000_000;
 /// Bytes a rendering may have.
 const MAX_OUTPUT_BYTES: usize = 4 << 20;
-/// A rendering with its codes, escapes and marks: a character of one byte has up to two marks of three bytes each.
+/// A rendering with its codes, escapes and marks: a character of one byte has up to two marks of
+/// three bytes each.
 const MAX_CODED_BYTES: usize = 7 * MAX_OUTPUT_BYTES;
 /// Characters of a template's own message that are passed on: it travels in HTTP/2 headers.
 const MAX_MESSAGE_CHARS: usize = 500;
@@ -70,7 +73,8 @@ struct Shows {
 }
 
 /// Nothing is known to be left out.
-const ALL: Shows = Shows { text: true, parts: true, tools: true, calls: true, answers: true, reasoning: true };
+const ALL: Shows =
+    Shows { text: true, parts: true, tools: true, calls: true, answers: true, reasoning: true };
 
 /// A compiled chat template.
 #[derive(Debug)]
@@ -93,16 +97,25 @@ impl Template {
     ///
     /// # Errors
     /// The first syntax error, with its line; there are too many special tokens.
-    pub fn compile(source: &str, bos_token: Option<String>, eos_token: Option<String>, added: &[Added]) -> Result<Self, Error> {
+    pub fn compile(
+        source: &str,
+        bos_token: Option<String>,
+        eos_token: Option<String>,
+        added: &[Added],
+    ) -> Result<Self, Error> {
         let source = without_generation_tags(source);
-        let is_markup =
-            |token: &&Added| !token.text.is_empty() && (token.special || token.is_tag() && source.contains(&token.text));
+        let is_markup = |token: &&Added| {
+            !token.text.is_empty()
+                && (token.special || token.is_tag() && source.contains(&token.text))
+        };
         let (protected, others): (Vec<&Added>, Vec<&Added>) = added.iter().partition(is_markup);
         let mut items: Vec<Item> = protected.into_iter().map(Added::item).collect();
         // What it shows of a few words, with special tokens alone, tells the rest.
-        let draft = Self::with_markup(&source, bos_token.clone(), eos_token.clone(), items.clone())?;
+        let draft =
+            Self::with_markup(&source, bos_token.clone(), eos_token.clone(), items.clone())?;
         for probe in draft.probes() {
-            let shown = others.iter().filter(|token| token.is_tag() && probe.text.contains(&token.text));
+            let shown =
+                others.iter().filter(|token| token.is_tag() && probe.text.contains(&token.text));
             let tokens: Vec<Item> = shown.map(|token| token.item()).collect();
             let lines = delimiters::of(&draft.markup.hidden(&probe.text, delimiters::SPECIAL));
             let texts = lines.into_iter().map(|text| Item { text, token: None });
@@ -125,8 +138,14 @@ impl Template {
         Ok(template)
     }
 
-    fn with_markup(source: &str, bos_token: Option<String>, eos_token: Option<String>, items: Vec<Item>) -> Result<Self, Error> {
-        let markup = Markup::new(items).map_err(|what| Error::new(ErrorKind::InvalidOperation, what))?;
+    fn with_markup(
+        source: &str,
+        bos_token: Option<String>,
+        eos_token: Option<String>,
+        items: Vec<Item>,
+    ) -> Result<Self, Error> {
+        let markup =
+            Markup::new(items).map_err(|what| Error::new(ErrorKind::InvalidOperation, what))?;
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
         environment.set_syntax(syntax);
@@ -137,9 +156,11 @@ impl Template {
         environment.add_function("strftime_now", strftime_now);
         environment.add_filter("tojson", json::tojson);
         environment.add_template_owned(NAME, literals::coded(source, &markup))?;
-        let [bos_token, eos_token] = [bos_token, eos_token].map(|token| token.map(|token| markup.coded(&token)));
+        let [bos_token, eos_token] =
+            [bos_token, eos_token].map(|token| token.map(|token| markup.coded(&token)));
         let (assembled, writes) = (vec![false; markup.items().len()], Writes::default());
-        let mut template = Self { environment, bos_token, eos_token, shows: ALL, markup, assembled, writes };
+        let mut template =
+            Self { environment, bos_token, eos_token, shows: ALL, markup, assembled, writes };
         template.shows = template.probe();
         Ok(template)
     }
@@ -209,8 +230,8 @@ impl Template {
         Ok(marked.rendered_of_pieces(plain, |item| of_pieces[item]))
     }
 
-    /// Of each markup, whether it is in the rendering and the template may have put it together of pieces: it is known to do
-    /// so, or no string of the client has it.
+    /// Of each markup, whether it is in the rendering and the template may have put it together of
+    /// pieces: it is known to do so, or no string of the client has it.
     fn of_pieces(&self, plain: &[Occurrence], conversation: &Conversation) -> Vec<bool> {
         let mut of_pieces = vec![false; self.assembled.len()];
         if plain.is_empty() {
@@ -230,7 +251,13 @@ impl Template {
 
     /// What marks the client's share in these; `None` if there are none.
     fn marker(&self, wanted: &[bool]) -> Option<Marker> {
-        let texts = self.markup.items().iter().zip(wanted).filter(|(_, wanted)| **wanted).map(|(item, _)| item.text.as_str());
+        let texts = self
+            .markup
+            .items()
+            .iter()
+            .zip(wanted)
+            .filter(|(_, wanted)| **wanted)
+            .map(|(item, _)| item.text.as_str());
         wanted.contains(&true).then(|| Marker::new(texts))
     }
 
@@ -246,7 +273,9 @@ impl Template {
 
     /// The conversations that show turn delimiters, as far as the template takes them.
     fn probes(&self) -> Vec<Decoded> {
-        let rendered = delimiters::probes().into_iter().filter_map(|probe| self.render_as(&probe, self.shows).ok());
+        let rendered = delimiters::probes()
+            .into_iter()
+            .filter_map(|probe| self.render_as(&probe, self.shows).ok());
         rendered.map(|rendered| self.markup.decode(&rendered)).collect()
     }
 
@@ -254,17 +283,23 @@ impl Template {
     fn probe(&self) -> Shows {
         let shown = |turns: Vec<Turn>, tools: Vec<Tool>, shows: Shows, words: &[&str]| {
             let conversation = Conversation { turns, tools, ..Conversation::default() };
-            self.render_as(&conversation, shows).map(|text| words.iter().all(|word| text.contains(word)))
+            self.render_as(&conversation, shows)
+                .map(|text| words.iter().all(|word| text.contains(word)))
         };
-        let turn = |role: Role, parts: &[&str]| Turn::new(role, parts.iter().map(ToString::to_string).collect());
+        let turn = |role: Role, parts: &[&str]| {
+            Turn::new(role, parts.iter().map(ToString::to_string).collect())
+        };
         let words = ["f1rst", "sec0nd"];
-        let arrives = |parts: &[&str], shows: Shows| shown(vec![turn(Role::User, parts)], vec![], shows, parts) == Ok(true);
+        let arrives = |parts: &[&str], shows: Shows| {
+            shown(vec![turn(Role::User, parts)], vec![], shows, parts) == Ok(true)
+        };
         let text = arrives(&words[..1], Shows { text: true, parts: false, ..ALL });
         let parts = arrives(&words, Shows { text: false, parts: true, ..ALL });
         // A template that lets neither through objects to the probe itself; requests will hear why.
         let content = if text || parts { Shows { text, parts, ..ALL } } else { ALL };
 
-        // One that objects to a probe does not leave out in silence: only what is rendered without the words counts.
+        // One that objects to a probe does not leave out in silence: only what is rendered without
+        // the words counts.
         let comes = |outcome: Result<bool, String>| outcome.unwrap_or(true);
         let asked = || turn(Role::User, &words[..1]);
         let called = |parts: &[&str]| {
@@ -272,21 +307,31 @@ impl Template {
             let call = Call { id: "call00001".into(), name: "t00l".into(), arguments };
             Turn { calls: vec![call], ..turn(Role::Assistant, parts) }
         };
-        let answered = || Turn { call_id: "call00001".into(), name: "t00l".into(), ..turn(Role::Tool, &["answ3r"]) };
+        let answered = || Turn {
+            call_id: "call00001".into(),
+            name: "t00l".into(),
+            ..turn(Role::Tool, &["answ3r"])
+        };
         let tool = || {
             let parameters = json!({"type": "object", "properties": {"k3y": {"type": "string", "description": "k"}}});
             let parameters = parameters.as_object().cloned().unwrap_or_default();
             Tool { name: "t00l".into(), description: "d0es".into(), parameters }
         };
-        let declared = self.environment.get_template(NAME).is_ok_and(|it| it.undeclared_variables(false).contains("tools"));
+        let declared = self
+            .environment
+            .get_template(NAME)
+            .is_ok_and(|it| it.undeclared_variables(false).contains("tools"));
         // Some show them beside a system message only.
-        let offered = |turns: Vec<Turn>| comes(shown(turns, vec![tool()], content, &["t00l", "k3y"]));
-        let tools = declared && (offered(vec![asked()]) || offered(vec![turn(Role::System, &["syst3m"]), asked()]));
+        let offered =
+            |turns: Vec<Turn>| comes(shown(turns, vec![tool()], content, &["t00l", "k3y"]));
+        let tools = declared
+            && (offered(vec![asked()]) || offered(vec![turn(Role::System, &["syst3m"]), asked()]));
         let history = || vec![asked(), called(&[""]), answered()];
         let calls = comes(shown(history(), vec![], content, &["t00l", "k3y", "valu3"]));
         let answers = comes(shown(history(), vec![], content, &["answ3r"]));
         let thinking = || Turn { reasoning: "th0ught".into(), ..called(&[""]) };
-        let reasoning = shown(vec![asked(), thinking(), answered()], vec![], content, &["th0ught"]) == Ok(true);
+        let reasoning =
+            shown(vec![asked(), thinking(), answered()], vec![], content, &["th0ught"]) == Ok(true);
         Shows { tools, calls, answers, reasoning, ..content }
     }
 
@@ -300,13 +345,16 @@ impl Template {
         let mut output = Capped(Vec::new());
         let describe = |error: Error| describe(&error, &self.markup);
         let template = self.environment.get_template(NAME).map_err(describe)?;
-        template.render_captured_to(Value::from(Serde(&variables)), &mut output).map_err(describe)?;
-        String::from_utf8(output.0).map_err(|_| "the chat template's output is not UTF-8".to_owned())
+        template
+            .render_captured_to(Value::from(Serde(&variables)), &mut output)
+            .map_err(describe)?;
+        String::from_utf8(output.0)
+            .map_err(|_| "the chat template's output is not UTF-8".to_owned())
     }
 }
 
-/// One part as plain text, several as a list; as the template needs it where it takes only one shape. With pictures always a
-/// list: whether they came through is counted in the prompt.
+/// One part as plain text, several as a list; as the template needs it where it takes only one
+/// shape. With pictures always a list: whether they came through is counted in the prompt.
 fn content(parts: &[Part], shows: Shows) -> Content<'_> {
     let as_text = if parts.len() <= 1 { shows.text } else { !shows.parts };
     match parts.iter().map(Part::text).collect::<Option<Vec<&str>>>().filter(|_| as_text) {
@@ -319,17 +367,26 @@ fn content(parts: &[Part], shows: Shows) -> Content<'_> {
 }
 
 fn too_large() -> String {
-    format!("expected a rendered conversation of at most {MAX_OUTPUT_BYTES} bytes, found more; shorten it")
+    format!(
+        "expected a rendered conversation of at most {MAX_OUTPUT_BYTES} bytes, found more; shorten it"
+    )
 }
 
 fn describe(error: &Error, markup: &Markup) -> String {
     let text = match error.kind() {
-        ErrorKind::OutOfFuel => format!("the chat template took more than {FUEL} steps; shorten the conversation"),
+        ErrorKind::OutOfFuel => {
+            format!("the chat template took more than {FUEL} steps; shorten the conversation")
+        }
         ErrorKind::WriteFailure => too_large(),
         _ => {
-            // Without words of its own an error has those of its kind, and its place in the template.
-            let words = error.detail().map_or_else(|| error.kind().to_string(), |detail| markup.readable(detail));
-            let line = error.line().map_or_else(String::new, |line| format!(" (line {line} of the template)"));
+            // Without words of its own an error has those of its kind, and its place in the
+            // template.
+            let words = error
+                .detail()
+                .map_or_else(|| error.kind().to_string(), |detail| markup.readable(detail));
+            let line = error
+                .line()
+                .map_or_else(String::new, |line| format!(" (line {line} of the template)"));
             format!("the chat template refused the conversation: {words}{line}")
         }
     };
@@ -353,8 +410,8 @@ impl io::Write for Capped {
     }
 }
 
-/// `{% generation %}` marks what training counts and is no Jinja. A block that is always true keeps the marks' whitespace
-/// control as it is.
+/// `{% generation %}` marks what training counts and is no Jinja. A block that is always true keeps
+/// the marks' whitespace control as it is.
 fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -389,11 +446,18 @@ mod tests {
     use super::*;
 
     fn turn(role: &str, parts: &[&str]) -> Turn {
-        Turn::new(Role::from_word(role).expect("a role"), parts.iter().map(ToString::to_string).collect())
+        Turn::new(
+            Role::from_word(role).expect("a role"),
+            parts.iter().map(ToString::to_string).collect(),
+        )
     }
 
     fn call(name: &str) -> Call {
-        Call { id: "1".into(), name: name.into(), arguments: Map::from_iter([("path".to_owned(), "a.rs".into())]) }
+        Call {
+            id: "1".into(),
+            name: name.into(),
+            arguments: Map::from_iter([("path".to_owned(), "a.rs".into())]),
+        }
     }
 
     fn tool(name: &str) -> Tool {
@@ -401,23 +465,37 @@ mod tests {
     }
 
     fn render(source: &str, turns: &[Turn]) -> Result<String, String> {
-        let template = Template::compile(source, None, Some("<end>".into()), &[]).expect("valid Jinja");
+        let template =
+            Template::compile(source, None, Some("<end>".into()), &[]).expect("valid Jinja");
         let conversation = Conversation { turns: turns.to_vec(), ..Conversation::default() };
-        template.render(&conversation).map(|rendered| rendered.text).map_err(|refused| format!("{refused:?}"))
+        template
+            .render(&conversation)
+            .map(|rendered| rendered.text)
+            .map_err(|refused| format!("{refused:?}"))
     }
 
     #[test]
     fn what_published_templates_need_is_there() {
         let line = |source: &str, expected: &str| {
-            assert_eq!(render(source, &[turn("user", &[" Hi <b> "])]).expect(source), expected, "{source}");
+            assert_eq!(
+                render(source, &[turn("user", &[" Hi <b> "])]).expect(source),
+                expected,
+                "{source}"
+            );
         };
         line("{{ messages[0].content.strip() }}{{ eos_token }}", "Hi <b><end>");
-        line("{% for m in messages %}\n    {% if loop.first %}\n{{ m.role }}\n    {% endif %}\n{% endfor %}\n", "user\n");
+        line(
+            "{% for m in messages %}\n    {% if loop.first %}\n{{ m.role }}\n    {% endif %}\n{% endfor %}\n",
+            "user\n",
+        );
         line("{{ messages[0] | tojson }}", r#"{"role": "user", "content": " Hi <b> "}"#);
         line("{{ messages[0].content.split(' ')[1] }}{{ 'x'.startswith('x') }}", "HiTrue");
         line("a {%- generation -%} b {%- endgeneration %} c", "ab c");
         line("{% if add_generation_prompt and not bos_token %}go{{ bos_token }}{% endif %}", "go");
-        line("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}", "1");
+        line(
+            "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+            "1",
+        );
         line("{% for m in messages %}{% if true %}{% break %}{% endif %}x{% endfor %}", "");
     }
 
@@ -425,8 +503,12 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "the date in a prompt is the wall clock's")]
     fn the_date_is_todays() {
         let year = jiff::Zoned::now().year().to_string();
-        let rendered = render("{{ strftime_now('%Y') }}", &[turn("user", &["x"])]).expect("a format");
-        assert!(rendered == year || rendered == (year.parse::<i32>().expect("a number") + 1).to_string());
+        let rendered =
+            render("{{ strftime_now('%Y') }}", &[turn("user", &["x"])]).expect("a format");
+        assert!(
+            rendered == year
+                || rendered == (year.parse::<i32>().expect("a number") + 1).to_string()
+        );
         assert!(render("{{ strftime_now('%!') }}", &[turn("user", &["x"])]).is_err());
     }
 
@@ -434,15 +516,25 @@ mod tests {
     fn a_templates_objection_is_passed_on() {
         let source = "{{ raise_exception('roles must alternate') }}";
         let error = render(source, &[turn("user", &["x"])]).expect_err("it objects");
-        assert!(error.contains("refused the conversation: roles must alternate (line 1 of the template)"), "{error}");
+        assert!(
+            error.contains(
+                "refused the conversation: roles must alternate (line 1 of the template)"
+            ),
+            "{error}"
+        );
     }
 
     #[test]
     fn work_and_output_are_bounded() {
-        let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
+        let endless =
+            "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
         assert!(render(endless, &[turn("user", &["x"])]).expect_err("no end").contains("steps"));
         let large = "{% for a in range(99) %}{{ messages[0].content }}{% endfor %}";
-        assert!(render(large, &[turn("user", &[&"x".repeat(1 << 20)])]).expect_err("too large").contains("4194304 bytes"));
+        assert!(
+            render(large, &[turn("user", &[&"x".repeat(1 << 20)])])
+                .expect_err("too large")
+                .contains("4194304 bytes")
+        );
     }
 
     #[test]
@@ -450,26 +542,44 @@ mod tests {
         let parts = turn("user", &["one", "two"]);
         let both = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}\
                     {% for p in m.content %}[{{ p.text }}]{% endfor %}{% endif %}{% endfor %}";
-        assert_eq!(render(both, &[parts.clone(), turn("user", &["three"])]).expect("fine"), "[one][two]three");
+        assert_eq!(
+            render(both, &[parts.clone(), turn("user", &["three"])]).expect("fine"),
+            "[one][two]three"
+        );
         // As Qwen3's: a list becomes nothing.
         let text_only = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% endfor %}";
         assert_eq!(render(text_only, std::slice::from_ref(&parts)).expect("fine"), "one\ntwo");
-        let list_only = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}";
-        assert_eq!(render(list_only, &[parts, turn("user", &["three"])]).expect("fine"), "onetwothree");
+        let list_only =
+            "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}";
+        assert_eq!(
+            render(list_only, &[parts, turn("user", &["three"])]).expect("fine"),
+            "onetwothree"
+        );
     }
 
     #[test]
     fn tools_are_never_left_out_in_silence() {
         let mute = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
-        let (template, user) = (Template::compile(mute, None, None, &[]).expect("valid Jinja"), turn("user", &["x"]));
+        let (template, user) =
+            (Template::compile(mute, None, None, &[]).expect("valid Jinja"), turn("user", &["x"]));
         assert!(!template.knows_tools());
         let of = |turns: &[Turn], tools: &[Tool]| {
-            let conversation = Conversation { turns: turns.to_vec(), tools: tools.to_vec(), ..Conversation::default() };
+            let conversation = Conversation {
+                turns: turns.to_vec(),
+                tools: tools.to_vec(),
+                ..Conversation::default()
+            };
             template.render(&conversation).map(|rendered| rendered.text)
         };
-        assert_eq!(of(std::slice::from_ref(&user), &[tool("read")]), Err(Refused::NoTools("tools".into())));
+        assert_eq!(
+            of(std::slice::from_ref(&user), &[tool("read")]),
+            Err(Refused::NoTools("tools".into()))
+        );
         let calling = Turn { calls: vec![call("read")], ..turn("assistant", &["y"]) };
-        assert_eq!(of(&[user.clone(), calling], &[]), Err(Refused::NoTools("messages.tool_calls".into())));
+        assert_eq!(
+            of(&[user.clone(), calling], &[]),
+            Err(Refused::NoTools("messages.tool_calls".into()))
+        );
         assert_eq!(of(&[user.clone(), turn("tool", &["z"])], &[]), Ok("user:x;tool:z;".into()));
 
         let users = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
@@ -480,8 +590,17 @@ mod tests {
         let some = "{% for m in messages %}{% if m.role == 'system' and tools %}{{ tools | tojson }}{% endif %}\
                     {{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}";
         let template = Template::compile(some, None, None, &[]).expect("valid Jinja");
-        let of = |turns: Vec<Turn>| template.render(&Conversation { turns, tools: vec![tool("read")], ..Default::default() });
-        assert!(of(vec![turn("system", &["s"]), user.clone()]).is_ok_and(|rendered| rendered.text.contains("\"read\"")));
+        let of = |turns: Vec<Turn>| {
+            template.render(&Conversation {
+                turns,
+                tools: vec![tool("read")],
+                ..Default::default()
+            })
+        };
+        assert!(
+            of(vec![turn("system", &["s"]), user.clone()])
+                .is_ok_and(|rendered| rendered.text.contains("\"read\""))
+        );
         assert!(of(vec![user]).is_err());
     }
 
@@ -492,7 +611,10 @@ mod tests {
         let with = |arguments: Json| {
             let arguments = arguments.as_object().expect("an object").clone();
             let turns = vec![turn("user", &["x"])];
-            template.render(&Conversation { turns, arguments, ..Default::default() }).expect("renders").text
+            template
+                .render(&Conversation { turns, arguments, ..Default::default() })
+                .expect("renders")
+                .text
         };
         assert_eq!(with(json!({})), "xTrue");
         assert_eq!(with(json!({"enable_thinking": true, "documents": []})), "x thinksFalse");

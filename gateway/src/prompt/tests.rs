@@ -1,4 +1,5 @@
-//! Prompts of the demo model against the reference implementation's (demo/golden.json says how it was made).
+//! Prompts of the demo model against the reference implementation's (demo/golden.json says how it
+//! was made).
 
 use serde::Deserialize;
 
@@ -28,11 +29,14 @@ struct Message {
 
 fn golden() -> Golden {
     let path = crate::demo::dir().join("../golden.json");
-    serde_json::from_slice(&std::fs::read(path).expect("it is in the repository")).expect("as described")
+    serde_json::from_slice(&std::fs::read(path).expect("it is in the repository"))
+        .expect("as described")
 }
 
 fn conversation(messages: &[Message]) -> Conversation {
-    let turn = |message: &Message| Turn::new(Role::from_word(&message.role).expect("a role"), vec![message.content.clone()]);
+    let turn = |message: &Message| {
+        Turn::new(Role::from_word(&message.role).expect("a role"), vec![message.content.clone()])
+    };
     Conversation { turns: messages.iter().map(turn).collect(), ..Conversation::default() }
 }
 
@@ -44,8 +48,14 @@ async fn conversations_become_the_references_prompts() {
     assert!(golden.cases.len() >= 20);
     for case in golden.cases {
         let template = prompter.language().template.as_ref().expect("the demo model has one");
-        assert_eq!(template.render(&conversation(&case.messages)).expect("renders").text, case.rendered);
-        assert_eq!(prompter.ids(Source::Chat(conversation(&case.messages)), 4_095).await, Ok(case.prompt));
+        assert_eq!(
+            template.render(&conversation(&case.messages)).expect("renders").text,
+            case.rendered
+        );
+        assert_eq!(
+            prompter.ids(Source::Chat(conversation(&case.messages)), 4_095).await,
+            Ok(case.prompt)
+        );
         let mut text = crate::stream::Detokenizer::new(Arc::clone(prompter.language()));
         let streamed: String = case.greedy.iter().map(|id| text.push(*id)).collect();
         assert_eq!(streamed + &text.finish(), case.text);
@@ -62,14 +72,24 @@ async fn what_cannot_fit_is_refused_by_its_bytes() {
     };
     // The longest token has 15 bytes; a conversation has some around its text.
     let most = 100;
-    assert_eq!(prompter.ids(Source::Text(text(1_501)), most).await, Err(PromptError::TooLong { at_least: 101 }));
-    assert!(prompter.ids(Source::Text(text(1_500)), most).await.is_ok(), "it may have more, and is counted");
+    assert_eq!(
+        prompter.ids(Source::Text(text(1_501)), most).await,
+        Err(PromptError::TooLong { at_least: 101 })
+    );
+    assert!(
+        prompter.ids(Source::Text(text(1_500)), most).await.is_ok(),
+        "it may have more, and is counted"
+    );
     let refused = prompter.ids(chat(text(1_501)), most).await;
     assert!(matches!(refused, Err(PromptError::TooLong { at_least: 102.. })), "{refused:?}");
     assert!(prompter.ids(chat(text(1_000)), most).await.is_ok());
     // All seats taken: a text that cannot fit does not wait for one.
-    let seats = [&prompter.short, &prompter.long].map(|seats| Arc::clone(seats).try_acquire_owned().expect("free"));
-    assert_eq!(prompter.ids(Source::Text(text(1 << 20)), most).await, Err(PromptError::TooLong { at_least: 69_906 }));
+    let seats = [&prompter.short, &prompter.long]
+        .map(|seats| Arc::clone(seats).try_acquire_owned().expect("free"));
+    assert_eq!(
+        prompter.ids(Source::Text(text(1 << 20)), most).await,
+        Err(PromptError::TooLong { at_least: 69_906 })
+    );
     drop(seats);
 }
 
@@ -79,15 +99,23 @@ fn an_end_token_nobody_knows_is_refused() {
     for name in ["config.json", "tokenizer.json"] {
         std::fs::copy(crate::demo::dir().join(name), dir.path().join(name)).expect("copied");
     }
-    let write = |text: &str| std::fs::write(dir.path().join("tokenizer_config.json"), text).expect("writable");
+    let write = |text: &str| {
+        std::fs::write(dir.path().join("tokenizer_config.json"), text).expect("writable")
+    };
     write(r#"{"eos_token": "</s>"}"#);
     let error = Language::read(dir.path()).expect_err("no such token").to_string();
-    assert!(error.contains("tokenizer_config.json: eos_token") && error.contains("\"</s>\""), "{error}");
+    assert!(
+        error.contains("tokenizer_config.json: eos_token") && error.contains("\"</s>\""),
+        "{error}"
+    );
     write(r#"{"eos_token": "<|im_end|>", "chat_template": "{% if %}"}"#);
     let error = Language::read(dir.path()).expect_err("no Jinja").to_string();
     assert!(error.contains("tokenizer_config.json: the chat template"), "{error}");
     write("{}");
     let language = Language::read(dir.path()).expect("a template is no must");
     assert!(language.template.is_none());
-    assert_eq!(make(&language, Source::Chat(Conversation::default()), 10), Err(PromptError::NoTemplate));
+    assert_eq!(
+        make(&language, Source::Chat(Conversation::default()), 10),
+        Err(PromptError::NoTemplate)
+    );
 }

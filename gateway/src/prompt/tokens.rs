@@ -23,7 +23,8 @@ pub struct Tokens {
     uncut: Vec<String>,
 }
 
-/// The bytes of every id, one behind the other: for tokenizers whose output is the plain row of their tokens' bytes.
+/// The bytes of every id, one behind the other: for tokenizers whose output is the plain row of
+/// their tokens' bytes.
 #[derive(Debug)]
 struct ByteTable {
     bytes: Vec<u8>,
@@ -38,66 +39,95 @@ impl Tokens {
     /// It is missing or no tokenizer.
     pub fn read(dir: &Path) -> Result<Self, LoadError> {
         let path = dir.join("tokenizer.json");
-        let json = std::fs::read(&path).map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
-        let tokenizer =
-            Tokenizer::from_bytes(json).map_err(|cause| LoadError::content(&path, format!("no tokenizer: {cause}")))?;
+        let json =
+            std::fs::read(&path).map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
+        let tokenizer = Tokenizer::from_bytes(json)
+            .map_err(|cause| LoadError::content(&path, format!("no tokenizer: {cause}")))?;
         Self::new(tokenizer).map_err(|what| LoadError::content(&path, what))
     }
 
-    /// Takes a tokenizer over. Truncation and padding that its file may ask for are off: a prompt is read whole (I5).
+    /// Takes a tokenizer over. Truncation and padding that its file may ask for are off: a prompt
+    /// is read whole (I5).
     ///
     /// # Errors
     /// Its vocabulary is empty.
     pub fn new(mut tokenizer: Tokenizer) -> Result<Self, String> {
-        tokenizer.with_truncation(None).map_err(|cause| format!("truncation cannot be switched off: {cause}"))?;
+        tokenizer
+            .with_truncation(None)
+            .map_err(|cause| format!("truncation cannot be switched off: {cause}"))?;
         tokenizer.with_padding(None);
-        let highest = tokenizer.get_vocab(true).into_values().max().ok_or("expected a vocabulary, found none")?;
-        let vocabulary_size = highest.checked_add(1).ok_or("a token id is over the range of 32 bits")?;
-        // 16 times the largest published vocabulary: a broken id must not make us reserve gigabytes.
+        let highest = tokenizer
+            .get_vocab(true)
+            .into_values()
+            .max()
+            .ok_or("expected a vocabulary, found none")?;
+        let vocabulary_size =
+            highest.checked_add(1).ok_or("a token id is over the range of 32 bits")?;
+        // 16 times the largest published vocabulary: a broken id must not make us reserve
+        // gigabytes.
         if vocabulary_size > 1 << 22 {
             return Err(format!("expected token ids below {}, found {highest}", 1 << 22));
         }
         let added = tokenizer.get_added_tokens_decoder();
-        let special: HashSet<&str> = added.values().filter(|token| token.special).map(|token| token.content.as_str()).collect();
-        let text_of: Vec<Option<String>> = (0..vocabulary_size).map(|id| tokenizer.id_to_token(id)).collect();
-        let skipped = text_of.iter().map(|text| text.as_deref().is_none_or(|text| special.contains(text))).collect();
+        let special: HashSet<&str> = added
+            .values()
+            .filter(|token| token.special)
+            .map(|token| token.content.as_str())
+            .collect();
+        let text_of: Vec<Option<String>> =
+            (0..vocabulary_size).map(|id| tokenizer.id_to_token(id)).collect();
+        let skipped = text_of
+            .iter()
+            .map(|text| text.as_deref().is_none_or(|text| special.contains(text)))
+            .collect();
         let bytes = is_byte_level(tokenizer.get_decoder()).then(|| ByteTable::new(&text_of));
         let length = LengthBound::of(&tokenizer);
         Ok(Self { tokenizer, vocabulary_size, skipped, bytes, length, chat: None, uncut: vec![] })
     }
 
-    /// The fewest tokens that `text` can become, without tokenizing it: 0 where this tokenizer allows no such bound.
+    /// The fewest tokens that `text` can become, without tokenizing it: 0 where this tokenizer
+    /// allows no such bound.
     pub fn least_tokens(&self, text: &str) -> usize {
         self.length.map_or(0, |length| length.least_tokens(text))
     }
 
-    /// The ids of `text`. Special tokens written in it are recognized; `with_special` adds those the tokenizer puts around
-    /// every text.
+    /// The ids of `text`. Special tokens written in it are recognized; `with_special` adds those
+    /// the tokenizer puts around every text.
     ///
     /// # Errors
     /// The tokenizer's own; published ones have none.
     pub fn encode(&self, text: &str, with_special: bool) -> Result<Vec<u32>, String> {
-        let encoding = self.tokenizer.encode_fast(text, with_special).map_err(|cause| cause.to_string())?;
+        let encoding =
+            self.tokenizer.encode_fast(text, with_special).map_err(|cause| cause.to_string())?;
         Ok(encoding.get_ids().to_vec())
     }
 
     /// The added tokens, in the order of their ids.
     pub fn added(&self) -> Vec<Added> {
         let tokens = self.tokenizer.get_added_tokens_decoder();
-        let added = tokens.into_iter().map(|(id, token)| Added { id, text: token.content, special: token.special });
+        let added = tokens.into_iter().map(|(id, token)| Added {
+            id,
+            text: token.content,
+            special: token.special,
+        });
         let mut added: Vec<Added> = added.collect();
         added.sort_unstable_by_key(|token| token.id);
         added
     }
 
-    /// Makes [`Tokens::encode_rendered`] ready for the chat template with this markup. Warns of delimiters that a client can
-    /// write with the template's ids.
+    /// Makes [`Tokens::encode_rendered`] ready for the chat template with this markup. Warns of
+    /// delimiters that a client can write with the template's ids.
     ///
     /// # Errors
     /// The tokenizer's own; published ones have none.
     pub fn protect(&mut self, markup: &[Item]) -> Result<(), String> {
         let chat = ChatVocabulary::new(&self.tokenizer, markup)?;
-        self.uncut = chat.uncut().iter().filter_map(|at| markup.get(*at)).map(|item| item.text.clone()).collect();
+        self.uncut = chat
+            .uncut()
+            .iter()
+            .filter_map(|at| markup.get(*at))
+            .map(|item| item.text.clone())
+            .collect();
         if !self.uncut.is_empty() {
             tracing::warn!(
                 delimiters = ?self.uncut,
@@ -109,19 +139,21 @@ impl Tokens {
         Ok(())
     }
 
-    /// Turn delimiters of the chat template that this tokenizer writes with one token for each character. In a client's text
-    /// they have the same ids.
+    /// Turn delimiters of the chat template that this tokenizer writes with one token for each
+    /// character. In a client's text they have the same ids.
     pub fn uncut(&self) -> &[String] {
         &self.uncut
     }
 
-    /// The ids of a rendered conversation. Markup of the template becomes its tokens; the same letters from a client become
-    /// ordinary tokens. `None` if a client's text cannot be written without a token that is the template's alone.
+    /// The ids of a rendered conversation. Markup of the template becomes its tokens; the same
+    /// letters from a client become ordinary tokens. `None` if a client's text cannot be written
+    /// without a token that is the template's alone.
     ///
     /// # Errors
     /// [`Tokens::protect`] was not called; the tokenizer's own.
     pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Option<Vec<u32>>, String> {
-        let chat = self.chat.as_ref().ok_or("the tokenizer does not know the chat template's markup")?;
+        let chat =
+            self.chat.as_ref().ok_or("the tokenizer does not know the chat template's markup")?;
         chat.encode(&self.tokenizer, rendered)
     }
 
@@ -145,8 +177,8 @@ impl Tokens {
         self.skipped.get(id as usize).copied().unwrap_or(true)
     }
 
-    /// The bytes an id adds to the text, special tokens included; `None` if this tokenizer's text is not made of its tokens'
-    /// bytes.
+    /// The bytes an id adds to the text, special tokens included; `None` if this tokenizer's text
+    /// is not made of its tokens' bytes.
     pub fn bytes(&self, id: u32) -> Option<&[u8]> {
         self.bytes.as_ref().map(|table| table.get(id))
     }
@@ -163,7 +195,9 @@ impl Tokens {
 fn is_byte_level(decoder: Option<&DecoderWrapper>) -> bool {
     match decoder {
         Some(DecoderWrapper::ByteLevel(_)) => true,
-        Some(DecoderWrapper::Sequence(sequence)) => matches!(sequence.get_decoders(), [DecoderWrapper::ByteLevel(_)]),
+        Some(DecoderWrapper::Sequence(sequence)) => {
+            matches!(sequence.get_decoders(), [DecoderWrapper::ByteLevel(_)])
+        }
         _ => false,
     }
 }
@@ -198,13 +232,15 @@ impl ByteTable {
     }
 }
 
-/// The byte a letter of the byte-level alphabet stands for (GPT-2's `bytes_to_unicode`): printable Latin-1 letters stand
-/// for themselves, the other bytes, in order, for the letters from U+0100 on.
+/// The byte a letter of the byte-level alphabet stands for (GPT-2's `bytes_to_unicode`): printable
+/// Latin-1 letters stand for themselves, the other bytes, in order, for the letters from U+0100 on.
 pub(super) fn byte_of(letter: char) -> Option<u8> {
     let plain = |byte: u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     match u32::from(letter) {
         code @ 0..=0xFF => u8::try_from(code).ok().filter(|byte| plain(*byte)),
-        code @ 0x100..=0x143 => (0..=u8::MAX).filter(|byte| !plain(*byte)).nth((code - 0x100) as usize),
+        code @ 0x100..=0x143 => {
+            (0..=u8::MAX).filter(|byte| !plain(*byte)).nth((code - 0x100) as usize)
+        }
         _ => None,
     }
 }
@@ -215,7 +251,8 @@ mod tests {
 
     #[test]
     fn the_byte_alphabet_has_every_byte_once() {
-        let bytes: HashSet<u8> = (0..=0x143).filter_map(char::from_u32).filter_map(byte_of).collect();
+        let bytes: HashSet<u8> =
+            (0..=0x143).filter_map(char::from_u32).filter_map(byte_of).collect();
         assert_eq!(bytes.len(), 256);
         assert_eq!(byte_of('Ġ'), Some(b' '));
         assert_eq!(byte_of('Ċ'), Some(b'\n'));
@@ -238,7 +275,10 @@ mod tests {
     fn what_is_no_tokenizer_is_refused_by_name() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let error = |dir: &Path| Tokens::read(dir).expect_err("refused").to_string();
-        assert!(error(dir.path()).contains("cannot read") && error(dir.path()).contains("tokenizer.json"));
+        assert!(
+            error(dir.path()).contains("cannot read")
+                && error(dir.path()).contains("tokenizer.json")
+        );
         std::fs::write(dir.path().join("tokenizer.json"), "{}").expect("writable");
         assert!(error(dir.path()).contains("tokenizer.json: no tokenizer"));
     }

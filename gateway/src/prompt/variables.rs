@@ -1,5 +1,6 @@
-//! The variables a chat template sees: the conversation in the form of the OpenAI interface, and the special tokens. All of
-//! it borrows, so that a conversation of megabytes is copied once, into the template engine's own values.
+//! The variables a chat template sees: the conversation in the form of the OpenAI interface, and
+//! the special tokens. All of it borrows, so that a conversation of megabytes is copied once, into
+//! the template engine's own values.
 
 use std::borrow::Cow;
 
@@ -31,7 +32,9 @@ impl Serialize for Variables<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Conversation { turns, tools, arguments, .. } = self.conversation;
         let mut variables = serializer.serialize_map(None)?;
-        for (name, value) in arguments.iter().filter(|(name, _)| !OWN_NAMES.contains(&name.as_str())) {
+        for (name, value) in
+            arguments.iter().filter(|(name, _)| !OWN_NAMES.contains(&name.as_str()))
+        {
             variables.serialize_entry(name, value)?;
         }
         variables.serialize_entry("messages", &Messages(turns, self.content))?;
@@ -39,7 +42,8 @@ impl Serialize for Variables<'_> {
         let tools = (!tools.is_empty()).then(|| Each(tools, offered));
         variables.serialize_entry("tools", &tools)?;
         variables.serialize_entry("add_generation_prompt", &true)?;
-        // A special token the model does not have stays undefined, and prints as nothing, not as "None".
+        // A special token the model does not have stays undefined, and prints as nothing, not as
+        // "None".
         for (name, token) in [("bos_token", self.bos_token), ("eos_token", self.eos_token)] {
             if let Some(token) = token {
                 variables.serialize_entry(name, token)?;
@@ -136,7 +140,11 @@ struct Called<'a> {
 }
 
 fn called(call: &Call) -> ToolCall<'_> {
-    ToolCall { id: &call.id, r#type: "function", function: Called { name: &call.name, arguments: &call.arguments } }
+    ToolCall {
+        id: &call.id,
+        r#type: "function",
+        function: Called { name: &call.name, arguments: &call.arguments },
+    }
 }
 
 #[derive(Serialize)]

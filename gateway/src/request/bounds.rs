@@ -35,7 +35,11 @@ pub(super) fn stops(stops: Vec<String>) -> Result<Vec<String>, Status> {
     for (at, stop) in stops.iter().enumerate() {
         if stop.is_empty() || stop.len() > MAX_STOP_BYTES {
             let found = format!("{} bytes, {}", stop.len(), quoted(stop));
-            return Err(invalid(&format!("{FIELD}[{at}]"), format!("1 to {MAX_STOP_BYTES} bytes"), found));
+            return Err(invalid(
+                &format!("{FIELD}[{at}]"),
+                format!("1 to {MAX_STOP_BYTES} bytes"),
+                found,
+            ));
         }
     }
     Ok(stops)
@@ -48,10 +52,18 @@ mod tests {
     #[test]
     fn numbers_and_lengths_are_bounded() {
         assert_eq!([0, 1, 16].map(|asked| samples(asked).ok()), [Some(1), Some(1), Some(16)]);
-        let of = |outcome: Result<Vec<String>, Status>| outcome.map_err(|status| status.message().to_owned());
-        assert_eq!(samples(17).expect_err("too many").message(), "samples: expected at most 16, found 17");
+        let of = |outcome: Result<Vec<String>, Status>| {
+            outcome.map_err(|status| status.message().to_owned())
+        };
+        assert_eq!(
+            samples(17).expect_err("too many").message(),
+            "samples: expected at most 16, found 17"
+        );
         assert_eq!(of(stops(vec!["a".into(), "é".repeat(128)])).map(|stops| stops.len()), Ok(2));
-        assert_eq!(of(stops(vec!["a".into(); 17])), Err("limits.stop: expected at most 16 strings, found 17".into()));
+        assert_eq!(
+            of(stops(vec!["a".into(); 17])),
+            Err("limits.stop: expected at most 16 strings, found 17".into())
+        );
         let empty = of(stops(vec!["a".into(), String::new()])).expect_err("empty");
         assert!(empty.starts_with("limits.stop[1]: expected 1 to 256 bytes, found 0"), "{empty}");
         assert!(of(stops(vec!["é".repeat(129)])).is_err());

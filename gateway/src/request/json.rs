@@ -1,5 +1,5 @@
-//! JSON that a request has as text: tools' parameters, calls' arguments, variables of the template. Read with one budget for
-//! all of a request, which is checked before a value is made.
+//! JSON that a request has as text: tools' parameters, calls' arguments, variables of the template.
+//! Read with one budget for all of a request, which is checked before a value is made.
 
 use std::fmt;
 
@@ -11,10 +11,12 @@ use crate::error::{invalid, quoted};
 
 /// Bytes of all JSON of a request: about 260,000 tokens, more than most contexts have.
 const MAX_BYTES: usize = 1 << 20;
-/// Values of all JSON of a request, at all depths. A value takes 72 bytes and one in an object of its own about 600: 40 MiB
-/// at worst, 5 MiB for numbers in a list. The schemas of 100 tools and 5,000 calls of them have about 30,000 values.
+/// Values of all JSON of a request, at all depths. A value takes 72 bytes and one in an object of
+/// its own about 600: 40 MiB at worst, 5 MiB for numbers in a list. The schemas of 100 tools and
+/// 5,000 calls of them have about 30,000 values.
 const MAX_VALUES: usize = 1 << 16;
-/// Objects and lists inside one another. Published schemas have at most 20; a template's own functions recurse by it.
+/// Objects and lists inside one another. Published schemas have at most 20; a template's own
+/// functions recurse by it.
 const MAX_DEPTH: usize = 64;
 
 /// Which bound a value is over.
@@ -55,13 +57,18 @@ impl Budget {
         let read = Bounded { budget: self, depth: 1 }.deserialize(&mut reader);
         match (read.and_then(|value| reader.end().map(|()| value)), self.over) {
             (_, Some(Over::Values)) => {
-                let expected = format!("at most {MAX_VALUES} JSON values in all fields of a request");
+                let expected =
+                    format!("at most {MAX_VALUES} JSON values in all fields of a request");
                 Err(invalid(field, expected, "more"))
             }
-            (_, Some(Over::Depth)) => Err(invalid(field, format!("JSON of at most {MAX_DEPTH} levels"), "more")),
+            (_, Some(Over::Depth)) => {
+                Err(invalid(field, format!("JSON of at most {MAX_DEPTH} levels"), "more"))
+            }
             (Ok(Value::Object(object)), None) => Ok(object),
             (Ok(_), None) => Err(invalid(field, "a JSON object", quoted(text))),
-            (Err(error), None) => Err(invalid(field, "a JSON object", format!("{}: {error}", quoted(text)))),
+            (Err(error), None) => {
+                Err(invalid(field, "a JSON object", format!("{}: {error}", quoted(text))))
+            }
         }
     }
 }
@@ -169,13 +176,25 @@ mod tests {
     #[test]
     fn what_is_read_is_what_the_library_reads() {
         let text = r#"{"a": [1, -2, 3.5, 1e400, 18446744073709551615, "x\u00e9\n", true, null, {}], "b": {"c": []}, "a": {"z": 1, "y": 2}}"#;
-        let texts =
-            [text, "{}", r#"{"a": 1e308}"#, r#"{"": {"": [[]]}}"#, "{", "[1]", "3", "{} x", r#"{"a": 01}"#, "{\"a\": \"\u{1}\"}"];
+        let texts = [
+            text,
+            "{}",
+            r#"{"a": 1e308}"#,
+            r#"{"": {"": [[]]}}"#,
+            "{",
+            "[1]",
+            "3",
+            "{} x",
+            r#"{"a": 01}"#,
+            "{\"a\": \"\u{1}\"}",
+        ];
         for text in texts {
             let library = serde_json::from_str::<Map<String, Value>>(text).ok();
             let found = read(text).ok();
             assert_eq!(found, library, "{text}");
-            let order = |map: &Option<Map<String, Value>>| map.as_ref().map(|map| map.keys().cloned().collect::<Vec<_>>());
+            let order = |map: &Option<Map<String, Value>>| {
+                map.as_ref().map(|map| map.keys().cloned().collect::<Vec<_>>())
+            };
             assert_eq!(order(&found), order(&library), "{text}");
         }
         assert_eq!(read(""), Ok(Map::new()));
@@ -187,16 +206,23 @@ mod tests {
         // The object and the list are values, too.
         assert!(read(&list(MAX_VALUES - 2)).is_ok());
         let error = read(&list(MAX_VALUES - 1)).expect_err("one too many");
-        assert_eq!(error, "f: expected at most 65536 JSON values in all fields of a request, found more");
+        assert_eq!(
+            error,
+            "f: expected at most 65536 JSON values in all fields of a request, found more"
+        );
     }
 
     #[test]
     fn depth_is_bounded() {
-        let lists = |depth: usize| format!("{{\"a\":{}{}}}", "[".repeat(depth - 1), "]".repeat(depth - 1));
+        let lists =
+            |depth: usize| format!("{{\"a\":{}{}}}", "[".repeat(depth - 1), "]".repeat(depth - 1));
         assert!(read(&lists(MAX_DEPTH)).is_ok());
         let objects = format!("{}1{}", "{\"a\":".repeat(MAX_DEPTH + 1), "}".repeat(MAX_DEPTH + 1));
         for text in [lists(MAX_DEPTH + 1), objects, format!("{{\"a\":{}", "[".repeat(1 << 19))] {
-            assert_eq!(read(&text).expect_err("too deep"), "f: expected JSON of at most 64 levels, found more");
+            assert_eq!(
+                read(&text).expect_err("too deep"),
+                "f: expected JSON of at most 64 levels, found more"
+            );
         }
     }
 
@@ -213,7 +239,12 @@ mod tests {
         assert_eq!(status.message(), expected);
         let mut budget = Budget::default();
         let quarter = format!("{{\"a\":[{}0]}}", "0,".repeat(MAX_VALUES / 4));
-        let refused = (0..4).find_map(|at| budget.object(&format!("f[{at}]"), &quarter).err()).expect("too many values in all");
-        assert!(refused.message().starts_with("f[3]: expected at most 65536 JSON values"), "{refused}");
+        let refused = (0..4)
+            .find_map(|at| budget.object(&format!("f[{at}]"), &quarter).err())
+            .expect("too many values in all");
+        assert!(
+            refused.message().starts_with("f[3]: expected at most 65536 JSON values"),
+            "{refused}"
+        );
     }
 }

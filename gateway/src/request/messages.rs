@@ -1,4 +1,5 @@
-//! What a conversation must look like: roles and what each may have, parts, tools and their calls, the template's variables.
+//! What a conversation must look like: roles and what each may have, parts, tools and their calls,
+//! the template's variables.
 
 use paceline_proto::v1;
 use serde_json::{Map, Value};
@@ -26,33 +27,48 @@ pub(super) fn conversation(
         return Err(invalid("messages", "at least one message", "none"));
     }
     let (mut pictures, mut json) = (Vec::new(), Budget::default());
-    let turns = messages.into_iter().enumerate().map(|(at, message)| turn(at, message, &mut pictures, &mut json));
+    let turns = messages
+        .into_iter()
+        .enumerate()
+        .map(|(at, message)| turn(at, message, &mut pictures, &mut json));
     let turns: Vec<Turn> = turns.collect::<Result<_, _>>()?;
     // They become one message, which has one name.
     let mut systems = turns.iter().enumerate().filter(|(_, turn)| turn.role == Role::System);
     if let Some((_, first)) = systems.next()
         && let Some((at, other)) = systems.find(|(_, turn)| turn.name != first.name)
     {
-        let expected = format!("the name of the first system message, {}, as they become one", quoted(&first.name));
+        let expected = format!(
+            "the name of the first system message, {}, as they become one",
+            quoted(&first.name)
+        );
         return Err(invalid(&format!("messages[{at}].name"), expected, quoted(&other.name)));
     }
     let mut turns = normalize(turns);
     let pictures = conversation::in_order(&mut turns, pictures);
-    let (tools, arguments) = (offered(tools, &mut json)?, arguments(template_arguments, &mut json)?);
+    let (tools, arguments) =
+        (offered(tools, &mut json)?, arguments(template_arguments, &mut json)?);
     Ok(Conversation { turns, tools, arguments, pictures, json_bytes: json.bytes() })
 }
 
 /// One turn of a conversation; its pictures go to the others'.
-fn turn(at: usize, message: v1::Message, pictures: &mut Vec<Encoded>, json: &mut Budget) -> Result<Turn, Status> {
+fn turn(
+    at: usize,
+    message: v1::Message,
+    pictures: &mut Vec<Encoded>,
+    json: &mut Budget,
+) -> Result<Turn, Status> {
     let v1::Message { role: word, content, tool_calls, tool_call_id, name, reasoning } = message;
     let field = |name: &str| format!("messages[{at}].{name}");
-    let role = Role::from_word(&word)
-        .ok_or_else(|| invalid(&field("role"), "system, developer, user, assistant or tool", quoted(&word)))?;
+    let role = Role::from_word(&word).ok_or_else(|| {
+        invalid(&field("role"), "system, developer, user, assistant or tool", quoted(&word))
+    })?;
     let only = |name: &str, of: Role, empty: bool| match empty || role == of {
         true => Ok(()),
-        false => {
-            Err(invalid(&field(name), format!("nothing, as only {} turns have it", of.word()), format!("one of role {word}")))
-        }
+        false => Err(invalid(
+            &field(name),
+            format!("nothing, as only {} turns have it", of.word()),
+            format!("one of role {word}"),
+        )),
     };
     only("tool_calls", Role::Assistant, tool_calls.is_empty())?;
     only("tool_call_id", Role::Tool, tool_call_id.is_empty())?;
@@ -60,14 +76,31 @@ fn turn(at: usize, message: v1::Message, pictures: &mut Vec<Encoded>, json: &mut
     if content.is_empty() && tool_calls.is_empty() {
         return Err(invalid(&field("content"), "at least one part", "none"));
     }
-    let parts = content.into_iter().enumerate().map(|(place, part)| said(&field("content"), place, part, pictures));
+    let parts = content
+        .into_iter()
+        .enumerate()
+        .map(|(place, part)| said(&field("content"), place, part, pictures));
     let parts = parts.collect::<Result<_, _>>()?;
-    let calls =
-        tool_calls.into_iter().enumerate().map(|(place, call)| called(&format!("{}[{place}]", field("tool_calls")), call, json));
-    Ok(Turn { role, parts, calls: calls.collect::<Result<_, _>>()?, call_id: tool_call_id, name, reasoning })
+    let calls = tool_calls
+        .into_iter()
+        .enumerate()
+        .map(|(place, call)| called(&format!("{}[{place}]", field("tool_calls")), call, json));
+    Ok(Turn {
+        role,
+        parts,
+        calls: calls.collect::<Result<_, _>>()?,
+        call_id: tool_call_id,
+        name,
+        reasoning,
+    })
 }
 
-fn said(field: &str, place: usize, part: v1::ContentPart, pictures: &mut Vec<Encoded>) -> Result<conversation::Part, Status> {
+fn said(
+    field: &str,
+    place: usize,
+    part: v1::ContentPart,
+    pictures: &mut Vec<Encoded>,
+) -> Result<conversation::Part, Status> {
     use v1::content_part::Part;
     let field = format!("{field}[{place}]");
     let form = match part.part {
@@ -94,15 +127,31 @@ fn offered(tools: Vec<v1::Tool>, json: &mut Budget) -> Result<Vec<Tool>, Status>
         let field = |name: &str| format!("tools[{at}].{name}");
         check_name(&field("name"), &name)?;
         if offered.iter().any(|other| other.name == name) {
-            return Err(invalid(&field("name"), "a name of its own for each tool", format!("{} twice", quoted(&name))));
+            return Err(invalid(
+                &field("name"),
+                "a name of its own for each tool",
+                format!("{} twice", quoted(&name)),
+            ));
         }
         let written = field("parameters");
         let parameters = json.object(&written, &parameters)?;
         match parameters.get("type") {
             None if parameters.is_empty() => {}
             Some(Value::String(kind)) if kind == "object" => {}
-            Some(other) => return Err(invalid(&written, "a JSON schema of type object", quoted(&format!("type {other}")))),
-            None => return Err(invalid(&written, "a JSON schema of type object", "one without a type")),
+            Some(other) => {
+                return Err(invalid(
+                    &written,
+                    "a JSON schema of type object",
+                    quoted(&format!("type {other}")),
+                ));
+            }
+            None => {
+                return Err(invalid(
+                    &written,
+                    "a JSON schema of type object",
+                    "one without a type",
+                ));
+            }
         }
         offered.push(Tool { name, description, parameters });
     }
@@ -110,11 +159,16 @@ fn offered(tools: Vec<v1::Tool>, json: &mut Budget) -> Result<Vec<Tool>, Status>
 }
 
 fn check_name(field: &str, name: &str) -> Result<(), Status> {
-    let plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
+    let plain =
+        name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
     if plain && !name.is_empty() && name.len() <= MAX_TOOL_NAME {
         return Ok(());
     }
-    Err(invalid(field, format!("1 to {MAX_TOOL_NAME} letters, digits, \"_\", \"-\" or \".\""), quoted(name)))
+    Err(invalid(
+        field,
+        format!("1 to {MAX_TOOL_NAME} letters, digits, \"_\", \"-\" or \".\""),
+        quoted(name),
+    ))
 }
 
 /// The variables a request sets.
@@ -155,7 +209,8 @@ mod tests {
     fn refused(outcome: Result<Conversation, Status>, field: &str, words: &[&str]) {
         let status = outcome.expect_err("refused");
         assert_eq!(Reason::of(&status), Some(Reason::InvalidArgument));
-        let violations = status.get_details_bad_request().expect("names its field").field_violations;
+        let violations =
+            status.get_details_bad_request().expect("names its field").field_violations;
         assert_eq!(violations[0].field, field);
         for word in words {
             assert!(status.message().contains(word), "{word:?} in {}", status.message());
@@ -164,7 +219,9 @@ mod tests {
 
     #[test]
     fn a_role_has_what_is_its_own() {
-        let check = |message, field, words: &[&str]| refused(conversation(vec![message], vec![], ""), field, words);
+        let check = |message, field, words: &[&str]| {
+            refused(conversation(vec![message], vec![], ""), field, words)
+        };
         let with = |role: &str| message(role, "x");
         check(with("wizard"), "messages[0].role", &["developer", "\"wizard\""]);
         for role in ["system", "user", "tool"] {
@@ -174,12 +231,21 @@ mod tests {
             check(thinks, "messages[0].reasoning", &["only assistant turns", role]);
         }
         for role in ["developer", "user", "assistant"] {
-            check(v1::Message { tool_call_id: "c".into(), ..with(role) }, "messages[0].tool_call_id", &["only tool turns"]);
+            check(
+                v1::Message { tool_call_id: "c".into(), ..with(role) },
+                "messages[0].tool_call_id",
+                &["only tool turns"],
+            );
         }
         for role in ["system", "user", "assistant", "tool"] {
-            check(v1::Message { content: vec![], ..with(role) }, "messages[0].content", &["at least one part"]);
+            check(
+                v1::Message { content: vec![], ..with(role) },
+                "messages[0].content",
+                &["at least one part"],
+            );
         }
-        let calls_only = v1::Message { content: vec![], tool_calls: vec![call("f", "")], ..with("assistant") };
+        let calls_only =
+            v1::Message { content: vec![], tool_calls: vec![call("f", "")], ..with("assistant") };
         assert!(conversation(vec![calls_only], vec![], "").is_ok());
         let named = |name: &str| v1::Message { name: name.into(), ..with("system") };
         let two = vec![named("a"), with("user"), named("b")];
@@ -188,17 +254,25 @@ mod tests {
 
     #[test]
     fn tools_and_calls_are_checked() {
-        let check = |tools, field, words: &[&str]| refused(conversation(vec![message("user", "x")], tools, ""), field, words);
+        let check = |tools, field, words: &[&str]| {
+            refused(conversation(vec![message("user", "x")], tools, ""), field, words)
+        };
         check(vec![tool("", "")], "tools[0].name", &["1 to 64"]);
         check(vec![tool("a b", "")], "tools[0].name", &["\"a b\""]);
         check(vec![tool(&"a".repeat(65), "")], "tools[0].name", &["1 to 64"]);
         check(vec![tool("a", ""), tool("a", "")], "tools[1].name", &["\"a\" twice"]);
         check(vec![tool("a", "[]")], "tools[0].parameters", &["a JSON object", "[]"]);
         check(vec![tool("a", "{")], "tools[0].parameters", &["a JSON object", "EOF"]);
-        check(vec![tool("a", r#"{"type": "string"}"#)], "tools[0].parameters", &["type object", "string"]);
+        check(
+            vec![tool("a", r#"{"type": "string"}"#)],
+            "tools[0].parameters",
+            &["type object", "string"],
+        );
         check(vec![tool("a", r#"{"properties": {}}"#)], "tools[0].parameters", &["without a type"]);
         let with = |call| v1::Message { tool_calls: vec![call], ..message("assistant", "x") };
-        let check = |call, field, words: &[&str]| refused(conversation(vec![with(call)], vec![], ""), field, words);
+        let check = |call, field, words: &[&str]| {
+            refused(conversation(vec![with(call)], vec![], ""), field, words)
+        };
         check(call("", "{}"), "messages[0].tool_calls[0].name", &["1 to 64"]);
         check(call("f", "3"), "messages[0].tool_calls[0].arguments", &["a JSON object", "3"]);
         let deep = "[".repeat(1 << 20);
@@ -209,21 +283,40 @@ mod tests {
     fn json_of_all_fields_has_one_budget() {
         let half = format!("{{\"type\": \"object\", \"a\": \"{}\"}}", "x".repeat(600 << 10));
         let with = |call_arguments: &str, parameters: &str, template_arguments: &str| {
-            let called = v1::Message { tool_calls: vec![call("f", call_arguments)], ..message("assistant", "x") };
-            conversation(vec![message("user", "x"), called], vec![tool("f", parameters)], template_arguments)
+            let called = v1::Message {
+                tool_calls: vec![call("f", call_arguments)],
+                ..message("assistant", "x")
+            };
+            conversation(
+                vec![message("user", "x"), called],
+                vec![tool("f", parameters)],
+                template_arguments,
+            )
         };
         assert_eq!(with("", &half, "{}").expect("within").json_bytes, half.len() + 2);
-        refused(with(&half, &half, ""), "tools[0].parameters", &["at most 1048576 bytes", &(2 * half.len()).to_string()]);
+        refused(
+            with(&half, &half, ""),
+            "tools[0].parameters",
+            &["at most 1048576 bytes", &(2 * half.len()).to_string()],
+        );
         refused(with(&half, "", &half), "template_arguments", &["at most 1048576 bytes"]);
         let zeros = format!("{{\"a\":[{}0]}}", "0,".repeat(500_000));
-        refused(with(&zeros, "", ""), "messages[1].tool_calls[0].arguments", &["at most 65536 JSON values"]);
+        refused(
+            with(&zeros, "", ""),
+            "messages[1].tool_calls[0].arguments",
+            &["at most 65536 JSON values"],
+        );
     }
 
     #[test]
     fn template_arguments_are_an_object_of_other_names() {
         let with = |text: &str| conversation(vec![message("user", "x")], vec![], text);
         let found = with(r#"{"enable_thinking": false, "z": 1, "a": 2}"#).expect("fine").arguments;
-        assert_eq!(found.keys().collect::<Vec<_>>(), ["enable_thinking", "z", "a"], "in their order");
+        assert_eq!(
+            found.keys().collect::<Vec<_>>(),
+            ["enable_thinking", "z", "a"],
+            "in their order"
+        );
         for name in OWN_NAMES {
             refused(with(&format!("{{\"x\": 1, {name:?}: []}}")), "template_arguments", &[name]);
         }
@@ -239,16 +332,26 @@ mod tests {
             reasoning: "hm".into(),
             ..Default::default()
         };
-        let answer = v1::Message { tool_call_id: "c1".into(), name: "read".into(), ..message("tool", "text") };
+        let answer = v1::Message {
+            tool_call_id: "c1".into(),
+            name: "read".into(),
+            ..message("tool", "text")
+        };
         let tools = vec![tool("read", r#"{"type": "object", "properties": {}}"#)];
         let messages = vec![message("user", "x"), assistant, answer, message("developer", "s")];
         let found = conversation(messages, tools, "").expect("fine");
         let roles: Vec<_> = found.turns.iter().map(|turn| turn.role).collect();
         assert_eq!(roles, [Role::System, Role::User, Role::Assistant, Role::Tool]);
         let (asked, answered) = (&found.turns[2], &found.turns[3]);
-        assert_eq!((asked.reasoning.as_str(), asked.calls[0].name.as_str(), asked.calls[0].id.as_str()), ("hm", "read", "c1"));
+        assert_eq!(
+            (asked.reasoning.as_str(), asked.calls[0].name.as_str(), asked.calls[0].id.as_str()),
+            ("hm", "read", "c1")
+        );
         assert_eq!(asked.calls[0].arguments.keys().collect::<Vec<_>>(), ["path", "line"]);
         assert_eq!((answered.call_id.as_str(), answered.name.as_str()), ("c1", "read"));
-        assert_eq!((found.tools[0].name.as_str(), found.tools[0].description.as_str()), ("read", "d"));
+        assert_eq!(
+            (found.tools[0].name.as_str(), found.tools[0].description.as_str()),
+            ("read", "d")
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! How tokens are chosen and which of them end an answer, as a request says it: checked against inference.proto, then filled
-//! with the model's own.
+//! How tokens are chosen and which of them end an answer, as a request says it: checked against
+//! inference.proto, then filled with the model's own.
 
 use std::collections::HashSet;
 
@@ -21,13 +21,23 @@ const MOST_LOGPROBS: u32 = 20;
 ///
 /// # Errors
 /// The first that is out of its range, by name.
-pub(super) fn check(sampling: &v1::Sampling, limits: &v1::Limits, logprobs: Option<u32>) -> Result<(), Status> {
-    if let Some((name, expected, found)) = sampling_problem(&filled(sampling, &SamplingRule::GREEDY)) {
+pub(super) fn check(
+    sampling: &v1::Sampling,
+    limits: &v1::Limits,
+    logprobs: Option<u32>,
+) -> Result<(), Status> {
+    if let Some((name, expected, found)) =
+        sampling_problem(&filled(sampling, &SamplingRule::GREEDY))
+    {
         return Err(invalid(&format!("sampling.{name}"), expected, found));
     }
     let biases = &sampling.logit_bias;
     if biases.len() > MOST_BIASES {
-        return Err(invalid("sampling.logit_bias", format!("at most {MOST_BIASES} of them"), biases.len()));
+        return Err(invalid(
+            "sampling.logit_bias",
+            format!("at most {MOST_BIASES} of them"),
+            biases.len(),
+        ));
     }
     let mut seen = HashSet::new();
     for (at, one) in biases.iter().enumerate() {
@@ -36,7 +46,11 @@ pub(super) fn check(sampling: &v1::Sampling, limits: &v1::Limits, logprobs: Opti
             return Err(invalid(&field("bias"), "a number from -100 to 100", one.bias));
         }
         if !seen.insert(one.token_id) {
-            return Err(invalid(&field("token_id"), "each id at most once", format!("{} again", one.token_id)));
+            return Err(invalid(
+                &field("token_id"),
+                "each id at most once",
+                format!("{} again", one.token_id),
+            ));
         }
     }
     if limits.stop_token_ids.len() > MOST_STOP_IDS {
@@ -47,12 +61,15 @@ pub(super) fn check(sampling: &v1::Sampling, limits: &v1::Limits, logprobs: Opti
         check_min_tokens(limits.min_tokens, most)?;
     }
     match logprobs {
-        Some(count) if count > MOST_LOGPROBS => Err(invalid("logprobs", format!("0 to {MOST_LOGPROBS}"), count)),
+        Some(count) if count > MOST_LOGPROBS => {
+            Err(invalid("logprobs", format!("0 to {MOST_LOGPROBS}"), count))
+        }
         _ => Ok(()),
     }
 }
 
-/// Looks at what the model decides: ids must be of its vocabulary, and all tokens that are asked for must have room.
+/// Looks at what the model decides: ids must be of its vocabulary, and all tokens that are asked
+/// for must have room.
 ///
 /// # Errors
 /// The first field that does not go with it, by name.
@@ -62,7 +79,11 @@ pub(super) fn fits(wishes: &Wishes, vocab_size: u32, max_tokens: u32) -> Result<
     let stops = wishes.stop_token_ids.iter().copied().enumerate();
     let stops = stops.map(|(at, id)| (format!("limits.stop_token_ids[{at}]"), id));
     if let Some((field, id)) = biased.chain(stops).find(|(_, id)| *id >= vocab_size) {
-        return Err(invalid(&field, format!("a token id below {vocab_size} (the model's vocabulary)"), id));
+        return Err(invalid(
+            &field,
+            format!("a token id below {vocab_size} (the model's vocabulary)"),
+            id,
+        ));
     }
     check_min_tokens(wishes.min_tokens, max_tokens)
 }
@@ -75,7 +96,8 @@ fn check_min_tokens(least: u32, most: u32) -> Result<(), Status> {
     Ok(())
 }
 
-/// Behind which ids the answer ends: the model's `own` unless the client goes on after them, and the request's; each once.
+/// Behind which ids the answer ends: the model's `own` unless the client goes on after them, and
+/// the request's; each once.
 pub(super) fn stop_ids(wishes: &Wishes, own: &[u32], vocab_size: u32) -> Vec<u32> {
     let own = own.iter().copied().filter(|id| !wishes.ignore_eos && *id < vocab_size);
     let mut seen = HashSet::new();
@@ -84,7 +106,8 @@ pub(super) fn stop_ids(wishes: &Wishes, own: &[u32], vocab_size: u32) -> Vec<u32
 
 /// Behind which of the model's `own` ids the client has the answer go on.
 pub(super) fn ignored_ids(wishes: &Wishes, own: &[u32], vocab_size: u32) -> Vec<u32> {
-    let goes_on = |id: &u32| wishes.ignore_eos && *id < vocab_size && !wishes.stop_token_ids.contains(id);
+    let goes_on =
+        |id: &u32| wishes.ignore_eos && *id < vocab_size && !wishes.stop_token_ids.contains(id);
     own.iter().copied().filter(goes_on).collect()
 }
 
@@ -104,12 +127,18 @@ pub(super) fn filled(sampling: &v1::Sampling, own: &SamplingRule) -> SamplingRul
     }
 }
 
-/// The first value out of its range (inference.proto, Sampling): its name, what was expected, what was found.
+/// The first value out of its range (inference.proto, Sampling): its name, what was expected, what
+/// was found.
 pub fn sampling_problem(rule: &SamplingRule) -> Option<(&'static str, &'static str, f32)> {
     // Written so that NaN is in no range.
     let penalty = "a number from -2 to 2";
     let ranges = [
-        ("temperature", "a number from 0 to 100", rule.temperature, (0.0..=100.0).contains(&rule.temperature)),
+        (
+            "temperature",
+            "a number from 0 to 100",
+            rule.temperature,
+            (0.0..=100.0).contains(&rule.temperature),
+        ),
         ("top_p", "a number above 0, at most 1", rule.top_p, rule.top_p > 0.0 && rule.top_p <= 1.0),
         ("min_p", "a number from 0 to 1", rule.min_p, (0.0..=1.0).contains(&rule.min_p)),
         (
@@ -119,10 +148,23 @@ pub fn sampling_problem(rule: &SamplingRule) -> Option<(&'static str, &'static s
             rule.repetition_penalty,
             (0.01..=10.0).contains(&rule.repetition_penalty),
         ),
-        ("presence_penalty", penalty, rule.presence_penalty, (-2.0..=2.0).contains(&rule.presence_penalty)),
-        ("frequency_penalty", penalty, rule.frequency_penalty, (-2.0..=2.0).contains(&rule.frequency_penalty)),
+        (
+            "presence_penalty",
+            penalty,
+            rule.presence_penalty,
+            (-2.0..=2.0).contains(&rule.presence_penalty),
+        ),
+        (
+            "frequency_penalty",
+            penalty,
+            rule.frequency_penalty,
+            (-2.0..=2.0).contains(&rule.frequency_penalty),
+        ),
     ];
-    ranges.into_iter().find(|(.., fine)| !fine).map(|(name, expected, found, _)| (name, expected, found))
+    ranges
+        .into_iter()
+        .find(|(.., fine)| !fine)
+        .map(|(name, expected, found, _)| (name, expected, found))
 }
 
 #[cfg(test)]
@@ -133,30 +175,44 @@ mod tests {
     use super::*;
 
     fn bias(list: &[(u32, f32)]) -> Vec<v1::LogitBias> {
-        list.iter().map(|(token_id, bias)| v1::LogitBias { token_id: *token_id, bias: *bias }).collect()
+        list.iter()
+            .map(|(token_id, bias)| v1::LogitBias { token_id: *token_id, bias: *bias })
+            .collect()
     }
 
     #[track_caller]
     fn is(outcome: Result<(), Status>, field: &str, words: &[&str]) {
         let status = outcome.expect_err("a broken request");
         assert_eq!(Reason::of(&status), Some(Reason::InvalidArgument), "{status:?}");
-        let named = status.get_details_bad_request().map(|bad| bad.field_violations[0].field.clone());
+        let named =
+            status.get_details_bad_request().map(|bad| bad.field_violations[0].field.clone());
         assert_eq!(named.as_deref(), Some(field));
-        words.iter().for_each(|word| assert!(status.message().contains(word), "{word:?} in {}", status.message()));
+        words.iter().for_each(|word| {
+            assert!(status.message().contains(word), "{word:?} in {}", status.message())
+        });
     }
 
     #[test]
     fn the_ends_of_each_range_are_in_it() {
-        let sampled = |sampling: v1::Sampling| check(&sampling, &v1::Limits::default(), None).expect("in its range");
+        let sampled = |sampling: v1::Sampling| {
+            check(&sampling, &v1::Limits::default(), None).expect("in its range")
+        };
         // As low as a temperature can be is the same as 0 and no mistake.
         for temperature in [0.0, f32::from_bits(1), 1e-39, 100.0] {
             sampled(v1::Sampling { temperature: Some(temperature), ..Default::default() });
         }
         for repetition_penalty in [0.01, 10.0] {
-            sampled(v1::Sampling { repetition_penalty: Some(repetition_penalty), ..Default::default() });
+            sampled(v1::Sampling {
+                repetition_penalty: Some(repetition_penalty),
+                ..Default::default()
+            });
         }
         for end in [-2.0, 2.0] {
-            sampled(v1::Sampling { presence_penalty: Some(end), frequency_penalty: Some(end), ..Default::default() });
+            sampled(v1::Sampling {
+                presence_penalty: Some(end),
+                frequency_penalty: Some(end),
+                ..Default::default()
+            });
             sampled(v1::Sampling { logit_bias: bias(&[(3, 50.0 * end)]), ..Default::default() });
         }
         for (top_p, min_p) in [(f32::from_bits(1), 1.0), (1.0, 0.0)] {
@@ -173,10 +229,16 @@ mod tests {
             is(sampled(presence), "sampling.presence_penalty", &expected);
             let frequency = v1::Sampling { frequency_penalty: Some(value), ..Default::default() };
             is(sampled(frequency), "sampling.frequency_penalty", &expected);
-            let biased = v1::Sampling { logit_bias: bias(&[(3, 100.0), (4, value * 50.0)]), ..Default::default() };
+            let biased = v1::Sampling {
+                logit_bias: bias(&[(3, 100.0), (4, value * 50.0)]),
+                ..Default::default()
+            };
             is(sampled(biased), "sampling.logit_bias[1].bias", &["from -100 to 100"]);
         }
-        let twice = v1::Sampling { logit_bias: bias(&[(3, 1.0), (4, 1.0), (3, 1.0)]), ..Default::default() };
+        let twice = v1::Sampling {
+            logit_bias: bias(&[(3, 1.0), (4, 1.0), (3, 1.0)]),
+            ..Default::default()
+        };
         is(sampled(twice), "sampling.logit_bias[2].token_id", &["once", "3 again"]);
         let many: Vec<(u32, f32)> = (0..1025).map(|id| (id, 0.0)).collect();
         let most = v1::Sampling { logit_bias: bias(&many[1..]), ..Default::default() };
@@ -185,10 +247,12 @@ mod tests {
         is(sampled(many), "sampling.logit_bias", &["at most 1024", "1025"]);
 
         let limited = |limits: v1::Limits| check(&v1::Sampling::default(), &limits, None);
-        let stops = |count: u32| v1::Limits { stop_token_ids: (0..count).collect(), ..Default::default() };
+        let stops =
+            |count: u32| v1::Limits { stop_token_ids: (0..count).collect(), ..Default::default() };
         limited(stops(64)).expect("as many as may be");
         is(limited(stops(65)), "limits.stop_token_ids", &["at most 64", "65"]);
-        let least = |min_tokens| v1::Limits { max_tokens: Some(5), min_tokens, ..Default::default() };
+        let least =
+            |min_tokens| v1::Limits { max_tokens: Some(5), min_tokens, ..Default::default() };
         limited(least(5)).expect("exactly so many");
         is(limited(least(6)), "limits.min_tokens", &["at most 5", "found 6"]);
         let reported = |count| check(&v1::Sampling::default(), &v1::Limits::default(), Some(count));
@@ -200,7 +264,10 @@ mod tests {
     fn wishes(ignore_eos: bool) -> Wishes {
         Wishes {
             model: String::new(),
-            sampling: v1::Sampling { logit_bias: bias(&[(9, 1.0), (4, -100.0)]), ..Default::default() },
+            sampling: v1::Sampling {
+                logit_bias: bias(&[(9, 1.0), (4, -100.0)]),
+                ..Default::default()
+            },
             max_tokens: None,
             min_tokens: 8,
             ignore_eos,
@@ -227,10 +294,14 @@ mod tests {
         assert_eq!(stop_ids(&wishes(false), &[2, 3, 99], 10), [2, 3, 7]);
         assert_eq!(stop_ids(&wishes(true), &[2, 3, 99], 10), [7, 2], "the request's own stay");
         assert_eq!(
-            (ignored_ids(&wishes(false), &[2, 3, 99], 10), ignored_ids(&wishes(true), &[2, 3, 99], 10)),
+            (
+                ignored_ids(&wishes(false), &[2, 3, 99], 10),
+                ignored_ids(&wishes(true), &[2, 3, 99], 10)
+            ),
             (vec![], vec![3])
         );
-        let own = SamplingRule { presence_penalty: 1.5, frequency_penalty: 0.5, ..SamplingRule::GREEDY };
+        let own =
+            SamplingRule { presence_penalty: 1.5, frequency_penalty: 0.5, ..SamplingRule::GREEDY };
         let said = v1::Sampling { presence_penalty: Some(0.0), ..wishes(false).sampling };
         let rule = filled(&said, &own);
         assert_eq!((rule.presence_penalty, rule.frequency_penalty), (0.0, 0.5));

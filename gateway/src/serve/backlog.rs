@@ -1,12 +1,15 @@
-//! What the supervisor last reported of its queue: a request that would be refused there is refused before its prompt is made.
+//! What the supervisor last reported of its queue: a request that would be refused there is refused
+//! before its prompt is made.
 //!
-//! Under overload most requests are refused, and each that is made a prompt and carried to the supervisor for that takes time
-//! from those that are served, where all processes share the machine's cores. The queue is as full as it was while no request
-//! has left it or the model, and all that do pass through here (what another gateway's do meanwhile is seen within [`FRESH`]).
+//! Under overload most requests are refused, and each that is made a prompt and carried to the
+//! supervisor for that takes time from those that are served, where all processes share the
+//! machine's cores. The queue is as full as it was while no request has left it or the model, and
+//! all that do pass through here (what another gateway's do meanwhile is seen within [`FRESH`]).
 //!
-//! A refusal counts for the requests of the same API key only. A full queue takes a request of another key that has fewer
-//! waiting ones, in place of the newest of the key with most. As long as nothing leaves the queue, such exchanges do not make
-//! room for a key that was refused: they only take from keys that have the most, and never leave it two behind another.
+//! A refusal counts for the requests of the same API key only. A full queue takes a request of
+//! another key that has fewer waiting ones, in place of the newest of the key with most. As long as
+//! nothing leaves the queue, such exchanges do not make room for a key that was refused: they only
+//! take from keys that have the most, and never leave it two behind another.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,7 +63,8 @@ impl Backlog {
     /// Whether a request of this key to the supervisor of this term may find a place.
     ///
     /// # Errors
-    /// The supervisor's own refusal of another one of the key, a moment ago, and nothing has moved since.
+    /// The supervisor's own refusal of another one of the key, a moment ago, and nothing has moved
+    /// since.
     pub fn look(&self, key: KeyId, term: u64) -> Result<(), Status> {
         self.look_at(key, term, monotonic_ns())
     }
@@ -68,13 +72,19 @@ impl Backlog {
     fn look_at(&self, key: KeyId, term: u64, now_ns: i64) -> Result<(), Status> {
         let full = self.full.lock().unwrap_or_else(PoisonError::into_inner);
         let moves = self.moves.load(Ordering::Relaxed);
-        let holds = |full: &&Full| full.term == term && full.moves == moves && full.is_fresh(now_ns);
+        let holds =
+            |full: &&Full| full.term == term && full.moves == moves && full.is_fresh(now_ns);
         full.get(&key).filter(holds).map_or(Ok(()), |full| Err(full.status.clone()))
     }
 
     /// A request of this key is about to be submitted.
     pub fn enter(self: &Arc<Self>, key: KeyId) -> Place {
-        Place { backlog: Arc::clone(self), key, moves: self.moves.load(Ordering::Relaxed), refused: false }
+        Place {
+            backlog: Arc::clone(self),
+            key,
+            moves: self.moves.load(Ordering::Relaxed),
+            refused: false,
+        }
     }
 }
 
@@ -133,8 +143,13 @@ mod tests {
         assert!(backlog.look_at(KEY, 1, 0).is_ok());
         refuse(&backlog, 7);
         let refused = backlog.look_at(KEY, 1, 7 + FRESH_NS - 1).expect_err("as full as it was");
-        assert_eq!((Reason::of(&refused), refused.message()), (Some(Reason::QueueFull), "64 requests wait"));
-        assert!(backlog.look_at(KEY, 1, 7 + FRESH_NS).is_ok() && backlog.look_at(KEY, 2, 8).is_ok());
+        assert_eq!(
+            (Reason::of(&refused), refused.message()),
+            (Some(Reason::QueueFull), "64 requests wait")
+        );
+        assert!(
+            backlog.look_at(KEY, 1, 7 + FRESH_NS).is_ok() && backlog.look_at(KEY, 2, 8).is_ok()
+        );
     }
 
     #[test]

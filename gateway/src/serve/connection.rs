@@ -1,7 +1,7 @@
 //! Connections of clients: accepted, bounded in number, spoken HTTP/2 with, closed in order.
 //!
-//! hyper is used directly: tonic's server has a timer of its own on `grpc-timeout` that ends calls with CANCELLED, spins
-//! when accept fails, and keeps connections that never speak HTTP/2.
+//! hyper is used directly: tonic's server has a timer of its own on `grpc-timeout` that ends calls
+//! with CANCELLED, spins when accept fails, and keeps connections that never speak HTTP/2.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_HEADER_LIST_BYTES: u32 = 16 << 10;
 /// Bytes of one stream that are kept for a socket that takes none at this moment.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
-/// Pause after `accept` failed, as it does without free descriptors: as it stands, the next try would fail as well.
+/// Pause after `accept` failed, as it does without free descriptors: as it stands, the next try
+/// would fail as well.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// What every connection has.
@@ -42,12 +43,19 @@ struct House {
     closing: CancellationToken,
 }
 
-/// Serves `routes` behind `guard` until `closing` is cancelled; then sends GOAWAY everywhere and returns when every connection
-/// is closed.
-pub async fn serve(listener: TcpListener, routes: Routes, guard: Guard, limits: &LimitsConfig, closing: CancellationToken) {
+/// Serves `routes` behind `guard` until `closing` is cancelled; then sends GOAWAY everywhere and
+/// returns when every connection is closed.
+pub async fn serve(
+    listener: TcpListener,
+    routes: Routes,
+    guard: Guard,
+    limits: &LimitsConfig,
+    closing: CancellationToken,
+) {
     let house = House::new(routes, guard, limits, closing.clone());
     let connections = house.connections.clone();
-    let (mut openings, mut failing, full) = (Openings::default(), false, Arc::new(AtomicBool::new(false)));
+    let (mut openings, mut failing, full) =
+        (Openings::default(), false, Arc::new(AtomicBool::new(false)));
     loop {
         let accepted = tokio::select! {
             biased;
@@ -61,7 +69,8 @@ pub async fn serve(listener: TcpListener, routes: Routes, guard: Guard, limits: 
                 if !std::mem::replace(&mut failing, true) {
                     tracing::warn!(%error, "accept failed; connections that have not said anything, and idle ones, are closed");
                 }
-                // A peer that left before it was accepted (ECONNABORTED) took nothing that others lack.
+                // A peer that left before it was accepted (ECONNABORTED) took nothing that others
+                // lack.
                 if error.kind() != std::io::ErrorKind::ConnectionAborted {
                     openings.cut_half();
                     connections.free_descriptor();
@@ -82,7 +91,9 @@ pub async fn serve(listener: TcpListener, routes: Routes, guard: Guard, limits: 
             drop(moment);
             let opened = match opened {
                 Ok(opened) => opened,
-                Err(error) => return tracing::debug!(%error, "a connection that does not speak as expected was closed"),
+                Err(error) => {
+                    return tracing::debug!(%error, "a connection that does not speak as expected was closed");
+                }
             };
             // A closed connection is a clear answer; one that hangs is none.
             let slot = match house.connections.enter(peer.ip()) {
@@ -91,7 +102,10 @@ pub async fn serve(listener: TcpListener, routes: Routes, guard: Guard, limits: 
                     // One line for each row of them.
                     if !full.swap(true, Ordering::Relaxed) {
                         let setting = bound.setting();
-                        tracing::warn!(setting, "too many connections, and each has open calls: new ones are closed");
+                        tracing::warn!(
+                            setting,
+                            "too many connections, and each has open calls: new ones are closed"
+                        );
                     }
                     return;
                 }
@@ -109,7 +123,12 @@ pub async fn serve(listener: TcpListener, routes: Routes, guard: Guard, limits: 
 }
 
 impl House {
-    fn new(routes: Routes, guard: Guard, limits: &LimitsConfig, closing: CancellationToken) -> Self {
+    fn new(
+        routes: Routes,
+        guard: Guard,
+        limits: &LimitsConfig,
+        closing: CancellationToken,
+    ) -> Self {
         Self {
             routes: routes.prepare(),
             guard,
@@ -137,7 +156,8 @@ impl House {
             .max_header_list_size(MAX_HEADER_LIST_BYTES);
         let calls = TrackCalls::new(routes, slot.handle(), guard.has_keys(), message_limit);
         let service = TowerToHyperService::new(Door::new(calls, guard, peer));
-        let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let mut connection =
+            std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
         let outcome = tokio::select! {
             outcome = connection.as_mut() => Some(outcome),
             () = closing.cancelled() => None,
@@ -175,7 +195,8 @@ mod tests {
     use crate::serve::connections::{CLOSE_GRACE, UNUSED};
     use crate::standing::Standing;
 
-    /// A connection of this client, in one process and in paused time, and its task on the gateway's side.
+    /// A connection of this client, in one process and in paused time, and its task on the
+    /// gateway's side.
     async fn connected() -> (SendRequest<Bytes>, JoinHandle<()>, watch::Sender<Standing>) {
         let (standing, seen) = watch::channel(Standing::default());
         let closing = CancellationToken::new();
@@ -192,13 +213,19 @@ mod tests {
         (requests, served, standing)
     }
 
-    /// Sends the headers of a call to health, and its message if there is one; returns the headers of its answer.
-    async fn call(requests: &SendRequest<Bytes>, method: &str, message: Option<&[u8]>) -> http::Response<h2::RecvStream> {
+    /// Sends the headers of a call to health, and its message if there is one; returns the headers
+    /// of its answer.
+    async fn call(
+        requests: &SendRequest<Bytes>,
+        method: &str,
+        message: Option<&[u8]>,
+    ) -> http::Response<h2::RecvStream> {
         let mut requests = requests.clone().ready().await.expect("open");
-        let request = http::Request::post(format!("http://localhost/grpc.health.v1.Health/{method}"))
-            .header("content-type", "application/grpc")
-            .body(())
-            .expect("a request");
+        let request =
+            http::Request::post(format!("http://localhost/grpc.health.v1.Health/{method}"))
+                .header("content-type", "application/grpc")
+                .body(())
+                .expect("a request");
         let (answer, mut body) = requests.send_request(request, false).expect("sent");
         if let Some(message) = message {
             body.send_data(Bytes::copy_from_slice(message), true).expect("sent");
@@ -234,7 +261,11 @@ mod tests {
             let answer = call(&requests, method, None).await;
             let status = tonic::Status::from_header_map(answer.headers()).expect("a status");
             assert_eq!(Reason::of(&status), Some(Reason::MessageTimeout), "{status:?}");
-            assert_eq!((tokio::time::sleep(Duration::ZERO).deadline() - begun).as_secs(), 10, "{method}");
+            assert_eq!(
+                (tokio::time::sleep(Duration::ZERO).deadline() - begun).as_secs(),
+                10,
+                "{method}"
+            );
         }
     }
 }

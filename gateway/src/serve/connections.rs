@@ -1,8 +1,9 @@
 //! The table of open connections: how many there are, of which peers, and which of them are idle.
 //!
-//! A connection is idle while no call is open on it. When the table is full, the connection that has been idle longest is
-//! shed: its slot goes to the newcomer at once, and it is closed behind it. Connections without an authenticated call so
-//! far are shed before the others. A connection with an open call is never shed.
+//! A connection is idle while no call is open on it. When the table is full, the connection that
+//! has been idle longest is shed: its slot goes to the newcomer at once, and it is closed behind
+//! it. Connections without an authenticated call so far are shed before the others. A connection
+//! with an open call is never shed.
 //!
 //! ```text
 //!        no authenticated call for 30 s, or the gateway stops
@@ -13,7 +14,8 @@
 //!                                      └──────────────────────────▶ Cut ──▶ closed at once
 //! ```
 //!
-//! At most `limits.connections` connections have a slot, and at most [`MAX_SHED`] without one are being closed (I6).
+//! At most `limits.connections` connections have a slot, and at most [`MAX_SHED`] without one are
+//! being closed (I6).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -26,13 +28,15 @@ use tokio::sync::watch;
 
 use crate::guard::peer::Peer;
 
-/// Time for the first authenticated call. A client opens a connection in order to call; one that waits for its user can
-/// connect again within a round trip.
+/// Time for the first authenticated call. A client opens a connection in order to call; one that
+/// waits for its user can connect again within a round trip.
 pub const UNUSED: Duration = Duration::from_secs(30);
-/// Time for an idle connection to close after GOAWAY: for the round trip of its peer, and for the rest of an answer that
-/// waits in the connection for the peer to read. As long as a peer may take to answer a ping.
+/// Time for an idle connection to close after GOAWAY: for the round trip of its peer, and for the
+/// rest of an answer that waits in the connection for the peer to read. As long as a peer may take
+/// to answer a ping.
 pub const CLOSE_GRACE: Duration = Duration::from_secs(5);
-/// Shed connections that are being closed at once. Each is a descriptor beyond `limits.connections`.
+/// Shed connections that are being closed at once. Each is a descriptor beyond
+/// `limits.connections`.
 const MAX_SHED: usize = 64;
 
 /// The open connections.
@@ -115,12 +119,13 @@ impl Connections {
     }
 
     fn bounded(most: usize, most_of_peer: usize) -> Self {
-        let table = Table { most, most_of_peer, state: Mutex::default(), open: watch::Sender::new(0) };
+        let table =
+            Table { most, most_of_peer, state: Mutex::default(), open: watch::Sender::new(0) };
         Self(Arc::new(table))
     }
 
-    /// A slot for a connection from this address. Where there is none, an idle connection is shed: of the same peer when
-    /// the peer has all it may have, else of any.
+    /// A slot for a connection from this address. Where there is none, an idle connection is shed:
+    /// of the same peer when the peer has all it may have, else of any.
     ///
     /// # Errors
     /// Every connection in question has an open call.
@@ -129,7 +134,9 @@ impl Connections {
         let mut state = self.0.lock();
         if peer.is_some() {
             let of_peer = state.slots.values().filter(|entry| entry.peer == peer).count();
-            if of_peer >= self.0.most_of_peer && !state.shed(Stage::Shed, |entry| entry.peer == peer) {
+            if of_peer >= self.0.most_of_peer
+                && !state.shed(Stage::Shed, |entry| entry.peer == peer)
+            {
                 return Err(Full::OfPeer);
             }
         }
@@ -145,7 +152,8 @@ impl Connections {
         Ok(ConnectionSlot(ConnectionHandle { table: Arc::clone(&self.0), id, activity }))
     }
 
-    /// Closes the longest idle connection at once, without a farewell: nothing can be accepted without its descriptor.
+    /// Closes the longest idle connection at once, without a farewell: nothing can be accepted
+    /// without its descriptor.
     pub fn free_descriptor(&self) {
         self.0.lock().shed(Stage::Cut, |_| true);
     }
@@ -165,8 +173,8 @@ impl Table {
 }
 
 impl State {
-    /// Takes the slot of the longest idle connection that `fits`, connections without an authenticated call first. False if
-    /// every one has an open call.
+    /// Takes the slot of the longest idle connection that `fits`, connections without an
+    /// authenticated call first. False if every one has an open call.
     fn shed(&mut self, stage: Stage, fits: impl Fn(&Entry) -> bool) -> bool {
         let candidates = self.slots.iter().filter_map(|(id, entry)| {
             let Activity { open_calls, is_used, .. } = *entry.activity.borrow();
@@ -197,8 +205,8 @@ impl ConnectionSlot {
         self.0.clone()
     }
 
-    /// Resolves when the connection has to be closed: its slot was given away, or it had no call for [`UNUSED`] and never
-    /// an authenticated one.
+    /// Resolves when the connection has to be closed: its slot was given away, or it had no call
+    /// for [`UNUSED`] and never an authenticated one.
     pub async fn leaves(&self) {
         let mut changes = self.0.activity.subscribe();
         loop {
@@ -214,8 +222,8 @@ impl ConnectionSlot {
         }
     }
 
-    /// Resolves when a connection that is being closed is waited for no longer: it was cut, or had no open call for
-    /// [`CLOSE_GRACE`].
+    /// Resolves when a connection that is being closed is waited for no longer: it was cut, or had
+    /// no open call for [`CLOSE_GRACE`].
     pub async fn is_overdue(&self) {
         {
             let _ordered = self.0.table.lock();
@@ -302,7 +310,8 @@ impl ConnectionHandle {
 }
 
 impl Activity {
-    /// Whether calls change what the connection's task waits for. Else it is not woken for each of them.
+    /// Whether calls change what the connection's task waits for. Else it is not woken for each of
+    /// them.
     fn matters(&self) -> bool {
         !self.is_used || self.stage != Stage::Open
     }
@@ -374,7 +383,10 @@ mod tests {
         let third = enter(&connections, HERE).expect("the first is idle");
         assert_eq!(gone(&slots), [0]);
         let _call = third.handle().begin(true).expect("open");
-        assert_eq!(enter(&connections, HERE).expect_err("all are busy").setting(), "limits.connections");
+        assert_eq!(
+            enter(&connections, HERE).expect_err("all are busy").setting(),
+            "limits.connections"
+        );
         connections.free_descriptor();
         assert_eq!(gone(&slots), [0]);
         drop(second);
@@ -430,7 +442,8 @@ mod tests {
     #[test]
     fn a_quarter_of_all_connections_may_be_one_peers() {
         let of = |connections, per_peer| {
-            let limits = LimitsConfig { connections, connections_per_peer: per_peer, ..Default::default() };
+            let limits =
+                LimitsConfig { connections, connections_per_peer: per_peer, ..Default::default() };
             Connections::new(&limits).0.most_of_peer
         };
         use paceline_process::config::Auto;
@@ -444,7 +457,10 @@ mod tests {
         let _second = enter(&connections, HERE).expect("the first is shed");
         assert!(first.leaves().now_or_never().is_some());
         let status: tonic::Status = first.handle().begin(true).expect_err("shed").into();
-        assert_eq!((status.code(), Reason::of(&status)), (tonic::Code::Unavailable, Some(Reason::ConnectionClosing)));
+        assert_eq!(
+            (status.code(), Reason::of(&status)),
+            (tonic::Code::Unavailable, Some(Reason::ConnectionClosing))
+        );
     }
 
     #[test]
@@ -463,7 +479,9 @@ mod tests {
         let connections = Connections::bounded(9, 1);
         let slot = enter(&connections, HERE).expect("room");
         let just_before = UNUSED - Duration::from_millis(1);
-        let after = async |slot: &ConnectionSlot, time| tokio::time::timeout(time, slot.leaves()).await.is_ok();
+        let after = async |slot: &ConnectionSlot, time| {
+            tokio::time::timeout(time, slot.leaves()).await.is_ok()
+        };
         assert!(!after(&slot, just_before).await && after(&slot, UNUSED).await);
         // Any open call keeps it; the time begins again with its end.
         let slot = enter(&connections, HERE).expect("room");
@@ -488,6 +506,8 @@ mod tests {
         drop(call);
         assert!(!overdue(CLOSE_GRACE * 100).await);
         drop(last);
-        assert!(!overdue(CLOSE_GRACE - Duration::from_millis(1)).await && overdue(CLOSE_GRACE).await);
+        assert!(
+            !overdue(CLOSE_GRACE - Duration::from_millis(1)).await && overdue(CLOSE_GRACE).await
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Where a request's message is decoded and checked: a small one at once, a large one on a thread of its own. A large one
-//! takes tens of milliseconds, which no stream on the threads that move messages may wait for.
+//! Where a request's message is decoded and checked: a small one at once, a large one on a thread
+//! of its own. A large one takes tens of milliseconds, which no stream on the threads that move
+//! messages may wait for.
 
 use std::sync::Arc;
 
@@ -28,12 +29,16 @@ impl Decoding {
         Self { language, seats: Arc::new(Semaphore::new(seats.max(1))) }
     }
 
-    /// Decodes a message and checks its fields. A caller that stops waiting gives up its place; work that has begun ends
-    /// unused.
+    /// Decodes a message and checks its fields. A caller that stops waiting gives up its place;
+    /// work that has begun ends unused.
     ///
     /// # Errors
     /// Those of the codec and of `check`.
-    pub async fn read<M, T>(&self, message: Deferred<M>, check: fn(M, Unsaid<'_>) -> Result<T, Status>) -> Result<T, Status>
+    pub async fn read<M, T>(
+        &self,
+        message: Deferred<M>,
+        check: fn(M, Unsaid<'_>) -> Result<T, Status>,
+    ) -> Result<T, Status>
     where
         M: Message + Name + Default + 'static,
         T: Send + 'static,
@@ -41,7 +46,10 @@ impl Decoding {
         if message.wire_bytes() < LARGE_BYTES {
             return read(message, check, &self.language);
         }
-        let seat = Arc::clone(&self.seats).acquire_owned().await.map_err(|_| bug("the seats for messages are closed"))?;
+        let seat = Arc::clone(&self.seats)
+            .acquire_owned()
+            .await
+            .map_err(|_| bug("the seats for messages are closed"))?;
         let language = Arc::clone(&self.language);
         let work = tokio::task::spawn_blocking(move || {
             let _seat = seat; // until the work is done, even if nobody waits for it
@@ -51,7 +59,11 @@ impl Decoding {
     }
 }
 
-fn read<M, T>(message: Deferred<M>, check: fn(M, Unsaid<'_>) -> Result<T, Status>, language: &Language) -> Result<T, Status>
+fn read<M, T>(
+    message: Deferred<M>,
+    check: fn(M, Unsaid<'_>) -> Result<T, Status>,
+    language: &Language,
+) -> Result<T, Status>
 where
     M: Message + Name + Default,
 {
@@ -100,10 +112,14 @@ mod tests {
             let message = GenerateRequest { model: "m".repeat(LARGE_BYTES), ..Default::default() };
             Deferred::from_wire(message.encode_to_vec().into()).expect("bytes")
         };
-        let broken = Deferred::<GenerateRequest>::from_wire(vec![0xff; LARGE_BYTES].into()).expect("bytes");
-        let status = decoding.read(broken, |_: GenerateRequest, _| Ok(())).await.expect_err("no message");
+        let broken =
+            Deferred::<GenerateRequest>::from_wire(vec![0xff; LARGE_BYTES].into()).expect("bytes");
+        let status =
+            decoding.read(broken, |_: GenerateRequest, _| Ok(())).await.expect_err("no message");
         assert_eq!(status.code(), tonic::Code::InvalidArgument);
-        let status = decoding.read(large(), |_: GenerateRequest, _| -> Result<(), Status> { panic!("a bug") }).await;
+        let status = decoding
+            .read(large(), |_: GenerateRequest, _| -> Result<(), Status> { panic!("a bug") })
+            .await;
         assert_eq!(status.expect_err("a bug").code(), tonic::Code::Internal);
         assert_eq!(decoding.seats.available_permits(), 1);
     }

@@ -1,6 +1,7 @@
-//! What stands before the inference service: counts calls, turns them away before their message is read when the gateway is
-//! stopping or full, and gives tonic's own refusal of a large message our code and reason. When all slots are taken, the
-//! oldest call whose message has not arrived loses its slot to the newcomer.
+//! What stands before the inference service: counts calls, turns them away before their message is
+//! read when the gateway is stopping or full, and gives tonic's own refusal of a large message our
+//! code and reason. When all slots are taken, the oldest call whose message has not arrived loses
+//! its slot to the newcomer.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -22,14 +23,17 @@ use super::message::MessageProgress;
 use crate::guard::keys::Principal;
 use crate::standing::Standing;
 
-/// Calls inside the gateway beyond those that run and those that the supervisor queues: on their way, or over and unread.
+/// Calls inside the gateway beyond those that run and those that the supervisor queues: on their
+/// way, or over and unread.
 const ON_THEIR_WAY: usize = 160;
-/// A key may have so many times as many calls as there are places left. So one key alone may have eight of nine places, and
-/// however many keys send as many calls as they can, places are left for others.
+/// A key may have so many times as many calls as there are places left. So one key alone may have
+/// eight of nine places, and however many keys send as many calls as they can, places are left for
+/// others.
 const CALLS_PER_FREE_PLACE: usize = 8;
 
-/// The calls inside the gateway. Their number bounds the messages that are in memory; those that come later are refused, as the
-/// supervisor would refuse them. How many of a key run is for the supervisor to decide; here no key may take all places.
+/// The calls inside the gateway. Their number bounds the messages that are in memory; those that
+/// come later are refused, as the supervisor would refuse them. How many of a key run is for the
+/// supervisor to decide; here no key may take all places.
 #[derive(Clone, Debug)]
 pub struct Calls {
     running: Arc<watch::Sender<usize>>,
@@ -48,12 +52,18 @@ struct ArrivingCall {
 }
 
 impl Calls {
-    /// None yet; places for as many as run at once (`target.max_sequences`), and for `queue` that wait.
+    /// None yet; places for as many as run at once (`target.max_sequences`), and for `queue` that
+    /// wait.
     pub fn new(run_at_once: u32, queue: u32) -> Self {
         let (run_at_once, queue) = (run_at_once as usize, queue as usize);
         // An eighth more than wait: one key alone can fill the queue.
         let most = ON_THEIR_WAY + run_at_once + queue + queue.div_ceil(CALLS_PER_FREE_PLACE);
-        Self { running: Arc::new(watch::Sender::new(0)), most, of_keys: Arc::default(), arriving: Arc::default() }
+        Self {
+            running: Arc::new(watch::Sender::new(0)),
+            most,
+            of_keys: Arc::default(),
+            arriving: Arc::default(),
+        }
     }
 
     /// How many there are, as it changes.
@@ -66,9 +76,12 @@ impl Calls {
         let key = key.map(|name| self.enter_key(name)).transpose()?;
         let most = self.most;
         let refusal = || {
-            Refusal::new(Reason::QueueFull, format!("the gateway has {most} calls, the most it takes; try again shortly"))
-                .field("limits.queue")
-                .fact("limit", most)
+            Refusal::new(
+                Reason::QueueFull,
+                format!("the gateway has {most} calls, the most it takes; try again shortly"),
+            )
+            .field("limits.queue")
+            .fact("limit", most)
         };
         self.enter_all(key).ok_or_else(refusal)
     }
@@ -84,7 +97,9 @@ impl Calls {
                 "there are {count} calls under this key and {left} places left for others, so it may have no more; try again \
                  when one has ended"
             );
-            return Err(Refusal::new(Reason::TooManyStreams, message).field("limits.queue").fact("limit", limit));
+            return Err(Refusal::new(Reason::TooManyStreams, message)
+                .field("limits.queue")
+                .fact("limit", limit));
         }
         *count += 1;
         Ok(OfKey { counts: Arc::clone(&self.of_keys), name: Arc::clone(name) })
@@ -97,12 +112,16 @@ impl Calls {
             *calls += usize::from(entered);
             entered
         });
-        let slot = || Slot { running: Arc::clone(&self.running), is_displaced: AtomicBool::new(false), _key: key };
+        let slot = || Slot {
+            running: Arc::clone(&self.running),
+            is_displaced: AtomicBool::new(false),
+            _key: key,
+        };
         (entered || self.displace()).then(slot)
     }
 
-    /// Takes the slot of the oldest call whose message has not arrived. A sender of headers alone thus keeps out no call
-    /// that sends its message at once. False if every message is there.
+    /// Takes the slot of the oldest call whose message has not arrived. A sender of headers alone
+    /// thus keeps out no call that sends its message at once. False if every message is there.
     fn displace(&self) -> bool {
         let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(call) = arriving.pop_front() {
@@ -123,7 +142,8 @@ impl Calls {
         if arriving.len() >= 2 * self.most {
             arriving.retain(|call| call.slot.strong_count() > 0 && call.message.is_arriving());
         }
-        arriving.push_back(ArrivingCall { message: Arc::clone(message), slot: Arc::downgrade(slot) });
+        arriving
+            .push_back(ArrivingCall { message: Arc::clone(message), slot: Arc::downgrade(slot) });
     }
 }
 
@@ -183,7 +203,12 @@ pub struct Gate<S> {
 
 impl<S> Gate<S> {
     /// A gate before `inner`.
-    pub fn new(inner: S, calls: Calls, standing: watch::Receiver<Standing>, max_message_bytes: u64) -> Self {
+    pub fn new(
+        inner: S,
+        calls: Calls,
+        standing: watch::Receiver<Standing>,
+        max_message_bytes: u64,
+    ) -> Self {
         Self { inner, calls, standing, max_message_bytes }
     }
 
@@ -199,7 +224,10 @@ impl<S: NamedService> NamedService for Gate<S> {
 
 impl<S> Service<Request<Body>> for Gate<S>
 where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + 'static,
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
     S::Future: Send,
 {
     type Response = Response<Body>;
@@ -233,10 +261,12 @@ fn with_our_code(response: Response<Body>, limit: u64) -> Response<Body> {
     let status = Status::from_header_map(response.headers());
     match status {
         Some(status) if status.code() == Code::OutOfRange => {
-            let found: Option<u64> = status.message().split_whitespace().find_map(|word| word.parse().ok());
+            let found: Option<u64> =
+                status.message().split_whitespace().find_map(|word| word.parse().ok());
             let found = found.map_or_else(|| "more".to_owned(), |bytes| bytes.to_string());
-            let message =
-                format!("message: expected at most {limit} bytes (limits.max_message_bytes of this service), found {found}");
+            let message = format!(
+                "message: expected at most {limit} bytes (limits.max_message_bytes of this service), found {found}"
+            );
             let refusal = Refusal::new(Reason::MessageTooLarge, message).field("message");
             Status::from(refusal.fact("limit_bytes", limit).fact("found_bytes", found)).into_http()
         }
@@ -252,7 +282,8 @@ mod tests {
     fn places_are_bounded_and_given_back() {
         let calls = Calls::new(32, 8);
         let seen = calls.watch();
-        let slots: Vec<Slot> = (0..ON_THEIR_WAY + 32 + 8 + 1).map(|_| calls.enter(None).expect("room")).collect();
+        let slots: Vec<Slot> =
+            (0..ON_THEIR_WAY + 32 + 8 + 1).map(|_| calls.enter(None).expect("room")).collect();
         let status: Status = calls.enter(None).expect_err("full").into();
         assert_eq!(Reason::of(&status), Some(Reason::QueueFull));
         assert_eq!(*seen.borrow(), slots.len());
@@ -270,11 +301,19 @@ mod tests {
     fn a_key_can_fill_the_queue_and_leaves_places_for_others() {
         for queue in [0, 128, 10_000] {
             let calls = Calls::new(32, queue);
-            let (alice, bob, carol): (Arc<str>, Arc<str>, Arc<str>) = ("alice".into(), "bob".into(), "carol".into());
+            let (alice, bob, carol): (Arc<str>, Arc<str>, Arc<str>) =
+                ("alice".into(), "bob".into(), "carol".into());
             let mut hers = fill(&calls, &alice);
-            assert!(hers.len() >= 32 + queue as usize, "{} of hers beside a queue of {queue}", hers.len());
+            assert!(
+                hers.len() >= 32 + queue as usize,
+                "{} of hers beside a queue of {queue}",
+                hers.len()
+            );
             let status: Status = calls.enter(Some(&alice)).expect_err("all she may have").into();
-            assert_eq!((status.code(), Reason::of(&status)), (Code::ResourceExhausted, Some(Reason::TooManyStreams)));
+            assert_eq!(
+                (status.code(), Reason::of(&status)),
+                (Code::ResourceExhausted, Some(Reason::TooManyStreams))
+            );
             let his = fill(&calls, &bob);
             assert!(his.len() >= 8, "{} of his beside a queue of {queue}", his.len());
             let others = calls.enter(Some(&carol)).expect("a third key has a place as well");
@@ -282,7 +321,10 @@ mod tests {
             hers.truncate(hers.len() / 2);
             hers.push(calls.enter(Some(&alice)).expect("room again"));
             drop((hers, his, others));
-            assert_eq!((*calls.watch().borrow(), calls.of_keys.lock().expect("fine").len()), (0, 0));
+            assert_eq!(
+                (*calls.watch().borrow(), calls.of_keys.lock().expect("fine").len()),
+                (0, 0)
+            );
         }
     }
 
@@ -318,7 +360,9 @@ mod tests {
             slots.push(Arc::new(calls.enter(None).expect("another one's")));
         }
         assert!(messages[2..].iter().all(|message| !message.is_arriving()));
-        slots.push(Arc::new(calls.enter(None).expect("the last one's that came without its message")));
+        slots.push(Arc::new(
+            calls.enter(None).expect("the last one's that came without its message"),
+        ));
         assert!(calls.enter(None).is_err(), "all messages are there");
         assert_eq!(*seen.borrow(), most, "each place counts once");
         drop(slots);
@@ -336,16 +380,32 @@ mod tests {
             calls.follow(&Arc::default(), &Arc::new(calls.enter(None).expect("room")));
         }
         let arriving = calls.arriving.lock().expect("fine");
-        assert!(arriving.len() <= 2 * most && Arc::ptr_eq(&arriving[0].message, &message), "{}", arriving.len());
+        assert!(
+            arriving.len() <= 2 * most && Arc::ptr_eq(&arriving[0].message, &message),
+            "{}",
+            arriving.len()
+        );
     }
 
     #[test]
     fn only_tonics_refusal_changes_its_code() {
-        let large = Status::out_of_range("Error, decoded message length too large: found 50 bytes, the limit is: 40 bytes");
-        let status = Status::from_header_map(with_our_code(large.into_http(), 40).headers()).expect("a status");
-        assert_eq!((status.code(), Reason::of(&status)), (Code::ResourceExhausted, Some(Reason::MessageTooLarge)));
-        assert!(status.message().contains("at most 40 bytes") && status.message().contains("found 50"), "{}", status.message());
-        let other = Status::from_header_map(with_our_code(Status::not_found("x").into_http(), 40).headers());
+        let large = Status::out_of_range(
+            "Error, decoded message length too large: found 50 bytes, the limit is: 40 bytes",
+        );
+        let status = Status::from_header_map(with_our_code(large.into_http(), 40).headers())
+            .expect("a status");
+        assert_eq!(
+            (status.code(), Reason::of(&status)),
+            (Code::ResourceExhausted, Some(Reason::MessageTooLarge))
+        );
+        assert!(
+            status.message().contains("at most 40 bytes") && status.message().contains("found 50"),
+            "{}",
+            status.message()
+        );
+        let other = Status::from_header_map(
+            with_our_code(Status::not_found("x").into_http(), 40).headers(),
+        );
         assert_eq!(other.expect("a status").code(), Code::NotFound);
     }
 }

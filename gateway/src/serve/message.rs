@@ -1,10 +1,11 @@
 //! Bounds the time between the headers of a call and the end of its message.
 //!
-//! A call holds a stream, memory and, behind the gate, a slot from its headers on. A message that never arrives must
-//! therefore end its call. [`TimedBody`] wraps the request body of every call of every service, health and reflection
-//! included. It fails when no byte arrives for [`STALL`], when the message takes longer than `limits.message_s` in all,
-//! when the client's own `grpc-timeout` passes first, or when the gate gives the slot of the call to another one. tonic
-//! answers the call with that failure and drops the request, which releases everything that the call holds.
+//! A call holds a stream, memory and, behind the gate, a slot from its headers on. A message that
+//! never arrives must therefore end its call. [`TimedBody`] wraps the request body of every call of
+//! every service, health and reflection included. It fails when no byte arrives for [`STALL`], when
+//! the message takes longer than `limits.message_s` in all, when the client's own `grpc-timeout`
+//! passes first, or when the gate gives the slot of the call to another one. tonic answers the call
+//! with that failure and drops the request, which releases everything that the call holds.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,8 +24,8 @@ use tonic::Status;
 
 use crate::deadline::client_timeout;
 
-/// Longest time without a byte. Ten seconds outlast the retransmissions of a bad mobile network; a sender that is silent
-/// for longer has lost its connection or does not mean to send.
+/// Longest time without a byte. Ten seconds outlast the retransmissions of a bad mobile network; a
+/// sender that is silent for longer has lost its connection or does not mean to send.
 const STALL: Duration = Duration::from_secs(10);
 
 /// Error of a request body, in the form that tonic takes a [`Status`] out of.
@@ -34,8 +35,8 @@ const ARRIVING: u8 = 0;
 const ARRIVED: u8 = 1;
 const DISPLACED: u8 = 2;
 
-/// State of one call's message, shared between its body and the gate. It changes once: the message arrives, or its call
-/// is displaced.
+/// State of one call's message, shared between its body and the gate. It changes once: the message
+/// arrives, or its call is displaced.
 #[derive(Debug, Default)]
 pub struct MessageProgress {
     state: AtomicU8,
@@ -48,7 +49,8 @@ impl MessageProgress {
         self.state.load(Ordering::Acquire) == ARRIVING
     }
 
-    /// Ends the call because another one gets its slot. False if the message has arrived: then the call goes on.
+    /// Ends the call because another one gets its slot. False if the message has arrived: then the
+    /// call goes on.
     pub fn displace(&self) -> bool {
         let displaced = self.change(DISPLACED);
         if displaced {
@@ -66,8 +68,8 @@ impl MessageProgress {
     }
 }
 
-/// Bounds the time of a call's message. The request's extensions get the [`MessageProgress`] for the gate. `limit` is
-/// `limits.message_s`.
+/// Bounds the time of a call's message. The request's extensions get the [`MessageProgress`] for
+/// the gate. `limit` is `limits.message_s`.
 pub fn timed<B>(request: Request<B>, limit: Duration) -> Request<TimedBody<B>> {
     let timeout = client_timeout(request.headers());
     let (mut parts, body) = request.into_parts();
@@ -96,7 +98,12 @@ enum Limit {
 }
 
 impl<B> TimedBody<B> {
-    fn new(inner: B, progress: Arc<MessageProgress>, limit: Duration, timeout: Option<Duration>) -> Self {
+    fn new(
+        inner: B,
+        progress: Arc<MessageProgress>,
+        limit: Duration,
+        timeout: Option<Duration>,
+    ) -> Self {
         let (total, limit) = match timeout {
             Some(timeout) if timeout < limit => (timeout, Limit::Deadline),
             _ => (limit, Limit::Message(limit)),
@@ -108,13 +115,20 @@ impl<B> TimedBody<B> {
     fn expired(&mut self, context: &mut Context<'_>) -> Option<Status> {
         let received_bytes = self.received_bytes;
         let late = |expected: String| {
-            let message =
-                format!("message: expected {expected}, found {received_bytes} bytes and no end; send it whole, at once");
-            Refusal::new(Reason::MessageTimeout, message).field("message").fact("received_bytes", received_bytes).into()
+            let message = format!(
+                "message: expected {expected}, found {received_bytes} bytes and no end; send it whole, at once"
+            );
+            Refusal::new(Reason::MessageTimeout, message)
+                .field("message")
+                .fact("received_bytes", received_bytes)
+                .into()
         };
         if self.total.poll_unpin(context).is_ready() {
             return Some(match self.limit {
-                Limit::Message(limit) => late(format!("its end within {} s of the headers (limits.message_s)", limit.as_secs())),
+                Limit::Message(limit) => late(format!(
+                    "its end within {} s of the headers (limits.message_s)",
+                    limit.as_secs()
+                )),
                 Limit::Deadline => deadline_passed(),
             });
         }
@@ -137,7 +151,10 @@ where
     type Data = Bytes;
     type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         if this.is_over {
             return Poll::Ready(None);
@@ -223,7 +240,10 @@ mod tests {
         type Data = Bytes;
         type Error = std::convert::Infallible;
 
-        fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
             let Some((pause, bytes)) = self.frames.front_mut() else { return Poll::Pending };
             std::task::ready!(pause.poll_unpin(context));
             let bytes = Bytes::from_static(bytes);
@@ -232,9 +252,17 @@ mod tests {
         }
     }
 
-    /// Sends `bytes` every `pause` seconds, `count` times; returns how long the body lasted, its bytes and its end.
-    async fn outcome(pause: u64, count: u64, bytes: &'static [u8], timeout: Option<&str>) -> (u64, usize, Option<Status>) {
-        let frames = (1..=count).map(|at| (Box::pin(sleep(Duration::from_secs(at * pause))), bytes)).collect();
+    /// Sends `bytes` every `pause` seconds, `count` times; returns how long the body lasted, its
+    /// bytes and its end.
+    async fn outcome(
+        pause: u64,
+        count: u64,
+        bytes: &'static [u8],
+        timeout: Option<&str>,
+    ) -> (u64, usize, Option<Status>) {
+        let frames = (1..=count)
+            .map(|at| (Box::pin(sleep(Duration::from_secs(at * pause))), bytes))
+            .collect();
         let mut request = Request::new(Script { frames });
         if let Some(timeout) = timeout {
             request.headers_mut().insert("grpc-timeout", timeout.parse().expect("ASCII"));
@@ -250,14 +278,21 @@ mod tests {
             }
         };
         let seconds = (sleep(Duration::ZERO).deadline() - begun).as_secs();
-        assert!(std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.is_none(), "it ends once");
+        assert!(
+            std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.is_none(),
+            "it ends once"
+        );
         (seconds, received, end)
     }
 
     #[track_caller]
     fn is(end: Option<Status>, reason: Reason, word: &str) {
         let status = end.expect("a failure");
-        assert_eq!((status.code(), Reason::of(&status)), (reason.code(), Some(reason)), "{status:?}");
+        assert_eq!(
+            (status.code(), Reason::of(&status)),
+            (reason.code(), Some(reason)),
+            "{status:?}"
+        );
         assert!(status.message().contains(word), "{status:?}");
     }
 
@@ -302,21 +337,31 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_displaced_call_ends_at_once_and_one_whose_message_arrived_goes_on() {
         let mut request = timed(Request::new(Script { frames: VecDeque::new() }), LIMIT);
-        let progress: Arc<MessageProgress> = request.extensions_mut().remove().expect("for the gate");
+        let progress: Arc<MessageProgress> =
+            request.extensions_mut().remove().expect("for the gate");
         let mut body = request.into_body();
-        let mut next = std::pin::pin!(std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
+        let mut next =
+            std::pin::pin!(std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
         assert!(next.as_mut().now_or_never().is_none() && progress.is_arriving());
         assert!(progress.displace() && !progress.displace(), "once");
-        is(next.await.expect("an end").err().map(Status::from_error), Reason::QueueFull, "had not arrived");
+        is(
+            next.await.expect("an end").err().map(Status::from_error),
+            Reason::QueueFull,
+            "had not arrived",
+        );
 
         let whole = timed(Request::new(tonic::body::Body::empty()), LIMIT);
-        let progress: Arc<MessageProgress> = whole.extensions().get().cloned().expect("for the gate");
+        let progress: Arc<MessageProgress> =
+            whole.extensions().get().cloned().expect("for the gate");
         let mut body = whole.into_body();
-        assert!(std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.is_none());
+        assert!(
+            std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await.is_none()
+        );
         assert!(!progress.displace(), "it has arrived");
         // A body that is dropped waits for nothing.
         let dropped = timed(Request::new(tonic::body::Body::empty()), LIMIT);
-        let progress: Arc<MessageProgress> = dropped.extensions().get().cloned().expect("for the gate");
+        let progress: Arc<MessageProgress> =
+            dropped.extensions().get().cloned().expect("for the gate");
         drop(dropped);
         assert!(!progress.displace());
     }

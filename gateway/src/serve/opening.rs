@@ -1,5 +1,5 @@
-//! A connection's first moments: until it has spoken TLS (where it must) and HTTP/2 it may be anybody, so it has a few
-//! seconds, and the oldest of many goes when there is no more room.
+//! A connection's first moments: until it has spoken TLS (where it must) and HTTP/2 it may be
+//! anybody, so it has a few seconds, and the oldest of many goes when there is no more room.
 
 use std::collections::VecDeque;
 use std::io;
@@ -42,10 +42,14 @@ pub async fn open(stream: TcpStream, tls: Option<Arc<ServerConfig>>) -> io::Resu
         stream.set_nodelay(true)?;
         Ok(match tls {
             None => Opened::Plain(Prefaced::of(stream).await?),
-            Some(tls) => Opened::Tls(Box::new(Prefaced::of(TlsAcceptor::from(tls).accept(stream).await?).await?)),
+            Some(tls) => Opened::Tls(Box::new(
+                Prefaced::of(TlsAcceptor::from(tls).accept(stream).await?).await?,
+            )),
         })
     };
-    tokio::time::timeout(PATIENCE, opened).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    tokio::time::timeout(PATIENCE, opened)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// A stream whose preface was read, and is there to be read again.
@@ -74,7 +78,11 @@ impl<S: AsyncRead + Unpin> Prefaced<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Prefaced<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let left = &PREFACE[self.given..];
         if left.is_empty() {
             return Pin::new(&mut self.inner).poll_read(context, buffer);
@@ -87,7 +95,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prefaced<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Prefaced<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write(context, bytes)
     }
 
@@ -201,12 +213,19 @@ mod tests {
         let mut moments: Vec<Moment> = (0..MAX_OPENINGS).map(|_| openings.begin()).collect();
         drop(moments.remove(0));
         let _fits = openings.begin();
-        assert!(moments.iter().all(|moment| moment.cut().now_or_never().is_none()), "there was room");
+        assert!(
+            moments.iter().all(|moment| moment.cut().now_or_never().is_none()),
+            "there was room"
+        );
         let _next = openings.begin();
         assert!(moments[0].cut().now_or_never().is_some(), "the oldest");
-        assert!(moments[1..].iter().all(|moment| moment.cut().now_or_never().is_none()), "the others");
+        assert!(
+            moments[1..].iter().all(|moment| moment.cut().now_or_never().is_none()),
+            "the others"
+        );
         openings.cut_half();
-        let cut = moments[1..].iter().filter(|moment| moment.cut().now_or_never().is_some()).count();
+        let cut =
+            moments[1..].iter().filter(|moment| moment.cut().now_or_never().is_some()).count();
         assert_eq!(cut, MAX_OPENINGS / 2);
     }
 }

@@ -1,5 +1,5 @@
-//! Calls that generate nothing: how long a prompt is, what is served. By the code that serves requests, so that the answers
-//! are what a request meets.
+//! Calls that generate nothing: how long a prompt is, what is served. By the code that serves
+//! requests, so that the answers are what a request meets.
 
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::ids::RequestId;
@@ -33,7 +33,8 @@ impl InferenceService {
             let who = Identity::new(request_id.as_str(), deadline.at_ns, None);
             let counting = async {
                 let (asked, report_ids) = self.decoding.read(message, count_asked).await?;
-                let Prepared { serving, generation, seen, .. } = self.prepare(asked, who, &mut record).await?;
+                let Prepared { serving, generation, seen, .. } =
+                    self.prepare(asked, who, &mut record).await?;
                 // A picture that could not be served has no number.
                 self.pictures.check(seen).await?;
                 Ok((generation.prompt_ids, report_ids, serving))
@@ -73,14 +74,22 @@ impl InferenceService {
             tools: template.is_some_and(crate::prompt::Template::knows_tools),
             vision: model.vision && language.pictures.is_some(),
             default_sampling: Some(spelled_out(&language.sampling)),
-            stop_token_ids: language.stop_ids.iter().copied().filter(|id| *id < model.vocab_size).collect(),
+            stop_token_ids: language
+                .stop_ids
+                .iter()
+                .copied()
+                .filter(|id| *id < model.vocab_size)
+                .collect(),
             name: model.name,
         })
     }
 }
 
 /// Whose tokens to count, and whether the ids are wanted.
-fn count_asked(message: v1::CountTokensRequest, unsaid: Unsaid<'_>) -> Result<(Asked, bool), Status> {
+fn count_asked(
+    message: v1::CountTokensRequest,
+    unsaid: Unsaid<'_>,
+) -> Result<(Asked, bool), Status> {
     use v1::count_tokens_request::Request as Kind;
     let v1::CountTokensRequest { request, report_ids } = message;
     let asked = match request {

@@ -1,5 +1,5 @@
-//! What stands before every service of a connection, behind the key: counts the connection's open calls, and bounds the
-//! time of their messages.
+//! What stands before every service of a connection, behind the key: counts the connection's open
+//! calls, and bounds the time of their messages.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -31,7 +31,12 @@ pub struct TrackCalls<S> {
 
 impl<S> TrackCalls<S> {
     /// Before `inner`, for the calls of this connection.
-    pub fn new(inner: S, connection: ConnectionHandle, has_keys: bool, message_limit: Duration) -> Self {
+    pub fn new(
+        inner: S,
+        connection: ConnectionHandle,
+        has_keys: bool,
+        message_limit: Duration,
+    ) -> Self {
         Self { inner, connection, has_keys, message_limit }
     }
 }
@@ -56,7 +61,9 @@ where
             Err(refusal) => return Box::pin(async { Ok(Status::from(refusal).into_http()) }),
         };
         let answer = self.inner.call(timed(request, self.message_limit));
-        Box::pin(async move { Ok(answer.await?.map(|inner| Body::new(TrackedBody { inner, _call: call }))) })
+        Box::pin(async move {
+            Ok(answer.await?.map(|inner| Body::new(TrackedBody { inner, _call: call })))
+        })
     }
 }
 
@@ -70,7 +77,10 @@ impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = Status;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         Pin::new(&mut self.inner).poll_frame(context)
     }
 

@@ -1,5 +1,5 @@
-//! Batches to messages: checks that no token is missing or repeated, turns ids into text, and says at the end what can be
-//! said. No clock, no socket.
+//! Batches to messages: checks that no token is missing or repeated, turns ids into text, and says
+//! at the end what can be said. No clock, no socket.
 
 use std::sync::Arc;
 
@@ -41,7 +41,12 @@ pub struct Assembler {
 
 impl Assembler {
     /// For the answer of this index to `generation`, which ends before any of `stop`.
-    pub fn new(generation: &Generation, sample_index: u32, stop: Vec<String>, language: Arc<Language>) -> Self {
+    pub fn new(
+        generation: &Generation,
+        sample_index: u32,
+        stop: Vec<String>,
+        language: Arc<Language>,
+    ) -> Self {
         Self {
             request_id: generation.request_id.clone(),
             sample_index,
@@ -61,20 +66,45 @@ impl Assembler {
         self.next_index
     }
 
-    /// The message a batch becomes; `None` if it says nothing. What comes behind a stop string is left out.
+    /// The message a batch becomes; `None` if it says nothing. What comes behind a stop string is
+    /// left out.
     ///
     /// # Errors
     /// INTERNAL, if the batch does not follow the one before.
-    pub fn take(&mut self, batch: TokenBatch, times: Times) -> Result<Option<v1::GenerateResponse>, Status> {
-        let TokenBatch { stamp: _, first_index, mut ids, mut margins, mut logprobs, step_end_ns, done, so_far } = batch;
+    pub fn take(
+        &mut self,
+        batch: TokenBatch,
+        times: Times,
+    ) -> Result<Option<v1::GenerateResponse>, Status> {
+        let TokenBatch {
+            stamp: _,
+            first_index,
+            mut ids,
+            mut margins,
+            mut logprobs,
+            step_end_ns,
+            done,
+            so_far,
+        } = batch;
         if first_index != self.next_index && !ids.is_empty() {
-            return Err(bug(&format!("expected the token at {}, found the one at {first_index}", self.next_index)));
+            return Err(bug(&format!(
+                "expected the token at {}, found the one at {first_index}",
+                self.next_index
+            )));
         }
         if self.report_margins && margins.len() != ids.len() {
-            return Err(bug(&format!("expected {} margins, one for each token, found {}", ids.len(), margins.len())));
+            return Err(bug(&format!(
+                "expected {} margins, one for each token, found {}",
+                ids.len(),
+                margins.len()
+            )));
         }
         if self.report_logprobs && logprobs.len() != ids.len() {
-            let what = format!("expected {} log-probabilities, one for each token, found {}", ids.len(), logprobs.len());
+            let what = format!(
+                "expected {} log-probabilities, one for each token, found {}",
+                ids.len(),
+                logprobs.len()
+            );
             return Err(bug(&what));
         }
         if ids.is_empty() && done.is_none() {
@@ -87,7 +117,9 @@ impl Assembler {
             (None, done) => done.map(|done| self.last(done, times)),
             (Some(stop), done) => {
                 // The stream below goes on, and will not say how it was served.
-                let known = done.or(so_far).ok_or_else(|| bug("a stop string ended a stream without figures"))?;
+                let known = done
+                    .or(so_far)
+                    .ok_or_else(|| bug("a stop string ended a stream without figures"))?;
                 let done = Done { finish_reason: v1::FinishReason::Stop.into(), ..known };
                 Some(v1::Final { stop, ..self.last(done, times) })
             }
@@ -104,21 +136,25 @@ impl Assembler {
         }))
     }
 
-    /// The text that these ids make it possible to show, and the stop string that ends it: then the ids behind the one that
-    /// completed it are taken away.
+    /// The text that these ids make it possible to show, and the stop string that ends it: then the
+    /// ids behind the one that completed it are taken away.
     fn read(&mut self, ids: &mut Vec<u32>, at_end: bool) -> (String, Option<String>) {
         let mut text = String::new();
         for at in 0..ids.len() {
             self.next_index = self.next_index.saturating_add(1);
             let piece = self.text.push(ids[at]);
-            if let Some(stop) = self.stops.take(&piece, self.next_index >= self.min_tokens, &mut text) {
+            if let Some(stop) =
+                self.stops.take(&piece, self.next_index >= self.min_tokens, &mut text)
+            {
                 ids.truncate(at + 1);
                 return (text, Some(stop));
             }
         }
         if at_end {
             let piece = self.text.finish();
-            if let Some(stop) = self.stops.take(&piece, self.next_index >= self.min_tokens, &mut text) {
+            if let Some(stop) =
+                self.stops.take(&piece, self.next_index >= self.min_tokens, &mut text)
+            {
                 return (text, Some(stop));
             }
             text.push_str(&self.stops.finish());
@@ -154,7 +190,9 @@ impl Assembler {
 
 /// The deadline came between two batches, behind so many tokens.
 pub(super) fn deadline_passed(tokens: u32) -> Status {
-    let message = format!("the request's deadline passed after {tokens} tokens; allow more time, or ask for fewer");
+    let message = format!(
+        "the request's deadline passed after {tokens} tokens; allow more time, or ask for fewer"
+    );
     Refusal::new(Reason::DeadlinePassed, message).fact(COMPLETION_TOKENS, tokens).into()
 }
 
@@ -163,13 +201,23 @@ mod tests {
     use super::*;
 
     fn assembler(report_margins: bool) -> Assembler {
-        let generation =
-            Generation { request_id: "r".into(), prompt_ids: vec![1, 2, 3], seed: 9, report_margins, ..Default::default() };
+        let generation = Generation {
+            request_id: "r".into(),
+            prompt_ids: vec![1, 2, 3],
+            seed: 9,
+            report_margins,
+            ..Default::default()
+        };
         Assembler::new(&generation, 3, vec![], Arc::new(crate::demo::language()))
     }
 
     fn stopping(stop: &[&str], min_tokens: u32) -> Assembler {
-        let generation = Generation { prompt_ids: vec![1], report_margins: true, min_tokens, ..Default::default() };
+        let generation = Generation {
+            prompt_ids: vec![1],
+            report_margins: true,
+            min_tokens,
+            ..Default::default()
+        };
         let stop = stop.iter().map(ToString::to_string).collect();
         Assembler::new(&generation, 0, stop, Arc::new(crate::demo::language()))
     }
@@ -178,7 +226,11 @@ mod tests {
     fn going_on(first_index: u32, ids: &[u32]) -> TokenBatch {
         let speculation = Some(v1::Speculation { cycles: 2, drafted: 9, accepted: 4 });
         let so_far = Done { cached_tokens: 1, queue_ms: 0.5, speculation, ..Default::default() };
-        TokenBatch { margins: vec![1.0; ids.len()], so_far: Some(so_far), ..batch(first_index, ids, None) }
+        TokenBatch {
+            margins: vec![1.0; ids.len()],
+            so_far: Some(so_far),
+            ..batch(first_index, ids, None)
+        }
     }
 
     fn batch(first_index: u32, ids: &[u32], done: Option<Done>) -> TokenBatch {
@@ -191,8 +243,14 @@ mod tests {
         let ids = language.tokens.encode("Hello 🦀", false).expect("encodes");
         let (head, tail) = ids.split_at(ids.len() - 1);
         let mut assembler = assembler(false);
-        let first = assembler.take(batch(0, head, None), Times::default()).expect("follows").expect("a message");
-        assert_eq!((first.text.as_str(), first.token_ids.as_slice(), first.r#final), ("Hello ", head, None));
+        let first = assembler
+            .take(batch(0, head, None), Times::default())
+            .expect("follows")
+            .expect("a message");
+        assert_eq!(
+            (first.text.as_str(), first.token_ids.as_slice(), first.r#final),
+            ("Hello ", head, None)
+        );
         assert_eq!(assembler.take(batch(0, &[], None), Times::default()).expect("fine"), None);
 
         let done = Done {
@@ -203,13 +261,26 @@ mod tests {
             prefill_ms: 1.5,
             ..Default::default()
         };
-        let times = Times { ttft_ms: 3.0, total_ms: 8.0, pictures: pictures::Times { decode_ms: 0.25, resize_ms: 0.75 } };
+        let times = Times {
+            ttft_ms: 3.0,
+            total_ms: 8.0,
+            pictures: pictures::Times { decode_ms: 0.25, resize_ms: 0.75 },
+        };
         let end = [tail, &[2]].concat();
-        let last = assembler.take(batch(head.len() as u32, &end, Some(done)), times).expect("follows").expect("a message");
-        assert_eq!((last.text.as_str(), last.request_id.as_str(), last.sample_index), ("🦀", "r", 3));
+        let last = assembler
+            .take(batch(head.len() as u32, &end, Some(done)), times)
+            .expect("follows")
+            .expect("a message");
+        assert_eq!(
+            (last.text.as_str(), last.request_id.as_str(), last.sample_index),
+            ("🦀", "r", 3)
+        );
         let said = last.r#final.expect("the last");
         let completion_tokens = ids.len() as u32 + 1;
-        assert_eq!(said.usage, Some(v1::Usage { prompt_tokens: 3, completion_tokens, cached_tokens: 1 }));
+        assert_eq!(
+            said.usage,
+            Some(v1::Usage { prompt_tokens: 3, completion_tokens, cached_tokens: 1 })
+        );
         let timing = v1::Timing {
             queue_ms: 0.5,
             ttft_ms: 3.0,
@@ -220,7 +291,10 @@ mod tests {
             prefill_ms: 1.5,
         };
         assert_eq!(said.timing, Some(timing));
-        assert_eq!((said.seed, said.resumed, said.finish_reason), (9, 0, v1::FinishReason::Stop as i32));
+        assert_eq!(
+            (said.seed, said.resumed, said.finish_reason),
+            (9, 0, v1::FinishReason::Stop as i32)
+        );
     }
 
     #[test]
@@ -228,7 +302,9 @@ mod tests {
         for wrong in [0, 1, 3] {
             let mut assembler = assembler(false);
             assembler.take(batch(0, &[10, 11], None), Times::default()).expect("follows");
-            let status = assembler.take(batch(wrong, &[12], None), Times::default()).expect_err("does not follow");
+            let status = assembler
+                .take(batch(wrong, &[12], None), Times::default())
+                .expect_err("does not follow");
             assert_eq!(Reason::of(&status), Some(Reason::Bug), "{wrong}");
         }
     }
@@ -236,28 +312,47 @@ mod tests {
     #[test]
     fn margins_come_one_for_each_token_or_not_at_all() {
         let with = |margins: Vec<f32>| TokenBatch { margins, ..batch(0, &[10, 11], None) };
-        let message = assembler(true).take(with(vec![0.5, 1.0]), Times::default()).expect("fine").expect("a message");
+        let message = assembler(true)
+            .take(with(vec![0.5, 1.0]), Times::default())
+            .expect("fine")
+            .expect("a message");
         assert_eq!(message.margins, [0.5, 1.0]);
-        assert_eq!(Reason::of(&assembler(true).take(with(vec![0.5]), Times::default()).expect_err("short")), Some(Reason::Bug));
-        let message = assembler(false).take(with(vec![0.5, 1.0]), Times::default()).expect("fine").expect("a message");
+        assert_eq!(
+            Reason::of(
+                &assembler(true).take(with(vec![0.5]), Times::default()).expect_err("short")
+            ),
+            Some(Reason::Bug)
+        );
+        let message = assembler(false)
+            .take(with(vec![0.5, 1.0]), Times::default())
+            .expect("fine")
+            .expect("a message");
         assert_eq!(message.margins, [0.0; 0]);
     }
 
     #[test]
     fn log_probabilities_come_one_for_each_token_or_not_at_all() {
-        let one = v1::TokenLogprobs { logprob: -0.5, top: vec![v1::TopLogprob { token_id: 9, logprob: -0.25 }] };
+        let one = v1::TokenLogprobs {
+            logprob: -0.5,
+            top: vec![v1::TopLogprob { token_id: 9, logprob: -0.25 }],
+        };
         let assembler = |logprobs| {
             let generation = Generation { prompt_ids: vec![1], logprobs, ..Default::default() };
             Assembler::new(&generation, 0, vec![], Arc::new(crate::demo::language()))
         };
-        let with = |count| TokenBatch { logprobs: vec![one.clone(); count], ..batch(0, &[10, 11], None) };
-        let message = assembler(Some(1)).take(with(2), Times::default()).expect("fine").expect("a message");
+        let with =
+            |count| TokenBatch { logprobs: vec![one.clone(); count], ..batch(0, &[10, 11], None) };
+        let message =
+            assembler(Some(1)).take(with(2), Times::default()).expect("fine").expect("a message");
         assert_eq!(message.logprobs, [one.clone(), one.clone()]);
         for count in [0, 1, 3] {
-            let status = assembler(Some(0)).take(with(count), Times::default()).expect_err("not one for each");
+            let status = assembler(Some(0))
+                .take(with(count), Times::default())
+                .expect_err("not one for each");
             assert_eq!(Reason::of(&status), Some(Reason::Bug), "{count}");
         }
-        let message = assembler(None).take(with(2), Times::default()).expect("fine").expect("a message");
+        let message =
+            assembler(None).take(with(2), Times::default()).expect("fine").expect("a message");
         assert_eq!(message.logprobs, []);
     }
 
@@ -266,14 +361,28 @@ mod tests {
         let language = crate::demo::language();
         let ids = language.tokens.encode("one two. three", false).expect("encodes");
         // The token with the dot, and those behind it in the same batch.
-        let dot = ids.iter().position(|id| language.tokens.decode(&[*id]).expect("decodes").contains('.')).expect("a dot");
+        let dot = ids
+            .iter()
+            .position(|id| language.tokens.decode(&[*id]).expect("decodes").contains('.'))
+            .expect("a dot");
         let mut assembler = stopping(&["."], 0);
-        let message = assembler.take(going_on(0, &ids), Times::default()).expect("fine").expect("a message");
-        assert_eq!((message.text.as_str(), message.token_ids.as_slice()), ("one two", &ids[..=dot]));
+        let message =
+            assembler.take(going_on(0, &ids), Times::default()).expect("fine").expect("a message");
+        assert_eq!(
+            (message.text.as_str(), message.token_ids.as_slice()),
+            ("one two", &ids[..=dot])
+        );
         assert_eq!(message.margins.len(), dot + 1);
         let said = message.r#final.expect("the last");
         assert_eq!((said.stop.as_str(), said.finish_reason()), (".", v1::FinishReason::Stop));
-        assert_eq!(said.usage, Some(v1::Usage { prompt_tokens: 1, completion_tokens: dot as u32 + 1, cached_tokens: 1 }));
+        assert_eq!(
+            said.usage,
+            Some(v1::Usage {
+                prompt_tokens: 1,
+                completion_tokens: dot as u32 + 1,
+                cached_tokens: 1
+            })
+        );
         assert_eq!(said.speculation.map(|counts| counts.accepted), Some(4));
         assert_eq!(said.timing.map(|timing| timing.queue_ms), Some(0.5));
 
@@ -290,7 +399,10 @@ mod tests {
             let mut assembler = stopping(&["."], min_tokens);
             let mut text = String::new();
             for (at, id) in ids.iter().enumerate() {
-                let message = assembler.take(going_on(at as u32, &[*id]), Times::default()).expect("fine").expect("a message");
+                let message = assembler
+                    .take(going_on(at as u32, &[*id]), Times::default())
+                    .expect("fine")
+                    .expect("a message");
                 text += &message.text;
                 if let Some(said) = message.r#final {
                     return (text, said.usage.expect("set").completion_tokens);
@@ -303,7 +415,10 @@ mod tests {
         assert_eq!(ending(first), ending(0), "it ends with that token, not before");
         let (text, second) = ending(first + 1);
         assert!(second > first);
-        assert!(decoded(second).starts_with(&text) && text.contains('.') && !text.ends_with('.'), "{text:?}");
+        assert!(
+            decoded(second).starts_with(&text) && text.contains('.') && !text.ends_with('.'),
+            "{text:?}"
+        );
         assert_eq!(ending(99).1, 0);
     }
 
@@ -312,10 +427,14 @@ mod tests {
         let language = crate::demo::language();
         let ids = language.tokens.encode("see <", false).expect("encodes");
         let mut assembler = stopping(&["<end>"], 0);
-        let message = assembler.take(going_on(0, &ids), Times::default()).expect("fine").expect("a message");
+        let message =
+            assembler.take(going_on(0, &ids), Times::default()).expect("fine").expect("a message");
         assert_eq!(message.text, "see ");
         let done = Done { finish_reason: v1::FinishReason::Length.into(), ..Default::default() };
-        let last = assembler.take(batch(ids.len() as u32, &[], Some(done)), Times::default()).expect("fine").expect("the last");
+        let last = assembler
+            .take(batch(ids.len() as u32, &[], Some(done)), Times::default())
+            .expect("fine")
+            .expect("the last");
         assert_eq!(last.text, "<");
         let said = last.r#final.expect("the last");
         assert_eq!((said.stop.as_str(), said.finish_reason()), ("", v1::FinishReason::Length));

@@ -1,9 +1,10 @@
-//! Token ids to text as they come. The pieces together are the decoding of all ids at once, special tokens left out, and a
-//! piece never ends inside a character.
+//! Token ids to text as they come. The pieces together are the decoding of all ids at once, special
+//! tokens left out, and a piece never ends inside a character.
 //!
-//! Byte-level tokenizers (Qwen, Llama 3, GPT): the text is the tokens' bytes in a row, so only the bytes of an incomplete
-//! character, at most three, are held back, and each token costs its own bytes. Others (SentencePiece): a short window of
-//! tokens is decoded with and without the newest ones, because their decoders look at neighbours.
+//! Byte-level tokenizers (Qwen, Llama 3, GPT): the text is the tokens' bytes in a row, so only the
+//! bytes of an incomplete character, at most three, are held back, and each token costs its own
+//! bytes. Others (SentencePiece): a short window of tokens is decoded with and without the newest
+//! ones, because their decoders look at neighbours.
 
 use std::sync::Arc;
 
@@ -11,7 +12,8 @@ use crate::prompt::Language;
 
 /// Stands for bytes that are no character.
 const REPLACEMENT: char = '\u{FFFD}';
-/// Tokens held back while their text ends in an incomplete character: as many as a character has bytes.
+/// Tokens held back while their text ends in an incomplete character: as many as a character has
+/// bytes.
 const MAX_HELD: usize = 4;
 /// Tokens of a window whose text is still empty; after so many the window moves on regardless.
 const MAX_SILENT: usize = 32;
@@ -66,11 +68,13 @@ impl Detokenizer {
         let (before, whole) = (decode(out), decode(&self.window));
         let piece = match whole.strip_prefix(before.as_str()) {
             Some(piece) if wait_no_longer || !piece.ends_with(REPLACEMENT) => piece.to_owned(),
-            // The newest tokens change how the older ones read, and those are out: they stand alone.
+            // The newest tokens change how the older ones read, and those are out: they stand
+            // alone.
             None if wait_no_longer => decode(held),
             _ => return String::new(),
         };
-        // The newest tokens stay as the neighbours of the next ones, once they have text to be told apart by.
+        // The newest tokens stay as the neighbours of the next ones, once they have text to be told
+        // apart by.
         if !piece.is_empty() || self.window.len() > MAX_SILENT {
             self.window.drain(..self.shown);
         }
@@ -79,8 +83,8 @@ impl Detokenizer {
     }
 }
 
-/// Takes the complete characters off the front; what is no beginning of a character becomes U+FFFD, as
-/// `String::from_utf8_lossy` of the whole would have it.
+/// Takes the complete characters off the front; what is no beginning of a character becomes U+FFFD,
+/// as `String::from_utf8_lossy` of the whole would have it.
 fn take_complete(bytes: &mut Vec<u8>) -> String {
     let mut text = String::new();
     let mut taken = 0;

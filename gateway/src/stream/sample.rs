@@ -28,7 +28,8 @@ enum State {
     Submitted(Submission),
     /// Batches come.
     Running(Streaming<TokenBatch>),
-    /// The last batch is out; read to the stream's end, so that below it counts as finished and not as cancelled.
+    /// The last batch is out; read to the stream's end, so that below it counts as finished and not
+    /// as cancelled.
     Closing(Streaming<TokenBatch>, Pin<Box<Sleep>>),
     /// Nothing more comes.
     Ended,
@@ -92,7 +93,9 @@ impl Sample {
     /// Its last message is out. `finished`: below it ended as well; else it is cancelled there.
     pub(super) fn last_is_out(&mut self, finished: bool) {
         self.state = match std::mem::replace(&mut self.state, State::Ended) {
-            State::Running(below) if finished => State::Closing(below, Box::pin(tokio::time::sleep(CLOSING))),
+            State::Running(below) if finished => {
+                State::Closing(below, Box::pin(tokio::time::sleep(CLOSING)))
+            }
             _ => State::Ended,
         };
     }
@@ -145,5 +148,9 @@ impl std::fmt::Debug for Sample {
 
 /// The stream ended as if all were well, without saying how the request ended.
 fn target_gone() -> Status {
-    Refusal::new(Reason::TargetGone, "the model's process ended before the answer was complete; try again").into()
+    Refusal::new(
+        Reason::TargetGone,
+        "the model's process ended before the answer was complete; try again",
+    )
+    .into()
 }

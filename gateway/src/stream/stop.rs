@@ -1,4 +1,5 @@
-//! Stop strings: the text up to where one begins goes out, and what may become one waits until it cannot.
+//! Stop strings: the text up to where one begins goes out, and what may become one waits until it
+//! cannot.
 
 /// Looks for stop strings in one stream's text.
 #[derive(Debug, Default)]
@@ -14,9 +15,10 @@ impl Stops {
         Self { stops, held: String::new() }
     }
 
-    /// Takes the next piece of text; what can be shown goes into `out`. The stop string that ends in this piece, if one does:
-    /// nothing of it is shown, nor what is behind it. Of several the one that ends first, of those the longest, so that how the
-    /// text is cut into pieces does not matter. Where it does not count yet it is text like other text.
+    /// Takes the next piece of text; what can be shown goes into `out`. The stop string that ends
+    /// in this piece, if one does: nothing of it is shown, nor what is behind it. Of several the
+    /// one that ends first, of those the longest, so that how the text is cut into pieces does not
+    /// matter. Where it does not count yet it is text like other text.
     pub fn take(&mut self, piece: &str, counts: bool, out: &mut String) -> Option<String> {
         if self.stops.is_empty() || piece.is_empty() {
             out.push_str(piece);
@@ -29,7 +31,8 @@ impl Stops {
             self.held.clear();
             return Some(self.stops[at].clone());
         }
-        let keep = self.stops.iter().map(|stop| longest_beginning(&self.held, stop)).max().unwrap_or(0);
+        let keep =
+            self.stops.iter().map(|stop| longest_beginning(&self.held, stop)).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - keep);
         out.push_str(&self.held);
         self.held = rest;
@@ -47,7 +50,8 @@ impl Stops {
         let found = self.stops.iter().enumerate().filter_map(|(at, stop)| {
             let from = (seen + 1).saturating_sub(stop.len());
             // UTF-8: a text's bytes stand nowhere but where the text does.
-            let begin = from + text[from..].windows(stop.len()).position(|window| window == stop.as_bytes())?;
+            let begin = from
+                + text[from..].windows(stop.len()).position(|window| window == stop.as_bytes())?;
             Some((begin + stop.len(), begin, at))
         });
         found.min().map(|(_, begin, at)| (begin, at))
@@ -57,7 +61,10 @@ impl Stops {
 /// Bytes at the end of `text` that `stop` begins with, less than all of it.
 fn longest_beginning(text: &str, stop: &str) -> usize {
     let most = text.len().min(stop.len() - 1);
-    (1..=most).rev().find(|length| text.as_bytes().ends_with(&stop.as_bytes()[..*length])).unwrap_or(0)
+    (1..=most)
+        .rev()
+        .find(|length| text.as_bytes().ends_with(&stop.as_bytes()[..*length]))
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -83,7 +90,11 @@ mod tests {
 
     #[track_caller]
     fn check(list: &[&str], pieces: &[&str], shown: &str, stop: Option<&str>) {
-        assert_eq!(run(list, pieces, 0), (shown.to_owned(), stop.map(str::to_owned)), "{list:?} in {pieces:?}");
+        assert_eq!(
+            run(list, pieces, 0),
+            (shown.to_owned(), stop.map(str::to_owned)),
+            "{list:?} in {pieces:?}"
+        );
     }
 
     #[test]
@@ -124,12 +135,18 @@ mod tests {
     #[test]
     fn before_it_counts_it_is_text() {
         assert_eq!(run(&["ab"], &["xab", "y", "ab"], 2), ("xaby".into(), Some("ab".into())));
-        assert_eq!(run(&["aa"], &["aa", "a"], 1), ("a".into(), Some("aa".into())), "its second half may begin another");
+        assert_eq!(
+            run(&["aa"], &["aa", "a"], 1),
+            ("a".into(), Some("aa".into())),
+            "its second half may begin another"
+        );
     }
 
     /// What is said of a text as a whole: the stop string that ends first, of those the longest.
     fn whole(text: &str, list: &[&str]) -> (String, Option<String>) {
-        let ends = |stop: &&&str| text.find(**stop).map(|begin| (begin + stop.len(), begin, stop.to_string()));
+        let ends = |stop: &&&str| {
+            text.find(**stop).map(|begin| (begin + stop.len(), begin, stop.to_string()))
+        };
         match list.iter().filter_map(|stop| ends(&stop)).min() {
             Some((_, begin, stop)) => (text[..begin].to_owned(), Some(stop)),
             None => (text.to_owned(), None),
@@ -140,8 +157,10 @@ mod tests {
     fn split_at_every_place_it_is_found_the_same() {
         let mut config = ProptestConfig::with_cases(2000);
         config.rng_seed = proptest::test_runner::RngSeed::Fixed(6);
-        let text = proptest::collection::vec(proptest::sample::select(vec!['a', 'b', 'é', '🦀']), 0..14);
-        let stop = proptest::collection::vec(proptest::sample::select(vec!['a', 'b', 'é', '🦀']), 1..4);
+        let text =
+            proptest::collection::vec(proptest::sample::select(vec!['a', 'b', 'é', '🦀']), 0..14);
+        let stop =
+            proptest::collection::vec(proptest::sample::select(vec!['a', 'b', 'é', '🦀']), 1..4);
         proptest!(config, |(text in text, list in proptest::collection::vec(stop, 1..4), cuts in any::<u16>())| {
             let text: String = text.into_iter().collect();
             let list: Vec<String> = list.into_iter().map(|stop| stop.into_iter().collect()).collect();

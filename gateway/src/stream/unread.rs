@@ -1,7 +1,8 @@
-//! A reader that stops reading is cut. An answer is pulled by its client: what a client leaves unread fills its own window,
-//! then ours towards the supervisor, and behind them the target joins what it has; nothing here queues. So all there is to
-//! see is that a message was handed on, or that there is another, and that nobody came for it. After so long of that the
-//! answer is let go of, with all that it holds below; whoever comes back for it finds the terminal status.
+//! A reader that stops reading is cut. An answer is pulled by its client: what a client leaves
+//! unread fills its own window, then ours towards the supervisor, and behind them the target joins
+//! what it has; nothing here queues. So all there is to see is that a message was handed on, or
+//! that there is another, and that nobody came for it. After so long of that the answer is let go
+//! of, with all that it holds below; whoever comes back for it finds the terminal status.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -31,7 +32,8 @@ pub struct Unread {
 struct Inner {
     /// `None` behind the end.
     messages: Option<Messages>,
-    /// Since when a message is with the reader who has not come for the next one, by the monotonic clock.
+    /// Since when a message is with the reader who has not come for the next one, by the monotonic
+    /// clock.
     handed_ns: Option<i64>,
     bell: Arc<Bell>,
     /// What the reader is told who was cut.
@@ -40,7 +42,10 @@ struct Inner {
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner").field("handed_ns", &self.handed_ns).field("over", &self.over).finish_non_exhaustive()
+        f.debug_struct("Inner")
+            .field("handed_ns", &self.handed_ns)
+            .field("over", &self.over)
+            .finish_non_exhaustive()
     }
 }
 
@@ -55,7 +60,8 @@ struct Bell {
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
         // The first time counts.
-        let _ = self.rung_ns.compare_exchange(0, monotonic_ns(), Ordering::Relaxed, Ordering::Relaxed);
+        let _ =
+            self.rung_ns.compare_exchange(0, monotonic_ns(), Ordering::Relaxed, Ordering::Relaxed);
         let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(reader) = reader {
             reader.wake();
@@ -67,7 +73,9 @@ impl Unread {
     /// `answer`, for a reader who may leave it unread for `limit`.
     pub fn watch(answer: Answer, limit: Duration) -> Self {
         let (request_id, cut) = (answer.request_id.clone(), Arc::clone(&answer.unread));
-        let messages = futures::stream::unfold(answer, |mut answer| async move { Some((answer.next().await?, answer)) });
+        let messages = futures::stream::unfold(answer, |mut answer| async move {
+            Some((answer.next().await?, answer))
+        });
         Self::of(Box::pin(messages), limit, move || {
             // Seen by the answer as it is dropped: its log line says why.
             cut.store(true, Ordering::Relaxed);
@@ -77,7 +85,12 @@ impl Unread {
 
     /// The same of any messages; `over` is what the reader is told who is cut.
     fn of(messages: Messages, limit: Duration, over: impl Fn() -> Status + Send + 'static) -> Self {
-        let inner = Inner { messages: Some(messages), handed_ns: Some(monotonic_ns()), bell: Arc::default(), over: None };
+        let inner = Inner {
+            messages: Some(messages),
+            handed_ns: Some(monotonic_ns()),
+            bell: Arc::default(),
+            over: None,
+        };
         let shared = Arc::new(Mutex::new(inner));
         let watched = Arc::downgrade(&shared);
         let watcher = task::spawn("unread", async move {
@@ -101,7 +114,11 @@ impl Drop for Unread {
 }
 
 /// How long until the next look; `None`: there is nothing to look at any more.
-fn look(watched: &Weak<Mutex<Inner>>, limit: Duration, over: impl FnOnce() -> Status) -> Option<Duration> {
+fn look(
+    watched: &Weak<Mutex<Inner>>,
+    limit: Duration,
+    over: impl FnOnce() -> Status,
+) -> Option<Duration> {
     let shared = watched.upgrade()?;
     let messages = {
         let mut inner = shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,7 +142,10 @@ fn slow_reader(limit: Duration) -> Status {
     let message = format!(
         "the client did not read its answer for {seconds} s (limits.unread_s), so the request was ended; read streams as they come"
     );
-    Refusal::new(Reason::SlowReader, message).field("limits.unread_s").fact("unread_s", seconds).into()
+    Refusal::new(Reason::SlowReader, message)
+        .field("limits.unread_s")
+        .fact("unread_s", seconds)
+        .into()
 }
 
 impl Stream for Unread {
@@ -136,7 +156,9 @@ impl Stream for Unread {
         let bell = Arc::clone(&inner.bell);
         *bell.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
         bell.rung_ns.store(0, Ordering::Relaxed);
-        let Some(messages) = &mut inner.messages else { return Poll::Ready(inner.over.take().map(Err)) };
+        let Some(messages) = &mut inner.messages else {
+            return Poll::Ready(inner.over.take().map(Err));
+        };
         match messages.as_mut().poll_next(&mut Context::from_waker(&bell.into())) {
             Poll::Pending => {
                 inner.handed_ns = None;
@@ -164,7 +186,8 @@ mod tests {
     async fn behind_an_answer_nobody_watches_it() {
         let limit = Duration::from_secs(1_000_000);
         let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
-        let messages = || -> Messages { Box::pin(futures::stream::iter([Ok(GenerateResponse::default())])) };
+        let messages =
+            || -> Messages { Box::pin(futures::stream::iter([Ok(GenerateResponse::default())])) };
         let mut read = Unread::of(messages(), limit, move || slow_reader(limit));
         let left = Unread::of(messages(), limit, move || slow_reader(limit));
         assert_eq!(tasks(), 2);

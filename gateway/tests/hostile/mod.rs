@@ -1,5 +1,5 @@
-//! Pictures that are made to do harm, and the words that their refusal must have. Made here, byte by byte, so that the repository
-//! holds none that somebody's viewer could open.
+//! Pictures that are made to do harm, and the words that their refusal must have. Made here, byte
+//! by byte, so that the repository holds none that somebody's viewer could open.
 
 use std::io::Write as _;
 
@@ -15,7 +15,8 @@ pub struct Hostile {
 }
 
 fn good(name: &str) -> Vec<u8> {
-    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../gateway/tests/golden/pictures");
+    let dir =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../gateway/tests/golden/pictures");
     std::fs::read(dir.join(name)).expect("in the repository")
 }
 
@@ -41,8 +42,13 @@ fn chunk(kind: &[u8; 4], content: &[u8]) -> Vec<u8> {
 /// A PNG of eight or sixteen bits and this color type.
 fn png(width: u32, height: u32, depth: u8, color: u8, between: &[Vec<u8>], data: &[u8]) -> Vec<u8> {
     let head = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[depth, color, 0, 0, 0]].concat();
-    let parts =
-        [b"\x89PNG\r\n\x1a\n".to_vec(), chunk(b"IHDR", &head), between.concat(), chunk(b"IDAT", data), chunk(b"IEND", b"")];
+    let parts = [
+        b"\x89PNG\r\n\x1a\n".to_vec(),
+        chunk(b"IHDR", &head),
+        between.concat(),
+        chunk(b"IDAT", data),
+        chunk(b"IEND", b""),
+    ];
     parts.concat()
 }
 
@@ -53,13 +59,25 @@ fn small_png(between: &[Vec<u8>]) -> Vec<u8> {
 /// Segments of a JPEG with this frame; the scans are empty.
 fn jpeg(marker: u8, width: u16, height: u16, sampling: &[u8], scans: usize) -> Vec<u8> {
     let mut file = b"\xff\xd8\xff\xe0\0\x10JFIF\0\x01\x01\0\0\x01\0\x01\0\0".to_vec();
-    let segment = |marker: u8, content: &[u8]| [&[0xff, marker][..], &(content.len() as u16 + 2).to_be_bytes(), content].concat();
+    let segment = |marker: u8, content: &[u8]| {
+        [&[0xff, marker][..], &(content.len() as u16 + 2).to_be_bytes(), content].concat()
+    };
     file.extend(segment(0xdb, &[&[0][..], &[1; 64]].concat()));
-    let parts: Vec<u8> = sampling.iter().zip(1u8..).flat_map(|(sampling, id)| [id, *sampling, 0]).collect();
+    let parts: Vec<u8> =
+        sampling.iter().zip(1u8..).flat_map(|(sampling, id)| [id, *sampling, 0]).collect();
     let (height, width) = (height.to_be_bytes(), width.to_be_bytes());
-    file.extend(segment(marker, &[&[8][..], &height, &width, &[sampling.len() as u8], &parts].concat()));
-    file.extend(segment(0xc4, &[&[0][..], &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[0]].concat()));
-    file.extend(segment(0xc4, &[&[16][..], &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[0]].concat()));
+    file.extend(segment(
+        marker,
+        &[&[8][..], &height, &width, &[sampling.len() as u8], &parts].concat(),
+    ));
+    file.extend(segment(
+        0xc4,
+        &[&[0][..], &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[0]].concat(),
+    ));
+    file.extend(segment(
+        0xc4,
+        &[&[16][..], &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[0]].concat(),
+    ));
     let ids: Vec<u8> = (1..=sampling.len() as u8).flat_map(|id| [id, 0]).collect();
     let last = if marker == 0xc2 { 0 } else { 63 };
     for _ in 0..scans {
@@ -82,11 +100,13 @@ fn webp(chunks: &[(&[u8; 4], Vec<u8>)]) -> Vec<u8> {
 }
 
 fn vp8x(flags: u8, width: u32, height: u32) -> Vec<u8> {
-    [&[flags, 0, 0, 0][..], &(width - 1).to_le_bytes()[..3], &(height - 1).to_le_bytes()[..3]].concat()
+    [&[flags, 0, 0, 0][..], &(width - 1).to_le_bytes()[..3], &(height - 1).to_le_bytes()[..3]]
+        .concat()
 }
 
 fn vp8(width: u16, height: u16) -> Vec<u8> {
-    [&[0x10, 0, 0, 0x9d, 1, 0x2a][..], &width.to_le_bytes(), &height.to_le_bytes(), &[0x55; 64]].concat()
+    [&[0x10, 0, 0, 0x9d, 1, 0x2a][..], &width.to_le_bytes(), &height.to_le_bytes(), &[0x55; 64]]
+        .concat()
 }
 
 fn vp8l(width: u32, height: u32) -> Vec<u8> {
@@ -94,10 +114,23 @@ fn vp8l(width: u32, height: u32) -> Vec<u8> {
 }
 
 fn gif(screen: (u16, u16), frames: &[(u16, u16)]) -> Vec<u8> {
-    let mut file =
-        [b"GIF89a", &screen.0.to_le_bytes()[..], &screen.1.to_le_bytes(), &[0x80, 0, 0, 0, 0, 0, 255, 255, 255]].concat();
+    let mut file = [
+        b"GIF89a",
+        &screen.0.to_le_bytes()[..],
+        &screen.1.to_le_bytes(),
+        &[0x80, 0, 0, 0, 0, 0, 255, 255, 255],
+    ]
+    .concat();
     for (width, height) in frames {
-        file.extend([&[0x2c, 0, 0, 0, 0][..], &width.to_le_bytes(), &height.to_le_bytes(), &[0, 2, 2, 0x4c, 1, 0]].concat());
+        file.extend(
+            [
+                &[0x2c, 0, 0, 0, 0][..],
+                &width.to_le_bytes(),
+                &height.to_le_bytes(),
+                &[0, 2, 2, 0x4c, 1, 0],
+            ]
+            .concat(),
+        );
     }
     file.push(0x3b);
     file
@@ -110,9 +143,21 @@ pub fn all() -> Vec<Hostile> {
     let rgb = |width: usize, height: usize| packed(height * (width * 3 + 1));
 
     // PNG.
-    add("png 30,000 x 30,000", png(30_000, 30_000, 8, 2, &[], &packed(1 << 20)), "sides of 1 to 8192");
-    add("png of 67 million pixels", png(8192, 8192, 8, 2, &[], &packed(1 << 20)), "at most 40000000 pixels");
-    add("png of 16 bits, 288 MB", png(6000, 6000, 16, 6, &[], &packed(1 << 20)), "176 MiB to decode");
+    add(
+        "png 30,000 x 30,000",
+        png(30_000, 30_000, 8, 2, &[], &packed(1 << 20)),
+        "sides of 1 to 8192",
+    );
+    add(
+        "png of 67 million pixels",
+        png(8192, 8192, 8, 2, &[], &packed(1 << 20)),
+        "at most 40000000 pixels",
+    );
+    add(
+        "png of 16 bits, 288 MB",
+        png(6000, 6000, 16, 6, &[], &packed(1 << 20)),
+        "176 MiB to decode",
+    );
     add("png that ends early", png(6300, 6300, 8, 2, &[], &packed(3 << 20)), "whole PNG");
     let mut broken_late = png(6300, 6300, 8, 2, &[], &rgb(6300, 6300));
     let checksum = broken_late.len() - 12 - 8;
@@ -123,10 +168,22 @@ pub fn all() -> Vec<Hostile> {
     alpha_late[checksum] ^= 1;
     add("png bomb with transparency, broken at its end", alpha_late, "whole PNG");
     let bomb = packed(500 << 20);
-    add("png with a colour profile of 500 MiB", small_png(&[chunk(b"iCCP", &[b"p\0\0", &bomb[..]].concat())]), "colour profile");
-    add("png with a text of 500 MiB", small_png(&[chunk(b"zTXt", &[b"t\0\0", &bomb[..]].concat())]), "text that unpacks");
+    add(
+        "png with a colour profile of 500 MiB",
+        small_png(&[chunk(b"iCCP", &[b"p\0\0", &bomb[..]].concat())]),
+        "colour profile",
+    );
+    add(
+        "png with a text of 500 MiB",
+        small_png(&[chunk(b"zTXt", &[b"t\0\0", &bomb[..]].concat())]),
+        "text that unpacks",
+    );
     let international = chunk(b"iTXt", &[b"t\0\x01\0en\0t\0", &bomb[..]].concat());
-    add("png with an international text of 500 MiB", small_png(&[international]), "text that unpacks");
+    add(
+        "png with an international text of 500 MiB",
+        small_png(&[international]),
+        "text that unpacks",
+    );
     let some = packed(3 << 20);
     let many: Vec<_> = (0..40).map(|_| chunk(b"zTXt", &[b"t\0\0", &some[..]].concat())).collect();
     add("png with 40 texts of 3 MiB", small_png(&many), "text that unpacks");
@@ -151,9 +208,17 @@ pub fn all() -> Vec<Hostile> {
     add("jpeg cut in half", whole[..whole.len() / 2].to_vec(), "ends before the picture");
     add("jpeg of no height", jpeg(0xc0, 64, 0, &[0x11], 1), "found 64 x 0");
     add("jpeg 1 x 65,500", jpeg(0xc0, 1, 65_500, &[0x11], 1), "found 1 x 65500");
-    add("jpeg 30,000 x 30,000", jpeg(0xc0, 30_000, 30_000, &[0x11, 0x11, 0x11], 1), "sides of 1 to 8192");
+    add(
+        "jpeg 30,000 x 30,000",
+        jpeg(0xc0, 30_000, 30_000, &[0x11, 0x11, 0x11], 1),
+        "sides of 1 to 8192",
+    );
     add("jpeg of 5,000 scans", jpeg(0xc2, 6000, 6000, &[0x11], 5000), "more than 40 scans");
-    add("jpeg of 324 MB of coefficients", jpeg(0xc2, 6000, 6000, &[0x11, 0x11, 0x11], 1), "MiB to decode");
+    add(
+        "jpeg of 324 MB of coefficients",
+        jpeg(0xc2, 6000, 6000, &[0x11, 0x11, 0x11], 1),
+        "MiB to decode",
+    );
     add("jpeg of impossible sampling", jpeg(0xc0, 64, 64, &[0x01], 1), "impossible sampling");
     add("jpeg that is its beginning", b"\xff\xd8\xff".to_vec(), "ends before the picture");
     add("jpeg without a picture", b"\xff\xd8\xff\xe0\0\x02\xff\xd9".to_vec(), "without a picture");
@@ -164,8 +229,16 @@ pub fn all() -> Vec<Hostile> {
     add("webp of garbage", webp(&[(b"VP8L", vp8l(6000, 3000))]), "whole WebP");
     add("webp 16,383 x 16,383", webp(&[(b"VP8L", vp8l(16_383, 16_383))]), "sides of 1 to 8192");
     add("webp of 252 MB by its way", webp(&[(b"VP8L", vp8l(6000, 6000))]), "MiB to decode");
-    add("webp that says it moves", webp(&[(b"VP8X", vp8x(2, 64, 64)), (b"VP8 ", vp8(64, 64))]), "animated");
-    add("webp with a frame", webp(&[(b"VP8X", vp8x(0, 64, 64)), (b"ANMF", vec![0; 24])]), "animated");
+    add(
+        "webp that says it moves",
+        webp(&[(b"VP8X", vp8x(2, 64, 64)), (b"VP8 ", vp8(64, 64))]),
+        "animated",
+    );
+    add(
+        "webp with a frame",
+        webp(&[(b"VP8X", vp8x(0, 64, 64)), (b"ANMF", vec![0; 24])]),
+        "animated",
+    );
     let two = webp(&[(b"VP8X", vp8x(0, 32, 32)), (b"VP8 ", vp8(16_383, 16_383))]);
     add("webp of two sizes", two, "32 x 32 pixels by its header");
     add("webp without a picture", webp(&[(b"VP8X", vp8x(0, 64, 64))]), "without a picture");

@@ -1,5 +1,5 @@
-//! A gateway with a scripted supervisor behind it: real sockets, real tonic services, one process. Every wait is on a
-//! state, with a bound against hangs.
+//! A gateway with a scripted supervisor behind it: real sockets, real tonic services, one process.
+//! Every wait is on a state, with a bound against hangs.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -83,7 +83,8 @@ impl Stage {
         let lock = runtime_dir.lock("gateway").expect("the only one");
         let setup = Setup { config, language, runtime_dir, lock, epoch: 7, listener, guard };
         let exit = task::spawn("gateway", run(setup, receiver));
-        let channel = Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
+        let channel =
+            Endpoint::from_shared(format!("http://{address}")).expect("an address").connect_lazy();
         let client = InferenceClient::new(channel.clone());
         let health = HealthClient::new(channel.clone());
         Self { dir, address, channel, client, health, events, exit }
@@ -127,7 +128,8 @@ impl Stage {
 
     pub async fn health_now(&mut self, service: &str) -> bool {
         let request = HealthCheckRequest { service: service.into() };
-        within(self.health.check(request)).await.expect("a known name").into_inner().status == ServingStatus::Serving as i32
+        within(self.health.check(request)).await.expect("a known name").into_inner().status
+            == ServingStatus::Serving as i32
     }
 
     pub async fn send(&self, event: Event) {
@@ -157,11 +159,21 @@ pub fn text(prompt: impl Into<String>) -> GenerateRequest {
 }
 
 pub fn ids(ids: &[u32]) -> GenerateRequest {
-    GenerateRequest { prompt: Some(Prompt::TokenIds(TokenIds { ids: ids.to_vec() })), ..Default::default() }
+    GenerateRequest {
+        prompt: Some(Prompt::TokenIds(TokenIds { ids: ids.to_vec() })),
+        ..Default::default()
+    }
 }
 
 pub fn limited(request: GenerateRequest, max_tokens: u32) -> GenerateRequest {
-    GenerateRequest { limits: Some(Limits { max_tokens: Some(max_tokens), ignore_eos: false, ..Default::default() }), ..request }
+    GenerateRequest {
+        limits: Some(Limits {
+            max_tokens: Some(max_tokens),
+            ignore_eos: false,
+            ..Default::default()
+        }),
+        ..request
+    }
 }
 
 pub fn chat(words: &str) -> ChatRequest {

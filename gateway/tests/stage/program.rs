@@ -28,12 +28,23 @@ impl Program {
     pub fn start(dir: &Path, model: &Path) -> Self {
         let (run, model) = (dir.join("run").display().to_string(), model.display().to_string());
         let config = dir.join("paceline.toml");
-        std::fs::write(&config, format!("[supervisor]\nruntime_dir = {run:?}\n[target]\nmodel = {model:?}\n")).expect("writable");
+        std::fs::write(
+            &config,
+            format!("[supervisor]\nruntime_dir = {run:?}\n[target]\nmodel = {model:?}\n"),
+        )
+        .expect("writable");
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         let mut command = Command::new(env!("CARGO_BIN_EXE_paceline-gateway"));
-        command.arg("--config").arg(config).env("LISTEN_FDS", "1").env_remove("PACELINE_PARENT_FD").stderr(Stdio::null());
-        command.fd_mappings(vec![FdMapping { parent_fd: OwnedFd::from(listener), child_fd: 3 }]).expect("one");
+        command
+            .arg("--config")
+            .arg(config)
+            .env("LISTEN_FDS", "1")
+            .env_remove("PACELINE_PARENT_FD")
+            .stderr(Stdio::null());
+        command
+            .fd_mappings(vec![FdMapping { parent_fd: OwnedFd::from(listener), child_fd: 3 }])
+            .expect("one");
         let child = command.spawn().expect("it starts");
         let client = InferenceClient::new(channel(address)).max_encoding_message_size(32 << 20);
         Self { child, address, client }
@@ -46,7 +57,8 @@ impl Program {
 
     /// A line of its status in /proc, in bytes.
     pub fn memory(&self, name: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("alive");
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("alive");
         let line = status.lines().find(|line| line.starts_with(name)).expect("a line of this name");
         line.split_whitespace().nth(1).expect("a number").parse::<u64>().expect("a number") << 10
     }

@@ -1,5 +1,5 @@
-//! A model that sees, for the gateway: the demo's tokenizer with the tokens of pictures, a template that shows them, and how
-//! they are made. Nobody serves it; the supervisor is the test.
+//! A model that sees, for the gateway: the demo's tokenizer with the tokens of pictures, a template
+//! that shows them, and how they are made. Nobody serves it; the supervisor is the test.
 
 use std::path::Path;
 
@@ -24,18 +24,23 @@ pub fn model(dir: &Path) {
     std::fs::create_dir_all(dir).expect("writable");
     let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
     let read = |name: &str| -> Value {
-        serde_json::from_slice(&std::fs::read(demo.join(name)).expect("in the repository")).expect("JSON")
+        serde_json::from_slice(&std::fs::read(demo.join(name)).expect("in the repository"))
+            .expect("JSON")
     };
     let mut tokenizer = read("tokenizer.json");
     let added = tokenizer["added_tokens"].as_array_mut().expect("a list");
-    for (id, content) in [(4096, "<|vision_start|>"), (PAD, "<|image_pad|>"), (4098, "<|vision_end|>")] {
+    for (id, content) in
+        [(4096, "<|vision_start|>"), (PAD, "<|image_pad|>"), (4098, "<|vision_end|>")]
+    {
         added.push(json!({"id": id, "content": content, "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false}));
     }
     let config = json!({"model_type": "qwen3_vl", "image_token_id": PAD, "eos_token_id": 2,
         "vision_config": {"patch_size": 16, "spatial_merge_size": 2}});
     let pictures = json!({"size": {"shortest_edge": 1024, "longest_edge": 1_048_576}, "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5], "patch_size": 16, "merge_size": 2});
-    let write = |name: &str, value: &Value| std::fs::write(dir.join(name), value.to_string()).expect("writable");
+    let write = |name: &str, value: &Value| {
+        std::fs::write(dir.join(name), value.to_string()).expect("writable")
+    };
     write("tokenizer.json", &tokenizer);
     write("config.json", &config);
     write("preprocessor_config.json", &pictures);
@@ -78,5 +83,6 @@ pub fn chat(messages: Vec<Message>) -> ChatRequest {
 
 /// A file of the goldens.
 pub fn file(name: &str) -> Vec<u8> {
-    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/pictures").join(name)).expect("in the repository")
+    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/pictures").join(name))
+        .expect("in the repository")
 }

@@ -1,4 +1,5 @@
-//! A supervisor that does what the test says: each attachment and each submission is handed to the test.
+//! A supervisor that does what the test says: each attachment and each submission is handed to the
+//! test.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -9,7 +10,8 @@ use paceline_process::socket;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
 use paceline_proto::internal::v1::supervisor_server::{Supervisor, SupervisorServer};
 use paceline_proto::internal::v1::{
-    Done, GatewayReport, Generation, Order, ServiceState, SubmitRequest, SupervisorNotice, TokenBatch,
+    Done, GatewayReport, Generation, Order, ServiceState, SubmitRequest, SupervisorNotice,
+    TokenBatch,
 };
 use paceline_proto::v1::FinishReason;
 use tokio::runtime::Runtime;
@@ -19,7 +21,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::within;
 
-/// The supervisor's process, as it were: a runtime of its own, so that its death takes every connection with it.
+/// The supervisor's process, as it were: a runtime of its own, so that its death takes every
+/// connection with it.
 pub struct Fake {
     runtime: Option<Runtime>,
     pub attachments: mpsc::Receiver<Attachment>,
@@ -28,7 +31,11 @@ pub struct Fake {
 
 impl Fake {
     pub fn start(path: &Path, term: u64) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
         let (attachment, attachments) = mpsc::channel(4);
         let (submission, submissions) = mpsc::channel(16);
         let service = SupervisorServer::new(Service { term, attachment, submission });
@@ -38,7 +45,11 @@ impl Fake {
         };
         runtime.spawn(async move {
             let incoming = socket::accept_unix(listener);
-            tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming).await.expect("serves");
+            tonic::transport::Server::builder()
+                .add_service(service)
+                .serve_with_incoming(incoming)
+                .await
+                .expect("serves");
         });
         Self { runtime: Some(runtime), attachments, submissions }
     }
@@ -47,11 +58,14 @@ impl Fake {
         within(self.submissions.recv()).await.expect("a submission")
     }
 
-    /// Dies; nothing is said to anybody. Its socket is free when this returns: the next one binds it.
+    /// Dies; nothing is said to anybody. Its socket is free when this returns: the next one binds
+    /// it.
     pub fn kill(mut self) {
         let runtime = self.runtime.take().expect("alive");
         // On a thread of its own, as a runtime may not wait inside another one.
-        std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(30))).join().expect("it ends");
+        std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(30)))
+            .join()
+            .expect("it ends");
     }
 }
 
@@ -123,7 +137,8 @@ impl Submission {
         let _ = self.reply.send(Err(status));
     }
 
-    /// Begins a stream; what the test sends is streamed, and the stream ends when the sender is dropped.
+    /// Begins a stream; what the test sends is streamed, and the stream ends when the sender is
+    /// dropped.
     pub fn accept(self) -> Accepted {
         let (batches, receiver) = mpsc::channel(64);
         assert!(self.reply.send(Ok(receiver)).is_ok(), "the call is there");
@@ -146,14 +161,31 @@ impl Accepted {
     pub async fn tokens(&mut self, ids: &[u32]) {
         let first_index = self.next;
         self.next += ids.len() as u32;
-        self.send(TokenBatch { first_index, ids: ids.to_vec(), step_end_ns: 77, ..Default::default() }).await;
+        self.send(TokenBatch {
+            first_index,
+            ids: ids.to_vec(),
+            step_end_ns: 77,
+            ..Default::default()
+        })
+        .await;
     }
 
     /// The last tokens, and the end.
     pub async fn done(mut self, ids: &[u32]) -> oneshot::Receiver<()> {
-        let done = Done { finish_reason: FinishReason::Stop as i32, cached_tokens: 0, queue_ms: 1.5, ..Default::default() };
+        let done = Done {
+            finish_reason: FinishReason::Stop as i32,
+            cached_tokens: 0,
+            queue_ms: 1.5,
+            ..Default::default()
+        };
         let first_index = self.next;
-        self.send(TokenBatch { first_index, ids: ids.to_vec(), done: Some(done), ..Default::default() }).await;
+        self.send(TokenBatch {
+            first_index,
+            ids: ids.to_vec(),
+            done: Some(done),
+            ..Default::default()
+        })
+        .await;
         self.over
     }
 }
@@ -171,19 +203,32 @@ impl Supervisor for Service {
     type AttachStream = Outgoing<SupervisorNotice>;
     type SubmitStream = Outgoing<TokenBatch>;
 
-    async fn attach(&self, request: Request<Streaming<GatewayReport>>) -> Result<Response<Self::AttachStream>, Status> {
+    async fn attach(
+        &self,
+        request: Request<Streaming<GatewayReport>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
         let (notices, receiver) = mpsc::channel(8);
         let attachment = Attachment { term: self.term, reports: request.into_inner(), notices };
-        self.attachment.send(attachment).await.map_err(|_| Status::unavailable("the test is over"))?;
+        self.attachment
+            .send(attachment)
+            .await
+            .map_err(|_| Status::unavailable("the test is over"))?;
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 
-    async fn submit(&self, request: Request<SubmitRequest>) -> Result<Response<Self::SubmitStream>, Status> {
+    async fn submit(
+        &self,
+        request: Request<SubmitRequest>,
+    ) -> Result<Response<Self::SubmitStream>, Status> {
         let (reply, answer) = oneshot::channel();
         let (alive, over) = oneshot::channel::<()>();
         let submission = Submission { request: request.into_inner(), reply, over };
-        self.submission.send(submission).await.map_err(|_| Status::unavailable("the test is over"))?;
-        let batches = answer.await.map_err(|_| Status::unavailable("the test dropped the call"))??;
+        self.submission
+            .send(submission)
+            .await
+            .map_err(|_| Status::unavailable("the test is over"))?;
+        let batches =
+            answer.await.map_err(|_| Status::unavailable("the test dropped the call"))??;
         // `alive` is dropped with this future, and with the stream it becomes.
         let stream = ReceiverStream::new(batches).map(move |item| {
             let _ = &alive;

@@ -16,7 +16,8 @@ pub(super) const RECEIVE_FLAGS: libc::c_int = libc::MSG_CMSG_CLOEXEC;
 const FIXED_SIZE: SealFlag = SealFlag::F_SEAL_GROW.union(SealFlag::F_SEAL_SHRINK);
 
 pub(super) fn create_segment(bytes: u64) -> io::Result<OwnedFd> {
-    let segment = memfd_create("paceline-link", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+    let segment =
+        memfd_create("paceline-link", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let length = i64::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
     nix::unistd::ftruncate(&segment, length)?;
     // The last seal: nobody adds one that would take writing away from the other side.
@@ -29,7 +30,10 @@ pub(super) fn check_fixed_size(segment: BorrowedFd<'_>) -> io::Result<()> {
     let seals = SealFlag::from_bits_truncate(fcntl(segment, FcntlArg::F_GET_SEALS)?);
     match seals.contains(FIXED_SIZE) {
         true => Ok(()),
-        false => Err(io::Error::new(io::ErrorKind::InvalidData, "shared memory that may still be resized")),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "shared memory that may still be resized",
+        )),
     }
 }
 

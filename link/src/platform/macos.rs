@@ -1,4 +1,5 @@
-//! macOS: POSIX shared memory. Names and signatures checked against nix's and libc's sources; not run on a Mac yet.
+//! macOS: POSIX shared memory. Names and signatures checked against nix's and libc's sources; not
+//! run on a Mac yet.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -27,7 +28,11 @@ pub(super) fn create_segment(bytes: u64) -> io::Result<OwnedFd> {
     let segment = loop {
         // PSHMNAMLEN is 31: 10 + 10 + 1 + 10 at most. The name lives until the next line but one.
         let name = format!("/paceline.{}.{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
-        match shm_open(name.as_str(), OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_RDWR, Mode::S_IRUSR | Mode::S_IWUSR) {
+        match shm_open(
+            name.as_str(),
+            OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_RDWR,
+            Mode::S_IRUSR | Mode::S_IWUSR,
+        ) {
             Ok(segment) => {
                 shm_unlink(name.as_str())?;
                 break segment;
@@ -38,22 +43,27 @@ pub(super) fn create_segment(bytes: u64) -> io::Result<OwnedFd> {
         }
     };
     fcntl(&segment, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
-    // Shared memory takes its size once; a second call is refused, which is what seals are for elsewhere.
+    // Shared memory takes its size once; a second call is refused, which is what seals are for
+    // elsewhere.
     nix::unistd::ftruncate(&segment, length)?;
     Ok(segment)
 }
 
 pub(super) fn check_fixed_size(segment: BorrowedFd<'_>) -> io::Result<()> {
-    // Shared memory takes its size once. fstat gives it no file type, unlike files, which may be cut (bsd/kern/posix_shm.c).
+    // Shared memory takes its size once. fstat gives it no file type, unlike files, which may be
+    // cut (bsd/kern/posix_shm.c).
     match fstat(segment)?.st_mode & libc::S_IFMT {
         0 => Ok(()),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "expected shared memory, found a file that may be resized")),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "expected shared memory, found a file that may be resized",
+        )),
     }
 }
 
 pub(super) fn enlarge_buffers(socket: BorrowedFd<'_>) {
-    // Unix sockets start with 8 KiB (PIPSIZ of bsd/kern/uipc_usrreq.c). Smaller buffers cost wake-ups and nothing else, so
-    // errors are ignored.
+    // Unix sockets start with 8 KiB (PIPSIZ of bsd/kern/uipc_usrreq.c). Smaller buffers cost
+    // wake-ups and nothing else, so errors are ignored.
     let _ = setsockopt(&socket, sockopt::SndBuf, &SOCKET_BUFFER_BYTES);
     let _ = setsockopt(&socket, sockopt::RcvBuf, &SOCKET_BUFFER_BYTES);
 }

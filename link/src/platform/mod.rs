@@ -21,7 +21,8 @@ pub fn create_segment(bytes: u64) -> io::Result<OwnedFd> {
     system::create_segment(bytes)
 }
 
-/// Whether this memory keeps its size for good, where the system can say so: a peer that shrinks it would end us by SIGBUS.
+/// Whether this memory keeps its size for good, where the system can say so: a peer that shrinks it
+/// would end us by SIGBUS.
 ///
 /// # Errors
 /// It may be resized, or it is something else.
@@ -40,7 +41,8 @@ pub fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
 /// The clock of deadlines. It stands still while the machine sleeps.
 pub(crate) const CLOCK: nix::time::ClockId = system::CLOCK;
 
-/// Flags for `recvmsg`, so that descriptors do not reach our children, where it can be had in one go.
+/// Flags for `recvmsg`, so that descriptors do not reach our children, where it can be had in one
+/// go.
 pub(crate) const RECEIVE_FLAGS: libc::c_int = system::RECEIVE_FLAGS;
 
 /// Closes a received descriptor on exec where [`RECEIVE_FLAGS`] does not.

@@ -14,8 +14,8 @@ unsafe extern "C" {
 pub(crate) fn primitives(outputs: &[Array]) -> Result<usize, String> {
     let (mut text, mut size) = (std::ptr::null_mut(), 0);
     let handles: Vec<_> = outputs.iter().map(Array::as_ptr).collect();
-    // SAFETY: the stream is closed before its buffer is read, all handles are live until then, and what was made here is freed
-    // here once.
+    // SAFETY: the stream is closed before its buffer is read, all handles are live until then, and
+    // what was made here is freed here once.
     let printed = unsafe {
         let file = open_memstream(&raw mut text, &raw mut size);
         if file.is_null() {

@@ -1,5 +1,6 @@
-//! config.json of a DFlash drafter, in all the shapes its publishers give it: a flat Qwen3 config with a `dflash_config`
-//! inside. What would be computed wrongly is refused here, with what was found.
+//! config.json of a DFlash drafter, in all the shapes its publishers give it: a flat Qwen3 config
+//! with a `dflash_config` inside. What would be computed wrongly is refused here, with what was
+//! found.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -61,7 +62,8 @@ impl Config {
         }
         let keys = Keys { config, inner };
         keys.check_kind()?;
-        let (hidden_size, n_heads) = (config.size("hidden_size")?, config.size("num_attention_heads")?);
+        let (hidden_size, n_heads) =
+            (config.size("hidden_size")?, config.size("num_attention_heads")?);
         let n_layers = config.size("num_hidden_layers")?;
         let target_layers = keys.either::<usize>("num_target_layers")?;
         let mask_id = keys.either("mask_token_id")?.ok_or_else(|| {
@@ -74,7 +76,10 @@ impl Config {
             n_kv_heads: config.size_or("num_key_value_heads", n_heads)?,
             head_dim: config.size_or("head_dim", (hidden_size / n_heads).max(1))?,
             intermediate_size: config.size("intermediate_size")?,
-            vocab: config.optional::<i64>("vocab_size")?.map(|_| config.size("vocab_size")).transpose()?,
+            vocab: config
+                .optional::<i64>("vocab_size")?
+                .map(|_| config.size("vocab_size"))
+                .transpose()?,
             context: config.size("max_position_embeddings")?,
             rms_norm_eps: config.optional("rms_norm_eps")?.unwrap_or(1e-6),
             attention_bias: config.optional("attention_bias")?.unwrap_or(false),
@@ -85,8 +90,8 @@ impl Config {
             layers: keys.layers(n_layers)?,
             embedding_scale: keys.either("input_embedding_scale")?,
             logit_softcap: keys.either("final_logit_softcapping")?,
-            // Hidden states of an image's rows have the form of any others, so a drafter takes them unless its maker says
-            // otherwise.
+            // Hidden states of an image's rows have the form of any others, so a drafter takes them
+            // unless its maker says otherwise.
             images: keys.either("serves_images")?.unwrap_or(true),
         };
         if read.n_heads % read.n_kv_heads != 0 || read.head_dim % 2 != 0 {
@@ -96,7 +101,10 @@ impl Config {
             );
             return Err(wrong("num_key_value_heads", what));
         }
-        for (key, value) in [("input_embedding_scale", read.embedding_scale), ("final_logit_softcapping", read.logit_softcap)] {
+        for (key, value) in [
+            ("input_embedding_scale", read.embedding_scale),
+            ("final_logit_softcapping", read.logit_softcap),
+        ] {
             if value.is_some_and(|value| !(value > 0.0 && value.is_finite())) {
                 return Err(wrong(key, format!("expected above 0, found {value:?}")));
             }
@@ -139,16 +147,27 @@ impl Keys<'_> {
             return Err(wrong("architectures", what));
         }
         for (key, kind) in FOREIGN {
-            let said = self.either::<Value>(key)?.filter(|value| *value != Value::Bool(false) && value.as_f64() != Some(0.0));
+            let said = self
+                .either::<Value>(key)?
+                .filter(|value| *value != Value::Bool(false) && value.as_f64() != Some(0.0));
             if let Some(value) = said {
-                return Err(wrong(key, format!("found {value}, a key of {kind}, which this version does not serve")));
+                return Err(wrong(
+                    key,
+                    format!("found {value}, a key of {kind}, which this version does not serve"),
+                ));
             }
         }
         if self.either::<bool>("attention_sink_bias")?.unwrap_or(false) {
-            return Err(wrong("attention_sink_bias", "expected false: attention sinks are not built in this version".into()));
+            return Err(wrong(
+                "attention_sink_bias",
+                "expected false: attention sinks are not built in this version".into(),
+            ));
         }
         if !self.either::<bool>("rope_is_neox_style")?.unwrap_or(true) {
-            return Err(wrong("rope_is_neox_style", "expected true: only split-half pairing is built".into()));
+            return Err(wrong(
+                "rope_is_neox_style",
+                "expected true: only split-half pairing is built".into(),
+            ));
         }
         for key in ["quantization", "quantization_config"] {
             if self.config.optional::<Value>(key)?.is_some() {
@@ -156,7 +175,8 @@ impl Keys<'_> {
                 return Err(wrong(key, what.into()));
             }
         }
-        let activation: String = self.config.optional("hidden_act")?.unwrap_or_else(|| "silu".into());
+        let activation: String =
+            self.config.optional("hidden_act")?.unwrap_or_else(|| "silu".into());
         if activation != "silu" {
             return Err(wrong("hidden_act", format!("expected silu, found {activation}")));
         }
@@ -164,38 +184,61 @@ impl Keys<'_> {
     }
 
     fn block(&self) -> Result<i32, LoadError> {
-        let missing = || wrong("block_size", "expected a value at the top or in dflash_config, found none".into());
+        let missing = || {
+            wrong(
+                "block_size",
+                "expected a value at the top or in dflash_config, found none".into(),
+            )
+        };
         let top: Option<i64> = self.config.optional("block_size")?;
-        let block = top.map_or_else(|| self.either("block_size"), |top| Ok(Some(top)))?.ok_or_else(missing)?;
+        let block = top
+            .map_or_else(|| self.either("block_size"), |top| Ok(Some(top)))?
+            .ok_or_else(missing)?;
         match block {
             2..=1024 => Ok(block as i32),
             _ => Err(wrong("block_size", format!("expected 2 to 1024, found {block}"))),
         }
     }
 
-    /// The ids given, or as many as there are draft layers, spread over the target's (z-lab/dflash, `build_target_layer_ids`).
-    fn tap_layers(&self, n_layers: i32, target_layers: Option<usize>) -> Result<Vec<usize>, LoadError> {
+    /// The ids given, or as many as there are draft layers, spread over the target's (z-lab/dflash,
+    /// `build_target_layer_ids`).
+    fn tap_layers(
+        &self,
+        n_layers: i32,
+        target_layers: Option<usize>,
+    ) -> Result<Vec<usize>, LoadError> {
         let key = "dflash_config.target_layer_ids";
         let ids = match (self.either::<Vec<usize>>("target_layer_ids")?, target_layers) {
             (Some(ids), _) => ids,
-            (None, None) => return Err(wrong(key, "expected a list, or num_target_layers to derive it; found neither".into())),
+            (None, None) => {
+                return Err(wrong(
+                    key,
+                    "expected a list, or num_target_layers to derive it; found neither".into(),
+                ));
+            }
             (None, Some(all)) if n_layers == 1 => vec![all / 2],
             (None, Some(all)) => {
                 let step = (all as f64 - 4.0) / f64::from(n_layers - 1);
                 // Halves to even, as Python rounds.
-                (0..n_layers).map(|at| (1.0 + f64::from(at) * step).round_ties_even() as usize).collect()
+                (0..n_layers)
+                    .map(|at| (1.0 + f64::from(at) * step).round_ties_even() as usize)
+                    .collect()
             }
         };
         let highest = target_layers.unwrap_or(1 << 16);
         if ids.is_empty() || ids.len() > 256 || ids.iter().any(|id| *id >= highest) {
-            return Err(wrong(key, format!("expected 1 to 256 layers below {highest}, found {ids:?}")));
+            return Err(wrong(
+                key,
+                format!("expected 1 to 256 layers below {highest}, found {ids:?}"),
+            ));
         }
         Ok(ids)
     }
 
-    /// Windows and causality. `layer_types` names sliding layers of `sliding_window`; where it names none, `use_swa` gives all
-    /// layers a window of `swa_window_size`. Causal: as `is_causal` or `dflash_config.causal` says for all layers, else those
-    /// that are sliding by type (vLLM's rule).
+    /// Windows and causality. `layer_types` names sliding layers of `sliding_window`; where it
+    /// names none, `use_swa` gives all layers a window of `swa_window_size`. Causal: as `is_causal`
+    /// or `dflash_config.causal` says for all layers, else those that are sliding by type (vLLM's
+    /// rule).
     fn layers(&self, n_layers: i32) -> Result<Vec<Sight>, LoadError> {
         let config = self.config;
         let types: Vec<String> = match config.optional::<Vec<String>>("layer_types")? {
@@ -205,14 +248,27 @@ impl Keys<'_> {
                 let slides = config.optional("use_sliding_window")?.unwrap_or(false);
                 let first: i32 = config.optional("max_window_layers")?.unwrap_or(0);
                 let sliding = |at: i32| slides && at >= first;
-                (0..n_layers).map(|at| if sliding(at) { "sliding_attention" } else { "full_attention" }.to_owned()).collect()
+                (0..n_layers)
+                    .map(|at| {
+                        if sliding(at) { "sliding_attention" } else { "full_attention" }.to_owned()
+                    })
+                    .collect()
             }
         };
         if types.len() != n_layers as usize {
-            return Err(wrong("layer_types", format!("expected one for each of {n_layers} layers, found {}", types.len())));
+            return Err(wrong(
+                "layer_types",
+                format!("expected one for each of {n_layers} layers, found {}", types.len()),
+            ));
         }
-        if let Some(other) = types.iter().find(|name| !["full_attention", "sliding_attention"].contains(&name.as_str())) {
-            return Err(wrong("layer_types", format!("expected full_attention or sliding_attention, found {other}")));
+        if let Some(other) = types
+            .iter()
+            .find(|name| !["full_attention", "sliding_attention"].contains(&name.as_str()))
+        {
+            return Err(wrong(
+                "layer_types",
+                format!("expected full_attention or sliding_attention, found {other}"),
+            ));
         }
         let sliding: Vec<bool> = types.iter().map(|name| name == "sliding_attention").collect();
         let any = sliding.contains(&true);
@@ -221,13 +277,19 @@ impl Keys<'_> {
         let [window, other] = if everywhere { [sizes[1], sizes[0]] } else { sizes };
         let window = window.or(other);
         if (any || everywhere) && window.is_none_or(|window| window < 1) {
-            return Err(wrong("sliding_window", format!("sliding layers need a window of at least 1, found {window:?}")));
+            return Err(wrong(
+                "sliding_window",
+                format!("sliding layers need a window of at least 1, found {window:?}"),
+            ));
         }
         let causal = match config.optional::<bool>("is_causal")? {
             Some(causal) => Some(causal),
             None => self.either("causal")?,
         };
-        let sight = |slides: &bool| Sight { window: window.filter(|_| *slides || everywhere), causal: causal.unwrap_or(*slides) };
+        let sight = |slides: &bool| Sight {
+            window: window.filter(|_| *slides || everywhere),
+            causal: causal.unwrap_or(*slides),
+        };
         Ok(sliding.iter().map(sight).collect())
     }
 }

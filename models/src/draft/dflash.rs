@@ -1,6 +1,7 @@
-//! DFlash drafter: fills a block of masked positions in one forward (arXiv 2602.06036). Attention → layer → drafter.
-//! S context rows · L block rows, of all parts one after another · H heads · D head_dim. Field names are the checkpoint's
-//! tensor names. Source of the arithmetic: z-lab/dflash, `dflash/model.py`.
+//! DFlash drafter: fills a block of masked positions in one forward (arXiv 2602.06036). Attention →
+//! layer → drafter. S context rows · L block rows, of all parts one after another · H heads · D
+//! head_dim. Field names are the checkpoint's tensor names. Source of the arithmetic: z-lab/dflash,
+//! `dflash/model.py`.
 
 use std::path::Path;
 
@@ -16,8 +17,8 @@ use crate::kv::{Attend, KvStore, LayerKv};
 use crate::layers::{GatedMlp, HeadNorm, Linear, RmsNorm, Rope, RopeTables};
 use crate::load::{ModelConfig, Weights};
 
-/// What every layer of one forward needs. Keys and values are of all context rows, then of all block rows; queries are of
-/// block rows.
+/// What every layer of one forward needs. Keys and values are of all context rows, then of all
+/// block rows; queries are of block rows.
 struct Step {
     segments: Vec<Segment>,
     queries: Vec<i32>,
@@ -40,17 +41,34 @@ struct Attention {
 }
 
 impl Attention {
-    fn load(weights: &mut Weights, name: &str, config: &Config, sight: Sight, bits: Option<i32>) -> Result<Self, LoadError> {
-        let Config { n_heads, n_kv_heads, head_dim, hidden_size, attention_bias, rms_norm_eps, .. } = *config;
-        let [q, k, v, o] = ["q_proj", "k_proj", "v_proj", "o_proj"].map(|part| format!("{name}.{part}"));
+    fn load(
+        weights: &mut Weights,
+        name: &str,
+        config: &Config,
+        sight: Sight,
+        bits: Option<i32>,
+    ) -> Result<Self, LoadError> {
+        let Config {
+            n_heads, n_kv_heads, head_dim, hidden_size, attention_bias, rms_norm_eps, ..
+        } = *config;
+        let [q, k, v, o] =
+            ["q_proj", "k_proj", "v_proj", "o_proj"].map(|part| format!("{name}.{part}"));
         let (wide, narrow) = (n_heads * head_dim, n_kv_heads * head_dim);
         let norm = |weights: &mut Weights, part: &str, heads: i32| {
             HeadNorm::load(weights, &[(&format!("{name}.{part}"), heads)], head_dim, rms_norm_eps)
         };
         Ok(Self {
-            q_proj: Linear::load(weights, &q, wide, hidden_size, attention_bias)?.quantized(bits)?,
-            kv_proj: Linear::load_joined(weights, &[(&k, narrow), (&v, narrow)], hidden_size, attention_bias)?.quantized(bits)?,
-            o_proj: Linear::load(weights, &o, hidden_size, wide, attention_bias)?.quantized(bits)?,
+            q_proj: Linear::load(weights, &q, wide, hidden_size, attention_bias)?
+                .quantized(bits)?,
+            kv_proj: Linear::load_joined(
+                weights,
+                &[(&k, narrow), (&v, narrow)],
+                hidden_size,
+                attention_bias,
+            )?
+            .quantized(bits)?,
+            o_proj: Linear::load(weights, &o, hidden_size, wide, attention_bias)?
+                .quantized(bits)?,
             q_norm: norm(weights, "q_norm", n_heads)?,
             k_norm: norm(weights, "k_norm", n_kv_heads)?,
             n_heads,
@@ -60,16 +78,23 @@ impl Attention {
         })
     }
 
-    /// Keys and values `[rows, Hkv, D]` of context (not normed per layer) and block rows by the same weights.
+    /// Keys and values `[rows, Hkv, D]` of context (not normed per layer) and block rows by the
+    /// same weights.
     fn keys_values(&self, rows: &Array, step: &Step) -> Result<(Array, Array)> {
-        let kv = self.kv_proj.forward(rows)?.reshape(&[rows.dim(0), 2 * self.n_kv_heads, self.head_dim])?;
+        let kv = self.kv_proj.forward(rows)?.reshape(&[
+            rows.dim(0),
+            2 * self.n_kv_heads,
+            self.head_dim,
+        ])?;
         let keys = self.k_norm.forward(&kv, &step.key_rope)?;
         Ok((keys, kv.try_index((.., self.n_kv_heads.., ..))?))
     }
 
-    /// Block rows see the context and one another, forwards too unless the layer is causal. `block` `[L, hidden]` → the same.
+    /// Block rows see the context and one another, forwards too unless the layer is causal. `block`
+    /// `[L, hidden]` → the same.
     fn forward(&self, layer: usize, block: &Array, step: &Step, kv: &mut KvStore) -> Result<Array> {
-        let queries = self.q_proj.forward(block)?.reshape(&[block.dim(0), self.n_heads, self.head_dim])?;
+        let queries =
+            self.q_proj.forward(block)?.reshape(&[block.dim(0), self.n_heads, self.head_dim])?;
         let queries = self.q_norm.forward(&queries, &step.query_rope)?;
         let (keys, values) = match &step.context {
             Some(context) => self.keys_values(&concatenate(&[context, block], 0)?, step)?,
@@ -81,7 +106,13 @@ impl Attention {
             both_ways: !self.causal,
             ..Attend::default()
         };
-        self.o_proj.forward(&kv.attend(layer, &queries, Some((&keys, &values)), how, &step.segments)?)
+        self.o_proj.forward(&kv.attend(
+            layer,
+            &queries,
+            Some((&keys, &values)),
+            how,
+            &step.segments,
+        )?)
     }
 }
 
@@ -93,11 +124,27 @@ struct Layer {
 }
 
 impl Layer {
-    fn load(weights: &mut Weights, name: &str, config: &Config, sight: Sight, bits: Option<i32>) -> Result<Self, LoadError> {
+    fn load(
+        weights: &mut Weights,
+        name: &str,
+        config: &Config,
+        sight: Sight,
+        bits: Option<i32>,
+    ) -> Result<Self, LoadError> {
         let norm = |weights: &mut Weights, part: &str| {
-            RmsNorm::load(weights, &format!("{name}.{part}"), config.hidden_size, config.rms_norm_eps)
+            RmsNorm::load(
+                weights,
+                &format!("{name}.{part}"),
+                config.hidden_size,
+                config.rms_norm_eps,
+            )
         };
-        let mlp = GatedMlp::load(weights, &format!("{name}.mlp"), config.hidden_size, config.intermediate_size)?;
+        let mlp = GatedMlp::load(
+            weights,
+            &format!("{name}.mlp"),
+            config.hidden_size,
+            config.intermediate_size,
+        )?;
         Ok(Self {
             input_layernorm: norm(weights, "input_layernorm")?,
             self_attn: Attention::load(weights, &format!("{name}.self_attn"), config, sight, bits)?,
@@ -107,7 +154,8 @@ impl Layer {
     }
 
     fn forward(&self, layer: usize, x: &Array, step: &Step, kv: &mut KvStore) -> Result<Array> {
-        let x = x.add(self.self_attn.forward(layer, &self.input_layernorm.forward(x)?, step, kv)?)?;
+        let x =
+            x.add(self.self_attn.forward(layer, &self.input_layernorm.forward(x)?, step, kv)?)?;
         Ok(x.add(self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?)?)
     }
 }
@@ -136,23 +184,37 @@ impl Dflash {
         quantize: Quantize,
     ) -> Result<Self, LoadError> {
         let bits = quantize.bits();
-        let mut weights = if weights.has("model.fc.weight") { weights.with_prefix("model.") } else { weights };
-        for foreign in
-            ["layers.0.attention_conv.base_kernel", "candidate_selector.predecessor_codebook", "layers.0.self_attn.sinks"]
-        {
+        let mut weights =
+            if weights.has("model.fc.weight") { weights.with_prefix("model.") } else { weights };
+        for foreign in [
+            "layers.0.attention_conv.base_kernel",
+            "candidate_selector.predecessor_codebook",
+            "layers.0.self_attn.sinks",
+        ] {
             if weights.has(foreign) {
-                let what = format!("the checkpoint has tensor {foreign}: not plain DFlash, which is all this version serves");
+                let what = format!(
+                    "the checkpoint has tensor {foreign}: not plain DFlash, which is all this version serves"
+                );
                 return Err(LoadError::Config { key: "architectures".into(), what });
             }
         }
         let hidden = sizes.hidden_size;
         let rope = Rope::load(config, sizes.head_dim)?;
         let dtype = weights.dtype_of("fc.weight");
-        // fc reads all taps and every layer reads its output: 8 bits at least. With 4 the demo pair drafted 3 % fewer tokens a cycle.
-        let fc = Linear::load(&mut weights, "fc", hidden, sizes.tap_layers.len() as i32 * hidden, false)?
-            .quantized(bits.map(|bits| bits.max(8)))?;
+        // fc reads all taps and every layer reads its output: 8 bits at least. With 4 the demo pair
+        // drafted 3 % fewer tokens a cycle.
+        let fc = Linear::load(
+            &mut weights,
+            "fc",
+            hidden,
+            sizes.tap_layers.len() as i32 * hidden,
+            false,
+        )?
+        .quantized(bits.map(|bits| bits.max(8)))?;
         let hidden_norm = RmsNorm::load(&mut weights, "hidden_norm", hidden, sizes.rms_norm_eps)?;
-        let layer = |(at, sight): (usize, &Sight)| Layer::load(&mut weights, &format!("layers.{at}"), &sizes, *sight, bits);
+        let layer = |(at, sight): (usize, &Sight)| {
+            Layer::load(&mut weights, &format!("layers.{at}"), &sizes, *sight, bits)
+        };
         let layers = sizes.layers.iter().enumerate().map(layer).collect::<Result<Vec<_>, _>>()?;
         let norm = RmsNorm::load(&mut weights, "norm", hidden, sizes.rms_norm_eps)?;
         weights.finish()?;
@@ -172,26 +234,49 @@ impl Dflash {
             weight_bytes,
         };
         let embedding_scale = sizes.embedding_scale.map(scale).transpose()?;
-        Ok(Self { info, config: sizes, dtype, rope, fc, hidden_norm, layers, norm, embedding_scale })
+        Ok(Self {
+            info,
+            config: sizes,
+            dtype,
+            rope,
+            fc,
+            hidden_norm,
+            layers,
+            norm,
+            embedding_scale,
+        })
     }
 
     fn step(&self, batch: &DraftBatch, kv: &KvStore) -> Result<Step> {
         let mut segments = Vec::with_capacity(batch.parts.len());
         for part in &batch.parts {
-            let unknown = || ModelError::Batch(format!("sequence {} is not in the store", part.sequence.0));
+            let unknown =
+                || ModelError::Batch(format!("sequence {} is not in the store", part.sequence.0));
             let start = kv.length(part.sequence).ok_or_else(unknown)?;
             let purpose = if part.block == 0 { Purpose::Prefill } else { Purpose::Verify };
             let length = part.context + part.block;
-            segments.push(Segment { sequence: part.sequence, start, length, purpose, image_spans: vec![] });
+            segments.push(Segment {
+                sequence: part.sequence,
+                start,
+                length,
+                purpose,
+                image_spans: vec![],
+            });
         }
-        let context = batch.parts.iter().flat_map(|part| part.position..part.position + part.context);
-        let block = batch.parts.iter().flat_map(|part| (part.position + part.context..).take(part.block as usize));
+        let context =
+            batch.parts.iter().flat_map(|part| part.position..part.position + part.context);
+        let block = batch
+            .parts
+            .iter()
+            .flat_map(|part| (part.position + part.context..).take(part.block as usize));
         let positions: Vec<i32> = context.chain(block).collect();
         let key_rope = self.rope.rows(&positions, self.dtype)?;
         let queries: Vec<i32> = batch.parts.iter().map(|part| part.block).collect();
         let query_rope = key_rope.last(queries.iter().sum())?;
         let context = match &batch.taps {
-            Some(taps) => Some(self.hidden_norm.forward(&self.fc.forward(&taps.as_dtype(self.dtype)?)?)?),
+            Some(taps) => {
+                Some(self.hidden_norm.forward(&self.fc.forward(&taps.as_dtype(self.dtype)?)?)?)
+            }
             None => None,
         };
         Ok(Step { segments, queries, context, key_rope, query_rope })
@@ -219,7 +304,12 @@ impl Draft for Dflash {
 
     fn kv_layers(&self) -> Vec<LayerKv> {
         let Config { n_kv_heads: n_kv, head_dim, .. } = self.config;
-        let layer = |sight: &Sight| LayerKv::Growing { n_kv, key_dim: head_dim, value_dim: head_dim, window: sight.window };
+        let layer = |sight: &Sight| LayerKv::Growing {
+            n_kv,
+            key_dim: head_dim,
+            value_dim: head_dim,
+            window: sight.window,
+        };
         self.config.layers.iter().map(layer).collect()
     }
 
@@ -242,7 +332,8 @@ impl Draft for Dflash {
                 Some(self.norm.forward(&Self::proposing_rows(&x, &step.queries)?)?)
             }
             (None, Some(context)) => {
-                // Context rows do not depend on the layers below: nothing but keys and values is needed.
+                // Context rows do not depend on the layers below: nothing but keys and values is
+                // needed.
                 for (at, layer) in self.layers.iter().enumerate() {
                     let (keys, values) = layer.self_attn.keys_values(context, &step)?;
                     kv.write(at, &keys, &values, Some(&step.queries), &step.segments)?;

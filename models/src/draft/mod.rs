@@ -1,7 +1,9 @@
-//! Drafters: models that propose tokens for a target to check. The registry by `architectures`, and what every kind gives.
+//! Drafters: models that propose tokens for a target to check. The registry by `architectures`, and
+//! what every kind gives.
 //!
-//! A drafter here owns no tensor of its target: it is given hidden states of the target (taps) and embeddings, and gives
-//! hidden rows for the target's head. Its context lives in a [`KvStore`] of the caller, a sequence a session.
+//! A drafter here owns no tensor of its target: it is given hidden states of the target (taps) and
+//! embeddings, and gives hidden rows for the target's head. Its context lives in a [`KvStore`] of
+//! the caller, a sequence a session.
 
 mod config;
 mod dflash;
@@ -15,7 +17,8 @@ use crate::error::{LoadError, ModelError, Result};
 use crate::kv::{KvStore, LayerKv, SequenceId};
 use crate::load::{Checkpoint, ModelConfig, Precision, Weights};
 
-/// How a drafter's weights are kept (`drafter.quantize`). Changes what is proposed, never what a client gets.
+/// How a drafter's weights are kept (`drafter.quantize`). Changes what is proposed, never what a
+/// client gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quantize {
     /// As loaded.
@@ -61,7 +64,8 @@ pub struct DraftInfo {
     pub context: i32,
     /// c where the target's head should give c·tanh(logits / c).
     pub logit_softcap: Option<f32>,
-    /// Whether it drafts for requests with images: `dflash_config.serves_images` of its config, `true` by default.
+    /// Whether it drafts for requests with images: `dflash_config.serves_images` of its config,
+    /// `true` by default.
     pub images: bool,
     /// Bytes of its tensors on disk.
     pub weight_bytes: u64,
@@ -72,8 +76,9 @@ pub struct DraftInfo {
 pub struct DraftPart {
     /// Whose rows.
     pub sequence: SequenceId,
-    /// Absolute position (the target's) of the first context row, or of the block's first row where `context` is 0. A
-    /// session may begin anywhere: the store counts its rows from 0, rotary embedding uses this number.
+    /// Absolute position (the target's) of the first context row, or of the block's first row where
+    /// `context` is 0. A session may begin anywhere: the store counts its rows from 0, rotary
+    /// embedding uses this number.
     pub position: i32,
     /// Newly committed positions to read in; they follow those read in before without a gap.
     pub context: i32,
@@ -88,7 +93,8 @@ pub struct DraftBatch {
     pub parts: Vec<DraftPart>,
     /// `[sum of context, taps · hidden]`, part by part; `None` where no part has context.
     pub taps: Option<Array>,
-    /// `[sum of block, hidden]`, the target's embeddings of bonus, mask, mask…, part by part; `None` where no part has a block.
+    /// `[sum of block, hidden]`, the target's embeddings of bonus, mask, mask…, part by part;
+    /// `None` where no part has a block.
     pub embeddings: Option<Array>,
 }
 
@@ -102,7 +108,10 @@ impl DraftBatch {
                 return bad(format!("part {at}: expected rows from a position of at least 0"));
             }
             if part.block != 0 && !(2..=info.block).contains(&part.block) {
-                return bad(format!("part {at}: expected a block of 0 or 2 to {} rows, found {}", info.block, part.block));
+                return bad(format!(
+                    "part {at}: expected a block of 0 or 2 to {} rows, found {}",
+                    info.block, part.block
+                ));
             }
             if self.parts[..at].iter().any(|other| other.sequence == part.sequence) {
                 return bad(format!("part {at}: its sequence is in the batch already"));
@@ -111,16 +120,19 @@ impl DraftBatch {
             block += i64::from(part.block);
         }
         let width = info.tap_layers.len() as i32 * info.hidden;
-        for (name, array, rows, width) in
-            [("taps", &self.taps, context, width), ("embeddings", &self.embeddings, block, info.hidden)]
-        {
+        for (name, array, rows, width) in [
+            ("taps", &self.taps, context, width),
+            ("embeddings", &self.embeddings, block, info.hidden),
+        ] {
             let found = array.as_ref().map(Array::shape);
             let fits = match found {
                 None => rows == 0,
                 Some(shape) => rows > 0 && *shape == [rows as i32, width],
             };
             if !fits {
-                return bad(format!("expected {name} of shape [{rows}, {width}], none for no rows; found {found:?}"));
+                return bad(format!(
+                    "expected {name} of shape [{rows}, {width}], none for no rows; found {found:?}"
+                ));
             }
         }
         if self.parts.is_empty() { bad("expected at least one part".into()) } else { Ok(()) }
@@ -132,32 +144,39 @@ pub trait Draft {
     /// What is known of it.
     fn info(&self) -> &DraftInfo;
 
-    /// What its layers remember, for [`KvStore::new`]; the store needs room for a session's context and one block.
+    /// What its layers remember, for [`KvStore::new`]; the store needs room for a session's context
+    /// and one block.
     fn kv_layers(&self) -> Vec<LayerKv>;
 
     /// In which type it computes; what it is given is converted.
     fn dtype(&self) -> Dtype;
 
-    /// Reads context in and fills blocks. → hidden states behind the final norm of every block's rows 1…,
-    /// `[sum of (block − 1), hidden]`; `None` if no part has a block.
+    /// Reads context in and fills blocks. → hidden states behind the final norm of every block's
+    /// rows 1…, `[sum of (block − 1), hidden]`; `None` if no part has a block.
     ///
-    /// The context rows are committed to `kv` here ([`KvStore::commit`]), the block's rows are dropped. Lazy: where nothing
-    /// comes out that the caller evaluates, [`KvStore::evaluate`] does the work.
+    /// The context rows are committed to `kv` here ([`KvStore::commit`]), the block's rows are
+    /// dropped. Lazy: where nothing comes out that the caller evaluates, [`KvStore::evaluate`] does
+    /// the work.
     ///
     /// # Errors
-    /// A batch that contradicts itself or the drafter, a session longer than the store's longest; MLX's own. The store is then
-    /// as before, but for rows behind the committed ones.
+    /// A batch that contradicts itself or the drafter, a session longer than the store's longest;
+    /// MLX's own. The store is then as before, but for rows behind the committed ones.
     fn forward(&self, batch: &DraftBatch, kv: &mut KvStore) -> Result<Option<Array>>;
 }
 
 /// Loads the drafter in `dir`. `progress` is called with (bytes read, bytes in all).
 ///
-/// On the CPU weights become float32, and quantized ones are expanded again after rounding: MLX's quantized product is slow
-/// there. `quantize` then saves no memory; it shows what a GPU's drafter would propose.
+/// On the CPU weights become float32, and quantized ones are expanded again after rounding: MLX's
+/// quantized product is slow there. `quantize` then saves no memory; it shows what a GPU's drafter
+/// would propose.
 ///
 /// # Errors
 /// Broken or foreign files, kinds other than DFlash; see [`LoadError`].
-pub fn load_draft(dir: &Path, quantize: Quantize, progress: &mut dyn FnMut(u64, u64)) -> Result<Box<dyn Draft>, LoadError> {
+pub fn load_draft(
+    dir: &Path,
+    quantize: Quantize,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Box<dyn Draft>, LoadError> {
     let config = ModelConfig::read(dir)?;
     let sizes = config::Config::read(&config)?;
     let checkpoint = Checkpoint::open(dir)?;
@@ -169,7 +188,8 @@ pub fn load_draft(dir: &Path, quantize: Quantize, progress: &mut dyn FnMut(u64, 
     Ok(Box::new(dflash::Dflash::load(dir, &config, sizes, weights, weight_bytes, quantize)?))
 }
 
-/// Which target layers the drafter in `dir` taps, from its config.json alone: the target needs it before the drafter runs.
+/// Which target layers the drafter in `dir` taps, from its config.json alone: the target needs it
+/// before the drafter runs.
 ///
 /// # Errors
 /// As [`load_draft`] for what concerns the config.

@@ -1,9 +1,11 @@
 //! The graph of a step that is made while the one in front of it runs.
 //!
-//! A step in which each sequence has one row leaves all of its rows in the store, so where the next one's rows will lie is known
-//! before anything of it is computed, and the ids it chooses can stay in the graph. What is built on them is kept beside the store:
-//! the store itself is as if nothing had been built, and whatever changes it drops the graph first. That is not only for
-//! order: a graph nobody runs would hold on to the arrays it was built on, and the next write to them would copy them.
+//! A step in which each sequence has one row leaves all of its rows in the store, so where the next
+//! one's rows will lie is known before anything of it is computed, and the ids it chooses can stay
+//! in the graph. What is built on them is kept beside the store: the store itself is as if nothing
+//! had been built, and whatever changes it drops the graph first. That is not only for order: a
+//! graph nobody runs would hold on to the arrays it was built on, and the next write to them would
+//! copy them.
 
 use super::KvStore;
 use super::class::LayerArrays;
@@ -30,8 +32,9 @@ pub(super) struct Ahead {
 }
 
 impl KvStore {
-    /// Has `make` build the graph of a forward over `segments` that may come next, for [`KvStore::take_ahead`]; says whether it did.
-    /// Only where all rows have room where their sequences lie: nothing is moved for a step that may never be.
+    /// Has `make` build the graph of a forward over `segments` that may come next, for
+    /// [`KvStore::take_ahead`]; says whether it did. Only where all rows have room where their
+    /// sequences lie: nothing is moved for a step that may never be.
     ///
     /// # Errors
     /// What `make` says.
@@ -45,17 +48,25 @@ impl KvStore {
         if !segments.iter().all(|segment| self.has_room(segment)) {
             return Ok(false);
         }
-        let before: Vec<Vec<LayerArrays>> = self.classes.iter().map(|class| class.arrays.clone()).collect();
+        let before: Vec<Vec<LayerArrays>> =
+            self.classes.iter().map(|class| class.arrays.clone()).collect();
         let made = make(self);
         let arrays = self.put(before);
         self.plan = None;
-        self.ahead = Some(Ahead { segments: segments.to_vec(), wants: wants.clone(), graph: made?, arrays });
+        self.ahead =
+            Some(Ahead { segments: segments.to_vec(), wants: wants.clone(), graph: made?, arrays });
         Ok(true)
     }
 
-    /// The graph that was made for just this forward, if nothing has happened to the store since and `serves` says that what it
-    /// chooses is what is wanted. It is the next thing to be run: its rows are the store's from now on. Any other is dropped.
-    pub fn take_ahead(&mut self, segments: &[Segment], wants: &Wants, serves: impl FnOnce(&Picks) -> bool) -> Option<Graph> {
+    /// The graph that was made for just this forward, if nothing has happened to the store since
+    /// and `serves` says that what it chooses is what is wanted. It is the next thing to be run:
+    /// its rows are the store's from now on. Any other is dropped.
+    pub fn take_ahead(
+        &mut self,
+        segments: &[Segment],
+        wants: &Wants,
+        serves: impl FnOnce(&Picks) -> bool,
+    ) -> Option<Graph> {
         let ahead = self.ahead.take()?;
         if ahead.segments != segments || ahead.wants != *wants || !serves(&ahead.graph.picks) {
             return None;
@@ -79,6 +90,10 @@ impl KvStore {
 
     /// Puts arrays in the place of the store's, and gives those back.
     fn put(&mut self, arrays: Vec<Vec<LayerArrays>>) -> Vec<Vec<LayerArrays>> {
-        self.classes.iter_mut().zip(arrays).map(|(class, arrays)| std::mem::replace(&mut class.arrays, arrays)).collect()
+        self.classes
+            .iter_mut()
+            .zip(arrays)
+            .map(|(class, arrays)| std::mem::replace(&mut class.arrays, arrays))
+            .collect()
     }
 }

@@ -31,7 +31,8 @@ fn blocks(count: usize) -> Vec<Block<'static>> {
 fn graph(store: &mut KvStore, segments: &[Segment]) -> Result<Graph> {
     let mut logits = None;
     for layer in 0..LAYERS.len() {
-        let [q, k, v] = [(0, HEADS), (1, KV_HEADS), (2, KV_HEADS)].map(|(kind, heads)| rows(layer, kind, segments, heads));
+        let [q, k, v] = [(0, HEADS), (1, KV_HEADS), (2, KV_HEADS)]
+            .map(|(kind, heads)| rows(layer, kind, segments, heads));
         let how = Attend { scale: 0.25, ..Attend::default() };
         logits = Some(store.attend(layer, &q, Some((&k, &v)), how, segments)?);
     }
@@ -48,11 +49,21 @@ fn check(graph: &Graph, segments: &[Segment]) {
     let logits = graph.forward.logits.as_ref().expect("made");
     eval([logits]).expect("evaluates");
     let found: &[f32] = logits.try_as_slice().expect("floats");
-    let verdicts = graph.picks.verdicts(&blocks(segments.len()), &Drafts::OnHost(vec![]), &[]).expect("choices");
-    for ((segment, found), verdict) in segments.iter().zip(found.chunks((HEADS * DIM) as usize)).zip(verdicts) {
+    let verdicts = graph
+        .picks
+        .verdicts(&blocks(segments.len()), &Drafts::OnHost(vec![]), &[])
+        .expect("choices");
+    for ((segment, found), verdict) in
+        segments.iter().zip(found.chunks((HEADS * DIM) as usize)).zip(verdicts)
+    {
         let expected = by_definition(LAYERS.len() - 1, segment.sequence.0, segment.start);
-        assert!(expected.iter().zip(found).all(|(a, b)| (a - b).abs() < 1e-4), "{segment:?}: {expected:?} {found:?}");
-        let best = (0..found.len()).max_by(|a, b| found[*a].total_cmp(&found[*b])).expect("there are some");
+        assert!(
+            expected.iter().zip(found).all(|(a, b)| (a - b).abs() < 1e-4),
+            "{segment:?}: {expected:?} {found:?}"
+        );
+        let best = (0..found.len())
+            .max_by(|a, b| found[*a].total_cmp(&found[*b]))
+            .expect("there are some");
         assert_eq!(verdict.choices[0].token as usize, best);
     }
 }
@@ -74,17 +85,25 @@ fn steps_made_while_the_one_before_runs_give_what_they_give_in_turn() {
     for at in 0..20 {
         let (current, own) = &now;
         current.picks.begin(&[]).expect("begins");
-        own.iter().for_each(|segment| store.commit(segment.sequence, segment.start + 1).expect("commits"));
+        own.iter().for_each(|segment| {
+            store.commit(segment.sequence, segment.start + 1).expect("commits")
+        });
         let next = segments(&store, &[0, 1, 2]);
         assert!(make(&mut store, &next), "step {at}");
         check(current, own);
-        let taken = store.take_ahead(&next, &wants(&next), |picks| picks.serve(&blocks(3))).expect("it was made for this");
+        let taken = store
+            .take_ahead(&next, &wants(&next), |picks| picks.serve(&blocks(3)))
+            .expect("it was made for this");
         assert!(!store.is_ahead());
         now = (taken, next);
     }
     check(&now.0, &now.1);
     drop(now);
-    assert_eq!(place(&store), memory, "rows are written where the others lie, not into copies of all");
+    assert_eq!(
+        place(&store),
+        memory,
+        "rows are written where the others lie, not into copies of all"
+    );
 }
 
 #[test]
@@ -93,7 +112,9 @@ fn a_graph_for_anything_else_is_dropped_and_the_store_is_as_it_was() {
     step(&mut store, &[(0, 5), (1, 64)]);
     let (both, one) = (segments(&store, &[0, 1]), segments(&store, &[1]));
     let other = Wants { logit_rows: vec![1], ..Wants::default() };
-    for (segments, wants, serves) in [(&one, wants(&one), true), (&both, other, true), (&both, wants(&both), false)] {
+    for (segments, wants, serves) in
+        [(&one, wants(&one), true), (&both, other, true), (&both, wants(&both), false)]
+    {
         assert!(make(&mut store, &both));
         assert!(store.take_ahead(segments, &wants, |_| serves).is_none(), "{wants:?}");
         assert!(!store.is_ahead());

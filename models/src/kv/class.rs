@@ -30,12 +30,21 @@ pub(super) struct Class {
 
 impl Class {
     pub(super) fn new(capacity: i32, layers: &[LayerKv], dtype: Dtype) -> Self {
-        Self { capacity, layers: layers.to_vec(), dtype, owners: vec![], used: vec![], arrays: vec![] }
+        Self {
+            capacity,
+            layers: layers.to_vec(),
+            dtype,
+            owners: vec![],
+            used: vec![],
+            arrays: vec![],
+        }
     }
 
     /// Bytes of one slot over all layers.
     pub(super) fn slot_bytes(&self) -> u64 {
-        let row = |LayerKv::Growing { n_kv, key_dim, value_dim, .. }: &LayerKv| (n_kv * (key_dim + value_dim)) as u64;
+        let row = |LayerKv::Growing { n_kv, key_dim, value_dim, .. }: &LayerKv| {
+            (n_kv * (key_dim + value_dim)) as u64
+        };
         let rows: u64 = self.layers.iter().map(row).sum();
         let width = if self.dtype == Dtype::Float32 { 4 } else { 2 };
         rows * self.capacity as u64 * width
@@ -50,7 +59,8 @@ impl Class {
         self.owners.iter().filter(|owner| owner.is_none()).count() as u64 * self.slot_bytes()
     }
 
-    /// A free slot, the lowest; the arrays double where there is none, if that takes no more than `spare` bytes.
+    /// A free slot, the lowest; the arrays double where there is none, if that takes no more than
+    /// `spare` bytes.
     pub(super) fn take_slot(&mut self, owner: SequenceId, spare: u64) -> Result<usize> {
         if let Some(free) = self.owners.iter().position(Option::is_none) {
             if self.used[free] {
@@ -61,11 +71,18 @@ impl Class {
             return Ok(free);
         }
         let slot = self.owners.len();
-        let more = (slot as u64).min(spare.checked_div(self.slot_bytes()).unwrap_or(0)).max(1) as usize;
-        for (at, LayerKv::Growing { n_kv, key_dim, value_dim, .. }) in self.layers.iter().enumerate() {
+        let more =
+            (slot as u64).min(spare.checked_div(self.slot_bytes()).unwrap_or(0)).max(1) as usize;
+        for (at, LayerKv::Growing { n_kv, key_dim, value_dim, .. }) in
+            self.layers.iter().enumerate()
+        {
             let rows = more as i32 * n_kv * self.capacity;
-            // Zeros and not garbage: rows behind a length are masked, and a masked NaN would still be a NaN.
-            let (keys, values) = (zeros_dtype(&[rows, *key_dim], self.dtype)?, zeros_dtype(&[rows, *value_dim], self.dtype)?);
+            // Zeros and not garbage: rows behind a length are masked, and a masked NaN would still
+            // be a NaN.
+            let (keys, values) = (
+                zeros_dtype(&[rows, *key_dim], self.dtype)?,
+                zeros_dtype(&[rows, *value_dim], self.dtype)?,
+            );
             match self.arrays.get_mut(at) {
                 None => self.arrays.push(LayerArrays { keys, values }),
                 Some(old) => {
@@ -97,7 +114,11 @@ impl Class {
 
     /// Gives the memory of slots nobody uses back; says where the others are now.
     pub(super) fn compact(&mut self) -> Result<Vec<(SequenceId, usize)>> {
-        let kept: Vec<i32> = (0..).zip(&self.owners).filter(|(_, owner)| owner.is_some()).map(|(slot, _)| slot).collect();
+        let kept: Vec<i32> = (0..)
+            .zip(&self.owners)
+            .filter(|(_, owner)| owner.is_some())
+            .map(|(slot, _)| slot)
+            .collect();
         let (all, count) = (self.owners.len() as i32, kept.len() as i32);
         self.owners.retain(Option::is_some);
         self.used = vec![true; kept.len()];
@@ -106,13 +127,16 @@ impl Class {
             return Ok(vec![]);
         }
         let kept = Array::from_slice(&kept, &[count]);
-        for (arrays, LayerKv::Growing { n_kv, key_dim, value_dim, .. }) in self.arrays.iter_mut().zip(&self.layers) {
+        for (arrays, LayerKv::Growing { n_kv, key_dim, value_dim, .. }) in
+            self.arrays.iter_mut().zip(&self.layers)
+        {
             let rows = n_kv * self.capacity;
             let cut = |array: &Array, dim: i32| -> Result<Array> {
                 let slots = array.reshape(&[all, rows * dim])?;
                 Ok(slots.take_axis(&kept, 0)?.reshape(&[count * rows, dim])?)
             };
-            (arrays.keys, arrays.values) = (cut(&arrays.keys, *key_dim)?, cut(&arrays.values, *value_dim)?);
+            (arrays.keys, arrays.values) =
+                (cut(&arrays.keys, *key_dim)?, cut(&arrays.values, *value_dim)?);
             // Layer by layer, as above.
             mlx_rs::transforms::eval([&arrays.keys, &arrays.values])?;
         }
@@ -142,7 +166,13 @@ impl Class {
     }
 
     /// Writes rows `[rows, n_kv, dim]` at flat `indices` `[rows · n_kv]`.
-    pub(super) fn write(&mut self, layer: usize, indices: &Array, keys: &Array, values: &Array) -> Result<()> {
+    pub(super) fn write(
+        &mut self,
+        layer: usize,
+        indices: &Array,
+        keys: &Array,
+        values: &Array,
+    ) -> Result<()> {
         let arrays = &mut self.arrays[layer];
         let flat = |new: &Array| new.reshape(&[new.dim(0) * new.dim(1), 1, new.dim(2)]);
         // The old handle is gone before anything is evaluated, so MLX writes in place.
@@ -152,7 +182,12 @@ impl Class {
     }
 
     /// Views `[slots, n_kv, positions, dim]` of keys and values.
-    pub(super) fn view(&self, layer: usize, slots: Range<usize>, positions: Range<i32>) -> Result<(Array, Array)> {
+    pub(super) fn view(
+        &self,
+        layer: usize,
+        slots: Range<usize>,
+        positions: Range<i32>,
+    ) -> Result<(Array, Array)> {
         let LayerKv::Growing { n_kv, key_dim, value_dim, .. } = self.layers[layer];
         let all = self.owners.len() as i32;
         let slots = slots.start as i32..slots.end as i32;
@@ -164,7 +199,13 @@ impl Class {
     }
 
     /// Writes the first positions of a slot: `keys` and `values` `[1, n_kv, length, dim]`.
-    pub(super) fn overwrite(&mut self, layer: usize, slot: usize, keys: &Array, values: &Array) -> Result<()> {
+    pub(super) fn overwrite(
+        &mut self,
+        layer: usize,
+        slot: usize,
+        keys: &Array,
+        values: &Array,
+    ) -> Result<()> {
         let LayerKv::Growing { n_kv, .. } = self.layers[layer];
         let length = keys.dim(2);
         let rows: Vec<i32> = (0..length)

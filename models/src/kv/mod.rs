@@ -1,8 +1,10 @@
-//! The KV store: keys and values of every sequence, whatever their layout. Belongs to the model's owner, not to sequences.
+//! The KV store: keys and values of every sequence, whatever their layout. Belongs to the model's
+//! owner, not to sequences.
 //!
-//! Layout: a sequence has a slot in a capacity class (256·2ᵏ positions); a class has one array per layer for its keys and
-//! one for its values. A step writes all rows of a class by one scatter and attends once per run of neighbouring slots with
-//! the same number of asking rows. Committing is a host integer: rows behind a sequence's length are dead and will be overwritten.
+//! Layout: a sequence has a slot in a capacity class (256·2ᵏ positions); a class has one array per
+//! layer for its keys and one for its values. A step writes all rows of a class by one scatter and
+//! attends once per run of neighbouring slots with the same number of asking rows. Committing is a
+//! host integer: rows behind a sequence's length are dead and will be overwritten.
 
 mod ahead;
 mod class;
@@ -43,9 +45,10 @@ pub enum LayerKv {
         key_dim: i32,
         /// Size of a value.
         value_dim: i32,
-        /// Positions a row sees, itself and those before it (0 ≤ q − k < window); `None` means all. A mask only: a slot
-        /// keeps all positions, because a window's rows are a small part of what a sequence holds in the models built so
-        /// far, and one commit rule then serves every layer.
+        /// Positions a row sees, itself and those before it (0 ≤ q − k < window); `None` means all.
+        /// A mask only: a slot keeps all positions, because a window's rows are a small part of
+        /// what a sequence holds in the models built so far, and one commit rule then serves every
+        /// layer.
         window: Option<i32>,
     },
 }
@@ -59,9 +62,10 @@ pub struct Attend<'a> {
     pub sinks: Option<&'a Array>,
     /// Rows that see one another both ways; no model here has them yet.
     pub spans: &'a [(i32, i32)],
-    /// How many of each segment's last rows ask; the rest only write their keys and values. `None` means all rows, in the
-    /// segments' order. `Some`: keys and values hold all segments' silent rows first and their asking rows behind them, the
-    /// queries hold the asking rows, each in the segments' order. The same for every layer of a forward.
+    /// How many of each segment's last rows ask; the rest only write their keys and values. `None`
+    /// means all rows, in the segments' order. `Some`: keys and values hold all segments' silent
+    /// rows first and their asking rows behind them, the queries hold the asking rows, each in the
+    /// segments' order. The same for every layer of a forward.
     pub queries: Option<&'a [i32]>,
     /// Asking rows see their sequence up to its last new row, not only up to themselves.
     pub both_ways: bool,
@@ -72,7 +76,8 @@ const FIRST_CLASS: i32 = 256;
 /// Positions of a page, the unit in which capacities are counted.
 pub const PAGE: i32 = 64;
 
-/// Whether rows that are given back are filled with NaN, so that whatever reads them shows it: in debug builds.
+/// Whether rows that are given back are filled with NaN, so that whatever reads them shows it: in
+/// debug builds.
 pub const POISONS: bool = cfg!(debug_assertions);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +112,10 @@ impl KvStore {
     /// # Errors
     /// A window of no positions.
     pub fn new(layers: &[LayerKv], dtype: Dtype, max_positions: i32) -> Result<Self> {
-        if layers.iter().any(|LayerKv::Growing { window, .. }| window.is_some_and(|window| window < 1)) {
+        if layers
+            .iter()
+            .any(|LayerKv::Growing { window, .. }| window.is_some_and(|window| window < 1))
+        {
             return Err(ModelError::Batch("expected windows of at least one position".into()));
         }
         let last = (max_positions.max(1) + PAGE - 1) / PAGE * PAGE;
@@ -125,14 +133,15 @@ impl KvStore {
         })
     }
 
-    /// What a sequence of up to so many positions comes to hold, by class: (positions, bytes), ascending.
+    /// What a sequence of up to so many positions comes to hold, by class: (positions, bytes),
+    /// ascending.
     pub fn class_bytes(&self) -> Vec<(i32, u64)> {
         self.classes.iter().map(|class| (class.capacity, class.slot_bytes())).collect()
     }
 
-    /// All arrays together may take so many bytes from now on. As long as they take less, slots that sequences leave stay for the
-    /// next ones; what would be more is given back. (What sequences hold may be more all the same: that is for the caller to see
-    /// to.)
+    /// All arrays together may take so many bytes from now on. As long as they take less, slots
+    /// that sequences leave stay for the next ones; what would be more is given back. (What
+    /// sequences hold may be more all the same: that is for the caller to see to.)
     ///
     /// # Errors
     /// MLX's own.
@@ -144,14 +153,19 @@ impl KvStore {
     /// Gives slots back that nobody uses until so many more bytes fit.
     fn fit(&mut self, more: u64) -> Result<()> {
         while self.allocated_bytes().saturating_add(more) > self.limit {
-            let Some(class) =
-                self.classes.iter_mut().max_by_key(|class| class.idle_bytes()).filter(|class| class.idle_bytes() > 0)
+            let Some(class) = self
+                .classes
+                .iter_mut()
+                .max_by_key(|class| class.idle_bytes())
+                .filter(|class| class.idle_bytes() > 0)
             else {
                 break;
             };
             (self.plan, self.ahead) = (None, None);
             for (sequence, slot) in class.compact()? {
-                if let Some(place) = self.sequences.get_mut(&sequence).and_then(|entry| entry.place.as_mut()) {
+                if let Some(place) =
+                    self.sequences.get_mut(&sequence).and_then(|entry| entry.place.as_mut())
+                {
                     place.slot = slot;
                 }
             }
@@ -182,8 +196,8 @@ impl KvStore {
         }
     }
 
-    /// Gives a sequence without rows its place: in the class of so many positions, so that it does not move as it grows
-    /// up to them.
+    /// Gives a sequence without rows its place: in the class of so many positions, so that it does
+    /// not move as it grows up to them.
     ///
     /// # Errors
     /// It is unknown, or no sequence is that long.
@@ -192,11 +206,17 @@ impl KvStore {
         match self.sequences.get(&sequence) {
             Some(Entry { place: None, .. }) => {
                 let slot = self.take_slot(class, sequence)?;
-                self.sequences.insert(sequence, Entry { place: Some(Place { class, slot }), length: 0 });
+                self.sequences
+                    .insert(sequence, Entry { place: Some(Place { class, slot }), length: 0 });
                 Ok(())
             }
-            Some(_) => Err(ModelError::Batch(format!("sequence {} has its place already", sequence.0))),
-            None => Err(ModelError::Batch(format!("expected a sequence of the store, found none of the name {}", sequence.0))),
+            Some(_) => {
+                Err(ModelError::Batch(format!("sequence {} has its place already", sequence.0)))
+            }
+            None => Err(ModelError::Batch(format!(
+                "expected a sequence of the store, found none of the name {}",
+                sequence.0
+            ))),
         }
     }
 
@@ -227,13 +247,16 @@ impl KvStore {
         place.map_or((usize::MAX, usize::MAX), |place| (place.class, place.slot))
     }
 
-    /// Writes `kv`, the new rows of `segments`, and attends over each sequence's rows up to its own.
+    /// Writes `kv`, the new rows of `segments`, and attends over each sequence's rows up to its
+    /// own.
     ///
-    /// `q` `[rows, heads, key_dim]`; `kv` `([rows, n_kv, key_dim], [rows, n_kv, value_dim])` → `[rows, heads · value_dim]`.
-    /// Which rows these are, and what they see: [`Attend`]. Lazy. Segments are the same for every layer of a forward.
+    /// `q` `[rows, heads, key_dim]`; `kv` `([rows, n_kv, key_dim], [rows, n_kv, value_dim])` →
+    /// `[rows, heads · value_dim]`. Which rows these are, and what they see: [`Attend`]. Lazy.
+    /// Segments are the same for every layer of a forward.
     ///
     /// # Errors
-    /// A segment does not start at its sequence's length, no row asks, or something is asked for that is not built.
+    /// A segment does not start at its sequence's length, no row asks, or something is asked for
+    /// that is not built.
     pub fn attend(
         &mut self,
         layer: usize,
@@ -243,7 +266,9 @@ impl KvStore {
         segments: &[Segment],
     ) -> Result<Array> {
         let (Some((keys, values)), None, true) = (kv, how.sinks, how.spans.is_empty()) else {
-            return Err(ModelError::Batch("shared layers, sinks and picture spans are not built yet".into()));
+            return Err(ModelError::Batch(
+                "shared layers, sinks and picture spans are not built yet".into(),
+            ));
         };
         self.write(layer, keys, values, how.queries, segments)?;
         let LayerKv::Growing { window, .. } = self.layers[layer];
@@ -272,7 +297,8 @@ impl KvStore {
         }
     }
 
-    /// The first half of [`KvStore::attend`]: only writes, for a forward in which no row asks. `queries` as in [`Attend`].
+    /// The first half of [`KvStore::attend`]: only writes, for a forward in which no row asks.
+    /// `queries` as in [`Attend`].
     ///
     /// # Errors
     /// A segment does not start at its sequence's length.
@@ -306,13 +332,17 @@ impl KvStore {
     /// An unknown sequence, or more rows than it has room for.
     pub fn commit(&mut self, sequence: SequenceId, length: i32) -> Result<()> {
         self.changes();
-        let capacity = |place: Option<Place>| place.map_or(0, |place| self.classes[place.class].capacity);
+        let capacity =
+            |place: Option<Place>| place.map_or(0, |place| self.classes[place.class].capacity);
         match self.sequences.get_mut(&sequence) {
             Some(entry) if (0..=capacity(entry.place)).contains(&length) => {
                 entry.length = length;
                 Ok(())
             }
-            _ => Err(ModelError::Batch(format!("sequence {} cannot commit {length} rows", sequence.0))),
+            _ => Err(ModelError::Batch(format!(
+                "sequence {} cannot commit {length} rows",
+                sequence.0
+            ))),
         }
     }
 
@@ -322,13 +352,17 @@ impl KvStore {
     /// `from` has fewer rows, or `to` is known already.
     pub fn fork(&mut self, from: SequenceId, to: SequenceId, length: i32) -> Result<()> {
         if self.sequences.get(&from).is_none_or(|entry| !(0..=entry.length).contains(&length)) {
-            return Err(ModelError::Batch(format!("sequence {} has no {length} rows to copy", from.0)));
+            return Err(ModelError::Batch(format!(
+                "sequence {} has no {length} rows to copy",
+                from.0
+            )));
         }
         self.open(to)?;
         if length > 0 {
             self.reserve(to, length)?;
             // Where it is now: a new place may have moved the old ones.
-            let place = |sequence| self.sequences.get(&sequence).and_then(|entry: &Entry| entry.place);
+            let place =
+                |sequence| self.sequences.get(&sequence).and_then(|entry: &Entry| entry.place);
             if let (Some(source), Some(copy)) = (place(from), place(to)) {
                 self.copy_rows(source, copy, length)?;
                 self.sequences.insert(to, Entry { place: Some(copy), length });
@@ -362,18 +396,26 @@ impl KvStore {
         let fits = self.classes.iter().position(|class| class.capacity >= positions);
         fits.ok_or_else(|| {
             let longest = self.classes.last().map_or(0, |class| class.capacity);
-            ModelError::Batch(format!("a sequence of {positions} positions is longer than the store's longest, {longest}"))
+            ModelError::Batch(format!(
+                "a sequence of {positions} positions is longer than the store's longest, {longest}"
+            ))
         })
     }
 
-    /// Gives every sequence of a batch a slot that holds its new rows, moving it to a larger class where needed.
+    /// Gives every sequence of a batch a slot that holds its new rows, moving it to a larger class
+    /// where needed.
     fn make_room(&mut self, segments: &[Segment]) -> Result<()> {
         for segment in segments {
             let end = segment.start + segment.length;
             let entry = self.sequences.get(&segment.sequence).copied();
             let Some(entry) = entry.filter(|entry| entry.length == segment.start) else {
-                let found = entry.map_or("none of that name".to_owned(), |entry| format!("{} rows", entry.length));
-                let what = format!("sequence {}: expected {} committed rows, found {found}", segment.sequence.0, segment.start);
+                let found = entry.map_or("none of that name".to_owned(), |entry| {
+                    format!("{} rows", entry.length)
+                });
+                let what = format!(
+                    "sequence {}: expected {} committed rows, found {found}",
+                    segment.sequence.0, segment.start
+                );
                 return Err(ModelError::Batch(what));
             };
             let roomy = entry.place.filter(|place| self.classes[place.class].capacity >= end);
@@ -395,7 +437,8 @@ impl KvStore {
 
     fn copy_rows(&mut self, from: Place, to: Place, length: i32) -> Result<()> {
         for layer in 0..self.layers.len() {
-            let (keys, values) = self.classes[from.class].view(layer, from.slot..from.slot + 1, 0..length)?;
+            let (keys, values) =
+                self.classes[from.class].view(layer, from.slot..from.slot + 1, 0..length)?;
             self.classes[to.class].overwrite(layer, to.slot, &keys, &values)?;
         }
         Ok(())

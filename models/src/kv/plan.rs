@@ -1,7 +1,8 @@
 //! One step's writes and reads, made once and used by every layer.
 //!
-//! Rows of keys and values come in the order of the segments; where only the last rows of each segment ask (`queries`), all
-//! silent rows come first and all asking rows behind them, so that neither the model nor this file has to gather rows.
+//! Rows of keys and values come in the order of the segments; where only the last rows of each
+//! segment ask (`queries`), all silent rows come first and all asking rows behind them, so that
+//! neither the model nor this file has to gather rows.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -94,16 +95,24 @@ impl Plan {
         sequences: &HashMap<SequenceId, Entry>,
         classes: &[Class],
     ) -> Result<Self> {
-        let asking: Vec<i32> = queries.map_or_else(|| segments.iter().map(|segment| segment.length).collect(), <[i32]>::to_vec);
+        let asking: Vec<i32> = queries.map_or_else(
+            || segments.iter().map(|segment| segment.length).collect(),
+            <[i32]>::to_vec,
+        );
         let fits = |(segment, asks): (&Segment, &i32)| (0..=segment.length).contains(asks);
         if asking.len() != segments.len() || !segments.iter().zip(&asking).all(fits) {
-            return Err(ModelError::Batch("expected for each segment at most as many queries as rows".into()));
+            return Err(ModelError::Batch(
+                "expected for each segment at most as many queries as rows".into(),
+            ));
         }
         let place = |segment: &Segment| {
             let place = sequences.get(&segment.sequence).and_then(|entry| entry.place);
-            place.ok_or_else(|| ModelError::Batch(format!("sequence {} has no slot", segment.sequence.0)))
+            place.ok_or_else(|| {
+                ModelError::Batch(format!("sequence {} has no slot", segment.sequence.0))
+            })
         };
-        // A class whose segments do not lie together (one of them has just outgrown another class) is written in several scatters.
+        // A class whose segments do not lie together (one of them has just outgrown another class)
+        // is written in several scatters.
         let mut writes = Vec::<Write>::new();
         let mut row = 0;
         for silent in [true, false] {
@@ -121,7 +130,12 @@ impl Plan {
                         write.rows.end = rows.end;
                         write.places.extend(places);
                     }
-                    None => writes.push(Write { class: place.class, rows, places: places.collect(), indices: vec![] }),
+                    None => writes.push(Write {
+                        class: place.class,
+                        rows,
+                        places: places.collect(),
+                        indices: vec![],
+                    }),
                 }
             }
         }
@@ -149,7 +163,12 @@ impl Plan {
                 }
             }
         }
-        Ok(Self { segments: segments.to_vec(), queries: queries.map(<[i32]>::to_vec), writes, reads })
+        Ok(Self {
+            segments: segments.to_vec(),
+            queries: queries.map(<[i32]>::to_vec),
+            writes,
+            reads,
+        })
     }
 
     /// Whether this is the plan of such a batch.
@@ -184,8 +203,9 @@ impl Write {
         if let Some((_, indices)) = self.indices.iter().find(|(heads, _)| *heads == n_kv) {
             return Ok(indices.clone());
         }
-        let row =
-            |(slot, position): &(usize, i32)| (0..n_kv).map(|head| class.row(*slot, head, n_kv, *position)).collect::<Vec<_>>();
+        let row = |(slot, position): &(usize, i32)| {
+            (0..n_kv).map(|head| class.row(*slot, head, n_kv, *position)).collect::<Vec<_>>()
+        };
         let flat: Vec<i32> = self.places.iter().flat_map(row).collect();
         let indices = Array::from_slice(&flat, &[flat.len() as i32]);
         self.indices.push((n_kv, indices.clone()));
@@ -209,7 +229,9 @@ fn seen(members: &[(i32, i32)], sight: Sight, keys: &Range<i32>) -> Seen {
 /// Closed behind each row's last visible position and, with a window, before its first.
 fn mask(members: &[(i32, i32)], sight: Sight, keys: &Range<i32>) -> Result<Option<Array>> {
     let rows = members[0].1 - members[0].0;
-    let forward = members.iter().all(|(first, end)| *end == keys.end && (sight.both_ways || *first + 1 == keys.end));
+    let forward = members
+        .iter()
+        .all(|(first, end)| *end == keys.end && (sight.both_ways || *first + 1 == keys.end));
     let last = members.iter().map(|(_, end)| *end - 1).max().unwrap_or(0);
     let window = sight.window.filter(|window| last - window >= keys.start);
     if forward && window.is_none() {

@@ -1,8 +1,9 @@
 //! Rows out of the store and in again: what outlives a sequence, kept by whoever owns the store.
 //!
-//! A piece is one array, all layers one behind the other: so it is one handle to keep, one buffer that is free the moment the
-//! piece is dropped, and pieces of equal size are joined by a single primitive on their way back. Per layer and kind there is
-//! one cut, however many pieces are taken or given.
+//! A piece is one array, all layers one behind the other: so it is one handle to keep, one buffer
+//! that is free the moment the piece is dropped, and pieces of equal size are joined by a single
+//! primitive on their way back. Per layer and kind there is one cut, however many pieces are taken
+//! or given.
 
 use mlx_rs::Array;
 use mlx_rs::ops::concatenate;
@@ -11,7 +12,8 @@ use mlx_rs::ops::indexing::TryIndexOp;
 use super::{Entry, KvStore, LayerKv, Place, SequenceId};
 use crate::error::{ModelError, Result};
 
-/// Copies of neighbouring rows of a sequence, keys and values of all layers. Nothing in it refers to the store.
+/// Copies of neighbouring rows of a sequence, keys and values of all layers. Nothing in it refers
+/// to the store.
 #[derive(Debug)]
 pub struct Rows {
     /// `[1, numbers]`: layer by layer keys `[n_kv, rows, key_dim]`, then values, each flat.
@@ -42,46 +44,66 @@ impl KvStore {
         self.classes.first().map_or(0, |class| class.slot_bytes() / class.capacity as u64)
     }
 
-    /// Copies `pieces` pieces of `rows` rows each out of a sequence, from row `start` on. Computed when this returns; for the
-    /// moment it takes twice their bytes.
+    /// Copies `pieces` pieces of `rows` rows each out of a sequence, from row `start` on. Computed
+    /// when this returns; for the moment it takes twice their bytes.
     ///
     /// # Errors
     /// The sequence has not committed so many rows; MLX's own.
-    pub fn copy_out(&self, sequence: SequenceId, start: i32, rows: i32, pieces: i32) -> Result<Vec<Rows>> {
-        let end =
-            pieces.checked_mul(rows).and_then(|all| all.checked_add(start)).filter(|_| start >= 0 && rows > 0 && pieces > 0);
+    pub fn copy_out(
+        &self,
+        sequence: SequenceId,
+        start: i32,
+        rows: i32,
+        pieces: i32,
+    ) -> Result<Vec<Rows>> {
+        let end = pieces
+            .checked_mul(rows)
+            .and_then(|all| all.checked_add(start))
+            .filter(|_| start >= 0 && rows > 0 && pieces > 0);
         let entry = self.sequences.get(&sequence);
-        let found = entry.and_then(|entry| Some((entry.place?, end.filter(|end| *end <= entry.length)?)));
+        let found =
+            entry.and_then(|entry| Some((entry.place?, end.filter(|end| *end <= entry.length)?)));
         let Some((place, end)) = found else {
             let (name, length) = (sequence.0, entry.map_or(0, |entry| entry.length));
-            let what = format!("sequence {name}: expected {pieces} times {rows} rows from {start} on, found {length} rows");
+            let what = format!(
+                "sequence {name}: expected {pieces} times {rows} rows from {start} on, found {length} rows"
+            );
             return Err(ModelError::Batch(what));
         };
         let mut parts = Vec::with_capacity(2 * self.layers.len());
         for layer in 0..self.layers.len() {
-            let (keys, values) = self.classes[place.class].view(layer, place.slot..place.slot + 1, start..end)?;
+            let (keys, values) =
+                self.classes[place.class].view(layer, place.slot..place.slot + 1, start..end)?;
             for array in [keys, values] {
                 let (heads, dim) = (array.dim(1), array.dim(3));
-                let by_piece = array.reshape(&[heads, pieces, rows, dim])?.transpose_axes(&[1, 0, 2, 3])?;
+                let by_piece =
+                    array.reshape(&[heads, pieces, rows, dim])?.transpose_axes(&[1, 0, 2, 3])?;
                 parts.push(by_piece.reshape(&[pieces, heads * rows * dim])?);
             }
         }
         let all = concatenate(&parts, 1)?;
         // A row of `all` would keep the whole of it alive, so each becomes an array of its own.
-        let own = |piece| -> Result<Array> { Ok(all.try_index((piece..piece + 1, ..))?.contiguous()?) };
+        let own =
+            |piece| -> Result<Array> { Ok(all.try_index((piece..piece + 1, ..))?.contiguous()?) };
         let pieces = (0..pieces).map(own).collect::<Result<Vec<_>>>()?;
         mlx_rs::transforms::eval(&pieces)?;
         Ok(pieces.into_iter().map(|numbers| Rows { numbers, rows }).collect())
     }
 
-    /// Gives a sequence that has no rows yet the first `length` rows of `pieces`, which hold as many rows each, one behind the
-    /// other, and commits them. It gets a slot for at least `room` positions at once, so that what it will soon read does not
-    /// move it again.
+    /// Gives a sequence that has no rows yet the first `length` rows of `pieces`, which hold as
+    /// many rows each, one behind the other, and commits them. It gets a slot for at least `room`
+    /// positions at once, so that what it will soon read does not move it again.
     ///
     /// # Errors
-    /// An unknown sequence or one that has rows, fewer rows than `length`, pieces of another store's model, more than the
-    /// longest class holds; MLX's own.
-    pub fn copy_in(&mut self, sequence: SequenceId, pieces: &[&Rows], length: i32, room: i32) -> Result<()> {
+    /// An unknown sequence or one that has rows, fewer rows than `length`, pieces of another
+    /// store's model, more than the longest class holds; MLX's own.
+    pub fn copy_in(
+        &mut self,
+        sequence: SequenceId,
+        pieces: &[&Rows],
+        length: i32,
+        room: i32,
+    ) -> Result<()> {
         self.changes();
         let bad = |what: String| Err(ModelError::Batch(format!("sequence {}: {what}", sequence.0)));
         let Some(Entry { place, length: 0 }) = self.sequences.get(&sequence).copied() else {
@@ -89,8 +111,13 @@ impl KvStore {
         };
         let (rows, count) = (pieces.first().map_or(0, |piece| piece.rows), pieces.len() as i32);
         let numbers = rows as u64 * self.row_bytes();
-        if pieces.iter().any(|piece| piece.rows != rows || piece.bytes() != numbers) || !(1..=rows * count).contains(&length) {
-            let expected = format!("expected {length} rows in equal pieces of {} bytes a row", self.row_bytes());
+        if pieces.iter().any(|piece| piece.rows != rows || piece.bytes() != numbers)
+            || !(1..=rows * count).contains(&length)
+        {
+            let expected = format!(
+                "expected {length} rows in equal pieces of {} bytes a row",
+                self.row_bytes()
+            );
             return bad(format!("{expected}, found {count} pieces of {rows} rows"));
         }
         if let Some(Place { class, slot }) = place {
@@ -106,12 +133,21 @@ impl KvStore {
         };
         let mut from = 0;
         let mut next = |heads: i32, dim: i32| -> Result<Array> {
-            let part = all.try_index((.., from..from + heads * rows * dim))?.reshape(&[count, heads, rows, dim])?;
+            let part = all
+                .try_index((.., from..from + heads * rows * dim))?
+                .reshape(&[count, heads, rows, dim])?;
             from += heads * rows * dim;
-            let joined = part.transpose_axes(&[1, 0, 2, 3])?.reshape(&[1, heads, count * rows, dim])?;
-            Ok(if length < count * rows { joined.try_index((.., .., ..length, ..))? } else { joined })
+            let joined =
+                part.transpose_axes(&[1, 0, 2, 3])?.reshape(&[1, heads, count * rows, dim])?;
+            Ok(if length < count * rows {
+                joined.try_index((.., .., ..length, ..))?
+            } else {
+                joined
+            })
         };
-        for (layer, LayerKv::Growing { n_kv, key_dim, value_dim, .. }) in self.layers.iter().enumerate() {
+        for (layer, LayerKv::Growing { n_kv, key_dim, value_dim, .. }) in
+            self.layers.iter().enumerate()
+        {
             let (keys, values) = (next(*n_kv, *key_dim)?, next(*n_kv, *value_dim)?);
             self.classes[class].overwrite(layer, slot, &keys, &values)?;
         }

@@ -7,11 +7,19 @@ use super::*;
 use crate::batch::Purpose;
 
 fn bits(rows: &[Rows]) -> Vec<Vec<u32>> {
-    let of = |rows: &Rows| rows.numbers.try_as_slice::<f32>().expect("floats").iter().map(|value| value.to_bits()).collect();
+    let of = |rows: &Rows| {
+        rows.numbers
+            .try_as_slice::<f32>()
+            .expect("floats")
+            .iter()
+            .map(|value| value.to_bits())
+            .collect()
+    };
     rows.iter().map(of).collect()
 }
 
-/// What the row at `position` of `sequence` attends to, with queries, keys and values as of sequence `like`.
+/// What the row at `position` of `sequence` attends to, with queries, keys and values as of
+/// sequence `like`.
 fn attend_as(store: &mut KvStore, sequence: u64, like: u64, position: i32) -> Vec<f32> {
     let segment = |sequence: u64| Segment {
         sequence: SequenceId(sequence),
@@ -21,7 +29,8 @@ fn attend_as(store: &mut KvStore, sequence: u64, like: u64, position: i32) -> Ve
         image_spans: vec![],
     };
     let alike = [segment(like)];
-    let (q, k, v) = (rows(0, 0, &alike, HEADS), rows(0, 1, &alike, KV_HEADS), rows(0, 2, &alike, KV_HEADS));
+    let (q, k, v) =
+        (rows(0, 0, &alike, HEADS), rows(0, 1, &alike, KV_HEADS), rows(0, 2, &alike, KV_HEADS));
     let how = Attend { scale: 0.25, ..Attend::default() };
     let out = store.attend(0, &q, Some((&k, &v)), how, &[segment(sequence)]).expect("attends");
     eval([&out]).expect("evaluates");
@@ -33,7 +42,11 @@ fn pages_come_back_bit_by_bit_in_another_class() {
     let mut store = store(2);
     step(&mut store, &[(0, 250), (1, 70)]);
     let pages = store.copy_out(SequenceId(0), 0, PAGE, 3).expect("copied");
-    assert!(pages.iter().all(|page| page.len() == PAGE && page.bytes() == PAGE as u64 * store.row_bytes()));
+    assert!(
+        pages
+            .iter()
+            .all(|page| page.len() == PAGE && page.bytes() == PAGE as u64 * store.row_bytes())
+    );
     // The last pages alone are the same as among others.
     let last = store.copy_out(SequenceId(0), PAGE, PAGE, 2).expect("copied");
     assert_eq!(bits(&last), bits(&pages)[1..]);
@@ -51,7 +64,11 @@ fn pages_come_back_bit_by_bit_in_another_class() {
             assert!((a - b).abs() < 1e-4, "sequence {name}: {a} {b}");
         }
     }
-    assert_eq!(store.bytes(SequenceId(8)), store.class_bytes()[2].1, "it has the room it was promised");
+    assert_eq!(
+        store.bytes(SequenceId(8)),
+        store.class_bytes()[2].1,
+        "it has the room it was promised"
+    );
     // Who lay there already is as before.
     step(&mut store, &[(0, 5), (1, 5)]);
 }
@@ -75,7 +92,8 @@ fn rows_from_anywhere_in_any_number() {
     let odd = store.copy_out(SequenceId(0), 0, 83, 1).expect("copied");
     store.open(SequenceId(3)).expect("new");
     store.copy_in(SequenceId(3), &[&odd[0]], 41, 0).expect("copied");
-    let (found, expected) = (store.copy_out(SequenceId(3), 7, 34, 1), store.copy_out(SequenceId(0), 7, 34, 1));
+    let (found, expected) =
+        (store.copy_out(SequenceId(3), 7, 34, 1), store.copy_out(SequenceId(0), 7, 34, 1));
     assert_eq!(bits(&found.expect("copied")), bits(&expected.expect("copied")));
 }
 
@@ -84,15 +102,38 @@ fn copies_that_do_not_fit_are_refused() {
     let mut store = store(2);
     step(&mut store, &[(0, 100)]);
     let sequence = SequenceId(0);
-    assert!(store.copy_out(sequence, 0, PAGE, 2).expect_err("too many").to_string().contains("found 100 rows"));
-    assert!(store.copy_out(SequenceId(1), 0, 1, 1).is_err() && store.copy_out(SequenceId(44), 0, 1, 1).is_err());
-    assert!(store.copy_out(sequence, -1, 4, 1).is_err() && store.copy_out(sequence, 0, 0, 1).is_err());
+    assert!(
+        store
+            .copy_out(sequence, 0, PAGE, 2)
+            .expect_err("too many")
+            .to_string()
+            .contains("found 100 rows")
+    );
+    assert!(
+        store.copy_out(SequenceId(1), 0, 1, 1).is_err()
+            && store.copy_out(SequenceId(44), 0, 1, 1).is_err()
+    );
+    assert!(
+        store.copy_out(sequence, -1, 4, 1).is_err() && store.copy_out(sequence, 0, 0, 1).is_err()
+    );
     assert!(store.copy_out(sequence, 1, i32::MAX, 2).is_err());
     let pages = store.copy_out(sequence, 0, 50, 2).expect("copied");
     let all: Vec<&Rows> = pages.iter().collect();
-    assert!(store.copy_in(sequence, &all, 100, 0).expect_err("it has rows").to_string().contains("without rows"));
-    assert!(store.copy_in(SequenceId(1), &all, 101, 0).is_err() && store.copy_in(SequenceId(1), &[], 0, 0).is_err());
-    assert!(store.copy_in(SequenceId(1), &all, 100, 5000).is_err(), "longer than the longest class");
+    assert!(
+        store
+            .copy_in(sequence, &all, 100, 0)
+            .expect_err("it has rows")
+            .to_string()
+            .contains("without rows")
+    );
+    assert!(
+        store.copy_in(SequenceId(1), &all, 101, 0).is_err()
+            && store.copy_in(SequenceId(1), &[], 0, 0).is_err()
+    );
+    assert!(
+        store.copy_in(SequenceId(1), &all, 100, 5000).is_err(),
+        "longer than the longest class"
+    );
     let short = store.copy_out(sequence, 0, 49, 1).expect("copied");
     assert!(store.copy_in(SequenceId(1), &[&pages[0], &short[0]], 90, 0).is_err());
     let mut other = KvStore::new(&LAYERS[..1], Dtype::Float32, 500).expect("made");

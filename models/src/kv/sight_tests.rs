@@ -23,11 +23,17 @@ fn row(kind: u32, sequence: u64, position: i32, size: usize) -> Vec<f32> {
 fn by_definition(sequence: u64, position: i32, seen: std::ops::Range<i32>) -> Vec<f32> {
     let q = row(0, sequence, position, HEADS * DIM);
     let one = |q: &[f32]| {
-        let dot = |k: Vec<f32>| q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(b)).sum::<f64>();
-        let scores: Vec<f64> = seen.clone().map(|at| dot(row(1, sequence, at, DIM)).exp()).collect();
+        let dot =
+            |k: Vec<f32>| q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(b)).sum::<f64>();
+        let scores: Vec<f64> =
+            seen.clone().map(|at| dot(row(1, sequence, at, DIM)).exp()).collect();
         let total: f64 = scores.iter().sum();
         let sum = |dim: usize| {
-            scores.iter().zip(seen.clone()).map(|(s, at)| s * f64::from(row(2, sequence, at, DIM)[dim])).sum::<f64>()
+            scores
+                .iter()
+                .zip(seen.clone())
+                .map(|(s, at)| s * f64::from(row(2, sequence, at, DIM)[dim]))
+                .sum::<f64>()
         };
         (0..DIM).map(|dim| (sum(dim) / total) as f32).collect::<Vec<_>>()
     };
@@ -35,15 +41,20 @@ fn by_definition(sequence: u64, position: i32, seen: std::ops::Range<i32>) -> Ve
 }
 
 fn rows(kind: u32, places: &[(u64, i32)], heads: usize) -> Array {
-    let values: Vec<f32> = places.iter().flat_map(|(sequence, position)| row(kind, *sequence, *position, heads * DIM)).collect();
+    let values: Vec<f32> = places
+        .iter()
+        .flat_map(|(sequence, position)| row(kind, *sequence, *position, heads * DIM))
+        .collect();
     Array::from_slice(&values, &[places.len() as i32, heads as i32, DIM as i32])
 }
 
-/// (sequence, rows that only write and are kept, rows that ask and are dropped) in one pass over all layers.
+/// (sequence, rows that only write and are kept, rows that ask and are dropped) in one pass over
+/// all layers.
 fn step(store: &mut KvStore, parts: &[(u64, i32, i32)], both_ways: bool) {
     let mut parts = parts.to_vec();
     parts.sort_by_key(|part| store.order(SequenceId(part.0)));
-    let starts: Vec<i32> = parts.iter().map(|part| store.length(SequenceId(part.0)).expect("open")).collect();
+    let starts: Vec<i32> =
+        parts.iter().map(|part| store.length(SequenceId(part.0)).expect("open")).collect();
     let segment = |((sequence, silent, asking), start): (&(u64, i32, i32), &i32)| {
         let (sequence, length) = (SequenceId(*sequence), silent + asking);
         Segment { sequence, start: *start, length, purpose: Purpose::Verify, image_spans: vec![] }
@@ -54,7 +65,8 @@ fn step(store: &mut KvStore, parts: &[(u64, i32, i32)], both_ways: bool) {
         let all = parts.iter().zip(&starts);
         all.flat_map(move |((sequence, silent, asking), start)| {
             let middle = start + silent;
-            if asks { middle..middle + asking } else { *start..middle }.map(|position| (*sequence, position))
+            if asks { middle..middle + asking } else { *start..middle }
+                .map(|position| (*sequence, position))
         })
     };
     let asking: Vec<(u64, i32)> = place(true).collect();
@@ -70,11 +82,15 @@ fn step(store: &mut KvStore, parts: &[(u64, i32, i32)], both_ways: bool) {
         eval([&out]).expect("evaluates");
         let found: &[f32] = out.try_as_slice().expect("floats");
         for ((sequence, position), found) in asking.iter().zip(found.chunks(HEADS * DIM)) {
-            let segment = segments.iter().find(|segment| segment.sequence.0 == *sequence).expect("there");
+            let segment =
+                segments.iter().find(|segment| segment.sequence.0 == *sequence).expect("there");
             let end = if both_ways { segment.start + segment.length } else { position + 1 };
             let first = window.map_or(0, |window| (position - window + 1).max(0));
             for (a, b) in by_definition(*sequence, *position, first..end).iter().zip(found) {
-                assert!((a - b).abs() < 1e-4, "layer {at} sequence {sequence} position {position}: {a} {b}");
+                assert!(
+                    (a - b).abs() < 1e-4,
+                    "layer {at} sequence {sequence} position {position}: {a} {b}"
+                );
             }
         }
     }
@@ -127,7 +143,8 @@ fn classes_may_differ() {
 fn a_session_that_outgrows_its_class_may_stand_between_others() {
     let mut store = store(5);
     step(&mut store, &[(0, 250, 0), (1, 20, 0), (2, 300, 0)], true);
-    // In the order before it moves, 0 comes first and is of 2's class behind 1's; 3 and 4 are new, the longer one first.
+    // In the order before it moves, 0 comes first and is of 2's class behind 1's; 3 and 4 are new,
+    // the longer one first.
     step(&mut store, &[(0, 4, 8), (1, 2, 8), (2, 2, 8), (3, 290, 8), (4, 3, 8)], true);
     step(&mut store, &[(0, 4, 8), (1, 2, 8), (2, 2, 8), (3, 1, 8), (4, 3, 8)], false);
 }
@@ -135,10 +152,18 @@ fn a_session_that_outgrows_its_class_may_stand_between_others() {
 #[test]
 fn rows_that_do_not_fit_are_refused() {
     let mut store = store(1);
-    let segment = Segment { sequence: SequenceId(0), start: 0, length: 2, purpose: Purpose::Verify, image_spans: vec![] };
+    let segment = Segment {
+        sequence: SequenceId(0),
+        start: 0,
+        length: 2,
+        purpose: Purpose::Verify,
+        image_spans: vec![],
+    };
     let k = rows(1, &[(0, 0), (0, 1)], 1);
     for queries in [&[3][..], &[-1], &[1, 1], &[]] {
-        let error = store.write(0, &k, &k, Some(queries), std::slice::from_ref(&segment)).expect_err("refused");
+        let error = store
+            .write(0, &k, &k, Some(queries), std::slice::from_ref(&segment))
+            .expect_err("refused");
         assert!(error.to_string().contains("queries"), "{error}");
     }
     let how = Attend { scale: 1.0, queries: Some(&[0]), ..Attend::default() };

@@ -1,4 +1,5 @@
-//! The store against attention by definition: ragged batches, growth over class borders, rewinds, copies.
+//! The store against attention by definition: ragged batches, growth over class borders, rewinds,
+//! copies.
 
 use mlx_rs::transforms::eval;
 
@@ -9,7 +10,8 @@ use crate::sample::noise::NoiseKey;
 pub(super) const HEADS: i32 = 4;
 pub(super) const KV_HEADS: i32 = 2;
 pub(super) const DIM: i32 = 8;
-pub(super) const LAYERS: [LayerKv; 2] = [LayerKv::Growing { n_kv: KV_HEADS, key_dim: DIM, value_dim: DIM, window: None }; 2];
+pub(super) const LAYERS: [LayerKv; 2] =
+    [LayerKv::Growing { n_kv: KV_HEADS, key_dim: DIM, value_dim: DIM, window: None }; 2];
 
 /// Rows as the model would make them: a pure function of (layer, kind, sequence, position).
 fn row(layer: usize, kind: u32, sequence: u64, position: i32, size: i32) -> Vec<f32> {
@@ -18,9 +20,13 @@ fn row(layer: usize, kind: u32, sequence: u64, position: i32, size: i32) -> Vec<
 }
 
 pub(super) fn rows(layer: usize, kind: u32, segments: &[Segment], heads: i32) -> Array {
-    let places = segments.iter().flat_map(|s| (s.start..s.start + s.length).map(|position| (s.sequence.0, position)));
-    let values: Vec<f32> =
-        places.clone().flat_map(|(sequence, position)| row(layer, kind, sequence, position, heads * DIM)).collect();
+    let places = segments
+        .iter()
+        .flat_map(|s| (s.start..s.start + s.length).map(|position| (s.sequence.0, position)));
+    let values: Vec<f32> = places
+        .clone()
+        .flat_map(|(sequence, position)| row(layer, kind, sequence, position, heads * DIM))
+        .collect();
     Array::from_slice(&values, &[places.count() as i32, heads, DIM])
 }
 
@@ -29,15 +35,25 @@ pub(super) fn by_definition(layer: usize, sequence: u64, position: i32) -> Vec<f
     let mut out = Vec::new();
     for head in 0..HEADS {
         let kv_head = head / (HEADS / KV_HEADS);
-        let part = |all: &[f32], head: i32| all[(head * DIM) as usize..((head + 1) * DIM) as usize].to_vec();
+        let part = |all: &[f32], head: i32| {
+            all[(head * DIM) as usize..((head + 1) * DIM) as usize].to_vec()
+        };
         let q = part(&q, head);
-        let dot = |k: &[f32]| q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() * 0.25;
-        let scores: Vec<f64> =
-            (0..=position).map(|at| dot(&part(&row(layer, 1, sequence, at, KV_HEADS * DIM), kv_head)).exp()).collect();
+        let dot = |k: &[f32]| {
+            q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() * 0.25
+        };
+        let scores: Vec<f64> = (0..=position)
+            .map(|at| dot(&part(&row(layer, 1, sequence, at, KV_HEADS * DIM), kv_head)).exp())
+            .collect();
         let total: f64 = scores.iter().sum();
         for dim in 0..DIM {
-            let value = |at: i32| f64::from(part(&row(layer, 2, sequence, at, KV_HEADS * DIM), kv_head)[dim as usize]);
-            out.push((scores.iter().zip(0..).map(|(score, at)| score * value(at)).sum::<f64>() / total) as f32);
+            let value = |at: i32| {
+                f64::from(part(&row(layer, 2, sequence, at, KV_HEADS * DIM), kv_head)[dim as usize])
+            };
+            out.push(
+                (scores.iter().zip(0..).map(|(score, at)| score * value(at)).sum::<f64>() / total)
+                    as f32,
+            );
         }
     }
     out
@@ -49,21 +65,35 @@ pub(super) fn step(store: &mut KvStore, lengths: &[(u64, i32)]) {
         .map(|(sequence, length)| {
             let sequence = SequenceId(*sequence);
             let start = store.length(sequence).expect("open");
-            Segment { sequence, start, length: *length, purpose: Purpose::Prefill, image_spans: vec![] }
+            Segment {
+                sequence,
+                start,
+                length: *length,
+                purpose: Purpose::Prefill,
+                image_spans: vec![],
+            }
         })
         .collect();
     segments.sort_by_key(|segment| store.order(segment.sequence));
     for layer in 0..LAYERS.len() {
-        let (q, k, v) =
-            (rows(layer, 0, &segments, HEADS), rows(layer, 1, &segments, KV_HEADS), rows(layer, 2, &segments, KV_HEADS));
+        let (q, k, v) = (
+            rows(layer, 0, &segments, HEADS),
+            rows(layer, 1, &segments, KV_HEADS),
+            rows(layer, 2, &segments, KV_HEADS),
+        );
         let how = Attend { scale: 0.25, ..Attend::default() };
         let out = store.attend(layer, &q, Some((&k, &v)), how, &segments).expect("attends");
         eval([&out]).expect("evaluates");
         let found: &[f32] = out.try_as_slice().expect("floats");
-        let places = segments.iter().flat_map(|s| (s.start..s.start + s.length).map(|position| (s.sequence.0, position)));
+        let places = segments
+            .iter()
+            .flat_map(|s| (s.start..s.start + s.length).map(|position| (s.sequence.0, position)));
         for ((sequence, position), found) in places.zip(found.chunks((HEADS * DIM) as usize)) {
             for (a, b) in by_definition(layer, sequence, position).iter().zip(found) {
-                assert!((a - b).abs() < 1e-4, "layer {layer} sequence {sequence} position {position}: {a} {b}");
+                assert!(
+                    (a - b).abs() < 1e-4,
+                    "layer {layer} sequence {sequence} position {position}: {a} {b}"
+                );
             }
         }
     }
@@ -95,7 +125,10 @@ fn sequences_outgrow_their_class() {
     step(&mut store, &[(0, 250), (1, 20)]);
     step(&mut store, &[(0, 10), (1, 1)]);
     step(&mut store, &[(2, 300), (0, 1)]);
-    assert_eq!(store.class_bytes().iter().map(|class| class.0).collect::<Vec<_>>(), [256, 512, 1024]);
+    assert_eq!(
+        store.class_bytes().iter().map(|class| class.0).collect::<Vec<_>>(),
+        [256, 512, 1024]
+    );
     assert_eq!(store.bytes(SequenceId(0)), store.class_bytes()[1].1);
     for sequence in 0..3 {
         store.free(SequenceId(sequence));
@@ -138,7 +171,8 @@ fn what_nobody_uses_is_given_back_where_memory_is_short() {
     store.set_limit(4 * small.1 + small.1 / 2).expect("fits");
     step(&mut store, &[(7, 4), (3, 1)]);
     assert_eq!(store.allocated_bytes(), 4 * small.1);
-    // What another class has left makes room for one that grows; its own old place is in that class.
+    // What another class has left makes room for one that grows; its own old place is in that
+    // class.
     store.free(SequenceId(1));
     store.free(SequenceId(3));
     store.set_limit(2 * small.1 + middle.1).expect("fits");
@@ -151,7 +185,10 @@ fn what_nobody_uses_is_given_back_where_memory_is_short() {
     store.free(SequenceId(7));
     store.set_limit(small.1 + 2 * middle.1).expect("fits");
     store.fork(SequenceId(4), SequenceId(9), 290).expect("copied");
-    assert_eq!((store.length(SequenceId(9)), store.allocated_bytes()), (Some(290), small.1 + 2 * middle.1));
+    assert_eq!(
+        (store.length(SequenceId(9)), store.allocated_bytes()),
+        (Some(290), small.1 + 2 * middle.1)
+    );
     step(&mut store, &[(4, 1), (8, 1)]);
     // What is held may be more than the limit: nothing that is held goes.
     store.set_limit(0).expect("as far as it goes");
@@ -163,14 +200,23 @@ fn what_nobody_uses_is_given_back_where_memory_is_short() {
 fn a_copy_is_the_same_and_its_own() {
     let mut store = store(1);
     step(&mut store, &[(0, 20)]);
-    // Sequence 0's rows under another name would not equal their definition, so compare what both attend to.
+    // Sequence 0's rows under another name would not equal their definition, so compare what both
+    // attend to.
     store.fork(SequenceId(0), SequenceId(9), 12).expect("copied");
     assert_eq!(store.length(SequenceId(9)), Some(12));
-    let segment = |sequence, start| Segment { sequence, start, length: 1, purpose: Purpose::Decode, image_spans: vec![] };
+    let segment = |sequence, start| Segment {
+        sequence,
+        start,
+        length: 1,
+        purpose: Purpose::Decode,
+        image_spans: vec![],
+    };
     let like = [segment(SequenceId(0), 12)];
-    let (q, k, v) = (rows(0, 0, &like, HEADS), rows(0, 1, &like, KV_HEADS), rows(0, 2, &like, KV_HEADS));
+    let (q, k, v) =
+        (rows(0, 0, &like, HEADS), rows(0, 1, &like, KV_HEADS), rows(0, 2, &like, KV_HEADS));
     let how = Attend { scale: 0.25, ..Attend::default() };
-    let out = store.attend(0, &q, Some((&k, &v)), how, &[segment(SequenceId(9), 12)]).expect("attends");
+    let out =
+        store.attend(0, &q, Some((&k, &v)), how, &[segment(SequenceId(9), 12)]).expect("attends");
     eval([&out]).expect("evaluates");
     let found: &[f32] = out.try_as_slice().expect("floats");
     for (a, b) in by_definition(0, 0, 12).iter().zip(found) {
@@ -183,10 +229,28 @@ fn contradictions_are_refused() {
     let mut store = store(2);
     step(&mut store, &[(0, 3)]);
     let how = Attend { scale: 1.0, ..Attend::default() };
-    let wrong = [Segment { sequence: SequenceId(0), start: 2, length: 1, purpose: Purpose::Decode, image_spans: vec![] }];
+    let wrong = [Segment {
+        sequence: SequenceId(0),
+        start: 2,
+        length: 1,
+        purpose: Purpose::Decode,
+        image_spans: vec![],
+    }];
     let (q, k) = (rows(0, 0, &wrong, HEADS), rows(0, 1, &wrong, KV_HEADS));
-    assert!(store.attend(0, &q, Some((&k, &k)), how, &wrong).expect_err("refused").to_string().contains("committed rows"));
-    let long = [Segment { sequence: SequenceId(1), start: 0, length: 2000, purpose: Purpose::Prefill, image_spans: vec![] }];
+    assert!(
+        store
+            .attend(0, &q, Some((&k, &k)), how, &wrong)
+            .expect_err("refused")
+            .to_string()
+            .contains("committed rows")
+    );
+    let long = [Segment {
+        sequence: SequenceId(1),
+        start: 0,
+        length: 2000,
+        purpose: Purpose::Prefill,
+        image_spans: vec![],
+    }];
     assert!(store.attend(0, &q, Some((&k, &k)), how, &long).is_err());
     assert!(store.open(SequenceId(0)).is_err());
     assert!(store.commit(SequenceId(0), 5000).is_err());

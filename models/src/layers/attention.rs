@@ -19,7 +19,13 @@ pub(crate) enum Sees<'a> {
 /// N sequences · T query rows each · L keys · Hq query heads in Hkv groups · D head_dim.
 ///
 /// `q` `[N·T, Hq, D]`, `k` and `v` `[N, Hkv, L, D]` → `[N·T, Hq·Dv]`.
-pub(crate) fn attention(q: &Array, k: &Array, v: &Array, scale: f32, sees: Sees<'_>) -> Result<Array> {
+pub(crate) fn attention(
+    q: &Array,
+    k: &Array,
+    v: &Array,
+    scale: f32,
+    sees: Sees<'_>,
+) -> Result<Array> {
     let (n, kv_heads, keys) = (k.dim(0), k.dim(1), k.dim(2));
     let (heads, dim, value_dim) = (q.dim(1), q.dim(2), v.dim(3));
     let (rows, group) = (q.dim(0) / n, heads / kv_heads);
@@ -27,12 +33,18 @@ pub(crate) fn attention(q: &Array, k: &Array, v: &Array, scale: f32, sees: Sees<
         && on_gpu()
     {
         let q = q.reshape(&[n, rows, heads, dim])?.transpose_axes(&[0, 2, 1, 3])?;
-        let out =
-            fast::scaled_dot_product_attention(&q, k, v, scale, mask.map(fast::ScaledDotProductAttentionMask::Array), None)?;
+        let out = fast::scaled_dot_product_attention(
+            &q,
+            k,
+            v,
+            scale,
+            mask.map(fast::ScaledDotProductAttentionMask::Array),
+            None,
+        )?;
         return Ok(out.transpose_axes(&[0, 2, 1, 3])?.reshape(&[n * rows, heads * value_dim])?);
     }
-    // On the CPU one product a KV head: a group's heads and rows are folded into its rows, so that the keys are read once
-    // and nothing is broadcast.
+    // On the CPU one product a KV head: a group's heads and rows are folded into its rows, so that
+    // the keys are read once and nothing is broadcast.
     let q = match sees {
         Sees::Ranges(_) => q.clone(),
         Sees::Mask(_) => q.multiply(Array::from_f32(scale).as_dtype(q.dtype())?)?,
@@ -40,7 +52,8 @@ pub(crate) fn attention(q: &Array, k: &Array, v: &Array, scale: f32, sees: Sees<
     let q = if rows == 1 {
         q.reshape(&[n, kv_heads, group, dim])?
     } else {
-        let split = q.reshape(&[n, rows, kv_heads, group, dim])?.transpose_axes(&[0, 2, 3, 1, 4])?;
+        let split =
+            q.reshape(&[n, rows, kv_heads, group, dim])?.transpose_axes(&[0, 2, 3, 1, 4])?;
         split.reshape(&[n, kv_heads, group * rows, dim])?
     };
     let scores = q.matmul(k.transpose_axes(&[0, 1, 3, 2])?)?;
@@ -48,7 +61,8 @@ pub(crate) fn attention(q: &Array, k: &Array, v: &Array, scale: f32, sees: Sees<
         Sees::Ranges(seen) => host::softmax(scores, scale, seen)?,
         Sees::Mask(None) => ops::softmax_axis(&scores, -1, true)?,
         Sees::Mask(Some(mask)) => {
-            let spread = scores.reshape(&[n, kv_heads, group, rows, keys])?.add(mask.expand_dims(1)?)?;
+            let spread =
+                scores.reshape(&[n, kv_heads, group, rows, keys])?.add(mask.expand_dims(1)?)?;
             ops::softmax_axis(spread.reshape(&[n, kv_heads, group * rows, keys])?, -1, true)?
         }
     };
@@ -56,6 +70,7 @@ pub(crate) fn attention(q: &Array, k: &Array, v: &Array, scale: f32, sees: Sees<
     if rows == 1 {
         return Ok(out.reshape(&[n, heads * value_dim])?);
     }
-    let rows_first = out.reshape(&[n, kv_heads, group, rows, value_dim])?.transpose_axes(&[0, 3, 1, 2, 4])?;
+    let rows_first =
+        out.reshape(&[n, kv_heads, group, rows, value_dim])?.transpose_axes(&[0, 3, 1, 2, 4])?;
     Ok(rows_first.reshape(&[n * rows, heads * value_dim])?)
 }

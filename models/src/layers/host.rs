@@ -1,5 +1,6 @@
-//! What lies between a model's products, as single nodes of the graph: computed by the crate `blas` where that is faster than
-//! MLX, which is on the CPU of Linux, in float32. Everywhere else `None`: the caller has MLX do it.
+//! What lies between a model's products, as single nodes of the graph: computed by the crate `blas`
+//! where that is faster than MLX, which is on the CPU of Linux, in float32. Everywhere else `None`:
+//! the caller has MLX do it.
 
 use mlx_rs::{Array, Dtype};
 use mlx_sys::{HostOutput as Output, HostRows};
@@ -43,12 +44,18 @@ pub(crate) fn norm(x: &Array, weight: &Array, eps: f32) -> Result<Option<Array>>
     .map(Some)
 }
 
-/// The first `heads` heads of `x` `[rows, at least so many, dim]`, each normed by `weight` (`[dim]`, or `[heads, dim]`) and
-/// turned by its row's position → `[rows, heads, dim]`.
+/// The first `heads` heads of `x` `[rows, at least so many, dim]`, each normed by `weight`
+/// (`[dim]`, or `[heads, dim]`) and turned by its row's position → `[rows, heads, dim]`.
 ///
 /// # Errors
 /// Memory is out.
-pub(crate) fn norm_turn(x: &Array, heads: i32, weight: &Array, eps: f32, turn: &RopeTables) -> Result<Option<Array>> {
+pub(crate) fn norm_turn(
+    x: &Array,
+    heads: i32,
+    weight: &Array,
+    eps: f32,
+    turn: &RopeTables,
+) -> Result<Option<Array>> {
     let (cos, sin) = turn.tables();
     if !computes(&[x, weight, cos, sin]) {
         return Ok(None);
@@ -62,7 +69,8 @@ pub(crate) fn norm_turn(x: &Array, heads: i32, weight: &Array, eps: f32, turn: &
     .map(Some)
 }
 
-/// The first `heads` heads of `x` `[rows, at least so many, dim]`, each turned by its row's position → `[rows, heads, dim]`.
+/// The first `heads` heads of `x` `[rows, at least so many, dim]`, each turned by its row's
+/// position → `[rows, heads, dim]`.
 ///
 /// # Errors
 /// Memory is out.
@@ -84,7 +92,12 @@ pub(crate) fn turn(x: &Array, heads: i32, turn: &RopeTables) -> Result<Option<Ar
 ///
 /// # Errors
 /// Memory is out.
-pub(crate) fn layer_norm(x: &Array, weight: &Array, bias: &Array, eps: f32) -> Result<Option<Array>> {
+pub(crate) fn layer_norm(
+    x: &Array,
+    weight: &Array,
+    bias: &Array,
+    eps: f32,
+) -> Result<Option<Array>> {
     if x.ndim() != 2 || !computes(&[x, weight, bias]) {
         return Ok(None);
     }
@@ -99,7 +112,8 @@ pub(crate) fn layer_norm(x: &Array, weight: &Array, bias: &Array, eps: f32) -> R
     .map(Some)
 }
 
-/// The Gaussian error linear unit by tanh of `x` `[rows, size]`, in its memory if nobody else needs it.
+/// The Gaussian error linear unit by tanh of `x` `[rows, size]`, in its memory if nobody else needs
+/// it.
 ///
 /// # Errors
 /// Memory is out.
@@ -111,7 +125,8 @@ pub(crate) fn gelu(x: &Array) -> Result<Option<Array>> {
     node(&[x], x.shape(), Output::First, move |_, x| rows::gelu(x, size)).map(Some)
 }
 
-/// −ln of the probability of the likeliest id of these rows. `logits` `[all rows, vocab]` → `[rows]`.
+/// −ln of the probability of the likeliest id of these rows. `logits` `[all rows, vocab]` →
+/// `[rows]`.
 ///
 /// # Errors
 /// Memory is out.
@@ -126,8 +141,9 @@ pub(crate) fn surprises(logits: &Array, rows: &[i32]) -> Result<Option<Array>> {
     .map(Some)
 }
 
-/// For each row of `logits` `[rows, vocab]`, among its first `limit` numbers: the place of the largest, and whether the row is
-/// sound (1 or 0, see [`rows::largest`]). All places first, then all verdicts → `[2 · rows]`, uint32.
+/// For each row of `logits` `[rows, vocab]`, among its first `limit` numbers: the place of the
+/// largest, and whether the row is sound (1 or 0, see [`rows::largest`]). All places first, then
+/// all verdicts → `[2 · rows]`, uint32.
 ///
 /// # Errors
 /// Memory is out, or MLX fails.
@@ -149,8 +165,9 @@ pub(crate) fn largest(logits: &Array, limit: usize) -> Result<Option<Array>> {
     Ok(Some(both.view_dtype(Dtype::Uint32)?))
 }
 
-/// softmax(scale · scores) over the keys that each row sees, in the scores' memory if nobody else needs it. `scores`
-/// `[N, Hkv, group · T, keys]`; `seen` has N · T ranges. Only where [`computes`] says so.
+/// softmax(scale · scores) over the keys that each row sees, in the scores' memory if nobody else
+/// needs it. `scores` `[N, Hkv, group · T, keys]`; `seen` has N · T ranges. Only where [`computes`]
+/// says so.
 ///
 /// # Errors
 /// Scores are not computed here, or memory is out.
@@ -159,7 +176,9 @@ pub(crate) fn softmax(scores: Array, scale: f32, seen: &Seen) -> Result<Array> {
     let (seen, each) = (seen.clone(), (seen.len() / scores.dim(0).max(1) as usize).max(1));
     let shape = scores.shape().to_vec();
     node(&[&scores], &shape, Output::First, move |_, scores| {
-        rows::softmax(scores, keys, scale, |row| seen[row / per_sequence * each + row % each].clone());
+        rows::softmax(scores, keys, scale, |row| {
+            seen[row / per_sequence * each + row % each].clone()
+        });
     })
 }
 
@@ -180,8 +199,12 @@ fn node(
 ) -> Result<Array> {
     let handles: Vec<mlx_sys::mlx_array> = inputs.iter().map(|input| input.as_ptr()).collect();
     // SAFETY: the handles are of arrays that live; the result is owned by nobody else.
-    let made = unsafe { mlx_sys::host_array(&handles, shape, output, function).map(|handle| Array::from_ptr(handle)) };
+    let made = unsafe {
+        mlx_sys::host_array(&handles, shape, output, function).map(|handle| Array::from_ptr(handle))
+    };
     made.ok_or_else(|| {
-        ModelError::Batch(format!("cannot make a node of shape {shape:?}: expected float32 on the CPU, and memory"))
+        ModelError::Batch(format!(
+            "cannot make a node of shape {shape:?}: expected float32 on the CPU, and memory"
+        ))
     })
 }

@@ -1,4 +1,5 @@
-//! host.rs where models compute on a GPU, or on a CPU for which MLX has vectors: nothing is computed here.
+//! host.rs where models compute on a GPU, or on a CPU for which MLX has vectors: nothing is
+//! computed here.
 
 use mlx_rs::Array;
 
@@ -22,7 +23,13 @@ pub(crate) fn norm(_: &Array, _: &Array, _: f32) -> Result<Option<Array>> {
 }
 
 /// MLX does it.
-pub(crate) fn norm_turn(_: &Array, _: i32, _: &Array, _: f32, _: &RopeTables) -> Result<Option<Array>> {
+pub(crate) fn norm_turn(
+    _: &Array,
+    _: i32,
+    _: &Array,
+    _: f32,
+    _: &RopeTables,
+) -> Result<Option<Array>> {
     Ok(None)
 }
 
@@ -56,6 +63,9 @@ pub(crate) fn largest(_: &Array, _: usize) -> Result<Option<Array>> {
 /// # Errors
 /// Always.
 pub(crate) fn softmax(scores: Array, _: f32, _: &Seen) -> Result<Array> {
-    let what = format!("scores of shape {:?} came as ranges, and nothing is computed here on this system", scores.shape());
+    let what = format!(
+        "scores of shape {:?} came as ranges, and nothing is computed here on this system",
+        scores.shape()
+    );
     Err(ModelError::Batch(what))
 }

@@ -7,13 +7,18 @@ use super::{RopeTables, host};
 use crate::device::{DeviceChoice, choose};
 
 fn wave(shape: &[i32], step: f32) -> Array {
-    let values: Vec<f32> = (0..shape.iter().product::<i32>()).map(|at| (at as f32 * step).sin() * 3.0).collect();
+    let values: Vec<f32> =
+        (0..shape.iter().product::<i32>()).map(|at| (at as f32 * step).sin() * 3.0).collect();
     Array::from_slice(&values, shape)
 }
 
 fn same(found: &Array, expected: &Array, what: &str) {
     assert_eq!(found.shape(), expected.shape(), "{what}");
-    let off = found.subtract(expected).and_then(|off| off.abs()).and_then(|off| off.max(None)).expect("computes");
+    let off = found
+        .subtract(expected)
+        .and_then(|off| off.abs())
+        .and_then(|off| off.max(None))
+        .expect("computes");
     let off = off.try_item_exact::<f32>().expect("a number");
     assert!(off < 2e-5, "{what}: off by {off}");
 }
@@ -33,27 +38,45 @@ fn gates_norms_and_softmax_are_mlx_s() {
 
             let weight = wave(&[2 * width], 0.11);
             let expected = fast::rms_norm(&both, Some(&weight), 1e-6).expect("lazy");
-            same(&host::norm(&both, &weight, 1e-6).expect("made").expect("on the CPU"), &expected, &what);
+            same(
+                &host::norm(&both, &weight, 1e-6).expect("made").expect("on the CPU"),
+                &expected,
+                &what,
+            );
         }
         let (weight, bias) = (wave(&[width], 0.11), wave(&[width], 0.19));
         let x = wave(&[rows, width], 0.37);
         let expected = fast::layer_norm(&x, &weight, &bias, 1e-2).expect("lazy");
-        same(&host::layer_norm(&x, &weight, &bias, 1e-2).expect("made").expect("on the CPU"), &expected, &what);
+        same(
+            &host::layer_norm(&x, &weight, &bias, 1e-2).expect("made").expect("on the CPU"),
+            &expected,
+            &what,
+        );
         // Held by somebody else too: not to be written over.
         let found = host::gelu(&x).expect("made").expect("on the CPU");
-        let cubed = x.multiply(x.square().expect("lazy")).and_then(|x| x.multiply(Array::from_f32(0.044_715))).expect("lazy");
-        let inner = x.add(cubed).and_then(|x| x.multiply(Array::from_f32((2.0 / std::f32::consts::PI).sqrt()))).expect("lazy");
-        let twice = ops::tanh(inner).and_then(|share| share.add(Array::from_f32(1.0))).expect("lazy");
-        let expected = x.multiply(twice).and_then(|twice| twice.multiply(Array::from_f32(0.5))).expect("lazy");
+        let cubed = x
+            .multiply(x.square().expect("lazy"))
+            .and_then(|x| x.multiply(Array::from_f32(0.044_715)))
+            .expect("lazy");
+        let inner = x
+            .add(cubed)
+            .and_then(|x| x.multiply(Array::from_f32((2.0 / std::f32::consts::PI).sqrt())))
+            .expect("lazy");
+        let twice =
+            ops::tanh(inner).and_then(|share| share.add(Array::from_f32(1.0))).expect("lazy");
+        let expected =
+            x.multiply(twice).and_then(|twice| twice.multiply(Array::from_f32(0.5))).expect("lazy");
         same(&found, &expected, &what);
         same(&x, &wave(&[rows, width], 0.37), &what);
 
         let logits = wave(&[rows, width], 0.13);
         let most = logits.max_axis(-1, false).expect("lazy");
-        let expected = logits.logsumexp_axis(-1, false).and_then(|sum| sum.subtract(most)).expect("lazy");
+        let expected =
+            logits.logsumexp_axis(-1, false).and_then(|sum| sum.subtract(most)).expect("lazy");
         let all: Vec<i32> = (0..rows).collect();
         same(&host::surprises(&logits, &all).expect("made").expect("on the CPU"), &expected, &what);
-        let last = host::surprises(&logits, &all[all.len() - 1..]).expect("made").expect("on the CPU");
+        let last =
+            host::surprises(&logits, &all[all.len() - 1..]).expect("made").expect("on the CPU");
         same(&last, &expected.try_index(rows - 1..).expect("lazy"), &what);
 
         let scores = wave(&[1, 2, rows, width], 0.21);
@@ -80,8 +103,14 @@ fn each_row_of_a_group_sees_its_own_keys() {
             let part = scores.try_index((sequence, .., row, keys.clone())).expect("a view");
             let shares = ops::softmax_axis(&part, -1, true).expect("lazy");
             same(&found.try_index((sequence, .., row, keys)).expect("a view"), &shares, "seen");
-            let all = found.try_index((sequence, .., row, ..)).and_then(|shares| shares.sum(None)).expect("lazy");
-            assert!((all.try_item_exact::<f32>().expect("a number") - 2.0).abs() < 1e-5, "keys that are not seen have no share");
+            let all = found
+                .try_index((sequence, .., row, ..))
+                .and_then(|shares| shares.sum(None))
+                .expect("lazy");
+            assert!(
+                (all.try_item_exact::<f32>().expect("a number") - 2.0).abs() < 1e-5,
+                "keys that are not seen have no share"
+            );
         }
     }
 }
@@ -91,9 +120,11 @@ fn heads_are_turned_as_mlx_would() {
     choose(DeviceChoice::Cpu).expect("there is a CPU");
     for (rows, all, heads, dim) in [(1, 1, 1, 2), (3, 6, 4, 12), (70, 9, 6, 72)] {
         let turn = |row: usize, i: usize| (row as f32 * 0.3 + i as f32).sin_cos();
-        let tables = RopeTables::new(rows as usize, (dim / 2) as usize, Dtype::Float32, turn).expect("made");
+        let tables =
+            RopeTables::new(rows as usize, (dim / 2) as usize, Dtype::Float32, turn).expect("made");
         let x = wave(&[rows, all, dim], 0.23);
-        let expected = tables.apply(&x.try_index((.., ..heads, ..)).expect("a view")).expect("lazy");
+        let expected =
+            tables.apply(&x.try_index((.., ..heads, ..)).expect("a view")).expect("lazy");
         let found = host::turn(&x, heads, &tables).expect("made").expect("on the CPU");
         same(&found, &expected, &format!("{rows} rows, {heads} heads of {dim}"));
     }

@@ -1,4 +1,5 @@
-//! Matrix products by stored weights. How a weight is kept (transposed view, quantized) is this file's alone.
+//! Matrix products by stored weights. How a weight is kept (transposed view, quantized) is this
+//! file's alone.
 
 use mlx_rs::Array;
 use mlx_rs::ops::{concatenate, dequantize, quantize, quantized_matmul};
@@ -22,14 +23,14 @@ pub(crate) struct Linear {
 enum Kept {
     /// `[in, out]`: a view, so that a forward is one primitive.
     Transposed(Array),
-    /// Affine by groups of inputs: w = scale · q + bias. `packed` `[out, in · bits / 32]`, `scales` and `biases`
-    /// `[out, in / GROUP]`.
+    /// Affine by groups of inputs: w = scale · q + bias. `packed` `[out, in · bits / 32]`, `scales`
+    /// and `biases` `[out, in / GROUP]`.
     Quantized { packed: Array, scales: Array, biases: Array, bits: i32 },
 }
 
 impl Kept {
-    /// `matrix` `[out, in]` in groups of inputs. Evaluated now and not at the first forward, so that the float weight is gone
-    /// before the next one is read.
+    /// `matrix` `[out, in]` in groups of inputs. Evaluated now and not at the first forward, so
+    /// that the float weight is gone before the next one is read.
     fn pack(matrix: &Array, bits: i32) -> Result<Self, LoadError> {
         let (packed, scales, biases) = quantize(matrix, GROUP, bits)?;
         eval([&packed, &scales, &biases])?;
@@ -50,19 +51,33 @@ impl Kept {
     fn product(&self, x: &Array) -> Result<Array> {
         Ok(match self {
             Self::Transposed(weight) => x.matmul(weight)?,
-            Self::Quantized { packed, scales, biases, bits } => quantized_matmul(x, packed, scales, biases, true, GROUP, *bits)?,
+            Self::Quantized { packed, scales, biases, bits } => {
+                quantized_matmul(x, packed, scales, biases, true, GROUP, *bits)?
+            }
         })
     }
 }
 
 impl Linear {
     /// Reads `{name}.weight` and, if `bias`, `{name}.bias`.
-    pub(crate) fn load(weights: &mut Weights, name: &str, out: i32, input: i32, bias: bool) -> Result<Self, LoadError> {
+    pub(crate) fn load(
+        weights: &mut Weights,
+        name: &str,
+        out: i32,
+        input: i32,
+        bias: bool,
+    ) -> Result<Self, LoadError> {
         Self::load_joined(weights, &[(name, out)], input, bias)
     }
 
-    /// Reads several linears of one input as one: their outputs lie side by side. Fewer, larger products.
-    pub(crate) fn load_joined(weights: &mut Weights, parts: &[(&str, i32)], input: i32, bias: bool) -> Result<Self, LoadError> {
+    /// Reads several linears of one input as one: their outputs lie side by side. Fewer, larger
+    /// products.
+    pub(crate) fn load_joined(
+        weights: &mut Weights,
+        parts: &[(&str, i32)],
+        input: i32,
+        bias: bool,
+    ) -> Result<Self, LoadError> {
         let mut matrices = Vec::with_capacity(parts.len());
         let mut biases = Vec::new();
         for (name, out) in parts {
@@ -72,7 +87,8 @@ impl Linear {
             }
         }
         let join = |arrays: Vec<Array>| -> Result<Array, LoadError> {
-            let joined = if let [one] = arrays.as_slice() { one.clone() } else { concatenate(&arrays, 0)? };
+            let joined =
+                if let [one] = arrays.as_slice() { one.clone() } else { concatenate(&arrays, 0)? };
             joined.eval()?;
             Ok(joined)
         };
@@ -90,11 +106,14 @@ impl Linear {
         Ok(Self { weight: Kept::Transposed(transposed), bias: Some(bias) })
     }
 
-    /// The same with its weight quantized to `bits` an element (4 or 8; `None` leaves it). One whose input is not made of
-    /// whole groups stays as it is. On the CPU the quantized values are kept as floats: MLX's quantized product goes row by
-    /// row there, on one thread (measured: a draft block of 16 rows took ten times as long).
+    /// The same with its weight quantized to `bits` an element (4 or 8; `None` leaves it). One
+    /// whose input is not made of whole groups stays as it is. On the CPU the quantized values are
+    /// kept as floats: MLX's quantized product goes row by row there, on one thread (measured: a
+    /// draft block of 16 rows took ten times as long).
     pub(crate) fn quantized(self, bits: Option<i32>) -> Result<Self, LoadError> {
-        let (Kept::Transposed(transposed), Some(bits)) = (&self.weight, bits) else { return Ok(self) };
+        let (Kept::Transposed(transposed), Some(bits)) = (&self.weight, bits) else {
+            return Ok(self);
+        };
         if transposed.dim(0) % GROUP != 0 {
             return Ok(self);
         }
@@ -121,7 +140,12 @@ pub(crate) struct Embedding {
 
 impl Embedding {
     /// Reads `{name}.weight` `[vocab, hidden]`.
-    pub(crate) fn load(weights: &mut Weights, name: &str, vocab: i32, hidden: i32) -> Result<Self, LoadError> {
+    pub(crate) fn load(
+        weights: &mut Weights,
+        name: &str,
+        vocab: i32,
+        hidden: i32,
+    ) -> Result<Self, LoadError> {
         let table = weights.take(&format!("{name}.weight"), &[vocab, hidden])?;
         let transposed = table.transpose()?;
         transposed.eval()?;
@@ -168,10 +192,17 @@ mod tests {
         for (bits, share) in [(8, 0.02), (4, 0.2)] {
             let packed = Kept::pack(&matrix, bits).expect("packs");
             let found = numbers(packed.product(&x).expect("a product"));
-            let expanded = numbers(packed.expand().expect("expands").product(&x).expect("a product"));
-            let off = |other: &[f32]| found.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let expanded =
+                numbers(packed.expand().expect("expands").product(&x).expect("a product"));
+            let off = |other: &[f32]| {
+                found.iter().zip(other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+            };
             assert!(off(&expanded) < 1e-4 * size, "{bits} bits: {}", off(&expanded));
-            assert!(off(&exact) < share * size && off(&exact) > 0.0, "{bits} bits: {} of {size}", off(&exact));
+            assert!(
+                off(&exact) < share * size && off(&exact) > 0.0,
+                "{bits} bits: {} of {size}",
+                off(&exact)
+            );
         }
     }
 
@@ -179,8 +210,13 @@ mod tests {
     fn inputs_without_whole_groups_stay_as_they_are() {
         choose(DeviceChoice::Cpu).expect("there is a CPU");
         let matrix = wave(8, 96, 0.37);
-        let linear = Linear { weight: Kept::Transposed(matrix.transpose().expect("a view")), bias: None };
-        let (before, x) = (numbers(linear.forward(&wave(3, 96, 0.2)).expect("a product")), wave(3, 96, 0.2));
-        assert_eq!(before, numbers(linear.quantized(Some(4)).expect("left").forward(&x).expect("a product")));
+        let linear =
+            Linear { weight: Kept::Transposed(matrix.transpose().expect("a view")), bias: None };
+        let (before, x) =
+            (numbers(linear.forward(&wave(3, 96, 0.2)).expect("a product")), wave(3, 96, 0.2));
+        assert_eq!(
+            before,
+            numbers(linear.quantized(Some(4)).expect("left").forward(&x).expect("a product"))
+        );
     }
 }

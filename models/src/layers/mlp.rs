@@ -15,10 +15,20 @@ pub(crate) struct GatedMlp {
 
 impl GatedMlp {
     /// Reads `{name}.{gate,up,down}_proj`.
-    pub(crate) fn load(weights: &mut Weights, name: &str, hidden: i32, intermediate: i32) -> Result<Self, LoadError> {
+    pub(crate) fn load(
+        weights: &mut Weights,
+        name: &str,
+        hidden: i32,
+        intermediate: i32,
+    ) -> Result<Self, LoadError> {
         let (gate, up) = (format!("{name}.gate_proj"), format!("{name}.up_proj"));
         Ok(Self {
-            gate_up: Linear::load_joined(weights, &[(&gate, intermediate), (&up, intermediate)], hidden, false)?,
+            gate_up: Linear::load_joined(
+                weights,
+                &[(&gate, intermediate), (&up, intermediate)],
+                hidden,
+                false,
+            )?,
             down: Linear::load(weights, &format!("{name}.down_proj"), hidden, intermediate, false)?,
         })
     }

@@ -1,4 +1,5 @@
-//! What model families share. Device branches and weight formats are settled here, not in a model's file.
+//! What model families share. Device branches and weight formats are settled here, not in a model's
+//! file.
 
 mod activation;
 mod attention;

@@ -1,4 +1,5 @@
-//! Norms of rows: root mean square (arXiv 1910.07467), and with the mean taken off. Sums in float32.
+//! Norms of rows: root mean square (arXiv 1910.07467), and with the mean taken off. Sums in
+//! float32.
 
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::ops::{broadcast_to, concatenate};
@@ -17,7 +18,12 @@ pub(crate) struct RmsNorm {
 
 impl RmsNorm {
     /// Reads `{name}.weight` `[size]`.
-    pub(crate) fn load(weights: &mut Weights, name: &str, size: i32, eps: f32) -> Result<Self, LoadError> {
+    pub(crate) fn load(
+        weights: &mut Weights,
+        name: &str,
+        size: i32,
+        eps: f32,
+    ) -> Result<Self, LoadError> {
         Ok(Self { weight: weights.take(&format!("{name}.weight"), &[size])?, eps })
     }
 
@@ -40,7 +46,12 @@ pub(crate) struct LayerNorm {
 
 impl LayerNorm {
     /// Reads `{name}.weight` and `{name}.bias` `[size]`.
-    pub(crate) fn load(weights: &mut Weights, name: &str, size: i32, eps: f32) -> Result<Self, LoadError> {
+    pub(crate) fn load(
+        weights: &mut Weights,
+        name: &str,
+        size: i32,
+        eps: f32,
+    ) -> Result<Self, LoadError> {
         let mut take = |part: &str| weights.take(&format!("{name}.{part}"), &[size]);
         Ok(Self { weight: take("weight")?, bias: take("bias")?, eps })
     }
@@ -65,7 +76,12 @@ pub(crate) struct HeadNorm {
 
 impl HeadNorm {
     /// Reads `{name}.weight` `[dim]` of each part, for so many heads each.
-    pub(crate) fn load(weights: &mut Weights, parts: &[(&str, i32)], dim: i32, eps: f32) -> Result<Self, LoadError> {
+    pub(crate) fn load(
+        weights: &mut Weights,
+        parts: &[(&str, i32)],
+        dim: i32,
+        eps: f32,
+    ) -> Result<Self, LoadError> {
         let mut each = Vec::with_capacity(parts.len());
         for (name, heads) in parts {
             each.push((weights.take(&format!("{name}.weight"), &[dim])?, *heads));
@@ -85,7 +101,8 @@ impl HeadNorm {
         if let Some(turned) = host::norm_turn(x, self.heads, &self.weight, self.eps, rope)? {
             return Ok(turned);
         }
-        let x = if x.dim(1) == self.heads { x.clone() } else { x.try_index((.., ..self.heads, ..))? };
+        let x =
+            if x.dim(1) == self.heads { x.clone() } else { x.try_index((.., ..self.heads, ..))? };
         rope.apply(&match self.weight.ndim() {
             1 => fast::rms_norm(x, Some(&self.weight), self.eps)?,
             _ => fast::rms_norm(x, None, self.eps)?.multiply(&self.weight)?,

@@ -1,5 +1,6 @@
-//! Rotary position embedding (arXiv 2104.09864), split-half pairing: index i turns with i + R/2. Plain and YaRN
-//! (arXiv 2309.00071) frequencies, in old (`rope_theta` + `rope_scaling`) and new (`rope_parameters`) keys.
+//! Rotary position embedding (arXiv 2104.09864), split-half pairing: index i turns with i + R/2.
+//! Plain and YaRN (arXiv 2309.00071) frequencies, in old (`rope_theta` + `rope_scaling`) and new
+//! (`rope_parameters`) keys.
 
 use std::f32::consts::PI;
 
@@ -43,7 +44,10 @@ impl Rope {
         keys.retain(|_, value| !value.is_null());
         let number = |key: &str| -> Result<Option<f64>, LoadError> {
             let Some(value) = keys.get(key) else { return Ok(None) };
-            value.as_f64().map(Some).ok_or_else(|| wrong(key, format!("expected a number, found {value}")))
+            value
+                .as_f64()
+                .map(Some)
+                .ok_or_else(|| wrong(key, format!("expected a number, found {value}")))
         };
         let theta = match number("rope_theta")? {
             Some(theta) => theta,
@@ -52,26 +56,39 @@ impl Rope {
         if !(theta > 0.0 && theta.is_finite()) {
             return Err(wrong("rope_theta", format!("expected above 0, found {theta}")));
         }
-        let partial =
-            number("partial_rotary_factor")?.map_or_else(|| config.optional("partial_rotary_factor"), |p| Ok(Some(p)))?;
+        let partial = number("partial_rotary_factor")?
+            .map_or_else(|| config.optional("partial_rotary_factor"), |p| Ok(Some(p)))?;
         if partial.is_some_and(|partial| partial != 1.0) {
-            return Err(wrong("partial_rotary_factor", format!("expected 1: all of a head turns; found {partial:?}")));
+            return Err(wrong(
+                "partial_rotary_factor",
+                format!("expected 1: all of a head turns; found {partial:?}"),
+            ));
         }
         let half = head_dim / 2;
-        let plain: Vec<f64> = (0..half).map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(head_dim))).collect();
-        let kind = keys.get("rope_type").or_else(|| keys.get("type")).and_then(Value::as_str).unwrap_or("default");
+        let plain: Vec<f64> =
+            (0..half).map(|i| theta.powf(-2.0 * f64::from(i) / f64::from(head_dim))).collect();
+        let kind = keys
+            .get("rope_type")
+            .or_else(|| keys.get("type"))
+            .and_then(Value::as_str)
+            .unwrap_or("default");
         let (frequencies, magnitude) = match kind {
             "default" => (plain, 1.0),
             "yarn" => {
-                let factor = number("factor")?.ok_or_else(|| wrong("rope_scaling.factor", "YaRN needs it, found none".into()))?;
+                let factor = number("factor")?.ok_or_else(|| {
+                    wrong("rope_scaling.factor", "YaRN needs it, found none".into())
+                })?;
                 let original = match number("original_max_position_embeddings")? {
                     Some(original) => original,
                     None => f64::from(config.size("max_position_embeddings")?),
                 };
-                let (fast, slow) = (number("beta_fast")?.unwrap_or(32.0), number("beta_slow")?.unwrap_or(1.0));
+                let (fast, slow) =
+                    (number("beta_fast")?.unwrap_or(32.0), number("beta_slow")?.unwrap_or(1.0));
                 let truncate = keys.get("truncate").and_then(Value::as_bool).unwrap_or(true);
                 let dims = f64::from(head_dim);
-                let at = |turns: f64| dims * (original / (turns * 2.0 * f64::from(PI))).ln() / (2.0 * theta.ln());
+                let at = |turns: f64| {
+                    dims * (original / (turns * 2.0 * f64::from(PI))).ln() / (2.0 * theta.ln())
+                };
                 let (mut low, mut high) = (at(fast), at(slow));
                 if truncate {
                     (low, high) = (low.floor(), high.ceil());
@@ -81,18 +98,31 @@ impl Rope {
                     high += 0.001; // as published, against a division by zero
                 }
                 let ramp = |i: usize| ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
-                let mixed = plain.iter().enumerate().map(|(i, f)| f / factor * ramp(i) + f * (1.0 - ramp(i))).collect();
+                let mixed = plain
+                    .iter()
+                    .enumerate()
+                    .map(|(i, f)| f / factor * ramp(i) + f * (1.0 - ramp(i)))
+                    .collect();
                 let temperature = if factor > 1.0 { 0.1 * factor.ln() + 1.0 } else { 1.0 };
                 (mixed, number("attention_factor")?.unwrap_or(temperature))
             }
-            other => return Err(wrong("rope_scaling.rope_type", format!("expected default or yarn, found {other}"))),
+            other => {
+                return Err(wrong(
+                    "rope_scaling.rope_type",
+                    format!("expected default or yarn, found {other}"),
+                ));
+            }
         };
-        Ok(Self { frequencies: frequencies.iter().map(|f| *f as f32).collect(), magnitude: magnitude as f32, axes: None })
+        Ok(Self {
+            frequencies: frequencies.iter().map(|f| *f as f32).collect(),
+            magnitude: magnitude as f32,
+            axes: None,
+        })
     }
 
-    /// The same for positions on three axes, interleaved: frequency j turns by height where j % 3 is 1 and j < 3 · section\[1\],
-    /// by width where j % 3 is 2 and j < 3 · section\[2\], else by time. Source: Qwen3-VL in transformers,
-    /// `recomposition_frequencies`.
+    /// The same for positions on three axes, interleaved: frequency j turns by height where j % 3
+    /// is 1 and j < 3 · section\[1\], by width where j % 3 is 2 and j < 3 · section\[2\], else by
+    /// time. Source: Qwen3-VL in transformers, `recomposition_frequencies`.
     pub(crate) fn on_three_axes(self, config: &ModelConfig) -> Result<Self, LoadError> {
         let mut keys: Map<String, Value> = Map::new();
         for group in ["rope_scaling", "rope_parameters"] {
@@ -103,15 +133,22 @@ impl Rope {
         let found = keys.get("mrope_section").filter(|value| !value.is_null());
         let section: [usize; 3] = match found {
             None => [24, 20, 20], // as the reference has it
-            Some(value) => serde_json::from_value(value.clone())
-                .map_err(|error| config.wrong(key, format!("expected three sizes, found {value}: {error}")))?,
+            Some(value) => serde_json::from_value(value.clone()).map_err(|error| {
+                config.wrong(key, format!("expected three sizes, found {value}: {error}"))
+            })?,
         };
         if section.iter().fold(0usize, |sum, size| sum.saturating_add(*size)) != half {
             let found = if found.is_some() { "found" } else { "found none, which means" };
-            return Err(config.wrong(key, format!("expected three sizes of {half} in all (head_dim / 2), {found} {section:?}")));
+            return Err(config.wrong(
+                key,
+                format!(
+                    "expected three sizes of {half} in all (head_dim / 2), {found} {section:?}"
+                ),
+            ));
         }
         if keys.get("mrope_interleaved").is_some_and(|value| *value == Value::Bool(false)) {
-            let what = "expected true: this version has no rotary sections one behind the other".into();
+            let what =
+                "expected true: this version has no rotary sections one behind the other".into();
             return Err(config.wrong("rope_parameters.mrope_interleaved", what));
         }
         let axis = |j: usize| if j < 3 * section[j % 3] { j % 3 } else { 0 };
@@ -124,17 +161,21 @@ impl Rope {
             // All axes equal.
             (Positions::One(positions), _) => self.rows(positions, dtype),
             (Positions::Three(positions), Some(axes)) => {
-                RopeTables::new(positions[0].len(), self.frequencies.len(), dtype, |row, i| self.turn(positions[axes[i]][row], i))
+                RopeTables::new(positions[0].len(), self.frequencies.len(), dtype, |row, i| {
+                    self.turn(positions[axes[i]][row], i)
+                })
             }
-            (Positions::Three(_), None) => {
-                Err(ModelError::Batch("expected one position a row: this model has no multi-axis positions".into()))
-            }
+            (Positions::Three(_), None) => Err(ModelError::Batch(
+                "expected one position a row: this model has no multi-axis positions".into(),
+            )),
         }
     }
 
     /// cos and sin for rows at these positions.
     pub(crate) fn rows(&self, positions: &[i32], dtype: Dtype) -> Result<RopeTables> {
-        RopeTables::new(positions.len(), self.frequencies.len(), dtype, |row, i| self.turn(positions[row], i))
+        RopeTables::new(positions.len(), self.frequencies.len(), dtype, |row, i| {
+            self.turn(positions[row], i)
+        })
     }
 
     fn turn(&self, position: i32, i: usize) -> (f32, f32) {
@@ -145,7 +186,12 @@ impl Rope {
 
 impl RopeTables {
     /// From (cos, sin) of each row and each of `half` frequencies.
-    pub(crate) fn new(rows: usize, half: usize, dtype: Dtype, turn: impl Fn(usize, usize) -> (f32, f32)) -> Result<Self> {
+    pub(crate) fn new(
+        rows: usize,
+        half: usize,
+        dtype: Dtype,
+        turn: impl Fn(usize, usize) -> (f32, f32),
+    ) -> Result<Self> {
         let (mut cos, mut sin) = (vec![0f32; rows * 2 * half], vec![0f32; rows * 2 * half]);
         for row in 0..rows {
             let at = row * 2 * half;
@@ -169,7 +215,9 @@ impl RopeTables {
     /// The tables of the last `rows` rows.
     pub(crate) fn last(&self, rows: i32) -> Result<Self> {
         let first = self.cos.dim(0) - rows;
-        let cut = |table: &Array| if first == 0 { Ok(table.clone()) } else { table.try_index((first.., .., ..)) };
+        let cut = |table: &Array| {
+            if first == 0 { Ok(table.clone()) } else { table.try_index((first.., .., ..)) }
+        };
         Ok(Self { cos: cut(&self.cos)?, sin: cut(&self.sin)? })
     }
 
@@ -184,7 +232,8 @@ impl RopeTables {
     /// Turns `x` `[rows, heads, R]`.
     pub(crate) fn apply(&self, x: &Array) -> Result<Array> {
         let half = x.dim(2) / 2;
-        let swapped = concatenate(&[x.try_index((.., .., half..))?, x.try_index((.., .., ..half))?], 2)?;
+        let swapped =
+            concatenate(&[x.try_index((.., .., half..))?, x.try_index((.., .., ..half))?], 2)?;
         Ok(x.multiply(&self.cos)?.add(swapped.multiply(&self.sin)?)?)
     }
 }

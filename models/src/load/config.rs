@@ -16,8 +16,8 @@ pub struct ModelConfig {
     values: Map<String, Value>,
 }
 
-/// Keys that a wrapper says of the whole model; what its `text_config` says of them is a default of the class that wrote it
-/// (transformers ties a head by the wrapper's word, too).
+/// Keys that a wrapper says of the whole model; what its `text_config` says of them is a default of
+/// the class that wrote it (transformers ties a head by the wrapper's word, too).
 const OF_THE_WHOLE: [&str; 2] = ["model_type", "tie_word_embeddings"];
 
 impl ModelConfig {
@@ -27,19 +27,23 @@ impl ModelConfig {
     /// The file is missing or no JSON object.
     pub fn read(dir: &Path) -> Result<Self, LoadError> {
         let path = dir.join("config.json");
-        let text = std::fs::read(&path).map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
+        let text =
+            std::fs::read(&path).map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
         let broken = |what: String| LoadError::Broken { path: path.clone(), what };
-        let mut values: Map<String, Value> =
-            serde_json::from_slice(&text).map_err(|error| broken(format!("expected a JSON object: {error}")))?;
+        let mut values: Map<String, Value> = serde_json::from_slice(&text)
+            .map_err(|error| broken(format!("expected a JSON object: {error}")))?;
         values.retain(|_, value| !value.is_null());
         match values.remove("text_config") {
             None => {}
             Some(Value::Object(mut text)) => {
-                let said = |key: &String| OF_THE_WHOLE.contains(&key.as_str()) && values.contains_key(key);
+                let said =
+                    |key: &String| OF_THE_WHOLE.contains(&key.as_str()) && values.contains_key(key);
                 text.retain(|key, value| !(value.is_null() || said(key)));
                 values.extend(text);
             }
-            Some(other) => return Err(broken(format!("text_config: expected an object, found {other}"))),
+            Some(other) => {
+                return Err(broken(format!("text_config: expected an object, found {other}")));
+            }
         }
         Ok(Self { path, of: String::new(), values })
     }

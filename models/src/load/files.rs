@@ -1,5 +1,6 @@
-//! The files of a checkpoint: one `model.safetensors`, or the shards its index names. Headers are read and checked before
-//! any weight is; the format is safetensors' own (8-byte length, JSON header, data without holes).
+//! The files of a checkpoint: one `model.safetensors`, or the shards its index names. Headers are
+//! read and checked before any weight is; the format is safetensors' own (8-byte length, JSON
+//! header, data without holes).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -36,10 +37,12 @@ struct Index {
 }
 
 impl Checkpoint {
-    /// Opens `model.safetensors`, or the shards that `model.safetensors.index.json` names; other files are left alone.
+    /// Opens `model.safetensors`, or the shards that `model.safetensors.index.json` names; other
+    /// files are left alone.
     ///
     /// # Errors
-    /// A missing or broken file, a shard outside the directory, a tensor named twice or not where the index says.
+    /// A missing or broken file, a shard outside the directory, a tensor named twice or not where
+    /// the index says.
     pub fn open(dir: &Path) -> Result<Self, LoadError> {
         let index_path = dir.join("model.safetensors.index.json");
         let mut checkpoint = Self { files: vec![], entries: BTreeMap::new() };
@@ -48,22 +51,36 @@ impl Checkpoint {
             return Ok(checkpoint);
         }
         let broken = |what: String| LoadError::Broken { path: index_path.clone(), what };
-        let text = std::fs::read(&index_path).map_err(|cause| LoadError::Read { path: index_path.clone(), cause })?;
-        let index: Index = serde_json::from_slice(&text)
-            .map_err(|error| broken(format!("expected a JSON object with weight_map (name → file): {error}")))?;
+        let text = std::fs::read(&index_path)
+            .map_err(|cause| LoadError::Read { path: index_path.clone(), cause })?;
+        let index: Index = serde_json::from_slice(&text).map_err(|error| {
+            broken(format!("expected a JSON object with weight_map (name → file): {error}"))
+        })?;
         let shards: std::collections::BTreeSet<&String> = index.weight_map.values().collect();
         for shard in shards {
             checkpoint.add(dir, shard)?;
         }
         for (name, shard) in &index.weight_map {
-            let found = checkpoint.entries.get(name).ok_or_else(|| LoadError::Missing { name: name.clone() })?;
+            let found = checkpoint
+                .entries
+                .get(name)
+                .ok_or_else(|| LoadError::Missing { name: name.clone() })?;
             let path = &checkpoint.files[found.file].0;
-            if path.file_name().is_none_or(|file| file.to_string_lossy() != *shard) && *path != dir.join(shard) {
-                return Err(broken(format!("expected tensor {name} in {shard}, found it in {}", path.display())));
+            if path.file_name().is_none_or(|file| file.to_string_lossy() != *shard)
+                && *path != dir.join(shard)
+            {
+                return Err(broken(format!(
+                    "expected tensor {name} in {shard}, found it in {}",
+                    path.display()
+                )));
             }
         }
-        if let Some(name) = checkpoint.entries.keys().find(|name| !index.weight_map.contains_key(*name)) {
-            return Err(broken(format!("a shard holds tensor {name}, which weight_map does not name")));
+        if let Some(name) =
+            checkpoint.entries.keys().find(|name| !index.weight_map.contains_key(*name))
+        {
+            return Err(broken(format!(
+                "a shard holds tensor {name}, which weight_map does not name"
+            )));
         }
         Ok(checkpoint)
     }
@@ -72,23 +89,41 @@ impl Checkpoint {
         let path = dir.join(name);
         let read = |cause| LoadError::Read { path: path.clone(), cause };
         let broken = |what: String| LoadError::Broken { path: path.clone(), what };
-        // A shard's name is data: it must not lead out of the directory, not by "..", not by a link.
-        let home = dir.canonicalize().map_err(|cause| LoadError::Read { path: dir.to_path_buf(), cause })?;
-        let plain = Path::new(name).components().all(|part| matches!(part, std::path::Component::Normal(_)));
+        // A shard's name is data: it must not lead out of the directory, not by "..", not by a
+        // link.
+        let home = dir
+            .canonicalize()
+            .map_err(|cause| LoadError::Read { path: dir.to_path_buf(), cause })?;
+        let plain = Path::new(name)
+            .components()
+            .all(|part| matches!(part, std::path::Component::Normal(_)));
         if !plain {
-            return Err(broken("expected a shard inside the model directory, found a path that leads out of it".into()));
+            return Err(broken(
+                "expected a shard inside the model directory, found a path that leads out of it"
+                    .into(),
+            ));
         }
         let real = path.canonicalize().map_err(read)?;
-        // The layout of the Hugging Face cache: snapshots/<commit>/file → ../../blobs/<digest>, of the same model.
-        let blobs = home.parent().filter(|up| up.ends_with("snapshots")).and_then(Path::parent).map(|model| model.join("blobs"));
+        // The layout of the Hugging Face cache: snapshots/<commit>/file → ../../blobs/<digest>, of
+        // the same model.
+        let blobs = home
+            .parent()
+            .filter(|up| up.ends_with("snapshots"))
+            .and_then(Path::parent)
+            .map(|model| model.join("blobs"));
         if !real.starts_with(&home) && !blobs.is_some_and(|blobs| real.starts_with(blobs)) {
-            return Err(broken(format!("expected a shard inside the model directory, found a link to {}", real.display())));
+            return Err(broken(format!(
+                "expected a shard inside the model directory, found a link to {}",
+                real.display()
+            )));
         }
 
         let mut file = File::open(&real).map_err(read)?;
         let length = file.metadata().map_err(read)?.len();
         let mut size = [0u8; 8];
-        file.read_exact(&mut size).map_err(|_| broken(format!("expected a safetensors file, found only {length} bytes")))?;
+        file.read_exact(&mut size).map_err(|_| {
+            broken(format!("expected a safetensors file, found only {length} bytes"))
+        })?;
         let header_bytes = header::length(size, length).map_err(broken)?;
         let mut head = vec![0; header_bytes];
         file.read_exact(&mut head).map_err(read)?;
@@ -120,7 +155,8 @@ impl Checkpoint {
     pub(super) fn read(&self, entry: &Entry) -> Result<Vec<u8>, LoadError> {
         let (path, file) = &self.files[entry.file];
         let mut bytes = vec![0; entry.bytes];
-        file.read_exact_at(&mut bytes, entry.offset).map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
+        file.read_exact_at(&mut bytes, entry.offset)
+            .map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
         Ok(bytes)
     }
 }
@@ -161,15 +197,15 @@ mod tests {
         let single = |bytes| refusal(&[("model.safetensors", bytes)]);
         assert!(refusal(&[]).contains("model.safetensors"));
         assert!(single(vec![1, 2, 3]).contains("found only 3 bytes"));
-        assert!(single(header(ONE, 7)).contains("expected 8 bytes of data behind the header, found 7"));
+        assert!(
+            single(header(ONE, 7)).contains("expected 8 bytes of data behind the header, found 7")
+        );
         assert!(single(header(ONE, 9)).contains("has a tail"));
         assert!(single(1000u64.to_le_bytes().to_vec()).contains("leads beyond the file's end"));
         assert!(single((17u64 << 20).to_le_bytes().to_vec()).contains("at most 16777216 bytes"));
-        let twice =
-            r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
+        let twice = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
         assert!(single(header(twice, 8)).contains("tensor a is in the header twice"));
-        let overlap =
-            r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#;
+        let overlap = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}"#;
         let error = single(header(overlap, 12));
         assert!(error.contains("tensor `b`"), "{error}");
         let wrong = r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#;
@@ -179,10 +215,15 @@ mod tests {
 
     #[test]
     fn shards_are_checked_against_their_index() {
-        let index = |map: &str| ("model.safetensors.index.json", format!(r#"{{"weight_map":{map}}}"#).into_bytes());
+        let index = |map: &str| {
+            ("model.safetensors.index.json", format!(r#"{{"weight_map":{map}}}"#).into_bytes())
+        };
         assert!(refusal(&[index(r#"{"a":"x.safetensors"}"#)]).contains("x.safetensors"));
         assert!(refusal(&[index(r#"{"a":"../outside.safetensors"}"#)]).contains("leads out of it"));
-        assert!(refusal(&[index(r#"{"b":"x.safetensors"}"#), ("x.safetensors", header(ONE, 8))]).contains("tensor b is missing"));
+        assert!(
+            refusal(&[index(r#"{"b":"x.safetensors"}"#), ("x.safetensors", header(ONE, 8))])
+                .contains("tensor b is missing")
+        );
         let both = [
             index(r#"{"a":"x.safetensors","b":"y.safetensors"}"#),
             ("x.safetensors", header(ONE, 8)),
@@ -197,7 +238,10 @@ mod tests {
         let model = dir.path().join("model");
         std::fs::create_dir(&model).expect("made");
         std::fs::write(dir.path().join("outside.safetensors"), header(ONE, 8)).expect("written");
-        std::os::unix::fs::symlink("../outside.safetensors", model.join("model.safetensors")).expect("linked");
-        assert!(Checkpoint::open(&model).expect_err("refused").to_string().contains("found a link to"));
+        std::os::unix::fs::symlink("../outside.safetensors", model.join("model.safetensors"))
+            .expect("linked");
+        assert!(
+            Checkpoint::open(&model).expect_err("refused").to_string().contains("found a link to")
+        );
     }
 }

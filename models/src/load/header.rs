@@ -1,5 +1,5 @@
-//! The header of a safetensors file: an 8-byte length, then JSON that names tensors, their types, shapes and places. Pure: a
-//! fuzz target includes this file.
+//! The header of a safetensors file: an 8-byte length, then JSON that names tensors, their types,
+//! shapes and places. Pure: a fuzz target includes this file.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -18,16 +18,20 @@ const MAX_HEADER_BYTES: u64 = 16 << 20;
 pub fn length(size: [u8; 8], file_bytes: u64) -> Result<usize, String> {
     let bytes = u64::from_le_bytes(size);
     if bytes > MAX_HEADER_BYTES {
-        return Err(format!("expected a header of at most {MAX_HEADER_BYTES} bytes, found a length of {bytes}"));
+        return Err(format!(
+            "expected a header of at most {MAX_HEADER_BYTES} bytes, found a length of {bytes}"
+        ));
     }
     if bytes + 8 > file_bytes {
-        return Err(format!("the header's length, {bytes} bytes, leads beyond the file's end ({file_bytes} bytes)"));
+        return Err(format!(
+            "the header's length, {bytes} bytes, leads beyond the file's end ({file_bytes} bytes)"
+        ));
     }
     Ok(bytes as usize)
 }
 
-/// The tensors that a header names. They cover the `data_bytes` behind it without overlaps and holes, and each has as many
-/// bytes as its shape needs.
+/// The tensors that a header names. They cover the `data_bytes` behind it without overlaps and
+/// holes, and each has as many bytes as its shape needs.
 ///
 /// # Errors
 /// What is wrong with it, in words.
@@ -37,7 +41,8 @@ pub fn parse(head: &[u8], data_bytes: u64) -> Result<Metadata, String> {
         return Err(format!("tensor {twice} is in the header twice"));
     }
     // Refuses overlaps, holes, and tensors whose bytes do not fit their shape.
-    let metadata: Metadata = serde_json::from_slice(head).map_err(|error| format!("header: {error}"))?;
+    let metadata: Metadata =
+        serde_json::from_slice(head).map_err(|error| format!("header: {error}"))?;
     let expected = metadata.data_len() as u64;
     if expected != data_bytes {
         return Err(format!(
@@ -47,7 +52,8 @@ pub fn parse(head: &[u8], data_bytes: u64) -> Result<Metadata, String> {
     Ok(metadata)
 }
 
-/// Reads a JSON object's keys and keeps the first that stands there twice: the library keeps the last in silence.
+/// Reads a JSON object's keys and keeps the first that stands there twice: the library keeps the
+/// last in silence.
 struct Names(Option<String>);
 
 impl<'de> Deserialize<'de> for Names {

@@ -1,4 +1,5 @@
-//! Named tensors become arrays, each taken once, with the shape the config says. What is left over is an error.
+//! Named tensors become arrays, each taken once, with the shape the config says. What is left over
+//! is an error.
 
 use half::{bf16, f16};
 use mlx_rs::{Array, Dtype as MlxDtype};
@@ -28,7 +29,11 @@ pub struct Weights<'a> {
 
 impl<'a> Weights<'a> {
     /// Loads from `checkpoint`.
-    pub fn new(checkpoint: Checkpoint, precision: Precision, progress: &'a mut dyn FnMut(u64)) -> Self {
+    pub fn new(
+        checkpoint: Checkpoint,
+        precision: Precision,
+        progress: &'a mut dyn FnMut(u64),
+    ) -> Self {
         Self { checkpoint, precision, prefix: String::new(), progress, read_bytes: 0 }
     }
 
@@ -39,7 +44,10 @@ impl<'a> Weights<'a> {
 
     /// The shape of `name` in the file.
     pub fn shape(&self, name: &str) -> Option<&[usize]> {
-        self.checkpoint.entries.get(&format!("{}{name}", self.prefix)).map(|entry| entry.shape.as_slice())
+        self.checkpoint
+            .entries
+            .get(&format!("{}{name}", self.prefix))
+            .map(|entry| entry.shape.as_slice())
     }
 
     /// Puts `prefix` before every name asked for from now on.
@@ -54,7 +62,11 @@ impl<'a> Weights<'a> {
     /// It is missing, has another shape, or a type we cannot read.
     pub fn take(&mut self, name: &str, shape: &[i32]) -> Result<Array, LoadError> {
         let name = format!("{}{name}", self.prefix);
-        let entry = self.checkpoint.entries.remove(&name).ok_or_else(|| LoadError::Missing { name: name.clone() })?;
+        let entry = self
+            .checkpoint
+            .entries
+            .remove(&name)
+            .ok_or_else(|| LoadError::Missing { name: name.clone() })?;
         let expected: Vec<usize> = shape.iter().map(|dim| *dim as usize).collect();
         if entry.shape != expected {
             return Err(LoadError::Shape { name, found: entry.shape, expected });
@@ -62,12 +74,18 @@ impl<'a> Weights<'a> {
         let bytes = self.checkpoint.read(&entry)?;
         let array = match (entry.dtype, self.precision) {
             (Dtype::F32, _) => Array::from_slice(&floats(&bytes, f32::from_le_bytes), shape),
-            (Dtype::F16, Precision::Float32) => Array::from_slice(&floats(&bytes, |two| f16::from_le_bytes(two).to_f32()), shape),
+            (Dtype::F16, Precision::Float32) => {
+                Array::from_slice(&floats(&bytes, |two| f16::from_le_bytes(two).to_f32()), shape)
+            }
             (Dtype::BF16, Precision::Float32) => {
                 Array::from_slice(&floats(&bytes, |two| bf16::from_le_bytes(two).to_f32()), shape)
             }
-            (Dtype::F16, Precision::AsStored) => Array::from_slice(&floats(&bytes, f16::from_le_bytes), shape),
-            (Dtype::BF16, Precision::AsStored) => Array::from_slice(&floats(&bytes, bf16::from_le_bytes), shape),
+            (Dtype::F16, Precision::AsStored) => {
+                Array::from_slice(&floats(&bytes, f16::from_le_bytes), shape)
+            }
+            (Dtype::BF16, Precision::AsStored) => {
+                Array::from_slice(&floats(&bytes, bf16::from_le_bytes), shape)
+            }
             (found, _) => return Err(LoadError::Dtype { name, found: format!("{found:?}") }),
         };
         self.read_bytes += entry.bytes as u64;
@@ -92,7 +110,9 @@ impl<'a> Weights<'a> {
     pub fn finish(self) -> Result<(), LoadError> {
         match self.checkpoint.entries.keys().next() {
             None => Ok(()),
-            Some(name) => Err(LoadError::Unused { name: name.clone(), count: self.checkpoint.entries.len() }),
+            Some(name) => {
+                Err(LoadError::Unused { name: name.clone(), count: self.checkpoint.entries.len() })
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
-//! What becomes of one sequence's logits before temperature, row by row along its drafted path: repetition, frequency and
-//! presence penalty, bias, and ids that would end it too early. Each row has a history of its own; nothing here depends on
-//! which rows come together.
+//! What becomes of one sequence's logits before temperature, row by row along its drafted path:
+//! repetition, frequency and presence penalty, bias, and ids that would end it too early. Each row
+//! has a history of its own; nothing here depends on which rows come together.
 
 use std::collections::HashMap;
 
@@ -23,7 +23,14 @@ pub(super) struct Adjust<'a> {
 impl<'a> Adjust<'a> {
     /// The processors of `rule`, with its history; nothing is kept for those that are off.
     pub(super) fn new(rule: &RowRule<'a>, vocab: usize) -> Self {
-        let mut adjust = Self { rule: *rule, seen: vec![], seen_ids: vec![], counts: HashMap::new(), path: 0, row: vec![] };
+        let mut adjust = Self {
+            rule: *rule,
+            seen: vec![],
+            seen_ids: vec![],
+            counts: HashMap::new(),
+            path: 0,
+            row: vec![],
+        };
         if rule.sampling.repetition_penalty != 1.0 {
             adjust.seen = vec![0; vocab.div_ceil(64)];
             rule.history.iter().for_each(|id| adjust.see(*id));
@@ -65,7 +72,10 @@ impl<'a> Adjust<'a> {
 
     /// Whether a row is as it was.
     fn is_off(&self) -> bool {
-        self.seen.is_empty() && !self.rule.sampling.counts() && self.rule.bias.is_empty() && self.barred().is_empty()
+        self.seen.is_empty()
+            && !self.rule.sampling.counts()
+            && self.rule.bias.is_empty()
+            && self.barred().is_empty()
     }
 
     /// One logit.
@@ -74,7 +84,8 @@ impl<'a> Adjust<'a> {
             return f32::NEG_INFINITY;
         }
         let seen = self.seen.get(id as usize / 64).is_some_and(|word| word >> (id % 64) & 1 == 1);
-        let mut logit = if seen { repeated(logit, self.rule.sampling.repetition_penalty) } else { logit };
+        let mut logit =
+            if seen { repeated(logit, self.rule.sampling.repetition_penalty) } else { logit };
         if let Some(count) = self.counts.get(&id) {
             logit = self.counted(logit, *count);
         }
@@ -85,7 +96,9 @@ impl<'a> Adjust<'a> {
     }
 
     fn counted(&self, logit: f32, count: u32) -> f32 {
-        logit - self.rule.sampling.frequency_penalty * count as f32 - self.rule.sampling.presence_penalty
+        logit
+            - self.rule.sampling.frequency_penalty * count as f32
+            - self.rule.sampling.presence_penalty
     }
 
     /// A whole row, each logit as [`Self::of`] gives it.

@@ -15,8 +15,18 @@ fn row(position: u32) -> Vec<f32> {
 
 /// Every way that a choice is made: in the graph, and on the host with each report and processor.
 fn rules() -> Vec<(&'static str, RowRule<'static>)> {
-    let base = RowRule { noise: NoiseKey { seed: 3, sample: 1 }, id_limit: V as u32 - 4, ..RowRule::greedy(&[5, 9, 5], 3) };
-    let penalties = Sampling { repetition_penalty: 0.01, presence_penalty: -2.0, frequency_penalty: 2.0, top_p: 0.9, ..WARM };
+    let base = RowRule {
+        noise: NoiseKey { seed: 3, sample: 1 },
+        id_limit: V as u32 - 4,
+        ..RowRule::greedy(&[5, 9, 5], 3)
+    };
+    let penalties = Sampling {
+        repetition_penalty: 0.01,
+        presence_penalty: -2.0,
+        frequency_penalty: 2.0,
+        top_p: 0.9,
+        ..WARM
+    };
     vec![
         ("greedy", base),
         ("greedy with a surprise", RowRule { wants_surprise: true, ..base }),
@@ -24,14 +34,21 @@ fn rules() -> Vec<(&'static str, RowRule<'static>)> {
         ("greedy with log-probabilities", RowRule { logprobs: Some(3), ..base }),
         ("greedy with bans", RowRule { stop_ids: &[1, 2], min_tokens: 9, ..base }),
         ("sampled", RowRule { sampling: WARM, ..base }),
-        ("sampled from few", RowRule { sampling: Sampling { top_k: 5, min_p: 0.1, ..WARM }, ..base }),
-        ("penalized", RowRule { sampling: penalties, bias: &[(7, 100.0)], logprobs: Some(2), ..base }),
+        (
+            "sampled from few",
+            RowRule { sampling: Sampling { top_k: 5, min_p: 0.1, ..WARM }, ..base },
+        ),
+        (
+            "penalized",
+            RowRule { sampling: penalties, bias: &[(7, 100.0)], logprobs: Some(2), ..base },
+        ),
     ]
 }
 
 fn run(rows: &[Vec<f32>], blocks: &[Block<'_>], drafts: &[u32]) -> Vec<Verdict> {
     let logits = Array::from_slice(&rows.concat(), &[rows.len() as i32, V as i32]);
-    verify(&logits, blocks, &Drafts::OnHost(drafts.to_vec()), &[]).expect("a verdict for each block")
+    verify(&logits, blocks, &Drafts::OnHost(drafts.to_vec()), &[])
+        .expect("a verdict for each block")
 }
 
 fn tokens(verdict: &Verdict) -> Vec<u32> {
@@ -40,10 +57,14 @@ fn tokens(verdict: &Verdict) -> Vec<u32> {
 
 #[test]
 fn a_faulty_row_ends_its_own_block_and_no_other() {
-    let blocks: Vec<Block<'_>> = rules().into_iter().map(|(_, rule)| Block { rule, drafted: 0 }).collect();
+    let blocks: Vec<Block<'_>> =
+        rules().into_iter().map(|(_, rule)| Block { rule, drafted: 0 }).collect();
     let sound: Vec<Vec<f32>> = (0..blocks.len() as u32).map(|at| row(at + 3)).collect();
-    let alone: Vec<Verdict> =
-        sound.iter().zip(&blocks).map(|(row, block)| run(std::slice::from_ref(row), &[*block], &[]).remove(0)).collect();
+    let alone: Vec<Verdict> = sound
+        .iter()
+        .zip(&blocks)
+        .map(|(row, block)| run(std::slice::from_ref(row), &[*block], &[]).remove(0))
+        .collect();
     for (what, fault) in FAULTS {
         for id in [0, 1, 40, V - 5] {
             for (poisoned, (name, _)) in rules().into_iter().enumerate() {
@@ -132,11 +153,25 @@ fn of_a_verified_block_the_tokens_before_the_faulty_row_are_kept() {
                     false => (wrong_at + 1, false),
                 };
                 let what = format!("{name}: faulty at {faulty_at}, wrong at {wrong_at}");
-                assert_eq!((tokens(&verdicts[0]), verdicts[0].faulty), (chosen[..kept].to_vec(), faulty), "{what}");
-                assert_eq!(verdicts[0].logprobs.len(), if rule.logprobs.is_some() { kept } else { 0 }, "{what}");
-                assert_eq!(verdicts[0].surprises.len(), if rule.wants_surprise { kept } else { 0 }, "{what}");
+                assert_eq!(
+                    (tokens(&verdicts[0]), verdicts[0].faulty),
+                    (chosen[..kept].to_vec(), faulty),
+                    "{what}"
+                );
+                assert_eq!(
+                    verdicts[0].logprobs.len(),
+                    if rule.logprobs.is_some() { kept } else { 0 },
+                    "{what}"
+                );
+                assert_eq!(
+                    verdicts[0].surprises.len(),
+                    if rule.wants_surprise { kept } else { 0 },
+                    "{what}"
+                );
                 assert!(verdicts[0].surprises.iter().all(|nats| nats.is_finite()), "{what}");
-                let best = |row: Vec<f32>| (0..V).max_by(|a, b| row[*a].total_cmp(&row[*b])).expect("not empty") as u32;
+                let best = |row: Vec<f32>| {
+                    (0..V).max_by(|a, b| row[*a].total_cmp(&row[*b])).expect("not empty") as u32
+                };
                 assert_eq!(tokens(&verdicts[1])[0], best(row(20)), "{what}");
             }
         }
@@ -152,14 +187,23 @@ fn drafts_from_rows_that_are_no_numbers_are_ids_of_the_vocabulary() {
         for every in [1, 2, 700] {
             let rows: Vec<f32> = (0..3)
                 .flat_map(|at| (0..wide).map(move |id| (at, id)))
-                .map(|(at, id)| if id % every == 0 { fault } else { NoiseKey { seed: 8, sample: 0 }.noise(at, id) })
+                .map(|(at, id)| {
+                    if id % every == 0 {
+                        fault
+                    } else {
+                        NoiseKey { seed: 8, sample: 0 }.noise(at, id)
+                    }
+                })
                 .collect();
             let logits = Array::from_slice(&rows, &[3, wide as i32]);
             for (name, rule) in rules() {
                 let rule = RowRule { id_limit: limit, ..rule };
                 let drafts = propose(&logits, &[Block { rule, drafted: 3 }]).expect("drafts");
                 let ids = drafts.on_host().expect("computed");
-                assert!(ids.len() == 3 && ids.iter().all(|id| *id < limit), "{what}, every {every}, {name}: {ids:?}");
+                assert!(
+                    ids.len() == 3 && ids.iter().all(|id| *id < limit),
+                    "{what}, every {every}, {name}: {ids:?}"
+                );
             }
         }
     }
@@ -167,26 +211,55 @@ fn drafts_from_rows_that_are_no_numbers_are_ids_of_the_vocabulary() {
 
 #[test]
 fn the_lowest_temperatures_choose_like_greedy_in_steps_drafts_and_log_probabilities() {
-    // The least number above 0, the least normal one, and some that overflow a quotient with usual logits.
+    // The least number above 0, the least normal one, and some that overflow a quotient with usual
+    // logits.
     for temperature in [f32::from_bits(1), 1e-45, 1e-40, f32::MIN_POSITIVE, 1e-37, 1e-30] {
-        for (top_k, top_p, min_p) in [(0, 1.0, 0.0), (3, 1.0, 0.0), (0, f32::MIN_POSITIVE, 0.0), (2, 0.5, 1.0)] {
+        for (top_k, top_p, min_p) in
+            [(0, 1.0, 0.0), (3, 1.0, 0.0), (0, f32::MIN_POSITIVE, 0.0), (2, 0.5, 1.0)]
+        {
             for shift in [0.0, -50.0] {
                 // The best logit is above, at and below 0.
                 let best = row(3).into_iter().fold(f32::NEG_INFINITY, f32::max);
                 for shift in [shift, -best] {
                     let logits: Vec<f32> = row(3).into_iter().map(|logit| logit + shift).collect();
                     let greedy = RowRule { logprobs: Some(3), ..RowRule::greedy(&[], 0) };
-                    let sampling = Sampling { temperature, top_k, top_p, min_p, ..Sampling::GREEDY };
+                    let sampling =
+                        Sampling { temperature, top_k, top_p, min_p, ..Sampling::GREEDY };
                     let cold = RowRule { sampling, wants_margin: true, ..greedy };
-                    let expected = tokens(&run(std::slice::from_ref(&logits), &[Block { rule: greedy, drafted: 0 }], &[])[0]);
-                    let verdict = run(std::slice::from_ref(&logits), &[Block { rule: cold, drafted: 0 }], &[]).remove(0);
+                    let expected = tokens(
+                        &run(
+                            std::slice::from_ref(&logits),
+                            &[Block { rule: greedy, drafted: 0 }],
+                            &[],
+                        )[0],
+                    );
+                    let verdict = run(
+                        std::slice::from_ref(&logits),
+                        &[Block { rule: cold, drafted: 0 }],
+                        &[],
+                    )
+                    .remove(0);
                     let what = format!("{sampling:?}, shifted by {shift}");
-                    assert_eq!((tokens(&verdict), verdict.faulty), (expected.clone(), false), "{what}");
+                    assert_eq!(
+                        (tokens(&verdict), verdict.faulty),
+                        (expected.clone(), false),
+                        "{what}"
+                    );
                     assert!(!verdict.choices[0].margin.is_nan(), "{what}");
                     let logprobs = &verdict.logprobs[0];
-                    assert!(logprobs.chosen == 0.0 && logprobs.top.iter().all(|(_, of)| of.is_finite()), "{what}: {logprobs:?}");
-                    let drafts = propose(&Array::from_slice(&logits, &[1, V as i32]), &[Block { rule: cold, drafted: 1 }]);
-                    assert_eq!(drafts.expect("drafts").on_host().expect("computed"), expected, "{what}");
+                    assert!(
+                        logprobs.chosen == 0.0 && logprobs.top.iter().all(|(_, of)| of.is_finite()),
+                        "{what}: {logprobs:?}"
+                    );
+                    let drafts = propose(
+                        &Array::from_slice(&logits, &[1, V as i32]),
+                        &[Block { rule: cold, drafted: 1 }],
+                    );
+                    assert_eq!(
+                        drafts.expect("drafts").on_host().expect("computed"),
+                        expected,
+                        "{what}"
+                    );
                 }
             }
         }
@@ -214,12 +287,23 @@ fn extremes_of_every_parameter_that_the_ranges_allow_give_a_token() {
                             assert_eq!(sampling.check(), Ok(()));
                             // A history that has the ids many thousand times.
                             let history: Vec<u32> = (0..40_000).map(|at| at % 7).collect();
-                            let bias: Vec<(u32, f32)> = (0..V as u32).map(|id| (id, bias)).collect();
-                            let rule = RowRule { sampling, bias: &bias, logprobs: Some(20), ..RowRule::greedy(&history, 10) };
-                            let verdict = run(&[row(3)], &[Block { rule, drafted: 0 }], &[]).remove(0);
+                            let bias: Vec<(u32, f32)> =
+                                (0..V as u32).map(|id| (id, bias)).collect();
+                            let rule = RowRule {
+                                sampling,
+                                bias: &bias,
+                                logprobs: Some(20),
+                                ..RowRule::greedy(&history, 10)
+                            };
+                            let verdict =
+                                run(&[row(3)], &[Block { rule, drafted: 0 }], &[]).remove(0);
                             assert!(!verdict.faulty && verdict.choices.len() == 1, "{sampling:?}");
-                            let finite = verdict.logprobs[0].top.iter().all(|(_, of)| of.is_finite());
-                            assert!(finite && verdict.logprobs[0].chosen.is_finite(), "{sampling:?}");
+                            let finite =
+                                verdict.logprobs[0].top.iter().all(|(_, of)| of.is_finite());
+                            assert!(
+                                finite && verdict.logprobs[0].chosen.is_finite(),
+                                "{sampling:?}"
+                            );
                         }
                     }
                 }
@@ -231,7 +315,8 @@ fn extremes_of_every_parameter_that_the_ranges_allow_give_a_token() {
 #[test]
 fn a_repetition_penalty_out_of_its_range_is_named() {
     for value in [f32::NAN, 0.0, 1e-39, 0.009_999, 10.001, f32::INFINITY, -1.0] {
-        let (field, what) = Sampling { repetition_penalty: value, ..WARM }.check().expect_err("out of range");
+        let (field, what) =
+            Sampling { repetition_penalty: value, ..WARM }.check().expect_err("out of range");
         assert_eq!(field, "repetition_penalty");
         assert!(what.contains("from 0.01 to 10") && what.contains(&value.to_string()), "{what}");
     }

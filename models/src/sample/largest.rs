@@ -1,6 +1,7 @@
-//! The largest logit of every row, and whether a choice can be made of the row: the part of a greedy choice that is in the
-//! graph. A row with a NaN, or whose maximum is not finite, is not sound: its id is some id below the limit, so that a graph
-//! that was built on it reads no foreign memory, and the verdict says that it is no choice.
+//! The largest logit of every row, and whether a choice can be made of the row: the part of a
+//! greedy choice that is in the graph. A row with a NaN, or whose maximum is not finite, is not
+//! sound: its id is some id below the limit, so that a graph that was built on it reads no foreign
+//! memory, and the verdict says that it is no choice.
 
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
@@ -12,14 +13,15 @@ use crate::layers;
 /// The largest logit's id of every row among the ids below a limit, and the rows' verdicts. Lazy.
 #[derive(Clone, Debug)]
 pub(super) enum Largest {
-    /// A node of our own: `[2 · rows]`, uint32. All ids, then 1 for each sound row and 0 for any other.
+    /// A node of our own: `[2 · rows]`, uint32. All ids, then 1 for each sound row and 0 for any
+    /// other.
     Joined(Array),
     /// Computed by MLX.
     Apart {
         /// `[rows]`, uint32.
         ids: Array,
-        /// `[rows]`: ln Σ e^x, which is finite only for a sound row. MLX's maximum would not do, as not every version and
-        /// device of MLX keeps a NaN in it.
+        /// `[rows]`: ln Σ e^x, which is finite only for a sound row. MLX's maximum would not do, as
+        /// not every version and device of MLX keeps a NaN in it.
         sums: Array,
     },
 }
@@ -41,7 +43,10 @@ impl Largest {
             true => logits.clone(),
             false => logits.try_index((.., ..limit as i32))?,
         };
-        Ok(Self::Apart { ids: argmax_axis(&below, -1, false)?, sums: below.logsumexp_axis(-1, false)? })
+        Ok(Self::Apart {
+            ids: argmax_axis(&below, -1, false)?,
+            sums: below.logsumexp_axis(-1, false)?,
+        })
     }
 
     /// What has to be evaluated before [`Largest::read`].
@@ -75,7 +80,10 @@ impl Largest {
                 let (ids, verdicts) = both.split_at(both.len() / 2);
                 Ok(Read { ids, verdicts: Verdicts::Flags(verdicts) })
             }
-            Self::Apart { ids, sums } => Ok(Read { ids: on_host(Some(ids))?, verdicts: Verdicts::Sums(on_host(Some(sums))?) }),
+            Self::Apart { ids, sums } => Ok(Read {
+                ids: on_host(Some(ids))?,
+                verdicts: Verdicts::Sums(on_host(Some(sums))?),
+            }),
         }
     }
 }
@@ -161,7 +169,9 @@ mod tests {
             let in_graph: &[u32] = ids.try_as_slice().expect("on the host");
             let read = largest.read().expect("evaluated");
             for (at, (row, is_sound)) in rows.iter().enumerate() {
-                let best = (0..LIMIT).rev().max_by(|a, b| row[*a].total_cmp(&row[*b])).expect("not empty") as u32;
+                let best =
+                    (0..LIMIT).rev().max_by(|a, b| row[*a].total_cmp(&row[*b])).expect("not empty")
+                        as u32;
                 assert_eq!(read.id(at), is_sound.then_some(best), "row {at}");
                 assert!(in_graph[at] < LIMIT as u32, "row {at}: {}", in_graph[at]);
                 assert!(!is_sound || in_graph[at] == best, "row {at}");
@@ -187,10 +197,15 @@ mod tests {
     #[expect(clippy::disallowed_methods, reason = "times of the two ways, nothing else")]
     fn the_greedy_choice_with_its_verdict_costs_no_more_than_mlx_s_argmax() {
         choose(DeviceChoice::Cpu).expect("there is a CPU");
-        for (rows, vocab, limit) in
-            [(1, 4096, 4096), (1, 4096, 4090), (8, 4096, 4090), (1, 151_936, 151_669), (16, 151_936, 151_669)]
-        {
-            let numbers: Vec<f32> = (0..rows * vocab).map(|at| ((at * 7919 % 100_003) as f32).sin()).collect();
+        for (rows, vocab, limit) in [
+            (1, 4096, 4096),
+            (1, 4096, 4090),
+            (8, 4096, 4090),
+            (1, 151_936, 151_669),
+            (16, 151_936, 151_669),
+        ] {
+            let numbers: Vec<f32> =
+                (0..rows * vocab).map(|at| ((at * 7919 % 100_003) as f32).sin()).collect();
             let logits = Array::from_slice(&numbers, &[rows, vocab]);
             let time = |make: &dyn Fn() -> Vec<Array>| {
                 let mut times: Vec<f64> = (0..300)
@@ -212,7 +227,9 @@ mod tests {
                 Largest::Apart { ids, .. } => vec![ids],
                 Largest::Joined(joined) => vec![joined],
             });
-            println!("{rows} rows of {vocab}: {own:.1} us with a verdict, {argmax:.1} us by MLX without one");
+            println!(
+                "{rows} rows of {vocab}: {own:.1} us with a verdict, {argmax:.1} us by MLX without one"
+            );
             assert!(own < 1.1 * argmax + 5.0, "{own} and {argmax}");
         }
     }
@@ -221,7 +238,10 @@ mod tests {
     fn rows_that_do_not_lie_in_one_piece_are_read_right() {
         let numbers = [row(1), with(2, &[9], f32::NAN), row(3)].concat();
         let logits = Array::from_slice(&numbers, &[3, VOCAB as i32]);
-        let across = logits.transpose().and_then(|across| across.contiguous()).and_then(|across| across.transpose());
+        let across = logits
+            .transpose()
+            .and_then(|across| across.contiguous())
+            .and_then(|across| across.transpose());
         let across = across.expect("a view");
         let read = |logits: &Array| {
             let largest = Largest::of(logits, LIMIT).expect("made");

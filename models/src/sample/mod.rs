@@ -1,14 +1,17 @@
 //! From logit rows to tokens. The contract, in full in `docs/sampling.md`:
 //!
 //! 1. Each row has a rule of its own: the history behind it, sampling, which ids are allowed.
-//! 2. Order: penalties → bias → bans (stop ids before `min_tokens`, mask) → temperature → top-k → top-p → min-p → choice.
-//!    A row with a NaN, or without a finite maximum, gives no token and ends its sequence.
-//! 3. Temperature 0 takes the largest logit; above it the largest of logit / T + noise among the survivors (Gumbel-max: a
-//!    draw from the softmax). Noise is a pure function of seed, sample index, position and id. Ties: the lowest id.
+//! 2. Order: penalties → bias → bans (stop ids before `min_tokens`, mask) → temperature → top-k →
+//!    top-p → min-p → choice. A row with a NaN, or without a finite maximum, gives no token and
+//!    ends its sequence.
+//! 3. Temperature 0 takes the largest logit; above it the largest of logit / T + noise among the
+//!    survivors (Gumbel-max: a draw from the softmax). Noise is a pure function of seed, sample
+//!    index, position and id. Ties: the lowest id.
 //!
-//! One function serves plain steps and verified blocks, so both lanes choose the same token (I1): a block's rows are chosen
-//! in order, each with the drafted ids before it as history, up to the first that is not what was drafted. How drafts
-//! themselves are chosen ([`propose`]) changes how many are accepted, never which tokens come.
+//! One function serves plain steps and verified blocks, so both lanes choose the same token (I1): a
+//! block's rows are chosen in order, each with the drafted ids before it as history, up to the
+//! first that is not what was drafted. How drafts themselves are chosen ([`propose`]) changes how
+//! many are accepted, never which tokens come.
 
 mod adjust;
 mod largest;
@@ -27,10 +30,12 @@ use mlx_rs::Array;
 use crate::error::{ModelError, Result};
 use noise::NoiseKey;
 
-/// How tokens of a request are chosen. Every field in range: the gateway checked it, [`Sampling::check`] says so.
+/// How tokens of a request are chosen. Every field in range: the gateway checked it,
+/// [`Sampling::check`] says so.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// 0 is greedy. So is a temperature so low that the largest logit divided by it is no finite float32.
+    /// 0 is greedy. So is a temperature so low that the largest logit divided by it is no finite
+    /// float32.
     pub temperature: f32,
     /// 0 is off.
     pub top_k: u32,
@@ -38,7 +43,8 @@ pub struct Sampling {
     pub top_p: f32,
     /// 0 is off.
     pub min_p: f32,
-    /// Logits of ids in the history are divided by it, negative ones multiplied (arXiv 1909.05858). 0.01 to 10; 1 is off.
+    /// Logits of ids in the history are divided by it, negative ones multiplied (arXiv 1909.05858).
+    /// 0.01 to 10; 1 is off.
     pub repetition_penalty: f32,
     /// Subtracted from the logits of ids that were generated; 0 is off.
     pub presence_penalty: f32,
@@ -58,7 +64,8 @@ impl Sampling {
         frequency_penalty: 0.0,
     };
 
-    /// The least repetition penalty: a logit that it divides stays far from infinity in float32, whatever a model gives.
+    /// The least repetition penalty: a logit that it divides stays far from infinity in float32,
+    /// whatever a model gives.
     pub const LEAST_REPETITION_PENALTY: f32 = 0.01;
 
     /// Checks the ranges.
@@ -66,7 +73,9 @@ impl Sampling {
     /// # Errors
     /// The first field out of range, by name, with what was found.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
-        let refuse = |field, range: &str, found: f32| Err((field, format!("expected {range}, found {found}")));
+        let refuse = |field, range: &str, found: f32| {
+            Err((field, format!("expected {range}, found {found}")))
+        };
         if !(0.0..=100.0).contains(&self.temperature) {
             return refuse("temperature", "a finite number from 0 to 100", self.temperature);
         }
@@ -77,9 +86,16 @@ impl Sampling {
             return refuse("min_p", "a number from 0 to 1", self.min_p);
         }
         if !(Self::LEAST_REPETITION_PENALTY..=10.0).contains(&self.repetition_penalty) {
-            return refuse("repetition_penalty", "a number from 0.01 to 10", self.repetition_penalty);
+            return refuse(
+                "repetition_penalty",
+                "a number from 0.01 to 10",
+                self.repetition_penalty,
+            );
         }
-        for (field, found) in [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)] {
+        for (field, found) in [
+            ("presence_penalty", self.presence_penalty),
+            ("frequency_penalty", self.frequency_penalty),
+        ] {
             if !(-2.0..=2.0).contains(&found) {
                 return refuse(field, "a number from -2 to 2", found);
             }
@@ -118,7 +134,8 @@ pub struct RowRule<'a> {
     pub mask: Option<&'a [u32]>,
     /// Compute the deciding margin.
     pub wants_margin: bool,
-    /// Compute log-probabilities, of the chosen token and of so many most probable ones: [`Verdict::logprobs`].
+    /// Compute log-probabilities, of the chosen token and of so many most probable ones:
+    /// [`Verdict::logprobs`].
     pub logprobs: Option<u32>,
     /// Compute how sure the model is of what comes next: [`Verdict::surprises`].
     pub wants_surprise: bool,
@@ -136,7 +153,8 @@ pub struct Choice {
 /// Rows of one sequence that are chosen together: one, or a block to be verified.
 #[derive(Clone, Copy, Debug)]
 pub struct Block<'a> {
-    /// The rule of its first row; further rows have it with the drafted ids behind the history, one position each.
+    /// The rule of its first row; further rows have it with the drafted ids behind the history, one
+    /// position each.
     pub rule: RowRule<'a>,
     /// Drafted ids behind the first row; rows are one more.
     pub drafted: usize,
@@ -145,21 +163,24 @@ pub struct Block<'a> {
 /// What became of a block.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
-    /// Choices in order: those that equal their draft, and one more. The drafts accepted are one less. Of a faulty block
-    /// only those that equal their draft, up to the faulty row.
+    /// Choices in order: those that equal their draft, and one more. The drafts accepted are one
+    /// less. Of a faulty block only those that equal their draft, up to the faulty row.
     pub choices: Vec<Choice>,
-    /// No token can be chosen behind these choices: the row has a NaN, its largest logit is not finite, or no id with a
-    /// finite logit is allowed. Other blocks of the same step have their own verdicts.
+    /// No token can be chosen behind these choices: the row has a NaN, its largest logit is not
+    /// finite, or no id with a finite logit is allowed. Other blocks of the same step have their
+    /// own verdicts.
     pub faulty: bool,
-    /// For each choice −ln of the probability of the likeliest token, in nats, before any sampling rule; empty if not asked
-    /// for. How far a text can be foretold shows in it, whether or not anybody drafts.
+    /// For each choice −ln of the probability of the likeliest token, in nats, before any sampling
+    /// rule; empty if not asked for. How far a text can be foretold shows in it, whether or not
+    /// anybody drafts.
     pub surprises: Vec<f32>,
     /// One for each choice; empty if not asked for.
     pub logprobs: Vec<Logprobs>,
 }
 
 impl<'a> RowRule<'a> {
-    /// The rule of the largest logit behind `history`, of which the first `prompt_len` are the prompt.
+    /// The rule of the largest logit behind `history`, of which the first `prompt_len` are the
+    /// prompt.
     pub fn greedy(history: &'a [u32], prompt_len: usize) -> Self {
         Self {
             history,
@@ -182,8 +203,12 @@ impl<'a> RowRule<'a> {
     fn in_graph(&self) -> bool {
         let reports = self.wants_margin || self.logprobs.is_some();
         // Rows behind the first are later ones.
-        let waits = (self.generated().len() as u64) < u64::from(self.min_tokens) && !self.stop_ids.is_empty();
-        let changed = self.sampling.repetition_penalty != 1.0 || self.sampling.counts() || !self.bias.is_empty() || waits;
+        let waits = (self.generated().len() as u64) < u64::from(self.min_tokens)
+            && !self.stop_ids.is_empty();
+        let changed = self.sampling.repetition_penalty != 1.0
+            || self.sampling.counts()
+            || !self.bias.is_empty()
+            || waits;
         self.sampling.temperature == 0.0 && !changed && self.mask.is_none() && !reports
     }
 
@@ -195,7 +220,9 @@ impl<'a> RowRule<'a> {
     /// Whether an id may be chosen; its logit is the adjusted one.
     fn allows(&self, id: u32, logit: f32) -> bool {
         logit > f32::NEG_INFINITY
-            && self.mask.is_none_or(|mask| mask.get(id as usize / 32).is_some_and(|word| word >> (id % 32) & 1 == 1))
+            && self.mask.is_none_or(|mask| {
+                mask.get(id as usize / 32).is_some_and(|word| word >> (id % 32) & 1 == 1)
+            })
     }
 
     fn limit(&self, vocab: i32) -> usize {
@@ -203,26 +230,39 @@ impl<'a> RowRule<'a> {
     }
 }
 
-/// Chooses one token for each row of `logits` `[rows, vocab]`, float32. Evaluates: this is where a step's graph runs. Arrays
-/// in `with` are evaluated in the same pass.
+/// Chooses one token for each row of `logits` `[rows, vocab]`, float32. Evaluates: this is where a
+/// step's graph runs. Arrays in `with` are evaluated in the same pass.
 ///
 /// # Errors
 /// A row of which no token can be chosen (see [`Verdict::faulty`]); MLX's own.
 pub fn choose(logits: &Array, rules: &[RowRule<'_>], with: &[&Array]) -> Result<Vec<Choice>> {
-    let blocks: Vec<Block<'_>> = rules.iter().map(|rule| Block { rule: *rule, drafted: 0 }).collect();
+    let blocks: Vec<Block<'_>> =
+        rules.iter().map(|rule| Block { rule: *rule, drafted: 0 }).collect();
     let verdicts = verify(logits, &blocks, &Drafts::OnHost(vec![]), with)?;
-    let none = |row| ModelError::Batch(format!("row {row}: expected a finite largest logit and no NaN, found another row"));
-    let chosen = |(row, verdict): (usize, &Verdict)| verdict.choices.first().copied().ok_or_else(|| none(row));
+    let none = |row| {
+        ModelError::Batch(format!(
+            "row {row}: expected a finite largest logit and no NaN, found another row"
+        ))
+    };
+    let chosen = |(row, verdict): (usize, &Verdict)| {
+        verdict.choices.first().copied().ok_or_else(|| none(row))
+    };
     verdicts.iter().enumerate().map(chosen).collect()
 }
 
-/// Chooses the tokens of every block's rows in `logits` `[rows, vocab]`, float32, the blocks' rows one after another, and
-/// holds them against `drafts`, the blocks' drafted ids one after another. Evaluates, with `with` in the same pass. A row of
-/// which no token can be chosen ends its own block alone: [`Verdict::faulty`].
+/// Chooses the tokens of every block's rows in `logits` `[rows, vocab]`, float32, the blocks' rows
+/// one after another, and holds them against `drafts`, the blocks' drafted ids one after another.
+/// Evaluates, with `with` in the same pass. A row of which no token can be chosen ends its own
+/// block alone: [`Verdict::faulty`].
 ///
 /// # Errors
 /// Another number of rows or drafts; MLX's own.
-pub fn verify(logits: &Array, blocks: &[Block<'_>], drafts: &Drafts, with: &[&Array]) -> Result<Vec<Verdict>> {
+pub fn verify(
+    logits: &Array,
+    blocks: &[Block<'_>],
+    drafts: &Drafts,
+    with: &[&Array],
+) -> Result<Vec<Verdict>> {
     Picks::of(logits, blocks)?.verdicts(blocks, drafts, with)
 }
 

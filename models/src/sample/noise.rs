@@ -1,9 +1,10 @@
-//! The noise of sampling: a pure function of (seed, sample index; position; id), so that a stream can be replayed from any
-//! place, in any lane, by any process.
+//! The noise of sampling: a pure function of (seed, sample index; position; id), so that a stream
+//! can be replayed from any place, in any lane, by any process.
 //!
-//! Philox4x32-10 (Salmon et al., SC 2011; Random123's constants): key = the seed's low and high word; counter = (position,
-//! id / 4, sample index, 0); word id mod 4 of the result is r. All integer up to here. v = min((r + 0.5) / 2³², 1 − 2⁻²⁴),
-//! noise = −ln(−ln(1 − v)) in float32: standard Gumbel, finite for every r, fine-grained in the upper tail.
+//! Philox4x32-10 (Salmon et al., SC 2011; Random123's constants): key = the seed's low and high
+//! word; counter = (position, id / 4, sample index, 0); word id mod 4 of the result is r. All
+//! integer up to here. v = min((r + 0.5) / 2³², 1 − 2⁻²⁴), noise = −ln(−ln(1 − v)) in float32:
+//! standard Gumbel, finite for every r, fine-grained in the upper tail.
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
@@ -17,7 +18,8 @@ pub fn philox(counter: [u32; 4], key: [u32; 2]) -> [u32; 4] {
         }
         let low = u64::from(MULTIPLIERS[0]) * u64::from(a);
         let high = u64::from(MULTIPLIERS[1]) * u64::from(c);
-        (a, b, c, d) = ((high >> 32) as u32 ^ b ^ k0, high as u32, (low >> 32) as u32 ^ d ^ k1, low as u32);
+        (a, b, c, d) =
+            ((high >> 32) as u32 ^ b ^ k0, high as u32, (low >> 32) as u32 ^ d ^ k1, low as u32);
     }
     [a, b, c, d]
 }
@@ -49,7 +51,8 @@ pub fn gumbel(word: u32) -> f32 {
     -(-(-v).ln_1p()).ln()
 }
 
-/// An upper bound of [`gumbel`], without logarithms: −ln(1 − v) ≥ v, and v ≥ 2^−(1 + leading zeros).
+/// An upper bound of [`gumbel`], without logarithms: −ln(1 − v) ≥ v, and v ≥ 2^−(1 + leading
+/// zeros).
 pub fn gumbel_bound(word: u32) -> f32 {
     (word.leading_zeros() as f32 + 1.0) * std::f32::consts::LN_2 + 1e-3
 }
@@ -63,7 +66,10 @@ mod tests {
         let f = u32::MAX;
         assert_eq!(philox([0; 4], [0; 2]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         assert_eq!(philox([f; 4], [f; 2]), [0x408f_276d, 0x41c8_3b0e, 0xa20b_c7c6, 0x6d54_51fd]);
-        let pi = philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]);
+        let pi = philox(
+            [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344],
+            [0xa409_3822, 0x299f_31d0],
+        );
         assert_eq!(pi, [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]);
     }
 
@@ -89,8 +95,10 @@ mod tests {
         for (seed, sample) in [(0, 0), (1 << 40, 3), (u64::MAX, 7)] {
             let mut counts = [0u32; 8];
             for position in 0..draws {
-                let score = |id: usize| logits[id] + NoiseKey { seed, sample }.noise(position, id as u32);
-                let best = (0..8).max_by(|a, b| score(*a).total_cmp(&score(*b))).expect("eight tokens");
+                let score =
+                    |id: usize| logits[id] + NoiseKey { seed, sample }.noise(position, id as u32);
+                let best =
+                    (0..8).max_by(|a, b| score(*a).total_cmp(&score(*b))).expect("eight tokens");
                 counts[best] += 1;
             }
             let chi: f64 = (0..8)

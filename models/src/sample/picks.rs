@@ -1,5 +1,5 @@
-//! The part of a choice that is in the graph, and what is made of it on the host: split so that a step can be begun, and other
-//! things done before its choices are waited for.
+//! The part of a choice that is in the graph, and what is made of it on the host: split so that a
+//! step can be begun, and other things done before its choices are waited for.
 
 use mlx_rs::transforms::{async_eval, eval};
 use mlx_rs::{Array, ArrayElement};
@@ -30,7 +30,8 @@ impl Picks {
     /// # Errors
     /// MLX's own.
     pub fn of(logits: &Array, blocks: &[Block<'_>]) -> Result<Self> {
-        let (rows, vocab, limit) = (logits.dim(0) as usize, logits.dim(1) as usize, limit(logits.dim(1), blocks));
+        let (rows, vocab, limit) =
+            (logits.dim(0) as usize, logits.dim(1) as usize, limit(logits.dim(1), blocks));
         let best = match limit {
             Some(limit) => Some(Largest::of(logits, limit)?),
             None => None,
@@ -42,13 +43,14 @@ impl Picks {
         Ok(Self { rows, vocab, best, host, surprises, asking, limit: limit.unwrap_or(vocab) })
     }
 
-    /// Whether all rows are chosen in the graph, so that a later token depends on nothing but [`Picks::ids`].
+    /// Whether all rows are chosen in the graph, so that a later token depends on nothing but
+    /// [`Picks::ids`].
     pub fn in_graph(&self) -> bool {
         self.best.is_some() && self.host.is_none()
     }
 
-    /// The ids `[rows]` that were chosen, a part of the graph, where all are chosen there. The id of a row without a choice
-    /// ([`Verdict::faulty`]) is any id of the vocabulary.
+    /// The ids `[rows]` that were chosen, a part of the graph, where all are chosen there. The id
+    /// of a row without a choice ([`Verdict::faulty`]) is any id of the vocabulary.
     ///
     /// # Errors
     /// MLX's own.
@@ -59,7 +61,9 @@ impl Picks {
     /// Whether these say what such blocks ask for, one row each, all of them chosen in the graph.
     pub fn serve(&self, blocks: &[Block<'_>]) -> bool {
         let all = self.host.is_none() && blocks.iter().all(|block| block.rule.in_graph());
-        all && blocks.len() == self.rows && limit(self.vocab as i32, blocks) == Some(self.limit) && asking(blocks) == self.asking
+        all && blocks.len() == self.rows
+            && limit(self.vocab as i32, blocks) == Some(self.limit)
+            && asking(blocks) == self.asking
     }
 
     fn arrays(&self) -> impl Iterator<Item = &Array> {
@@ -78,12 +82,22 @@ impl Picks {
     ///
     /// # Errors
     /// As there.
-    pub fn verdicts(&self, blocks: &[Block<'_>], drafts: &Drafts, with: &[&Array]) -> Result<Vec<Verdict>> {
+    pub fn verdicts(
+        &self,
+        blocks: &[Block<'_>],
+        drafts: &Drafts,
+        with: &[&Array],
+    ) -> Result<Vec<Verdict>> {
         let vocab = self.vocab;
-        let (expected, drafted) =
-            blocks.iter().fold((0, 0), |(rows, all), block| (rows + 1 + block.drafted, all + block.drafted));
+        let (expected, drafted) = blocks
+            .iter()
+            .fold((0, 0), |(rows, all), block| (rows + 1 + block.drafted, all + block.drafted));
         if self.rows != expected || drafted != drafts.len() {
-            let what = format!("expected {expected} rows and {drafted} drafts, found {} and {}", self.rows, drafts.len());
+            let what = format!(
+                "expected {expected} rows and {drafted} drafts, found {} and {}",
+                self.rows,
+                drafts.len()
+            );
             return Err(ModelError::Batch(what));
         }
         eval(self.arrays().chain(drafts.array()).chain(with.iter().copied()))?;
@@ -95,7 +109,8 @@ impl Picks {
         let mut verdicts = Vec::with_capacity(blocks.len());
         for block in blocks {
             let (draft, rest) = drafts.split_at(block.drafted);
-            let row = |at: usize| &values[(first_row + at) * vocab..][..block.rule.limit(vocab as i32)];
+            let row =
+                |at: usize| &values[(first_row + at) * vocab..][..block.rule.limit(vocab as i32)];
             let (chosen, logprobs) = match block.rule.in_graph() {
                 true => (accept(draft, |at| chosen_in_graph(best, first_row + at)), vec![]),
                 false => on_host_path(&block.rule, draft, vocab, row),
@@ -116,7 +131,8 @@ impl Picks {
 
 /// The numbers of an evaluated array, none of none.
 pub(super) fn on_host<T: ArrayElement>(array: Option<&Array>) -> Result<&[T]> {
-    let numbers = array.map(|array| array.try_as_slice().map_err(|error| ModelError::Batch(error.to_string())));
+    let numbers = array
+        .map(|array| array.try_as_slice().map_err(|error| ModelError::Batch(error.to_string())));
     Ok(numbers.transpose()?.unwrap_or_default())
 }
 
@@ -145,7 +161,8 @@ fn chosen_in_graph(best: Option<Read<'_>>, row: usize) -> Option<Choice> {
     Some(Choice { token: best?.id(row)?, margin: f32::INFINITY })
 }
 
-/// A block's choices on the host, and the log-probabilities of each; `row` gives the logits of its rows.
+/// A block's choices on the host, and the log-probabilities of each; `row` gives the logits of its
+/// rows.
 fn on_host_path<'a>(
     rule: &RowRule<'_>,
     draft: &[u32],
@@ -159,16 +176,23 @@ fn on_host_path<'a>(
         // Before bans: a banned id with a NaN is a fault of the model like any other.
         let row = adjust.apply(Some(row(at)).filter(|row| row::is_sound(row))?);
         let chosen = row::choose(row, &rule)?;
-        logprobs.extend(rule.logprobs.map(|count| logprobs::of(row, &rule, chosen.token, count as usize)));
+        logprobs.extend(
+            rule.logprobs.map(|count| logprobs::of(row, &rule, chosen.token, count as usize)),
+        );
         Some(chosen)
     });
     (accepted, logprobs)
 }
 
-/// Ids below which every rule of a block that is chosen in the graph allows all: one serves them, as all ids are of one tokenizer.
-/// `None` where no block is.
+/// Ids below which every rule of a block that is chosen in the graph allows all: one serves them,
+/// as all ids are of one tokenizer. `None` where no block is.
 fn limit(vocab: i32, blocks: &[Block<'_>]) -> Option<usize> {
-    blocks.iter().map(|block| &block.rule).filter(|rule| rule.in_graph()).map(|rule| rule.limit(vocab)).min()
+    blocks
+        .iter()
+        .map(|block| &block.rule)
+        .filter(|rule| rule.in_graph())
+        .map(|rule| rule.limit(vocab))
+        .min()
 }
 
 /// Rows of blocks that ask how sure the model is.
@@ -185,7 +209,8 @@ fn asking(blocks: &[Block<'_>]) -> Vec<i32> {
     rows
 }
 
-/// −ln of the probability of each asking row's likeliest token, `[asking rows]`; `None` where no block asks. Lazy.
+/// −ln of the probability of each asking row's likeliest token, `[asking rows]`; `None` where no
+/// block asks. Lazy.
 fn surprises(logits: &Array, rows: &[i32]) -> Result<Option<Array>> {
     if rows.is_empty() {
         return Ok(None);

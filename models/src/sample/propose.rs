@@ -1,6 +1,7 @@
-//! Which tokens a block drafts, from the draft's logits. Greedy drafts are settled inside the graph of the verification, so
-//! that a cycle has one evaluation. Sampled ones use the target's own noise, which is integer arithmetic that MLX's
-//! bindings cannot do in a graph: each row's best candidates come to the host, where the penalty can follow the drafted path.
+//! Which tokens a block drafts, from the draft's logits. Greedy drafts are settled inside the graph
+//! of the verification, so that a cycle has one evaluation. Sampled ones use the target's own
+//! noise, which is integer arithmetic that MLX's bindings cannot do in a graph: each row's best
+//! candidates come to the host, where the penalty can follow the drafted path.
 
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::TryIndexOp;
@@ -12,8 +13,8 @@ use super::largest::Largest;
 use super::{Block, RowRule};
 use crate::error::{ModelError, Result};
 
-/// Candidates of a row that can be drafted. What the target would choose is outside of them once in thousands of tokens at
-/// usual temperatures, and then it only ends a block early.
+/// Candidates of a row that can be drafted. What the target would choose is outside of them once in
+/// thousands of tokens at usual temperatures, and then it only ends a block early.
 const CANDIDATES: i32 = 64;
 
 /// Drafted ids of all blocks, one after another.
@@ -61,7 +62,9 @@ impl Drafts {
     pub(super) fn ids(&self) -> Result<&[u32]> {
         match self {
             Drafts::OnHost(ids) => Ok(ids),
-            Drafts::InGraph(ids) => ids.try_as_slice().map_err(|error| ModelError::Batch(error.to_string())),
+            Drafts::InGraph(ids) => {
+                ids.try_as_slice().map_err(|error| ModelError::Batch(error.to_string()))
+            }
         }
     }
 }
@@ -75,22 +78,29 @@ pub fn softcap(logits: &Array, cap: f32) -> Result<Array> {
     Ok(mlx_rs::ops::tanh(logits.divide(&cap)?)?.multiply(&cap)?)
 }
 
-/// Chooses the drafts of `blocks` from `logits` `[drafted ids, vocab]`, float32, the blocks' rows one after another. A
-/// block's rule is that of its first row: the first draft stands at its position, behind its history. Every draft is an id
-/// below the limit of its rule, also where a row has NaN or infinite logits: such a draft is bad and is not accepted, which is all.
+/// Chooses the drafts of `blocks` from `logits` `[drafted ids, vocab]`, float32, the blocks' rows
+/// one after another. A block's rule is that of its first row: the first draft stands at its
+/// position, behind its history. Every draft is an id below the limit of its rule, also where a row
+/// has NaN or infinite logits: such a draft is bad and is not accepted, which is all.
 ///
 /// # Errors
 /// MLX's own.
 pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
     let wanted: usize = blocks.iter().map(|block| block.drafted).sum();
     if logits.dim(0) as usize != wanted {
-        return Err(ModelError::Batch(format!("expected logits of {wanted} drafts, found {}", logits.dim(0))));
+        return Err(ModelError::Batch(format!(
+            "expected logits of {wanted} drafts, found {}",
+            logits.dim(0)
+        )));
     }
     // Margins and log-probabilities are reported of the target's choices, not of drafts.
-    let greedy = |block: &Block<'_>| RowRule { wants_margin: false, logprobs: None, ..block.rule }.in_graph();
+    let greedy = |block: &Block<'_>| {
+        RowRule { wants_margin: false, logprobs: None, ..block.rule }.in_graph()
+    };
     if blocks.iter().all(greedy) {
         let vocab = logits.dim(1);
-        let limit = blocks.iter().map(|block| block.rule.limit(vocab)).min().unwrap_or(vocab as usize);
+        let limit =
+            blocks.iter().map(|block| block.rule.limit(vocab)).min().unwrap_or(vocab as usize);
         return Ok(Drafts::InGraph(Largest::of(logits, limit)?.ids()?));
     }
     let vocab = logits.dim(1);
@@ -99,7 +109,11 @@ pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
     let count = if whole { vocab } else { CANDIDATES };
     let ids = match whole {
         true => None,
-        false => Some(argpartition_axis(logits.negative()?, count - 1, -1)?.try_index((.., ..count))?.contiguous()?),
+        false => Some(
+            argpartition_axis(logits.negative()?, count - 1, -1)?
+                .try_index((.., ..count))?
+                .contiguous()?,
+        ),
     };
     let values = match &ids {
         Some(ids) => take_along_axis(logits, ids, -1)?,
@@ -108,7 +122,8 @@ pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
     eval(ids.iter().chain([&values]))?;
     let broken = |error: mlx_rs::error::AsSliceError| ModelError::Batch(error.to_string());
     let values: &[f32] = values.try_as_slice().map_err(broken)?;
-    let ids: Option<&[u32]> = ids.as_ref().map(|ids| ids.try_as_slice()).transpose().map_err(broken)?;
+    let ids: Option<&[u32]> =
+        ids.as_ref().map(|ids| ids.try_as_slice()).transpose().map_err(broken)?;
     let (mut drafts, mut row) = (Vec::with_capacity(wanted), 0);
     for block in blocks {
         let mut adjust = Adjust::new(&block.rule, vocab as usize);
@@ -117,10 +132,16 @@ pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
             let cells = row * count as usize..(row + 1) * count as usize;
             adjust.extend(&drafts[first..]);
             let candidates = match ids {
-                Some(ids) => {
-                    ids[cells.clone()].iter().copied().zip(&values[cells]).map(|(id, l)| (id, adjust.of(id, *l))).collect()
-                }
-                None => (0..).zip(adjust.apply(&values[cells])).map(|(id, logit)| (id, *logit)).collect(),
+                Some(ids) => ids[cells.clone()]
+                    .iter()
+                    .copied()
+                    .zip(&values[cells])
+                    .map(|(id, l)| (id, adjust.of(id, *l)))
+                    .collect(),
+                None => (0..)
+                    .zip(adjust.apply(&values[cells]))
+                    .map(|(id, logit)| (id, *logit))
+                    .collect(),
             };
             drafts.push(draw(candidates, block, at as u32));
             row += 1;
@@ -132,12 +153,14 @@ pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
 /// Whether a rule makes any logit larger.
 fn raises(rule: &RowRule<'_>) -> bool {
     let sampling = rule.sampling;
-    let penalties = sampling.repetition_penalty < 1.0 || sampling.presence_penalty < 0.0 || sampling.frequency_penalty < 0.0;
+    let penalties = sampling.repetition_penalty < 1.0
+        || sampling.presence_penalty < 0.0
+        || sampling.frequency_penalty < 0.0;
     penalties || rule.bias.iter().any(|(_, bias)| *bias > 0.0)
 }
 
-/// The draft of one row among its best candidates, (id, adjusted logit). Like the target's choice, with masses over the
-/// candidates alone.
+/// The draft of one row among its best candidates, (id, adjusted logit). Like the target's choice,
+/// with masses over the candidates alone.
 fn draw(candidates: Vec<(u32, f32)>, block: &Block<'_>, at: u32) -> u32 {
     let rule = &block.rule;
     let sampling = rule.sampling;

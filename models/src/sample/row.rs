@@ -1,4 +1,5 @@
-//! One row's choice on the host, exact in every lane: no operation depends on how many rows there are.
+//! One row's choice on the host, exact in every lane: no operation depends on how many rows there
+//! are.
 
 use super::noise::{gumbel, gumbel_bound};
 use super::{Choice, RowRule};
@@ -27,16 +28,18 @@ struct Survivors<'a> {
     mass_before: Vec<f64>,
 }
 
-/// Whether every logit of a row is a number below +∞. Both a NaN and +∞ fail the comparison; −∞ is a banned id.
+/// Whether every logit of a row is a number below +∞. Both a NaN and +∞ fail the comparison; −∞ is
+/// a banned id.
 pub(super) fn is_sound(row: &[f32]) -> bool {
     // Without an early exit, so that the row is compared by vectors.
     row.iter().fold(true, |sound, logit| sound & (*logit < f32::INFINITY))
 }
 
-/// The token of one row, adjusted, ids beyond it being padding already cut off. `None` if the largest allowed logit is not
-/// finite. The row as the model gave it must be sound ([`is_sound`]).
+/// The token of one row, adjusted, ids beyond it being padding already cut off. `None` if the
+/// largest allowed logit is not finite. The row as the model gave it must be sound ([`is_sound`]).
 pub(super) fn choose(row: &[f32], rule: &RowRule<'_>) -> Option<Choice> {
-    let ids: Vec<u32> = (0..row.len() as u32).filter(|id| rule.allows(*id, row[*id as usize])).collect();
+    let ids: Vec<u32> =
+        (0..row.len() as u32).filter(|id| rule.allows(*id, row[*id as usize])).collect();
     if rule.sampling.temperature == 0.0 {
         return greedy(row, &ids, rule.wants_margin);
     }
@@ -49,7 +52,8 @@ pub(super) fn choose(row: &[f32], rule: &RowRule<'_>) -> Option<Choice> {
         // So cold that the quotient is no number: no noise reaches from one logit to another.
         return greedy(row, &ids, rule.wants_margin);
     }
-    let mut survivors = Survivors { row, rule, count: ids.len(), ids, max, top_k_edge: None, mass_before: vec![] };
+    let mut survivors =
+        Survivors { row, rule, count: ids.len(), ids, max, top_k_edge: None, mass_before: vec![] };
     survivors.apply_top_k();
     survivors.apply_top_p();
     survivors.apply_min_p();
@@ -71,7 +75,10 @@ fn greedy(row: &[f32], ids: &[u32], wants_margin: bool) -> Option<Choice> {
         }
     }
     let best = best.filter(|token| row[*token as usize].is_finite());
-    best.map(|token| Choice { token, margin: if wants_margin { row[token as usize] - second } else { f32::INFINITY } })
+    best.map(|token| Choice {
+        token,
+        margin: if wants_margin { row[token as usize] - second } else { f32::INFINITY },
+    })
 }
 
 impl Survivors<'_> {
@@ -90,8 +97,8 @@ impl Survivors<'_> {
         self.count = k;
     }
 
-    /// Keeps an id while the mass before it is below top-p. Mass is of the survivors so far, summed in float64 from the most
-    /// probable down; only as many are sorted as are needed.
+    /// Keeps an id while the mass before it is below top-p. Mass is of the survivors so far, summed
+    /// in float64 from the most probable down; only as many are sorted as are needed.
     fn apply_top_p(&mut self) {
         let p = f64::from(self.rule.sampling.top_p);
         if p >= 1.0 {
@@ -133,12 +140,14 @@ impl Survivors<'_> {
         let min_p = f64::from(self.rule.sampling.min_p);
         if min_p > 0.0 {
             let (row, temperature, max) = (self.row, self.rule.sampling.temperature, self.max);
-            let survives = |id: &u32| f64::from(row[*id as usize] / temperature - max).exp() >= min_p;
+            let survives =
+                |id: &u32| f64::from(row[*id as usize] / temperature - max).exp() >= min_p;
             self.count = partition(&mut self.ids[..self.count], &mut self.mass_before, survives);
         }
     }
 
-    /// The survivor with the largest logit / T + noise. The noise's logarithms are only taken where its bound could win.
+    /// The survivor with the largest logit / T + noise. The noise's logarithms are only taken where
+    /// its bound could win.
     fn draw(&self) -> Option<Choice> {
         let (key, position) = (self.rule.noise, self.rule.position);
         let mut best: Option<(f32, u32)> = None;
@@ -150,14 +159,22 @@ impl Survivors<'_> {
                 words = key.words(position, quad);
             }
             let word = words[(id % 4) as usize];
-            let (x, floor) =
-                (self.scaled(id), if self.rule.wants_margin { second } else { best.map_or(f32::NEG_INFINITY, |best| best.0) });
+            let (x, floor) = (
+                self.scaled(id),
+                if self.rule.wants_margin {
+                    second
+                } else {
+                    best.map_or(f32::NEG_INFINITY, |best| best.0)
+                },
+            );
             if x + gumbel_bound(word) < floor {
                 continue;
             }
             let score = x + gumbel(word);
             match best {
-                Some((top, token)) if score < top || (score == top && id > token) => second = second.max(score),
+                Some((top, token)) if score < top || (score == top && id > token) => {
+                    second = second.max(score)
+                }
                 _ => {
                     second = best.map_or(second, |(top, _)| second.max(top));
                     best = Some((score, id));
@@ -165,12 +182,16 @@ impl Survivors<'_> {
             }
         }
         let (score, token) = best?;
-        let margin = if self.rule.wants_margin { (score - second).min(self.edge_distance(token, score)) } else { f32::INFINITY };
+        let margin = if self.rule.wants_margin {
+            (score - second).min(self.edge_distance(token, score))
+        } else {
+            f32::INFINITY
+        };
         Some(Choice { token, margin })
     }
 
-    /// How near the outcome is to an edge of top-k, top-p or min-p: the winner's own distance, and that of ids shut out by an
-    /// edge that would have won.
+    /// How near the outcome is to an edge of top-k, top-p or min-p: the winner's own distance, and
+    /// that of ids shut out by an edge that would have won.
     fn edge_distance(&self, winner: u32, score: f32) -> f32 {
         let mut distance = f32::INFINITY;
         for (at, &id) in self.ids.iter().enumerate() {
@@ -186,12 +207,16 @@ impl Survivors<'_> {
             if let Some((last_in, first_out)) = self.top_k_edge {
                 edges = edges.min(if x >= last_in { x - first_out } else { last_in - x });
             }
-            // The most probable id is never cut, neither by a share of mass nor by its own probability.
+            // The most probable id is never cut, neither by a share of mass nor by its own
+            // probability.
             if let Some(mass) = self.mass_before.get(at).filter(|mass| **mass > 0.0) {
                 edges = edges.min((mass - f64::from(self.rule.sampling.top_p)).abs() as f32);
             }
             if self.rule.sampling.min_p > 0.0 && x < self.max {
-                edges = edges.min((f64::from(x - self.max).exp() - f64::from(self.rule.sampling.min_p)).abs() as f32);
+                edges = edges.min(
+                    (f64::from(x - self.max).exp() - f64::from(self.rule.sampling.min_p)).abs()
+                        as f32,
+                );
             }
             distance = distance.min(edges);
         }
@@ -221,7 +246,13 @@ mod tests {
     use crate::sample::noise::NoiseKey;
 
     fn rule(sampling: Sampling, position: u32) -> RowRule<'static> {
-        RowRule { sampling, noise: NoiseKey { seed: 7, sample: 0 }, position, wants_margin: true, ..RowRule::greedy(&[], 0) }
+        RowRule {
+            sampling,
+            noise: NoiseKey { seed: 7, sample: 0 },
+            position,
+            wants_margin: true,
+            ..RowRule::greedy(&[], 0)
+        }
     }
 
     /// The definition, word for word: everything sorted, every noise computed.
@@ -232,7 +263,10 @@ mod tests {
         if s.top_k > 0 {
             ids.truncate(s.top_k as usize);
         }
-        let weight = |id: &u32| f64::from(row[*id as usize] / s.temperature - row[ids[0] as usize] / s.temperature).exp();
+        let weight = |id: &u32| {
+            f64::from(row[*id as usize] / s.temperature - row[ids[0] as usize] / s.temperature)
+                .exp()
+        };
         let total: f64 = ids.iter().map(weight).sum();
         let mut mass = 0.0;
         let kept: Vec<u32> = ids
@@ -244,8 +278,11 @@ mod tests {
                 (before < f64::from(s.top_p) || s.top_p >= 1.0) && weight(id) >= f64::from(s.min_p)
             })
             .collect();
-        let score = |id: &u32| row[*id as usize] / s.temperature + rule.noise.noise(rule.position, *id);
-        kept.into_iter().max_by(|a, b| score(a).total_cmp(&score(b)).then(b.cmp(a))).expect("one survives")
+        let score =
+            |id: &u32| row[*id as usize] / s.temperature + rule.noise.noise(rule.position, *id);
+        kept.into_iter()
+            .max_by(|a, b| score(a).total_cmp(&score(b)).then(b.cmp(a)))
+            .expect("one survives")
     }
 
     fn random_row(size: usize, seed: u32) -> Vec<f32> {
@@ -261,7 +298,13 @@ mod tests {
                 Sampling { temperature: 0.8, top_p: 0.95, ..Sampling::GREEDY },
                 Sampling { temperature: 3.0, top_p: 0.99, ..Sampling::GREEDY },
                 Sampling { temperature: 1.5, top_k: 20, ..Sampling::GREEDY },
-                Sampling { temperature: 1.2, top_k: 50, top_p: 0.7, min_p: 0.02, ..Sampling::GREEDY },
+                Sampling {
+                    temperature: 1.2,
+                    top_k: 50,
+                    top_p: 0.7,
+                    min_p: 0.02,
+                    ..Sampling::GREEDY
+                },
                 Sampling { temperature: 2.0, min_p: 0.1, ..Sampling::GREEDY },
             ] {
                 for position in 0..20 {
@@ -271,7 +314,8 @@ mod tests {
                         by_definition(&row, &rule),
                         "{sampling:?} {seed} {position}"
                     );
-                    let quick = choose(&row, &RowRule { wants_margin: false, ..rule }).expect("a choice");
+                    let quick =
+                        choose(&row, &RowRule { wants_margin: false, ..rule }).expect("a choice");
                     assert_eq!(quick.token, by_definition(&row, &rule));
                 }
             }
@@ -280,16 +324,29 @@ mod tests {
 
     #[test]
     fn ties_go_to_the_lowest_id() {
-        assert_eq!(choose(&[1.0, 3.0, 3.0], &rule(Sampling::GREEDY, 0)), Some(Choice { token: 1, margin: 0.0 }));
+        assert_eq!(
+            choose(&[1.0, 3.0, 3.0], &rule(Sampling::GREEDY, 0)),
+            Some(Choice { token: 1, margin: 0.0 })
+        );
     }
 
     #[test]
     fn a_margin_tells_how_close_it_was() {
-        assert!((choose(&[1.0, 3.0, 2.5], &rule(Sampling::GREEDY, 0)).expect("a choice").margin - 0.5).abs() < 1e-6);
-        // Two ids share the mass evenly: with top-p just at a half, the second is at the edge whichever wins.
+        assert!(
+            (choose(&[1.0, 3.0, 2.5], &rule(Sampling::GREEDY, 0)).expect("a choice").margin - 0.5)
+                .abs()
+                < 1e-6
+        );
+        // Two ids share the mass evenly: with top-p just at a half, the second is at the edge
+        // whichever wins.
         let edge = Sampling { temperature: 1.0, top_p: 0.5, ..Sampling::GREEDY };
-        let margins: Vec<f32> = (0..50).map(|at| choose(&[1.0, 1.0], &rule(edge, at)).expect("a choice").margin).collect();
-        assert!(margins.iter().any(|margin| *margin < 1e-6), "an id shut out at the edge would have won sometimes");
+        let margins: Vec<f32> = (0..50)
+            .map(|at| choose(&[1.0, 1.0], &rule(edge, at)).expect("a choice").margin)
+            .collect();
+        assert!(
+            margins.iter().any(|margin| *margin < 1e-6),
+            "an id shut out at the edge would have won sometimes"
+        );
     }
 
     #[test]
@@ -312,7 +369,10 @@ mod tests {
         for temperature in [f32::MIN_POSITIVE, 1e-40, 1e-30] {
             for (top_p, min_p) in [(1.0, 0.0), (0.5, 0.0), (0.5, 0.5)] {
                 let cold = Sampling { temperature, top_p, min_p, ..Sampling::GREEDY };
-                assert_eq!(choose(&[1.0, 3.0, 9.0, 2.0], &rule(cold, 0)).expect("a choice").token, 2);
+                assert_eq!(
+                    choose(&[1.0, 3.0, 9.0, 2.0], &rule(cold, 0)).expect("a choice").token,
+                    2
+                );
                 assert_eq!(choose(&[-1.0, -3.0, -9.0], &rule(cold, 0)).expect("a choice").token, 0);
             }
         }

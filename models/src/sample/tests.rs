@@ -49,7 +49,10 @@ fn ways() -> Vec<Way> {
     ]
     .map(Way::of)
     .to_vec();
-    let best = |position| (0..V as u32).max_by(|a, b| row(position)[*a as usize].total_cmp(&row(position)[*b as usize]));
+    let best = |position| {
+        (0..V as u32)
+            .max_by(|a, b| row(position)[*a as usize].total_cmp(&row(position)[*b as usize]))
+    };
     let bests: Vec<u32> = (3..9).filter_map(best).collect();
     ways.push(Way { bias: vec![(7, 100.0)], ..Way::of(Sampling::GREEDY) });
     let mut forbidden: Vec<(u32, f32)> = bests.iter().map(|id| (*id, -100.0)).collect();
@@ -57,8 +60,19 @@ fn ways() -> Vec<Way> {
     forbidden.dedup_by_key(|(id, _)| *id);
     ways.push(Way { bias: forbidden, ..Way::of(Sampling::GREEDY) });
     ways.push(Way { stop_ids: bests.clone(), min_tokens: 3, ..Way::of(Sampling::GREEDY) });
-    let all = Sampling { repetition_penalty: 1.1, presence_penalty: 0.5, frequency_penalty: 0.3, top_p: 0.95, ..warm };
-    ways.push(Way { sampling: all, bias: vec![(2, 1.5), (9, -3.0)], stop_ids: bests, min_tokens: 4 });
+    let all = Sampling {
+        repetition_penalty: 1.1,
+        presence_penalty: 0.5,
+        frequency_penalty: 0.3,
+        top_p: 0.95,
+        ..warm
+    };
+    ways.push(Way {
+        sampling: all,
+        bias: vec![(2, 1.5), (9, -3.0)],
+        stop_ids: bests,
+        min_tokens: 4,
+    });
     ways
 }
 
@@ -87,18 +101,29 @@ fn a_verified_block_gives_the_tokens_of_single_rows() {
             let logits = Array::from_slice(&rows, &[7, V]);
             for reports in [false, true] {
                 let base = way.rule(&prompt, prompt.len());
-                let rule = RowRule { wants_margin: reports, logprobs: reports.then_some(3), ..base };
-                for drafts in [Drafts::OnHost(drafts.clone()), Drafts::InGraph(Array::from_slice(&drafts, &[6]))] {
-                    let verdicts = verify(&logits, &[Block { rule, drafted: 6 }], &drafts, &[]).expect("choices");
-                    let chosen: Vec<u32> = verdicts[0].choices.iter().map(|choice| choice.token).collect();
+                let rule =
+                    RowRule { wants_margin: reports, logprobs: reports.then_some(3), ..base };
+                for drafts in [
+                    Drafts::OnHost(drafts.clone()),
+                    Drafts::InGraph(Array::from_slice(&drafts, &[6])),
+                ] {
+                    let verdicts = verify(&logits, &[Block { rule, drafted: 6 }], &drafts, &[])
+                        .expect("choices");
+                    let chosen: Vec<u32> =
+                        verdicts[0].choices.iter().map(|choice| choice.token).collect();
                     assert_eq!(chosen, tokens[..=wrong_at.min(6)], "{way:?} wrong at {wrong_at}");
                     assert_eq!(verdicts[0].logprobs.len(), if reports { chosen.len() } else { 0 });
                     let mut ids = prompt.to_vec();
                     for (logprobs, token) in verdicts[0].logprobs.iter().zip(&chosen) {
                         let rule = RowRule { logprobs: Some(3), ..way.rule(&ids, prompt.len()) };
                         let logits = Array::from_slice(&row(ids.len() as u32), &[1, V]);
-                        let alone =
-                            verify(&logits, &[Block { rule, drafted: 0 }], &Drafts::OnHost(vec![]), &[]).expect("a choice");
+                        let alone = verify(
+                            &logits,
+                            &[Block { rule, drafted: 0 }],
+                            &Drafts::OnHost(vec![]),
+                            &[],
+                        )
+                        .expect("a choice");
                         assert_eq!(alone[0].logprobs, std::slice::from_ref(logprobs), "{way:?}");
                         ids.push(*token);
                     }
@@ -117,7 +142,8 @@ fn processors_do_what_they_are_for() {
     // Two ids of prompt, then what was generated: only that counts.
     let rule = |way: &Way, history: &[u32], row: &[f32]| {
         let rule = RowRule { id_limit: row.len() as u32, ..way.rule(history, 2) };
-        choose(&Array::from_slice(row, &[1, row.len() as i32]), &[rule], &[]).expect("a choice")[0].token
+        choose(&Array::from_slice(row, &[1, row.len() as i32]), &[rule], &[]).expect("a choice")[0]
+            .token
     };
     let presence = Way::of(Sampling { presence_penalty: 1.0, ..Sampling::GREEDY });
     assert_eq!(rule(&presence, &[0, 0], &[2.0, 1.5]), 0);
@@ -140,20 +166,31 @@ fn processors_do_what_they_are_for() {
 fn log_probabilities_are_of_the_whole_distribution() {
     let way = Way::of(Sampling { temperature: 0.5, top_k: 1, ..Sampling::GREEDY });
     let of = |way: &Way, row: &[f32], count| {
-        let rule = RowRule { id_limit: row.len() as u32, logprobs: Some(count), ..way.rule(&[], 0) };
+        let rule =
+            RowRule { id_limit: row.len() as u32, logprobs: Some(count), ..way.rule(&[], 0) };
         let logits = Array::from_slice(row, &[1, row.len() as i32]);
-        let mut verdicts = verify(&logits, &[Block { rule, drafted: 0 }], &Drafts::OnHost(vec![]), &[]).expect("a choice");
+        let mut verdicts =
+            verify(&logits, &[Block { rule, drafted: 0 }], &Drafts::OnHost(vec![]), &[])
+                .expect("a choice");
         verdicts.remove(0).logprobs.remove(0)
     };
     // Softmax of (0, 2, 2): top-k 1 takes nothing away from it.
     let found = of(&way, &[0.0, 1.0, 1.0], 2);
     let expected = -(2.0f64 + (-2.0f64).exp()).ln();
     assert!((f64::from(found.chosen) - expected).abs() < 1e-6);
-    assert_eq!(found.top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 2], "equal ones by lower id");
-    // At temperature 0 as if it were 1; none asked for is the chosen one's alone; more than there are, as many as there are.
+    assert_eq!(
+        found.top.iter().map(|(id, _)| *id).collect::<Vec<_>>(),
+        [1, 2],
+        "equal ones by lower id"
+    );
+    // At temperature 0 as if it were 1; none asked for is the chosen one's alone; more than there
+    // are, as many as there are.
     let greedy = Way::of(Sampling::GREEDY);
     let found = of(&greedy, &[0.0, 1.0], 0);
-    assert!((f64::from(found.chosen) + (1.0 + (-1.0f64).exp()).ln()).abs() < 1e-6 && found.top.is_empty());
+    assert!(
+        (f64::from(found.chosen) + (1.0 + (-1.0f64).exp()).ln()).abs() < 1e-6
+            && found.top.is_empty()
+    );
     assert_eq!(of(&greedy, &[0.0, 1.0], 20).top.len(), 2);
     assert_eq!(of(&greedy, &[f32::NEG_INFINITY, 1.0], 20).top, [(1, 0.0)]);
     // As cold as can be: still numbers.
@@ -186,11 +223,18 @@ fn blocks_of_all_kinds_go_together() {
     for ((verdict, block), tokens) in verdicts.iter().zip(&blocks).zip(&all) {
         let chosen: Vec<u32> = verdict.choices.iter().map(|choice| choice.token).collect();
         assert_eq!(chosen, tokens[..=block.drafted]);
-        let expected: Vec<f64> = (0..=block.drafted as u32).map(|at| surprise(&row(3 + at))).collect();
+        let expected: Vec<f64> =
+            (0..=block.drafted as u32).map(|at| surprise(&row(3 + at))).collect();
         let expected = if block.rule.wants_surprise { expected } else { vec![] };
         assert_eq!(verdict.surprises.len(), expected.len());
-        let near = |(found, expected): (&f32, &f64)| (f64::from(*found) - expected).abs() < 1e-5 * expected.max(1.0);
-        assert!(verdict.surprises.iter().zip(&expected).all(near), "{:?} {expected:?}", verdict.surprises);
+        let near = |(found, expected): (&f32, &f64)| {
+            (f64::from(*found) - expected).abs() < 1e-5 * expected.max(1.0)
+        };
+        assert!(
+            verdict.surprises.iter().zip(&expected).all(near),
+            "{:?} {expected:?}",
+            verdict.surprises
+        );
     }
     assert!(verify(&logits, &blocks, &Drafts::OnHost(vec![1]), &[]).is_err(), "too few drafts");
 }
@@ -213,8 +257,9 @@ fn a_perfect_draft_is_proposed_as_it_would_be_chosen() {
 #[test]
 fn the_best_candidates_of_a_large_vocabulary_are_enough() {
     let wide = 5000;
-    let rows: Vec<f32> =
-        (0..4).flat_map(|at| (0..wide).map(move |id| NoiseKey { seed: 8, sample: 0 }.noise(at, id) * 2.0)).collect();
+    let rows: Vec<f32> = (0..4)
+        .flat_map(|at| (0..wide).map(move |id| NoiseKey { seed: 8, sample: 0 }.noise(at, id) * 2.0))
+        .collect();
     let logits = Array::from_slice(&rows, &[4, wide as i32]);
     let warm = Sampling { temperature: 0.6, top_p: 0.95, ..Sampling::GREEDY };
     let warm = Way::of(warm);
@@ -230,9 +275,11 @@ fn the_best_candidates_of_a_large_vocabulary_are_enough() {
     // What a bias raises is found although it is not among the best.
     let forced = Way { bias: vec![(4321, 100.0)], ..warm.clone() };
     let rule = RowRule { id_limit: 4990, ..forced.rule(&[1, 2], 2) };
-    let found = propose(&logits, &[Block { rule, drafted: 2 }, Block { rule: base, drafted: 2 }]).expect("drafts");
+    let found = propose(&logits, &[Block { rule, drafted: 2 }, Block { rule: base, drafted: 2 }])
+        .expect("drafts");
     assert_eq!(found.ids().expect("on the host")[..2], [4321; 2]);
-    let same = drafts.ids().expect("on the host").iter().zip(&expected).filter(|(a, b)| a == b).count();
+    let same =
+        drafts.ids().expect("on the host").iter().zip(&expected).filter(|(a, b)| a == b).count();
     assert!(same >= 3, "{same} of 4: {drafts:?} {expected:?}");
 }
 
@@ -242,7 +289,8 @@ fn each_id_of_the_history_is_penalized_once() {
     // 3.0 / 2 < 2.0; -1.0 · 2 < -1.5.
     let pick = |row: &[f32], history: &[u32]| {
         let rule = RowRule { id_limit: row.len() as u32, ..penalized.rule(history, history.len()) };
-        choose(&Array::from_slice(row, &[1, row.len() as i32]), &[rule], &[]).expect("a choice")[0].token
+        choose(&Array::from_slice(row, &[1, row.len() as i32]), &[rule], &[]).expect("a choice")[0]
+            .token
     };
     assert_eq!(pick(&[3.0, 2.0], &[0]), 1);
     assert_eq!(pick(&[5.0, 2.0], &[0, 0, 0]), 0);
@@ -252,7 +300,8 @@ fn each_id_of_the_history_is_penalized_once() {
 
 #[test]
 fn picks_serve_only_blocks_that_ask_for_what_they_have() {
-    let logits = Array::from_slice(&(0..2 * V).map(|at| (at * 7 % 11) as f32).collect::<Vec<_>>(), &[2, V]);
+    let logits =
+        Array::from_slice(&(0..2 * V).map(|at| (at * 7 % 11) as f32).collect::<Vec<_>>(), &[2, V]);
     let greedy = Way::of(Sampling::GREEDY);
     let warm = Way::of(Sampling { temperature: 0.8, ..Sampling::GREEDY });
     fn block(way: &Way, wants_surprise: bool) -> Block<'_> {
@@ -274,5 +323,8 @@ fn picks_serve_only_blocks_that_ask_for_what_they_have() {
         assert!(!picks.serve(other), "{other:?}");
     }
     let mixed = Picks::of(&logits, &[asked[0], block(&warm, false)]).expect("made");
-    assert!(mixed.ids().expect("lazy").is_none() && !mixed.serve(&asked), "not all of them are chosen in the graph");
+    assert!(
+        mixed.ids().expect("lazy").is_none() && !mixed.serve(&asked),
+        "not all of them are chosen in the graph"
+    );
 }

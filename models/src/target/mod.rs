@@ -45,7 +45,8 @@ pub trait Target {
     /// In which type it computes.
     fn dtype(&self) -> Dtype;
 
-    /// One pass over the rows of a batch: their KV is written, and what `wants` names is computed. Lazy.
+    /// One pass over the rows of a batch: their KV is written, and what `wants` names is computed.
+    /// Lazy.
     ///
     /// # Errors
     /// A batch that contradicts itself; MLX's own.
@@ -73,7 +74,10 @@ pub trait Target {
 ///
 /// # Errors
 /// Broken or foreign files; see [`LoadError`].
-pub fn load_target(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Box<dyn Target>, LoadError> {
+pub fn load_target(
+    dir: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Box<dyn Target>, LoadError> {
     let config = ModelConfig::read(dir)?;
     let architecture: String = config.required("model_type")?;
     for key in ["quantization", "quantization_config"] {
@@ -92,7 +96,9 @@ pub fn load_target(dir: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<Box
         "qwen3" => Ok(Box::new(qwen3::Qwen3::load(dir, &config, weights, weight_bytes)?)),
         "qwen3_vl" => Ok(Box::new(qwen3_vl::load(dir, &config, weights, weight_bytes)?)),
         other => {
-            let what = format!("expected qwen3 or qwen3_vl, found {other}: this version serves no other architecture");
+            let what = format!(
+                "expected qwen3 or qwen3_vl, found {other}: this version serves no other architecture"
+            );
             Err(LoadError::Config { key: "model_type".into(), what })
         }
     }

@@ -1,4 +1,5 @@
-//! What pictures put into a text model's rows: embeddings instead of the ids', and additions behind layers.
+//! What pictures put into a text model's rows: embeddings instead of the ids', and additions behind
+//! layers.
 
 use mlx_rs::Array;
 use mlx_rs::ops::{concatenate, zeros_dtype};
@@ -6,26 +7,33 @@ use mlx_rs::ops::{concatenate, zeros_dtype};
 use crate::batch::Override;
 use crate::error::Result;
 
-/// `x` `[R, hidden]`, the ids' embeddings, with the overridden rows in place. The batch has been checked.
+/// `x` `[R, hidden]`, the ids' embeddings, with the overridden rows in place. The batch has been
+/// checked.
 pub(super) fn place(x: Array, overrides: &[Override]) -> Result<Array> {
     if overrides.is_empty() {
         return Ok(x);
     }
     let rows = x.dim(0);
-    let parts: Vec<_> = overrides.iter().map(|part| (part.rows.as_slice(), &part.embeddings)).collect();
+    let parts: Vec<_> =
+        overrides.iter().map(|part| (part.rows.as_slice(), &part.embeddings)).collect();
     gather((0..rows).collect(), x, &parts)
 }
 
-/// What is to be added to all rows behind which layer: the overrides' own, and 0 for other rows. A sum of whole rows and not
-/// of chosen ones, because taking rows out and putting them back costs as much.
+/// What is to be added to all rows behind which layer: the overrides' own, and 0 for other rows. A
+/// sum of whole rows and not of chosen ones, because taking rows out and putting them back costs as
+/// much.
 pub(super) fn additions(x: &Array, overrides: &[Override]) -> Result<Vec<(usize, Array)>> {
-    let mut layers: Vec<usize> = overrides.iter().flat_map(|part| &part.after_layer).map(|(layer, _)| *layer).collect();
+    let mut layers: Vec<usize> =
+        overrides.iter().flat_map(|part| &part.after_layer).map(|(layer, _)| *layer).collect();
     layers.sort_unstable();
     layers.dedup();
     let behind = |layer: usize| {
-        let of = |part: &'_ Override| part.after_layer.iter().position(|(other, _)| *other == layer);
-        let parts: Vec<_> =
-            overrides.iter().filter_map(|part| of(part).map(|at| (part.rows.as_slice(), &part.after_layer[at].1))).collect();
+        let of =
+            |part: &'_ Override| part.after_layer.iter().position(|(other, _)| *other == layer);
+        let parts: Vec<_> = overrides
+            .iter()
+            .filter_map(|part| of(part).map(|at| (part.rows.as_slice(), &part.after_layer[at].1)))
+            .collect();
         let nothing = zeros_dtype(&[1, x.dim(1)], x.dtype())?;
         Ok((layer, gather(vec![0; x.dim(0) as usize], nothing, &parts)?))
     };

@@ -1,6 +1,6 @@
-//! Qwen3 dense (arXiv 2505.09388): config → attention → layer → model. Field names are the checkpoint's tensor names.
-//! Also the text model of Qwen3-VL (`qwen3_vl.rs`): positions on three axes, a tower beside it.
-//! R rows of a batch · H heads · D head_dim.
+//! Qwen3 dense (arXiv 2505.09388): config → attention → layer → model. Field names are the
+//! checkpoint's tensor names. Also the text model of Qwen3-VL (`qwen3_vl.rs`): positions on three
+//! axes, a tower beside it. R rows of a batch · H heads · D head_dim.
 
 use std::path::Path;
 
@@ -34,7 +34,8 @@ pub(super) struct Config {
 impl Config {
     pub(super) fn read(config: &ModelConfig) -> Result<Self, LoadError> {
         let refuse = |key: &str, what: String| Err(LoadError::Config { key: key.to_owned(), what });
-        let (hidden_size, n_heads) = (config.size("hidden_size")?, config.size("num_attention_heads")?);
+        let (hidden_size, n_heads) =
+            (config.size("hidden_size")?, config.size("num_attention_heads")?);
         let read = Self {
             hidden_size,
             n_layers: config.size("num_hidden_layers")?,
@@ -58,7 +59,10 @@ impl Config {
             );
         }
         if config.optional::<bool>("use_sliding_window")?.unwrap_or(false) {
-            return refuse("use_sliding_window", "expected false: this version has no sliding windows".into());
+            return refuse(
+                "use_sliding_window",
+                "expected false: this version has no sliding windows".into(),
+            );
         }
         let activation: String = config.optional("hidden_act")?.unwrap_or_else(|| "silu".into());
         if activation != "silu" {
@@ -82,21 +86,47 @@ impl Attention {
         let [q, k, v] = ["q_proj", "k_proj", "v_proj"].map(|part| format!("{name}.{part}"));
         let (wide, narrow) = (n_heads * head_dim, n_kv_heads * head_dim);
         let [q_norm, k_norm] = ["q_norm", "k_norm"].map(|part| format!("{name}.{part}"));
-        let qk_norm = HeadNorm::load(weights, &[(&q_norm, n_heads), (&k_norm, n_kv_heads)], head_dim, config.rms_norm_eps)?;
+        let qk_norm = HeadNorm::load(
+            weights,
+            &[(&q_norm, n_heads), (&k_norm, n_kv_heads)],
+            head_dim,
+            config.rms_norm_eps,
+        )?;
         Ok(Self {
-            qkv_proj: Linear::load_joined(weights, &[(&q, wide), (&k, narrow), (&v, narrow)], hidden_size, attention_bias)?,
-            o_proj: Linear::load(weights, &format!("{name}.o_proj"), hidden_size, wide, attention_bias)?,
+            qkv_proj: Linear::load_joined(
+                weights,
+                &[(&q, wide), (&k, narrow), (&v, narrow)],
+                hidden_size,
+                attention_bias,
+            )?,
+            o_proj: Linear::load(
+                weights,
+                &format!("{name}.o_proj"),
+                hidden_size,
+                wide,
+                attention_bias,
+            )?,
             qk_norm,
             config: config.clone(),
         })
     }
 
-    /// `x` `[R, hidden]` → `[R, hidden]`: queries and keys are normed per head, then turned by their positions.
-    fn forward(&self, layer: usize, x: &Array, rope: &RopeTables, kv: &mut KvStore, segments: &[Segment]) -> Result<Array> {
+    /// `x` `[R, hidden]` → `[R, hidden]`: queries and keys are normed per head, then turned by
+    /// their positions.
+    fn forward(
+        &self,
+        layer: usize,
+        x: &Array,
+        rope: &RopeTables,
+        kv: &mut KvStore,
+        segments: &[Segment],
+    ) -> Result<Array> {
         let Config { n_heads, n_kv_heads, head_dim, .. } = self.config;
-        let qkv = self.qkv_proj.forward(x)?.reshape(&[x.dim(0), n_heads + 2 * n_kv_heads, head_dim])?;
+        let qkv =
+            self.qkv_proj.forward(x)?.reshape(&[x.dim(0), n_heads + 2 * n_kv_heads, head_dim])?;
         let qk = self.qk_norm.forward(&qkv, rope)?;
-        let (queries, keys) = (qk.try_index((.., ..n_heads, ..))?, qk.try_index((.., n_heads.., ..))?);
+        let (queries, keys) =
+            (qk.try_index((.., ..n_heads, ..))?, qk.try_index((.., n_heads.., ..))?);
         let values = qkv.try_index((.., n_heads + n_kv_heads.., ..))?;
         let how = Attend { scale: (head_dim as f32).powf(-0.5), ..Attend::default() };
         self.o_proj.forward(&kv.attend(layer, &queries, Some((&keys, &values)), how, segments)?)
@@ -113,18 +143,36 @@ struct Layer {
 impl Layer {
     fn load(weights: &mut Weights, name: &str, config: &Config) -> Result<Self, LoadError> {
         let norm = |weights: &mut Weights, part: &str| {
-            RmsNorm::load(weights, &format!("{name}.{part}"), config.hidden_size, config.rms_norm_eps)
+            RmsNorm::load(
+                weights,
+                &format!("{name}.{part}"),
+                config.hidden_size,
+                config.rms_norm_eps,
+            )
         };
         Ok(Self {
             input_layernorm: norm(weights, "input_layernorm")?,
             self_attn: Attention::load(weights, &format!("{name}.self_attn"), config)?,
             post_attention_layernorm: norm(weights, "post_attention_layernorm")?,
-            mlp: GatedMlp::load(weights, &format!("{name}.mlp"), config.hidden_size, config.intermediate_size)?,
+            mlp: GatedMlp::load(
+                weights,
+                &format!("{name}.mlp"),
+                config.hidden_size,
+                config.intermediate_size,
+            )?,
         })
     }
 
-    fn forward(&self, layer: usize, x: &Array, rope: &RopeTables, kv: &mut KvStore, segments: &[Segment]) -> Result<Array> {
-        let attended = self.self_attn.forward(layer, &self.input_layernorm.forward(x)?, rope, kv, segments)?;
+    fn forward(
+        &self,
+        layer: usize,
+        x: &Array,
+        rope: &RopeTables,
+        kv: &mut KvStore,
+        segments: &[Segment],
+    ) -> Result<Array> {
+        let attended =
+            self.self_attn.forward(layer, &self.input_layernorm.forward(x)?, rope, kv, segments)?;
         let x = x.add(&attended)?;
         Ok(x.add(self.mlp.forward(&self.post_attention_layernorm.forward(&x)?)?)?)
     }
@@ -157,10 +205,16 @@ pub(super) struct Qwen3 {
 }
 
 impl Qwen3 {
-    pub(super) fn load(dir: &Path, config: &ModelConfig, weights: Weights, weight_bytes: u64) -> Result<Self, LoadError> {
+    pub(super) fn load(
+        dir: &Path,
+        config: &ModelConfig,
+        weights: Weights,
+        weight_bytes: u64,
+    ) -> Result<Self, LoadError> {
         let sizes = Config::read(config)?;
         let rope = Rope::load(config, sizes.head_dim)?;
-        let dress = Dress { architecture: "qwen3", text: "model", head: "lm_head", rope, tower: None };
+        let dress =
+            Dress { architecture: "qwen3", text: "model", head: "lm_head", rope, tower: None };
         Self::load_dressed(dir, sizes, weights, weight_bytes, dress)
     }
 
@@ -174,10 +228,17 @@ impl Qwen3 {
         let Dress { architecture, text, head, rope, tower } = dress;
         let embed_tokens = format!("{text}.embed_tokens");
         let dtype = weights.dtype_of(&format!("{embed_tokens}.weight"));
-        let embed_tokens = Embedding::load(&mut weights, &embed_tokens, sizes.vocab_size, sizes.hidden_size)?;
-        let layers = (0..sizes.n_layers).map(|at| Layer::load(&mut weights, &format!("{text}.layers.{at}"), &sizes));
+        let embed_tokens =
+            Embedding::load(&mut weights, &embed_tokens, sizes.vocab_size, sizes.hidden_size)?;
+        let layers = (0..sizes.n_layers)
+            .map(|at| Layer::load(&mut weights, &format!("{text}.layers.{at}"), &sizes));
         let layers = layers.collect::<Result<Vec<_>, _>>()?;
-        let norm = RmsNorm::load(&mut weights, &format!("{text}.norm"), sizes.hidden_size, sizes.rms_norm_eps)?;
+        let norm = RmsNorm::load(
+            &mut weights,
+            &format!("{text}.norm"),
+            sizes.hidden_size,
+            sizes.rms_norm_eps,
+        )?;
         let lm_head = match sizes.tie_word_embeddings {
             true => {
                 // Some exporters write the tied head out as well.
@@ -187,7 +248,9 @@ impl Qwen3 {
                 }
                 None
             }
-            false => Some(Linear::load(&mut weights, head, sizes.vocab_size, sizes.hidden_size, false)?),
+            false => {
+                Some(Linear::load(&mut weights, head, sizes.vocab_size, sizes.hidden_size, false)?)
+            }
         };
         weights.finish()?;
         let info = TargetInfo {
@@ -210,7 +273,15 @@ impl Target for Qwen3 {
 
     fn kv_layers(&self) -> Vec<LayerKv> {
         let Config { n_kv_heads, head_dim, .. } = self.config;
-        vec![LayerKv::Growing { n_kv: n_kv_heads, key_dim: head_dim, value_dim: head_dim, window: None }; self.layers.len()]
+        vec![
+            LayerKv::Growing {
+                n_kv: n_kv_heads,
+                key_dim: head_dim,
+                value_dim: head_dim,
+                window: None
+            };
+            self.layers.len()
+        ]
     }
 
     fn dtype(&self) -> Dtype {
@@ -219,19 +290,22 @@ impl Target for Qwen3 {
 
     fn forward(&self, batch: &Batch, kv: &mut KvStore, wants: &Wants) -> Result<Forward> {
         batch.check(&self.info)?;
-        let mut x = pictures::place(self.embed_tokens.rows_of(&batch.id_array()?)?, &batch.overrides)?;
+        let mut x =
+            pictures::place(self.embed_tokens.rows_of(&batch.id_array()?)?, &batch.overrides)?;
         let additions = pictures::additions(&x, &batch.overrides)?;
         let rope = self.rope.tables(&batch.positions, self.dtype)?;
         let mut tapped = vec![None; wants.taps.as_ref().map_or(0, |taps| taps.layers.len())];
         for (at, layer) in self.layers.iter().enumerate() {
             x = layer.forward(at, &x, &rope, kv, &batch.segments)?;
             if let Some(taps) = &wants.taps {
-                for (place, _) in taps.layers.iter().enumerate().filter(|(_, layer)| **layer == at) {
+                for (place, _) in taps.layers.iter().enumerate().filter(|(_, layer)| **layer == at)
+                {
                     tapped[place] = Some(x.clone());
                 }
             }
-            // Behind the taps: transformers records a layer's own output, before the model adds to it, and drafters are
-            // trained on what it records. (vLLM taps behind the addition; the two differ at a picture's rows alone.)
+            // Behind the taps: transformers records a layer's own output, before the model adds to
+            // it, and drafters are trained on what it records. (vLLM taps behind the addition; the
+            // two differ at a picture's rows alone.)
             for (_, addition) in additions.iter().filter(|(layer, _)| *layer == at) {
                 x = x.add(addition)?;
             }
@@ -240,22 +314,35 @@ impl Target for Qwen3 {
             None => None,
             Some(taps) => {
                 let all: Option<Vec<Array>> = tapped.into_iter().collect();
-                let missing =
-                    || ModelError::Batch(format!("expected taps below layer {}, found {:?}", self.layers.len(), taps.layers));
+                let missing = || {
+                    ModelError::Batch(format!(
+                        "expected taps below layer {}, found {:?}",
+                        self.layers.len(),
+                        taps.layers
+                    ))
+                };
                 Some(Tapped { layers: all.ok_or_else(missing)?, rows: taps.rows.clone() })
             }
         };
         // The norm is per row: only the rows somebody wants.
         let normed = |rows: &[i32]| -> Result<Array> { self.norm.forward(&take_rows(&x, rows)?) };
-        let logits = if wants.logit_rows.is_empty() { None } else { Some(self.head(&normed(&wants.logit_rows)?)?) };
-        let final_hidden = if wants.final_hidden.is_empty() { None } else { Some(normed(&wants.final_hidden)?) };
+        let logits = if wants.logit_rows.is_empty() {
+            None
+        } else {
+            Some(self.head(&normed(&wants.logit_rows)?)?)
+        };
+        let final_hidden =
+            if wants.final_hidden.is_empty() { None } else { Some(normed(&wants.final_hidden)?) };
         Ok(Forward { logits, taps, final_hidden })
     }
 
     fn embed(&self, ids: &[u32]) -> Result<Array> {
         match ids.iter().find(|id| **id >= self.config.vocab_size as u32) {
             None => self.embed_tokens.rows(ids),
-            Some(id) => Err(ModelError::Batch(format!("expected ids below {}, found {id}", self.config.vocab_size))),
+            Some(id) => Err(ModelError::Batch(format!(
+                "expected ids below {}, found {id}",
+                self.config.vocab_size
+            ))),
         }
     }
 

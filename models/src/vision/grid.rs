@@ -1,9 +1,9 @@
-//! A Qwen tower's patches: in which order they come, what they are made of, and where they are in the table of positions.
-//! Host numbers only.
+//! A Qwen tower's patches: in which order they come, what they are made of, and where they are in
+//! the table of positions. Host numbers only.
 //!
-//! Order: the merged rows' one after another, and inside each its own patches from the top, left to right, so that the
-//! patches of one row of the prompt are neighbours. Source: `image_processing_pil_qwen2_vl.py`, `vision_utils.py` in
-//! transformers 5.23.
+//! Order: the merged rows' one after another, and inside each its own patches from the top, left to
+//! right, so that the patches of one row of the prompt are neighbours. Source:
+//! `image_processing_pil_qwen2_vl.py`, `vision_utils.py` in transformers 5.23.
 
 use super::{Picture, VisionInfo};
 
@@ -20,11 +20,16 @@ pub(super) fn order(rows: i32, columns: i32, merge: i32) -> Vec<(i32, i32)> {
     order
 }
 
-/// Numbers of these patches, one patch behind another, each as its pixels lie: from the top, left to right, red green blue.
+/// Numbers of these patches, one patch behind another, each as its pixels lie: from the top, left
+/// to right, red green blue.
 pub(super) fn patches(picture: &Picture<'_>, info: &VisionInfo, places: &[(i32, i32)]) -> Vec<f32> {
     // What a byte becomes, by channel.
     let table: Vec<[f32; 3]> = (0..=u8::MAX)
-        .map(|byte| [0, 1, 2].map(|channel| f32::from(byte).mul_add(picture.scale[channel], picture.bias[channel])))
+        .map(|byte| {
+            [0, 1, 2].map(|channel| {
+                f32::from(byte).mul_add(picture.scale[channel], picture.bias[channel])
+            })
+        })
         .collect();
     let patch = info.patch as usize;
     let (line, width) = (patch * 3, picture.columns as usize * patch * 3);
@@ -34,17 +39,23 @@ pub(super) fn patches(picture: &Picture<'_>, info: &VisionInfo, places: &[(i32, 
         for y in 0..patch {
             let pixels = &picture.pixels[corner + y * width..][..line];
             for pixel in pixels.as_chunks::<3>().0 {
-                numbers.extend([0, 1, 2].map(|channel| table[usize::from(pixel[channel])][channel]));
+                numbers
+                    .extend([0, 1, 2].map(|channel| table[usize::from(pixel[channel])][channel]));
             }
         }
     }
     numbers
 }
 
-/// A square table of `side` · `side` rows, resampled between its corners to `rows` · `columns`: for each place four rows of
-/// the table and their shares.
-pub(super) fn taps(places: &[(i32, i32)], (rows, columns): (i32, i32), side: i32) -> (Vec<i32>, Vec<f32>) {
-    let (mut indices, mut shares) = (Vec::with_capacity(places.len() * 4), Vec::with_capacity(places.len() * 4));
+/// A square table of `side` · `side` rows, resampled between its corners to `rows` · `columns`: for
+/// each place four rows of the table and their shares.
+pub(super) fn taps(
+    places: &[(i32, i32)],
+    (rows, columns): (i32, i32),
+    side: i32,
+) -> (Vec<i32>, Vec<f32>) {
+    let (mut indices, mut shares) =
+        (Vec::with_capacity(places.len() * 4), Vec::with_capacity(places.len() * 4));
     for (row, column) in places {
         let (up, down) = (tap(*row, rows, side), tap(*column, columns, side));
         for (row, of_row) in up {
@@ -72,7 +83,10 @@ mod tests {
     fn patches_of_one_row_of_the_prompt_are_neighbours() {
         let expected = [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3)];
         assert_eq!(order(2, 4, 2), expected);
-        assert_eq!(order(4, 2, 2)[4..], expected[..4].iter().map(|(row, column)| (row + 2, *column)).collect::<Vec<_>>());
+        assert_eq!(
+            order(4, 2, 2)[4..],
+            expected[..4].iter().map(|(row, column)| (row + 2, *column)).collect::<Vec<_>>()
+        );
         assert_eq!(order(2, 2, 1), [(0, 0), (0, 1), (1, 0), (1, 1)]);
     }
 
@@ -81,7 +95,13 @@ mod tests {
         let info = VisionInfo { patch: 2, merge: 1, image_token: 0, blocks: 1, whole: false };
         // 2 x 4 pixels: pixel n is (3n, 3n + 1, 3n + 2).
         let pixels: Vec<u8> = (0..24).collect();
-        let picture = Picture { pixels: &pixels, rows: 1, columns: 2, scale: [1.0, 2.0, 0.5], bias: [0.0, 1.0, -1.0] };
+        let picture = Picture {
+            pixels: &pixels,
+            rows: 1,
+            columns: 2,
+            scale: [1.0, 2.0, 0.5],
+            bias: [0.0, 1.0, -1.0],
+        };
         let found = patches(&picture, &info, &[(0, 1)]);
         let expected = [6, 7, 8, 9, 10, 11, 18, 19, 20, 21, 22, 23].map(|byte: u8| {
             let channel = usize::from(byte) % 3;
@@ -96,10 +116,16 @@ mod tests {
         let places = order(3, 5, 1);
         let (indices, shares) = taps(&places, (3, 5), 4);
         let at = |place: usize| -> Vec<(i32, f32)> {
-            let all = indices[place * 4..][..4].iter().copied().zip(shares[place * 4..][..4].iter().copied());
+            let all = indices[place * 4..][..4]
+                .iter()
+                .copied()
+                .zip(shares[place * 4..][..4].iter().copied());
             all.filter(|(_, share)| *share > 0.0).collect()
         };
-        assert_eq!((at(0), at(4), at(10), at(14)), (vec![(0, 1.0)], vec![(3, 1.0)], vec![(12, 1.0)], vec![(15, 1.0)]));
+        assert_eq!(
+            (at(0), at(4), at(10), at(14)),
+            (vec![(0, 1.0)], vec![(3, 1.0)], vec![(12, 1.0)], vec![(15, 1.0)])
+        );
         // The middle of 3 rows lies between rows 1 and 2 of 4, column 1 of 5 at 0.75.
         assert_eq!(at(6), [(4, 0.125), (5, 0.375), (8, 0.125), (9, 0.375)]);
         // One patch alone takes the table's first row, and none is beyond the table.

@@ -1,5 +1,5 @@
-//! Vision towers: pixels in, the rows that stand in a prompt at a picture's placeholders out. A tower belongs to its target's
-//! weights; what it computed is the caller's to keep.
+//! Vision towers: pixels in, the rows that stand in a prompt at a picture's placeholders out. A
+//! tower belongs to its target's weights; what it computed is the caller's to keep.
 
 mod grid;
 mod place;
@@ -24,15 +24,16 @@ pub struct VisionInfo {
     pub image_token: u32,
     /// Blocks that [`Vision::advance`] goes through.
     pub blocks: usize,
-    /// Rows of a picture see one another, so all of them belong in one forward. Without it they see what is before them, as
-    /// text does, and a chunk may end anywhere.
+    /// Rows of a picture see one another, so all of them belong in one forward. Without it they see
+    /// what is before them, as text does, and a chunk may end anywhere.
     pub whole: bool,
 }
 
 /// A resized picture, patches of its sides even in [`VisionInfo::merge`].
 #[derive(Clone, Copy, Debug)]
 pub struct Picture<'a> {
-    /// Rows from the top, columns from the left, red green blue: `rows · columns · patch² · 3` bytes.
+    /// Rows from the top, columns from the left, red green blue: `rows · columns · patch² · 3`
+    /// bytes.
     pub pixels: &'a [u8],
     /// Patches from top to bottom.
     pub rows: u32,
@@ -53,21 +54,31 @@ impl Picture<'_> {
         let bad = |what: String| Err(ModelError::Batch(what));
         let Self { rows, columns, .. } = *self;
         if rows == 0 || columns == 0 || rows % info.merge != 0 || columns % info.merge != 0 {
-            return bad(format!("expected a picture of a multiple of {} patches each way, found {rows} x {columns}", info.merge));
+            return bad(format!(
+                "expected a picture of a multiple of {} patches each way, found {rows} x {columns}",
+                info.merge
+            ));
         }
         // Wide enough for any sizes.
         let bytes = u128::from(rows) * u128::from(columns) * u128::from(info.patch).pow(2) * 3;
         if bytes != self.pixels.len() as u128 {
-            return bad(format!("expected {bytes} bytes for {rows} x {columns} patches, found {}", self.pixels.len()));
+            return bad(format!(
+                "expected {bytes} bytes for {rows} x {columns} patches, found {}",
+                self.pixels.len()
+            ));
         }
         if self.scale.iter().chain(&self.bias).any(|number| !number.is_finite()) {
-            return bad(format!("expected finite scale and bias, found {:?} and {:?}", self.scale, self.bias));
+            return bad(format!(
+                "expected finite scale and bias, found {:?} and {:?}",
+                self.scale, self.bias
+            ));
         }
         Ok(())
     }
 }
 
-/// What a tower made of one picture: rows for [`crate::Override`], in the order of the placeholders.
+/// What a tower made of one picture: rows for [`crate::Override`], in the order of the
+/// placeholders.
 #[derive(Clone, Debug)]
 pub struct Features {
     /// `[rows, hidden]`, in place of the placeholders' embeddings.
@@ -116,8 +127,8 @@ impl TowerPass {
     }
 }
 
-/// A target's vision tower. Lazy as a forward is, until what comes out is evaluated; `advance` evaluates, so that its caller
-/// can do other work between blocks.
+/// A target's vision tower. Lazy as a forward is, until what comes out is evaluated; `advance`
+/// evaluates, so that its caller can do other work between blocks.
 pub trait Vision {
     /// What is known of it.
     fn info(&self) -> &VisionInfo;
@@ -128,7 +139,8 @@ pub trait Vision {
     /// A picture that does not fit; MLX's own.
     fn begin(&self, picture: &Picture<'_>) -> Result<TowerPass>;
 
-    /// Goes through at most so many more blocks (at least one) and evaluates; the features when all are done.
+    /// Goes through at most so many more blocks (at least one) and evaluates; the features when all
+    /// are done.
     ///
     /// # Errors
     /// MLX's own.

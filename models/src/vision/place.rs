@@ -1,5 +1,5 @@
-//! Where rows of a sequence with pictures stand, for rotary embedding on three axes (time, height, width): Qwen2-VL (arXiv
-//! 2409.12191), section 2.1. Host integers only.
+//! Where rows of a sequence with pictures stand, for rotary embedding on three axes (time, height,
+//! width): Qwen2-VL (arXiv 2409.12191), section 2.1. Host integers only.
 
 /// Where a picture stands in its sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +24,11 @@ impl Placed {
     }
 }
 
-/// Positions of the rows `start..start + length` of a sequence, appended to the three axes. `pictures` are all of the
-/// sequence, ascending, none overlapping another.
+/// Positions of the rows `start..start + length` of a sequence, appended to the three axes.
+/// `pictures` are all of the sequence, ascending, none overlapping another.
 ///
-/// Text counts on by one on all axes. A picture that would begin at p has time p, height p + row and width p + column; what
-/// follows it begins at p + the larger of its sides.
+/// Text counts on by one on all axes. A picture that would begin at p has time p, height p + row
+/// and width p + column; what follows it begins at p + the larger of its sides.
 pub fn positions(pictures: &[Placed], start: i32, length: i32, axes: &mut [Vec<i32>; 3]) {
     // How far positions are behind indices.
     let (mut behind, mut next) = (0, 0);

@@ -1,6 +1,6 @@
-//! The vision tower of Qwen3-VL and its successors: config → attention → block → merger → tower. Field names are the
-//! checkpoint's tensor names. N patches · H heads · D head_dim.
-//! Source: transformers 5.23, `models/qwen3_vl/modeling_qwen3_vl.py`.
+//! The vision tower of Qwen3-VL and its successors: config → attention → block → merger → tower.
+//! Field names are the checkpoint's tensor names. N patches · H heads · D head_dim. Source:
+//! transformers 5.23, `models/qwen3_vl/modeling_qwen3_vl.py`.
 
 mod config;
 
@@ -59,16 +59,21 @@ impl Attention {
     }
 }
 
-/// As many queries at a time as make at most so many scores, so that a large picture's are never all there. `queries`
-/// `[N, H, D]`, `keys` and `values` `[1, H, N, D]` → `[N, H · D]`.
+/// As many queries at a time as make at most so many scores, so that a large picture's are never
+/// all there. `queries` `[N, H, D]`, `keys` and `values` `[1, H, N, D]` → `[N, H · D]`.
 fn attend(queries: &Array, keys: &Array, values: &Array, max_scores: i64) -> Result<Array> {
     let (patches, heads, dim) = (queries.dim(0), queries.dim(1), queries.dim(2));
     let scale = (dim as f32).powf(-0.5);
-    let most = (max_scores / (i64::from(heads) * i64::from(patches))).clamp(1, i64::from(patches)) as i32;
+    let most =
+        (max_scores / (i64::from(heads) * i64::from(patches))).clamp(1, i64::from(patches)) as i32;
     let mut parts = Vec::new();
     for first in (0..patches).step_by(most as usize) {
         let rows = most.min(patches - first);
-        let part = if rows == patches { queries.clone() } else { queries.try_index((first..first + rows, .., ..))? };
+        let part = if rows == patches {
+            queries.clone()
+        } else {
+            queries.try_index((first..first + rows, .., ..))?
+        };
         let part = match computes(&[&part, keys, values]) {
             true => {
                 let seen = std::iter::repeat_n(0..patches as usize, rows as usize).collect();
@@ -102,9 +107,21 @@ impl Block {
             norm1: LayerNorm::load(weights, &format!("{name}.norm1"), size, EPS)?,
             attn: Attention::load(weights, &format!("{name}.attn"), config)?,
             norm2: LayerNorm::load(weights, &format!("{name}.norm2"), size, EPS)?,
-            linear_fc1: Linear::load(weights, &format!("{name}.mlp.linear_fc1"), inner, size, true)?,
+            linear_fc1: Linear::load(
+                weights,
+                &format!("{name}.mlp.linear_fc1"),
+                inner,
+                size,
+                true,
+            )?,
             activation: config.activation,
-            linear_fc2: Linear::load(weights, &format!("{name}.mlp.linear_fc2"), size, inner, true)?,
+            linear_fc2: Linear::load(
+                weights,
+                &format!("{name}.mlp.linear_fc2"),
+                size,
+                inner,
+                true,
+            )?,
         })
     }
 
@@ -144,7 +161,13 @@ struct Merger {
 }
 
 impl Merger {
-    fn load(weights: &mut Weights, name: &str, config: &Config, out: i32, joined: bool) -> Result<Self, LoadError> {
+    fn load(
+        weights: &mut Weights,
+        name: &str,
+        config: &Config,
+        out: i32,
+        joined: bool,
+    ) -> Result<Self, LoadError> {
         let size = config.hidden_size * config.spatial_merge_size.pow(2);
         let normed = if joined { size } else { config.hidden_size };
         Ok(Self {
@@ -159,7 +182,8 @@ impl Merger {
     /// `x` `[N, hidden]` → `[N / merge², out]`.
     fn forward(&self, x: &Array) -> Result<Array> {
         let rows = |x: &Array| x.reshape(&[-1, self.size]);
-        let x = if self.joined { self.norm.forward(&rows(x)?)? } else { rows(&self.norm.forward(x)?)? };
+        let x =
+            if self.joined { self.norm.forward(&rows(x)?)? } else { rows(&self.norm.forward(x)?)? };
         self.linear_fc2.forward(&Gelu::Exact.forward(&self.linear_fc1.forward(&x)?)?)
     }
 }
@@ -181,15 +205,28 @@ pub(crate) struct QwenTower {
 
 impl QwenTower {
     /// Reads the tensors under `name` by the sizes in `config` (a wrapper's `vision_config`).
-    pub(crate) fn load(config: &ModelConfig, weights: &mut Weights, name: &str, beside: Beside) -> Result<Self, LoadError> {
+    pub(crate) fn load(
+        config: &ModelConfig,
+        weights: &mut Weights,
+        name: &str,
+        beside: Beside,
+    ) -> Result<Self, LoadError> {
         let config = Config::read(config, beside)?;
         let table = format!("{name}.pos_embed.weight");
         let dtype = weights.dtype_of(&table);
-        let blocks = (0..config.depth).map(|at| Block::load(weights, &format!("{name}.blocks.{at}"), &config));
+        let blocks = (0..config.depth)
+            .map(|at| Block::load(weights, &format!("{name}.blocks.{at}"), &config));
         let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
         let deepstack = 0..config.deepstack_visual_indexes.len();
-        let deepstack = deepstack
-            .map(|at| Merger::load(weights, &format!("{name}.deepstack_merger_list.{at}"), &config, beside.hidden, true));
+        let deepstack = deepstack.map(|at| {
+            Merger::load(
+                weights,
+                &format!("{name}.deepstack_merger_list.{at}"),
+                &config,
+                beside.hidden,
+                true,
+            )
+        });
         Ok(Self {
             info: VisionInfo {
                 patch: config.patch_size as u32,
@@ -201,7 +238,13 @@ impl QwenTower {
             dtype,
             blocks,
             deepstack_merger_list: deepstack.collect::<Result<_, _>>()?,
-            merger: Merger::load(weights, &format!("{name}.merger"), &config, beside.hidden, false)?,
+            merger: Merger::load(
+                weights,
+                &format!("{name}.merger"),
+                &config,
+                beside.hidden,
+                false,
+            )?,
             patch_embed: load_patch_embed(weights, &format!("{name}.patch_embed.proj"), &config)?,
             pos_embed: weights.take(&table, &[config.side * config.side, config.hidden_size])?,
             config,
@@ -212,22 +255,38 @@ impl QwenTower {
     fn take_in(&self, picture: &Picture<'_>, places: &[(i32, i32)]) -> Result<Array> {
         let Config { patch_size, hidden_size, side, .. } = self.config;
         let n = places.len() as i32;
-        let pixels = Array::from_slice(&grid::patches(picture, &self.info, places), &[n, patch_size * patch_size * 3]);
-        let (indices, shares) = grid::taps(places, (picture.rows as i32, picture.columns as i32), side);
-        let corners = self.pos_embed.take_axis(Array::from_slice(&indices, &[n * 4]), 0)?.reshape(&[n, 4, hidden_size])?;
-        let positions = corners.multiply(Array::from_slice(&shares, &[n, 4, 1]))?.sum_axis(1, false)?;
-        Ok(self.patch_embed.forward(&pixels)?.as_dtype(self.dtype)?.add(positions.as_dtype(self.dtype)?)?)
+        let pixels = Array::from_slice(
+            &grid::patches(picture, &self.info, places),
+            &[n, patch_size * patch_size * 3],
+        );
+        let (indices, shares) =
+            grid::taps(places, (picture.rows as i32, picture.columns as i32), side);
+        let corners = self
+            .pos_embed
+            .take_axis(Array::from_slice(&indices, &[n * 4]), 0)?
+            .reshape(&[n, 4, hidden_size])?;
+        let positions =
+            corners.multiply(Array::from_slice(&shares, &[n, 4, 1]))?.sum_axis(1, false)?;
+        Ok(self
+            .patch_embed
+            .forward(&pixels)?
+            .as_dtype(self.dtype)?
+            .add(positions.as_dtype(self.dtype)?)?)
     }
 
     /// Of a head's numbers a quarter turns by the row, a quarter by the column; and their partners.
     fn turns(&self, places: &[(i32, i32)]) -> Result<RopeTables> {
         let quarter = (self.config.head_dim() / 4) as usize;
-        let frequencies: Vec<f32> =
-            (0..quarter).map(|j| self.config.rope_theta.powf(-(j as f64) / quarter as f64) as f32).collect();
+        let frequencies: Vec<f32> = (0..quarter)
+            .map(|j| self.config.rope_theta.powf(-(j as f64) / quarter as f64) as f32)
+            .collect();
         // Patches share their rows and columns.
-        let most = places.iter().map(|(row, column)| row.max(column)).max().map_or(0, |most| most + 1);
+        let most =
+            places.iter().map(|(row, column)| row.max(column)).max().map_or(0, |most| most + 1);
         let known: Vec<(f32, f32)> = (0..most)
-            .flat_map(|at| frequencies.iter().map(move |frequency| (at as f32 * frequency).sin_cos()))
+            .flat_map(|at| {
+                frequencies.iter().map(move |frequency| (at as f32 * frequency).sin_cos())
+            })
             .map(|(sin, cos)| (cos, sin))
             .collect();
         // Angles and their tables in float32, whatever the weights are.
@@ -239,16 +298,25 @@ impl QwenTower {
     }
 }
 
-/// The convolution over `temporal_patch_size` frames as a product over one: a picture is the same in every frame, so their
-/// weights are summed. `[out, 3, T, P, P]` as transformers keeps it, or `[out, T, P, P, 3]` as MLX does → `[out, P · P · 3]`.
-fn load_patch_embed(weights: &mut Weights, name: &str, config: &Config) -> Result<Linear, LoadError> {
+/// The convolution over `temporal_patch_size` frames as a product over one: a picture is the same
+/// in every frame, so their weights are summed. `[out, 3, T, P, P]` as transformers keeps it, or
+/// `[out, T, P, P, 3]` as MLX does → `[out, P · P · 3]`.
+fn load_patch_embed(
+    weights: &mut Weights,
+    name: &str,
+    config: &Config,
+) -> Result<Linear, LoadError> {
     let Config { hidden_size: out, temporal_patch_size: frames, patch_size: patch, .. } = *config;
     let weight = format!("{name}.weight");
-    let (channels_first, channels_last) = ([out, 3, frames, patch, patch], [out, frames, patch, patch, 3]);
-    let is_last =
-        weights.shape(&weight).is_some_and(|shape| shape.iter().map(|size| *size as i64).eq(channels_last.map(i64::from)));
+    let (channels_first, channels_last) =
+        ([out, 3, frames, patch, patch], [out, frames, patch, patch, 3]);
+    let is_last = weights.shape(&weight).is_some_and(|shape| {
+        shape.iter().map(|size| *size as i64).eq(channels_last.map(i64::from))
+    });
     let summed = match is_last && channels_last != channels_first {
-        true => weights.take(&weight, &channels_last)?.as_dtype(Dtype::Float32)?.sum_axis(1, false)?,
+        true => {
+            weights.take(&weight, &channels_last)?.as_dtype(Dtype::Float32)?.sum_axis(1, false)?
+        }
         false => {
             let weight = weights.take(&weight, &channels_first)?.as_dtype(Dtype::Float32)?;
             weight.sum_axis(2, false)?.transpose_axes(&[0, 2, 3, 1])?
@@ -267,8 +335,12 @@ impl Vision for QwenTower {
     fn begin(&self, picture: &Picture<'_>) -> Result<TowerPass> {
         picture.check(&self.info)?;
         let Picture { rows, columns, .. } = *picture;
-        let too_large =
-            |_| ModelError::Batch(format!("expected a picture of at most {} patches, found {rows} x {columns}", i32::MAX));
+        let too_large = |_| {
+            ModelError::Batch(format!(
+                "expected a picture of at most {} patches, found {rows} x {columns}",
+                i32::MAX
+            ))
+        };
         i32::try_from(u64::from(rows) * u64::from(columns)).map_err(too_large)?;
         let places = grid::order(rows as i32, columns as i32, self.config.spatial_merge_size);
         let mut parts = Vec::new();
@@ -280,7 +352,13 @@ impl Vision for QwenTower {
         }
         let hidden = concatenate(&parts, 0)?;
         hidden.eval()?;
-        Ok(TowerPass { hidden, grid: (rows, columns), rope: self.turns(&places)?, done: 0, after_layer: vec![] })
+        Ok(TowerPass {
+            hidden,
+            grid: (rows, columns),
+            rope: self.turns(&places)?,
+            done: 0,
+            after_layer: vec![],
+        })
     }
 
     fn advance(&self, pass: &mut TowerPass, blocks: usize) -> Result<Option<Features>> {
@@ -288,7 +366,11 @@ impl Vision for QwenTower {
         while pass.done < until {
             let hidden = self.blocks[pass.done].forward(&pass.hidden, &pass.rope)?;
             hidden.eval()?;
-            let at = self.config.deepstack_visual_indexes.iter().position(|block| *block == pass.done as i32);
+            let at = self
+                .config
+                .deepstack_visual_indexes
+                .iter()
+                .position(|block| *block == pass.done as i32);
             if let Some(layer) = at {
                 let features = self.deepstack_merger_list[layer].forward(&hidden)?;
                 features.eval()?;
@@ -315,10 +397,12 @@ mod tests {
     fn queries_in_parts_see_what_all_at_once_see() {
         choose(DeviceChoice::Cpu).expect("there is a CPU");
         let wave = |step: f32, shape: &[i32]| {
-            let numbers: Vec<f32> = (0..shape.iter().product::<i32>()).map(|at| (at as f32 * step).sin()).collect();
+            let numbers: Vec<f32> =
+                (0..shape.iter().product::<i32>()).map(|at| (at as f32 * step).sin()).collect();
             Array::from_slice(&numbers, shape)
         };
-        let (queries, keys, values) = (wave(0.37, &[21, 2, 8]), wave(0.11, &[1, 2, 21, 8]), wave(0.73, &[1, 2, 21, 8]));
+        let (queries, keys, values) =
+            (wave(0.37, &[21, 2, 8]), wave(0.11, &[1, 2, 21, 8]), wave(0.73, &[1, 2, 21, 8]));
         let numbers = |max_scores: i64| {
             let out = attend(&queries, &keys, &values, max_scores).expect("attends");
             out.eval().expect("evaluates");
@@ -328,7 +412,11 @@ mod tests {
         let whole = numbers(MAX_SCORES);
         // One query at a time; parts with a shorter last one; a bound below one query's scores.
         for max_scores in [42, 42 * 8, 42 * 20, 1] {
-            let off = whole.iter().zip(numbers(max_scores)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let off = whole
+                .iter()
+                .zip(numbers(max_scores))
+                .map(|(a, b)| (a - b).abs())
+                .fold(0.0, f32::max);
             assert!(off < 1e-5, "at most {max_scores} scores: off by {off}");
         }
     }

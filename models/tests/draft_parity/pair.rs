@@ -1,12 +1,13 @@
-//! A target and a drafter with their stores, and one step of each: what the tests of drafting are written in.
+//! A target and a drafter with their stores, and one step of each: what the tests of drafting are
+//! written in.
 
 use std::path::{Path, PathBuf};
 
 use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Array, Batch, DeviceChoice, Draft, DraftBatch, DraftPart, KvStore, Purpose, Quantize, Segment, SequenceId, Taps, Target,
-    Wants, device, load_draft, load_target,
+    Array, Batch, DeviceChoice, Draft, DraftBatch, DraftPart, KvStore, Purpose, Quantize, Segment,
+    SequenceId, Taps, Target, Wants, device, load_draft, load_target,
 };
 use serde::Deserialize;
 
@@ -68,7 +69,8 @@ impl Pair {
         let mut last = 0;
         let drafter = load_draft(drafter, quantize, &mut |read, _| last = read).expect("loads");
         assert_eq!(last, drafter.info().weight_bytes);
-        let target_kv = KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
+        let target_kv =
+            KvStore::new(&target.kv_layers(), target.dtype(), target.info().context).expect("made");
         let room = drafter.info().context + drafter.info().block;
         let draft_kv = KvStore::new(&drafter.kv_layers(), drafter.dtype(), room).expect("made");
         Self { target, drafter, target_kv, draft_kv }
@@ -83,15 +85,21 @@ impl Pair {
         self.draft_kv.open(SequenceId(session)).expect("new");
     }
 
-    /// The target's choice behind each of `rows` at the session's end, and their taps; nothing is committed.
+    /// The target's choice behind each of `rows` at the session's end, and their taps; nothing is
+    /// committed.
     pub fn target_rows(&mut self, session: u64, rows: &[u32]) -> (Vec<(u32, f32)>, Array) {
         let (sequence, length) = (SequenceId(session), rows.len() as i32);
         let start = self.target_kv.length(sequence).expect("open");
-        let segment = Segment { sequence, start, length, purpose: Purpose::Verify, image_spans: vec![] };
+        let segment =
+            Segment { sequence, start, length, purpose: Purpose::Verify, image_spans: vec![] };
         let all: Vec<i32> = (0..length).collect();
         let taps = Taps { layers: self.drafter.info().tap_layers.clone(), rows: all.clone() };
         let wants = Wants { logit_rows: all, taps: Some(taps), ..Wants::default() };
-        let forward = self.target.forward(&Batch::text(rows.to_vec(), vec![segment]), &mut self.target_kv, &wants);
+        let forward = self.target.forward(
+            &Batch::text(rows.to_vec(), vec![segment]),
+            &mut self.target_kv,
+            &wants,
+        );
         let forward = forward.expect("a forward");
         let taps = forward.taps.expect("wanted").side_by_side().expect("lazy");
         eval([&taps]).expect("evaluates");
@@ -112,24 +120,44 @@ impl Pair {
         self.target.embed(&block).expect("embeds")
     }
 
-    pub fn draft_rows(&mut self, parts: &[DraftPart], taps: &[Array], blocks: &[Array]) -> Option<Array> {
-        let joined = |arrays: &[Array]| (!arrays.is_empty()).then(|| concatenate(arrays, 0).expect("joined"));
-        let batch = DraftBatch { parts: parts.to_vec(), taps: joined(taps), embeddings: joined(blocks) };
+    pub fn draft_rows(
+        &mut self,
+        parts: &[DraftPart],
+        taps: &[Array],
+        blocks: &[Array],
+    ) -> Option<Array> {
+        let joined = |arrays: &[Array]| {
+            (!arrays.is_empty()).then(|| concatenate(arrays, 0).expect("joined"))
+        };
+        let batch =
+            DraftBatch { parts: parts.to_vec(), taps: joined(taps), embeddings: joined(blocks) };
         self.drafter.forward(&batch, &mut self.draft_kv).expect("a forward")
     }
 
     /// One session's context rows, and a block behind them.
     pub fn draft(&mut self, session: u64, position: i32, taps: &Array, bonus: u32) -> Array {
         let block = self.drafter.info().block;
-        let part = DraftPart { sequence: SequenceId(session), position, context: taps.dim(0), block };
+        let part =
+            DraftPart { sequence: SequenceId(session), position, context: taps.dim(0), block };
         let blocks = [self.block(bonus, block)];
-        self.draft_rows(&[part], std::slice::from_ref(taps), &blocks).expect("a block was asked for")
+        self.draft_rows(&[part], std::slice::from_ref(taps), &blocks)
+            .expect("a block was asked for")
     }
 
-    /// Verifies `drafted` behind `bonus` and commits: how many were accepted, the next bonus token, the committed rows' taps.
-    pub fn verify(&mut self, session: u64, bonus: u32, drafted: &[u32]) -> (usize, Vec<(u32, f32)>, Array) {
+    /// Verifies `drafted` behind `bonus` and commits: how many were accepted, the next bonus token,
+    /// the committed rows' taps.
+    pub fn verify(
+        &mut self,
+        session: u64,
+        bonus: u32,
+        drafted: &[u32],
+    ) -> (usize, Vec<(u32, f32)>, Array) {
         let (chosen, taps) = self.target_rows(session, &[&[bonus], drafted].concat());
-        let accepted = drafted.iter().zip(&chosen).take_while(|(drafted, chosen)| **drafted == chosen.0).count();
+        let accepted = drafted
+            .iter()
+            .zip(&chosen)
+            .take_while(|(drafted, chosen)| **drafted == chosen.0)
+            .count();
         let sequence = SequenceId(session);
         let length = self.target_kv.length(sequence).expect("open") + accepted as i32 + 1;
         self.target_kv.commit(sequence, length).expect("commits");
@@ -137,7 +165,13 @@ impl Pair {
     }
 
     /// Decodes with drafts until `stop` or `most` ids: the ids behind the prompt, and cycles.
-    pub fn generate(&mut self, session: u64, prompt: &[u32], stop: &[u32], most: usize) -> (Vec<u32>, usize) {
+    pub fn generate(
+        &mut self,
+        session: u64,
+        prompt: &[u32],
+        stop: &[u32],
+        most: usize,
+    ) -> (Vec<u32>, usize) {
         self.open(session);
         let (mut bonus, mut taps) = self.prefill(session, prompt);
         let (mut out, mut cycles, mut position) = (vec![bonus], 0, 0);

@@ -2,7 +2,9 @@
 
 use mlx_rs::ops::zeros;
 use paceline_models::vision::Picture;
-use paceline_models::{Array, Batch, KvStore, Override, Positions, Segment, Target, Wants, load_target};
+use paceline_models::{
+    Array, Batch, KvStore, Override, Positions, Segment, Target, Wants, load_target,
+};
 use serde_json::{Value, json};
 
 use crate::scene::{BIAS, SCALE, Scene, Sequence, folder, load};
@@ -20,11 +22,14 @@ fn refusal(model: &dyn Target, batch: &Batch, kv: &mut KvStore) -> String {
 fn batches_that_contradict_themselves() {
     let (model, golden) = load("qwen3-vl-tiny");
     let known = known(&*model, &golden);
-    let sequences: Vec<Sequence> = golden.cases[..1].iter().map(|case| sequence(&*model, &golden, &known, case)).collect();
+    let sequences: Vec<Sequence> =
+        golden.cases[..1].iter().map(|case| sequence(&*model, &golden, &known, case)).collect();
     let mut scene = Scene::new(&*model, sequences);
     let length = golden.cases[0].prompt.len() as i32;
     let good = scene.batch(&[(0, length)]);
-    let (hidden, [part]) = (model.info().hidden, good.overrides.as_slice()) else { panic!("one picture") };
+    let (hidden, [part]) = (model.info().hidden, good.overrides.as_slice()) else {
+        panic!("one picture")
+    };
     let n = part.rows.len() as i32;
     let mut check = |batch: &Batch, expected: &str| {
         let found = refusal(&*model, batch, &mut scene.kv);
@@ -34,17 +39,29 @@ fn batches_that_contradict_themselves() {
         check(&Batch { overrides: vec![changed], ..good.clone() }, expected);
     };
     let with_rows = |first: i32| Override { rows: (first..first + n).collect(), ..part.clone() };
-    overridden(with_rows(length - 1), &format!("expected rows of a batch of {length}, found {length}"));
+    overridden(
+        with_rows(length - 1),
+        &format!("expected rows of a batch of {length}, found {length}"),
+    );
     overridden(with_rows(-1), "found -1");
     overridden(
         Override { rows: part.rows.iter().rev().copied().collect(), ..part.clone() },
         "override 0: expected rows, ascending",
     );
     overridden(Override { rows: vec![3; n as usize], ..part.clone() }, "expected rows, ascending");
-    overridden(Override { rows: vec![], embeddings: rows(0, hidden), after_layer: vec![] }, "expected rows, ascending");
+    overridden(
+        Override { rows: vec![], embeddings: rows(0, hidden), after_layer: vec![] },
+        "expected rows, ascending",
+    );
     let wrong = Override { embeddings: rows(n - 1, hidden), ..part.clone() };
-    overridden(wrong, &format!("expected embeddings of shape [{n}, {hidden}], found [{}, {hidden}]", n - 1));
-    overridden(Override { embeddings: rows(n, hidden + 1), ..part.clone() }, "expected embeddings of shape");
+    overridden(
+        wrong,
+        &format!("expected embeddings of shape [{n}, {hidden}], found [{}, {hidden}]", n - 1),
+    );
+    overridden(
+        Override { embeddings: rows(n, hidden + 1), ..part.clone() },
+        "expected embeddings of shape",
+    );
     let behind = |layers: &[usize], rows: Array| Override {
         after_layer: layers.iter().map(|layer| (*layer, rows.clone())).collect(),
         ..part.clone()
@@ -72,13 +89,17 @@ fn batches_that_contradict_themselves() {
     spanned(&[(1, i32::MAX)]);
     let mut axes: [Vec<i32>; 3] = golden.cases[0].positions.clone();
     axes[1].pop();
-    check(&Batch { positions: Positions::Three(axes), ..good.clone() }, "expected one position for each id");
+    check(
+        &Batch { positions: Positions::Three(axes), ..good.clone() },
+        "expected one position for each id",
+    );
     // And a batch as it should be goes on, so the refusals above were of what was changed.
     model.forward(&good, &mut scene.kv, &Wants::default()).expect("fits");
 
     // A model without three axes.
     let plain = load_target(&folder("qwen3-tiny"), &mut |_, _| {}).expect("loads");
-    let mut kv = KvStore::new(&plain.kv_layers(), plain.dtype(), plain.info().context).expect("made");
+    let mut kv =
+        KvStore::new(&plain.kv_layers(), plain.dtype(), plain.info().context).expect("made");
     good.segments.iter().for_each(|segment| kv.open(segment.sequence).expect("new"));
     let found = refusal(&*plain, &Batch { overrides: vec![], ..good.clone() }, &mut kv);
     assert!(found.contains("no multi-axis positions"), "{found}");
@@ -90,15 +111,27 @@ fn pictures_that_do_not_fit() {
     let tower = model.vision().expect("it sees");
     let shot = &golden.pictures[0];
     let pixels = shot.pixels();
-    let good = Picture { pixels: &pixels, rows: shot.rows, columns: shot.columns, scale: SCALE, bias: BIAS };
+    let good = Picture {
+        pixels: &pixels,
+        rows: shot.rows,
+        columns: shot.columns,
+        scale: SCALE,
+        bias: BIAS,
+    };
     let check = |picture: Picture<'_>, expected: &str| {
         let found = tower.begin(&picture).expect_err("refused").to_string();
         assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
     };
-    check(Picture { rows: 5, ..good }, "expected a picture of a multiple of 2 patches each way, found 5 x 8");
+    check(
+        Picture { rows: 5, ..good },
+        "expected a picture of a multiple of 2 patches each way, found 5 x 8",
+    );
     check(Picture { rows: 0, ..good }, "multiple of 2");
     check(Picture { columns: 10, ..good }, "bytes for 6 x 10 patches");
-    check(Picture { pixels: &pixels[1..], ..good }, "expected 2304 bytes for 6 x 8 patches, found 2303");
+    check(
+        Picture { pixels: &pixels[1..], ..good },
+        "expected 2304 bytes for 6 x 8 patches, found 2303",
+    );
     check(Picture { rows: u32::MAX - 1, columns: u32::MAX - 1, ..good }, "found");
     check(Picture { scale: [1.0, f32::NAN, 1.0], ..good }, "expected finite scale");
     check(Picture { bias: [f32::INFINITY, 0.0, 0.0], ..good }, "expected finite scale");
@@ -109,8 +142,11 @@ fn pictures_that_do_not_fit() {
 fn with(path: &[&str], value: Value) -> Result<(), String> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let from = folder("qwen3-vl-tiny");
-    std::fs::copy(from.join("model.safetensors"), dir.path().join("model.safetensors")).expect("copied");
-    let mut config: Value = serde_json::from_slice(&std::fs::read(from.join("config.json")).expect("there")).expect("JSON");
+    std::fs::copy(from.join("model.safetensors"), dir.path().join("model.safetensors"))
+        .expect("copied");
+    let mut config: Value =
+        serde_json::from_slice(&std::fs::read(from.join("config.json")).expect("there"))
+            .expect("JSON");
     let (last, parts) = path.split_last().expect("a key");
     let mut object = &mut config;
     for part in parts {
@@ -138,7 +174,11 @@ fn configurations_that_cannot_be() {
     sight("num_position_embeddings", json!(35), "expected a square number, found 35");
     sight("num_heads", json!(5), "expected heads of 24 in all, a multiple of 4 each, found 5");
     sight("num_heads", json!(4), "a multiple of 4 each, found 4");
-    sight("deepstack_visual_indexes", json!([2, 0]), "expected blocks below 3, ascending, found [2, 0]");
+    sight(
+        "deepstack_visual_indexes",
+        json!([2, 0]),
+        "expected blocks below 3, ascending, found [2, 0]",
+    );
     sight("deepstack_visual_indexes", json!([0, 0]), "ascending");
     sight("deepstack_visual_indexes", json!([0, 3]), "below 3");
     sight("deepstack_visual_indexes", json!([-1, 0]), "below 3");
@@ -158,27 +198,54 @@ fn configurations_that_cannot_be() {
         let found = with(path, value).expect_err("refused");
         assert!(found.contains(expected), "{path:?}: expected {expected:?}, found {found:?}");
     };
-    other(&["vision_config"], json!(null), "vision_config: expected the vision tower's sizes, found none");
+    other(
+        &["vision_config"],
+        json!(null),
+        "vision_config: expected the vision tower's sizes, found none",
+    );
     other(&["vision_config"], json!(5), "vision_config: invalid type");
     other(&["text_config"], json!(5), "text_config: expected an object, found 5");
-    other(&["text_config", "hidden_size"], json!(null), "hidden_size: expected a value, found none");
+    other(
+        &["text_config", "hidden_size"],
+        json!(null),
+        "hidden_size: expected a value, found none",
+    );
     let section = |value: Value, expected: &str| {
         other(&["text_config", "rope_parameters", "mrope_section"], value, expected);
     };
-    section(json!([4, 2, 3]), "mrope_section: expected three sizes of 8 in all (head_dim / 2), found [4, 2, 3]");
+    section(
+        json!([4, 2, 3]),
+        "mrope_section: expected three sizes of 8 in all (head_dim / 2), found [4, 2, 3]",
+    );
     section(json!([4, 4]), "expected three sizes");
     section(json!([-4, 6, 6]), "expected three sizes");
     section(json!(null), "found none, which means [24, 20, 20]");
-    other(&["text_config", "rope_parameters", "mrope_interleaved"], json!(false), "mrope_interleaved: expected true");
-    other(&["image_token_id"], json!(null), "image_token_id: expected the id of a picture's rows, found none");
+    other(
+        &["text_config", "rope_parameters", "mrope_interleaved"],
+        json!(false),
+        "mrope_interleaved: expected true",
+    );
+    other(
+        &["image_token_id"],
+        json!(null),
+        "image_token_id: expected the id of a picture's rows, found none",
+    );
     other(&["image_token_id"], json!(272), "image_token_id: expected an id below 272, found 272");
     other(&["image_token_id"], json!("<image>"), "image_token_id");
     other(&["model_type"], json!("qwen3_vl_moe"), "expected qwen3 or qwen3_vl, found qwen3_vl_moe");
 
     // What the tensors say otherwise.
-    other(&["vision_config", "patch_size"], json!(8), "tensor model.visual.patch_embed.proj.weight has shape [24, 3, 2, 4, 4]");
+    other(
+        &["vision_config", "patch_size"],
+        json!(8),
+        "tensor model.visual.patch_embed.proj.weight has shape [24, 3, 2, 4, 4]",
+    );
     other(&["vision_config", "spatial_merge_size"], json!(3), "tensor model.visual.");
-    other(&["vision_config", "depth"], json!(4), "tensor model.visual.blocks.3.norm1.weight is missing");
+    other(
+        &["vision_config", "depth"],
+        json!(4),
+        "tensor model.visual.blocks.3.norm1.weight is missing",
+    );
     other(
         &["vision_config", "deepstack_visual_indexes"],
         json!([0]),
@@ -186,7 +253,13 @@ fn configurations_that_cannot_be() {
     );
     other(&["tie_word_embeddings"], json!(false), "tensor lm_head.weight is missing");
     // Null means absent, which means the reference's own value.
-    for key in ["temporal_patch_size", "spatial_merge_size", "in_channels", "out_hidden_size", "hidden_act"] {
+    for key in [
+        "temporal_patch_size",
+        "spatial_merge_size",
+        "in_channels",
+        "out_hidden_size",
+        "hidden_act",
+    ] {
         with(&["vision_config", key], json!(null)).expect(key);
     }
     with(&["text_config", "tie_word_embeddings"], json!(false)).expect("the wrapper's word counts");

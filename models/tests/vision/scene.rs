@@ -7,8 +7,8 @@ use mlx_rs::transforms::eval;
 use paceline_models::sample::{RowRule, choose};
 use paceline_models::vision::{Features, Picture, Placed, Vision, positions};
 use paceline_models::{
-    Array, Batch, DeviceChoice, Forward, KvStore, Override, Positions, Purpose, Segment, SequenceId, Tapped, Target, Wants,
-    device, load_target,
+    Array, Batch, DeviceChoice, Forward, KvStore, Override, Positions, Purpose, Segment,
+    SequenceId, Tapped, Target, Wants, device, load_target,
 };
 use serde::Deserialize;
 
@@ -46,13 +46,20 @@ pub const BIAS: [f32; 3] = [-1.0; 3];
 
 impl Shot {
     pub fn pixels(&self) -> Vec<u8> {
-        let digits: Vec<u8> = self.pixels.chars().map(|digit| digit.to_digit(16).expect("hex") as u8).collect();
+        let digits: Vec<u8> =
+            self.pixels.chars().map(|digit| digit.to_digit(16).expect("hex") as u8).collect();
         digits.as_chunks::<2>().0.iter().map(|[high, low]| high << 4 | low).collect()
     }
 
     pub fn features(&self, tower: &dyn Vision, blocks: usize) -> Features {
         let pixels = self.pixels();
-        let picture = Picture { pixels: &pixels, rows: self.rows, columns: self.columns, scale: SCALE, bias: BIAS };
+        let picture = Picture {
+            pixels: &pixels,
+            rows: self.rows,
+            columns: self.columns,
+            scale: SCALE,
+            bias: BIAS,
+        };
         features(tower, &picture, blocks)
     }
 }
@@ -76,7 +83,8 @@ pub fn folder(name: &str) -> PathBuf {
 
 pub fn load(name: &str) -> (Box<dyn Target>, Golden) {
     device::choose(DeviceChoice::Cpu).expect("there is a CPU");
-    let text = std::fs::read(folder(name).with_extension("json")).expect("the golden file is in the repository");
+    let text = std::fs::read(folder(name).with_extension("json"))
+        .expect("the golden file is in the repository");
     let golden = serde_json::from_slice(&text).expect("it has the fields named here");
     (load_target(&folder(name), &mut |_, _| {}).expect("loads"), golden)
 }
@@ -104,12 +112,21 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    pub fn new(prompt: &[u32], shots: &[&Shot], tower: &dyn Vision, known: &HashMap<String, Features>) -> Self {
+    pub fn new(
+        prompt: &[u32],
+        shots: &[&Shot],
+        tower: &dyn Vision,
+        known: &HashMap<String, Features>,
+    ) -> Self {
         let info = tower.info();
         let (mut placed, mut at) = (Vec::new(), 0);
         for shot in shots {
-            let skipped = prompt[at..].iter().position(|id| *id == info.image_token).expect("a place for every picture");
-            let (rows, columns) = ((shot.rows / info.merge) as i32, (shot.columns / info.merge) as i32);
+            let skipped = prompt[at..]
+                .iter()
+                .position(|id| *id == info.image_token)
+                .expect("a place for every picture");
+            let (rows, columns) =
+                ((shot.rows / info.merge) as i32, (shot.columns / info.merge) as i32);
             let picture = Placed { first: (at + skipped) as i32, rows, columns };
             at = picture.end() as usize;
             placed.push(picture);
@@ -118,8 +135,15 @@ impl Sequence {
         Self { ids: prompt.to_vec(), placed, features }
     }
 
-    /// The rows `start..start + length`: their positions appended, and the pictures' parts among them.
-    fn rows(&self, start: i32, length: i32, first_row: i32, axes: &mut [Vec<i32>; 3]) -> (Vec<(i32, i32)>, Vec<Override>) {
+    /// The rows `start..start + length`: their positions appended, and the pictures' parts among
+    /// them.
+    fn rows(
+        &self,
+        start: i32,
+        length: i32,
+        first_row: i32,
+        axes: &mut [Vec<i32>; 3],
+    ) -> (Vec<(i32, i32)>, Vec<Override>) {
         positions(&self.placed, start, length, axes);
         let (mut spans, mut overrides) = (vec![], vec![]);
         for (picture, features) in self.placed.iter().zip(&self.features) {
@@ -128,12 +152,19 @@ impl Sequence {
                 continue;
             }
             spans.push((from - start, to - from));
-            let part = Array::from_slice(&(from - picture.first..to - picture.first).collect::<Vec<_>>(), &[to - from]);
+            let part = Array::from_slice(
+                &(from - picture.first..to - picture.first).collect::<Vec<_>>(),
+                &[to - from],
+            );
             let cut = |array: &Array| array.take_axis(&part, 0).expect("its rows");
             overrides.push(Override {
                 rows: (from - start + first_row..to - start + first_row).collect(),
                 embeddings: cut(&features.embeddings),
-                after_layer: features.after_layer.iter().map(|(layer, array)| (*layer, cut(array))).collect(),
+                after_layer: features
+                    .after_layer
+                    .iter()
+                    .map(|(layer, array)| (*layer, cut(array)))
+                    .collect(),
             });
         }
         (spans, overrides)
@@ -149,18 +180,21 @@ pub struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     pub fn new(model: &'a dyn Target, sequences: Vec<Sequence>) -> Self {
-        let mut kv = KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("made");
+        let mut kv =
+            KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("made");
         (0..sequences.len()).for_each(|at| kv.open(SequenceId(at as u64)).expect("new"));
         Self { model, kv, sequences }
     }
 
     /// A batch of the next rows of these sequences (place, rows).
     pub fn batch(&self, next: &[(usize, i32)]) -> Batch {
-        let (mut ids, mut segments, mut overrides, mut axes) = (vec![], vec![], vec![], <[Vec<i32>; 3]>::default());
+        let (mut ids, mut segments, mut overrides, mut axes) =
+            (vec![], vec![], vec![], <[Vec<i32>; 3]>::default());
         for (at, length) in next {
             let (sequence, id) = (&self.sequences[*at], SequenceId(*at as u64));
             let start = self.kv.length(id).expect("open");
-            let (image_spans, mut parts) = sequence.rows(start, *length, ids.len() as i32, &mut axes);
+            let (image_spans, mut parts) =
+                sequence.rows(start, *length, ids.len() as i32, &mut axes);
             ids.extend_from_slice(&sequence.ids[start as usize..(start + length) as usize]);
             let purpose = if *length == 1 { Purpose::Decode } else { Purpose::Prefill };
             segments.push(Segment { sequence: id, start, length: *length, purpose, image_spans });
@@ -180,9 +214,11 @@ impl<'a> Scene<'a> {
         forward
     }
 
-    /// Reads every sequence in, `chunk` rows at a time, and lets it go on greedily until it has so many ids more.
+    /// Reads every sequence in, `chunk` rows at a time, and lets it go on greedily until it has so
+    /// many ids more.
     pub fn go_on(&mut self, chunk: i32, more: usize) -> Vec<Vec<u32>> {
-        let prompts: Vec<usize> = self.sequences.iter().map(|sequence| sequence.ids.len()).collect();
+        let prompts: Vec<usize> =
+            self.sequences.iter().map(|sequence| sequence.ids.len()).collect();
         loop {
             let mut next: Vec<(usize, i32)> = vec![];
             for (at, sequence) in self.sequences.iter().enumerate() {
@@ -210,12 +246,18 @@ impl<'a> Scene<'a> {
                 None => self.kv.evaluate().expect("evaluates"),
                 Some(logits) => {
                     let rules = vec![RowRule::greedy(&[], 0); ends.len()];
-                    for (at, choice) in ends.iter().zip(choose(logits, &rules, &[]).expect("choices")) {
+                    for (at, choice) in
+                        ends.iter().zip(choose(logits, &rules, &[]).expect("choices"))
+                    {
                         self.sequences[*at].ids.push(choice.token);
                     }
                 }
             }
         }
-        self.sequences.iter().zip(prompts).map(|(sequence, prompt)| sequence.ids[prompt..].to_vec()).collect()
+        self.sequences
+            .iter()
+            .zip(prompts)
+            .map(|(sequence, prompt)| sequence.ids[prompt..].to_vec())
+            .collect()
     }
 }

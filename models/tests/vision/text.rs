@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use paceline_models::sample::{RowRule, choose};
-use paceline_models::{Batch, KvStore, Positions, Purpose, Segment, SequenceId, Target, Wants, load_target};
+use paceline_models::{
+    Batch, KvStore, Positions, Purpose, Segment, SequenceId, Target, Wants, load_target,
+};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -15,7 +17,9 @@ fn write_text_model(name: &str, prefix: &str, head: &str, dir: &Path) {
     let tensors = SafeTensors::deserialize(&bytes).expect("tensors");
     let renamed = tensors.tensors().into_iter().filter_map(|(name, tensor)| {
         let inside = name.strip_prefix(prefix).map(|rest| format!("model{rest}"));
-        inside.or_else(|| name.strip_prefix(head).map(|rest| format!("lm_head{rest}"))).map(|name| (name, tensor))
+        inside
+            .or_else(|| name.strip_prefix(head).map(|rest| format!("lm_head{rest}")))
+            .map(|name| (name, tensor))
     });
     safetensors::serialize_to_file(renamed, None, &dir.join("model.safetensors")).expect("written");
     let config = std::fs::read(folder(name).join("config.json")).expect("in the repository");
@@ -28,20 +32,28 @@ fn write_text_model(name: &str, prefix: &str, head: &str, dir: &Path) {
 
 /// A prompt read in chunks, then ids one by one: the bits of all logits on the way.
 fn go_on(model: &dyn Target, prompt: &[u32], three: bool) -> Vec<Vec<u32>> {
-    let mut kv = KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("made");
+    let mut kv =
+        KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("made");
     kv.open(SequenceId(0)).expect("new");
     let (mut ids, mut start, mut all) = (prompt.to_vec(), 0, vec![]);
     while ids.len() < prompt.len() + 12 {
         let length = (ids.len() - start).min(10);
         let purpose = if length == 1 { Purpose::Decode } else { Purpose::Prefill };
-        let segment =
-            Segment { sequence: SequenceId(0), start: start as i32, length: length as i32, purpose, image_spans: vec![] };
+        let segment = Segment {
+            sequence: SequenceId(0),
+            start: start as i32,
+            length: length as i32,
+            purpose,
+            image_spans: vec![],
+        };
         let mut batch = Batch::text(ids[start..start + length].to_vec(), vec![segment]);
         if let (true, Positions::One(positions)) = (three, &batch.positions) {
-            batch.positions = Positions::Three([positions.clone(), positions.clone(), positions.clone()]);
+            batch.positions =
+                Positions::Three([positions.clone(), positions.clone(), positions.clone()]);
         }
         let wants = Wants { logit_rows: vec![length as i32 - 1], ..Wants::default() };
-        let logits = model.forward(&batch, &mut kv, &wants).expect("a forward").logits.expect("wanted");
+        let logits =
+            model.forward(&batch, &mut kv, &wants).expect("a forward").logits.expect("wanted");
         all.push(floats(&logits).into_iter().map(f32::to_bits).collect());
         start += length;
         kv.commit(SequenceId(0), start as i32).expect("commits");
@@ -57,9 +69,13 @@ fn check(name: &str, prefix: &str, head: &str) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     write_text_model(name, prefix, head, dir.path());
     let text = load_target(dir.path(), &mut |_, _| {}).expect("loads");
-    assert_eq!((text.info().architecture.as_str(), model.info().architecture.as_str()), ("qwen3", "qwen3_vl"));
+    assert_eq!(
+        (text.info().architecture.as_str(), model.info().architecture.as_str()),
+        ("qwen3", "qwen3_vl")
+    );
     assert!(text.vision().is_none() && model.vision().is_some());
-    let case = golden.cases.iter().find(|case| case.pictures.is_empty()).expect("one without pictures");
+    let case =
+        golden.cases.iter().find(|case| case.pictures.is_empty()).expect("one without pictures");
     let expected = go_on(&*text, &case.prompt, false);
     assert_eq!(go_on(&*model, &case.prompt, false), expected, "{name}");
     assert_eq!(go_on(&*model, &case.prompt, true), expected, "{name}, on three axes");

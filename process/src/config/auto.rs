@@ -43,7 +43,10 @@ impl<'de, T: FromStr> Deserialize<'de> for Auto<T> {
                 match text {
                     "auto" => Ok(Auto::Auto),
                     _ => text.parse().map(Auto::Is).map_err(|_| {
-                        E::custom(format!("expected \"auto\" or a number of type {}, found {text:?}", std::any::type_name::<T>()))
+                        E::custom(format!(
+                            "expected \"auto\" or a number of type {}, found {text:?}",
+                            std::any::type_name::<T>()
+                        ))
                     }),
                 }
             }

@@ -3,7 +3,8 @@
 use super::{Config, ConfigError, RoutingConfig, all_keys, hint, typed};
 
 /// The keys of the routing policy.
-pub const POLICY_KEYS: [&str; 4] = ["routing.force", "routing.max_concurrent", "routing.max_context", "routing.kv_pressure"];
+pub const POLICY_KEYS: [&str; 4] =
+    ["routing.force", "routing.max_concurrent", "routing.max_context", "routing.kv_pressure"];
 
 impl RoutingConfig {
     /// These settings with `key` at the value written as `text`, in the configuration's form.
@@ -15,15 +16,21 @@ impl RoutingConfig {
         if !POLICY_KEYS.contains(&key) {
             let candidates = POLICY_KEYS.map(str::to_owned).to_vec();
             return Err(match all_keys(&known).iter().any(|other| other == key) {
-                true => value(key, format!("cannot be changed at run time; {} can", POLICY_KEYS.join(", "))),
-                false => {
-                    ConfigError::UnknownKey { hint: hint(key, &candidates), key: key.to_owned(), place: "the policy".to_owned() }
-                }
+                true => value(
+                    key,
+                    format!("cannot be changed at run time; {} can", POLICY_KEYS.join(", ")),
+                ),
+                false => ConfigError::UnknownKey {
+                    hint: hint(key, &candidates),
+                    key: key.to_owned(),
+                    place: "the policy".to_owned(),
+                },
             });
         }
         let (section, word) = key.split_once('.').expect("all keys of the policy are in a section");
         let like = &known[section][word];
-        let new = typed(text, like).ok_or_else(|| value(key, format!("expected {}, found {text:?}", like.type_str())))?;
+        let new = typed(text, like)
+            .ok_or_else(|| value(key, format!("expected {}, found {text:?}", like.type_str())))?;
         let config = Config { routing: self.clone(), ..Config::default() };
         let mut table = toml::Table::try_from(config).expect("a configuration is plain TOML");
         table[section][word] = new;
@@ -38,7 +45,8 @@ impl RoutingConfig {
         let config = Config { routing: self.clone(), ..Config::default() };
         let table = toml::Table::try_from(config).expect("a configuration is plain TOML");
         POLICY_KEYS.map(|key| {
-            let (section, word) = key.split_once('.').expect("all keys of the policy are in a section");
+            let (section, word) =
+                key.split_once('.').expect("all keys of the policy are in a section");
             let text = match &table[section][word] {
                 toml::Value::String(text) => text.clone(),
                 other => other.to_string(),
@@ -63,7 +71,12 @@ mod tests {
         let set = |key: &str, text: &str| routing.with(key, text).expect("accepted");
         assert_eq!(set("routing.force", "plain").force, Force::Plain);
         assert_eq!(set("routing.max_concurrent", "2").max_concurrent, Auto::Is(2));
-        assert_eq!(set("routing.max_concurrent", "2").with("routing.max_concurrent", "auto").expect("accepted"), routing);
+        assert_eq!(
+            set("routing.max_concurrent", "2")
+                .with("routing.max_concurrent", "auto")
+                .expect("accepted"),
+            routing
+        );
         assert_eq!(set("routing.max_context", "100").max_context, Auto::Is(100));
         assert_eq!(set("routing.kv_pressure", "0.5").kv_pressure, 0.5);
         assert_eq!(set("routing.kv_pressure", "1").kv_pressure, 1.0);
@@ -91,7 +104,10 @@ mod tests {
     fn values_are_shown_as_they_are_written() {
         let routing = RoutingConfig { max_context: Auto::Is(9), ..RoutingConfig::default() };
         let shown = routing.policy().map(|(key, text)| format!("{key}={text}")).join(" ");
-        assert_eq!(shown, "routing.force=auto routing.max_concurrent=auto routing.max_context=9 routing.kv_pressure=0.85");
+        assert_eq!(
+            shown,
+            "routing.force=auto routing.max_concurrent=auto routing.max_context=9 routing.kv_pressure=0.85"
+        );
         for (key, text) in routing.policy() {
             assert_eq!(routing.with(key, &text).expect("its own form"), routing);
         }

@@ -1,4 +1,5 @@
-//! Settings whose feature is not there yet: at their default they pass, otherwise they are refused or warned of by name.
+//! Settings whose feature is not there yet: at their default they pass, otherwise they are refused
+//! or warned of by name.
 
 use super::{Config, ConfigError};
 
@@ -8,7 +9,10 @@ use super::{Config, ConfigError};
 /// The first key that is set and not served.
 pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
     let default = Config::default();
-    let refused = [("target.keep_quantized", config.target.keep_quantized), ("log.prompts", config.log.prompts)];
+    let refused = [
+        ("target.keep_quantized", config.target.keep_quantized),
+        ("log.prompts", config.log.prompts),
+    ];
     if let Some((key, _)) = refused.iter().find(|(_, set)| *set) {
         let what = "this version does not serve it yet; leave it at its default".to_owned();
         return Err(ConfigError::Value { key: (*key).to_owned(), what });
@@ -22,5 +26,9 @@ pub(super) fn check(config: &Config) -> Result<Vec<String>, ConfigError> {
             "its names are those of API keys, and gateway.api_keys_file is not set",
         ),
     ];
-    Ok(warned.iter().filter(|(_, set, _)| *set).map(|(key, _, what)| format!("{key} has no effect: {what}")).collect())
+    Ok(warned
+        .iter()
+        .filter(|(_, set, _)| *set)
+        .map(|(key, _, what)| format!("{key} has no effect: {what}"))
+        .collect())
 }

@@ -4,7 +4,8 @@ fn build(text: &str, environment: &[(&str, &str)]) -> Result<Loaded, ConfigError
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("paceline.toml");
     std::fs::write(&path, text).expect("writable");
-    let environment: Vec<_> = environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    let environment: Vec<_> =
+        environment.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     Loaded::build(Some(&path), &environment)
 }
 
@@ -54,15 +55,19 @@ fn the_environment_wins_and_is_typed() {
 fn a_burst_of_100_fits_the_queue_and_a_key_runs_half_of_what_runs() {
     let Config { target, limits, .. } = Config::default();
     assert_eq!((target.max_sequences, limits.queue, limits.streams_per_key), (32, 128, 16));
-    let loaded = build("[target]\nmax_sequences = 128\n[limits]\nqueue = 0\n", &[]).expect("accepted");
+    let loaded =
+        build("[target]\nmax_sequences = 128\n[limits]\nqueue = 0\n", &[]).expect("accepted");
     assert_eq!((loaded.config.target.max_sequences, loaded.config.limits.queue), (128, 0));
 }
 
 #[test]
 fn an_empty_environment_value_is_a_value() {
-    let loaded = build("[target]\nmodel = \"/somewhere\"\n", &[("PACELINE_TARGET__MODEL", "")]).expect("accepted");
+    let loaded = build("[target]\nmodel = \"/somewhere\"\n", &[("PACELINE_TARGET__MODEL", "")])
+        .expect("accepted");
     assert_eq!(loaded.config.target.model, "");
-    assert!(refusal("", &[("PACELINE_LIMITS__QUEUE", "")]).contains("limits.queue: expected integer"));
+    assert!(
+        refusal("", &[("PACELINE_LIMITS__QUEUE", "")]).contains("limits.queue: expected integer")
+    );
 }
 
 #[test]
@@ -70,18 +75,31 @@ fn unknown_keys_are_refused_with_the_nearest_name() {
     assert!(refusal("[limits]\nqeue = 1\n", &[]).contains("limits.qeue"));
     assert!(refusal("[limits]\nqeue = 1\n", &[]).contains("did you mean limits.queue?"));
     assert!(refusal("[limit]\nqueue = 1\n", &[]).contains("did you mean limits?"));
-    assert!(refusal("", &[("PACELINE_ROUTING__MAXCONCURRENT", "1")]).contains("did you mean routing.max_concurrent?"));
-    assert!(refusal("[gateway]\nmax_concurrent = 1\n", &[]).contains("did you mean routing.max_concurrent?"));
+    assert!(
+        refusal("", &[("PACELINE_ROUTING__MAXCONCURRENT", "1")])
+            .contains("did you mean routing.max_concurrent?")
+    );
+    assert!(
+        refusal("[gateway]\nmax_concurrent = 1\n", &[])
+            .contains("did you mean routing.max_concurrent?")
+    );
     assert!(refusal("", &[("PACELINE_LIMIT__QUEUE", "1")]).contains("did you mean limits.queue?"));
 }
 
 #[test]
 fn where_no_name_is_near_all_are_said() {
     let refused = refusal("[gateway]\nlisten = 1\n", &[]);
-    assert!(refused.contains("gateway.listen") && refused.contains("; expected one of gateway."), "{refused}");
+    assert!(
+        refused.contains("gateway.listen") && refused.contains("; expected one of gateway."),
+        "{refused}"
+    );
     assert!(refused.contains("gateway.grpc") && !refused.contains("limits."), "{refused}");
     let refused = refusal("[weather]\nrain = 1\n", &[]);
-    assert!(refused.contains("expected one of classes, drafter, gateway, ") && !refused.contains("gateway.grpc"), "{refused}");
+    assert!(
+        refused.contains("expected one of classes, drafter, gateway, ")
+            && !refused.contains("gateway.grpc"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -93,7 +111,10 @@ fn wrong_values_name_the_key() {
         ("[gateway]\ngrpc = \"localhost\"\n", "gateway.grpc"),
         ("[supervisor]\nlease_s = 0\n", "supervisor.lease_s"),
         ("[limits]\nmessage_s = 0\n", "limits.message_s: expected at least 1"),
-        ("[limits]\nconnections_per_peer = 0\n", "limits.connections_per_peer: expected at least 1"),
+        (
+            "[limits]\nconnections_per_peer = 0\n",
+            "limits.connections_per_peer: expected at least 1",
+        ),
         ("[target]\ndevice = \"tpu\"\n", "target.device"),
         ("[target]\nmax_sequences = 0\n", "target.max_sequences: expected 1 to 128"),
         ("[target]\nmax_sequences = 129\n", "found 129"),
@@ -114,8 +135,14 @@ fn wrong_values_name_the_key() {
 #[test]
 fn what_is_not_served_yet_is_refused_or_warned_of_by_name() {
     assert!(refusal("[log]\nprompts = true\n", &[]).contains("log.prompts"));
-    assert!(refusal("[limits]\nmax_images = 0\n", &[]).contains("limits.max_images: expected at least 1"));
-    assert!(refusal("", &[("PACELINE_LIMITS__MAX_IMAGE_PIXELS", "0")]).contains("limits.max_image_pixels"));
+    assert!(
+        refusal("[limits]\nmax_images = 0\n", &[])
+            .contains("limits.max_images: expected at least 1")
+    );
+    assert!(
+        refusal("", &[("PACELINE_LIMITS__MAX_IMAGE_PIXELS", "0")])
+            .contains("limits.max_image_pixels")
+    );
     let loaded = build("[gateway]\nhttp = \"127.0.0.1:9\"\n", &[]).expect("accepted with warnings");
     assert!(loaded.warnings.iter().any(|line| line.starts_with("gateway.http")));
 }
@@ -124,31 +151,50 @@ fn what_is_not_served_yet_is_refused_or_warned_of_by_name() {
 fn what_other_machines_reach_needs_keys_and_tls() {
     let keys = "api_keys_file = \"k\"\n";
     let tls = "tls_cert = \"c\"\ntls_key = \"d\"\n";
-    for address in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "[2001:db8::1]:1", "[::ffff:192.0.2.1]:1"] {
+    for address in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "[2001:db8::1]:1", "[::ffff:192.0.2.1]:1"]
+    {
         let with = |more: &str| build(&format!("[gateway]\ngrpc = \"{address}\"\n{more}"), &[]);
         for (more, missing) in [("", "neither keys"), (keys, "no TLS"), (tls, "no keys")] {
             let error = with(more).expect_err("open to the network").to_string();
-            assert!(error.contains("gateway.grpc") && error.contains(missing) && error.contains("gateway.insecure"), "{error}");
+            assert!(
+                error.contains("gateway.grpc")
+                    && error.contains(missing)
+                    && error.contains("gateway.insecure"),
+                "{error}"
+            );
         }
-        assert!(with(&format!("{keys}{tls}")).is_ok() && with("insecure = true\n").is_ok(), "{address}");
+        assert!(
+            with(&format!("{keys}{tls}")).is_ok() && with("insecure = true\n").is_ok(),
+            "{address}"
+        );
     }
     for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
         assert!(build(&format!("[gateway]\ngrpc = \"{address}\"\n"), &[]).is_ok(), "{address}");
     }
     let loaded = build("[classes]\nalice = \"code\"\n", &[]).expect("accepted with a warning");
-    assert!(loaded.warnings.iter().any(|line| line.starts_with("classes")), "{:?}", loaded.warnings);
+    assert!(
+        loaded.warnings.iter().any(|line| line.starts_with("classes")),
+        "{:?}",
+        loaded.warnings
+    );
 }
 
 #[test]
 fn a_worker_is_loaded_anew_for_what_it_reads_and_for_nothing_else() {
     // By the target, by the drafter.
     let readers = |key: &str| match key {
-        "supervisor.runtime_dir" | "supervisor.lease_s" | "target.device" | "drafter.model" => (true, true),
+        "supervisor.runtime_dir" | "supervisor.lease_s" | "target.device" | "drafter.model" => {
+            (true, true)
+        }
         // Where no drafter is named, as by default, it says which one there is.
         "target.model" => (true, true),
         "target.threads" | "target.keep_quantized" | "target.max_sequences" => (true, false),
-        "kv.budget_bytes" | "kv.budget_fraction" | "kv.prefix_cache" | "kv.tap_window" => (true, false),
-        "drafter.kind" | "drafter.threads" | "drafter.quantize" | "drafter.prefix_bytes" => (false, true),
+        "kv.budget_bytes" | "kv.budget_fraction" | "kv.prefix_cache" | "kv.tap_window" => {
+            (true, false)
+        }
+        "drafter.kind" | "drafter.threads" | "drafter.quantize" | "drafter.prefix_bytes" => {
+            (false, true)
+        }
         _ => (false, false),
     };
     let digests = |config: &Config| (config.target_digest(), config.drafter_digest());
@@ -159,7 +205,8 @@ fn a_worker_is_loaded_anew_for_what_it_reads_and_for_nothing_else() {
         let (target, drafter) = digests(&changed(&known, section, name));
         assert_eq!((target != usual.0, drafter != usual.1), readers(&key), "{key}");
     }
-    let classes = Config { classes: [("alice".to_owned(), "code".to_owned())].into(), ..Default::default() };
+    let classes =
+        Config { classes: [("alice".to_owned(), "code".to_owned())].into(), ..Default::default() };
     assert_eq!(digests(&classes), usual);
     let models = |target: &str| {
         let mut config = Config::default();
@@ -190,8 +237,14 @@ fn what_belongs_to_the_drafter_is_served() {
     assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
     let config = loaded.config;
     assert_eq!((config.drafter.start, config.drafter.threads), (DrafterStart::Lazy, Auto::Is(2)));
-    assert_eq!((config.drafter.prefix_bytes, Config::default().drafter.prefix_bytes), (5, 256 << 20));
-    assert_eq!((config.routing.max_concurrent, config.routing.max_context), (Auto::Is(8), Auto::Auto));
+    assert_eq!(
+        (config.drafter.prefix_bytes, Config::default().drafter.prefix_bytes),
+        (5, 256 << 20)
+    );
+    assert_eq!(
+        (config.routing.max_concurrent, config.routing.max_context),
+        (Auto::Is(8), Auto::Auto)
+    );
 }
 
 #[test]
@@ -209,14 +262,18 @@ fn the_demo_drafter_goes_with_the_demo_target_only() {
 
 #[test]
 fn a_named_file_must_exist() {
-    let error = Loaded::build(Some(Path::new("/nowhere/paceline.toml")), &[]).expect_err("refused").to_string();
+    let error = Loaded::build(Some(Path::new("/nowhere/paceline.toml")), &[])
+        .expect_err("refused")
+        .to_string();
     assert!(error.contains("/nowhere/paceline.toml"));
 }
 
 #[test]
 fn a_setting_that_is_not_utf8_is_refused_by_name_and_foreign_bytes_are_left_out() {
     use std::os::unix::ffi::OsStringExt as _;
-    let variable = |name: &[u8], value: &[u8]| (OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec()));
+    let variable = |name: &[u8], value: &[u8]| {
+        (OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec()))
+    };
     let foreign = [
         variable(b"LS_COLORS", b"\xff\xfe"),
         variable(b"\xc3(", b"x"),
@@ -230,7 +287,11 @@ fn a_setting_that_is_not_utf8_is_refused_by_name_and_foreign_bytes_are_left_out(
         (b"PACELINE_CONFIG", b"\xff.toml"),
         (b"PACELINE_TARGET__\xff", b"x"),
     ] {
-        let error = text_variables([variable(name, value)].into_iter()).expect_err("refused").to_string();
-        assert!(error.contains(&*String::from_utf8_lossy(name)) && error.contains("expected UTF-8"), "{error}");
+        let error =
+            text_variables([variable(name, value)].into_iter()).expect_err("refused").to_string();
+        assert!(
+            error.contains(&*String::from_utf8_lossy(name)) && error.contains("expected UTF-8"),
+            "{error}"
+        );
     }
 }

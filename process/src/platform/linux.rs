@@ -30,15 +30,16 @@ pub(super) fn process_stopped(pid: u32) -> bool {
 /// State and starttime of a process.
 fn stat(pid: u32) -> Option<(char, u64)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is a name in parentheses that may hold anything: count from its end. State is then the first
-    // field, starttime (22nd of proc(5)) the twentieth.
+    // The second field is a name in parentheses that may hold anything: count from its end. State
+    // is then the first field, starttime (22nd of proc(5)) the twentieth.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?.chars().next()?;
     Some((state, fields.nth(18)?.parse().ok()?))
 }
 
 pub(super) fn process_end(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: takes two numbers and returns a new descriptor of our own, close-on-exec, or an error.
+    // SAFETY: takes two numbers and returns a new descriptor of our own, close-on-exec, or an
+    // error.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -57,16 +58,18 @@ pub(super) fn write_barrier(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-/// PR_SET_DUMPABLE 0. Then the kernel writes no core of this process, also not to a program of `core_pattern` (which
-/// RLIMIT_CORE 0 does not stop), and refuses ptrace, process_vm_readv, pidfd_getfd and /proc/PID/{environ,maps,mem,fd,io} to
-/// other processes without CAP_SYS_PTRACE (for reads of memory also CAP_PERFMON), those of the same user included.
+/// PR_SET_DUMPABLE 0. Then the kernel writes no core of this process, also not to a program of
+/// `core_pattern` (which RLIMIT_CORE 0 does not stop), and refuses ptrace, process_vm_readv,
+/// pidfd_getfd and /proc/PID/{environ,maps,mem,fd,io} to other processes without CAP_SYS_PTRACE
+/// (for reads of memory also CAP_PERFMON), those of the same user included.
 ///
-/// What our processes do to one another goes on: signals and pidfd_open go by the user id, /proc/PID/{stat,status,cmdline}
-/// stay readable, SCM_RIGHTS and SO_PEERCRED do not ask. A process still reads its own /proc/self/{fd,maps,cgroup,mountinfo};
-/// /proc/self/{environ,io} then belong to root and are not used. `exec` sets the flag back to 1: each program has to call this.
+/// What our processes do to one another goes on: signals and pidfd_open go by the user id,
+/// /proc/PID/{stat,status,cmdline} stay readable, SCM_RIGHTS and SO_PEERCRED do not ask. A process
+/// still reads its own /proc/self/{fd,maps,cgroup,mountinfo}; /proc/self/{environ,io} then belong
+/// to root and are not used. `exec` sets the flag back to 1: each program has to call this.
 ///
-/// A /proc that is mounted with `hidepid` goes by the same flag: a supervisor would no longer see /proc/PID/stat of its own
-/// workers and take them for dead. There the flag is left alone.
+/// A /proc that is mounted with `hidepid` goes by the same flag: a supervisor would no longer see
+/// /proc/PID/stat of its own workers and take them for dead. There the flag is left alone.
 pub(super) fn deny_memory_access() {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     if hides_processes(&mounts) {
@@ -78,15 +81,17 @@ pub(super) fn deny_memory_access() {
     }
 }
 
-/// Whether /proc shows a user only processes that may be traced, by the lines of /proc/self/mountinfo (proc(5)).
+/// Whether /proc shows a user only processes that may be traced, by the lines of
+/// /proc/self/mountinfo (proc(5)).
 fn hides_processes(mounts: &str) -> bool {
     let mut options = mounts.lines().filter_map(|line| {
         let (mount, file_system) = line.split_once(" - ")?;
         (mount.split(' ').nth(4)? == "/proc").then_some(file_system)
     });
     // The last mount at a place covers the ones before it.
-    let hidepid =
-        options.next_back().and_then(|options| options.split([' ', ',']).find_map(|word| word.strip_prefix("hidepid=")));
+    let hidepid = options.next_back().and_then(|options| {
+        options.split([' ', ',']).find_map(|word| word.strip_prefix("hidepid="))
+    });
     hidepid.is_some_and(|value| !matches!(value, "0" | "off"))
 }
 
@@ -99,9 +104,9 @@ pub(super) fn available_memory() -> Option<u64> {
     Some(group.map_or(machine, |group| group.min(machine)))
 }
 
-/// What the control group of `groups` (/proc/self/cgroup) and those around it still allow, as in a container; `None`: they
-/// bound nothing, or are of version 1. Pages of files are given up when memory is short, so they count as free, as in
-/// MemAvailable.
+/// What the control group of `groups` (/proc/self/cgroup) and those around it still allow, as in a
+/// container; `None`: they bound nothing, or are of version 1. Pages of files are given up when
+/// memory is short, so they count as free, as in MemAvailable.
 fn group_memory(groups: &str, root: &Path) -> Option<u64> {
     let group = root.join(groups.lines().find_map(|line| line.strip_prefix("0::/"))?);
     let left = |dir: &Path| {
@@ -121,9 +126,11 @@ fn group_memory(groups: &str, root: &Path) -> Option<u64> {
 }
 
 pub(super) fn give_back_freed_memory() {
-    // Blocks freed between blocks in use stay with glibc until it is asked; musl has no such call and keeps little.
+    // Blocks freed between blocks in use stay with glibc until it is asked; musl has no such call
+    // and keeps little.
     #[cfg(target_env = "gnu")]
-    // SAFETY: malloc_trim takes the allocator's own locks and may be called at any time from any thread.
+    // SAFETY: malloc_trim takes the allocator's own locks and may be called at any time from any
+    // thread.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -143,7 +150,8 @@ pub(super) fn is_tcp_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 pub(super) fn enlarge_buffers(_socket: BorrowedFd<'_>) {
-    // net.core.wmem_default is 208 KiB, which is enough, and also the most that an ordinary process may set.
+    // net.core.wmem_default is 208 KiB, which is enough, and also the most that an ordinary process
+    // may set.
 }
 
 pub(super) fn stderr_path() -> io::Result<PathBuf> {
@@ -174,7 +182,9 @@ mod tests {
     #[test]
     fn a_proc_that_hides_processes_is_found() {
         let mounts = |options: &str| {
-            format!("21 1 0:20 / / rw - overlay none rw,hidepid=2\n22 27 0:21 / /proc rw,nosuid shared:5 - proc proc {options}\n")
+            format!(
+                "21 1 0:20 / / rw - overlay none rw,hidepid=2\n22 27 0:21 / /proc rw,nosuid shared:5 - proc proc {options}\n"
+            )
         };
         for (options, hides) in [
             ("rw", false),
@@ -187,7 +197,10 @@ mod tests {
         ] {
             assert_eq!(hides_processes(&mounts(options)), hides, "{options}");
         }
-        assert!(!hides_processes(&(mounts("rw,hidepid=2") + &mounts("rw"))), "the last mount counts");
+        assert!(
+            !hides_processes(&(mounts("rw,hidepid=2") + &mounts("rw"))),
+            "the last mount counts"
+        );
         assert!(!hides_processes(""));
     }
 
@@ -198,7 +211,11 @@ mod tests {
         let group = |path: &str, most: &str, current: u64, stat: &str| {
             let dir = root.join(path);
             std::fs::create_dir_all(&dir).expect("a directory");
-            for (name, text) in [("memory.max", most), ("memory.current", &current.to_string()), ("memory.stat", stat)] {
+            for (name, text) in [
+                ("memory.max", most),
+                ("memory.current", &current.to_string()),
+                ("memory.stat", stat),
+            ] {
                 std::fs::write(dir.join(name), format!("{text}\n")).expect("a file");
             }
         };

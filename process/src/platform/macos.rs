@@ -1,4 +1,5 @@
-//! macOS: libproc and sysctl. Names and layouts checked against libc's bindings; not run on a Mac yet.
+//! macOS: libproc and sysctl. Names and layouts checked against libc's bindings; not run on a Mac
+//! yet.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -11,8 +12,8 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::socket::{SockType, getsockopt, setsockopt, sockopt};
 use nix::time::ClockId;
 
-/// CLOCK_MONOTONIC of macOS goes on during sleep. This clock stands still, as do the timers of std, tokio, poll and
-/// kqueue. Source: Apple's Libc, gen/clock_gettime.c.
+/// CLOCK_MONOTONIC of macOS goes on during sleep. This clock stands still, as do the timers of std,
+/// tokio, poll and kqueue. Source: Apple's Libc, gen/clock_gettime.c.
 pub(super) const CLOCK: ClockId = ClockId::from_raw(libc::CLOCK_UPTIME_RAW);
 
 /// What Metal has wired may stay so.
@@ -41,7 +42,8 @@ fn bsdinfo(pid: u32) -> Option<libc::proc_bsdinfo> {
     let (info, written) = unsafe {
         let mut info: libc::proc_bsdinfo = std::mem::zeroed();
         let target = (&raw mut info).cast::<libc::c_void>();
-        let written = libc::proc_pidinfo(pid as libc::c_int, libc::PROC_PIDTBSDINFO, 0, target, size);
+        let written =
+            libc::proc_pidinfo(pid as libc::c_int, libc::PROC_PIDTBSDINFO, 0, target, size);
         (info, written)
     };
     (written == size).then_some(info)
@@ -63,8 +65,18 @@ pub(super) fn process_end(pid: u32) -> io::Result<OwnedFd> {
         data: 0,
         udata: std::ptr::null_mut(),
     };
-    // SAFETY: reads one kevent and writes none; ESRCH, reported as an error, is a process that is gone.
-    let done = unsafe { libc::kevent(queue.as_raw_fd(), &raw const watch, 1, std::ptr::null_mut(), 0, std::ptr::null()) };
+    // SAFETY: reads one kevent and writes none; ESRCH, reported as an error, is a process that is
+    // gone.
+    let done = unsafe {
+        libc::kevent(
+            queue.as_raw_fd(),
+            &raw const watch,
+            1,
+            std::ptr::null_mut(),
+            0,
+            std::ptr::null(),
+        )
+    };
     if done < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -77,9 +89,16 @@ pub(super) fn boot_id() -> Option<String> {
     // A UUID in text, made at each boot (sysctl(8): kern.bootsessionuuid).
     let mut text = [0u8; 64];
     let mut length: libc::size_t = text.len();
-    // SAFETY: the name ends with NUL; the call writes at most `length` bytes to `text` and sets `length` to how many.
+    // SAFETY: the name ends with NUL; the call writes at most `length` bytes to `text` and sets
+    // `length` to how many.
     let outcome = unsafe {
-        libc::sysctlbyname(c"kern.bootsessionuuid".as_ptr(), text.as_mut_ptr().cast(), &raw mut length, std::ptr::null_mut(), 0)
+        libc::sysctlbyname(
+            c"kern.bootsessionuuid".as_ptr(),
+            text.as_mut_ptr().cast(),
+            &raw mut length,
+            std::ptr::null_mut(),
+            0,
+        )
     };
     let text = text.get(..length).filter(|_| outcome == 0)?;
     std::ffi::CStr::from_bytes_until_nul(text).ok()?.to_str().ok().map(str::to_owned)
@@ -87,9 +106,10 @@ pub(super) fn boot_id() -> Option<String> {
 
 pub(super) fn write_barrier(file: &File) -> io::Result<()> {
     use std::os::fd::AsRawFd as _;
-    // fsync(2) leaves the order to the drive, and F_FULLFSYNC (which `File::sync_all` is here) empties its cache, tens of
-    // milliseconds each time. The barrier keeps the order, which is all that is needed.
-    // SAFETY: takes no argument beside the descriptor, which is open as long as `file` is borrowed.
+    // fsync(2) leaves the order to the drive, and F_FULLFSYNC (which `File::sync_all` is here)
+    // empties its cache, tens of milliseconds each time. The barrier keeps the order, which is all
+    // that is needed. SAFETY: takes no argument beside the descriptor, which is open as long as
+    // `file` is borrowed.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_BARRIERFSYNC) } == 0 {
         return Ok(());
     }
@@ -102,17 +122,19 @@ pub(super) fn write_barrier(file: &File) -> io::Result<()> {
 }
 
 pub(super) fn deny_memory_access() {
-    // Memory of another process needs its task port. Without root, task_for_pid gives that only for programs that are
-    // signed with the entitlement get-task-allow. PT_DENY_ATTACH is not used: it would kill a process that somebody debugs on
-    // purpose, and denies nothing beyond ptrace. Core files are stopped by RLIMIT_CORE.
+    // Memory of another process needs its task port. Without root, task_for_pid gives that only for
+    // programs that are signed with the entitlement get-task-allow. PT_DENY_ATTACH is not used: it
+    // would kill a process that somebody debugs on purpose, and denies nothing beyond ptrace. Core
+    // files are stopped by RLIMIT_CORE.
 }
 
 pub(super) fn available_memory() -> Option<u64> {
     let statistics = vm_statistics()?;
     let page_bytes = nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok()??;
-    // Free pages, pages that belong to files, and purgeable ones. The kernel gives these up without compressing anything.
-    // Inactive pages do not count: most are anonymous, and freeing those needs compression. Speculative pages are in both of
-    // the first two counts (osfmk/kern/host.c and vm_page_speculate of osfmk/vm/vm_resident.c), so they are taken from one.
+    // Free pages, pages that belong to files, and purgeable ones. The kernel gives these up without
+    // compressing anything. Inactive pages do not count: most are anonymous, and freeing those
+    // needs compression. Speculative pages are in both of the first two counts (osfmk/kern/host.c
+    // and vm_page_speculate of osfmk/vm/vm_resident.c), so they are taken from one.
     let free = statistics.free_count.saturating_sub(statistics.speculative_count);
     let pages = [free, statistics.external_page_count, statistics.purgeable_count];
     Some(pages.into_iter().map(u64::from).sum::<u64>() * u64::try_from(page_bytes).ok()?)
@@ -120,11 +142,16 @@ pub(super) fn available_memory() -> Option<u64> {
 
 /// Counts of the machine's pages, as the command vm_stat prints them.
 fn vm_statistics() -> Option<libc::vm_statistics64> {
-    // SAFETY: takes nothing and returns the task's own port of the host, which lives as long as the task.
-    #[allow(deprecated, reason = "libc advises the crate mach2, which would be one more dependency for one function")]
+    // SAFETY: takes nothing and returns the task's own port of the host, which lives as long as the
+    // task.
+    #[allow(
+        deprecated,
+        reason = "libc advises the crate mach2, which would be one more dependency for one function"
+    )]
     let host = unsafe { libc::mach_host_self() };
     let mut count = libc::HOST_VM_INFO64_COUNT;
-    // SAFETY: the structure is plain data. host_statistics64 writes at most `count` words into it, which is its size.
+    // SAFETY: the structure is plain data. host_statistics64 writes at most `count` words into it,
+    // which is its size.
     let (statistics, result) = unsafe {
         let mut statistics: libc::vm_statistics64 = std::mem::zeroed();
         let words = (&raw mut statistics).cast::<libc::integer_t>();
@@ -135,7 +162,8 @@ fn vm_statistics() -> Option<libc::vm_statistics64> {
 }
 
 pub(super) fn is_tcp_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
-    // The kernel has no SO_ACCEPTCONN (bsd/kern/uipc_socket.c), so the state of the connection says it. Only TCP has one.
+    // The kernel has no SO_ACCEPTCONN (bsd/kern/uipc_socket.c), so the state of the connection says
+    // it. Only TCP has one.
     if getsockopt(&socket, sockopt::SockType)? != SockType::Stream {
         return Ok(false);
     }
@@ -154,14 +182,15 @@ pub(super) fn is_tcp_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
 }
 
 pub(super) fn enlarge_buffers(socket: BorrowedFd<'_>) {
-    // Unix sockets start with 8 KiB (PIPSIZ of bsd/kern/uipc_usrreq.c). Smaller buffers cost wake-ups and nothing else, so
-    // errors are ignored.
+    // Unix sockets start with 8 KiB (PIPSIZ of bsd/kern/uipc_usrreq.c). Smaller buffers cost
+    // wake-ups and nothing else, so errors are ignored.
     let _ = setsockopt(&socket, sockopt::SndBuf, &SOCKET_BUFFER_BYTES);
     let _ = setsockopt(&socket, sockopt::RcvBuf, &SOCKET_BUFFER_BYTES);
 }
 
 pub(super) fn stderr_path() -> io::Result<PathBuf> {
-    // Opening /dev/fd/2 would duplicate the descriptor, and fails for reading where it is open for writing only.
+    // Opening /dev/fd/2 would duplicate the descriptor, and fails for reading where it is open for
+    // writing only.
     let mut path = PathBuf::new();
     fcntl(io::stderr(), FcntlArg::F_GETPATH(&mut path))?;
     Ok(path)
@@ -172,10 +201,11 @@ pub(super) fn share_heap() {
 }
 
 pub(super) fn give_back_freed_memory() {
-    // malloc_zone_pressure_relief of <malloc/malloc.h>, which libc does not bind: no zone is all zones, a goal of 0 as much as
-    // there is.
+    // malloc_zone_pressure_relief of <malloc/malloc.h>, which libc does not bind: no zone is all
+    // zones, a goal of 0 as much as there is.
     unsafe extern "C" {
-        fn malloc_zone_pressure_relief(zone: *mut libc::c_void, goal: libc::size_t) -> libc::size_t;
+        fn malloc_zone_pressure_relief(zone: *mut libc::c_void, goal: libc::size_t)
+        -> libc::size_t;
     }
     // SAFETY: declared as the header has it; it takes the zones' own locks.
     unsafe {
@@ -186,15 +216,20 @@ pub(super) fn give_back_freed_memory() {
 pub(super) fn launchd_sockets(key: &str) -> io::Result<Option<Vec<OwnedFd>>> {
     // launch_activate_socket of <launch.h> (libSystem), which libc does not bind.
     unsafe extern "C" {
-        fn launch_activate_socket(name: *const libc::c_char, fds: *mut *mut libc::c_int, count: *mut libc::size_t)
-        -> libc::c_int;
+        fn launch_activate_socket(
+            name: *const libc::c_char,
+            fds: *mut *mut libc::c_int,
+            count: *mut libc::size_t,
+        ) -> libc::c_int;
     }
     let name = CString::new(key).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let (mut fds, mut count) = (std::ptr::null_mut::<libc::c_int>(), 0);
-    // SAFETY: declared as the header has it; on success it sets both to an array that is ours to free.
+    // SAFETY: declared as the header has it; on success it sets both to an array that is ours to
+    // free.
     match unsafe { launch_activate_socket(name.as_ptr(), &mut fds, &mut count) } {
         0 => {}
-        // Not a job of launchd, or one without such a socket: who started us meant us to bind ourselves.
+        // Not a job of launchd, or one without such a socket: who started us meant us to bind
+        // ourselves.
         libc::ESRCH | libc::ENOENT => return Ok(None),
         error => return Err(io::Error::from_raw_os_error(error)),
     }

@@ -15,13 +15,14 @@ use linux as system;
 #[cfg(target_os = "macos")]
 use macos as system;
 
-/// When a process started, in units of the system's own: with the pid it names a process for ever, as pids are reused.
-/// `None` if there is no such process (a zombie counts as none).
+/// When a process started, in units of the system's own: with the pid it names a process for ever,
+/// as pids are reused. `None` if there is no such process (a zombie counts as none).
 pub fn process_start(pid: u32) -> Option<u64> {
     system::process_start(pid)
 }
 
-/// Whether a process is stopped by job control (SIGSTOP): it answers nothing, and of all signals only SIGKILL ends it.
+/// Whether a process is stopped by job control (SIGSTOP): it answers nothing, and of all signals
+/// only SIGKILL ends it.
 pub fn process_stopped(pid: u32) -> bool {
     system::process_stopped(pid)
 }
@@ -34,15 +35,15 @@ pub fn process_end(pid: u32) -> std::io::Result<std::os::fd::OwnedFd> {
     system::process_end(pid)
 }
 
-/// Identity of the current boot of the machine: pids and start times of processes mean something within one boot only. Empty
-/// where the system gives none; then all boots count as one.
+/// Identity of the current boot of the machine: pids and start times of processes mean something
+/// within one boot only. Empty where the system gives none; then all boots count as one.
 pub fn boot_id() -> String {
     system::boot_id().unwrap_or_default()
 }
 
-/// Orders writes: what was written to `file` reaches the disk before whatever is written after this call. Counters and
-/// records need that order (a new name never shows an empty file); they need not outlive a power cut, because all processes
-/// that know their numbers end with it.
+/// Orders writes: what was written to `file` reaches the disk before whatever is written after this
+/// call. Counters and records need that order (a new name never shows an empty file); they need not
+/// outlive a power cut, because all processes that know their numbers end with it.
 ///
 /// # Errors
 /// The system's own.
@@ -50,19 +51,21 @@ pub fn write_barrier(file: &std::fs::File) -> std::io::Result<()> {
     system::write_barrier(file)
 }
 
-/// Keeps the memory of this process from other processes of the same user, and from core files, as far as the system can.
+/// Keeps the memory of this process from other processes of the same user, and from core files, as
+/// far as the system can.
 pub fn deny_memory_access() {
     system::deny_memory_access();
 }
 
-/// Memory that could be used now without swapping, in bytes: the machine's, and on Linux no more than the process's control
-/// group allows.
+/// Memory that could be used now without swapping, in bytes: the machine's, and on Linux no more
+/// than the process's control group allows.
 pub fn available_memory() -> Option<u64> {
     system::available_memory()
 }
 
-/// The clock of deadlines and stamps. It is the same in every process of one boot, and stands still while the machine sleeps.
-/// `std::time::Instant`, tokio's timers and the timeouts of `poll` use the same clock.
+/// The clock of deadlines and stamps. It is the same in every process of one boot, and stands still
+/// while the machine sleeps. `std::time::Instant`, tokio's timers and the timeouts of `poll` use
+/// the same clock.
 pub const CLOCK: nix::time::ClockId = system::CLOCK;
 
 /// Whether a socket of an internet family is a TCP socket that listens.
@@ -73,7 +76,8 @@ pub fn is_tcp_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
     system::is_tcp_listener(socket)
 }
 
-/// Gives a Unix socket send and receive buffers of some hundred KiB where the system's own are much smaller.
+/// Gives a Unix socket send and receive buffers of some hundred KiB where the system's own are much
+/// smaller.
 pub fn enlarge_buffers(socket: BorrowedFd<'_>) {
     system::enlarge_buffers(socket);
 }
@@ -91,17 +95,19 @@ pub fn give_back_freed_memory() {
     system::give_back_freed_memory();
 }
 
-/// Has all threads share the allocator's one heap, where by itself it would make one for each few threads: in a process that lives
-/// long and works on texts in many threads each of them grows to the most it ever held. To be called before there are threads.
+/// Has all threads share the allocator's one heap, where by itself it would make one for each few
+/// threads: in a process that lives long and works on texts in many threads each of them grows to
+/// the most it ever held. To be called before there are threads.
 pub fn share_heap() {
     system::share_heap();
 }
 
-/// Whether a process that is killed in the middle of its work can strand memory of the machine until that is restarted.
+/// Whether a process that is killed in the middle of its work can strand memory of the machine
+/// until that is restarted.
 pub const KILL_STRANDS_MEMORY: bool = system::KILL_STRANDS_MEMORY;
 
-/// How long a worker that is to end may go without getting further with its teardown, and longest wait for one that does get
-/// further, before it is ended the hard way.
+/// How long a worker that is to end may go without getting further with its teardown, and longest
+/// wait for one that does get further, before it is ended the hard way.
 pub const TEARDOWN: Duration = teardown(KILL_STRANDS_MEMORY);
 
 /// [`TEARDOWN`] of a system that strands memory, or of one that does not.
@@ -122,8 +128,8 @@ pub fn config_dir() -> Option<std::path::PathBuf> {
     system::config_dir()
 }
 
-/// Listening sockets that launchd holds for this job under this key of its `Sockets`; `None` where launchd did not start us,
-/// or the job has no such key.
+/// Listening sockets that launchd holds for this job under this key of its `Sockets`; `None` where
+/// launchd did not start us, or the job has no such key.
 ///
 /// # Errors
 /// It has, and does not give them.
@@ -144,7 +150,9 @@ fn home() -> Option<std::path::PathBuf> {
 }
 
 fn xdg(name: &str, below_home: &str) -> Option<std::path::PathBuf> {
-    let set = crate::lifecycle::env_os(name).map(std::path::PathBuf::from).filter(|dir| dir.is_absolute());
+    let set = crate::lifecycle::env_os(name)
+        .map(std::path::PathBuf::from)
+        .filter(|dir| dir.is_absolute());
     set.or_else(|| home().map(|home| home.join(below_home)))
 }
 
@@ -165,17 +173,24 @@ mod tests {
         fresh.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         assert!(!super::is_tcp_listener(fresh.as_fd()).expect("a socket"), "a bound socket");
         let datagrams = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-        assert!(!super::is_tcp_listener(datagrams.as_fd()).expect("a socket"), "a socket for datagrams");
-        super::is_tcp_listener(tempfile::tempfile().expect("a file").as_fd()).expect_err("no socket");
+        assert!(
+            !super::is_tcp_listener(datagrams.as_fd()).expect("a socket"),
+            "a socket for datagrams"
+        );
+        super::is_tcp_listener(tempfile::tempfile().expect("a file").as_fd())
+            .expect_err("no socket");
     }
 
     #[test]
     fn the_end_of_a_process_is_told_and_that_of_a_dead_one_is_not() {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep exists");
+        let mut child =
+            std::process::Command::new("sleep").arg("1000").spawn().expect("sleep exists");
         let end = super::process_end(child.id()).expect("it lives");
-        let ended = |wait: u16| poll(&mut [PollFd::new(end.as_fd(), PollFlags::POLLIN)], PollTimeout::from(wait));
+        let ended = |wait: u16| {
+            poll(&mut [PollFd::new(end.as_fd(), PollFlags::POLLIN)], PollTimeout::from(wait))
+        };
         assert_eq!(ended(0), Ok(0));
         child.kill().expect("ours");
         assert_eq!(ended(30_000), Ok(1));

@@ -1,8 +1,9 @@
-//! Counters of lives: the supervisor's term, the epochs of workers and gateway. A counter never goes back, because messages
-//! of earlier lives are told apart by its numbers (I7).
+//! Counters of lives: the supervisor's term, the epochs of workers and gateway. A counter never
+//! goes back, because messages of earlier lives are told apart by its numbers (I7).
 //!
-//! Each counter has a spare with the same number, which is written first. So the larger of the two is at least the last
-//! number that was used, and one of them may be empty, damaged or removed. With both damaged the count is refused.
+//! Each counter has a spare with the same number, which is written first. So the larger of the two
+//! is at least the last number that was used, and one of them may be empty, damaged or removed.
+//! With both damaged the count is refused.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -27,8 +28,9 @@ enum Content {
 }
 
 impl RuntimeDir {
-    /// Counts up the number in file `name` and returns it: terms and epochs. The first is 1. When this returns the number is on
-    /// the disk, as far as the drive keeps the order of writes. Only one process may count at a time: the holder of a lock.
+    /// Counts up the number in file `name` and returns it: terms and epochs. The first is 1. When
+    /// this returns the number is on the disk, as far as the drive keeps the order of writes. Only
+    /// one process may count at a time: the holder of a lock.
     ///
     /// # Errors
     /// The files cannot be written, or neither the counter nor its spare is readable.
@@ -64,7 +66,8 @@ impl RuntimeDir {
         let path = self.path().join(name);
         let read = || -> io::Result<Vec<u8>> {
             let mut bytes = Vec::new();
-            let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(&path)?;
+            let file =
+                OpenOptions::new().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(&path)?;
             file.take(MAX_BYTES).read_to_end(&mut bytes)?;
             Ok(bytes)
         };
@@ -82,11 +85,16 @@ impl RuntimeDir {
             Content::Damaged(text) => text.clone(),
         });
         let found = format!("{} (spare: {})", words[0], words[1]);
-        RuntimeDirError::Counter { path: self.path().join(name), spare: self.path().join(spare), found }
+        RuntimeDirError::Counter {
+            path: self.path().join(name),
+            spare: self.path().join(spare),
+            found,
+        }
     }
 }
 
-/// Digits are a number, also with a line's end after them; everything else is damage. Above [`MAX_COUNT`] no counter ever was.
+/// Digits are a number, also with a line's end after them; everything else is damage. Above
+/// [`MAX_COUNT`] no counter ever was.
 fn parse(bytes: &[u8]) -> Content {
     let text = String::from_utf8_lossy(bytes);
     match text.trim().parse::<u64>() {

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{RuntimeDir, RuntimeDirError};
 use crate::platform;
 
-/// The process of a worker. A pid alone is no identity, because pids are reused: within one boot the start time of the
-/// process tells two of them apart, and the boot id tells boots apart.
+/// The process of a worker. A pid alone is no identity, because pids are reused: within one boot
+/// the start time of the process tells two of them apart, and the boot id tells boots apart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerRecord {
     /// Process id.
@@ -28,21 +28,28 @@ impl WorkerRecord {
         Some(Self { pid, started: platform::process_start(pid)?, epoch, boot: platform::boot_id() })
     }
 
-    /// Whether that very process still runs. A record of another boot is stale: its pid says nothing now, so it is neither
-    /// adopted nor sent a signal.
+    /// Whether that very process still runs. A record of another boot is stale: its pid says
+    /// nothing now, so it is neither adopted nor sent a signal.
     pub fn alive(&self) -> bool {
         self.boot == platform::boot_id() && platform::process_start(self.pid) == Some(self.started)
     }
 }
 
 impl RuntimeDir {
-    /// Writes down which process runs as `process`. The file is whole after a power cut, but it may be the one before: a
-    /// record of an earlier boot is stale either way.
+    /// Writes down which process runs as `process`. The file is whole after a power cut, but it may
+    /// be the one before: a record of an earlier boot is stale either way.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn write_record(&self, process: &str, record: &WorkerRecord) -> Result<(), RuntimeDirError> {
-        self.replace(&format!("{process}.json"), &serde_json::to_vec(record).expect("a record is plain JSON"))
+    pub fn write_record(
+        &self,
+        process: &str,
+        record: &WorkerRecord,
+    ) -> Result<(), RuntimeDirError> {
+        self.replace(
+            &format!("{process}.json"),
+            &serde_json::to_vec(record).expect("a record is plain JSON"),
+        )
     }
 
     /// The last record of `process`; `None` if there is none, or it is unreadable.
@@ -53,7 +60,9 @@ impl RuntimeDir {
     /// All records, by name; of dead processes as well.
     pub fn records(&self) -> Vec<(String, WorkerRecord)> {
         let entries = fs::read_dir(self.path()).into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".json")?.to_owned()));
+        let names = entries.filter_map(|entry| {
+            Some(entry.file_name().to_str()?.strip_suffix(".json")?.to_owned())
+        });
         names.filter_map(|name| Some((name.clone(), self.record(&name)?))).collect()
     }
 

@@ -95,7 +95,8 @@ fn a_counter_counts_and_survives_everything_that_a_power_cut_leaves() {
     // Between the spare and the counter itself.
     write("term.spare", b"3");
     assert_eq!(count(), 4);
-    // A name that reached the disk before its content did, as older versions wrote it; cut short; garbage; gone.
+    // A name that reached the disk before its content did, as older versions wrote it; cut short;
+    // garbage; gone.
     let long: &[u8] = &[b'9'; 400];
     for (name, damage) in [
         ("term", &b""[..]),
@@ -126,7 +127,9 @@ fn a_counter_counts_and_survives_everything_that_a_power_cut_leaves() {
 fn a_counter_whose_both_copies_are_damaged_is_refused_and_never_starts_over() {
     let temp = temp();
     let dir = dir(temp.path());
-    for (counter, spare) in [(&b""[..], Some(&b""[..])), (b"x", Some(b"y")), (b"", None), (b"4294967295", None)] {
+    for (counter, spare) in
+        [(&b""[..], Some(&b""[..])), (b"x", Some(b"y")), (b"", None), (b"4294967295", None)]
+    {
         let paths = ["term", "term.spare"].map(|name| dir.path().join(name));
         fs::write(&paths[0], counter).expect("writable");
         match spare {
@@ -136,7 +139,12 @@ fn a_counter_whose_both_copies_are_damaged_is_refused_and_never_starts_over() {
         let error = dir.count_up("term").expect_err("damaged");
         assert_eq!(error.exit(), Exit::Config);
         let text = error.to_string();
-        assert!(text.contains("expected a number") && text.contains("term.spare") && text.contains("remove"), "{text}");
+        assert!(
+            text.contains("expected a number")
+                && text.contains("term.spare")
+                && text.contains("remove"),
+            "{text}"
+        );
         assert_eq!(fs::read(&paths[0]).expect("there"), counter, "it is left as evidence");
     }
 }
@@ -148,11 +156,16 @@ const FULL: &str = "PACELINE_TEST_FULL";
 fn a_full_disk_refuses_a_count_and_loses_no_number() {
     if let Some(path) = std::env::var_os(FULL) {
         crate::lifecycle::settle();
-        // As a full disk, without being root: no file of this process may grow (SIGXFSZ is ignored).
-        nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_FSIZE, 0, 0).expect("lowered");
+        // As a full disk, without being root: no file of this process may grow (SIGXFSZ is
+        // ignored).
+        nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_FSIZE, 0, 0)
+            .expect("lowered");
         let dir = dir(Path::new(&path));
         let error = dir.count_up("term").expect_err("no room");
-        assert!(error.exit() == Exit::Unavailable && error.to_string().contains("make room"), "{error}");
+        assert!(
+            error.exit() == Exit::Unavailable && error.to_string().contains("make room"),
+            "{error}"
+        );
         let record = WorkerRecord::of(std::process::id(), 3).expect("alive");
         assert!(matches!(dir.write_record("target", &record), Err(RuntimeDirError::Full { .. })));
         // The lock needs no byte.
@@ -168,10 +181,20 @@ fn a_full_disk_refuses_a_count_and_loses_no_number() {
     let output = again.args([name, "--exact"]).env(FULL, temp.path()).output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
-    assert_eq!((dir.count_up("term").expect("room again"), dir.record("target")), (2, Some(record)));
-    let mut names: Vec<_> = fs::read_dir(dir.path()).expect("there").map(|entry| entry.expect("fine").file_name()).collect();
+    assert_eq!(
+        (dir.count_up("term").expect("room again"), dir.record("target")),
+        (2, Some(record))
+    );
+    let mut names: Vec<_> = fs::read_dir(dir.path())
+        .expect("there")
+        .map(|entry| entry.expect("fine").file_name())
+        .collect();
     names.sort();
-    assert_eq!(names, ["supervisor.lock", "target.json", "term", "term.spare"], "no half file is left");
+    assert_eq!(
+        names,
+        ["supervisor.lock", "target.json", "term", "term.spare"],
+        "no half file is left"
+    );
 }
 
 #[test]
@@ -183,7 +206,9 @@ fn one_process_holds_a_lock_at_a_time() {
     assert!(error.contains(&std::process::id().to_string()), "{error}");
     // Whoever waits for it has it when it is free.
     let waiting = dir.clone();
-    let waiter = std::thread::spawn(move || waiting.lock_within("supervisor", Duration::from_secs(30)).map(drop));
+    let waiter = std::thread::spawn(move || {
+        waiting.lock_within("supervisor", Duration::from_secs(30)).map(drop)
+    });
     drop(held);
     waiter.join().expect("no panic").expect("free again");
     // A lock's file that is a link is not written through.
@@ -204,7 +229,9 @@ fn a_record_names_one_process_of_one_boot() {
     assert_eq!(dir.records(), [("target".to_owned(), record.clone())]);
     assert!(!WorkerRecord { started: record.started + 1, ..record.clone() }.alive());
     // Same pid, same ticks since the boot: another boot's process all the same.
-    assert!(!WorkerRecord { boot: "d8a3f2c4-0000-4000-8000-000000000000".to_owned(), ..record }.alive());
+    assert!(
+        !WorkerRecord { boot: "d8a3f2c4-0000-4000-8000-000000000000".to_owned(), ..record }.alive()
+    );
     // A record that says no boot, or is damaged, is none.
     for text in [&b"{\"pid\":1,\"started\":1,\"epoch\":1}"[..], b"", b"{\"pid\":1", b"\xff"] {
         fs::write(dir.path().join("target.json"), text).expect("writable");
@@ -221,7 +248,8 @@ fn a_path_too_long_for_sockets_is_refused() {
 
 #[test]
 fn the_longest_socket_of_the_longest_path_can_be_bound() {
-    let temp = tempfile::Builder::new().prefix("pl").tempdir_in("/tmp").expect("a temporary directory");
+    let temp =
+        tempfile::Builder::new().prefix("pl").tempdir_in("/tmp").expect("a temporary directory");
     let located = |longer: usize| {
         let fixed = temp.path().join("x").join(LONGEST_SOCKET).as_os_str().len() - 1;
         let path = temp.path().join("x".repeat(platform::MAX_SOCKET_PATH - fixed + longer));
@@ -235,5 +263,8 @@ fn the_longest_socket_of_the_longest_path_can_be_bound() {
         std::os::unix::net::UnixListener::bind(longest.socket(process)).expect(process);
     }
     let error = located(1).expect_err("one byte too long");
-    assert!(matches!(error, RuntimeDirError::TooLong { length, .. } if length == platform::MAX_SOCKET_PATH + 1), "{error}");
+    assert!(
+        matches!(error, RuntimeDirError::TooLong { length, .. } if length == platform::MAX_SOCKET_PATH + 1),
+        "{error}"
+    );
 }

@@ -37,23 +37,28 @@ impl Gate {
     /// # Errors
     /// No stamp, a stale term, another epoch.
     pub fn admit(&self, stamp: Option<Stamp>) -> Result<Stamp, Status> {
-        let missing = || Reason::InvalidArgument.field("stamp", "expected term and epoch, found none");
+        let missing =
+            || Reason::InvalidArgument.field("stamp", "expected term and epoch, found none");
         let stamp = stamp.ok_or_else(missing)?;
         if stamp.epoch != self.epoch {
-            return Err(
-                Reason::StaleEpoch.status(format!("this is worker epoch {}, the message is for {}", self.epoch, stamp.epoch))
-            );
+            return Err(Reason::StaleEpoch.status(format!(
+                "this is worker epoch {}, the message is for {}",
+                self.epoch, stamp.epoch
+            )));
         }
         let highest = self.term.fetch_max(stamp.term, SeqCst);
         if stamp.term < highest {
-            return Err(Reason::StaleTerm
-                .status(format!("the message is of term {}, a supervisor of term {highest} has taken over", stamp.term)));
+            return Err(Reason::StaleTerm.status(format!(
+                "the message is of term {}, a supervisor of term {highest} has taken over",
+                stamp.term
+            )));
         }
         Ok(stamp)
     }
 }
 
-/// Asks a worker's engine to end what it does within so many milliseconds; says whether it takes orders.
+/// Asks a worker's engine to end what it does within so many milliseconds; says whether it takes
+/// orders.
 pub type StopOrder = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// The service every worker offers.
@@ -68,7 +73,10 @@ pub struct WorkerService {
 impl Worker for WorkerService {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<Heartbeat, Status>> + Send>>;
 
-    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+    async fn watch(
+        &self,
+        request: Request<WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
         let stamp = self.gate.admit(request.into_inner().stamp)?;
         tracing::info!(term = stamp.term, "watched by a supervisor");
         Ok(Response::new(Box::pin(ReceiverStream::new(self.pulse.watch(stamp.term)).map(Ok))))
@@ -80,7 +88,8 @@ impl Worker for WorkerService {
         tracing::info!(cause = message.cause, grace_ms = message.grace_ms, "asked to stop");
         match (self.stop)(u64::from(message.grace_ms)) {
             true => Ok(Response::new(StopResponse {})),
-            false => Err(Reason::Draining.status("the worker is stopping, or takes no more commands at the moment")),
+            false => Err(Reason::Draining
+                .status("the worker is stopping, or takes no more commands at the moment")),
         }
     }
 }

@@ -11,7 +11,9 @@ use tonic::service::RoutesBuilder;
 
 use super::{Gate, Progress, Pulse, StopOrder, WorkerService};
 use crate::runtime_dir::WorkerRecord;
-use crate::{Clock, Config, Exit, Loaded, RuntimeDir, Signals, lifecycle, platform, socket, task, telemetry};
+use crate::{
+    Clock, Config, Exit, Loaded, RuntimeDir, Signals, lifecycle, platform, socket, task, telemetry,
+};
 
 /// How long a worker that cannot load waits for somebody to hear why.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -62,13 +64,17 @@ pub struct Parts {
     pub engine: Engine,
 }
 
-/// Runs a worker to its end. `parts` is called once, before anything is loaded. Does not return where the engine was to end and
-/// did not: then the process exits with [`Exit::Bug`].
+/// Runs a worker to its end. `parts` is called once, before anything is loaded. Does not return
+/// where the engine was to end and did not: then the process exits with [`Exit::Bug`].
 pub fn run(args: &Args, parts: impl FnOnce(&Post) -> Result<Parts, Exit>) -> Exit {
     run_with(args, platform::TEARDOWN, parts)
 }
 
-fn run_with(args: &Args, patience: Duration, parts: impl FnOnce(&Post) -> Result<Parts, Exit>) -> Exit {
+fn run_with(
+    args: &Args,
+    patience: Duration,
+    parts: impl FnOnce(&Post) -> Result<Parts, Exit>,
+) -> Exit {
     lifecycle::settle();
     let loaded = match Loaded::find(args.config.as_deref()) {
         Ok(loaded) => loaded,
@@ -89,7 +95,12 @@ fn run_with(args: &Args, patience: Duration, parts: impl FnOnce(&Post) -> Result
     }
 }
 
-async fn live(args: &Args, config: Config, patience: Duration, parts: impl FnOnce(&Post) -> Result<Parts, Exit>) -> Exit {
+async fn live(
+    args: &Args,
+    config: Config,
+    patience: Duration,
+    parts: impl FnOnce(&Post) -> Result<Parts, Exit>,
+) -> Exit {
     let prepared = RuntimeDir::locate(&config).and_then(|dir| dir.prepare().map(|()| dir));
     let (dir, mut signals) = match (prepared, Signals::child()) {
         (Ok(dir), Ok(signals)) => (dir, signals),
@@ -103,7 +114,11 @@ async fn live(args: &Args, config: Config, patience: Duration, parts: impl FnOnc
         }
     };
     if let Some(pid) = living_namesake(&dir, args) {
-        tracing::error!(pid, "expected no other living process as {}, found one in its record; stop that process", args.name);
+        tracing::error!(
+            pid,
+            "expected no other living process as {}, found one in its record; stop that process",
+            args.name
+        );
         return Exit::Unavailable;
     }
     // Before anything that takes time: a supervisor must find us while we load.
@@ -141,7 +156,9 @@ async fn live(args: &Args, config: Config, patience: Duration, parts: impl FnOnc
         pulse: post.pulse.clone(),
         stop: stop.clone(),
     }));
-    let serving = socket::server().add_routes(services.routes()).serve_with_incoming(socket::accept_unix(listener));
+    let serving = socket::server()
+        .add_routes(services.routes())
+        .serve_with_incoming(socket::accept_unix(listener));
     task::spawn("serve", async move {
         if let Err(error) = serving.await {
             tracing::error!(%error, "the socket failed");
@@ -199,17 +216,25 @@ fn or_abort(exit: Result<Exit, oneshot::error::RecvError>) -> Exit {
     exit.unwrap_or_else(|_| std::process::abort())
 }
 
-/// The pid of another life's process that still runs, by the record of this worker's name. Its socket may refuse connections
-/// all the same: macOS refuses them while a backlog is full. A record of this epoch is of this life, also where the supervisor
-/// started a script that started this process.
+/// The pid of another life's process that still runs, by the record of this worker's name. Its
+/// socket may refuse connections all the same: macOS refuses them while a backlog is full. A record
+/// of this epoch is of this life, also where the supervisor started a script that started this
+/// process.
 fn living_namesake(dir: &RuntimeDir, args: &Args) -> Option<u32> {
-    let other = dir.record(&args.name).filter(|record| record.epoch != args.epoch && record.alive());
+    let other =
+        dir.record(&args.name).filter(|record| record.epoch != args.epoch && record.alive());
     other.map(|record| record.pid)
 }
 
-/// Orders the engine to end, until it takes the order, and waits for its end. `None`: for `patience` it got no further with its
-/// teardown. No process is left behind, ever: one whose engine hangs, or reads a large model, has nobody else to end it.
-async fn see_out(end: &mut oneshot::Receiver<Exit>, stop: &StopOrder, progress: &Progress, patience: Duration) -> Option<Exit> {
+/// Orders the engine to end, until it takes the order, and waits for its end. `None`: for
+/// `patience` it got no further with its teardown. No process is left behind, ever: one whose
+/// engine hangs, or reads a large model, has nobody else to end it.
+async fn see_out(
+    end: &mut oneshot::Receiver<Exit>,
+    stop: &StopOrder,
+    progress: &Progress,
+    patience: Duration,
+) -> Option<Exit> {
     let (mut taken, mut left, mut waited) = (stop(0), progress.teardown(), Duration::ZERO);
     while waited < patience {
         if let Ok(exit) = tokio::time::timeout(LOOK, &mut *end).await {
@@ -223,7 +248,13 @@ async fn see_out(end: &mut oneshot::Receiver<Exit>, stop: &StopOrder, progress: 
         }
     }
     let (phase, waited_s) = (progress.phase(), patience.as_secs_f64());
-    tracing::error!(?phase, taken, ?left, waited_s, "the engine was ordered to end and gets no further; exiting without it");
+    tracing::error!(
+        ?phase,
+        taken,
+        ?left,
+        waited_s,
+        "the engine was ordered to end and gets no further; exiting without it"
+    );
     None
 }
 
@@ -256,7 +287,9 @@ mod tests {
                     tokio::time::sleep(LOOK).await;
                 }
             });
-            let outcome = tokio::time::timeout(at_most, see_out(&mut end, &taken(), &progress, PATIENCE)).await;
+            let outcome =
+                tokio::time::timeout(at_most, see_out(&mut end, &taken(), &progress, PATIENCE))
+                    .await;
             assert_eq!(outcome, Ok(None), "{phase:?}");
             at_work.abort();
         }
@@ -306,7 +339,10 @@ mod tests {
             assert_eq!(read, ["work", "stop"]);
             ended.send(Exit::Asked).expect("it is waited for");
         });
-        assert_eq!(see_out(&mut end, &stop, &Progress::default(), PATIENCE).await, Some(Exit::Asked));
+        assert_eq!(
+            see_out(&mut end, &stop, &Progress::default(), PATIENCE).await,
+            Some(Exit::Asked)
+        );
         assert!(refused.load(SeqCst) > 1);
     }
 
@@ -322,7 +358,13 @@ mod tests {
                 std::thread::sleep(Duration::from_secs(30));
                 Exit::Asked
             };
-            let parts = |_: &Post| Ok(Parts { services: RoutesBuilder::default(), stop: taken(), engine: Box::new(engine) });
+            let parts = |_: &Post| {
+                Ok(Parts {
+                    services: RoutesBuilder::default(),
+                    stop: taken(),
+                    engine: Box::new(engine),
+                })
+            };
             let exit = run_with(&args, 3 * LOOK, parts);
             panic!("it returned {exit:?}");
         }
@@ -331,7 +373,9 @@ mod tests {
         let name = "worker::life::tests::a_worker_whose_engine_never_ends_exits_by_itself_and_leaves_nothing";
         let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
         again.args([name, "--exact", "--nocapture"]).env(WEDGED, "1").env("PACELINE_CONFIG", "");
-        again.env("PACELINE_SUPERVISOR__RUNTIME_DIR", &run).env("PACELINE_SUPERVISOR__LEASE_S", "1");
+        again
+            .env("PACELINE_SUPERVISOR__RUNTIME_DIR", &run)
+            .env("PACELINE_SUPERVISOR__LEASE_S", "1");
         let output = again.output().expect("it starts");
         let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert_eq!(output.status.code(), Some(70), "{text}");
@@ -359,14 +403,21 @@ mod tests {
         let socket = temp.path().join("target.sock");
         // A socket that refuses connections, as on macOS that of a process with a full backlog.
         drop(std::os::unix::net::UnixListener::bind(&socket).expect("bound"));
-        let mut stuck = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep exists");
+        let mut stuck =
+            std::process::Command::new("sleep").arg("1000").spawn().expect("sleep exists");
         let record = WorkerRecord::of(stuck.id(), 1).expect("it lives");
-        std::fs::write(temp.path().join("target.json"), serde_json::to_vec(&record).expect("plain")).expect("writable");
+        std::fs::write(
+            temp.path().join("target.json"),
+            serde_json::to_vec(&record).expect("plain"),
+        )
+        .expect("writable");
         let start = || {
-            let name =
-                "worker::life::tests::a_worker_leaves_the_socket_of_a_living_namesake_alone_even_if_it_refuses_connections";
+            let name = "worker::life::tests::a_worker_leaves_the_socket_of_a_living_namesake_alone_even_if_it_refuses_connections";
             let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
-            again.args([name, "--exact", "--nocapture"]).env(NAMESAKE, "1").env("PACELINE_CONFIG", "");
+            again
+                .args([name, "--exact", "--nocapture"])
+                .env(NAMESAKE, "1")
+                .env("PACELINE_CONFIG", "");
             again.env("PACELINE_SUPERVISOR__RUNTIME_DIR", temp.path());
             let output = again.output().expect("it starts");
             String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
@@ -375,8 +426,14 @@ mod tests {
         stuck.kill().expect("ours");
         stuck.wait().expect("ended");
         let after_it = start();
-        assert!(beside_it.contains("exit Unavailable") && beside_it.contains(&stuck.id().to_string()), "{beside_it}");
+        assert!(
+            beside_it.contains("exit Unavailable") && beside_it.contains(&stuck.id().to_string()),
+            "{beside_it}"
+        );
         assert!(left, "the socket of a living process was removed");
-        assert!(after_it.contains("exit Asked"), "the socket of a dead process is replaced: {after_it}");
+        assert!(
+            after_it.contains("exit Asked"),
+            "the socket of a dead process is replaced: {after_it}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! An engine's mailbox: a bounded queue of commands and a bell, a socket that can be waited on beside the link's, so that
-//! one thread hears both and wakes for nothing else.
+//! An engine's mailbox: a bounded queue of commands and a bell, a socket that can be waited on
+//! beside the link's, so that one thread hears both and wakes for nothing else.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -77,12 +77,15 @@ impl<C> Inbox<C> {
         self.rx.try_recv()
     }
 
-    /// Waits for a command, for something to read on `others`, or for `at_most`. `false` if nothing came in that time.
+    /// Waits for a command, for something to read on `others`, or for `at_most`. `false` if nothing
+    /// came in that time.
     pub fn wait(&mut self, others: &[BorrowedFd<'_>], at_most: Option<Duration>) -> bool {
         let timeout = match at_most {
             None => PollTimeout::NONE,
             // Rounded up: waking early would only be waiting again.
-            Some(wait) => PollTimeout::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX),
+            Some(wait) => {
+                PollTimeout::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(PollTimeout::MAX)
+            }
         };
         let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
         fds.extend(others.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));

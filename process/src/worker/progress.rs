@@ -1,12 +1,13 @@
-//! What the engine is doing, as numbers any thread may read: written at step borders, never computed on demand, so that
-//! asking for health is no work for the engine.
+//! What the engine is doing, as numbers any thread may read: written at step borders, never
+//! computed on demand, so that asking for health is no work for the engine.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use paceline_proto::internal::v1::{
-    Heartbeat, KvUse, LinkReport, MemoryUse, SpeculationFigures, SpeculationTotals, StepTimes, WorkerPhase,
+    Heartbeat, KvUse, LinkReport, MemoryUse, SpeculationFigures, SpeculationTotals, StepTimes,
+    WorkerPhase,
 };
 
 /// Steps over which the percentiles of `Stats` are taken.
@@ -52,7 +53,13 @@ impl Recent {
     fn percentiles(&self) -> (u32, u32) {
         let mut sorted: Vec<u32> = self.0.iter().copied().collect();
         sorted.sort_unstable();
-        let at = |share: f64| sorted.get((sorted.len() as f64 * share) as usize).or(sorted.last()).copied().unwrap_or(0);
+        let at = |share: f64| {
+            sorted
+                .get((sorted.len() as f64 * share) as usize)
+                .or(sorted.last())
+                .copied()
+                .unwrap_or(0)
+        };
         (at(0.5), at(0.99))
     }
 }
@@ -68,8 +75,8 @@ impl Progress {
         WorkerPhase::try_from(self.phase.load(Relaxed) as i32).unwrap_or(WorkerPhase::Unspecified)
     }
 
-    /// How far the engine is with its end: sequences left and bytes they hold; `None` before it begins to end. Neither a load
-    /// nor steps bring it any further.
+    /// How far the engine is with its end: sequences left and bytes they hold; `None` before it
+    /// begins to end. Neither a load nor steps bring it any further.
     pub fn teardown(&self) -> Option<(u32, u64)> {
         let left = (self.sequences.load(Relaxed), self.held_bytes.load(Relaxed));
         (self.phase() == WorkerPhase::Stopping).then_some(left)
@@ -86,7 +93,8 @@ impl Progress {
         self.weights_loaded_unix_s.store(unix_s, Relaxed);
     }
 
-    /// The ledger's figures, in bytes: in all, what sequences hold, and of that what is kept for a drafter.
+    /// The ledger's figures, in bytes: in all, what sequences hold, and of that what is kept for a
+    /// drafter.
     pub fn set_kv(&self, budget: u64, held: u64, taps: u64) {
         self.budget_bytes.store(budget, Relaxed);
         self.held_bytes.store(held, Relaxed);
@@ -103,7 +111,8 @@ impl Progress {
         self.sequences.store(count as u32, Relaxed);
     }
 
-    /// A step is done: so many rows, in so many microseconds. Steps without prompt rows make the percentiles.
+    /// A step is done: so many rows, in so many microseconds. Steps without prompt rows make the
+    /// percentiles.
     pub fn step_done(&self, prefill_rows: usize, decode_rows: usize, took_us: u64) {
         self.steps.fetch_add(1, Relaxed);
         self.prefill_tokens.fetch_add(prefill_rows as u64, Relaxed);
@@ -112,7 +121,8 @@ impl Progress {
         recent.lock().expect("nobody panics while holding it").push(took_us);
     }
 
-    /// A part of a picture went through the vision tower: progress, and as long a step as a prompt's chunk.
+    /// A part of a picture went through the vision tower: progress, and as long a step as a
+    /// prompt's chunk.
     pub fn tower_done(&self, took_us: u64) {
         self.steps.fetch_add(1, Relaxed);
         self.recent_prefill_us.lock().expect("nobody panics while holding it").push(took_us);
@@ -155,7 +165,8 @@ impl Progress {
     }
 
     fn step_times(&self) -> StepTimes {
-        let prefill = self.recent_prefill_us.lock().expect("nobody panics while holding it").percentiles();
+        let prefill =
+            self.recent_prefill_us.lock().expect("nobody panics while holding it").percentiles();
         StepTimes { prefill_p99_us: prefill.1, decode_p99_us: self.step_us().1 }
     }
 
@@ -201,7 +212,10 @@ mod tests {
         assert_eq!(progress.tokens(), (64, 1000));
         let beat = progress.heartbeat(3);
         assert_eq!(beat.steps, 1001);
-        assert_eq!(beat.step_times, Some(StepTimes { prefill_p99_us: 999_999, decode_p99_us: 998 }));
+        assert_eq!(
+            beat.step_times,
+            Some(StepTimes { prefill_p99_us: 999_999, decode_p99_us: 998 })
+        );
         assert_eq!((beat.figures, beat.memory), (None, None));
     }
 }

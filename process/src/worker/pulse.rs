@@ -1,5 +1,5 @@
-//! Heartbeats and the lease, on a thread of their own: they go on while the engine is in a long step and while the runtime
-//! is busy, and they stop when the process does.
+//! Heartbeats and the lease, on a thread of their own: they go on while the engine is in a long
+//! step and while the runtime is busy, and they stop when the process does.
 
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -34,14 +34,21 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// Starts the thread. `on_lease_over` is called once, when nobody of the highest term has watched for `lease`.
-    pub fn start(progress: Arc<Progress>, epoch: u64, lease: Duration, on_lease_over: impl FnOnce() + Send + 'static) -> Self {
+    /// Starts the thread. `on_lease_over` is called once, when nobody of the highest term has
+    /// watched for `lease`.
+    pub fn start(
+        progress: Arc<Progress>,
+        epoch: u64,
+        lease: Duration,
+        on_lease_over: impl FnOnce() + Send + 'static,
+    ) -> Self {
         let (nudge, nudged) = sync_channel(1);
         let pulse = Self { progress, watchers: Arc::default(), nudge, epoch };
         let beating = pulse.clone();
         let clock = Clock::start();
         let beat = move || {
-            let (mut on_lease_over, mut watched_at, mut beats) = (Some(on_lease_over), clock.now(), 0u64);
+            let (mut on_lease_over, mut watched_at, mut beats) =
+                (Some(on_lease_over), clock.now(), 0u64);
             loop {
                 match nudged.recv_timeout(PERIOD) {
                     Ok(()) | Err(RecvTimeoutError::Timeout) => {}
@@ -60,7 +67,10 @@ impl Pulse {
                 }
             }
         };
-        std::thread::Builder::new().name("heartbeat".into()).spawn(beat).expect("a thread can be started at the start");
+        std::thread::Builder::new()
+            .name("heartbeat".into())
+            .spawn(beat)
+            .expect("a thread can be started at the start");
         pulse
     }
 
@@ -82,7 +92,8 @@ impl Pulse {
         let _ = self.nudge.try_send(());
     }
 
-    /// A new watcher of `term`. Those of older terms are let go: their supervisor is not ours any more.
+    /// A new watcher of `term`. Those of older terms are let go: their supervisor is not ours any
+    /// more.
     pub fn watch(&self, term: u64) -> mpsc::Receiver<Heartbeat> {
         let (tx, rx) = mpsc::channel(WATCHER_BACKLOG);
         {
@@ -102,8 +113,9 @@ mod tests {
 
     fn pulse(lease_ms: u64) -> (Pulse, sync::Receiver<()>) {
         let (over, lease_over) = sync::sync_channel(1);
-        let pulse =
-            Pulse::start(Arc::default(), 4, Duration::from_millis(lease_ms), move || over.send(()).expect("the test waits"));
+        let pulse = Pulse::start(Arc::default(), 4, Duration::from_millis(lease_ms), move || {
+            over.send(()).expect("the test waits")
+        });
         (pulse, lease_over)
     }
 

@@ -21,9 +21,18 @@ fn a_refusal_names_field_limit_and_found() {
     let limits = v1::Limits { stop: vec![String::new(); 5000], ..Default::default() };
     let wire = v1::GenerateRequest { limits: Some(limits), ..Default::default() }.encode_to_vec();
     let status = decode::<v1::GenerateRequest>(wire.into()).expect_err("5,000 are too many");
-    assert_eq!((status.code(), Reason::of(&status)), (tonic::Code::InvalidArgument, Some(Reason::InvalidArgument)));
-    assert_eq!(status.message(), "limits.stop: expected at most 4096 elements, found 5000; send fewer");
-    assert_eq!(status.get_details_bad_request().expect("named").field_violations[0].field, "limits.stop");
+    assert_eq!(
+        (status.code(), Reason::of(&status)),
+        (tonic::Code::InvalidArgument, Some(Reason::InvalidArgument))
+    );
+    assert_eq!(
+        status.message(),
+        "limits.stop: expected at most 4096 elements, found 5000; send fewer"
+    );
+    assert_eq!(
+        status.get_details_bad_request().expect("named").field_violations[0].field,
+        "limits.stop"
+    );
     let fact = |key| Reason::fact(&status, key);
     assert_eq!((fact("limit").as_deref(), fact("found").as_deref()), (Some("4096"), Some("5000")));
 }
@@ -38,13 +47,30 @@ fn an_unknown_field_is_named() {
 
 #[test]
 fn a_deferred_message_is_checked_when_it_is_decoded() {
-    let deferred = |wire: Vec<u8>| Deferred::<v1::ChatRequest>::from_wire(wire.into()).expect("not looked at yet");
+    let deferred = |wire: Vec<u8>| {
+        Deferred::<v1::ChatRequest>::from_wire(wire.into()).expect("not looked at yet")
+    };
     let wire = request();
     let good = deferred(wire.clone());
-    assert_eq!((good.wire_bytes(), format!("{good:?}")), (wire.len(), format!("Deferred({} bytes)", wire.len())));
+    assert_eq!(
+        (good.wire_bytes(), format!("{good:?}")),
+        (wire.len(), format!("Deferred({} bytes)", wire.len()))
+    );
     assert_eq!(good.decode().expect("decoded").messages.len(), 1);
     let mut unknown = wire;
     prost::encoding::uint32::encode(77, &1, &mut unknown);
-    assert!(deferred(unknown).decode().expect_err("77 is unknown").message().contains("field number 77"));
-    assert!(deferred(vec![0x0a, 0xff]).decode().expect_err("cut off").message().contains("paceline.v1.ChatRequest"));
+    assert!(
+        deferred(unknown)
+            .decode()
+            .expect_err("77 is unknown")
+            .message()
+            .contains("field number 77")
+    );
+    assert!(
+        deferred(vec![0x0a, 0xff])
+            .decode()
+            .expect_err("cut off")
+            .message()
+            .contains("paceline.v1.ChatRequest")
+    );
 }

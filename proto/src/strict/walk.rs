@@ -1,5 +1,5 @@
-//! Reads a message's keys and lengths, and nothing else: which fields it has, and how many elements. Allocates nothing
-//! unless it refuses.
+//! Reads a message's keys and lengths, and nothing else: which fields it has, and how many
+//! elements. Allocates nothing unless it refuses.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -34,7 +34,9 @@ impl Problem {
     fn inside(mut self, parent: &Field, index: u32) -> Self {
         match &mut self {
             Problem::Unknown { .. } => {}
-            Problem::TooDeep { field, .. } | Problem::TooMany { field, .. } | Problem::TooManyInAll { field, .. } => {
+            Problem::TooDeep { field, .. }
+            | Problem::TooMany { field, .. }
+            | Problem::TooManyInAll { field, .. } => {
                 let parent = match parent.repeated {
                     Some(_) => format!("{}[{index}]", parent.name),
                     None => parent.name.clone(),
@@ -103,20 +105,30 @@ struct Contract {
 }
 
 static CONTRACT: LazyLock<Contract> = LazyLock::new(|| {
-    let set = FileDescriptorSet::decode(crate::DESCRIPTORS).expect("our own build wrote the descriptors");
+    let set =
+        FileDescriptorSet::decode(crate::DESCRIPTORS).expect("our own build wrote the descriptors");
     let mut found = Vec::new();
     for file in &set.file {
         for message in &file.message_type {
             collect(file.package(), message, &mut found);
         }
     }
-    let by_name: HashMap<String, usize> = found.iter().enumerate().map(|(at, (name, _))| (name.clone(), at)).collect();
-    let limits: HashMap<(&str, &str), u32> = FIELDS.iter().map(|(message, field, limit)| ((*message, *field), *limit)).collect();
-    let types = found.iter().map(|(name, message)| message_type(name, message, &by_name, &limits)).collect();
+    let by_name: HashMap<String, usize> =
+        found.iter().enumerate().map(|(at, (name, _))| (name.clone(), at)).collect();
+    let limits: HashMap<(&str, &str), u32> =
+        FIELDS.iter().map(|(message, field, limit)| ((*message, *field), *limit)).collect();
+    let types = found
+        .iter()
+        .map(|(name, message)| message_type(name, message, &by_name, &limits))
+        .collect();
     Contract { types, by_name }
 });
 
-fn collect<'a>(scope: &str, message: &'a DescriptorProto, found: &mut Vec<(String, &'a DescriptorProto)>) {
+fn collect<'a>(
+    scope: &str,
+    message: &'a DescriptorProto,
+    found: &mut Vec<(String, &'a DescriptorProto)>,
+) {
     let name = format!("{scope}.{}", message.name());
     for inner in &message.nested_type {
         collect(&name, inner, found);
@@ -139,9 +151,13 @@ fn message_type(
         }
         let repeated = (field.label() == Label::Repeated).then(|| {
             let slot = slots.next().expect("a test counts the repeated fields of each message");
-            Repeated { slot, limit: limits.get(&(name, field.name())).copied().unwrap_or(MAX_ELEMENTS) }
+            Repeated {
+                slot,
+                limit: limits.get(&(name, field.name())).copied().unwrap_or(MAX_ELEMENTS),
+            }
         });
-        fields[number] = Some(Field { name: field.name().to_owned(), kind: kind(field, by_name), repeated });
+        fields[number] =
+            Some(Field { name: field.name().to_owned(), kind: kind(field, by_name), repeated });
     }
     MessageType { name: name.to_owned(), fields }
 }
@@ -159,8 +175,8 @@ fn kind(field: &FieldDescriptorProto, by_name: &HashMap<String, usize>) -> Kind 
     }
 }
 
-/// Checks that `wire`, a message of type `name`, has no unknown field and no more elements than it may have. Broken wire
-/// data passes: decoding reports it.
+/// Checks that `wire`, a message of type `name`, has no unknown field and no more elements than it
+/// may have. Broken wire data passes: decoding reports it.
 pub(super) fn check(name: &str, wire: &[u8]) -> Result<(), Problem> {
     let contract = &*CONTRACT;
     let Some(at) = contract.by_name.get(name) else { return Ok(()) };
@@ -200,7 +216,11 @@ impl Walk<'_> {
                     *count = count.saturating_add(u32::try_from(found).unwrap_or(u32::MAX));
                     if *count > repeated.limit {
                         let found = count_all(number, field.kind, whole);
-                        return Err(Problem::TooMany { field: field.name.clone(), limit: repeated.limit, found });
+                        return Err(Problem::TooMany {
+                            field: field.name.clone(),
+                            limit: repeated.limit,
+                            found,
+                        });
                     }
                     self.count_in_all(field, found)?;
                     count.saturating_sub(1)
@@ -211,7 +231,8 @@ impl Walk<'_> {
                     return Err(Problem::TooDeep { field: field.name.clone(), limit: MAX_DEPTH });
                 }
                 let contract = self.contract;
-                self.message(&contract.types[at], content, depth + 1).map_err(|problem| problem.inside(field, index))?;
+                self.message(&contract.types[at], content, depth + 1)
+                    .map_err(|problem| problem.inside(field, index))?;
             }
         }
         Ok(())

@@ -1,11 +1,13 @@
-//! Who waits and who runs: a queue that serves API keys in turn ([`super::queue`]), and a count of KV memory by which a request
-//! is admitted when there is room for what it is likely to hold ([`super::likely`]). What it may hold at worst is checked once,
-//! when it comes: what could never fit is refused.
+//! Who waits and who runs: a queue that serves API keys in turn ([`super::queue`]), and a count of
+//! KV memory by which a request is admitted when there is room for what it is likely to hold
+//! ([`super::likely`]). What it may hold at worst is checked once, when it comes: what could never
+//! fit is refused.
 //!
-//! A request is in exactly one place: `queue`, `running`, or gone. `reserved` is the sum over `running` (I11). Answers that
-//! become longer than was likely hold more than was reserved for them, which the target's heartbeats say (`Room::held_bytes`):
-//! the larger of the two counts. Between two heartbeats there may be too many all the same; then the target, which gives
-//! memory as sequences grow, has its youngest sequence wait and begin again from the tokens it has.
+//! A request is in exactly one place: `queue`, `running`, or gone. `reserved` is the sum over
+//! `running` (I11). Answers that become longer than was likely hold more than was reserved for
+//! them, which the target's heartbeats say (`Room::held_bytes`): the larger of the two counts.
+//! Between two heartbeats there may be too many all the same; then the target, which gives memory
+//! as sequences grow, has its youngest sequence wait and begin again from the tokens it has.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +21,8 @@ use super::outlook::Outlook;
 use super::queue::{Queue, RunningByKey, Waiting};
 use super::route::Permit;
 
-/// One submission, numbered by the shell. Request ids are the gateway's and may come twice; these do not.
+/// One submission, numbered by the shell. Request ids are the gateway's and may come twice; these
+/// do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
@@ -53,8 +56,8 @@ impl Ask {
         u64::from(self.prompt_tokens) + u64::from(self.max_tokens)
     }
 
-    /// Positions it is likely to hold, where so many tokens are yet to come as a whole answer typically has: of one that is
-    /// resumed is known only that it goes on.
+    /// Positions it is likely to hold, where so many tokens are yet to come as a whole answer
+    /// typically has: of one that is resumed is known only that it goes on.
     pub fn likely_positions(&self, typical_tokens: u32) -> u64 {
         let left = self.max_tokens.saturating_sub(self.continuation_tokens());
         u64::from(self.context_tokens) + u64::from(left.min(typical_tokens))
@@ -109,8 +112,8 @@ pub struct Room<'a> {
     pub capacity: &'a Capacity,
     /// Bytes its sequences may hold together.
     pub budget_bytes: u64,
-    /// Bytes they held by its last heartbeat; what the prefix cache holds and what is kept for a drafter is not among them, as it
-    /// gives way.
+    /// Bytes they held by its last heartbeat; what the prefix cache holds and what is kept for a
+    /// drafter is not among them, as it gives way.
     pub held_bytes: u64,
     /// Bytes the machine has for one more; `None`: it bounds nothing.
     pub spare_bytes: Option<u64>,
@@ -174,7 +177,8 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// An empty queue with so many places, each for so long. One API key runs at most `streams_per_key` requests at once.
+    /// An empty queue with so many places, each for so long. One API key runs at most
+    /// `streams_per_key` requests at once.
     pub fn new(places: usize, wait_ms: u64, streams_per_key: usize) -> Self {
         Self {
             places,
@@ -190,31 +194,47 @@ impl Admission {
         }
     }
 
-    /// Takes a request in, behind all others of its key. Whether it may run at once is for [`Admission::admit`] to say. Where
-    /// the queue is full, a key with few waiting requests takes the place of the newest request of the key with most: that one
-    /// is returned, with its denial.
+    /// Takes a request in, behind all others of its key. Whether it may run at once is for
+    /// [`Admission::admit`] to say. Where the queue is full, a key with few waiting requests takes
+    /// the place of the newest request of the key with most: that one is returned, with its denial.
     ///
     /// # Errors
-    /// It can never run, its time is over or would be before its first token, or there is no place for it.
-    pub fn submit(&mut self, ticket: Ticket, ask: Ask, room: &Room<'_>, now: Millis) -> Result<Option<(Ticket, Denial)>, Denial> {
+    /// It can never run, its time is over or would be before its first token, or there is no place
+    /// for it.
+    pub fn submit(
+        &mut self,
+        ticket: Ticket,
+        ask: Ask,
+        room: &Room<'_>,
+        now: Millis,
+    ) -> Result<Option<(Ticket, Denial)>, Denial> {
         let positions = ask.most_positions();
         let Some(need_bytes) = room.capacity.cost_of(&ask, positions) else {
             let context = room.capacity.longest();
-            return Err(Denial::TooLong { prompt_tokens: ask.prompt_tokens, max_tokens: ask.max_tokens, context });
+            return Err(Denial::TooLong {
+                prompt_tokens: ask.prompt_tokens,
+                max_tokens: ask.max_tokens,
+                context,
+            });
         };
         if need_bytes > room.budget_bytes {
-            return Err(Denial::KvExhausted { positions, need_bytes, budget_bytes: room.budget_bytes });
+            return Err(Denial::KvExhausted {
+                positions,
+                need_bytes,
+                budget_bytes: room.budget_bytes,
+            });
         }
         if ask.deadline.is_some_and(|deadline| deadline <= now) {
             return Err(Denial::DeadlinePassed { waited_ms: 0 });
         }
         if let Some(deadline) = ask.deadline {
             let patience_ms = deadline.since(now);
-            // Those of its own key are ahead of it for certain. How many turns other keys take before is not known, and a
-            // request must not be refused for a guess.
+            // Those of its own key are ahead of it for certain. How many turns other keys take
+            // before is not known, and a request must not be refused for a guess.
             let ahead = self.queue.len_of(ask.key);
             let earliest = self.outlook.is_in_time(ask.context_tokens.into(), ahead, patience_ms);
-            earliest.map_err(|earliest_ms| Denial::DeadlineInfeasible { earliest_ms, patience_ms })?;
+            earliest
+                .map_err(|earliest_ms| Denial::DeadlineInfeasible { earliest_ms, patience_ms })?;
         }
         let patience = now + self.wait_ms;
         let until = ask.deadline.map_or(patience, |deadline| deadline.min(patience));
@@ -238,7 +258,10 @@ impl Admission {
     }
 
     fn running_by_key(&self) -> RunningByKey {
-        RunningByKey::new(self.running.values().map(|running| running.ask.key), self.streams_per_key)
+        RunningByKey::new(
+            self.running.values().map(|running| running.ask.key),
+            self.streams_per_key,
+        )
     }
 
     /// The request to be admitted next.
@@ -247,8 +270,8 @@ impl Admission {
         if self.queue.is_empty() { None } else { self.queue.next(&self.running_by_key()) }
     }
 
-    /// Admits the request whose turn it is, if there is room for it. Else nobody is admitted: a long request is not overtaken
-    /// for ever by short ones.
+    /// Admits the request whose turn it is, if there is room for it. Else nobody is admitted: a
+    /// long request is not overtaken for ever by short ones.
     pub fn admit(&mut self, room: &Room<'_>, now: Millis) -> Option<Admitted> {
         let head = self.next()?;
         let cost_bytes = self.likely_bytes(&head.ask, room);
@@ -256,8 +279,8 @@ impl Admission {
             return None;
         }
         self.queue.take(head.ask.key);
-        // One that was waiting already when the one before was admitted has been waiting for a place ever since; unless it
-        // waited for its own key's limit, which says nothing of places.
+        // One that was waiting already when the one before was admitted has been waiting for a
+        // place ever since; unless it waited for its own key's limit, which says nothing of places.
         let limited = self.running_by_key().left(head.ask.key) == Some(1);
         if let Some(before) = self.let_out.replace(now)
             && head.since <= before
@@ -267,7 +290,13 @@ impl Admission {
         }
         self.running.insert(
             head.ticket,
-            Running { ask: head.ask, cost_bytes, epoch: room.epoch, permit: None, delivered: Delivered::Yes },
+            Running {
+                ask: head.ask,
+                cost_bytes,
+                epoch: room.epoch,
+                permit: None,
+                delivered: Delivered::Yes,
+            },
         );
         self.reserved_bytes += cost_bytes;
         self.since.admitted += cost_bytes;
@@ -276,9 +305,12 @@ impl Admission {
 
     /// What a request is likely to hold in this target, by the answers there were until now.
     fn likely_bytes(&self, ask: &Ask, room: &Room<'_>) -> u64 {
-        // One that is longer than this life's longest came for an earlier one: the target says so to its caller.
+        // One that is longer than this life's longest came for an earlier one: the target says so
+        // to its caller.
         let longest = u64::from(room.capacity.longest());
-        room.capacity.cost_of(ask, ask.likely_positions(self.answers.typical()).min(longest)).unwrap_or(u64::MAX)
+        room.capacity
+            .cost_of(ask, ask.likely_positions(self.answers.typical()).min(longest))
+            .unwrap_or(u64::MAX)
     }
 
     /// Bytes that are not free for another request.
@@ -292,11 +324,13 @@ impl Admission {
     }
 
     fn fits(&self, cost_bytes: u64, room: &Room<'_>) -> bool {
-        self.fits_ledger(cost_bytes, room) && room.spare_bytes.is_none_or(|spare| cost_bytes <= spare)
+        self.fits_ledger(cost_bytes, room)
+            && room.spare_bytes.is_none_or(|spare| cost_bytes <= spare)
     }
 
     fn fits_ledger(&self, cost_bytes: u64, room: &Room<'_>) -> bool {
-        self.running.len() < room.capacity.max_sequences && self.taken_bytes(room).saturating_add(cost_bytes) <= room.budget_bytes
+        self.running.len() < room.capacity.max_sequences
+            && self.taken_bytes(room).saturating_add(cost_bytes) <= room.budget_bytes
     }
 
     /// Whether the request whose turn it is waits for the machine's memory and for nothing else.
@@ -328,7 +362,8 @@ impl Admission {
         self.answers.learn(tokens, tokens >= ask.max_tokens);
     }
 
-    /// A request is over, wherever it was. One that was denied or abandoned before is not here any more.
+    /// A request is over, wherever it was. One that was denied or abandoned before is not here any
+    /// more.
     pub fn ended(&mut self, ticket: Ticket) {
         match self.running.remove(&ticket) {
             Some(running) => {
@@ -339,16 +374,18 @@ impl Admission {
         }
     }
 
-    /// The requests of this life and their places, the longest running first as place 1: all, or those that are held
-    /// back.
+    /// The requests of this life and their places, the longest running first as place 1: all, or
+    /// those that are held back.
     pub fn running(&self, epoch: Epoch, all: bool) -> impl Iterator<Item = (Ticket, Ask, u32)> {
         let running = self.running.iter().filter(move |(_, running)| running.epoch == epoch);
-        let held_back = |running: &Running| running.permit.is_some_and(|permit| permit.is_held_back());
+        let held_back =
+            |running: &Running| running.permit.is_some_and(|permit| permit.is_held_back());
         let places = (1..).zip(running).filter(move |(_, (_, running))| all || held_back(running));
         places.map(|(place, (ticket, running))| (*ticket, running.ask, place))
     }
 
-    /// A running request got this route; returns whether it had another, or none. Its first goes to the target with it.
+    /// A running request got this route; returns whether it had another, or none. Its first goes to
+    /// the target with it.
     pub fn routed(&mut self, ticket: Ticket, permit: Permit) -> bool {
         let Some(running) = self.running.get_mut(&ticket) else { return false };
         let before = running.permit.replace(permit);
@@ -358,14 +395,22 @@ impl Admission {
         before != Some(permit)
     }
 
-    /// The permits that the target is to be told: the new ones, and with them, or when it is time for that (`again`), those
-    /// that it has missed. From now on they count as told.
+    /// The permits that the target is to be told: the new ones, and with them, or when it is time
+    /// for that (`again`), those that it has missed. From now on they count as told.
     pub fn untold(&mut self, epoch: Epoch, again: bool) -> Vec<(Ticket, Permit)> {
         let of_it = |running: &Running| running.epoch == epoch;
-        if !again && !self.running.values().any(|running| of_it(running) && running.delivered == Delivered::Due) {
+        if !again
+            && !self
+                .running
+                .values()
+                .any(|running| of_it(running) && running.delivered == Delivered::Due)
+        {
             return Vec::new();
         }
-        let untold = self.running.iter_mut().filter(|(_, running)| of_it(running) && running.delivered != Delivered::Yes);
+        let untold = self
+            .running
+            .iter_mut()
+            .filter(|(_, running)| of_it(running) && running.delivered != Delivered::Yes);
         let permits = untold.filter_map(|(ticket, running)| {
             running.delivered = Delivered::Yes;
             Some((*ticket, running.permit?))
@@ -373,8 +418,8 @@ impl Admission {
         permits.collect()
     }
 
-    /// The target did not take the permit this request had; one that came since is to be told anyway. Returns whether the
-    /// request still runs.
+    /// The target did not take the permit this request had; one that came since is to be told
+    /// anyway. Returns whether the request still runs.
     pub fn missed(&mut self, ticket: Ticket) -> bool {
         let Some(running) = self.running.get_mut(&ticket) else { return false };
         if running.delivered == Delivered::Yes {
@@ -404,12 +449,17 @@ impl Admission {
 
     /// Takes out who has waited too long.
     pub fn expire(&mut self, now: Millis) -> Vec<(Ticket, Denial)> {
-        let over = self.queue.take_where(|waiting| waiting.until <= now).into_iter().map(|waiting| {
-            let waited_ms = now.since(waiting.since);
-            let late = waiting.ask.deadline.is_some_and(|deadline| deadline <= now);
-            let denial = if late { Denial::DeadlinePassed { waited_ms } } else { Denial::QueueWait { waited_ms } };
-            (waiting.ticket, denial)
-        });
+        let over =
+            self.queue.take_where(|waiting| waiting.until <= now).into_iter().map(|waiting| {
+                let waited_ms = now.since(waiting.since);
+                let late = waiting.ask.deadline.is_some_and(|deadline| deadline <= now);
+                let denial = if late {
+                    Denial::DeadlinePassed { waited_ms }
+                } else {
+                    Denial::QueueWait { waited_ms }
+                };
+                (waiting.ticket, denial)
+            });
         over.collect()
     }
 

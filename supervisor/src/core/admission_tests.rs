@@ -5,7 +5,11 @@ use crate::core::dice::Dice;
 use crate::core::likely::PRIOR_TOKENS;
 
 fn capacity() -> Capacity {
-    Capacity { classes: vec![(256, 100), (512, 200), (1024, 400)], max_sequences: 2, patch_bytes: 10 }
+    Capacity {
+        classes: vec![(256, 100), (512, 200), (1024, 400)],
+        max_sequences: 2,
+        patch_bytes: 10,
+    }
 }
 
 fn room(capacity: &Capacity) -> Room<'_> {
@@ -14,7 +18,15 @@ fn room(capacity: &Capacity) -> Room<'_> {
 
 fn ask(prompt_tokens: u32, max_tokens: u32) -> Ask {
     let wish = RouteWish::Auto;
-    Ask { key: KeyId::NONE, prompt_tokens, max_tokens, context_tokens: prompt_tokens, deadline: None, wish, patches: 0 }
+    Ask {
+        key: KeyId::NONE,
+        prompt_tokens,
+        max_tokens,
+        context_tokens: prompt_tokens,
+        deadline: None,
+        wish,
+        patches: 0,
+    }
 }
 
 fn ask_of(key: u64, prompt_tokens: u32, max_tokens: u32) -> Ask {
@@ -38,10 +50,16 @@ fn fill(admission: &mut Admission, first: u64, ask: Ask, room: &Room<'_>) -> usi
 #[test]
 fn a_request_costs_the_first_class_that_holds_it() {
     let cost = |positions| capacity().cost(positions);
-    assert_eq!([cost(1), cost(256), cost(257), cost(1024), cost(1025)], [Some(100), Some(100), Some(200), Some(400), None]);
+    assert_eq!(
+        [cost(1), cost(256), cost(257), cost(1024), cost(1025)],
+        [Some(100), Some(100), Some(200), Some(400), None]
+    );
     assert!(capacity().is_usable());
     assert!(!Capacity::default().is_usable());
-    assert!(!Capacity { classes: vec![(512, 1), (256, 2)], max_sequences: 1, patch_bytes: 0 }.is_usable());
+    assert!(
+        !Capacity { classes: vec![(512, 1), (256, 2)], max_sequences: 1, patch_bytes: 0 }
+            .is_usable()
+    );
 }
 
 #[test]
@@ -67,7 +85,10 @@ fn a_queue_without_places_still_lets_through_what_fits() {
     let mut admission = admission(0);
     assert_eq!(admission.submit(Ticket(1), ask(100, 300), &room, Millis(0)), Ok(None));
     assert!(admission.admit(&room, Millis(0)).is_some());
-    assert_eq!(admission.submit(Ticket(2), ask(100, 300), &room, Millis(0)), Err(Denial::QueueFull { limit: 0 }));
+    assert_eq!(
+        admission.submit(Ticket(2), ask(100, 300), &room, Millis(0)),
+        Err(Denial::QueueFull { limit: 0 })
+    );
     admission.ended(Ticket(1));
     assert_eq!(admission.reserved_bytes(), 0);
 }
@@ -80,7 +101,10 @@ fn a_full_machine_lets_nobody_in_whatever_the_ledger_says() {
     assert_eq!(admission.submit(Ticket(1), ask(100, 300), &room(Some(199)), Millis(0)), Ok(None));
     assert_eq!(admission.admit(&room(Some(199)), Millis(0)), None);
     assert!(admission.is_squeezed(&room(Some(199))) && !admission.is_squeezed(&room(Some(200))));
-    assert!(!admission.is_squeezed(&Room { budget_bytes: 100, ..room(Some(199)) }), "the ledger is full as well");
+    assert!(
+        !admission.is_squeezed(&Room { budget_bytes: 100, ..room(Some(199)) }),
+        "the ledger is full as well"
+    );
     assert!(admission.admit(&room(Some(200)), Millis(0)).is_some());
     assert_eq!(admission.reserved_bytes(), 200);
     assert!(!admission.is_squeezed(&room(Some(0))), "nobody waits");
@@ -91,14 +115,21 @@ fn limits_far_away_keep_nobody_waiting_and_what_could_never_fit_is_refused() {
     let capacity = Capacity { max_sequences: 99, ..capacity() };
     let room = room(&capacity);
     let mut admission = admission(4);
-    // 400 bytes at worst: by that two would run. 100 + 256 tokens are likely, in a class of 200 bytes.
+    // 400 bytes at worst: by that two would run. 100 + 256 tokens are likely, in a class of 200
+    // bytes.
     assert_eq!(fill(&mut admission, 1, ask(100, 924), &room), 5);
     assert_eq!(admission.reserved_bytes(), 1_000);
     let tight = Room { budget_bytes: 399, ..room };
     let refused = admission.submit(Ticket(9), ask(100, 924), &tight, Millis(0));
-    assert_eq!(refused, Err(Denial::KvExhausted { positions: 1_024, need_bytes: 400, budget_bytes: 399 }));
+    assert_eq!(
+        refused,
+        Err(Denial::KvExhausted { positions: 1_024, need_bytes: 400, budget_bytes: 399 })
+    );
     let refused = admission.submit(Ticket(9), ask(100, 925), &room, Millis(0));
-    assert_eq!(refused, Err(Denial::TooLong { prompt_tokens: 100, max_tokens: 925, context: 1_024 }));
+    assert_eq!(
+        refused,
+        Err(Denial::TooLong { prompt_tokens: 100, max_tokens: 925, context: 1_024 })
+    );
 }
 
 #[test]
@@ -174,7 +205,11 @@ fn a_deadline_before_the_first_token_is_refused_once_that_was_measured() {
     assert_eq!(refused, Err(Denial::DeadlineInfeasible { earliest_ms: 320, patience_ms: 100 }));
     let patient = Ask { deadline: Some(Millis(1_320)), ..hurried };
     assert_eq!(admission.submit(Ticket(9), patient, &room, Millis(1_000)), Ok(None));
-    assert_eq!(admission.submit(Ticket(10), ask(200, 100), &room, Millis(1_000)), Ok(None), "without a deadline");
+    assert_eq!(
+        admission.submit(Ticket(10), ask(200, 100), &room, Millis(1_000)),
+        Ok(None),
+        "without a deadline"
+    );
     // Another life of the target may be faster.
     admission.abandon(Epoch(1));
     assert_eq!(admission.submit(Ticket(11), hurried, &room, Millis(1_000)), Ok(None));
@@ -183,13 +218,18 @@ fn a_deadline_before_the_first_token_is_refused_once_that_was_measured() {
 /// Submits requests, numbered from `first` on, of these keys.
 fn submit_all(admission: &mut Admission, first: u64, asks: &[Ask], room: &Room<'_>) {
     for (ticket, ask) in (first..).zip(asks) {
-        assert_eq!(admission.submit(Ticket(ticket), *ask, room, Millis(0)), Ok(None), "ticket {ticket}");
+        assert_eq!(
+            admission.submit(Ticket(ticket), *ask, room, Millis(0)),
+            Ok(None),
+            "ticket {ticket}"
+        );
     }
 }
 
 /// The numbers of all that are admitted now.
 fn admitted(admission: &mut Admission, room: &Room<'_>) -> Vec<u64> {
-    std::iter::from_fn(|| admission.admit(room, Millis(0)).map(|admitted| admitted.ticket.0)).collect()
+    std::iter::from_fn(|| admission.admit(room, Millis(0)).map(|admitted| admitted.ticket.0))
+        .collect()
 }
 
 #[test]
@@ -223,12 +263,19 @@ fn a_key_runs_as_many_as_it_may_and_its_others_wait() {
     submit_all(&mut admission, 6, &[ask_of(2, 10, 10)], &room);
     assert_eq!(admitted(&mut admission, &room), [6]);
     admission.ended(Ticket(6));
-    assert_eq!(admitted(&mut admission, &room), Vec::<u64>::new(), "an end of another key changes nothing");
+    assert_eq!(
+        admitted(&mut admission, &room),
+        Vec::<u64>::new(),
+        "an end of another key changes nothing"
+    );
     admission.ended(Ticket(2));
     assert_eq!(admitted(&mut admission, &room), [4]);
     // Where the queue is full of them, another key that fits needs no place in it.
     submit_all(&mut admission, 7, &[ask_of(1, 10, 10); 3], &room);
-    assert_eq!(admission.submit(Ticket(10), ask_of(1, 10, 10), &room, Millis(0)), Err(Denial::QueueFull { limit: 4 }));
+    assert_eq!(
+        admission.submit(Ticket(10), ask_of(1, 10, 10), &room, Millis(0)),
+        Err(Denial::QueueFull { limit: 4 })
+    );
     submit_all(&mut admission, 11, &[ask_of(2, 10, 10)], &room);
     assert_eq!((admitted(&mut admission, &room), admission.queued()), (vec![11], 4));
     // Without keys there is no limit but the target's.
@@ -246,12 +293,21 @@ fn a_full_queue_takes_a_key_with_few_in_place_of_the_one_with_most() {
     assert_eq!(admitted(&mut admission, &room), [1]);
     submit_all(&mut admission, 2, &[ask_of(1, 10, 10); 4], &room);
     let full = Denial::QueueFull { limit: 4 };
-    let mut submit = |ticket, key| admission.submit(Ticket(ticket), ask_of(key, 10, 10), &room, Millis(0));
+    let mut submit =
+        |ticket, key| admission.submit(Ticket(ticket), ask_of(key, 10, 10), &room, Millis(0));
     assert_eq!(submit(6, 1), Err(full.clone()), "of the same key nothing is displaced");
-    assert_eq!(submit(7, 2), Ok(Some((Ticket(5), full.clone()))), "the newest of the key with most");
+    assert_eq!(
+        submit(7, 2),
+        Ok(Some((Ticket(5), full.clone()))),
+        "the newest of the key with most"
+    );
     assert_eq!(submit(8, 2), Ok(Some((Ticket(4), full.clone()))));
     assert_eq!(submit(9, 2), Err(full.clone()), "both have two");
-    assert_eq!(submit(10, 3), Ok(Some((Ticket(8), full))), "of two with as many the one whose newest came last");
+    assert_eq!(
+        submit(10, 3),
+        Ok(Some((Ticket(8), full))),
+        "of two with as many the one whose newest came last"
+    );
     assert_eq!(admission.queued(), 4);
     let order = [1, 2, 7, 10].map(|ticket| {
         admission.ended(Ticket(ticket));
@@ -265,13 +321,18 @@ fn a_large_request_gets_its_turn_however_many_small_ones_of_other_keys_come() {
     let capacity = Capacity { max_sequences: 99, ..capacity() };
     let room = room(&capacity);
     let mut admission = admission(64);
-    // Ten small ones of other keys hold all 1,000 bytes; then a large one comes (400), and small ones in front of each end.
+    // Ten small ones of other keys hold all 1,000 bytes; then a large one comes (400), and small
+    // ones in front of each end.
     submit_all(&mut admission, 1, &[ask_of(1, 10, 10); 10], &room);
     assert_eq!(admitted(&mut admission, &room).len(), 10);
     submit_all(&mut admission, 100, &[ask_of(2, 600, 300)], &room);
     for end in 1..=4 {
         submit_all(&mut admission, 200 + end, &[ask_of(2 + end, 10, 10)], &room);
-        assert_eq!(admitted(&mut admission, &room), Vec::<u64>::new(), "the turn stays with the large one");
+        assert_eq!(
+            admitted(&mut admission, &room),
+            Vec::<u64>::new(),
+            "the turn stays with the large one"
+        );
         admission.ended(Ticket(end));
     }
     assert_eq!(admitted(&mut admission, &room)[..1], [100], "four ends are room for it");
@@ -283,12 +344,20 @@ fn a_key_that_floods_with_large_requests_does_not_hold_the_turn_against_others()
     let room = room(&capacity);
     let mut admission = admission(64);
     submit_all(&mut admission, 1, &[ask_of(1, 600, 300); 4], &room);
-    assert_eq!(admitted(&mut admission, &room), [1, 2], "the third does not fit, and it is its turn");
+    assert_eq!(
+        admitted(&mut admission, &room),
+        [1, 2],
+        "the third does not fit, and it is its turn"
+    );
     // Another key runs nothing: it does not wait for the large one, as that key runs its share.
     submit_all(&mut admission, 10, &[ask_of(2, 10, 10); 3], &room);
     assert_eq!(admitted(&mut admission, &room), [10, 11], "two each, and the memory is full");
     admission.ended(Ticket(1));
-    assert_eq!(admitted(&mut admission, &room), [3], "then the large one fits, and its turn has stayed");
+    assert_eq!(
+        admitted(&mut admission, &room),
+        [3],
+        "then the large one fits, and its turn has stayed"
+    );
 }
 
 #[test]
@@ -307,10 +376,15 @@ fn a_deadline_is_held_against_those_of_the_own_key_that_wait() {
     let hurried = |key| Ask { deadline: Some(now + 300), ..ask_of(key, 10, 10) };
     let refused = admission.submit(Ticket(50), hurried(1), &room, now);
     assert_eq!(refused, Err(Denial::DeadlineInfeasible { earliest_ms: 1_600, patience_ms: 300 }));
-    assert_eq!(admission.submit(Ticket(51), hurried(2), &room, now), Ok(None), "its turn is the next but one");
+    assert_eq!(
+        admission.submit(Ticket(51), hurried(2), &room, now),
+        Ok(None),
+        "its turn is the next but one"
+    );
 }
 
-/// A queue in the order of arrival, as it is without keys: what admission has to do where there is one key.
+/// A queue in the order of arrival, as it is without keys: what admission has to do where there is
+/// one key.
 struct Plain {
     queue: VecDeque<(Ticket, Ask, Millis)>,
     running: BTreeMap<Ticket, u64>,
@@ -318,11 +392,22 @@ struct Plain {
 
 impl Plain {
     fn fits(&self, ask: &Ask, room: &Room<'_>) -> bool {
-        let likely = room.capacity.cost_of(ask, ask.likely_positions(PRIOR_TOKENS)).expect("it is short enough");
-        self.running.len() < room.capacity.max_sequences && self.running.values().sum::<u64>() + likely <= room.budget_bytes
+        let likely = room
+            .capacity
+            .cost_of(ask, ask.likely_positions(PRIOR_TOKENS))
+            .expect("it is short enough");
+        self.running.len() < room.capacity.max_sequences
+            && self.running.values().sum::<u64>() + likely <= room.budget_bytes
     }
 
-    fn submit(&mut self, ticket: Ticket, ask: Ask, places: usize, room: &Room<'_>, until: Millis) -> bool {
+    fn submit(
+        &mut self,
+        ticket: Ticket,
+        ask: Ask,
+        places: usize,
+        room: &Room<'_>,
+        until: Millis,
+    ) -> bool {
         let takes = (self.queue.is_empty() && self.fits(&ask, room)) || self.queue.len() < places;
         if takes {
             self.queue.push_back((ticket, ask, until));
@@ -333,7 +418,8 @@ impl Plain {
     fn admit(&mut self, room: &Room<'_>) -> Option<Ticket> {
         let (ticket, ask, _) = *self.queue.front().filter(|(_, ask, _)| self.fits(ask, room))?;
         self.queue.pop_front();
-        self.running.insert(ticket, room.capacity.cost_of(&ask, ask.likely_positions(PRIOR_TOKENS))?);
+        self.running
+            .insert(ticket, room.capacity.cost_of(&ask, ask.likely_positions(PRIOR_TOKENS))?);
         Some(ticket)
     }
 
@@ -343,7 +429,12 @@ impl Plain {
     }
 
     fn expire(&mut self, now: Millis) -> Vec<Ticket> {
-        let over = self.queue.iter().filter(|(.., until)| *until <= now).map(|(ticket, ..)| *ticket).collect();
+        let over = self
+            .queue
+            .iter()
+            .filter(|(.., until)| *until <= now)
+            .map(|(ticket, ..)| *ticket)
+            .collect();
         self.queue.retain(|(.., until)| *until > now);
         over
     }
@@ -362,15 +453,24 @@ fn with_one_key_everything_is_as_in_a_plain_queue() {
         let mut now = Millis(0);
         for ticket in 1..=200 {
             now = now + dice.roll(200);
-            let expired: Vec<Ticket> = admission.expire(now).into_iter().map(|(ticket, _)| ticket).collect();
+            let expired: Vec<Ticket> =
+                admission.expire(now).into_iter().map(|(ticket, _)| ticket).collect();
             assert_eq!(expired, plain.expire(now), "seed {seed}");
             let ask = Ask { key, ..ask(1 + dice.roll(600) as u32, 1 + dice.roll(400) as u32) };
             let taken = admission.submit(Ticket(ticket), ask, &room, now);
             let expected = plain.submit(Ticket(ticket), ask, places, &room, now + 1_000);
-            assert_eq!(taken, if expected { Ok(None) } else { Err(Denial::QueueFull { limit: places }) }, "seed {seed}");
+            assert_eq!(
+                taken,
+                if expected { Ok(None) } else { Err(Denial::QueueFull { limit: places }) },
+                "seed {seed}"
+            );
             loop {
                 let next = plain.admit(&room);
-                assert_eq!(admission.admit(&room, now).map(|admitted| admitted.ticket), next, "seed {seed}");
+                assert_eq!(
+                    admission.admit(&room, now).map(|admitted| admitted.ticket),
+                    next,
+                    "seed {seed}"
+                );
                 if next.is_none() {
                     break;
                 }
@@ -378,7 +478,11 @@ fn with_one_key_everything_is_as_in_a_plain_queue() {
             let over = Ticket(1 + dice.roll(ticket));
             admission.ended(over);
             plain.end(over);
-            assert_eq!((admission.active(), admission.queued()), (plain.running.len(), plain.queue.len()), "seed {seed}");
+            assert_eq!(
+                (admission.active(), admission.queued()),
+                (plain.running.len(), plain.queue.len()),
+                "seed {seed}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The simulations' own count of who waits and who runs, by which the fairness of each admission is judged. Written apart from
-//! the queue that it judges, and slower.
+//! The simulations' own count of who waits and who runs, by which the fairness of each admission is
+//! judged. Written apart from the queue that it judges, and slower.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,21 +68,29 @@ impl Books {
         if !self.may_run(key, limit) {
             return Err(format!("its key runs {runs} of at most {limit} (share)"));
         }
-        let others = self.waiting.keys().filter(|other| **other != key && self.may_run(**other, limit));
-        let behind = others.clone().find(|other| runs >= share && (self.runs(**other) < share || self.runs(**other) < runs));
+        let others =
+            self.waiting.keys().filter(|other| **other != key && self.may_run(**other, limit));
+        let behind = others.clone().find(|other| {
+            runs >= share && (self.runs(**other) < share || self.runs(**other) < runs)
+        });
         match behind {
-            Some(other) => {
-                Err(format!("its key runs {runs}, {other:?} waits and runs {}, a share is {share}", self.runs(*other)))
-            }
+            Some(other) => Err(format!(
+                "its key runs {runs}, {other:?} waits and runs {}, a share is {share}",
+                self.runs(*other)
+            )),
             None => Ok(()),
         }
     }
 
-    /// Which rules kept another key from coming first: a simulation in which they never do proves nothing about them.
+    /// Which rules kept another key from coming first: a simulation in which they never do proves
+    /// nothing about them.
     pub(super) fn passed(&self, key: KeyId, limit: usize) -> Vec<&'static str> {
-        let others: Vec<KeyId> = self.waiting.keys().copied().filter(|other| *other != key).collect();
+        let others: Vec<KeyId> =
+            self.waiting.keys().copied().filter(|other| *other != key).collect();
         let at_limit = others.iter().any(|other| !self.may_run(*other, limit));
-        let at_share = others.iter().any(|other| self.may_run(*other, limit) && self.runs(*other) >= self.share());
+        let at_share = others
+            .iter()
+            .any(|other| self.may_run(*other, limit) && self.runs(*other) >= self.share());
         let all = [(at_limit, "passed at its limit"), (at_share, "passed at its share")];
         all.into_iter().filter(|(holds, _)| *holds).map(|(_, what)| what).collect()
     }

@@ -1,8 +1,8 @@
-//! The drafters: whether one is to run, in which place, and when another takes over. A guest that may fall at any instant:
-//! nothing here can reach the target's state or a request (I3).
+//! The drafters: whether one is to run, in which place, and when another takes over. A guest that
+//! may fall at any instant: nothing here can reach the target's state or a request (I3).
 //!
-//! Orders change what is wanted; [`Drafters::settle`] brings what is there closer to it, whatever brought the difference
-//! about. A swap:
+//! Orders change what is wanted; [`Drafters::settle`] brings what is there closer to it, whatever
+//! brought the difference about. A swap:
 //!
 //! ```text
 //!  order ──▶ other place: spawn, load, describe ──▶ link handed over ──▶ UP: it is the current one; the old one is stopped
@@ -107,7 +107,14 @@ pub struct Drafters {
 impl Drafters {
     /// Nothing runs yet. Links are numbered behind those of every earlier term.
     pub fn new(settings: &Settings, plan: Plan, term: Term) -> Self {
-        let worker = || Worker::new(Kind::Drafter, settings.patience, settings.restarts, settings.restart_period_ms);
+        let worker = || {
+            Worker::new(
+                Kind::Drafter,
+                settings.patience,
+                settings.restarts,
+                settings.restart_period_ms,
+            )
+        };
         let wanted = match plan.start {
             _ if plan.model.is_empty() => Wanted::Nobody("no drafter is configured"),
             DrafterStart::Eager => Wanted::Somebody,
@@ -132,8 +139,15 @@ impl Drafters {
     }
 
     /// News of the drafter in `seat`.
-    pub fn on_worker(&mut self, seat: Seat, event: worker::Event, now: Millis, out: &mut Vec<Action>) {
-        let found = matches!(event, worker::Event::Found { .. }) && self.seats[seat.idx()].is_gone();
+    pub fn on_worker(
+        &mut self,
+        seat: Seat,
+        event: worker::Event,
+        now: Millis,
+        out: &mut Vec<Action>,
+    ) {
+        let found =
+            matches!(event, worker::Event::Found { .. }) && self.seats[seat.idx()].is_gone();
         let actions = self.seats[seat.idx()].on_event(event, now);
         pass_on(seat, actions, out);
         if found {
@@ -154,7 +168,13 @@ impl Drafters {
     }
 
     /// Both workers have their ends of link `generation`, or why not.
-    pub fn on_connected(&mut self, generation: u64, failure: Option<String>, now: Millis, out: &mut Vec<Action>) {
+    pub fn on_connected(
+        &mut self,
+        generation: u64,
+        failure: Option<String>,
+        now: Millis,
+        out: &mut Vec<Action>,
+    ) {
         for seat in Seat::ALL {
             let news = self.links[seat.idx()].connected(generation, failure.clone(), now);
             self.heard(seat, news, now, out);
@@ -171,7 +191,9 @@ impl Drafters {
 
     /// Places whose drafter is to run: the one that takes over, then the current one.
     fn in_use(&self) -> impl Iterator<Item = Seat> + use<> {
-        let works = self.wanted == Wanted::Somebody && self.misfit.is_none() && self.lifetime.rest().is_none();
+        let works = self.wanted == Wanted::Somebody
+            && self.misfit.is_none()
+            && self.lifetime.rest().is_none();
         let current = works.then_some(self.current);
         self.incoming.as_ref().map(|incoming| incoming.seat).into_iter().chain(current)
     }
@@ -180,7 +202,12 @@ impl Drafters {
         let Some(news) = news else { return };
         let link = &self.links[seat.idx()];
         let generation = link.generation();
-        out.push(Action::LogLink { seat, generation, to: link.name(), cause: news.cause().to_owned() });
+        out.push(Action::LogLink {
+            seat,
+            generation,
+            to: link.name(),
+            cause: news.cause().to_owned(),
+        });
         let takes_over = self.incoming.as_ref().is_some_and(|incoming| incoming.seat == seat);
         match news {
             News::Up { .. } => {
@@ -189,21 +216,40 @@ impl Drafters {
                     self.switch();
                 }
             }
-            News::Refused(reason) if takes_over => self.fail_swap(Refused::new(Reason::DrafterIncompatible, reason), out),
+            News::Refused(reason) if takes_over => {
+                self.fail_swap(Refused::new(Reason::DrafterIncompatible, reason), out)
+            }
             News::Refused(reason) => {
                 let target = link.ends().map_or(Epoch(0), |ends| ends.target);
                 self.misfit = Some(Misfit { target, reason });
             }
             News::Ejected(reason) => {
                 if let Some(epoch) = self.seats[seat.idx()].life().map(|life| life.epoch) {
-                    self.on_worker(seat, worker::Event::Condemned { epoch, cause: reason.clone() }, now, out);
+                    self.on_worker(
+                        seat,
+                        worker::Event::Condemned { epoch, cause: reason.clone() },
+                        now,
+                        out,
+                    );
                 }
                 if takes_over {
-                    self.fail_swap(Refused::new(Reason::DrafterFailed, format!("it broke the link's protocol: {reason}")), out);
+                    self.fail_swap(
+                        Refused::new(
+                            Reason::DrafterFailed,
+                            format!("it broke the link's protocol: {reason}"),
+                        ),
+                        out,
+                    );
                 }
             }
             News::Lost(cause) if takes_over && link.losses() >= SWAP_LOSSES => {
-                self.fail_swap(Refused::new(Reason::DrafterFailed, format!("it cannot be linked to the target: {cause}")), out);
+                self.fail_swap(
+                    Refused::new(
+                        Reason::DrafterFailed,
+                        format!("it cannot be linked to the target: {cause}"),
+                    ),
+                    out,
+                );
             }
             News::Lost(cause) => self.trouble = cause,
             News::Late(_) | News::InTime => {}
@@ -242,7 +288,11 @@ impl Drafters {
         let worker = self.current();
         let up = matches!(worker.phase(), Phase::Ready { .. } | Phase::Suspect { .. });
         if let (true, Some(life)) = (up, worker.life()) {
-            let memory = life.beat.as_ref().and_then(|beat| beat.memory).map_or(0, |memory| memory.active_bytes);
+            let memory = life
+                .beat
+                .as_ref()
+                .and_then(|beat| beat.memory)
+                .map_or(0, |memory| memory.active_bytes);
             let weights = life.described.as_ref().map_or(0, |described| described.weight_bytes());
             self.need_bytes = memory.max(weights);
         }
@@ -257,13 +307,18 @@ impl Drafters {
 
     fn end_others(&mut self, now: Millis, out: &mut Vec<Action>) {
         for seat in Seat::ALL {
-            let ended = matches!(self.seats[seat.idx()].phase(), Phase::Stopped | Phase::Ending { why: EndWhy::Asked(_), .. });
+            let ended = matches!(
+                self.seats[seat.idx()].phase(),
+                Phase::Stopped | Phase::Ending { why: EndWhy::Asked(_), .. }
+            );
             if ended || self.in_use().any(|used| used == seat) {
                 continue;
             }
             let cause = match self.wanted {
                 Wanted::Nobody(why) => why,
-                _ if self.lifetime.rest().is_some() => self.lifetime.rest().map_or("", lifetime::Rest::why),
+                _ if self.lifetime.rest().is_some() => {
+                    self.lifetime.rest().map_or("", lifetime::Rest::why)
+                }
                 _ if seat == self.current => "the target refuses it",
                 _ => "another has its place",
             };
@@ -293,15 +348,21 @@ impl Drafters {
         let used: Vec<Seat> = self.in_use().collect();
         for seat in Seat::ALL {
             let worker = &self.seats[seat.idx()];
-            let there = used.contains(&seat) && matches!(worker.phase(), Phase::Ready { .. } | Phase::Suspect { .. });
+            let there = used.contains(&seat)
+                && matches!(worker.phase(), Phase::Ready { .. } | Phase::Suspect { .. });
             let ends = match (around.target, worker.life()) {
-                (Some((target, _)), Some(life)) if there => Some(Ends { target, drafter: life.epoch }),
+                (Some((target, _)), Some(life)) if there => {
+                    Some(Ends { target, drafter: life.epoch })
+                }
                 _ => None,
             };
             self.links[seat.idx()].between(ends);
         }
         // One at a time: the target greets the newest only. A service that stops makes none.
-        if !around.serving || !matches!(around.target, Some((_, true))) || self.links.iter().any(Link::is_being_made) {
+        if !around.serving
+            || !matches!(around.target, Some((_, true)))
+            || self.links.iter().any(Link::is_being_made)
+        {
             return;
         }
         for seat in used {
@@ -327,7 +388,10 @@ impl Drafters {
     /// When [`Drafters::on_time`] has something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
         let workers = self.seats.iter().filter_map(Worker::next_deadline);
-        workers.chain(self.links.iter().filter_map(Link::next_deadline)).chain(self.lifetime.next_deadline()).min()
+        workers
+            .chain(self.links.iter().filter_map(Link::next_deadline))
+            .chain(self.lifetime.next_deadline())
+            .min()
     }
 
     /// We slept, or were starved: silence until `now` proves nothing.
@@ -381,6 +445,7 @@ impl Drafters {
 
 fn pass_on(seat: Seat, actions: Vec<worker::Action>, out: &mut Vec<Action>) {
     // Nobody is served by a drafter alone, so nobody has to be told of its end (I3).
-    let heard = actions.into_iter().filter(|action| !matches!(action, worker::Action::Abandon { .. }));
+    let heard =
+        actions.into_iter().filter(|action| !matches!(action, worker::Action::Abandon { .. }));
     out.extend(heard.map(|action| Action::Worker(WorkerId::Drafter(seat), action)));
 }

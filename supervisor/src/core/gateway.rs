@@ -1,5 +1,5 @@
-//! The gateway as it reports itself over `Attach`. One at a time is normal; while an old one drains beside a new one the
-//! newest stands for both.
+//! The gateway as it reports itself over `Attach`. One at a time is normal; while an old one drains
+//! beside a new one the newest stands for both.
 
 use paceline_process::Millis;
 use paceline_proto::internal::v1::{GatewayReport, GatewayState};
@@ -67,7 +67,11 @@ mod tests {
 
     #[test]
     fn the_newest_wins_and_its_end_is_a_stop() {
-        let report = |epoch, state: GatewayState| GatewayReport { epoch, state: state.into(), ..Default::default() };
+        let report = |epoch, state: GatewayState| GatewayReport {
+            epoch,
+            state: state.into(),
+            ..Default::default()
+        };
         let mut gateway = Gateway::default();
         assert_eq!(gateway.state(), ProcessState::Stopped);
         gateway.reported(1, report(1, GatewayState::Ready), Millis(10));

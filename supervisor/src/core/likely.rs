@@ -1,13 +1,14 @@
-//! How long an answer is likely to become, from how long the last ones were. By it admission counts what a request will
-//! hold: nearly all answers end long before `max_tokens`, which most callers leave at the rest of the context.
+//! How long an answer is likely to become, from how long the last ones were. By it admission counts
+//! what a request will hold: nearly all answers end long before `max_tokens`, which most callers
+//! leave at the rest of the context.
 
 /// Answers that are remembered.
 const RECENT: usize = 64;
 /// What is taken for an answer's length as long as nothing is known (tokens).
 pub const PRIOR_TOKENS: u32 = 256;
 
-/// Lengths of the last answers. It begins as if all of them had been of the prior's length, so what is measured takes over
-/// one by one.
+/// Lengths of the last answers. It begins as if all of them had been of the prior's length, so what
+/// is measured takes over one by one.
 #[derive(Clone, Debug)]
 pub struct Answers {
     tokens: [u32; RECENT],
@@ -22,15 +23,15 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// The length that three of four answers do not exceed. Not the middle: a guess that is too short costs somebody his
-    /// memory and a second reading of all he has, one that is too long only costs a wait. So 17 long answers raise it,
-    /// and it takes 48 short ones to lower it.
+    /// The length that three of four answers do not exceed. Not the middle: a guess that is too
+    /// short costs somebody his memory and a second reading of all he has, one that is too long
+    /// only costs a wait. So 17 long answers raise it, and it takes 48 short ones to lower it.
     pub fn typical(&self) -> u32 {
         self.typical
     }
 
-    /// An answer ended after so many tokens; `cut`: by its limit. How long such a one would have become is not known, only
-    /// that it is longer than it is: it counts where that says something.
+    /// An answer ended after so many tokens; `cut`: by its limit. How long such a one would have
+    /// become is not known, only that it is longer than it is: it counts where that says something.
     pub fn learn(&mut self, tokens: u32, cut: bool) {
         if cut && tokens <= self.typical {
             return;

@@ -1,5 +1,5 @@
-//! The link between the target and one drafter, as the supervisor sees it: when to hand one over, and what the target's
-//! reports of it mean. One of these stands for each drafter's place.
+//! The link between the target and one drafter, as the supervisor sees it: when to hand one over,
+//! and what the target's reports of it mean. One of these stands for each drafter's place.
 //!
 //! ```text
 //!  Apart ── hand ──▶ Handing ── connected ──▶ Greeting ── UP ──▶ Up ⇄ suspect
@@ -7,16 +7,18 @@
 //!    └── Pausing ◀──────┴────────────────────────┴────────────────┘
 //!                                    REFUSED, EJECTED from any ──▶ Over, until one of the two is another life
 //! ```
-//! A link belongs to one life of the target and one of the drafter; with another life of either everything starts over.
+//! A link belongs to one life of the target and one of the drafter; with another life of either
+//! everything starts over.
 
 use paceline_process::Millis;
 use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::{LinkPhase, LinkReport};
 
-/// For the descriptors to reach both workers, and for the handshake behind it. The shell's own bounds are shorter; this
-/// one holds if its answer is lost.
+/// For the descriptors to reach both workers, and for the handshake behind it. The shell's own
+/// bounds are shorter; this one holds if its answer is lost.
 const PATIENCE_MS: u64 = 10_000;
-/// Pauses before the first tries after a loss; the first one is long enough to hear that a process has ended.
+/// Pauses before the first tries after a loss; the first one is long enough to hear that a process
+/// has ended.
 const PAUSES_MS: [u64; 3] = [100, 250, 500];
 /// Later pauses double from here ...
 const LONG_PAUSE_MS: u64 = 1_000;
@@ -61,7 +63,10 @@ impl News {
             News::Up { late: false } => "greeted",
             News::Up { late: true } => "greeted, and drafts come too late",
             News::InTime => "drafts come in time again",
-            News::Late(reason) | News::Refused(reason) | News::Ejected(reason) | News::Lost(reason) => reason,
+            News::Late(reason)
+            | News::Refused(reason)
+            | News::Ejected(reason)
+            | News::Lost(reason) => reason,
         }
     }
 }
@@ -142,7 +147,12 @@ impl Link {
     }
 
     /// Both workers have their ends, or why not.
-    pub fn connected(&mut self, generation: u64, failure: Option<String>, now: Millis) -> Option<News> {
+    pub fn connected(
+        &mut self,
+        generation: u64,
+        failure: Option<String>,
+        now: Millis,
+    ) -> Option<News> {
         if generation != self.generation {
             return None;
         }
@@ -163,8 +173,8 @@ impl Link {
             return None;
         }
         if report.generation != self.generation {
-            // Before the target has this one it speaks of an older; behind it, of a newer, and this one lives as long as
-            // drafts still come from it.
+            // Before the target has this one it speaks of an older; behind it, of a newer, and this
+            // one lives as long as drafts still come from it.
             let over = self.is_up() && report.serving != self.generation;
             return if over { self.lose("the target let it go".to_owned(), now) } else { None };
         }
@@ -173,10 +183,17 @@ impl Link {
             false => report.reason.clone(),
         };
         match (report.phase(), self.stage) {
-            (phase @ (LinkPhase::Up | LinkPhase::Suspect), Stage::Up { since, suspect: before }) => {
+            (
+                phase @ (LinkPhase::Up | LinkPhase::Suspect),
+                Stage::Up { since, suspect: before },
+            ) => {
                 let late = phase == LinkPhase::Suspect;
                 self.stage = Stage::Up { since, suspect: late };
-                let news = if late { News::Late(said("drafts come too late again and again")) } else { News::InTime };
+                let news = if late {
+                    News::Late(said("drafts come too late again and again"))
+                } else {
+                    News::InTime
+                };
                 (late != before).then_some(news)
             }
             (phase @ (LinkPhase::Up | LinkPhase::Suspect), _) => {
@@ -192,12 +209,14 @@ impl Link {
                 self.stage = Stage::Over;
                 Some(News::Ejected(said("the target does not say how")))
             }
-            // Given up already; only an end of the matter, or that it is up after all, counts any more.
+            // Given up already; only an end of the matter, or that it is up after all, counts any
+            // more.
             (_, Stage::Pausing { .. } | Stage::Apart) => None,
             (LinkPhase::Lost, _) => self.lose(said("the other side went away"), now),
-            (LinkPhase::Absent | LinkPhase::Greeting | LinkPhase::Unspecified, Stage::Up { .. }) => {
-                self.lose("the target has it no more".to_owned(), now)
-            }
+            (
+                LinkPhase::Absent | LinkPhase::Greeting | LinkPhase::Unspecified,
+                Stage::Up { .. },
+            ) => self.lose("the target has it no more".to_owned(), now),
             (LinkPhase::Absent | LinkPhase::Greeting | LinkPhase::Unspecified, _) => None,
         }
     }
@@ -210,7 +229,8 @@ impl Link {
         }
         let pause = match PAUSES_MS.get(self.losses as usize) {
             Some(pause) => *pause,
-            None => (LONG_PAUSE_MS << (self.losses as usize - PAUSES_MS.len()).min(10)).min(LONGEST_PAUSE_MS),
+            None => (LONG_PAUSE_MS << (self.losses as usize - PAUSES_MS.len()).min(10))
+                .min(LONGEST_PAUSE_MS),
         };
         self.losses = self.losses.saturating_add(1);
         self.stage = Stage::Pausing { until: now + pause };
@@ -220,8 +240,12 @@ impl Link {
     /// Time has passed: does what is due.
     pub fn on_time(&mut self, now: Millis) -> Option<News> {
         match self.stage {
-            Stage::Handing { until } if until <= now => self.lose("the workers did not take it".to_owned(), now),
-            Stage::Greeting { until } if until <= now => self.lose("the handshake took too long".to_owned(), now),
+            Stage::Handing { until } if until <= now => {
+                self.lose("the workers did not take it".to_owned(), now)
+            }
+            Stage::Greeting { until } if until <= now => {
+                self.lose("the handshake took too long".to_owned(), now)
+            }
             Stage::Pausing { until } if until <= now => {
                 self.stage = Stage::Apart;
                 None
@@ -233,7 +257,9 @@ impl Link {
     /// When [`Link::on_time`] has something to do.
     pub fn next_deadline(&self) -> Option<Millis> {
         match self.stage {
-            Stage::Handing { until } | Stage::Greeting { until } | Stage::Pausing { until } => Some(until),
+            Stage::Handing { until } | Stage::Greeting { until } | Stage::Pausing { until } => {
+                Some(until)
+            }
             Stage::Apart | Stage::Up { .. } | Stage::Over => None,
         }
     }
@@ -281,14 +307,20 @@ mod tests {
         let late = News::Late("drafts come too late again and again".to_owned());
         assert_eq!(link.reported(&report(6, LinkPhase::Up, 6), Millis(1)), None, "an older one");
         assert_eq!(link.reported(&report(7, LinkPhase::Greeting, 6), Millis(1)), None);
-        assert_eq!(link.reported(&report(7, LinkPhase::Up, 7), Millis(2)), Some(News::Up { late: false }));
+        assert_eq!(
+            link.reported(&report(7, LinkPhase::Up, 7), Millis(2)),
+            Some(News::Up { late: false })
+        );
         assert_eq!(link.reported(&report(7, LinkPhase::Suspect, 7), Millis(3)), Some(late));
         assert!(link.is_suspect());
         assert_eq!(link.reported(&report(7, LinkPhase::Suspect, 7), Millis(3)), None, "said once");
         assert_eq!(link.reported(&report(7, LinkPhase::Up, 7), Millis(3)), Some(News::InTime));
         // A newer one greets; this one still serves, then it does not.
         assert_eq!(link.reported(&report(8, LinkPhase::Greeting, 7), Millis(4)), None);
-        assert!(matches!(link.reported(&report(8, LinkPhase::Refused, 0), Millis(5)), Some(News::Lost(_))));
+        assert!(matches!(
+            link.reported(&report(8, LinkPhase::Refused, 0), Millis(5)),
+            Some(News::Lost(_))
+        ));
         assert_eq!((link.due(), link.next_deadline()), (None, Some(Millis(105))));
         assert_eq!(link.on_time(Millis(105)), None);
         assert!(link.due().is_some());
@@ -310,7 +342,10 @@ mod tests {
             link.on_time(now);
             link.hand(generation, now);
         }
-        assert_eq!(pauses, [100, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000]);
+        assert_eq!(
+            pauses,
+            [100, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000]
+        );
         link.reported(&report(13, LinkPhase::Up, 13), now);
         link.reported(&report(13, LinkPhase::Lost, 0), now + LASTING_MS);
         assert_eq!(link.next_deadline(), Some(now + LASTING_MS + 100));
@@ -319,7 +354,10 @@ mod tests {
     #[test]
     fn what_was_refused_is_over_until_another_life() {
         let mut link = greeting(3);
-        assert!(matches!(link.reported(&report(3, LinkPhase::Refused, 0), Millis(1)), Some(News::Refused(_))));
+        assert!(matches!(
+            link.reported(&report(3, LinkPhase::Refused, 0), Millis(1)),
+            Some(News::Refused(_))
+        ));
         assert_eq!((link.due(), link.next_deadline()), (None, None));
         link.between(Some(Ends { target: Epoch(1), drafter: Epoch(2) }));
         assert_eq!(link.due(), None);
@@ -334,7 +372,10 @@ mod tests {
         assert_eq!(link.losses(), 1);
         // Its report comes late, and before another is handed over: it is up after all.
         assert_eq!(link.reported(&report(3, LinkPhase::Greeting, 0), Millis(10_001)), None);
-        assert_eq!(link.reported(&report(3, LinkPhase::Up, 3), Millis(10_002)), Some(News::Up { late: false }));
+        assert_eq!(
+            link.reported(&report(3, LinkPhase::Up, 3), Millis(10_002)),
+            Some(News::Up { late: false })
+        );
         // As late as this, it is another link's turn.
         link.reported(&report(3, LinkPhase::Lost, 0), Millis(10_003));
         link.on_time(Millis(10_253));

@@ -1,13 +1,13 @@
-//! The machine's memory as one budget: target, drafter, KV and MLX's caches together. The target's ledger bounds what
-//! sequences reserve by the configured budget (I11); here is what the machine itself still has for them, so that the
-//! drafter makes room before a request waits.
+//! The machine's memory as one budget: target, drafter, KV and MLX's caches together. The target's
+//! ledger bounds what sequences reserve by the configured budget (I11); here is what the machine
+//! itself still has for them, so that the drafter makes room before a request waits.
 //!
-//! Not yet held memory of admitted requests is counted as gone. MLX's cache of freed buffers is what the next request is
-//! served from, so it counts as there.
+//! Not yet held memory of admitted requests is counted as gone. MLX's cache of freed buffers is
+//! what the next request is served from, so it counts as there.
 //!
-//! A GPU on macOS shares the machine's memory and has a bound of its own: the working set that its driver recommends for all
-//! processes. What is left is the smaller of two figures: free memory of the machine, and the recommended working set minus what
-//! both workers hold.
+//! A GPU on macOS shares the machine's memory and has a bound of its own: the working set that its
+//! driver recommends for all processes. What is left is the smaller of two figures: free memory of
+//! the machine, and the recommended working set minus what both workers hold.
 
 use super::Supervisor;
 use super::drafter::Load;
@@ -18,8 +18,9 @@ use super::worker::{Life, Worker};
 const RESERVE_SHARE: u64 = 50;
 /// ... and the most of it.
 const MOST_RESERVE_BYTES: u64 = 256 << 20;
-/// How far KV pressure has to fall below the bound at which the drafter was stopped, as a share of the bound: a bound may be
-/// as low as an operator likes, and the drafter has to come back below each.
+/// How far KV pressure has to fall below the bound at which the drafter was stopped, as a share of
+/// the bound: a bound may be as low as an operator likes, and the drafter has to come back below
+/// each.
 const EASE: f64 = 0.15;
 
 /// Bytes of one process.
@@ -32,7 +33,8 @@ pub struct Use {
 }
 
 impl Use {
-    /// As it says itself; before it does, its weights as far as they are read and what sequences hold.
+    /// As it says itself; before it does, its weights as far as they are read and what sequences
+    /// hold.
     fn of(worker: &Worker) -> Self {
         let Some(life) = worker.life() else { return Self::default() };
         let beat = life.beat.as_ref();
@@ -47,9 +49,13 @@ impl Use {
         }
     }
 
-    /// The sum with another process's. Workers report these figures, so no sum of them may overflow.
+    /// The sum with another process's. Workers report these figures, so no sum of them may
+    /// overflow.
     pub fn plus(self, other: Self) -> Self {
-        Self { active: self.active.saturating_add(other.active), cache: self.cache.saturating_add(other.cache) }
+        Self {
+            active: self.active.saturating_add(other.active),
+            cache: self.cache.saturating_add(other.cache),
+        }
     }
 
     fn all(self) -> u64 {
@@ -68,7 +74,8 @@ pub struct Machine {
     pub drafter: Use,
     /// Free, as the system says.
     pub available_bytes: Option<u64>,
-    /// What the GPU's driver recommends for all processes, as the target reports it; `None`: no such bound.
+    /// What the GPU's driver recommends for all processes, as the target reports it; `None`: no
+    /// such bound.
     pub recommended_bytes: Option<u64>,
 }
 
@@ -83,18 +90,23 @@ impl Machine {
     fn budget_bytes(&self) -> u64 {
         let held = self.target.plus(self.drafter).all();
         let whole = |available| held.saturating_add(available);
-        let machine = self.available_bytes.map(|available| whole(available).saturating_sub(self.reserve_bytes()));
+        let machine = self
+            .available_bytes
+            .map(|available| whole(available).saturating_sub(self.reserve_bytes()));
         [machine, self.recommended_bytes].into_iter().flatten().min().unwrap_or(0)
     }
 
     /// What is left for requests beside `promised` bytes that running ones do not hold yet.
     fn spare_bytes(&self, promised: u64) -> Option<u64> {
-        let free = |available: u64| available.saturating_add(self.target.cache).saturating_sub(self.reserve_bytes());
+        let free = |available: u64| {
+            available.saturating_add(self.target.cache).saturating_sub(self.reserve_bytes())
+        };
         let free = self.available_bytes.map(free);
-        // The target can use its own cached buffers again, but not the drafter's. A drafter that reports too much is ended for
-        // want of memory, so it costs no request (I3).
+        // The target can use its own cached buffers again, but not the drafter's. A drafter that
+        // reports too much is ended for want of memory, so it costs no request (I3).
         let held = self.target.active.saturating_add(self.drafter.all());
-        let working_set = self.recommended_bytes.map(|recommended| recommended.saturating_sub(held));
+        let working_set =
+            self.recommended_bytes.map(|recommended| recommended.saturating_sub(held));
         let there = [free, working_set].into_iter().flatten().min()?;
         Some(there.saturating_sub(promised))
     }
@@ -107,13 +119,20 @@ impl Supervisor {
         let drafter = Seat::ALL.iter().map(|seat| Use::of(self.drafters.seat(*seat)));
         let drafter = drafter.fold(Use::default(), Use::plus);
         let memory = self.target.life().and_then(|life| life.beat.as_ref()?.memory);
-        let recommended_bytes = memory.map(|memory| memory.recommended_bytes).filter(|bytes| *bytes > 0);
-        let machine = Machine { budget_bytes: 0, target, drafter, available_bytes: self.available_bytes, recommended_bytes };
+        let recommended_bytes =
+            memory.map(|memory| memory.recommended_bytes).filter(|bytes| *bytes > 0);
+        let machine = Machine {
+            budget_bytes: 0,
+            target,
+            drafter,
+            available_bytes: self.available_bytes,
+            recommended_bytes,
+        };
         Machine { budget_bytes: machine.budget_bytes(), ..machine }
     }
 
-    /// Bytes the machine still has for requests; `None` where that bounds nothing: neither bound is known, or there is
-    /// nobody left to wait for, no drafter and no request.
+    /// Bytes the machine still has for requests; `None` where that bounds nothing: neither bound is
+    /// known, or there is nobody left to wait for, no drafter and no request.
     pub(super) fn spare_bytes(&self) -> Option<u64> {
         let waits = self.admission.active() > 0 || self.drafter_holds();
         self.machine().spare_bytes(self.promised_bytes()).filter(|_| waits)
@@ -136,15 +155,19 @@ impl Supervisor {
         let machine = self.machine();
         let (spare, promised) = (machine.spare_bytes(0), self.promised_bytes());
         let squeezed = self.drafter_holds()
-            && super::room(&self.target, self.spare_bytes()).is_some_and(|room| self.admission.is_squeezed(&room));
+            && super::room(&self.target, self.spare_bytes())
+                .is_some_and(|room| self.admission.is_squeezed(&room));
         Load {
-            drafting: self
-                .admission
-                .is_anybody(|permit| permit.max_draft > 0 || permit.reason == paceline_proto::v1::RouteReason::DrafterLoading),
+            drafting: self.admission.is_anybody(|permit| {
+                permit.max_draft > 0
+                    || permit.reason == paceline_proto::v1::RouteReason::DrafterLoading
+            }),
             crowded: self.is_crowded(),
             pressed: pressure > limit || spare == Some(0),
             eased: pressure <= limit * (1.0 - EASE)
-                && spare.is_none_or(|spare| spare > promised.saturating_add(self.drafters.need_bytes())),
+                && spare.is_none_or(|spare| {
+                    spare > promised.saturating_add(self.drafters.need_bytes())
+                }),
             squeezed,
         }
     }
@@ -160,7 +183,8 @@ mod tests {
         let honest = Use { active: 1_000, cache: 100 };
         assert_eq!(honest.plus(invented), invented);
         let available_bytes = Some(3_500);
-        let machine = Machine { target: invented, drafter: invented, available_bytes, ..Machine::default() };
+        let machine =
+            Machine { target: invented, drafter: invented, available_bytes, ..Machine::default() };
         assert_eq!(machine.reserve_bytes(), MOST_RESERVE_BYTES);
         assert_eq!(machine.spare_bytes(u64::MAX), Some(0));
         // What a drafter reports of itself takes nothing from requests.
@@ -172,7 +196,8 @@ mod tests {
     fn what_is_promised_and_what_others_need_is_not_there() {
         let target = Use { active: 1_000, cache: 100 };
         let drafter = Use { active: 300, cache: 100 };
-        let machine = Machine { target, drafter, available_bytes: Some(3_500), ..Machine::default() };
+        let machine =
+            Machine { target, drafter, available_bytes: Some(3_500), ..Machine::default() };
         // 2 % of 4,600.
         assert_eq!(machine.reserve_bytes(), 92);
         assert_eq!(machine.spare_bytes(0), Some(3_508));
@@ -185,19 +210,34 @@ mod tests {
 
     #[test]
     fn the_smaller_of_free_memory_and_the_recommended_working_set_bounds_requests() {
-        let (target, drafter) = (Use { active: 1_000, cache: 100 }, Use { active: 300, cache: 100 });
-        let unbounded = Machine { target, drafter, available_bytes: Some(3_500), ..Machine::default() };
+        let (target, drafter) =
+            (Use { active: 1_000, cache: 100 }, Use { active: 300, cache: 100 });
+        let unbounded =
+            Machine { target, drafter, available_bytes: Some(3_500), ..Machine::default() };
         // 2 % of 4,600 stay with the rest of the machine.
         assert_eq!((unbounded.spare_bytes(0), unbounded.budget_bytes()), (Some(3_508), 4_908));
         let machine = |recommended| Machine { recommended_bytes: Some(recommended), ..unbounded };
         // 1,400 are held, of which the target can use nothing again but its own cache.
-        assert_eq!((machine(2_000).spare_bytes(0), machine(2_000).budget_bytes()), (Some(600), 2_000));
+        assert_eq!(
+            (machine(2_000).spare_bytes(0), machine(2_000).budget_bytes()),
+            (Some(600), 2_000)
+        );
         assert_eq!(machine(2_000).spare_bytes(500), Some(100));
-        assert_eq!((machine(1_200).spare_bytes(0), machine(1_200).budget_bytes()), (Some(0), 1_200));
+        assert_eq!(
+            (machine(1_200).spare_bytes(0), machine(1_200).budget_bytes()),
+            (Some(0), 1_200)
+        );
         // A bound that is larger than the machine's memory changes nothing.
-        assert_eq!((machine(9_000).spare_bytes(0), machine(9_000).budget_bytes()), (Some(3_508), 4_908));
+        assert_eq!(
+            (machine(9_000).spare_bytes(0), machine(9_000).budget_bytes()),
+            (Some(3_508), 4_908)
+        );
         let silent = Machine { available_bytes: None, ..machine(2_000) };
-        assert_eq!((silent.spare_bytes(0), silent.budget_bytes()), (Some(600), 2_000), "the system does not say what is free");
+        assert_eq!(
+            (silent.spare_bytes(0), silent.budget_bytes()),
+            (Some(600), 2_000),
+            "the system does not say what is free"
+        );
         let neither = Machine { recommended_bytes: None, ..silent };
         assert_eq!((neither.spare_bytes(0), neither.budget_bytes()), (None, 0));
     }

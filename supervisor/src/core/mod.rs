@@ -1,7 +1,9 @@
-//! Who runs, and who serves this request: every decision of the supervisor, and none of its acts (I10).
+//! Who runs, and who serves this request: every decision of the supervisor, and none of its acts
+//! (I10).
 //!
-//! [`Supervisor::on_event`] takes what happened and says what is to be done; the shell (`actor.rs`) does it and reports
-//! back. Requests pass here twice, when they come and when they are over; tokens never do.
+//! [`Supervisor::on_event`] takes what happened and says what is to be done; the shell (`actor.rs`)
+//! does it and reports back. Requests pass here twice, when they come and when they are over;
+//! tokens never do.
 //!
 //! ```text
 //! Serving ── StopAsked ──▶ Draining ── StopAsked, or time ──▶ Cutting ── nothing runs, or time ──▶ Ending ──▶ Over
@@ -102,11 +104,18 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// A supervisor with nothing started; the first event is `Begun`, behind what earlier supervisors left.
+    /// A supervisor with nothing started; the first event is `Begun`, behind what earlier
+    /// supervisors left.
     pub fn new(settings: Settings, plan: Plan, term: Term) -> Self {
-        let target = Worker::new(Kind::Target, settings.patience, settings.restarts, settings.restart_period_ms);
+        let target = Worker::new(
+            Kind::Target,
+            settings.patience,
+            settings.restarts,
+            settings.restart_period_ms,
+        );
         let drafters = Drafters::new(&settings, plan, term);
-        let admission = Admission::new(settings.places, settings.queue_wait_ms, settings.streams_per_key);
+        let admission =
+            Admission::new(settings.places, settings.queue_wait_ms, settings.streams_per_key);
         let announced = Notice { outage: target.outage(), described: None };
         let routing = Routing::new(settings.policy, drafters.state());
         Self {
@@ -138,8 +147,12 @@ impl Supervisor {
                 self.tell_target(worker::Event::StartAsked { model: String::new() }, now, &mut out);
             }
             Event::Worker(WorkerId::Target, event) => self.tell_target(event, now, &mut out),
-            Event::Worker(WorkerId::Drafter(seat), event) => self.drafters.on_worker(seat, event, now, &mut out),
-            Event::Connected { generation, failure } => self.drafters.on_connected(generation, failure, now, &mut out),
+            Event::Worker(WorkerId::Drafter(seat), event) => {
+                self.drafters.on_worker(seat, event, now, &mut out)
+            }
+            Event::Connected { generation, failure } => {
+                self.drafters.on_connected(generation, failure, now, &mut out)
+            }
             Event::Ordered { call, order } => {
                 out.push(Action::LogOrder { subject: "drafter", to: order.words() });
                 let serving = self.is_up();
@@ -159,12 +172,22 @@ impl Supervisor {
             Event::MemoryRead { available_bytes } => self.available_bytes = available_bytes,
             Event::Ended { ticket } => self.admission.ended(ticket),
             Event::Reported { attachment, report } => {
-                self.tell_gateway("it says so", |gateway| gateway.reported(attachment, report, now), &mut out);
+                self.tell_gateway(
+                    "it says so",
+                    |gateway| gateway.reported(attachment, report, now),
+                    &mut out,
+                );
             }
             Event::Detached { attachment } => {
-                self.tell_gateway("its stream ended", |gateway| gateway.detached(attachment), &mut out);
+                self.tell_gateway(
+                    "its stream ended",
+                    |gateway| gateway.detached(attachment),
+                    &mut out,
+                );
             }
-            Event::StopAsked => self.stop_asked("asked to stop", self.settings.drain_ms, now, &mut out),
+            Event::StopAsked => {
+                self.stop_asked("asked to stop", self.settings.drain_ms, now, &mut out)
+            }
             Event::ParentGone => self.parent_gone(now, &mut out),
             Event::Starved { .. } | Event::TimePassed => {}
         }
@@ -172,14 +195,20 @@ impl Supervisor {
         out
     }
 
-    /// When the shell owes us a `TimePassed`. Deadlines live in the state, so no timer can outlive its reason.
+    /// When the shell owes us a `TimePassed`. Deadlines live in the state, so no timer can outlive
+    /// its reason.
     pub fn next_deadline(&self) -> Option<Millis> {
         let service = match self.service {
             Service::Draining { until } | Service::Cutting { until } => Some(until),
             Service::Serving | Service::Held | Service::Ending | Service::Over => None,
         };
         let workers = [self.target.next_deadline(), self.drafters.next_deadline()];
-        let others = [self.admission.next_deadline(), service, self.operations.next_deadline(), self.routing.next_deadline()];
+        let others = [
+            self.admission.next_deadline(),
+            service,
+            self.operations.next_deadline(),
+            self.routing.next_deadline(),
+        ];
         workers.into_iter().chain(others).flatten().min()
     }
 
@@ -202,8 +231,12 @@ impl Supervisor {
             out.push(Action::Deny { ticket, denial });
         }
         match self.service {
-            Service::Draining { until } if until <= now => self.cut("the time to drain is over", now, out),
-            Service::Cutting { until } if until <= now => self.end("the time to cancel is over", now, out),
+            Service::Draining { until } if until <= now => {
+                self.cut("the time to drain is over", now, out)
+            }
+            Service::Cutting { until } if until <= now => {
+                self.end("the time to cancel is over", now, out)
+            }
             _ => {}
         }
         self.pass_operations_time(now, out);
@@ -211,7 +244,9 @@ impl Supervisor {
 
     fn tell_target(&mut self, event: worker::Event, now: Millis, out: &mut Vec<Action>) {
         let link = match &event {
-            worker::Event::Beat(beat) if self.target.life().is_some_and(|life| life.epoch == Epoch(beat.epoch)) => {
+            worker::Event::Beat(beat)
+                if self.target.life().is_some_and(|life| life.epoch == Epoch(beat.epoch)) =>
+            {
                 self.admission.heard();
                 beat.link.clone()
             }
@@ -229,7 +264,10 @@ impl Supervisor {
             out.push(match action {
                 worker::Action::Abandon { epoch, cause } => {
                     self.admission.abandon(epoch);
-                    Action::Cut { epoch, denial: Denial::Gone { cause, retry_ms: self.target.retry_ms(now) } }
+                    Action::Cut {
+                        epoch,
+                        denial: Denial::Gone { cause, retry_ms: self.target.retry_ms(now) },
+                    }
                 }
                 action => Action::Worker(WorkerId::Target, action),
             });
@@ -243,7 +281,11 @@ impl Supervisor {
             (None, None) => {
                 let why = "the target has not said what it can hold".to_owned();
                 let outage = Outage { reason: Reason::TargetLoading, why };
-                Err(Denial::Outage { outage, retry_ms: self.settings.patience.silent_ms, log: String::new() })
+                Err(Denial::Outage {
+                    outage,
+                    retry_ms: self.settings.patience.silent_ms,
+                    log: String::new(),
+                })
             }
         };
         match taken {
@@ -256,7 +298,13 @@ impl Supervisor {
         }
     }
 
-    fn stop_asked(&mut self, cause: &'static str, drain_ms: u64, now: Millis, out: &mut Vec<Action>) {
+    fn stop_asked(
+        &mut self,
+        cause: &'static str,
+        drain_ms: u64,
+        now: Millis,
+        out: &mut Vec<Action>,
+    ) {
         let was_leaving = self.operations.stay();
         match self.service {
             Service::Serving | Service::Held => {
@@ -288,11 +336,21 @@ impl Supervisor {
         let soon = now + self.settings.orphan_drain_ms;
         match &mut self.service {
             Service::Serving | Service::Held => {
-                self.stop_asked("whoever started us is gone", self.settings.orphan_drain_ms, now, out);
+                self.stop_asked(
+                    "whoever started us is gone",
+                    self.settings.orphan_drain_ms,
+                    now,
+                    out,
+                );
             }
             // Nobody is left who would start us again.
             Service::Draining { .. } | Service::Cutting { .. } if self.operations.leaves() => {
-                self.stop_asked("whoever started us is gone", self.settings.orphan_drain_ms, now, out);
+                self.stop_asked(
+                    "whoever started us is gone",
+                    self.settings.orphan_drain_ms,
+                    now,
+                    out,
+                );
             }
             Service::Draining { until } => *until = soon.min(*until),
             _ => {}
@@ -321,7 +379,8 @@ impl Supervisor {
     fn settle(&mut self, now: Millis, out: &mut Vec<Action>) {
         self.settle_restart(now, out);
         self.settle_drafters(now, out);
-        // A doubtful target may be back at once: who waits goes on waiting. In all other states waiting is in vain.
+        // A doubtful target may be back at once: who waits goes on waiting. In all other states
+        // waiting is in vain.
         let there = matches!(self.target.phase(), Phase::Ready { .. } | Phase::Suspect { .. });
         if self.service != Service::Serving || !there || self.operations.restarts_target() {
             if let Some(denial) = self.denial(now) {
@@ -340,7 +399,12 @@ impl Supervisor {
                 let Some(admitted) = self.admission.admit(&room, now) else { break };
                 let permit = self.permit(admitted.ticket, &admitted.ask, now, out);
                 self.admission.routed(admitted.ticket, permit);
-                out.push(Action::Admit { ticket: admitted.ticket, epoch, permit, queued_ms: admitted.queued_ms });
+                out.push(Action::Admit {
+                    ticket: admitted.ticket,
+                    epoch,
+                    permit,
+                    queued_ms: admitted.queued_ms,
+                });
             }
         }
         let notice = self.notice();
@@ -348,11 +412,16 @@ impl Supervisor {
             self.announced = notice.clone();
             out.push(Action::Announce(notice));
         }
-        if matches!(self.service, Service::Draining { .. } | Service::Cutting { .. }) && self.admission.active() == 0 {
+        if matches!(self.service, Service::Draining { .. } | Service::Cutting { .. })
+            && self.admission.active() == 0
+        {
             self.end("nothing runs any more", now, out);
         }
         self.answer_commands(now, out);
-        if self.service == Service::Ending && self.target.phase() == Phase::Stopped && self.drafters.are_stopped() {
+        if self.service == Service::Ending
+            && self.target.phase() == Phase::Stopped
+            && self.drafters.are_stopped()
+        {
             self.enter(Service::Over, "the workers are gone", out);
             out.push(Action::Exit { restart: false });
         }
@@ -362,7 +431,11 @@ impl Supervisor {
         let phase = self.target.phase();
         let loaded = matches!(phase, Phase::Ready { .. } | Phase::Suspect { .. });
         let around = Around {
-            target: self.target.life().filter(|_| loaded).map(|life| (life.epoch, matches!(phase, Phase::Ready { .. }))),
+            target: self
+                .target
+                .life()
+                .filter(|_| loaded)
+                .map(|life| (life.epoch, matches!(phase, Phase::Ready { .. }))),
             failed: self.target.outage().filter(|_| matches!(phase, Phase::Failed { .. })),
             serving: self.begun && self.is_up(),
             load: self.load(),
@@ -444,5 +517,11 @@ fn room(target: &Worker, spare_bytes: Option<u64>) -> Option<Room<'_>> {
     let life = target.life()?;
     let capacity = life.described.as_ref()?.capacity()?;
     let held_bytes = life.kv_bytes();
-    Some(Room { epoch: life.epoch, capacity, budget_bytes: life.budget_bytes()?, held_bytes, spare_bytes })
+    Some(Room {
+        epoch: life.epoch,
+        capacity,
+        budget_bytes: life.budget_bytes()?,
+        held_bytes,
+        spare_bytes,
+    })
 }

@@ -37,7 +37,8 @@ pub struct Settings {
     pub orphan_drain_ms: u64,
     /// For cancelled requests to end.
     pub cancel_ms: u64,
-    /// A deadline seen so much too late means that we were not awake, so that others' silence proves nothing.
+    /// A deadline seen so much too late means that we were not awake, so that others' silence
+    /// proves nothing.
     pub late_ms: u64,
     /// The operator's routing.
     pub policy: Policy,
@@ -59,7 +60,8 @@ pub enum Event {
     Ordered { call: Call, order: Order },
     /// An operator ordered something of another process, or of the whole service.
     Commanded { call: Call, command: Command },
-    /// The last `Repermit` of this life of the target was answered, or not in time: it took all but these.
+    /// The last `Repermit` of this life of the target was answered, or not in time: it took all but
+    /// these.
     Repermitted { epoch: Epoch, missed: Vec<Ticket> },
     /// A request came.
     Submitted { ticket: Ticket, ask: Ask },
@@ -75,7 +77,8 @@ pub enum Event {
     Reported { attachment: u64, report: GatewayReport },
     /// The gateway's stream ended.
     Detached { attachment: u64 },
-    /// An operator wants the service to stop: the first drains, the second cancels, the third kills.
+    /// An operator wants the service to stop: the first drains, the second cancels, the third
+    /// kills.
     StopAsked,
     /// Whoever started us is gone.
     ParentGone,
@@ -93,7 +96,8 @@ pub enum Action {
     Worker(WorkerId, worker::Action),
     /// Hand both ends of a new link over, the drafter's first, and answer `Connected`.
     Connect { generation: u64, seat: Seat, ends: Ends },
-    /// Give running requests of this life other permits, and answer `Repermitted`; until then no other follows.
+    /// Give running requests of this life other permits, and answer `Repermitted`; until then no
+    /// other follows.
     Repermit { epoch: Epoch, changes: Vec<(Ticket, Permit)> },
     /// Say how a request was routed.
     LogRoute { ticket: Ticket, decision: Box<Decision> },
@@ -121,10 +125,11 @@ pub enum Action {
     LogGateway { epoch: u64, from: ProcessState, to: ProcessState, cause: &'static str },
     /// Say that an operator ordered this of that.
     LogOrder { subject: &'static str, to: String },
-    /// Tell the gateway of this `Attach` stream, or of an earlier one, to end and be started again; what running requests get
-    /// to end by themselves, if not the usual time.
+    /// Tell the gateway of this `Attach` stream, or of an earlier one, to end and be started again;
+    /// what running requests get to end by themselves, if not the usual time.
     RestartGateway { attachment: u64, grace_ms: Option<u32> },
-    /// End. To be started again (`restart`) the workers are left where they are, else they are gone.
+    /// End. To be started again (`restart`) the workers are left where they are, else they are
+    /// gone.
     Exit { restart: bool },
 }
 
@@ -139,6 +144,7 @@ pub struct Notice {
 
 impl PartialEq for Notice {
     fn eq(&self, other: &Self) -> bool {
-        self.outage == other.outage && self.described.as_ref().map(Arc::as_ptr) == other.described.as_ref().map(Arc::as_ptr)
+        self.outage == other.outage
+            && self.described.as_ref().map(Arc::as_ptr) == other.described.as_ref().map(Arc::as_ptr)
     }
 }

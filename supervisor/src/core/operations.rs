@@ -1,4 +1,5 @@
-//! What operators order of the target, the gateway, the supervisor and the whole service, and when it is carried out.
+//! What operators order of the target, the gateway, the supervisor and the whole service, and when
+//! it is carried out.
 //!
 //! ```text
 //! restart target:  requests are refused ── none runs, or time ──▶ the process is ended ── gone ──▶ it is started ── ready ──▶ answer
@@ -114,9 +115,17 @@ impl Operations {
 }
 
 impl Supervisor {
-    pub(super) fn commanded(&mut self, call: Call, command: Command, now: Millis, out: &mut Vec<Action>) {
+    pub(super) fn commanded(
+        &mut self,
+        call: Call,
+        command: Command,
+        now: Millis,
+        out: &mut Vec<Action>,
+    ) {
         let (subject, to) = match command {
-            Command::Restart { part, at_once } => (part.name(), if at_once { "restart at once" } else { "restart" }.to_owned()),
+            Command::Restart { part, at_once } => {
+                (part.name(), if at_once { "restart at once" } else { "restart" }.to_owned())
+            }
             Command::Drain => ("service", "drain".to_owned()),
             Command::Resume => ("service", "take requests again".to_owned()),
         };
@@ -137,7 +146,10 @@ impl Supervisor {
         out: &mut Vec<Action>,
     ) -> Result<Option<Goal>, Refused> {
         if !self.is_up() {
-            return Err(Refused::new(Reason::Draining, "the service is stopping, or its supervisor is being restarted"));
+            return Err(Refused::new(
+                Reason::Draining,
+                "the service is stopping, or its supervisor is being restarted",
+            ));
         }
         if self.operations.calls.len() >= CALLS {
             let message = format!("{CALLS} orders are being carried out already; try again in 1 s");
@@ -149,14 +161,19 @@ impl Supervisor {
                 self.drafters.on_order(call, order, true, now, out);
                 Ok(None)
             }
-            Command::Restart { part: Part::Target, at_once } => Ok(Some(self.restart_target(at_once, now, out))),
+            Command::Restart { part: Part::Target, at_once } => {
+                Ok(Some(self.restart_target(at_once, now, out)))
+            }
             Command::Restart { part: Part::Gateway, at_once } => {
                 if self.gateway.attached().is_none() {
                     let message = "no gateway is attached that could be restarted; whoever starts it may be starting it now";
                     return Err(Refused::new(Reason::ProcessState, message));
                 }
                 let after = self.gateway.newest();
-                out.push(Action::RestartGateway { attachment: after, grace_ms: at_once.then_some(NO_GRACE_MS) });
+                out.push(Action::RestartGateway {
+                    attachment: after,
+                    grace_ms: at_once.then_some(NO_GRACE_MS),
+                });
                 Ok(Some(Goal::Gateway { after }))
             }
             Command::Restart { part: Part::Supervisor, at_once } => {
@@ -181,7 +198,9 @@ impl Supervisor {
                     self.enter(Service::Serving, "an operator undid the drain", out);
                 }
                 let undone = Refused::new(Reason::ProcessState, "another order undid the drain");
-                for (call, _) in self.operations.calls.extract_if(.., |(_, goal)| *goal == Goal::Drained) {
+                for (call, _) in
+                    self.operations.calls.extract_if(.., |(_, goal)| *goal == Goal::Drained)
+                {
                     out.push(Action::Answer { call, outcome: Err(undone.clone()) });
                 }
                 out.push(Action::Answer { call, outcome: Ok(()) });
@@ -198,7 +217,10 @@ impl Supervisor {
             Phase::BackingOff { .. } | Phase::Failed { .. } => {
                 self.tell_target(worker::Event::StartAsked { model: String::new() }, now, out);
             }
-            Phase::Starting { .. } | Phase::Loading { .. } | Phase::Ready { .. } | Phase::Suspect { .. } => {
+            Phase::Starting { .. }
+            | Phase::Loading { .. }
+            | Phase::Ready { .. }
+            | Phase::Suspect { .. } => {
                 let drain_ms = if at_once { 0 } else { self.settings.drain_ms };
                 let until = match self.operations.restart {
                     // The one who is in more of a hurry wins.
@@ -241,19 +263,28 @@ impl Supervisor {
                 self.operations.restart = None;
                 self.tell_target(worker::Event::StartAsked { model: String::new() }, now, out);
             }
-            (Some(Restart::Draining { .. }), Phase::Starting { .. }) if self.target.life().is_none() => {
+            (Some(Restart::Draining { .. }), Phase::Starting { .. })
+                if self.target.life().is_none() =>
+            {
                 self.operations.restart = None;
             }
-            (Some(Restart::Draining { .. }), Phase::Ending { .. }) => self.operations.restart = Some(Restart::Ending),
-            (Some(Restart::Draining { .. }), _) if self.admission.active() == 0 => self.end_target(now, out),
+            (Some(Restart::Draining { .. }), Phase::Ending { .. }) => {
+                self.operations.restart = Some(Restart::Ending)
+            }
+            (Some(Restart::Draining { .. }), _) if self.admission.active() == 0 => {
+                self.end_target(now, out)
+            }
             (Some(Restart::Ending), Phase::Stopped) if self.target.is_gone() => {
                 self.operations.restart = None;
-                // What was cut may not have reported its end; with the process gone it holds nothing.
+                // What was cut may not have reported its end; with the process gone it holds
+                // nothing.
                 self.admission.abandon(self.target.last_epoch());
                 self.tell_target(worker::Event::StartAsked { model: String::new() }, now, out);
             }
             // It hung on its way out and was restarted as such.
-            (Some(Restart::Ending), phase) if !matches!(phase, Phase::Ending { .. } | Phase::Stopped) => {
+            (Some(Restart::Ending), phase)
+                if !matches!(phase, Phase::Ending { .. } | Phase::Stopped) =>
+            {
                 self.operations.restart = None;
             }
             _ => {}
@@ -278,12 +309,14 @@ impl Supervisor {
         match goal {
             Goal::Target { after } => match self.target.phase() {
                 Phase::Ready { .. } if self.target.last_epoch() > after => Some(Ok(())),
-                Phase::Failed { .. } => Some(Err(Refused::new(Reason::CrashLoop, self.target.reason(now)))),
+                Phase::Failed { .. } => {
+                    Some(Err(Refused::new(Reason::CrashLoop, self.target.reason(now))))
+                }
                 _ => None,
             },
-            Goal::Gateway { after } => {
-                (self.gateway.newest() > after && self.gateway.state() == ProcessState::Ready).then_some(Ok(()))
-            }
+            Goal::Gateway { after } => (self.gateway.newest() > after
+                && self.gateway.state() == ProcessState::Ready)
+                .then_some(Ok(())),
             Goal::Drained => (self.admission.active() == 0).then_some(Ok(())),
         }
     }
@@ -296,7 +329,9 @@ impl Supervisor {
             Service::Serving if self.operations.restarts_target() => {
                 outage(Reason::Restarting, "an operator restarts the target")
             }
-            Service::Draining { .. } | Service::Cutting { .. } | Service::Over if self.operations.leaves() => {
+            Service::Draining { .. } | Service::Cutting { .. } | Service::Over
+                if self.operations.leaves() =>
+            {
                 outage(Reason::Restarting, "an operator restarts the supervisor")
             }
             _ => None,
@@ -307,13 +342,20 @@ impl Supervisor {
     pub(super) fn ordered_retry_ms(&self, now: Millis) -> u64 {
         let come_up = self.target.retry_ms(now);
         match self.operations.restart {
-            Some(Restart::Draining { until }) if self.admission.active() > 0 => until.since(now).clamp(1_000, 4_000).max(come_up),
+            Some(Restart::Draining { until }) if self.admission.active() > 0 => {
+                until.since(now).clamp(1_000, 4_000).max(come_up)
+            }
             Some(_) => come_up.max(1_000),
             None => 1_000,
         }
     }
 
-    pub(super) fn tell_gateway(&mut self, cause: &'static str, tell: impl FnOnce(&mut Gateway), out: &mut Vec<Action>) {
+    pub(super) fn tell_gateway(
+        &mut self,
+        cause: &'static str,
+        tell: impl FnOnce(&mut Gateway),
+        out: &mut Vec<Action>,
+    ) {
         let before = (self.gateway.report().epoch, self.gateway.state());
         tell(&mut self.gateway);
         let (epoch, to) = (self.gateway.report().epoch, self.gateway.state());

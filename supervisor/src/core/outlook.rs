@@ -1,9 +1,11 @@
-//! Whether a first token can come before a deadline, as far as measurements say. A request that has no chance is refused when
-//! it comes: it would cost others time and its client nothing but waiting.
+//! Whether a first token can come before a deadline, as far as measurements say. A request that has
+//! no chance is refused when it comes: it would cost others time and its client nothing but
+//! waiting.
 //!
-//! Refusing wrongly is worse than serving in vain, so both figures are what the *fastest* of lately measured requests showed,
-//! less a margin: a prompt that the prefix cache knows, or a machine that has just become free, is never counted on to be
-//! slow. Nothing is refused before there are enough measurements.
+//! Refusing wrongly is worse than serving in vain, so both figures are what the *fastest* of lately
+//! measured requests showed, less a margin: a prompt that the prefix cache knows, or a machine that
+//! has just become free, is never counted on to be slow. Nothing is refused before there are enough
+//! measurements.
 
 use std::collections::VecDeque;
 
@@ -15,7 +17,8 @@ const ENOUGH: usize = 8;
 const FEWEST_TOKENS: u64 = 32;
 /// Share of the fastest that is counted on.
 const MARGIN: f64 = 0.8;
-/// Of so many that have no chance one is tried all the same: if the machine has become faster, nobody else would show it.
+/// Of so many that have no chance one is tried all the same: if the machine has become faster,
+/// nobody else would show it.
 const TRIED: u64 = 16;
 
 /// The fastest of what was measured lately.
@@ -31,7 +34,8 @@ impl Fastest {
     }
 
     fn bound(&self) -> Option<f64> {
-        (self.0.len() >= ENOUGH).then(|| self.0.iter().copied().fold(f64::INFINITY, f64::min) * MARGIN)
+        (self.0.len() >= ENOUGH)
+            .then(|| self.0.iter().copied().fold(f64::INFINITY, f64::min) * MARGIN)
     }
 }
 
@@ -53,13 +57,14 @@ impl Outlook {
         }
     }
 
-    /// Somebody was let out of the queue, `ms` after the one before, with others waiting all that time.
+    /// Somebody was let out of the queue, `ms` after the one before, with others waiting all that
+    /// time.
     pub fn let_out(&mut self, ms: u64) {
         self.place_ms.learn(ms as f64);
     }
 
-    /// The earliest that a request with `tokens` to read can have its first token, behind `ahead` who wait: milliseconds from
-    /// now. 0 where nothing was measured.
+    /// The earliest that a request with `tokens` to read can have its first token, behind `ahead`
+    /// who wait: milliseconds from now. 0 where nothing was measured.
     pub fn earliest_ms(&self, tokens: u64, ahead: usize) -> u64 {
         let reading = self.token_ms.bound().unwrap_or(0.0) * tokens as f64;
         let waiting = self.place_ms.bound().unwrap_or(0.0) * ahead as f64;
@@ -135,7 +140,8 @@ mod tests {
         assert_eq!(outlook.is_in_time(1_000, 0, 2_000), Ok(()));
     }
 
-    /// One who reads prompts one behind the other, at a speed that wanders, some of them known already.
+    /// One who reads prompts one behind the other, at a speed that wanders, some of them known
+    /// already.
     struct Reader {
         dice: Dice,
         now: f64,
@@ -154,7 +160,8 @@ mod tests {
         }
     }
 
-    /// Requests with deadlines of all lengths: (refused wrongly, refused, those that would have made it).
+    /// Requests with deadlines of all lengths: (refused wrongly, refused, those that would have
+    /// made it).
     fn simulate(seed: u64, known: u64) -> (u64, u64, u64) {
         let mut reader = Reader { dice: Dice::new(seed), now: 0.0, speed: 0.5, known };
         let mut outlook = Outlook::default();
@@ -181,8 +188,14 @@ mod tests {
         for (known, least_refused) in [(0, 200), (5, 0), (50, 0)] {
             for seed in 0..8 {
                 let (wrong, refused, in_time) = simulate(seed, known);
-                assert!(wrong * 100 <= in_time, "seed {seed}, {known} % known: {wrong} of {in_time} refused wrongly");
-                assert!(refused >= least_refused, "seed {seed}, {known} % known: only {refused} refused");
+                assert!(
+                    wrong * 100 <= in_time,
+                    "seed {seed}, {known} % known: {wrong} of {in_time} refused wrongly"
+                );
+                assert!(
+                    refused >= least_refused,
+                    "seed {seed}, {known} % known: only {refused} refused"
+                );
             }
         }
     }

@@ -1,7 +1,8 @@
-//! How running requests' other permits reach the target: in orders of which one is on its way at a time, so that none
-//! overtakes another. What changes meanwhile goes with the next, each request's newest permit only. What an order did not
-//! bring there, because it failed or because the target did not know the request yet, is told again after a pause, as long
-//! as the request runs: a permit that is lost binds nobody (I12).
+//! How running requests' other permits reach the target: in orders of which one is on its way at a
+//! time, so that none overtakes another. What changes meanwhile goes with the next, each request's
+//! newest permit only. What an order did not bring there, because it failed or because the target
+//! did not know the request yet, is told again after a pause, as long as the request runs: a permit
+//! that is lost binds nobody (I12).
 //!
 //! ```text
 //!  free ── sent ──▶ on its way ── answered ──▶ free, with a time to tell again if something was missed
@@ -10,7 +11,8 @@
 use paceline_process::Millis;
 use paceline_proto::ids::Epoch;
 
-/// Pause before the first try again: long enough for a request that was still on its way to the target ...
+/// Pause before the first try again: long enough for a request that was still on its way to the
+/// target ...
 const FIRST_AGAIN_MS: u64 = 100;
 /// ... doubling to here while something is missed each time.
 const LONGEST_AGAIN_MS: u64 = 5_000;
@@ -27,7 +29,8 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
-    /// Whether this life may be told something now: what is new, and (`true`) also what it has missed.
+    /// Whether this life may be told something now: what is new, and (`true`) also what it has
+    /// missed.
     pub(super) fn turn(&mut self, epoch: Epoch, now: Millis) -> Option<bool> {
         let due = self.again.take_if(|at| *at <= now).is_some();
         (self.on_its_way != Some(epoch)).then_some(due)
@@ -38,7 +41,8 @@ impl Delivery {
         (self.on_its_way, self.again) = (Some(epoch), None);
     }
 
-    /// Whether this life has an order to answer: what an earlier one says is nothing to this one's (I7).
+    /// Whether this life has an order to answer: what an earlier one says is nothing to this one's
+    /// (I7).
     pub(super) fn is_answer(&self, epoch: Epoch) -> bool {
         self.on_its_way == Some(epoch)
     }

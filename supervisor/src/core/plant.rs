@@ -1,4 +1,5 @@
-//! Bugs that tests plant in the core, to see that the simulations catch them. In a product build nothing of this exists.
+//! Bugs that tests plant in the core, to see that the simulations catch them. In a product build
+//! nothing of this exists.
 
 use std::cell::Cell;
 

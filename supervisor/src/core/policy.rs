@@ -1,4 +1,5 @@
-//! The operator's routing policy: the configuration's at first, changed key by key at run time. Each change has a number.
+//! The operator's routing policy: the configuration's at first, changed key by key at run time.
+//! Each change has a number.
 
 use paceline_process::config::{Auto, ConfigError, Force, RoutingConfig};
 use paceline_proto::internal::v1 as internal;
@@ -88,7 +89,10 @@ mod tests {
         assert_eq!((third.force, third.max_concurrent), (Force::Plain, Auto::Is(2)));
         assert!(third.with("routing.force", "maybe").is_err());
         let message = third.message();
-        assert_eq!((message.epoch, message.force(), message.max_concurrent), (2, internal::PolicyForce::Plain, Some(2)));
+        assert_eq!(
+            (message.epoch, message.force(), message.max_concurrent),
+            (2, internal::PolicyForce::Plain, Some(2))
+        );
         assert_eq!((message.max_context, message.kv_pressure), (None, 0.85));
     }
 }

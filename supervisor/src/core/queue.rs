@@ -7,23 +7,27 @@
 //!         carol: r4 r6
 //! ```
 //!
-//! Keys are served in turn (round robin). A key that begins to wait is put behind all that wait; one that was served goes to
-//! the end. Two rules decide who may be served at all ([`Queue::next`]):
+//! Keys are served in turn (round robin). A key that begins to wait is put behind all that wait;
+//! one that was served goes to the end. Two rules decide who may be served at all
+//! ([`Queue::next`]):
 //!
-//! - A key that runs as many requests as one may (`limits.streams_per_key`) is passed over until one of them ends.
-//! - A key at its share of the running requests, counted with the one to be admitted, is passed over while another key waits
-//!   that is below it. The share is the number of running requests divided by the number of keys that run or wait, rounded
-//!   up. It is never more than the same part of `target.max_sequences`, and it holds also where memory lets fewer run. Where
-//!   every key that waits is at its share (others run and do not wait), the one that runs the fewest is next: capacity is
-//!   never left unused.
+//! - A key that runs as many requests as one may (`limits.streams_per_key`) is passed over until
+//!   one of them ends.
+//! - A key at its share of the running requests, counted with the one to be admitted, is passed
+//!   over while another key waits that is below it. The share is the number of running requests
+//!   divided by the number of keys that run or wait, rounded up. It is never more than the same
+//!   part of `target.max_sequences`, and it holds also where memory lets fewer run. Where every key
+//!   that waits is at its share (others run and do not wait), the one that runs the fewest is next:
+//!   capacity is never left unused.
 //!
 //! A passed key keeps its place in the order of turns.
 //!
-//! **No starvation.** The turn stays with a key whose first request does not fit the memory that is free, and nobody is
-//! admitted meanwhile, so a large request gets the memory that running ones give back. A key that comes later can be served
-//! before it only while this key is at its share. At the latest when its own running requests have ended it is not, and those
-//! before it in the order of turns have had theirs.
-//! With one key, or without keys, all this is a plain queue in the order of arrival.
+//! **No starvation.** The turn stays with a key whose first request does not fit the memory that is
+//! free, and nobody is admitted meanwhile, so a large request gets the memory that running ones
+//! give back. A key that comes later can be served before it only while this key is at its share.
+//! At the latest when its own running requests have ended it is not, and those before it in the
+//! order of turns have had theirs. With one key, or without keys, all this is a plain queue in the
+//! order of arrival.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -122,8 +126,8 @@ impl Queue {
         line.push_back(Queued { arrival: self.arrivals, waiting });
     }
 
-    /// The request to be admitted next, whether there is memory for it or not. `None`: nobody waits, or every key that waits
-    /// runs as many as it may.
+    /// The request to be admitted next, whether there is memory for it or not. `None`: nobody
+    /// waits, or every key that waits runs as many as it may.
     pub fn next(&self, running: &RunningByKey) -> Option<Waiting> {
         let below_limit = |key: &KeyId| running.left(*key) != Some(0);
         let able: Vec<KeyId> = self.turns.iter().copied().filter(below_limit).collect();
@@ -139,7 +143,9 @@ impl Queue {
     fn next_key(&self, able: &[KeyId], running: &RunningByKey) -> Option<KeyId> {
         #[cfg(test)]
         if super::plant::is(super::plant::Bug::UnfairTurn) {
-            let arrival = |key: &&KeyId| self.lines.get(key).and_then(|line| line.front()).map(|first| first.arrival);
+            let arrival = |key: &&KeyId| {
+                self.lines.get(key).and_then(|line| line.front()).map(|first| first.arrival)
+            };
             return able.iter().min_by_key(arrival).copied();
         }
         let keys: BTreeSet<KeyId> = running.counts.keys().chain(&self.turns).copied().collect();
@@ -148,7 +154,8 @@ impl Queue {
         below_share.or_else(|| able.iter().min_by_key(|key| running.of(**key))).copied()
     }
 
-    /// Takes the first request of a key out, as it is admitted: the key's next turn comes behind those of all others.
+    /// Takes the first request of a key out, as it is admitted: the key's next turn comes behind
+    /// those of all others.
     pub fn take(&mut self, key: KeyId) -> Option<Waiting> {
         let taken = self.lines.get_mut(&key)?.pop_front()?;
         self.len -= 1;
@@ -163,9 +170,10 @@ impl Queue {
         self.take_where(|waiting| waiting.ticket == ticket);
     }
 
-    /// Makes room for the newest request of `key`, which is in already: takes out the newest one of the key with most waiting
-    /// requests, if that key has at least two more than `key` had without its newest. So the lines of a full queue become
-    /// equally long, and a place is never handed to and fro.
+    /// Makes room for the newest request of `key`, which is in already: takes out the newest one of
+    /// the key with most waiting requests, if that key has at least two more than `key` had without
+    /// its newest. So the lines of a full queue become equally long, and a place is never handed to
+    /// and fro.
     pub fn displace(&mut self, key: KeyId) -> Option<Waiting> {
         let own = self.len_of(key);
         let others = self.lines.iter_mut().filter(|(other, _)| **other != key);

@@ -7,8 +7,15 @@ const B: KeyId = KeyId(2);
 const C: KeyId = KeyId(3);
 
 fn waiting(ticket: u64, key: KeyId) -> Waiting {
-    let ask =
-        Ask { key, prompt_tokens: 10, max_tokens: 10, context_tokens: 10, deadline: None, wish: RouteWish::Auto, patches: 0 };
+    let ask = Ask {
+        key,
+        prompt_tokens: 10,
+        max_tokens: 10,
+        context_tokens: 10,
+        deadline: None,
+        wish: RouteWish::Auto,
+        patches: 0,
+    };
     Waiting { ticket: Ticket(ticket), ask, since: Millis(0), until: Millis(ticket * 10) }
 }
 
@@ -21,8 +28,8 @@ fn queue(keys: &[KeyId]) -> Queue {
     queue
 }
 
-/// The numbers in the order in which they are admitted to a machine with room for `at_once`, where the oldest running one ends
-/// whenever it is full.
+/// The numbers in the order in which they are admitted to a machine with room for `at_once`, where
+/// the oldest running one ends whenever it is full.
 fn order(mut queue: Queue, at_once: usize, limit: usize) -> Vec<u64> {
     let (mut running, mut order) = (VecDeque::new(), Vec::new());
     while !queue.is_empty() {
@@ -86,14 +93,21 @@ fn a_key_at_its_share_is_passed_while_one_below_it_waits() {
     assert_eq!(next(&[A, A, A, C]), Some(3), "A has more than two");
     assert_eq!(next(&[A, A, B, B, C]), Some(1), "both have their share of two");
     let (d, e) = (KeyId(4), KeyId(5));
-    assert_eq!(next(&[A, A, A, B, B, C, d, e]), Some(3), "both are at their share of two, and B runs fewer");
+    assert_eq!(
+        next(&[A, A, A, B, B, C, d, e]),
+        Some(3),
+        "both are at their share of two, and B runs fewer"
+    );
 }
 
 #[test]
 fn where_nobody_else_waits_a_key_may_have_all() {
     let queue = queue(&[A]);
     let running = [[B; 3], [A; 3]].concat();
-    assert_eq!(queue.next(&RunningByKey::new(running.into_iter(), 4)).map(|next| next.ticket.0), Some(1));
+    assert_eq!(
+        queue.next(&RunningByKey::new(running.into_iter(), 4)).map(|next| next.ticket.0),
+        Some(1)
+    );
 }
 
 #[test]
@@ -109,7 +123,10 @@ fn a_key_with_as_many_running_as_it_may_is_passed_and_keeps_its_turn() {
     // Without keys there is no such limit.
     let no_keys = RunningByKey::new([KeyId::NONE; 100].into_iter(), 2);
     assert_eq!(no_keys.left(KeyId::NONE), None);
-    assert_eq!(super::tests::queue(&[KeyId::NONE]).next(&no_keys).map(|next| next.ticket.0), Some(1));
+    assert_eq!(
+        super::tests::queue(&[KeyId::NONE]).next(&no_keys).map(|next| next.ticket.0),
+        Some(1)
+    );
 }
 
 #[test]
@@ -150,7 +167,8 @@ fn the_newest_of_the_longest_line_makes_room() {
 #[test]
 fn what_is_taken_out_comes_in_the_order_of_arrival() {
     let mut queue = queue(&[C, A, B, A, C]);
-    let tickets = |taken: Vec<Waiting>| taken.into_iter().map(|waiting| waiting.ticket.0).collect::<Vec<_>>();
+    let tickets =
+        |taken: Vec<Waiting>| taken.into_iter().map(|waiting| waiting.ticket.0).collect::<Vec<_>>();
     assert_eq!(tickets(queue.take_where(|waiting| waiting.until <= Millis(20))), [1, 2]);
     assert_eq!((queue.len(), queue.len_of(A), queue.len_of(C)), (3, 1, 1));
     assert_eq!(tickets(queue.take_where(|_| true)), [3, 4, 5]);

@@ -1,9 +1,11 @@
-//! The restart budget of one process: how soon after a death the next start may come, and when it is enough for now.
+//! The restart budget of one process: how soon after a death the next start may come, and when it
+//! is enough for now.
 //!
-//! The first restart has no pause. Later ones of a process that came up and died pause half a second; ones of a process
-//! that did not come up pause longer and longer. The restart that would be number `limit` in `period_ms`, counting the start
-//! that somebody asked for, is not made: at most `limit` starts in any period. It opens the circuit: the next try
-//! is 60 s away, the one after that 120 s, up to 15 min, until a life has lasted a whole period.
+//! The first restart has no pause. Later ones of a process that came up and died pause half a
+//! second; ones of a process that did not come up pause longer and longer. The restart that would
+//! be number `limit` in `period_ms`, counting the start that somebody asked for, is not made: at
+//! most `limit` starts in any period. It opens the circuit: the next try is 60 s away, the one
+//! after that 120 s, up to 15 min, until a life has lasted a whole period.
 
 use std::collections::VecDeque;
 
@@ -71,7 +73,8 @@ impl RestartBudget {
         }
     }
 
-    /// Opens the circuit at once, after a death that another start right away cannot heal; returns when to try again.
+    /// Opens the circuit at once, after a death that another start right away cannot heal; returns
+    /// when to try again.
     pub fn open(&mut self, now: Millis) -> Millis {
         let pause = (OPEN_MS << self.openings.min(10)).min(LONGEST_OPEN_MS);
         self.openings = self.openings.saturating_add(1);
@@ -115,7 +118,9 @@ mod tests {
         let mut budget = RestartBudget::new(1_000, 60_000);
         let mut pauses = Vec::new();
         for n in 0..20 {
-            let Restart::At(at) = budget.spend(true, Millis(n * 1_000)) else { panic!("within the budget") };
+            let Restart::At(at) = budget.spend(true, Millis(n * 1_000)) else {
+                panic!("within the budget")
+            };
             pauses.push(at.since(Millis(n * 1_000)));
             budget.started(true, at);
         }
@@ -129,7 +134,9 @@ mod tests {
         let mut now = Millis(0);
         let mut pauses = Vec::new();
         for _ in 0..6 {
-            let Restart::Exhausted { retry } = budget.spend(true, now) else { panic!("nothing is allowed") };
+            let Restart::Exhausted { retry } = budget.spend(true, now) else {
+                panic!("nothing is allowed")
+            };
             pauses.push(retry.since(now) / 1_000);
             now = retry;
         }

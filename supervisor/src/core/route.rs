@@ -1,5 +1,6 @@
-//! Which lane a request may take: request × signals × policy → [`Permit`], pure. Step by step the target decides inside
-//! the permit (`worker-target`, `core/speculation`); here is what is decided for a request as a whole, and why.
+//! Which lane a request may take: request × signals × policy → [`Permit`], pure. Step by step the
+//! target decides inside the permit (`worker-target`, `core/speculation`); here is what is decided
+//! for a request as a whole, and why.
 
 use paceline_process::config::{Auto, Force};
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};
@@ -14,10 +15,11 @@ pub const PRIOR_CONTEXT: u32 = 4_096;
 /// Steps after which a bucket's figure is a measurement: fewer are seconds of one request.
 pub const MEASURED_STEPS: u64 = 64;
 
-/// Least gain that is one. The target's figure is a mean over kinds of text, each 1 or what it gains, and no kind has less than
-/// half a percent of it, as none is held to be impossible: where even the best text gains less than the 2 % at which the
-/// target begins to draft this is not reached, and wherever one gains more it is. So nobody is denied what could pay, and 13
-/// shares whose sum is one bit above 1 are no gain.
+/// Least gain that is one. The target's figure is a mean over kinds of text, each 1 or what it
+/// gains, and no kind has less than half a percent of it, as none is held to be impossible: where
+/// even the best text gains less than the 2 % at which the target begins to draft this is not
+/// reached, and wherever one gains more it is. So nobody is denied what could pay, and 13 shares
+/// whose sum is one bit above 1 are no gain.
 pub const LEAST_GAIN: f64 = 1.000_1;
 
 /// The supervisor's route for a request.
@@ -34,10 +36,12 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Denied by load, length or memory alone: things that pass, so it is asked again when they have (I12).
+    /// Denied by load, length or memory alone: things that pass, so it is asked again when they
+    /// have (I12).
     pub fn is_held_back(&self) -> bool {
         use RouteReason::{Concurrency, Context, KvPressure, NotWorth};
-        self.lane == Lane::Plain && matches!(self.reason, Concurrency | Context | KvPressure | NotWorth)
+        self.lane == Lane::Plain
+            && matches!(self.reason, Concurrency | Context | KvPressure | NotWorth)
     }
 }
 
@@ -55,9 +59,9 @@ pub enum Drafter {
     Suspect,
     /// The target refused it.
     Incompatible,
-    /// It is linked, and its drafts come too late again and again. Requests keep their permit to draft: the target asks
-    /// rarely now, and only by a draft in time can it see that this is over. Without permits the doubt would last for
-    /// ever (I12).
+    /// It is linked, and its drafts come too late again and again. Requests keep their permit to
+    /// draft: the target asks rarely now, and only by a draft in time can it see that this is over.
+    /// Without permits the doubt would last for ever (I12).
     Late {
         /// Longest draft it gives, in tokens.
         max_draft: u32,
@@ -116,12 +120,15 @@ pub struct Signals {
 /// Chooses the route. Guards in this order: operator's force, the caller's wish, modality, drafter
 /// state, KV pressure, concurrency and context.
 ///
-/// Priors and measurements bind only requests that leave the choice to us; an operator's numbers bind callers who wish for
-/// speculation too, and an operator's force goes over the operator's numbers. Memory goes over all: a drafter's goes before
-/// any request's. A prior or a cap of n lets the n longest running draft; a measurement is of the load as a whole and
-/// holds for all. What a prior or a measurement denies is tried again now and then (`probe`), so no verdict lasts for ever.
+/// Priors and measurements bind only requests that leave the choice to us; an operator's numbers
+/// bind callers who wish for speculation too, and an operator's force goes over the operator's
+/// numbers. Memory goes over all: a drafter's goes before any request's. A prior or a cap of n lets
+/// the n longest running draft; a measurement is of the load as a whole and holds for all. What a
+/// prior or a measurement denies is tried again now and then (`probe`), so no verdict lasts for
+/// ever.
 pub fn route(wish: RouteWish, signals: &Signals, policy: &Policy) -> Permit {
-    let permit = |lane, max_draft, reason| Permit { lane, max_draft, reason, policy_epoch: policy.epoch };
+    let permit =
+        |lane, max_draft, reason| Permit { lane, max_draft, reason, policy_epoch: policy.epoch };
     let plain = |reason| permit(Lane::Plain, 0, reason);
     if policy.force == Force::Plain || (policy.force == Force::Auto && wish == RouteWish::Plain) {
         return plain(RouteReason::Forced);
@@ -130,7 +137,8 @@ pub fn route(wish: RouteWish, signals: &Signals, policy: &Policy) -> Permit {
         return plain(RouteReason::Modality);
     }
     let (max_draft, late) = match signals.drafter {
-        // Also when speculation was forced or asked for: a drafter's absence costs speed, nothing else (I3).
+        // Also when speculation was forced or asked for: a drafter's absence costs speed, nothing
+        // else (I3).
         Drafter::Absent | Drafter::Stopped => return plain(RouteReason::DrafterAbsent),
         Drafter::Loading => return plain(RouteReason::DrafterLoading),
         Drafter::Suspect => return plain(RouteReason::DrafterSuspect),
@@ -175,7 +183,9 @@ pub fn route(wish: RouteWish, signals: &Signals, policy: &Policy) -> Permit {
         (Some(_), _, _) => RouteReason::Probe,
         (None, true, _) => RouteReason::DrafterSuspect,
         (None, false, true) => RouteReason::Forced,
-        (None, false, false) if limits.iter().any(|limit| limit.measured.pays() == Some(true)) => RouteReason::Benefit,
+        (None, false, false) if limits.iter().any(|limit| limit.measured.pays() == Some(true)) => {
+            RouteReason::Benefit
+        }
         (None, false, false) => RouteReason::Prior,
     };
     permit(Lane::Speculative, max_draft, reason)
@@ -205,8 +215,11 @@ impl Limit {
             (Auto::Is(_), _) => Judged::Within,
             (Auto::Auto, _) if asked => Judged::Within,
             (Auto::Auto, Some(true)) => Judged::Within,
-            // In a range that was thought good it is the pair that does not pay, elsewhere the load or the length.
-            (Auto::Auto, Some(false)) if self.all <= self.prior => Judged::Doubtful(RouteReason::NotWorth),
+            // In a range that was thought good it is the pair that does not pay, elsewhere the load
+            // or the length.
+            (Auto::Auto, Some(false)) if self.all <= self.prior => {
+                Judged::Doubtful(RouteReason::NotWorth)
+            }
             (Auto::Auto, Some(false)) => Judged::Doubtful(self.reason),
             (Auto::Auto, None) if self.found > self.prior => Judged::Doubtful(self.reason),
             (Auto::Auto, None) => Judged::Within,

@@ -2,8 +2,13 @@ use paceline_process::config::RoutingConfig;
 
 use super::*;
 
-const POLICY: Policy =
-    Policy { epoch: 7, force: Force::Auto, max_concurrent: Auto::Auto, max_context: Auto::Auto, kv_pressure: 0.85 };
+const POLICY: Policy = Policy {
+    epoch: 7,
+    force: Force::Auto,
+    max_concurrent: Auto::Auto,
+    max_context: Auto::Auto,
+    kv_pressure: 0.85,
+};
 const LATE: Drafter = Drafter::Late { max_draft: 15 };
 const UNKNOWN: Measured = Measured { up_to: 0, steps: 0, gain: 0.0 };
 const PAYS: Measured = Measured { up_to: 8, steps: MEASURED_STEPS, gain: 1.2 };
@@ -22,7 +27,11 @@ const CALM: Signals = Signals {
 };
 
 fn word(permit: Permit) -> String {
-    assert_eq!(permit.lane == Lane::Speculative, permit.max_draft > 0, "a plain permit drafts nothing: {permit:?}");
+    assert_eq!(
+        permit.lane == Lane::Speculative,
+        permit.max_draft > 0,
+        "a plain permit drafts nothing: {permit:?}"
+    );
     assert_eq!(permit.policy_epoch, 7);
     let lane = if permit.lane == Lane::Plain { "plain" } else { "speculative" };
     format!("{lane} {}", permit.reason.word())
@@ -48,10 +57,17 @@ fn without_a_drafter_everything_is_plain_and_says_why() {
     ];
     for (drafter, expected) in states {
         for force in [Force::Auto, Force::Speculative, Force::Plain] {
-            for wish in [RouteWish::Unspecified, RouteWish::Auto, RouteWish::Plain, RouteWish::Speculative] {
-                let forced = force == Force::Plain || (force == Force::Auto && wish == RouteWish::Plain);
+            for wish in
+                [RouteWish::Unspecified, RouteWish::Auto, RouteWish::Plain, RouteWish::Speculative]
+            {
+                let forced =
+                    force == Force::Plain || (force == Force::Auto && wish == RouteWish::Plain);
                 let permit = route(wish, &Signals { drafter, ..CALM }, &Policy { force, ..POLICY });
-                assert_eq!(word(permit), if forced { "plain forced" } else { expected }, "{force:?} {wish:?}");
+                assert_eq!(
+                    word(permit),
+                    if forced { "plain forced" } else { expected },
+                    "{force:?} {wish:?}"
+                );
             }
         }
     }
@@ -125,7 +141,12 @@ fn measurements_take_the_priors_place_and_no_caps() {
         (auto, load(5, DOES_NOT), POLICY, "plain concurrency"),
         // What was measured is the load as a whole: the first of many is not better off.
         (auto, Signals { place: 1, ..load(16, DOES_NOT) }, POLICY, "plain concurrency"),
-        (auto, load(1, Measured { steps: MEASURED_STEPS - 1, ..DOES_NOT }), POLICY, "speculative prior"),
+        (
+            auto,
+            load(1, Measured { steps: MEASURED_STEPS - 1, ..DOES_NOT }),
+            POLICY,
+            "speculative prior",
+        ),
         // Context.
         (auto, length(100_000, PAYS), POLICY, "speculative benefit"),
         (auto, length(100_000, DOES_NOT), POLICY, "plain context"),
@@ -133,7 +154,12 @@ fn measurements_take_the_priors_place_and_no_caps() {
         (auto, length(100_000, few), POLICY, "plain context"),
         // Each limit has its own say.
         (auto, Signals { by_sequences: PAYS, ..length(5_000, UNKNOWN) }, POLICY, "plain context"),
-        (auto, Signals { by_sequences: PAYS, ..length(5_000, PAYS) }, POLICY, "speculative benefit"),
+        (
+            auto,
+            Signals { by_sequences: PAYS, ..length(5_000, PAYS) },
+            POLICY,
+            "speculative benefit",
+        ),
         (auto, Signals { by_sequences: DOES_NOT, ..length(10, PAYS) }, POLICY, "plain not_worth"),
         // An operator's number is a cap whatever was measured; inside it the target decides.
         (auto, load(3, PAYS), capped, "plain concurrency"),
@@ -154,7 +180,8 @@ fn measurements_take_the_priors_place_and_no_caps() {
     }
 }
 
-/// The target's figure where this is what each kind of text gains, poor text was met and nothing is held to be impossible.
+/// The target's figure where this is what each kind of text gains, poor text was met and nothing is
+/// held to be impossible.
 fn figure(gains: [f64; 13]) -> Measured {
     let share = |kind: usize| if kind < 4 { 0.94 / 4.0 + 0.06 / 13.0 } else { 0.06 / 13.0 };
     Measured { gain: gains.iter().enumerate().map(|(kind, gain)| share(kind) * gain).sum(), ..PAYS }

@@ -1,10 +1,11 @@
-//! Routing over time: which policy is in force, what the target has measured, when running requests are routed anew, and
-//! what the routes came to. The decision itself is [`route`].
+//! Routing over time: which policy is in force, what the target has measured, when running requests
+//! are routed anew, and what the routes came to. The decision itself is [`route`].
 //!
-//! A request is routed when it is admitted. All running ones are routed anew when the drafter's state or the policy
-//! changes; those held back by load, length or memory whenever that may have passed, and then only towards the faster
-//! lane: so none stays plain because of who ran beside it an hour ago (I12), and no permit flaps. The other way round, a
-//! load that rises, is left to the target, which decides step by step.
+//! A request is routed when it is admitted. All running ones are routed anew when the drafter's
+//! state or the policy changes; those held back by load, length or memory whenever that may have
+//! passed, and then only towards the faster lane: so none stays plain because of who ran beside it
+//! an hour ago (I12), and no permit flaps. The other way round, a load that rises, is left to the
+//! target, which decides step by step.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,8 @@ use super::route::{Drafter, Measured, PRIOR_CONCURRENT, Permit, Policy, Signals,
 use super::worker::Phase;
 use super::{Action, Supervisor};
 
-/// Pause from the first denial by a prior or a measurement to the first look whether it still holds ...
+/// Pause from the first denial by a prior or a measurement to the first look whether it still holds
+/// ...
 const FIRST_PROBE_MS: u64 = 10_000;
 /// ... doubling to here.
 const LONGEST_PROBE_MS: u64 = 640_000;
@@ -76,7 +78,10 @@ impl Probe {
             }
             // It pays somewhere: what was denied before is looked at with fresh eyes.
             RouteReason::Benefit => *self = Self::default(),
-            _ if permit.is_held_back() && permit.reason != RouteReason::KvPressure && self.due.is_none() => {
+            _ if permit.is_held_back()
+                && permit.reason != RouteReason::KvPressure
+                && self.due.is_none() =>
+            {
                 self.pause_ms = FIRST_PROBE_MS;
                 self.due = Some(now + FIRST_PROBE_MS);
             }
@@ -91,7 +96,8 @@ pub struct Routing {
     policy: Policy,
     /// Keys that an operator has set since our start.
     set: Vec<&'static str>,
-    /// The drafter's state, whether it drafts behind pictures, and the policy by which running requests were last routed.
+    /// The drafter's state, whether it drafts behind pictures, and the policy by which running
+    /// requests were last routed.
     routed: (Drafter, bool, u64),
     /// The life of the target that has this policy.
     told: Option<(Epoch, u64)>,
@@ -133,7 +139,11 @@ impl Routing {
     /// Finished requests by lane and reason.
     pub fn counts(&self) -> impl Iterator<Item = (Lane, RouteReason, u64)> {
         self.counts.iter().map(|((lane, reason), requests)| {
-            (Lane::try_from(*lane).unwrap_or_default(), RouteReason::try_from(*reason).unwrap_or_default(), *requests)
+            (
+                Lane::try_from(*lane).unwrap_or_default(),
+                RouteReason::try_from(*reason).unwrap_or_default(),
+                *requests,
+            )
         })
     }
 
@@ -150,11 +160,19 @@ impl Supervisor {
         let outcome = match before.with(key, value) {
             Ok(policy) => {
                 let places = before.settings().into_iter().zip(policy.settings());
-                if let Some(((key, from), (_, to))) = places.into_iter().find(|((known, _), _)| *known == key) {
+                if let Some(((key, from), (_, to))) =
+                    places.into_iter().find(|((known, _), _)| *known == key)
+                {
                     if !self.routing.is_set(key) {
                         self.routing.set.push(key);
                     }
-                    out.push(Action::LogPolicy { epoch: policy.epoch, key, from, to, cause: "an operator set it" });
+                    out.push(Action::LogPolicy {
+                        epoch: policy.epoch,
+                        key,
+                        from,
+                        to,
+                        cause: "an operator set it",
+                    });
                 }
                 self.routing.policy = policy;
                 Ok(())
@@ -171,7 +189,9 @@ impl Supervisor {
             return;
         };
         let policy = self.routing.policy;
-        if matches!(self.target.phase(), Phase::Ready { .. }) && self.routing.told != Some((epoch, policy.epoch)) {
+        if matches!(self.target.phase(), Phase::Ready { .. })
+            && self.routing.told != Some((epoch, policy.epoch))
+        {
             self.routing.told = Some((epoch, policy.epoch));
             out.push(Action::PushPolicy { epoch, policy });
         }
@@ -212,14 +232,21 @@ impl Supervisor {
         for (ticket, decision) in decisions {
             // Held back no longer, or everything is new.
             let counts = all || decision.permit.lane == Lane::Speculative;
-            if counts && self.admission.routed(ticket, decision.permit) && self.settings.log_routes {
+            if counts && self.admission.routed(ticket, decision.permit) && self.settings.log_routes
+            {
                 out.push(Action::LogRoute { ticket, decision: Box::new(decision) });
             }
         }
     }
 
     /// The route of a request that is being admitted, as the last of those that run.
-    pub(super) fn permit(&mut self, ticket: Ticket, ask: &Ask, now: Millis, out: &mut Vec<Action>) -> Permit {
+    pub(super) fn permit(
+        &mut self,
+        ticket: Ticket,
+        ask: &Ask,
+        now: Millis,
+        out: &mut Vec<Action>,
+    ) -> Permit {
         let policy = self.routing.policy;
         let signals = self.signals(ask, self.admission.active() as u32, true, now);
         let permit = route(ask.wish, &signals, &policy);
@@ -234,7 +261,10 @@ impl Supervisor {
     /// Whether this request would draft if it ran now and the drafter were there.
     pub(super) fn would_draft(&self, ask: &Ask, now: Millis) -> bool {
         let place = self.admission.active() as u32 + 1;
-        let signals = Signals { drafter: Drafter::Ready { max_draft: 1 }, ..self.signals(ask, place, true, now) };
+        let signals = Signals {
+            drafter: Drafter::Ready { max_draft: 1 },
+            ..self.signals(ask, place, true, now)
+        };
         route(ask.wish, &signals, &self.routing.policy).lane == Lane::Speculative
     }
 
@@ -262,7 +292,8 @@ impl Supervisor {
         }
     }
 
-    /// What the target has measured, once it has measured drafts: without them every gain is 1 and says nothing.
+    /// What the target has measured, once it has measured drafts: without them every gain is 1 and
+    /// says nothing.
     pub fn figures(&self) -> Option<&SpeculationFigures> {
         let figures = self.target.life()?.beat.as_ref()?.figures.as_ref()?;
         figures.draft.is_some_and(|draft| draft.observations > 0).then_some(figures)
@@ -273,7 +304,8 @@ impl Supervisor {
         &self.routing
     }
 
-    /// Whether so many requests at once are more than speculation pays for: as measured, else as assumed or set.
+    /// Whether so many requests at once are more than speculation pays for: as measured, else as
+    /// assumed or set.
     pub(super) fn is_crowded(&self) -> bool {
         let running = self.admission.active() as u32;
         let pays = measured(self.figures(), |figures| &figures.by_sequences, running).pays();
@@ -282,7 +314,10 @@ impl Supervisor {
             None => running > self.routing.policy.max_concurrent.or(PRIOR_CONCURRENT),
         };
         // From who asked for it by name it is not taken away.
-        crowded && !self.admission.is_anybody(|permit| permit.reason == RouteReason::Forced && permit.max_draft > 0)
+        crowded
+            && !self
+                .admission
+                .is_anybody(|permit| permit.reason == RouteReason::Forced && permit.max_draft > 0)
     }
 }
 
@@ -294,5 +329,9 @@ fn measured<'a>(
     // A figure that is no number is none.
     let holds = |bucket: &&SpeculationBucket| bucket.up_to >= at && bucket.gain.is_finite();
     let bucket = figures.and_then(|figures| buckets(figures).iter().find(holds));
-    bucket.map_or(Measured::default(), |bucket| Measured { up_to: bucket.up_to, steps: bucket.steps, gain: bucket.gain })
+    bucket.map_or(Measured::default(), |bucket| Measured {
+        up_to: bucket.up_to,
+        steps: bucket.steps,
+        gain: bucket.gain,
+    })
 }

@@ -1,10 +1,12 @@
-//! Scenarios of the core as text: one line for what happens and what must follow, in `testdata/*.txt`.
+//! Scenarios of the core as text: one line for what happens and what must follow, in
+//! `testdata/*.txt`.
 //!
-//! `t=1.2s exited e1 signal=9 => clear; phase ready->starting; spawn`. All actions are listed, in order; none is "nothing
-//! follows". `tick` also checks that this very instant is the next deadline. `t=1s..9s` repeats a line every 500 ms. `d0` and
-//! `d1` before a word mean a drafter's place, else the target is meant; a beat's `link=g:phase:serving` is its report.
-//! `goes_on` repeats everybody's last heartbeat, one step further. The target takes other permits at once, unless a scenario
-//! says `set permits=by_hand` and how it answers them.
+//! `t=1.2s exited e1 signal=9 => clear; phase ready->starting; spawn`. All actions are listed, in
+//! order; none is "nothing follows". `tick` also checks that this very instant is the next
+//! deadline. `t=1s..9s` repeats a line every 500 ms. `d0` and `d1` before a word mean a drafter's
+//! place, else the target is meant; a beat's `link=g:phase:serving` is its report. `goes_on`
+//! repeats everybody's last heartbeat, one step further. The target takes other permits at once,
+//! unless a scenario says `set permits=by_hand` and how it answers them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,8 +16,8 @@ use paceline_process::config::DrafterStart;
 use paceline_process::{Config, Millis};
 use paceline_proto::ids::{Epoch, KeyId, Term};
 use paceline_proto::internal::v1::{
-    CostModel, DrafterInfo, GatewayReport, GatewayState, Heartbeat, KvUse, LinkPhase, LinkReport, MemoryUse, ModelInfo,
-    SpeculationBucket, SpeculationFigures, StepTimes, WorkerPhase,
+    CostModel, DrafterInfo, GatewayReport, GatewayState, Heartbeat, KvUse, LinkPhase, LinkReport,
+    MemoryUse, ModelInfo, SpeculationBucket, SpeculationFigures, StepTimes, WorkerPhase,
 };
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};
 
@@ -97,13 +99,21 @@ fn beat(words: &Words<'_>) -> Heartbeat {
             ..Default::default()
         }),
         failure: words.text("failure"),
-        step_times: words.number("p99_ms").map(|ms| StepTimes { prefill_p99_us: ms as u32 * 1_000, decode_p99_us: 0 }),
+        step_times: words
+            .number("p99_ms")
+            .map(|ms| StepTimes { prefill_p99_us: ms as u32 * 1_000, decode_p99_us: 0 }),
         link: words.value("link").map(|text| report(text, words)),
         figures: words.value("gains").map(figures),
         memory: words.value("memory").map(|text| {
-            let mut numbers = text.split('/').map(|text| text.parse().expect("memory=100/20, memory=100/20/500"));
+            let mut numbers =
+                text.split('/').map(|text| text.parse().expect("memory=100/20, memory=100/20/500"));
             let mut next = || numbers.next().unwrap_or(0);
-            MemoryUse { active_bytes: next(), cache_bytes: next(), recommended_bytes: next(), limit_bytes: 0 }
+            MemoryUse {
+                active_bytes: next(),
+                cache_bytes: next(),
+                recommended_bytes: next(),
+                limit_bytes: 0,
+            }
         }),
         ..Default::default()
     }
@@ -113,10 +123,18 @@ fn beat(words: &Words<'_>) -> Heartbeat {
 fn figures(text: &str) -> SpeculationFigures {
     let bucket = |text: &str| {
         let (up_to, gain) = text.split_once(':').expect("4:1.5");
-        SpeculationBucket { up_to: up_to.parse().expect("a number"), steps: 1_000, gain: gain.parse().expect("a number") }
+        SpeculationBucket {
+            up_to: up_to.parse().expect("a number"),
+            steps: 1_000,
+            gain: gain.parse().expect("a number"),
+        }
     };
     let draft = Some(CostModel { observations: 1_000, ..Default::default() });
-    SpeculationFigures { draft, by_sequences: text.split(',').map(bucket).collect(), ..Default::default() }
+    SpeculationFigures {
+        draft,
+        by_sequences: text.split(',').map(bucket).collect(),
+        ..Default::default()
+    }
 }
 
 /// `7:up:7`, with the supervisor's term left out of both numbers.
@@ -159,11 +177,16 @@ fn described(words: &Words<'_>) -> worker::Event {
         let (positions, bytes) = text.split_once(':').expect("256:100");
         (positions.parse().expect("a number"), bytes.parse().expect("a number"))
     };
-    let classes = words.value("classes").map_or(vec![(256, 100), (1024, 400)], |text| text.split(',').map(class).collect());
+    let classes = words
+        .value("classes")
+        .map_or(vec![(256, 100), (1024, 400)], |text| text.split(',').map(class).collect());
     let max_sequences = words.number("max").unwrap_or(2) as usize;
     let patch_bytes = words.number("patch").unwrap_or(0);
     let model = ModelInfo { name: "demo".into(), ..Default::default() };
-    let described = Arc::new(Described::Target { model, capacity: Capacity { classes, max_sequences, patch_bytes } });
+    let described = Arc::new(Described::Target {
+        model,
+        capacity: Capacity { classes, max_sequences, patch_bytes },
+    });
     worker::Event::Described { epoch: words.epoch(), described }
 }
 
@@ -190,7 +213,12 @@ fn event(words: &Words<'_>) -> Event {
         WorkerId::Target,
         match words.all[0] {
             "start" => return Event::Begun,
-            "start_drafter" => return Event::Ordered { call: call(), order: Order::Start { model: words.model() } },
+            "start_drafter" => {
+                return Event::Ordered {
+                    call: call(),
+                    order: Order::Start { model: words.model() },
+                };
+            }
             "stop_drafter" => return Event::Ordered { call: call(), order: Order::Stop },
             "restart" => {
                 let part = match words.all[1] {
@@ -201,7 +229,10 @@ fn event(words: &Words<'_>) -> Event {
                     other => panic!("no process {other}"),
                 };
                 let at_once = words.value("now") == Some("yes");
-                return Event::Commanded { call: call(), command: Command::Restart { part, at_once } };
+                return Event::Commanded {
+                    call: call(),
+                    command: Command::Restart { part, at_once },
+                };
             }
             "drain" => return Event::Commanded { call: call(), command: Command::Drain },
             "resume" => return Event::Commanded { call: call(), command: Command::Resume },
@@ -213,15 +244,29 @@ fn event(words: &Words<'_>) -> Event {
                     "gone" => return Event::Detached { attachment },
                     other => panic!("no state {other}"),
                 };
-                let report = GatewayReport { epoch: attachment, state: state.into(), ..Default::default() };
+                let report =
+                    GatewayReport { epoch: attachment, state: state.into(), ..Default::default() };
                 return Event::Reported { attachment, report };
             }
             "renew_drafter" => return Event::Ordered { call: call(), order: Order::Renew },
-            "swap_drafter" => return Event::Ordered { call: call(), order: Order::Swap { model: words.model() } },
+            "swap_drafter" => {
+                return Event::Ordered {
+                    call: call(),
+                    order: Order::Swap { model: words.model() },
+                };
+            }
             "policy" => {
-                let setting = words.all.iter().find(|word| word.starts_with("routing.")).and_then(|word| word.split_once('='));
+                let setting = words
+                    .all
+                    .iter()
+                    .find(|word| word.starts_with("routing."))
+                    .and_then(|word| word.split_once('='));
                 let (key, value) = setting.expect("routing.key=value");
-                return Event::PolicySet { call: call(), key: key.to_owned(), value: value.to_owned() };
+                return Event::PolicySet {
+                    call: call(),
+                    key: key.to_owned(),
+                    value: value.to_owned(),
+                };
             }
             "free" => return Event::MemoryRead { available_bytes: words.number("bytes") },
             "connected" => {
@@ -231,21 +276,26 @@ fn event(words: &Words<'_>) -> Event {
             }
             "repermitted" => {
                 let missed = words.value("missed").map_or(Vec::new(), |text| {
-                    let ticket = |text: &str| Ticket(text.trim_start_matches('r').parse().expect("a request like r1"));
+                    let ticket = |text: &str| {
+                        Ticket(text.trim_start_matches('r').parse().expect("a request like r1"))
+                    };
                     text.split(',').map(ticket).collect()
                 });
                 return Event::Repermitted { epoch: words.epoch(), missed };
             }
             "spawned" => worker::Event::Spawned { epoch: words.epoch(), pid },
             "found" => worker::Event::Found { epoch: words.epoch(), pid },
-            "foreign" => worker::Event::Foreign { epoch: words.epoch(), cause: "its version is 9".into() },
+            "foreign" => {
+                worker::Event::Foreign { epoch: words.epoch(), cause: "its version is 9".into() }
+            }
             "spawn_failed" => worker::Event::SpawnFailed { cause: "no program".into() },
             "beat" => worker::Event::Beat(Box::new(beat(words))),
             "described" => described(words),
             "undescribed" => worker::Event::DescribeFailed { epoch: words.epoch() },
-            "stop_answered" => {
-                worker::Event::StopAnswered { epoch: words.epoch(), reached: words.value("reached") == Some("yes") }
-            }
+            "stop_answered" => worker::Event::StopAnswered {
+                epoch: words.epoch(),
+                reached: words.value("reached") == Some("yes"),
+            },
             "frozen" => worker::Event::Frozen { epoch: words.epoch() },
             "exited" => {
                 let signal = words.number("signal").map(|signal| Exit::Signal(signal as i32));
@@ -272,7 +322,12 @@ fn event(words: &Words<'_>) -> Event {
             }
             "served" => {
                 let tokens = words.number("tokens").expect("tokens=9");
-                let served = Served { lane: Lane::Plain, reason: RouteReason::Forced, tokens, first_ms: None };
+                let served = Served {
+                    lane: Lane::Plain,
+                    reason: RouteReason::Forced,
+                    tokens,
+                    first_ms: None,
+                };
                 return Event::Served { ticket: words.ticket(), served };
             }
             "ended" => return Event::Ended { ticket: words.ticket() },
@@ -287,33 +342,54 @@ fn event(words: &Words<'_>) -> Event {
 fn route(permit: &Permit) -> String {
     let lane = permit.lane.word();
     let reason = permit.reason.word();
-    let draft = if permit.max_draft == 0 { String::new() } else { format!("={}", permit.max_draft) };
-    let policy = if permit.policy_epoch == 0 { String::new() } else { format!(" p{}", permit.policy_epoch) };
+    let draft =
+        if permit.max_draft == 0 { String::new() } else { format!("={}", permit.max_draft) };
+    let policy =
+        if permit.policy_epoch == 0 { String::new() } else { format!(" p{}", permit.policy_epoch) };
     format!("{lane}{draft} {reason}{policy}")
 }
 
 pub(super) fn name_of(action: &Action) -> String {
     let denied = |denial: &Denial| {
         let retry = match denial {
-            Denial::Outage { retry_ms, .. } | Denial::Gone { retry_ms, .. } => format!(" retry={retry_ms}"),
-            Denial::DeadlinePassed { waited_ms } | Denial::QueueWait { waited_ms } => format!(" waited={waited_ms}"),
+            Denial::Outage { retry_ms, .. } | Denial::Gone { retry_ms, .. } => {
+                format!(" retry={retry_ms}")
+            }
+            Denial::DeadlinePassed { waited_ms } | Denial::QueueWait { waited_ms } => {
+                format!(" waited={waited_ms}")
+            }
             _ => String::new(),
         };
         format!("{}{retry}", denial.reason().word())
     };
     match action {
         Action::Worker(WorkerId::Drafter(seat), action) => {
-            format!("d{} {}", seat.idx(), name_of(&Action::Worker(WorkerId::Target, action.clone())))
+            format!(
+                "d{} {}",
+                seat.idx(),
+                name_of(&Action::Worker(WorkerId::Target, action.clone()))
+            )
         }
         Action::Connect { generation, seat, ends } => {
-            format!("connect g={} d{} e{}/e{}", generation & 0xFFFF_FFFF, seat.idx(), ends.target, ends.drafter)
+            format!(
+                "connect g={} d{} e{}/e{}",
+                generation & 0xFFFF_FFFF,
+                seat.idx(),
+                ends.target,
+                ends.drafter
+            )
         }
         Action::Repermit { epoch, changes } => {
-            let changes: Vec<_> = changes.iter().map(|(ticket, permit)| format!("r{} {}", ticket.0, route(permit))).collect();
+            let changes: Vec<_> = changes
+                .iter()
+                .map(|(ticket, permit)| format!("r{} {}", ticket.0, route(permit)))
+                .collect();
             format!("repermit e{epoch} {}", changes.join(", "))
         }
         Action::PushPolicy { epoch, policy } => format!("push e{epoch} p{}", policy.epoch),
-        Action::LogPolicy { epoch, key, from, to, .. } => format!("policy p{epoch} {key} {from}->{to}"),
+        Action::LogPolicy { epoch, key, from, to, .. } => {
+            format!("policy p{epoch} {key} {from}->{to}")
+        }
         Action::LogRoute { ticket, decision } => {
             let again = if decision.again { " again" } else { "" };
             format!("log r{}{again} {}", ticket.0, route(&decision.permit))
@@ -322,7 +398,9 @@ pub(super) fn name_of(action: &Action) -> String {
             Ok(()) => format!("answer call={} done", call.0),
             Err(refused) => format!("answer call={} {}", call.0, refused.reason.word()),
         },
-        Action::LogLink { seat, generation, to, .. } => format!("link g={} d{} {to}", generation & 0xFFFF_FFFF, seat.idx()),
+        Action::LogLink { seat, generation, to, .. } => {
+            format!("link g={} d{} {to}", generation & 0xFFFF_FFFF, seat.idx())
+        }
         Action::Worker(WorkerId::Target, action) => match action {
             worker::Action::Spawn { model } if model.is_empty() => "spawn".into(),
             worker::Action::Spawn { model } => format!("spawn {model}"),
@@ -348,8 +426,12 @@ pub(super) fn name_of(action: &Action) -> String {
         Action::LogService { from, to, .. } => format!("service {from}->{to}"),
         Action::LogGateway { from, to, .. } => format!("gateway {}->{}", from.word(), to.word()),
         Action::LogOrder { subject, to } => format!("order {subject}: {to}"),
-        Action::RestartGateway { attachment, grace_ms: None } => format!("restart_gateway a{attachment}"),
-        Action::RestartGateway { attachment, grace_ms: Some(ms) } => format!("restart_gateway a{attachment} grace={ms}"),
+        Action::RestartGateway { attachment, grace_ms: None } => {
+            format!("restart_gateway a{attachment}")
+        }
+        Action::RestartGateway { attachment, grace_ms: Some(ms) } => {
+            format!("restart_gateway a{attachment} grace={ms}")
+        }
         Action::Exit { restart: false } => "exit".into(),
         Action::Exit { restart: true } => "leave".into(),
     }
@@ -381,7 +463,8 @@ fn show_drafter(core: &Supervisor, now: Millis) -> String {
 }
 
 fn set(settings: &mut Settings, plan: &mut Plan, words: &Words<'_>) {
-    let known: BTreeMap<&str, &str> = words.all[1..].iter().map(|word| word.split_once('=').expect("key=value")).collect();
+    let known: BTreeMap<&str, &str> =
+        words.all[1..].iter().map(|word| word.split_once('=').expect("key=value")).collect();
     for (key, value) in known {
         let number = || value.parse::<u64>().expect("a number");
         match key {
@@ -412,7 +495,8 @@ fn check(name: &str, text: &str) {
     let mut plan = Plan::default();
     let mut core: Option<Supervisor> = None;
     let mut beats: BTreeMap<WorkerId, Box<Heartbeat>> = BTreeMap::new();
-    let by_hand = text.lines().any(|line| line.starts_with("set ") && line.contains("permits=by_hand"));
+    let by_hand =
+        text.lines().any(|line| line.starts_with("set ") && line.contains("permits=by_hand"));
     let mut wrong = String::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -424,7 +508,8 @@ fn check(name: &str, text: &str) {
             continue;
         }
         let core = core.get_or_insert_with(|| Supervisor::new(settings, plan.clone(), Term(TERM)));
-        let (happens, follows) = line.split_once("=>").unwrap_or_else(|| panic!("{name}:{}: expected =>", number + 1));
+        let (happens, follows) =
+            line.split_once("=>").unwrap_or_else(|| panic!("{name}:{}: expected =>", number + 1));
         let (when, happens) = happens.trim().split_once(' ').expect("t=… what");
         let words = Words { all: happens.split_whitespace().collect() };
         let (from, to) = match when.split_once("..") {
@@ -446,7 +531,12 @@ fn check(name: &str, text: &str) {
                 "show_drafter" => found.push(show_drafter(core, now)),
                 word => {
                     if word == "tick" {
-                        assert_eq!(core.next_deadline(), Some(now), "{name}:{}: the next deadline", number + 1);
+                        assert_eq!(
+                            core.next_deadline(),
+                            Some(now),
+                            "{name}:{}: the next deadline",
+                            number + 1
+                        );
                     }
                     let event = event(&words);
                     if let Event::Worker(worker, worker::Event::Beat(beat)) = &event {
@@ -458,12 +548,16 @@ fn check(name: &str, text: &str) {
                         _ => None,
                     });
                     if let Some(epoch) = asked {
-                        actions.extend(core.on_event(Event::Repermitted { epoch, missed: Vec::new() }, now));
+                        actions.extend(
+                            core.on_event(Event::Repermitted { epoch, missed: Vec::new() }, now),
+                        );
                     }
                     // That each life gets the configuration's policy would be said again and again.
                     let first = |action: &&Action| matches!(action, Action::PushPolicy { policy, .. } if policy.epoch == 0);
                     // What an operator orders is the line itself.
-                    let told = |action: &&Action| !first(action) && !matches!(action, Action::LogOrder { .. });
+                    let told = |action: &&Action| {
+                        !first(action) && !matches!(action, Action::LogOrder { .. })
+                    };
                     found.extend(actions.iter().filter(told).map(name_of));
                     if let Some(due) = core.next_deadline() {
                         assert!(due > now, "{name}:{}: a deadline is left over", number + 1);
@@ -477,8 +571,14 @@ fn check(name: &str, text: &str) {
         }
         if found.join("; ") != follows.trim() {
             let found = found.join("; ");
-            write!(wrong, "\n{name}:{} {}\n  expected {}\n  found    {found}", number + 1, line, follows.trim())
-                .expect("a string");
+            write!(
+                wrong,
+                "\n{name}:{} {}\n  expected {}\n  found    {found}",
+                number + 1,
+                line,
+                follows.trim()
+            )
+            .expect("a string");
         }
     }
     assert!(wrong.is_empty(), "{wrong}");

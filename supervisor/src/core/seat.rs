@@ -1,5 +1,5 @@
-//! Which worker is meant. There are two places for drafters, so that a swap can load and greet the next one before the
-//! one before it is let go.
+//! Which worker is meant. There are two places for drafters, so that a swap can load and greet the
+//! next one before the one before it is let go.
 
 use std::fmt;
 
@@ -52,8 +52,8 @@ impl WorkerId {
         }
     }
 
-    /// File of the runtime directory in which its lives are counted. Drafters share one: their lives are one row,
-    /// whichever place they have.
+    /// File of the runtime directory in which its lives are counted. Drafters share one: their
+    /// lives are one row, whichever place they have.
     pub fn epochs(self) -> &'static str {
         match self {
             WorkerId::Target => "target.epoch",

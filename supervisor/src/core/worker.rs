@@ -1,4 +1,5 @@
-//! One worker process from spawn to grave. Decides and never acts: only numbers and facts come in, only orders go out.
+//! One worker process from spawn to grave. Decides and never acts: only numbers and facts come in,
+//! only orders go out.
 //!
 //! ```text
 //!            StartAsked           first Beat            Described
@@ -12,9 +13,10 @@
 //!                           ▼                                    │
 //!                         (fall) ────── budget spent ──▶ Failed ─┴▶ Starting, by itself, later
 //! ```
-//! The next life starts only when the one before is gone: `Spawn` is given only where no process is left. One that an
-//! earlier supervisor left is `Found` and taken over as it is: it has nothing to show but a heartbeat and who it is. If that
-//! is another than we would start (`Foreign`) it is ended. News of an earlier life is dropped (I7).
+//! The next life starts only when the one before is gone: `Spawn` is given only where no process is
+//! left. One that an earlier supervisor left is `Found` and taken over as it is: it has nothing to
+//! show but a heartbeat and who it is. If that is another than we would start (`Foreign`) it is
+//! ended. News of an earlier life is dropped (I7).
 
 mod end;
 mod identity;
@@ -117,17 +119,25 @@ impl Worker {
     pub fn on_event(&mut self, event: Event, now: Millis) -> Vec<Action> {
         let mut out = Vec::new();
         // News of another life says nothing about this one (I7).
-        let foreign = event.epoch().is_some_and(|epoch| self.life.as_ref().is_none_or(|life| life.epoch != epoch));
+        let foreign = event
+            .epoch()
+            .is_some_and(|epoch| self.life.as_ref().is_none_or(|life| life.epoch != epoch));
         #[cfg(test)]
         let foreign = foreign && !super::plant::is(super::plant::Bug::OldEpoch);
         if foreign {
             return out;
         }
         match (self.phase, event) {
-            (Phase::Stopped, Event::StartAsked { model }) if self.life.is_none() => self.start(model, now, &mut out),
-            (Phase::BackingOff { .. } | Phase::Failed { .. }, Event::StartAsked { model }) => self.start(model, now, &mut out),
+            (Phase::Stopped, Event::StartAsked { model }) if self.life.is_none() => {
+                self.start(model, now, &mut out)
+            }
+            (Phase::BackingOff { .. } | Phase::Failed { .. }, Event::StartAsked { model }) => {
+                self.start(model, now, &mut out)
+            }
             (Phase::Starting { .. }, Event::Spawned { epoch, pid }) => self.begin(epoch, pid, now),
-            (Phase::Starting { .. }, Event::Found { epoch, pid }) => self.take_over(epoch, pid, now, &mut out),
+            (Phase::Starting { .. }, Event::Found { epoch, pid }) => {
+                self.take_over(epoch, pid, now, &mut out)
+            }
             (Phase::Stopped, Event::Found { epoch, pid })
                 if self.kind == Kind::Drafter && !self.retired && self.life.is_none() =>
             {
@@ -150,7 +160,13 @@ impl Worker {
                 out.push(Action::Clear);
             }
             (Phase::Stopped, event) if event.epoch().is_some() => {}
-            (Phase::Starting { .. } | Phase::Loading { .. } | Phase::Ready { .. } | Phase::Suspect { .. }, Event::Beat(beat)) => {
+            (
+                Phase::Starting { .. }
+                | Phase::Loading { .. }
+                | Phase::Ready { .. }
+                | Phase::Suspect { .. },
+                Event::Beat(beat),
+            ) => {
                 self.hear(*beat, now, &mut out);
             }
             (Phase::Ending { why, rung, answered, until, most }, Event::Beat(beat)) => {
@@ -160,11 +176,16 @@ impl Worker {
                     self.phase = Phase::Ending { why, rung, answered, until, most };
                 }
             }
-            (Phase::Loading { .. }, Event::Described { described, .. }) => self.come_up(described, now, &mut out),
+            (Phase::Loading { .. }, Event::Described { described, .. }) => {
+                self.come_up(described, now, &mut out)
+            }
             // Said twice.
             (Phase::Ready { .. } | Phase::Suspect { .. }, Event::Described { .. }) => {}
             (
-                Phase::Starting { .. } | Phase::Loading { .. } | Phase::Ready { .. } | Phase::Suspect { .. },
+                Phase::Starting { .. }
+                | Phase::Loading { .. }
+                | Phase::Ready { .. }
+                | Phase::Suspect { .. },
                 Event::Foreign { cause, .. },
             ) => self.refuse(cause, now, &mut out),
             (_, Event::DescribeFailed { .. }) => {
@@ -172,19 +193,32 @@ impl Worker {
                     life.describing = false; // asked again at the next heartbeat
                 }
             }
-            (Phase::Ending { why, rung: Rung::Asked, until, most, .. }, Event::StopAnswered { reached, .. }) => match reached {
-                true => self.phase = Phase::Ending { why, rung: Rung::Asked, answered: true, until, most },
+            (
+                Phase::Ending { why, rung: Rung::Asked, until, most, .. },
+                Event::StopAnswered { reached, .. },
+            ) => match reached {
+                true => {
+                    self.phase =
+                        Phase::Ending { why, rung: Rung::Asked, answered: true, until, most }
+                }
                 false => self.climb(why, Rung::Terminated, false, now, &mut out),
             },
-            (Phase::Ending { why, rung, answered, .. }, Event::Frozen { .. }) if rung != Rung::Killed => {
+            (Phase::Ending { why, rung, answered, .. }, Event::Frozen { .. })
+                if rung != Rung::Killed =>
+            {
                 self.climb(why, Rung::Killed, answered, now, &mut out);
             }
             // These come when we have moved on already.
             (
                 Phase::Ending { .. },
-                Event::StopAnswered { .. } | Event::Frozen { .. } | Event::Described { .. } | Event::Foreign { .. },
+                Event::StopAnswered { .. }
+                | Event::Frozen { .. }
+                | Event::Described { .. }
+                | Event::Foreign { .. },
             ) => {}
-            (Phase::Ending { why, .. }, Event::Exited { exit, log, .. }) => self.ended(why, exit, log, now, &mut out),
+            (Phase::Ending { why, .. }, Event::Exited { exit, log, .. }) => {
+                self.ended(why, exit, log, now, &mut out)
+            }
             (Phase::Ending { .. }, Event::Condemned { .. }) => {}
             (_, Event::Condemned { cause, .. }) => {
                 if let Some(life) = &mut self.life {
@@ -192,24 +226,36 @@ impl Worker {
                 }
                 self.end(EndWhy::Condemned, now, &mut out);
             }
-            (_, Event::Exited { exit, log, .. }) => self.fall(Fall::Exited(exit), log, now, &mut out),
+            (_, Event::Exited { exit, log, .. }) => {
+                self.fall(Fall::Exited(exit), log, now, &mut out)
+            }
             (Phase::BackingOff { .. } | Phase::Failed { .. }, Event::DrainAsked) => {
                 self.retired = true;
                 self.enter(Phase::Stopped, "the service drains", &mut out);
             }
             (_, Event::DrainAsked) => self.retired = true,
             (
-                Phase::Starting { .. } | Phase::Loading { .. } | Phase::Ready { .. } | Phase::Suspect { .. },
+                Phase::Starting { .. }
+                | Phase::Loading { .. }
+                | Phase::Ready { .. }
+                | Phase::Suspect { .. },
                 Event::EndAsked { cause },
             ) if self.life.is_some() => {
                 self.end(EndWhy::Asked(cause), now, &mut out);
             }
             (Phase::Ending { rung, answered, until, most, .. }, Event::EndAsked { cause }) => {
-                self.phase = Phase::Ending { why: EndWhy::Asked(cause), rung, answered, until, most };
+                self.phase =
+                    Phase::Ending { why: EndWhy::Asked(cause), rung, answered, until, most };
             }
             (_, Event::EndAsked { cause }) => self.enter(Phase::Stopped, cause, &mut out),
             (Phase::Ending { answered, .. }, Event::KillAsked) => {
-                self.climb(EndWhy::Asked("patience is over"), Rung::Killed, answered, now, &mut out);
+                self.climb(
+                    EndWhy::Asked("patience is over"),
+                    Rung::Killed,
+                    answered,
+                    now,
+                    &mut out,
+                );
             }
             (phase, event) => {
                 self.surprises += 1;
@@ -228,13 +274,19 @@ impl Worker {
         match self.phase {
             Phase::Starting { .. } => self.end(EndWhy::Hung(Hang::Unseen), now, &mut out),
             Phase::Loading { .. } => {
-                let loading = matches!(self.life.as_ref().map(Life::phase), Some(WorkerPhase::Loading));
-                self.end(EndWhy::Hung(if loading { Hang::Loading } else { Hang::Undescribed }), now, &mut out);
+                let loading =
+                    matches!(self.life.as_ref().map(Life::phase), Some(WorkerPhase::Loading));
+                self.end(
+                    EndWhy::Hung(if loading { Hang::Loading } else { Hang::Undescribed }),
+                    now,
+                    &mut out,
+                );
             }
             Phase::Ready { since } => match self.hang(now) {
                 Some(hang) => self.end(EndWhy::Hung(hang), now, &mut out),
                 None if self.silent_at() <= Some(now) => {
-                    let cause = format!("no heartbeat for {} s", self.patience.silent_ms as f64 / 1e3);
+                    let cause =
+                        format!("no heartbeat for {} s", self.patience.silent_ms as f64 / 1e3);
                     self.enter(Phase::Suspect { doubt: Doubt::Silent }, &cause, &mut out);
                 }
                 None if since + self.period_ms <= now => {
@@ -248,14 +300,30 @@ impl Worker {
                     self.end(EndWhy::Hung(hang), now, &mut out);
                 }
             }
-            Phase::Ending { why, rung: Rung::Asked, answered, .. } => self.climb(why, Rung::Terminated, answered, now, &mut out),
-            Phase::Ending { why, rung: Rung::Terminated, answered, .. } => self.climb(why, Rung::Killed, answered, now, &mut out),
-            Phase::Ending { why: EndWhy::Asked(_), rung: Rung::Killed, most, .. } if most <= now => {
+            Phase::Ending { why, rung: Rung::Asked, answered, .. } => {
+                self.climb(why, Rung::Terminated, answered, now, &mut out)
+            }
+            Phase::Ending { why, rung: Rung::Terminated, answered, .. } => {
+                self.climb(why, Rung::Killed, answered, now, &mut out)
+            }
+            Phase::Ending { why: EndWhy::Asked(_), rung: Rung::Killed, most, .. }
+                if most <= now =>
+            {
                 // Nothing more can be done from here, and the service's end is bounded (I6).
-                self.enter(Phase::Stopped, "given up: it does not go, not even by SIGKILL", &mut out);
+                self.enter(
+                    Phase::Stopped,
+                    "given up: it does not go, not even by SIGKILL",
+                    &mut out,
+                );
             }
             Phase::Ending { why, rung: Rung::Killed, answered, most, .. } => {
-                self.phase = Phase::Ending { why, rung: Rung::Killed, answered, until: now + self.patience.kill_ms, most };
+                self.phase = Phase::Ending {
+                    why,
+                    rung: Rung::Killed,
+                    answered,
+                    until: now + self.patience.kill_ms,
+                    most,
+                };
                 out.extend(self.life.as_ref().map(|life| Action::Kill { epoch: life.epoch }));
             }
             Phase::BackingOff { .. } => self.restart("the pause is over", now, &mut out),
@@ -270,11 +338,16 @@ impl Worker {
         match self.phase {
             Phase::Stopped => None,
             // One that is taken over has been there for long: it owes us a heartbeat, not a start.
-            Phase::Starting { since } if self.is_taken_over() => Some(since + self.patience.hang_ms),
+            Phase::Starting { since } if self.is_taken_over() => {
+                Some(since + self.patience.hang_ms)
+            }
             Phase::Starting { since } => self.life.as_ref().map(|_| since + self.patience.start_ms),
-            Phase::Loading { .. } => self.life.as_ref().map(|life| life.moved() + self.patience.load_ms),
+            Phase::Loading { .. } => {
+                self.life.as_ref().map(|life| life.moved() + self.patience.load_ms)
+            }
             Phase::Ready { since } => {
-                let settled = (!self.budget.is_clean() || self.last_end.is_some()).then(|| since + self.period_ms);
+                let settled = (!self.budget.is_clean() || self.last_end.is_some())
+                    .then(|| since + self.period_ms);
                 [self.hung_at(), self.silent_at(), settled].into_iter().flatten().min()
             }
             Phase::Suspect { .. } => self.hung_at(),
@@ -293,7 +366,8 @@ impl Worker {
         }
     }
 
-    /// `max(hang_s, 10 × p99 of the phase)`, by the step times of its last heartbeat; without any it is `hang_s`.
+    /// `max(hang_s, 10 × p99 of the phase)`, by the step times of its last heartbeat; without any
+    /// it is `hang_s`.
     fn step_budget_ms(&self) -> u64 {
         let beat = self.life.as_ref().and_then(|life| life.beat.as_ref());
         let p99_us = beat.and_then(|beat| {
@@ -354,7 +428,10 @@ impl Worker {
         match self.phase {
             Phase::Loading { .. } => {
                 let Some(life) = &mut self.life else { return };
-                let loaded = matches!(life.phase(), WorkerPhase::Idle | WorkerPhase::Prefill | WorkerPhase::Decode);
+                let loaded = matches!(
+                    life.phase(),
+                    WorkerPhase::Idle | WorkerPhase::Prefill | WorkerPhase::Decode
+                );
                 let measured = self.kind == Kind::Drafter || life.budget_bytes().is_some();
                 if loaded && measured && !life.describing {
                     life.describing = true;
@@ -362,12 +439,22 @@ impl Worker {
                 }
             }
             Phase::Ready { .. } if leaving => {
-                self.enter(Phase::Suspect { doubt: Doubt::Leaving }, "it ends without being asked", out);
+                self.enter(
+                    Phase::Suspect { doubt: Doubt::Leaving },
+                    "it ends without being asked",
+                    out,
+                );
             }
             Phase::Suspect { doubt: Doubt::Silent } if leaving => {
-                self.enter(Phase::Suspect { doubt: Doubt::Leaving }, "it ends without being asked", out);
+                self.enter(
+                    Phase::Suspect { doubt: Doubt::Leaving },
+                    "it ends without being asked",
+                    out,
+                );
             }
-            Phase::Suspect { doubt: Doubt::Silent } => self.enter(Phase::Ready { since: now }, "heard again", out),
+            Phase::Suspect { doubt: Doubt::Silent } => {
+                self.enter(Phase::Ready { since: now }, "heard again", out)
+            }
             _ => {}
         }
     }
@@ -380,9 +467,14 @@ impl Worker {
         if !life.earlier {
             self.came_up_ms = Some(now.since(life.since));
         } else if let Some(info) = described.drafter() {
-            // Found where none was started yet: its model is what runs. In place of a start: it has to be the one asked for.
+            // Found where none was started yet: its model is what runs. In place of a start: it has
+            // to be the one asked for.
             if !self.model.is_empty() && self.model != info.path {
-                return self.refuse(format!("its model is {}, {} is wanted", info.path, self.model), now, out);
+                return self.refuse(
+                    format!("its model is {}, {} is wanted", info.path, self.model),
+                    now,
+                    out,
+                );
             }
             self.model.clone_from(&info.path);
         }
@@ -401,7 +493,12 @@ impl Worker {
     }
 
     fn log_phase(&self, to: &'static str, cause: &str, out: &mut Vec<Action>) {
-        out.push(Action::LogPhase { epoch: self.last_epoch, from: self.phase.name(), to, cause: cause.to_owned() });
+        out.push(Action::LogPhase {
+            epoch: self.last_epoch,
+            from: self.phase.name(),
+            to,
+            cause: cause.to_owned(),
+        });
     }
 
     /// Where it stands.

@@ -44,7 +44,8 @@ impl From<Line> for Event {
     }
 }
 
-/// The last events in the files, oldest first. Lines that are none (cut short by a crash or a full disk) are passed over.
+/// The last events in the files, oldest first. Lines that are none (cut short by a crash or a full
+/// disk) are passed over.
 pub(super) fn read(dir: &Path, last: usize) -> Vec<Event> {
     let mut events = std::collections::VecDeque::new();
     let path = dir.join(NAME);

@@ -1,4 +1,5 @@
-//! The drafter, end to end but for the models: processes, links with real descriptors, orders through the real service.
+//! The drafter, end to end but for the models: processes, links with real descriptors, orders
+//! through the real service.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -11,7 +12,8 @@ use paceline_process::{Exit, task};
 use paceline_proto::internal::v1::{LinkPhase, Stamp};
 use paceline_proto::status::Reason;
 use paceline_proto::v1::{
-    DrafterResponse, Lane, ProcessState, ProcessStatus, RouteReason, StartDrafterRequest, StopDrafterRequest, SwapDrafterRequest,
+    DrafterResponse, Lane, ProcessState, ProcessStatus, RouteReason, StartDrafterRequest,
+    StopDrafterRequest, SwapDrafterRequest,
 };
 use paceline_supervisor::actor::Stop;
 use paceline_supervisor::core::drafter::Plan;
@@ -77,7 +79,8 @@ impl Stack {
 
     fn start_drafter(&self, model: &str, timeout_ms: u32) -> Answered {
         let (mut client, model) = (self.operations.clone(), model.to_owned());
-        let call = async move { client.start_drafter(StartDrafterRequest { model, timeout_ms }).await };
+        let call =
+            async move { client.start_drafter(StartDrafterRequest { model, timeout_ms }).await };
         task::spawn("start", async move { call.await.map(tonic::Response::into_inner) })
     }
 
@@ -89,7 +92,8 @@ impl Stack {
 
     fn swap_drafter(&self, model: &str) -> Answered {
         let (mut client, model) = (self.operations.clone(), model.to_owned());
-        let call = async move { client.swap_drafter(SwapDrafterRequest { model, timeout_ms: 0 }).await };
+        let call =
+            async move { client.swap_drafter(SwapDrafterRequest { model, timeout_ms: 0 }).await };
         task::spawn("swap", async move { call.await.map(tonic::Response::into_inner) })
     }
 
@@ -126,7 +130,10 @@ async fn leaves(life: &mut Life) {
 async fn both_ends_of_a_link_reach_each_other_and_the_same_memory() {
     let mut stack = Stack::with_drafter(|_| {}, Stack::plan(DrafterStart::Eager), None);
     let (mut target, mut drafter) = (stack.life().await, stack.drafter().await);
-    assert_eq!((drafter.worker, drafter.epoch, drafter.model.as_str()), (WorkerId::Drafter(Seat::First), 1, "/models/drafter"));
+    assert_eq!(
+        (drafter.worker, drafter.epoch, drafter.model.as_str()),
+        (WorkerId::Drafter(Seat::First), 1, "/models/drafter")
+    );
     target.idle();
     drafter.idle();
     let (theirs, its) = (target.handed().await, drafter.handed().await);
@@ -155,18 +162,27 @@ async fn a_linked_drafter_is_used_and_its_fall_costs_no_request() {
     let answer = stack.submit(request());
     let call = target.call().await;
     let permit = call.request.permit.expect("a permit");
-    assert_eq!((permit.lane_allowed(), permit.max_draft, permit.reason()), (Lane::Speculative, 15, RouteReason::Prior));
+    assert_eq!(
+        (permit.lane_allowed(), permit.max_draft, permit.reason()),
+        (Lane::Speculative, 15, RouteReason::Prior)
+    );
     call.tokens(0, &[7], false).await;
     let mut answer = within(answer).await.expect("no panic").expect("served");
     assert_eq!(batch(&mut answer).await.ids, [7]);
     let status = stack.status().await;
     let shown = status.drafter.expect("there");
-    assert_eq!((shown.state(), shown.pid, shown.epoch, shown.restarts), (ProcessState::Ready, 4_242, 1, 0));
+    assert_eq!(
+        (shown.state(), shown.pid, shown.epoch, shown.restarts),
+        (ProcessState::Ready, 4_242, 1, 0)
+    );
     assert_eq!((shown.model.as_str(), shown.weight_bytes), ("/models/drafter", 50));
     assert_eq!(shown.weights_loaded_at, "2023-11-14T22:13:20Z");
     let link = status.link.expect("there");
     assert_eq!((link.generation, link.late, link.bytes), (generation(1), 2, 4_096));
-    assert_eq!(link.speculation.map(|totals| (totals.cycles, totals.drafted, totals.accepted)), Some((10, 40, 25)));
+    assert_eq!(
+        link.speculation.map(|totals| (totals.cycles, totals.drafted, totals.accepted)),
+        Some((10, 40, 25))
+    );
 
     drafter.die(worker::Exit::Signal(9)).await;
     let changes = within(target.permits.recv()).await.expect("told");
@@ -208,19 +224,29 @@ async fn orders_return_when_it_is_so() {
     let model = stack.model_dir("next");
     let swap = stack.swap_drafter(&model);
     let mut second = stack.drafter().await;
-    assert_eq!((second.worker, second.model.as_str(), second.epoch), (WorkerId::Drafter(Seat::Second), model.as_str(), 2));
+    assert_eq!(
+        (second.worker, second.model.as_str(), second.epoch),
+        (WorkerId::Drafter(Seat::Second), model.as_str(), 2)
+    );
     second.idle();
     let (_theirs, _its) = (target.handed().await, second.handed().await);
     target.link_beside(generation(2), LinkPhase::Greeting, "", generation(1));
     stack.link_is("greeting").await;
-    assert_eq!(stack.status().await.drafter.map(|drafter| drafter.epoch), Some(1), "the one before goes on");
+    assert_eq!(
+        stack.status().await.drafter.map(|drafter| drafter.epoch),
+        Some(1),
+        "the one before goes on"
+    );
     target.link(generation(2), LinkPhase::Up, "");
     let stop = within(first.stops.recv()).await.expect("asked to end");
     assert_eq!(stop.stamp, Some(Stamp { term: TERM, epoch: 1 }));
     assert!(!swap.is_finished(), "the one before is not gone");
     first.die(worker::Exit::Code(0)).await;
     let shown = done(swap).await;
-    assert_eq!((shown.state(), shown.epoch, shown.restarts, shown.model), (ProcessState::Ready, 2, 0, model));
+    assert_eq!(
+        (shown.state(), shown.epoch, shown.restarts, shown.model),
+        (ProcessState::Ready, 2, 0, model)
+    );
 
     let stop = stack.stop_drafter();
     within(second.stops.recv()).await.expect("asked to end");
@@ -230,7 +256,13 @@ async fn orders_return_when_it_is_so() {
     assert_eq!((shown.state(), shown.pid, shown.restarts), (ProcessState::Stopped, 0, 0));
     assert_eq!(state(&stack.status().await.target), ProcessState::Ready);
     let left = |name: &str| stack.temp.path().join(name).exists();
-    for name in ["drafter-0.sock", "drafter-1.sock", "drafter-0.link.sock", "drafter-1.link.sock", "drafter-1.json"] {
+    for name in [
+        "drafter-0.sock",
+        "drafter-1.sock",
+        "drafter-0.link.sock",
+        "drafter-1.link.sock",
+        "drafter-1.json",
+    ] {
         assert!(!left(name), "{name}");
     }
 }
@@ -239,22 +271,39 @@ async fn orders_return_when_it_is_so() {
 async fn orders_that_cannot_be_carried_out_say_why() {
     let (mut stack, mut target, mut drafter) = Stack::linked().await;
     let status = refused(stack.start_drafter("next", 0)).await;
-    assert_eq!((status.code(), Reason::of(&status)), (Code::InvalidArgument, Some(Reason::InvalidArgument)));
-    assert_eq!(status.get_details_bad_request().expect("a field").field_violations[0].field, "model");
+    assert_eq!(
+        (status.code(), Reason::of(&status)),
+        (Code::InvalidArgument, Some(Reason::InvalidArgument))
+    );
+    assert_eq!(
+        status.get_details_bad_request().expect("a field").field_violations[0].field,
+        "model"
+    );
     let status = refused(stack.swap_drafter("/nowhere/at/all")).await;
     assert!(status.message().contains("found nothing at /nowhere/at/all"), "{}", status.message());
     let model = stack.model_dir("next");
     let status = refused(stack.start_drafter(&model, 0)).await;
-    assert_eq!((status.code(), Reason::of(&status)), (Code::FailedPrecondition, Some(Reason::DrafterState)));
+    assert_eq!(
+        (status.code(), Reason::of(&status)),
+        (Code::FailedPrecondition, Some(Reason::DrafterState))
+    );
 
     // The target refuses the next one: the one before goes on, and links as before.
     let swap = stack.swap_drafter(&model);
     let mut odd = stack.drafter().await;
     odd.idle();
     let (_theirs, _its) = (target.handed().await, odd.handed().await);
-    target.link_beside(generation(2), LinkPhase::Refused, "hidden size 8, expected 16", generation(1));
+    target.link_beside(
+        generation(2),
+        LinkPhase::Refused,
+        "hidden size 8, expected 16",
+        generation(1),
+    );
     let status = refused(swap).await;
-    assert_eq!((status.code(), Reason::of(&status)), (Code::FailedPrecondition, Some(Reason::DrafterIncompatible)));
+    assert_eq!(
+        (status.code(), Reason::of(&status)),
+        (Code::FailedPrecondition, Some(Reason::DrafterIncompatible))
+    );
     assert!(status.message().contains("hidden size 8"), "{}", status.message());
     leaves(&mut odd).await;
     let answer = stack.submit(with(|generation| generation.request_id = "r2".into()));
@@ -267,15 +316,25 @@ async fn orders_that_cannot_be_carried_out_say_why() {
     let bad = stack.drafter().await;
     bad.die(worker::Exit::Code(69)).await;
     let status = refused(swap).await;
-    assert_eq!((status.code(), Reason::of(&status)), (Code::Unavailable, Some(Reason::DrafterFailed)));
-    assert!(status.message().contains("exit code 69") && status.message().contains("the last words"), "{}", status.message());
+    assert_eq!(
+        (status.code(), Reason::of(&status)),
+        (Code::Unavailable, Some(Reason::DrafterFailed))
+    );
+    assert!(
+        status.message().contains("exit code 69") && status.message().contains("the last words"),
+        "{}",
+        status.message()
+    );
 
     // A wait is bounded, its order stands.
     let stop = stack.stop_drafter();
     leaves(&mut drafter).await;
     done(stop).await;
     let status = refused(stack.start_drafter("", 50)).await;
-    assert_eq!((status.code(), Reason::of(&status)), (Code::DeadlineExceeded, Some(Reason::DeadlinePassed)));
+    assert_eq!(
+        (status.code(), Reason::of(&status)),
+        (Code::DeadlineExceeded, Some(Reason::DeadlinePassed))
+    );
     assert!(status.message().contains("the order stands; the drafter is "), "{}", status.message());
     let mut next = stack.drafter().await;
     next.idle();
@@ -297,7 +356,10 @@ async fn one_that_does_not_fit_is_ended_and_stays_so_until_an_order() {
     stack.serving().await;
     let answer = stack.submit(request());
     let permit = target.call().await.request.permit.expect("a permit");
-    assert_eq!((permit.lane_allowed(), permit.reason()), (Lane::Plain, RouteReason::DrafterIncompatible));
+    assert_eq!(
+        (permit.lane_allowed(), permit.reason()),
+        (Lane::Plain, RouteReason::DrafterIncompatible)
+    );
     answer.abort();
     assert!(stack.drafters.try_recv().is_err(), "it is not started again");
     let model = stack.model_dir("other");
@@ -319,7 +381,11 @@ async fn one_that_breaks_the_protocol_is_killed_and_started_again() {
     stack.link_up(&mut target, &mut next, 2).await;
     let shown = stack.status().await.drafter.expect("there");
     assert_eq!((shown.restarts, shown.epoch), (1, 2));
-    assert!(shown.reason.contains("broke the link's protocol: a frame of 4 GiB"), "{}", shown.reason);
+    assert!(
+        shown.reason.contains("broke the link's protocol: a frame of 4 GiB"),
+        "{}",
+        shown.reason
+    );
 }
 
 #[tokio::test]
@@ -331,14 +397,20 @@ async fn a_lazy_one_waits_for_its_first_use() {
     assert!(stack.drafters.try_recv().is_err(), "nobody has used it");
     let answer = stack.submit(request());
     let permit = target.call().await.request.permit.expect("a permit");
-    assert_eq!((permit.lane_allowed(), permit.reason()), (Lane::Plain, RouteReason::DrafterLoading));
+    assert_eq!(
+        (permit.lane_allowed(), permit.reason()),
+        (Lane::Plain, RouteReason::DrafterLoading)
+    );
     assert_eq!(stack.drafter().await.epoch, 1);
     answer.abort();
 }
 
 #[tokio::test]
 async fn one_left_by_an_earlier_supervisor_goes_on_and_is_linked_anew() {
-    let earlier = (WorkerId::Drafter(Seat::Second), WorkerRecord { pid: 98, started: 1, epoch: 30, boot: String::new() });
+    let earlier = (
+        WorkerId::Drafter(Seat::Second),
+        WorkerRecord { pid: 98, started: 1, epoch: 30, boot: String::new() },
+    );
     let mut stack = Stack::with_drafter(|_| {}, Plan::default(), Some(earlier));
     let mut old = stack.drafter().await;
     let mut target = stack.life().await;
@@ -352,7 +424,10 @@ async fn one_left_by_an_earlier_supervisor_goes_on_and_is_linked_anew() {
     loop {
         let drafter = stack.status().await.drafter.expect("there");
         if drafter.state() == ProcessState::Ready {
-            assert_eq!((drafter.pid, drafter.epoch, drafter.model.as_str()), (98, 30, fake::EARLIER_MODEL));
+            assert_eq!(
+                (drafter.pid, drafter.epoch, drafter.model.as_str()),
+                (98, 30, fake::EARLIER_MODEL)
+            );
             break;
         }
     }
@@ -366,8 +441,10 @@ async fn one_left_by_an_earlier_supervisor_goes_on_and_is_linked_anew() {
 
 #[tokio::test]
 async fn one_left_by_an_earlier_supervisor_that_is_another_is_ended() {
-    let earlier =
-        (WorkerId::Drafter(Seat::Second), WorkerRecord { pid: fake::STRANGER, started: 1, epoch: 30, boot: String::new() });
+    let earlier = (
+        WorkerId::Drafter(Seat::Second),
+        WorkerRecord { pid: fake::STRANGER, started: 1, epoch: 30, boot: String::new() },
+    );
     let mut stack = Stack::with_drafter(|_| {}, Plan::default(), Some(earlier));
     let mut old = stack.drafter().await;
     old.idle();
@@ -390,7 +467,13 @@ async fn a_service_that_stops_ends_target_and_drafter() {
         .map(|entry| entry.expect("readable").file_name().into_string().expect("plain"))
         .collect();
     left.sort();
-    let counters_and_events = ["drafter.epoch", "drafter.epoch.spare", "events.jsonl", "target.epoch", "target.epoch.spare"];
+    let counters_and_events = [
+        "drafter.epoch",
+        "drafter.epoch.spare",
+        "events.jsonl",
+        "target.epoch",
+        "target.epoch.spare",
+    ];
     assert_eq!(left, counters_and_events);
 }
 

@@ -1,5 +1,5 @@
-//! Scripted workers: the real services on real sockets, each on a runtime of its own, so that ending that runtime is what
-//! the end of a process is to its peers.
+//! Scripted workers: the real services on real sockets, each on a runtime of its own, so that
+//! ending that runtime is what the end of a process is to its peers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -38,7 +38,8 @@ pub fn identities() -> Identities {
     Identities { target: of("the target's settings"), drafter: of("the drafter's settings") }
 }
 
-/// A request as it reached the target, and the way its answer goes back. Closed when it is cancelled.
+/// A request as it reached the target, and the way its answer goes back. Closed when it is
+/// cancelled.
 pub struct Call {
     pub request: TargetGenerateRequest,
     pub answer: mpsc::Sender<Result<TokenBatch, Status>>,
@@ -49,7 +50,8 @@ impl Call {
     pub async fn tokens(&self, first_index: u32, ids: &[u32], done: bool) {
         let stamp = self.request.stamp;
         let done = done.then(Done::default);
-        let batch = TokenBatch { stamp, first_index, ids: ids.to_vec(), done, ..Default::default() };
+        let batch =
+            TokenBatch { stamp, first_index, ids: ids.to_vec(), done, ..Default::default() };
         self.answer.send(Ok(batch)).await.expect("somebody reads");
     }
 }
@@ -88,22 +90,31 @@ impl Life {
         self.beat.send_modify(|beat| {
             beat.phase = WorkerPhase::Idle.into();
             beat.weights_loaded_unix_s = 1_700_000_000;
-            beat.kv = Some(KvUse { budget_bytes: BUDGET_BYTES, held_bytes: 250, ..Default::default() });
+            beat.kv =
+                Some(KvUse { budget_bytes: BUDGET_BYTES, held_bytes: 250, ..Default::default() });
         });
     }
 
     /// Says where the newest link stands.
     pub fn link(&self, generation: u64, phase: LinkPhase, reason: &str) {
-        let serving = if matches!(phase, LinkPhase::Up | LinkPhase::Suspect) { generation } else { 0 };
+        let serving =
+            if matches!(phase, LinkPhase::Up | LinkPhase::Suspect) { generation } else { 0 };
         self.link_beside(generation, phase, reason, serving);
     }
 
     /// The same while an older one may serve.
     pub fn link_beside(&self, generation: u64, phase: LinkPhase, reason: &str, serving: u64) {
-        let report = LinkReport { generation, phase: phase.into(), reason: reason.to_owned(), serving };
+        let report =
+            LinkReport { generation, phase: phase.into(), reason: reason.to_owned(), serving };
         self.beat.send_modify(|beat| {
             beat.link = Some(report);
-            let totals = SpeculationTotals { cycles: 10, drafted: 40, accepted: 25, late: 2, link_bytes: 4_096 };
+            let totals = SpeculationTotals {
+                cycles: 10,
+                drafted: 40,
+                accepted: 25,
+                late: 2,
+                link_bytes: 4_096,
+            };
             beat.speculation = Some(totals);
         });
     }
@@ -140,12 +151,16 @@ struct Service {
 impl Target for Service {
     type GenerateStream = ReceiverStream<Result<TokenBatch, Status>>;
 
-    async fn generate(&self, request: Request<TargetGenerateRequest>) -> Result<Response<Self::GenerateStream>, Status> {
+    async fn generate(
+        &self,
+        request: Request<TargetGenerateRequest>,
+    ) -> Result<Response<Self::GenerateStream>, Status> {
         let (answer, mut batches) = mpsc::channel(1);
         let call = Call { request: request.into_inner(), answer };
         self.calls.send(call).await.map_err(|_| Status::internal("the test is over"))?;
         // Headers come with the first tokens.
-        let first = batches.recv().await.unwrap_or_else(|| Err(Status::internal("the test gave it up")))?;
+        let first =
+            batches.recv().await.unwrap_or_else(|| Err(Status::internal("the test gave it up")))?;
         let (relay, answer) = mpsc::channel(1);
         let _ = relay.send(Ok(first)).await;
         paceline_process::task::spawn("fake", async move {
@@ -160,9 +175,17 @@ impl Target for Service {
         Ok(Response::new(ReceiverStream::new(answer)))
     }
 
-    async fn describe(&self, _: Request<DescribeRequest>) -> Result<Response<DescribeResponse>, Status> {
+    async fn describe(
+        &self,
+        _: Request<DescribeRequest>,
+    ) -> Result<Response<DescribeResponse>, Status> {
         let class = |positions, bytes| KvClass { positions, bytes };
-        let model = ModelInfo { name: "demo".into(), weight_bytes: 100, context_length: 1_024, ..Default::default() };
+        let model = ModelInfo {
+            name: "demo".into(),
+            weight_bytes: 100,
+            context_length: 1_024,
+            ..Default::default()
+        };
         let Identity { version, config_digest } = identities().target;
         Ok(Response::new(DescribeResponse {
             epoch: self.epoch,
@@ -184,7 +207,10 @@ impl Target for Service {
         Err(Status::unimplemented("not scripted"))
     }
 
-    async fn repermit(&self, request: Request<RepermitRequest>) -> Result<Response<RepermitResponse>, Status> {
+    async fn repermit(
+        &self,
+        request: Request<RepermitRequest>,
+    ) -> Result<Response<RepermitResponse>, Status> {
         let _ = self.permits.send(request.into_inner().changes).await;
         // The test answers, or it is taken.
         match self.permit_answers.lock().expect("not poisoned").pop_front() {
@@ -193,7 +219,10 @@ impl Target for Service {
         }
     }
 
-    async fn set_policy(&self, request: Request<SetPolicyRequest>) -> Result<Response<SetPolicyResponse>, Status> {
+    async fn set_policy(
+        &self,
+        request: Request<SetPolicyRequest>,
+    ) -> Result<Response<SetPolicyResponse>, Status> {
         let _ = self.policies.send(request.into_inner().policy.unwrap_or_default()).await;
         Ok(Response::new(SetPolicyResponse {}))
     }
@@ -201,11 +230,21 @@ impl Target for Service {
 
 #[tonic::async_trait]
 impl Drafter for Service {
-    async fn describe(&self, _: Request<DescribeDrafterRequest>) -> Result<Response<DescribeDrafterResponse>, Status> {
+    async fn describe(
+        &self,
+        _: Request<DescribeDrafterRequest>,
+    ) -> Result<Response<DescribeDrafterResponse>, Status> {
         let Identity { version, config_digest } = identities().drafter;
         let path = self.model.clone();
-        let drafter = Some(DrafterInfo { block_size: 16, weight_bytes: 50, path, ..Default::default() });
-        Ok(Response::new(DescribeDrafterResponse { epoch: self.epoch, pid: self.pid, version, config_digest, drafter }))
+        let drafter =
+            Some(DrafterInfo { block_size: 16, weight_bytes: 50, path, ..Default::default() });
+        Ok(Response::new(DescribeDrafterResponse {
+            epoch: self.epoch,
+            pid: self.pid,
+            version,
+            config_digest,
+            drafter,
+        }))
     }
 }
 
@@ -213,13 +252,19 @@ impl Drafter for Service {
 impl Worker for Service {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<Heartbeat, Status>> + Send>>;
 
-    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+    async fn watch(
+        &self,
+        request: Request<WatchRequest>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
         let stamp = request.into_inner().stamp.unwrap_or_default();
         if stamp.epoch != self.epoch {
             return Err(Reason::StaleEpoch.status("another life"));
         }
         let again = self.beat.clone();
-        let every = tokio_stream::StreamExt::throttle(futures::stream::repeat(()), Duration::from_millis(100));
+        let every = tokio_stream::StreamExt::throttle(
+            futures::stream::repeat(()),
+            Duration::from_millis(100),
+        );
         let repeated = every.map(move |()| again.borrow().clone());
         let beats = futures::stream::select(WatchStream::new(self.beat.clone()), repeated);
         Ok(Response::new(Box::pin(beats.map(Ok))))
@@ -252,11 +297,16 @@ pub fn hosts(
         worker,
         dir: dir.clone(),
         lives: lives.clone(),
-        earlier: Arc::new(Mutex::new(earlier.clone().filter(|(at, _)| *at == worker).map(|(_, record)| record))),
+        earlier: Arc::new(Mutex::new(
+            earlier.clone().filter(|(at, _)| *at == worker).map(|(_, record)| record),
+        )),
         current: None,
     };
     let drafter = |seat| host(WorkerId::Drafter(seat), &drafters);
-    Hosts { target: host(WorkerId::Target, &targets), drafters: [drafter(Seat::First), drafter(Seat::Second)] }
+    Hosts {
+        target: host(WorkerId::Target, &targets),
+        drafters: [drafter(Seat::First), drafter(Seat::Second)],
+    }
 }
 
 impl FakeHost {
@@ -269,7 +319,11 @@ impl FakeHost {
         let (links_tx, links) = mpsc::channel(16);
         let (ends, mut ended) = mpsc::channel(4);
         let (gone_tx, gone) = mpsc::channel(1);
-        let (beat, beats) = watch::channel(Heartbeat { epoch, phase: WorkerPhase::Loading.into(), ..Default::default() });
+        let (beat, beats) = watch::channel(Heartbeat {
+            epoch,
+            phase: WorkerPhase::Loading.into(),
+            ..Default::default()
+        });
         let model = model.to_owned();
         let service = Service {
             epoch,
@@ -287,7 +341,10 @@ impl FakeHost {
         let link_path = self.dir.socket(&format!("{}.link", worker.name()));
         let (bound_tx, bound) = std::sync::mpsc::sync_channel(1);
         std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             let listener = paceline_link::listen(&link_path, move |handover| {
                 let _ = links_tx.blocking_send(handover);
             });
@@ -295,7 +352,8 @@ impl FakeHost {
             let exit = runtime.block_on(async move {
                 let incoming = socket::accept_unix(socket::bind(&path).expect("a free socket"));
                 bound_tx.send(()).expect("the test waits");
-                let server = tonic::transport::Server::builder().add_service(WorkerServer::new(service.clone()));
+                let server = tonic::transport::Server::builder()
+                    .add_service(WorkerServer::new(service.clone()));
                 let server = match worker {
                     WorkerId::Target => server.add_service(TargetServer::new(service)),
                     WorkerId::Drafter(_) => server.add_service(DrafterServer::new(service)),
@@ -312,7 +370,20 @@ impl FakeHost {
         });
         bound.recv().expect("it is bound");
         self.current = Some((gone, ends.clone()));
-        let life = Life { worker, epoch, term, model, links, permits, permit_answers, policies, calls, stops, beat, ends };
+        let life = Life {
+            worker,
+            epoch,
+            term,
+            model,
+            links,
+            permits,
+            permit_answers,
+            policies,
+            calls,
+            stops,
+            beat,
+            ends,
+        };
         self.lives.try_send(life).expect("the test takes each life");
     }
 }

@@ -49,10 +49,18 @@ struct Stack {
 
 impl Stack {
     fn start(change: impl FnOnce(&mut Settings), earlier: Option<WorkerRecord>) -> Self {
-        Self::with_drafter(change, Plan::default(), earlier.map(|record| (WorkerId::Target, record)))
+        Self::with_drafter(
+            change,
+            Plan::default(),
+            earlier.map(|record| (WorkerId::Target, record)),
+        )
     }
 
-    fn with_drafter(change: impl FnOnce(&mut Settings), plan: Plan, earlier: Option<(WorkerId, WorkerRecord)>) -> Self {
+    fn with_drafter(
+        change: impl FnOnce(&mut Settings),
+        plan: Plan,
+        earlier: Option<(WorkerId, WorkerRecord)>,
+    ) -> Self {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let mut config = Config::default();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
@@ -69,10 +77,26 @@ impl Stack {
         let route_log = settings.log_routes.then(|| temp.path().join("routes.jsonl"));
         let hosts = fake::hosts(&dir, lives_tx, drafters_tx, earlier);
         let channel = socket::channel(dir.socket("supervisor"));
-        let setup = Setup { settings, plan, dir, term: Term(TERM), me, route_log, identities: fake::identities() };
+        let setup = Setup {
+            settings,
+            plan,
+            dir,
+            term: Term(TERM),
+            me,
+            route_log,
+            identities: fake::identities(),
+        };
         let run = task::spawn("supervisor", run(setup, hosts, stops));
         let gateway = SupervisorClient::new(channel.clone());
-        Self { temp, lives, drafters, stop, run, gateway, operations: OperationsClient::new(channel) }
+        Self {
+            temp,
+            lives,
+            drafters,
+            stop,
+            run,
+            gateway,
+            operations: OperationsClient::new(channel),
+        }
     }
 
     /// A supervisor whose target has loaded, and that target.
@@ -90,7 +114,13 @@ impl Stack {
 
     async fn attach(&mut self) -> (mpsc::Sender<GatewayReport>, Streaming<SupervisorNotice>) {
         let (reports, outbound) = mpsc::channel(4);
-        let report = GatewayReport { epoch: 3, pid: 77, state: GatewayState::Ready.into(), restarts: 1, streams: 0 };
+        let report = GatewayReport {
+            epoch: 3,
+            pid: 77,
+            state: GatewayState::Ready.into(),
+            restarts: 1,
+            streams: 0,
+        };
         reports.send(report).await.expect("room");
         let outbound = tokio_stream::wrappers::ReceiverStream::new(outbound);
         let notices = within(self.gateway.attach(outbound)).await.expect("attached").into_inner();
@@ -132,7 +162,9 @@ impl Stack {
     /// Submits in the background, as a gateway does.
     fn submit(&self, request: SubmitRequest) -> JoinHandle<Result<Answer, Status>> {
         let mut gateway = self.gateway.clone();
-        task::spawn("submit", async move { gateway.submit(request).await.map(tonic::Response::into_inner) })
+        task::spawn("submit", async move {
+            gateway.submit(request).await.map(tonic::Response::into_inner)
+        })
     }
 
     async fn refused(&mut self, request: SubmitRequest) -> Status {
@@ -159,7 +191,11 @@ fn request() -> SubmitRequest {
         traffic_class: "default".into(),
         ..Default::default()
     };
-    SubmitRequest { stamp: Some(Stamp { term: TERM, epoch: 3 }), generation: Some(generation), key_id: 0 }
+    SubmitRequest {
+        stamp: Some(Stamp { term: TERM, epoch: 3 }),
+        generation: Some(generation),
+        key_id: 0,
+    }
 }
 
 fn with(change: impl FnOnce(&mut Generation)) -> SubmitRequest {
@@ -182,7 +218,10 @@ fn state(process: &Option<paceline_proto::v1::ProcessStatus>) -> ProcessState {
 
 fn assert_retryable(status: &Status, reason: Reason) {
     assert_eq!((status.code(), Reason::of(status)), (reason.code(), Some(reason)), "{status:?}");
-    assert!(status.get_details_retry_info().is_some_and(|info| info.retry_delay.is_some()), "{status:?}");
+    assert!(
+        status.get_details_retry_info().is_some_and(|info| info.retry_delay.is_some()),
+        "{status:?}"
+    );
 }
 
 #[tokio::test]
@@ -195,7 +234,10 @@ async fn a_target_loads_and_serves() {
     assert_eq!((told.can_serve, told.reason.as_str()), (false, "TARGET_LOADING"));
     let status = stack.status().await;
     assert_eq!(state(&status.target), ProcessState::Loading);
-    assert_eq!(status.target.map(|target| (target.pid, target.loaded_bytes, target.weight_bytes)), Some((4_242, 10, 100)));
+    assert_eq!(
+        status.target.map(|target| (target.pid, target.loaded_bytes, target.weight_bytes)),
+        Some((4_242, 10, 100))
+    );
     assert_retryable(&stack.refused(request()).await, Reason::TargetLoading);
 
     life.loading(100, 100);
@@ -206,7 +248,10 @@ async fn a_target_loads_and_serves() {
     assert_eq!(call.request.stamp, Some(Stamp { term: TERM, epoch: 1 }));
     assert_eq!(call.request.generation, request().generation);
     let permit = call.request.permit.expect("a permit");
-    assert_eq!((permit.lane_allowed(), permit.max_draft, permit.reason()), (Lane::Plain, 0, RouteReason::DrafterAbsent));
+    assert_eq!(
+        (permit.lane_allowed(), permit.max_draft, permit.reason()),
+        (Lane::Plain, 0, RouteReason::DrafterAbsent)
+    );
     call.tokens(0, &[11, 12], false).await;
     call.tokens(2, &[13], true).await;
     let mut answer = within(answer).await.expect("no panic").expect("served");
@@ -222,7 +267,10 @@ async fn a_target_loads_and_serves() {
     assert_eq!(state(&status.target), ProcessState::Ready);
     let target = status.target.expect("there");
     assert_eq!(target.weights_loaded_at, "2023-11-14T22:13:20Z");
-    assert_eq!((target.model.as_str(), target.weight_bytes, target.epoch, target.restarts), ("/models/demo", 100, 1, 0));
+    assert_eq!(
+        (target.model.as_str(), target.weight_bytes, target.epoch, target.restarts),
+        ("/models/demo", 100, 1, 0)
+    );
     let kv = status.kv.expect("there");
     assert_eq!((kv.budget_bytes, kv.held_bytes, kv.pressure), (BUDGET_BYTES, 250, 0.25));
     assert_eq!(state(&status.drafter), ProcessState::Absent);
@@ -233,13 +281,15 @@ async fn a_target_loads_and_serves() {
 async fn a_target_killed_under_a_stream_is_a_clear_error_and_comes_back() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     let (call, mut answer) = stack.running(&mut life).await;
-    let waiting_for_the_first = stack.submit(with(|generation| generation.request_id = "r2".into()));
+    let waiting_for_the_first =
+        stack.submit(with(|generation| generation.request_id = "r2".into()));
     let second = life.call().await;
     life.die(worker::Exit::Signal(9)).await;
     let status = failure(&mut answer).await;
     assert_retryable(&status, Reason::TargetGone);
     assert!(status.message().contains("SIGKILL"), "{}", status.message());
-    let status = within(waiting_for_the_first).await.expect("no panic").map(drop).expect_err("it fails");
+    let status =
+        within(waiting_for_the_first).await.expect("no panic").map(drop).expect_err("it fails");
     assert_retryable(&status, Reason::TargetGone);
     drop((call, second));
 
@@ -256,7 +306,11 @@ async fn a_target_killed_under_a_stream_is_a_clear_error_and_comes_back() {
     let (_call, _answer) = stack.running(&mut next).await;
     let target = stack.status().await.target.expect("there");
     assert_eq!((target.restarts, target.epoch), (1, 2));
-    assert!(target.reason.contains("SIGKILL") && target.reason.contains("the last words"), "{}", target.reason);
+    assert!(
+        target.reason.contains("SIGKILL") && target.reason.contains("the last words"),
+        "{}",
+        target.reason
+    );
 }
 
 #[tokio::test]
@@ -284,18 +338,26 @@ async fn a_client_that_goes_cancels_wherever_its_request_is() {
     stack.counts(2, 1).await;
     first.tokens(1, &[8], true).await;
     assert!(batch(&mut first_answer).await.done.is_some());
-    assert_eq!(life.call().await.request.generation.map(|generation| generation.request_id), Some("r4".into()));
+    assert_eq!(
+        life.call().await.request.generation.map(|generation| generation.request_id),
+        Some("r4".into())
+    );
     fourth.abort();
 }
 
 #[tokio::test]
 async fn who_waits_too_long_is_told_and_who_finds_no_place_too() {
-    let (mut stack, mut life) = Stack::ready(|settings| (settings.queue_wait_ms, settings.places) = (50, 1)).await;
+    let (mut stack, mut life) =
+        Stack::ready(|settings| (settings.queue_wait_ms, settings.places) = (50, 1)).await;
     let _first = stack.running(&mut life).await;
     let _second = stack.running(&mut life).await;
     assert_retryable(&stack.refused(request()).await, Reason::QueueWait);
-    let late = stack.refused(with(|generation| generation.deadline_ns = monotonic_ns() + 5_000_000)).await;
-    assert_eq!((late.code(), Reason::of(&late)), (Code::DeadlineExceeded, Some(Reason::DeadlinePassed)));
+    let late =
+        stack.refused(with(|generation| generation.deadline_ns = monotonic_ns() + 5_000_000)).await;
+    assert_eq!(
+        (late.code(), Reason::of(&late)),
+        (Code::DeadlineExceeded, Some(Reason::DeadlinePassed))
+    );
     stack.counts(2, 0).await;
 }
 
@@ -305,7 +367,10 @@ async fn what_cannot_be_served_is_refused_by_name() {
     let mut stale = request();
     stale.stamp = Some(Stamp { term: TERM - 1, epoch: 3 });
     let status = stack.refused(stale).await;
-    assert_eq!((status.code(), Reason::of(&status)), (Code::FailedPrecondition, Some(Reason::StaleTerm)));
+    assert_eq!(
+        (status.code(), Reason::of(&status)),
+        (Code::FailedPrecondition, Some(Reason::StaleTerm))
+    );
     assert!(status.message().contains("expected term 5, found 4"), "{}", status.message());
     let mut unstamped = request();
     unstamped.stamp = None;
@@ -321,10 +386,16 @@ async fn what_cannot_be_served_is_refused_by_name() {
     for (field, request) in cases {
         let status = stack.refused(request).await;
         assert_eq!(status.code(), Code::InvalidArgument, "{field}: {status:?}");
-        assert_eq!(status.get_details_bad_request().expect("a field").field_violations[0].field, field);
+        assert_eq!(
+            status.get_details_bad_request().expect("a field").field_violations[0].field,
+            field
+        );
     }
     let status = stack.refused(with(|generation| generation.max_tokens = 500)).await;
-    assert_eq!((status.code(), Reason::of(&status)), (Code::ResourceExhausted, Some(Reason::KvExhausted)));
+    assert_eq!(
+        (status.code(), Reason::of(&status)),
+        (Code::ResourceExhausted, Some(Reason::KvExhausted))
+    );
     let facts = status.get_details_error_info().expect("facts").metadata;
     assert_eq!((facts["need_bytes"].as_str(), facts["budget_bytes"].as_str()), ("2000", "1000"));
 }
@@ -333,13 +404,19 @@ async fn what_cannot_be_served_is_refused_by_name() {
 async fn the_targets_own_refusal_passes_and_a_foreign_one_does_not() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     let answer = stack.submit(request());
-    let refusal = Reason::InvalidArgument.field("sampling.top_p", "expected above 0, at most 1, found 2");
+    let refusal =
+        Reason::InvalidArgument.field("sampling.top_p", "expected above 0, at most 1, found 2");
     life.call().await.answer.send(Err(refusal)).await.expect("somebody reads");
     let status = within(answer).await.expect("no panic").map(drop).expect_err("refused");
     assert_eq!(Reason::of(&status), Some(Reason::InvalidArgument));
-    assert_eq!(status.get_details_bad_request().expect("a field").field_violations[0].field, "sampling.top_p");
+    assert_eq!(
+        status.get_details_bad_request().expect("a field").field_violations[0].field,
+        "sampling.top_p"
+    );
 
-    for foreign in [Status::internal("h2 protocol error"), Reason::StaleEpoch.status("another life")] {
+    for foreign in
+        [Status::internal("h2 protocol error"), Reason::StaleEpoch.status("another life")]
+    {
         let (call, mut answer) = stack.running(&mut life).await;
         call.answer.send(Err(foreign)).await.expect("somebody reads");
         assert_retryable(&failure(&mut answer).await, Reason::TargetGone);
@@ -370,10 +447,16 @@ async fn asked_to_stop_it_drains_ends_the_target_and_leaves_nothing() {
     assert_eq!((stop.stamp, stop.grace_ms), (Some(Stamp { term: TERM, epoch: 1 }), 0));
     life.die(worker::Exit::Code(0)).await;
     assert_eq!(within(stack.run).await.expect("no panic"), Exit::Asked);
-    let mut left: Vec<_> =
-        std::fs::read_dir(stack.temp.path()).expect("there").map(|entry| entry.expect("readable").file_name()).collect();
+    let mut left: Vec<_> = std::fs::read_dir(stack.temp.path())
+        .expect("there")
+        .map(|entry| entry.expect("readable").file_name())
+        .collect();
     left.sort();
-    assert_eq!(left, ["events.jsonl", "target.epoch", "target.epoch.spare"], "only the counter and the events stay");
+    assert_eq!(
+        left,
+        ["events.jsonl", "target.epoch", "target.epoch.spare"],
+        "only the counter and the events stay"
+    );
 }
 
 #[tokio::test]
@@ -398,7 +481,10 @@ async fn a_target_left_by_an_earlier_supervisor_is_taken_over() {
     old.idle();
     stack.serving().await;
     let target = stack.status().await.target.expect("there");
-    assert_eq!((target.state(), target.pid, target.epoch, target.restarts), (ProcessState::Ready, 99, 40, 0));
+    assert_eq!(
+        (target.state(), target.pid, target.epoch, target.restarts),
+        (ProcessState::Ready, 99, 40, 0)
+    );
     let (call, mut answer) = stack.running(&mut old).await;
     assert_eq!(call.request.stamp, Some(Stamp { term: TERM, epoch: 40 }));
     // Its end is seen, and another is started.
@@ -424,7 +510,10 @@ async fn a_target_of_an_earlier_supervisor_that_is_another_is_ended_first() {
     let stop = within(old.stops.recv()).await.expect("asked to end");
     assert_eq!((stop.stamp, stop.grace_ms), (Some(Stamp { term: TERM, epoch: 40 }), 0));
     let target = stack.status().await.target.expect("there");
-    assert_eq!((target.state(), target.pid, target.epoch), (ProcessState::Draining, fake::STRANGER, 40));
+    assert_eq!(
+        (target.state(), target.pid, target.epoch),
+        (ProcessState::Draining, fake::STRANGER, 40)
+    );
     assert_retryable(&stack.refused(request()).await, Reason::Restarting);
     assert!(stack.lives.try_recv().is_err(), "the next one waits");
     old.die(worker::Exit::Code(0)).await;

@@ -1,4 +1,5 @@
-//! What operators order of target, gateway, supervisor and the whole service, before scripted workers.
+//! What operators order of target, gateway, supervisor and the whole service, before scripted
+//! workers.
 
 use paceline_process::{Clock, Exit, task};
 use paceline_proto::internal::v1::supervisor_notice::Notice;
@@ -14,7 +15,8 @@ async fn asked_to_be_started_again_it_leaves_the_workers() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     let (call, mut answer) = stack.running(&mut life).await;
     let attached = stack.attach().await;
-    let request_restart = |process: Process, now| RestartRequest { process: process.into(), now, timeout_ms: 0 };
+    let request_restart =
+        |process: Process, now| RestartRequest { process: process.into(), now, timeout_ms: 0 };
     let order = request_restart(Process::Supervisor, false);
     let answered = within(stack.operations.restart(order)).await.expect("taken").into_inner();
     assert_eq!(answered.term, TERM);
@@ -26,7 +28,8 @@ async fn asked_to_be_started_again_it_leaves_the_workers() {
     assert!(batch(&mut answer).await.done.is_some());
     let clock = Clock::start();
     assert_eq!(within(stack.run).await.expect("no panic"), Exit::RestartMe);
-    // An attached gateway does not hold it up: its server has two seconds for streams that do not end.
+    // An attached gateway does not hold it up: its server has two seconds for streams that do not
+    // end.
     assert!(clock.now().0 < 1_500, "{} ms", clock.now().0);
     drop(attached);
     assert!(life.stops.try_recv().is_err(), "the target is left alone");
@@ -48,21 +51,40 @@ async fn a_target_is_restarted_by_an_operator() {
     life.die(worker::Exit::Code(0)).await;
     let next = stack.life().await;
     next.idle();
-    let target = within(restart).await.expect("no panic").expect("done").into_inner().process.expect("there");
+    let target = within(restart)
+        .await
+        .expect("no panic")
+        .expect("done")
+        .into_inner()
+        .process
+        .expect("there");
     assert_eq!((target.state(), target.epoch, target.restarts), (ProcessState::Ready, 2, 0));
 
     // What was ordered and what came of it is told, in this order.
-    let events = within(stack.operations.events(EventsRequest { follow: false, last: None })).await.expect("told").into_inner();
+    let events = within(stack.operations.events(EventsRequest { follow: false, last: None }))
+        .await
+        .expect("told")
+        .into_inner();
     let events: Vec<_> = futures::StreamExt::collect::<Vec<_>>(events).await;
     let events: Vec<_> = events.into_iter().map(|event| event.expect("an event")).collect();
-    let lines: Vec<String> = events.iter().map(|event| format!("{} {} {}", event.kind, event.subject, event.to)).collect();
-    let expected =
-        ["supervisor supervisor serving", "phase target ready", "order target restart at once", "phase target stopped"];
+    let lines: Vec<String> = events
+        .iter()
+        .map(|event| format!("{} {} {}", event.kind, event.subject, event.to))
+        .collect();
+    let expected = [
+        "supervisor supervisor serving",
+        "phase target ready",
+        "order target restart at once",
+        "phase target stopped",
+    ];
     let mut rest = lines.iter();
     for line in expected {
         assert!(rest.any(|found| found == line), "no {line:?} in {lines:#?}");
     }
-    assert!(events.iter().all(|event| event.kind == "supervisor" || !event.cause.is_empty()), "{events:#?}");
+    assert!(
+        events.iter().all(|event| event.kind == "supervisor" || !event.cause.is_empty()),
+        "{events:#?}"
+    );
 }
 
 #[tokio::test]
@@ -83,7 +105,13 @@ async fn a_gateway_is_told_to_restart_and_the_next_one_is_the_answer() {
     drop((reports, notices));
     // The next one is not told what was meant for the one before.
     let (_reports, mut notices) = stack.attach().await;
-    let gateway = within(restart).await.expect("no panic").expect("done").into_inner().process.expect("there");
+    let gateway = within(restart)
+        .await
+        .expect("no panic")
+        .expect("done")
+        .into_inner()
+        .process
+        .expect("there");
     assert_eq!(gateway.state(), ProcessState::Ready);
     let notice = within(notices.message()).await.expect("a stream").expect("not over");
     assert!(matches!(notice.notice, Some(Notice::Service(_))), "{notice:?}");
@@ -93,14 +121,24 @@ async fn a_gateway_is_told_to_restart_and_the_next_one_is_the_answer() {
 async fn a_drained_service_takes_nothing_until_that_is_undone() {
     let (mut stack, mut life) = Stack::ready(|_| {}).await;
     let (call, mut answer) = stack.running(&mut life).await;
-    let late = within(stack.operations.drain(DrainRequest { undo: false, timeout_ms: 20 })).await.expect_err("one runs");
-    assert_eq!((late.code(), Reason::of(&late)), (Code::DeadlineExceeded, Some(Reason::DeadlinePassed)));
+    let late = within(stack.operations.drain(DrainRequest { undo: false, timeout_ms: 20 }))
+        .await
+        .expect_err("one runs");
+    assert_eq!(
+        (late.code(), Reason::of(&late)),
+        (Code::DeadlineExceeded, Some(Reason::DeadlinePassed))
+    );
     assert_retryable(&stack.refused(request()).await, Reason::Draining);
     assert!(!stack.told(|_| true).await.can_serve);
     call.tokens(1, &[8], true).await;
     assert!(batch(&mut answer).await.done.is_some());
-    let drained = within(stack.operations.drain(DrainRequest::default())).await.expect("nothing runs").into_inner();
+    let drained = within(stack.operations.drain(DrainRequest::default()))
+        .await
+        .expect("nothing runs")
+        .into_inner();
     assert_eq!(drained.requests.map(|requests| requests.active), Some(0));
-    within(stack.operations.drain(DrainRequest { undo: true, timeout_ms: 0 })).await.expect("undone");
+    within(stack.operations.drain(DrainRequest { undo: true, timeout_ms: 0 }))
+        .await
+        .expect("undone");
     let (_call, _answer) = stack.running(&mut life).await;
 }

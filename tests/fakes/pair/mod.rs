@@ -26,10 +26,18 @@ impl Drop for Reaped {
 }
 
 fn start(program: &str, dir: &Path, more: &[&str]) -> Reaped {
-    let path = std::env::current_exe().expect("a path").parent().and_then(Path::parent).expect("target/x").join(program);
+    let path = std::env::current_exe()
+        .expect("a path")
+        .parent()
+        .and_then(Path::parent)
+        .expect("target/x")
+        .join(program);
     let mut command = Command::new(path);
     command.args(["--epoch", "1", "--term", "1"]).args(more).stdin(Stdio::null());
-    command.env("PACELINE_CONFIG", "").env("PACELINE_SUPERVISOR__RUNTIME_DIR", dir).env("PACELINE_LOG__LEVEL", "warn");
+    command
+        .env("PACELINE_CONFIG", "")
+        .env("PACELINE_SUPERVISOR__RUNTIME_DIR", dir)
+        .env("PACELINE_LOG__LEVEL", "warn");
     if program.ends_with("drafter") {
         // As the supervisor gives them: half of two cores.
         command.env("OPENBLAS_NUM_THREADS", "1");
@@ -38,7 +46,8 @@ fn start(program: &str, dir: &Path, more: &[&str]) -> Reaped {
 }
 
 async fn ready(dir: &Path, name: &str) -> Streaming<Heartbeat> {
-    let mut client = WorkerClient::new(paceline_process::socket::channel(dir.join(format!("{name}.sock"))));
+    let mut client =
+        WorkerClient::new(paceline_process::socket::channel(dir.join(format!("{name}.sock"))));
     let mut beats = loop {
         match client.watch(WatchRequest { stamp: Some(STAMP) }).await {
             Ok(beats) => break beats.into_inner(),
@@ -65,7 +74,11 @@ pub fn repository() -> PathBuf {
 impl Pair {
     pub async fn start() -> Self {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        let dir = tempfile::Builder::new().prefix("pp").permissions(mode).tempdir_in("/tmp").expect("a directory");
+        let dir = tempfile::Builder::new()
+            .prefix("pp")
+            .permissions(mode)
+            .tempdir_in("/tmp")
+            .expect("a directory");
         let target = start("paceline-target", dir.path(), &[]);
         let drafter_dir = repository().join("demo/drafter").display().to_string();
         let drafter = start("paceline-drafter", dir.path(), &["--model", &drafter_dir]);
@@ -75,7 +88,8 @@ impl Pair {
         for (name, end) in [("target", &pair.target), ("drafter-0", &pair.drafter)] {
             let path = dir.path().join(format!("{name}.link.sock"));
             let (end, segment) = (end.as_fd(), pair.segment.as_fd());
-            handover::send(&path, STAMP, 1, end, segment, SEGMENT_BYTES, Duration::from_secs(5)).expect("handed over");
+            handover::send(&path, STAMP, 1, end, segment, SEGMENT_BYTES, Duration::from_secs(5))
+                .expect("handed over");
         }
         drop(pair);
         loop {
@@ -86,14 +100,17 @@ impl Pair {
                 _ => {}
             }
         }
-        let client = TargetClient::new(paceline_process::socket::channel(dir.path().join("target.sock")));
+        let client =
+            TargetClient::new(paceline_process::socket::channel(dir.path().join("target.sock")));
         Self { client, _beats: [beats, others], _workers: [target, drafter], _dir: dir }
     }
 }
 
-/// Kind, ids and tokens at most of every embedded prompt, from the golden file, which has them tokenized.
+/// Kind, ids and tokens at most of every embedded prompt, from the golden file, which has them
+/// tokenized.
 pub fn prompts() -> Vec<(String, Vec<u32>, u32)> {
-    let text = std::fs::read_to_string(repository().join("demo/golden.json")).expect("in the repository");
+    let text =
+        std::fs::read_to_string(repository().join("demo/golden.json")).expect("in the repository");
     let golden: Value = serde_json::from_str(&text).expect("JSON");
     let cases = golden["cases"].as_array().expect("cases");
     let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).expect("ids");

@@ -1,4 +1,5 @@
-//! What a running process uses of the system: memory, descriptors, threads, bytes read. One small file for each system.
+//! What a running process uses of the system: memory, descriptors, threads, bytes read. One small
+//! file for each system.
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -10,8 +11,8 @@ use linux as system;
 #[cfg(target_os = "macos")]
 use macos as system;
 
-/// Bytes of the process's own memory that are resident. Linux: anonymous pages. macOS: the footprint, which also counts
-/// compressed pages and memory of the GPU.
+/// Bytes of the process's own memory that are resident. Linux: anonymous pages. macOS: the
+/// footprint, which also counts compressed pages and memory of the GPU.
 ///
 /// # Panics
 /// The process does not run.
@@ -44,12 +45,17 @@ mod tests {
         let pid = std::process::id();
         let before = (super::resident(pid), super::descriptors(pid).expect("it runs"));
         let block = vec![1_u8; 64 << 20];
-        let files: Vec<_> = (0..50).map(|_| std::fs::File::open("/dev/null").expect("there")).collect();
+        let files: Vec<_> =
+            (0..50).map(|_| std::fs::File::open("/dev/null").expect("there")).collect();
         let after = (super::resident(pid), super::descriptors(pid).expect("it runs"));
         assert!(after.0 >= before.0 + (48 << 20), "{before:?} -> {after:?}, {} more", block.len());
         assert!(after.1 >= before.1 + 40, "{before:?} -> {after:?}, {} more", files.len());
         assert!(super::threads(pid).is_some_and(|threads| threads >= 1));
         let _ = super::bytes_read(pid);
-        assert_eq!((super::descriptors(0x7fff_fffe), super::threads(0x7fff_fffe)), (None, None), "no such process");
+        assert_eq!(
+            (super::descriptors(0x7fff_fffe), super::threads(0x7fff_fffe)),
+            (None, None),
+            "no such process"
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! Contexts of ended sessions, kept under the names of their pages for sessions that begin alike: which there are, what they
-//! take, which go when there are too many. Pure; their rows lie in the shell.
+//! Contexts of ended sessions, kept under the names of their pages for sessions that begin alike:
+//! which there are, what they take, which go when there are too many. Pure; their rows lie in the
+//! shell.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -67,7 +68,8 @@ pub struct Kept {
     row_bytes: u64,
     limit: u64,
     contexts: BTreeMap<u64, Context>,
-    /// Contexts that have a page of this name. They have it at the same position, as a name says everything before it.
+    /// Contexts that have a page of this name. They have it at the same position, as a name says
+    /// everything before it.
     named: HashMap<Key, Vec<u64>>,
     bytes: u64,
     /// Counts uses, and numbers contexts.
@@ -85,13 +87,17 @@ impl Kept {
         self.bytes
     }
 
-    /// Keeps the whole pages of a session whose slot has rows of these positions. What it says as well as another goes with
-    /// that one; the least recently used go for it.
+    /// Keeps the whole pages of a session whose slot has rows of these positions. What it says as
+    /// well as another goes with that one; the least recently used go for it.
     pub fn add(&mut self, keep: &Keep, slot: u64, positions: Range<u32>, moves: &mut Vec<Move>) {
         let keys = (u64::from(keep.first_page) + 1..).zip(keep.keys.as_chunks::<KEY_BYTES>().0);
         let end = |page: u64| u32::try_from(page * u64::from(PAGE)).ok();
-        let inside =
-            |(page, key): (u64, &Key)| Some((end(page).filter(|end| (positions.start + 1..=positions.end).contains(end))?, *key));
+        let inside = |(page, key): (u64, &Key)| {
+            Some((
+                end(page).filter(|end| (positions.start + 1..=positions.end).contains(end))?,
+                *key,
+            ))
+        };
         let keys: BTreeMap<u32, Key> = keys.filter_map(inside).collect();
         let Some((end, last)) = keys.last_key_value() else { return };
         let rows = end - positions.start;
@@ -102,12 +108,22 @@ impl Kept {
         }
         // It has all that those have.
         let covers = |old: &Context| {
-            old.start >= positions.start && old.keys.last_key_value().is_some_and(|(end, key)| keys.get(end) == Some(key))
+            old.start >= positions.start
+                && old.keys.last_key_value().is_some_and(|(end, key)| keys.get(end) == Some(key))
         };
-        let covered: Vec<u64> = self.contexts.iter().filter(|(_, old)| covers(old)).map(|(number, _)| *number).collect();
+        let covered: Vec<u64> = self
+            .contexts
+            .iter()
+            .filter(|(_, old)| covers(old))
+            .map(|(number, _)| *number)
+            .collect();
         covered.into_iter().for_each(|number| self.drop(number, moves));
         while self.bytes + bytes > self.limit {
-            let oldest = self.contexts.iter().min_by_key(|(_, context)| context.used).map(|(number, _)| *number);
+            let oldest = self
+                .contexts
+                .iter()
+                .min_by_key(|(_, context)| context.used)
+                .map(|(number, _)| *number);
             let Some(oldest) = oldest else { break };
             self.drop(oldest, moves);
         }
@@ -119,15 +135,18 @@ impl Kept {
         moves.push(Move::Keep { slot, rows, kept: number });
     }
 
-    /// A context with a page of this name that ends at `position`, and with rows back to `since` or farther; its number, and where
-    /// it starts.
+    /// A context with a page of this name that ends at `position`, and with rows back to `since` or
+    /// farther; its number, and where it starts.
     pub fn find(&mut self, key: &[u8], position: u32, since: u32) -> Option<(u64, u32)> {
         let key: &Key = key.try_into().ok()?;
         let numbers = self.named.get(key)?;
         let fits = |number: &&u64| {
-            self.contexts.get(*number).is_some_and(|one| one.keys.get(&position) == Some(key) && one.start <= since)
+            self.contexts
+                .get(*number)
+                .is_some_and(|one| one.keys.get(&position) == Some(key) && one.start <= since)
         };
-        let number = *numbers.iter().filter(fits).min_by_key(|number| self.contexts[*number].start)?;
+        let number =
+            *numbers.iter().filter(fits).min_by_key(|number| self.contexts[*number].start)?;
         self.now += 1;
         let context = self.contexts.get_mut(&number).expect("looked up above");
         context.used = self.now;

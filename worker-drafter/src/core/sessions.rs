@@ -8,7 +8,8 @@ use paceline_proto::internal::v1::{Feed, Keep, SessionReach, Want};
 
 use super::{Kept, Move, PIECE_ROWS, RIDER_ROWS, Terms};
 
-/// Some rows of a tensor that came over the link, as bytes. The tensor lives as long as rows of it are waited for.
+/// Some rows of a tensor that came over the link, as bytes. The tensor lives as long as rows of it
+/// are waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rows {
     tensor: Rc<Vec<u8>>,
@@ -17,7 +18,10 @@ pub struct Rows {
 
 impl Rows {
     fn new(tensor: &Rc<Vec<u8>>, rows: Range<u32>, row_bytes: usize) -> Self {
-        Self { tensor: tensor.clone(), bytes: rows.start as usize * row_bytes..rows.end as usize * row_bytes }
+        Self {
+            tensor: tensor.clone(),
+            bytes: rows.start as usize * row_bytes..rows.end as usize * row_bytes,
+        }
     }
 
     /// The rows.
@@ -56,7 +60,8 @@ pub struct Part {
 /// One forward, and what is to be told behind it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
-    /// The sessions in it, each once. Empty where no want of the round can be served: then there is nothing to compute.
+    /// The sessions in it, each once. Empty where no want of the round can be served: then there is
+    /// nothing to compute.
     pub parts: Vec<Part>,
     /// The round it answers.
     pub round: Option<u64>,
@@ -69,13 +74,15 @@ struct Session {
     slot: u64,
     /// Position of its slot's first row.
     start: u32,
-    /// It was to begin with something that is not kept: nothing of it is read until it starts afresh.
+    /// It was to begin with something that is not kept: nothing of it is read until it starts
+    /// afresh.
     missed: bool,
     /// Position behind the last row that was in a step.
     read: u32,
     /// Position behind the last row that came.
     end: u32,
-    /// Rows from `read` on. Rows behind the drafter's context are not among them: `read` never catches up then.
+    /// Rows from `read` on. Rows behind the drafter's context are not among them: `read` never
+    /// catches up then.
     pending: VecDeque<Rows>,
     pending_rows: u32,
 }
@@ -102,10 +109,20 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// None yet, beside contexts that are kept. Slots are named from `first_slot` up: never twice in a store's life.
+    /// None yet, beside contexts that are kept. Slots are named from `first_slot` up: never twice
+    /// in a store's life.
     pub fn new(terms: Terms, kept: Kept, first_slot: u64) -> Self {
         let (open, reading, rounds) = (BTreeMap::new(), VecDeque::new(), VecDeque::new());
-        Self { terms, open, reading, rounds, last_round: 0, next_slot: first_slot, kept, moves: vec![] }
+        Self {
+            terms,
+            open,
+            reading,
+            rounds,
+            last_round: 0,
+            next_slot: first_slot,
+            kept,
+            moves: vec![],
+        }
     }
 
     /// What was agreed.
@@ -135,7 +152,8 @@ impl Sessions {
 
     /// Bytes of rows that wait to be read. The shell takes in no more while there are many.
     pub fn waiting_bytes(&self) -> u64 {
-        self.open.values().map(|session| u64::from(session.pending_rows)).sum::<u64>() * self.row_bytes(self.terms.taps) as u64
+        self.open.values().map(|session| u64::from(session.pending_rows)).sum::<u64>()
+            * self.row_bytes(self.terms.taps) as u64
     }
 
     /// Rounds that wait to be answered.
@@ -143,7 +161,8 @@ impl Sessions {
         self.rounds.len()
     }
 
-    /// What is to be done in the store since the last call, in this order, before the step that was returned last.
+    /// What is to be done in the store since the last call, in this order, before the step that was
+    /// returned last.
     pub fn take_moves(&mut self) -> Vec<Move> {
         std::mem::take(&mut self.moves)
     }
@@ -163,8 +182,8 @@ impl Sessions {
         columns as usize * number as usize
     }
 
-    /// Takes in a Feed that [`Sessions::check`] has passed, with the bytes of its tensors. The sessions that were to begin with
-    /// something that is not kept.
+    /// Takes in a Feed that [`Sessions::check`] has passed, with the bytes of its tensors. The
+    /// sessions that were to begin with something that is not kept.
     pub fn feed(&mut self, feed: Feed, taps: Vec<u8>, bonus: Vec<u8>) -> Vec<u64> {
         let mut missed = vec![];
         for session in &feed.closed {
@@ -195,7 +214,15 @@ impl Sessions {
                     None => position,
                 };
                 let (missed, pending) = (matches!(found, Some(None)), VecDeque::new());
-                Session { slot, start, missed, read: position, end: position, pending, pending_rows: 0 }
+                Session {
+                    slot,
+                    start,
+                    missed,
+                    read: position,
+                    end: position,
+                    pending,
+                    pending_rows: 0,
+                }
             });
             if session.missed && context.fresh && recall.is_some() {
                 missed.push(context.session);
@@ -214,14 +241,20 @@ impl Sessions {
         }
         if !feed.wants.is_empty() {
             self.last_round = feed.round;
-            self.rounds.push_back(Round { number: feed.round, wants: feed.wants, bonus: Rc::new(bonus) });
+            self.rounds.push_back(Round {
+                number: feed.round,
+                wants: feed.wants,
+                bonus: Rc::new(bonus),
+            });
         }
         missed
     }
 
     /// Keeps the whole pages that were read of a session.
     fn keep(&mut self, keep: &Keep) {
-        let Some(session) = self.open.get(&keep.session).filter(|session| !session.missed) else { return };
+        let Some(session) = self.open.get(&keep.session).filter(|session| !session.missed) else {
+            return;
+        };
         let (slot, start) = (session.slot, session.start);
         self.kept.add(keep, slot, start..session.read, &mut self.moves);
     }
@@ -233,7 +266,8 @@ impl Sessions {
         }
     }
 
-    /// The next forward; drafts go before reading. `None`: nothing waits. The step counts as done once it is returned.
+    /// The next forward; drafts go before reading. `None`: nothing waits. The step counts as done
+    /// once it is returned.
     pub fn next_step(&mut self) -> Option<Step> {
         match self.rounds.pop_front() {
             Some(round) => Some(self.draft(&round)),
@@ -247,7 +281,8 @@ impl Sessions {
         let mut rows = 0;
         for (row, want) in (0..).zip(&round.wants) {
             let Some(session) = self.open.get(&want.session) else { continue };
-            let caught_up = session.end == want.position && session.read + session.pending_rows == session.end;
+            let caught_up =
+                session.end == want.position && session.read + session.pending_rows == session.end;
             // At the end of the drafter's context blocks get shorter.
             let block = want.block.min(self.terms.context.saturating_sub(session.end));
             if !caught_up || session.missed || block < 2 || session.pending_rows > PIECE_ROWS {
@@ -274,7 +309,9 @@ impl Sessions {
         let (mut step, mut rows) = (Step::default(), 0);
         // Each once: who is not done goes behind the others.
         for _ in 0..self.reading.len() {
-            let Some(session) = self.reading.front().copied().filter(|_| rows < PIECE_ROWS) else { break };
+            let Some(session) = self.reading.front().copied().filter(|_| rows < PIECE_ROWS) else {
+                break;
+            };
             rows += self.read_into(session, PIECE_ROWS - rows, &mut step);
         }
         step

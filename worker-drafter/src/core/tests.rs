@@ -1,8 +1,10 @@
 //! A line is a Feed and the steps it leads to, or the fault it is.
 //!
-//! Feed: `1:0+3` context of session 1, 3 rows from position 0; `1!0+3` the same, fresh; `1?3/8` a block of 8 behind position
-//! 3; `-1` closed, `-1@ab` with its first pages named a and b; `1!128+3@b` goes on from what was kept as b. Steps: `r1` answers round 1; `1:0+3/8` reads and drafts; `1=3` is told to be read up to 3;
-//! moves behind them: `free1` slot 1, `keep3=128>5` 128 rows of slot 3 as 5, `drop5`, `recall5=128>4` into slot 4; `miss1` session 1.
+//! Feed: `1:0+3` context of session 1, 3 rows from position 0; `1!0+3` the same, fresh; `1?3/8` a
+//! block of 8 behind position 3; `-1` closed, `-1@ab` with its first pages named a and b;
+//! `1!128+3@b` goes on from what was kept as b. Steps: `r1` answers round 1; `1:0+3/8` reads and
+//! drafts; `1=3` is told to be read up to 3; moves behind them: `free1` slot 1, `keep3=128>5` 128
+//! rows of slot 3 as 5, `drop5`, `recall5=128>4` into slot 4; `miss1` session 1.
 
 use std::collections::HashMap;
 
@@ -14,7 +16,15 @@ use super::*;
 type Fault = fn(&mut Feed);
 
 fn terms() -> Terms {
-    Terms { hidden: 1, taps: 1, block: 8, context: 1000, target_context: 2000, max_sessions: 3, kind: TensorType::F16 }
+    Terms {
+        hidden: 1,
+        taps: 1,
+        block: 8,
+        context: 1000,
+        target_context: 2000,
+        max_sessions: 3,
+        kind: TensorType::F16,
+    }
 }
 
 struct Rig {
@@ -30,13 +40,20 @@ impl Rig {
     fn new() -> Self {
         // Room for eight pages.
         let kept = Kept::new(2, 2 * 8 * 64);
-        Self { sessions: Sessions::new(terms(), kept, 1), missed: vec![], round: 0, value: 0, rows: HashMap::new() }
+        Self {
+            sessions: Sessions::new(terms(), kept, 1),
+            missed: vec![],
+            round: 0,
+            value: 0,
+            rows: HashMap::new(),
+        }
     }
 
     fn feed_of(&mut self, text: &str) -> Feed {
         let mut feed = Feed::default();
-        let numbers =
-            |word: &str| -> Vec<u32> { word.split([':', '!', '?', '+', '/']).map(|n| n.parse().expect("a number")).collect() };
+        let numbers = |word: &str| -> Vec<u32> {
+            word.split([':', '!', '?', '+', '/']).map(|n| n.parse().expect("a number")).collect()
+        };
         for word in text.split_whitespace() {
             let (word, names) = word.split_once('@').unwrap_or((word, ""));
             let mut keys = names.bytes().map(|name| [name; kept::KEY_BYTES]);
@@ -44,7 +61,11 @@ impl Rig {
                 let session = session.parse().expect("a number");
                 feed.closed.push(session);
                 if keys.len() > 0 {
-                    feed.keeps.push(Keep { session, first_page: 0, keys: keys.flatten().collect::<Vec<u8>>().into() });
+                    feed.keeps.push(Keep {
+                        session,
+                        first_page: 0,
+                        keys: keys.flatten().collect::<Vec<u8>>().into(),
+                    });
                 }
                 continue;
             }
@@ -54,11 +75,23 @@ impl Rig {
                 feed.recalls.push(Recall { session, key: key.to_vec().into(), since: position });
             }
             match word.contains('?') {
-                true => feed.wants.push(Want { session, position, block: count, ..Want::default() }),
-                false => feed.contexts.push(Context { session, position, rows: count, fresh: word.contains('!') }),
+                true => {
+                    feed.wants.push(Want { session, position, block: count, ..Want::default() })
+                }
+                false => feed.contexts.push(Context {
+                    session,
+                    position,
+                    rows: count,
+                    fresh: word.contains('!'),
+                }),
             }
         }
-        let tensor = |rows: u32| TensorRef { rows, columns: 1, r#type: TensorType::F16.into(), ..TensorRef::default() };
+        let tensor = |rows: u32| TensorRef {
+            rows,
+            columns: 1,
+            r#type: TensorType::F16.into(),
+            ..TensorRef::default()
+        };
         let rows = feed.contexts.iter().fold(0u32, |sum, context| sum.saturating_add(context.rows));
         feed.taps = (!feed.contexts.is_empty()).then(|| tensor(rows));
         feed.bonus = (!feed.wants.is_empty()).then(|| tensor(feed.wants.len() as u32));
@@ -77,7 +110,8 @@ impl Rig {
                 taps.extend(self.value.to_le_bytes());
             }
         }
-        let bonus = feed.wants.iter().flat_map(|want| (want.session as u16).to_le_bytes()).collect();
+        let bonus =
+            feed.wants.iter().flat_map(|want| (want.session as u16).to_le_bytes()).collect();
         self.missed.extend(self.sessions.feed(feed, taps, bonus));
         Ok(())
     }
@@ -86,13 +120,16 @@ impl Rig {
     fn steps(&mut self) -> String {
         let mut all = vec![];
         while let Some(step) = self.sessions.next_step() {
-            let mut words: Vec<String> = step.round.iter().map(|round| format!("r{round}")).collect();
+            let mut words: Vec<String> =
+                step.round.iter().map(|round| format!("r{round}")).collect();
             for part in &step.parts {
                 self.check_bytes(part);
                 let block = if part.block > 0 { format!("/{}", part.block) } else { String::new() };
                 words.push(format!("{}:{}+{}{block}", part.session, part.position, part.context));
             }
-            words.extend(step.reach.iter().map(|reach| format!("{}={}", reach.session, reach.position)));
+            words.extend(
+                step.reach.iter().map(|reach| format!("{}={}", reach.session, reach.position)),
+            );
             all.push(words.join(" "));
         }
         let moves = self.sessions.take_moves();
@@ -111,9 +148,13 @@ impl Rig {
     }
 
     fn check_bytes(&self, part: &Part) {
-        let expected: Vec<u8> =
-            (part.position..part.position + part.context).flat_map(|at| self.rows[&(part.session, at)].to_le_bytes()).collect();
-        assert_eq!(part.taps.iter().flat_map(|rows| rows.bytes().to_vec()).collect::<Vec<_>>(), expected);
+        let expected: Vec<u8> = (part.position..part.position + part.context)
+            .flat_map(|at| self.rows[&(part.session, at)].to_le_bytes())
+            .collect();
+        assert_eq!(
+            part.taps.iter().flat_map(|rows| rows.bytes().to_vec()).collect::<Vec<_>>(),
+            expected
+        );
         assert_eq!(part.bonus.is_some(), part.block > 0);
         if let Some(bonus) = &part.bonus {
             assert_eq!(bonus.bytes(), (part.session as u16).to_le_bytes());
@@ -129,7 +170,9 @@ fn check(lines: &[(&str, &str)]) {
             Ok(()) => rig.steps(),
             Err(fault) => format!("fault {fault}"),
         };
-        let fault = expected.strip_prefix("fault ").filter(|fault| found.starts_with("fault ") && found.contains(fault));
+        let fault = expected
+            .strip_prefix("fault ")
+            .filter(|fault| found.starts_with("fault ") && found.contains(fault));
         let same = fault.is_some() || found == *expected;
         assert!(same, "expected {expected:?}, found {found:?}");
     }
@@ -158,7 +201,10 @@ fn long_contexts_come_in_pieces_in_turn_and_drafts_go_before_them() {
         ("2:702+1 3:0+600 3?600/8 2?703/8", "r3 2:702+1/8 | 3:0+512 3=512 | 3:512+88 3=600"),
         ("3?600/8", "r4 3:600+0/8"),
         // All that are asked for at once are served at once.
-        ("1!0+300 2!0+300 3!0+300 1?300/8 2?300/8 3?300/8", "r5 1:0+300/8 2:0+300/8 3:0+300/8 | free1 free2 free3"),
+        (
+            "1!0+300 2!0+300 3!0+300 1?300/8 2?300/8 3?300/8",
+            "r5 1:0+300/8 2:0+300/8 3:0+300/8 | free1 free2 free3",
+        ),
     ]);
 }
 
@@ -211,7 +257,8 @@ fn what_was_read_is_kept_by_name_and_begins_others() {
         // Two whole pages were read; what has no name, or was not read, is not kept.
         ("-1@abc", "keep1=128>1 free1"),
         ("2!128+3@b 2?131/8", "r2 2:128+3/8 | recall1=128>2"),
-        // Kept again as what goes on from it: the shorter one is not needed any more. The number counts uses.
+        // Kept again as what goes on from it: the shorter one is not needed any more. The number
+        // counts uses.
         ("2:131+70", "2:131+70 2=201"),
         ("-2@abx", "drop1 keep2=192>3 free2"),
         ("3!64+1@a 3?65/8", "r3 3:64+1/8 | recall3=64>3"),
@@ -234,7 +281,8 @@ fn what_is_kept_is_bounded_and_reaches_back_far_enough() {
         // The one that was not used goes.
         ("-3@ij", "drop2 keep3=128>4 free3"),
         ("2!256+1@h", "miss2"),
-        // Of one that began in its middle the first page is not whole; it serves those that could not be shown more.
+        // Of one that began in its middle the first page is not whole; it serves those that could
+        // not be shown more.
         ("-1 -2 3:100+200", "3:100+200 3=300 | free4 free5"),
         ("-3@qrst", "drop1 keep6=156>5 free6"),
         ("1!256+1@t", "1:256+1 1=257 | recall5=156>7"),
@@ -257,8 +305,12 @@ fn names_that_are_none_are_faults() {
         ("-1@a", "as it is closed", |feed| feed.closed.clear()),
         ("-1@a", "as it is closed", |feed| feed.keeps.push(feed.keeps[0].clone())),
         ("-1@a", "names of 32 bytes, found 33", |feed| feed.keeps[0].keys = vec![0; 33].into()),
-        ("-1@a", "up to 256 names", |feed| feed.keeps[0].keys = vec![0; 257 * kept::KEY_BYTES].into()),
-        ("1!64+2@a", "one fresh context", |feed| (feed.contexts[0].fresh, feed.contexts[0].position) = (false, 3)),
+        ("-1@a", "up to 256 names", |feed| {
+            feed.keeps[0].keys = vec![0; 257 * kept::KEY_BYTES].into()
+        }),
+        ("1!64+2@a", "one fresh context", |feed| {
+            (feed.contexts[0].fresh, feed.contexts[0].position) = (false, 3)
+        }),
         ("1!64+2@a", "a name of 32 bytes, found 3", |feed| feed.recalls[0].key = vec![0; 3].into()),
     ];
     for (text, expected, change) in faults {
@@ -310,8 +362,9 @@ fn what_is_no_feed_is_a_fault_and_changes_nothing() {
 }
 
 proptest! {
-    /// Whatever a target says: rows are read once and in order (their bytes are compared), sessions are in a step once, pieces
-    /// are bounded, rounds are answered in order, and nothing waits in the end.
+    /// Whatever a target says: rows are read once and in order (their bytes are compared), sessions
+    /// are in a step once, pieces are bounded, rounds are answered in order, and nothing waits in
+    /// the end.
     #[test]
     fn any_schedule(feeds in prop::collection::vec(
         (prop::collection::vec((1u64..5, 0u8..10, 1u32..400), 0..4), prop::collection::vec((1u64..5, 2u32..9, 0u8..4), 0..3), 0u8..3), 1..40
@@ -366,11 +419,16 @@ fn one(rig: &mut Rig, read: &mut HashMap<u64, (u64, u32)>, answered: &mut u64) -
     for (at, part) in step.parts.iter().enumerate() {
         rig.check_bytes(part);
         assert!(step.parts[..at].iter().all(|other| other.session != part.session));
-        assert!(part.context + part.block > 0 && part.position + part.context + part.block <= terms().context);
+        assert!(
+            part.context + part.block > 0
+                && part.position + part.context + part.block <= terms().context
+        );
         let (slot, end) = read.get(&part.session).copied().unwrap_or((0, 0));
         assert!(slot < part.slot || end == part.position, "a gap");
         read.insert(part.session, (part.slot, part.position + part.context));
-        let told = step.reach.iter().any(|reach| reach.session == part.session && reach.position == part.position + part.context);
+        let told = step.reach.iter().any(|reach| {
+            reach.session == part.session && reach.position == part.position + part.context
+        });
         assert_eq!(told, part.block == 0);
     }
     true

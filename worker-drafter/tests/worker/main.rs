@@ -10,21 +10,33 @@ use std::path::Path;
 use paceline_link::{Frame, SEGMENT_BYTES, make_pair, send};
 use paceline_proto::internal::v1::drafter_client::DrafterClient;
 use paceline_proto::internal::v1::{
-    Ack, Context, DescribeDrafterRequest, Feed, Hello, Keep, LinkPhase, Proposal, Reach, Recall, Stamp, TensorRef, WorkerPhase,
+    Ack, Context, DescribeDrafterRequest, Feed, Hello, Keep, LinkPhase, Proposal, Reach, Recall,
+    Stamp, TensorRef, WorkerPhase,
 };
-use rig::{BLOCK, BOUND, HIDDEN, Meal, STAMP, TAPS, Target, Worker, assert_close, demo, hello, rows};
+use rig::{
+    BLOCK, BOUND, HIDDEN, Meal, STAMP, TAPS, Target, Worker, assert_close, demo, hello, rows,
+};
 
 #[test]
 fn it_describes_itself_greets_drafts_and_stops() {
     let mut worker = Worker::start(&demo());
     let beat = worker.beat(|beat| beat.phase() == WorkerPhase::Idle);
-    assert!(beat.loaded_bytes == beat.total_bytes && beat.total_bytes > 0 && beat.weights_loaded_unix_s > 0);
+    assert!(
+        beat.loaded_bytes == beat.total_bytes
+            && beat.total_bytes > 0
+            && beat.weights_loaded_unix_s > 0
+    );
     assert_eq!((beat.epoch, beat.link.expect("a report").phase()), (3, LinkPhase::Absent));
     let mut client = DrafterClient::new(worker.channel.clone());
     let request = DescribeDrafterRequest { stamp: Some(STAMP) };
-    let about = worker.runtime.block_on(async { client.describe(request).await.expect("described").into_inner() });
+    let about = worker
+        .runtime
+        .block_on(async { client.describe(request).await.expect("described").into_inner() });
     let drafter = about.drafter.expect("a drafter");
-    assert_eq!((drafter.name.as_str(), drafter.kind.as_str(), drafter.block_size), ("drafter", "dflash", BLOCK));
+    assert_eq!(
+        (drafter.name.as_str(), drafter.kind.as_str(), drafter.block_size),
+        ("drafter", "dflash", BLOCK)
+    );
     assert_eq!((about.epoch, about.pid), (3, worker.child.id()));
     let stale = DescribeDrafterRequest { stamp: Some(Stamp { term: 4, epoch: 3 }) };
     worker.runtime.block_on(async { client.describe(stale).await.expect_err("stale") });
@@ -38,15 +50,19 @@ fn it_describes_itself_greets_drafts_and_stops() {
     let drafted = target.draft(Meal::default().want(1, 5, BLOCK));
     assert_eq!(drafted.len() as u32, (BLOCK - 1) * HIDDEN);
     // The next cycle: what was accepted, and a shorter block.
-    let drafted = target.draft(Meal::default().context(1, 5, &rows(3, TAPS, 2), false).want(1, 8, 4));
+    let drafted =
+        target.draft(Meal::default().context(1, 5, &rows(3, TAPS, 2), false).want(1, 8, 4));
     assert_eq!(drafted.len() as u32, 3 * HIDDEN);
-    let beat = worker.beat(|beat| beat.sequences == 1 && beat.steps >= 3 && beat.phase() == WorkerPhase::Idle);
+    let beat = worker
+        .beat(|beat| beat.sequences == 1 && beat.steps >= 3 && beat.phase() == WorkerPhase::Idle);
     assert!(beat.kv.expect("figures").held_bytes > 0);
     target.feed(Meal::closed(&[1]));
     worker.beat(|beat| beat.sequences == 0);
     drop(target);
     assert_eq!(worker.phase(LinkPhase::Lost).sequences, 0);
-    let left = |worker: &Worker| ["json", "link.sock"].map(|end| worker.dir.path().join(format!("drafter-1.{end}")).exists());
+    let left = |worker: &Worker| {
+        ["json", "link.sock"].map(|end| worker.dir.path().join(format!("drafter-1.{end}")).exists())
+    };
     assert_eq!(left(&worker), [true, true]);
     assert_eq!(worker.stop(), Some(0));
     assert_eq!(left(&worker), [false, false]);
@@ -63,9 +79,13 @@ fn sessions_in_one_forward_get_what_they_get_alone() {
     let mut alone = vec![];
     for session in 1..=4 {
         let end = lengths[session as usize - 1];
-        let first = target.draft(Meal::default().context(session, 0, &context(session), false).want(session, end, BLOCK));
+        let first = target.draft(
+            Meal::default().context(session, 0, &context(session), false).want(session, end, BLOCK),
+        );
         let next = end + 1 + session as u32;
-        let second = target.draft(Meal::default().context(session, end, &more(session), false).want(session, next, 5));
+        let second = target.draft(
+            Meal::default().context(session, end, &more(session), false).want(session, next, 5),
+        );
         alone.push((first, second));
     }
     target.feed(Meal::closed(&[1, 2, 3, 4]));
@@ -74,8 +94,14 @@ fn sessions_in_one_forward_get_what_they_get_alone() {
         for session in 1..=4 {
             let end = lengths[session as usize - 1];
             meal = match first_time {
-                true => meal.context(session, 0, &context(session), false).want(session, end, BLOCK),
-                false => meal.context(session, end, &more(session), false).want(session, end + 1 + session as u32, 5),
+                true => {
+                    meal.context(session, 0, &context(session), false).want(session, end, BLOCK)
+                }
+                false => meal.context(session, end, &more(session), false).want(
+                    session,
+                    end + 1 + session as u32,
+                    5,
+                ),
             };
         }
         target.feed(meal);
@@ -93,7 +119,9 @@ fn a_fresh_start_forgets_and_positions_count() {
     let mut worker = Worker::ready();
     let mut target = worker.link();
     let (old, new) = (rows(20, TAPS, 1), rows(12, TAPS, 2));
-    let meal = |session, fresh| Meal::default().context(session, 500, &new, fresh).want(session, 512, BLOCK);
+    let meal = |session, fresh| {
+        Meal::default().context(session, 500, &new, fresh).want(session, 512, BLOCK)
+    };
     target.draft(Meal::default().context(1, 0, &old, false).want(1, 20, BLOCK));
     // Nonsense in between does not matter: one session, and the bonus row is made from its number.
     let again = target.draft(meal(1, true));
@@ -102,7 +130,8 @@ fn a_fresh_start_forgets_and_positions_count() {
     let elsewhere = Meal::default().context(1, 40, &new, true).want(1, 52, BLOCK);
     let moved = target.draft(elsewhere);
     assert_eq!(moved.len(), again.len());
-    // A prompt longer than a piece: told piece by piece, and the same as read in one go or in small ones.
+    // A prompt longer than a piece: told piece by piece, and the same as read in one go or in small
+    // ones.
     let long = rows(1300, TAPS, 9);
     target.feed(Meal::default().context(2, 0, &long, false));
     target.reach(2, 512);
@@ -110,13 +139,16 @@ fn a_fresh_start_forgets_and_positions_count() {
     let in_one = target.draft(Meal::default().want(2, 1300, BLOCK));
     target.feed(Meal::closed(&[2]));
     for at in 0..13 {
-        let part = &long[at as usize * 100 * TAPS as usize..(at as usize + 1) * 100 * TAPS as usize];
+        let part =
+            &long[at as usize * 100 * TAPS as usize..(at as usize + 1) * 100 * TAPS as usize];
         target.feed(Meal::default().context(2, at * 100, part, false));
     }
     target.reach(2, 1300);
     assert_close(&target.draft(Meal::default().want(2, 1300, BLOCK)), &in_one);
-    // At the end of the drafter's context blocks get shorter and then there are none; that is no fault.
-    let short = target.draft(Meal::default().context(3, 4088, &rows(4, TAPS, 3), false).want(3, 4092, BLOCK));
+    // At the end of the drafter's context blocks get shorter and then there are none; that is no
+    // fault.
+    let short = target
+        .draft(Meal::default().context(3, 4088, &rows(4, TAPS, 3), false).want(3, 4092, BLOCK));
     assert_eq!(short.len() as u32, 3 * HIDDEN);
     target.feed(Meal::default().context(3, 4092, &rows(3, TAPS, 3), false).want(3, 4095, BLOCK));
     assert!(target.proposal().0.drafts.is_empty());
@@ -135,7 +167,8 @@ fn a_kept_context_drafts_as_one_that_was_read() {
     closed.feed.keeps.push(Keep { session: 1, first_page: 0, keys: names.into() });
     target.feed(closed);
     let page = 64 * 2048;
-    worker.beat(|beat| beat.sequences == 0 && beat.kv.is_some_and(|kv| kv.prefix_bytes == 3 * page));
+    worker
+        .beat(|beat| beat.sequences == 0 && beat.kv.is_some_and(|kv| kv.prefix_bytes == 3 * page));
     let from = |name: u8, session| {
         let mut meal = Meal::default().context(session, 192, &rest, true).want(session, 205, BLOCK);
         meal.feed.recalls.push(Recall { session, key: vec![name; 32].into(), since: 192 });
@@ -148,31 +181,47 @@ fn a_kept_context_drafts_as_one_that_was_read() {
     }
     // Nothing of that name: told, and no draft until it is shown something.
     let round = target.feed(from(9, 4));
-    assert_eq!(target.end.receive(BOUND).expect("alive"), Some(Frame::Reach(Reach { sessions: vec![], missed: vec![4] })));
+    assert_eq!(
+        target.end.receive(BOUND).expect("alive"),
+        Some(Frame::Reach(Reach { sessions: vec![], missed: vec![4] }))
+    );
     let (proposal, drafts) = target.proposal();
     assert_eq!((proposal.round, drafts.len()), (round, 0));
     target.draft(Meal::default().context(4, 100, &rows(105, TAPS, 4), true).want(4, 205, BLOCK));
     // With its link everything of a target is gone.
     let mut other = worker.link();
-    worker.beat(|beat| beat.sequences == 0 && beat.kv.is_some_and(|kv| (kv.prefix_bytes, kv.held_bytes) == (0, 0)));
+    worker.beat(|beat| {
+        beat.sequences == 0 && beat.kv.is_some_and(|kv| (kv.prefix_bytes, kv.held_bytes) == (0, 0))
+    });
     other.feed(from(3, 2));
-    assert_eq!(other.end.receive(BOUND).expect("alive"), Some(Frame::Reach(Reach { sessions: vec![], missed: vec![2] })));
+    assert_eq!(
+        other.end.receive(BOUND).expect("alive"),
+        Some(Frame::Reach(Reach { sessions: vec![], missed: vec![2] }))
+    );
 }
 
 #[test]
 fn a_target_that_does_not_fit_is_refused_with_the_reason() {
     let mut worker = Worker::ready();
     for (change, expected) in [
-        ((|hello| hello.hidden_size = 128) as fn(&mut Hello), "hidden size: expected 128, found 256"),
+        (
+            (|hello| hello.hidden_size = 128) as fn(&mut Hello),
+            "hidden size: expected 128, found 256",
+        ),
         (|hello| hello.n_layers = 36, "layers of the target: expected 36, found 8"),
         (|hello| hello.version = 9, "link version: expected 2, found 9"),
-        (|hello| hello.max_sessions = 1 << 20, "sessions of the target: expected at most 1024, found 1048576"),
+        (
+            |hello| hello.max_sessions = 1 << 20,
+            "sessions of the target: expected at most 1024, found 1048576",
+        ),
     ] {
         let mut end = worker.hand(STAMP);
         let mut hello = hello(worker.generation);
         change(&mut hello);
         end.send(Frame::Hello(hello)).expect("sent");
-        let Some(Frame::Refusal(refusal)) = end.receive(BOUND).expect("alive") else { panic!("no refusal") };
+        let Some(Frame::Refusal(refusal)) = end.receive(BOUND).expect("alive") else {
+            panic!("no refusal")
+        };
         assert_eq!(refusal.reason, expected);
         assert_eq!(worker.phase(LinkPhase::Refused).link.expect("a report").reason, expected);
     }
@@ -186,7 +235,9 @@ type Break = fn(&mut Target);
 fn a_target_that_breaks_the_protocol_is_let_go_and_the_next_link_works() {
     let mut worker = Worker::ready();
     let breaks: [(&str, Break); 6] = [
-        ("Proposal that is not expected", |target| target.end.send(Frame::Proposal(Proposal::default())).expect("sent")),
+        ("Proposal that is not expected", |target| {
+            target.end.send(Frame::Proposal(Proposal::default())).expect("sent")
+        }),
         ("expected its context to go on at 1, found 7", |target| {
             target.feed(Meal::default().context(1, 7, &rows(1, TAPS, 1), false));
         }),
@@ -223,7 +274,9 @@ fn a_target_that_breaks_the_protocol_is_let_go_and_the_next_link_works() {
     let path = worker.dir.path().join("drafter-1.link.sock");
     let ends = (pair.drafter.as_fd(), pair.segment.as_fd());
     send(&path, STAMP, worker.generation, ends.0, ends.1, SEGMENT_BYTES, BOUND).expect("taken");
-    std::os::unix::net::UnixStream::from(pair.target.try_clone().expect("cloned")).write_all(&[0xff; 100]).expect("sent");
+    std::os::unix::net::UnixStream::from(pair.target.try_clone().expect("cloned"))
+        .write_all(&[0xff; 100])
+        .expect("sent");
     worker.phase(LinkPhase::Ejected);
     let mut target = worker.link();
     target.draft(Meal::default().context(1, 0, &rows(1, TAPS, 1), false).want(1, 1, 3));
@@ -239,7 +292,9 @@ fn newer_links_replace_older_ones_and_stale_ones_are_dropped() {
     let mut second = worker.link();
     first.gone();
     second.draft(Meal::default().context(1, 0, &rows(2, TAPS, 1), false).want(1, 2, 3));
-    worker.beat(|beat| beat.sequences == 1 && beat.link.as_ref().is_some_and(|link| link.serving == 2));
+    worker.beat(|beat| {
+        beat.sequences == 1 && beat.link.as_ref().is_some_and(|link| link.serving == 2)
+    });
     for stamp in [Stamp { term: 4, epoch: 3 }, Stamp { term: 5, epoch: 2 }] {
         let end = worker.hand(stamp);
         Target { end, round: 0 }.gone();
@@ -262,7 +317,12 @@ fn nothing_is_left_open_over_many_links() {
     let mut counts = vec![];
     for round in 0..20 {
         let mut target = worker.link();
-        let meal = Meal::default().context(1, 0, &rows(4, TAPS, round), false).context(2, 9, &rows(300, TAPS, round), false);
+        let meal = Meal::default().context(1, 0, &rows(4, TAPS, round), false).context(
+            2,
+            9,
+            &rows(300, TAPS, round),
+            false,
+        );
         target.feed(meal.want(1, 4, BLOCK));
         // Every other target dies without reading the answer.
         if round % 2 == 0 {
@@ -271,7 +331,9 @@ fn nothing_is_left_open_over_many_links() {
         drop(target);
         let beat = worker.beat(|beat| {
             beat.link.as_ref().is_some_and(|link| {
-                link.generation == round + 1 && link.phase() != LinkPhase::Up && link.phase() != LinkPhase::Greeting
+                link.generation == round + 1
+                    && link.phase() != LinkPhase::Up
+                    && link.phase() != LinkPhase::Greeting
             })
         });
         assert_eq!((beat.sequences, beat.kv.expect("figures").held_bytes), (0, 0));
@@ -295,11 +357,14 @@ fn a_ring_without_room_means_no_drafts() {
     let mut target = worker.link();
     target.feed(Meal::default().context(1, 0, &rows(2, TAPS, 1), false));
     target.reach(1, 2);
-    // A draft is 15 KiB, the drafter's ring has 32: the third finds no room, as nothing was taken out.
+    // A draft is 15 KiB, the drafter's ring has 32: the third finds no room, as nothing was taken
+    // out.
     let mut waiting = vec![];
     for round in 1..=3 {
         target.feed(Meal::default().want(1, 2, BLOCK));
-        let Some(Frame::Proposal(proposal)) = target.end.receive(BOUND).expect("alive") else { panic!("no proposal") };
+        let Some(Frame::Proposal(proposal)) = target.end.receive(BOUND).expect("alive") else {
+            panic!("no proposal")
+        };
         assert_eq!((proposal.round, proposal.drafts.len()), (round, usize::from(round < 3)));
         waiting.extend(proposal.hidden);
     }

@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use paceline_link::{End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, handshake, make_pair, send};
+use paceline_link::{
+    End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, handshake, make_pair, send,
+};
 use paceline_proto::internal::v1::worker_client::WorkerClient;
 use paceline_proto::internal::v1::{
-    Context, Feed, Heartbeat, Hello, LinkPhase, MaskRow, Proposal, ProposalKind, Reach, Stamp, StopRequest, TensorRef,
-    TensorType, Want, WatchRequest, Welcome, WorkerPhase,
+    Context, Feed, Heartbeat, Hello, LinkPhase, MaskRow, Proposal, ProposalKind, Reach, Stamp,
+    StopRequest, TensorRef, TensorType, Want, WatchRequest, Welcome, WorkerPhase,
 };
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
@@ -37,7 +39,11 @@ pub struct Worker {
 /// A directory that only this user may enter, as a worker wants its runtime directory.
 fn private_dir(prefix: &str) -> tempfile::TempDir {
     let mode = std::fs::Permissions::from_mode(0o700);
-    tempfile::Builder::new().prefix(prefix).permissions(mode).tempdir_in("/tmp").expect("a temporary directory")
+    tempfile::Builder::new()
+        .prefix(prefix)
+        .permissions(mode)
+        .tempdir_in("/tmp")
+        .expect("a temporary directory")
 }
 
 impl Worker {
@@ -56,10 +62,19 @@ impl Worker {
             .stderr(log)
             .spawn()
             .expect("starts");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let socket = dir.path().join("drafter-1.sock");
         let channel = runtime.block_on(async { paceline_process::socket::channel(socket) });
-        let mut worker = Self { child, dir, runtime, channel, watch: None, generation: 0, segment_bytes: SEGMENT_BYTES };
+        let mut worker = Self {
+            child,
+            dir,
+            runtime,
+            channel,
+            watch: None,
+            generation: 0,
+            segment_bytes: SEGMENT_BYTES,
+        };
         worker.watch = Some(worker.watch_it());
         worker
     }
@@ -78,12 +93,16 @@ impl Worker {
             loop {
                 match client.watch(WatchRequest { stamp: Some(STAMP) }).await {
                     Ok(response) => break response.into_inner(),
-                    Err(status) if status.code() == Code::Unavailable => tokio::time::sleep(Duration::from_millis(5)).await,
+                    Err(status) if status.code() == Code::Unavailable => {
+                        tokio::time::sleep(Duration::from_millis(5)).await
+                    }
                     Err(status) => panic!("{status}"),
                 }
             }
         };
-        self.runtime.block_on(async { tokio::time::timeout(BOUND, watched).await.expect("answers in time") })
+        self.runtime.block_on(async {
+            tokio::time::timeout(BOUND, watched).await.expect("answers in time")
+        })
     }
 
     /// The next heartbeat of which that is true.
@@ -97,12 +116,18 @@ impl Worker {
                 }
             }
         };
-        self.runtime.block_on(async { tokio::time::timeout(BOUND, found).await.expect("comes to that in time") })
+        self.runtime.block_on(async {
+            tokio::time::timeout(BOUND, found).await.expect("comes to that in time")
+        })
     }
 
     pub fn phase(&mut self, phase: LinkPhase) -> Heartbeat {
         let generation = self.generation;
-        self.beat(|beat| beat.link.as_ref().is_some_and(|link| link.phase() == phase && link.generation == generation))
+        self.beat(|beat| {
+            beat.link
+                .as_ref()
+                .is_some_and(|link| link.phase() == phase && link.generation == generation)
+        })
     }
 
     /// Hands a link over; our end of it.
@@ -111,8 +136,23 @@ impl Worker {
         let (generation, segment_bytes) = (self.generation, self.segment_bytes);
         let pair = make_pair(segment_bytes).expect("made");
         let path = self.dir.path().join("drafter-1.link.sock");
-        send(&path, stamp, generation, pair.drafter.as_fd(), pair.segment.as_fd(), segment_bytes, BOUND).expect("taken");
-        let handover = Handover { stamp, generation, socket: pair.target, segment: pair.segment, segment_bytes };
+        send(
+            &path,
+            stamp,
+            generation,
+            pair.drafter.as_fd(),
+            pair.segment.as_fd(),
+            segment_bytes,
+            BOUND,
+        )
+        .expect("taken");
+        let handover = Handover {
+            stamp,
+            generation,
+            socket: pair.target,
+            segment: pair.segment,
+            segment_bytes,
+        };
         End::open(handover, Side::Target).expect("opens")
     }
 
@@ -124,7 +164,10 @@ impl Worker {
         let welcome = target.welcome();
         handshake::check_welcome(&hello, &welcome).expect("they go together");
         assert_eq!((welcome.proposal(), welcome.kind.as_str()), (ProposalKind::Hidden, "dflash"));
-        assert_eq!((welcome.block_size, welcome.mask_id, welcome.tap_layers), (BLOCK, 3, vec![1, 3, 5, 6]));
+        assert_eq!(
+            (welcome.block_size, welcome.mask_id, welcome.tap_layers),
+            (BLOCK, 3, vec![1, 3, 5, 6])
+        );
         let tensor = target.put(&rows(1, HIDDEN, 7), 1, HIDDEN);
         target.end.send(Frame::MaskRow(MaskRow { tensor: Some(tensor) })).expect("sent");
         target
@@ -154,7 +197,10 @@ impl Drop for Worker {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("{}", std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default());
+            eprintln!(
+                "{}",
+                std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+            );
         }
     }
 }
@@ -203,10 +249,15 @@ impl Target {
     pub fn put(&mut self, values: &[f32], rows: u32, columns: u32) -> TensorRef {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         for _ in 0..BOUND.as_millis() {
-            if let Some(tensor) = self.end.put(rows, columns, TensorType::F32, &bytes).expect("fits") {
+            if let Some(tensor) =
+                self.end.put(rows, columns, TensorType::F32, &bytes).expect("fits")
+            {
                 return tensor;
             }
-            assert!(self.end.receive(Duration::from_millis(1)).expect("alive").is_none(), "an answer nobody waits for");
+            assert!(
+                self.end.receive(Duration::from_millis(1)).expect("alive").is_none(),
+                "an answer nobody waits for"
+            );
         }
         panic!("no room in time");
     }
@@ -234,10 +285,13 @@ impl Target {
                     if let Some(tensor) = &proposal.hidden {
                         assert_eq!((tensor.rows, tensor.columns), (rows, HIDDEN));
                         let bytes = self.end.take(tensor).expect("fair and finite");
-                        let number = |word: &[u8]| f32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                        let number =
+                            |word: &[u8]| f32::from_le_bytes([word[0], word[1], word[2], word[3]]);
                         let mut values = bytes.chunks_exact(4).map(number);
                         for draft in &proposal.drafts {
-                            drafts.push(values.by_ref().take((draft.rows * HIDDEN) as usize).collect());
+                            drafts.push(
+                                values.by_ref().take((draft.rows * HIDDEN) as usize).collect(),
+                            );
                         }
                     }
                     assert_eq!(drafts.len(), proposal.drafts.len());
@@ -262,7 +316,10 @@ impl Target {
             match self.end.receive(BOUND).expect("alive") {
                 Some(Frame::Reach(Reach { sessions, missed })) => {
                     assert_eq!(missed, Vec::<u64>::new());
-                    if sessions.iter().any(|reach| reach.session == session && reach.position == position) {
+                    if sessions
+                        .iter()
+                        .any(|reach| reach.session == session && reach.position == position)
+                    {
                         return;
                     }
                 }
@@ -305,7 +362,8 @@ pub fn hello(generation: u64) -> Hello {
 pub fn rows(count: u32, columns: u32, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     };
     (0..count * columns).map(|_| next()).collect()

@@ -1,6 +1,7 @@
-//! Memory in bytes (I11): free + held + cached = budget. A sequence holds what the class of its positions takes, and what is
-//! kept for a drafter, and what its pictures take, beside it; it comes to hold more as it grows, so all running ones together may run out of room, and who
-//! gives way then is the scheduler's to say. What the prefix cache holds is given up before anything else.
+//! Memory in bytes (I11): free + held + cached = budget. A sequence holds what the class of its
+//! positions takes, and what is kept for a drafter, and what its pictures take, beside it; it comes
+//! to hold more as it grows, so all running ones together may run out of room, and who gives way
+//! then is the scheduler's to say. What the prefix cache holds is given up before anything else.
 
 use std::collections::BTreeMap;
 
@@ -83,7 +84,8 @@ impl Ledger {
         self.held_bytes
     }
 
-    /// Bytes of taps that sequences hold, which are given up before any sequence waits or gives way.
+    /// Bytes of taps that sequences hold, which are given up before any sequence waits or gives
+    /// way.
     pub fn taps(&self) -> u64 {
         self.tap_bytes
     }
@@ -124,8 +126,8 @@ impl Ledger {
         self.held.get(&key).map_or(0, |held| self.classes[held.class].positions)
     }
 
-    /// Whether a sequence of up to so many positions, with so many bytes beside them, could run if it had all memory for
-    /// itself.
+    /// Whether a sequence of up to so many positions, with so many bytes beside them, could run if
+    /// it had all memory for itself.
     ///
     /// # Errors
     /// It could not.
@@ -141,14 +143,23 @@ impl Ledger {
 
     fn class_of(&self, positions: usize) -> Result<usize, LedgerError> {
         let longest = self.classes.last().map_or(0, |class| class.positions);
-        self.classes.iter().position(|class| class.positions >= positions).ok_or(LedgerError::TooLong { positions, longest })
+        self.classes
+            .iter()
+            .position(|class| class.positions >= positions)
+            .ok_or(LedgerError::TooLong { positions, longest })
     }
 
-    /// Bytes that are missing for a sequence to have room for so many positions, with taps or without; 0: there are enough.
+    /// Bytes that are missing for a sequence to have room for so many positions, with taps or
+    /// without; 0: there are enough.
     ///
     /// # Errors
     /// No sequence is that long.
-    pub fn missing(&self, key: SequenceKey, positions: usize, taps: bool) -> Result<u64, LedgerError> {
+    pub fn missing(
+        &self,
+        key: SequenceKey,
+        positions: usize,
+        taps: bool,
+    ) -> Result<u64, LedgerError> {
         let has = self.held.get(&key).copied().unwrap_or_default();
         let wants = self.wants(key, positions, taps)?;
         Ok(wants.bytes().saturating_sub(has.bytes()).saturating_sub(self.free()))
@@ -161,8 +172,8 @@ impl Ledger {
         Ok(Held { class, kv, taps: if taps { of_taps } else { 0 }, beside })
     }
 
-    /// What a sequence holds beside its class from when it holds anything. One that holds something already may give back of
-    /// it, and never comes to hold more by it.
+    /// What a sequence holds beside its class from when it holds anything. One that holds something
+    /// already may give back of it, and never comes to hold more by it.
     pub fn set_beside(&mut self, key: SequenceKey, bytes: u64) {
         let bytes = self.held.get(&key).map_or(bytes, |held| bytes.min(held.beside));
         if let Some(held) = self.held.get_mut(&key) {
@@ -210,8 +221,8 @@ impl Ledger {
         bytes
     }
 
-    /// Another drafter reads other layers: what taps take of a sequence of up to so many positions. Whose taps were held gives
-    /// them back; says who that is.
+    /// Another drafter reads other layers: what taps take of a sequence of up to so many positions.
+    /// Whose taps were held gives them back; says who that is.
     pub fn set_taps(&mut self, bytes: impl Fn(usize) -> u64) -> Vec<SequenceKey> {
         self.classes.iter_mut().for_each(|class| class.taps = bytes(class.positions));
         let keys: Vec<_> = self.held.keys().copied().collect();
@@ -241,7 +252,15 @@ mod tests {
 
     fn ledger() -> Ledger {
         let class = |positions, kv, taps| ClassBytes { positions, kv, taps };
-        Ledger::new(1_000, vec![class(256, 80, 20), class(512, 160, 40), class(1_024, 360, 40), class(4_096, 1_600, 40)])
+        Ledger::new(
+            1_000,
+            vec![
+                class(256, 80, 20),
+                class(512, 160, 40),
+                class(1_024, 360, 40),
+                class(4_096, 1_600, 40),
+            ],
+        )
     }
 
     const A: SequenceKey = SequenceKey(1);
@@ -258,7 +277,10 @@ mod tests {
         assert_eq!(ledger.hold(B, 600, false), Ok(()));
         assert_eq!((ledger.free(), ledger.pressure()), (440, 0.56));
         assert_eq!(ledger.hold(SequenceKey(3), 2_000, true), Err(1_640 - 440));
-        assert_eq!((ledger.give_back_taps(A), ledger.give_back_taps(A), ledger.give_back_taps(B)), (40, 0, 0));
+        assert_eq!(
+            (ledger.give_back_taps(A), ledger.give_back_taps(A), ledger.give_back_taps(B)),
+            (40, 0, 0)
+        );
         assert_eq!((ledger.give_back(A), ledger.give_back(A), ledger.free()), (160, 0, 640));
     }
 
@@ -267,9 +289,18 @@ mod tests {
         let ledger = ledger();
         assert_eq!(ledger.could_hold(1_024, 0), Ok(()));
         assert_eq!(ledger.could_hold(1_024, 640), Ok(()));
-        assert_eq!(ledger.could_hold(1_024, 641), Err(LedgerError::Never { needed: 1_001, budget: 1_000 }));
-        assert_eq!(ledger.could_hold(2_000, 0), Err(LedgerError::Never { needed: 1_600, budget: 1_000 }));
-        assert_eq!(ledger.could_hold(5_000, 0), Err(LedgerError::TooLong { positions: 5_000, longest: 4_096 }));
+        assert_eq!(
+            ledger.could_hold(1_024, 641),
+            Err(LedgerError::Never { needed: 1_001, budget: 1_000 })
+        );
+        assert_eq!(
+            ledger.could_hold(2_000, 0),
+            Err(LedgerError::Never { needed: 1_600, budget: 1_000 })
+        );
+        assert_eq!(
+            ledger.could_hold(5_000, 0),
+            Err(LedgerError::TooLong { positions: 5_000, longest: 4_096 })
+        );
     }
 
     #[test]

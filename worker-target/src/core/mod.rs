@@ -1,4 +1,5 @@
-//! Decides what the engine does next: no clock, no socket, no array. Time is an argument, sequences are numbers.
+//! Decides what the engine does next: no clock, no socket, no array. Time is an argument, sequences
+//! are numbers.
 
 pub mod image;
 pub mod ledger;
@@ -16,7 +17,9 @@ pub use ledger::{ClassBytes, Ledger, LedgerError};
 pub use pace::Pace;
 pub use prefix::{Chain, PAGE, PageId, PageKey, Prefix};
 pub use reach::{Piece, Reach, ReportedPosition};
-pub use scheduler::{Chosen, Emission, End, Follows, Gave, Part, Scheduler, SchedulerError, Started, Step, Token};
+pub use scheduler::{
+    Chosen, Emission, End, Follows, Gave, Part, Scheduler, SchedulerError, Started, Step, Token,
+};
 pub use sequence::{Counts, Draft, Ended, Finish, Permit, Phase, Request, Sequence, SequenceKey};
 pub use speculation::{Force, Plan, Policy, Reading, Speculation};
 pub use tower::{Slice, Tower, TowerInfo, WantedImage};

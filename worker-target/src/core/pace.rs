@@ -1,11 +1,13 @@
-//! How long a draft is waited for, and when it is not asked for at all. A drafter that is late again and again is suspect:
-//! it gets a pause, then one more chance, with growing pauses. Nothing here is for ever.
+//! How long a draft is waited for, and when it is not asked for at all. A drafter that is late
+//! again and again is suspect: it gets a pause, then one more chance, with growing pauses. Nothing
+//! here is for ever.
 
 use paceline_process::Millis;
 
 /// Plain steps a draft is waited for, beyond twice the time drafts usually take.
 const PLAIN_STEPS: f64 = 4.0;
-/// Bounds of the wait, in milliseconds. The upper one is what a frozen drafter costs a stream once: at most 250 ms.
+/// Bounds of the wait, in milliseconds. The upper one is what a frozen drafter costs a stream once:
+/// at most 250 ms.
 const LEAST_MS: f64 = 20.0;
 const MOST_MS: f64 = 200.0;
 /// Late rounds in a row that make a drafter suspect.
@@ -32,9 +34,12 @@ impl Pace {
         self.plain_ms = Some(mean(self.plain_ms, ms));
     }
 
-    /// When a draft that is asked for at `now` is late, if reading what it has to read first takes `read_ms`.
+    /// When a draft that is asked for at `now` is late, if reading what it has to read first takes
+    /// `read_ms`.
     pub fn deadline(&self, now: Millis, read_ms: f64) -> Millis {
-        let wait = 2.0 * read_ms + PLAIN_STEPS * self.plain_ms.unwrap_or(LEAST_MS) + 2.0 * self.draft_ms.unwrap_or(LEAST_MS);
+        let wait = 2.0 * read_ms
+            + PLAIN_STEPS * self.plain_ms.unwrap_or(LEAST_MS)
+            + 2.0 * self.draft_ms.unwrap_or(LEAST_MS);
         now + wait.clamp(LEAST_MS, MOST_MS).round() as u64
     }
 
@@ -44,7 +49,8 @@ impl Pace {
         self.answered();
     }
 
-    /// Drafts came in time; how long they took says nothing, as they were not looked for all the while.
+    /// Drafts came in time; how long they took says nothing, as they were not looked for all the
+    /// while.
     pub fn answered(&mut self) {
         (self.streak, self.pauses, self.paused_until) = (0, 0, None);
     }
@@ -111,7 +117,8 @@ mod tests {
         assert!(!pace.may_ask(Millis(251)) && pace.may_ask(Millis(252)) && pace.is_suspect());
         pace.late(Millis(300));
         assert!(!pace.may_ask(Millis(799)) && pace.may_ask(Millis(800)));
-        // What others asked for before a pause is no news of the drafter: the pause does not grow by it.
+        // What others asked for before a pause is no news of the drafter: the pause does not grow
+        // by it.
         (0..20).for_each(|_| pace.late(Millis(1000)));
         assert!(!pace.may_ask(Millis(1999)) && pace.may_ask(Millis(2000)));
         let last = (0..20).fold(2_000, |now, _| {
@@ -122,7 +129,11 @@ mod tests {
         let mut other = pace;
         other.answered();
         assert!(other.may_ask(Millis(last - 1)) && !other.is_suspect());
-        assert_eq!(other.deadline(Millis(0), 0.0), pace.deadline(Millis(0), 0.0), "no time was learnt");
+        assert_eq!(
+            other.deadline(Millis(0), 0.0),
+            pace.deadline(Millis(0), 0.0),
+            "no time was learnt"
+        );
         pace.in_time(5);
         assert!(pace.may_ask(Millis(last - 1)) && !pace.is_suspect());
         pace.late(Millis(last));

@@ -1,13 +1,15 @@
-//! Which beginnings of sequences are kept: an index of pages, each named by a hash over everything before and in it.
+//! Which beginnings of sequences are kept: an index of pages, each named by a hash over everything
+//! before and in it.
 //!
 //! ```text
 //! root(scope) ──▶ page 0 ──▶ page 1 ──▶ page 2      a conversation
 //!                      └───▶ page 1' ─▶ page 2'     another one that begins alike
 //! ```
-//! A page's key hashes its parent's key and its ids, the root the cache scope. A picture's rows are hashed by what the picture is
-//! and which of its rows they are, as all pictures have the same id: equal keys mean equal beginnings of one scope,
-//! so whoever finds a page may read all before it, and scopes never meet (I9). A page is dropped only when none is behind it;
-//! of those the one that was used longest ago. What is in a page is the shell's; here are its bytes.
+//! A page's key hashes its parent's key and its ids, the root the cache scope. A picture's rows are
+//! hashed by what the picture is and which of its rows they are, as all pictures have the same id:
+//! equal keys mean equal beginnings of one scope, so whoever finds a page may read all before it,
+//! and scopes never meet (I9). A page is dropped only when none is behind it; of those the one that
+//! was used longest ago. What is in a page is the shell's; here are its bytes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -20,8 +22,8 @@ use super::Image;
 /// Positions of a page.
 pub const PAGE: usize = 64;
 
-/// Name of a page: a hash of cache scope, all ids before it, and its own. 256 bits, because who could make two of them equal
-/// could read another's answers.
+/// Name of a page: a hash of cache scope, all ids before it, and its own. 256 bits, because who
+/// could make two of them equal could read another's answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageKey(pub [u8; 32]);
 
@@ -31,7 +33,8 @@ impl PageKey {
         Self(Sha256::new().chain_update(b"paceline prefix").chain_update(scope).finalize().into())
     }
 
-    /// The page with these ids behind this one; the first is the sequence's id at `first`, and `images` are its pictures.
+    /// The page with these ids behind this one; the first is the sequence's id at `first`, and
+    /// `images` are its pictures.
     pub fn child(&self, first: usize, ids: &[u32], images: &[Image]) -> Self {
         let mut hash = Sha256::new_with_prefix(self.0);
         for (place, id) in (first..).zip(ids) {
@@ -128,17 +131,23 @@ impl Prefix {
         keys.partition_point(|key| self.pages.contains_key(key))
     }
 
-    /// The pages a sequence of `length` ids need not read: the longest beginning of its chain that is there, never all of its
-    /// ids, as the last one's row says what comes next.
+    /// The pages a sequence of `length` ids need not read: the longest beginning of its chain that
+    /// is there, never all of its ids, as the last one's row says what comes next.
     ///
-    /// `tap_pages`: for a sequence that is to be drafted for, the pages whose taps its drafter would be shown. Where most of
-    /// these pages have none (they were read by requests that no drafter followed, or lie in the middle of a longer one), so
-    /// many fewer pages are found: reading them once more gives the drafter its view, and the next such request all of it.
+    /// `tap_pages`: for a sequence that is to be drafted for, the pages whose taps its drafter
+    /// would be shown. Where most of these pages have none (they were read by requests that no
+    /// drafter followed, or lie in the middle of a longer one), so many fewer pages are found:
+    /// reading them once more gives the drafter its view, and the next such request all of it.
     pub fn find(&mut self, keys: &[PageKey], length: usize, tap_pages: usize) -> Vec<PageId> {
         let most = keys.len().min(length.saturating_sub(1) / PAGE);
         let mut found = self.known(&keys[..most]);
         let wanted = tap_pages.min(found);
-        let with_taps = keys[..found].iter().rev().take_while(|key| self.pages[*key].tap_bytes > 0).take(wanted).count();
+        let with_taps = keys[..found]
+            .iter()
+            .rev()
+            .take_while(|key| self.pages[*key].tap_bytes > 0)
+            .take(wanted)
+            .count();
         if 2 * with_taps < wanted {
             found -= wanted;
         }
@@ -159,8 +168,9 @@ impl Prefix {
         }
     }
 
-    /// Adds up to `most` pages of a chain behind those that are there, with so many bytes each, at most `limit` in all: others go
-    /// for them, and are added to `dropped`. How many were there, and the new ones; they are fewer where they find no room.
+    /// Adds up to `most` pages of a chain behind those that are there, with so many bytes each, at
+    /// most `limit` in all: others go for them, and are added to `dropped`. How many were there,
+    /// and the new ones; they are fewer where they find no room.
     pub fn extend(
         &mut self,
         keys: &[PageKey],
@@ -184,15 +194,18 @@ impl Prefix {
             self.next += 1;
             let id = PageId(self.next);
             self.leaves.insert(self.now, keys[at]);
-            self.pages.insert(keys[at], Page { id, parent, children: 0, bytes, tap_bytes: 0, used: self.now });
+            self.pages.insert(
+                keys[at],
+                Page { id, parent, children: 0, bytes, tap_bytes: 0, used: self.now },
+            );
             self.bytes += bytes;
             added.push(id);
         }
         (known, added)
     }
 
-    /// Adds taps of so many bytes to those pages of a chain that are there without, the last first; as [`Prefix::extend`]. The
-    /// places in the chain of those that got them.
+    /// Adds taps of so many bytes to those pages of a chain that are there without, the last first;
+    /// as [`Prefix::extend`]. The places in the chain of those that got them.
     pub fn extend_taps(
         &mut self,
         keys: &[PageKey],
@@ -210,7 +223,10 @@ impl Prefix {
             if !self.make_room(bytes, limit, since, dropped) {
                 break;
             }
-            let page = self.pages.get_mut(&keys[at]).expect("looked up above, and used too lately to be dropped");
+            let page = self
+                .pages
+                .get_mut(&keys[at])
+                .expect("looked up above, and used too lately to be dropped");
             page.tap_bytes = bytes;
             page.bytes += bytes;
             self.bytes += bytes;
@@ -219,8 +235,9 @@ impl Prefix {
         added
     }
 
-    /// Drops pages until so many bytes more stay under the limit; `false` if for that one would have to go that was used later
-    /// than `since`. As those before a page count as used with it, no chain that is being extended loses a part.
+    /// Drops pages until so many bytes more stay under the limit; `false` if for that one would
+    /// have to go that was used later than `since`. As those before a page count as used with it,
+    /// no chain that is being extended loses a part.
     fn make_room(&mut self, bytes: u64, limit: u64, since: u64, dropped: &mut Vec<PageId>) -> bool {
         while self.bytes + bytes > limit {
             match self.leaves.first_key_value() {
@@ -236,7 +253,8 @@ impl Prefix {
         let page = self.pages.remove(&key).expect("a leaf is a page");
         self.bytes -= page.bytes;
         if let Some(parent_key) = page.parent {
-            let parent = self.pages.get_mut(&parent_key).expect("a page is dropped behind those after it");
+            let parent =
+                self.pages.get_mut(&parent_key).expect("a page is dropped behind those after it");
             parent.children -= 1;
             if parent.children == 0 {
                 self.leaves.insert(parent.used, parent_key);
@@ -257,8 +275,9 @@ impl Prefix {
         dropped
     }
 
-    /// Removes the pages of a chain and all pages behind them, which were computed from them; what was removed. For a
-    /// sequence whose rows cannot be trusted: which of its pages spoiled the others is not known.
+    /// Removes the pages of a chain and all pages behind them, which were computed from them; what
+    /// was removed. For a sequence whose rows cannot be trusted: which of its pages spoiled the
+    /// others is not known.
     pub fn remove(&mut self, keys: &[PageKey]) -> Vec<PageId> {
         let mut children = HashMap::<PageKey, Vec<PageKey>>::new();
         for (key, page) in &self.pages {
@@ -266,7 +285,8 @@ impl Prefix {
                 children.entry(parent).or_default().push(*key);
             }
         }
-        let (mut removed, mut left) = (vec![], keys.first().map(|first| vec![*first]).unwrap_or_default());
+        let (mut removed, mut left) =
+            (vec![], keys.first().map(|first| vec![*first]).unwrap_or_default());
         while let Some(key) = left.pop() {
             let Some(page) = self.pages.remove(&key) else { continue };
             self.leaves.remove(&page.used);

@@ -1,4 +1,5 @@
-//! What the drafter has of one sequence over the present link: what it was sent, and what it said it has read.
+//! What the drafter has of one sequence over the present link: what it was sent, and what it said
+//! it has read.
 //!
 //! ```text
 //! 0 ··· start ────────── reached ─────── sent ─────── end of the window
@@ -7,8 +8,8 @@
 
 use super::TapWindow;
 
-/// Rows that may be on their way when a draft is asked for: the drafter reads them together with the draft. More would make
-/// the draft late.
+/// Rows that may be on their way when a draft is asked for: the drafter reads them together with
+/// the draft. More would make the draft late.
 const LAG: usize = 256;
 
 /// One sequence, as the drafter sees it.
@@ -19,7 +20,8 @@ pub struct Reach {
     reached: usize,
     /// The drafter may have kept an earlier session up to here.
     recall: Option<usize>,
-    /// The farthest that was ever sent: news of it may be under way when the session starts again from farther back.
+    /// The farthest that was ever sent: news of it may be under way when the session starts again
+    /// from farther back.
     most: usize,
 }
 
@@ -60,13 +62,16 @@ impl Reach {
     fn next(&self, window: &TapWindow) -> (usize, bool) {
         match (self.sent, self.recall) {
             (Some(sent), _) if sent >= window.first() => (sent, false),
-            (None, Some(recall)) if (window.first()..window.end()).contains(&recall) => (recall, true),
+            (None, Some(recall)) if (window.first()..window.end()).contains(&recall) => {
+                (recall, true)
+            }
             // Never sent, or rows were dropped that had not been sent.
             _ => (window.first(), true),
         }
     }
 
-    /// The sequence was found up to here in the prefix cache: of one that was, the drafter may have kept what it had read.
+    /// The sequence was found up to here in the prefix cache: of one that was, the drafter may have
+    /// kept what it had read.
     pub fn recall_at(&mut self, position: usize) {
         self.recall = Some(position);
     }
@@ -95,7 +100,8 @@ impl Reach {
         self.sent.map_or(0, |sent| sent - self.reached.min(sent))
     }
 
-    /// Whether a draft behind `committed` rows could be asked for once what is unsent of `window` is sent with it.
+    /// Whether a draft behind `committed` rows could be asked for once what is unsent of `window`
+    /// is sent with it.
     pub fn could_ask(&self, committed: usize, window: &TapWindow) -> bool {
         window.end() == committed && self.unread(window) <= LAG
     }
@@ -105,8 +111,8 @@ impl Reach {
         self.sent.is_some()
     }
 
-    /// Whether a draft behind `committed` rows may be asked for: they were all sent, and it has read, or is about to read, all
-    /// of them.
+    /// Whether a draft behind `committed` rows may be asked for: they were all sent, and it has
+    /// read, or is about to read, all of them.
     pub fn may_ask(&self, committed: usize) -> bool {
         self.sent == Some(committed) && committed - self.reached <= LAG
     }
@@ -174,7 +180,8 @@ mod tests {
         assert!(reach.may_ask(25) && reach.is_open());
         reach.start_again();
         assert!(!reach.may_ask(25) && !reach.is_open());
-        // News of the session as it was is no fault, and no news of the one that starts again from farther back.
+        // News of the session as it was is no fault, and no news of the one that starts again from
+        // farther back.
         assert_eq!(send(&mut reach, &window(20, 3), 99), Some((20, 3, true)));
         assert_eq!([reach.report(25), reach.report(26)], [Stale, Impossible]);
         assert!(reach.may_ask(23));
@@ -200,7 +207,10 @@ mod tests {
         // What lies before it is gone: it cannot be gone on from there.
         let mut late = Reach::default();
         late.recall_at(100);
-        assert_eq!(late.next_piece(&read, 999).map(|piece| (piece.position, piece.recall)), Some((300, false)));
+        assert_eq!(
+            late.next_piece(&read, 999).map(|piece| (piece.position, piece.recall)),
+            Some((300, false))
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! One generation's life: Waiting → Prefilling → Decoding → Finished. While it decodes it may have a draft: asked for, then
-//! there, then verified in one step. A lane is changed between two steps and at no other moment.
+//! One generation's life: Waiting → Prefilling → Decoding → Finished. While it decodes it may have
+//! a draft: asked for, then there, then verified in one step. A lane is changed between two steps
+//! and at no other moment.
 
 use std::sync::Arc;
 
@@ -32,7 +33,8 @@ pub struct Request {
     pub permit: Permit,
     /// Label of its traffic class; empty is "default".
     pub class: String,
-    /// Cache scope: what one request leaves behind, pages and what its prompt taught, is for requests of the same scope.
+    /// Cache scope: what one request leaves behind, pages and what its prompt taught, is for
+    /// requests of the same scope.
     pub cache_scope: String,
     /// Pictures in the prompt, in the order of their places.
     pub images: Arc<[Image]>,
@@ -58,7 +60,11 @@ impl Permit {
     /// Whether taps are kept: a drafter may read them now, or once it is there.
     pub fn keeps_taps(&self) -> bool {
         use RouteReason::{DrafterAbsent, DrafterIncompatible, DrafterLoading, DrafterSuspect};
-        self.may_draft() || matches!(self.reason, DrafterAbsent | DrafterLoading | DrafterSuspect | DrafterIncompatible)
+        self.may_draft()
+            || matches!(
+                self.reason,
+                DrafterAbsent | DrafterLoading | DrafterSuspect | DrafterIncompatible
+            )
     }
 }
 
@@ -162,8 +168,19 @@ pub struct Sequence {
 impl Sequence {
     /// A sequence that waits for its first step.
     pub fn new(request: Request) -> Self {
-        let Request { mut prompt, continuation, max_tokens, stop_ids, ignored_ids, deadline, permit, images, .. } = request;
-        let (prompt_len, went_on) = (prompt.len(), continuation.iter().any(|id| ignored_ids.contains(id)));
+        let Request {
+            mut prompt,
+            continuation,
+            max_tokens,
+            stop_ids,
+            ignored_ids,
+            deadline,
+            permit,
+            images,
+            ..
+        } = request;
+        let (prompt_len, went_on) =
+            (prompt.len(), continuation.iter().any(|id| ignored_ids.contains(id)));
         prompt.extend(continuation);
         let (draft, counts) = (Draft::None, Counts::default());
         Self {
@@ -187,8 +204,8 @@ impl Sequence {
         }
     }
 
-    /// How long a draft may be; 0 where none may be made. A verified block gives one token more than were drafted, so the last
-    /// token is never worth one.
+    /// How long a draft may be; 0 where none may be made. A verified block gives one token more
+    /// than were drafted, so the last token is never worth one.
     pub fn draft_most(&self) -> usize {
         if !self.permit.may_draft() || !self.taps {
             return 0;
@@ -222,7 +239,8 @@ impl Sequence {
         self.images.iter().enumerate().filter(|(_, image)| image.end() > self.committed)
     }
 
-    /// The most of its first pages, at most `pages` of `page` rows, that do not end inside a picture.
+    /// The most of its first pages, at most `pages` of `page` rows, that do not end inside a
+    /// picture.
     pub fn uncut_pages(&self, pages: usize, page: usize) -> usize {
         let whole = uncut(&self.images, pages * page) / page;
         if whole == pages { pages } else { self.uncut_pages(whole, page) }
@@ -247,7 +265,11 @@ impl Sequence {
     pub fn commit(&mut self, rows: usize) {
         self.committed += rows;
         if !matches!(self.phase, Phase::Finished(_)) {
-            self.phase = if self.pending_rows() <= 1 && self.generated() > 0 { Phase::Decoding } else { Phase::Prefilling };
+            self.phase = if self.pending_rows() <= 1 && self.generated() > 0 {
+                Phase::Decoding
+            } else {
+                Phase::Prefilling
+            };
         }
     }
 

@@ -1,15 +1,17 @@
-//! The vision tower's work: which picture goes through it next and how far, and which pictures' features are kept. Pure;
-//! arrays are the shell's, which has those that are named here and no others.
+//! The vision tower's work: which picture goes through it next and how far, and which pictures'
+//! features are kept. Pure; arrays are the shell's, which has those that are named here and no
+//! others.
 //!
 //! ```text
 //! a sequence with room comes to a picture ──▶ wanted ──▶ in the tower, slice by slice ──▶ kept, needed ──▶ read: loose
 //!                                               ▲                                                             │
 //!                                               └─────────── dropped, the longest unused first ◀──────────────┘
 //! ```
-//! A slice takes as many blocks as fit the time of a prompt chunk, so a picture of any size stays within what running streams
-//! bear but for the time of one block. Of several pictures the one with the least work left goes first; one that was passed
-//! over in `PATIENCE` slices comes before, as with prompts (`scheduler/fill`). What is needed by a sequence that
-//! has memory is never dropped and counts as held by it; what is loose is bounded, and goes before anything else does.
+//! A slice takes as many blocks as fit the time of a prompt chunk, so a picture of any size stays
+//! within what running streams bear but for the time of one block. Of several pictures the one with
+//! the least work left goes first; one that was passed over in `PATIENCE` slices comes before, as
+//! with prompts (`scheduler/fill`). What is needed by a sequence that has memory is never dropped
+//! and counts as held by it; what is loose is bounded, and goes before anything else does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +19,8 @@ use super::{ImageKey, SequenceKey};
 
 /// Slices in which a picture was passed over, after which it is not any more.
 const PATIENCE: u32 = 4;
-/// Pictures on their way through the tower at once: one, and one that overtakes it. What lies between two blocks is large.
+/// Pictures on their way through the tower at once: one, and one that overtakes it. What lies
+/// between two blocks is large.
 const MOST_PASSES: usize = 2;
 /// Weight of the newest measurement.
 const NEWEST: f64 = 0.3;
@@ -37,7 +40,8 @@ pub struct TowerInfo {
     pub keep_bytes: u64,
 }
 
-/// What a tower is to do in a step: take a picture in, if it is not on its way, and go through so many more blocks.
+/// What a tower is to do in a step: take a picture in, if it is not on its way, and go through so
+/// many more blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// Which picture.
@@ -121,11 +125,15 @@ impl Tower {
 
     /// Bytes of features that nobody needs at this moment.
     pub fn loose_bytes(&self) -> u64 {
-        self.kept.iter().filter(|(image, _)| !self.needed.contains(*image)).map(|(_, kept)| kept.bytes).sum()
+        self.kept
+            .iter()
+            .filter(|(image, _)| !self.needed.contains(*image))
+            .map(|(_, kept)| kept.bytes)
+            .sum()
     }
 
-    /// Says anew which features sequences with memory come to read, those used by the latest last, and which pictures they
-    /// want. What is wanted by nobody any more stops where it is.
+    /// Says anew which features sequences with memory come to read, those used by the latest last,
+    /// and which pictures they want. What is wanted by nobody any more stops where it is.
     pub fn settle(&mut self, needed: BTreeSet<ImageKey>, wanted: &[WantedImage]) {
         let is_wanted = |image: &ImageKey| wanted.iter().any(|one| one.image == *image);
         self.passes.retain(|image, _| is_wanted(image));
@@ -145,12 +153,15 @@ impl Tower {
         }
     }
 
-    /// Drops loose features, the longest unused first, until so many bytes are free or none are left; how many were freed.
+    /// Drops loose features, the longest unused first, until so many bytes are free or none are
+    /// left; how many were freed.
     pub fn evict(&mut self, at_least: u64) -> u64 {
         let mut freed = 0;
         while freed < at_least {
             let loose = self.kept.iter().filter(|(image, _)| !self.needed.contains(*image));
-            let Some((oldest, bytes)) = loose.min_by_key(|(_, kept)| kept.used).map(|(image, kept)| (*image, kept.bytes)) else {
+            let Some((oldest, bytes)) =
+                loose.min_by_key(|(_, kept)| kept.used).map(|(image, kept)| (*image, kept.bytes))
+            else {
                 break;
             };
             self.kept.remove(&oldest);
@@ -165,15 +176,21 @@ impl Tower {
         self.needed.remove(image);
     }
 
-    /// The next slice for one of these pictures, none of whose features are there, in about so much time.
+    /// The next slice for one of these pictures, none of whose features are there, in about so much
+    /// time.
     pub fn next_slice(&mut self, wanted: &[WantedImage], most_us: f64) -> Option<Slice> {
         let full = self.passes.len() >= MOST_PASSES;
-        let left = |one: &WantedImage| self.info.blocks - self.passes.get(&one.image).map_or(0, |pass| pass.done);
+        let left = |one: &WantedImage| {
+            self.info.blocks - self.passes.get(&one.image).map_or(0, |pass| pass.done)
+        };
         let rank = |one: &WantedImage| match self.passed.get(&one.image) {
             Some(passed) if *passed >= PATIENCE => (false, 0, one.owner, one.index),
             _ => (true, u64::from(one.patches) * left(one) as u64, one.owner, one.index),
         };
-        let chosen = *wanted.iter().filter(|one| !full || self.is_under_way(&one.image)).min_by_key(|one| rank(one))?;
+        let chosen = *wanted
+            .iter()
+            .filter(|one| !full || self.is_under_way(&one.image))
+            .min_by_key(|one| rank(one))?;
         let left = left(&chosen);
         let pass = self.passes.entry(chosen.image).or_default();
         let block_us = pass.block_us.or(self.patch_us.map(|us| us * f64::from(chosen.patches)));
@@ -188,7 +205,8 @@ impl Tower {
 
     /// A slice of a picture of so many patches took so long.
     pub fn sliced(&mut self, image: ImageKey, patches: u32, blocks: usize, took_us: u64) {
-        let mean = |old: Option<f64>, new: f64| Some(old.map_or(new, |old| old + NEWEST * (new - old)));
+        let mean =
+            |old: Option<f64>, new: f64| Some(old.map_or(new, |old| old + NEWEST * (new - old)));
         let block_us = took_us as f64 / blocks.max(1) as f64;
         self.spent_us += took_us as f64;
         self.patch_us = mean(self.patch_us, block_us / f64::from(patches.max(1)));
@@ -217,7 +235,8 @@ impl Tower {
 mod tests {
     use super::*;
 
-    const INFO: TowerInfo = TowerInfo { blocks: 8, whole: false, feature_bytes: 10, pixel_bytes: 1, keep_bytes: 100 };
+    const INFO: TowerInfo =
+        TowerInfo { blocks: 8, whole: false, feature_bytes: 10, pixel_bytes: 1, keep_bytes: 100 };
 
     fn key(at: u8) -> ImageKey {
         ImageKey([at; 32])
@@ -227,13 +246,19 @@ mod tests {
         WantedImage { image: key(at), owner: SequenceKey(at.into()), index: 0, patches }
     }
 
-    /// Does slices until nothing is wanted, each block and patch in 1 ms; which pictures they were of.
+    /// Does slices until nothing is wanted, each block and patch in 1 ms; which pictures they were
+    /// of.
     fn run(tower: &mut Tower, mut all: Vec<WantedImage>, most_us: f64) -> Vec<(u8, usize)> {
         let mut slices = vec![];
         let mut done = BTreeMap::<ImageKey, usize>::new();
         while let Some(slice) = tower.next_slice(&all, most_us) {
             let patches = all.iter().find(|one| one.image == slice.image).expect("wanted").patches;
-            tower.sliced(slice.image, patches, slice.blocks, 1_000 * u64::from(patches) * slice.blocks as u64);
+            tower.sliced(
+                slice.image,
+                patches,
+                slice.blocks,
+                1_000 * u64::from(patches) * slice.blocks as u64,
+            );
             slices.push((slice.image.0[0], slice.blocks));
             let of = done.entry(slice.image).or_default();
             *of += slice.blocks;
@@ -251,7 +276,10 @@ mod tests {
     fn slices_are_as_long_as_was_measured() {
         let mut tower = Tower::new(INFO);
         // Nothing is known: one block. Then what fits 30 ms, and of a larger one a block at least.
-        assert_eq!(run(&mut tower, vec![wanted(1, 10)], 30_000.0), [(1, 1), (1, 3), (1, 3), (1, 1)]);
+        assert_eq!(
+            run(&mut tower, vec![wanted(1, 10)], 30_000.0),
+            [(1, 1), (1, 3), (1, 3), (1, 1)]
+        );
         assert_eq!(run(&mut tower, vec![wanted(2, 15)], 30_000.0), [(2, 2); 4]);
         assert_eq!(run(&mut tower, vec![wanted(3, 100)], 30_000.0), [(3, 1); 8]);
     }
@@ -261,7 +289,10 @@ mod tests {
         let mut tower = Tower::new(INFO);
         let slices = run(&mut tower, vec![wanted(1, 100), wanted(2, 10)], 10_000.0);
         // The small one needs eight slices; behind four of them the large one gets one.
-        assert_eq!(slices[..10], [(2, 1), (2, 1), (2, 1), (2, 1), (1, 1), (2, 1), (2, 1), (2, 1), (2, 1), (1, 1)]);
+        assert_eq!(
+            slices[..10],
+            [(2, 1), (2, 1), (2, 1), (2, 1), (1, 1), (2, 1), (2, 1), (2, 1), (2, 1), (1, 1)]
+        );
         assert_eq!(slices[10..], [(1, 1); 6]);
     }
 
@@ -277,7 +308,8 @@ mod tests {
         // Nobody wants one of them any more: its place is free.
         tower.settle(BTreeSet::new(), &[all[0], all[2]]);
         assert!(!tower.is_under_way(&key(2)));
-        let next: BTreeSet<_> = (0..6).filter_map(|_| Some(tower.next_slice(&[all[0], all[2]], 1.0)?.image)).collect();
+        let next: BTreeSet<_> =
+            (0..6).filter_map(|_| Some(tower.next_slice(&[all[0], all[2]], 1.0)?.image)).collect();
         assert_eq!(next, BTreeSet::from([key(1), key(3)]));
     }
 
@@ -292,7 +324,10 @@ mod tests {
         assert_eq!((tower.loose_bytes(), tower.has(&key(1)), tower.has(&key(2))), (80, true, true));
         tower.settle(BTreeSet::new(), &[]);
         // 120 bytes are more than may be kept: 2 was used longest ago.
-        assert_eq!((tower.loose_bytes(), tower.has(&key(2)), tower.has(&key(1)), tower.has(&key(3))), (80, false, true, true));
+        assert_eq!(
+            (tower.loose_bytes(), tower.has(&key(2)), tower.has(&key(1)), tower.has(&key(3))),
+            (80, false, true, true)
+        );
         tower.settle(BTreeSet::from([key(3)]), &[]);
         assert_eq!((tower.evict(1), tower.evict(1)), (40, 0));
         assert!(tower.has(&key(3)) && !tower.has(&key(1)));

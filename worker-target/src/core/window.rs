@@ -1,5 +1,5 @@
-//! Taps of a sequence's newest positions, as bytes: what a drafter is shown that attaches in the middle of a stream, and what
-//! is still to be sent to the one that is there.
+//! Taps of a sequence's newest positions, as bytes: what a drafter is shown that attaches in the
+//! middle of a stream, and what is still to be sent to the one that is there.
 
 /// Taps of neighbouring positions, the newest last.
 #[derive(Clone, Debug)]
@@ -72,7 +72,8 @@ impl TapWindow {
         }
     }
 
-    /// Rows for which a window that keeps so many has memory at most, beside those that came since it was last trimmed.
+    /// Rows for which a window that keeps so many has memory at most, beside those that came since
+    /// it was last trimmed.
     pub fn most_rows(keep: usize) -> usize {
         keep + keep / DROPPED_SHARE
     }
@@ -96,7 +97,11 @@ mod tests {
         let mut window = TapWindow::new(5, 2);
         for (from, count) in [(0, 3), (3, 1), (4, 9), (13, 1), (14, 2)] {
             window.push(from, &rows(from, count));
-            assert_eq!(window.rows(from, 99), rows(from, count), "what is new is all there before it is trimmed");
+            assert_eq!(
+                window.rows(from, 99),
+                rows(from, count),
+                "what is new is all there before it is trimmed"
+            );
             window.trim();
             assert!(window.bytes() <= 2 * TapWindow::most_rows(5) as u64);
         }

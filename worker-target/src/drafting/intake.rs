@@ -1,4 +1,5 @@
-//! What the drafter sends: taken at step borders, a bounded amount at each, and checked against what the target sent.
+//! What the drafter sends: taken at step borders, a bounded amount at each, and checked against
+//! what the target sent.
 
 use paceline_models::{ModelError, Target, transfer};
 use paceline_proto::internal::v1::ProposalKind;
@@ -7,8 +8,9 @@ use super::line::{Fault, Heard};
 use super::{Border, Drafting, News};
 use crate::core::{ReportedPosition, SequenceKey};
 
-/// Progress reports in a row that may tell nothing new. An honest drafter reports each step once; a report is stale only if
-/// its sequence ended, or started again, while the report was under way. That is a handful of steps.
+/// Progress reports in a row that may tell nothing new. An honest drafter reports each step once; a
+/// report is stale only if its sequence ended, or started again, while the report was under way.
+/// That is a handful of steps.
 const IDLE_REPORTS: usize = 256;
 
 impl Drafting {
@@ -16,7 +18,11 @@ impl Drafting {
     ///
     /// # Errors
     /// The target's own: MLX failed.
-    pub(crate) fn hear(&mut self, border: &Border, model: &dyn Target) -> Result<Vec<News>, ModelError> {
+    pub(crate) fn hear(
+        &mut self,
+        border: &Border,
+        model: &dyn Target,
+    ) -> Result<Vec<News>, ModelError> {
         let now = border.now;
         let mut news = vec![];
         if let Some(line) = &mut self.line {
@@ -27,7 +33,9 @@ impl Drafting {
                 Ok(None) => {}
                 Ok(Some(welcome)) => {
                     let mask_row = match welcome.proposal() {
-                        ProposalKind::Hidden => transfer::to_bytes(&model.embed(&[welcome.mask_id])?)?,
+                        ProposalKind::Hidden => {
+                            transfer::to_bytes(&model.embed(&[welcome.mask_id])?)?
+                        }
                         ProposalKind::Tokens | ProposalKind::Unspecified => vec![],
                     };
                     let greeting = self.greeting.take().expect("looked at above");
@@ -56,14 +64,21 @@ impl Drafting {
         Ok(news)
     }
 
-    pub(super) fn note(&mut self, heard: Heard, border: &Border, news: &mut Vec<News>) -> Result<(), Fault> {
+    pub(super) fn note(
+        &mut self,
+        heard: Heard,
+        border: &Border,
+        news: &mut Vec<News>,
+    ) -> Result<(), Fault> {
         match heard {
             Heard::Reach { sessions, missed } => {
                 let mut is_idle = true;
                 for id in missed {
                     let Some(session) = self.sessions.get_mut(&SequenceKey(id)) else { continue };
                     if session.recall.take().is_none() {
-                        return Err(Fault::Ejected(format!("session {id} was not to begin with anything it has kept")));
+                        return Err(Fault::Ejected(format!(
+                            "session {id} was not to begin with anything it has kept"
+                        )));
                     }
                     is_idle = false;
                     // It is shown what there is to show, from the beginning of the window.
@@ -74,12 +89,17 @@ impl Drafting {
                 }
                 for reach in sessions {
                     // Of a sequence that ended meanwhile there is nothing to note.
-                    let Some(session) = self.sessions.get_mut(&SequenceKey(reach.session)) else { continue };
+                    let Some(session) = self.sessions.get_mut(&SequenceKey(reach.session)) else {
+                        continue;
+                    };
                     match session.reach.report(reach.position as usize) {
                         ReportedPosition::Advanced => is_idle = false,
                         ReportedPosition::Stale => {}
                         ReportedPosition::Impossible => {
-                            let what = format!("session {} was never sent position {}", reach.session, reach.position);
+                            let what = format!(
+                                "session {} was never sent position {}",
+                                reach.session, reach.position
+                            );
                             return Err(Fault::Ejected(what));
                         }
                     }
@@ -105,7 +125,9 @@ impl Drafting {
                 for (id, position) in left_out {
                     let key = SequenceKey(id);
                     // A want that is late was left out because the sequence has gone on.
-                    if let Some(session) = self.sessions.get_mut(&key).filter(|session| session.awaits(position)) {
+                    if let Some(session) =
+                        self.sessions.get_mut(&key).filter(|session| session.awaits(position))
+                    {
                         // Whatever it misses: it gets everything anew.
                         session.asked = None;
                         session.reach.start_again();
@@ -125,12 +147,16 @@ impl Drafting {
         Ok(())
     }
 
-    /// Counts a report towards [`IDLE_REPORTS`]; one that tells something new starts the count again.
+    /// Counts a report towards [`IDLE_REPORTS`]; one that tells something new starts the count
+    /// again.
     fn count_report(&mut self, is_idle: bool) -> Result<(), Fault> {
         let Some(line) = &mut self.line else { return Ok(()) };
         line.idle_reports = if is_idle { line.idle_reports + 1 } else { 0 };
         if line.idle_reports > IDLE_REPORTS {
-            let what = format!("expected reports of progress, found {} in a row without any", line.idle_reports);
+            let what = format!(
+                "expected reports of progress, found {} in a row without any",
+                line.idle_reports
+            );
             return Err(Fault::Ejected(what));
         }
         Ok(())

@@ -1,11 +1,14 @@
-//! One link to a drafter, from its Hello to its end: frames in and out, and what they must hold (I3).
+//! One link to a drafter, from its Hello to its end: frames in and out, and what they must hold
+//! (I3).
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use paceline_link::{End, Frame, LinkError, frame, handshake};
 use paceline_process::Millis;
-use paceline_proto::internal::v1::{Hello, MaskRow, Proposal, ProposalKind, SessionReach, TensorType, Want, Welcome};
+use paceline_proto::internal::v1::{
+    Hello, MaskRow, Proposal, ProposalKind, SessionReach, TensorType, Want, Welcome,
+};
 
 /// Rounds of wants that may be unanswered. A drafter that owes more is not asked.
 const MOST_ROUNDS: usize = 64;
@@ -63,8 +66,13 @@ impl Greeting {
                 Ok(Some(welcome))
             }
             Some(Frame::Refusal(refusal)) => Err(Fault::Refused(refusal.reason)),
-            Some(other) => Err(Fault::Ejected(format!("expected an answer to Hello, found {}", frame::name(&other)))),
-            None if now >= self.until => Err(Fault::Lost(format!("no answer to Hello within {} s", GREETING_MS / 1000))),
+            Some(other) => Err(Fault::Ejected(format!(
+                "expected an answer to Hello, found {}",
+                frame::name(&other)
+            ))),
+            None if now >= self.until => {
+                Err(Fault::Lost(format!("no answer to Hello within {} s", GREETING_MS / 1000)))
+            }
             None => Ok(None),
         }
     }
@@ -77,7 +85,15 @@ impl Greeting {
             self.end.send(Frame::MaskRow(MaskRow { tensor }))?;
         }
         let (vocab, kind) = (self.hello.vocab_size, self.hello.r#type());
-        Ok(Line { end: self.end, welcome, vocab, kind, idle_reports: 0, last_round: 0, rounds: BTreeMap::new() })
+        Ok(Line {
+            end: self.end,
+            welcome,
+            vocab,
+            kind,
+            idle_reports: 0,
+            last_round: 0,
+            rounds: BTreeMap::new(),
+        })
     }
 }
 
@@ -130,9 +146,11 @@ impl Proposed {
 /// What came over a link.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// Drafts: session, position, what. Sessions that were asked for and are not named could not be served.
+    /// Drafts: session, position, what. Sessions that were asked for and are not named could not be
+    /// served.
     Drafts { asked: Asked, served: Vec<(u64, u32, Proposed)>, left_out: Vec<(u64, u32)> },
-    /// The drafter has read so far, and could not begin these sessions with what it was thought to have kept.
+    /// The drafter has read so far, and could not begin these sessions with what it was thought to
+    /// have kept.
     Reach { sessions: Vec<SessionReach>, missed: Vec<u64> },
 }
 
@@ -159,7 +177,8 @@ impl Line {
     /// Opens a round of these wants.
     pub(super) fn open_round(&mut self, wants: &[Want], asked: Asked) -> u64 {
         self.last_round += 1;
-        let wants = wants.iter().map(|want| (want.session, want.position, want.block - 1)).collect();
+        let wants =
+            wants.iter().map(|want| (want.session, want.position, want.block - 1)).collect();
         self.rounds.insert(self.last_round, Round { asked, wants });
         self.last_round
     }
@@ -169,14 +188,22 @@ impl Line {
         match self.end.receive(Duration::ZERO)? {
             None => Ok(None),
             Some(Frame::Proposal(proposal)) => self.check(&proposal).map(Some),
-            Some(Frame::Reach(reach)) => Ok(Some(Heard::Reach { sessions: reach.sessions, missed: reach.missed })),
-            Some(other) => Err(Fault::Ejected(format!("expected Proposal or Reach, found {}", frame::name(&other)))),
+            Some(Frame::Reach(reach)) => {
+                Ok(Some(Heard::Reach { sessions: reach.sessions, missed: reach.missed }))
+            }
+            Some(other) => Err(Fault::Ejected(format!(
+                "expected Proposal or Reach, found {}",
+                frame::name(&other)
+            ))),
         }
     }
 
-    /// Holds a proposal against what was asked for. Its rows are copied out in any case, as the peer counts them.
+    /// Holds a proposal against what was asked for. Its rows are copied out in any case, as the
+    /// peer counts them.
     fn check(&mut self, proposal: &Proposal) -> Result<Heard, Fault> {
-        let eject = |what: String| Err(Fault::Ejected(format!("proposal of round {}: {what}", proposal.round)));
+        let eject = |what: String| {
+            Err(Fault::Ejected(format!("proposal of round {}: {what}", proposal.round)))
+        };
         let Some(round) = self.rounds.remove(&proposal.round) else {
             return eject("it was not asked for, or is answered already".into());
         };
@@ -190,7 +217,10 @@ impl Line {
             }
             if draft.position != want.1 || !(1..=want.2).contains(&draft.rows) {
                 let expected = format!("position {} and 1 to {} tokens", want.1, want.2);
-                return eject(format!("expected {expected}, found {} and {}", draft.position, draft.rows));
+                return eject(format!(
+                    "expected {expected}, found {} and {}",
+                    draft.position, draft.rows
+                ));
             }
         }
         let served = match self.welcome.proposal() {
@@ -205,7 +235,10 @@ impl Line {
                         let beyond = draft.ids.iter().find(|id| **id >= self.vocab);
                         beyond.map(|id| format!("expected ids below {}, found {id}", self.vocab))
                     };
-                    fault.map_or(Ok((draft.session, draft.position, Proposed::Ids(draft.ids.clone()))), Err)
+                    fault.map_or(
+                        Ok((draft.session, draft.position, Proposed::Ids(draft.ids.clone()))),
+                        Err,
+                    )
                 };
                 match proposal.drafts.iter().map(ids).collect() {
                     Ok(served) => served,
@@ -220,23 +253,40 @@ impl Line {
                 };
                 match (&proposal.hidden, rows) {
                     (None, 0) => vec![],
-                    (Some(tensor), 1..) if fits(tensor) && proposal.drafts.iter().all(|draft| draft.ids.is_empty()) => {
+                    (Some(tensor), 1..)
+                        if fits(tensor)
+                            && proposal.drafts.iter().all(|draft| draft.ids.is_empty()) =>
+                    {
                         let bytes = self.end.take(tensor)?;
                         let row_bytes = bytes.len() / rows as usize;
                         let mut rest = bytes.as_slice();
                         let cut = |draft: &paceline_proto::internal::v1::Draft| {
                             let (mine, others) = rest.split_at(draft.rows as usize * row_bytes);
                             rest = others;
-                            let (bytes, rows, softcap) = (mine.to_vec(), draft.rows as usize, self.welcome.logit_softcap);
-                            (draft.session, draft.position, Proposed::Hidden { bytes, rows, kind, softcap })
+                            let (bytes, rows, softcap) =
+                                (mine.to_vec(), draft.rows as usize, self.welcome.logit_softcap);
+                            (
+                                draft.session,
+                                draft.position,
+                                Proposed::Hidden { bytes, rows, kind, softcap },
+                            )
                         };
                         proposal.drafts.iter().map(cut).collect()
                     }
-                    (found, _) => return eject(format!("expected {rows} hidden rows of {columns} {kind:?}, found {found:?}")),
+                    (found, _) => {
+                        return eject(format!(
+                            "expected {rows} hidden rows of {columns} {kind:?}, found {found:?}"
+                        ));
+                    }
                 }
             }
         };
-        let left_out = round.wants.iter().filter(|want| !seen.contains(&want.0)).map(|want| (want.0, want.1)).collect();
+        let left_out = round
+            .wants
+            .iter()
+            .filter(|want| !seen.contains(&want.0))
+            .map(|want| (want.0, want.1))
+            .collect();
         Ok(Heard::Drafts { asked: round.asked, served, left_out })
     }
 }

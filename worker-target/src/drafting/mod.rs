@@ -1,7 +1,9 @@
-//! The target's end of the link: shows a drafter what was committed, asks it for drafts, and takes what comes in time.
+//! The target's end of the link: shows a drafter what was committed, asks it for drafts, and takes
+//! what comes in time.
 //!
-//! Everything here is bookkeeping at step borders on the engine's thread; nothing waits, and whatever goes wrong ends the
-//! link and nothing else (I3). A new link is greeted beside the one that serves and takes over when it is (a swap).
+//! Everything here is bookkeeping at step borders on the engine's thread; nothing waits, and
+//! whatever goes wrong ends the link and nothing else (I3). A new link is greeted beside the one
+//! that serves and takes over when it is (a swap).
 
 mod intake;
 mod line;
@@ -15,7 +17,8 @@ use paceline_models::transfer::{self, HostTaps};
 use paceline_models::{ModelError, Target};
 use paceline_process::Millis;
 use paceline_proto::internal::v1::{
-    Context, Feed, Hello, Keep, LinkPhase, LinkReport, ProposalKind, Recall, SpeculationTotals, TensorType, Want,
+    Context, Feed, Hello, Keep, LinkPhase, LinkReport, ProposalKind, Recall, SpeculationTotals,
+    TensorType, Want,
 };
 
 use crate::core::{Pace, PageKey, Piece, Plan, Reach, Reading, Scheduler, SequenceKey, TapWindow};
@@ -27,7 +30,8 @@ pub(crate) use line::Proposed;
 /// Share of our ring that one message's taps may fill, so that others find room behind them.
 const FEED_SHARE: u64 = 4;
 
-/// Pages of an ended sequence that are named to the drafter, the last ones, and sequences for which that is done in one message.
+/// Pages of an ended sequence that are named to the drafter, the last ones, and sequences for which
+/// that is done in one message.
 const KEPT_PAGES: usize = 256;
 const KEEPS: usize = 64;
 
@@ -40,15 +44,22 @@ struct Session {
     recall: Option<PageKey>,
     /// A draft is waited for.
     asked: Option<Awaited>,
-    /// The last position behind which one was asked for. It is asked for once: where none comes a step is next, whatever the
-    /// drafter answers.
+    /// The last position behind which one was asked for. It is asked for once: where none comes a
+    /// step is next, whatever the drafter answers.
     tried: Option<usize>,
     proposed: Option<Proposed>,
 }
 
 impl Session {
     fn new(window: TapWindow) -> Self {
-        Self { window, reach: Reach::default(), recall: None, asked: None, tried: None, proposed: None }
+        Self {
+            window,
+            reach: Reach::default(),
+            recall: None,
+            asked: None,
+            tried: None,
+            proposed: None,
+        }
     }
 
     /// Whether a draft behind this position is waited for.
@@ -86,7 +97,8 @@ pub(crate) struct Took {
     pub(crate) us: u64,
     /// Steps the target did meanwhile.
     pub(crate) steps: u32,
-    /// A picture's was among them: when the drafts were there is not known nearly enough to learn from.
+    /// A picture's was among them: when the drafts were there is not known nearly enough to learn
+    /// from.
     pub(crate) tower: bool,
 }
 
@@ -103,7 +115,8 @@ pub(crate) struct Border {
 pub(crate) struct Drafting {
     hello: Hello,
     window_rows: usize,
-    /// Layers whose outputs a drafter conditions on: of the one that is linked, else of the one in the configuration.
+    /// Layers whose outputs a drafter conditions on: of the one that is linked, else of the one in
+    /// the configuration.
     tap_layers: Vec<usize>,
     sessions: HashMap<SequenceKey, Session>,
     /// Sessions that ended and that the drafter still knows.
@@ -123,8 +136,8 @@ pub(crate) struct Drafting {
 }
 
 impl Drafting {
-    /// An end without a link. `hello` is what a drafter is told of the target; `tap_layers` is empty where no drafter is
-    /// configured.
+    /// An end without a link. `hello` is what a drafter is told of the target; `tap_layers` is
+    /// empty where no drafter is configured.
     pub(crate) fn new(hello: Hello, tap_layers: Vec<usize>, window_rows: usize) -> Self {
         Self {
             hello,
@@ -197,7 +210,8 @@ impl Drafting {
         self.sessions.get(&key).map(|session| &session.window)
     }
 
-    /// Bytes of taps kept at most of a sequence of up to so many positions, beside rows on their way.
+    /// Bytes of taps kept at most of a sequence of up to so many positions, beside rows on their
+    /// way.
     pub(crate) fn window_bytes(&self, positions: usize) -> u64 {
         (TapWindow::most_rows(self.window_rows).min(positions) * self.row_bytes()) as u64
     }
@@ -206,16 +220,23 @@ impl Drafting {
         self.tap_layers.len() * self.hello.hidden_size as usize * width(self.hello.r#type())
     }
 
-    /// Takes a link in and says hello over it. The one that serves goes on until the new one is greeted.
+    /// Takes a link in and says hello over it. The one that serves goes on until the new one is
+    /// greeted.
     pub(crate) fn take_over(&mut self, handover: Handover, now: Millis) {
         let generation = handover.generation;
         if generation <= self.report.generation {
-            tracing::warn!(generation, newest = self.report.generation, "an older link was handed over and is dropped (I7)");
+            tracing::warn!(
+                generation,
+                newest = self.report.generation,
+                "an older link was handed over and is dropped (I7)"
+            );
             return;
         }
-        self.report = LinkReport { generation, phase: LinkPhase::Greeting.into(), ..LinkReport::default() };
-        let greeted =
-            End::open(handover, Side::Target).map_err(Fault::from).and_then(|end| Greeting::start(end, self.hello.clone(), now));
+        self.report =
+            LinkReport { generation, phase: LinkPhase::Greeting.into(), ..LinkReport::default() };
+        let greeted = End::open(handover, Side::Target)
+            .map_err(Fault::from)
+            .and_then(|end| Greeting::start(end, self.hello.clone(), now));
         match greeted {
             Ok(greeting) => self.greeting = Some(greeting),
             Err(fault) => {
@@ -228,7 +249,8 @@ impl Drafting {
     /// Drafts come over this link from now on.
     fn switch(&mut self, line: Line, news: &mut Vec<News>) {
         self.leave(news);
-        let tap_layers: Vec<usize> = line.welcome.tap_layers.iter().map(|layer| *layer as usize).collect();
+        let tap_layers: Vec<usize> =
+            line.welcome.tap_layers.iter().map(|layer| *layer as usize).collect();
         tracing::info!(
             generation = line.end.generation(),
             kind = line.welcome.kind,
@@ -240,7 +262,9 @@ impl Drafting {
             // What was kept is of other layers.
             self.tap_layers = tap_layers;
             let (rows, row_bytes) = (self.window_rows, self.row_bytes());
-            self.sessions.values_mut().for_each(|session| session.window = TapWindow::new(rows, row_bytes));
+            self.sessions
+                .values_mut()
+                .for_each(|session| session.window = TapWindow::new(rows, row_bytes));
         }
         self.report.set_phase(LinkPhase::Up);
         self.report.reason.clear();
@@ -258,7 +282,8 @@ impl Drafting {
         }
     }
 
-    /// Lets go of the link there is: nobody waits for its drafts any more. Those that came stay good.
+    /// Lets go of the link there is: nobody waits for its drafts any more. Those that came stay
+    /// good.
     fn leave(&mut self, news: &mut Vec<News>) {
         if let Some(line) = self.line.take() {
             self.past_bytes += line.end.bytes();
@@ -284,9 +309,15 @@ impl Drafting {
         self.report.reason = reason;
     }
 
-    /// Rows of a sequence were found in the prefix cache, up to a page of this name and end: the taps of the last of them, the
-    /// first at `position`.
-    pub(crate) fn found(&mut self, key: SequenceKey, page: (PageKey, usize), position: usize, taps: &[&[u8]]) {
+    /// Rows of a sequence were found in the prefix cache, up to a page of this name and end: the
+    /// taps of the last of them, the first at `position`.
+    pub(crate) fn found(
+        &mut self,
+        key: SequenceKey,
+        page: (PageKey, usize),
+        position: usize,
+        taps: &[&[u8]],
+    ) {
         let (mut position, row_bytes) = (position, self.row_bytes());
         let session = self.session(key);
         session.recall = Some(page.0);
@@ -298,7 +329,13 @@ impl Drafting {
     }
 
     /// Rows of a sequence were committed, the first at `position`: these of all that were tapped.
-    pub(crate) fn committed(&mut self, key: SequenceKey, position: usize, taps: &HostTaps<'_>, rows: Range<usize>) {
+    pub(crate) fn committed(
+        &mut self,
+        key: SequenceKey,
+        position: usize,
+        taps: &HostTaps<'_>,
+        rows: Range<usize>,
+    ) {
         self.session(key).window.write(position, |bytes| taps.append(rows, bytes));
     }
 
@@ -320,7 +357,8 @@ impl Drafting {
 
     /// Drafts of these sequences did not come in time: so long they took at least.
     pub(crate) fn late(&mut self, keys: &[SequenceKey], border: &Border) -> Option<News> {
-        let late: Vec<Awaited> = keys.iter().filter_map(|key| self.sessions.get_mut(key)?.asked.take()).collect();
+        let late: Vec<Awaited> =
+            keys.iter().filter_map(|key| self.sessions.get_mut(key)?.asked.take()).collect();
         let first = *late.iter().min_by_key(|awaited| awaited.round.at_ns)?;
         self.late += late.len() as u64;
         self.pace.late(border.now);
@@ -341,7 +379,8 @@ impl Drafting {
         self.tower = self.steps;
     }
 
-    /// A sequence is about to be over, and its whole pages have these names: the drafter may keep what it has read of it.
+    /// A sequence is about to be over, and its whole pages have these names: the drafter may keep
+    /// what it has read of it.
     pub(crate) fn keep(&mut self, key: SequenceKey, pages: &[PageKey]) {
         let known = self.sessions.get(&key).is_some_and(|session| session.reach.is_open());
         if known && !pages.is_empty() && self.keeps.len() < KEEPS {
@@ -351,8 +390,8 @@ impl Drafting {
         }
     }
 
-    /// A sequence goes on without what is kept of it here. What the drafter says of it may be under way still, and is no fault: how
-    /// far it was shown is remembered.
+    /// A sequence goes on without what is kept of it here. What the drafter says of it may be under
+    /// way still, and is no fault: how far it was shown is remembered.
     pub(crate) fn give_up(&mut self, key: SequenceKey) {
         let (rows, row_bytes) = (self.window_rows, self.row_bytes());
         let Some(session) = self.sessions.get_mut(&key) else { return };
@@ -360,7 +399,8 @@ impl Drafting {
             self.closed.push(key.0);
         }
         session.reach.start_again();
-        (session.window, session.asked, session.tried, session.proposed) = (TapWindow::new(rows, row_bytes), None, None, None);
+        (session.window, session.asked, session.tried, session.proposed) =
+            (TapWindow::new(rows, row_bytes), None, None, None);
     }
 
     /// A sequence is over.
@@ -372,8 +412,9 @@ impl Drafting {
         }
     }
 
-    /// At a step border: sends what was committed and asks for drafts, nobody's if the KV ledger is above the policy's pressure
-    /// (`pressed`). Sequences that may have one are told to the scheduler.
+    /// At a step border: sends what was committed and asks for drafts, nobody's if the KV ledger is
+    /// above the policy's pressure (`pressed`). Sequences that may have one are told to the
+    /// scheduler.
     ///
     /// # Errors
     /// The target's own: MLX failed.
@@ -404,18 +445,23 @@ impl Drafting {
         (border, pressed): (&Border, bool),
         model: &dyn Target,
     ) -> Result<Result<(), Fault>, ModelError> {
-        // A drafter that is paused for being late, or owes much, is left alone: it has enough to do.
+        // A drafter that is paused for being late, or owes much, is left alone: it has enough to
+        // do.
         let plan = if self.pace.may_ask(border.now) && !line.is_clogged() {
             let longest = line.welcome.block_size as usize - 1;
             let most = line.welcome.context_length as usize;
-            let mut plan = scheduler.plan(pressed, |key, sequence| self.reading(key, sequence.committed, most));
+            let mut plan = scheduler
+                .plan(pressed, |key, sequence| self.reading(key, sequence.committed, most));
             plan.ask.iter_mut().for_each(|(_, length)| *length = (*length).min(longest));
             plan
         } else {
             Plan::default()
         };
         let row_bytes = self.row_bytes() as u64;
-        let most = (line.end.capacity() / FEED_SHARE).min(line.end.room()).checked_div(row_bytes).unwrap_or(0) as usize;
+        let most = (line.end.capacity() / FEED_SHARE)
+            .min(line.end.room())
+            .checked_div(row_bytes)
+            .unwrap_or(0) as usize;
         let (mut pieces, mut rows) = (Vec::<(SequenceKey, Piece)>::new(), 0);
         for key in plan.feed {
             let Some(session) = self.sessions.get(&key) else { continue };
@@ -424,11 +470,18 @@ impl Drafting {
                 pieces.push((key, piece));
             }
         }
-        let parts: Vec<&[u8]> =
-            pieces.iter().map(|(key, piece)| self.sessions[key].window.rows(piece.position, piece.rows)).collect();
+        let parts: Vec<&[u8]> = pieces
+            .iter()
+            .map(|(key, piece)| self.sessions[key].window.rows(piece.position, piece.rows))
+            .collect();
         let taps = match parts.is_empty() {
             true => None,
-            false => match line.end.put_parts(rows as u32, (row_bytes as usize / width(line.kind)) as u32, line.kind, &parts) {
+            false => match line.end.put_parts(
+                rows as u32,
+                (row_bytes as usize / width(line.kind)) as u32,
+                line.kind,
+                &parts,
+            ) {
                 Ok(taps) => taps,
                 Err(error) => return Ok(Err(error.into())),
             },
@@ -460,7 +513,8 @@ impl Drafting {
         }
         let blocks: usize = wants.iter().map(|want| want.block as usize).sum();
         // It answers in order: what it has not read of any sequence comes before these drafts.
-        let unread = self.sessions.values().map(|session| session.reach.on_their_way()).sum::<usize>();
+        let unread =
+            self.sessions.values().map(|session| session.reach.on_their_way()).sum::<usize>();
         let asked = Asked { at_ns: border.at_ns, rows: blocks + unread, steps: self.steps };
         let round = if wants.is_empty() { 0 } else { line.open_round(&wants, asked) };
         let until = self.pace.deadline(border.now, scheduler.speculation.read_us(unread) / 1e3);
@@ -468,7 +522,8 @@ impl Drafting {
             let key = SequenceKey(want.session);
             let session = self.sessions.get_mut(&key).expect("asked for one");
             let position = want.position as usize;
-            (session.asked, session.tried) = (Some(Awaited { position, round: asked, sequences: wants.len() }), Some(position));
+            (session.asked, session.tried) =
+                (Some(Awaited { position, round: asked, sequences: wants.len() }), Some(position));
             scheduler.asked(key, until);
         }
         let context = |(key, piece): &(SequenceKey, Piece)| Context {
@@ -480,7 +535,11 @@ impl Drafting {
         let contexts = pieces.iter().map(context).collect();
         let recall = |(key, piece): &(SequenceKey, Piece)| {
             let session = self.sessions.get(key).filter(|_| piece.recall)?;
-            Some(Recall { session: key.0, key: session.recall?.0.to_vec().into(), since: session.window.first() as u32 })
+            Some(Recall {
+                session: key.0,
+                key: session.recall?.0.to_vec().into(),
+                since: session.window.first() as u32,
+            })
         };
         let recalls = pieces.iter().filter_map(recall).collect();
         let (closed, keeps) = (std::mem::take(&mut self.closed), std::mem::take(&mut self.keeps));
@@ -491,7 +550,8 @@ impl Drafting {
     /// How far a drafter that reads `context` positions, if it says how many, is with a sequence.
     fn reading(&self, key: SequenceKey, committed: usize, context: usize) -> Option<Reading> {
         let session = self.sessions.get(&key)?;
-        let can = session.tried != Some(committed) && session.reach.could_ask(committed, &session.window);
+        let can =
+            session.tried != Some(committed) && session.reach.could_ask(committed, &session.window);
         // The shortest block is the bonus token and a draft.
         let beyond = context > 0 && committed + 2 > context;
         Some(Reading { unread: session.reach.unread(&session.window), can, beyond })
@@ -562,11 +622,19 @@ mod tests {
     fn news_of_a_sequence_that_gave_its_taps_up_is_no_fault_of_the_drafters() {
         let mut drafting = shown(ROUND);
         drafting.give_up(KEY);
-        assert_eq!((drafting.closed.as_slice(), drafting.window(KEY).expect("there").bytes()), (&[KEY.0][..], 0));
-        // It has taps again, from farther on: the drafter, which hears of neither yet, says what it had read.
+        assert_eq!(
+            (drafting.closed.as_slice(), drafting.window(KEY).expect("there").bytes()),
+            (&[KEY.0][..], 0)
+        );
+        // It has taps again, from farther on: the drafter, which hears of neither yet, says what it
+        // had read.
         drafting.session(KEY).window.push(30, &[0; 2 * ROW_BYTES]);
         assert!(says(&mut drafting, 20).is_ok());
-        assert_eq!(drafting.reading(KEY, 32, 0).expect("there").unread, 2, "nothing of the session there is now");
+        assert_eq!(
+            drafting.reading(KEY, 32, 0).expect("there").unread,
+            2,
+            "nothing of the session there is now"
+        );
         assert!(says(&mut drafting, 21).is_err(), "that was never sent");
     }
 
@@ -574,14 +642,18 @@ mod tests {
     fn a_late_draft_took_as_long_as_it_was_waited_for() {
         let mut drafting = shown(ROUND);
         let late = drafting.late(&[KEY], &Border { now: Millis(21), at_ns: 21_000_000 });
-        assert_eq!(late, Some(News::Took(Took { sequences: 3, rows: 24, us: 20_000, steps: 0, tower: false })));
+        assert_eq!(
+            late,
+            Some(News::Took(Took { sequences: 3, rows: 24, us: 20_000, steps: 0, tower: false }))
+        );
         assert_eq!(drafting.late(&[KEY], &Border { now: Millis(22), at_ns: 22_000_000 }), None);
     }
 
     #[test]
     fn behind_the_drafters_context_there_is_nothing_to_ask_it_for() {
         let drafting = shown(ROUND);
-        let beyond = |committed, context| drafting.reading(KEY, committed, context).expect("there").beyond;
+        let beyond =
+            |committed, context| drafting.reading(KEY, committed, context).expect("there").beyond;
         assert_eq!([beyond(98, 100), beyond(99, 100), beyond(5_000, 0)], [false, true, false]);
     }
 }

@@ -1,4 +1,5 @@
-//! The engine and its prefix cache: when beginnings are looked for, when they are kept, when they go. All at step borders.
+//! The engine and its prefix cache: when beginnings are looked for, when they are kept, when they
+//! go. All at step borders.
 
 use paceline_models::{ModelError, SequenceId};
 
@@ -8,13 +9,14 @@ use crate::core::{Ended, Follows, PAGE, Phase, SequenceKey};
 use crate::error;
 use crate::pass;
 
-/// Pages of a sequence that still runs are kept before its end once there are so many bytes of them: what is left for its end
-/// then takes no longer than a step.
+/// Pages of a sequence that still runs are kept before its end once there are so many bytes of
+/// them: what is left for its end then takes no longer than a step.
 const LONG_BYTES: u64 = BORDER_BYTES;
 
 impl Engine {
-    /// Puts kept pages in the place of reading for prompts of which nothing is read. Those that begin like one that is being
-    /// read wait for its pages: many requests that come at once with the same beginning are the rule where agents work.
+    /// Puts kept pages in the place of reading for prompts of which nothing is read. Those that
+    /// begin like one that is being read wait for its pages: many requests that come at once with
+    /// the same beginning are the rule where agents work.
     pub(super) fn look_up(&mut self) {
         self.scheduler.follows.clear();
         for key in self.scheduler.unread() {
@@ -31,7 +33,9 @@ impl Engine {
                     || *other < key && self.scheduler.ledger().holds(*other)
             });
             let others = others.map(|(other, one)| (other, one.committed));
-            if let Some((leader, rows)) = self.cache.ahead((key, sequence.ids.len(), pages.len()), others) {
+            if let Some((leader, rows)) =
+                self.cache.ahead((key, sequence.ids.len(), pages.len()), others)
+            {
                 self.scheduler.follows.insert(key, Follows { leader, rows });
                 continue;
             }
@@ -49,8 +53,8 @@ impl Engine {
         }
     }
 
-    /// Keeps what is there to be kept of one running sequence: what another waits for, its prompt once its first token is on
-    /// its way, and long ones before.
+    /// Keeps what is there to be kept of one running sequence: what another waits for, its prompt
+    /// once its first token is on its way, and long ones before.
     pub(super) fn keep_some(&mut self) {
         let awaited = |key| self.scheduler.follows.values().any(|follows| follows.leader == key);
         let due = self.scheduler.iter().filter_map(|(key, sequence)| {
@@ -62,13 +66,15 @@ impl Engine {
             let awaited = all > 0 && awaited(key);
             (awaited || prompt > 0 || all >= LONG_BYTES).then_some((!awaited, key, sequence))
         });
-        let Some((_, key, sequence)) = due.min_by_key(|(later, key, _)| (*later, *key)) else { return };
+        let Some((_, key, sequence)) = due.min_by_key(|(later, key, _)| (*later, *key)) else {
+            return;
+        };
         let ids = sequence.ids[..sequence.committed].to_vec();
         self.keep(key, &ids, BORDER_BYTES);
     }
 
-    /// Keeps all that is there of a sequence which ends well, or because nobody wants more of it: the next turn of its
-    /// conversation, or another try, begins with it.
+    /// Keeps all that is there of a sequence which ends well, or because nobody wants more of it:
+    /// the next turn of its conversation, or another try, begins with it.
     pub(super) fn keep_all(&mut self, key: SequenceKey, ids: &[u32]) {
         // Rows behind the id that ended a block are no part of it.
         let rows = self.kv.length(SequenceId(key.0)).unwrap_or(0) as usize;
@@ -86,13 +92,21 @@ impl Engine {
         self.end(key, ended.and_then(error::ended));
     }
 
-    /// Ends a request of which no token can be chosen. Its rows may hold NaN, so nothing of it is left for later requests:
-    /// neither its pages and those computed from them, nor the features of its images, nor what the drafter read of it.
+    /// Ends a request of which no token can be chosen. Its rows may hold NaN, so nothing of it is
+    /// left for later requests: neither its pages and those computed from them, nor the features of
+    /// its images, nor what the drafter read of it.
     pub(super) fn end_faulty(&mut self, key: SequenceKey) {
         let Some(sequence) = self.scheduler.get(key) else { return };
-        let (ids, images, position) = (sequence.ids.clone(), sequence.images.clone(), sequence.ids.len());
-        let request_id = self.running.get(&key).map(|running| running.checked.id.as_str()).unwrap_or_default();
-        tracing::error!(request_id, sequence = key.0, position, "the model's numbers are not finite; the request ends");
+        let (ids, images, position) =
+            (sequence.ids.clone(), sequence.images.clone(), sequence.ids.len());
+        let request_id =
+            self.running.get(&key).map(|running| running.checked.id.as_str()).unwrap_or_default();
+        tracing::error!(
+            request_id,
+            sequence = key.0,
+            position,
+            "the model's numbers are not finite; the request ends"
+        );
         self.cache.remove(key, &ids);
         self.count_cached();
         images.iter().for_each(|image| self.scheduler.tower.forget(&image.key));
@@ -102,8 +116,8 @@ impl Engine {
     /// `true`: there is more to keep.
     fn keep(&mut self, key: SequenceKey, ids: &[u32], most: u64) -> bool {
         let ledger = self.scheduler.ledger();
-        // Half of what sequences leave, so that most of those to come find room without waiting for pages to go, nor the store has
-        // to give up the places it keeps for them.
+        // Half of what sequences leave, so that most of those to come find room without waiting for
+        // pages to go, nor the store has to give up the places it keeps for them.
         let limit = (ledger.budget() - ledger.held()).saturating_sub(self.kv.idle_bytes()) / 2;
         let more = self.cache.keep(&self.kv, (key, ids), self.drafting.window(key), (most, limit));
         self.count_cached();

@@ -1,5 +1,6 @@
-//! One sequence whose logits are not finite among seven that are well, in the engine itself. The fault is made behind the
-//! model's forward, because no request that the worker accepts makes one with a sound checkpoint.
+//! One sequence whose logits are not finite among seven that are well, in the engine itself. The
+//! fault is made behind the model's forward, because no request that the worker accepts makes one
+//! with a sound checkpoint.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -8,12 +9,14 @@ use std::time::Duration;
 use paceline_link::{End, Frame, Handover, SEGMENT_BYTES, Side, handshake, make_pair};
 use paceline_models::sample::Sampling;
 use paceline_models::sample::noise::NoiseKey;
-use paceline_models::{Array, Batch, Dtype, Forward, KvStore, LayerKv, ModelError, Target, TargetInfo, Wants};
+use paceline_models::{
+    Array, Batch, Dtype, Forward, KvStore, LayerKv, ModelError, Target, TargetInfo, Wants,
+};
 use paceline_process::Millis;
 use paceline_process::worker::{Mail, Progress, Pulse, mailbox};
 use paceline_proto::internal::v1::{
-    Done, Draft, Feed, Hello, LinkPhase, Proposal, ProposalKind, Reach, SessionReach, Stamp, TensorType, TokenBatch, Want,
-    Welcome,
+    Done, Draft, Feed, Hello, LinkPhase, Proposal, ProposalKind, Reach, SessionReach, Stamp,
+    TensorType, TokenBatch, Want, Welcome,
 };
 use paceline_proto::status::Reason;
 use tokio::sync::mpsc;
@@ -79,7 +82,12 @@ impl Target for Faulty {
         self.model.dtype()
     }
 
-    fn forward(&self, batch: &Batch, kv: &mut KvStore, wants: &Wants) -> Result<Forward, ModelError> {
+    fn forward(
+        &self,
+        batch: &Batch,
+        kv: &mut KvStore,
+        wants: &Wants,
+    ) -> Result<Forward, ModelError> {
         let forward = self.model.forward(batch, kv, wants)?;
         let fault = self.faults.lock().expect("not poisoned").rows;
         let (Some(fault), Some(logits)) = (fault, &forward.logits) else { return Ok(forward) };
@@ -90,7 +98,11 @@ impl Target for Faulty {
             let of_segment = wants.logit_rows.iter().filter(|row| rows.contains(row));
             added.extend(of_segment.map(|row| {
                 let position = segment.start + row - first;
-                if segment.sequence.0 == fault.sequence && position >= fault.from { fault.number } else { 0.0 }
+                if segment.sequence.0 == fault.sequence && position >= fault.from {
+                    fault.number
+                } else {
+                    0.0
+                }
             }));
             first = rows.end;
         }
@@ -178,7 +190,15 @@ fn engine(faults: Arc<Mutex<Faults>>, progress: Arc<Progress>) -> Engine {
     };
     let drafting = Drafting::new(hello, TAP_LAYERS.map(|layer| layer as usize).to_vec(), 512);
     let (scheduler, cache) = (fixture::scheduler(&kv, &drafting), Cache::new(&kv, true));
-    Engine::new(model, kv, scheduler, drafting, cache, (progress, pulse), paceline_process::Clock::start())
+    Engine::new(
+        model,
+        kv,
+        scheduler,
+        drafting,
+        cache,
+        (progress, pulse),
+        paceline_process::Clock::start(),
+    )
 }
 
 impl House {
@@ -187,11 +207,13 @@ impl House {
         let (faults, progress) = (Arc::<Mutex<Faults>>::default(), Arc::new(Progress::default()));
         let (for_engine, reports) = (faults.clone(), progress.clone());
         let run = move || engine(for_engine, reports).run(inbox);
-        let thread = std::thread::Builder::new().name("engine".into()).spawn(run).expect("a thread");
+        let thread =
+            std::thread::Builder::new().name("engine".into()).spawn(run).expect("a thread");
         Self { mail, faults, progress, thread: Some(thread), asked: 0, links: 0 }
     }
 
-    /// Runs requests at once. The fault, if any, is the one of them at this place, from its so many-th token on.
+    /// Runs requests at once. The fault, if any, is the one of them at this place, from its so
+    /// many-th token on.
     fn ask(&mut self, requests: &[Asked], fault: Option<(usize, usize, f32)>) -> Vec<Answer> {
         self.faults.lock().expect("not poisoned").rows = fault.map(|(at, tokens, number)| Fault {
             sequence: self.asked + at as u64,
@@ -201,7 +223,8 @@ impl House {
         let mut answers = vec![];
         for request in requests {
             let name = format!("r{}", self.asked);
-            let (mut running, rx) = fixture::request(&name, request.prompt.clone(), TOKENS as u32, request.sampling);
+            let (mut running, rx) =
+                fixture::request(&name, request.prompt.clone(), TOKENS as u32, request.sampling);
             running.checked.noise = NoiseKey { seed: 11, sample: 0 };
             running.checked.wants_margins = request.margins;
             running.checked.logprobs = request.logprobs;
@@ -220,7 +243,8 @@ impl House {
         let for_drafts = (drafts == Drafts::RowsWithoutLogits).then_some(f32::NAN);
         self.faults.lock().expect("not poisoned").drafts = for_drafts;
         let force = if drafts == Drafts::None { Force::Plain } else { Force::Speculative };
-        let policy = Policy { term: 1, epoch: self.links, force, kv_pressure: 1.0, max_context: None };
+        let policy =
+            Policy { term: 1, epoch: self.links, force, kv_pressure: 1.0, max_context: None };
         self.mail.try_send(Command::Policy(policy)).expect("there is room");
         if drafts == Drafts::None {
             return wait;
@@ -235,7 +259,8 @@ impl House {
             segment_bytes: SEGMENT_BYTES,
         };
         let (theirs, ours) = (handover(pair.target, segment), handover(pair.drafter, pair.segment));
-        let play = move || play(End::open(ours, Side::Drafter).expect("a link"), drafts, &known, &greeted);
+        let play =
+            move || play(End::open(ours, Side::Drafter).expect("a link"), drafts, &known, &greeted);
         std::thread::Builder::new().name("drafter".into()).spawn(play).expect("a thread");
         self.mail.try_send(Command::Link(theirs)).expect("there is room");
         wait.recv_timeout(LONG).expect("the target greets the drafter");
@@ -254,7 +279,10 @@ impl Drop for House {
         let _ = self.mail.try_send(Command::Stop { until: Millis(0) });
         let ended_well = self.thread.take().map(|thread| thread.join());
         if !std::thread::panicking() {
-            assert!(matches!(ended_well, Some(Ok(true))), "the engine ends as it was asked to: {ended_well:?}");
+            assert!(
+                matches!(ended_well, Some(Ok(true))),
+                "the engine ends as it was asked to: {ended_well:?}"
+            );
         }
     }
 }
@@ -299,7 +327,9 @@ fn play(mut end: End, drafts: Drafts, known: &[Vec<u32>], greeted: &SyncSender<(
                 end.send(Frame::Welcome(welcome)).expect("sent");
                 let _ = greeted.try_send(());
             }
-            Ok(Some(Frame::MaskRow(row))) => _ = end.take(&row.tensor.expect("there")).expect("fine"),
+            Ok(Some(Frame::MaskRow(row))) => {
+                _ = end.take(&row.tensor.expect("there")).expect("fine")
+            }
             Ok(Some(Frame::Feed(feed))) => {
                 for tensor in [&feed.taps, &feed.bonus].into_iter().flatten() {
                     end.take(tensor).expect("fine");
@@ -320,7 +350,10 @@ fn play(mut end: End, drafts: Drafts, known: &[Vec<u32>], greeted: &SyncSender<(
 }
 
 fn reach(feed: &Feed) -> Reach {
-    let sessions = feed.contexts.iter().map(|c| SessionReach { session: c.session, position: c.position + c.rows });
+    let sessions = feed
+        .contexts
+        .iter()
+        .map(|c| SessionReach { session: c.session, position: c.position + c.rows });
     Reach { sessions: sessions.collect(), missed: vec![] }
 }
 
@@ -348,8 +381,11 @@ fn proposal(
     let hidden = match drafts {
         Drafts::Ids | Drafts::None => None,
         Drafts::Rows | Drafts::RowsWithoutLogits | Drafts::NotANumber => {
-            let number = |at: u32| if drafts == Drafts::NotANumber { f32::NAN } else { (at as f32 * 0.37).sin() };
-            let bytes: Vec<u8> = (0..rows * HIDDEN).flat_map(|at| number(at).to_ne_bytes()).collect();
+            let number = |at: u32| {
+                if drafts == Drafts::NotANumber { f32::NAN } else { (at as f32 * 0.37).sin() }
+            };
+            let bytes: Vec<u8> =
+                (0..rows * HIDDEN).flat_map(|at| number(at).to_ne_bytes()).collect();
             end.put(rows, HIDDEN, TensorType::F32, &bytes)?
         }
     };
@@ -361,7 +397,8 @@ fn prompt(at: u32) -> Vec<u32> {
     (0..PROMPT + at).map(|place| 4 + (place * 7 + 131 * at + place * place / 3) % 4000).collect()
 }
 
-/// Requests of all kinds, or only such as are chosen in the graph, where the next step's graph is built ahead of time.
+/// Requests of all kinds, or only such as are chosen in the graph, where the next step's graph is
+/// built ahead of time.
 fn requests(mixed: bool) -> Vec<Asked> {
     let warm = Sampling { temperature: 0.8, top_p: 0.95, ..Sampling::GREEDY };
     let request = |at: usize| {
@@ -372,7 +409,10 @@ fn requests(mixed: bool) -> Vec<Asked> {
             0 => plain,
             1 => Asked { sampling: warm, ..plain },
             2 => Asked { margins: true, logprobs: Some(2), ..plain },
-            _ => Asked { sampling: Sampling { repetition_penalty: 1.2, frequency_penalty: 0.3, ..warm }, ..plain },
+            _ => Asked {
+                sampling: Sampling { repetition_penalty: 1.2, frequency_penalty: 0.3, ..warm },
+                ..plain
+            },
         }
     };
     (0..STREAMS).map(request).collect()
@@ -381,7 +421,8 @@ fn requests(mixed: bool) -> Vec<Asked> {
 /// Each request alone, without a drafter.
 fn solos(house: &mut House, requests: &[Asked]) -> Vec<Vec<u32>> {
     house.link(Drafts::None, vec![]);
-    let alone = requests.iter().map(|request| house.ask(std::slice::from_ref(request), None).remove(0));
+    let alone =
+        requests.iter().map(|request| house.ask(std::slice::from_ref(request), None).remove(0));
     let check = |answer: Answer| {
         assert!(answer.end.is_ok() && answer.ids.len() == TOKENS, "{answer:?}");
         answer.ids
@@ -391,20 +432,40 @@ fn solos(house: &mut House, requests: &[Asked]) -> Vec<Vec<u32>> {
 
 /// The streams as a drafter knows them: prompts and answers.
 fn whole(requests: &[Asked], solos: &[Vec<u32>]) -> Vec<Vec<u32>> {
-    requests.iter().zip(solos).map(|(request, ids)| [request.prompt.clone(), ids.clone()].concat()).collect()
+    requests
+        .iter()
+        .zip(solos)
+        .map(|(request, ids)| [request.prompt.clone(), ids.clone()].concat())
+        .collect()
 }
 
 /// Runs all requests with one at fault and checks every stream. How many tokens were drafted and
 /// accepted for those that are well.
-fn check(house: &mut House, requests: &[Asked], solos: &[Vec<u32>], fault: (usize, usize, f32), what: &str) -> (u64, u64) {
+fn check(
+    house: &mut House,
+    requests: &[Asked],
+    solos: &[Vec<u32>],
+    fault: (usize, usize, f32),
+    what: &str,
+) -> (u64, u64) {
     let (mut drafted, mut accepted) = (0, 0);
     let answers = house.ask(requests, Some(fault));
     for (at, (answer, solo)) in answers.into_iter().zip(solos).enumerate() {
         if at == fault.0 {
-            assert_eq!(answer.end, Err((Code::Internal, Some(Reason::Numerics))), "{what}: {:?}", answer.ids);
-            assert_eq!(answer.ids, solo[..fault.1], "{what}: the tokens before the fault, and no other");
+            assert_eq!(
+                answer.end,
+                Err((Code::Internal, Some(Reason::Numerics))),
+                "{what}: {:?}",
+                answer.ids
+            );
+            assert_eq!(
+                answer.ids,
+                solo[..fault.1],
+                "{what}: the tokens before the fault, and no other"
+            );
         } else {
-            let done = answer.end.unwrap_or_else(|end| panic!("{what}: stream {at} ended with {end:?}"));
+            let done =
+                answer.end.unwrap_or_else(|end| panic!("{what}: stream {at} ended with {end:?}"));
             assert_eq!(&answer.ids, solo, "{what}: stream {at}");
             let speculation = done.speculation.expect("reported");
             (drafted, accepted) = (drafted + speculation.drafted, accepted + speculation.accepted);
@@ -415,18 +476,33 @@ fn check(house: &mut House, requests: &[Asked], solos: &[Vec<u32>], fault: (usiz
 }
 
 /// The drafter has gone as it sent what is no number, and one stream alone is what it was.
-fn check_ejected(house: &mut House, drafter: &Receiver<()>, requests: &[Asked], solos: &[Vec<u32>], what: &str) {
-    assert_eq!(drafter.recv_timeout(LONG), Err(RecvTimeoutError::Disconnected), "{what}: the drafter is told");
+fn check_ejected(
+    house: &mut House,
+    drafter: &Receiver<()>,
+    requests: &[Asked],
+    solos: &[Vec<u32>],
+    what: &str,
+) {
+    assert_eq!(
+        drafter.recv_timeout(LONG),
+        Err(RecvTimeoutError::Disconnected),
+        "{what}: the drafter is told"
+    );
     // The engine says how the link stands before it takes the next request.
     let answer = house.ask(&requests[..1], None).remove(0);
     assert!(answer.end.is_ok() && answer.ids == solos[0], "{what}: {answer:?}");
     let link = house.progress.heartbeat(1).link.expect("reported");
-    assert_eq!((link.phase(), link.generation, link.serving), (LinkPhase::Ejected, house.links, 0), "{what}: {link:?}");
+    assert_eq!(
+        (link.phase(), link.generation, link.serving),
+        (LinkPhase::Ejected, house.links, 0),
+        "{what}: {link:?}"
+    );
     assert!(link.reason.contains("not finite"), "{what}: {link:?}");
 }
 
 #[test]
-fn a_sequence_whose_logits_are_not_finite_ends_alone_and_its_seven_neighbours_equal_their_solo_runs() {
+fn a_sequence_whose_logits_are_not_finite_ends_alone_and_its_seven_neighbours_equal_their_solo_runs()
+ {
     let mut house = House::open();
     for mixed in [false, true] {
         let requests = requests(mixed);
@@ -443,12 +519,16 @@ fn a_sequence_whose_logits_are_not_finite_ends_alone_and_its_seven_neighbours_eq
             (Drafts::NotANumber, 5, TOKENS - 1, f32::INFINITY),
         ];
         for (drafts, at, tokens, number) in faults {
-            let what = format!("{drafts:?}, stream {at} from token {tokens} on {number}, mixed {mixed}");
+            let what =
+                format!("{drafts:?}, stream {at} from token {tokens} on {number}, mixed {mixed}");
             let mut run = || {
                 let drafter = house.link(drafts, whole(&requests, &solos));
-                let (drafted, accepted) = check(&mut house, &requests, &solos, (at, tokens, number), &what);
+                let (drafted, accepted) =
+                    check(&mut house, &requests, &solos, (at, tokens, number), &what);
                 match drafts {
-                    Drafts::NotANumber => check_ejected(&mut house, &drafter, &requests, &solos, &what),
+                    Drafts::NotANumber => {
+                        check_ejected(&mut house, &drafter, &requests, &solos, &what)
+                    }
                     // The others draft what is right by chance at most.
                     Drafts::Ids => return accepted > 0,
                     Drafts::None | Drafts::Rows | Drafts::RowsWithoutLogits => {}
@@ -471,11 +551,18 @@ fn nothing_of_a_faulty_sequence_is_found_in_the_prefix_cache() {
         assert_eq!(answer.ids, solos[at]);
         answer.end.expect("it is well").cached_tokens
     };
-    assert!(cached(&mut house, 3) >= 128 && cached(&mut house, 5) >= 128, "pages of earlier requests are found");
+    assert!(
+        cached(&mut house, 3) >= 128 && cached(&mut house, 5) >= 128,
+        "pages of earlier requests are found"
+    );
     for tokens in [0, 12] {
         let answer = house.ask(&requests[3..=3], Some((0, tokens, f32::NAN))).remove(0);
         assert_eq!(answer.end, Err((Code::Internal, Some(Reason::Numerics))));
-        assert_eq!(cached(&mut house, 3), 0, "{tokens} tokens: its pages are gone, those of earlier requests too");
+        assert_eq!(
+            cached(&mut house, 3),
+            0,
+            "{tokens} tokens: its pages are gone, those of earlier requests too"
+        );
         assert!(cached(&mut house, 3) >= 128, "and come again with a sound run");
         assert!(cached(&mut house, 5) >= 128, "other prompts keep theirs");
     }

@@ -32,7 +32,11 @@ pub(crate) fn store(model: &dyn Target) -> KvStore {
 
 /// With taps it keeps what a drafter would be shown, as it does where one is configured.
 pub(crate) fn drafting(model: &dyn Target, taps: bool) -> Drafting {
-    let hello = Hello { hidden_size: model.info().hidden as u32, r#type: TensorType::F32.into(), ..Hello::default() };
+    let hello = Hello {
+        hidden_size: model.info().hidden as u32,
+        r#type: TensorType::F32.into(),
+        ..Hello::default()
+    };
     Drafting::new(hello, if taps { vec![1, 3, 5, 6] } else { vec![] }, 512)
 }
 
@@ -42,7 +46,10 @@ pub(crate) fn scheduler(kv: &KvStore, drafting: &Drafting) -> Scheduler {
         kv,
         taps: drafting.window_bytes(positions as usize),
     };
-    Scheduler::new(Ledger::new(1 << 30, kv.class_bytes().into_iter().map(class).collect()), SEQUENCES)
+    Scheduler::new(
+        Ledger::new(1 << 30, kv.class_bytes().into_iter().map(class).collect()),
+        SEQUENCES,
+    )
 }
 
 /// A request that may be drafted for, and where its answer comes.
@@ -62,7 +69,11 @@ pub(crate) fn request(
             stop_ids: vec![],
             ignored_ids: vec![],
             deadline: None,
-            permit: Permit { lane: v1::Lane::Speculative, max_draft: 15, reason: v1::RouteReason::Prior },
+            permit: Permit {
+                lane: v1::Lane::Speculative,
+                max_draft: 15,
+                reason: v1::RouteReason::Prior,
+            },
             class: "default".into(),
             cache_scope: String::new(),
             images: Default::default(),

@@ -1,5 +1,5 @@
-//! The engine and its vision tower: one slice of work at a time, and what came out, until nobody reads it any more. Which
-//! picture, how far, and what is kept is the core's to say (`core/tower`).
+//! The engine and its vision tower: one slice of work at a time, and what came out, until nobody
+//! reads it any more. Which picture, how far, and what is kept is the core's to say (`core/tower`).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -25,8 +25,17 @@ impl Seen {
     ///
     /// # Errors
     /// Its features are not there; MLX's own.
-    pub(crate) fn rows(&self, image: &ImageKey, rows: Range<usize>, at: i32) -> Result<Override, ModelError> {
-        let missing = || ModelError::Batch("rows of a picture are to be read before it went through the tower".into());
+    pub(crate) fn rows(
+        &self,
+        image: &ImageKey,
+        rows: Range<usize>,
+        at: i32,
+    ) -> Result<Override, ModelError> {
+        let missing = || {
+            ModelError::Batch(
+                "rows of a picture are to be read before it went through the tower".into(),
+            )
+        };
         let features = self.features.get(image).ok_or_else(missing)?;
         let batch_rows = (at..at + rows.len() as i32).collect();
         if rows.len() == features.rows() as usize {
@@ -36,14 +45,16 @@ impl Seen {
         let places: Vec<i32> = (rows.start as i32..rows.end as i32).collect();
         let places = Array::from_slice(&places, &[places.len() as i32]);
         let part = |array: &Array| array.take_axis(&places, 0);
-        let after_layer = features.after_layer.iter().map(|(layer, array)| Ok((*layer, part(array)?)));
+        let after_layer =
+            features.after_layer.iter().map(|(layer, array)| Ok((*layer, part(array)?)));
         let after_layer = after_layer.collect::<Result<_, ModelError>>()?;
         Ok(Override { rows: batch_rows, embeddings: part(&features.embeddings)?, after_layer })
     }
 }
 
 impl Engine {
-    /// Lets go of what the core does not name any more: requests were cancelled, or others needed the room.
+    /// Lets go of what the core does not name any more: requests were cancelled, or others needed
+    /// the room.
     pub(super) fn forget_pictures(&mut self) {
         let Self { seen, scheduler, .. } = self;
         seen.passes.retain(|image, _| scheduler.tower.is_under_way(image));
@@ -82,7 +93,9 @@ impl Engine {
             Err(error @ ModelError::Mlx(_)) => self.break_down(&error),
             Err(error) => {
                 tracing::error!(%error, sequence = slice.owner.0, "a picture cannot go through the tower");
-                let status = Reason::Bug.status("the engine failed on a picture of this request; the log has the reason");
+                let status = Reason::Bug.status(
+                    "the engine failed on a picture of this request; the log has the reason",
+                );
                 for key in self.who_has(&slice.image) {
                     self.end(key, Some(status.clone()));
                 }
@@ -91,13 +104,18 @@ impl Engine {
     }
 
     fn advance(&mut self, slice: Slice) -> Result<(u32, Option<Features>), ModelError> {
-        let missing = |what: &str| ModelError::Batch(format!("expected {what} of sequence {}, found none", slice.owner.0));
+        let missing = |what: &str| {
+            ModelError::Batch(format!("expected {what} of sequence {}, found none", slice.owner.0))
+        };
         let vision = self.model.vision().ok_or_else(|| missing("a vision tower for a picture"))?;
         let mut pass = match self.seen.passes.remove(&slice.image) {
             Some(pass) => pass,
             None => {
-                let pictures = self.running.get(&slice.owner).map(|running| &running.checked.pictures);
-                let picture = pictures.and_then(|pictures| pictures.get(slice.index)).ok_or_else(|| missing("a picture"))?;
+                let pictures =
+                    self.running.get(&slice.owner).map(|running| &running.checked.pictures);
+                let picture = pictures
+                    .and_then(|pictures| pictures.get(slice.index))
+                    .ok_or_else(|| missing("a picture"))?;
                 vision.begin(&Picture {
                     pixels: &picture.pixels,
                     rows: picture.rows,
@@ -123,7 +141,8 @@ impl Engine {
 
     /// Sequences with this picture.
     fn who_has(&self, image: &ImageKey) -> Vec<SequenceKey> {
-        let has = self.scheduler.iter().filter(|(_, one)| one.images.iter().any(|one| one.key == *image));
+        let has =
+            self.scheduler.iter().filter(|(_, one)| one.images.iter().any(|one| one.key == *image));
         has.map(|(key, _)| key).collect()
     }
 }

@@ -1,5 +1,6 @@
-//! What the engine costs beside the model it runs: one stream through it, against a bare loop of the same calls, in one
-//! process. `cargo test --release -p paceline-target --lib -- --ignored --nocapture one_stream`
+//! What the engine costs beside the model it runs: one stream through it, against a bare loop of
+//! the same calls, in one process. `cargo test --release -p paceline-target --lib -- --ignored
+//! --nocapture one_stream`
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -40,11 +41,15 @@ fn bare(rounds: &Receiver<usize>, took: &SyncSender<(Vec<u32>, Vec<i64>)>) {
         while ids.len() < PROMPT + TOKENS {
             let length = (ids.len() - start) as i32;
             let purpose = if length > 1 { Purpose::Prefill } else { Purpose::Decode };
-            let segment = Segment { sequence, start: start as i32, length, purpose, image_spans: vec![] };
+            let segment =
+                Segment { sequence, start: start as i32, length, purpose, image_spans: vec![] };
             let wants = Wants { logit_rows: vec![length - 1], ..Wants::default() };
-            let forward = model.forward(&Batch::text(ids[start..].to_vec(), vec![segment]), &mut kv, &wants).expect("a forward");
+            let forward = model
+                .forward(&Batch::text(ids[start..].to_vec(), vec![segment]), &mut kv, &wants)
+                .expect("a forward");
             let rule = RowRule::greedy(&ids, PROMPT);
-            let chosen = choose(forward.logits.as_ref().expect("wanted"), &[rule], &[]).expect("a choice");
+            let chosen =
+                choose(forward.logits.as_ref().expect("wanted"), &[rule], &[]).expect("a choice");
             kv.commit(sequence, ids.len() as i32).expect("commits");
             start = ids.len();
             ids.push(chosen[0].token);
@@ -68,7 +73,8 @@ fn engine(inbox: Inbox<Command>, taps: bool) {
 
 /// One stream through an engine: as [`bare`] answers, by the steps' own stamps.
 fn through(mail: &Mail<Command>, round: usize) -> (Vec<u32>, Vec<i64>) {
-    let (running, mut rx) = fixture::request(&format!("r{round}"), prompt(round), TOKENS as u32, Sampling::GREEDY);
+    let (running, mut rx) =
+        fixture::request(&format!("r{round}"), prompt(round), TOKENS as u32, Sampling::GREEDY);
     mail.try_send(Command::Run(Box::new(running))).expect("there is room");
     let (mut ids, mut took_ns, mut last_ns) = (vec![], vec![], None);
     while let Some(batch) = rx.blocking_recv() {
@@ -84,7 +90,8 @@ fn through(mail: &Mail<Command>, round: usize) -> (Vec<u32>, Vec<i64>) {
     (ids, took_ns)
 }
 
-/// Steps of a bare loop, each counted as the mean of its eight: about as many as a message of the engine's has tokens.
+/// Steps of a bare loop, each counted as the mean of its eight: about as many as a message of the
+/// engine's has tokens.
 fn steps(ends_ns: &[i64]) -> Vec<i64> {
     let eights = ends_ns.windows(9).step_by(8);
     eights.flat_map(|window| [(window[8] - window[0]) / 8; 8]).collect()
@@ -104,8 +111,9 @@ fn middle(mut ratios: Vec<f64>) -> (f64, f64, f64) {
 #[test]
 #[ignore = "a measurement: a quiet machine and a release build"]
 fn one_stream_costs_hardly_more_than_a_bare_loop() {
-    let thread =
-        |name: &str, run: Box<dyn FnOnce() + Send>| std::thread::Builder::new().name(name.into()).spawn(run).expect("a thread");
+    let thread = |name: &str, run: Box<dyn FnOnce() + Send>| {
+        std::thread::Builder::new().name(name.into()).spawn(run).expect("a thread")
+    };
     let ((rounds, asked), (answer, took)) = (sync_channel(1), sync_channel(1));
     let mut threads = vec![thread("bare", Box::new(move || bare(&asked, &answer)))];
     let mut mails = vec![];
@@ -133,7 +141,9 @@ fn one_stream_costs_hardly_more_than_a_bare_loop() {
         }
     }
     drop(rounds);
-    mails.iter().for_each(|mail| mail.try_send(Command::Stop { until: Millis(0) }).expect("there is room"));
+    mails
+        .iter()
+        .for_each(|mail| mail.try_send(Command::Stop { until: Millis(0) }).expect("there is room"));
     threads.into_iter().for_each(|thread| thread.join().expect("it ends well"));
     println!(
         "bare step, us: median {:.0}, {:.0} to {:.0}",
@@ -141,7 +151,9 @@ fn one_stream_costs_hardly_more_than_a_bare_loop() {
         middle(step_us.clone()).1,
         middle(step_us).2
     );
-    for (what, ratios) in ["engine over bare loop", "the same with taps kept"].into_iter().zip(&ratios) {
+    for (what, ratios) in
+        ["engine over bare loop", "the same with taps kept"].into_iter().zip(&ratios)
+    {
         let (median, least, most) = middle(ratios.clone());
         println!("{what}: median {median:.3}, {least:.3} to {most:.3}, {} runs", ratios.len());
     }

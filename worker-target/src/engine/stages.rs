@@ -1,5 +1,6 @@
-//! What a request's first token cost in the target, for its last message: the vision tower's steps and those that read its
-//! prompt. Who reads again after it gave its memory up is past its first token, and that is not counted.
+//! What a request's first token cost in the target, for its last message: the vision tower's steps
+//! and those that read its prompt. Who reads again after it gave its memory up is past its first
+//! token, and that is not counted.
 
 /// Time until the first token, µs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

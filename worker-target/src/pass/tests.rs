@@ -1,4 +1,5 @@
-//! Steps on the demo target, without the engine around them: whether the next one's graph is made while one runs, and used.
+//! Steps on the demo target, without the engine around them: whether the next one's graph is made
+//! while one runs, and used.
 
 use std::cell::Cell;
 
@@ -28,7 +29,12 @@ impl Target for Counting {
         self.model.dtype()
     }
 
-    fn forward(&self, batch: &Batch, kv: &mut KvStore, wants: &Wants) -> Result<Forward, ModelError> {
+    fn forward(
+        &self,
+        batch: &Batch,
+        kv: &mut KvStore,
+        wants: &Wants,
+    ) -> Result<Forward, ModelError> {
         self.forwards.set(self.forwards.get() + 1);
         self.model.forward(batch, kv, wants)
     }
@@ -59,14 +65,18 @@ impl Run {
         let mut scheduler = fixture::scheduler(&kv, &drafting);
         let mut running = HashMap::new();
         for (at, (tokens, sampling)) in requests.iter().enumerate() {
-            let prompt = (0..20 + at as u32).map(|place| 4 + (place * 7 + 131 * at as u32) % 4000).collect();
+            let prompt =
+                (0..20 + at as u32).map(|place| 4 + (place * 7 + 131 * at as u32) % 4000).collect();
             let (one, _) = fixture::request(&format!("r{at}"), prompt, *tokens, *sampling);
-            running.insert(scheduler.admit(one.checked.request.clone()).expect("there is room"), one);
+            running
+                .insert(scheduler.admit(one.checked.request.clone()).expect("there is room"), one);
         }
         let mut run = Self { model, kv, scheduler, drafting, running, answers: HashMap::new() };
         for key in run.scheduler.start(|_| 0).keys {
             run.kv.open(SequenceId(key.0)).expect("new");
-            run.kv.reserve(SequenceId(key.0), run.scheduler.ledger().room_of(key) as i32).expect("there is room");
+            run.kv
+                .reserve(SequenceId(key.0), run.scheduler.ledger().room_of(key) as i32)
+                .expect("there is room");
         }
         run
     }
@@ -76,11 +86,21 @@ impl Run {
         let mut parts = self.scheduler.next_step(Millis(0), |_| 0).parts;
         parts.sort_by_key(|part| self.kv.order(SequenceId(part.key.0)));
         let requests = (&self.running, &Seen::default());
-        let outcome =
-            super::run(&self.model, &mut self.kv, &self.scheduler, &mut self.drafting, requests, &parts).expect("a step");
+        let outcome = super::run(
+            &self.model,
+            &mut self.kv,
+            &self.scheduler,
+            &mut self.drafting,
+            requests,
+            &parts,
+        )
+        .expect("a step");
         let decodes = parts.iter().all(|part| !part.prefill);
         for emission in self.scheduler.on_step(&parts, outcome.chosen, 1000) {
-            self.answers.entry(emission.key).or_default().extend(emission.tokens.iter().map(|token| token.id));
+            self.answers
+                .entry(emission.key)
+                .or_default()
+                .extend(emission.tokens.iter().map(|token| token.id));
             if emission.end.is_some() {
                 self.kv.free(SequenceId(emission.key.0));
                 self.drafting.close(emission.key);
@@ -101,7 +121,8 @@ impl Run {
 
 #[test]
 fn a_plain_step_runs_the_graph_that_was_made_while_the_one_before_ran() {
-    let mut run = Run::new(&[(30, Sampling::GREEDY), (30, Sampling::GREEDY), (20, Sampling::GREEDY)]);
+    let mut run =
+        Run::new(&[(30, Sampling::GREEDY), (30, Sampling::GREEDY), (20, Sampling::GREEDY)]);
     let (mut steps, mut made, mut plain) = (0, 0, 0);
     while !run.scheduler.is_empty() {
         let was_ahead = run.kv.is_ahead();
@@ -109,8 +130,13 @@ fn a_plain_step_runs_the_graph_that_was_made_while_the_one_before_ran() {
         let (sequences, decodes) = run.step();
         let now = run.model.forwards.get() - before;
         (steps, made, plain) = (steps + 1, made + now, plain + usize::from(decodes));
-        // None for itself, where there was one, and one for the next unless a sequence has its last token.
-        assert_eq!(now, usize::from(!was_ahead) + usize::from(run.kv.is_ahead()), "step {steps} of {sequences}");
+        // None for itself, where there was one, and one for the next unless a sequence has its last
+        // token.
+        assert_eq!(
+            now,
+            usize::from(!was_ahead) + usize::from(run.kv.is_ahead()),
+            "step {steps} of {sequences}"
+        );
     }
     assert_eq!(plain, 29, "all decode together");
     assert_eq!(made, steps, "no graph was made in vain");
@@ -120,7 +146,10 @@ fn a_plain_step_runs_the_graph_that_was_made_while_the_one_before_ran() {
 
 #[test]
 fn what_is_chosen_on_the_host_is_not_foreseen() {
-    let mut run = Run::new(&[(10, Sampling::GREEDY), (10, Sampling { temperature: 0.8, ..Sampling::GREEDY })]);
+    let mut run = Run::new(&[
+        (10, Sampling::GREEDY),
+        (10, Sampling { temperature: 0.8, ..Sampling::GREEDY }),
+    ]);
     let mut steps = 0;
     while !run.scheduler.is_empty() {
         run.step();
@@ -132,7 +161,11 @@ fn what_is_chosen_on_the_host_is_not_foreseen() {
 
 #[test]
 fn answers_are_those_of_requests_that_run_alone() {
-    let requests = [(40, Sampling::GREEDY), (25, Sampling::GREEDY), (33, Sampling { temperature: 0.8, ..Sampling::GREEDY })];
+    let requests = [
+        (40, Sampling::GREEDY),
+        (25, Sampling::GREEDY),
+        (33, Sampling { temperature: 0.8, ..Sampling::GREEDY }),
+    ];
     // The sampled one keeps the other two from being foreseen until it has ended.
     let together = Run::new(&requests).answers();
     let greedy = Run::new(&requests[..2]).answers();

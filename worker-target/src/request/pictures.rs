@@ -1,5 +1,5 @@
-//! Pictures of a `Generation` as they came, checked against the model and the prompt. Their pixels are looked at elsewhere
-//! (`pixels`).
+//! Pictures of a `Generation` as they came, checked against the model and the prompt. Their pixels
+//! are looked at elsewhere (`pixels`).
 
 use paceline_models::vision::VisionInfo;
 use paceline_proto::internal::v1::Picture;
@@ -31,7 +31,8 @@ pub(crate) struct Announced {
 /// Checks the pictures of a prompt. `vision` is the model's tower, `architecture` its name.
 ///
 /// # Errors
-/// The first field that cannot be served; pictures for a model that has no tower; a place for a picture without one.
+/// The first field that cannot be served; pictures for a model that has no tower; a place for a
+/// picture without one.
 pub(super) fn check(
     pictures: &[Picture],
     prompt: &[u32],
@@ -43,26 +44,41 @@ pub(super) fn check(
         if pictures.is_empty() {
             return Ok((vec![], vec![]));
         }
-        return Err(Reason::NoVision.field("pictures", format!("expected none: {architecture} has no vision tower")));
+        return Err(Reason::NoVision
+            .field("pictures", format!("expected none: {architecture} has no vision tower")));
     };
     let (mut announced, mut images) = (vec![], Vec::<Image>::new());
     let mut behind = 0;
     for (at, picture) in pictures.iter().enumerate() {
         let field = format!("pictures[{at}]");
         let (one, image) = one(picture, field, scope, vision)?;
-        let invalid = |what: String| Err(Reason::InvalidArgument.field(&format!("pictures[{at}].first"), what));
+        let invalid = |what: String| {
+            Err(Reason::InvalidArgument.field(&format!("pictures[{at}].first"), what))
+        };
         if image.first < behind {
-            return invalid(format!("expected a place from {behind} on, behind the picture before, found {}", image.first));
+            return invalid(format!(
+                "expected a place from {behind} on, behind the picture before, found {}",
+                image.first
+            ));
         }
         if image.end() > prompt.len() {
-            let what =
-                format!("expected {} rows in a prompt of {} ids, found them from {} on", image.rows(), prompt.len(), image.first);
+            let what = format!(
+                "expected {} rows in a prompt of {} ids, found them from {} on",
+                image.rows(),
+                prompt.len(),
+                image.first
+            );
             return invalid(what);
         }
         no_place(&prompt[behind..image.first], behind, vision)?;
-        if let Some(other) = prompt[image.first..image.end()].iter().position(|id| *id != vision.image_token) {
+        if let Some(other) =
+            prompt[image.first..image.end()].iter().position(|id| *id != vision.image_token)
+        {
             let (place, id) = (image.first + other, prompt[image.first + other]);
-            return invalid(format!("expected {} at all places of the picture, found {id} at {place}", vision.image_token));
+            return invalid(format!(
+                "expected {} at all places of the picture, found {id} at {place}",
+                vision.image_token
+            ));
         }
         behind = image.end();
         announced.push(one);
@@ -72,45 +88,73 @@ pub(super) fn check(
     Ok((announced, images))
 }
 
-/// Nothing in these ids, the first of which is at `first`, stands for a picture: an answer would be about nothing (I5).
+/// Nothing in these ids, the first of which is at `first`, stands for a picture: an answer would be
+/// about nothing (I5).
 fn no_place(ids: &[u32], first: usize, vision: &VisionInfo) -> Result<(), Status> {
     match ids.iter().position(|id| *id == vision.image_token) {
         None => Ok(()),
         Some(at) => {
             let (id, place) = (vision.image_token, first + at);
-            let what =
-                format!("expected a picture for each {id}, which stands for one of its rows, found none for place {place}");
+            let what = format!(
+                "expected a picture for each {id}, which stands for one of its rows, found none for place {place}"
+            );
             Err(Reason::InvalidArgument.field("prompt_ids", what))
         }
     }
 }
 
-fn one(picture: &Picture, field: String, scope: &str, vision: &VisionInfo) -> Result<(Announced, Image), Status> {
-    let invalid = |name: &str, what: String| Reason::InvalidArgument.field(&format!("{field}.{name}"), what);
+fn one(
+    picture: &Picture,
+    field: String,
+    scope: &str,
+    vision: &VisionInfo,
+) -> Result<(Announced, Image), Status> {
+    let invalid =
+        |name: &str, what: String| Reason::InvalidArgument.field(&format!("{field}.{name}"), what);
     let Picture { file, bytes, digest, first, rows, columns, scale, bias } = picture;
-    let plain = !file.is_empty() && file.len() <= MOST_NAME && !file.starts_with('.') && !file.contains(['/', '\0']);
+    let plain = !file.is_empty()
+        && file.len() <= MOST_NAME
+        && !file.starts_with('.')
+        && !file.contains(['/', '\0']);
     if !plain {
         return Err(invalid("file", format!("expected a plain file name, found {file:?}")));
     }
-    let digest: [u8; 32] =
-        digest[..].try_into().map_err(|_| invalid("digest", format!("expected 32 bytes, found {}", digest.len())))?;
+    let digest: [u8; 32] = digest[..]
+        .try_into()
+        .map_err(|_| invalid("digest", format!("expected 32 bytes, found {}", digest.len())))?;
     for (name, size) in [("rows", *rows), ("columns", *columns)] {
         if size == 0 || !size.is_multiple_of(vision.merge) {
-            return Err(invalid(name, format!("expected a multiple of {} patches, found {size}", vision.merge)));
+            return Err(invalid(
+                name,
+                format!("expected a multiple of {} patches, found {size}", vision.merge),
+            ));
         }
     }
-    let too_large = || invalid("rows", format!("expected sizes a prompt has room for, found {rows} x {columns} patches"));
+    let too_large = || {
+        invalid(
+            "rows",
+            format!("expected sizes a prompt has room for, found {rows} x {columns} patches"),
+        )
+    };
     let patches = rows.checked_mul(*columns).ok_or_else(too_large)?;
     let expected = u64::from(patches)
         .checked_mul(u64::from(vision.patch).pow(2) * 3)
         .filter(|bytes| isize::try_from(*bytes).is_ok())
         .ok_or_else(too_large)?;
     if *bytes != expected {
-        return Err(invalid("bytes", format!("expected {expected} for {rows} x {columns} patches, found {bytes}")));
+        return Err(invalid(
+            "bytes",
+            format!("expected {expected} for {rows} x {columns} patches, found {bytes}"),
+        ));
     }
     let three = |name: &str, numbers: &[f32]| -> Result<[f32; 3], Status> {
-        let three = numbers.try_into().ok().filter(|three: &[f32; 3]| three.iter().all(|number| number.is_finite()));
-        three.ok_or_else(|| invalid(name, format!("expected three finite numbers, found {numbers:?}")))
+        let three = numbers
+            .try_into()
+            .ok()
+            .filter(|three: &[f32; 3]| three.iter().all(|number| number.is_finite()));
+        three.ok_or_else(|| {
+            invalid(name, format!("expected three finite numbers, found {numbers:?}"))
+        })
     };
     let (scale, bias) = (three("scale", scale)?, three("bias", bias)?);
     let image = Image {
@@ -120,7 +164,16 @@ fn one(picture: &Picture, field: String, scope: &str, vision: &VisionInfo) -> Re
         grid_columns: (columns / vision.merge) as usize,
         patches,
     };
-    let announced = Announced { field, file: file.clone(), bytes: *bytes, digest, rows: *rows, columns: *columns, scale, bias };
+    let announced = Announced {
+        field,
+        file: file.clone(),
+        bytes: *bytes,
+        digest,
+        rows: *rows,
+        columns: *columns,
+        scale,
+        bias,
+    };
     Ok((announced, image))
 }
 
@@ -150,31 +203,52 @@ mod tests {
     }
 
     fn prompt(length: usize, rows: &[(usize, usize)]) -> Vec<u32> {
-        (0..length).map(|at| if rows.iter().any(|(first, end)| (*first..*end).contains(&at)) { TOKEN } else { 1 }).collect()
+        (0..length)
+            .map(|at| {
+                if rows.iter().any(|(first, end)| (*first..*end).contains(&at)) { TOKEN } else { 1 }
+            })
+            .collect()
     }
 
     fn refusal(pictures: &[Picture], prompt: &[u32]) -> (Option<Reason>, String) {
         let status = check(pictures, prompt, "", Some(&vision()), "m").expect_err("refused");
-        let field = status.get_details_bad_request().map(|bad| bad.field_violations[0].field.clone()).unwrap_or_default();
+        let field = status
+            .get_details_bad_request()
+            .map(|bad| bad.field_violations[0].field.clone())
+            .unwrap_or_default();
         (Reason::of(&status), field)
     }
 
     #[test]
     fn pictures_stand_where_their_places_are() {
         let prompt = prompt(20, &[(2, 8), (8, 14)]);
-        let (announced, images) = check(&[picture(2), picture(8)], &prompt, "s", Some(&vision()), "m").expect("good");
-        assert_eq!(announced.iter().map(|one| one.field.as_str()).collect::<Vec<_>>(), ["pictures[0]", "pictures[1]"]);
-        assert_eq!((images[0].first, images[0].grid_rows, images[0].grid_columns, images[0].patches), (2, 2, 3, 24));
-        assert_eq!((images[1].first, images[1].end(), images[1].key), (8, 14, ImageKey::new("s", &[7; 32])));
+        let (announced, images) =
+            check(&[picture(2), picture(8)], &prompt, "s", Some(&vision()), "m").expect("good");
+        assert_eq!(
+            announced.iter().map(|one| one.field.as_str()).collect::<Vec<_>>(),
+            ["pictures[0]", "pictures[1]"]
+        );
+        assert_eq!(
+            (images[0].first, images[0].grid_rows, images[0].grid_columns, images[0].patches),
+            (2, 2, 3, 24)
+        );
+        assert_eq!(
+            (images[1].first, images[1].end(), images[1].key),
+            (8, 14, ImageKey::new("s", &[7; 32]))
+        );
         let none = check(&[], &prompt[..2], "", Some(&vision()), "m").expect("none are needed");
         assert_eq!(none, (vec![], vec![]));
     }
 
     #[test]
     fn a_model_that_does_not_see_says_so_and_reads_any_id() {
-        let status = check(&[picture(2)], &prompt(20, &[(2, 8)]), "", None, "qwen3").expect_err("refused");
+        let status =
+            check(&[picture(2)], &prompt(20, &[(2, 8)]), "", None, "qwen3").expect_err("refused");
         assert_eq!(Reason::of(&status), Some(Reason::NoVision));
-        assert_eq!(check(&[], &[TOKEN], "", None, "qwen3").expect("an id as any"), (vec![], vec![]));
+        assert_eq!(
+            check(&[], &[TOKEN], "", None, "qwen3").expect("an id as any"),
+            (vec![], vec![])
+        );
     }
 
     #[test]
@@ -191,28 +265,43 @@ mod tests {
         }
         assert_eq!(refused(&|p| p.file = "a".repeat(256)), invalid("pictures[0].file"));
         for length in [0, 31, 33] {
-            assert_eq!(refused(&|p| p.digest = vec![7; length].into()), invalid("pictures[0].digest"));
+            assert_eq!(
+                refused(&|p| p.digest = vec![7; length].into()),
+                invalid("pictures[0].digest")
+            );
         }
         assert_eq!(refused(&|p| p.rows = 0), invalid("pictures[0].rows"));
         assert_eq!(refused(&|p| p.rows = 3), invalid("pictures[0].rows"));
         assert_eq!(refused(&|p| p.columns = 5), invalid("pictures[0].columns"));
         assert_eq!(refused(&|p| (p.rows, p.columns) = (1 << 31, 2)), invalid("pictures[0].rows"));
-        assert_eq!(refused(&|p| (p.rows, p.columns) = (u32::MAX - 1, 1 << 20)), invalid("pictures[0].rows"));
+        assert_eq!(
+            refused(&|p| (p.rows, p.columns) = (u32::MAX - 1, 1 << 20)),
+            invalid("pictures[0].rows")
+        );
         assert_eq!(refused(&|p| p.bytes += 1), invalid("pictures[0].bytes"));
         assert_eq!(refused(&|p| p.scale[1] = f32::NAN), invalid("pictures[0].scale"));
         assert_eq!(refused(&|p| p.bias.push(0.0)), invalid("pictures[0].bias"));
         assert_eq!(refused(&|p| p.bias.clear()), invalid("pictures[0].bias"));
         // Where it stands: beside its place, behind the end, at the largest number there is.
         for first in [1, 3, 15, 20, u32::MAX] {
-            assert!(matches!(refused(&|p| p.first = first), (Some(Reason::InvalidArgument), _)), "{first}");
+            assert!(
+                matches!(refused(&|p| p.first = first), (Some(Reason::InvalidArgument), _)),
+                "{first}"
+            );
         }
         assert_eq!(refused(&|p| p.first = 1), invalid("pictures[0].first"));
         assert_eq!(refused(&|p| p.first = 15), invalid("pictures[0].first"));
         assert_eq!(refusal(&[picture(2), picture(5)], &good), invalid("pictures[1].first"));
-        assert_eq!(refusal(&[picture(10), picture(2)], &prompt(20, &[(2, 8), (10, 16)])), invalid("prompt_ids"));
+        assert_eq!(
+            refusal(&[picture(10), picture(2)], &prompt(20, &[(2, 8), (10, 16)])),
+            invalid("prompt_ids")
+        );
         // Places without a picture: before, between, behind, and without any at all.
         for extra in [(1, 2), (8, 9), (19, 20)] {
-            assert_eq!(refusal(&[picture(2)], &prompt(20, &[(2, 8), extra])), invalid("prompt_ids"));
+            assert_eq!(
+                refusal(&[picture(2)], &prompt(20, &[(2, 8), extra])),
+                invalid("prompt_ids")
+            );
         }
         assert_eq!(refusal(&[], &good), invalid("prompt_ids"));
         // A place too few.

@@ -1,4 +1,5 @@
-//! A worker of the test, and a drafter that is played to it: right, wrong, silent, breaking rules, gone.
+//! A worker of the test, and a drafter that is played to it: right, wrong, silent, breaking rules,
+//! gone.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -6,7 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use paceline_link::{End, LinkError};
 use paceline_proto::internal::v1::{
-    Feed, Heartbeat, KvUse, Policy, PolicyForce, ProposalKind, SetPolicyRequest, StatsRequest, TensorType, Want, Welcome,
+    Feed, Heartbeat, KvUse, Policy, PolicyForce, ProposalKind, SetPolicyRequest, StatsRequest,
+    TensorType, Want, Welcome,
 };
 use tonic::Streaming;
 
@@ -69,10 +71,25 @@ impl House {
         let budget = budget.to_string();
         let drafter = demo().with_file_name("drafter");
         let drafter = drafter.to_str().expect("a path of the repository");
-        let mut worker = Worker::start(&demo(), &[("PACELINE_KV__BUDGET_BYTES", &budget), ("PACELINE_DRAFTER__MODEL", drafter)]);
+        let mut worker = Worker::start(
+            &demo(),
+            &[("PACELINE_KV__BUDGET_BYTES", &budget), ("PACELINE_DRAFTER__MODEL", drafter)],
+        );
         let (_, watch) = worker.ready().await;
-        let play = Play { mood: Mood::Right, dice: Dice(1), known: known.to_vec(), sessions: HashMap::new(), gone: true };
-        Self { worker, play: Arc::new(Mutex::new(play)), _watch: watch, links: Cell::new(0), policies: Cell::new(0) }
+        let play = Play {
+            mood: Mood::Right,
+            dice: Dice(1),
+            known: known.to_vec(),
+            sessions: HashMap::new(),
+            gone: true,
+        };
+        Self {
+            worker,
+            play: Arc::new(Mutex::new(play)),
+            _watch: watch,
+            links: Cell::new(0),
+            policies: Cell::new(0),
+        }
     }
 
     /// Links another drafter.
@@ -122,13 +139,25 @@ impl House {
     pub async fn set_policy(&self, force: PolicyForce) {
         self.policies.set(self.policies.get() + 1);
         // Drafts are made at any pressure.
-        let policy = Policy { epoch: self.policies.get(), force: force.into(), kv_pressure: 1.0, ..Policy::default() };
+        let policy = Policy {
+            epoch: self.policies.get(),
+            force: force.into(),
+            kv_pressure: 1.0,
+            ..Policy::default()
+        };
         let request = SetPolicyRequest { stamp: Some(STAMP), policy: Some(policy) };
         self.worker.client.clone().set_policy(request).await.expect("taken");
     }
 
     pub async fn kv(&self) -> (u32, KvUse) {
-        let stats = self.worker.client.clone().stats(StatsRequest { stamp: Some(STAMP) }).await.expect("stats").into_inner();
+        let stats = self
+            .worker
+            .client
+            .clone()
+            .stats(StatsRequest { stamp: Some(STAMP) })
+            .await
+            .expect("stats")
+            .into_inner();
         let now = stats.now.expect("figures");
         (now.sequences, now.kv.expect("kv"))
     }

@@ -1,14 +1,15 @@
-//! Nothing of one stream shows in another (I1, I3, I9): seeded interleavings of up to sixteen requests that join, hang up,
-//! are cancelled, run out of time, change lanes, share beginnings, give their memory up for others and begin again, while a
-//! drafter is right, lies, breaks rules and dies. Every stream is held against what its request gives alone, on a worker
-//! that has neither drafter nor prefix cache, up to where it ended.
+//! Nothing of one stream shows in another (I1, I3, I9): seeded interleavings of up to sixteen
+//! requests that join, hang up, are cancelled, run out of time, change lanes, share beginnings,
+//! give their memory up for others and begin again, while a drafter is right, lies, breaks rules
+//! and dies. Every stream is held against what its request gives alone, on a worker that has
+//! neither drafter nor prefix cache, up to where it ended.
 //!
-//! A seed says who asks what, and what happens at which token; when that falls between two steps is the machine's doing. What
-//! a failure prints runs its seed alone.
+//! A seed says who asks what, and what happens at which token; when that falls between two steps is
+//! the machine's doing. What a failure prints runs its seed alone.
 //!
-//! That it can fail was tried by planting errors, each of which it finds: freed rows that their next owner does not get as zeros
-//! (`Class::take_slot`), a verified block of which one row too many is committed (`pass::run`), a mask that is one position too
-//! wide (`models/src/kv/plan.rs`).
+//! That it can fail was tried by planting errors, each of which it finds: freed rows that their
+//! next owner does not get as zeros (`Class::take_slot`), a verified block of which one row too
+//! many is committed (`pass::run`), a mask that is one position too wide (`models/src/kv/plan.rs`).
 
 #![cfg(feature = "mlx")]
 #![expect(clippy::print_stdout, reason = "figures of a run, beside what it asserts")]
@@ -23,8 +24,8 @@ use std::cell::Cell;
 use futures::future::join_all;
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::{
-    CancelRequest, Done, Generation, KvUse, Permit, PermitChange, PolicyForce, ProposalKind, RepermitRequest,
-    TargetGenerateRequest,
+    CancelRequest, Done, Generation, KvUse, Permit, PermitChange, PolicyForce, ProposalKind,
+    RepermitRequest, TargetGenerateRequest,
 };
 use paceline_proto::status::Reason;
 use paceline_proto::v1;
@@ -38,7 +39,8 @@ use stage::{BOUND, STAMP, Worker, demo};
 // Freed rows are NaN in a debug build, so what reads one shows it.
 const _: () = assert!(paceline_models::kv::POISONS == cfg!(debug_assertions));
 
-/// Of the requests of an interleaving; of sixteen that come at once some may be over before the last has its first token.
+/// Of the requests of an interleaving; of sixteen that come at once some may be over before the
+/// last has its first token.
 const NEARLY_ALL: u64 = MOST_AT_ONCE * 3 / 4;
 /// Runs one seed alone.
 const ONE: &str = "PACELINE_ISOLATION_SEED";
@@ -77,7 +79,8 @@ struct Counts {
     accepted: u64,
     gave_way: usize,
     ejected_or_dead: u32,
-    /// Interleavings in which nearly as many requests as may have their first token and not their last at some moment.
+    /// Interleavings in which nearly as many requests as may have their first token and not their
+    /// last at some moment.
     full: u32,
 }
 
@@ -104,8 +107,15 @@ fn permit(lane: v1::Lane, reason: v1::RouteReason) -> Permit {
     Permit { lane_allowed: lane.into(), max_draft, reason: reason.into(), policy_epoch: 0 }
 }
 
-/// Runs one request of an interleaving. `come` counts tokens that have come, and those that will not come any more.
-async fn ask((house, at_once): (&House, &AtOnce), name: &str, planned: &Planned, solo: &Solo, come: &watch::Sender<u64>) -> Seen {
+/// Runs one request of an interleaving. `come` counts tokens that have come, and those that will
+/// not come any more.
+async fn ask(
+    (house, at_once): (&House, &AtOnce),
+    name: &str,
+    planned: &Planned,
+    solo: &Solo,
+    come: &watch::Sender<u64>,
+) -> Seen {
     let until = async |at: u64| {
         come.subscribe().wait_for(|come| *come >= at).await.expect("its sender is here");
     };
@@ -129,16 +139,31 @@ async fn ask((house, at_once): (&House, &AtOnce), name: &str, planned: &Planned,
         ..solo.request.clone()
     };
     let permit = permit(planned.lane, planned.reason);
-    let message = TargetGenerateRequest { stamp: Some(STAMP), generation: Some(request), permit: Some(permit) };
+    let message = TargetGenerateRequest {
+        stamp: Some(STAMP),
+        generation: Some(request),
+        permit: Some(permit),
+    };
     let (mut ids, mut logprobs) = (Vec::<u32>::new(), Vec::<v1::TokenLogprobs>::new());
     let mut cancelled = false;
     let read = async || -> Result<Outcome, Status> {
         let mut stream = client.generate(message).await?.into_inner();
         let mut done = None;
         while let Some(batch) = stream.message().await? {
-            assert!(done.is_none() && batch.first_index as usize == ids.len(), "{name}: a token twice, or behind the last");
-            assert_eq!(batch.margins.len(), if planned.margins { batch.ids.len() } else { 0 }, "{name}");
-            assert_eq!(batch.logprobs.len(), if solo.request.logprobs.is_some() { batch.ids.len() } else { 0 }, "{name}");
+            assert!(
+                done.is_none() && batch.first_index as usize == ids.len(),
+                "{name}: a token twice, or behind the last"
+            );
+            assert_eq!(
+                batch.margins.len(),
+                if planned.margins { batch.ids.len() } else { 0 },
+                "{name}"
+            );
+            assert_eq!(
+                batch.logprobs.len(),
+                if solo.request.logprobs.is_some() { batch.ids.len() } else { 0 },
+                "{name}"
+            );
             if ids.is_empty() {
                 at_once.enter();
             }
@@ -156,7 +181,9 @@ async fn ask((house, at_once): (&House, &AtOnce), name: &str, planned: &Planned,
                 _ => {}
             }
         }
-        Ok(Outcome::Done(done.unwrap_or_else(|| panic!("{name}: it ended without its last message"))))
+        Ok(Outcome::Done(
+            done.unwrap_or_else(|| panic!("{name}: it ended without its last message")),
+        ))
     };
     let leaves_before = async {
         match planned.leaves {
@@ -184,9 +211,18 @@ async fn happen(house: &House, seed: u64, plan: &Plan, come: &watch::Sender<u64>
         come.subscribe().wait_for(|come| *come >= *at).await.expect("its sender is here");
         match event {
             Event::Permits(lane, reason) => {
-                let change = |at: usize| PermitChange { request_id: name(seed, at), permit: Some(permit(*lane, *reason)) };
-                let changes = (at % 2..plan.requests.len() as u64).step_by(2).map(|at| change(at as usize)).collect();
-                client.repermit(RepermitRequest { stamp: Some(STAMP), changes }).await.expect("taken");
+                let change = |at: usize| PermitChange {
+                    request_id: name(seed, at),
+                    permit: Some(permit(*lane, *reason)),
+                };
+                let changes = (at % 2..plan.requests.len() as u64)
+                    .step_by(2)
+                    .map(|at| change(at as usize))
+                    .collect();
+                client
+                    .repermit(RepermitRequest { stamp: Some(STAMP), changes })
+                    .await
+                    .expect("taken");
             }
             Event::Mood(mood) => house.set_mood(*mood, seed),
             Event::Policy(force) => house.set_policy(*force).await,
@@ -203,7 +239,9 @@ fn name(seed: u64, at: usize) -> String {
 async fn interleave(houses: &[House; 2], seed: u64, solos: &[Solo], counts: &mut Counts) {
     let plan = plan(seed, solos);
     let house = &houses[usize::from(plan.tight)];
-    let again = format!("again alone: {ONE}={seed} cargo test -p paceline-target --test isolation -- --nocapture five_hundred");
+    let again = format!(
+        "again alone: {ONE}={seed} cargo test -p paceline-target --test isolation -- --nocapture five_hundred"
+    );
     if house.play.lock().expect("not poisoned").gone {
         house.attach(ProposalKind::Tokens);
     }
@@ -212,13 +250,22 @@ async fn interleave(houses: &[House; 2], seed: u64, solos: &[Solo], counts: &mut
     let (come, _) = watch::channel(0);
     let names: Vec<String> = (0..plan.requests.len()).map(|at| name(seed, at)).collect();
     let at_once = AtOnce::default();
-    let asks = names.iter().zip(&plan.requests).map(|(name, one)| ask((house, &at_once), name, one, &solos[one.solo], &come));
+    let asks = names
+        .iter()
+        .zip(&plan.requests)
+        .map(|(name, one)| ask((house, &at_once), name, one, &solos[one.solo], &come));
     let (all, ()) = tokio::join!(join_all(asks), happen(house, seed, &plan, &come));
     for ((seen, planned), name) in all.into_iter().zip(&plan.requests).zip(&names) {
         let solo = &solos[planned.solo];
         let what = || format!("{name} of {plan:#?}\n{again}");
         let wanted = match planned.leaves {
-            Leaves::Stops(at) => 1 + solo.ids.iter().position(|id| *id == solo.ids[at as usize]).expect("it is there"),
+            Leaves::Stops(at) => {
+                1 + solo
+                    .ids
+                    .iter()
+                    .position(|id| *id == solo.ids[at as usize])
+                    .expect("it is there")
+            }
             _ => planned.tokens as usize,
         };
         counts.tokens += seen.ids.len();
@@ -231,12 +278,19 @@ async fn interleave(houses: &[House; 2], seed: u64, solos: &[Solo], counts: &mut
         let parted = (0..seen.ids.len()).find(|at| own.get(*at) != seen.ids.get(*at));
         if let Some(at) = parted {
             let margin = solo.margins.get(at).copied().unwrap_or(f32::INFINITY);
-            assert!(margin < NEAR, "token {at} is {} and alone {:?}, margin {margin}: {}", seen.ids[at], own.get(at), what());
+            assert!(
+                margin < NEAR,
+                "token {at} is {} and alone {:?}, margin {margin}: {}",
+                seen.ids[at],
+                own.get(at),
+                what()
+            );
             counts.near_ties += 1;
         }
         for at in 0..parted.unwrap_or(seen.ids.len()) {
             let (found, alone) = (reported(&seen.logprobs, at), reported(&solo.logprobs, at));
-            let near = found.len() == alone.len() && found.iter().zip(&alone).all(|(a, b)| (a - b).abs() <= NEAR_LOG);
+            let near = found.len() == alone.len()
+                && found.iter().zip(&alone).all(|(a, b)| (a - b).abs() <= NEAR_LOG);
             assert!(near, "token {at}: {found:?}, alone {alone:?}: {}", what());
         }
         match (seen.outcome, planned.leaves) {
@@ -266,8 +320,11 @@ async fn interleave(houses: &[House; 2], seed: u64, solos: &[Solo], counts: &mut
         }
     }
     // Whoever hung up is noticed at the next step border.
-    let free = async { while let (1.., _) | (_, KvUse { held_bytes: 1.., .. }) = house.kv().await {} };
-    tokio::time::timeout(BOUND, free).await.unwrap_or_else(|_| panic!("memory is still held: {again}"));
+    let free =
+        async { while let (1.., _) | (_, KvUse { held_bytes: 1.., .. }) = house.kv().await {} };
+    tokio::time::timeout(BOUND, free)
+        .await
+        .unwrap_or_else(|_| panic!("memory is still held: {again}"));
     counts.interleavings += 1;
     counts.full += u32::from(at_once.most.get() >= NEARLY_ALL);
     counts.ejected_or_dead += u32::from(house.play.lock().expect("not poisoned").gone);
@@ -275,11 +332,17 @@ async fn interleave(houses: &[House; 2], seed: u64, solos: &[Solo], counts: &mut
 
 /// Every request alone, on a worker with neither drafter nor prefix cache.
 async fn solos() -> Vec<Solo> {
-    let mut worker = Worker::start(&demo(), &[("PACELINE_KV__PREFIX_CACHE", "false"), ("PACELINE_DRAFTER__MODEL", "")]);
+    let mut worker = Worker::start(
+        &demo(),
+        &[("PACELINE_KV__PREFIX_CACHE", "false"), ("PACELINE_DRAFTER__MODEL", "")],
+    );
     let (_, _watch) = worker.ready().await;
     let mut solos = vec![];
     for request in requests() {
-        let batches = worker.generate(Generation { report_margins: true, ..request.clone() }).await.expect("served");
+        let batches = worker
+            .generate(Generation { report_margins: true, ..request.clone() })
+            .await
+            .expect("served");
         let margins = batches.iter().flat_map(|batch| batch.margins.clone()).collect();
         let logprobs = batches.iter().flat_map(|batch| batch.logprobs.clone()).collect();
         solos.push(Solo { request, ids: stage::ids(&batches), margins, logprobs });
@@ -287,18 +350,25 @@ async fn solos() -> Vec<Solo> {
     solos
 }
 
-#[expect(clippy::disallowed_methods, reason = "which seed a person wants to see again is no setting of the product")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "which seed a person wants to see again is no setting of the product"
+)]
 fn only() -> Option<u64> {
     std::env::var(ONE).ok().map(|seed| seed.parse().expect("a number"))
 }
 
 fn run(seeds: std::ops::Range<u64>) -> Counts {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let solos = solos().await;
-        let known: Vec<Vec<u32>> =
-            solos.iter().map(|solo| [solo.request.prompt_ids.clone(), solo.ids.clone()].concat()).collect();
-        // Room for all, and for hardly more than the longest: 2 MiB of KV and 1 MiB of taps are the smallest place.
+        let known: Vec<Vec<u32>> = solos
+            .iter()
+            .map(|solo| [solo.request.prompt_ids.clone(), solo.ids.clone()].concat())
+            .collect();
+        // Room for all, and for hardly more than the longest: 2 MiB of KV and 1 MiB of taps are the
+        // smallest place.
         let houses = [House::open(256 << 20, &known).await, House::open(6 << 20, &known).await];
         let mut counts = Counts::default();
         for seed in only().map_or(seeds, |seed| seed..seed + 1) {
@@ -330,7 +400,8 @@ fn enough(counts: &Counts) {
     ] {
         assert!(u64::from(count) * 10 >= interleavings, "{what}: {counts:?}");
     }
-    // Rows are the same to the bit with the products of our own, however many there are beside them.
+    // Rows are the same to the bit with the products of our own, however many there are beside
+    // them.
     assert!(counts.near_ties == 0 || cfg!(not(target_os = "linux")), "{counts:?}");
 }
 

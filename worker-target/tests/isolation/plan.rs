@@ -1,4 +1,5 @@
-//! What a seed says: who asks what, when, and how each leaves; what the drafter does; what is done to the worker meanwhile.
+//! What a seed says: who asks what, when, and how each leaves; what the drafter does; what is done
+//! to the worker meanwhile.
 
 use paceline_proto::internal::v1::{Generation, PolicyForce, ProposalKind, SamplingRule};
 use paceline_proto::v1::{self, LogitBias, TokenLogprobs};
@@ -10,7 +11,8 @@ use super::stage::{GREEDY, demo, generation};
 pub const MOST: u32 = 24;
 /// Requests of an interleaving.
 pub const MOST_AT_ONCE: u64 = 16;
-/// Positions of the smallest place in the store; one that grows beyond needs more memory, and somebody may have to give way.
+/// Positions of the smallest place in the store; one that grows beyond needs more memory, and
+/// somebody may have to give way.
 const SMALLEST: usize = 256;
 
 /// SplitMix64.
@@ -43,19 +45,29 @@ pub struct Solo {
     pub logprobs: Vec<TokenLogprobs>,
 }
 
-/// Every way to choose tokens, over prompts of a few tokens, prompts with common first pages, and prompts so long that their
-/// streams outgrow the smallest place.
+/// Every way to choose tokens, over prompts of a few tokens, prompts with common first pages, and
+/// prompts so long that their streams outgrow the smallest place.
 pub fn requests() -> Vec<Generation> {
-    let text = std::fs::read(demo().with_file_name("golden.json")).expect("the golden file is in the repository");
+    let text = std::fs::read(demo().with_file_name("golden.json"))
+        .expect("the golden file is in the repository");
     let golden: Value = serde_json::from_slice(&text).expect("JSON");
     let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).expect("ids");
-    let cases: Vec<_> =
-        golden["cases"].as_array().expect("cases").iter().map(|c| (ids(&c["prompt"]), ids(&c["greedy"]))).collect();
-    let talk: Vec<u32> = cases.iter().flat_map(|(prompt, answer)| [prompt.clone(), answer.clone()].concat()).collect();
+    let cases: Vec<_> = golden["cases"]
+        .as_array()
+        .expect("cases")
+        .iter()
+        .map(|c| (ids(&c["prompt"]), ids(&c["greedy"])))
+        .collect();
+    let talk: Vec<u32> = cases
+        .iter()
+        .flat_map(|(prompt, answer)| [prompt.clone(), answer.clone()].concat())
+        .collect();
     let short = cases.iter().map(|(prompt, _)| prompt).filter(|prompt| prompt.len() < 40);
     let mut prompts: Vec<Vec<u32>> = vec![];
     for (at, prompt) in short.enumerate() {
-        let begun = |length: usize, from: usize| [&talk[from..from + length - prompt.len()], prompt].concat();
+        let begun = |length: usize, from: usize| {
+            [&talk[from..from + length - prompt.len()], prompt].concat()
+        };
         prompts.push(match at % 4 {
             0 | 1 => prompt.clone(),
             2 => begun(100 + 7 * at, 0),
@@ -105,7 +117,8 @@ pub enum Leaves {
     Never,
     /// Its client goes away behind so many tokens.
     HangsUp(u32),
-    /// Its client goes away when so many tokens have come in all, whether or not any of its own has.
+    /// Its client goes away when so many tokens have come in all, whether or not any of its own
+    /// has.
     Before(u64),
     Cancelled(u32),
     /// Its deadline is so many ms away.
@@ -227,9 +240,17 @@ pub fn plan(seed: u64, solos: &[Solo]) -> Plan {
                 let (lane, reason) = lane(&mut dice);
                 Event::Permits(lane, reason)
             }
-            3 => Event::Policy(dice.of(&[PolicyForce::Auto, PolicyForce::Plain, PolicyForce::Speculative])),
+            3 => Event::Policy(dice.of(&[
+                PolicyForce::Auto,
+                PolicyForce::Plain,
+                PolicyForce::Speculative,
+            ])),
             4..7 => Event::Mood(dice.of(&MOODS)),
-            _ => Event::Attach(dice.of(&[ProposalKind::Tokens, ProposalKind::Tokens, ProposalKind::Hidden])),
+            _ => Event::Attach(dice.of(&[
+                ProposalKind::Tokens,
+                ProposalKind::Tokens,
+                ProposalKind::Hidden,
+            ])),
         };
         events.push((dice.roll(all), event));
     }

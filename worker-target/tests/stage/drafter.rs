@@ -6,8 +6,12 @@ use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use paceline_link::{End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, handover, handshake, make_pair};
-use paceline_proto::internal::v1::{Draft, Feed, Proposal, ProposalKind, Reach, SessionReach, TensorType, Want, Welcome};
+use paceline_link::{
+    End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, handover, handshake, make_pair,
+};
+use paceline_proto::internal::v1::{
+    Draft, Feed, Proposal, ProposalKind, Reach, SessionReach, TensorType, Want, Welcome,
+};
 
 use super::{BOUND, STAMP, Worker};
 
@@ -37,13 +41,34 @@ pub fn welcome(generation: u64, proposal: ProposalKind) -> Welcome {
 /// What a scripted drafter does with a Feed: everything it wants. `false` ends it.
 pub type Script = Box<dyn FnMut(&mut End, &Feed) -> Result<bool, LinkError> + Send>;
 
-/// Hands a link to the worker and plays its drafter on a thread until the script, or the link, ends.
-pub fn attach(worker: &Worker, generation: u64, welcome: Option<Welcome>, mut script: Script) -> std::thread::JoinHandle<()> {
+/// Hands a link to the worker and plays its drafter on a thread until the script, or the link,
+/// ends.
+pub fn attach(
+    worker: &Worker,
+    generation: u64,
+    welcome: Option<Welcome>,
+    mut script: Script,
+) -> std::thread::JoinHandle<()> {
     let pair = make_pair(SEGMENT_BYTES).expect("a pair");
     let path = worker.dir.path().join("target.link.sock");
     let (target, segment) = (pair.target.as_fd(), pair.segment.as_fd());
-    handover::send(&path, STAMP, generation, target, segment, SEGMENT_BYTES, Duration::from_secs(10)).expect("handed over");
-    let ours = Handover { stamp: STAMP, generation, socket: pair.drafter, segment: pair.segment, segment_bytes: SEGMENT_BYTES };
+    handover::send(
+        &path,
+        STAMP,
+        generation,
+        target,
+        segment,
+        SEGMENT_BYTES,
+        Duration::from_secs(10),
+    )
+    .expect("handed over");
+    let ours = Handover {
+        stamp: STAMP,
+        generation,
+        socket: pair.drafter,
+        segment: pair.segment,
+        segment_bytes: SEGMENT_BYTES,
+    };
     drop(pair.target);
     let play = move || {
         let mut end = End::open(ours, Side::Drafter).expect("a link");
@@ -54,7 +79,9 @@ pub fn attach(worker: &Worker, generation: u64, welcome: Option<Welcome>, mut sc
                     hidden = hello.hidden_size;
                     match &welcome {
                         // A newer link may have taken its place.
-                        Some(welcome) if end.send(Frame::Welcome(welcome.clone())).is_err() => return,
+                        Some(welcome) if end.send(Frame::Welcome(welcome.clone())).is_err() => {
+                            return;
+                        }
                         Some(_) => {}
                         // It leaves in the middle of the handshake.
                         None => return,
@@ -85,12 +112,19 @@ pub fn attach(worker: &Worker, generation: u64, welcome: Option<Welcome>, mut sc
 
 /// Says how far a feed has been read, as an honest drafter does.
 pub fn reach(feed: &Feed) -> Reach {
-    let sessions = feed.contexts.iter().map(|c| SessionReach { session: c.session, position: c.position + c.rows });
+    let sessions = feed
+        .contexts
+        .iter()
+        .map(|c| SessionReach { session: c.session, position: c.position + c.rows });
     Reach { sessions: sessions.collect(), missed: vec![] }
 }
 
 /// Answers wants with ids.
-pub fn propose_ids(end: &mut End, feed: &Feed, ids: impl Fn(&Want) -> Vec<u32>) -> Result<bool, LinkError> {
+pub fn propose_ids(
+    end: &mut End,
+    feed: &Feed,
+    ids: impl Fn(&Want) -> Vec<u32>,
+) -> Result<bool, LinkError> {
     if feed.round == 0 {
         end.send(Frame::Reach(reach(feed)))?;
         return Ok(true);
@@ -105,7 +139,12 @@ pub fn propose_ids(end: &mut End, feed: &Feed, ids: impl Fn(&Want) -> Vec<u32>) 
 }
 
 /// Answers wants with random hidden rows, each of so many numbers.
-pub fn propose_rows(end: &mut End, feed: &Feed, hidden: u32, seed: &mut u64) -> Result<bool, LinkError> {
+pub fn propose_rows(
+    end: &mut End,
+    feed: &Feed,
+    hidden: u32,
+    seed: &mut u64,
+) -> Result<bool, LinkError> {
     if feed.round == 0 {
         end.send(Frame::Reach(reach(feed)))?;
         return Ok(true);
@@ -135,14 +174,19 @@ pub fn noise(count: u32, seed: &mut u64) -> Vec<u8> {
 /// Streams a drafter that knows them would propose: prompt and answer.
 pub type Known = Arc<Mutex<Vec<Vec<u32>>>>;
 
-/// Proposes what follows in the stream that has the bonus token at the want's position; where several do, the first.
+/// Proposes what follows in the stream that has the bonus token at the want's position; where
+/// several do, the first.
 pub fn oracle(known: Known) -> Script {
     Box::new(move |end, feed| {
         propose_ids(end, feed, |want| {
             let at = want.position as usize;
             let streams = known.lock().expect("not poisoned");
             let right = streams.iter().find(|stream| stream.get(at) == Some(&want.bonus_id));
-            right.map(|stream| stream[at + 1..].iter().copied().take(want.block as usize - 1).collect()).unwrap_or_default()
+            right
+                .map(|stream| {
+                    stream[at + 1..].iter().copied().take(want.block as usize - 1).collect()
+                })
+                .unwrap_or_default()
         })
     })
 }

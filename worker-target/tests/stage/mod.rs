@@ -12,7 +12,8 @@ use std::time::Duration;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::worker_client::WorkerClient;
 use paceline_proto::internal::v1::{
-    Generation, Heartbeat, Permit, SamplingRule, Stamp, TargetGenerateRequest, TokenBatch, WatchRequest, WorkerPhase,
+    Generation, Heartbeat, Permit, SamplingRule, Stamp, TargetGenerateRequest, TokenBatch,
+    WatchRequest, WorkerPhase,
 };
 use paceline_proto::v1;
 use serde_json::Value;
@@ -35,7 +36,11 @@ pub struct Worker {
 /// A directory that only this user may enter, as a worker wants its runtime directory.
 fn private_dir(prefix: &str) -> tempfile::TempDir {
     let mode = std::fs::Permissions::from_mode(0o700);
-    tempfile::Builder::new().prefix(prefix).permissions(mode).tempdir_in("/tmp").expect("a temporary directory")
+    tempfile::Builder::new()
+        .prefix(prefix)
+        .permissions(mode)
+        .tempdir_in("/tmp")
+        .expect("a temporary directory")
 }
 
 impl Worker {
@@ -56,7 +61,12 @@ impl Worker {
             .spawn()
             .expect("starts");
         let channel = paceline_process::socket::channel(dir.path().join("target.sock"));
-        Self { child, dir, client: TargetClient::new(channel.clone()), life: WorkerClient::new(channel) }
+        Self {
+            child,
+            dir,
+            client: TargetClient::new(channel.clone()),
+            life: WorkerClient::new(channel),
+        }
     }
 
     /// Watches until the weights are there; the beats seen on the way.
@@ -65,7 +75,9 @@ impl Worker {
             let mut stream = loop {
                 match self.life.watch(WatchRequest { stamp: Some(STAMP) }).await {
                     Ok(response) => break response.into_inner(),
-                    Err(status) if status.code() == Code::Unavailable => tokio::time::sleep(Duration::from_millis(5)).await,
+                    Err(status) if status.code() == Code::Unavailable => {
+                        tokio::time::sleep(Duration::from_millis(5)).await
+                    }
                     Err(status) => panic!("{status}"),
                 }
             };
@@ -102,22 +114,34 @@ impl Drop for Worker {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("{}", std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default());
+            eprintln!(
+                "{}",
+                std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+            );
         }
     }
 }
 
-pub async fn generate(mut client: TargetClient<Channel>, generation: Generation) -> Result<Vec<TokenBatch>, Status> {
+pub async fn generate(
+    mut client: TargetClient<Channel>,
+    generation: Generation,
+) -> Result<Vec<TokenBatch>, Status> {
     let permit = Permit {
         lane_allowed: v1::Lane::Plain.into(),
         max_draft: 0,
         reason: v1::RouteReason::DrafterAbsent.into(),
         policy_epoch: 0,
     };
-    let request = TargetGenerateRequest { stamp: Some(STAMP), generation: Some(generation), permit: Some(permit) };
+    let request = TargetGenerateRequest {
+        stamp: Some(STAMP),
+        generation: Some(generation),
+        permit: Some(permit),
+    };
     let mut stream = client.generate(request).await?.into_inner();
     let mut batches = vec![];
-    while let Some(batch) = tokio::time::timeout(BOUND, stream.message()).await.expect("tokens in time")? {
+    while let Some(batch) =
+        tokio::time::timeout(BOUND, stream.message()).await.expect("tokens in time")?
+    {
         batches.push(batch);
     }
     Ok(batches)
@@ -133,14 +157,26 @@ pub fn demo() -> PathBuf {
 }
 
 pub fn cases() -> Vec<(Vec<u32>, Vec<u32>)> {
-    let text = std::fs::read(tiny().with_extension("json")).expect("the golden file is in the repository");
+    let text =
+        std::fs::read(tiny().with_extension("json")).expect("the golden file is in the repository");
     let golden: Value = serde_json::from_slice(&text).expect("JSON");
     let ids = |value: &Value| serde_json::from_value::<Vec<u32>>(value.clone()).expect("ids");
-    golden["cases"].as_array().expect("cases").iter().map(|case| (ids(&case["prompt"]), ids(&case["greedy"]))).collect()
+    golden["cases"]
+        .as_array()
+        .expect("cases")
+        .iter()
+        .map(|case| (ids(&case["prompt"]), ids(&case["greedy"])))
+        .collect()
 }
 
 pub fn generation(id: &str, prompt: &[u32], max_tokens: u32) -> Generation {
-    Generation { request_id: id.into(), prompt_ids: prompt.to_vec(), sampling: Some(GREEDY), max_tokens, ..Generation::default() }
+    Generation {
+        request_id: id.into(),
+        prompt_ids: prompt.to_vec(),
+        sampling: Some(GREEDY),
+        max_tokens,
+        ..Generation::default()
+    }
 }
 
 pub fn ids(batches: &[TokenBatch]) -> Vec<u32> {

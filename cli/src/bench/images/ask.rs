@@ -5,7 +5,8 @@ use paceline_proto::status::Reason;
 use paceline_proto::v1::count_tokens_request::Request as Counted;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{
-    ChatRequest, ContentPart, CountTokensRequest, GetModelRequest, Limits, Message, RouteWish, content_part::Part,
+    ChatRequest, ContentPart, CountTokensRequest, GetModelRequest, Limits, Message, RouteWish,
+    content_part::Part,
 };
 use tonic::transport::Channel;
 
@@ -22,7 +23,8 @@ pub enum Meeting {
     New,
     /// In the next turn of the conversation that began with it: its rows are in the prefix cache.
     NextTurn,
-    /// In another conversation, behind other words: its rows are read again, from features that were kept.
+    /// In another conversation, behind other words: its rows are read again, from features that
+    /// were kept.
     Elsewhere,
 }
 
@@ -49,7 +51,11 @@ impl Meeting {
         match self {
             Self::New | Self::Elsewhere => vec![first],
             // What a model would have said is not known to be text that it takes back.
-            Self::NextTurn => vec![first, text("assistant", "Some colours."), text("user", "Which one is the brightest?")],
+            Self::NextTurn => vec![
+                first,
+                text("assistant", "Some colours."),
+                text("user", "Which one is the brightest?"),
+            ],
         }
     }
 }
@@ -78,8 +84,12 @@ fn chat(messages: Vec<Message>, max_tokens: Option<u32>) -> ChatRequest {
 ///
 /// # Errors
 /// The service's refusal.
-pub async fn first_token(mut client: InferenceClient<Channel>, request: ChatRequest) -> Result<Stages, Failure> {
-    let mut stream = client.chat(request).await.map_err(|status| Failure::refused(&status))?.into_inner();
+pub async fn first_token(
+    mut client: InferenceClient<Channel>,
+    request: ChatRequest,
+) -> Result<Stages, Failure> {
+    let mut stream =
+        client.chat(request).await.map_err(|status| Failure::refused(&status))?.into_inner();
     let answer = Answer::read(&mut stream, |_| Ok(())).await?;
     Ok(Stages::of(&answer.timing, &answer.usage))
 }
@@ -105,11 +115,16 @@ pub async fn sees(client: &mut InferenceClient<Channel>) -> Result<(), Failure> 
 ///
 /// # Errors
 /// Any other refusal.
-pub async fn tokens(client: &mut InferenceClient<Channel>, request: ChatRequest) -> Result<Result<u32, String>, Failure> {
+pub async fn tokens(
+    client: &mut InferenceClient<Channel>,
+    request: ChatRequest,
+) -> Result<Result<u32, String>, Failure> {
     let asked = CountTokensRequest { request: Some(Counted::Chat(request)), ..Default::default() };
     match client.count_tokens(asked).await {
         Ok(counted) => Ok(Ok(counted.into_inner().prompt_tokens)),
-        Err(status) if Reason::of(&status) == Some(Reason::PromptTooLong) => Ok(Err(status.message().to_owned())),
+        Err(status) if Reason::of(&status) == Some(Reason::PromptTooLong) => {
+            Ok(Err(status.message().to_owned()))
+        }
         Err(status) => Err(Failure::refused(&status)),
     }
 }

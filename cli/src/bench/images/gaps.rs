@@ -1,6 +1,6 @@
-//! What streams of text notice of pictures beside them: the time between one message and the next, as the client gets them.
-//! Alone first, then from the moment when the pictures are sent until the first tokens of their answers are there; the same
-//! streams, one window right behind the other.
+//! What streams of text notice of pictures beside them: the time between one message and the next,
+//! as the client gets them. Alone first, then from the moment when the pictures are sent until the
+//! first tokens of their answers are there; the same streams, one window right behind the other.
 
 use bytes::Bytes;
 use futures::future::{self, BoxFuture, FutureExt as _, try_join_all};
@@ -44,16 +44,27 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Of streams from one moment to another. A gap counts if any of it lies in the window; `None` without any, or where the
-    /// window has no length.
+    /// Of streams from one moment to another. A gap counts if any of it lies in the window; `None`
+    /// without any, or where the window has no length.
     pub fn of(streams: &[Arrivals], from: i64, to: i64) -> Option<Self> {
-        let pairs = streams.iter().flat_map(|arrivals| arrivals.windows(2).map(|pair| (pair[0].0, pair[1].0)));
-        let mut gaps: Vec<i64> =
-            pairs.filter(|(begin, end)| *end > from && *begin < to).map(|(begin, end)| end - begin).collect();
+        let pairs = streams
+            .iter()
+            .flat_map(|arrivals| arrivals.windows(2).map(|pair| (pair[0].0, pair[1].0)));
+        let mut gaps: Vec<i64> = pairs
+            .filter(|(begin, end)| *end > from && *begin < to)
+            .map(|(begin, end)| end - begin)
+            .collect();
         gaps.sort_unstable();
-        let at = |share: f64| gaps.get(((gaps.len() as f64 * share) as usize).min(gaps.len().saturating_sub(1)));
+        let at = |share: f64| {
+            gaps.get(((gaps.len() as f64 * share) as usize).min(gaps.len().saturating_sub(1)))
+        };
         let ms = |ns: i64| ns as f64 / 1e6;
-        let tokens: usize = streams.iter().flatten().filter(|(at, _)| *at > from && *at <= to).map(|(_, tokens)| tokens).sum();
+        let tokens: usize = streams
+            .iter()
+            .flatten()
+            .filter(|(at, _)| *at > from && *at <= to)
+            .map(|(_, tokens)| tokens)
+            .sum();
         let (median, p95, longest) = (*at(0.5)?, *at(0.95)?, *gaps.last()?);
         (to > from).then(|| Self {
             median_ms: ms(median),
@@ -78,8 +89,8 @@ pub struct Beside {
     pub short: bool,
 }
 
-/// Measures once, with these pictures, which nobody saw before. Streams and pictures come over two connections, as from two
-/// clients: a picture's bytes are in nobody's way.
+/// Measures once, with these pictures, which nobody saw before. Streams and pictures come over two
+/// connections, as from two clients: a picture's bytes are in nobody's way.
 ///
 /// # Errors
 /// The service's refusal of one of the requests; streams so short that there is nothing to compare.
@@ -102,7 +113,8 @@ pub async fn measure(
     }
     // The pictures come.
     let sent = monotonic_ns();
-    let asked = files.into_iter().map(|file| first_token(images.clone(), request(Meeting::New, file)));
+    let asked =
+        files.into_iter().map(|file| first_token(images.clone(), request(Meeting::New, file)));
     let mut answers = try_join_all(asked).boxed();
     let pictures = loop {
         tokio::select! {
@@ -127,7 +139,10 @@ pub async fn measure(
     }
 }
 
-async fn begin(mut client: InferenceClient<Channel>, number: usize) -> Result<Streaming<GenerateResponse>, Failure> {
+async fn begin(
+    mut client: InferenceClient<Channel>,
+    number: usize,
+) -> Result<Streaming<GenerateResponse>, Failure> {
     let begun = client.chat(story(number)).await;
     Ok(begun.map_err(|status| Failure::refused(&status))?.into_inner())
 }
@@ -150,7 +165,8 @@ struct Texts<'a> {
 impl<'a> Texts<'a> {
     fn of(streams: &'a mut [Streaming<GenerateResponse>]) -> Self {
         let arrivals = vec![vec![]; streams.len()];
-        let waiting = streams.iter_mut().enumerate().map(|(at, stream)| next(at, stream).boxed()).collect();
+        let waiting =
+            streams.iter_mut().enumerate().map(|(at, stream)| next(at, stream).boxed()).collect();
         Self { waiting, arrivals, ended: false }
     }
 
@@ -159,7 +175,8 @@ impl<'a> Texts<'a> {
         self.arrivals.iter().all(|arrivals| arrivals.len() >= count)
     }
 
-    /// Waits for the next message of any of them: when it came. For ever once all are at their end. May be given up.
+    /// Waits for the next message of any of them: when it came. For ever once all are at their end.
+    /// May be given up.
     async fn message(&mut self) -> Result<i64, Failure> {
         let Some(came) = self.waiting.next().await else { return future::pending().await };
         let now = monotonic_ns();
@@ -188,7 +205,9 @@ async fn next(at: usize, stream: &mut Streaming<GenerateResponse>) -> Came<'_> {
     loop {
         let tokens = match stream.message().await {
             // Text that was held back.
-            Ok(Some(message)) if message.token_ids.is_empty() && message.r#final.is_none() => continue,
+            Ok(Some(message)) if message.token_ids.is_empty() && message.r#final.is_none() => {
+                continue;
+            }
             Ok(message) => Ok(message.map(|message| message.token_ids.len())),
             Err(status) => Err(Failure::refused(&status)),
         };
@@ -208,8 +227,12 @@ mod tests {
     fn a_gap_counts_where_any_of_it_is_in_the_window() {
         let streams = [arrivals(&[0, 10, 20, 120, 130, 400]), arrivals(&[5, 15, 115, 125])];
         let pace = Pace::of(&streams, 20_000_000, 130_000_000).expect("gaps");
-        // 20-120, 120-130; of the second 15-115, 115-125. What begins at 130 or ended at 20 does not.
-        assert_eq!((pace.median_ms, pace.p95_ms, pace.longest_ms, pace.window_ms), (100.0, 100.0, 100.0, 110.0));
+        // 20-120, 120-130; of the second 15-115, 115-125. What begins at 130 or ended at 20 does
+        // not.
+        assert_eq!(
+            (pace.median_ms, pace.p95_ms, pace.longest_ms, pace.window_ms),
+            (100.0, 100.0, 100.0, 110.0)
+        );
         // At 120, 130, 115, 125.
         assert!((pace.tok_s - 8.0 / 0.11).abs() < 1e-9, "{pace:?}");
         let longer = Pace::of(&streams, 20_000_000, 131_000_000).expect("gaps");

@@ -1,11 +1,12 @@
-//! `paceline bench --images`: what a picture's first token takes, stage by stage, and what pictures do to the pace of texts
-//! that run beside them.
+//! `paceline bench --images`: what a picture's first token takes, stage by stage, and what pictures
+//! do to the pace of texts that run beside them.
 //!
-//! [`paint`] pictures nobody saw before │ [`ask`] requests about them │ [`gaps`] streams beside them │ [`row`] what the runs say
-//! │ [`report`] the tables. This file is the order of things.
+//! [`paint`] pictures nobody saw before │ [`ask`] requests about them │ [`gaps`] streams beside
+//! them │ [`row`] what the runs say │ [`report`] the tables. This file is the order of things.
 //!
-//! Stage times are the service's own (`Timing` of the last message); gaps are taken where a user sees them, in the client. There
-//! is no drafter: its own rhythm would be in the gaps, alone and beside.
+//! Stage times are the service's own (`Timing` of the last message); gaps are taken where a user
+//! sees them, in the client. There is no drafter: its own rhythm would be in the gaps, alone and
+//! beside.
 
 pub mod ask;
 pub mod gaps;
@@ -35,8 +36,13 @@ use crate::selftest::plan::settings;
 use crate::selftest::report::Subject;
 use crate::selftest::service::until_ready;
 
-/// Pictures as they are sent: what a tower of today takes as it is, a small photograph, a larger one.
-const SIZES: [Size; 3] = [Size { width: 224, height: 224 }, Size { width: 640, height: 480 }, Size { width: 1_280, height: 960 }];
+/// Pictures as they are sent: what a tower of today takes as it is, a small photograph, a larger
+/// one.
+const SIZES: [Size; 3] = [
+    Size { width: 224, height: 224 },
+    Size { width: 640, height: 480 },
+    Size { width: 1_280, height: 960 },
+];
 
 /// What is measured.
 struct Plan {
@@ -47,7 +53,8 @@ struct Plan {
 
 impl Plan {
     fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
-        let (mut config, file) = settings(args.config.config.as_deref(), args.model.as_deref(), None)?;
+        let (mut config, file) =
+            settings(args.config.config.as_deref(), args.model.as_deref(), None)?;
         config.target.model = config.model_dir()?.display().to_string();
         config.drafter.model = String::new();
         // A next turn without it would be a first one.
@@ -62,14 +69,26 @@ impl Plan {
 /// The model does not see, nothing can be measured, or the service refuses a request.
 pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure> {
     let plan = Plan::from_args(args)?;
-    let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| measure(&plan, &dir, &address, screen).await;
-    let (report, seconds) = super::staged(args, &plan.config, plan.file.as_deref(), screen, work).await?;
+    let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| {
+        measure(&plan, &dir, &address, screen).await
+    };
+    let (report, seconds) =
+        super::staged(args, &plan.config, plan.file.as_deref(), screen, work).await?;
     Ok(Report { seconds, ..report })
 }
 
-async fn measure(plan: &Plan, dir: &RuntimeDir, address: &str, screen: &mut Screen) -> Result<Report, Failure> {
+async fn measure(
+    plan: &Plan,
+    dir: &RuntimeDir,
+    address: &str,
+    screen: &mut Screen,
+) -> Result<Report, Failure> {
     let (status, _) = until_ready(dir, |what| screen.note(what)).await?;
-    let mut bench = Bench { texts: client::connect(address).await?, images: client::connect(address).await?, painted: 0 };
+    let mut bench = Bench {
+        texts: client::connect(address).await?,
+        images: client::connect(address).await?,
+        painted: 0,
+    };
     sees(&mut bench.images).await?;
     let (mut sizes, mut left_out) = (vec![], vec![]);
     for size in SIZES {
@@ -81,7 +100,9 @@ async fn measure(plan: &Plan, dir: &RuntimeDir, address: &str, screen: &mut Scre
         }
     }
     if sizes.is_empty() {
-        return Err(Failure::bench("expected room for a picture in the model's context, found none: serve a model with more"));
+        return Err(Failure::bench(
+            "expected room for a picture in the model's context, found none: serve a model with more",
+        ));
     }
     // The first steps of a process are slow in many ways.
     for size in &sizes {
@@ -94,7 +115,10 @@ async fn measure(plan: &Plan, dir: &RuntimeDir, address: &str, screen: &mut Scre
             // Nobody is always the first.
             let at = (run + step) % sizes.len();
             let found = bench.run(sizes[at]).await?;
-            let (first, longest) = (found.first.first().map_or(0.0, |first| first.ttft_ms), found.beside.beside.longest_ms);
+            let (first, longest) = (
+                found.first.first().map_or(0.0, |first| first.ttft_ms),
+                found.beside.beside.longest_ms,
+            );
             let (number, all) = (run + 1, plan.runs);
             screen.note(&format!(
                 "run {number} of {all}: {}: first token after {first:.0} ms, longest gap of texts {longest:.0} ms",
@@ -104,11 +128,22 @@ async fn measure(plan: &Plan, dir: &RuntimeDir, address: &str, screen: &mut Scre
         }
         let left = clock.now().0 as f64 / 1e3 / (run + 1) as f64 * (plan.runs - run - 1) as f64;
         if left > 0.0 {
-            screen.note(&format!("run {} of {} done, about {} left", run + 1, plan.runs, duration(left)));
+            screen.note(&format!(
+                "run {} of {} done, about {} left",
+                run + 1,
+                plan.runs,
+                duration(left)
+            ));
         }
     }
     let rows = sizes.iter().zip(&runs).map(|(size, runs)| Row::of(*size, runs)).collect();
-    Ok(Report { subject: Subject::new(&status, false), runs: plan.runs, rows, left_out, seconds: 0.0 })
+    Ok(Report {
+        subject: Subject::new(&status, false),
+        runs: plan.runs,
+        rows,
+        left_out,
+        seconds: 0.0,
+    })
 }
 
 /// The measuring end.

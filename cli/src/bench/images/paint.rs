@@ -1,5 +1,6 @@
-//! Pictures of the bench's own: each another one, so that nothing of it is known anywhere, and all of a size alike in what they
-//! cost. Slopes of colour with some noise, as photographs have: flat ones would be unpacked in no time. Pure.
+//! Pictures of the bench's own: each another one, so that nothing of it is known anywhere, and all
+//! of a size alike in what they cost. Slopes of colour with some noise, as photographs have: flat
+//! ones would be unpacked in no time. Pure.
 
 use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder as _};
@@ -35,7 +36,12 @@ impl serde::Serialize for Size {
 pub fn paint(size: Size, number: u64) -> Result<Vec<u8>, String> {
     let mut file = Vec::new();
     let encoder = PngEncoder::new(&mut file);
-    let written = encoder.write_image(&pixels(size, number), size.width, size.height, ExtendedColorType::Rgb8);
+    let written = encoder.write_image(
+        &pixels(size, number),
+        size.width,
+        size.height,
+        ExtendedColorType::Rgb8,
+    );
     written.map_err(|error| format!("cannot make a picture of {size} as PNG: {error}"))?;
     Ok(file)
 }
@@ -43,7 +49,8 @@ pub fn paint(size: Size, number: u64) -> Result<Vec<u8>, String> {
 fn pixels(size: Size, number: u64) -> Vec<u8> {
     let mut draws = Draws(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     // Where each channel's slope begins, and how steep it is each way.
-    let slopes: Vec<[i32; 3]> = (0..3).map(|_| [draws.next() & 127, draws.next() & 63, draws.next() & 63]).collect();
+    let slopes: Vec<[i32; 3]> =
+        (0..3).map(|_| [draws.next() & 127, draws.next() & 63, draws.next() & 63]).collect();
     let mut pixels = Vec::with_capacity(size.width as usize * size.height as usize * 3);
     for y in 0..size.height {
         for x in 0..size.width {

@@ -38,9 +38,14 @@ impl Report {
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         for row in &self.rows {
-            for first in row.first.iter().filter(|first| first.meeting == "new" && first.towers < self.runs) {
+            for first in
+                row.first.iter().filter(|first| first.meeting == "new" && first.towers < self.runs)
+            {
                 let (size, runs) = (row.size, self.runs);
-                failures.push(format!("{size}: expected the tower to see a new picture in {runs} runs, found {}", first.towers));
+                failures.push(format!(
+                    "{size}: expected the tower to see a new picture in {runs} runs, found {}",
+                    first.towers
+                ));
             }
         }
         failures
@@ -69,7 +74,9 @@ impl Report {
             text.push_str(&format!("{size}: in {short} of {runs} runs a stream came to the end of the context too early\n"));
         }
         for row in &self.rows {
-            for First { meeting, towers, .. } in row.first.iter().filter(|first| first.meeting != "new" && first.towers > 0) {
+            for First { meeting, towers, .. } in
+                row.first.iter().filter(|first| first.meeting != "new" && first.towers > 0)
+            {
                 let size = row.size;
                 text.push_str(&format!("{size}: in {towers} of {runs} runs the tower saw the picture once more ({meeting})\n"));
             }
@@ -78,14 +85,26 @@ impl Report {
     }
 
     fn stages(&self) -> String {
-        let head = ["PICTURE", "REQUEST", "TOKENS", "DECODE", "RESIZE", "TOWER", "PREFILL", "REST", "FIRST TOKEN"];
+        let head = [
+            "PICTURE",
+            "REQUEST",
+            "TOKENS",
+            "DECODE",
+            "RESIZE",
+            "TOWER",
+            "PREFILL",
+            "REST",
+            "FIRST TOKEN",
+        ];
         let mut lines = vec![head.map(String::from).to_vec()];
         for row in &self.rows {
             for first in &row.first {
-                let First { decode_ms, resize_ms, tower_ms, prefill_ms, rest_ms, ttft_ms, .. } = first;
+                let First { decode_ms, resize_ms, tower_ms, prefill_ms, rest_ms, ttft_ms, .. } =
+                    first;
                 let tokens = format!("{} ({})", first.prompt_tokens, first.cached_tokens);
                 let mut cells = vec![row.size.to_string(), first.meeting.to_owned(), tokens];
-                cells.extend([decode_ms, resize_ms, tower_ms, prefill_ms, rest_ms, ttft_ms].map(ms));
+                cells
+                    .extend([decode_ms, resize_ms, tower_ms, prefill_ms, rest_ms, ttft_ms].map(ms));
                 lines.push(cells);
             }
         }
@@ -93,7 +112,8 @@ impl Report {
     }
 
     fn streams(&self) -> String {
-        let head = ["PICTURE", "STREAMS", "MEDIAN", "95 OF 100", "LONGEST", "tok/s", "KEPT", "PICTURES"];
+        let head =
+            ["PICTURE", "STREAMS", "MEDIAN", "95 OF 100", "LONGEST", "tok/s", "KEPT", "PICTURES"];
         let mut lines = vec![head.map(String::from).to_vec()];
         let mut line = |size: Size, who: &str, gaps: &Gaps, more: [String; 2]| {
             let Gaps { median_ms, p95_ms, longest_ms, tok_s, .. } = gaps;
@@ -107,8 +127,10 @@ impl Report {
                 line(*size, "alone", alone, ["-", "-"].map(String::from));
             }
             if let Some(beside) = beside {
-                let more =
-                    [kept.as_ref().map_or("-".into(), |kept| said(kept, 2)), beside_ttft_ms.as_ref().map_or("-".into(), ms)];
+                let more = [
+                    kept.as_ref().map_or("-".into(), |kept| said(kept, 2)),
+                    beside_ttft_ms.as_ref().map_or("-".into(), ms),
+                ];
                 line(*size, "beside", beside, more);
             }
         }
@@ -122,7 +144,9 @@ fn ms(figure: &Figure) -> String {
 
 fn said(figure: &Figure, digits: usize) -> String {
     let found = &figure.estimate;
-    let interval = found.interval.map_or(String::new(), |(low, high)| format!(" ({low:.digits$} to {high:.digits$})"));
+    let interval = found
+        .interval
+        .map_or(String::new(), |(low, high)| format!(" ({low:.digits$} to {high:.digits$})"));
     format!("{:.digits$}{interval}", found.median)
 }
 
@@ -145,7 +169,13 @@ mod tests {
             prompt_tokens: 309,
             cached_tokens,
         };
-        let pace = |longest_ms: f64, tok_s| Pace { median_ms: 10.0, p95_ms: 20.0, longest_ms, tok_s, window_ms: 500.0 };
+        let pace = |longest_ms: f64, tok_s| Pace {
+            median_ms: 10.0,
+            p95_ms: 20.0,
+            longest_ms,
+            tok_s,
+            window_ms: 500.0,
+        };
         let run = || Run {
             first: vec![stages(tower_ms, 20.0, 0), stages(0.0, 9.0, 256), stages(0.0, 12.0, 0)],
             beside: Beside {
@@ -156,22 +186,36 @@ mod tests {
             },
         };
         let rows = vec![Row::of(SIZE, &(0..7).map(|_| run()).collect::<Vec<_>>())];
-        let left_out = vec![LeftOut { size: Size { width: 1_280, height: 960 }, why: "too long".into() }];
+        let left_out =
+            vec![LeftOut { size: Size { width: 1_280, height: 960 }, why: "too long".into() }];
         Report { runs: 7, rows, left_out, ..Report::default() }
     }
 
     #[test]
     fn the_tables_have_what_was_measured() {
         let text = report(8.0).text();
-        let lines: Vec<Vec<&str>> =
-            text.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
-        let new = ["640 x 480", "new", "309 (0)", "1.0 (1.0 to 1.0)", "2.0 (2.0 to 2.0)", "8.0 (8.0 to 8.0)", "4.0 (4.0 to 4.0)"];
+        let lines: Vec<Vec<&str>> = text
+            .lines()
+            .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
+            .collect();
+        let new = [
+            "640 x 480",
+            "new",
+            "309 (0)",
+            "1.0 (1.0 to 1.0)",
+            "2.0 (2.0 to 2.0)",
+            "8.0 (8.0 to 8.0)",
+            "4.0 (4.0 to 4.0)",
+        ];
         assert_eq!(lines[1][..7], new, "{text}");
         assert_eq!(lines[1][7..], ["5.0 (5.0 to 5.0)", "20.0 (20.0 to 20.0)"], "{text}");
         assert_eq!(lines[2][..3], ["640 x 480", "next turn", "309 (256)"], "{text}");
         assert_eq!(lines[3][1], "elsewhere", "{text}");
         let beside = text.lines().find(|line| line.contains("beside ")).expect("a line");
-        assert!(beside.contains("90.0 (90.0 to 90.0)") && beside.contains("0.25 (0.25 to 0.25)"), "{beside}");
+        assert!(
+            beside.contains("90.0 (90.0 to 90.0)") && beside.contains("0.25 (0.25 to 0.25)"),
+            "{beside}"
+        );
         assert!(beside.ends_with("60.0 (60.0 to 60.0)"), "{beside}");
         assert!(text.contains("1280 x 960: not measured: too long\n"), "{text}");
         assert!(!text.contains("once more") && !text.contains("too early"), "{text}");
@@ -185,7 +229,10 @@ mod tests {
         again.rows[0].first[2].towers = 3;
         again.rows[0].short = 2;
         let text = again.text();
-        assert!(text.contains("in 3 of 7 runs the tower saw the picture once more (elsewhere)\n"), "{text}");
+        assert!(
+            text.contains("in 3 of 7 runs the tower saw the picture once more (elsewhere)\n"),
+            "{text}"
+        );
         assert!(text.contains("in 2 of 7 runs a stream came to the end"), "{text}");
     }
 
@@ -193,9 +240,15 @@ mod tests {
     fn the_object_has_everything() {
         let object = serde_json::to_value(report(8.0)).expect("plain");
         let row = &object["rows"][0];
-        assert_eq!((&row["size"], &row["first"][0]["meeting"]), (&"640 x 480".into(), &Meeting::New.word().into()));
+        assert_eq!(
+            (&row["size"], &row["first"][0]["meeting"]),
+            (&"640 x 480".into(), &Meeting::New.word().into())
+        );
         assert_eq!(row["first"][0]["tower_ms"]["values"].as_array().map(Vec::len), Some(7));
-        assert_eq!((&row["beside"]["longest_ms"]["median"], &row["kept"]["median"]), (&90.0.into(), &0.25.into()));
+        assert_eq!(
+            (&row["beside"]["longest_ms"]["median"], &row["kept"]["median"]),
+            (&90.0.into(), &0.25.into())
+        );
         assert_eq!(object["left_out"][0]["size"], "1280 x 960");
     }
 }

@@ -140,10 +140,20 @@ pub struct Row {
 impl Row {
     /// From one entry a run.
     pub fn of(size: Size, runs: &[Run]) -> Self {
-        let met = |at: usize| runs.iter().filter_map(|run| run.first.get(at).copied()).collect::<Vec<_>>();
-        let first = Meeting::ALL.iter().enumerate().filter_map(|(at, meeting)| First::of(*meeting, &met(at))).collect();
-        let of = |pick: fn(&Beside) -> &Pace| Gaps::of(&runs.iter().map(|run| pick(&run.beside)).collect::<Vec<_>>());
-        let kept = runs.iter().map(|run| run.beside.beside.tok_s / run.beside.alone.tok_s.max(f64::MIN_POSITIVE));
+        let met = |at: usize| {
+            runs.iter().filter_map(|run| run.first.get(at).copied()).collect::<Vec<_>>()
+        };
+        let first = Meeting::ALL
+            .iter()
+            .enumerate()
+            .filter_map(|(at, meeting)| First::of(*meeting, &met(at)))
+            .collect();
+        let of = |pick: fn(&Beside) -> &Pace| {
+            Gaps::of(&runs.iter().map(|run| pick(&run.beside)).collect::<Vec<_>>())
+        };
+        let kept = runs
+            .iter()
+            .map(|run| run.beside.beside.tok_s / run.beside.alone.tok_s.max(f64::MIN_POSITIVE));
         let ttft = |run: &Run| {
             let all = &run.beside.pictures;
             all.iter().map(|stages| stages.ttft_ms).sum::<f64>() / all.len().max(1) as f64

@@ -1,4 +1,5 @@
-//! How fast this machine reads memory: threads that go through a buffer much larger than its caches.
+//! How fast this machine reads memory: threads that go through a buffer much larger than its
+//! caches.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -9,14 +10,17 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Of the buffer: several times the largest last-level caches of machines that serve models. A part of what is free, at most.
+/// Of the buffer: several times the largest last-level caches of machines that serve models. A part
+/// of what is free, at most.
 const BUFFER_BYTES: u64 = 1 << 30;
 const SHARE_OF_FREE: u64 = 4;
 /// With less the figure would be of the caches.
 const LEAST_BYTES: u64 = 64 << 20;
-/// What is compared at once. Small enough to stay in the first cache, so that only the buffer comes from memory.
+/// What is compared at once. Small enough to stay in the first cache, so that only the buffer comes
+/// from memory.
 const BLOCK: usize = 16 << 10;
-/// Of a measurement; the best one counts, as whatever disturbs makes it slower and nothing makes it faster.
+/// Of a measurement; the best one counts, as whatever disturbs makes it slower and nothing makes it
+/// faster.
 const PASSES: usize = 5;
 /// What the buffer is full of. Not 0: pages that were never written may all be one page.
 const FILL: u8 = 0xA5;
@@ -58,7 +62,8 @@ impl Memory {
 
     /// The best of all numbers of threads up to `cores`.
     pub fn search(&self, cores: usize) -> Bandwidth {
-        let counts = std::iter::successors(Some(1), |threads| Some(threads * 2)).take_while(|threads| *threads < cores);
+        let counts = std::iter::successors(Some(1), |threads| Some(threads * 2))
+            .take_while(|threads| *threads < cores);
         let found = counts.chain([cores.max(1)]).map(|threads| self.measure(threads));
         found.max_by(|one, other| one.bytes_s.total_cmp(&other.bytes_s)).unwrap_or_default()
     }
@@ -92,8 +97,9 @@ impl Memory {
     }
 }
 
-/// Reads all of it. Comparing is done by the C library's routine, which is as fast as the processor's widest loads in a build
-/// without optimization too; what is equal is compared to the end.
+/// Reads all of it. Comparing is done by the C library's routine, which is as fast as the
+/// processor's widest loads in a build without optimization too; what is equal is compared to the
+/// end.
 fn is_full(part: &[u8]) -> bool {
     let block = [FILL; BLOCK];
     part.chunks(BLOCK).fold(true, |full, chunk| full & (chunk == &block[..chunk.len()]))
@@ -119,7 +125,10 @@ mod tests {
         let memory = Memory { buffer: vec![FILL; 1 << 20] };
         for threads in [1, 2, 3, 7] {
             let found = memory.measure(threads);
-            assert!(found.threads == threads && found.bytes_s.is_finite() && found.bytes_s > 0.0, "{found:?}");
+            assert!(
+                found.threads == threads && found.bytes_s.is_finite() && found.bytes_s > 0.0,
+                "{found:?}"
+            );
         }
         assert!((1..=3).contains(&memory.search(3).threads));
     }

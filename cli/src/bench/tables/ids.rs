@@ -1,4 +1,5 @@
-//! Prompts that no cache knows: random ids, other ones for each run and each place. Pure, and the same for the same numbers.
+//! Prompts that no cache knows: random ids, other ones for each run and each place. Pure, and the
+//! same for the same numbers.
 
 /// Where a prompt is used: no two places have the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,12 +12,15 @@ pub struct Place {
     pub prompt: usize,
 }
 
-/// So many random ids of the vocabulary. What they mean is nothing; reading them costs what reading any others costs.
+/// So many random ids of the vocabulary. What they mean is nothing; reading them costs what reading
+/// any others costs.
 pub fn prompt(place: Place, tokens: usize, vocab: u32) -> Vec<u32> {
     // Far from one another for places that differ in one number: the mixing below does the rest.
     let Place { run, shape, prompt } = place;
     let mut state = ((run as u64) << 40) | ((shape as u64) << 20) | prompt as u64;
-    (0..tokens).map(|_| ((u64::from(vocab.max(1)) * (next(&mut state) >> 32)) >> 32) as u32).collect()
+    (0..tokens)
+        .map(|_| ((u64::from(vocab.max(1)) * (next(&mut state) >> 32)) >> 32) as u32)
+        .collect()
 }
 
 /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
@@ -56,7 +60,10 @@ mod tests {
         let place = Place { run: 1, shape: 2, prompt: 3 };
         let ids = prompt(place, 10_000, 100);
         assert!(ids.iter().all(|id| *id < 100));
-        assert!((0..100).all(|id| (60..=150).contains(&ids.iter().filter(|other| **other == id).count())));
+        assert!(
+            (0..100)
+                .all(|id| (60..=150).contains(&ids.iter().filter(|other| **other == id).count()))
+        );
         assert_eq!(prompt(place, 3, 1), [0, 0, 0]);
         assert!(prompt(place, 100, u32::MAX).iter().any(|id| *id > u32::MAX / 2));
     }

@@ -1,4 +1,5 @@
-//! One measurement: prompts of one shape, read once for the first time and generated behind once more.
+//! One measurement: prompts of one shape, read once for the first time and generated behind once
+//! more.
 
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::inference_client::InferenceClient;
@@ -16,7 +17,8 @@ pub struct Seen {
     pub ids: Vec<u32>,
     /// Their margins, where asked for.
     pub margins: Vec<f32>,
-    /// Tokens of each message, and when the step that chose them ended (ns, the service's clock on this machine).
+    /// Tokens of each message, and when the step that chose them ended (ns, the service's clock on
+    /// this machine).
     pub stamps: Vec<(usize, i64)>,
     /// Prompt tokens that were not read, as they were found in the prefix cache.
     pub cached: u32,
@@ -51,12 +53,15 @@ pub(in crate::bench) fn greedy() -> Sampling {
 }
 
 impl Load<'_> {
-    /// Sends all and reads all answers; they come in the order of the prompts, with the seconds from the first submission to
-    /// the end of the last answer by this process's clock.
+    /// Sends all and reads all answers; they come in the order of the prompts, with the seconds
+    /// from the first submission to the end of the last answer by this process's clock.
     ///
     /// # Errors
     /// The service's refusal of one of them.
-    pub async fn send(&self, client: &InferenceClient<Channel>) -> Result<(Vec<Seen>, f64), Failure> {
+    pub async fn send(
+        &self,
+        client: &InferenceClient<Channel>,
+    ) -> Result<(Vec<Seen>, f64), Failure> {
         at_once(self.prompts, self.streams, |ids| answer(client.clone(), self.request(ids))).await
     }
 
@@ -66,7 +71,11 @@ impl Load<'_> {
             model: String::new(),
             prompt: Some(Prompt::TokenIds(TokenIds { ids: ids.to_vec() })),
             sampling: Some(sampling),
-            limits: Some(Limits { max_tokens: Some(self.max_tokens as u32), ignore_eos: true, ..Default::default() }),
+            limits: Some(Limits {
+                max_tokens: Some(self.max_tokens as u32),
+                ignore_eos: true,
+                ..Default::default()
+            }),
             route: RouteWish::Plain.into(),
             report_margins: self.margins,
             ..Default::default()
@@ -74,8 +83,12 @@ impl Load<'_> {
     }
 }
 
-async fn answer(mut client: InferenceClient<Channel>, request: GenerateRequest) -> Result<Seen, Failure> {
-    let mut stream = client.generate(request).await.map_err(|status| Failure::refused(&status))?.into_inner();
+async fn answer(
+    mut client: InferenceClient<Channel>,
+    request: GenerateRequest,
+) -> Result<Seen, Failure> {
+    let mut stream =
+        client.generate(request).await.map_err(|status| Failure::refused(&status))?.into_inner();
     let mut stamps = Vec::new();
     let answer = Answer::read_with(&mut stream, |message| {
         if !message.token_ids.is_empty() {
@@ -93,8 +106,8 @@ async fn answer(mut client: InferenceClient<Channel>, request: GenerateRequest) 
     })
 }
 
-/// Tokens a second while all answers are being generated: from the last one's first token to the first one's last. `None`
-/// where there was no such time, as one had ended before another began.
+/// Tokens a second while all answers are being generated: from the last one's first token to the
+/// first one's last. `None` where there was no such time, as one had ended before another began.
 pub fn together(answers: &[Seen]) -> Option<f64> {
     let ends = |seen: &Seen| Some((seen.stamps.first()?.1, seen.stamps.last()?.1));
     let ends = answers.iter().map(ends).collect::<Option<Vec<_>>>()?;
@@ -114,7 +127,10 @@ mod tests {
     use super::*;
 
     fn seen(stamps_ms: &[(usize, i64)]) -> Seen {
-        Seen { stamps: stamps_ms.iter().map(|(tokens, ms)| (*tokens, ms * 1_000_000)).collect(), ..Seen::default() }
+        Seen {
+            stamps: stamps_ms.iter().map(|(tokens, ms)| (*tokens, ms * 1_000_000)).collect(),
+            ..Seen::default()
+        }
     }
 
     #[test]

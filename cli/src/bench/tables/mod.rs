@@ -1,12 +1,15 @@
-//! `paceline bench --tables` and `--roofline`: how fast the target reads and generates by itself, by length of the prompt and
-//! by requests at once, and what share of what the machine's memory allows it reaches.
+//! `paceline bench --tables` and `--roofline`: how fast the target reads and generates by itself,
+//! by length of the prompt and by requests at once, and what share of what the machine's memory
+//! allows it reaches.
 //!
-//! [`plan`] which shapes, in which order │ [`ids`] prompts no cache knows │ [`load`] one measurement │ [`bandwidth`] how fast
-//! memory is │ [`model`] what a token reads │ [`row`] what the runs say │ [`report`] the table. This file is the order of things.
+//! [`plan`] which shapes, in which order │ [`ids`] prompts no cache knows │ [`load`] one
+//! measurement │ [`bandwidth`] how fast memory is │ [`model`] what a token reads │ [`row`] what the
+//! runs say │ [`report`] the table. This file is the order of things.
 //!
-//! Each prompt is asked for twice. The first time nothing of it is known and the answer is one token: that is reading. The
-//! second time its beginning is found in the prefix cache, so that all requests generate at once from the first moment on:
-//! that is generation, with a context of this length. Both give the same first token, or something is wrong.
+//! Each prompt is asked for twice. The first time nothing of it is known and the answer is one
+//! token: that is reading. The second time its beginning is found in the prefix cache, so that all
+//! requests generate at once from the first moment on: that is generation, with a context of this
+//! length. Both give the same first token, or something is wrong.
 
 pub mod bandwidth;
 pub mod ids;
@@ -50,7 +53,9 @@ pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Fail
     // Before the service starts, which takes a share of what is free for its KV.
     let memory = plan.roofline.then(Memory::take).transpose()?.map(Arc::new);
     let (config, file) = (plan.config.clone(), plan.file.clone());
-    let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| measure(&plan, memory, &dir, &address, screen).await;
+    let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| {
+        measure(&plan, memory, &dir, &address, screen).await
+    };
     let (report, seconds) = super::staged(args, &config, file.as_deref(), screen, work).await?;
     Ok(Report { seconds, ..report })
 }
@@ -66,10 +71,18 @@ async fn measure(
     let subject = Subject::new(&status, false);
     let model = Model::of(&status)?;
     let shapes = plan.shapes(&model)?;
-    let mut bench = Bench { plan, shapes: &shapes, model: &model, client: client::connect(address).await?, suspects: vec![] };
+    let mut bench = Bench {
+        plan,
+        shapes: &shapes,
+        model: &model,
+        client: client::connect(address).await?,
+        suspects: vec![],
+    };
     let buffer_bytes = memory.as_ref().map_or(0, |memory| memory.bytes());
     let cores = subject.cores;
-    let threads = on_threads(memory.as_ref(), move |memory| memory.search(cores)).await?.map(|found| found.threads);
+    let threads = on_threads(memory.as_ref(), move |memory| memory.search(cores))
+        .await?
+        .map(|found| found.threads);
     bench.warm_up(screen).await?;
 
     let mut measured: Vec<Vec<Measured>> = shapes.iter().map(|_| Vec::new()).collect();
@@ -78,7 +91,8 @@ async fn measure(
     for run in 0..plan.runs {
         if let Some(threads) = threads {
             // The service has nothing to do meanwhile.
-            bandwidth.extend(on_threads(memory.as_ref(), move |memory| memory.measure(threads)).await?);
+            bandwidth
+                .extend(on_threads(memory.as_ref(), move |memory| memory.measure(threads)).await?);
         }
         for at in order(shapes.len(), run) {
             let found = bench.shape(run, at, &shapes[at]).await?;
@@ -87,12 +101,19 @@ async fn measure(
         }
         let left = clock.now().0 as f64 / 1e3 / (run + 1) as f64 * (plan.runs - run - 1) as f64;
         if left > 0.0 {
-            screen.note(&format!("run {} of {} done, about {} left", run + 1, plan.runs, duration(left)));
+            screen.note(&format!(
+                "run {} of {} done, about {} left",
+                run + 1,
+                plan.runs,
+                duration(left)
+            ));
         }
     }
     let same = bench.weighed().await?;
     let rows = shapes.iter().zip(&measured);
-    let rows = rows.map(|(shape, runs)| Row::of(*shape, runs, &bandwidth, &model, plan.max_tokens)).collect();
+    let rows = rows
+        .map(|(shape, runs)| Row::of(*shape, runs, &bandwidth, &model, plan.max_tokens))
+        .collect();
     Ok(Report {
         subject,
         runs: plan.runs,
@@ -134,28 +155,38 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// The first and the last shape once, untimed: the first steps of a process are slow in many ways. Says how long a run may
-    /// take.
+    /// The first and the last shape once, untimed: the first steps of a process are slow in many
+    /// ways. Says how long a run may take.
     async fn warm_up(&mut self, screen: &mut Screen) -> Result<(), Failure> {
         // A run of its own, so that its prompts come never again.
         let run = self.plan.runs;
         let clock = Clock::start();
-        let (Some(first), Some(last)) = (self.shapes.first().copied(), self.shapes.last().copied()) else { return Ok(()) };
+        let (Some(first), Some(last)) = (self.shapes.first().copied(), self.shapes.last().copied())
+        else {
+            return Ok(());
+        };
         self.shape(run, 0, &first).await?;
         self.shape(run, self.shapes.len() - 1, &last).await?;
         self.suspects.clear();
         let (count, runs) = (self.shapes.len(), self.plan.runs);
         let seconds = clock.now().0 as f64 / 1e3;
-        screen.note(&format!("{count} shapes in each of {runs} runs; the first and the last took {}", duration(seconds)));
+        screen.note(&format!(
+            "{count} shapes in each of {runs} runs; the first and the last took {}",
+            duration(seconds)
+        ));
         Ok(())
     }
 
     /// A measurement of a shape.
     async fn shape(&mut self, run: usize, at: usize, shape: &Shape) -> Result<Measured, Failure> {
-        let one = |index| prompt(Place { run, shape: at, prompt: index }, shape.prompt_tokens, self.model.vocab);
+        let one = |index| {
+            prompt(Place { run, shape: at, prompt: index }, shape.prompt_tokens, self.model.vocab)
+        };
         let prompts: Vec<Vec<u32>> = (0..shape.prompts()).map(one).collect();
-        let read = Load { prompts: &prompts, streams: shape.streams, max_tokens: 1, margins: false };
-        let generate = Load { prompts: &prompts[..shape.streams], max_tokens: self.plan.max_tokens, ..read };
+        let read =
+            Load { prompts: &prompts, streams: shape.streams, max_tokens: 1, margins: false };
+        let generate =
+            Load { prompts: &prompts[..shape.streams], max_tokens: self.plan.max_tokens, ..read };
         let read = read.send(&self.client).await?;
         let (generated, _) = generate.send(&self.client).await?;
         self.compare(at, &prompts, &read.0, &generated);
@@ -166,7 +197,12 @@ impl Bench<'_> {
         for (prompt, (first, other)) in prompts.iter().zip(read.iter().zip(generated)) {
             if first.ids.first() != other.ids.first() && self.suspects.len() < WEIGHED {
                 let other = other.ids[..other.ids.len().min(1)].to_vec();
-                self.suspects.push(Suspect { shape, prompt: prompt.clone(), first: first.ids.clone(), other });
+                self.suspects.push(Suspect {
+                    shape,
+                    prompt: prompt.clone(),
+                    first: first.ids.clone(),
+                    other,
+                });
             }
         }
     }

@@ -27,18 +27,24 @@ pub struct Model {
 }
 
 impl Model {
-    /// From a snapshot of a service that has loaded and served nothing yet: what its target holds in memory are the weights,
-    /// as wide as they are computed with, which on a CPU is wider than in the file.
+    /// From a snapshot of a service that has loaded and served nothing yet: what its target holds
+    /// in memory are the weights, as wide as they are computed with, which on a CPU is wider than
+    /// in the file.
     ///
     /// # Errors
     /// The service does not say, or the model's files cannot be read.
     pub fn of(status: &StatusResponse) -> Result<Self, Failure> {
         let (Some(model), Some(target)) = (&status.model, &status.target) else {
-            return Err(Failure::bench("expected the served model in the service's status, found none; is it of this version?"));
+            return Err(Failure::bench(
+                "expected the served model in the service's status, found none; is it of this version?",
+            ));
         };
         let resident = status.memory.unwrap_or_default().target_bytes.max(target.weight_bytes);
         let share = share_read(Path::new(&target.model)).map_err(|cause| {
-            Failure::bench(format!("cannot tell what of the weights in {} a token reads: {cause}", target.model))
+            Failure::bench(format!(
+                "cannot tell what of the weights in {} a token reads: {cause}",
+                target.model
+            ))
         })?;
         Ok(Self {
             context: model.context_length,
@@ -54,7 +60,8 @@ impl Model {
     }
 }
 
-/// Share of the weights that each token reads: all but the rows of an input embedding that is not the output head as well.
+/// Share of the weights that each token reads: all but the rows of an input embedding that is not
+/// the output head as well.
 fn share_read(dir: &Path) -> io::Result<f64> {
     let mut tensors = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -80,7 +87,9 @@ fn header(file: &mut impl io::Read) -> io::Result<Value> {
     file.read_exact(&mut length)?;
     let length = u64::from_le_bytes(length);
     if length > HEADER_BYTES {
-        return Err(io::Error::other(format!("expected a header of at most {HEADER_BYTES} bytes, found one of {length}")));
+        return Err(io::Error::other(format!(
+            "expected a header of at most {HEADER_BYTES} bytes, found one of {length}"
+        )));
     }
     let mut text = Vec::new();
     file.take(length).read_to_end(&mut text)?;
@@ -115,14 +124,17 @@ mod tests {
             "model.norm.weight": { "dtype": "F32", "shape": [20], "data_offsets": [160, 240] },
         });
         if lm_head {
-            header["lm_head.weight"] = json!({ "dtype": "F32", "shape": [10, 4], "data_offsets": [240, 400] });
+            header["lm_head.weight"] =
+                json!({ "dtype": "F32", "shape": [10, 4], "data_offsets": [240, 400] });
         }
         header
     }
 
     #[test]
     fn an_input_embedding_is_read_where_it_is_the_head_too() {
-        let share = |lm_head| share_of(&sizes(&header(&mut file(&tensors(lm_head)).as_slice()).expect("a header")));
+        let share = |lm_head| {
+            share_of(&sizes(&header(&mut file(&tensors(lm_head)).as_slice()).expect("a header")))
+        };
         assert_eq!((share(false), share(true)), (1.0, 240.0 / 400.0));
         assert_eq!(share_of(&[]), 1.0);
     }
@@ -130,18 +142,29 @@ mod tests {
     #[test]
     fn what_is_no_header_is_an_error() {
         assert!(header(&mut &b"short"[..]).is_err());
-        assert!(header(&mut &[0xFF; 64][..]).expect_err("too long").to_string().contains("expected a header"));
+        assert!(
+            header(&mut &[0xFF; 64][..])
+                .expect_err("too long")
+                .to_string()
+                .contains("expected a header")
+        );
         assert!(header(&mut [&3_u64.to_le_bytes()[..], b"{\"a"].concat().as_slice()).is_err());
     }
 
     #[test]
     fn weights_count_as_they_lie_in_memory_and_kv_by_positions() {
         let dir = tempfile::tempdir().expect("a directory");
-        std::fs::write(dir.path().join("model.safetensors"), file(&tensors(true))).expect("written");
+        std::fs::write(dir.path().join("model.safetensors"), file(&tensors(true)))
+            .expect("written");
         let model = dir.path().display().to_string();
         let status = StatusResponse {
             target: Some(ProcessStatus { model, weight_bytes: 400, ..Default::default() }),
-            model: Some(ModelStatus { name: "m".into(), context_length: 99, vocab_size: 10, position_bytes: 8 }),
+            model: Some(ModelStatus {
+                name: "m".into(),
+                context_length: 99,
+                vocab_size: 10,
+                position_bytes: 8,
+            }),
             memory: Some(MemoryStatus { target_bytes: 1_000, ..Default::default() }),
             ..Default::default()
         };
@@ -149,7 +172,12 @@ mod tests {
         assert_eq!(found, Model { context: 99, vocab: 10, weight_bytes: 600, position_bytes: 8 });
         assert_eq!(found.token_bytes(50.0), 1_000.0);
         // A service that does not say what it holds says what it has read.
-        assert_eq!(Model::of(&StatusResponse { memory: None, ..status.clone() }).expect("said").weight_bytes, 240);
+        assert_eq!(
+            Model::of(&StatusResponse { memory: None, ..status.clone() })
+                .expect("said")
+                .weight_bytes,
+            240
+        );
         assert!(Model::of(&StatusResponse { model: None, ..status }).is_err());
     }
 }

@@ -13,12 +13,14 @@ use crate::selftest::plan::settings;
 
 /// Requests at once.
 const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
-/// The shortest prompt; each further one is so many times as long, and the last one fills the context.
+/// The shortest prompt; each further one is so many times as long, and the last one fills the
+/// context.
 const SHORTEST: usize = 64;
 const STEP: usize = 4;
 /// Prompts of about this length are also sent several at once.
 const BESIDE: usize = 256;
-/// One measurement reads so many prompt tokens if it can: of one short prompt alone a pause of the machine is half the figure.
+/// One measurement reads so many prompt tokens if it can: of one short prompt alone a pause of the
+/// machine is half the figure.
 const TOKENS: usize = 2_048;
 /// Most rounds of requests for that.
 const ROUNDS: usize = 8;
@@ -63,11 +65,14 @@ impl Plan {
     /// # Errors
     /// The configuration cannot be used.
     pub fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
-        let (mut config, file) = settings(args.config.config.as_deref(), args.model.as_deref(), None)?;
-        // Without a drafter, also where that would be the embedded one: the target's own speed is what is asked for.
+        let (mut config, file) =
+            settings(args.config.config.as_deref(), args.model.as_deref(), None)?;
+        // Without a drafter, also where that would be the embedded one: the target's own speed is
+        // what is asked for.
         config.target.model = config.model_dir()?.display().to_string();
         config.drafter.model = String::new();
-        let numbers = |numbers: &[u32]| numbers.iter().map(|number| *number as usize).collect::<Vec<_>>();
+        let numbers =
+            |numbers: &[u32]| numbers.iter().map(|number| *number as usize).collect::<Vec<_>>();
         let streams = match (args.concurrency.as_slice(), args.tables) {
             ([], true) => STREAMS.into(),
             ([], false) => vec![1],
@@ -99,13 +104,16 @@ impl Plan {
         let lengths = if self.lengths.is_empty() { up_to(most) } else { self.lengths.clone() };
         let Some(shortest) = lengths.first() else {
             let context = model.context;
-            return Err(Failure::usage(format!("--max-tokens: expected fewer than the context's {context} positions")));
+            return Err(Failure::usage(format!(
+                "--max-tokens: expected fewer than the context's {context} positions"
+            )));
         };
         let beside = *lengths.iter().rev().find(|length| **length <= BESIDE).unwrap_or(shortest);
         let several = self.streams.iter().filter(|streams| **streams > 1);
         let mut shapes: Vec<Shape> = Vec::new();
         if self.streams.contains(&1) {
-            shapes.extend(lengths.iter().map(|length| Shape { prompt_tokens: *length, streams: 1 }));
+            shapes
+                .extend(lengths.iter().map(|length| Shape { prompt_tokens: *length, streams: 1 }));
         }
         shapes.extend(several.map(|streams| Shape { prompt_tokens: beside, streams: *streams }));
         Ok(shapes)
@@ -120,8 +128,8 @@ fn up_to(most: usize) -> Vec<usize> {
     lengths
 }
 
-/// The shapes in the order of this run: each is first in some run, so that nothing that goes up and down with the order
-/// favours one.
+/// The shapes in the order of this run: each is first in some run, so that nothing that goes up and
+/// down with the order favours one.
 pub fn order(shapes: usize, run: usize) -> impl Iterator<Item = usize> {
     (0..shapes).map(move |at| (at + run) % shapes)
 }
@@ -136,9 +144,21 @@ fn sorted(mut numbers: Vec<usize>) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn shapes(lengths: &[usize], streams: &[usize], max_tokens: usize) -> Result<Vec<(usize, usize)>, Failure> {
+    fn shapes(
+        lengths: &[usize],
+        streams: &[usize],
+        max_tokens: usize,
+    ) -> Result<Vec<(usize, usize)>, Failure> {
         let (lengths, streams) = (lengths.to_vec(), streams.to_vec());
-        let plan = Plan { file: None, config: Config::default(), roofline: true, runs: 7, max_tokens, lengths, streams };
+        let plan = Plan {
+            file: None,
+            config: Config::default(),
+            roofline: true,
+            runs: 7,
+            max_tokens,
+            lengths,
+            streams,
+        };
         let model = Model { context: 4_096, ..Model::default() };
         Ok(plan.shapes(&model)?.iter().map(|shape| (shape.prompt_tokens, shape.streams)).collect())
     }
@@ -164,15 +184,24 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_refused_with_both_numbers() {
         let failure = shapes(&[64, 4_033], &[1], 64).expect_err("too long");
-        assert!(failure.message.contains("at most 4032") && failure.message.contains("found 4033"), "{failure}");
+        assert!(
+            failure.message.contains("at most 4032") && failure.message.contains("found 4033"),
+            "{failure}"
+        );
         assert!(shapes(&[], &[1], 4_096).is_err());
     }
 
     #[test]
     fn short_prompts_are_measured_by_the_dozen_and_all_streams_are_full_to_the_end() {
         let prompts = |prompt_tokens, streams| Shape { prompt_tokens, streams }.prompts();
-        assert_eq!([prompts(64, 1), prompts(256, 1), prompts(1_024, 1), prompts(4_032, 1)], [8, 8, 2, 1]);
-        assert_eq!([prompts(256, 2), prompts(256, 4), prompts(256, 16), prompts(64, 3)], [8, 8, 16, 24]);
+        assert_eq!(
+            [prompts(64, 1), prompts(256, 1), prompts(1_024, 1), prompts(4_032, 1)],
+            [8, 8, 2, 1]
+        );
+        assert_eq!(
+            [prompts(256, 2), prompts(256, 4), prompts(256, 16), prompts(64, 3)],
+            [8, 8, 16, 24]
+        );
     }
 
     #[test]

@@ -52,7 +52,11 @@ impl Memory {
     /// Of all runs; `None` of none.
     pub fn of(runs: &[Bandwidth], buffer_bytes: usize) -> Option<Self> {
         let threads = runs.first()?.threads;
-        Some(Self { threads, buffer_bytes, bytes_s: Figure::of(runs.iter().map(|run| run.bytes_s).collect())? })
+        Some(Self {
+            threads,
+            buffer_bytes,
+            bytes_s: Figure::of(runs.iter().map(|run| run.bytes_s).collect())?,
+        })
     }
 }
 
@@ -67,7 +71,8 @@ pub struct Same {
     pub differences: Vec<Different>,
 }
 
-/// Another first token the second time, when the prompt is found in the prefix cache, than the first time, when it is read.
+/// Another first token the second time, when the prompt is found in the prefix cache, than the
+/// first time, when it is read.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Different {
     /// Of which shape.
@@ -116,14 +121,19 @@ impl Report {
             (0, 0) => "equal".to_owned(),
             (near, real) => format!("{near} near-ties (margin below 1e-4), {real} DIFFERENT"),
         };
-        text.push_str(&format!("identity: first tokens of {prompts} prompts, for the first time and again: {outcome}\n"));
+        text.push_str(&format!(
+            "identity: first tokens of {prompts} prompts, for the first time and again: {outcome}\n"
+        ));
         for row in &self.rows {
             let name = format!("{} tokens x {}", row.shape.prompt_tokens, row.shape.streams);
             if row.waited > 0 {
                 text.push_str(&format!("{name}: {} answers waited for admission\n", row.waited));
             }
             if row.apart > 0 {
-                text.push_str(&format!("{name}: in {} of {runs} runs the answers never came all at once\n", row.apart));
+                text.push_str(&format!(
+                    "{name}: in {} of {runs} runs the answers never came all at once\n",
+                    row.apart
+                ));
             }
         }
         text
@@ -132,7 +142,9 @@ impl Report {
     fn bound(&self, memory: &Memory) -> String {
         let giga = |value: f64| format!("{:.1}", value / 1e9);
         let found = &memory.bytes_s.estimate;
-        let interval = found.interval.map_or(String::new(), |(low, high)| format!(" ({} to {})", giga(low), giga(high)));
+        let interval = found
+            .interval
+            .map_or(String::new(), |(low, high)| format!(" ({} to {})", giga(low), giga(high)));
         let Model { weight_bytes, position_bytes, .. } = self.model;
         let mut text = format!(
             "\nread bandwidth: {} GB/s{interval}, {} threads through {}\n\
@@ -151,13 +163,16 @@ impl Report {
     }
 
     fn table(&self) -> String {
-        let mut head = ["PROMPT", "AT ONCE", "PP tok/s", "(95 %)", "TG tok/s", "(95 %)"].map(String::from).to_vec();
+        let mut head = ["PROMPT", "AT ONCE", "PP tok/s", "(95 %)", "TG tok/s", "(95 %)"]
+            .map(String::from)
+            .to_vec();
         if self.memory.is_some() {
             head.extend(["BOUND tok/s", "SHARE", "(95 %)"].map(String::from));
         }
         let mut lines = vec![head];
         for row in &self.rows {
-            let mut cells = vec![row.shape.prompt_tokens.to_string(), row.shape.streams.to_string()];
+            let mut cells =
+                vec![row.shape.prompt_tokens.to_string(), row.shape.streams.to_string()];
             cells.extend(pair(row.pp_tok_s.as_ref(), 0));
             cells.extend(pair(row.tg_tok_s.as_ref(), 1));
             if self.memory.is_some() {
@@ -174,7 +189,9 @@ impl Report {
 
 fn pair(figure: Option<&Figure>, digits: usize) -> [String; 2] {
     let Some(Figure { estimate, .. }) = figure else { return ["-", "-"].map(String::from) };
-    let interval = estimate.interval.map_or("-".into(), |(low, high)| format!("({low:.digits$} to {high:.digits$})"));
+    let interval = estimate
+        .interval
+        .map_or("-".into(), |(low, high)| format!("({low:.digits$} to {high:.digits$})"));
     [format!("{:.digits$}", estimate.median), interval]
 }
 
@@ -182,7 +199,11 @@ fn pair(figure: Option<&Figure>, digits: usize) -> [String; 2] {
 pub fn progress(run: usize, runs: usize, shape: &Shape, found: &Measured) -> String {
     let tg = found.tg_tok_s.map_or("-".into(), |speed| format!("{speed:.0}"));
     let Shape { prompt_tokens, streams } = shape;
-    format!("run {} of {runs}: {prompt_tokens} tokens x {streams}: pp {:.0}, tg {tg} tok/s", run + 1, found.pp_tok_s)
+    format!(
+        "run {} of {runs}: {prompt_tokens} tokens x {streams}: pp {:.0}, tg {tg} tok/s",
+        run + 1,
+        found.pp_tok_s
+    )
 }
 
 #[cfg(test)]
@@ -190,9 +211,11 @@ mod tests {
     use super::*;
 
     fn report(roofline: bool) -> Report {
-        let model = Model { context: 4_096, vocab: 100, weight_bytes: 1_000_000, position_bytes: 1_000 };
+        let model =
+            Model { context: 4_096, vocab: 100, weight_bytes: 1_000_000, position_bytes: 1_000 };
         let bandwidth = vec![Bandwidth { threads: 2, bytes_s: 2e9 }; if roofline { 7 } else { 0 }];
-        let run = |pp_tok_s, tg_tok_s| vec![Measured { pp_tok_s, tg_tok_s, ..Measured::default() }; 7];
+        let run =
+            |pp_tok_s, tg_tok_s| vec![Measured { pp_tok_s, tg_tok_s, ..Measured::default() }; 7];
         let row = |prompt_tokens, streams, runs: Vec<Measured>| {
             Row::of(Shape { prompt_tokens, streams }, &runs, &bandwidth, &model, 64)
         };
@@ -225,7 +248,12 @@ mod tests {
             assert!(text.contains(line), "{line}: {text}");
         }
         let text = report(false).text();
-        assert!(text.starts_with("PROMPT  AT ONCE  PP tok/s          (95 %)  TG tok/s            (95 %)\n"), "{text}");
+        assert!(
+            text.starts_with(
+                "PROMPT  AT ONCE  PP tok/s          (95 %)  TG tok/s            (95 %)\n"
+            ),
+            "{text}"
+        );
         assert!(!text.contains("bandwidth"), "{text}");
     }
 
@@ -235,21 +263,39 @@ mod tests {
         let cached = Report { cached: 64, ..report(true) };
         assert!(cached.failures()[0].contains("found 64 tokens"), "{:?}", cached.failures());
         let shape = Shape { prompt_tokens: 968, streams: 1 };
-        let difference = Difference { position: 0, plain_id: Some(3), other_id: Some(4), margin: Some(0.5) };
-        let same = Same { prompts: 14, near_ties: 1, differences: vec![Different { shape, difference }] };
+        let difference =
+            Difference { position: 0, plain_id: Some(3), other_id: Some(4), margin: Some(0.5) };
+        let same =
+            Same { prompts: 14, near_ties: 1, differences: vec![Different { shape, difference }] };
         let different = Report { same, ..report(true) };
-        assert!(different.failures()[0].contains("expected id 3") && different.failures()[0].contains("found id 4"));
-        assert!(different.text().contains("1 near-ties (margin below 1e-4), 1 DIFFERENT"), "{}", different.text());
+        assert!(
+            different.failures()[0].contains("expected id 3")
+                && different.failures()[0].contains("found id 4")
+        );
+        assert!(
+            different.text().contains("1 near-ties (margin below 1e-4), 1 DIFFERENT"),
+            "{}",
+            different.text()
+        );
     }
 
     #[test]
     fn the_object_has_everything() {
         let object = serde_json::to_value(report(true)).expect("plain");
-        assert_eq!((&object["rows"][0]["prompt_tokens"], &object["rows"][1]["streams"]), (&968.into(), &16.into()));
+        assert_eq!(
+            (&object["rows"][0]["prompt_tokens"], &object["rows"][1]["streams"]),
+            (&968.into(), &16.into())
+        );
         assert_eq!(object["rows"][0]["pp_tok_s"]["values"].as_array().map(Vec::len), Some(7));
         assert_eq!(object["rows"][0]["bound"]["share"]["median"], 0.5);
-        assert_eq!((&object["rows"][1]["tg_tok_s"], &object["rows"][1]["apart"]), (&serde_json::Value::Null, &7.into()));
-        assert_eq!((&object["memory"]["threads"], &object["memory"]["bytes_s"]["median"]), (&2.into(), &2e9.into()));
+        assert_eq!(
+            (&object["rows"][1]["tg_tok_s"], &object["rows"][1]["apart"]),
+            (&serde_json::Value::Null, &7.into())
+        );
+        assert_eq!(
+            (&object["memory"]["threads"], &object["memory"]["bytes_s"]["median"]),
+            (&2.into(), &2e9.into())
+        );
     }
 
     #[test]

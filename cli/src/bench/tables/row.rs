@@ -82,8 +82,18 @@ pub struct Bound {
 
 impl Row {
     /// The figures of a shape, run by run; `bandwidth` of the same runs, where it was measured.
-    pub fn of(shape: Shape, runs: &[Measured], bandwidth: &[Bandwidth], model: &Model, max_tokens: usize) -> Self {
-        let bound = if shape.streams == 1 { bound(shape, runs, bandwidth, model, max_tokens) } else { None };
+    pub fn of(
+        shape: Shape,
+        runs: &[Measured],
+        bandwidth: &[Bandwidth],
+        model: &Model,
+        max_tokens: usize,
+    ) -> Self {
+        let bound = if shape.streams == 1 {
+            bound(shape, runs, bandwidth, model, max_tokens)
+        } else {
+            None
+        };
         Self {
             shape,
             pp_tok_s: Figure::of(runs.iter().map(|run| run.pp_tok_s).collect()),
@@ -95,10 +105,20 @@ impl Row {
     }
 }
 
-fn bound(shape: Shape, runs: &[Measured], bandwidth: &[Bandwidth], model: &Model, max_tokens: usize) -> Option<Bound> {
+fn bound(
+    shape: Shape,
+    runs: &[Measured],
+    bandwidth: &[Bandwidth],
+    model: &Model,
+    max_tokens: usize,
+) -> Option<Bound> {
     let token_bytes = model.token_bytes(shape.prompt_tokens as f64 + max_tokens as f64 / 2.0);
-    let pairs = runs.iter().zip(bandwidth).filter_map(|(run, found)| Some((run.tg_tok_s?, found.bytes_s / token_bytes)));
-    let (shares, bounds): (Vec<f64>, Vec<f64>) = pairs.map(|(reached, bound)| (reached / bound, bound)).unzip();
+    let pairs = runs
+        .iter()
+        .zip(bandwidth)
+        .filter_map(|(run, found)| Some((run.tg_tok_s?, found.bytes_s / token_bytes)));
+    let (shares, bounds): (Vec<f64>, Vec<f64>) =
+        pairs.map(|(reached, bound)| (reached / bound, bound)).unzip();
     Some(Bound { token_bytes, tok_s: Figure::of(bounds)?, share: Figure::of(shares)? })
 }
 
@@ -106,7 +126,8 @@ fn bound(shape: Shape, runs: &[Measured], bandwidth: &[Bandwidth], model: &Model
 mod tests {
     use super::*;
 
-    const MODEL: Model = Model { context: 4_096, vocab: 100, weight_bytes: 1_000, position_bytes: 10 };
+    const MODEL: Model =
+        Model { context: 4_096, vocab: 100, weight_bytes: 1_000, position_bytes: 10 };
 
     fn run(tg_tok_s: Option<f64>) -> Measured {
         Measured { pp_tok_s: 500.0, tg_tok_s, cached: 0, waited: 1 }
@@ -124,8 +145,14 @@ mod tests {
         let bound = row.bound.expect("one stream");
         // 1,000 bytes of weights and 100 positions.
         assert_eq!(bound.token_bytes, 2_000.0);
-        assert_eq!((bound.tok_s.values, bound.share.values), (vec![1_000.0, 500.0], vec![0.5, 0.5]));
-        assert_eq!((row.pp_tok_s.map(|pp| pp.estimate.median), row.waited, row.apart), (Some(500.0), 2, 0));
+        assert_eq!(
+            (bound.tok_s.values, bound.share.values),
+            (vec![1_000.0, 500.0], vec![0.5, 0.5])
+        );
+        assert_eq!(
+            (row.pp_tok_s.map(|pp| pp.estimate.median), row.waited, row.apart),
+            (Some(500.0), 2, 0)
+        );
     }
 
     #[test]
@@ -140,9 +167,17 @@ mod tests {
     #[test]
     fn a_measurement_is_of_all_prompts_and_of_all_answers() {
         let shape = Shape { prompt_tokens: 100, streams: 2 };
-        let seen = |cached, waited| Seen { cached, waited, stamps: vec![(1, 0), (1, 10_000_000)], ..Seen::default() };
+        let seen = |cached, waited| Seen {
+            cached,
+            waited,
+            stamps: vec![(1, 0), (1, 10_000_000)],
+            ..Seen::default()
+        };
         let first = vec![seen(0, false), seen(64, true), seen(0, false), seen(0, false)];
         let found = Measured::of(&shape, &(first, 0.5), &[seen(64, false), seen(64, true)]);
-        assert_eq!(found, Measured { pp_tok_s: 800.0, tg_tok_s: Some(200.0), cached: 64, waited: 2 });
+        assert_eq!(
+            found,
+            Measured { pp_tok_s: 800.0, tg_tok_s: Some(200.0), cached: 64, waited: 2 }
+        );
     }
 }

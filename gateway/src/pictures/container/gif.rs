@@ -26,7 +26,12 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
                 }
                 let [x0, x1, y0, y1, w0, w1, h0, h1, flags] = cursor.array()?;
                 let number = |low, high| u32::from(u16::from_le_bytes([low, high]));
-                frame = Some(Frame { left: number(x0, x1), top: number(y0, y1), width: number(w0, w1), height: number(h0, h1) });
+                frame = Some(Frame {
+                    left: number(x0, x1),
+                    top: number(y0, y1),
+                    width: number(w0, w1),
+                    height: number(h0, h1),
+                });
                 palette(&mut cursor, flags)?;
                 cursor.take(1)?;
                 blocks(&mut cursor)?;
@@ -39,7 +44,13 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
     let spans = frame.left == 0 && frame.width == width && frame.top + frame.height <= height;
     let beside = if spans { 0 } else { area(frame.width, frame.height, 4) };
     let decoding_bytes = area(width, height, 4).saturating_add(beside);
-    Ok(Header { kind: Kind::Gif, width, height, orientation: Orientation::NoTransforms, decoding_bytes })
+    Ok(Header {
+        kind: Kind::Gif,
+        width,
+        height,
+        orientation: Orientation::NoTransforms,
+        decoding_bytes,
+    })
 }
 
 struct Frame {

@@ -1,16 +1,18 @@
-//! JPEG (ITU T.81, annex B): markers, most with a length and content, and coded data behind the start of each scan.
+//! JPEG (ITU T.81, annex B): markers, most with a length and content, and coded data behind the
+//! start of each scan.
 
 use image::metadata::Orientation;
 
 use super::{CUT, Cursor, Header, Kind, area, exif};
 
-/// Scans of a picture, at most. Each costs its decoder a pass over all pixels, and a few bytes suffice for one; programs write
-/// about ten.
+/// Scans of a picture, at most. Each costs its decoder a pass over all pixels, and a few bytes
+/// suffice for one; programs write about ten.
 const MAX_SCANS: u32 = 40;
 
 pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
     let mut cursor = Cursor { rest: &bytes[2..] };
-    let (mut frame, mut orientation, mut scans): (Option<Frame>, _, _) = (None, Orientation::NoTransforms, 0);
+    let (mut frame, mut orientation, mut scans): (Option<Frame>, _, _) =
+        (None, Orientation::NoTransforms, 0);
     loop {
         let marker = marker(&mut cursor)?;
         match marker {
@@ -21,7 +23,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
             _ => {}
         }
         let length = usize::from(u16::from_be_bytes(cursor.array()?));
-        let content = cursor.take(length.checked_sub(2).ok_or("a JPEG segment shorter than its length")?)?;
+        let content =
+            cursor.take(length.checked_sub(2).ok_or("a JPEG segment shorter than its length")?)?;
         match marker {
             0xc0..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcb | 0xcd..=0xcf => {
                 if frame.is_some() {
@@ -29,7 +32,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
                 }
                 frame = Some(Frame::read(content, marker)?);
             }
-            0xe1 if content.starts_with(b"Exif\0\0") => orientation = exif(content).unwrap_or(orientation),
+            0xe1 if content.starts_with(b"Exif\0\0") => {
+                orientation = exif(content).unwrap_or(orientation)
+            }
             0xda => {
                 scans += 1;
                 if scans > MAX_SCANS {
@@ -99,7 +104,11 @@ impl Frame {
         // A progressive one keeps the coefficients of all its scans, two bytes each.
         let kept = match marker {
             0xc0 | 0xc1 => 0,
-            _ => area(width.next_multiple_of(32), height.next_multiple_of(32), 2).saturating_mul(blocks) / largest,
+            _ => {
+                area(width.next_multiple_of(32), height.next_multiple_of(32), 2)
+                    .saturating_mul(blocks)
+                    / largest
+            }
         };
         Ok(Self { width, height, decoding_bytes: output.saturating_add(kept) })
     }

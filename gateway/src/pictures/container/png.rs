@@ -12,8 +12,8 @@ pub(super) const SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 /// Chunks that make the picture. All others are text, profiles, times.
 const ESSENTIAL: [&[u8; 4]; 5] = [b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"];
 
-/// What packed metadata may unpack to, of a whole file. Profiles of cameras and printers have at most a few million bytes; more
-/// is made to fill a reader's memory.
+/// What packed metadata may unpack to, of a whole file. Profiles of cameras and printers have at
+/// most a few million bytes; more is made to fill a reader's memory.
 const MAX_METADATA_BYTES: u64 = 8 << 20;
 
 struct Chunk<'a> {
@@ -40,7 +40,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
         return Err("a PNG without its first chunk".to_owned());
     };
     let &[w0, w1, w2, w3, h0, h1, h2, h3, depth, color, ..] = header;
-    let (width, height) = (u32::from_be_bytes([w0, w1, w2, w3]), u32::from_be_bytes([h0, h1, h2, h3]));
+    let (width, height) =
+        (u32::from_be_bytes([w0, w1, w2, w3]), u32::from_be_bytes([h0, h1, h2, h3]));
     let (mut orientation, mut transparent, mut kept) = (Orientation::NoTransforms, false, 0u64);
     let mut metadata = 0;
     loop {
@@ -56,7 +57,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
                 if metadata >= MAX_METADATA_BYTES {
                     let kind = if &chunk.kind == b"iCCP" { "colour profile" } else { "text" };
                     let most = MAX_METADATA_BYTES >> 20;
-                    return Err(format!("a PNG with a {kind} that unpacks to {most} MiB or more; save it without"));
+                    return Err(format!(
+                        "a PNG with a {kind} that unpacks to {most} MiB or more; save it without"
+                    ));
                 }
             }
             b"tRNS" => transparent = true,
@@ -77,21 +80,30 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
     };
     let channels = channels + u64::from(transparent && matches!(color, 0 | 2 | 3));
     let pixels = area(width, height, channels * if depth == 16 { 2 } else { 1 });
-    Ok(Header { kind: Kind::Png, width, height, orientation, decoding_bytes: pixels.saturating_add(kept) })
+    Ok(Header {
+        kind: Kind::Png,
+        width,
+        height,
+        orientation,
+        decoding_bytes: pixels.saturating_add(kept),
+    })
 }
 
-/// Bytes that a chunk of metadata unpacks to, counted up to `most` and not kept. What is broken counts as far as it can be read:
-/// nobody reads it.
+/// Bytes that a chunk of metadata unpacks to, counted up to `most` and not kept. What is broken
+/// counts as far as it can be read: nobody reads it.
 fn unpacked_bytes(chunk: &Chunk<'_>, most: u64) -> u64 {
-    // A name and its end, then of text whether it is packed and how, its language and its translated name.
+    // A name and its end, then of text whether it is packed and how, its language and its
+    // translated name.
     let behind = |bytes: &[u8], ends: usize| {
-        let mut nuls = bytes.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at + 1);
+        let mut nuls =
+            bytes.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at + 1);
         nuls.nth(ends)
     };
     let packed = match &chunk.kind {
         b"iTXt" => {
             let flags = behind(chunk.content, 0);
-            let is_packed = flags.and_then(|at| chunk.content.get(at)).is_some_and(|flag| *flag != 0);
+            let is_packed =
+                flags.and_then(|at| chunk.content.get(at)).is_some_and(|flag| *flag != 0);
             let rest = flags.filter(|_| is_packed).and_then(|at| chunk.content.get(at + 2..));
             rest.and_then(|rest| behind(rest, 1).and_then(|at| rest.get(at..)))
         }

@@ -17,16 +17,32 @@ fn files_say_their_sizes_and_how_they_are_held() {
         ("still.gif", Kind::Gif, (90, 70), (90, 70)),
     ] {
         let header = read(&file(name)).expect(name);
-        assert_eq!((header.kind, (header.width, header.height), header.upright()), (kind, sizes, upright), "{name}");
+        assert_eq!(
+            (header.kind, (header.width, header.height), header.upright()),
+            (kind, sizes, upright),
+            "{name}"
+        );
         let pixels = u64::from(header.width * header.height);
-        assert!((pixels * 3..pixels * 16 + 20_000).contains(&header.decoding_bytes), "{name}: {}", header.decoding_bytes);
+        assert!(
+            (pixels * 3..pixels * 16 + 20_000).contains(&header.decoding_bytes),
+            "{name}: {}",
+            header.decoding_bytes
+        );
     }
 }
 
 /// Wherever a file is cut, it is not all there.
 #[test]
 fn no_cut_file_passes() {
-    for name in ["up.png", "alpha.png", "baseline.jpg", "progressive.jpg", "lossless.webp", "lossy.webp", "still.gif"] {
+    for name in [
+        "up.png",
+        "alpha.png",
+        "baseline.jpg",
+        "progressive.jpg",
+        "lossless.webp",
+        "lossy.webp",
+        "still.gif",
+    ] {
         let whole = file(name);
         for length in 0..whole.len() {
             // The last byte of a GIF or of a JPEG is its end; a WebP says how long it is.

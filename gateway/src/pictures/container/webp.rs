@@ -1,10 +1,12 @@
-//! WebP (RFC 9649): a RIFF file of chunks, with one bitstream `VP8 ` or `VP8L`, alone or behind a header `VP8X`.
+//! WebP (RFC 9649): a RIFF file of chunks, with one bitstream `VP8 ` or `VP8L`, alone or behind a
+//! header `VP8X`.
 
 use image::metadata::Orientation;
 
 use super::{CUT, Cursor, Header, Kind, area, exif};
 
-const MOVES: &str = "the WebP is animated; one still picture is expected, so that none of its frames is lost";
+const MOVES: &str =
+    "the WebP is animated; one still picture is expected, so that none of its frames is lost";
 
 pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
     let mut cursor = Cursor { rest: &bytes[4..] };
@@ -27,7 +29,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
                 canvas = Some(extended(content)?);
             }
             b"ANIM" | b"ANMF" => return Err(MOVES.to_owned()),
-            b"VP8 " | b"VP8L" if stream.is_some() => return Err("a WebP with two pictures".to_owned()),
+            b"VP8 " | b"VP8L" if stream.is_some() => {
+                return Err("a WebP with two pictures".to_owned());
+            }
             b"VP8 " => stream = Some((lossy(content)?, false)),
             b"VP8L" => stream = Some((lossless(content)?, true)),
             b"ALPH" => alpha = true,
@@ -38,10 +42,12 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
     let ((width, height), lossless) = stream.ok_or("a WebP without a picture")?;
     // Its decoder would notice only when it has made room for the larger.
     if let Some((wide, high)) = canvas.filter(|canvas| *canvas != (width, height)) {
-        return Err(format!("a WebP of {wide} x {high} pixels by its header and {width} x {height} by its picture"));
+        return Err(format!(
+            "a WebP of {wide} x {high} pixels by its header and {width} x {height} by its picture"
+        ));
     }
-    // Pixels as they come out and as they go through: with transparency and without; or planes of brightness and colour, and
-    // those of transparency, which are packed as a picture of their own.
+    // Pixels as they come out and as they go through: with transparency and without; or planes of
+    // brightness and colour, and those of transparency, which are packed as a picture of their own.
     let each = match (lossless, alpha) {
         (true, _) => 7,
         (false, false) => 5,

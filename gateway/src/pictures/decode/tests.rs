@@ -1,7 +1,12 @@
 use super::*;
 
 /// A picture of one row, two by one or one by two, by hand.
-fn pixels(data: &[u8], color: ColorType, (width, height): (u32, u32), orientation: Orientation) -> Pixels {
+fn pixels(
+    data: &[u8],
+    color: ColorType,
+    (width, height): (u32, u32),
+    orientation: Orientation,
+) -> Pixels {
     Pixels { data: data.to_vec(), color, width, height, orientation }
 }
 
@@ -36,7 +41,9 @@ fn deep_and_transparent_samples_become_bytes_on_white() {
         pixels(data, color, (1, 1), Orientation::NoTransforms).row(0, &mut line);
         line
     };
-    let deep = |samples: &[u16]| samples.iter().flat_map(|sample| sample.to_ne_bytes()).collect::<Vec<u8>>();
+    let deep = |samples: &[u16]| {
+        samples.iter().flat_map(|sample| sample.to_ne_bytes()).collect::<Vec<u8>>()
+    };
     assert_eq!(line(&[7], ColorType::L8), [7; 3]);
     assert_eq!(line(&[7, 0], ColorType::La8), [255; 3]);
     assert_eq!(line(&[1, 2, 3], ColorType::Rgb8), [1, 2, 3]);

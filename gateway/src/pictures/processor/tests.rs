@@ -1,7 +1,6 @@
 use super::*;
 
-const VISION: &str =
-    r#"{"model_type": "qwen3_vl", "image_token_id": 2, "vision_config": {"patch_size": 16, "spatial_merge_size": 2}}"#;
+const VISION: &str = r#"{"model_type": "qwen3_vl", "image_token_id": 2, "vision_config": {"patch_size": 16, "spatial_merge_size": 2}}"#;
 
 fn read(files: &[(&str, &str)]) -> Result<Option<Processor>, String> {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -13,14 +12,22 @@ fn read(files: &[(&str, &str)]) -> Result<Option<Processor>, String> {
 }
 
 fn with(preprocessor: &str) -> Result<Processor, String> {
-    read(&[("config.json", VISION), ("preprocessor_config.json", preprocessor)]).map(|found| found.expect("it sees"))
+    read(&[("config.json", VISION), ("preprocessor_config.json", preprocessor)])
+        .map(|found| found.expect("it sees"))
 }
 
 #[test]
 fn models_without_a_tower_have_none() {
     assert_eq!(read(&[("config.json", "{}")]), Ok(None));
-    assert_eq!(read(&[("config.json", r#"{"vision_config": null, "image_token_id": 3}"#)]), Ok(None));
-    assert_eq!(read(&[("config.json", r#"{"model_type": "other_vl", "vision_config": {}}"#)]), Ok(None), "one that is not known");
+    assert_eq!(
+        read(&[("config.json", r#"{"vision_config": null, "image_token_id": 3}"#)]),
+        Ok(None)
+    );
+    assert_eq!(
+        read(&[("config.json", r#"{"model_type": "other_vl", "vision_config": {}}"#)]),
+        Ok(None),
+        "one that is not known"
+    );
     let own = crate::prompt::Language::read(&crate::demo::dir()).expect("in the repository");
     assert!(own.pictures.is_none());
 }
@@ -42,21 +49,33 @@ fn what_is_left_out_or_null_is_the_model_types_own() {
         "do_convert_rgb": null, "temporal_patch_size": null, "image_processor_type": "Qwen2VLImageProcessorFast"}"#;
     assert_eq!(with(nulls), Ok(own.clone()));
     assert_eq!(with(r#"{"size": {"shortest_edge": null, "longest_edge": null}}"#), Ok(own.clone()));
-    let null_vision =
-        r#"{"model_type": "qwen3_vl", "image_token_id": 2, "vision_config": {"patch_size": null, "spatial_merge_size": null}}"#;
-    assert_eq!(read(&[("config.json", null_vision), ("processor_config.json", r#"{"image_processor": null}"#)]), Ok(Some(own)));
+    let null_vision = r#"{"model_type": "qwen3_vl", "image_token_id": 2, "vision_config": {"patch_size": null, "spatial_merge_size": null}}"#;
+    assert_eq!(
+        read(&[
+            ("config.json", null_vision),
+            ("processor_config.json", r#"{"image_processor": null}"#)
+        ]),
+        Ok(Some(own))
+    );
 }
 
 #[test]
 fn what_a_file_says_counts() {
     let sized = |text: &str| with(text).map(|made| (made.sizes.min_pixels, made.sizes.max_pixels));
-    assert_eq!(sized(r#"{"size": {"shortest_edge": 2048, "longest_edge": 4096}}"#), Ok((2048, 4096)));
     assert_eq!(
-        sized(r#"{"size": {"shortest_edge": 2048, "longest_edge": 4096}, "min_pixels": 1024, "max_pixels": null}"#),
+        sized(r#"{"size": {"shortest_edge": 2048, "longest_edge": 4096}}"#),
+        Ok((2048, 4096))
+    );
+    assert_eq!(
+        sized(
+            r#"{"size": {"shortest_edge": 2048, "longest_edge": 4096}, "min_pixels": 1024, "max_pixels": null}"#
+        ),
         Ok((1024, 4096))
     );
     assert_eq!(sized(r#"{"min_pixels": 1024, "max_pixels": 9999}"#), Ok((1024, 9999)));
-    let made = with(r#"{"image_mean": [0.0, 0.25, 0.5], "image_std": 0.25, "rescale_factor": 0.5}"#).expect("fine");
+    let made =
+        with(r#"{"image_mean": [0.0, 0.25, 0.5], "image_std": 0.25, "rescale_factor": 0.5}"#)
+            .expect("fine");
     assert_eq!((made.scale, made.bias), ([2.0; 3], [0.0, -1.0, -2.0]));
     let raw = with(r#"{"do_rescale": false, "do_normalize": false}"#).expect("fine");
     assert_eq!((raw.scale, raw.bias), ([1.0; 3], [0.0; 3]));
@@ -79,7 +98,10 @@ fn odd_values_are_refused_by_name() {
         (r#"{"resample": 2}"#, "resample: expected 3"),
         (r#"{"size": {"height": 224, "width": 224}}"#, "size: expected shortest_edge"),
         (r#"{"size": 448}"#, "size: expected shortest_edge"),
-        (r#"{"size": {"shortest_edge": 0}}"#, "shortest_edge: expected a whole number above 0, found 0"),
+        (
+            r#"{"size": {"shortest_edge": 0}}"#,
+            "shortest_edge: expected a whole number above 0, found 0",
+        ),
         (r#"{"max_pixels": -1}"#, "max_pixels: expected a whole number above 0"),
         (r#"{"max_pixels": 1.5}"#, "max_pixels: expected a whole number above 0"),
         (r#"{"max_pixels": 1023}"#, "at least 1024"),
@@ -93,13 +115,22 @@ fn odd_values_are_refused_by_name() {
         ("{", "not as expected"),
     ] {
         let error = with(text).expect_err(text);
-        assert!(error.contains("preprocessor_config.json") && error.contains(words), "{text}: {error}");
+        assert!(
+            error.contains("preprocessor_config.json") && error.contains(words),
+            "{text}: {error}"
+        );
     }
     for (config, words) in [
         (r#"{"model_type": "qwen3_vl", "vision_config": {}}"#, "image_token_id"),
         (r#"{"model_type": "qwen3_vl", "vision_config": {}, "image_token_id": 99999}"#, "99999"),
-        (r#"{"model_type": "qwen3_vl", "vision_config": {"patch_size": 0}, "image_token_id": 2}"#, "patch_size 1 to 128"),
-        (r#"{"model_type": "qwen3_vl", "vision_config": {"patch_size": "x"}, "image_token_id": 2}"#, "not as expected"),
+        (
+            r#"{"model_type": "qwen3_vl", "vision_config": {"patch_size": 0}, "image_token_id": 2}"#,
+            "patch_size 1 to 128",
+        ),
+        (
+            r#"{"model_type": "qwen3_vl", "vision_config": {"patch_size": "x"}, "image_token_id": 2}"#,
+            "not as expected",
+        ),
     ] {
         let error = read(&[("config.json", config)]).expect_err(config);
         assert!(error.contains("config.json") && error.contains(words), "{config}: {error}");

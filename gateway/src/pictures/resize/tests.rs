@@ -7,7 +7,8 @@ fn made(from: (u32, u32), to: (u32, u32), source: &[u8]) -> Vec<u8> {
         result.extend_from_slice(row);
         Ok(())
     };
-    resize(from, to, |y, line| line.copy_from_slice(&source[y as usize * width..][..width]), out).expect("memory");
+    resize(from, to, |y, line| line.copy_from_slice(&source[y as usize * width..][..width]), out)
+        .expect("memory");
     result
 }
 
@@ -19,9 +20,15 @@ fn the_same_size_is_the_same_picture() {
 
 #[test]
 fn one_colour_stays_what_it_is_and_rows_are_asked_for_in_order() {
-    for (from, to) in [((1, 1), (64, 32)), ((200, 3), (32, 32)), ((3, 500), (64, 32)), ((33, 31), (32, 32))] {
+    for (from, to) in
+        [((1, 1), (64, 32)), ((200, 3), (32, 32)), ((3, 500), (64, 32)), ((33, 31), (32, 32))]
+    {
         let source: Vec<u8> = [9u8, 200, 255].repeat((from.0 * from.1) as usize);
-        assert_eq!(made(from, to, &source), [9u8, 200, 255].repeat((to.0 * to.1) as usize), "{from:?} {to:?}");
+        assert_eq!(
+            made(from, to, &source),
+            [9u8, 200, 255].repeat((to.0 * to.1) as usize),
+            "{from:?} {to:?}"
+        );
         let mut next = 0;
         let row = |y: u32, _: &mut [u8]| {
             assert_eq!(y, next, "each once");
@@ -35,7 +42,10 @@ fn one_colour_stays_what_it_is_and_rows_are_asked_for_in_order() {
 #[test]
 fn what_the_writer_says_ends_it() {
     let full = |_: &[u8]| Err(io::ErrorKind::StorageFull.into());
-    assert_eq!(resize((4, 4), (32, 32), |_, _| {}, full).expect_err("full").kind(), io::ErrorKind::StorageFull);
+    assert_eq!(
+        resize((4, 4), (32, 32), |_, _| {}, full).expect_err("full").kind(),
+        io::ErrorKind::StorageFull
+    );
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Streaming equals decoding at once, for a byte-level tokenizer (the demo model's) and a SentencePiece-like one.
+//! Streaming equals decoding at once, for a byte-level tokenizer (the demo model's) and a
+//! SentencePiece-like one.
 
 use proptest::prelude::*;
 use tokenizers::Tokenizer;
@@ -31,7 +32,9 @@ fn seeded(cases: u32) -> ProptestConfig {
 
 /// Ids of single bytes: those that cut characters of several bytes apart.
 fn byte_pieces(language: &Language) -> Vec<u32> {
-    (0..language.tokens.vocabulary_size()).filter(|id| language.tokens.bytes(*id).is_some_and(|bytes| bytes.len() == 1)).collect()
+    (0..language.tokens.vocabulary_size())
+        .filter(|id| language.tokens.bytes(*id).is_some_and(|bytes| bytes.len() == 1))
+        .collect()
 }
 
 #[test]
@@ -40,7 +43,8 @@ fn byte_level_streams_equal_the_whole() {
     let pieces = byte_pieces(&language);
     assert!(pieces.len() >= 200, "the demo vocabulary has the single bytes");
     let any = 0..language.tokens.vocabulary_size() + 8;
-    let spelled = ["🦀", "👩‍👩‍👧‍👦", "日本語", "é", "नम", "ẞ"].map(|text| language.tokens.encode(text, false).expect("encodes"));
+    let spelled = ["🦀", "👩‍👩‍👧‍👦", "日本語", "é", "नम", "ẞ"]
+        .map(|text| language.tokens.encode(text, false).expect("encodes"));
     let piece = prop_oneof![
         3 => any.prop_map(|id| vec![id]),
         2 => proptest::sample::select(pieces).prop_map(|id| vec![id]),
@@ -55,7 +59,9 @@ fn byte_level_streams_equal_the_whole() {
 /// The ids that spell `text` byte by byte.
 fn spelled(language: &Language, text: &str) -> Vec<u32> {
     let pieces = byte_pieces(language);
-    let id = |byte: &u8| pieces.iter().copied().find(|id| language.tokens.bytes(*id) == Some(&[*byte][..]));
+    let id = |byte: &u8| {
+        pieces.iter().copied().find(|id| language.tokens.bytes(*id) == Some(&[*byte][..]))
+    };
     text.as_bytes().iter().map(|byte| id(byte).expect("every byte is a token")).collect()
 }
 
@@ -70,7 +76,9 @@ fn a_stop_string_split_at_every_place_is_found_and_never_shown() {
         let bytes = spelled(&language, &text);
         let usual = language.tokens.encode(&text, false).expect("encodes");
         for ids in [&bytes, &usual] {
-            for (first, second) in (0..=ids.len()).flat_map(|first| (first..=ids.len()).map(move |second| (first, second))) {
+            for (first, second) in (0..=ids.len())
+                .flat_map(|first| (first..=ids.len()).map(move |second| (first, second)))
+            {
                 let mut assembler = crate::stream::Assembler::new(
                     &Generation { prompt_ids: vec![1], ..Default::default() },
                     0,
@@ -85,7 +93,9 @@ fn a_stop_string_split_at_every_place_is_found_and_never_shown() {
                         so_far: Some(Done::default()),
                         ..Default::default()
                     };
-                    if let Some(message) = assembler.take(batch, Default::default()).expect("they follow") {
+                    if let Some(message) =
+                        assembler.take(batch, Default::default()).expect("they follow")
+                    {
                         shown += &message.text;
                         told.extend(message.token_ids);
                         ended = message.r#final;
@@ -97,7 +107,11 @@ fn a_stop_string_split_at_every_place_is_found_and_never_shown() {
                 assert_eq!(shown, before, "{stop:?} cut at {first} and {second}");
                 assert_eq!(ended.expect("it is found").stop, stop);
                 let decoded = |ids: &[u32]| whole(&language, ids);
-                assert!(decoded(&told).contains(stop) && !decoded(&told[..told.len() - 1]).contains(stop), "{stop:?}");
+                assert!(
+                    decoded(&told).contains(stop)
+                        && !decoded(&told[..told.len() - 1]).contains(stop),
+                    "{stop:?}"
+                );
             }
         }
     }
@@ -122,13 +136,18 @@ fn an_unfinished_character_is_flushed_at_the_end() {
     let ids = language.tokens.encode("🦀", false).expect("encodes");
     let cut = &ids[..ids.len() - 1];
     assert_eq!(stream(&language, cut), "\u{FFFD}");
-    assert_eq!(stream(&language, &[cut, &language.tokens.encode("x", false).expect("encodes")].concat()), "\u{FFFD}x");
+    assert_eq!(
+        stream(&language, &[cut, &language.tokens.encode("x", false).expect("encodes")].concat()),
+        "\u{FFFD}x"
+    );
 }
 
-/// Words with "▁" for the space, bytes as `<0x..>`, a leading space stripped: as Llama 2 and Gemma do it.
+/// Words with "▁" for the space, bytes as `<0x..>`, a leading space stripped: as Llama 2 and Gemma
+/// do it.
 fn sentencepiece() -> Arc<Language> {
     let mut vocab = serde_json::Map::new();
-    let words = ["<unk>", "</s>", "▁", "▁Hello", "▁world", "ly", "!", "é", "▁日"].map(str::to_owned);
+    let words =
+        ["<unk>", "</s>", "▁", "▁Hello", "▁world", "ly", "!", "é", "▁日"].map(str::to_owned);
     for token in words.into_iter().chain((0..=255u8).map(|byte| format!("<0x{byte:02X}>"))) {
         vocab.insert(token, vocab.len().into());
     }
@@ -170,7 +189,8 @@ fn sentencepiece_streams_equal_the_whole() {
 fn sentencepiece_garbage_is_not_held_for_ever() {
     let language = sentencepiece();
     let mut detokenizer = Detokenizer::new(Arc::clone(&language));
-    let pieces: Vec<String> = std::iter::repeat_n(byte_id(0xC3), 40).map(|id| detokenizer.push(id)).collect();
+    let pieces: Vec<String> =
+        std::iter::repeat_n(byte_id(0xC3), 40).map(|id| detokenizer.push(id)).collect();
     assert!(pieces.concat().chars().count() >= 36, "{pieces:?}");
     assert!(detokenizer.window.len() <= MAX_SILENT + MAX_HELD);
 }

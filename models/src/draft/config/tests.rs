@@ -38,27 +38,39 @@ const FULL: (Option<i32>, bool) = (None, false);
 #[test]
 fn keys_are_found_where_publishers_put_them() {
     let plain = read(json!({})).expect("read");
-    assert_eq!((plain.block, plain.mask_id, plain.tap_layers.as_slice()), (16, 3, [1, 9, 17].as_slice()));
-    assert_eq!((plain.target_layers, plain.vocab, plain.logit_softcap, plain.embedding_scale), (Some(36), Some(100), None, None));
-    let inside = read(json!({"block_size": null, "dflash_config": {"block_size": 10, "input_embedding_scale": 2.0}}));
+    assert_eq!(
+        (plain.block, plain.mask_id, plain.tap_layers.as_slice()),
+        (16, 3, [1, 9, 17].as_slice())
+    );
+    assert_eq!(
+        (plain.target_layers, plain.vocab, plain.logit_softcap, plain.embedding_scale),
+        (Some(36), Some(100), None, None)
+    );
+    let inside = read(
+        json!({"block_size": null, "dflash_config": {"block_size": 10, "input_embedding_scale": 2.0}}),
+    );
     let inside = inside.expect("read");
     assert_eq!((inside.block, inside.embedding_scale), (10, Some(2.0)));
     assert!(plain.images, "a drafter takes images unless its config says otherwise");
     assert!(!read(json!({"dflash_config": {"serves_images": false}})).expect("read").images);
-    assert_eq!(read(json!({"final_logit_softcapping": 30.0})).expect("read").logit_softcap, Some(30.0));
+    assert_eq!(
+        read(json!({"final_logit_softcapping": 30.0})).expect("read").logit_softcap,
+        Some(30.0)
+    );
     let flat = json!({"mask_token_id": 7, "target_layer_ids": [5, 2], "dflash_config": {"mask_token_id": null, "target_layer_ids": null}});
     let flat = read(flat).expect("read");
     assert_eq!((flat.mask_id, flat.tap_layers.as_slice()), (7, [5, 2].as_slice()));
     assert!(read(json!({"architectures": null})).is_ok());
     assert!(read(json!({"num_target_layers": null, "vocab_size": null})).is_ok());
-    assert!(read(json!({"dflash_config": {"attention_sink_bias": false, "markov_rank": 0}})).is_ok());
+    assert!(
+        read(json!({"dflash_config": {"attention_sink_bias": false, "markov_rank": 0}})).is_ok()
+    );
 }
 
 #[test]
 fn taps_are_derived_as_published() {
     let taps = |layers: i32, target: i32| {
-        let changes =
-            json!({"num_hidden_layers": layers, "num_target_layers": target, "dflash_config": {"target_layer_ids": null}});
+        let changes = json!({"num_hidden_layers": layers, "num_target_layers": target, "dflash_config": {"target_layer_ids": null}});
         read(changes).expect("read").tap_layers
     };
     assert_eq!(taps(5, 36), [1, 9, 17, 25, 33]);
@@ -67,14 +79,20 @@ fn taps_are_derived_as_published() {
     assert_eq!(taps(8, 40), [1, 6, 11, 16, 22, 27, 32, 37]);
     assert_eq!(taps(3, 9), [1, 4, 6], "halves go to the even number: 3.5 is 4");
     assert_eq!(taps(1, 9), [4]);
-    assert!(read(json!({"num_target_layers": null, "dflash_config": {"target_layer_ids": null}})).is_err());
+    assert!(
+        read(json!({"num_target_layers": null, "dflash_config": {"target_layer_ids": null}}))
+            .is_err()
+    );
 }
 
 #[test]
 fn each_layer_sees_what_its_config_says() {
     let types = json!(["sliding_attention", "sliding_attention", "full_attention"]);
     assert_eq!(sights(json!({})), [FULL; 3]);
-    assert_eq!(sights(json!({"layer_types": types, "sliding_window": 8})), [(Some(8), true), (Some(8), true), FULL]);
+    assert_eq!(
+        sights(json!({"layer_types": types, "sliding_window": 8})),
+        [(Some(8), true), (Some(8), true), FULL]
+    );
     // Words of is_causal go before dflash_config.causal, which go before the layer's type.
     let both = |causal: bool| json!({"layer_types": types, "sliding_window": 8, "dflash_config": {"causal": causal}});
     assert_eq!(sights(both(false)), [(Some(8), false), (Some(8), false), FULL]);
@@ -100,7 +118,10 @@ fn what_is_not_served_is_named() {
         let error = read(changes.clone()).expect_err(says).to_string();
         assert!(error.contains(says), "{changes}: {error}");
     };
-    refused(json!({"architectures": ["DFlash2DraftModel"]}), "found [\"DFlash2DraftModel\"] with model_type \"qwen3\"");
+    refused(
+        json!({"architectures": ["DFlash2DraftModel"]}),
+        "found [\"DFlash2DraftModel\"] with model_type \"qwen3\"",
+    );
     refused(json!({"architectures": ["LlamaForCausalLMEagle3"]}), "serves no other drafter");
     refused(json!({"dflash_config": {"selector_rank": 256}}), "DFlash 2");
     refused(json!({"dflash_config": {"markov_rank": 64}}), "DSpark");
@@ -113,8 +134,14 @@ fn what_is_not_served_is_named() {
     refused(json!({"block_size": null}), "block_size");
     refused(json!({"block_size": 1}), "found 1");
     refused(json!({"layer_types": ["full_attention"]}), "3 layers, found 1");
-    refused(json!({"layer_types": ["full_attention", "full_attention", "linear_attention"]}), "linear_attention");
-    refused(json!({"layer_types": ["full_attention", "full_attention", "sliding_attention"]}), "sliding_window");
+    refused(
+        json!({"layer_types": ["full_attention", "full_attention", "linear_attention"]}),
+        "linear_attention",
+    );
+    refused(
+        json!({"layer_types": ["full_attention", "full_attention", "sliding_attention"]}),
+        "sliding_window",
+    );
     refused(json!({"dflash_config": {"use_swa": true}}), "sliding_window");
     refused(json!({"quantization": {"bits": 4}}), "quantized drafters");
     refused(json!({"hidden_act": "gelu"}), "expected silu");

@@ -35,11 +35,17 @@ impl Config {
     /// Values that are not there are the reference's own.
     pub(super) fn read(config: &ModelConfig, beside: Beside) -> Result<Self, LoadError> {
         let wrong = |key: &str, what: String| Err(config.wrong(key, what));
-        let activation: String = config.optional("hidden_act")?.unwrap_or_else(|| "gelu_pytorch_tanh".into());
+        let activation: String =
+            config.optional("hidden_act")?.unwrap_or_else(|| "gelu_pytorch_tanh".into());
         let activation = match activation.as_str() {
             "gelu_pytorch_tanh" => Gelu::Tanh,
             "gelu" => Gelu::Exact,
-            other => return wrong("hidden_act", format!("expected gelu_pytorch_tanh or gelu, found {other}")),
+            other => {
+                return wrong(
+                    "hidden_act",
+                    format!("expected gelu_pytorch_tanh or gelu, found {other}"),
+                );
+            }
         };
         let positions = config.size_or("num_position_embeddings", 2304)?;
         let side = positions.isqrt();
@@ -54,22 +60,33 @@ impl Config {
             side,
             rope_theta: match config.part("rope_parameters")? {
                 Some(rope) => {
-                    let kind: String = rope.optional("rope_type")?.unwrap_or_else(|| "axial".into());
+                    let kind: String =
+                        rope.optional("rope_type")?.unwrap_or_else(|| "axial".into());
                     if !matches!(kind.as_str(), "axial" | "default") {
-                        return Err(rope.wrong("rope_type", format!("expected axial, found {kind}")));
+                        return Err(
+                            rope.wrong("rope_type", format!("expected axial, found {kind}"))
+                        );
                     }
                     rope.optional("rope_theta")?.unwrap_or(10_000.0)
                 }
                 None => 10_000.0,
             },
-            deepstack_visual_indexes: config.optional("deepstack_visual_indexes")?.unwrap_or_else(|| vec![8, 16, 24]),
+            deepstack_visual_indexes: config
+                .optional("deepstack_visual_indexes")?
+                .unwrap_or_else(|| vec![8, 16, 24]),
             activation,
         };
         if side * side != positions {
-            return wrong("num_position_embeddings", format!("expected a square number, found {positions}"));
+            return wrong(
+                "num_position_embeddings",
+                format!("expected a square number, found {positions}"),
+            );
         }
         if !(read.rope_theta > 0.0 && read.rope_theta.is_finite()) {
-            return wrong("rope_parameters.rope_theta", format!("expected above 0, found {}", read.rope_theta));
+            return wrong(
+                "rope_parameters.rope_theta",
+                format!("expected above 0, found {}", read.rope_theta),
+            );
         }
         for (key, size, most) in [
             ("patch_size", read.patch_size, 256),
@@ -82,7 +99,9 @@ impl Config {
         }
         let Self { hidden_size, num_heads, depth, .. } = read;
         if hidden_size % num_heads != 0 || hidden_size / num_heads % 4 != 0 {
-            let what = format!("expected heads of {hidden_size} in all, a multiple of 4 each, found {num_heads}");
+            let what = format!(
+                "expected heads of {hidden_size} in all, a multiple of 4 each, found {num_heads}"
+            );
             return wrong("num_heads", what);
         }
         if hidden_size > 1 << 16 || read.intermediate_size > 1 << 20 {
@@ -94,19 +113,32 @@ impl Config {
         }
         let channels = config.size_or("in_channels", 3)?;
         if channels != 3 {
-            return wrong("in_channels", format!("expected 3 (red, green, blue), found {channels}"));
+            return wrong(
+                "in_channels",
+                format!("expected 3 (red, green, blue), found {channels}"),
+            );
         }
         let out = config.size_or("out_hidden_size", beside.hidden)?;
         if out != beside.hidden {
-            return wrong("out_hidden_size", format!("expected the text model's hidden_size, {}, found {out}", beside.hidden));
+            return wrong(
+                "out_hidden_size",
+                format!("expected the text model's hidden_size, {}, found {out}", beside.hidden),
+            );
         }
         let indexes = &read.deepstack_visual_indexes;
-        if !indexes.is_sorted_by(|a, b| a < b) || indexes.iter().any(|index| !(0..depth).contains(index)) {
-            return wrong("deepstack_visual_indexes", format!("expected blocks below {depth}, ascending, found {indexes:?}"));
+        if !indexes.is_sorted_by(|a, b| a < b)
+            || indexes.iter().any(|index| !(0..depth).contains(index))
+        {
+            return wrong(
+                "deepstack_visual_indexes",
+                format!("expected blocks below {depth}, ascending, found {indexes:?}"),
+            );
         }
         if indexes.len() > beside.n_layers as usize {
-            let what =
-                format!("expected at most one for each of {} layers of the text model, found {indexes:?}", beside.n_layers);
+            let what = format!(
+                "expected at most one for each of {} layers of the text model, found {indexes:?}",
+                beside.n_layers
+            );
             return wrong("deepstack_visual_indexes", what);
         }
         Ok(read)

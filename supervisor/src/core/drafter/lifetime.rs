@@ -1,5 +1,6 @@
-//! When a drafter that is wanted rests all the same: nobody uses it, memory is short, or more requests run at once than it
-//! pays for. Pure; an operator's word stands above it, for only a drafter that is wanted is looked at here.
+//! When a drafter that is wanted rests all the same: nobody uses it, memory is short, or more
+//! requests run at once than it pays for. Pure; an operator's word stands above it, for only a
+//! drafter that is wanted is looked at here.
 //!
 //! ```text
 //!           nobody may draft for idle_stop_s ──▶ resting: idle   ── the first request that may draft ──▶ at work
@@ -39,9 +40,15 @@ impl Rest {
     /// For operators, and as the cause of what follows.
     pub fn why(self) -> &'static str {
         match self {
-            Rest::Idle => "no request could use it for drafter.idle_stop_s; the next one that can starts it",
-            Rest::Memory => "memory is short and goes to requests first; it is started when there is room again",
-            Rest::Crowd => "more requests run at once than it pays for; it is started when there are fewer",
+            Rest::Idle => {
+                "no request could use it for drafter.idle_stop_s; the next one that can starts it"
+            }
+            Rest::Memory => {
+                "memory is short and goes to requests first; it is started when there is room again"
+            }
+            Rest::Crowd => {
+                "more requests run at once than it pays for; it is started when there are fewer"
+            }
         }
     }
 }
@@ -79,7 +86,16 @@ pub struct Lifetime {
 impl Lifetime {
     /// At work; stopped after `idle_ms` without use, 0 is never.
     pub fn new(idle_ms: u64) -> Self {
-        Self { idle_ms, rest: None, idle: None, pressed: None, crowded: None, over: None, pause_ms: 0, back: None }
+        Self {
+            idle_ms,
+            rest: None,
+            idle: None,
+            pressed: None,
+            crowded: None,
+            over: None,
+            pause_ms: 0,
+            back: None,
+        }
     }
 
     /// Why it rests; `None` if it is to work.
@@ -141,7 +157,8 @@ impl Lifetime {
     fn lie_down(&mut self, rest: Rest, pause_ms: u64, now: Millis) {
         if rest != Rest::Idle {
             let soon = self.back.is_some_and(|back| now.since(back) < STEADY_MS);
-            self.pause_ms = if soon { (self.pause_ms * 2).clamp(pause_ms, LONGEST_MS) } else { pause_ms };
+            self.pause_ms =
+                if soon { (self.pause_ms * 2).clamp(pause_ms, LONGEST_MS) } else { pause_ms };
         }
         self.rest = Some(rest);
         self.stop_clocks();
@@ -173,14 +190,18 @@ fn hold(since: &mut Option<Millis>, holds: bool, now: Millis) {
 mod tests {
     use super::*;
 
-    const NOTHING: Load = Load { drafting: false, crowded: false, pressed: false, eased: true, squeezed: false };
+    const NOTHING: Load =
+        Load { drafting: false, crowded: false, pressed: false, eased: true, squeezed: false };
     const PRESSED: Load = Load { pressed: true, eased: false, ..NOTHING };
     const CROWDED: Load = Load { drafting: true, crowded: true, ..NOTHING };
 
     fn at(lifetime: &mut Lifetime, load: Load, s: f64) -> Option<Rest> {
         let now = Millis((s * 1e3) as u64);
         lifetime.judge(&load, true, now);
-        assert!(lifetime.next_deadline().is_none_or(|due| due > now), "a deadline is left over at {s} s");
+        assert!(
+            lifetime.next_deadline().is_none_or(|due| due > now),
+            "a deadline is left over at {s} s"
+        );
         lifetime.rest()
     }
 
@@ -216,7 +237,10 @@ mod tests {
             assert_eq!(at(&mut lifetime, PRESSED, now), None);
             assert_eq!(at(&mut lifetime, PRESSED, now + 3.0), Some(Rest::Memory));
             // Between its bounds memory is neither short nor there.
-            assert_eq!(at(&mut lifetime, Load { eased: false, ..NOTHING }, now + 5.0), Some(Rest::Memory));
+            assert_eq!(
+                at(&mut lifetime, Load { eased: false, ..NOTHING }, now + 5.0),
+                Some(Rest::Memory)
+            );
             assert_eq!(lifetime.next_deadline(), None);
             assert_eq!(at(&mut lifetime, NOTHING, now + 6.0), Some(Rest::Memory));
             let due = lifetime.next_deadline().expect("it comes back").0 as f64 / 1e3;

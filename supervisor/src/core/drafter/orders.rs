@@ -1,4 +1,5 @@
-//! What operators order, and when an order is carried out. A call that is given up leaves its order standing.
+//! What operators order, and when an order is carried out. A call that is given up leaves its order
+//! standing.
 
 use paceline_process::Millis;
 use paceline_proto::ids::Epoch;
@@ -16,7 +17,8 @@ const CALLS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Call(pub u64);
 
-/// What is ordered. Directories are absolute; an empty one is that of the current drafter, or of the last.
+/// What is ordered. Directories are absolute; an empty one is that of the current drafter, or of
+/// the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are as said above")]
 pub enum Order {
@@ -33,7 +35,9 @@ pub enum Order {
 impl Order {
     /// In words, for the events.
     pub fn words(&self) -> String {
-        let with = |verb: &str, model: &str| if model.is_empty() { verb.to_owned() } else { format!("{verb} {model}") };
+        let with = |verb: &str, model: &str| {
+            if model.is_empty() { verb.to_owned() } else { format!("{verb} {model}") }
+        };
         match self {
             Order::Start { model } => with("start", model),
             Order::Stop => "stop".to_owned(),
@@ -62,15 +66,24 @@ pub(super) struct Waiting {
 
 impl Drafters {
     /// An operator's order.
-    pub fn on_order(&mut self, call: Call, order: Order, serving: bool, now: Millis, out: &mut Vec<Action>) {
+    pub fn on_order(
+        &mut self,
+        call: Call,
+        order: Order,
+        serving: bool,
+        now: Millis,
+        out: &mut Vec<Action>,
+    ) {
         let taken = match order {
             _ if self.calls.len() >= CALLS => {
-                let message = format!("{CALLS} orders are being carried out already; try again in 1 s");
+                let message =
+                    format!("{CALLS} orders are being carried out already; try again in 1 s");
                 Err(Refused::new(Reason::QueueFull, message))
             }
             _ if !serving => Err(Refused::new(Reason::Draining, "the service is stopping")),
             Order::Start { .. } | Order::Swap { .. } | Order::Renew if self.takeover.is_some() => {
-                let message = "the drafter of an earlier supervisor is being taken over; try again in 1 s";
+                let message =
+                    "the drafter of an earlier supervisor is being taken over; try again in 1 s";
                 Err(Refused::new(Reason::DrafterLoading, message))
             }
             Order::Start { model } => self.start(model, now, out),
@@ -84,7 +97,12 @@ impl Drafters {
         }
     }
 
-    fn start(&mut self, model: String, now: Millis, out: &mut Vec<Action>) -> Result<Goal, Refused> {
+    fn start(
+        &mut self,
+        model: String,
+        now: Millis,
+        out: &mut Vec<Action>,
+    ) -> Result<Goal, Refused> {
         let state = |message: String| Err(Refused::new(Reason::DrafterState, message));
         if self.incoming.is_some() {
             return state("a swap is under way; wait for it, or stop the drafter".to_owned());
@@ -93,10 +111,17 @@ impl Drafters {
         if model.is_empty() {
             return state("no drafter is configured; name its directory (--model)".to_owned());
         }
-        let falls = matches!(self.current().phase(), Phase::BackingOff { .. } | Phase::Failed { .. });
-        let runs = self.wanted == Wanted::Somebody && self.misfit.is_none() && self.lifetime.rest().is_none() && !falls;
+        let falls =
+            matches!(self.current().phase(), Phase::BackingOff { .. } | Phase::Failed { .. });
+        let runs = self.wanted == Wanted::Somebody
+            && self.misfit.is_none()
+            && self.lifetime.rest().is_none()
+            && !falls;
         if runs && model != self.model {
-            return state(format!("{} runs as the drafter; swap it for {model}, or stop it first", self.model));
+            return state(format!(
+                "{} runs as the drafter; swap it for {model}, or stop it first",
+                self.model
+            ));
         }
         self.model = model;
         self.wanted = Wanted::Somebody;
@@ -107,7 +132,12 @@ impl Drafters {
             // Otherwise it runs, or is started as soon as its place is free.
             true => {
                 self.seats[current.idx()].live_once(false);
-                self.on_worker(current, worker::Event::StartAsked { model: self.model.clone() }, now, out);
+                self.on_worker(
+                    current,
+                    worker::Event::StartAsked { model: self.model.clone() },
+                    now,
+                    out,
+                );
             }
             false => self.seats[current.idx()].clear_budget(),
         }
@@ -122,26 +152,40 @@ impl Drafters {
         if self.wanted != Wanted::Somebody {
             return state("no drafter runs that could be restarted; start one");
         }
-        let falls = matches!(self.current().phase(), Phase::BackingOff { .. } | Phase::Failed { .. });
+        let falls =
+            matches!(self.current().phase(), Phase::BackingOff { .. } | Phase::Failed { .. });
         if falls || self.misfit.is_some() || self.lifetime.rest().is_some() {
             return self.start(String::new(), now, out);
         }
-        // It is started again when it is gone, as one that is wanted and not there; that clears its budget.
+        // It is started again when it is gone, as one that is wanted and not there; that clears its
+        // budget.
         let (seat, epoch) = (self.current, self.current().last_epoch());
-        self.on_worker(seat, worker::Event::EndAsked { cause: "an operator restarts it" }, now, out);
+        self.on_worker(
+            seat,
+            worker::Event::EndAsked { cause: "an operator restarts it" },
+            now,
+            out,
+        );
         Ok(Goal::Renewed(epoch))
     }
 
-    /// Graceful, the next one is up before this one goes; but one that does not stay up is in nobody's use.
+    /// Graceful, the next one is up before this one goes; but one that does not stay up is in
+    /// nobody's use.
     pub(in crate::core) fn restart_order(&self, at_once: bool) -> Order {
-        let up = matches!(self.current().phase(), Phase::Ready { .. } | Phase::Suspect { .. }) && self.misfit.is_none();
+        let up = matches!(self.current().phase(), Phase::Ready { .. } | Phase::Suspect { .. })
+            && self.misfit.is_none();
         if at_once || !up { Order::Renew } else { Order::Swap { model: String::new() } }
     }
 
     fn stop(&mut self, out: &mut Vec<Action>) -> Goal {
-        let stopped = || Refused::new(Reason::DrafterState, "the drafter was stopped by another order");
+        let stopped =
+            || Refused::new(Reason::DrafterState, "the drafter was stopped by another order");
         self.fail_swap(stopped(), out);
-        self.fail(|goal| matches!(goal, Goal::Up | Goal::Replaced(_) | Goal::Renewed(_)), &stopped(), out);
+        self.fail(
+            |goal| matches!(goal, Goal::Up | Goal::Replaced(_) | Goal::Renewed(_)),
+            &stopped(),
+            out,
+        );
         if !self.model.is_empty() {
             self.wanted = Wanted::Nobody("an operator stopped it");
         }
@@ -204,7 +248,10 @@ impl Drafters {
             Refused::new(Reason::Draining, "the service is stopping")
         } else if let Some(outage) = &around.failed {
             Refused::new(outage.reason, format!("{}; a drafter is of no use to it", outage.why))
-        } else if incoming.started && (worker.is_gone() || matches!(worker.phase(), Phase::Ending { why: EndWhy::Hung(_), .. })) {
+        } else if incoming.started
+            && (worker.is_gone()
+                || matches!(worker.phase(), Phase::Ending { why: EndWhy::Hung(_), .. }))
+        {
             Refused::new(Reason::DrafterFailed, worker.reason(now))
         } else {
             return;
@@ -230,8 +277,12 @@ impl Drafters {
             Goal::Gone => self.seats.iter().all(worker::Worker::is_gone).then_some(Ok(())),
             Goal::Replaced(seat) => self.seat(seat).is_gone().then_some(Ok(())),
             Goal::Swapped => None,
-            Goal::Renewed(before) if around.serving && self.current().last_epoch() <= before => None,
-            Goal::Up | Goal::Renewed(_) if !around.serving => refuse(Reason::Draining, "the service is stopping".to_owned()),
+            Goal::Renewed(before) if around.serving && self.current().last_epoch() <= before => {
+                None
+            }
+            Goal::Up | Goal::Renewed(_) if !around.serving => {
+                refuse(Reason::Draining, "the service is stopping".to_owned())
+            }
             Goal::Up | Goal::Renewed(_) => {
                 let worker = self.current();
                 if let Some(misfit) = &self.misfit {
@@ -241,9 +292,13 @@ impl Drafters {
                     return refuse(Reason::DrafterFailed, worker.reason(now));
                 }
                 if let Some(outage) = &around.failed {
-                    return refuse(outage.reason, format!("{}; the drafter waits for it", outage.why));
+                    return refuse(
+                        outage.reason,
+                        format!("{}; the drafter waits for it", outage.why),
+                    );
                 }
-                let up = self.links[self.current.idx()].is_up() && matches!(worker.phase(), Phase::Ready { .. });
+                let up = self.links[self.current.idx()].is_up()
+                    && matches!(worker.phase(), Phase::Ready { .. });
                 up.then_some(Ok(()))
             }
         }

@@ -1,5 +1,6 @@
-//! A drafter that an earlier supervisor left: it goes on, whatever the configuration says of starting one, for somebody had
-//! started it. Until it has shown who it is, what was planned without it is kept.
+//! A drafter that an earlier supervisor left: it goes on, whatever the configuration says of
+//! starting one, for somebody had started it. Until it has shown who it is, what was planned
+//! without it is kept.
 
 use super::{Drafters, Wanted};
 use crate::core::seat::Seat;
@@ -19,7 +20,8 @@ impl Drafters {
         let worker = |seat: Seat| &self.seats[seat.idx()];
         let Phase::Starting { .. } = worker(seat).phase() else { return };
         match &self.takeover {
-            // Two of them: a swap was under way, and its order went with whoever had taken it. The older one served.
+            // Two of them: a swap was under way, and its order went with whoever had taken it. The
+            // older one served.
             Some(other) if worker(other.seat).last_epoch() < worker(seat).last_epoch() => {}
             Some(_) => self.current = seat,
             None => {

@@ -20,7 +20,11 @@ impl Machine {
         self.write(format!("> {input}"));
         let numbers = input.numbers();
         let [first, second, ..] = numbers;
-        let who = if first == 0 { WorkerId::Target } else { WorkerId::Drafter(self.core.drafters().current_seat()) };
+        let who = if first == 0 {
+            WorkerId::Target
+        } else {
+            WorkerId::Drafter(self.core.drafters().current_seat())
+        };
         let epoch = self.processes.get(&who).map(|process| process.epoch);
         if input.is_fault() {
             *self.seen.entry(format!("fault {}", input.word())).or_default() += 1;
@@ -28,13 +32,15 @@ impl Machine {
         match input.word() {
             "request" => self.submit(numbers),
             "crash" if epoch.is_some() => {
-                let exit = [Exit::Signal(9), Exit::Signal(6), Exit::Code(70)][self.dice.roll(3) as usize];
+                let exit =
+                    [Exit::Signal(9), Exit::Signal(6), Exit::Code(70)][self.dice.roll(3) as usize];
                 self.die(who, exit);
             }
             "freeze" | "hang" => {
                 if let Some(process) = self.processes.get_mut(&who) {
                     process.blemished = true;
-                    (process.frozen, process.hung) = (input.word() == "freeze", process.hung || input.word() == "hang");
+                    (process.frozen, process.hung) =
+                        (input.word() == "freeze", process.hung || input.word() == "hang");
                     let epoch = process.epoch;
                     if input.word() == "freeze" {
                         self.post(second, Happening::Thaws(who, epoch));
@@ -60,7 +66,9 @@ impl Machine {
             }
             "order" => self.order(first, second),
             "dies" if !self.absent && !self.core.is_stopping() => self.leave(first),
-            "free" => self.post(0, Happening::Told(Event::MemoryRead { available_bytes: Some(first) })),
+            "free" => {
+                self.post(0, Happening::Told(Event::MemoryRead { available_bytes: Some(first) }))
+            }
             "measured" => self.faults.gain = (first > 0).then_some(first),
             "command" => self.command(first, second),
             "policy" => self.set_policy(first),
@@ -82,8 +90,10 @@ impl Machine {
 
     /// The machine sleeps: nothing happens on it meanwhile, but its clock goes on.
     pub(super) fn sleep(&mut self, ms: u64) {
-        self.agenda =
-            std::mem::take(&mut self.agenda).into_iter().map(|((at, number), what)| ((at + ms, number), what)).collect();
+        self.agenda = std::mem::take(&mut self.agenda)
+            .into_iter()
+            .map(|((at, number), what)| ((at + ms, number), what))
+            .collect();
         for process in self.processes.values_mut() {
             process.told_at += ms;
             process.stepped_at += ms;
@@ -161,6 +171,13 @@ impl Machine {
         self.called += 1;
         let call = Call(self.called);
         self.calls.insert(call, "set");
-        self.post(0, Happening::Told(Event::PolicySet { call, key: key.to_owned(), value: value.to_owned() }));
+        self.post(
+            0,
+            Happening::Told(Event::PolicySet {
+                call,
+                key: key.to_owned(),
+                value: value.to_owned(),
+            }),
+        );
     }
 }

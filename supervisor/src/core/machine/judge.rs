@@ -1,4 +1,5 @@
-//! What has to hold after each event, judged by the machine's own books and by what the supervisor was told.
+//! What has to hold after each event, judged by the machine's own books and by what the supervisor
+//! was told.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +18,8 @@ use crate::core::{Action, Event, Notice};
 
 /// Heartbeats older than this leave a doubt.
 const FRESH_MS: u64 = 1_500;
-/// Longest time until the target has what it was to be told, from the last loss on the way on: the patience with that call,
-/// the longest pause behind it, and late mail.
+/// Longest time until the target has what it was to be told, from the last loss on the way on: the
+/// patience with that call, the longest pause behind it, and late mail.
 const TOLD_MS: u64 = 10_000;
 /// Requests up to which speculation is allowed before it is measured.
 const FEW: usize = 4;
@@ -53,25 +54,42 @@ impl Heard {
         let Event::Worker(worker, event) = event else { return };
         match event {
             worker::Event::Beat(beat) => {
-                let works = matches!(beat.phase(), WorkerPhase::Idle | WorkerPhase::Decode | WorkerPhase::Prefill);
+                let works = matches!(
+                    beat.phase(),
+                    WorkerPhase::Idle | WorkerPhase::Decode | WorkerPhase::Prefill
+                );
                 let before = self.beats.get(worker).copied();
                 if before.is_some_and(|before| before.epoch > beat.epoch) {
                     return;
                 }
-                let stuck = before.filter(|before| before.steps == beat.steps && beat.phase() != WorkerPhase::Idle);
+                let stuck = before.filter(|before| {
+                    before.steps == beat.steps && beat.phase() != WorkerPhase::Idle
+                });
                 let moved_at = stuck.map_or(now, |before| before.moved_at);
-                self.beats.insert(*worker, Shown { at: now, epoch: beat.epoch, works, steps: beat.steps, moved_at });
+                self.beats.insert(
+                    *worker,
+                    Shown { at: now, epoch: beat.epoch, works, steps: beat.steps, moved_at },
+                );
                 if *worker == WorkerId::Target {
                     let kv = beat.kv.unwrap_or_default();
-                    self.pressure = if kv.budget_bytes == 0 { 0.0 } else { kv.held_bytes as f64 / kv.budget_bytes as f64 };
+                    self.pressure = if kv.budget_bytes == 0 {
+                        0.0
+                    } else {
+                        kv.held_bytes as f64 / kv.budget_bytes as f64
+                    };
                     let figures = beat.figures.as_ref();
-                    self.not_worth = figures.is_some_and(|figures| figures.by_sequences.iter().any(|bucket| bucket.gain <= 1.0));
+                    self.not_worth = figures.is_some_and(|figures| {
+                        figures.by_sequences.iter().any(|bucket| bucket.gain <= 1.0)
+                    });
                     let link = beat.link.clone().unwrap_or_default();
-                    let newest = matches!(link.phase(), LinkPhase::Up | LinkPhase::Suspect).then_some(link.generation);
+                    let newest = matches!(link.phase(), LinkPhase::Up | LinkPhase::Suspect)
+                        .then_some(link.generation);
                     self.up = newest.or(Some(link.serving)).filter(|generation| *generation > 0);
                 }
             }
-            worker::Event::Exited { epoch, .. } if self.beats.get(worker).is_some_and(|shown| shown.epoch <= epoch.0) => {
+            worker::Event::Exited { epoch, .. }
+                if self.beats.get(worker).is_some_and(|shown| shown.epoch <= epoch.0) =>
+            {
                 self.beats.remove(worker);
                 self.up = self.up.filter(|_| *worker != WorkerId::Target);
             }
@@ -81,14 +99,17 @@ impl Heard {
 
     fn works(&self, worker: WorkerId, now: u64) -> bool {
         let fresh = |at: u64| now - at < FRESH_MS;
-        self.beats.get(&worker).is_some_and(|shown| shown.works && fresh(shown.at) && fresh(shown.moved_at))
+        self.beats
+            .get(&worker)
+            .is_some_and(|shown| shown.works && fresh(shown.at) && fresh(shown.moved_at))
     }
 }
 
 impl Machine {
     pub(super) fn judge(&mut self, answering: bool) {
         let admission = self.core.admission();
-        let (queued, active, reserved) = (admission.queued(), admission.active(), admission.reserved_bytes());
+        let (queued, active, reserved) =
+            (admission.queued(), admission.active(), admission.reserved_bytes());
         let late = self.core.next_deadline().is_some_and(|due| due.0 <= self.now);
         self.hold(!late, "a deadline is left over");
         self.hold(queued <= self.settings.places, "the queue is bounded (I6)");
@@ -101,16 +122,26 @@ impl Machine {
                 Fate::Waiting | Fate::Left => 0,
             })
             .sum();
-        let waiting = self.requests.values().filter(|request| matches!(request.fate, Fate::Waiting | Fate::Left)).count();
+        let waiting = self
+            .requests
+            .values()
+            .filter(|request| matches!(request.fate, Fate::Waiting | Fate::Left))
+            .count();
         self.hold(reserved == held, "the ledger is the sum of what runs (I11)");
         self.hold(reserved <= BUDGET, "the budget holds (I11)");
         self.hold(queued == waiting, "who waits is in the queue (I4)");
         for worker in WORKERS {
             let believed = self.life(worker).map(|life| life.epoch);
             let there = self.processes.get(&worker).map(|process| process.epoch);
-            self.hold(believed.is_none() || there.is_none() || believed == there, "it believes in another life (I7)");
+            self.hold(
+                believed.is_none() || there.is_none() || believed == there,
+                "it believes in another life (I7)",
+            );
             // What was just started is told of by the next event.
-            self.hold(answering || self.looks_around || there.is_none() || believed.is_some(), "a process is forgotten (I7)");
+            self.hold(
+                answering || self.looks_around || there.is_none() || believed.is_some(),
+                "a process is forgotten (I7)",
+            );
         }
         self.judge_what_is_told();
     }
@@ -118,7 +149,9 @@ impl Machine {
     /// The target comes to have the permits and the policy that the supervisor thinks it has (I12).
     pub(super) fn judge_what_is_told(&mut self) {
         let target = self.processes.get(&WorkerId::Target);
-        let reached = target.filter(|process| !process.frozen && !process.hung && !process.killed && !process.leaving);
+        let reached = target.filter(|process| {
+            !process.frozen && !process.hung && !process.killed && !process.leaving
+        });
         let ready = matches!(self.core.target().phase(), Phase::Ready { .. });
         let calm = ready && self.faults.unreached_until <= self.now && self.deaf_until <= self.now;
         let Some(epoch) = reached.map(|process| process.epoch).filter(|_| calm) else {
@@ -128,7 +161,8 @@ impl Machine {
         let policy = self.told.policy == Some((self.term, self.core.routing().policy().epoch));
         let differs = |(ticket, request): (&Ticket, &super::Request)| {
             let runs = matches!(request.fate, Fate::Running { epoch: of, .. } if of == epoch);
-            runs && request.permit.is_some() && request.permit != self.core.admission().permit(*ticket)
+            runs && request.permit.is_some()
+                && request.permit != self.core.admission().permit(*ticket)
         };
         let permits = !self.requests.iter().any(differs);
         if policy && permits {
@@ -136,7 +170,11 @@ impl Machine {
             return;
         }
         let since = *self.told.behind_since.get_or_insert(self.now);
-        let what = if permits { "the target has an old policy (I12)" } else { "a request keeps an old permit (I12)" };
+        let what = if permits {
+            "the target has an old policy (I12)"
+        } else {
+            "a request keeps an old permit (I12)"
+        };
         self.hold(self.now - since <= TOLD_MS, what);
     }
 
@@ -157,17 +195,24 @@ impl Machine {
         let same = *before == (self.core.target().phase(), self.core.notice());
         self.hold(same, "a drafter reaches the target (I3)");
         // That one ends may make room for a request that waits.
-        let fate = |action: &Action| matches!(action, Action::Deny { .. } | Action::Cut { .. } | Action::LogService { .. });
+        let fate = |action: &Action| {
+            matches!(action, Action::Deny { .. } | Action::Cut { .. } | Action::LogService { .. })
+        };
         let ends = self.core.is_stopping();
         self.hold(ends || !actions.iter().any(fate), "a drafter reaches a request (I3)");
     }
 
     pub(super) fn judge_link(&mut self, seat: Seat, ends: Ends) {
         let life = |epoch: Option<&worker::Life>| epoch.map(|life| life.epoch);
-        let (target, drafter) = (life(self.life(WorkerId::Target)), life(self.life(WorkerId::Drafter(seat))));
-        self.hold((target, drafter) == (Some(ends.target), Some(ends.drafter)), "a link between other lives (I7)");
+        let (target, drafter) =
+            (life(self.life(WorkerId::Target)), life(self.life(WorkerId::Drafter(seat))));
+        self.hold(
+            (target, drafter) == (Some(ends.target), Some(ends.drafter)),
+            "a link between other lives (I7)",
+        );
         let ready = |phase| matches!(phase, Phase::Ready { .. });
-        let both = ready(self.core.target().phase()) && ready(self.core.drafters().seat(seat).phase());
+        let both =
+            ready(self.core.target().phase()) && ready(self.core.drafters().seat(seat).phase());
         self.hold(both, "a link with one that is not ready");
     }
 
@@ -192,30 +237,49 @@ impl Machine {
 
     /// Drafts are allowed only over a link that the target said is up.
     pub(super) fn judge_permit(&mut self, permit: Permit) {
-        self.hold(permit.lane == Lane::Plain || self.heard.up.is_some(), "drafts are allowed and there is no link");
-        self.hold((permit.lane == Lane::Plain) == (permit.max_draft == 0), "a permit contradicts itself");
+        self.hold(
+            permit.lane == Lane::Plain || self.heard.up.is_some(),
+            "drafts are allowed and there is no link",
+        );
+        self.hold(
+            (permit.lane == Lane::Plain) == (permit.max_draft == 0),
+            "a permit contradicts itself",
+        );
     }
 
-    /// Where nothing that was measured or ordered speaks against drafts they are allowed, whatever went before (I12).
+    /// Where nothing that was measured or ordered speaks against drafts they are allowed, whatever
+    /// went before (I12).
     pub(super) fn judge_route(&mut self, ticket: Ticket, permit: Permit) {
         let Some(request) = self.requests.get(&ticket).copied() else { return };
         let policy = *self.core.routing().policy();
         let images = request.ask.images();
         let blind = self.processes.get(&WorkerId::Drafter(self.core.drafters().current_seat()));
         let blind = blind.is_some_and(|process| !serves_images(&process.model));
-        self.hold(permit.reason != RouteReason::Modality || images, "a text request is denied drafts for pictures it has not");
-        self.hold(permit.reason != RouteReason::Modality || permit.lane == Lane::Plain, "a permit contradicts itself");
+        self.hold(
+            permit.reason != RouteReason::Modality || images,
+            "a text request is denied drafts for pictures it has not",
+        );
+        self.hold(
+            permit.reason != RouteReason::Modality || permit.lane == Lane::Plain,
+            "a permit contradicts itself",
+        );
         self.tally(images && permit.lane == Lane::Speculative, "drafts behind pictures");
-        let wishes = policy.force == Force::Speculative || request.ask.wish != paceline_proto::v1::RouteWish::Plain;
+        let wishes = policy.force == Force::Speculative
+            || request.ask.wish != paceline_proto::v1::RouteWish::Plain;
         let seat = WorkerId::Drafter(self.core.drafters().current_seat());
         let link = self.line.serving.filter(|(generation, of, _)| {
-            WorkerId::Drafter(*of) == seat && self.heard.up == Some(*generation) && generation >> 32 == self.term
+            WorkerId::Drafter(*of) == seat
+                && self.heard.up == Some(*generation)
+                && generation >> 32 == self.term
         });
         let calm = wishes
             && !(images && blind)
             && link.is_some()
             && self.calls.is_empty()
-            && self.processes.get(&seat).is_some_and(|process| !process.leaving && !process.killed && !process.hung)
+            && self
+                .processes
+                .get(&seat)
+                .is_some_and(|process| !process.leaving && !process.killed && !process.hung)
             && self.heard.works(WorkerId::Target, self.now)
             && self.heard.works(seat, self.now)
             && !self.heard.not_worth
@@ -225,7 +289,10 @@ impl Machine {
             && self.core.admission().active() <= FEW;
         let allowed = permit.lane == Lane::Speculative;
         self.tally(calm, "calm");
-        self.hold(!calm || allowed, &format!("nothing speaks against drafts, and the permit is {permit:?} (I12)"));
+        self.hold(
+            !calm || allowed,
+            &format!("nothing speaks against drafts, and the permit is {permit:?} (I12)"),
+        );
     }
 
     pub(super) fn tally(&mut self, holds: bool, what: &str) {
@@ -238,9 +305,21 @@ impl Machine {
     pub(super) fn is_well(&self) -> bool {
         let drafters = self.core.drafters();
         let drafts = !drafters.is_wanted()
-            || matches!(drafters.state(), Drafter::Ready { .. } | Drafter::Late { .. } | Drafter::Incompatible);
-        let works = self.processes.get(&WorkerId::Target).is_some_and(|process| !process.hung && !process.frozen);
-        let ready = matches!(self.core.target().phase(), Phase::Ready { .. }) && self.now >= self.deaf_until;
-        works && ready && !self.absent && !self.core.is_stopping() && drafts && self.calls.is_empty()
+            || matches!(
+                drafters.state(),
+                Drafter::Ready { .. } | Drafter::Late { .. } | Drafter::Incompatible
+            );
+        let works = self
+            .processes
+            .get(&WorkerId::Target)
+            .is_some_and(|process| !process.hung && !process.frozen);
+        let ready = matches!(self.core.target().phase(), Phase::Ready { .. })
+            && self.now >= self.deaf_until;
+        works
+            && ready
+            && !self.absent
+            && !self.core.is_stopping()
+            && drafts
+            && self.calls.is_empty()
     }
 }

@@ -1,16 +1,19 @@
-//! The core on a simulated machine with virtual time: processes that load, work, hang, freeze and die, a wire that delays,
-//! loses and doubles messages, requests that come alone and in bursts, operators, a clock that jumps. A run is a function
-//! of its seed and its schedule ([`schedule`]); a schedule that fails is shrunk, written down, and can be run again:
+//! The core on a simulated machine with virtual time: processes that load, work, hang, freeze and
+//! die, a wire that delays, loses and doubles messages, requests that come alone and in bursts,
+//! operators, a clock that jumps. A run is a function of its seed and its schedule ([`schedule`]);
+//! a schedule that fails is shrunk, written down, and can be run again:
 //!
 //! `PACELINE_SIMULATION=FILE cargo test -p paceline-supervisor machine::replay -- --nocapture`
 //!
-//! Beside `simulation`, in which anything happens at any time that the contract does not forbid, this world is like the real
-//! one: causes have effects, so that more can be asserted. After each event ([`judge`]): one outcome for each request (I4),
-//! everything bounded (I6), no belief in another life (I7), the ledger is the sum of what runs (I11), nothing of a drafter
-//! reaches the target or a request (I3), drafts are allowed only over a link the target said is up, and are allowed again as
-//! soon as nothing measured speaks against them (I12), and the target comes to have each permit and policy whatever was lost
-//! on the way; no worker is ended as hung that was never silent or stuck. Behind
-//! each schedule comes peace: everything that is wanted runs again, by itself.
+//! Beside `simulation`, in which anything happens at any time that the contract does not forbid,
+//! this world is like the real one: causes have effects, so that more can be asserted. After each
+//! event ([`judge`]): one outcome for each request (I4), everything bounded (I6), no belief in
+//! another life (I7), the ledger is the sum of what runs (I11), nothing of a drafter reaches the
+//! target or a request (I3), drafts are allowed only over a link the target said is up, and are
+//! allowed again as soon as nothing measured speaks against them (I12), and the target comes to
+//! have each permit and policy whatever was lost on the way; no worker is ended as hung that was
+//! never silent or stuck. Behind each schedule comes peace: everything that is wanted runs again,
+//! by itself.
 
 mod inputs;
 mod judge;
@@ -29,8 +32,8 @@ use paceline_process::config::DrafterStart;
 use paceline_process::{Config, Millis};
 use paceline_proto::ids::{Epoch, Term};
 use paceline_proto::internal::v1::{
-    CostModel, DrafterInfo, GatewayReport, GatewayState, Heartbeat, KvUse, LinkPhase, LinkReport, ModelInfo, SpeculationBucket,
-    SpeculationFigures, WorkerPhase,
+    CostModel, DrafterInfo, GatewayReport, GatewayState, Heartbeat, KvUse, LinkPhase, LinkReport,
+    ModelInfo, SpeculationBucket, SpeculationFigures, WorkerPhase,
 };
 
 use super::admission::{Ask, Capacity, Ticket};
@@ -121,7 +124,8 @@ struct Told {
     newest: u64,
     /// The supervisor's term and policy that arrived last.
     policy: Option<(u64, u64)>,
-    /// Since then permits or policy are not what the supervisor thinks, and nothing was lost on the way.
+    /// Since then permits or policy are not what the supervisor thinks, and nothing was lost on the
+    /// way.
     behind_since: Option<u64>,
 }
 
@@ -133,7 +137,8 @@ struct Line {
     serving: Option<(u64, Seat, Ends)>,
 }
 
-const WORKERS: [WorkerId; 3] = [WorkerId::Target, WorkerId::Drafter(Seat::First), WorkerId::Drafter(Seat::Second)];
+const WORKERS: [WorkerId; 3] =
+    [WorkerId::Target, WorkerId::Drafter(Seat::First), WorkerId::Drafter(Seat::Second)];
 
 struct Machine {
     seed: u64,
@@ -187,10 +192,12 @@ impl Machine {
         let mut dice = Dice::new(seed ^ 0x5EED);
         let mut settings = crate::config::settings(&Config::default());
         (settings.places, settings.streams_per_key) = (8, 3);
-        let starts = [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy];
+        let starts =
+            [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy];
         let model = if dice.roll(12) == 0 { "" } else { "/d" };
         let idle_stop_ms = [0, 0, 20_000][dice.roll(3) as usize];
-        let plan = Plan { model: model.to_owned(), start: starts[dice.roll(4) as usize], idle_stop_ms };
+        let plan =
+            Plan { model: model.to_owned(), start: starts[dice.roll(4) as usize], idle_stop_ms };
         Self {
             seed,
             now: 0,
@@ -202,8 +209,16 @@ impl Machine {
             looks_around: false,
             gateways: 1,
             dice,
-            capacity: Capacity { classes: vec![(256, 100), (512, 200), (1_024, 400)], max_sequences: 6, patch_bytes: 1 },
-            agenda: inputs.iter().enumerate().map(|(idx, input)| ((input.at, idx as u64), Happening::Input(idx))).collect(),
+            capacity: Capacity {
+                classes: vec![(256, 100), (512, 200), (1_024, 400)],
+                max_sequences: 6,
+                patch_bytes: 1,
+            },
+            agenda: inputs
+                .iter()
+                .enumerate()
+                .map(|(idx, input)| ((input.at, idx as u64), Happening::Input(idx)))
+                .collect(),
             numbered: inputs.len() as u64,
             to_come: inputs.len(),
             inputs,
@@ -245,7 +260,11 @@ impl Machine {
 
     /// The next thing that happens; `false` when nothing ever will.
     fn turn(&mut self) -> bool {
-        let due = self.core.next_deadline().map(|due| due.0.max(self.deaf_until)).filter(|_| !self.absent);
+        let due = self
+            .core
+            .next_deadline()
+            .map(|due| due.0.max(self.deaf_until))
+            .filter(|_| !self.absent);
         let next = self.agenda.first_key_value().map(|((at, _), _)| *at);
         match (next, due) {
             (None, None) => return false,
@@ -299,7 +318,11 @@ impl Machine {
         let ticket = Ticket(self.submitted);
         self.submit([100, 50, 0, 0, 0]);
         let sent = self.now;
-        while self.failure.is_none() && !self.requests.contains_key(&ticket) && self.now - sent < 1_000 && self.turn() {}
+        while self.failure.is_none()
+            && !self.requests.contains_key(&ticket)
+            && self.now - sent < 1_000
+            && self.turn()
+        {}
         self.hold(self.count("admit") > before, "in peace a request waits");
     }
 
@@ -320,12 +343,17 @@ impl Machine {
     }
 
     fn count(&self, first: &str) -> u64 {
-        self.seen.iter().filter(|(name, _)| name.split(' ').next() == Some(first)).map(|(_, times)| times).sum()
+        self.seen
+            .iter()
+            .filter(|(name, _)| name.split(' ').next() == Some(first))
+            .map(|(_, times)| times)
+            .sum()
     }
 
     fn hold(&mut self, holds: bool, what: &str) {
         if !holds && self.failure.is_none() {
-            self.failure = Some(format!("seed {}, t={:.3}: {what}", self.seed, self.now as f64 / 1e3));
+            self.failure =
+                Some(format!("seed {}, t={:.3}: {what}", self.seed, self.now as f64 / 1e3));
         }
     }
 
@@ -334,7 +362,8 @@ impl Machine {
         self.agenda.insert((self.now + delay_ms, self.numbered), happening);
     }
 
-    /// A message to the supervisor: now and then late, never lost. `twice`: now and then a second time.
+    /// A message to the supervisor: now and then late, never lost. `twice`: now and then a second
+    /// time.
     fn mail(&mut self, event: Event, twice: bool) {
         let delay = if self.dice.roll(40) == 0 { self.dice.roll(1_500) } else { self.dice.roll(4) };
         if twice && self.dice.roll(30) == 0 {
@@ -367,13 +396,16 @@ impl Machine {
                 self.post(250, Happening::Pulse(worker, epoch));
             }
             Happening::Shows(worker, epoch) if self.alive(worker, epoch) => self.show(worker),
-            Happening::Dies(worker, epoch, exit) if self.alive(worker, epoch) => self.die(worker, exit),
+            Happening::Dies(worker, epoch, exit) if self.alive(worker, epoch) => {
+                self.die(worker, exit)
+            }
             Happening::Thaws(worker, epoch) if self.alive(worker, epoch) => {
                 self.processes.get_mut(&worker).expect("alive").frozen = false;
             }
             Happening::Finishes(ticket) => self.finish(ticket),
             Happening::HangsUp(ticket) => {
-                let waits = self.requests.get(&ticket).is_some_and(|request| request.fate == Fate::Waiting);
+                let waits =
+                    self.requests.get(&ticket).is_some_and(|request| request.fate == Fate::Waiting);
                 self.is_told(ticket);
                 if let (true, Some(request)) = (waits, self.requests.get_mut(&ticket)) {
                     request.fate = Fate::Left;
@@ -385,7 +417,10 @@ impl Machine {
             Happening::Permits(term, epoch, changes) => self.take_permits(term, epoch, changes),
             Happening::Policy(term, epoch, policy) => self.take_policy(term, epoch, policy),
             // Of a process that is gone.
-            Happening::Pulse(..) | Happening::Shows(..) | Happening::Dies(..) | Happening::Thaws(..) => {}
+            Happening::Pulse(..)
+            | Happening::Shows(..)
+            | Happening::Dies(..)
+            | Happening::Thaws(..) => {}
         }
     }
 
@@ -408,7 +443,10 @@ impl Machine {
             match event {
                 Event::Submitted { ticket, ask } => {
                     let answer = self.draw_answer(&ask);
-                    self.requests.insert(ticket, Request { ask, fate: Fate::Waiting, answer, served: false, permit: None });
+                    self.requests.insert(
+                        ticket,
+                        Request { ask, fate: Fate::Waiting, answer, served: false, permit: None },
+                    );
                 }
                 Event::Ended { ticket } => drop(self.requests.remove(&ticket)),
                 _ => {}
@@ -416,8 +454,12 @@ impl Machine {
             self.heard.note(&event, self.now);
             let line = format!("{event:?}");
             let before = (self.core.target().phase(), self.core.notice());
-            let of_a_drafter =
-                matches!(event, Event::Worker(WorkerId::Drafter(_), _) | Event::Connected { .. } | Event::Ordered { .. });
+            let of_a_drafter = matches!(
+                event,
+                Event::Worker(WorkerId::Drafter(_), _)
+                    | Event::Connected { .. }
+                    | Event::Ordered { .. }
+            );
             let actions = self.core.on_event(event, Millis(self.now));
             let named: Vec<String> = actions.iter().map(name_of).collect();
             self.note(&line, &named);
@@ -439,8 +481,12 @@ impl Machine {
     fn note(&mut self, line: &str, named: &[String]) {
         for name in named {
             // Numbers and values make no kind of their own; that a draft is allowed does.
-            let words = name.split_whitespace().map(|word| if word.starts_with("speculative=") { "speculative" } else { word });
-            let plain = |word: &&str| !word.contains(|c: char| c.is_ascii_digit() || matches!(c, '=' | '/' | ','));
+            let words = name
+                .split_whitespace()
+                .map(|word| if word.starts_with("speculative=") { "speculative" } else { word });
+            let plain = |word: &&str| {
+                !word.contains(|c: char| c.is_ascii_digit() || matches!(c, '=' | '/' | ','))
+            };
             *self.seen.entry(words.filter(plain).collect::<Vec<_>>().join(" ")).or_default() += 1;
         }
         // Heartbeats that change nothing would push everything else out.
@@ -465,11 +511,12 @@ impl Machine {
     /// A process sends a heartbeat.
     fn show(&mut self, worker: WorkerId) {
         let silent = self.faults.silent_until[kind(worker)] > self.now;
-        let busy =
-            worker == WorkerId::Target && self.requests.values().any(|request| matches!(request.fate, Fate::Running { .. }));
+        let busy = worker == WorkerId::Target
+            && self.requests.values().any(|request| matches!(request.fate, Fate::Running { .. }));
         let slow = self.faults.slow_until > self.now;
         let pressure = self.faults.pressure;
-        let held = if pressure.1 > self.now { BUDGET * pressure.0 / 100 } else { self.held_bytes() };
+        let held =
+            if pressure.1 > self.now { BUDGET * pressure.0 / 100 } else { self.held_bytes() };
         let (report, gain) = (self.report(), self.faults.gain);
         let (now, dropped, delay) = (self.now, self.dice.roll(50) == 0, self.dice.roll(6));
         let Some(process) = self.processes.get_mut(&worker) else { return };
@@ -483,8 +530,13 @@ impl Machine {
         }
         let phase = process.phase(now, busy, slow);
         let loaded_bytes = now.min(process.loaded_at);
-        let mut beat =
-            Heartbeat { epoch: process.epoch.0, phase: phase.into(), steps: process.steps, loaded_bytes, ..Default::default() };
+        let mut beat = Heartbeat {
+            epoch: process.epoch.0,
+            phase: phase.into(),
+            steps: process.steps,
+            loaded_bytes,
+            ..Default::default()
+        };
         if phase == WorkerPhase::Loading {
             beat.steps = 0;
         } else if worker == WorkerId::Target {
@@ -497,23 +549,38 @@ impl Machine {
         let at = (now + delay).max(process.told_at);
         process.told_at = at;
         if !silent && !dropped {
-            self.post(at - now, Happening::Told(Event::Worker(worker, worker::Event::Beat(Box::new(beat)))));
+            self.post(
+                at - now,
+                Happening::Told(Event::Worker(worker, worker::Event::Beat(Box::new(beat)))),
+            );
         }
     }
 
     fn report(&self) -> LinkReport {
-        let number = |link: &Option<(u64, Seat, Ends)>| link.map_or(0, |(generation, _, _)| generation);
+        let number =
+            |link: &Option<(u64, Seat, Ends)>| link.map_or(0, |(generation, _, _)| generation);
         let (generation, serving) = (number(&self.line.newest), number(&self.line.serving));
         LinkReport { generation, phase: self.line.phase.into(), reason: String::new(), serving }
     }
 
     fn describe(&self, worker: WorkerId) -> Arc<Described> {
         Arc::new(match worker {
-            WorkerId::Target => Described::Target { model: ModelInfo::default(), capacity: self.capacity.clone() },
+            WorkerId::Target => {
+                Described::Target { model: ModelInfo::default(), capacity: self.capacity.clone() }
+            }
             WorkerId::Drafter(_) => {
-                let path = self.processes.get(&worker).map(|process| process.model.clone()).unwrap_or_default();
+                let path = self
+                    .processes
+                    .get(&worker)
+                    .map(|process| process.model.clone())
+                    .unwrap_or_default();
                 let images = serves_images(&path);
-                Described::Drafter(DrafterInfo { path, block_size: 8, images, ..Default::default() })
+                Described::Drafter(DrafterInfo {
+                    path,
+                    block_size: 8,
+                    images,
+                    ..Default::default()
+                })
             }
         })
     }
@@ -526,7 +593,8 @@ fn serves_images(model: &str) -> bool {
 
 /// Speculation is worth the same wherever it was measured.
 fn figures(percent: u64) -> SpeculationFigures {
-    let bucket = |up_to: u32| SpeculationBucket { up_to, steps: 1_000, gain: percent as f64 / 100.0 };
+    let bucket =
+        |up_to: u32| SpeculationBucket { up_to, steps: 1_000, gain: percent as f64 / 100.0 };
     SpeculationFigures {
         draft: Some(CostModel { observations: 1_000, ..Default::default() }),
         by_sequences: [1, 2, 4, 8, 16, 32].map(bucket).to_vec(),
@@ -538,7 +606,12 @@ fn figures(percent: u64) -> SpeculationFigures {
 /// How much happens in a schedule of the suite.
 fn size(seed: u64) -> Size {
     let calm = seed % 4;
-    Size { ms: 60_000 + seed % 7 * 20_000, request_ms: 700, fault_ms: 1_500 << (2 * calm), order_ms: 15_000 << calm }
+    Size {
+        ms: 60_000 + seed % 7 * 20_000,
+        request_ms: 700,
+        fault_ms: 1_500 << (2 * calm),
+        order_ms: 15_000 << calm,
+    }
 }
 
 fn run(seed: u64, inputs: &[Input]) -> Outcome {
@@ -563,8 +636,13 @@ fn check(seed: u64, size: Size) -> BTreeMap<String, u64> {
             short.iter().for_each(|input| writeln!(text, "{input}").expect("a string"));
             let path = std::env::temp_dir().join(format!("paceline-simulation-{seed}.txt"));
             let saved = std::fs::write(&path, &text).is_ok();
-            let place = if saved { format!("saved as {}", path.display()) } else { "not saved".to_owned() };
-            panic!("seed {seed} fails ({} of {} inputs are enough, {place}):\n{text}\n{why}", short.len(), inputs.len());
+            let place =
+                if saved { format!("saved as {}", path.display()) } else { "not saved".to_owned() };
+            panic!(
+                "seed {seed} fails ({} of {} inputs are enough, {place}):\n{text}\n{why}",
+                short.len(),
+                inputs.len()
+            );
         }
     }
 }
@@ -572,6 +650,9 @@ fn check(seed: u64, size: Size) -> BTreeMap<String, u64> {
 /// A schedule that was written down.
 fn read(text: &str) -> (u64, Vec<Input>) {
     let mut lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let seed = lines.next().and_then(|line| line.strip_prefix("seed ")?.parse().ok()).expect("a line `seed N` first");
+    let seed = lines
+        .next()
+        .and_then(|line| line.strip_prefix("seed ")?.parse().ok())
+        .expect("a line `seed N` first");
     (seed, lines.map(|line| line.parse().unwrap_or_else(|what| panic!("{what}"))).collect())
 }

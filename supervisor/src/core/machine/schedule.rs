@@ -1,5 +1,6 @@
-//! What is done to a simulated machine, and when: drawn from a seed, or read from a scenario file. One line each,
-//! `12.345 crash target`; a schedule that fails is made shorter and written down in this form.
+//! What is done to a simulated machine, and when: drawn from a seed, or read from a scenario file.
+//! One line each, `12.345 crash target`; a schedule that fails is made shorter and written down in
+//! this form.
 
 use std::fmt;
 use std::str::FromStr;
@@ -78,15 +79,30 @@ impl FromStr for Input {
     type Err = String;
 
     fn from_str(line: &str) -> Result<Self, String> {
-        let wrong = |what: &str| format!("expected a line like `1.250 crash who=0`, found {what} in `{line}`");
+        let wrong = |what: &str| {
+            format!("expected a line like `1.250 crash who=0`, found {what} in `{line}`")
+        };
         let mut parts = line.split_whitespace();
-        let at = parts.next().and_then(|text| text.parse::<f64>().ok()).ok_or_else(|| wrong("no time"))?;
+        let at = parts
+            .next()
+            .and_then(|text| text.parse::<f64>().ok())
+            .ok_or_else(|| wrong("no time"))?;
         let name = parts.next().ok_or_else(|| wrong("no word"))?;
-        let word = WORDS.iter().position(|(known, _)| *known == name).ok_or_else(|| wrong("an unknown word"))?;
+        let word = WORDS
+            .iter()
+            .position(|(known, _)| *known == name)
+            .ok_or_else(|| wrong("an unknown word"))?;
         let mut numbers = [0; 5];
         for (place, expected) in WORDS[word].1.iter().enumerate() {
-            let (name, number) = parts.next().and_then(|part| part.split_once('=')).ok_or_else(|| wrong("too few numbers"))?;
-            numbers[place] = number.parse().ok().filter(|_| name == *expected).ok_or_else(|| wrong("another number"))?;
+            let (name, number) = parts
+                .next()
+                .and_then(|part| part.split_once('='))
+                .ok_or_else(|| wrong("too few numbers"))?;
+            numbers[place] = number
+                .parse()
+                .ok()
+                .filter(|_| name == *expected)
+                .ok_or_else(|| wrong("another number"))?;
         }
         Ok(Self { at: (at * 1_000.0).round() as u64, word, numbers })
     }
@@ -116,7 +132,9 @@ pub(super) fn draw(dice: &mut Dice, size: Size) -> Vec<Input> {
             all.push(request(dice, at));
         }
     }
-    for (mean, draw) in [(size.fault_ms, fault as fn(&mut Dice, u64) -> Input), (size.order_ms, order)] {
+    for (mean, draw) in
+        [(size.fault_ms, fault as fn(&mut Dice, u64) -> Input), (size.order_ms, order)]
+    {
         let mut at = 0;
         while mean > 0 && at < size.ms {
             at += 1 + dice.roll(2 * mean);
@@ -128,7 +146,8 @@ pub(super) fn draw(dice: &mut Dice, size: Size) -> Vec<Input> {
 }
 
 fn request(dice: &mut Dice, at: u64) -> Input {
-    let rarely = |dice: &mut Dice, most: u64| if dice.roll(8) == 0 { 1 + dice.roll(most) } else { 0 };
+    let rarely =
+        |dice: &mut Dice, most: u64| if dice.roll(8) == 0 { 1 + dice.roll(most) } else { 0 };
     let prompt = if dice.roll(20) == 0 { 900 + dice.roll(300) } else { 1 + dice.roll(500) };
     // 0 and 1 leave the choice to the supervisor.
     let wish = dice.roll(5);
@@ -154,7 +173,11 @@ fn fault(dice: &mut Dice, at: u64) -> Input {
         18 => Input::new(at, "asleep", &[1_000 << dice.roll(12)]),
         19 | 20 => Input::new(at, "starved", &[100 + dice.roll(6_000)]),
         // Rarely longer than the workers' lease.
-        21 | 22 => Input::new(at, "dies", &[if dice.roll(12) == 0 { 40_000 } else { 50 + dice.roll(4_000) }]),
+        21 | 22 => Input::new(
+            at,
+            "dies",
+            &[if dice.roll(12) == 0 { 40_000 } else { 50 + dice.roll(4_000) }],
+        ),
         23 => Input::new(at, "free", &[dice.roll(1_500)]),
         24 | 25 => Input::new(at, "measured", &[dice.roll(4) * 50]),
         26 | 27 => Input::new(at, "unreached", &[500 + dice.roll(20_000)]),
@@ -171,7 +194,11 @@ fn order(dice: &mut Dice, at: u64) -> Input {
 }
 
 /// The shortest schedule found that still `fails`, by leaving parts out; at most so many tries.
-pub(super) fn shrink(mut inputs: Vec<Input>, mut tries: usize, mut fails: impl FnMut(&[Input]) -> bool) -> Vec<Input> {
+pub(super) fn shrink(
+    mut inputs: Vec<Input>,
+    mut tries: usize,
+    mut fails: impl FnMut(&[Input]) -> bool,
+) -> Vec<Input> {
     let mut part = inputs.len().div_ceil(2);
     while part > 0 {
         let (mut from, mut shorter) = (0, false);
@@ -203,7 +230,8 @@ mod tests {
         for input in inputs {
             assert_eq!(input.to_string().parse(), Ok(input));
         }
-        for line in ["", "1.0", "1.0 crush who=0", "1.0 crash", "1.0 crash whom=0", "x crash who=0"] {
+        for line in ["", "1.0", "1.0 crush who=0", "1.0 crash", "1.0 crash whom=0", "x crash who=0"]
+        {
             assert!(line.parse::<Input>().is_err(), "{line}");
         }
     }
@@ -211,7 +239,9 @@ mod tests {
     #[test]
     fn what_does_not_matter_is_left_out() {
         let inputs: Vec<Input> = (0..100).map(|at| Input::new(at, "crash", &[at % 2])).collect();
-        let needs = |inputs: &[Input]| [17, 18, 80].iter().all(|at| inputs.iter().any(|input| input.at == *at));
+        let needs = |inputs: &[Input]| {
+            [17, 18, 80].iter().all(|at| inputs.iter().any(|input| input.at == *at))
+        };
         let left: Vec<u64> = shrink(inputs, 1_000, needs).iter().map(|input| input.at).collect();
         assert_eq!(left, [17, 18, 80]);
     }

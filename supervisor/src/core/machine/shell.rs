@@ -1,4 +1,5 @@
-//! What the machine does when the core orders something: the shell's part, processes, the target's links.
+//! What the machine does when the core orders something: the shell's part, processes, the target's
+//! links.
 
 use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::{GatewayReport, GatewayState, LinkPhase};
@@ -15,7 +16,9 @@ impl Machine {
     /// Carries an action out; some are answered at once.
     pub(super) fn obey(&mut self, action: Action) -> Option<Event> {
         match action {
-            Action::Worker(worker, action) => return self.obey_for(worker, action).map(|event| Event::Worker(worker, event)),
+            Action::Worker(worker, action) => {
+                return self.obey_for(worker, action).map(|event| Event::Worker(worker, event));
+            }
             Action::Connect { generation, seat, ends } => {
                 self.judge_link(seat, ends);
                 let delay = 1 + self.dice.roll(10);
@@ -23,7 +26,10 @@ impl Machine {
             }
             Action::Repermit { epoch, changes } => {
                 for (ticket, permit) in &changes {
-                    let runs = self.requests.get(ticket).is_some_and(|request| request.fate != Fate::Waiting);
+                    let runs = self
+                        .requests
+                        .get(ticket)
+                        .is_some_and(|request| request.fate != Fate::Waiting);
                     self.hold(runs, "a permit for a request that does not run");
                     self.judge_permit(*permit);
                 }
@@ -39,7 +45,9 @@ impl Machine {
             }
             Action::Admit { ticket, epoch, permit, .. } => self.admit(ticket, epoch, permit),
             Action::Deny { ticket, .. } => match self.requests.get_mut(&ticket) {
-                Some(request) if request.fate == Fate::Left => request.fate = Fate::Over { cost_bytes: 0 },
+                Some(request) if request.fate == Fate::Left => {
+                    request.fate = Fate::Over { cost_bytes: 0 }
+                }
                 Some(request) if request.fate == Fate::Waiting => self.is_told(ticket),
                 _ => self.hold(false, "a request that does not wait is denied"),
             },
@@ -48,9 +56,16 @@ impl Machine {
             Action::RestartGateway { attachment, .. } => {
                 if attachment == self.gateways {
                     self.gateways += 1;
-                    let report = GatewayReport { epoch: self.gateways, state: GatewayState::Ready.into(), ..Default::default() };
+                    let report = GatewayReport {
+                        epoch: self.gateways,
+                        state: GatewayState::Ready.into(),
+                        ..Default::default()
+                    };
                     self.mail(Event::Detached { attachment }, true);
-                    self.post(700, Happening::Told(Event::Reported { attachment: self.gateways, report }));
+                    self.post(
+                        700,
+                        Happening::Told(Event::Reported { attachment: self.gateways, report }),
+                    );
                 }
             }
             Action::PushPolicy { epoch, policy } => {
@@ -58,8 +73,14 @@ impl Machine {
                 let delay = self.dice.roll(4);
                 self.post(delay, Happening::Policy(self.term, epoch, policy.epoch));
             }
-            Action::Overslept { .. } | Action::Announce(_) | Action::LogService { .. } | Action::LogLink { .. } => {}
-            Action::LogRoute { .. } | Action::LogPolicy { .. } | Action::LogGateway { .. } | Action::LogOrder { .. } => {}
+            Action::Overslept { .. }
+            | Action::Announce(_)
+            | Action::LogService { .. }
+            | Action::LogLink { .. } => {}
+            Action::LogRoute { .. }
+            | Action::LogPolicy { .. }
+            | Action::LogGateway { .. }
+            | Action::LogOrder { .. } => {}
         }
         None
     }
@@ -67,7 +88,10 @@ impl Machine {
     fn end(&mut self, restart: bool) {
         match restart {
             true => {
-                let running = self.requests.values().any(|request| matches!(request.fate, Fate::Running { .. }));
+                let running = self
+                    .requests
+                    .values()
+                    .any(|request| matches!(request.fate, Fate::Running { .. }));
                 self.hold(!running, "a supervisor leaves and cuts a request nobody cut");
                 let gap = 20 + self.dice.roll(500);
                 self.leave(gap);
@@ -81,7 +105,8 @@ impl Machine {
             worker::Action::Spawn { model } => return Some(self.spawn(worker, model)),
             worker::Action::AskStop { epoch, .. } => {
                 self.judge_an_end(worker, epoch);
-                let process = self.processes.get_mut(&worker).filter(|process| process.epoch == epoch)?;
+                let process =
+                    self.processes.get_mut(&worker).filter(|process| process.epoch == epoch)?;
                 if process.frozen {
                     return Some(worker::Event::Frozen { epoch });
                 }
@@ -91,17 +116,28 @@ impl Machine {
                     self.processes.get_mut(&worker).expect("looked up above").leaving = true;
                     self.post(gone, Happening::Dies(worker, epoch, Exit::Code(0)));
                 }
-                self.post(delay, Happening::Told(Event::Worker(worker, worker::Event::StopAnswered { epoch, reached })));
+                self.post(
+                    delay,
+                    Happening::Told(Event::Worker(
+                        worker,
+                        worker::Event::StopAnswered { epoch, reached },
+                    )),
+                );
             }
             worker::Action::Terminate { epoch } => {
-                let hears = self.processes.get(&worker).is_some_and(|process| !process.frozen && !process.hung);
+                let hears = self
+                    .processes
+                    .get(&worker)
+                    .is_some_and(|process| !process.frozen && !process.hung);
                 let delay = 5 + self.dice.roll(500);
                 if hears {
                     self.post(delay, Happening::Dies(worker, epoch, Exit::Signal(15)));
                 }
             }
             worker::Action::Kill { epoch } => {
-                if let Some(process) = self.processes.get_mut(&worker).filter(|process| process.epoch == epoch) {
+                if let Some(process) =
+                    self.processes.get_mut(&worker).filter(|process| process.epoch == epoch)
+                {
                     process.killed = true;
                 }
                 // Now and then the kernel takes its time.
@@ -109,15 +145,21 @@ impl Machine {
                 self.post(delay, Happening::Dies(worker, epoch, Exit::Signal(9)));
             }
             worker::Action::Describe { epoch } => {
-                let answers = self.processes.get(&worker).is_some_and(|process| process.epoch == epoch && !process.frozen);
+                let answers = self
+                    .processes
+                    .get(&worker)
+                    .is_some_and(|process| process.epoch == epoch && !process.frozen);
                 let event = match answers && self.dice.roll(12) > 0 {
                     true => worker::Event::Described { epoch, described: self.describe(worker) },
                     false => worker::Event::DescribeFailed { epoch },
                 };
                 self.mail(Event::Worker(worker, event), true);
             }
-            worker::Action::Clear => self.hold(!self.processes.contains_key(&worker), "cleared under a living process (I7)"),
-            worker::Action::Surprise { phase, event } => self.hold(false, &format!("surprise {phase}/{event}")),
+            worker::Action::Clear => self
+                .hold(!self.processes.contains_key(&worker), "cleared under a living process (I7)"),
+            worker::Action::Surprise { phase, event } => {
+                self.hold(false, &format!("surprise {phase}/{event}"))
+            }
             worker::Action::Abandon { .. } => self.hold(false, "an Abandon left the core"),
             worker::Action::LogPhase { .. } => {}
         }
@@ -132,7 +174,8 @@ impl Machine {
             return worker::Event::Found { epoch: self.processes[&worker].epoch, pid: 9 };
         }
         if worker == WorkerId::Target {
-            // What its last life held is free, whether its requests have reported their ends or not.
+            // What its last life held is free, whether its requests have reported their ends or
+            // not.
             for request in self.requests.values_mut() {
                 if let Fate::Over { cost_bytes } = &mut request.fate {
                     *cost_bytes = 0;
@@ -146,11 +189,15 @@ impl Machine {
         }
         self.epochs[of] += 1;
         let epoch = Epoch(self.epochs[of]);
-        let load_ms = 50 + self.dice.roll(2_000) + std::mem::take(&mut self.faults.slow_load_ms[of]);
+        let load_ms =
+            50 + self.dice.roll(2_000) + std::mem::take(&mut self.faults.slow_load_ms[of]);
         self.processes.insert(worker, Process::new(epoch, model, self.now, load_ms));
         if self.faults.loops[of] > 0 {
             self.faults.loops[of] -= 1;
-            let (delay, exit) = (10 + self.dice.roll(400), [Exit::Signal(11), Exit::Code(1)][self.dice.roll(2) as usize]);
+            let (delay, exit) = (
+                10 + self.dice.roll(400),
+                [Exit::Signal(11), Exit::Code(1)][self.dice.roll(2) as usize],
+            );
             self.post(delay, Happening::Dies(worker, epoch, exit));
         }
         self.post(5, Happening::Pulse(worker, epoch));
@@ -158,8 +205,8 @@ impl Machine {
         worker::Event::Spawned { epoch, pid: 9 }
     }
 
-    /// A process ends. Its exit is news of its own and always comes, now and then once more; the streams of its requests
-    /// break.
+    /// A process ends. Its exit is news of its own and always comes, now and then once more; the
+    /// streams of its requests break.
     pub(super) fn die(&mut self, worker: WorkerId, exit: Exit) {
         let Some(process) = self.processes.remove(&worker) else { return };
         let epoch = process.epoch;
@@ -167,13 +214,20 @@ impl Machine {
             WorkerId::Target => {
                 self.line = Line::default();
                 self.told = Told::default();
-                let running = |fate: Fate| matches!(fate, Fate::Running { epoch: of, .. } if of == epoch);
-                let broken: Vec<Ticket> =
-                    self.requests.iter().filter(|(_, request)| running(request.fate)).map(|(ticket, _)| *ticket).collect();
+                let running =
+                    |fate: Fate| matches!(fate, Fate::Running { epoch: of, .. } if of == epoch);
+                let broken: Vec<Ticket> = self
+                    .requests
+                    .iter()
+                    .filter(|(_, request)| running(request.fate))
+                    .map(|(ticket, _)| *ticket)
+                    .collect();
                 broken.into_iter().for_each(|ticket| self.is_told(ticket));
             }
             WorkerId::Drafter(_) => {
-                let of_it = |link: &Option<(u64, Seat, Ends)>| link.is_some_and(|(_, _, ends)| ends.drafter == epoch);
+                let of_it = |link: &Option<(u64, Seat, Ends)>| {
+                    link.is_some_and(|(_, _, ends)| ends.drafter == epoch)
+                };
                 if of_it(&self.line.serving) {
                     self.line.serving = None;
                 }
@@ -182,7 +236,10 @@ impl Machine {
                 }
             }
         }
-        self.mail(Event::Worker(worker, worker::Event::Exited { epoch, exit, log: "last words".into() }), true);
+        self.mail(
+            Event::Worker(worker, worker::Event::Exited { epoch, exit, log: "last words".into() }),
+            true,
+        );
     }
 
     fn admit(&mut self, ticket: Ticket, epoch: Epoch, permit: crate::core::route::Permit) {
@@ -191,27 +248,51 @@ impl Machine {
         self.judge_turn(ticket);
         let request = self.requests.get(&ticket).copied();
         let typical = self.core.admission().typical_tokens();
-        let cost = request.and_then(|request| self.capacity.cost_of(&request.ask, request.ask.likely_positions(typical)));
-        let (Some(request), Some(cost_bytes)) = (request, cost) else { return self.hold(false, "admitted, unknown or too long") };
+        let cost = request.and_then(|request| {
+            self.capacity.cost_of(&request.ask, request.ask.likely_positions(typical))
+        });
+        let (Some(request), Some(cost_bytes)) = (request, cost) else {
+            return self.hold(false, "admitted, unknown or too long");
+        };
         let least = self.capacity.cost_of(&request.ask, u64::from(request.ask.context_tokens) + 1);
-        self.hold(Some(cost_bytes) >= least, "a request is counted below what it begins with (I11)");
-        self.hold(matches!(request.fate, Fate::Waiting | Fate::Left), "a request that does not wait is admitted");
-        self.hold(self.core.target().life().is_some_and(|life| life.epoch == epoch), "admitted to another life (I7)");
-        self.hold(matches!(self.core.target().phase(), Phase::Ready { .. }), "admitted to one that is not ready");
+        self.hold(
+            Some(cost_bytes) >= least,
+            "a request is counted below what it begins with (I11)",
+        );
+        self.hold(
+            matches!(request.fate, Fate::Waiting | Fate::Left),
+            "a request that does not wait is admitted",
+        );
+        self.hold(
+            self.core.target().life().is_some_and(|life| life.epoch == epoch),
+            "admitted to another life (I7)",
+        );
+        self.hold(
+            matches!(self.core.target().phase(), Phase::Ready { .. }),
+            "admitted to one that is not ready",
+        );
         if request.fate == Fate::Left {
-            self.requests.insert(ticket, super::Request { fate: Fate::Over { cost_bytes }, ..request });
+            self.requests
+                .insert(ticket, super::Request { fate: Fate::Over { cost_bytes }, ..request });
             return;
         }
         let since = self.now;
-        self.requests.insert(ticket, super::Request { fate: Fate::Running { epoch, cost_bytes, since }, ..request });
+        self.requests.insert(
+            ticket,
+            super::Request { fate: Fate::Running { epoch, cost_bytes, since }, ..request },
+        );
         match self.alive(WorkerId::Target, epoch) {
             true => {
                 // Now and then other permits are faster.
-                let way = if self.dice.roll(10) == 0 { self.dice.roll(300) } else { self.dice.roll(4) };
+                let way =
+                    if self.dice.roll(10) == 0 { self.dice.roll(300) } else { self.dice.roll(4) };
                 self.post(way, Happening::Arrives(ticket, permit));
                 // And now and then an answer is slow, so that much happens to one request.
                 let pace = if self.dice.roll(16) == 0 { 20 } else { 1 };
-                self.post(way + pace * target::time_ms(request.answer), Happening::Finishes(ticket));
+                self.post(
+                    way + pace * target::time_ms(request.answer),
+                    Happening::Finishes(ticket),
+                );
             }
             // It died a moment ago, and the news is on its way: the stream cannot be opened.
             false => self.is_told(ticket),
@@ -219,9 +300,15 @@ impl Machine {
     }
 
     pub(super) fn finish(&mut self, ticket: Ticket) {
-        let Some(Fate::Running { epoch, .. }) = self.requests.get(&ticket).map(|request| request.fate) else { return };
+        let Some(Fate::Running { epoch, .. }) =
+            self.requests.get(&ticket).map(|request| request.fate)
+        else {
+            return;
+        };
         match self.processes.get(&WorkerId::Target) {
-            Some(process) if process.epoch == epoch && process.frozen => self.post(200, Happening::Finishes(ticket)),
+            Some(process) if process.epoch == epoch && process.frozen => {
+                self.post(200, Happening::Finishes(ticket))
+            }
             Some(process) if process.epoch == epoch && process.hung => {}
             _ if self.faults.slow_until > self.now => self.post(1_000, Happening::Finishes(ticket)),
             // It begins again when there is room, and has as far to go as it had.
@@ -258,15 +345,23 @@ impl Machine {
                 _ => {}
             }
             // The core has forgotten what the dead life held.
-            if gone && let Some(Fate::Over { cost_bytes }) = self.requests.get_mut(&ticket).map(|request| &mut request.fate) {
+            if gone
+                && let Some(Fate::Over { cost_bytes }) =
+                    self.requests.get_mut(&ticket).map(|request| &mut request.fate)
+            {
                 *cost_bytes = 0;
             }
         }
     }
 
     pub(super) fn take_link(&mut self, generation: u64, seat: Seat, ends: Ends) {
-        let awake = |worker, epoch| self.processes.get(&worker).is_some_and(|process| process.epoch == epoch && !process.frozen);
-        let there = awake(WorkerId::Target, ends.target) && awake(WorkerId::Drafter(seat), ends.drafter);
+        let awake = |worker, epoch| {
+            self.processes
+                .get(&worker)
+                .is_some_and(|process| process.epoch == epoch && !process.frozen)
+        };
+        let there =
+            awake(WorkerId::Target, ends.target) && awake(WorkerId::Drafter(seat), ends.drafter);
         let failure = (!there).then(|| "nobody listens".to_owned());
         if there {
             self.line.newest = Some((generation, seat, ends));
@@ -281,7 +376,9 @@ impl Machine {
     }
 
     pub(super) fn greet(&mut self, generation: u64) {
-        if !matches!(self.line.newest, Some((newest, _, _)) if newest == generation) || self.line.phase != LinkPhase::Greeting {
+        if !matches!(self.line.newest, Some((newest, _, _)) if newest == generation)
+            || self.line.phase != LinkPhase::Greeting
+        {
             return;
         }
         if std::mem::take(&mut self.faults.refuses) {
@@ -297,8 +394,10 @@ impl Machine {
     /// The newest link changes; the target shows itself at once.
     pub(super) fn move_link(&mut self, to: LinkPhase) {
         let from = self.line.phase;
-        let (Some(newest), true) = (self.line.newest, matches!(from, LinkPhase::Greeting | LinkPhase::Up | LinkPhase::Suspect))
-        else {
+        let (Some(newest), true) = (
+            self.line.newest,
+            matches!(from, LinkPhase::Greeting | LinkPhase::Up | LinkPhase::Suspect),
+        ) else {
             return;
         };
         if to == LinkPhase::Suspect && from != LinkPhase::Up {
@@ -320,7 +419,10 @@ impl Machine {
             WorkerId::Drafter(seat) => self.core.drafters().seat(seat).phase(),
         };
         let hung = matches!(phase, Phase::Ending { why: EndWhy::Hung(_), .. });
-        let healthy = self.processes.get(&worker).is_some_and(|process| process.epoch == epoch && !process.blemished);
+        let healthy = self
+            .processes
+            .get(&worker)
+            .is_some_and(|process| process.epoch == epoch && !process.blemished);
         self.hold(!(hung && healthy), "a worker is ended as hung that never was");
     }
 }

@@ -13,18 +13,23 @@ impl Machine {
     pub(super) fn leave(&mut self, gap_ms: u64) {
         self.absent = true;
         (self.deaf_until, self.starved_ms) = (self.now, 0);
-        self.outcomes +=
-            self.requests.values().filter(|request| matches!(request.fate, Fate::Waiting | Fate::Running { .. })).count() as u64;
+        self.outcomes += self
+            .requests
+            .values()
+            .filter(|request| matches!(request.fate, Fate::Waiting | Fate::Running { .. }))
+            .count() as u64;
         self.requests.clear();
         self.calls.clear();
         let told = |happening: &Happening| matches!(happening, Happening::Told(_));
-        let lost: Vec<(u64, u64)> = self.agenda.iter().filter(|(_, what)| told(what)).map(|(at, _)| *at).collect();
+        let lost: Vec<(u64, u64)> =
+            self.agenda.iter().filter(|(_, what)| told(what)).map(|(at, _)| *at).collect();
         for at in lost {
             if let Some(Happening::Told(event)) = self.agenda.remove(&at) {
                 self.lose(&event);
             }
         }
-        let lives: Vec<(WorkerId, Epoch)> = self.processes.iter().map(|(worker, process)| (*worker, process.epoch)).collect();
+        let lives: Vec<(WorkerId, Epoch)> =
+            self.processes.iter().map(|(worker, process)| (*worker, process.epoch)).collect();
         for (worker, epoch) in lives {
             self.post(30_000, Happening::Lease(worker, epoch));
         }
@@ -35,7 +40,9 @@ impl Machine {
     pub(super) fn lose(&mut self, event: &Event) {
         match event {
             Event::Submitted { .. } => self.outcomes += 1,
-            Event::Ordered { call, .. } | Event::Commanded { call, .. } | Event::PolicySet { call, .. } => {
+            Event::Ordered { call, .. }
+            | Event::Commanded { call, .. }
+            | Event::PolicySet { call, .. } => {
                 self.calls.remove(call);
             }
             _ => {}

@@ -1,6 +1,6 @@
-//! What the simulated target does with memory: a sequence holds the class of what it has so far and grows from class to
-//! class; where all together would hold more than there is, the youngest hold nothing and wait. And what reaches it of
-//! permits and policy.
+//! What the simulated target does with memory: a sequence holds the class of what it has so far and
+//! grows from class to class; where all together would hold more than there is, the youngest hold
+//! nothing and wait. And what reaches it of permits and policy.
 
 use paceline_proto::ids::Epoch;
 use paceline_proto::v1::{Lane, RouteReason};
@@ -25,7 +25,8 @@ pub(super) fn time_ms(tokens: u32) -> u64 {
 }
 
 impl Machine {
-    /// Half of all callers get what they asked for as the most; the answers of the others end by themselves.
+    /// Half of all callers get what they asked for as the most; the answers of the others end by
+    /// themselves.
     pub(super) fn draw_answer(&mut self, ask: &Ask) -> u32 {
         let most = u64::from(ask.max_tokens);
         if self.dice.roll(2) == 0 { most as u32 } else { 1 + self.dice.roll(most) as u32 }
@@ -34,7 +35,10 @@ impl Machine {
     /// Who holds how much at this moment, the oldest first.
     fn holders(&self) -> impl Iterator<Item = (Ticket, u64)> {
         let mut free = BUDGET;
-        let running = self.requests.iter().filter_map(|(ticket, request)| Some((*ticket, self.needs(request)?)));
+        let running = self
+            .requests
+            .iter()
+            .filter_map(|(ticket, request)| Some((*ticket, self.needs(request)?)));
         running.map_while(move |(ticket, bytes)| {
             free = free.checked_sub(bytes)?;
             Some((ticket, bytes))
@@ -44,7 +48,8 @@ impl Machine {
     /// What a running request needs for what it has so far.
     fn needs(&self, request: &Request) -> Option<u64> {
         let Fate::Running { since, .. } = request.fate else { return None };
-        let tokens = (self.now.saturating_sub(since + FIRST_MS) / TOKEN_MS).min(request.answer.into());
+        let tokens =
+            (self.now.saturating_sub(since + FIRST_MS) / TOKEN_MS).min(request.answer.into());
         self.capacity.cost_of(&request.ask, u64::from(request.ask.context_tokens) + tokens.max(1))
     }
 
@@ -59,17 +64,24 @@ impl Machine {
     /// How a request that is over was served, if it ended well.
     pub(super) fn served(&self, ticket: Ticket) -> Option<Event> {
         let request = self.requests.get(&ticket).filter(|request| request.served)?;
-        let served = Served { lane: Lane::Plain, reason: RouteReason::Forced, tokens: request.answer.into(), first_ms: None };
+        let served = Served {
+            lane: Lane::Plain,
+            reason: RouteReason::Forced,
+            tokens: request.answer.into(),
+            first_ms: None,
+        };
         Some(Event::Served { ticket, served })
     }
 
     /// Whether a call reaches this life of the target.
     fn is_reached(&mut self, epoch: Epoch) -> bool {
-        let awake = |process: &super::Process| process.epoch == epoch && !process.frozen && !process.hung;
+        let awake =
+            |process: &super::Process| process.epoch == epoch && !process.frozen && !process.hung;
         self.processes.get(&WorkerId::Target).is_some_and(awake) && !self.is_lost()
     }
 
-    /// Now and then a call or its answer is lost, in bad times every second one. From then on the next has its time.
+    /// Now and then a call or its answer is lost, in bad times every second one. From then on the
+    /// next has its time.
     fn is_lost(&mut self) -> bool {
         let lost = self.dice.roll(if self.faults.unreached_until > self.now { 2 } else { 20 }) == 0;
         if lost {
@@ -80,7 +92,11 @@ impl Machine {
 
     /// A request is there.
     pub(super) fn arrive(&mut self, ticket: Ticket, permit: Permit) {
-        if let Some(request) = self.requests.get_mut(&ticket).filter(|request| matches!(request.fate, Fate::Running { .. })) {
+        if let Some(request) = self
+            .requests
+            .get_mut(&ticket)
+            .filter(|request| matches!(request.fate, Fate::Running { .. }))
+        {
             request.permit = Some(permit);
         }
     }
@@ -107,12 +123,19 @@ impl Machine {
             }
         }
         self.tally(!answered, "permits are lost");
-        self.post(if answered { 0 } else { ANSWER_MS }, Happening::Told(Event::Repermitted { epoch, missed }));
+        self.post(
+            if answered { 0 } else { ANSWER_MS },
+            Happening::Told(Event::Repermitted { epoch, missed }),
+        );
     }
 
     /// So is a policy; it is sent again until it is there, or there is a newer one.
     pub(super) fn take_policy(&mut self, term: u64, epoch: Epoch, policy: u64) {
-        if self.absent || term != self.term || !self.alive(WorkerId::Target, epoch) || policy != self.told.newest {
+        if self.absent
+            || term != self.term
+            || !self.alive(WorkerId::Target, epoch)
+            || policy != self.told.newest
+        {
             return;
         }
         if self.is_reached(epoch) {

@@ -17,7 +17,10 @@ fn many(seeds: std::ops::RangeInclusive<u64>) -> BTreeMap<String, u64> {
 /// A simulation that never gets somewhere proves nothing about it.
 fn reached(seen: &BTreeMap<String, u64>, least: u64, kinds: &[&str]) {
     for kind in kinds {
-        assert!(seen.get(*kind).is_some_and(|times| *times >= least), "{kind} is hardly reached: {seen:#?}");
+        assert!(
+            seen.get(*kind).is_some_and(|times| *times >= least),
+            "{kind} is hardly reached: {seen:#?}"
+        );
     }
 }
 
@@ -79,7 +82,9 @@ fn schedules_of_a_machine_keep_the_invariants() {
 fn a_hundred_thousand_schedules_of_a_machine_keep_the_invariants() {
     // On all cores: seeds know nothing of each other.
     std::thread::scope(|scope| {
-        (0..10).for_each(|tenth| drop(scope.spawn(move || many(1 + tenth * 10_000..=(tenth + 1) * 10_000))))
+        (0..10).for_each(|tenth| {
+            drop(scope.spawn(move || many(1 + tenth * 10_000..=(tenth + 1) * 10_000)))
+        })
     });
 }
 
@@ -89,18 +94,30 @@ fn a_day_keeps_the_invariants() {
     let day = Size { ms: 24 * 3_600_000, request_ms: 1_250, fault_ms: 60_000, order_ms: 600_000 };
     let inputs = draw(&mut Dice::new(1), day);
     let count = |fault: bool| inputs.iter().filter(|input| input.is_fault() == fault).count();
-    assert!(count(false) >= 86_400 && count(true) >= 1_000, "{} requests, {} faults", count(false), count(true));
+    assert!(
+        count(false) >= 86_400 && count(true) >= 1_000,
+        "{} requests, {} faults",
+        count(false),
+        count(true)
+    );
     #[expect(clippy::disallowed_methods, reason = "how long the machine takes is what is measured")]
     let begun = std::time::Instant::now();
     let seen = check(1, day);
     println!("24 hours in {:.1} s", begun.elapsed().as_secs_f64());
     // Loose: two cores took 8 s in the dev profile.
-    assert!(begun.elapsed() <= std::time::Duration::from_secs(60), "24 hours took {:?}", begun.elapsed());
-    let sum = |first: &str| seen.iter().filter(|(kind, _)| kind.starts_with(first)).map(|(_, times)| times).sum::<u64>();
+    assert!(
+        begun.elapsed() <= std::time::Duration::from_secs(60),
+        "24 hours took {:?}",
+        begun.elapsed()
+    );
+    let sum = |first: &str| {
+        seen.iter().filter(|(kind, _)| kind.starts_with(first)).map(|(_, times)| times).sum::<u64>()
+    };
     assert!(sum("admit") > 40_000, "{seen:#?}");
 }
 
-/// Whether what the simulation asserts can be broken: each planted bug (`core/plant.rs`) is caught, and soon.
+/// Whether what the simulation asserts can be broken: each planted bug (`core/plant.rs`) is caught,
+/// and soon.
 #[test]
 fn planted_bugs_are_caught() {
     for (bug, words) in [
@@ -116,7 +133,8 @@ fn planted_bugs_are_caught() {
             run(seed, &inputs).err().map(|why| (seed, why))
         });
         plant(None);
-        let (seed, why) = caught.unwrap_or_else(|| panic!("{bug:?} is not caught in {SUITE} schedules"));
+        let (seed, why) =
+            caught.unwrap_or_else(|| panic!("{bug:?} is not caught in {SUITE} schedules"));
         let what = why.lines().next().unwrap_or_default();
         println!("{bug:?}: {what}");
         assert!(seed <= 200, "{bug:?} is caught only by seed {seed}");
@@ -128,7 +146,8 @@ fn planted_bugs_are_caught() {
 #[ignore = "runs PACELINE_SIMULATION, a schedule that was written down"]
 fn replay() {
     #[expect(clippy::disallowed_methods, reason = "a test's own argument")]
-    let path = std::env::var("PACELINE_SIMULATION").expect("PACELINE_SIMULATION names the file of a schedule");
+    let path = std::env::var("PACELINE_SIMULATION")
+        .expect("PACELINE_SIMULATION names the file of a schedule");
     let (seed, inputs) = read(&std::fs::read_to_string(&path).expect("it can be read"));
     if let Err(why) = run(seed, &inputs) {
         panic!("{why}");

@@ -48,7 +48,13 @@ impl Links {
         }
     }
 
-    pub(super) fn hand(&mut self, generation: u64, seat: Seat, ends: Ends, now: Millis) -> Result<(), &'static str> {
+    pub(super) fn hand(
+        &mut self,
+        generation: u64,
+        seat: Seat,
+        ends: Ends,
+        now: Millis,
+    ) -> Result<(), &'static str> {
         if generation <= self.last {
             return Err("generations increase");
         }
@@ -58,14 +64,18 @@ impl Links {
         match before {
             None | Some((Fate::Lost, _)) => Ok(()),
             // Nobody said in time what became of it.
-            Some((Fate::Open, since)) if now.since(since) >= 10_000 && self.said != Some((seat, ends.drafter)) => Ok(()),
+            Some((Fate::Open, since))
+                if now.since(since) >= 10_000 && self.said != Some((seat, ends.drafter)) =>
+            {
+                Ok(())
+            }
             Some((Fate::Open, _)) => Err("a second link between two that have one"),
             Some((Fate::Over, _)) => Err("a link between two that do not go together"),
         }
     }
 
-    /// The supervisor is another: links are numbered behind `last`, and what was being handed over is lost. Between two that
-    /// were linked, or did not go together, it may try again.
+    /// The supervisor is another: links are numbered behind `last`, and what was being handed over
+    /// is lost. Between two that were linked, or did not go together, it may try again.
     pub(super) fn orphaned(&mut self, last: u64) {
         self.pairs.values_mut().for_each(|(fate, _)| *fate = Fate::Lost);
         (self.last, self.earlier, self.handing, self.said) = (last, last, None, None);
@@ -79,10 +89,16 @@ impl Links {
     pub(super) fn died(&mut self, worker: WorkerId, epoch: Epoch) {
         match worker {
             WorkerId::Target => {
-                *self = Self { pairs: std::mem::take(&mut self.pairs), earlier: self.earlier, ..Self::new(self.last) }
+                *self = Self {
+                    pairs: std::mem::take(&mut self.pairs),
+                    earlier: self.earlier,
+                    ..Self::new(self.last)
+                }
             }
             WorkerId::Drafter(_) => {
-                if self.newest.is_some_and(|(_, _, ends)| ends.drafter == epoch) && self.phase != LinkPhase::Absent {
+                if self.newest.is_some_and(|(_, _, ends)| ends.drafter == epoch)
+                    && self.phase != LinkPhase::Absent
+                {
                     self.phase = LinkPhase::Lost;
                 }
                 self.serving = self.serving.filter(|(_, _, ends)| ends.drafter != epoch);
@@ -96,22 +112,27 @@ impl Links {
 
     pub(super) fn report(&mut self) -> LinkReport {
         let up = matches!(self.phase, LinkPhase::Up | LinkPhase::Suspect);
-        let place = |link: Option<(u64, Seat, Ends)>| link.map(|(_, seat, ends)| (seat, ends.drafter));
+        let place =
+            |link: Option<(u64, Seat, Ends)>| link.map(|(_, seat, ends)| (seat, ends.drafter));
         self.said = if up { place(self.newest) } else { place(self.serving) };
         // From what it is told the core may make another link between the same two.
         match (self.newest.filter(|(generation, ..)| *generation > self.earlier), self.phase) {
             (Some((_, _, ends)), LinkPhase::Lost) => self.mark(ends, Fate::Lost),
-            (Some((_, _, ends)), LinkPhase::Refused | LinkPhase::Ejected) => self.mark(ends, Fate::Over),
+            (Some((_, _, ends)), LinkPhase::Refused | LinkPhase::Ejected) => {
+                self.mark(ends, Fate::Over)
+            }
             _ => {}
         }
         // So it may where one was replaced by one that then was lost.
-        let there = [self.newest, self.serving, self.handing].map(|link| link.map(|(_, _, ends)| (ends.target, ends.drafter)));
+        let there = [self.newest, self.serving, self.handing]
+            .map(|link| link.map(|(_, _, ends)| (ends.target, ends.drafter)));
         for (pair, (fate, _)) in &mut self.pairs {
             if *fate == Fate::Open && !there.contains(&Some(*pair)) {
                 *fate = Fate::Lost;
             }
         }
-        let number = |link: Option<(u64, Seat, Ends)>| link.map_or(0, |(generation, _, _)| generation);
+        let number =
+            |link: Option<(u64, Seat, Ends)>| link.map_or(0, |(generation, _, _)| generation);
         LinkReport {
             generation: number(self.newest),
             phase: self.phase.into(),
@@ -126,13 +147,14 @@ impl World {
     pub(super) fn link_moves(&mut self) {
         let what = self.dice.roll(12);
         if let Some((generation, seat, ends)) = self.links.handing.take() {
-            let there =
-                self.epoch(WorkerId::Target) == Some(ends.target) && self.epoch(WorkerId::Drafter(seat)) == Some(ends.drafter);
+            let there = self.epoch(WorkerId::Target) == Some(ends.target)
+                && self.epoch(WorkerId::Drafter(seat)) == Some(ends.drafter);
             match what {
                 0 | 1 => return self.fail(generation, ends),
                 _ if !there => return self.fail(generation, ends),
                 _ => {
-                    // The target knows of no older one any more; the one that serves goes on serving.
+                    // The target knows of no older one any more; the one that serves goes on
+                    // serving.
                     self.links.newest = Some((generation, seat, ends));
                     self.links.phase = LinkPhase::Greeting;
                 }
@@ -146,10 +168,16 @@ impl World {
         let Some(newest) = self.links.newest else { return };
         let links = &mut self.links;
         match (links.phase, what) {
-            (LinkPhase::Greeting, 0..=5) => (links.phase, links.serving) = (LinkPhase::Up, Some(newest)),
+            (LinkPhase::Greeting, 0..=5) => {
+                (links.phase, links.serving) = (LinkPhase::Up, Some(newest))
+            }
             (LinkPhase::Greeting, 6) => links.phase = LinkPhase::Refused,
-            (LinkPhase::Greeting | LinkPhase::Up | LinkPhase::Suspect, 7) => links.phase = LinkPhase::Ejected,
-            (LinkPhase::Greeting | LinkPhase::Up | LinkPhase::Suspect, 8) => links.phase = LinkPhase::Lost,
+            (LinkPhase::Greeting | LinkPhase::Up | LinkPhase::Suspect, 7) => {
+                links.phase = LinkPhase::Ejected
+            }
+            (LinkPhase::Greeting | LinkPhase::Up | LinkPhase::Suspect, 8) => {
+                links.phase = LinkPhase::Lost
+            }
             (LinkPhase::Up, 9) => links.phase = LinkPhase::Suspect,
             (LinkPhase::Suspect, 9..=11) => links.phase = LinkPhase::Up,
             _ => {}

@@ -1,14 +1,16 @@
-//! The core against thousands of seeded random schedules of a world that keeps its side of the contract and nothing else:
-//! processes die, freeze, lie still and come back, requests come and go, operators start, stop and swap drafters, links go
-//! up, are refused, lost and ejected, news arrives late or from an earlier life; supervisors are killed or restarted and others
-//! find what they left.
+//! The core against thousands of seeded random schedules of a world that keeps its side of the
+//! contract and nothing else: processes die, freeze, lie still and come back, requests come and go,
+//! operators start, stop and swap drafters, links go up, are refused, lost and ejected, news
+//! arrives late or from an earlier life; supervisors are killed or restarted and others find what
+//! they left.
 //!
-//! At each admission: within a key the oldest comes first, no key runs more than it may, and none is admitted above its share
-//! while another waits that is below it. After each event: nobody waits longer than the queue's time limit, the queue is bounded
-//! (I6), the ledger is the sum of what runs (I11), nobody is admitted to a life
-//! that is not there (I7), no second process is started in a place, nothing that comes of a drafter reaches the target's
-//! phase or a request's fate (I3), drafts are allowed only over a link that the target said is up. At the end of each
-//! request and of each order: exactly one outcome (I4). At the end of all: no process.
+//! At each admission: within a key the oldest comes first, no key runs more than it may, and none
+//! is admitted above its share while another waits that is below it. After each event: nobody waits
+//! longer than the queue's time limit, the queue is bounded (I6), the ledger is the sum of what
+//! runs (I11), nobody is admitted to a life that is not there (I7), no second process is started in
+//! a place, nothing that comes of a drafter reaches the target's phase or a request's fate (I3),
+//! drafts are allowed only over a link that the target said is up. At the end of each request and
+//! of each order: exactly one outcome (I4). At the end of all: no process.
 
 mod links;
 mod obey;
@@ -19,7 +21,9 @@ use std::collections::{BTreeMap, VecDeque};
 use paceline_process::config::DrafterStart;
 use paceline_process::{Config, Millis};
 use paceline_proto::ids::{Epoch, Term};
-use paceline_proto::internal::v1::{CostModel, Heartbeat, KvUse, SpeculationBucket, SpeculationFigures, WorkerPhase};
+use paceline_proto::internal::v1::{
+    CostModel, Heartbeat, KvUse, SpeculationBucket, SpeculationFigures, WorkerPhase,
+};
 use paceline_proto::v1::{Lane, RouteReason};
 
 use super::admission::{Ask, Capacity, Ticket};
@@ -39,14 +43,16 @@ enum Fate {
         epoch: Epoch,
         cost_bytes: u64,
     },
-    /// Told its outcome; until its end is reported to the core it holds what a living target still holds for it.
+    /// Told its outcome; until its end is reported to the core it holds what a living target still
+    /// holds for it.
     Over {
         reported: bool,
         cost_bytes: u64,
     },
 }
 
-const WORKERS: [WorkerId; 3] = [WorkerId::Target, WorkerId::Drafter(Seat::First), WorkerId::Drafter(Seat::Second)];
+const WORKERS: [WorkerId; 3] =
+    [WorkerId::Target, WorkerId::Drafter(Seat::First), WorkerId::Drafter(Seat::Second)];
 
 /// A worker's process as the world has it.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +102,8 @@ struct World {
     last_drafter: u64,
     exited: bool,
     outcomes: u64,
-    /// How often each kind of action was ordered: a simulation that never gets somewhere proves nothing about it.
+    /// How often each kind of action was ordered: a simulation that never gets somewhere proves
+    /// nothing about it.
     seen: BTreeMap<String, u64>,
     log: Vec<String>,
 }
@@ -111,12 +118,21 @@ impl World {
         if dice.roll(2) == 0 {
             settings.policy.max_concurrent = paceline_process::config::Auto::Is(1);
         }
-        let starts = [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy, DrafterStart::Manual];
+        let starts =
+            [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy, DrafterStart::Manual];
         let model = if dice.roll(8) == 0 { "" } else { "/d" };
-        let plan = Plan { model: model.to_owned(), start: starts[dice.roll(4) as usize], ..Default::default() };
+        let plan = Plan {
+            model: model.to_owned(),
+            start: starts[dice.roll(4) as usize],
+            ..Default::default()
+        };
         let plan = Plan { idle_stop_ms: [0, 0, 2_000][dice.roll(3) as usize], ..plan };
         settings.log_routes = true;
-        let capacity = Capacity { classes: vec![(256, 100), (512, 200), (1024, 600)], max_sequences: 3, patch_bytes: 1 };
+        let capacity = Capacity {
+            classes: vec![(256, 100), (512, 200), (1024, 600)],
+            max_sequences: 3,
+            patch_bytes: 1,
+        };
         Self {
             seed,
             calm: dice.roll(2) == 0,
@@ -147,7 +163,12 @@ impl World {
     }
 
     fn assert(&self, holds: bool, what: &str) {
-        assert!(holds, "seed {}: {what}\n{}", self.seed, self.log[self.log.len().saturating_sub(40)..].join("\n"));
+        assert!(
+            holds,
+            "seed {}: {what}\n{}",
+            self.seed,
+            self.log[self.log.len().saturating_sub(40)..].join("\n")
+        );
     }
 
     fn at(&mut self, worker: WorkerId) -> &mut Process {
@@ -163,23 +184,35 @@ impl World {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let line = format!("{event:?}");
-            let of_a_drafter =
-                matches!(event, Event::Worker(WorkerId::Drafter(_), _) | Event::Connected { .. } | Event::Ordered { .. });
+            let of_a_drafter = matches!(
+                event,
+                Event::Worker(WorkerId::Drafter(_), _)
+                    | Event::Connected { .. }
+                    | Event::Ordered { .. }
+            );
             // Its end gives memory back, which may be what a request waits for.
-            let makes_room = matches!(event, Event::Worker(WorkerId::Drafter(_), worker::Event::Exited { .. }));
+            let makes_room =
+                matches!(event, Event::Worker(WorkerId::Drafter(_), worker::Event::Exited { .. }));
             let before = (self.core.target().phase(), self.core.notice());
             let actions = self.core.on_event(event, self.now);
             let named: Vec<String> = actions.iter().map(name_of).collect();
             for name in &named {
                 // Numbers and values make no kind of their own; that a draft is allowed does.
-                let kind =
-                    name.split_whitespace().map(|word| if word.starts_with("speculative=") { "speculative" } else { word });
-                let plain = |word: &&str| !word.contains(|c: char| c.is_ascii_digit() || matches!(c, '=' | '/' | ','));
-                *self.seen.entry(kind.filter(plain).collect::<Vec<_>>().join(" ")).or_default() += 1;
+                let kind = name.split_whitespace().map(|word| {
+                    if word.starts_with("speculative=") { "speculative" } else { word }
+                });
+                let plain = |word: &&str| {
+                    !word.contains(|c: char| c.is_ascii_digit() || matches!(c, '=' | '/' | ','))
+                };
+                *self.seen.entry(kind.filter(plain).collect::<Vec<_>>().join(" ")).or_default() +=
+                    1;
             }
             self.log.push(format!("t={} {line} => {}", self.now.0, named.join("; ")));
             if of_a_drafter {
-                self.assert(before == (self.core.target().phase(), self.core.notice()), "a drafter reaches the target (I3)");
+                self.assert(
+                    before == (self.core.target().phase(), self.core.notice()),
+                    "a drafter reaches the target (I3)",
+                );
                 let fates = |action: &Action| match action {
                     Action::Admit { .. } => !makes_room,
                     Action::Deny { .. } | Action::Cut { .. } | Action::LogService { .. } => true,
@@ -206,16 +239,21 @@ impl World {
             Fate::Waiting => 0,
         });
         let waiting = self.requests.values().filter(|(_, fate)| *fate == Fate::Waiting).count();
-        self.assert(admission.reserved_bytes() == held.sum::<u64>(), "the ledger is the sum of what runs");
+        self.assert(
+            admission.reserved_bytes() == held.sum::<u64>(),
+            "the ledger is the sum of what runs",
+        );
         self.assert(admission.queued() == waiting, "who waits is in the queue");
-        let overdue = self.requests.iter().filter(|(_, (_, fate))| *fate == Fate::Waiting).find(|(ticket, _)| {
-            let since = self.submitted.get(ticket.0 as usize).copied().unwrap_or(self.now);
-            self.now.since(since) >= self.settings.queue_wait_ms
-        });
+        let overdue = self.requests.iter().filter(|(_, (_, fate))| *fate == Fate::Waiting).find(
+            |(ticket, _)| {
+                let since = self.submitted.get(ticket.0 as usize).copied().unwrap_or(self.now);
+                self.now.since(since) >= self.settings.queue_wait_ms
+            },
+        );
         self.assert(overdue.is_none(), "a request waits longer than it may");
         self.assert(admission.reserved_bytes() <= 700, "the budget holds");
-        // Whoever is first draws no consequence from who ran beside it before (I12).
-        // Who was told and holds something is routed until his end is reported; who fell with his target is not.
+        // Whoever is first draws no consequence from who ran beside it before (I12). Who was told
+        // and holds something is routed until his end is reported; who fell with his target is not.
         let live = |(_, fate): &(Ask, Fate)| match fate {
             Fate::Running { .. } => true,
             Fate::Over { reported, cost_bytes } => !reported && *cost_bytes > 0,
@@ -224,7 +262,8 @@ impl World {
         self.permits.retain(|ticket, _| self.requests.get(ticket).is_some_and(live));
         if let Some((ticket, permit)) = self.permits.first_key_value() {
             let crowd = permit.lane == Lane::Plain && permit.reason == RouteReason::Concurrency;
-            let elsewise = self.unmeasured && self.core.kv_pressure() <= self.core.routing().policy().kv_pressure;
+            let elsewise = self.unmeasured
+                && self.core.kv_pressure() <= self.core.routing().policy().kv_pressure;
             let told = !self.missed.contains(ticket);
             self.assert(
                 answering || !told || !elsewise || !crowd,
@@ -240,27 +279,39 @@ impl World {
             if self.processes[&worker].left {
                 continue;
             }
-            self.assert(believed.is_none() || there.is_none() || believed == there, "it believes in another life");
+            self.assert(
+                believed.is_none() || there.is_none() || believed == there,
+                "it believes in another life",
+            );
             // What was just started is told of by the next event.
-            self.assert(answering || there.is_none() || believed.is_some(), "a process is forgotten");
+            self.assert(
+                answering || there.is_none() || believed.is_some(),
+                "a process is forgotten",
+            );
         }
     }
 
     /// Relays that were told report their ends.
     fn settle(&mut self) {
-        let told: Vec<Ticket> = self.tickets(|fate| matches!(fate, Fate::Over { reported: false, .. }));
+        let told: Vec<Ticket> =
+            self.tickets(|fate| matches!(fate, Fate::Over { reported: false, .. }));
         for ticket in told {
             self.report(ticket);
         }
     }
 
     fn report(&mut self, ticket: Ticket) {
-        self.requests.get_mut(&ticket).expect("known").1 = Fate::Over { reported: true, cost_bytes: 0 };
+        self.requests.get_mut(&ticket).expect("known").1 =
+            Fate::Over { reported: true, cost_bytes: 0 };
         self.tell(Event::Ended { ticket });
     }
 
     fn tickets(&self, which: impl Fn(&Fate) -> bool) -> Vec<Ticket> {
-        self.requests.iter().filter(|(_, (_, fate))| which(fate)).map(|(ticket, _)| *ticket).collect()
+        self.requests
+            .iter()
+            .filter(|(_, (_, fate))| which(fate))
+            .map(|(ticket, _)| *ticket)
+            .collect()
     }
 
     fn sleep(&mut self, ms: u64) {
@@ -288,12 +339,21 @@ impl World {
         if let Some(epoch) = self.at(worker).epoch.take() {
             self.at(worker).doomed = false;
             self.links.died(worker, epoch);
-            self.tell(Event::Worker(worker, worker::Event::Exited { epoch, exit, log: String::new() }));
+            self.tell(Event::Worker(
+                worker,
+                worker::Event::Exited { epoch, exit, log: String::new() },
+            ));
         }
     }
 
     fn beat(&mut self, worker: WorkerId, epoch: Epoch) {
-        let phases = [WorkerPhase::Loading, WorkerPhase::Idle, WorkerPhase::Idle, WorkerPhase::Decode, WorkerPhase::Prefill];
+        let phases = [
+            WorkerPhase::Loading,
+            WorkerPhase::Idle,
+            WorkerPhase::Idle,
+            WorkerPhase::Decode,
+            WorkerPhase::Prefill,
+        ];
         let phase = match self.dice.roll(if self.calm { 600 } else { 60 }) {
             0 => WorkerPhase::Stopping,
             1 => WorkerPhase::Failed,
@@ -302,12 +362,18 @@ impl World {
         let more = self.dice.roll(2);
         self.at(worker).steps += more;
         let steps = self.processes[&worker].steps;
-        let kv = Some(KvUse { budget_bytes: 700, held_bytes: self.dice.roll(650), ..Default::default() });
-        let mut beat = Heartbeat { epoch: epoch.0, phase: phase.into(), steps, kv, ..Default::default() };
+        let kv = Some(KvUse {
+            budget_bytes: 700,
+            held_bytes: self.dice.roll(650),
+            ..Default::default()
+        });
+        let mut beat =
+            Heartbeat { epoch: epoch.0, phase: phase.into(), steps, kv, ..Default::default() };
         if worker == WorkerId::Target && self.epoch(worker) == Some(epoch) {
             beat.link = Some(self.links.report());
             beat.figures = self.figures();
-            let free = [None, Some(0), Some(300), Some(5_000), Some(5_000)][self.dice.roll(5) as usize];
+            let free =
+                [None, Some(0), Some(300), Some(5_000), Some(5_000)][self.dice.roll(5) as usize];
             self.tell(Event::MemoryRead { available_bytes: free });
         }
         self.tell(Event::Worker(worker, worker::Event::Beat(Box::new(beat))));
@@ -319,7 +385,11 @@ impl World {
         self.unmeasured = gain == 0.0;
         let bucket = SpeculationBucket { up_to: 64, steps: 1_000, gain };
         let draft = Some(CostModel { observations: 10, ..Default::default() });
-        (!self.unmeasured).then(|| SpeculationFigures { draft, by_sequences: vec![bucket], ..Default::default() })
+        (!self.unmeasured).then(|| SpeculationFigures {
+            draft,
+            by_sequences: vec![bucket],
+            ..Default::default()
+        })
     }
 
     fn run(mut self) -> BTreeMap<String, u64> {
@@ -328,7 +398,12 @@ impl World {
             if self.dice.roll(4) == 0 {
                 self.last_drafter += 1;
                 let (worker, epoch) = (WorkerId::Drafter(seat), Epoch(self.last_drafter));
-                *self.at(worker) = Process { epoch: Some(epoch), model: "/f".into(), earlier: true, ..Default::default() };
+                *self.at(worker) = Process {
+                    epoch: Some(epoch),
+                    model: "/f".into(),
+                    earlier: true,
+                    ..Default::default()
+                };
                 self.tell(Event::Worker(worker, worker::Event::Found { epoch, pid: 9 }));
             }
         }
@@ -358,7 +433,10 @@ impl World {
         }
         self.settle();
         self.assert(self.core.admission().reserved_bytes() == 0, "all bytes came back");
-        self.assert(self.tickets(|fate| !matches!(fate, Fate::Over { reported: true, .. })).is_empty(), "each has its outcome");
+        self.assert(
+            self.tickets(|fate| !matches!(fate, Fate::Over { reported: true, .. })).is_empty(),
+            "each has its outcome",
+        );
         self.assert(self.outcomes == self.requests.len() as u64, "each has one outcome");
         self.seen
     }
@@ -439,6 +517,9 @@ fn random_schedules_keep_the_invariants() {
         "exit",
     ];
     for kind in expected {
-        assert!(seen.get(kind).is_some_and(|times| *times >= 5), "{kind} is hardly reached: {seen:#?}");
+        assert!(
+            seen.get(kind).is_some_and(|times| *times >= 5),
+            "{kind} is hardly reached: {seen:#?}"
+        );
     }
 }

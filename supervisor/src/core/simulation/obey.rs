@@ -19,17 +19,32 @@ impl World {
                 return self.obey_for(worker, action).map(|event| Event::Worker(worker, event));
             }
             Action::Connect { generation, seat, ends } => {
-                self.assert(self.epoch(WorkerId::Target) == Some(ends.target), "a link to a target that is not there");
-                self.assert(self.epoch(WorkerId::Drafter(seat)) == Some(ends.drafter), "a link to a drafter that is not there");
-                self.assert(matches!(self.core.target().phase(), Phase::Ready { .. }), "a link to a target that is not ready");
+                self.assert(
+                    self.epoch(WorkerId::Target) == Some(ends.target),
+                    "a link to a target that is not there",
+                );
+                self.assert(
+                    self.epoch(WorkerId::Drafter(seat)) == Some(ends.drafter),
+                    "a link to a drafter that is not there",
+                );
+                self.assert(
+                    matches!(self.core.target().phase(), Phase::Ready { .. }),
+                    "a link to a target that is not ready",
+                );
                 let drafter = self.core.drafters().seat(seat);
-                self.assert(matches!(drafter.phase(), Phase::Ready { .. }), "a link to a drafter that is not ready");
+                self.assert(
+                    matches!(drafter.phase(), Phase::Ready { .. }),
+                    "a link to a drafter that is not ready",
+                );
                 if let Err(what) = self.links.hand(generation, seat, ends, self.now) {
                     self.assert(false, what);
                 }
             }
             Action::Repermit { epoch, changes } => {
-                self.assert(self.epoch(WorkerId::Target) == Some(epoch), "permits for a life that is not there");
+                self.assert(
+                    self.epoch(WorkerId::Target) == Some(epoch),
+                    "permits for a life that is not there",
+                );
                 let lost = self.dice.roll(6) == 0;
                 let mut missed = Vec::new();
                 for (ticket, permit) in changes {
@@ -38,7 +53,10 @@ impl World {
                     } else {
                         self.permits.insert(ticket, permit);
                     }
-                    let running = self.requests.get(&ticket).is_some_and(|(_, fate)| !matches!(fate, Fate::Waiting));
+                    let running = self
+                        .requests
+                        .get(&ticket)
+                        .is_some_and(|(_, fate)| !matches!(fate, Fate::Waiting));
                     self.assert(running, "a permit for a request that does not run");
                     self.judge(permit);
                 }
@@ -52,24 +70,42 @@ impl World {
                 if outcome.is_ok() {
                     *self.seen.entry(kind.to_owned()).or_default() += 1;
                     self.obey_answer(kind, target);
-                    let gone = Seat::ALL.iter().all(|seat| self.epoch(WorkerId::Drafter(*seat)).is_none());
-                    self.assert(kind != "stopped" || gone, "a stop is answered and a process is left");
+                    let gone =
+                        Seat::ALL.iter().all(|seat| self.epoch(WorkerId::Drafter(*seat)).is_none());
+                    self.assert(
+                        kind != "stopped" || gone,
+                        "a stop is answered and a process is left",
+                    );
                     // At the moment of the answer; it may fall in the next.
                     let up = self.links.said_up().is_some();
-                    self.assert(kind != "started" || up, "a start is answered and there is no link");
+                    self.assert(
+                        kind != "started" || up,
+                        "a start is answered and there is no link",
+                    );
                 }
             }
             Action::Admit { ticket, epoch, permit, .. } => {
-                self.assert(self.epoch(WorkerId::Target) == Some(epoch), "admitted to a life that is not there");
-                self.assert(matches!(self.core.target().phase(), Phase::Ready { .. }), "admitted to one that is not ready");
+                self.assert(
+                    self.epoch(WorkerId::Target) == Some(epoch),
+                    "admitted to a life that is not there",
+                );
+                self.assert(
+                    matches!(self.core.target().phase(), Phase::Ready { .. }),
+                    "admitted to one that is not ready",
+                );
                 self.judge(permit);
                 self.judge_turn(ticket);
                 self.permits.insert(ticket, permit);
                 let (ask, _) = self.requests[&ticket];
-                let cost = |positions| self.capacity.cost_of(&ask, positions).expect("an admitted request fits");
+                let cost = |positions| {
+                    self.capacity.cost_of(&ask, positions).expect("an admitted request fits")
+                };
                 let cost_bytes = cost(ask.likely_positions(self.core.admission().typical_tokens()));
                 let least = cost(u64::from(ask.context_tokens) + 1);
-                self.assert((least..=cost(ask.most_positions())).contains(&cost_bytes), "counted below what it begins with");
+                self.assert(
+                    (least..=cost(ask.most_positions())).contains(&cost_bytes),
+                    "counted below what it begins with",
+                );
                 self.turn(ticket, Fate::Waiting, Fate::Running { epoch, cost_bytes });
             }
             Action::Deny { ticket, denial } => {
@@ -82,14 +118,23 @@ impl World {
             }
             Action::Cut { epoch, denial } => self.cut(epoch, &denial),
             Action::PushPolicy { epoch, .. } => {
-                self.assert(self.epoch(WorkerId::Target) == Some(epoch), "a policy for a life that is not there");
+                self.assert(
+                    self.epoch(WorkerId::Target) == Some(epoch),
+                    "a policy for a life that is not there",
+                );
             }
             Action::LogRoute { .. } => {}
             Action::LogPolicy { .. } => *self.seen.entry("policy".to_owned()).or_default() += 1,
-            Action::Overslept { .. } | Action::Announce(_) | Action::LogService { .. } | Action::LogLink { .. } => {}
+            Action::Overslept { .. }
+            | Action::Announce(_)
+            | Action::LogService { .. }
+            | Action::LogLink { .. } => {}
             Action::LogGateway { .. } | Action::LogOrder { .. } => {}
             Action::RestartGateway { attachment, .. } => {
-                self.assert(attachment <= self.attachment, "a gateway is restarted that is not there");
+                self.assert(
+                    attachment <= self.attachment,
+                    "a gateway is restarted that is not there",
+                );
                 // Another comes, and attaches when it comes to it.
                 self.attachment = self.attachment.max(attachment + 1);
             }
@@ -129,22 +174,35 @@ impl World {
                         }
                     }
                 }
-                self.assert(model.is_empty() == (worker == WorkerId::Target), "a drafter has a model, the target its own");
+                self.assert(
+                    model.is_empty() == (worker == WorkerId::Target),
+                    "a drafter has a model, the target its own",
+                );
                 *self.at(worker) = Default::default();
                 let what = self.dice.roll(20);
                 if what == 0 {
                     return Some(worker::Event::SpawnFailed { cause: "no program".into() });
                 }
-                let last = if worker == WorkerId::Target { &mut self.last_target } else { &mut self.last_drafter };
+                let last = if worker == WorkerId::Target {
+                    &mut self.last_target
+                } else {
+                    &mut self.last_drafter
+                };
                 *last += 1;
                 let epoch = Epoch(*last);
                 (self.at(worker).epoch, self.at(worker).model) = (Some(epoch), model);
                 let spawned = worker::Event::Spawned { epoch, pid: 9 };
                 self.at(worker).earlier = what == 1;
-                return Some(if what == 1 { worker::Event::Found { epoch, pid: 9 } } else { spawned });
+                return Some(if what == 1 {
+                    worker::Event::Found { epoch, pid: 9 }
+                } else {
+                    spawned
+                });
             }
             worker::Action::AskStop { epoch, cause } => {
-                if worker != WorkerId::Target && (cause.contains("memory is short") || cause.contains("idle_stop_s")) {
+                if worker != WorkerId::Target
+                    && (cause.contains("memory is short") || cause.contains("idle_stop_s"))
+                {
                     *self.seen.entry("rests".to_owned()).or_default() += 1;
                 }
                 self.assert(self.epoch(worker) == Some(epoch), "another process is ended");
@@ -165,8 +223,12 @@ impl World {
                 self.at(worker).doomed |= self.dice.roll(4) != 0;
             }
             worker::Action::Describe { .. } => self.at(worker).describing = true,
-            worker::Action::Clear => self.assert(self.epoch(worker).is_none(), "cleared under a living process"),
-            worker::Action::Surprise { phase, event } => self.assert(false, &format!("surprise {phase}/{event}")),
+            worker::Action::Clear => {
+                self.assert(self.epoch(worker).is_none(), "cleared under a living process")
+            }
+            worker::Action::Surprise { phase, event } => {
+                self.assert(false, &format!("surprise {phase}/{event}"))
+            }
             worker::Action::Abandon { .. } => self.assert(false, "an Abandon left the core"),
             worker::Action::LogPhase { .. } => {}
         }
@@ -179,9 +241,15 @@ impl World {
             "target restarted" => {
                 let fresh = self.epoch(WorkerId::Target) > Some(Epoch(target));
                 self.assert(fresh, "a restart is answered and the old target runs");
-                self.assert(matches!(self.core.target().phase(), Phase::Ready { .. }), "a restart is answered too early");
+                self.assert(
+                    matches!(self.core.target().phase(), Phase::Ready { .. }),
+                    "a restart is answered too early",
+                );
             }
-            "drained" => self.assert(self.core.admission().active() == 0, "a drain is answered and something runs"),
+            "drained" => self.assert(
+                self.core.admission().active() == 0,
+                "a drain is answered and something runs",
+            ),
             _ => {}
         }
     }
@@ -202,7 +270,10 @@ impl World {
         let oldest = books.oldest(key) == Some(ticket);
         self.assert(oldest, &format!("r{} is admitted before an older one of its key", ticket.0));
         let admission = books.judge(key, self.settings.streams_per_key);
-        self.assert(admission.is_ok(), &format!("r{}: {}", ticket.0, admission.err().unwrap_or_default()));
+        self.assert(
+            admission.is_ok(),
+            &format!("r{}: {}", ticket.0, admission.err().unwrap_or_default()),
+        );
         for passed in books.passed(key, self.settings.streams_per_key) {
             *self.seen.entry(passed.to_owned()).or_default() += 1;
         }
@@ -210,9 +281,18 @@ impl World {
 
     /// Drafts are allowed only over a link that the target said is up, to a drafter that lives.
     fn judge(&self, permit: Permit) {
-        let linked = self.links.said_up().is_some_and(|(seat, epoch)| self.epoch(WorkerId::Drafter(seat)) == Some(epoch));
-        self.assert(permit.lane == Lane::Plain || linked, "drafts are allowed and there is no link");
-        self.assert((permit.lane == Lane::Plain) == (permit.max_draft == 0), "a permit contradicts itself");
+        let linked = self
+            .links
+            .said_up()
+            .is_some_and(|(seat, epoch)| self.epoch(WorkerId::Drafter(seat)) == Some(epoch));
+        self.assert(
+            permit.lane == Lane::Plain || linked,
+            "drafts are allowed and there is no link",
+        );
+        self.assert(
+            (permit.lane == Lane::Plain) == (permit.max_draft == 0),
+            "a permit contradicts itself",
+        );
     }
 
     fn cut(&mut self, epoch: Epoch, denial: &Denial) {
@@ -221,9 +301,14 @@ impl World {
             match *fate {
                 Fate::Running { epoch: of, cost_bytes } if of <= epoch => {
                     self.outcomes += 1;
-                    *fate = Fate::Over { reported: false, cost_bytes: if gone { 0 } else { cost_bytes } };
+                    *fate = Fate::Over {
+                        reported: false,
+                        cost_bytes: if gone { 0 } else { cost_bytes },
+                    };
                 }
-                Fate::Over { reported, .. } if gone => *fate = Fate::Over { reported, cost_bytes: 0 },
+                Fate::Over { reported, .. } if gone => {
+                    *fate = Fate::Over { reported, cost_bytes: 0 }
+                }
                 _ => {}
             }
         }

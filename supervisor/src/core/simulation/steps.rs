@@ -34,9 +34,16 @@ impl World {
                     let ticket = live[self.dice.roll(live.len() as u64) as usize];
                     // Done, or its client is gone.
                     self.outcomes += 1;
-                    if matches!(self.requests[&ticket].1, Fate::Running { .. }) && self.dice.roll(2) == 0 {
+                    if matches!(self.requests[&ticket].1, Fate::Running { .. })
+                        && self.dice.roll(2) == 0
+                    {
                         let tokens = 1 + self.dice.roll(600);
-                        let served = Served { lane: Lane::Plain, reason: RouteReason::Forced, tokens, first_ms: None };
+                        let served = Served {
+                            lane: Lane::Plain,
+                            reason: RouteReason::Forced,
+                            tokens,
+                            first_ms: None,
+                        };
                         self.tell(Event::Served { ticket, served });
                     }
                     self.report(ticket);
@@ -59,7 +66,8 @@ impl World {
                 self.stale(worker);
             }
             16 => {
-                let exit = [Exit::Signal(9), Exit::Code(0), Exit::Code(69), Exit::Unknown][self.dice.roll(4) as usize];
+                let exit = [Exit::Signal(9), Exit::Code(0), Exit::Code(69), Exit::Unknown]
+                    [self.dice.roll(4) as usize];
                 let worker = self.any_worker();
                 let rarely = if self.calm { 4 } else { 1 };
                 if self.dice.roll(rarely * if worker == WorkerId::Target { 8 } else { 4 }) == 0 {
@@ -78,7 +86,8 @@ impl World {
             }
             _ => {
                 let longest = if self.calm { 6 } else { 8 };
-                let ms = [10, 50, 100, 200, 300, 500, 3_000, 70_000][self.dice.roll(longest) as usize];
+                let ms =
+                    [10, 50, 100, 200, 300, 500, 3_000, 70_000][self.dice.roll(longest) as usize];
                 self.sleep(ms);
             }
         }
@@ -104,7 +113,8 @@ impl World {
             max_tokens: 1 + self.dice.roll(400) as u32,
             context_tokens: prompt_tokens,
             deadline: (self.dice.roll(3) == 0).then(|| self.now + self.dice.roll(4_000)),
-            wish: [RouteWish::Auto, RouteWish::Auto, RouteWish::Speculative, RouteWish::Plain][self.dice.roll(4) as usize],
+            wish: [RouteWish::Auto, RouteWish::Auto, RouteWish::Speculative, RouteWish::Plain]
+                [self.dice.roll(4) as usize],
             // Every fourth has a picture.
             patches: if prompt_tokens % 4 == 3 { u64::from(prompt_tokens / 4) } else { 0 },
         };
@@ -115,22 +125,37 @@ impl World {
     }
 
     fn describe(&mut self, worker: WorkerId) {
-        let (true, Some(epoch)) = (self.processes[&worker].describing, self.epoch(worker)) else { return };
+        let (true, Some(epoch)) = (self.processes[&worker].describing, self.epoch(worker)) else {
+            return;
+        };
         self.at(worker).describing = false;
         let described = match worker {
-            WorkerId::Target => Described::Target { model: ModelInfo::default(), capacity: self.capacity.clone() },
+            WorkerId::Target => {
+                Described::Target { model: ModelInfo::default(), capacity: self.capacity.clone() }
+            }
             WorkerId::Drafter(_) => {
                 let path = self.processes[&worker].model.clone();
                 let images = serves_images(&path);
-                Described::Drafter(DrafterInfo { block_size: 8, path, images, ..Default::default() })
+                Described::Drafter(DrafterInfo {
+                    block_size: 8,
+                    path,
+                    images,
+                    ..Default::default()
+                })
             }
         };
         let failed = self.dice.roll(4) == 0;
         if self.processes[&worker].earlier && self.dice.roll(4) == 0 {
-            return self.tell(Event::Worker(worker, worker::Event::Foreign { epoch, cause: "another version".into() }));
+            return self.tell(Event::Worker(
+                worker,
+                worker::Event::Foreign { epoch, cause: "another version".into() },
+            ));
         }
         let described = worker::Event::Described { epoch, described: Arc::new(described) };
-        self.tell(Event::Worker(worker, if failed { worker::Event::DescribeFailed { epoch } } else { described }));
+        self.tell(Event::Worker(
+            worker,
+            if failed { worker::Event::DescribeFailed { epoch } } else { described },
+        ));
     }
 
     /// News of a life that is over, or never was.
@@ -198,7 +223,8 @@ impl World {
     /// It comes, says something else, or goes.
     fn gateway_moves(&mut self) {
         let attachment = self.attachment;
-        let state = [GatewayState::Ready, GatewayState::Ready, GatewayState::Draining][self.dice.roll(3) as usize];
+        let state = [GatewayState::Ready, GatewayState::Ready, GatewayState::Draining]
+            [self.dice.roll(3) as usize];
         let report = GatewayReport { epoch: attachment, state: state.into(), ..Default::default() };
         match self.dice.roll(6) {
             0 => self.tell(Event::Detached { attachment }),
@@ -226,7 +252,8 @@ impl World {
         self.attachment += 1;
         for worker in WORKERS {
             let process = self.at(worker);
-            (process.left, process.earlier, process.describing) = (process.epoch.is_some(), true, false);
+            (process.left, process.earlier, process.describing) =
+                (process.epoch.is_some(), true, false);
         }
         for worker in WORKERS {
             if let (WorkerId::Drafter(_), Some(epoch)) = (worker, self.epoch(worker)) {

@@ -12,7 +12,8 @@ pub(super) enum Fall {
     Unstartable(String),
 }
 
-/// Whoever breaks a protocol is not asked politely, unless a kill can cost the machine more than its crime.
+/// Whoever breaks a protocol is not asked politely, unless a kill can cost the machine more than
+/// its crime.
 fn first_rung(why: EndWhy, kill_strands_memory: bool) -> Rung {
     if why == EndWhy::Condemned && !kill_strands_memory { Rung::Killed } else { Rung::Asked }
 }
@@ -33,7 +34,14 @@ impl Worker {
         self.climb(why, rung, false, now, out);
     }
 
-    pub(super) fn climb(&mut self, why: EndWhy, rung: Rung, answered: bool, now: Millis, out: &mut Vec<Action>) {
+    pub(super) fn climb(
+        &mut self,
+        why: EndWhy,
+        rung: Rung,
+        answered: bool,
+        now: Millis,
+        out: &mut Vec<Action>,
+    ) {
         let Some(epoch) = self.life.as_ref().map(|life| life.epoch) else { return };
         // Who does not read what it is sent is condemned as well.
         let hung = matches!(why, EndWhy::Hung(_) | EndWhy::Condemned);
@@ -54,9 +62,18 @@ impl Worker {
     }
 
     /// A process we were ending is gone.
-    pub(super) fn ended(&mut self, why: EndWhy, exit: Exit, log: String, now: Millis, out: &mut Vec<Action>) {
+    pub(super) fn ended(
+        &mut self,
+        why: EndWhy,
+        exit: Exit,
+        log: String,
+        now: Millis,
+        out: &mut Vec<Action>,
+    ) {
         match why {
-            EndWhy::Hung(_) | EndWhy::Condemned => self.fall(Fall::Hung(self.end_words(why)), log, now, out),
+            EndWhy::Hung(_) | EndWhy::Condemned => {
+                self.fall(Fall::Hung(self.end_words(why)), log, now, out)
+            }
             EndWhy::Asked(_) => {
                 out.push(Action::Clear);
                 self.enter(Phase::Stopped, &exit.to_string(), out);
@@ -91,7 +108,9 @@ impl Worker {
             // Starting again would make it worse.
             Fall::Exited(Exit::Code(78)) => None,
             // Bad model files or configuration, or no program: no quick start heals that.
-            Fall::Exited(Exit::Code(64 | 69)) | Fall::Unstartable(_) => Some(Restart::Exhausted { retry: self.budget.open(now) }),
+            Fall::Exited(Exit::Code(64 | 69)) | Fall::Unstartable(_) => {
+                Some(Restart::Exhausted { retry: self.budget.open(now) })
+            }
             Fall::Exited(_) | Fall::Hung(_) => Some(self.budget.spend(came_up, now)),
         };
         self.last_end = Some(LastEnd { epoch, cause: cause.clone(), log });
@@ -102,7 +121,9 @@ impl Worker {
             _ if self.retired || self.once => self.enter(Phase::Stopped, &cause, out),
             Some(Restart::At(at)) if at <= now => self.restart(&cause, now, out),
             Some(Restart::At(until)) => self.enter(Phase::BackingOff { until }, &cause, out),
-            Some(Restart::Exhausted { retry }) => self.enter(Phase::Failed { retry: Some(retry) }, &cause, out),
+            Some(Restart::Exhausted { retry }) => {
+                self.enter(Phase::Failed { retry: Some(retry) }, &cause, out)
+            }
             None => self.enter(Phase::Failed { retry: None }, &cause, out),
         }
         // Last, so that whoever is told is told when to try again.
@@ -145,7 +166,8 @@ mod tests {
     }
 
     #[test]
-    fn one_that_broke_the_protocol_is_killed_at_once_and_where_that_strands_memory_has_time_for_its_teardown() {
+    fn one_that_broke_the_protocol_is_killed_at_once_and_where_that_strands_memory_has_time_for_its_teardown()
+     {
         for (kill_strands_memory, expected) in [
             (false, vec![(0, "kill")]),
             // It shows itself ending at 15 s, and then no more.
@@ -153,12 +175,21 @@ mod tests {
         ] {
             let mut worker = started(Kind::Drafter, kill_strands_memory);
             let mut out = vec![];
-            worker.end_from(first_rung(EndWhy::Condemned, kill_strands_memory), EndWhy::Condemned, Millis(0), &mut out);
+            worker.end_from(
+                first_rung(EndWhy::Condemned, kill_strands_memory),
+                EndWhy::Condemned,
+                Millis(0),
+                &mut out,
+            );
             let mut seen = vec![];
             for ms in (0..=25_000).step_by(1_000) {
                 let now = Millis(ms);
                 if ms == 15_000 {
-                    let beat = Heartbeat { epoch: 1, phase: WorkerPhase::Stopping.into(), ..Default::default() };
+                    let beat = Heartbeat {
+                        epoch: 1,
+                        phase: WorkerPhase::Stopping.into(),
+                        ..Default::default()
+                    };
                     out.extend(worker.on_event(Event::Beat(Box::new(beat)), now));
                 }
                 out.extend(worker.on_time(now));
@@ -177,7 +208,9 @@ mod tests {
 
     #[test]
     fn one_that_is_hung_or_not_wanted_is_asked_first_everywhere() {
-        for why in [EndWhy::Hung(Hang::Silent), EndWhy::Foreign, EndWhy::Asked("an operator stops it")] {
+        for why in
+            [EndWhy::Hung(Hang::Silent), EndWhy::Foreign, EndWhy::Asked("an operator stops it")]
+        {
             for kill_strands_memory in [false, true] {
                 assert_eq!(first_rung(why, kill_strands_memory), Rung::Asked, "{why:?}");
             }
@@ -185,12 +218,26 @@ mod tests {
     }
 
     #[test]
-    fn one_that_gave_its_engine_up_has_crashed_and_one_that_is_set_wrong_is_not_started_again_at_once() {
-        for (code, again) in [(paceline_process::Exit::Bug, true), (paceline_process::Exit::Config, false)] {
+    fn one_that_gave_its_engine_up_has_crashed_and_one_that_is_set_wrong_is_not_started_again_at_once()
+     {
+        for (code, again) in
+            [(paceline_process::Exit::Bug, true), (paceline_process::Exit::Config, false)]
+        {
             let mut worker = started(Kind::Target, false);
-            let exited = Event::Exited { epoch: Epoch(1), exit: Exit::Code(code as i32), log: String::new() };
-            let spawns = worker.on_event(exited, Millis(10)).iter().any(|action| matches!(action, Action::Spawn { .. }));
-            assert_eq!((spawns, matches!(worker.phase(), Phase::Failed { .. })), (again, !again), "{code:?}");
+            let exited = Event::Exited {
+                epoch: Epoch(1),
+                exit: Exit::Code(code as i32),
+                log: String::new(),
+            };
+            let spawns = worker
+                .on_event(exited, Millis(10))
+                .iter()
+                .any(|action| matches!(action, Action::Spawn { .. }));
+            assert_eq!(
+                (spawns, matches!(worker.phase(), Phase::Failed { .. })),
+                (again, !again),
+                "{code:?}"
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Whether a process that an earlier supervisor left is the one that we would start: taken over it keeps its weights, so it
-//! has to be the same program with the same settings.
+//! Whether a process that an earlier supervisor left is the one that we would start: taken over it
+//! keeps its weights, so it has to be the same program with the same settings.
 
 /// What makes two workers the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,12 +22,15 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// Why a process that was recorded as `epoch` and `pid` and claims this is not what `ours` would start; `None` if it is.
+    /// Why a process that was recorded as `epoch` and `pid` and claims this is not what `ours`
+    /// would start; `None` if it is.
     pub fn differs(&self, epoch: u64, pid: u32, ours: &Identity) -> Option<String> {
         let theirs = &self.identity;
         if (self.epoch, self.pid) != (epoch, pid) {
             let found = format!("epoch {} of process {}", self.epoch, self.pid);
-            return Some(format!("its record says epoch {epoch} of process {pid}, who answers is {found}"));
+            return Some(format!(
+                "its record says epoch {epoch} of process {pid}, who answers is {found}"
+            ));
         }
         if theirs.version != ours.version {
             return Some(format!("its version is {}, ours is {}", theirs.version, ours.version));
@@ -43,7 +46,10 @@ mod tests {
 
     #[test]
     fn the_same_program_with_the_same_settings_is_taken_over_and_no_other() {
-        let identity = |version: &str, digest: &str| Identity { version: version.into(), config_digest: digest.into() };
+        let identity = |version: &str, digest: &str| Identity {
+            version: version.into(),
+            config_digest: digest.into(),
+        };
         let ours = identity("1.0.0", "a");
         let claim = |epoch, pid, identity| Claim { epoch, pid, identity };
         assert_eq!(claim(4, 44, ours.clone()).differs(4, 44, &ours), None);

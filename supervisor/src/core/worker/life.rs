@@ -1,4 +1,5 @@
-//! One life of a worker: which process it is, what it last showed of itself, and when it last got anywhere.
+//! One life of a worker: which process it is, what it last showed of itself, and when it last got
+//! anywhere.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,7 +23,9 @@ pub enum Exit {
 
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |names: &[(i32, &'static str)], n: i32| names.iter().find(|(m, _)| *m == n).map(|(_, name)| *name);
+        let name = |names: &[(i32, &'static str)], n: i32| {
+            names.iter().find(|(m, _)| *m == n).map(|(_, name)| *name)
+        };
         match self {
             Exit::Code(code) => {
                 let known = [
@@ -36,7 +39,14 @@ impl fmt::Display for Exit {
             }
             Exit::Signal(signal) => {
                 // The numbers that Linux and macOS share; others are given as numbers.
-                let known = [(3, "SIGQUIT"), (4, "SIGILL"), (5, "SIGTRAP"), (6, "SIGABRT"), (8, "SIGFPE"), (9, "SIGKILL")];
+                let known = [
+                    (3, "SIGQUIT"),
+                    (4, "SIGILL"),
+                    (5, "SIGTRAP"),
+                    (6, "SIGABRT"),
+                    (8, "SIGFPE"),
+                    (9, "SIGKILL"),
+                ];
                 let more = [(11, "SIGSEGV"), (13, "SIGPIPE"), (15, "SIGTERM")];
                 write!(f, "signal {signal}")?;
                 let found = name(&known, *signal).or_else(|| name(&more, *signal));
@@ -149,7 +159,8 @@ impl Life {
     /// Takes a heartbeat in; returns whether it shows progress.
     pub fn hear(&mut self, beat: Heartbeat, now: Millis) -> bool {
         let new = self.beat.as_ref().is_none_or(|last| mark(last) != mark(&beat));
-        // Without work nothing moves, rightly. Before it is described a worker owes us that much, idle or not.
+        // Without work nothing moves, rightly. Before it is described a worker owes us that much,
+        // idle or not.
         let rests = beat.phase() == WorkerPhase::Idle && self.described.is_some();
         self.heard = now;
         if new || rests {
@@ -191,16 +202,16 @@ impl Life {
         self.budget_bytes
     }
 
-    /// Bytes that sequences held by the last heartbeat, without what is kept for a drafter: that is given up before a request
-    /// waits.
+    /// Bytes that sequences held by the last heartbeat, without what is kept for a drafter: that is
+    /// given up before a request waits.
     pub fn kv_bytes(&self) -> u64 {
         let kv = self.beat.as_ref().and_then(|beat| beat.kv);
         kv.map_or(0, |kv| kv.held_bytes.saturating_sub(kv.tap_bytes))
     }
 }
 
-/// The facts by which two heartbeats are compared. New requests are no progress, so the number of sequences and what
-/// they hold count only while it gives them back.
+/// The facts by which two heartbeats are compared. New requests are no progress, so the number of
+/// sequences and what they hold count only while it gives them back.
 fn mark(beat: &Heartbeat) -> (i32, u64, u64, u32, u64) {
     let stopping = beat.phase() == WorkerPhase::Stopping;
     let held = beat.kv.as_ref().map_or(0, |kv| kv.held_bytes);
@@ -235,8 +246,12 @@ mod tests {
         let mut life = Life::new(Epoch(1), 7, Millis(0));
         life.hear(beat(WorkerPhase::Decode, 1), Millis(10));
         assert!(!life.hear(Heartbeat { sequences: 9, ..beat(WorkerPhase::Decode, 1) }, Millis(20)));
-        assert!(life.hear(Heartbeat { sequences: 9, ..beat(WorkerPhase::Stopping, 1) }, Millis(30)));
-        assert!(life.hear(Heartbeat { sequences: 8, ..beat(WorkerPhase::Stopping, 1) }, Millis(40)));
+        assert!(
+            life.hear(Heartbeat { sequences: 9, ..beat(WorkerPhase::Stopping, 1) }, Millis(30))
+        );
+        assert!(
+            life.hear(Heartbeat { sequences: 8, ..beat(WorkerPhase::Stopping, 1) }, Millis(40))
+        );
     }
 
     #[test]

@@ -11,9 +11,11 @@ use super::life::{Described, Exit};
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "fields are what their types say")]
 pub enum Event {
-    /// It is to run, with this model (empty: the configuration's). What went wrong before is forgotten.
+    /// It is to run, with this model (empty: the configuration's). What went wrong before is
+    /// forgotten.
     StartAsked { model: String },
-    /// In place of a spawn, or where no drafter was started yet: a process that an earlier supervisor left behind.
+    /// In place of a spawn, or where no drafter was started yet: a process that an earlier
+    /// supervisor left behind.
     Found { epoch: Epoch, pid: u32 },
     /// The process was started.
     Spawned { epoch: Epoch, pid: u32 },
@@ -84,7 +86,8 @@ impl Event {
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "fields are what their types say")]
 pub enum Action {
-    /// Start a process with this model and answer `Spawned` or `SpawnFailed`; where one is left, answer `Found` instead.
+    /// Start a process with this model and answer `Spawned` or `SpawnFailed`; where one is left,
+    /// answer `Found` instead.
     Spawn { model: String },
     /// Send the control message to end, at once, and answer `StopAnswered`.
     AskStop { epoch: Epoch, cause: String },

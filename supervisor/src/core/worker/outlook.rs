@@ -1,4 +1,5 @@
-//! What a worker's state means to others: whether requests may come, when that may change, and the words for both.
+//! What a worker's state means to others: whether requests may come, when that may change, and the
+//! words for both.
 
 use paceline_process::Millis;
 use paceline_proto::internal::v1::WorkerPhase;
@@ -21,7 +22,10 @@ impl Worker {
             Phase::Starting { .. } => ProcessState::Starting,
             Phase::Loading { .. } => ProcessState::Loading,
             Phase::Ready { .. } => ProcessState::Ready,
-            Phase::Suspect { .. } | Phase::Ending { why: EndWhy::Hung(_) | EndWhy::Condemned, .. } => ProcessState::Suspect,
+            Phase::Suspect { .. }
+            | Phase::Ending { why: EndWhy::Hung(_) | EndWhy::Condemned, .. } => {
+                ProcessState::Suspect
+            }
             Phase::Ending { .. } => ProcessState::Draining,
             Phase::BackingOff { .. } => ProcessState::BackingOff,
             Phase::Failed { .. } => ProcessState::Failed,
@@ -31,27 +35,47 @@ impl Worker {
     /// Why it takes no requests; `None` if it does.
     pub fn outage(&self) -> Option<Outage> {
         let noun = self.kind.noun();
-        let before = self.last_end.as_ref().map(|end| format!(": the one before ended by {}", end.cause));
+        let before =
+            self.last_end.as_ref().map(|end| format!(": the one before ended by {}", end.cause));
         let restarted = before.clone().unwrap_or_default();
         let (reason, why) = match self.phase {
             Phase::Ready { .. } => return None,
             Phase::Stopped => (Reason::Restarting, format!("{noun} is stopped")),
-            Phase::Starting { .. } if self.is_taken_over() => {
-                (Reason::Restarting, format!("{noun} is being taken over from an earlier supervisor"))
+            Phase::Starting { .. } if self.is_taken_over() => (
+                Reason::Restarting,
+                format!("{noun} is being taken over from an earlier supervisor"),
+            ),
+            Phase::Starting { .. } if before.is_none() => {
+                (Reason::TargetLoading, format!("{noun} is being started"))
             }
-            Phase::Starting { .. } if before.is_none() => (Reason::TargetLoading, format!("{noun} is being started")),
-            Phase::Starting { .. } => (Reason::Restarting, format!("{noun} is being started again{restarted}")),
-            Phase::Loading { .. } => {
-                (Reason::TargetLoading, format!("{noun} is loading, {} % of its weights are read{restarted}", self.percent()))
+            Phase::Starting { .. } => {
+                (Reason::Restarting, format!("{noun} is being started again{restarted}"))
             }
-            Phase::Suspect { doubt: Doubt::Silent } => (Reason::Restarting, format!("{noun} gives no sign of life")),
-            Phase::Suspect { doubt: Doubt::Leaving } => (Reason::Restarting, format!("{noun} is ending by itself")),
+            Phase::Loading { .. } => (
+                Reason::TargetLoading,
+                format!(
+                    "{noun} is loading, {} % of its weights are read{restarted}",
+                    self.percent()
+                ),
+            ),
+            Phase::Suspect { doubt: Doubt::Silent } => {
+                (Reason::Restarting, format!("{noun} gives no sign of life"))
+            }
+            Phase::Suspect { doubt: Doubt::Leaving } => {
+                (Reason::Restarting, format!("{noun} is ending by itself"))
+            }
             Phase::Ending { why: EndWhy::Asked(_), .. } if self.kind == Kind::Target => {
                 (Reason::Draining, "the service is stopping".to_owned())
             }
-            Phase::Ending { why, .. } => (Reason::Restarting, format!("{noun} is being ended: {}", self.end_words(why))),
-            Phase::BackingOff { .. } => (Reason::Restarting, format!("{noun} waits for its next start{restarted}")),
-            Phase::Failed { .. } => (Reason::CrashLoop, format!("{noun} does not stay up{restarted}")),
+            Phase::Ending { why, .. } => {
+                (Reason::Restarting, format!("{noun} is being ended: {}", self.end_words(why)))
+            }
+            Phase::BackingOff { .. } => {
+                (Reason::Restarting, format!("{noun} waits for its next start{restarted}"))
+            }
+            Phase::Failed { .. } => {
+                (Reason::CrashLoop, format!("{noun} does not stay up{restarted}"))
+            }
         };
         Some(Outage { reason, why })
     }
@@ -62,13 +86,16 @@ impl Worker {
         let ms = match self.phase {
             Phase::Ready { .. } => return 0,
             Phase::Stopped | Phase::Starting { .. } => come_up,
-            Phase::Loading { since } => match self.life.as_ref().and_then(|life| life.beat.as_ref()) {
-                Some(beat) if beat.loaded_bytes > 0 => {
-                    let rest = beat.total_bytes.saturating_sub(beat.loaded_bytes) as f64 / beat.loaded_bytes as f64;
-                    (now.since(since) as f64 * rest) as u64
+            Phase::Loading { since } => {
+                match self.life.as_ref().and_then(|life| life.beat.as_ref()) {
+                    Some(beat) if beat.loaded_bytes > 0 => {
+                        let rest = beat.total_bytes.saturating_sub(beat.loaded_bytes) as f64
+                            / beat.loaded_bytes as f64;
+                        (now.since(since) as f64 * rest) as u64
+                    }
+                    _ => come_up,
                 }
-                _ => come_up,
-            },
+            }
             Phase::Suspect { .. } => self.patience.silent_ms,
             Phase::Ending { until, .. } => until.since(now) + come_up,
             Phase::BackingOff { until } => until.since(now) + come_up,
@@ -83,13 +110,16 @@ impl Worker {
         self.last_end.as_ref().map_or("", |end| &end.log)
     }
 
-    /// Why it is in this state, for operators: the cause, the next try, and after a fall the last lines of the log.
+    /// Why it is in this state, for operators: the cause, the next try, and after a fall the last
+    /// lines of the log.
     pub fn reason(&self, now: Millis) -> String {
         let seconds = |at: Millis| at.since(now).div_ceil(1_000);
         let state = match self.phase {
             Phase::Suspect { .. } | Phase::Ending { .. } => self.outage().map(|outage| outage.why),
             Phase::BackingOff { until } => Some(format!("next start in {} s", seconds(until))),
-            Phase::Failed { retry: Some(retry) } => Some(format!("next try in {} s", seconds(retry))),
+            Phase::Failed { retry: Some(retry) } => {
+                Some(format!("next try in {} s", seconds(retry)))
+            }
             Phase::Failed { retry: None } => {
                 let part = match self.kind {
                     Kind::Target => "target",
@@ -114,7 +144,9 @@ impl Worker {
 
     fn percent(&self) -> u64 {
         let beat = self.life.as_ref().and_then(|life| life.beat.as_ref());
-        beat.and_then(|beat| beat.loaded_bytes.saturating_mul(100).checked_div(beat.total_bytes)).unwrap_or(0).min(100)
+        beat.and_then(|beat| beat.loaded_bytes.saturating_mul(100).checked_div(beat.total_bytes))
+            .unwrap_or(0)
+            .min(100)
     }
 
     pub(super) fn end_words(&self, why: EndWhy) -> String {
@@ -129,17 +161,25 @@ impl Worker {
                 let how = self.life.as_ref().map_or("", |life| life.failure.as_str());
                 format!("it broke the link's protocol: {how}")
             }
-            EndWhy::Hung(Hang::Unseen) => format!("it did not show itself within {} s", seconds(self.patience.start_ms)),
-            EndWhy::Hung(Hang::Loading) => format!("no progress in loading for {} s", seconds(self.patience.load_ms)),
+            EndWhy::Hung(Hang::Unseen) => {
+                format!("it did not show itself within {} s", seconds(self.patience.start_ms))
+            }
+            EndWhy::Hung(Hang::Loading) => {
+                format!("no progress in loading for {} s", seconds(self.patience.load_ms))
+            }
             EndWhy::Hung(Hang::Undescribed) => "it has loaded and does not say what".to_owned(),
-            EndWhy::Hung(Hang::Silent) => format!("no heartbeat for {} s", seconds(self.step_budget_ms())),
+            EndWhy::Hung(Hang::Silent) => {
+                format!("no heartbeat for {} s", seconds(self.step_budget_ms()))
+            }
             EndWhy::Hung(Hang::Working(phase)) => {
                 let doing = match phase {
                     WorkerPhase::Prefill => "reading a prompt",
                     WorkerPhase::Decode => "decoding",
                     WorkerPhase::Stopping => "ending",
                     WorkerPhase::Failed => "failing",
-                    WorkerPhase::Loading | WorkerPhase::Idle | WorkerPhase::Unspecified => "its work",
+                    WorkerPhase::Loading | WorkerPhase::Idle | WorkerPhase::Unspecified => {
+                        "its work"
+                    }
                 };
                 format!("no progress in {doing} for {} s", seconds(self.step_budget_ms()))
             }

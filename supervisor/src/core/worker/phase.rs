@@ -53,7 +53,8 @@ pub enum Hang {
 /// Why a process is being ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndWhy {
-    /// An earlier supervisor left it, and it is not what we would start; its life's `failure` says how.
+    /// An earlier supervisor left it, and it is not what we would start; its life's `failure` says
+    /// how.
     Foreign,
     /// It hangs.
     Hung(Hang),
@@ -76,7 +77,10 @@ pub enum Rung {
 
 /// Where a worker stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the diagram above; times are when the phase began (`since`) or ends (`until`, `retry`)")]
+#[expect(
+    missing_docs,
+    reason = "the diagram above; times are when the phase began (`since`) or ends (`until`, `retry`)"
+)]
 pub enum Phase {
     Stopped,
     Starting { since: Millis },

@@ -38,7 +38,10 @@ fn a_key_says_everything_before_it() {
         let same = at / PAGE;
         assert!(scope == "b" || others[..same] == chain[..same]);
         let from = if scope == "b" { 0 } else { same };
-        assert!(others[from..].iter().all(|key| !chain.contains(key)), "position {at}, scope {scope}");
+        assert!(
+            others[from..].iter().all(|key| !chain.contains(key)),
+            "position {at}, scope {scope}"
+        );
     }
 }
 
@@ -47,7 +50,15 @@ fn the_last_id_is_always_left_to_read() {
     let mut prefix = Prefix::default();
     let chain = keys("", &ids(3, 1));
     assert_eq!(keep(&mut prefix, &chain, 1000).0, 3);
-    for (length, pages) in [(3 * PAGE + 1, 3), (3 * PAGE, 2), (2 * PAGE + 1, 2), (2 * PAGE, 1), (PAGE, 0), (1, 0), (0, 0)] {
+    for (length, pages) in [
+        (3 * PAGE + 1, 3),
+        (3 * PAGE, 2),
+        (2 * PAGE + 1, 2),
+        (2 * PAGE, 1),
+        (PAGE, 0),
+        (1, 0),
+        (0, 0),
+    ] {
         let whole = &chain[..length / PAGE];
         assert_eq!(prefix.find(whole, length, 0).len(), pages, "{length}");
     }
@@ -63,7 +74,10 @@ fn the_least_recently_used_ends_of_chains_go_first() {
     prefix.find(&a, 1000, 0);
     // Two pages of `b` go for two more: its last.
     let c = keys("", &ids(2, 3));
-    assert_eq!((keep(&mut prefix, &c, 80).0, prefix.known(&a), prefix.known(&b), prefix.known(&c)), (2, 4, 2, 2));
+    assert_eq!(
+        (keep(&mut prefix, &c, 80).0, prefix.known(&a), prefix.known(&b), prefix.known(&c)),
+        (2, 4, 2, 2)
+    );
     assert_eq!(prefix.evict(11).len(), 2);
     assert_eq!((prefix.known(&a), prefix.known(&b), prefix.bytes()), (4, 0, 60));
     // The pages before a new one never go for it.
@@ -85,7 +99,10 @@ fn pages_are_found_again_where_most_have_taps() {
     assert!(prefix.extend_taps(&chain, 6..10, 5, 1000, &mut dropped).is_empty(), "they have them");
     assert_eq!((prefix.find(&chain, 1000, 4).len(), prefix.bytes()), (10, 120));
     // In the middle of the chain there are two of four, or one.
-    assert_eq!((prefix.find(&chain[..8], 1000, 4).len(), prefix.find(&chain[..7], 1000, 4).len()), (8, 3));
+    assert_eq!(
+        (prefix.find(&chain[..8], 1000, 4).len(), prefix.find(&chain[..7], 1000, 4).len()),
+        (8, 3)
+    );
     prefix.forget_taps();
     assert_eq!((prefix.find(&chain, 1000, 4).len(), prefix.bytes(), dropped.len()), (6, 100, 0));
 }
@@ -142,7 +159,8 @@ proptest! {
     #[test]
     fn bytes_are_exact_and_a_hit_is_a_true_beginning(ops in prop::collection::vec(op(), 0..120)) {
         let mut prefix = Prefix::default();
-        // What the shell would hold: of each page its scope and all ids up to its end, and its bytes.
+        // What the shell would hold: of each page its scope and all ids up to its end, and its
+        // bytes.
         let mut held: HashMap<PageId, (&'static str, Vec<u32>, u64, u64)> = HashMap::new();
         for op in ops {
             let mut dropped = vec![];
@@ -235,7 +253,10 @@ fn a_chain_is_removed_with_everything_behind_it() {
     assert_eq!((prefix.len(), prefix.bytes()), (10, 100));
     assert!(prefix.remove(&[]).is_empty() && prefix.remove(&keys("b", &ids)).is_empty());
     assert_eq!(prefix.remove(&a[..1]).len(), 7);
-    assert_eq!((prefix.known(&a), prefix.known(&branch), prefix.known(&other), prefix.bytes()), (0, 0, 3, 30));
+    assert_eq!(
+        (prefix.known(&a), prefix.known(&branch), prefix.known(&other), prefix.bytes()),
+        (0, 0, 3, 30)
+    );
     assert_eq!((keep(&mut prefix, &a, 1000).0, prefix.evict(u64::MAX).len()), (4, 7));
 }
 
@@ -254,12 +275,16 @@ fn pages_of_pictures_are_named_by_what_they_show() {
     let common = |one: &[Image], other: &[Image]| {
         let (one, other) = (keys(one), keys(other));
         let common = one.iter().zip(&other).take_while(|(one, other)| one == other).count();
-        assert!(one[common..].iter().zip(&other[common..]).all(|(one, other)| one != other), "a key names all before it");
+        assert!(
+            one[common..].iter().zip(&other[common..]).all(|(one, other)| one != other),
+            "a key names all before it"
+        );
         common
     };
     let seen = [image(1, PAGE + 10, 2 * PAGE)];
     assert_eq!(common(&seen, &seen), 4);
-    // Another picture in its place, the same one a row later, a smaller one, text with the same ids.
+    // Another picture in its place, the same one a row later, a smaller one, text with the same
+    // ids.
     assert_eq!(common(&seen, &[image(2, PAGE + 10, 2 * PAGE)]), 1);
     assert_eq!(common(&seen, &[image(1, PAGE + 11, 2 * PAGE)]), 1);
     assert_eq!(common(&seen, &[image(1, PAGE + 10, PAGE)]), 2);

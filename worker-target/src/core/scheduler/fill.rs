@@ -1,16 +1,21 @@
 //! Which prompts a step reads, and how much of them.
 //!
-//! All chunks of a step together take at most about 250 ms by the measured cost of rows (`price`), half of that while others
-//! decode: a step, and with it a cancellation, is never long, and a stream's tokens come with bounded gaps. Inside that the shortest rest comes first, so that a short prompt does not wait for a long one to be read; one that
-//! got no row in `PATIENCE` steps comes before all that did not wait so long. So nobody starves: a prompt is read on at the
-//! latest `PATIENCE` steps, and as many as there are prompts that wait as long, after it was last. A prompt that waits for what
-//! another one reads (`follows`) is left out meanwhile; the other one counts as no longer than what they have in common.
+//! All chunks of a step together take at most about 250 ms by the measured cost of rows (`price`),
+//! half of that while others decode: a step, and with it a cancellation, is never long, and a
+//! stream's tokens come with bounded gaps. Inside that the shortest rest comes first, so that a
+//! short prompt does not wait for a long one to be read; one that got no row in `PATIENCE` steps
+//! comes before all that did not wait so long. So nobody starves: a prompt is read on at the latest
+//! `PATIENCE` steps, and as many as there are prompts that wait as long, after it was last. A
+//! prompt that waits for what another one reads (`follows`) is left out meanwhile; the other one
+//! counts as no longer than what they have in common.
 //!
-//! The first chunk of a process, of which no step time is known, has one row, and the next ones grow by what was measured and
-//! at most fourfold: the supervisor takes a step for hung that is longer than `hang_s` and ten times the p99 of its phase.
+//! The first chunk of a process, of which no step time is known, has one row, and the next ones
+//! grow by what was measured and at most fourfold: the supervisor takes a step for hung that is
+//! longer than `hang_s` and ten times the p99 of its phase.
 //!
-//! A prompt is read up to the first picture whose features are not there yet. Where the rows of a picture see one another no
-//! chunk ends inside one: a picture that is longer than a chunk makes a chunk of its own length then.
+//! A prompt is read up to the first picture whose features are not there yet. Where the rows of a
+//! picture see one another no chunk ends inside one: a picture that is longer than a chunk makes a
+//! chunk of its own length then.
 
 use super::{Part, Scheduler, Step};
 use crate::core::image::uncut;
@@ -19,7 +24,8 @@ use crate::core::{Phase, Sequence, SequenceKey};
 /// A step with prompt rows should not take longer, and not where others wait for their next token.
 pub(super) const CHUNK_US: f64 = 250_000.0;
 pub(super) const BESIDE_US: f64 = 125_000.0;
-/// Bounds of a chunk's rows, once the price of a row is known. Before that chunks are smaller: [`super::price`].
+/// Bounds of a chunk's rows, once the price of a row is known. Before that chunks are smaller:
+/// [`super::price`].
 const MIN_CHUNK: usize = 32;
 const MAX_CHUNK: usize = 1024;
 /// Steps without a row after which a prompt is not passed over any more.
@@ -43,7 +49,9 @@ impl Scheduler {
             let Some(sequence) = self.sequences.get(&key) else { continue };
             let rows = match self.follows.contains_key(&key) {
                 true => 0,
-                false => self.chunk(sequence, self.rows_in(left_us, sequence.committed, read), read == 0),
+                false => {
+                    self.chunk(sequence, self.rows_in(left_us, sequence.committed, read), read == 0)
+                }
             };
             let Some(sequence) = self.sequences.get_mut(&key) else { continue };
             if rows == 0 {
@@ -58,11 +66,15 @@ impl Scheduler {
         }
     }
 
-    /// Rows of a prompt from `start` on for which there are so many microseconds in a step that reads `read` rows already.
+    /// Rows of a prompt from `start` on for which there are so many microseconds in a step that
+    /// reads `read` rows already.
     fn rows_in(&self, us: f64, start: usize, read: usize) -> usize {
         let fits = self.price.rows(start, us.max(0.0)).unwrap_or(0);
         // The first of a step are never none.
-        fits.clamp(self.price.least_rows(MIN_CHUNK).saturating_sub(read), MAX_CHUNK.saturating_sub(read))
+        fits.clamp(
+            self.price.least_rows(MIN_CHUNK).saturating_sub(read),
+            MAX_CHUNK.saturating_sub(read),
+        )
     }
 
     /// Whether a sequence reads its prompt, or could.
@@ -70,31 +82,42 @@ impl Scheduler {
         matches!(one.phase, Phase::Waiting | Phase::Prefilling) && self.ledger.holds(key)
     }
 
-    /// Place up to which a sequence's rows can be read: the first picture that no features are there for, or all of it.
+    /// Place up to which a sequence's rows can be read: the first picture that no features are
+    /// there for, or all of it.
     pub(super) fn sees_to(&self, one: &Sequence) -> usize {
         let unseen = one.unread_images().find(|(_, image)| !self.tower.has(&image.key));
-        // One of which the first rows are read already has been seen once, and is needed again for the others.
+        // One of which the first rows are read already has been seen once, and is needed again for
+        // the others.
         unseen.map_or(one.ids.len(), |(_, image)| image.first.max(one.committed))
     }
 
     /// Rows of a prompt that fit where `left` do; `alone`: it is the first prompt of its step.
     fn chunk(&self, one: &Sequence, left: usize, alone: bool) -> usize {
         let (start, ready) = (one.committed, self.sees_to(one) - one.committed);
-        // Multiples of 32 keep the number of different shapes small; while chunks grow to that size they have any.
+        // Multiples of 32 keep the number of different shapes small; while chunks grow to that size
+        // they have any.
         let grows = left < MIN_CHUNK && self.price.least_rows(MIN_CHUNK) < MIN_CHUNK;
-        let rows = if ready <= left || grows { ready.min(left) } else { left / MIN_CHUNK * MIN_CHUNK };
+        let rows =
+            if ready <= left || grows { ready.min(left) } else { left / MIN_CHUNK * MIN_CHUNK };
         if !self.tower.info().whole {
             return rows;
         }
         match uncut(&one.images, start + rows) - start {
-            0 if rows > 0 && alone => one.unread_images().next().map_or(rows, |(_, image)| image.end() - start),
+            0 if rows > 0 && alone => {
+                one.unread_images().next().map_or(rows, |(_, image)| image.end() - start)
+            }
             whole => whole,
         }
     }
 
-    /// Rows until somebody has what he waits for: the prompt's own first token, or one that follows it.
+    /// Rows until somebody has what he waits for: the prompt's own first token, or one that follows
+    /// it.
     fn soonest(&self, key: SequenceKey, one: &Sequence) -> usize {
-        let awaited = self.follows.values().filter(|follows| follows.leader == key).map(|follows| follows.rows);
+        let awaited = self
+            .follows
+            .values()
+            .filter(|follows| follows.leader == key)
+            .map(|follows| follows.rows);
         awaited.map(|rows| rows.saturating_sub(one.committed)).fold(one.pending_rows(), usize::min)
     }
 

@@ -1,7 +1,8 @@
-//! What the next step reads: one row of every decoding sequence, or the block of one whose draft is there, and chunks of prompts
-//! that are not read yet (`fill`). A sequence whose draft is on its way is left out until it comes or is late: the
-//! others go on meanwhile. Who runs, and who gives way when memory is short: `room`. A picture goes through the vision tower in
-//! steps of their own, in turn with these (`sight`).
+//! What the next step reads: one row of every decoding sequence, or the block of one whose draft is
+//! there, and chunks of prompts that are not read yet (`fill`). A sequence whose draft is on its
+//! way is left out until it comes or is late: the others go on meanwhile. Who runs, and who gives
+//! way when memory is short: `room`. A picture goes through the vision tower in steps of their own,
+//! in turn with these (`sight`).
 
 mod fill;
 mod price;
@@ -16,8 +17,8 @@ use paceline_proto::v1::Route;
 use price::RowPrice;
 
 use super::{
-    Counts, Draft, Ended, Finish, Ledger, LedgerError, Permit, Phase, Plan, Reading, Request, Sequence, SequenceKey, Slice,
-    Speculation, Tower,
+    Counts, Draft, Ended, Finish, Ledger, LedgerError, Permit, Phase, Plan, Reading, Request,
+    Sequence, SequenceKey, Slice, Speculation, Tower,
 };
 
 /// A request that cannot be taken.
@@ -81,7 +82,8 @@ pub struct Started {
 pub struct Gave {
     /// Sequences of which no taps are kept any more.
     pub taps: Vec<SequenceKey>,
-    /// Sequences that hold nothing any more, and begin again, with the tokens they have, when there is room.
+    /// Sequences that hold nothing any more, and begin again, with the tokens they have, when there
+    /// is room.
     pub all: Vec<SequenceKey>,
 }
 
@@ -94,7 +96,8 @@ pub struct Token {
     pub margin: f32,
 }
 
-/// What the target chose for one sequence in a step: one token, or the accepted drafts and one more.
+/// What the target chose for one sequence in a step: one token, or the accepted drafts and one
+/// more.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chosen {
     /// For which.
@@ -147,7 +150,8 @@ pub struct End {
     pub ids: Vec<u32>,
 }
 
-/// A prompt that begins like another one that is being read waits for what the prefix cache gets of it.
+/// A prompt that begins like another one that is being read waits for what the prefix cache gets of
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Follows {
     /// The other one.
@@ -263,8 +267,8 @@ impl Scheduler {
         self.sequences.remove(&key)
     }
 
-    /// The next step. Sequences it names as ended are forgotten already. `evict` frees at least so many bytes of the prefix
-    /// cache, or all it has, and says how many.
+    /// The next step. Sequences it names as ended are forgotten already. `evict` frees at least so
+    /// many bytes of the prefix cache, or all it has, and says how many.
     pub fn next_step(&mut self, now: Millis, mut evict: impl FnMut(u64) -> u64) -> Step {
         let mut step = Step::default();
         for key in self.keys(|sequence| sequence.is_late(now)) {
@@ -278,7 +282,9 @@ impl Scheduler {
         let mut decodes = false;
         for key in self.keys(|sequence| sequence.phase == Phase::Decoding) {
             // Somebody older may have taken its room meanwhile.
-            let Some(sequence) = self.sequences.get_mut(&key).filter(|sequence| sequence.phase == Phase::Decoding) else {
+            let Some(sequence) =
+                self.sequences.get_mut(&key).filter(|sequence| sequence.phase == Phase::Decoding)
+            else {
                 continue;
             };
             decodes = true;
@@ -300,11 +306,22 @@ impl Scheduler {
                 drafted = 0;
             }
             if self.make_room(key, start + 1 + drafted, &mut evict, &mut step.gave) {
-                step.parts.push(Part { key, start, rows: 1 + drafted, chooses: true, prefill: false, drafted });
+                step.parts.push(Part {
+                    key,
+                    start,
+                    rows: 1 + drafted,
+                    chooses: true,
+                    prefill: false,
+                    drafted,
+                });
             }
         }
         // Who gave its taps up for a younger one's room has lost the draft that was to be verified.
-        for part in step.parts.iter_mut().filter(|part| part.drafted > 0 && step.gave.taps.contains(&part.key)) {
+        for part in step
+            .parts
+            .iter_mut()
+            .filter(|part| part.drafted > 0 && step.gave.taps.contains(&part.key))
+        {
             (part.rows, part.drafted) = (part.rows - part.drafted, 0);
         }
         if prompts {
@@ -317,7 +334,8 @@ impl Scheduler {
         self.sequences.iter().filter(|(_, sequence)| such(sequence)).map(|(key, _)| *key).collect()
     }
 
-    /// Until when a draft is waited for, where nothing else is to be done: the earliest. `None` if none is on its way.
+    /// Until when a draft is waited for, where nothing else is to be done: the earliest. `None` if
+    /// none is on its way.
     pub fn waits_until(&self) -> Option<Millis> {
         let until = |sequence: &Sequence| match sequence.draft {
             Draft::Asked { until } => Some(until),
@@ -327,7 +345,11 @@ impl Scheduler {
     }
 
     /// What to show the drafter and what to ask it for: see [`Speculation::plan`].
-    pub fn plan(&mut self, pressed: bool, reading: impl Fn(SequenceKey, &Sequence) -> Option<Reading>) -> Plan {
+    pub fn plan(
+        &mut self,
+        pressed: bool,
+        reading: impl Fn(SequenceKey, &Sequence) -> Option<Reading>,
+    ) -> Plan {
         self.speculation.plan(&self.sequences, pressed, reading)
     }
 
@@ -340,7 +362,10 @@ impl Scheduler {
 
     /// A draft of so many tokens came; says whether somebody waits for it.
     pub fn proposed(&mut self, key: SequenceKey, drafted: usize) -> bool {
-        let waiting = self.sequences.get_mut(&key).filter(|sequence| matches!(sequence.draft, Draft::Asked { .. }));
+        let waiting = self
+            .sequences
+            .get_mut(&key)
+            .filter(|sequence| matches!(sequence.draft, Draft::Asked { .. }));
         let Some(sequence) = waiting else { return false };
         sequence.draft = Draft::Ready { drafted };
         true
@@ -353,7 +378,8 @@ impl Scheduler {
         }
     }
 
-    /// Another permit, from the next step on. A draft under way is not waited for where none may be made any more.
+    /// Another permit, from the next step on. A draft under way is not waited for where none may be
+    /// made any more.
     pub fn set_permit(&mut self, key: SequenceKey, permit: Permit) {
         if let Some(sequence) = self.sequences.get_mut(&key) {
             sequence.permit = permit;
@@ -368,7 +394,8 @@ impl Scheduler {
         self.sequences.iter().map(|(key, sequence)| (*key, sequence))
     }
 
-    /// A step is done: its rows are in the store, and these tokens were chosen. Finished sequences are forgotten.
+    /// A step is done: its rows are in the store, and these tokens were chosen. Finished sequences
+    /// are forgotten.
     pub fn on_step(&mut self, parts: &[Part], chosen: Vec<Chosen>, took_us: u64) -> Vec<Emission> {
         for part in parts.iter().filter(|part| part.drafted == 0) {
             if let Some(sequence) = self.sequences.get_mut(&part.key) {
@@ -377,7 +404,10 @@ impl Scheduler {
         }
         self.measure(parts, took_us);
         self.repay(parts, took_us);
-        let accepted: Vec<_> = chosen.iter().map(|chosen| (chosen.key, chosen.tokens.len().saturating_sub(1))).collect();
+        let accepted: Vec<_> = chosen
+            .iter()
+            .map(|chosen| (chosen.key, chosen.tokens.len().saturating_sub(1)))
+            .collect();
         let beside = self.waits_until().is_some();
         self.speculation.stepped(parts, &accepted, took_us as f64, beside);
         let mut emissions = Vec::with_capacity(chosen.len());

@@ -1,21 +1,22 @@
-//! Who has memory. A sequence begins when what it is made of so far fits, and grows from class to class. Where there is no
-//! room, in this order: the prefix cache gives up what it needs, then sequences their taps and with them
-//! their drafts, for one that begins as for one that grows; then, for one that grows, the youngest sequence all it holds: its
-//! tokens are what it begins again from, when there is room. The oldest never gives way, and could run alone, so some sequence
-//! always comes to its end.
+//! Who has memory. A sequence begins when what it is made of so far fits, and grows from class to
+//! class. Where there is no room, in this order: the prefix cache gives up what it needs, then
+//! sequences their taps and with them their drafts, for one that begins as for one that grows;
+//! then, for one that grows, the youngest sequence all it holds: its tokens are what it begins
+//! again from, when there is room. The oldest never gives way, and could run alone, so some
+//! sequence always comes to its end.
 
 use super::{Gave, Scheduler, Started};
 use crate::core::{Draft, Phase, SequenceKey};
 
-/// Positions beyond its own for which there must be room before a sequence that gave way begins again: what little is free
-/// would soon be taken from it once more.
+/// Positions beyond its own for which there must be room before a sequence that gave way begins
+/// again: what little is free would soon be taken from it once more.
 const AHEAD: usize = 64;
 /// Share of the budget that must stay free when a sequence's taps are kept again.
 const SPARE: f64 = 0.25;
 
 impl Scheduler {
-    /// Gives memory to sequences that wait for it, in order of admission, and says which have some now. `evict` as in
-    /// [`Scheduler::next_step`].
+    /// Gives memory to sequences that wait for it, in order of admission, and says which have some
+    /// now. `evict` as in [`Scheduler::next_step`].
     pub fn start(&mut self, mut evict: impl FnMut(u64) -> u64) -> Started {
         let mut started = Started::default();
         for key in self.keys(|sequence| sequence.phase == Phase::Waiting) {
@@ -38,7 +39,9 @@ impl Scheduler {
             }
             started.keys.push(key);
         }
-        if started == Started::default() && self.keys(|sequence| sequence.phase == Phase::Waiting).is_empty() {
+        if started == Started::default()
+            && self.keys(|sequence| sequence.phase == Phase::Waiting).is_empty()
+        {
             self.keep_taps_again();
         }
         started
@@ -46,7 +49,10 @@ impl Scheduler {
 
     /// Sequences that have memory and of which nothing is read yet.
     pub fn unread(&self) -> Vec<SequenceKey> {
-        self.keys(|sequence| sequence.phase == Phase::Waiting).into_iter().filter(|key| self.ledger.holds(*key)).collect()
+        self.keys(|sequence| sequence.phase == Phase::Waiting)
+            .into_iter()
+            .filter(|key| self.ledger.holds(*key))
+            .collect()
     }
 
     /// The first rows of a sequence are in the store: they were found in the prefix cache.
@@ -65,7 +71,8 @@ impl Scheduler {
         self.count_cached()
     }
 
-    /// What is kept for later: the prefix cache, and features of pictures that nobody reads now, which go first.
+    /// What is kept for later: the prefix cache, and features of pictures that nobody reads now,
+    /// which go first.
     pub(super) fn count_cached(&mut self) -> Result<(), u64> {
         self.ledger.set_cached(self.prefix_bytes + self.tower.loose_bytes()).or_else(|over| {
             self.tower.evict(over);
@@ -73,8 +80,14 @@ impl Scheduler {
         })
     }
 
-    /// Whether there is room for so many positions of a sequence, at the prefix cache's expense and nobody else's.
-    pub(super) fn has_room(&mut self, key: SequenceKey, positions: usize, evict: &mut impl FnMut(u64) -> u64) -> bool {
+    /// Whether there is room for so many positions of a sequence, at the prefix cache's expense and
+    /// nobody else's.
+    pub(super) fn has_room(
+        &mut self,
+        key: SequenceKey,
+        positions: usize,
+        evict: &mut impl FnMut(u64) -> u64,
+    ) -> bool {
         let taps = self.sequences.get(&key).is_some_and(|sequence| sequence.taps);
         let missing = self.ledger.missing(key, positions, taps).unwrap_or(u64::MAX);
         // All of the cache would not do: it stays.
@@ -85,7 +98,8 @@ impl Scheduler {
         self.ledger.missing(key, positions, taps) == Ok(0)
     }
 
-    /// The same at the expense of others' taps, too, which they lose, the youngest's first; nobody loses any if all would not do.
+    /// The same at the expense of others' taps, too, which they lose, the youngest's first; nobody
+    /// loses any if all would not do.
     fn has_room_of_taps(
         &mut self,
         key: SequenceKey,
@@ -120,7 +134,8 @@ impl Scheduler {
         let _ = self.ledger.set_cached(left);
     }
 
-    /// Gives a running sequence room for so many positions, whoever has to give way; `false` if that was the sequence itself.
+    /// Gives a running sequence room for so many positions, whoever has to give way; `false` if
+    /// that was the sequence itself.
     pub(super) fn make_room(
         &mut self,
         key: SequenceKey,
@@ -169,12 +184,14 @@ impl Scheduler {
         }
     }
 
-    /// Another drafter reads other layers: what taps take of a sequence of up to so many positions. They go on to be kept where
-    /// there is room; says of whom they are not.
+    /// Another drafter reads other layers: what taps take of a sequence of up to so many positions.
+    /// They go on to be kept where there is room; says of whom they are not.
     pub fn set_taps(&mut self, bytes: impl Fn(usize) -> u64) -> Vec<SequenceKey> {
         let mut lost = vec![];
         for key in self.ledger.set_taps(bytes) {
-            if self.sequences.get(&key).is_some_and(|sequence| sequence.taps) && !self.keep_taps(key) {
+            if self.sequences.get(&key).is_some_and(|sequence| sequence.taps)
+                && !self.keep_taps(key)
+            {
                 self.forget_taps(key);
                 lost.push(key);
             }
@@ -199,7 +216,8 @@ impl Scheduler {
         }
     }
 
-    /// Sequences whose taps were given up keep them again once there is room for all that happens meanwhile.
+    /// Sequences whose taps were given up keep them again once there is room for all that happens
+    /// meanwhile.
     fn keep_taps_again(&mut self) {
         for key in self.keys(|sequence| !sequence.taps && sequence.phase != Phase::Waiting) {
             if self.ledger.free() > (SPARE * self.ledger.budget() as f64) as u64 {

@@ -4,9 +4,10 @@
 //! beside streams that decode:     slice ─▶ decode, decode, … ─▶ decode and prompts ─▶ slice ─▶ …
 //! beside prompts alone:           slice ─▶ prompts ─▶ slice ─▶ …
 //! ```
-//! So a stream's tokens come with gaps of one slice or one chunk and never of both, and neither pictures nor prompts wait
-//! for each other for ever. A slice is as long as a chunk would be. Streams decode for as long as the slice took before it goes
-//! on: beside pictures they run at about half their pace, however large the pictures are, and lose no more time in all.
+//! So a stream's tokens come with gaps of one slice or one chunk and never of both, and neither
+//! pictures nor prompts wait for each other for ever. A slice is as long as a chunk would be.
+//! Streams decode for as long as the slice took before it goes on: beside pictures they run at
+//! about half their pace, however large the pictures are, and lose no more time in all.
 
 use std::collections::BTreeSet;
 
@@ -42,7 +43,8 @@ pub(super) enum Taken {
 
 /// Of the tower's time, as much more is the streams' that decode beside it.
 const STREAMS: f64 = 1.0;
-/// More than this they are never owed: one block of a huge picture must not stop the next for as long.
+/// More than this they are never owed: one block of a huge picture must not stop the next for as
+/// long.
 const MOST_OWED_US: f64 = 500_000.0;
 
 impl Scheduler {
@@ -56,11 +58,13 @@ impl Scheduler {
         }
         let waits = |one: &Sequence| matches!(one.draft, Draft::Asked { until } if until > now);
         let decodes = self.sequences.values().any(|one| one.phase == Phase::Decoding);
-        let decodes_now = self.sequences.values().any(|one| one.phase == Phase::Decoding && !waits(one));
-        let reads = self
-            .sequences
-            .iter()
-            .any(|(key, one)| self.is_reading(*key, one) && !self.follows.contains_key(key) && self.sees_to(one) > one.committed);
+        let decodes_now =
+            self.sequences.values().any(|one| one.phase == Phase::Decoding && !waits(one));
+        let reads = self.sequences.iter().any(|(key, one)| {
+            self.is_reading(*key, one)
+                && !self.follows.contains_key(key)
+                && self.sees_to(one) > one.committed
+        });
         if !decodes {
             self.owed_us = 0.0;
         }
@@ -77,7 +81,8 @@ impl Scheduler {
             Turn::Prompts => Turn::Tower,
         };
         if turn == Turn::Tower
-            && let Some(slice) = self.tower.next_slice(&wanted, if decodes { BESIDE_US } else { CHUNK_US })
+            && let Some(slice) =
+                self.tower.next_slice(&wanted, if decodes { BESIDE_US } else { CHUNK_US })
         {
             return Taken::Tower(slice);
         }
@@ -91,11 +96,16 @@ impl Scheduler {
         }
     }
 
-    /// Brings the tower's books in line with what sequences have read; the pictures they come to and cannot see yet.
+    /// Brings the tower's books in line with what sequences have read; the pictures they come to
+    /// and cannot see yet.
     fn settle_pictures(&mut self) -> Vec<WantedImage> {
         let (mut needed, mut wanted) = (BTreeSet::new(), Vec::<WantedImage>::new());
         let mut beside = vec![];
-        for (key, one) in self.sequences.iter().filter(|(key, one)| !one.images.is_empty() && self.ledger.holds(**key)) {
+        for (key, one) in self
+            .sequences
+            .iter()
+            .filter(|(key, one)| !one.images.is_empty() && self.ledger.holds(**key))
+        {
             beside.push((*key, self.beside(&one.images, one.committed)));
             // What another one reads for it may be all of its pictures.
             if self.follows.contains_key(key) {
@@ -107,9 +117,15 @@ impl Scheduler {
                     continue;
                 }
                 if wanted.iter().all(|other| other.image != image.key) {
-                    wanted.push(WantedImage { image: image.key, owner: *key, index, patches: image.patches });
+                    wanted.push(WantedImage {
+                        image: image.key,
+                        owner: *key,
+                        index,
+                        patches: image.patches,
+                    });
                 }
-                // The next one's turn comes when this one is there: what lies before it can be read meanwhile.
+                // The next one's turn comes when this one is there: what lies before it can be read
+                // meanwhile.
                 break;
             }
         }
@@ -124,8 +140,8 @@ impl Scheduler {
         wanted
     }
 
-    /// What a sequence's pictures take beside its rows: their pixels as long as it runs, as it may have to begin again, and
-    /// their features until they are read.
+    /// What a sequence's pictures take beside its rows: their pixels as long as it runs, as it may
+    /// have to begin again, and their features until they are read.
     pub(super) fn beside(&self, images: &[Image], committed: usize) -> u64 {
         let info = self.tower.info();
         let bytes = |image: &Image| {

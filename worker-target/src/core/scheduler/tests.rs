@@ -2,11 +2,14 @@ use super::*;
 use crate::core::ClassBytes;
 use paceline_proto::v1::{Lane, RouteReason};
 
-const PLAIN: Permit = Permit { lane: Lane::Plain, max_draft: 0, reason: RouteReason::DrafterAbsent };
+const PLAIN: Permit =
+    Permit { lane: Lane::Plain, max_draft: 0, reason: RouteReason::DrafterAbsent };
 const DRAFTS: Permit = Permit { lane: Lane::Speculative, max_draft: 7, reason: RouteReason::Prior };
 
 fn classes(of: &[(usize, u64)]) -> Vec<ClassBytes> {
-    of.iter().map(|(positions, kv)| ClassBytes { positions: *positions, kv: *kv, taps: 0 }).collect()
+    of.iter()
+        .map(|(positions, kv)| ClassBytes { positions: *positions, kv: *kv, taps: 0 })
+        .collect()
 }
 
 /// On a machine of which nothing is known yet.
@@ -40,12 +43,21 @@ fn request(prompt: usize, max_tokens: u32) -> Request {
     }
 }
 
-/// Does a step and chooses `token` wherever one is chosen; says which rows were read and what came out.
-fn step(scheduler: &mut Scheduler, now: u64, token: u32) -> (Vec<(u64, usize, bool)>, Vec<Emission>) {
+/// Does a step and chooses `token` wherever one is chosen; says which rows were read and what came
+/// out.
+fn step(
+    scheduler: &mut Scheduler,
+    now: u64,
+    token: u32,
+) -> (Vec<(u64, usize, bool)>, Vec<Emission>) {
     let step = next(scheduler, now);
     let tokens = vec![Token { id: token, margin: 1.0 }];
-    let chosen: Vec<Chosen> =
-        step.parts.iter().filter(|part| part.chooses).map(|part| Chosen { key: part.key, tokens: tokens.clone() }).collect();
+    let chosen: Vec<Chosen> = step
+        .parts
+        .iter()
+        .filter(|part| part.chooses)
+        .map(|part| Chosen { key: part.key, tokens: tokens.clone() })
+        .collect();
     let rows = step.parts.iter().map(|part| (part.key.0, part.rows, part.chooses)).collect();
     (rows, scheduler.on_step(&step.parts, chosen, 1000))
 }
@@ -61,7 +73,10 @@ fn a_request_is_read_then_decoded_then_gone() {
     assert_eq!(step(&mut scheduler, 0, 50).0, [(0, 10, true)]);
     assert_eq!(step(&mut scheduler, 1, 51).0, [(0, 1, true)]);
     let (_, last) = step(&mut scheduler, 2, 52);
-    assert_eq!((last[0].index, last[0].tokens[0].id, finish(&last[0])), (2, 52, Some(Finish::Length)));
+    assert_eq!(
+        (last[0].index, last[0].tokens[0].id, finish(&last[0])),
+        (2, 52, Some(Finish::Length))
+    );
     assert!(scheduler.is_empty());
     assert_eq!(scheduler.ledger().free(), 10_000);
 }
@@ -105,8 +120,15 @@ fn a_slow_machine_gets_small_chunks() {
 fn a_prompt_on_an_unknown_machine_is_read_without_a_step_that_counts_as_hung() {
     const HANG_US: u64 = 10_000_000;
     // What a step costs whatever its rows are, and what a row costs.
-    let machines =
-        [(1_000, 10), (30_000, 500), (0, 5_000), (5_000_000, 1_000), (0, 300_000), (100_000, 1_200_000), (0, 9_900_000)];
+    let machines = [
+        (1_000, 10),
+        (30_000, 500),
+        (0, 5_000),
+        (5_000_000, 1_000),
+        (0, 300_000),
+        (100_000, 1_200_000),
+        (0, 9_900_000),
+    ];
     for (step_us, row_us) in machines {
         for prompts in [1, 3] {
             let mut scheduler = unmeasured();
@@ -116,9 +138,14 @@ fn a_prompt_on_an_unknown_machine_is_read_without_a_step_that_counts_as_hung() {
                 let step = next(&mut scheduler, steps);
                 let rows: usize = step.parts.iter().map(|part| part.rows).sum();
                 let took_us = step_us + row_us * rows as u64;
-                let what = format!("{step_us} and {row_us} us, step {steps} of {rows} rows: {took_us} us behind {slowest_us}");
+                let what = format!(
+                    "{step_us} and {row_us} us, step {steps} of {rows} rows: {took_us} us behind {slowest_us}"
+                );
                 assert!(rows > 0 && took_us <= HANG_US.max(10 * slowest_us), "{what}");
-                let chosen = |part: &Part| Chosen { key: part.key, tokens: vec![Token { id: 9, margin: 1.0 }] };
+                let chosen = |part: &Part| Chosen {
+                    key: part.key,
+                    tokens: vec![Token { id: 9, margin: 1.0 }],
+                };
                 let chosen = step.parts.iter().filter(|part| part.chooses).map(chosen).collect();
                 scheduler.on_step(&step.parts, chosen, took_us);
                 (slowest_us, steps) = (slowest_us.max(took_us), steps + 1);
@@ -161,15 +188,25 @@ fn deadlines_end_a_sequence_at_the_step_border() {
     scheduler.admit(Request { deadline: Some(Millis(5)), ..request(4, 30) }).expect("room");
     step(&mut scheduler, 4, 60);
     let late = next(&mut scheduler, 5);
-    assert_eq!(late, Step { ended: vec![(SequenceKey(0), Ended::DeadlinePassed)], ..Step::default() });
+    assert_eq!(
+        late,
+        Step { ended: vec![(SequenceKey(0), Ended::DeadlinePassed)], ..Step::default() }
+    );
     assert_eq!(scheduler.ledger().free(), 10_000);
 }
 
 #[test]
 fn no_more_sequences_than_may_and_none_that_could_never_run() {
-    let mut scheduler = Scheduler::new(Ledger::new(250, classes(&[(256, 100), (512, 300)])), 2).with_row_us(1_000.0);
-    assert!(matches!(scheduler.admit(request(10, 300)), Err(SchedulerError::Ledger(LedgerError::Never { .. }))));
-    assert!(matches!(scheduler.admit(request(10, 600)), Err(SchedulerError::Ledger(LedgerError::TooLong { .. }))));
+    let mut scheduler = Scheduler::new(Ledger::new(250, classes(&[(256, 100), (512, 300)])), 2)
+        .with_row_us(1_000.0);
+    assert!(matches!(
+        scheduler.admit(request(10, 300)),
+        Err(SchedulerError::Ledger(LedgerError::Never { .. }))
+    ));
+    assert!(matches!(
+        scheduler.admit(request(10, 600)),
+        Err(SchedulerError::Ledger(LedgerError::TooLong { .. }))
+    ));
     scheduler.admit(request(10, 10)).expect("room");
     scheduler.admit(request(10, 10)).expect("room");
     assert_eq!(scheduler.admit(request(10, 10)), Err(SchedulerError::Full(2)));
@@ -177,7 +214,8 @@ fn no_more_sequences_than_may_and_none_that_could_never_run() {
 
 #[test]
 fn who_finds_no_room_waits_for_it() {
-    let mut scheduler = Scheduler::new(Ledger::new(250, classes(&[(256, 100)])), 4).with_row_us(1_000.0);
+    let mut scheduler =
+        Scheduler::new(Ledger::new(250, classes(&[(256, 100)])), 4).with_row_us(1_000.0);
     (0..3).for_each(|_| _ = scheduler.admit(request(10, 2)).expect("taken"));
     assert_eq!(scheduler.start(|_| 0).keys, [SequenceKey(0), SequenceKey(1)]);
     assert_eq!(step(&mut scheduler, 0, 9).0, [(0, 10, true), (1, 10, true)]);
@@ -204,7 +242,10 @@ fn a_draft_is_waited_for_verified_and_counted() {
     let (mut scheduler, key) = drafting(100);
     assert_eq!(scheduler.get(key).expect("there").draft_most(), 7);
     scheduler.asked(key, Millis(20));
-    assert_eq!((next(&mut scheduler, 19).parts, scheduler.waits_until()), (vec![], Some(Millis(20))));
+    assert_eq!(
+        (next(&mut scheduler, 19).parts, scheduler.waits_until()),
+        (vec![], Some(Millis(20)))
+    );
     assert!(scheduler.proposed(key, 5));
     let part = next(&mut scheduler, 19).parts[0];
     assert_eq!((part.start, part.rows, part.drafted, part.chooses), (10, 6, 5, true));
@@ -271,7 +312,8 @@ fn a_permit_changes_the_lane_at_the_next_step() {
 
 #[test]
 fn a_long_prompt_is_passed_over_by_short_ones_and_not_for_ever() {
-    let mut scheduler = Scheduler::new(Ledger::new(100_000, classes(&[(256, 100), (4096, 1600)])), 32);
+    let mut scheduler =
+        Scheduler::new(Ledger::new(100_000, classes(&[(256, 100), (4096, 1600)])), 32);
     let long = scheduler.admit(request(2_000, 2)).expect("room");
     scheduler.price = RowPrice::flat(250_000.0 / 64.0);
     let mut waited = 0;
@@ -282,11 +324,13 @@ fn a_long_prompt_is_passed_over_by_short_ones_and_not_for_ever() {
         let step = scheduler.next_step(Millis(now), |_| 0);
         let rows: usize = step.parts.iter().map(|part| part.rows).sum();
         assert!(rows <= 64, "{step:?}");
-        let passed = step.passed.iter().find(|(key, _)| *key == long).map_or(0, |(_, steps)| *steps);
+        let passed =
+            step.passed.iter().find(|(key, _)| *key == long).map_or(0, |(_, steps)| *steps);
         assert!(passed == 0 || passed == waited + 1, "{passed} after {waited}");
         waited = passed;
         assert!(waited <= 4, "{waited} steps without a row");
-        let chosen = |part: &Part| Chosen { key: part.key, tokens: vec![Token { id: 9, margin: 1.0 }] };
+        let chosen =
+            |part: &Part| Chosen { key: part.key, tokens: vec![Token { id: 9, margin: 1.0 }] };
         let chosen = step.parts.iter().filter(|part| part.chooses).map(chosen).collect();
         let parts = step.parts;
         scheduler.on_step(&parts, chosen, 250_000);

@@ -1,11 +1,12 @@
-//! The lengths of all drafts of the next cycle: the most tokens for the time, by what steps and drafts cost and how far drafts
-//! survive.
+//! The lengths of all drafts of the next cycle: the most tokens for the time, by what steps and
+//! drafts cost and how far drafts survive.
 //!
-//! A cycle of n drafting sequences among N: the drafter works, the others step plainly beside it, then one step verifies
-//! all blocks and takes the others along. Its price has a large part that the first drafted token pays for all, so growing
-//! by single tokens from nothing would never begin: for each number of drafting sequences the blocks are grown greedily,
-//! the likeliest token of all first, and the best point on the way counts. Best is the geometric mean of all paces: by the sum of
-//! tokens one text that drafts far would be worth that fifteen others go slower.
+//! A cycle of n drafting sequences among N: the drafter works, the others step plainly beside it,
+//! then one step verifies all blocks and takes the others along. Its price has a large part that
+//! the first drafted token pays for all, so growing by single tokens from nothing would never
+//! begin: for each number of drafting sequences the blocks are grown greedily, the likeliest token
+//! of all first, and the best point on the way counts. Best is the geometric mean of all paces: by
+//! the sum of tokens one text that drafts far would be worth that fifteen others go slower.
 
 use super::cost::{Cost, Plain, Size};
 use super::survival::{KINDS, MOST, Survival, accepted};
@@ -14,18 +15,21 @@ use super::survival::{KINDS, MOST, Survival, accepted};
 const ASSUMED_STEP_US: f64 = 10_000.0;
 /// Rows that cost as much as the base, until measured.
 const ASSUMED_ROWS: f64 = 64.0;
-/// How much slower a step is while the drafter works, until measured, and the bounds of what is believed.
+/// How much slower a step is while the drafter works, until measured, and the bounds of what is
+/// believed.
 const ASSUMED_BESIDE: f64 = 1.2;
 const BESIDE: (f64, f64) = (0.8, 4.0);
 /// Drafts behind which their price is what was measured.
 const FEW_DRAFTS: u64 = 8;
-/// What drafts are taken for when none was asked for during so many steps, and at least, however long it is.
+/// What drafts are taken for when none was asked for during so many steps, and at least, however
+/// long it is.
 const CHEAPER: f64 = 0.65;
 const CHEAPEST: f64 = 0.1;
-/// Variances, of logarithms: a step's deviation from its price, and what that is more, divided among its figures and one, where the
-/// price is of few; what the machine's speed changes in the time of a plain step (by which, as long as all are of one kind,
-/// 0.12 of a deviation is put down to it); how far a kind of step may be off its price, and what that changes in that time. Of
-/// what the machine is slower than in the mean so much is left after that time if nothing is heard.
+/// Variances, of logarithms: a step's deviation from its price, and what that is more, divided
+/// among its figures and one, where the price is of few; what the machine's speed changes in the
+/// time of a plain step (by which, as long as all are of one kind, 0.12 of a deviation is put down
+/// to it); how far a kind of step may be off its price, and what that changes in that time. Of what
+/// the machine is slower than in the mean so much is left after that time if nothing is heard.
 const NOISE: f64 = 0.04;
 const GUESSED: f64 = 0.5;
 const MEASURED: f64 = 8.0;
@@ -65,20 +69,24 @@ pub struct Costs {
     slower: Slower,
 }
 
-/// What all work has in common, and what steps with drafted tokens have in common beside it, both as logarithms of times.
+/// What all work has in common, and what steps with drafted tokens have in common beside it, both
+/// as logarithms of times.
 ///
-/// A machine that others use too, or that is hot, is slower for seconds, and all work on it alike. What is done at such a time
-/// becomes dearer in the books and what is not done does not, so who held the one against the other would draft because
-/// plain steps were measured last when the machine was slow. So prices are those of a machine that is as it was in the mean, and
-/// how it is now is known from every step, whatever its kind.
+/// A machine that others use too, or that is hot, is slower for seconds, and all work on it alike.
+/// What is done at such a time becomes dearer in the books and what is not done does not, so who
+/// held the one against the other would draft because plain steps were measured last when the
+/// machine was slow. So prices are those of a machine that is as it was in the mean, and how it is
+/// now is known from every step, whatever its kind.
 ///
-/// As long as all steps are of one kind, a machine that became slower looks like a kind that was taken for too cheap. Both are
-/// estimated together (a Kalman filter of two states): what a deviation is put down to goes by how well each was known when
-/// the kind changed, and the first steps of the other kind set both right.
+/// As long as all steps are of one kind, a machine that became slower looks like a kind that was
+/// taken for too cheap. Both are estimated together (a Kalman filter of two states): what a
+/// deviation is put down to goes by how well each was known when the kind changed, and the first
+/// steps of the other kind set both right.
 ///
-/// Prices times this factor are all that is ever seen of either: a factor that stays where a mistake left it would be taken out of the
-/// prices of whatever is measured next, and what is seldom measured would stay too dear by it. So it returns to 1 (an
-/// Ornstein-Uhlenbeck process), and a machine that stays slower becomes one whose prices are higher.
+/// Prices times this factor are all that is ever seen of either: a factor that stays where a
+/// mistake left it would be taken out of the prices of whatever is measured next, and what is
+/// seldom measured would stay too dear by it. So it returns to 1 (an Ornstein-Uhlenbeck process),
+/// and a machine that stays slower becomes one whose prices are higher.
 #[derive(Clone, Copy, Debug)]
 struct Slower {
     /// Of all work; of steps with drafted tokens beside it.
@@ -93,12 +101,19 @@ struct Slower {
 
 impl Default for Slower {
     fn default() -> Self {
-        Self { ln: [0.0; 2], variance: [NOISE, KINDS_DIFFER], common: 0.0, times: 1.0, of_blocks: 1.0 }
+        Self {
+            ln: [0.0; 2],
+            variance: [NOISE, KINDS_DIFFER],
+            common: 0.0,
+            times: 1.0,
+            of_blocks: 1.0,
+        }
     }
 }
 
 impl Slower {
-    /// A step, expected to be as long as so many plain ones, took so many times as long, with such a variance.
+    /// A step, expected to be as long as so many plain ones, took so many times as long, with such
+    /// a variance.
     fn observe(&mut self, ratio: f64, blocks: bool, noise: f64, length: f64) {
         let length = length.clamp(1.0, LONGEST);
         let left = LEFT.powf(length);
@@ -109,7 +124,9 @@ impl Slower {
         *kind = (*kind + KIND_WANDERS * length).min(KINDS_DIFFER);
         // What each has in common with the deviation, whose variance is `seen`.
         let (with_all, with_kind, seen) = match blocks {
-            true => (*all + self.common, *kind + self.common, *all + 2.0 * self.common + *kind + noise),
+            true => {
+                (*all + self.common, *kind + self.common, *all + 2.0 * self.common + *kind + noise)
+            }
             false => (*all, self.common, *all + noise),
         };
         let deviation = (ratio.min(SINGLE) - 1.0) / seen;
@@ -151,7 +168,9 @@ impl Costs {
     /// A step.
     pub fn step_us(&self, rows: f64, sequences: f64, context: f64) -> f64 {
         match self.step.is_known() {
-            true if rows > sequences => self.block_us(Size { rows, sequences, context }, self.plain_us(sequences, context)),
+            true if rows > sequences => {
+                self.block_us(Size { rows, sequences, context }, self.plain_us(sequences, context))
+            }
             true => self.slower.step(false) * self.step.us(Size { rows, sequences, context }),
             false => ASSUMED_STEP_US * (1.0 + rows / ASSUMED_ROWS),
         }
@@ -160,7 +179,8 @@ impl Costs {
     /// A step with drafted tokens, where a plain one of the same sequences costs `plain_us`.
     fn block_us(&self, size: Size, plain_us: f64) -> f64 {
         match self.step.is_known() {
-            // More rows are never cheaper: a price that says so is of another moment than the one of plain steps.
+            // More rows are never cheaper: a price that says so is of another moment than the one
+            // of plain steps.
             true => (self.slower.step(true) * self.step.us(size)).max(plain_us),
             false => self.step_us(size.rows, size.sequences, size.context),
         }
@@ -169,16 +189,22 @@ impl Costs {
     /// A step of one row of each of so many sequences.
     pub fn plain_us(&self, sequences: f64, context: f64) -> f64 {
         match self.step.is_known() {
-            true => self.slower.times * self.plain.us(Size { rows: sequences, sequences, context }, &self.step),
+            true => {
+                self.slower.times
+                    * self.plain.us(Size { rows: sequences, sequences, context }, &self.step)
+            }
             false => self.step_us(sequences, sequences, context),
         }
     }
 
-    /// A draft for so many sequences; `rows` are those of the blocks and of new context. Until one is measured it is half as
-    /// dear as a plain step: rather too cheap, as what looks dear is never tried. As long as few are, it is no dearer than a step of
-    /// as many rows: a drafter is smaller than its target, and the first drafts may have been paused.
+    /// A draft for so many sequences; `rows` are those of the blocks and of new context. Until one
+    /// is measured it is half as dear as a plain step: rather too cheap, as what looks dear is
+    /// never tried. As long as few are, it is no dearer than a step of as many rows: a drafter is
+    /// smaller than its target, and the first drafts may have been paused.
     pub fn draft_us(&self, rows: f64, sequences: f64) -> f64 {
-        let measured_us = || self.hope * self.slower.times * self.draft.us(Size { rows, sequences, context: 0.0 });
+        let measured_us = || {
+            self.hope * self.slower.times * self.draft.us(Size { rows, sequences, context: 0.0 })
+        };
         match self.draft.seen() {
             0 => self.step_us(1.0, 1.0, 0.0) / 2.0,
             1..FEW_DRAFTS => measured_us().min(self.step_us(rows, sequences, 0.0)),
@@ -195,20 +221,21 @@ impl Costs {
         rows as f64 * row
     }
 
-    /// What reading so many rows in costs all who step meanwhile: each step takes longer while the drafter works, and none waits
-    /// for it.
+    /// What reading so many rows in costs all who step meanwhile: each step takes longer while the
+    /// drafter works, and none waits for it.
     pub fn read_beside_us(&self, rows: usize) -> f64 {
         self.read_us(rows) * (1.0 - 1.0 / self.step_beside).max(0.0)
     }
 
-    /// No draft was asked for so long that what is known of drafts may be an accident, which nothing would ever correct: they are
-    /// taken for a little cheaper, until one is tried.
+    /// No draft was asked for so long that what is known of drafts may be an accident, which
+    /// nothing would ever correct: they are taken for a little cheaper, until one is tried.
     pub fn nothing_drafted(&mut self) {
         self.draft.doubt();
         self.hope = (self.hope * CHEAPER).max(CHEAPEST);
     }
 
-    /// A draft for `size` came so long after it was asked for; the target did `steps` steps meanwhile.
+    /// A draft for `size` came so long after it was asked for; the target did `steps` steps
+    /// meanwhile.
     pub fn drafted(&mut self, size: Size, us: f64, steps: u32) {
         self.hope = 1.0;
         match steps {
@@ -231,8 +258,8 @@ impl Costs {
     /// A step took so long while the drafter rested.
     pub fn stepped(&mut self, size: Size, us: f64) {
         let plain = size.rows <= size.sequences;
-        // What was never measured says something too: a machine that others have left, while blocks of lengths that are new go
-        // on, would be taken for slow still, and the blocks for cheap.
+        // What was never measured says something too: a machine that others have left, while blocks
+        // of lengths that are new go on, would be taken for slow still, and the blocks for cheap.
         if self.step.is_known() {
             let expected = self.expected_us(size);
             let length = expected / self.plain_us(size.sequences, size.context);
@@ -262,13 +289,14 @@ impl Costs {
         if figures < MEASURED { NOISE + GUESSED / (1.0 + figures) } else { NOISE }
     }
 
-    /// A draft came so long after it was asked for while others stepped `steps` times: somewhere in the last of them, which
-    /// says something only where it was expected in another.
+    /// A draft came so long after it was asked for while others stepped `steps` times: somewhere in
+    /// the last of them, which says something only where it was expected in another.
     fn draft_was_beside(&mut self, size: Size, us: f64, steps: u32) {
         let steps = f64::from(steps.max(1));
         let expected = self.draft_us(size.rows, size.sequences);
         if us < expected {
-            // Alone it takes no longer than beside others: a pause that fell into the first figures is not believed for ever.
+            // Alone it takes no longer than beside others: a pause that fell into the first figures
+            // is not believed for ever.
             self.draft.observe(size, us / self.slower.times);
         }
         let (least, most) = (us * (steps - 1.0) / steps / expected, us / expected);
@@ -324,21 +352,33 @@ impl Load {
         Pace { us: costs.plain_us(count, self.context), tokens: count }
     }
 
-    /// A cycle in which `drafting` of them draft `rows` tokens in all, of which `accepted` are expected to be.
+    /// A cycle in which `drafting` of them draft `rows` tokens in all, of which `accepted` are
+    /// expected to be.
     pub fn cycle(&self, costs: &Costs, drafting: usize, rows: f64, accepted: f64) -> Pace {
         self.cycle_of(costs, self.fixed(costs, drafting), drafting, rows, accepted)
     }
 
     /// What does not change with the lengths, of which many are tried.
     fn fixed(&self, costs: &Costs, drafting: usize) -> Fixed {
-        let (count, others) = (self.sequences as f64, self.sequences.saturating_sub(drafting) as f64);
-        let beside_us =
-            if others < 0.5 { 0.0 } else { costs.plain_us(others, self.context * others / count) * costs.step_beside };
+        let (count, others) =
+            (self.sequences as f64, self.sequences.saturating_sub(drafting) as f64);
+        let beside_us = if others < 0.5 {
+            0.0
+        } else {
+            costs.plain_us(others, self.context * others / count) * costs.step_beside
+        };
         Fixed { beside_us, plain_us: costs.plain_us(count, self.context) }
     }
 
     /// The cycle with those prices.
-    fn cycle_of(&self, costs: &Costs, Fixed { beside_us, plain_us }: Fixed, drafting: usize, rows: f64, accepted: f64) -> Pace {
+    fn cycle_of(
+        &self,
+        costs: &Costs,
+        Fixed { beside_us, plain_us }: Fixed,
+        drafting: usize,
+        rows: f64,
+        accepted: f64,
+    ) -> Pace {
         let (count, drafting) = (self.sequences as f64, drafting as f64);
         let others = count - drafting;
         // Blocks with their bonus tokens, and the positions that the last cycle committed.
@@ -351,7 +391,10 @@ impl Load {
             (steps * beside_us, steps * others)
         };
         let verified = Size { rows: count + rows, sequences: count, context: self.context };
-        Pace { us: wait_us + costs.block_us(verified, plain_us), tokens: count + accepted + plain_tokens }
+        Pace {
+            us: wait_us + costs.block_us(verified, plain_us),
+            tokens: count + accepted + plain_tokens,
+        }
     }
 }
 
@@ -373,15 +416,17 @@ pub struct Choice {
     pub lengths: Vec<usize>,
     /// Of the cycle; of a plain step where nobody drafts.
     pub pace: Pace,
-    /// The pace of one sequence, as the geometric mean of all, tokens a microsecond: what is to be large (proportional fairness:
-    /// Kelly, Maulloo, Tan 1998).
+    /// The pace of one sequence, as the geometric mean of all, tokens a microsecond: what is to be
+    /// large (proportional fairness: Kelly, Maulloo, Tan 1998).
     pub rate: f64,
 }
 
-/// The geometric mean of the paces of all: those that draft have `logs` of their tokens a cycle in sum.
+/// The geometric mean of the paces of all: those that draft have `logs` of their tokens a cycle in
+/// sum.
 fn fair_rate(load: Load, drafting: usize, logs: f64, own: f64, pace: Pace) -> f64 {
     let others = load.sequences - drafting;
-    let plain = if others == 0 { 0.0 } else { others as f64 * ((pace.tokens - own) / others as f64).ln() };
+    let plain =
+        if others == 0 { 0.0 } else { others as f64 * ((pace.tokens - own) / others as f64).ln() };
     ((logs + plain) / load.sequences as f64).exp() / pace.us
 }
 
@@ -389,21 +434,30 @@ fn fair_rate(load: Load, drafting: usize, logs: f64, own: f64, pace: Pace) -> f6
 fn plain_product(load: Load, drafting: usize, own: f64, pace: Pace) -> f64 {
     match load.sequences - drafting {
         0 => 1.0,
-        others => ((pace.tokens - own) / others as f64).powi(i32::try_from(others).unwrap_or(i32::MAX)),
+        others => {
+            ((pace.tokens - own) / others as f64).powi(i32::try_from(others).unwrap_or(i32::MAX))
+        }
     }
 }
 
-/// The best cycle in which at least one candidate drafts; `None` where none can. Whether it is better than a plain step is for
-/// the caller to say, who knows what it costs to change.
+/// The best cycle in which at least one candidate drafts; `None` where none can. Whether it is
+/// better than a plain step is for the caller to say, who knows what it costs to change.
 pub fn best_cycle(costs: &Costs, load: Load, candidates: &[Candidate<'_>]) -> Option<Choice> {
-    let mut order: Vec<(usize, f64)> = candidates.iter().enumerate().map(|(at, one)| (at, worth(one))).collect();
+    let mut order: Vec<(usize, f64)> =
+        candidates.iter().enumerate().map(|(at, one)| (at, worth(one))).collect();
     order.retain(|(at, _)| candidates[*at].most > 0 && candidates[*at].survival[0] >= UNLIKELY);
     order.sort_by(|one, other| other.1.total_cmp(&one.1));
-    // Tokens behind the first of each block, the likeliest first. Survival falls along a block, so blocks grow in order.
+    // Tokens behind the first of each block, the likeliest first. Survival falls along a block, so
+    // blocks grow in order.
     let mut growth: Vec<(f32, usize)> = vec![];
     for (rank, (at, _)) in order.iter().enumerate() {
         let survival = &candidates[*at].survival[..candidates[*at].most.min(MOST)];
-        growth.extend(survival[1..].iter().take_while(|alive| **alive >= UNLIKELY).map(|alive| (*alive, rank)));
+        growth.extend(
+            survival[1..]
+                .iter()
+                .take_while(|alive| **alive >= UNLIKELY)
+                .map(|alive| (*alive, rank)),
+        );
     }
     growth.sort_unstable_by(|one, other| other.0.total_cmp(&one.0));
     let mut best: Option<(f64, usize, usize, Pace)> = None;
@@ -411,19 +465,27 @@ pub fn best_cycle(costs: &Costs, load: Load, candidates: &[Candidate<'_>]) -> Op
     let count = i32::try_from(load.sequences).unwrap_or(i32::MAX);
     for drafting in sets(order.len()) {
         let set = &order[..drafting];
-        tokens.iter_mut().zip(set).for_each(|(tokens, (at, _))| *tokens = 1.0 + f64::from(candidates[*at].survival[0]));
+        tokens
+            .iter_mut()
+            .zip(set)
+            .for_each(|(tokens, (at, _))| *tokens = 1.0 + f64::from(candidates[*at].survival[0]));
         let mut sum: f64 = tokens[..drafting].iter().sum();
         // A block has 32 tokens at most, 32 of them 32^32: no double is too small for it.
         let mut product: f64 = tokens[..drafting].iter().product();
-        let read: f64 = set.iter().map(|(at, _)| candidates[*at].read_us).sum::<f64>() / drafting as f64;
+        let read: f64 =
+            set.iter().map(|(at, _)| candidates[*at].read_us).sum::<f64>() / drafting as f64;
         let fixed = load.fixed(costs, drafting);
         // Where many draft one row more is nothing.
         let stride = (drafting / 3).max(1);
         let mut look = |rows: usize, sum: f64, product: f64| {
-            let mut pace = load.cycle_of(costs, fixed, drafting, rows as f64, sum - drafting as f64);
+            let mut pace =
+                load.cycle_of(costs, fixed, drafting, rows as f64, sum - drafting as f64);
             pace.us += read * sum;
-            // The same two numbers of which the rate is a root, without a logarithm for each that is not better.
-            if best.is_some_and(|best| product * plain_product(load, drafting, sum, pace) <= (best.0 * pace.us).powi(count)) {
+            // The same two numbers of which the rate is a root, without a logarithm for each that
+            // is not better.
+            if best.is_some_and(|best| {
+                product * plain_product(load, drafting, sum, pace) <= (best.0 * pace.us).powi(count)
+            }) {
                 return;
             }
             let rate = fair_rate(load, drafting, product.ln(), sum, pace);
@@ -464,7 +526,12 @@ fn worth(candidate: &Candidate<'_>) -> f64 {
 }
 
 /// Given lengths as a choice.
-pub fn choice_of(costs: &Costs, load: Load, candidates: &[Candidate<'_>], lengths: &[usize]) -> Choice {
+pub fn choice_of(
+    costs: &Costs,
+    load: Load,
+    candidates: &[Candidate<'_>],
+    lengths: &[usize],
+) -> Choice {
     let drafts = || candidates.iter().zip(lengths).filter(|(_, length)| **length > 0);
     let (drafting, rows) = (drafts().count(), lengths.iter().sum::<usize>() as f64);
     let (mut sum, mut logs) = (0.0, 0.0);
@@ -478,13 +545,21 @@ pub fn choice_of(costs: &Costs, load: Load, candidates: &[Candidate<'_>], length
     Choice { lengths: lengths.to_vec(), pace, rate: fair_rate(load, drafting, logs, sum, pace) }
 }
 
-/// The best that `drafting` of them can reach whose text is of one kind: rate over plain, and the length.
-pub fn gain_of_kind(costs: &Costs, load: Load, drafting: usize, survival: &Survival, most: usize) -> (f64, usize) {
+/// The best that `drafting` of them can reach whose text is of one kind: rate over plain, and the
+/// length.
+pub fn gain_of_kind(
+    costs: &Costs,
+    load: Load,
+    drafting: usize,
+    survival: &Survival,
+    most: usize,
+) -> (f64, usize) {
     let (plain, fixed) = (load.plain(costs).rate(), load.fixed(costs, drafting));
     let mut best = (0.0, 0);
     for length in LENGTHS.into_iter().map(|length| length.min(most)).filter(|length| *length > 0) {
         let sum = accepted(survival, length) * drafting as f64;
-        let gain = load.cycle_of(costs, fixed, drafting, (length * drafting) as f64, sum).rate() / plain;
+        let gain =
+            load.cycle_of(costs, fixed, drafting, (length * drafting) as f64, sum).rate() / plain;
         if gain > best.0 {
             best = (gain, length);
         }
@@ -499,12 +574,14 @@ pub struct Trial {
     pub length: usize,
     /// What it is expected to cost beyond going on plainly, microseconds.
     pub cost_us: f64,
-    /// What it may bring: the time that would be saved if they are of a kind that pays, times how likely that is.
+    /// What it may bring: the time that would be saved if they are of a kind that pays, times how
+    /// likely that is.
     pub value_us: f64,
 }
 
-/// What a trial costs in which `drafting` draft, and what it may bring `learning`, these and others, when `kinds` says of which kind they
-/// are, `left` how many tokens are still expected of all that learn, and reading the drafter in takes `read_us`.
+/// What a trial costs in which `drafting` draft, and what it may bring `learning`, these and
+/// others, when `kinds` says of which kind they are, `left` how many tokens are still expected of
+/// all that learn, and reading the drafter in takes `read_us`.
 pub fn trial(
     costs: &Costs,
     load: Load,
@@ -522,7 +599,11 @@ pub fn trial(
     }
     let mut best: Option<Trial> = None;
     for length in LENGTHS.into_iter().map(|length| length.min(most)).filter(|length| *length > 0) {
-        let sum: f64 = kinds.iter().zip(table).map(|(share, survival)| share * accepted(survival, length)).sum();
+        let sum: f64 = kinds
+            .iter()
+            .zip(table)
+            .map(|(share, survival)| share * accepted(survival, length))
+            .sum();
         let pace = load.cycle(costs, drafting, (length * drafting) as f64, sum * drafting as f64);
         let cost_us = pace.us - pace.tokens * plain_us + read_us;
         if best.is_none_or(|best| cost_us < best.cost_us) {

@@ -1,25 +1,29 @@
-//! What a step or a draft costs, learnt from what was measured: time over rows, sequences and context.
+//! What a step or a draft costs, learnt from what was measured: time over rows, sequences and
+//! context.
 //!
-//! Two layers. A grid of cells by rows and sequences keeps a running mean each, which outliers move little; a straight line
-//! through the cells, nearer ones no more than far ones, serves where nothing was measured. A cell does not forget because
-//! others are measured more often, so a lane that is seldom taken keeps its price; only what it adds to the line fades, so that
-//! an old figure that was too high is tried again one day. Costs never fall with rows: the price
-//! of a batch is not a line on a CPU (one row is a product of its own, sixteen cost two or three times one), and noise must not
-//! make more rows look cheaper than fewer.
+//! Two layers. A grid of cells by rows and sequences keeps a running mean each, which outliers move
+//! little; a straight line through the cells, nearer ones no more than far ones, serves where
+//! nothing was measured. A cell does not forget because others are measured more often, so a lane
+//! that is seldom taken keeps its price; only what it adds to the line fades, so that an old figure
+//! that was too high is tried again one day. Costs never fall with rows: the price of a batch is
+//! not a line on a CPU (one row is a product of its own, sixteen cost two or three times one), and
+//! noise must not make more rows look cheaper than fewer.
 
 use paceline_proto::internal::v1::CostModel;
 
 /// Upper ends of the cells.
 const ROWS: [u32; 18] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
 const SEQUENCES: [u32; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
-/// Least weight of the newest figure in a cell's mean: a machine that changes is followed within some 20 steps.
+/// Least weight of the newest figure in a cell's mean: a machine that changes is followed within
+/// some 20 steps.
 const NEWEST: f64 = 0.06;
 /// What a cell counts for at most in the line.
 const HEAVY: f64 = 8.0;
-/// A single figure counts at most so many times what was expected: on a shared machine one step may be paused for as long as ten
-/// others take. Nothing makes one shorter than it is.
+/// A single figure counts at most so many times what was expected: on a shared machine one step may
+/// be paused for as long as ten others take. Nothing makes one shorter than it is.
 const OUTLIER: f64 = 2.0;
-/// Of plain steps, which every cycle is held against: a few that are paused would be the reason to draft.
+/// Of plain steps, which every cycle is held against: a few that are paused would be the reason to
+/// draft.
 const PLAIN_OUTLIER: f64 = 1.4;
 /// Figures of a cell before an expectation is held against it.
 const KNOWN: f64 = 3.0;
@@ -51,8 +55,9 @@ struct Cell {
     weight: f64,
     size: Size,
     us: f64,
-    /// The first ones, ascending: until there are more the one in the middle counts, not their mean. A load that is met
-    /// rarely has no more for long, and one pause among three would make half a price of its own.
+    /// The first ones, ascending: until there are more the one in the middle counts, not their
+    /// mean. A load that is met rarely has no more for long, and one pause among three would make
+    /// half a price of its own.
     first: [f64; FIRST],
     firsts: usize,
 }
@@ -95,8 +100,8 @@ impl Line {
     }
 }
 
-/// What plain steps cost, by the exact number of sequences: it is what every cycle is held against, so the place within a cell of
-/// [`Cost`] must not matter.
+/// What plain steps cost, by the exact number of sequences: it is what every cycle is held against,
+/// so the place within a cell of [`Cost`] must not matter.
 #[derive(Clone, Debug)]
 pub struct Plain([Cell; EXACT]);
 
@@ -113,7 +118,9 @@ impl Plain {
     /// A plain step of all these sequences took so long; by `step` so long was expected.
     pub fn observe(&mut self, size: Size, us: f64, step: &Cost) {
         let expected = self.us(size, step);
-        if let Some(cell) = self.0.get_mut(size.sequences as usize).filter(|_| us.is_finite() && us > 0.0) {
+        if let Some(cell) =
+            self.0.get_mut(size.sequences as usize).filter(|_| us.is_finite() && us > 0.0)
+        {
             let us = if cell.weight >= KNOWN { us.min(expected * PLAIN_OUTLIER) } else { us };
             cell.observe(size, us);
         }
@@ -124,8 +131,8 @@ impl Plain {
         self.0.get(size.sequences as usize).map_or(0.0, |cell| cell.weight)
     }
 
-    /// What a plain step of these sequences costs, microseconds; where there was none of that number, the nearest one says how far
-    /// `step` is right.
+    /// What a plain step of these sequences costs, microseconds; where there was none of that
+    /// number, the nearest one says how far `step` is right.
     pub fn us(&self, size: Size, step: &Cost) -> f64 {
         let known = |number: usize| self.0.get(number).filter(|cell| cell.weight > 0.0);
         let at = size.sequences as usize;
@@ -170,7 +177,8 @@ impl Cost {
         if !(us.is_finite() && us > 0.0) {
             return;
         }
-        let (row, sequence) = (place(&ROW_PLACES, size.rows), place(&SEQUENCE_PLACES, size.sequences));
+        let (row, sequence) =
+            (place(&ROW_PLACES, size.rows), place(&SEQUENCE_PLACES, size.sequences));
         let known = self.cells[sequence][row].weight;
         let expected = if known >= KNOWN {
             Some(self.cells[sequence][row].us)
@@ -246,15 +254,18 @@ impl Cost {
         for cell in self.cells.iter_mut().flatten().filter(|cell| cell.weight > 1.0) {
             cell.weight = (cell.weight * FADES).max(1.0);
         }
-        let known: Vec<&Cell> = self.cells.iter().flatten().filter(|cell| cell.weight > 0.0).collect();
-        // What is assumed until it is measured, as faint figures: sixty-four rows cost one step more, thirty-two sequences or
-        // eight thousand positions half a step. Rather too cheap: what is tried is measured, what looks dear is never tried.
+        let known: Vec<&Cell> =
+            self.cells.iter().flatten().filter(|cell| cell.weight > 0.0).collect();
+        // What is assumed until it is measured, as faint figures: sixty-four rows cost one step
+        // more, thirty-two sequences or eight thousand positions half a step. Rather too cheap:
+        // what is tried is measured, what looks dear is never tried.
         let least = known.iter().map(|cell| cell.us).fold(f64::INFINITY, f64::min);
         let faint = 0.05 / (least * least);
         let prior = [(0.0, 0.0), (64.0, least), (32.0, least / 2.0), (8.0, least / 2.0)];
         let (mut products, mut sums) = ([[0.0; 4]; 4], [0.0; 4]);
         for cell in &known {
-            let (features, weight) = (Line::features(cell.size), cell.weight.min(HEAVY) / (cell.us * cell.us));
+            let (features, weight) =
+                (Line::features(cell.size), cell.weight.min(HEAVY) / (cell.us * cell.us));
             for row in 0..4 {
                 for column in 0..4 {
                     products[row][column] += weight * features[row] * features[column];
@@ -270,7 +281,8 @@ impl Cost {
         for (sequence, most) in SEQUENCES.iter().enumerate() {
             let curve = self.curve_of(sequence, f64::from(*most));
             for row in 1..ROWS.len() {
-                self.slope[sequence][row] = (curve[row] - curve[row - 1]) / f64::from(ROWS[row] - ROWS[row - 1]);
+                self.slope[sequence][row] =
+                    (curve[row] - curve[row - 1]) / f64::from(ROWS[row] - ROWS[row - 1]);
             }
             self.curve[sequence] = curve;
         }
@@ -279,19 +291,24 @@ impl Cost {
     /// Line and what the cells deviate from it, never falling.
     fn curve_of(&self, sequence: usize, sequences: f64) -> [f64; ROWS.len()] {
         let line = self.line;
-        // By how much the cells at hand are above the line; between two of them, and beyond, by the way from one to the other.
+        // By how much the cells at hand are above the line; between two of them, and beyond, by the
+        // way from one to the other.
         let deviation = |row: usize| {
             let cell = &self.cells[sequence][row];
-            (cell.weight > 0.0).then(|| (cell.us - line.at(cell.size)) * cell.weight / (cell.weight + DOUBT))
+            (cell.weight > 0.0)
+                .then(|| (cell.us - line.at(cell.size)) * cell.weight / (cell.weight + DOUBT))
         };
         let mut curve = [0.0; ROWS.len()];
         let mut before: Option<(usize, f64)> = None;
         for row in 0..ROWS.len() {
             let here = deviation(row);
-            let after = (row..ROWS.len()).find_map(|next| deviation(next).map(|value| (next, value)));
+            let after =
+                (row..ROWS.len()).find_map(|next| deviation(next).map(|value| (next, value)));
             let value = match (here, before, after) {
                 (Some(value), _, _) => value,
-                (None, Some((low, one)), Some((high, other))) => one + (other - one) * (row - low) as f64 / (high - low) as f64,
+                (None, Some((low, one)), Some((high, other))) => {
+                    one + (other - one) * (row - low) as f64 / (high - low) as f64
+                }
                 // Beyond what was measured the deviation fades.
                 (None, Some((low, one)), None) => one / (1.0 + (row - low) as f64),
                 (None, None, Some((high, other))) => other / (1.0 + (high - row) as f64),
@@ -331,8 +348,8 @@ fn place(places: &[u8], amount: f64) -> usize {
     usize::from(places[up.min(places.len() - 1)])
 }
 
-/// The nearest curve that never falls: neighbours that do are given their mean, by weight, so that what is known well stays
-/// and what is guessed gives way.
+/// The nearest curve that never falls: neighbours that do are given their mean, by weight, so that
+/// what is known well stays and what is guessed gives way.
 fn rising<const N: usize>(curve: [f64; N], weight: impl Fn(usize) -> f64) -> [f64; N] {
     // Value, weight, and how many neighbours share it.
     let mut pools = [(0.0, 0.0, 0usize); N];
@@ -348,13 +365,15 @@ fn rising<const N: usize>(curve: [f64; N], weight: impl Fn(usize) -> f64) -> [f6
         }
     }
     let mut risen = [0.0; N];
-    let values = pools[..count].iter().flat_map(|(value, _, many)| std::iter::repeat_n(*value, *many));
+    let values =
+        pools[..count].iter().flat_map(|(value, _, many)| std::iter::repeat_n(*value, *many));
     risen.iter_mut().zip(values).for_each(|(place, value)| *place = value);
     risen
 }
 
-/// The solution of a 4×4 system of a least squares fit. No price is negative: one that would be is left out. The base neither,
-/// or the first figures, all of one size, would make a row so dear that nothing of any other size is ever tried.
+/// The solution of a 4×4 system of a least squares fit. No price is negative: one that would be is
+/// left out. The base neither, or the first figures, all of one size, would make a row so dear that
+/// nothing of any other size is ever tried.
 fn solve(products: [[f64; 4]; 4], sums: [f64; 4]) -> [f64; 4] {
     let mut used = [true; 4];
     loop {

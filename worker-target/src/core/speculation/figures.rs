@@ -1,4 +1,5 @@
-//! What the supervisor is told: what work costs, what drafts are worth, and what speculation gains by load and by length.
+//! What the supervisor is told: what work costs, what drafts are worth, and what speculation gains
+//! by load and by length.
 
 use paceline_proto::internal::v1::{ClassFigures, SpeculationBucket, SpeculationFigures};
 
@@ -6,7 +7,8 @@ use super::choose::{Costs, Load};
 use super::survival::{Class, KINDS, MOST};
 use super::{Speculation, gain_of_kind};
 
-/// Upper ends of the ranges: sequences at once, and positions of a sequence. The last holds what is beyond it too.
+/// Upper ends of the ranges: sequences at once, and positions of a sequence. The last holds what is
+/// beyond it too.
 const SEQUENCES: [u32; 6] = [1, 2, 4, 8, 16, 32];
 const CONTEXT: [u32; 9] = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072];
 /// Weight of the newest cycle in a range's mixture of kinds.
@@ -46,7 +48,8 @@ impl Ranges {
 
 /// Tokens per second as it is decided, over plain steps: kind by kind the better of the two.
 fn gain(costs: &Costs, load: Load, class: &Class, kinds: &[f64; KINDS]) -> f64 {
-    let of_kind = |survival| gain_of_kind(costs, load, load.sequences, survival, LENGTH.min(MOST)).0.max(1.0);
+    let of_kind =
+        |survival| gain_of_kind(costs, load, load.sequences, survival, LENGTH.min(MOST)).0.max(1.0);
     kinds.iter().zip(class.table()).map(|(share, survival)| share * of_kind(survival)).sum()
 }
 
@@ -54,22 +57,33 @@ impl Speculation {
     /// Everything for a heartbeat.
     pub fn figures(&self) -> SpeculationFigures {
         let (costs, ranges) = (&self.costs, &self.ranges);
-        let busiest = self.classes.iter().map(|(_, class)| class).max_by_key(|class| class.cycles());
+        let busiest =
+            self.classes.iter().map(|(_, class)| class).max_by_key(|class| class.cycles());
         let class = busiest.expect("the first class is always there");
         let mixture = class.mixture();
         let sequences = SEQUENCES.iter().zip(ranges.by_sequences).map(|(up_to, steps)| {
-            let load = Load { sequences: *up_to as usize, context: ranges.context * f64::from(*up_to) };
+            let load =
+                Load { sequences: *up_to as usize, context: ranges.context * f64::from(*up_to) };
             SpeculationBucket { up_to: *up_to, steps, gain: gain(costs, load, class, &mixture) }
         });
-        let context = CONTEXT.iter().zip(ranges.by_context).zip(&ranges.kinds).map(|((up_to, steps), kinds)| {
-            let load = Load { sequences: 1, context: f64::from(*up_to) };
-            SpeculationBucket { up_to: *up_to, steps, gain: gain(costs, load, class, kinds.as_ref().unwrap_or(&mixture)) }
-        });
-        let classes = self.classes.iter().filter(|(_, class)| class.cycles() > 0).map(|(name, class)| ClassFigures {
-            class: name.clone(),
-            cycles: class.cycles(),
-            survival: class.measured(),
-        });
+        let context = CONTEXT.iter().zip(ranges.by_context).zip(&ranges.kinds).map(
+            |((up_to, steps), kinds)| {
+                let load = Load { sequences: 1, context: f64::from(*up_to) };
+                SpeculationBucket {
+                    up_to: *up_to,
+                    steps,
+                    gain: gain(costs, load, class, kinds.as_ref().unwrap_or(&mixture)),
+                }
+            },
+        );
+        let classes =
+            self.classes.iter().filter(|(_, class)| class.cycles() > 0).map(|(name, class)| {
+                ClassFigures {
+                    class: name.clone(),
+                    cycles: class.cycles(),
+                    survival: class.measured(),
+                }
+            });
         SpeculationFigures {
             step: Some(costs.step.model()),
             draft: Some(costs.draft.model()),

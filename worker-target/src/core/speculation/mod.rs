@@ -1,8 +1,9 @@
 //! Adaptive speculation: who drafts in the next cycle and how far, inside the permits. Pure.
 //!
-//! At a *cycle border*, when no draft is on its way, the lengths of all sequences are decided together, as they share a
-//! step (`choose`), by what work costs here (`cost`) and how far drafts survive (`survival`), which shows in drafts and in the
-//! target's own doubt (`signs`). A sequence's course:
+//! At a *cycle border*, when no draft is on its way, the lengths of all sequences are decided
+//! together, as they share a step (`choose`), by what work costs here (`cost`) and how far drafts
+//! survive (`survival`), which shows in drafts and in the target's own doubt (`signs`). A
+//! sequence's course:
 //!
 //! ```text
 //!           its drafts pay                its drafts would not pay even alone
@@ -11,11 +12,13 @@
 //!    └──────────────────────── one cycle of trial ◀────────────────────────┘ trial to the next
 //! ```
 //!
-//! A sequence begins with what its class of traffic makes of it, and those with prompts like its own (`neighbours`), of which one
-//! that is tried teaches the others. Only prompts of its own cache scope count (`scopes`).
+//! A sequence begins with what its class of traffic makes of it, and those with prompts like its
+//! own (`neighbours`), of which one that is tried teaches the others. Only prompts of its own cache
+//! scope count (`scopes`).
 //!
-//! Who is plain is not shown to the drafter either: it reads only sequences that are to draft (`Plan::feed`), and what they
-//! missed it reads from their tap windows. What reading costs counts against the tokens still expected.
+//! Who is plain is not shown to the drafter either: it reads only sequences that are to draft
+//! (`Plan::feed`), and what they missed it reads from their tap windows. What reading costs counts
+//! against the tokens still expected.
 
 pub mod choose;
 pub mod cost;
@@ -41,8 +44,9 @@ use scopes::{ScopeOfClass, SimilarPrompts};
 use signs::{Seen, Signs};
 use survival::{Belief, Class, Survival};
 
-/// In its first cycles a sequence is taken for worse than its class makes it, by this share of poor text as long as nothing is
-/// known of itself: a class is a mean over texts that pay a lot and texts that cost, and each of them is to be served well.
+/// In its first cycles a sequence is taken for worse than its class makes it, by this share of poor
+/// text as long as nothing is known of itself: a class is a mean over texts that pay a lot and
+/// texts that cost, and each of them is to be served well.
 const CAUTION: f32 = 0.25;
 const CAUTIOUS: u64 = 3;
 /// Tokens of a sequence whose every sign is read, and how often one is read then.
@@ -52,18 +56,20 @@ const SIGN_EVERY: u32 = 8;
 const TOLD: u64 = 1;
 /// Cycles in a row that must pay before a sequence's pauses are short again.
 const STEADY: u32 = 4;
-/// Of what drafting has won a sequence it may lose so much again, in tokens' plain time, before it counts as a loss: in text that
-/// pays two blocks in a row of which nothing is accepted are common, and what comes behind them is known only by a trial.
+/// Of what drafting has won a sequence it may lose so much again, in tokens' plain time, before it
+/// counts as a loss: in text that pays two blocks in a row of which nothing is accepted are common,
+/// and what comes behind them is known only by a trial.
 const CREDIT_TOKENS: f64 = 10.0;
-/// Steps without a draft after which what drafts cost is doubted, for the first time since one paid, and at most: each time it
-/// takes twice as long.
+/// Steps without a draft after which what drafts cost is doubted, for the first time since one
+/// paid, and at most: each time it takes twice as long.
 const QUIET: u32 = 64;
 const LONGEST_QUIET: u32 = 2_048;
 /// Cycles in a row that paid, after which it is soon doubted again.
 const PAID: u32 = 2;
 /// Classes that are told apart; sequences of further ones count as the first's.
 const CLASSES: usize = 32;
-/// Class of what comes behind the end of an answer. An operator's class of that name, should there be one, learns with it.
+/// Class of what comes behind the end of an answer. An operator's class of that name, should there
+/// be one, learns with it.
 const BEHIND_END: &str = "behind the end";
 
 /// What an operator forces.
@@ -89,7 +95,8 @@ pub struct Policy {
     pub force: Force,
     /// Share of the KV budget above which nobody drafts.
     pub kv_pressure: f64,
-    /// Positions behind which a sequence does not draft any more unless it is forced, where an operator set them.
+    /// Positions behind which a sequence does not draft any more unless it is forced, where an
+    /// operator set them.
     pub max_context: Option<u32>,
 }
 
@@ -144,13 +151,15 @@ struct Course {
     /// What its drafts alone say, from which the meaning of signs is learnt.
     by_drafts: Belief,
     seen: Seen,
-    /// Something else than its own drafts spoke of it since the last decision: a sign, or one like it.
+    /// Something else than its own drafts spoke of it since the last decision: a sign, or one like
+    /// it.
     news: bool,
     survival: Survival,
     /// It rests until it has so many tokens; `None`: it is open.
     rests: Option<u32>,
     pause: u32,
-    /// What its cycles cost beyond what plain steps would have, microseconds; below 0 what they won, up to `CREDIT_TOKENS`.
+    /// What its cycles cost beyond what plain steps would have, microseconds; below 0 what they
+    /// won, up to `CREDIT_TOKENS`.
     lost_us: f64,
     /// Of the cycle under way: why, its share of the time, and what a token costs plainly.
     cycle: Option<(Why, f64, f64)>,
@@ -175,8 +184,9 @@ struct Course {
 }
 
 impl Course {
-    /// Whether others learn from it. Who was told to draft teaches its class alone: benchmarks and self-tests ask the same prompt in
-    /// every lane, and the one that is decided here is to be measured by what it finds out itself.
+    /// Whether others learn from it. Who was told to draft teaches its class alone: benchmarks and
+    /// self-tests ask the same prompt in every lane, and the one that is decided here is to be
+    /// measured by what it finds out itself.
     fn teaches(&self) -> bool {
         self.cycles[Why::Forced as usize] == 0
     }
@@ -273,7 +283,9 @@ impl Speculation {
         let of_class = &self.classes[class].1;
         let ended = neighbours.of(&words);
         let mut near = vec![];
-        for (other, course) in self.courses.iter_mut().filter(|(_, one)| one.class == class && one.scope == scope) {
+        for (other, course) in
+            self.courses.iter_mut().filter(|(_, one)| one.class == class && one.scope == scope)
+        {
             let alike = neighbours.alike(&words, &course.words);
             near.push((*other, alike));
             course.near.push((key, alike));
@@ -308,16 +320,19 @@ impl Speculation {
         }
     }
 
-    /// The answer of a sequence has come to its end, with so many tokens, and the client has it go on. What follows is another text:
-    /// its class has learnt what the answer was, and of the rest it is known what became of others that went on.
+    /// The answer of a sequence has come to its end, with so many tokens, and the client has it go
+    /// on. What follows is another text: its class has learnt what the answer was, and of the rest
+    /// it is known what became of others that went on.
     pub fn goes_on(&mut self, key: SequenceKey, had: u32) {
         let Some(course) = self.courses.remove(&key) else { return };
         let Course { fed, decided, chosen, cycles, .. } = course;
-        let (words, scope, lost_us) = (course.words.clone(), course.scope.clone(), course.lost_us.max(0.0));
+        let (words, scope, lost_us) =
+            (course.words.clone(), course.scope.clone(), course.lost_us.max(0.0));
         self.learn(key, course);
         let scope = ScopeOfClass { class: self.class(BEHIND_END), scope };
         let begun = self.begin(key, scope, words);
-        self.courses.insert(key, Course { fed, decided, chosen, cycles, lost_us, as_of: had, ..begun });
+        self.courses
+            .insert(key, Course { fed, decided, chosen, cycles, lost_us, as_of: had, ..begun });
     }
 
     /// A sequence is over: its class learns of it.
@@ -377,7 +392,8 @@ impl Speculation {
         }
     }
 
-    /// Whether the target's doubt about a sequence's next tokens is of use, when it has had so many.
+    /// Whether the target's doubt about a sequence's next tokens is of use, when it has had so
+    /// many.
     pub fn wants_signs(&self, key: SequenceKey, sequence: &Sequence, had: u32) -> bool {
         let often = had < FIRST_SIGNS || had.is_multiple_of(SIGN_EVERY);
         self.linked && often && sequence.permit.may_draft() && self.courses.contains_key(&key)
@@ -404,7 +420,8 @@ impl Speculation {
         newer
     }
 
-    /// Whether there is a drafter; another one may be another drafter, with prices of its own, which are learnt.
+    /// Whether there is a drafter; another one may be another drafter, with prices of its own,
+    /// which are learnt.
     pub fn set_linked(&mut self, linked: bool) {
         self.linked = linked;
         // One that is gone reads nothing.
@@ -421,8 +438,8 @@ impl Speculation {
         self.costs.read_us(rows)
     }
 
-    /// A draft for `sequences` of them, with `rows` of blocks and context, came so long after it was asked for; the target
-    /// did `steps` steps meanwhile.
+    /// A draft for `sequences` of them, with `rows` of blocks and context, came so long after it
+    /// was asked for; the target did `steps` steps meanwhile.
     pub fn drafted(&mut self, sequences: usize, rows: usize, us: f64, steps: u32) {
         let size = Size { rows: rows as f64, sequences: sequences as f64, context: 0.0 };
         self.answered();
@@ -436,17 +453,29 @@ impl Speculation {
         self.reads = false;
     }
 
-    /// A step took so long; `beside`: a draft was on its way meanwhile. `accepted` says what became of its blocks.
-    pub fn stepped(&mut self, parts: &[Part], accepted: &[(SequenceKey, usize)], us: f64, beside: bool) {
+    /// A step took so long; `beside`: a draft was on its way meanwhile. `accepted` says what became
+    /// of its blocks.
+    pub fn stepped(
+        &mut self,
+        parts: &[Part],
+        accepted: &[(SequenceKey, usize)],
+        us: f64,
+        beside: bool,
+    ) {
         for part in parts.iter().filter(|part| part.drafted > 0) {
-            let Some((_, accepted)) = accepted.iter().find(|(key, _)| *key == part.key) else { continue };
+            let Some((_, accepted)) = accepted.iter().find(|(key, _)| *key == part.key) else {
+                continue;
+            };
             self.verified(part.key, part.start, part.drafted, *accepted);
         }
         let beside = beside || self.reads;
         let plain = parts.iter().all(|part| part.rows == 1 && !part.prefill);
-        // The first plain step behind another finds the processor's caches full of what that needed, and is up to a quarter dearer,
-        // and so is the first of fewer or more sequences: it says nothing of the steps that would go on plainly.
-        let settled = std::mem::replace(&mut self.settled, (plain && !beside).then_some(parts.len())) == Some(parts.len());
+        // The first plain step behind another finds the processor's caches full of what that
+        // needed, and is up to a quarter dearer, and so is the first of fewer or more sequences: it
+        // says nothing of the steps that would go on plainly.
+        let settled =
+            std::mem::replace(&mut self.settled, (plain && !beside).then_some(parts.len()))
+                == Some(parts.len());
         if parts.is_empty() || parts.iter().any(|part| part.prefill) {
             return;
         }
@@ -463,7 +492,10 @@ impl Speculation {
         };
         if !plain {
             self.blind.block();
-        } else if settled && !beside && self.blind.plain(us / self.costs.plain_us(size.sequences, size.context)) {
+        } else if settled
+            && !beside
+            && self.blind.plain(us / self.costs.plain_us(size.sequences, size.context))
+        {
             self.costs.speed_changed();
         }
         if settled && plain && !beside && parts.len() == self.courses.len() {
@@ -505,14 +537,19 @@ impl Speculation {
         course.rests = None;
     }
 
-    /// How a sequence was served: speculatively if a draft of it was ever verified, else plainly; and why.
+    /// How a sequence was served: speculatively if a draft of it was ever verified, else plainly;
+    /// and why.
     pub fn route(&self, key: SequenceKey, sequence: &Sequence) -> Route {
         let permit = sequence.permit;
         let course = self.courses.get(&key);
         let (lane, reason) = if sequence.counts.cycles > 0 {
             let did = |why: Why| course.is_some_and(|course| course.cycles[why as usize] > 0);
             let reason = match () {
-                () if permit.may_draft() && permit.reason == RouteReason::Forced || did(Why::Forced) => RouteReason::Forced,
+                () if permit.may_draft() && permit.reason == RouteReason::Forced
+                    || did(Why::Forced) =>
+                {
+                    RouteReason::Forced
+                }
                 () if did(Why::Benefit) => RouteReason::Benefit,
                 () if did(Why::Prior) => RouteReason::Prior,
                 () => RouteReason::Probe,
@@ -528,8 +565,11 @@ impl Speculation {
             (Lane::Plain, RouteReason::KvPressure)
         } else if course.is_some_and(|course| course.beyond) {
             (Lane::Plain, RouteReason::Context)
-        } else if course.is_some_and(|course| course.chosen) || decide::is_forced(&permit, &self.policy) {
-            // The drafter had not read so far, or its drafts came too late. What was forced was not asked whether it is worth it.
+        } else if course.is_some_and(|course| course.chosen)
+            || decide::is_forced(&permit, &self.policy)
+        {
+            // The drafter had not read so far, or its drafts came too late. What was forced was not
+            // asked whether it is worth it.
             (Lane::Plain, RouteReason::Behind)
         } else if permit.reason == RouteReason::DrafterSuspect {
             (Lane::Plain, permit.reason)
@@ -546,7 +586,10 @@ fn expected(belief: &Belief, class: &Class) -> Survival {
     if belief.cycles() < CAUTIOUS {
         let poor = &class.table()[survival::POOR];
         let caution = CAUTION * (1.0 - belief.is_own(class)) as f32;
-        survival.iter_mut().zip(poor).for_each(|(alive, poor)| *alive += caution * (poor.min(*alive) - *alive));
+        survival
+            .iter_mut()
+            .zip(poor)
+            .for_each(|(alive, poor)| *alive += caution * (poor.min(*alive) - *alive));
     }
     survival
 }

@@ -1,9 +1,11 @@
-//! What a prompt says of the text behind it: requests whose prompts are made of the same words are mostly answered by texts of one
-//! kind, and so a sequence begins with what its neighbours turned out to be. In one class of traffic there is JSON beside stories; the
-//! class knows only the mean of both, the neighbours know which is which before the first token.
+//! What a prompt says of the text behind it: requests whose prompts are made of the same words are
+//! mostly answered by texts of one kind, and so a sequence begins with what its neighbours turned
+//! out to be. In one class of traffic there is JSON beside stories; the class knows only the mean
+//! of both, the neighbours know which is which before the first token.
 //!
-//! A prompt is kept as the set of its tokens, hashed; how alike two are is the cosine between their sets, a rare token counting for
-//! more than one that every prompt has. Nothing is said of texts that are like none before.
+//! A prompt is kept as the set of its tokens, hashed; how alike two are is the cosine between their
+//! sets, a rare token counting for more than one that every prompt has. Nothing is said of texts
+//! that are like none before.
 
 use std::sync::LazyLock;
 
@@ -11,7 +13,8 @@ use super::survival::KINDS;
 
 /// Buckets of tokens.
 const WORDS: usize = 8_192;
-/// Tokens of a prompt that are looked at: its first, which say in whose name is asked, and its last, which say what.
+/// Tokens of a prompt that are looked at: its first, which say in whose name is asked, and its
+/// last, which say what.
 const FIRST: usize = 32;
 const LAST: usize = 96;
 /// Ended sequences of a class that are remembered.
@@ -20,15 +23,20 @@ const REMEMBERED: usize = 128;
 const NEAREST: usize = 6;
 /// Alikeness counts to this power: half alike is much less than alike.
 const POWER: i32 = 2;
-/// And the very same prompt counts no more than this: it is asked again for another answer, or by a benchmark.
+/// And the very same prompt counts no more than this: it is asked again for another answer, or by a
+/// benchmark.
 const SAME: f64 = 0.4;
-/// What is believed of the class counts as so much beside neighbours: what they say is never certain.
+/// What is believed of the class counts as so much beside neighbours: what they say is never
+/// certain.
 const OF_CLASS: f64 = 0.1;
-/// What one that is not tried takes from what made it so, if that was its like in all: else who is taken for poor once stays it for ever.
+/// What one that is not tried takes from what made it so, if that was its like in all: else who is
+/// taken for poor once stays it for ever.
 const FADES: f64 = 0.04;
 
-/// Natural logarithms of whole numbers: a request is held against all that are remembered, word by word.
-static LN: LazyLock<[f64; REMEMBERED + 3]> = LazyLock::new(|| std::array::from_fn(|number| (number as f64).ln()));
+/// Natural logarithms of whole numbers: a request is held against all that are remembered, word by
+/// word.
+static LN: LazyLock<[f64; REMEMBERED + 3]> =
+    LazyLock::new(|| std::array::from_fn(|number| (number as f64).ln()));
 
 /// The words of a prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -70,7 +78,9 @@ impl Evidence {
     pub fn with(&self, class: &[f64; KINDS]) -> [f64; KINDS] {
         let all = OF_CLASS + self.0.iter().map(|(weight, _)| weight).sum::<f64>();
         std::array::from_fn(|kind| {
-            (OF_CLASS * class[kind] + self.0.iter().map(|(weight, kinds)| weight * kinds[kind]).sum::<f64>()) / all
+            (OF_CLASS * class[kind]
+                + self.0.iter().map(|(weight, kinds)| weight * kinds[kind]).sum::<f64>())
+                / all
         })
     }
 }
@@ -128,11 +138,16 @@ impl Neighbours {
         LN[self.ended.len() + 2] - LN[usize::from(self.with[usize::from(word)]) + 1]
     }
 
-    /// A sequence is over that was of these kinds by what became of so many of its drafts, of none if it was not tried.
+    /// A sequence is over that was of these kinds by what became of so many of its drafts, of none
+    /// if it was not tried.
     pub fn learn(&mut self, words: Words, kinds: &[f64; KINDS], cycles: u64) {
         if cycles == 0 {
-            let alike: Vec<f64> = self.ended.iter().map(|one| self.alike(&words, &one.words)).collect();
-            self.ended.iter_mut().zip(alike).for_each(|(one, alike)| one.fresh *= 1.0 - FADES * alike);
+            let alike: Vec<f64> =
+                self.ended.iter().map(|one| self.alike(&words, &one.words)).collect();
+            self.ended
+                .iter_mut()
+                .zip(alike)
+                .for_each(|(one, alike)| one.fresh *= 1.0 - FADES * alike);
             return;
         }
         if self.ended.len() == REMEMBERED
@@ -155,8 +170,11 @@ mod tests {
 
     /// A template with something of its own in it.
     fn prompt(template: u32, own: u32) -> Words {
-        let ids: Vec<u32> =
-            (0..20).map(|at| 7 * at).chain((0..15).map(|at| template + at)).chain((0..5).map(|at| own + at)).collect();
+        let ids: Vec<u32> = (0..20)
+            .map(|at| 7 * at)
+            .chain((0..15).map(|at| template + at))
+            .chain((0..5).map(|at| own + at))
+            .collect();
         Words::of(&ids)
     }
 
@@ -176,7 +194,11 @@ mod tests {
         let other = neighbours.of(&prompt(3_000, 9_200)).with(&class);
         assert!(other.iter().all(|share| *share < 0.25), "{other:?}");
         for prior in [good, poor, other] {
-            assert!((prior.iter().sum::<f64>() - 1.0).abs() < 1e-9 && prior.iter().all(|share| *share > 0.0), "{prior:?}");
+            assert!(
+                (prior.iter().sum::<f64>() - 1.0).abs() < 1e-9
+                    && prior.iter().all(|share| *share > 0.0),
+                "{prior:?}"
+            );
         }
     }
 
@@ -214,7 +236,13 @@ mod tests {
             neighbours.learn(prompt(2_000, 10 * own), &kind(5), 9);
         }
         assert_eq!(neighbours.ended.len(), REMEMBERED);
-        assert!(neighbours.of(&prompt(1_000, 0)).0.iter().all(|(weight, kinds)| *weight > 0.0 && kinds[3] == 0.0));
+        assert!(
+            neighbours
+                .of(&prompt(1_000, 0))
+                .0
+                .iter()
+                .all(|(weight, kinds)| *weight > 0.0 && kinds[3] == 0.0)
+        );
         let counted: usize = neighbours.with.iter().map(|with| usize::from(*with)).sum();
         assert_eq!(counted, neighbours.ended.iter().map(|one| one.words.0.len()).sum::<usize>());
     }

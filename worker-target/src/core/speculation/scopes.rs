@@ -1,12 +1,14 @@
-//! What similar prompts taught, kept apart by traffic class and cache scope: a request learns from the prompts of its own scope
-//! and of no other, so nothing that one client asked can be told from how fast another client's request is answered (I9).
+//! What similar prompts taught, kept apart by traffic class and cache scope: a request learns from
+//! the prompts of its own scope and of no other, so nothing that one client asked can be told from
+//! how fast another client's request is answered (I9).
 
 use std::sync::Arc;
 
 use super::neighbours::Neighbours;
 
-/// Scopes that are remembered at once, each with what its class taught it: some 75 KB each, 5 MB together. The one that was
-/// used longest ago is forgotten for a new one, which costs its next requests a few trials.
+/// Scopes that are remembered at once, each with what its class taught it: some 75 KB each, 5 MB
+/// together. The one that was used longest ago is forgotten for a new one, which costs its next
+/// requests a few trials.
 const MOST: usize = 64;
 
 /// A cache scope within a traffic class.
@@ -57,7 +59,11 @@ mod tests {
     }
 
     fn teach(prompts: &mut SimilarPrompts, scope: &ScopeOfClass) {
-        prompts.of(scope).learn(words(), &std::array::from_fn(|kind| f64::from(u8::from(kind == KINDS - 1))), 9);
+        prompts.of(scope).learn(
+            words(),
+            &std::array::from_fn(|kind| f64::from(u8::from(kind == KINDS - 1))),
+            9,
+        );
     }
 
     #[test]
@@ -78,7 +84,8 @@ mod tests {
         prompts.of(&all[0]);
         teach(&mut prompts, &scope(0, "new"));
         assert_eq!(prompts.scopes.len(), MOST);
-        let mut knows = |scope: &ScopeOfClass| prompts.of(scope).of(&words()) != Evidence::default();
+        let mut knows =
+            |scope: &ScopeOfClass| prompts.of(scope).of(&words()) != Evidence::default();
         assert!(knows(&all[0]) && knows(&scope(0, "new")) && knows(&all[2]));
         assert!(!knows(&all[1]));
     }

@@ -1,15 +1,18 @@
-//! What the target's own doubt says of a text. Where the likeliest token is all but certain, token after token, drafts survive far;
-//! where it is not they do not; and the target knows this of every token it chooses, drafted or not, for next to nothing. How
-//! often each kind of text has which doubt is learnt from sequences whose drafts told their kind. Until something is learnt a
-//! sign says nothing.
+//! What the target's own doubt says of a text. Where the likeliest token is all but certain, token
+//! after token, drafts survive far; where it is not they do not; and the target knows this of every
+//! token it chooses, drafted or not, for next to nothing. How often each kind of text has which
+//! doubt is learnt from sequences whose drafts told their kind. Until something is learnt a sign
+//! says nothing.
 
 use super::survival::KINDS;
 
-/// Upper ends of the bins, in nats (−ln of the likeliest token's probability); the last bin is what is beyond.
+/// Upper ends of the bins, in nats (−ln of the likeliest token's probability); the last bin is what
+/// is beyond.
 const ENDS: [f32; BINS - 1] = [0.001, 0.01, 0.05, 0.15, 0.4, 0.9, 1.6];
 /// Bins.
 pub const BINS: usize = 8;
-/// Tokens' worth of what is so for all kinds, mixed into what is known of each: few figures say little.
+/// Tokens' worth of what is so for all kinds, mixed into what is known of each: few figures say
+/// little.
 const ASSUMED: f64 = 30.0;
 /// Neighbouring tokens say in part the same: each counts as this part of one.
 const WEIGHT: f64 = 0.85;
@@ -42,7 +45,8 @@ impl Signs {
     /// How much more, or less, likely each kind shows this sign than all together.
     pub fn says(&self, bin: usize) -> [f64; KINDS] {
         let total: f64 = self.kinds.iter().flatten().sum();
-        let share = (self.kinds.iter().map(|kind| kind[bin]).sum::<f64>() + 1.0) / (total + BINS as f64);
+        let share =
+            (self.kinds.iter().map(|kind| kind[bin]).sum::<f64>() + 1.0) / (total + BINS as f64);
         std::array::from_fn(|kind| {
             let of_kind: f64 = self.kinds[kind].iter().sum();
             let own = (self.kinds[kind][bin] + ASSUMED * share) / (of_kind + ASSUMED);
@@ -55,7 +59,10 @@ impl Signs {
         let tokens = f64::from(seen.iter().sum::<u32>());
         let weight = (OF_SEQUENCE / tokens.max(1.0)).min(1.0);
         for (counts, share) in self.kinds.iter_mut().zip(kinds) {
-            counts.iter_mut().zip(seen).for_each(|(count, seen)| *count += weight * share * f64::from(*seen));
+            counts
+                .iter_mut()
+                .zip(seen)
+                .for_each(|(count, seen)| *count += weight * share * f64::from(*seen));
             let sum: f64 = counts.iter().sum();
             if sum > REMEMBERED {
                 counts.iter_mut().for_each(|count| *count *= REMEMBERED / sum);
@@ -74,7 +81,10 @@ mod tests {
 
     #[test]
     fn bins_are_by_doubt() {
-        assert_eq!([0.0, 0.001, 0.02, 0.5, 9.0, f32::INFINITY, f32::NAN].map(bin), [0, 0, 2, 5, 7, 7, 7]);
+        assert_eq!(
+            [0.0, 0.001, 0.02, 0.5, 9.0, f32::INFINITY, f32::NAN].map(bin),
+            [0, 0, 2, 5, 7, 7, 7]
+        );
     }
 
     #[test]

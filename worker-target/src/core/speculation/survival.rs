@@ -1,13 +1,16 @@
 //! How far drafts survive: P(the first i + 1 drafted tokens are all accepted).
 //!
-//! A few *kinds* of text are held against what is seen: in kind k a drafted token behind accepted ones is accepted with
-//! probability `ACCEPT[k]`, to the power of how hard its position is. A class of traffic is a mixture of kinds, learnt from its
-//! sequences and with a shape over positions; a sequence is a belief over kinds that begins as its class and is sharpened
-//! by each of its cycles. One cycle with nothing accepted says nearly all there is to say: that is why it is not a mean per
-//! position, which would need many. Text changes within a sequence, so a little of the class is mixed in at every cycle.
+//! A few *kinds* of text are held against what is seen: in kind k a drafted token behind accepted
+//! ones is accepted with probability `ACCEPT[k]`, to the power of how hard its position is. A class
+//! of traffic is a mixture of kinds, learnt from its sequences and with a shape over positions; a
+//! sequence is a belief over kinds that begins as its class and is sharpened by each of its cycles.
+//! One cycle with nothing accepted says nearly all there is to say: that is why it is not a mean
+//! per position, which would need many. Text changes within a sequence, so a little of the class is
+//! mixed in at every cycle.
 
 /// Acceptance of a token, kind by kind.
-const ACCEPT: [f64; KINDS] = [0.08, 0.22, 0.36, 0.48, 0.58, 0.67, 0.75, 0.82, 0.87, 0.91, 0.945, 0.97, 0.988];
+const ACCEPT: [f64; KINDS] =
+    [0.08, 0.22, 0.36, 0.48, 0.58, 0.67, 0.75, 0.82, 0.87, 0.91, 0.945, 0.97, 0.988];
 /// Kinds of text.
 pub const KINDS: usize = 13;
 /// The kind that stands for text whose drafts cost more than they bring on most machines.
@@ -34,8 +37,8 @@ pub struct Class {
     mixture: [f64; KINDS],
     sequences: u64,
     cycles: u64,
-    /// Drafts that were as long as this position and accepted before it, those of them that were rejected at it, and how many were
-    /// expected to be.
+    /// Drafts that were as long as this position and accepted before it, those of them that were
+    /// rejected at it, and how many were expected to be.
     tested: [f64; MOST],
     rejected: [f64; MOST],
     expected: [f64; MOST],
@@ -47,8 +50,15 @@ impl Default for Class {
     fn default() -> Self {
         let zero = [0.0; MOST];
         let mixture = [1.0 / KINDS as f64; KINDS];
-        let mut class =
-            Self { mixture, sequences: 0, cycles: 0, tested: zero, rejected: zero, expected: zero, table: [[0.0; MOST]; KINDS] };
+        let mut class = Self {
+            mixture,
+            sequences: 0,
+            cycles: 0,
+            tested: zero,
+            rejected: zero,
+            expected: zero,
+            table: [[0.0; MOST]; KINDS],
+        };
         class.tabulate();
         class
     }
@@ -70,7 +80,8 @@ impl Class {
         self.cycles
     }
 
-    /// Share of drafts whose first i + 1 tokens were all accepted, where there were any of that length.
+    /// Share of drafts whose first i + 1 tokens were all accepted, where there were any of that
+    /// length.
     pub fn measured(&self) -> Vec<f32> {
         let mut alive = 1.0;
         let mut all = vec![];
@@ -87,7 +98,8 @@ impl Class {
     /// A cycle of one of its sequences, which was believed to be as `belief` says.
     fn saw(&mut self, belief: &[f64; KINDS], drafted: usize, accepted: usize) {
         self.cycles += 1;
-        let reject: f64 = belief.iter().zip(ACCEPT).map(|(share, accept)| share * (1.0 - accept)).sum();
+        let reject: f64 =
+            belief.iter().zip(ACCEPT).map(|(share, accept)| share * (1.0 - accept)).sum();
         for at in 0..drafted.min(accepted + 1).min(MOST) {
             let keep = 1.0 - 1.0 / CYCLES;
             self.tested[at] = keep * self.tested[at] + 1.0;
@@ -119,7 +131,8 @@ impl Class {
     }
 }
 
-/// What is believed of one sequence: how likely each kind was before anything of itself was seen, times what was seen.
+/// What is believed of one sequence: how likely each kind was before anything of itself was seen,
+/// times what was seen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Belief {
     prior: [f64; KINDS],
@@ -174,18 +187,28 @@ impl Belief {
         let table = &class.table;
         for (kind, likely) in self.likely.iter_mut().enumerate() {
             let reached = before(accepted)(&table[kind]);
-            let chance = if accepted < drafted { reached - before(accepted + 1)(&table[kind]) } else { reached };
+            let chance = if accepted < drafted {
+                reached - before(accepted + 1)(&table[kind])
+            } else {
+                reached
+            };
             *likely *= chance.max(1e-9);
         }
         self.combine();
         self.cycles += 1;
     }
 
-    /// How far this is from what is believed of any sequence of the class: 0 is not at all, 1 is as far as can be.
+    /// How far this is from what is believed of any sequence of the class: 0 is not at all, 1 is as
+    /// far as can be.
     pub fn is_own(&self, class: &Class) -> f64 {
         let of_class = class.mixture();
-        let bits: f64 =
-            self.kinds.iter().zip(of_class).filter(|(own, _)| **own > 0.0).map(|(own, of)| own * (own / of).ln()).sum();
+        let bits: f64 = self
+            .kinds
+            .iter()
+            .zip(of_class)
+            .filter(|(own, _)| **own > 0.0)
+            .map(|(own, of)| own * (own / of).ln())
+            .sum();
         1.0 - (-2.0 * bits.max(0.0)).exp()
     }
 
@@ -195,7 +218,8 @@ impl Belief {
         self.combine();
     }
 
-    /// So much of what was believed may have changed: it is as likely again as before anything was seen.
+    /// So much of what was believed may have changed: it is as likely again as before anything was
+    /// seen.
     pub fn drift(&mut self, share: f64) {
         // What was seen is scaled to a mean of 1, weighed by the prior; so is nothing.
         self.likely.iter_mut().for_each(|likely| *likely += share * (1.0 - *likely));
@@ -203,7 +227,8 @@ impl Belief {
     }
 
     fn combine(&mut self) {
-        let sum: f64 = self.prior.iter().zip(&self.likely).map(|(prior, likely)| prior * likely).sum();
+        let sum: f64 =
+            self.prior.iter().zip(&self.likely).map(|(prior, likely)| prior * likely).sum();
         // Never 0 in practice; what goes with nothing is forgotten.
         if sum.is_normal() {
             self.likely.iter_mut().for_each(|likely| *likely /= sum);
@@ -244,7 +269,9 @@ mod tests {
     /// Accepted tokens when each is accepted with probability `accept`.
     fn play(seed: &mut u64, accept: f64, drafted: usize) -> usize {
         let mut roll = || {
-            *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (*seed >> 33) as f64 / f64::from(1u32 << 31)
         };
         (0..drafted).take_while(|_| roll() < accept).count()
@@ -285,7 +312,10 @@ mod tests {
         (0..3).for_each(|_| other.saw(&mut class, 7, 7));
         assert!(accepted(&other.survival(&class), 15) > 7.0);
         let measured = class.measured();
-        assert!((measured[0] - 0.3).abs() < 0.1 && measured.windows(2).all(|pair| pair[1] <= pair[0]), "{measured:?}");
+        assert!(
+            (measured[0] - 0.3).abs() < 0.1 && measured.windows(2).all(|pair| pair[1] <= pair[0]),
+            "{measured:?}"
+        );
     }
 
     #[test]

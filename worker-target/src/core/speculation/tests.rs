@@ -35,14 +35,16 @@ const GPU: Machine = Machine {
 /// As two cores: one row is cheap, the second dear, and every further one costs.
 const CPU: Machine = Machine {
     name: "cpu",
-    step_us: |rows, sequences| if rows < 1.5 { 3_600.0 } else { 4_000.0 + 290.0 * rows + 100.0 * sequences },
+    step_us: |rows, sequences| {
+        if rows < 1.5 { 3_600.0 } else { 4_000.0 + 290.0 * rows + 100.0 * sequences }
+    },
     draft_us: |rows, sequences| 1_600.0 + 36.0 * rows + 180.0 * sequences,
     read_us: 36.0,
     beside: 1.3,
 };
 
-/// As two cores with products that read weights as fast as memory gives them: a plain step is cheap, what MLX does with each
-/// row is not.
+/// As two cores with products that read weights as fast as memory gives them: a plain step is
+/// cheap, what MLX does with each row is not.
 const FEW_ROWS: Machine = Machine {
     name: "few rows",
     step_us: |rows, sequences| 2_200.0 + 250.0 * rows + 50.0 * sequences,
@@ -51,7 +53,8 @@ const FEW_ROWS: Machine = Machine {
     beside: 1.3,
 };
 
-/// As two cores whose vectors do what lies between the products too: everything is cheap, and rows of a block are what costs.
+/// As two cores whose vectors do what lies between the products too: everything is cheap, and rows
+/// of a block are what costs.
 const VECTORS: Machine = Machine {
     name: "vectors",
     step_us: |rows, sequences| 750.0 + 80.0 * rows + 100.0 * sequences,
@@ -69,12 +72,15 @@ const MANY_ROWS: Machine = Machine {
     beside: 1.3,
 };
 
-/// By how much a plain step is slower behind another (measured: a seventh in the middle, a quarter in the mean).
+/// By how much a plain step is slower behind another (measured: a seventh in the middle, a quarter
+/// in the mean).
 const UNSETTLED: f64 = 1.2;
 
 const PLAIN: Permit = Permit { lane: Lane::Plain, max_draft: 0, reason: RouteReason::Forced };
-const FORCED: Permit = Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Forced };
-const ROUTED: Permit = Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Prior };
+const FORCED: Permit =
+    Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Forced };
+const ROUTED: Permit =
+    Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Prior };
 
 fn request(permit: Permit, tokens: u32) -> Request {
     Request {
@@ -175,7 +181,10 @@ impl House {
     }
 
     fn roll(&mut self) -> f64 {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.seed = self
+            .seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.seed >> 33) as f64 / f64::from(1u32 << 31)
     }
 
@@ -198,25 +207,43 @@ impl House {
         self.now_us = self.now_us.max(until_us);
     }
 
-    /// Runs these streams, each so many requests one after the other, to their end; the time it took, seconds, as a mean over
-    /// the streams.
+    /// Runs these streams, each so many requests one after the other, to their end; the time it
+    /// took, seconds, as a mean over the streams.
     fn run(&mut self, texts: &[Text], permit: Permit, requests: usize, tokens: u32) -> f64 {
         let (begin_us, mut sum_us) = (self.now_us, 0.0);
-        self.streams =
-            texts.iter().map(|text| Stream { text: *text, trace: None, key: None, requests, read: 0, over: false }).collect();
+        self.streams = texts
+            .iter()
+            .map(|text| Stream {
+                text: *text,
+                trace: None,
+                key: None,
+                requests,
+                read: 0,
+                over: false,
+            })
+            .collect();
         loop {
-            for stream in self.streams.iter_mut().filter(|stream| stream.key.is_none() && stream.requests > 0) {
+            for stream in
+                self.streams.iter_mut().filter(|stream| stream.key.is_none() && stream.requests > 0)
+            {
                 // Prompts that have nothing in common say nothing of each other.
                 let prompt = vec![self.asked; 60];
                 self.asked += 1;
-                stream.key = Some(self.scheduler.admit(Request { prompt, ..request(permit, tokens) }).expect("room"));
+                stream.key = Some(
+                    self.scheduler
+                        .admit(Request { prompt, ..request(permit, tokens) })
+                        .expect("room"),
+                );
                 (stream.requests, stream.read) = (stream.requests - 1, 0);
             }
             if self.scheduler.is_empty() {
                 return sum_us / texts.len() as f64 / 1e6;
             }
             self.turn();
-            let ended = self.streams.iter_mut().filter(|stream| stream.key.is_none() && stream.requests == 0 && !stream.over);
+            let ended = self
+                .streams
+                .iter_mut()
+                .filter(|stream| stream.key.is_none() && stream.requests == 0 && !stream.over);
             for stream in ended {
                 stream.over = true;
                 sum_us += self.now_us - begin_us;
@@ -234,24 +261,36 @@ impl House {
             self.pass(due);
             return;
         }
-        let (rows, sequences) = (step.parts.iter().map(|part| part.rows).sum::<usize>(), step.parts.len());
+        let (rows, sequences) =
+            (step.parts.iter().map(|part| part.rows).sum::<usize>(), step.parts.len());
         let beside = if self.drafter_free_us > self.now_us { self.machine.beside } else { 1.0 };
         // A pause is as long whatever it falls into: not four times as long as many prompts take.
-        let noise = self.noise().min(if step.parts.iter().any(|part| part.prefill) { 1.05 } else { f64::INFINITY });
+        let noise = self.noise().min(if step.parts.iter().any(|part| part.prefill) {
+            1.05
+        } else {
+            f64::INFINITY
+        });
         let plain = rows == sequences && beside == 1.0;
         let settled = std::mem::replace(&mut self.settled, plain);
         let unsettled = if plain && !settled { UNSETTLED } else { 1.0 };
-        let took_us = (self.machine.step_us)(rows as f64, sequences as f64) * beside * noise * unsettled;
+        let took_us =
+            (self.machine.step_us)(rows as f64, sequences as f64) * beside * noise * unsettled;
         self.pass(self.now_us + took_us);
         self.steps += 1;
         let mut chosen = vec![];
         for part in step.parts.iter().filter(|part| part.chooses) {
             let had = self.scheduler.get(part.key).expect("there").generated();
-            let stream = self.streams.iter().position(|stream| stream.key == Some(part.key)).expect("one of ours");
+            let stream = self
+                .streams
+                .iter()
+                .position(|stream| stream.key == Some(part.key))
+                .expect("one of ours");
             let (text, trace) = (self.streams[stream].text, self.streams[stream].trace);
             let accepted = match trace {
                 Some(trace) => trace.accepted(had).min(part.drafted),
-                None => (0..part.drafted).take_while(|at| self.roll() < text(had + *at as u32)).count(),
+                None => {
+                    (0..part.drafted).take_while(|at| self.roll() < text(had + *at as u32)).count()
+                }
             };
             if part.drafted > 0 {
                 self.blocks.push((part.key, had, part.drafted, accepted));
@@ -261,19 +300,28 @@ impl House {
                 _ => vec![Token { id: 1, margin: 1.0 }; accepted + 1],
             };
             chosen.push(Chosen { key: part.key, tokens });
-            let wanted = self.scheduler.speculation.wants_signs(part.key, self.scheduler.get(part.key).expect("there"), had);
+            let wanted = self.scheduler.speculation.wants_signs(
+                part.key,
+                self.scheduler.get(part.key).expect("there"),
+                had,
+            );
             if let Some(trace) = trace.filter(|_| wanted) {
                 self.scheduler.speculation.doubted(part.key, trace.doubt(had, accepted + 1));
             } else if self.telling && wanted {
                 let sure = text(had).sqrt();
-                let nats: Vec<f32> = (0..=accepted).map(|_| if self.roll() < sure { 0.0005 } else { 0.7 }).collect();
+                let nats: Vec<f32> =
+                    (0..=accepted).map(|_| if self.roll() < sure { 0.0005 } else { 0.7 }).collect();
                 self.scheduler.speculation.doubted(part.key, &nats);
             }
         }
         for emission in self.scheduler.on_step(&step.parts, chosen, took_us as u64) {
             if let Some(end) = emission.end {
                 self.routes.push(end.served.route.reason());
-                let stream = self.streams.iter_mut().find(|stream| stream.key == Some(emission.key)).expect("one of ours");
+                let stream = self
+                    .streams
+                    .iter_mut()
+                    .find(|stream| stream.key == Some(emission.key))
+                    .expect("one of ours");
                 stream.key = None;
             }
         }
@@ -282,7 +330,8 @@ impl House {
 
     fn take_drafts(&mut self) {
         let now_us = self.now_us;
-        let (due, rest): (Vec<Round>, Vec<Round>) = self.rounds.drain(..).partition(|round| round.due_us <= now_us);
+        let (due, rest): (Vec<Round>, Vec<Round>) =
+            self.rounds.drain(..).partition(|round| round.due_us <= now_us);
         self.rounds = rest;
         for round in due {
             let (us, steps) = (now_us - round.asked_us, (self.steps - round.steps) as u32);
@@ -294,8 +343,10 @@ impl House {
     }
 
     fn ask(&mut self) {
-        let committed: Vec<(SequenceKey, usize)> = self.scheduler.iter().map(|(key, one)| (key, one.committed)).collect();
-        let read: Vec<(SequenceKey, usize)> = self.streams.iter().filter_map(|one| Some((one.key?, one.read))).collect();
+        let committed: Vec<(SequenceKey, usize)> =
+            self.scheduler.iter().map(|(key, one)| (key, one.committed)).collect();
+        let read: Vec<(SequenceKey, usize)> =
+            self.streams.iter().filter_map(|one| Some((one.key?, one.read))).collect();
         let busy = self.drafter_free_us > self.now_us;
         let plan = self.scheduler.plan(false, |key, _| {
             let committed = committed.iter().find(|one| one.0 == key)?.1;
@@ -309,7 +360,11 @@ impl House {
         let mut rows = 0;
         for key in &plan.feed {
             let committed = self.scheduler.get(*key).expect("there").committed;
-            let stream = self.streams.iter_mut().find(|stream| stream.key == Some(*key)).expect("one of ours");
+            let stream = self
+                .streams
+                .iter_mut()
+                .find(|stream| stream.key == Some(*key))
+                .expect("one of ours");
             rows += committed.saturating_sub(stream.read).min(512);
             stream.read = committed;
         }
@@ -324,7 +379,8 @@ impl House {
         rows += plan.ask.iter().map(|(_, length)| length + 1).sum::<usize>();
         let others = self.scheduler.len() > plan.ask.len();
         let beside = if others { self.machine.beside } else { 1.0 };
-        let took_us = (self.machine.draft_us)(rows as f64, plan.ask.len() as f64) * beside * self.noise();
+        let took_us =
+            (self.machine.draft_us)(rows as f64, plan.ask.len() as f64) * beside * self.noise();
         self.drafter_free_us = begin_us + took_us;
         let now_us = self.now_us;
         self.reading.retain(|(due_us, _)| *due_us > now_us);
@@ -333,14 +389,26 @@ impl House {
             self.scheduler.asked(*key, Millis(u64::MAX));
         }
         let (asked_us, steps) = (self.now_us, self.steps);
-        self.rounds.push(Round { due_us: self.drafter_free_us, asked_us, steps, rows, wants: plan.ask });
+        self.rounds.push(Round {
+            due_us: self.drafter_free_us,
+            asked_us,
+            steps,
+            rows,
+            wants: plan.ask,
+        });
     }
 }
 
 mod recorded;
 
 /// Seconds of the three lanes, and the house of the routed one.
-fn lanes(machine: Machine, texts: &[Text], requests: usize, tokens: u32, seed: u64) -> ([f64; 3], House) {
+fn lanes(
+    machine: Machine,
+    texts: &[Text],
+    requests: usize,
+    tokens: u32,
+    seed: u64,
+) -> ([f64; 3], House) {
     let time = |permit| {
         let mut house = House::new(machine, seed);
         house.scheduler.speculation.set_linked(true);
@@ -350,17 +418,22 @@ fn lanes(machine: Machine, texts: &[Text], requests: usize, tokens: u32, seed: u
     ([plain, forced, routed], house)
 }
 
-/// The horizon: 20 requests of 150 tokens in each stream, from nothing known on. The bound is 6 % above the better lane.
+/// The horizon: 20 requests of 150 tokens in each stream, from nothing known on. The bound is 6 %
+/// above the better lane.
 #[test]
 fn it_is_never_much_slower_than_the_better_of_both_lanes() {
     let (mut worst, mut lines) = (0.0f64, String::new());
-    let kinds: [(&str, Text); 4] = [("noise", |_| 0.1), ("prose", |_| PROSE), ("facts", |_| FACTS), ("json", |_| JSON)];
+    let kinds: [(&str, Text); 4] =
+        [("noise", |_| 0.1), ("prose", |_| PROSE), ("facts", |_| FACTS), ("json", |_| JSON)];
     for machine in [GPU, CPU] {
         for (kind, text) in kinds {
             for streams in [1, 2, 4, 8, 16] {
                 // The sums of a few: in one a pause may fall where it hurts.
-                let all = [11, 12, 13].map(|seed| lanes(machine, &vec![text; streams], 20, 150, seed + streams as u64).0);
-                let [plain, forced, routed] = [0, 1, 2].map(|lane| all.iter().map(|one| one[lane]).sum::<f64>());
+                let all = [11, 12, 13].map(|seed| {
+                    lanes(machine, &vec![text; streams], 20, 150, seed + streams as u64).0
+                });
+                let [plain, forced, routed] =
+                    [0, 1, 2].map(|lane| all.iter().map(|one| one[lane]).sum::<f64>());
                 let over = routed / plain.min(forced);
                 lines += &format!(
                     "{} {kind} x{streams}: plain {plain:.2} s, forced {forced:.2} s, routed {routed:.2} s, {over:.3}\n",
@@ -378,7 +451,11 @@ fn in_mixed_traffic_each_sequence_finds_its_lane() {
     let mixed: [Text; 4] = [|_| PROSE, |_| JSON, |_| 0.1, |_| FACTS];
     for machine in [GPU, CPU] {
         let ([plain, forced, routed], house) = lanes(machine, &mixed, 20, 150, 4);
-        assert!(routed <= 1.03 * plain.min(forced), "{}: {plain:.2} {forced:.2} {routed:.2}", machine.name);
+        assert!(
+            routed <= 1.03 * plain.min(forced),
+            "{}: {plain:.2} {forced:.2} {routed:.2}",
+            machine.name
+        );
         assert!(house.routes.contains(&RouteReason::Benefit));
     }
 }
@@ -390,11 +467,15 @@ fn behind_an_end_that_is_passed_over_another_text_begins() {
     let answer = admit(request(ROUTED, 50));
     let asked_about = admit(Request { prompt: vec![7, END, 7], ..request(ROUTED, 50) });
     let resumed = admit(Request { continuation: vec![7, END], ..request(ROUTED, 50) });
-    let of_another = admit(Request { stop_ids: vec![], ignored_ids: vec![], ..request(ROUTED, 50) });
+    let of_another =
+        admit(Request { stop_ids: vec![], ignored_ids: vec![], ..request(ROUTED, 50) });
     let mut lives = |token: u32| {
         scheduler.start(|_| 0);
         let step = scheduler.next_step(Millis(0), |_| 0);
-        let chosen = step.parts.iter().map(|part| Chosen { key: part.key, tokens: vec![Token { id: token, margin: 1.0 }] });
+        let chosen = step
+            .parts
+            .iter()
+            .map(|part| Chosen { key: part.key, tokens: vec![Token { id: token, margin: 1.0 }] });
         scheduler.on_step(&step.parts, chosen.collect(), 1000);
         let class = |key| {
             let speculation = &scheduler.speculation;
@@ -430,17 +511,24 @@ fn what_the_target_doubts_tells_texts_of_one_class_apart() {
     // The sums of a few: what a trial happens to meet is worth some hundredths of one.
     let measure = |telling: bool| {
         let all = (31..37).map(|seed| measure_one(telling, seed));
-        all.fold(([0.0; 2], 0), |sum, one| ([sum.0[0] + one.0[0], sum.0[1] + one.0[1]], sum.1 + one.1))
+        all.fold(([0.0; 2], 0), |sum, one| {
+            ([sum.0[0] + one.0[0], sum.0[1] + one.0[1]], sum.1 + one.1)
+        })
     };
     let (silent, telling) = (measure(false), measure(true));
-    // Who is sure drafts far from the first cycle on; who is not pays for no more trials than before.
+    // Who is sure drafts far from the first cycle on; who is not pays for no more trials than
+    // before.
     assert!(telling.0[0] <= 0.995 * silent.0[0], "{telling:?} and {silent:?} without");
-    assert!(telling.0[1] <= 1.01 * silent.0[1] && telling.1 <= silent.1, "{telling:?} and {silent:?} without");
+    assert!(
+        telling.0[1] <= 1.01 * silent.0[1] && telling.1 <= silent.1,
+        "{telling:?} and {silent:?} without"
+    );
 }
 
 #[test]
 fn who_rests_and_becomes_sure_is_tried_before_its_pause_is_over() {
-    // Where in a text that becomes predictable the first block is drafted behind that place, over many requests.
+    // Where in a text that becomes predictable the first block is drafted behind that place, over
+    // many requests.
     let found = |telling: bool| {
         let mut house = House::new(CPU, 31);
         house.telling = telling;
@@ -453,7 +541,8 @@ fn who_rests_and_becomes_sure_is_tried_before_its_pause_is_over() {
         for _ in 0..20 {
             house.blocks.clear();
             house.run(&[|had| if had < 120 { 0.1 } else { JSON }], ROUTED, 1, 500);
-            sum += house.blocks.iter().map(|block| block.1).find(|at| *at >= 120).unwrap_or(500) - 120;
+            sum +=
+                house.blocks.iter().map(|block| block.1).find(|at| *at >= 120).unwrap_or(500) - 120;
         }
         sum / 20
     };
@@ -492,14 +581,22 @@ fn who_becomes_predictable_is_found_by_a_trial() {
         let found = late.first().expect("it is tried").1;
         assert!(found < 300 + 400, "tried first at {found}");
         rest += 1500 - found - 100;
-        steady += late.iter().filter(|block| block.1 > found + 100).map(|block| block.3 + 1).sum::<usize>();
+        steady += late
+            .iter()
+            .filter(|block| block.1 > found + 100)
+            .map(|block| block.3 + 1)
+            .sum::<usize>();
     }
-    assert!(steady as f64 > 0.75 * f64::from(rest), "most of the rest is drafted: {steady} tokens of {rest}");
+    assert!(
+        steady as f64 > 0.75 * f64::from(rest),
+        "most of the rest is drafted: {steady} tokens of {rest}"
+    );
 }
 
 #[test]
 fn who_has_won_is_tried_again_soon_behind_a_place_where_nothing_is_accepted() {
-    // Long enough for blocks of which nothing is accepted, short beside what drafting wins before it and behind it.
+    // Long enough for blocks of which nothing is accepted, short beside what drafting wins before
+    // it and behind it.
     let mut late = 0;
     for machine in [CPU, FEW_ROWS, VECTORS] {
         for seed in 21..37 {
@@ -562,7 +659,8 @@ fn speculation(policy: Policy) -> House {
 
 #[test]
 fn a_policy_goes_over_permits_and_an_older_one_is_dropped() {
-    let force = |epoch, force| Policy { term: 1, epoch, force, kv_pressure: 0.85, max_context: None };
+    let force =
+        |epoch, force| Policy { term: 1, epoch, force, kv_pressure: 0.85, max_context: None };
     let mut house = speculation(force(3, Force::Plain));
     assert!(!house.scheduler.speculation.set_policy(force(2, Force::Speculative)), "it is older");
     house.run(&[|_| JSON], ROUTED, 1, 60);
@@ -571,20 +669,32 @@ fn a_policy_goes_over_permits_and_an_older_one_is_dropped() {
     assert!(house.scheduler.speculation.set_policy(force(4, Force::Speculative)));
     house.run(&[|_| 0.0], ROUTED, 1, 60);
     // All of it, and all as long as may be.
-    assert!(house.blocks.len() >= 50 && house.blocks.iter().take(40).all(|block| block.2 == 15), "{:?}", house.blocks);
+    assert!(
+        house.blocks.len() >= 50 && house.blocks.iter().take(40).all(|block| block.2 == 15),
+        "{:?}",
+        house.blocks
+    );
     assert_eq!(house.routes[1], RouteReason::Forced);
 }
 
 #[test]
 fn under_pressure_nobody_drafts() {
-    let mut scheduler =
-        Scheduler::new(Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]), 4).with_row_us(1_000.0);
+    let mut scheduler = Scheduler::new(
+        Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]),
+        4,
+    )
+    .with_row_us(1_000.0);
     scheduler.speculation.set_linked(true);
     let key = scheduler.admit(request(FORCED, 50)).expect("room");
     scheduler.start(|_| 0);
     let step = scheduler.next_step(Millis(0), |_| 0);
-    scheduler.on_step(&step.parts, vec![Chosen { key, tokens: vec![Token { id: 1, margin: 1.0 }] }], 1000);
-    let reading = |_: SequenceKey, _: &Sequence| Some(Reading { unread: 0, can: true, beyond: false });
+    scheduler.on_step(
+        &step.parts,
+        vec![Chosen { key, tokens: vec![Token { id: 1, margin: 1.0 }] }],
+        1000,
+    );
+    let reading =
+        |_: SequenceKey, _: &Sequence| Some(Reading { unread: 0, can: true, beyond: false });
     assert_eq!(scheduler.plan(true, reading), Plan::default());
     let sequence = scheduler.get(key).expect("there");
     assert_eq!(scheduler.speculation.route(key, sequence).reason(), RouteReason::KvPressure);
@@ -593,8 +703,11 @@ fn under_pressure_nobody_drafts() {
 
 #[test]
 fn one_that_is_too_long_is_left_alone() {
-    let mut scheduler =
-        Scheduler::new(Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]), 4).with_row_us(1_000.0);
+    let mut scheduler = Scheduler::new(
+        Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]),
+        4,
+    )
+    .with_row_us(1_000.0);
     scheduler.speculation.set_linked(true);
     let brief = |permit| Request { prompt: vec![7; 20], ..request(permit, 50) };
     let keys = [FORCED, ROUTED].map(|permit| scheduler.admit(brief(permit)).expect("room"));
@@ -605,16 +718,27 @@ fn one_that_is_too_long_is_left_alone() {
     let committed = scheduler.get(keys[0]).expect("there").committed;
     let mut fed = |context: usize, max_context| {
         let epoch = scheduler.speculation.policy().epoch + 1;
-        assert!(scheduler.speculation.set_policy(Policy { epoch, max_context, ..Policy::default() }));
+        assert!(scheduler.speculation.set_policy(Policy {
+            epoch,
+            max_context,
+            ..Policy::default()
+        }));
         let beyond = |_: SequenceKey, sequence: &Sequence| sequence.committed > context;
-        let plan = scheduler.plan(false, |key, one| Some(Reading { unread: 0, can: true, beyond: beyond(key, one) }));
-        let why = |key| scheduler.speculation.route(key, scheduler.get(key).expect("there")).reason();
+        let plan = scheduler.plan(false, |key, one| {
+            Some(Reading { unread: 0, can: true, beyond: beyond(key, one) })
+        });
+        let why =
+            |key| scheduler.speculation.route(key, scheduler.get(key).expect("there")).reason();
         (plan.feed, keys.map(why))
     };
     let most = Some(committed as u32);
     assert_eq!(fed(committed, most).0, keys);
-    // A number that an operator set holds for all but those that are told to draft; what the drafter cannot read for all.
-    assert_eq!(fed(committed, most.map(|most| most - 1)), (vec![keys[0]], [RouteReason::Behind, RouteReason::Context]));
+    // A number that an operator set holds for all but those that are told to draft; what the
+    // drafter cannot read for all.
+    assert_eq!(
+        fed(committed, most.map(|most| most - 1)),
+        (vec![keys[0]], [RouteReason::Behind, RouteReason::Context])
+    );
     assert_eq!(fed(committed - 1, None), (vec![], [RouteReason::Context; 2]));
 }
 
@@ -630,11 +754,14 @@ fn why_it_was_plain_is_said() {
     let key = house.scheduler.admit(Request { class: "other".into(), ..request(ROUTED, 50) });
     let key = key.expect("room");
     house.scheduler.plan(false, |_, _| Some(Reading { unread: 500, can: false, beyond: false }));
-    let reason = |house: &House| house.scheduler.speculation.route(key, house.scheduler.get(key).expect("there")).reason();
+    let reason = |house: &House| {
+        house.scheduler.speculation.route(key, house.scheduler.get(key).expect("there")).reason()
+    };
     assert_eq!(reason(&house), RouteReason::Behind);
     house.scheduler.speculation.set_linked(false);
     assert_eq!(reason(&house), RouteReason::DrafterAbsent);
-    // A drafter that rests for being late is asked for nobody: of those that were told to draft that is the reason.
+    // A drafter that rests for being late is asked for nobody: of those that were told to draft
+    // that is the reason.
     house.scheduler.speculation.set_linked(true);
     for (permit, expected) in [
         (FORCED, RouteReason::Behind),
@@ -654,21 +781,38 @@ fn figures_say_what_was_measured() {
     let mut house = House::new(GPU, 6);
     house.run(&[|_| JSON], ROUTED, 5, 150);
     let figures = house.scheduler.speculation.figures();
-    assert!(figures.step.expect("there").observations > 50 && figures.draft.expect("there").observations > 20);
+    assert!(
+        figures.step.expect("there").observations > 50
+            && figures.draft.expect("there").observations > 20
+    );
     assert_eq!(figures.classes[0].class, "default");
     let survival = &figures.classes[0].survival;
-    assert!(survival.windows(2).all(|pair| pair[1] <= pair[0]) && (survival[0] - JSON as f32).abs() < 0.06, "{survival:?}");
+    assert!(
+        survival.windows(2).all(|pair| pair[1] <= pair[0])
+            && (survival[0] - JSON as f32).abs() < 0.06,
+        "{survival:?}"
+    );
     let one = &figures.by_sequences[0];
     assert!(one.up_to == 1 && one.steps > 50 && one.gain > 2.0, "{one:?}");
     assert!(figures.by_sequences.iter().chain(&figures.by_context).all(|range| range.gain >= 1.0));
-    assert_eq!(figures.by_sequences.iter().map(|range| range.up_to).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32]);
+    assert_eq!(
+        figures.by_sequences.iter().map(|range| range.up_to).collect::<Vec<_>>(),
+        [1, 2, 4, 8, 16, 32]
+    );
 }
 
 #[test]
 fn a_plain_step_behind_a_block_says_nothing_of_those_that_would_go_on_plainly() {
     let mut speculation = Speculation::default();
     speculation.set_linked(true);
-    let part = |drafted| Part { key: SequenceKey(0), start: 100, rows: 1 + drafted, chooses: true, prefill: false, drafted };
+    let part = |drafted| Part {
+        key: SequenceKey(0),
+        start: 100,
+        rows: 1 + drafted,
+        chooses: true,
+        prefill: false,
+        drafted,
+    };
     let mut stepped = |drafted, us| speculation.stepped(&[part(drafted)], &[], us, false);
     (0..20).for_each(|_| stepped(0, 1_000.0));
     for _ in 0..20 {
@@ -687,8 +831,9 @@ const HALF_A_CPU: Machine = Machine {
     ..CPU
 };
 
-/// A machine that was slow and is not any more, as long as all steps are blocks, looks like blocks that became cheaper, and plain steps
-/// are taken for as dear as they were in between: who is to draft a little faster than plainly is not decided by that.
+/// A machine that was slow and is not any more, as long as all steps are blocks, looks like blocks
+/// that became cheaper, and plain steps are taken for as dear as they were in between: who is to
+/// draft a little faster than plainly is not decided by that.
 #[test]
 fn behind_many_blocks_plain_steps_are_looked_at_before_they_are_judged() {
     let text: Text = |_| FACTS;
@@ -702,12 +847,22 @@ fn behind_many_blocks_plain_steps_are_looked_at_before_they_are_judged() {
         house.run(&[text; 8], PLAIN, 1, 20);
         house.machine = CPU;
         house.run(&[text; 8], FORCED, 1, 150);
-        let over = |house: &House| house.scheduler.speculation.costs.plain_us(8.0, 8.0 * 70.0) / (CPU.step_us)(8.0, 8.0);
+        let over = |house: &House| {
+            house.scheduler.speculation.costs.plain_us(8.0, 8.0 * 70.0) / (CPU.step_us)(8.0, 8.0)
+        };
         before += over(&house) / 32.0;
         for at in 0..8 {
             let prompt = vec![1_000 + at; 60];
-            let key = house.scheduler.admit(Request { prompt, ..request(ROUTED, 60) }).expect("room");
-            house.streams.push(Stream { text, trace: None, key: Some(key), requests: 0, read: 0, over: false });
+            let key =
+                house.scheduler.admit(Request { prompt, ..request(ROUTED, 60) }).expect("room");
+            house.streams.push(Stream {
+                text,
+                trace: None,
+                key: Some(key),
+                requests: 0,
+                read: 0,
+                over: false,
+            });
         }
         house.streams.drain(..8);
         house.blocks.clear();
@@ -717,7 +872,10 @@ fn behind_many_blocks_plain_steps_are_looked_at_before_they_are_judged() {
         decided += over(&house) / 32.0;
     }
     assert!(before > 1.3, "nothing to see: {before:.2} times what they take");
-    assert!(decided < 1.4, "plain steps are taken for {decided:.2} times what they take, {before:.2} before");
+    assert!(
+        decided < 1.4,
+        "plain steps are taken for {decided:.2} times what they take, {before:.2} before"
+    );
 }
 
 /// As long as nobody drafts it is thought of at every fourth border, or when something was seen.
@@ -730,10 +888,16 @@ fn what_is_plain_is_not_decided_at_each_border() {
     (house.borders, house.decided) = (0, 0);
     house.run(&[noise; 4], ROUTED, 2, 150);
     assert!(house.borders >= 300, "{}", house.borders);
-    assert!((house.borders / 8..=house.borders / 2).contains(&house.decided), "{} of {}", house.decided, house.borders);
+    assert!(
+        (house.borders / 8..=house.borders / 2).contains(&house.decided),
+        "{} of {}",
+        house.decided,
+        house.borders
+    );
 }
 
-/// What is expected of the first draft of a request, in tokens, behind others in a scope with the same prompt.
+/// What is expected of the first draft of a request, in tokens, behind others in a scope with the
+/// same prompt.
 fn expected_behind(taught: &str, asks: &str) -> f64 {
     let mut speculation = Speculation::default();
     let of = |scope: &str| Request { cache_scope: scope.into(), ..request(ROUTED, 100) };
@@ -752,12 +916,22 @@ fn expected_behind(taught: &str, asks: &str) -> f64 {
 #[test]
 fn a_request_learns_from_similar_prompts_of_its_own_cache_scope_alone() {
     let (own, other) = (expected_behind("a", "a"), expected_behind("a", "b"));
-    assert!(own < 0.9 * other, "{own} behind prompts of its own scope, {other} behind another scope's");
+    assert!(
+        own < 0.9 * other,
+        "{own} behind prompts of its own scope, {other} behind another scope's"
+    );
     // A request of another scope that runs at the same time teaches nothing either.
     let mut speculation = Speculation::default();
     for (key, scope) in [(0, "a"), (1, "b"), (2, "a")] {
-        speculation.open(SequenceKey(key), &Request { cache_scope: scope.into(), ..request(ROUTED, 100) });
+        speculation
+            .open(SequenceKey(key), &Request { cache_scope: scope.into(), ..request(ROUTED, 100) });
     }
-    let near = |key: u64| speculation.courses[&SequenceKey(key)].near.iter().map(|(other, _)| other.0).collect::<Vec<_>>();
+    let near = |key: u64| {
+        speculation.courses[&SequenceKey(key)]
+            .near
+            .iter()
+            .map(|(other, _)| other.0)
+            .collect::<Vec<_>>()
+    };
     assert_eq!((near(0), near(1), near(2)), (vec![2], vec![], vec![0]));
 }

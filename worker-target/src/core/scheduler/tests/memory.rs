@@ -5,13 +5,19 @@ use std::collections::BTreeMap;
 use super::*;
 
 fn with_taps(of: &[(usize, u64, u64)]) -> Vec<ClassBytes> {
-    of.iter().map(|(positions, kv, taps)| ClassBytes { positions: *positions, kv: *kv, taps: *taps }).collect()
+    of.iter()
+        .map(|(positions, kv, taps)| ClassBytes { positions: *positions, kv: *kv, taps: *taps })
+        .collect()
 }
 
 /// A scheduler with `count` sequences that decode, with room for 8 positions each and taps.
 fn decoding(budget: u64, count: usize) -> Scheduler {
-    let mut scheduler = Scheduler::new(Ledger::new(budget, with_taps(&[(8, 80, 20), (16, 160, 40)])), 8).with_row_us(1_000.0);
-    (0..count).for_each(|_| _ = scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken"));
+    let mut scheduler =
+        Scheduler::new(Ledger::new(budget, with_taps(&[(8, 80, 20), (16, 160, 40)])), 8)
+            .with_row_us(1_000.0);
+    (0..count).for_each(|_| {
+        _ = scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken")
+    });
     step(&mut scheduler, 0, 9);
     scheduler
 }
@@ -28,7 +34,8 @@ fn the_cache_goes_first_then_taps_then_the_youngest() {
         asked += bytes;
         bytes
     });
-    // 0 grows by 100, which the cache has. 1 needs 100: the taps of 2, of 1 and of 0 are 80, and that is not enough.
+    // 0 grows by 100, which the cache has. 1 needs 100: the taps of 2, of 1 and of 0 are 80, and
+    // that is not enough.
     assert_eq!(asked, 100);
     assert_eq!(step.gave.taps, [SequenceKey(2), SequenceKey(1), SequenceKey(0)]);
     assert_eq!(step.gave.all, [SequenceKey(2)]);
@@ -36,7 +43,10 @@ fn the_cache_goes_first_then_taps_then_the_youngest() {
     assert_eq!((scheduler.ledger().held(), scheduler.ledger().free()), (320, 80));
     // The one that gave way waits, and its tokens are still there.
     let young = scheduler.get(SequenceKey(2)).expect("there");
-    assert_eq!((young.phase, young.committed, young.ids.len(), young.gave_way), (Phase::Waiting, 0, 9, 1));
+    assert_eq!(
+        (young.phase, young.committed, young.ids.len(), young.gave_way),
+        (Phase::Waiting, 0, 9, 1)
+    );
     assert_eq!(scheduler.start(|_| 0), Started::default());
 }
 
@@ -59,15 +69,22 @@ fn who_gave_way_begins_again_where_it_was_and_keeps_taps_again_when_there_is_roo
     scheduler.remove(SequenceKey(0));
     assert_eq!(scheduler.start(|_| 0).keys, [SequenceKey(1)]);
     let again = scheduler.next_step(Millis(3), |_| 0);
-    assert_eq!(again.parts, [Part { key: SequenceKey(1), start: 0, rows: 9, chooses: true, prefill: true, drafted: 0 }]);
-    let emissions =
-        scheduler.on_step(&again.parts, vec![Chosen { key: SequenceKey(1), tokens: vec![Token { id: 5, margin: 1.0 }] }], 9);
+    assert_eq!(
+        again.parts,
+        [Part { key: SequenceKey(1), start: 0, rows: 9, chooses: true, prefill: true, drafted: 0 }]
+    );
+    let emissions = scheduler.on_step(
+        &again.parts,
+        vec![Chosen { key: SequenceKey(1), tokens: vec![Token { id: 5, margin: 1.0 }] }],
+        9,
+    );
     assert_eq!((emissions[0].index, scheduler.get(SequenceKey(1)).expect("there").taps), (2, true));
 }
 
 #[test]
 fn taps_go_before_a_request_waits() {
-    // 0 and 1 hold 80 and 20 each, and the cache 30: 2 has room without taps if the cache and one of them give theirs up.
+    // 0 and 1 hold 80 and 20 each, and the cache 30: 2 has room without taps if the cache and one
+    // of them give theirs up.
     let mut scheduler = decoding(260, 2);
     scheduler.set_cached(30).expect("room");
     scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken");
@@ -76,10 +93,16 @@ fn taps_go_before_a_request_waits() {
         evicted += bytes;
         bytes
     });
-    assert_eq!((started.keys, started.taps, evicted), (vec![SequenceKey(2)], vec![SequenceKey(1)], 30));
+    assert_eq!(
+        (started.keys, started.taps, evicted),
+        (vec![SequenceKey(2)], vec![SequenceKey(1)], 30)
+    );
     let taps = |key| scheduler.get(SequenceKey(key)).expect("there").taps;
     assert_eq!((taps(0), taps(1), taps(2)), (true, false, false));
-    assert_eq!((scheduler.ledger().held(), scheduler.ledger().taps(), scheduler.ledger().free()), (260, 20, 0));
+    assert_eq!(
+        (scheduler.ledger().held(), scheduler.ledger().taps(), scheduler.ledger().free()),
+        (260, 20, 0)
+    );
     // The next would not fit with all that is left of them: nobody loses any for it.
     scheduler.admit(request(7, 9)).expect("taken");
     assert_eq!(scheduler.start(|_| 0), Started::default());
@@ -87,7 +110,8 @@ fn taps_go_before_a_request_waits() {
 
 #[test]
 fn one_that_is_alone_begins_though_the_cache_has_what_it_needs_without_taps() {
-    let mut scheduler = Scheduler::new(Ledger::new(100, with_taps(&[(16, 80, 40)])), 8).with_row_us(1_000.0);
+    let mut scheduler =
+        Scheduler::new(Ledger::new(100, with_taps(&[(16, 80, 40)])), 8).with_row_us(1_000.0);
     scheduler.set_cached(40).expect("room");
     scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("it could run alone");
     assert_eq!(scheduler.start(|bytes| bytes).keys, [SequenceKey(0)]);
@@ -110,14 +134,17 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % below
     }
 }
 
 /// What this model says behind these ids: never the stop id before a stream is some tokens long.
 fn model(ids: &[u32]) -> u32 {
-    let mixed = ids.iter().fold(17u64, |sum, id| (sum ^ u64::from(*id)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23));
+    let mixed = ids.iter().fold(17u64, |sum, id| {
+        (sum ^ u64::from(*id)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23)
+    });
     3 + (mixed % 200) as u32
 }
 
@@ -127,8 +154,9 @@ fn alone(request: &Request) -> Vec<u32> {
     ids.split_off(request.prompt.len())
 }
 
-/// Random requests, drafts, hang-ups, permits and cache on little memory, on a store that keeps exactly the rows it was given:
-/// each stream is what it is alone, the store and the ledger agree, and all comes to its end.
+/// Random requests, drafts, hang-ups, permits and cache on little memory, on a store that keeps
+/// exactly the rows it was given: each stream is what it is alone, the store and the ledger agree,
+/// and all comes to its end.
 #[test]
 fn streams_are_what_they_are_alone_whoever_gives_way() {
     let (mut gave_way, mut lost_taps, mut evicted, mut cycles) = (0, 0, 0, 0);
@@ -137,8 +165,10 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
         let classes = with_taps(&[(16, 100, 20), (32, 200, 40), (64, 400, 40), (128, 800, 40)]);
         let mut scheduler = Scheduler::new(Ledger::new(800 + dice.roll(8) * 200, classes), 16);
         scheduler.price = RowPrice::flat(2_000.0 + 1_000.0 * dice.roll(5) as f64);
-        let (mut store, mut streams) =
-            (BTreeMap::<SequenceKey, Vec<u32>>::new(), BTreeMap::<SequenceKey, (Vec<u32>, Vec<u32>)>::new());
+        let (mut store, mut streams) = (
+            BTreeMap::<SequenceKey, Vec<u32>>::new(),
+            BTreeMap::<SequenceKey, (Vec<u32>, Vec<u32>)>::new(),
+        );
         let (mut to_come, mut cached) = (16, 0u64);
         let patient = dice.roll(2) == 0;
         for now in 0.. {
@@ -155,7 +185,8 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
             // Who hangs up must not be what ends a standstill.
             if !patient
                 && dice.roll(40) == 0
-                && let Some(key) = streams.keys().nth(dice.roll(streams.len().max(1) as u64) as usize).copied()
+                && let Some(key) =
+                    streams.keys().nth(dice.roll(streams.len().max(1) as u64) as usize).copied()
             {
                 scheduler.remove(key);
                 store.remove(&key);
@@ -185,18 +216,29 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
             lost_taps += step.gave.taps.len();
             let mut chosen = vec![];
             for part in &step.parts {
-                let (sequence, rows) = (scheduler.get(part.key).expect("there"), store.get_mut(&part.key).expect("in the store"));
+                let (sequence, rows) = (
+                    scheduler.get(part.key).expect("there"),
+                    store.get_mut(&part.key).expect("in the store"),
+                );
                 assert_eq!(rows.len(), part.start, "seed {seed}: {part:?}");
-                assert!(part.start + part.rows <= scheduler.ledger().room_of(part.key), "seed {seed}: {part:?} has no room");
+                assert!(
+                    part.start + part.rows <= scheduler.ledger().room_of(part.key),
+                    "seed {seed}: {part:?} has no room"
+                );
                 // Its draft went with its taps: there is nothing to verify.
-                assert!(part.drafted == 0 || !step.gave.taps.contains(&part.key), "seed {seed}: {part:?} in {:?}", step.gave);
+                assert!(
+                    part.drafted == 0 || !step.gave.taps.contains(&part.key),
+                    "seed {seed}: {part:?} in {:?}",
+                    step.gave
+                );
                 let mut ids = sequence.ids[..part.start + part.rows - part.drafted].to_vec();
                 *rows = ids.clone();
                 if !part.chooses {
                     continue;
                 }
                 // Of a draft as many are right as the dice say.
-                let right = if part.drafted > 0 { dice.roll(part.drafted as u64 + 1) as usize } else { 0 };
+                let right =
+                    if part.drafted > 0 { dice.roll(part.drafted as u64 + 1) as usize } else { 0 };
                 let mut tokens = vec![];
                 for _ in 0..=right {
                     let id = model(&ids);
@@ -222,11 +264,15 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
                 let sequence = scheduler.get(key).expect("there");
                 let most = sequence.draft_most().min(7);
                 match (sequence.phase, sequence.draft, dice.roll(4)) {
-                    (Phase::Decoding, Draft::None, 0) if most > 0 => scheduler.asked(key, Millis(now + 3)),
+                    (Phase::Decoding, Draft::None, 0) if most > 0 => {
+                        scheduler.asked(key, Millis(now + 3))
+                    }
                     (Phase::Decoding, Draft::Asked { .. }, 0 | 1) if most > 0 => {
                         scheduler.proposed(key, 1 + dice.roll(most as u64) as usize);
                     }
-                    (_, _, 3) if dice.roll(20) == 0 => scheduler.set_permit(key, if dice.roll(2) == 0 { PLAIN } else { DRAFTS }),
+                    (_, _, 3) if dice.roll(20) == 0 => {
+                        scheduler.set_permit(key, if dice.roll(2) == 0 { PLAIN } else { DRAFTS })
+                    }
                     _ => {}
                 }
             }
@@ -246,6 +292,8 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
             }
         }
     }
-    println!("{gave_way} gave way, {lost_taps} lost their taps, {evicted} bytes evicted, {cycles} cycles");
+    println!(
+        "{gave_way} gave way, {lost_taps} lost their taps, {evicted} bytes evicted, {cycles} cycles"
+    );
     assert!(gave_way > 100 && lost_taps > 100 && evicted > 1_000 && cycles > 1_000);
 }

@@ -7,22 +7,31 @@ use crate::core::{Image, ImageKey, Slice, Tower, TowerInfo};
 use crate::core::{PAGE, image};
 
 const BLOCKS: usize = 8;
-const INFO: TowerInfo = TowerInfo { blocks: BLOCKS, whole: false, feature_bytes: 2, pixel_bytes: 1, keep_bytes: 200 };
+const INFO: TowerInfo =
+    TowerInfo { blocks: BLOCKS, whole: false, feature_bytes: 2, pixel_bytes: 1, keep_bytes: 200 };
 
 fn seeing(info: TowerInfo, budget: u64) -> Scheduler {
-    Scheduler::new(Ledger::new(budget, classes(&[(256, 100), (4096, 1600)])), 8).with_tower(Tower::new(info)).with_row_us(1_000.0)
+    Scheduler::new(Ledger::new(budget, classes(&[(256, 100), (4096, 1600)])), 8)
+        .with_tower(Tower::new(info))
+        .with_row_us(1_000.0)
 }
 
 fn picture(name: u8, first: usize, rows: usize) -> Image {
-    Image { key: ImageKey([name; 32]), first, grid_rows: 1, grid_columns: rows, patches: rows as u32 }
+    Image {
+        key: ImageKey([name; 32]),
+        first,
+        grid_rows: 1,
+        grid_columns: rows,
+        patches: rows as u32,
+    }
 }
 
 fn with(images: &[Image], prompt: usize) -> Request {
     Request { images: images.into(), ..request(prompt, 200) }
 }
 
-/// What an engine does with a scheduler that sees. `T1` is a slice of picture 1, `P0+40` 40 prompt rows of sequence 0, `D0` a row
-/// it decodes.
+/// What an engine does with a scheduler that sees. `T1` is a slice of picture 1, `P0+40` 40 prompt
+/// rows of sequence 0, `D0` a row it decodes.
 struct Engine {
     scheduler: Scheduler,
     through: BTreeMap<ImageKey, usize>,
@@ -51,9 +60,15 @@ impl Engine {
             let sequence = self.scheduler.get(part.key).expect("it runs");
             for image in sequence.images.iter() {
                 let reads = part.start < image.end() && part.start + part.rows > image.first;
-                assert!(!reads || self.scheduler.tower.has(&image.key), "{part:?} reads what was not seen");
+                assert!(
+                    !reads || self.scheduler.tower.has(&image.key),
+                    "{part:?} reads what was not seen"
+                );
                 if self.scheduler.tower.info().whole {
-                    assert!(!image.is_cut_at(part.start) && !image.is_cut_at(part.start + part.rows), "{part:?} cuts {image:?}");
+                    assert!(
+                        !image.is_cut_at(part.start) && !image.is_cut_at(part.start + part.rows),
+                        "{part:?} cuts {image:?}"
+                    );
                 }
             }
         }
@@ -83,7 +98,9 @@ impl Engine {
         assert!(*through <= BLOCKS);
         if *through == BLOCKS {
             self.through.remove(&slice.image);
-            self.scheduler.tower.finished(slice.image, INFO.feature_bytes * u64::from(image.patches));
+            self.scheduler
+                .tower
+                .finished(slice.image, INFO.feature_bytes * u64::from(image.patches));
         }
         format!("T{}", slice.image.0[0])
     }
@@ -106,7 +123,8 @@ impl Engine {
 #[test]
 fn a_prompt_is_read_up_to_what_is_not_seen_yet() {
     let mut engine = Engine::new(seeing(INFO, 10_000));
-    let key = engine.scheduler.admit(with(&[picture(1, 10, 20), picture(2, 40, 5)], 60)).expect("room");
+    let key =
+        engine.scheduler.admit(with(&[picture(1, 10, 20), picture(2, 40, 5)], 60)).expect("room");
     // Nothing is known of the tower's pace, then 250 ms are 12 blocks of 20 patches.
     assert_eq!(engine.steps(4), ["T1", "P0+10", "T1", "P0+30"]);
     assert_eq!(engine.steps(3), ["T2", "P0+20", "D0"]);
@@ -119,15 +137,22 @@ fn streams_prompts_and_pictures_take_turns() {
     engine.scheduler.admit(request(5, 200)).expect("room");
     assert_eq!(engine.step(), "P0+5");
     engine.scheduler.admit(with(&[picture(1, 0, 200)], 210)).expect("room");
-    // A block of 200 patches takes 200 ms, longer than a slice should: one each. The stream has as much time behind each of them.
+    // A block of 200 patches takes 200 ms, longer than a slice should: one each. The stream has as
+    // much time behind each of them.
     engine.step_us = 50_000;
-    assert_eq!(engine.steps(11), ["T1", "D0", "D0", "D0", "D0", "T1", "D0", "D0", "D0", "D0", "T1"]);
+    assert_eq!(
+        engine.steps(11),
+        ["T1", "D0", "D0", "D0", "D0", "T1", "D0", "D0", "D0", "D0", "T1"]
+    );
     engine.scheduler.admit(request(900, 200)).expect("room");
     let turns: String = engine.steps(18).join(",");
     assert!(turns.starts_with("D0,D0,D0,D0,D0 P2+"), "{turns}");
     let turns: Vec<&str> = turns.split("T1,").map(|turn| turn.trim_end_matches(',')).collect();
     assert!(
-        turns.len() > 2 && turns.iter().all(|turn| turn.matches("P2").count() <= 1 && turn.matches("D0").count() <= 5),
+        turns.len() > 2
+            && turns
+                .iter()
+                .all(|turn| turn.matches("P2").count() <= 1 && turn.matches("D0").count() <= 5),
         "{turns:?}"
     );
 }
@@ -156,16 +181,24 @@ fn a_slice_is_no_longer_than_a_chunk() {
             engine.scheduler.admit(request(5, 200)).expect("room");
             engine.step();
         }
-        let key = engine.scheduler.admit(with(&[picture(1, 0, 100), picture(2, 100, 160)], 300)).expect("room");
+        let key = engine
+            .scheduler
+            .admit(with(&[picture(1, 0, 100), picture(2, 100, 160)], 300))
+            .expect("room");
         engine.until(key, 300);
-        assert!(engine.longest_us <= most_us && engine.longest_us > most_us / 3, "{}", engine.longest_us);
+        assert!(
+            engine.longest_us <= most_us && engine.longest_us > most_us / 3,
+            "{}",
+            engine.longest_us
+        );
     }
 }
 
 #[test]
 fn a_picture_in_two_places_goes_through_once_and_is_kept_for_later_turns() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
-    let twice = engine.scheduler.admit(with(&[picture(1, 2, 30), picture(1, 40, 30)], 80)).expect("room");
+    let twice =
+        engine.scheduler.admit(with(&[picture(1, 2, 30), picture(1, 40, 30)], 80)).expect("room");
     let other = engine.scheduler.admit(with(&[picture(1, 5, 30)], 50)).expect("room");
     let mut all = engine.until(twice, 80);
     all.extend(engine.until(other, 50));
@@ -187,14 +220,18 @@ fn rows_that_see_one_another_are_read_together() {
     engine.scheduler.admit(request(5, 200)).expect("room");
     engine.step();
     // 300 rows are more than a chunk ever is here: they make one of their own.
-    let long = engine.scheduler.admit(with(&[picture(1, 10, 300), picture(2, 320, 40)], 400)).expect("room");
+    let long = engine
+        .scheduler
+        .admit(with(&[picture(1, 10, 300), picture(2, 320, 40)], 400))
+        .expect("room");
     let short = engine.scheduler.admit(request(800, 10)).expect("room");
     let mut all = engine.until(long, 400);
     assert!(all.iter().any(|step| step.contains("P1+300")), "{all:?}");
     all.extend(engine.until(short, 800));
     // Found pages end before a picture that they would cut.
     let sequence = Sequence::new(with(&[picture(1, 10, 60), picture(2, 100, 40)], 200));
-    let found: Vec<_> = [0, 1, 2, 3].iter().map(|pages| sequence.uncut_pages(*pages, PAGE)).collect();
+    let found: Vec<_> =
+        [0, 1, 2, 3].iter().map(|pages| sequence.uncut_pages(*pages, PAGE)).collect();
     assert_eq!(found, [0, 0, 0, 3]);
     assert_eq!(image::uncut(&sequence.images, 128), 100);
 }
@@ -224,7 +261,8 @@ fn what_nobody_wants_any_more_stops_where_it_is() {
 #[test]
 fn features_are_held_until_they_are_read_and_pixels_to_the_end() {
     let mut engine = Engine::new(seeing(INFO, 100_000));
-    let key = engine.scheduler.admit(with(&[picture(1, 0, 50), picture(2, 60, 50)], 120)).expect("room");
+    let key =
+        engine.scheduler.admit(with(&[picture(1, 0, 50), picture(2, 60, 50)], 120)).expect("room");
     engine.step();
     assert_eq!(engine.scheduler.ledger().held(), 100 + 2 * 50 * 3);
     engine.until(key, 60);
@@ -246,7 +284,8 @@ fn features_go_before_pages_and_before_anybody_gives_way() {
     engine.until(first, 51);
     engine.step();
     assert_eq!((engine.scheduler.ledger().held(), engine.scheduler.ledger().cached()), (140, 80));
-    let others: Vec<_> = (0..2).map(|_| engine.scheduler.admit(request(5, 20)).expect("taken")).collect();
+    let others: Vec<_> =
+        (0..2).map(|_| engine.scheduler.admit(request(5, 20)).expect("taken")).collect();
     engine.step();
     // Bytes are missing for the third: the features make room.
     assert_eq!((engine.scheduler.ledger().held(), engine.scheduler.ledger().cached()), (340, 0));
@@ -257,13 +296,18 @@ fn features_go_before_pages_and_before_anybody_gives_way() {
 
 #[test]
 fn who_gave_way_is_seen_and_read_again() {
-    let mut engine =
-        Engine::new(Scheduler::new(Ledger::new(450, classes(&[(64, 100), (128, 200), (256, 400)])), 4).with_row_us(1_000.0));
+    let mut engine = Engine::new(
+        Scheduler::new(Ledger::new(450, classes(&[(64, 100), (128, 200), (256, 400)])), 4)
+            .with_row_us(1_000.0),
+    );
     engine.scheduler = engine.scheduler.with_tower(Tower::new(TowerInfo { keep_bytes: 0, ..INFO }));
     engine.step_us = 250_000;
     let text = Request { max_tokens: 190, ..request(60, 190) };
     let old = engine.scheduler.admit(text).expect("room");
-    let young = engine.scheduler.admit(Request { max_tokens: 80, ..with(&[picture(1, 4, 30)], 40) }).expect("room");
+    let young = engine
+        .scheduler
+        .admit(Request { max_tokens: 80, ..with(&[picture(1, 4, 30)], 40) })
+        .expect("room");
     engine.until(young, 42);
     // The older one grows into all there is, then the younger one has its turn again.
     while engine.scheduler.get(young).is_some_and(|one| one.gave_way == 0) {
@@ -286,12 +330,18 @@ fn who_gave_way_is_seen_and_read_again() {
 #[test]
 fn a_request_whose_pictures_can_never_be_held_is_refused() {
     let mut scheduler = seeing(INFO, 400);
-    scheduler.admit(Request { max_tokens: 20, ..with(&[picture(1, 0, 100)], 120) }).expect("as much as there is");
+    scheduler
+        .admit(Request { max_tokens: 20, ..with(&[picture(1, 0, 100)], 120) })
+        .expect("as much as there is");
     let refused = scheduler.admit(Request { max_tokens: 20, ..with(&[picture(1, 0, 101)], 120) });
-    assert_eq!(refused, Err(SchedulerError::Ledger(LedgerError::Never { needed: 403, budget: 400 })));
+    assert_eq!(
+        refused,
+        Err(SchedulerError::Ledger(LedgerError::Never { needed: 403, budget: 400 }))
+    );
 }
 
-/// Whatever comes and goes: nothing is read before it is seen, every request comes to its end, and all memory comes back.
+/// Whatever comes and goes: nothing is read before it is seen, every request comes to its end, and
+/// all memory comes back.
 #[test]
 fn any_mixture_comes_to_its_end() {
     let mut state = 5_u64;

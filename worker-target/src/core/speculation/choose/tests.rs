@@ -9,7 +9,10 @@ fn machine(step: impl Fn(f64, f64) -> f64, draft: impl Fn(f64, f64) -> f64) -> C
             for length in [0.0, 2.0, 5.0, 8.0, 15.0] {
                 let rows = sequences * (1.0 + length);
                 costs.stepped(Size { rows, sequences, context: 0.0 }, step(rows, sequences));
-                costs.draft.observe(Size { rows: rows + sequences, sequences, context: 0.0 }, draft(rows, sequences));
+                costs.draft.observe(
+                    Size { rows: rows + sequences, sequences, context: 0.0 },
+                    draft(rows, sequences),
+                );
             }
         }
     }
@@ -42,7 +45,10 @@ fn best(costs: &Costs, accepts: &[f32]) -> (Vec<usize>, f64) {
         survivals.iter().map(|survival| Candidate { survival, most: 15, read_us: 0.0 }).collect();
     let load = Load { sequences: accepts.len(), context: 0.0 };
     let choice = best_cycle(costs, load, &candidates).expect("some can");
-    assert_eq!(choice_of(costs, load, &candidates, &choice.lengths).pace.us.round(), choice.pace.us.round());
+    assert_eq!(
+        choice_of(costs, load, &candidates, &choice.lengths).pace.us.round(),
+        choice.pace.us.round()
+    );
     let gain = choice.pace.rate() / load.plain(costs).rate();
     (choice.lengths, gain)
 }
@@ -94,8 +100,9 @@ fn a_trial_is_worth_it_while_there_is_much_to_win() {
     let (costs, class) = (cpu(), Class::default());
     let load = Load { sequences: 1, context: 0.0 };
     let unknown = *Belief::new(class.mixture()).kinds();
-    let ask =
-        |kinds: &[f64; KINDS], left, read| trial(&costs, load, (1, 1), kinds, class.table(), 15, (left, read)).expect("it can");
+    let ask = |kinds: &[f64; KINDS], left, read| {
+        trial(&costs, load, (1, 1), kinds, class.table(), 15, (left, read)).expect("it can")
+    };
     let open = ask(&unknown, 200.0, 0.0);
     assert!(open.value_us > 2.0 * open.cost_us, "{open:?}");
     // Nothing is left to win for the last tokens, nor by one that is known not to pay.
@@ -116,7 +123,10 @@ fn a_pause_in_the_first_figures_is_not_believed_for_ever() {
     }
     costs.drafted(size, 8_000.0, 0);
     let believed = |costs: &Costs| costs.draft_us(20.0, 1.0);
-    assert!(believed(&costs) <= costs.step_us(20.0, 1.0, 0.0), "a drafter is smaller than its target");
+    assert!(
+        believed(&costs) <= costs.step_us(20.0, 1.0, 0.0),
+        "a drafter is smaller than its target"
+    );
     (1..FEW_DRAFTS).for_each(|_| costs.drafted(size, 8_000.0, 0));
     assert!(believed(&costs) > 6_000.0);
     // Nothing is drafted at that price, so nothing would ever correct it.
@@ -154,7 +164,9 @@ fn before_anything_is_measured_it_is_sane() {
 fn a_machine_that_others_slow_makes_all_work_dearer_and_not_what_is_done_alone() {
     let mut costs = cpu();
     let block = Size { rows: 16.0, sequences: 1.0, context: 0.0 };
-    let prices = |costs: &Costs| [costs.plain_us(1.0, 0.0), costs.step_us(16.0, 1.0, 0.0), costs.draft_us(32.0, 1.0)];
+    let prices = |costs: &Costs| {
+        [costs.plain_us(1.0, 0.0), costs.step_us(16.0, 1.0, 0.0), costs.draft_us(32.0, 1.0)]
+    };
     let before = prices(&costs);
     // Only blocks are verified meanwhile.
     (0..40).for_each(|_| costs.stepped(block, 2.0 * before[1]));
@@ -173,9 +185,13 @@ fn a_machine_that_others_slow_makes_all_work_dearer_and_not_what_is_done_alone()
 #[test]
 fn blocks_that_are_dearer_than_believed_are_told_from_a_machine_that_is_slower() {
     let mut costs = cpu();
-    let (block, plain) = (Size { rows: 16.0, sequences: 1.0, context: 0.0 }, Size { rows: 1.0, sequences: 1.0, context: 0.0 });
+    let (block, plain) = (
+        Size { rows: 16.0, sequences: 1.0, context: 0.0 },
+        Size { rows: 1.0, sequences: 1.0, context: 0.0 },
+    );
     let before = [costs.plain_us(1.0, 0.0), costs.step_us(16.0, 1.0, 0.0)];
-    // A long time of blocks alone, which could be either, and a few plain steps, by which it is known.
+    // A long time of blocks alone, which could be either, and a few plain steps, by which it is
+    // known.
     (0..200).for_each(|_| costs.stepped(block, 1.3 * before[1]));
     (0..10).for_each(|_| costs.stepped(plain, before[0]));
     let after = [costs.plain_us(1.0, 0.0) / before[0], costs.step_us(16.0, 1.0, 0.0) / before[1]];
@@ -189,7 +205,8 @@ fn what_is_seldom_measured_does_not_become_dear_by_what_was_wrong_elsewhere() {
     let plain = |sequences: f64| Size { rows: sequences, sequences, context: 0.0 };
     let [eight, seven] = [8.0, 7.0].map(|count| costs.plain_us(count, 0.0));
     (0..20).for_each(|_| costs.stepped(plain(7.0), seven));
-    // Blocks of each size take longer than was believed when they are first met, between plain steps of eight.
+    // Blocks of each size take longer than was believed when they are first met, between plain
+    // steps of eight.
     for round in 0..20 {
         let rows = 12.0 + 12.0 * f64::from(round);
         let block = Size { rows, sequences: 8.0, context: 0.0 };

@@ -5,7 +5,10 @@ fn size(rows: u32, sequences: u32, context: u32) -> Size {
 }
 
 fn near(found: f64, expected: f64, share: f64) {
-    assert!((found - expected).abs() <= share * expected, "expected about {expected}, found {found}");
+    assert!(
+        (found - expected).abs() <= share * expected,
+        "expected about {expected}, found {found}"
+    );
 }
 
 #[test]
@@ -57,7 +60,8 @@ fn one_pause_among_the_first_figures_is_none() {
 #[test]
 fn a_line_is_found_and_carried_on() {
     let mut cost = Cost::default();
-    let truth = |s: Size| 3000.0 + 250.0 * s.rows + 100.0 * s.sequences + 400.0 * s.context / 1000.0;
+    let truth =
+        |s: Size| 3000.0 + 250.0 * s.rows + 100.0 * s.sequences + 400.0 * s.context / 1000.0;
     for round in 0..40 {
         for (rows, sequences) in [(1, 1), (2, 2), (4, 4), (8, 8), (16, 1), (32, 2), (6, 1)] {
             let size = size(rows, sequences, sequences * (100 + 20 * round));
@@ -104,13 +108,27 @@ fn pauses_of_the_machine_move_it_little_and_a_change_is_followed() {
 
 #[test]
 fn an_amount_falls_in_the_cell_whose_upper_end_is_next() {
-    let cells =
-        [(0.0, 1), (1.0, 1), (1.01, 2), (2.0, 2), (4.5, 6), (6.0, 6), (384.5, 512), (512.0, 512), (513.0, 512), (1e30, 512)];
+    let cells = [
+        (0.0, 1),
+        (1.0, 1),
+        (1.01, 2),
+        (2.0, 2),
+        (4.5, 6),
+        (6.0, 6),
+        (384.5, 512),
+        (512.0, 512),
+        (513.0, 512),
+        (1e30, 512),
+    ];
     for (rows, end) in cells.into_iter().chain([(-3.0, 1), (f64::NAN, 1), (f64::INFINITY, 512)]) {
         assert_eq!(ROWS[place(&ROW_PLACES, rows)], end, "{rows} rows");
     }
     for sequences in 1..40 {
         let end = SEQUENCES.into_iter().find(|end| *end >= sequences).unwrap_or(32);
-        assert_eq!(SEQUENCES[place(&SEQUENCE_PLACES, f64::from(sequences))], end, "{sequences} sequences");
+        assert_eq!(
+            SEQUENCES[place(&SEQUENCE_PLACES, f64::from(sequences))],
+            end,
+            "{sequences} sequences"
+        );
     }
 }

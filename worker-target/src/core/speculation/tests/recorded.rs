@@ -1,8 +1,9 @@
-//! Decisions on texts of the demo pair as it is: at every place how many drafted tokens are right, and how sure the target is.
+//! Decisions on texts of the demo pair as it is: at every place how many drafted tokens are right,
+//! and how sure the target is.
 //!
-//! `testdata/demo_pair.txt` was made by `models/examples/draft_trace` from `demo/prompts.jsonl`: of each kind the sixteen prompts with
-//! the longest expected answers, 160 tokens each: most go on behind their end, as `paceline bench` has them do. The last word of a
-//! line is where that is.
+//! `testdata/demo_pair.txt` was made by `models/examples/draft_trace` from `demo/prompts.jsonl`: of
+//! each kind the sixteen prompts with the longest expected answers, 160 tokens each: most go on
+//! behind their end, as `paceline bench` has them do. The last word of a line is where that is.
 
 use std::sync::LazyLock;
 
@@ -23,15 +24,17 @@ pub(super) struct Trace {
 const NATS: [f32; signs::BINS] = [0.0005, 0.005, 0.03, 0.1, 0.25, 0.6, 1.2, 3.0];
 
 static TRACES: LazyLock<Vec<Trace>> = LazyLock::new(|| {
-    let digits = |text: &str| -> Vec<usize> { text.chars().map(|digit| digit.to_digit(32).expect("a digit") as usize).collect() };
+    let digits = |text: &str| -> Vec<usize> {
+        text.chars().map(|digit| digit.to_digit(32).expect("a digit") as usize).collect()
+    };
     let trace = |line: &str| {
         let mut words = line.split(' ');
         let mut word = || words.next().expect("a kind and three words of digits");
         let (kind, accepted, doubt) = (word(), digits(word()), digits(word()));
-        let prompt = word()
-            .as_bytes()
-            .chunks(3)
-            .map(|id| u32::from_str_radix(std::str::from_utf8(id).expect("text"), 16).expect("three hexadecimal digits"));
+        let prompt = word().as_bytes().chunks(3).map(|id| {
+            u32::from_str_radix(std::str::from_utf8(id).expect("text"), 16)
+                .expect("three hexadecimal digits")
+        });
         let prompt = prompt.collect();
         let end = words.next().expect("a number at the end of the line").parse().ok();
         let doubt = doubt.into_iter().map(|bin| NATS[bin]).collect();
@@ -65,9 +68,17 @@ fn of_kind(kind: &str, count: usize) -> Vec<&'static Trace> {
 }
 
 impl House {
-    /// Serves these answers, so many at once; seconds from the first to the last. Each stands behind the prompt of another of
-    /// them, so many further: what was seen before is of its kind, but not itself.
-    fn serve(&mut self, texts: &[&'static Trace], streams: usize, permit: Permit, tokens: u32, further: usize) -> f64 {
+    /// Serves these answers, so many at once; seconds from the first to the last. Each stands
+    /// behind the prompt of another of them, so many further: what was seen before is of its kind,
+    /// but not itself.
+    fn serve(
+        &mut self,
+        texts: &[&'static Trace],
+        streams: usize,
+        permit: Permit,
+        tokens: u32,
+        further: usize,
+    ) -> f64 {
         let begin_us = self.own_us;
         let mut queue = texts.iter().enumerate();
         self.streams.clear();
@@ -77,8 +88,19 @@ impl House {
                 && let Some((at, trace)) = queue.next()
             {
                 let prompt = texts[(at + further) % texts.len()].prompt.clone();
-                let key = Some(self.scheduler.admit(Request { prompt, ..request(permit, tokens) }).expect("room"));
-                self.streams.push(Stream { text: |_| 0.0, trace: Some(trace), key, requests: 0, read: 0, over: false });
+                let key = Some(
+                    self.scheduler
+                        .admit(Request { prompt, ..request(permit, tokens) })
+                        .expect("room"),
+                );
+                self.streams.push(Stream {
+                    text: |_| 0.0,
+                    trace: Some(trace),
+                    key,
+                    requests: 0,
+                    read: 0,
+                    over: false,
+                });
             }
             if self.scheduler.is_empty() {
                 return (self.own_us - begin_us) / 1e6;
@@ -91,13 +113,16 @@ impl House {
 const KINDS: [&str; 6] = ["json", "arithmetic", "code", "table", "facts", "prose"];
 const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// As `paceline bench --sweep` measures, one service for all: seconds of a cell in each lane, sums over the runs.
+/// As `paceline bench --sweep` measures, one service for all: seconds of a cell in each lane, sums
+/// over the runs.
 fn sweep(machine: Machine, others: f64, runs: usize, seed: u64) -> Vec<(String, [f64; 3])> {
     let mut house = House::new(machine, seed);
     house.others = others;
     let mut cells: Vec<(String, [f64; 3])> = vec![];
     for run in 0..runs {
-        for (at, (streams, kind)) in STREAMS.iter().flat_map(|streams| KINDS.map(|kind| (*streams, kind))).enumerate() {
+        for (at, (streams, kind)) in
+            STREAMS.iter().flat_map(|streams| KINDS.map(|kind| (*streams, kind))).enumerate()
+        {
             let texts = of_kind(kind, streams * 6usize.div_ceil(streams));
             if run == 0 {
                 cells.push((format!("{kind} x{streams}"), [0.0; 3]));
@@ -114,15 +139,17 @@ fn sweep(machine: Machine, others: f64, runs: usize, seed: u64) -> Vec<(String, 
     cells
 }
 
-/// Routed over the better of the other two, all cells on all machines, where others slow them so much: the worst, the geometric
-/// mean, and a line for each.
+/// Routed over the better of the other two, all cells on all machines, where others slow them so
+/// much: the worst, the geometric mean, and a line for each.
 fn over_the_better(others: f64) -> (f64, f64, String) {
     let (mut worst, mut logs, mut lines) = (0.0f64, vec![], String::new());
     for machine in [GPU, CPU, FEW_ROWS, VECTORS, MANY_ROWS] {
         for (cell, [plain, forced, routed]) in sweep(machine, others, 7, 5) {
             let over = routed / plain.min(forced);
-            lines +=
-                &format!("{} {cell}: plain {plain:.2} s, forced {forced:.2} s, routed {routed:.2} s, {over:.3}\n", machine.name);
+            lines += &format!(
+                "{} {cell}: plain {plain:.2} s, forced {forced:.2} s, routed {routed:.2} s, {over:.3}\n",
+                machine.name
+            );
             worst = worst.max(over);
             logs.push(over.ln());
         }
@@ -133,35 +160,43 @@ fn over_the_better(others: f64) -> (f64, f64, String) {
 #[test]
 fn on_the_demo_pairs_own_texts_it_is_as_fast_as_the_better_lane() {
     let (worst, mean, lines) = over_the_better(0.0);
-    // A cell is some ten cycles, in which one step taken to see what plain steps cost is a twentieth.
+    // A cell is some ten cycles, in which one step taken to see what plain steps cost is a
+    // twentieth.
     assert!(worst <= 1.2 && mean <= 0.97, "{worst:.3} {mean:.3}\n{lines}");
 }
 
-/// The same where others use the machine too, which is up to twice as slow or as fast then, for a second. (What that does to all
-/// work alike is not counted, only what is decided. With prices that know nothing of it the mean was 0.983.)
+/// The same where others use the machine too, which is up to twice as slow or as fast then, for a
+/// second. (What that does to all work alike is not counted, only what is decided. With prices that
+/// know nothing of it the mean was 0.983.)
 #[test]
 fn on_a_machine_that_others_use_it_is_as_fast_as_the_better_lane() {
     let (worst, mean, lines) = over_the_better(0.35);
     assert!(worst <= 1.2 && mean <= 0.984, "{worst:.3} {mean:.3}\n{lines}");
 }
 
-/// Answers of code end behind some 70 of 128 tokens, and of what follows hardly anything is drafted right.
+/// Answers of code end behind some 70 of 128 tokens, and of what follows hardly anything is drafted
+/// right.
 #[test]
 fn behind_the_ends_of_answers_drafts_end_too() {
     let measure = |ends: bool| {
         let mut house = House::new(CPU, 3);
         house.ends = ends;
         house.scheduler.speculation.set_linked(true);
-        let seconds: f64 = (0..6).map(|run| house.serve(&of_kind("code", 16), 4, ROUTED, 128, run)).sum();
+        let seconds: f64 =
+            (0..6).map(|run| house.serve(&of_kind("code", 16), 4, ROUTED, 128, run)).sum();
         (seconds, house.blocks.len(), house.blocks.iter().map(|block| block.3).sum::<usize>())
     };
     let (told, untold) = (measure(true), measure(false));
-    assert!(told.0 <= 0.95 * untold.0, "seconds, blocks, accepted: {told:?}, and {untold:?} where nothing is known of ends");
+    assert!(
+        told.0 <= 0.95 * untold.0,
+        "seconds, blocks, accepted: {told:?}, and {untold:?} where nothing is known of ends"
+    );
     assert!(told.1 < untold.1 && told.2 * 10 >= untold.2 * 9, "{told:?} {untold:?}");
 }
 
-/// The first requests of a service are many at once, on a machine that others use too; then there is one. (With a base below
-/// nothing, by which a row of the drafter's was fifty times too dear, 17 of 1,000 began late or never.)
+/// The first requests of a service are many at once, on a machine that others use too; then there
+/// is one. (With a base below nothing, by which a row of the drafter's was fifty times too dear, 17
+/// of 1,000 began late or never.)
 #[test]
 fn behind_a_burst_that_came_first_a_single_one_drafts() {
     let mut plain = vec![];
