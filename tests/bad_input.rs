@@ -1,6 +1,6 @@
 //! Broken input: each with its own status and a message that names the field or the file (I5).
 
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::{self, ContentPart, GenerateRequest, Message};
 use paceline_tests::ask::{Ask, conversation, message};

@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 
 use nix::sys::signal::Signal;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_tests::{Live, Stack, chat, signal, wait};
 use serde_json::Value;
 use tonic::Code;

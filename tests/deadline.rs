@@ -10,7 +10,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use paceline_process::clock::monotonic_ns;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{GenerateRequest, Limits, TokenIds};

@@ -8,7 +8,7 @@
 #![cfg(target_os = "linux")]
 
 use nix::libc;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_tests::ask::Ask;
 use paceline_tests::picture::{about, noise, seeing, waiting};
 use paceline_tests::{Stack, chat, wait};

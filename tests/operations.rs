@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 
 use nix::sys::signal::Signal;
 use paceline_process::Clock;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::RouteWish;
 use paceline_tests::{Live, Stack, chat, programs, signal, wait};
 use serde_json::Value;

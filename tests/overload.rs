@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use paceline_process::clock::monotonic_ns;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_tests::ask::Ask;
 use paceline_tests::prompts::{Dice, prompts, reference, same_but_near_ties};
 use paceline_tests::stack::{Ended, Pending};

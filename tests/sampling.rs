@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{self, FinishReason, LogitBias, RouteWish};
 use paceline_tests::ask::Ask;
 use paceline_tests::prompts::{Prompt, reference, same_but_near_ties, some_of_each};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::clock::monotonic_ns;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_tests::ask::Ask;
 use paceline_tests::memory::{memory, resident};
 use paceline_tests::prompts::{Dice, reference, same_but_near_ties, some_of_each};

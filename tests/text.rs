@@ -1,7 +1,7 @@
 //! Text through all processes: several answers to one request, stop strings in both lanes, counts
 //! of tokens, tools.
 
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{

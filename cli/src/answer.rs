@@ -1,6 +1,7 @@
 //! A stream of responses, read as one answer: the text as it arrives, and at the end the one object
 //! of `--json`.
 
+use paceline_proto::status::ReasonStatus as _;
 use paceline_proto::v1;
 use serde::Serialize;
 use tonic::Streaming;

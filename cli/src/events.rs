@@ -1,6 +1,7 @@
 //! `paceline events`: what changed state and why, line by line, as a table or as JSON; with
 //! `--follow` also what comes, also from the supervisor that takes this one's place.
 
+use paceline_proto::status::ReasonStatus as _;
 use std::path::Path;
 use std::time::Duration;
 

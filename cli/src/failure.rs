@@ -203,7 +203,7 @@ fn code_name(code: Code) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_proto::status::Reason;
+    use paceline_proto::status::{Reason, ReasonStatus as _};
 
     #[test]
     fn a_refusal_carries_code_reason_and_pause() {

@@ -11,7 +11,7 @@ use clap::Parser as _;
 use paceline_cli::args::{Cli, Command};
 use paceline_cli::failure::{Failure, REFUSED, UNREACHABLE, USAGE};
 use paceline_cli::screen::Screen;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::strict::Deferred;
 use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::generate_request::Prompt;

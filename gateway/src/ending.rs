@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use paceline_process::{Exit, Millis};
+use paceline_process::Exit;
+use paceline_vocabulary::Millis;
 
 /// Running requests get this long after the first request to stop.
 const DRAIN: Duration = Duration::from_secs(30);

@@ -1,7 +1,7 @@
 //! Statuses the gateway makes or passes on. Reasons, codes and details come from the one table,
 //! `paceline_proto::status`.
 
-use paceline_proto::status::{COMPLETION_TOKENS, Reason, Refusal};
+use paceline_proto::status::{COMPLETION_TOKENS, Reason, ReasonStatus as _, Refusal};
 use tonic::{Code, Status};
 
 use crate::prompt::{PromptError, Refused};

@@ -20,13 +20,13 @@ use std::time::Duration;
 use futures::{FutureExt, Stream};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::config::LimitsConfig;
-use paceline_proto::ids::{KeyId, RequestId};
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::internal::v1::{Generation, Stamp};
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::strict::Deferred;
 use paceline_proto::v1;
 use paceline_proto::v1::inference_server::Inference;
+use paceline_vocabulary::{KeyId, RequestId};
 use prost::{Message, Name};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -140,7 +140,7 @@ impl InferenceService {
         let arrival: Option<Arrival> = extensions.remove();
         let arrived_ns = arrival.as_ref().map_or_else(monotonic_ns, |arrival| arrival.at_ns);
         let principal: Option<Principal> = extensions.remove();
-        let request_id = RequestId::draw();
+        let request_id = paceline_proto::ids::draw_request_id();
         let mut record = Record::new(method, request_id.as_str(), arrived_ns);
 
         let begun = async {

@@ -98,6 +98,7 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
+    use paceline_proto::status::ReasonStatus as _;
     use tonic::Status;
 
     use super::*;

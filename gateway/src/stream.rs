@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use futures::FutureExt;
-use paceline_proto::ids::KeyId;
 use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
 use paceline_proto::internal::v1::{Generation, Stamp, SubmitRequest, TokenBatch};
-use paceline_proto::status::{COMPLETION_TOKENS, Reason};
+use paceline_proto::status::{COMPLETION_TOKENS, Reason, ReasonStatus as _};
 use paceline_proto::v1::GenerateResponse;
+use paceline_vocabulary::KeyId;
 use tokio::time::Sleep;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, BufMut, Bytes};
 use futures::StreamExt;
 use paceline_process::task;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
 use prost::Message as _;
 use stage::program::Program;

@@ -8,7 +8,7 @@ mod stage;
 
 use std::time::{Duration, Instant};
 
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use stage::program::Program;
 use stage::seeing::{chat, file, image, says, text};
 use stage::supervisor::Fake;

@@ -11,7 +11,7 @@ use paceline_process::clock::monotonic_ns;
 use paceline_process::keys::KeyLine;
 use paceline_proto::DESCRIPTORS;
 use paceline_proto::internal::v1::TokenBatch;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::GenerateRequest;
 use prost::Message as _;
 use prost_types::FileDescriptorSet;

@@ -3,7 +3,7 @@
 
 mod stage;
 
-use paceline_proto::status::{DOMAIN, PUSHBACK, Reason, Refusal};
+use paceline_proto::status::{DOMAIN, PUSHBACK, Reason, ReasonStatus as _, Refusal};
 use paceline_proto::v1::GenerateRequest;
 use stage::{Stage, ids, limited, text, within};
 use tonic::{Code, Status};

@@ -6,7 +6,7 @@ mod stage;
 use paceline_gateway::ending::Event;
 use paceline_process::Exit;
 use paceline_proto::internal::v1::{GatewayState, ServiceState};
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::GenerateResponse;
 use stage::supervisor::{Accepted, Fake};
 use stage::{Stage, is, ready, text, within};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use paceline_proto::internal::v1::Picture;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::{ChatRequest, CountTokensRequest, GetModelRequest};
 use sha2::{Digest as _, Sha256};

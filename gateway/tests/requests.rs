@@ -7,7 +7,7 @@ use std::time::Duration;
 use paceline_gateway::error::REQUEST_ID;
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::TokenBatch;
-use paceline_proto::status::{PUSHBACK, Reason, Refusal};
+use paceline_proto::status::{PUSHBACK, Reason, ReasonStatus as _, Refusal};
 use paceline_proto::v1;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tonic::{Code, Request, Status};

@@ -4,7 +4,7 @@
 mod stage;
 
 use paceline_proto::internal::v1::{Done, TokenBatch};
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{self, FinishReason, GenerateRequest, GenerateResponse, Limits};
 use tonic::{Code, Streaming};
 

@@ -6,35 +6,11 @@
 //! times of processes are no exception: they are compared for equality only, on Linux in ticks
 //! since the boot, on macOS as the wall clock was when the process was made.
 
-use std::ops::{Add, Sub};
 use std::time::Duration;
 
+use paceline_vocabulary::Millis;
+
 use crate::platform;
-
-/// Milliseconds since a process's start, monotonic. All a core ever sees of time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Millis(pub u64);
-
-impl Millis {
-    /// Milliseconds from `earlier` to here; 0 if that is later.
-    pub fn since(self, earlier: Millis) -> u64 {
-        self.0.saturating_sub(earlier.0)
-    }
-}
-
-impl Add<u64> for Millis {
-    type Output = Millis;
-    fn add(self, ms: u64) -> Millis {
-        Millis(self.0.saturating_add(ms))
-    }
-}
-
-impl Sub<Millis> for Millis {
-    type Output = u64;
-    fn sub(self, earlier: Millis) -> u64 {
-        self.since(earlier)
-    }
-}
 
 /// Turns the machine's monotonic clock into [`Millis`] since this value was made.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +64,5 @@ mod tests {
     fn instants_before_the_start_are_zero() {
         let clock = Clock::start();
         assert_eq!(clock.at(0), Millis(0));
-        assert_eq!(Millis(5).since(Millis(9)), 0);
-        assert_eq!(Millis(9) - Millis(5), 4);
     }
 }

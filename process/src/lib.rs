@@ -15,7 +15,7 @@ pub mod task;
 pub mod telemetry;
 pub mod worker;
 
-pub use clock::{Clock, Millis};
+pub use clock::Clock;
 pub use config::{Config, ConfigError, Loaded};
 pub use lifecycle::{Exit, Signals};
 pub use notify::Notifier;

@@ -2,6 +2,7 @@
 //! services, the ids in them, the one table of reasons, the words of their enums, limits of their
 //! elements, and a codec that refuses what it does not know and what is over a limit. No behaviour.
 
+pub mod convert;
 pub mod ids;
 pub mod limits;
 pub mod status;

@@ -21,134 +21,83 @@ pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
 /// Fact of a request that ended early: how many tokens of its answer there were.
 pub const COMPLETION_TOKENS: &str = "completion_tokens";
 
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident = $word:literal, $code:ident, $retry:literal;)*) => {
-        /// Why a request was refused or ended without its answer.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Reason { $($(#[$doc])* $name,)* }
+pub use paceline_vocabulary::Reason;
 
-        impl Reason {
-            /// Every reason, for table tests.
-            pub const ALL: &[Reason] = &[$(Reason::$name,)*];
+/// What gRPC makes of a [`Reason`].
+pub trait ReasonStatus: Sized {
+    /// The gRPC code.
+    fn code(self) -> Code;
 
-            /// The word in `ErrorInfo.reason`.
-            pub fn word(self) -> &'static str {
-                match self { $(Reason::$name => $word,)* }
-            }
-
-            /// The gRPC code.
-            pub fn code(self) -> Code {
-                match self { $(Reason::$name => Code::$code,)* }
-            }
-
-            /// Whether the same request may succeed later; then `RetryInfo` and the pushback
-            /// trailer are sent.
-            pub fn retryable(self) -> bool {
-                match self { $(Reason::$name => $retry,)* }
-            }
-
-            /// The reason with this word, as in [`Reason::word`].
-            pub fn from_word(word: &str) -> Option<Reason> {
-                match word { $($word => Some(Reason::$name),)* _ => None }
-            }
-        }
-    };
-}
-
-reasons! {
-    /// The target's weights are not there yet.
-    TargetLoading = "TARGET_LOADING", Unavailable, true;
-    /// The target ended, or its stream broke, while the request ran.
-    TargetGone = "TARGET_GONE", Unavailable, true;
-    /// The target or the supervisor is being started again.
-    Restarting = "RESTARTING", Unavailable, true;
-    /// The service was asked to stop and takes nothing new.
-    Draining = "DRAINING", Unavailable, true;
-    /// The target's restart budget is spent; the message names the next try.
-    CrashLoop = "CRASH_LOOP", Unavailable, true;
-    /// The admission queue is full.
-    QueueFull = "QUEUE_FULL", ResourceExhausted, true;
-    /// The request waited its whole time in the queue.
-    QueueWait = "QUEUE_WAIT", ResourceExhausted, true;
-    /// The KV budget can never hold this request.
-    KvExhausted = "KV_EXHAUSTED", ResourceExhausted, false;
-    /// The client did not read its stream for too long.
-    SlowReader = "SLOW_READER", ResourceExhausted, false;
-    /// The client has as many streams as it may have.
-    TooManyStreams = "TOO_MANY_STREAMS", ResourceExhausted, true;
-    /// A message is over the size limit.
-    MessageTooLarge = "MESSAGE_TOO_LARGE", ResourceExhausted, false;
-    /// The message of a call did not arrive in time after the headers.
-    MessageTimeout = "MESSAGE_TIMEOUT", DeadlineExceeded, false;
-    /// The connection is being closed to make room for another one; the call was not begun.
-    ConnectionClosing = "CONNECTION_CLOSING", Unavailable, true;
-    /// A field has a value that cannot be served.
-    InvalidArgument = "INVALID_ARGUMENT", InvalidArgument, false;
-    /// The prompt does not fit the context.
-    PromptTooLong = "PROMPT_TOO_LONG", InvalidArgument, false;
-    /// The chat template refused the conversation.
-    Template = "TEMPLATE", InvalidArgument, false;
-    /// A picture was sent to a model without a vision tower.
-    NoVision = "NO_VISION", FailedPrecondition, false;
-    /// A picture that cannot be decoded or is over a limit; the message says which.
-    BadImage = "BAD_IMAGE", InvalidArgument, false;
-    /// A conversation was sent to a model without a chat template.
-    NoChatTemplate = "NO_CHAT_TEMPLATE", FailedPrecondition, false;
-    /// Tools were sent to a model whose chat template knows none.
-    NoTools = "NO_TOOLS", FailedPrecondition, false;
-    /// The message belongs to an earlier supervisor (I7).
-    StaleTerm = "STALE_TERM", FailedPrecondition, false;
-    /// The message belongs to an earlier life of the worker (I7).
-    StaleEpoch = "STALE_EPOCH", FailedPrecondition, false;
-    /// The drafter's weights are not there yet.
-    DrafterLoading = "DRAFTER_LOADING", Unavailable, true;
-    /// The drafter did not come up; the message says why.
-    DrafterFailed = "DRAFTER_FAILED", Unavailable, false;
-    /// Target and drafter do not go together; the message says why.
-    DrafterIncompatible = "DRAFTER_INCOMPATIBLE", FailedPrecondition, false;
-    /// What is asked of the drafter cannot be done in the state it is in.
-    DrafterState = "DRAFTER_STATE", FailedPrecondition, false;
-    /// What is asked of a process cannot be done in the state it is in.
-    ProcessState = "PROCESS_STATE", FailedPrecondition, false;
-    /// Somebody who follows events did not read them in time.
-    FellBehind = "FELL_BEHIND", ResourceExhausted, false;
-    /// No such model here.
-    UnknownModel = "UNKNOWN_MODEL", NotFound, false;
-    /// The request's deadline passed.
-    DeadlinePassed = "DEADLINE_PASSED", DeadlineExceeded, false;
-    /// The first token would come behind the request's deadline; refused at arrival.
-    DeadlineInfeasible = "DEADLINE_INFEASIBLE", DeadlineExceeded, false;
-    /// No API key, or one that is not known.
-    Unauthenticated = "UNAUTHENTICATED", Unauthenticated, false;
-    /// The client or an operator cancelled.
-    Cancelled = "CANCELLED", Cancelled, false;
-    /// The model's numbers for this request were not finite; other requests are not affected.
-    Numerics = "NUMERICS", Internal, false;
-    /// Our bug.
-    Bug = "BUG", Internal, false;
-}
-
-impl Reason {
-    /// The reason a status of ours carries; `None` for a status made by a library or another
+    /// The reason that a status of ours carries; `None` for a status made by a library or another
     /// program.
-    pub fn of(status: &Status) -> Option<Reason> {
+    fn of(status: &Status) -> Option<Self>;
+
+    /// A fact that a status of ours carries (`ErrorInfo.metadata`).
+    fn fact(status: &Status, key: &str) -> Option<String>;
+
+    /// The status of this reason with a message that says what was expected, what was found and
+    /// what to do. A retryable reason asks for a pause of one second; see
+    /// [`Refusal::retry_after`].
+    fn status(self, message: impl Into<String>) -> Status;
+
+    /// The status of this reason, about one field of the request.
+    fn field(self, field: &str, message: impl Into<String>) -> Status;
+}
+
+impl ReasonStatus for Reason {
+    fn code(self) -> Code {
+        match self {
+            Reason::TargetLoading
+            | Reason::TargetGone
+            | Reason::Restarting
+            | Reason::Draining
+            | Reason::CrashLoop
+            | Reason::ConnectionClosing
+            | Reason::DrafterLoading
+            | Reason::DrafterFailed => Code::Unavailable,
+            Reason::QueueFull
+            | Reason::QueueWait
+            | Reason::KvExhausted
+            | Reason::SlowReader
+            | Reason::TooManyStreams
+            | Reason::MessageTooLarge
+            | Reason::FellBehind => Code::ResourceExhausted,
+            Reason::MessageTimeout | Reason::DeadlinePassed | Reason::DeadlineInfeasible => {
+                Code::DeadlineExceeded
+            }
+            Reason::InvalidArgument
+            | Reason::PromptTooLong
+            | Reason::Template
+            | Reason::BadImage => Code::InvalidArgument,
+            Reason::NoVision
+            | Reason::NoChatTemplate
+            | Reason::NoTools
+            | Reason::StaleTerm
+            | Reason::StaleEpoch
+            | Reason::DrafterIncompatible
+            | Reason::DrafterState
+            | Reason::ProcessState => Code::FailedPrecondition,
+            Reason::UnknownModel => Code::NotFound,
+            Reason::Unauthenticated => Code::Unauthenticated,
+            Reason::Cancelled => Code::Cancelled,
+            Reason::Numerics | Reason::Bug => Code::Internal,
+        }
+    }
+
+    fn of(status: &Status) -> Option<Reason> {
         let info = status.get_details_error_info()?;
         (info.domain == DOMAIN).then(|| Reason::from_word(&info.reason)).flatten()
     }
 
-    /// A fact that a status of ours carries (`ErrorInfo.metadata`).
-    pub fn fact(status: &Status, key: &str) -> Option<String> {
+    fn fact(status: &Status, key: &str) -> Option<String> {
         status.get_details_error_info().filter(|info| info.domain == DOMAIN)?.metadata.remove(key)
     }
 
-    /// The status of this reason with a message that says what was expected, what was found and
-    /// what to do. A retryable reason asks for a pause of one second; see [`Refusal::retry_after`].
-    pub fn status(self, message: impl Into<String>) -> Status {
+    fn status(self, message: impl Into<String>) -> Status {
         Refusal::new(self, message).into()
     }
 
-    /// The status of this reason, about one field of the request.
-    pub fn field(self, field: &str, message: impl Into<String>) -> Status {
+    fn field(self, field: &str, message: impl Into<String>) -> Status {
         Refusal::new(self, message).field(field).into()
     }
 }

@@ -18,7 +18,7 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic_prost::ProstEncoder;
 
-use crate::status::{Reason, Refusal};
+use crate::status::{Reason, ReasonStatus as _, Refusal};
 use walk::Problem;
 
 /// Checks `wire` and decodes it as a message of type `U`.

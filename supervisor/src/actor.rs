@@ -8,10 +8,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use paceline_process::{Clock, Exit as OurExit, Millis, RuntimeDir, platform};
-use paceline_proto::ids::{Epoch, RequestId, Term};
+use paceline_process::{Clock, Exit as OurExit, RuntimeDir, platform};
 use paceline_proto::internal::v1::{GatewayReport, PermitChange, ServiceState};
 use paceline_proto::v1::{PolicyResponse, StatusResponse};
+use paceline_vocabulary::Millis;
+use paceline_vocabulary::{Epoch, RequestId, Term};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 

@@ -15,7 +15,7 @@ use paceline_process::lifecycle::{self, PARENT_FD, RESTARTS};
 use paceline_process::notify::MANAGERS_WORDS;
 use paceline_process::runtime_dir::WorkerRecord;
 use paceline_process::{Loaded, RuntimeDir, platform, telemetry};
-use paceline_proto::ids::{Epoch, Term};
+use paceline_vocabulary::{Epoch, Term};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, Command};

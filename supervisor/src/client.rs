@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_process::{RuntimeDir, socket, task};
-use paceline_proto::ids::{Epoch, Term};
 use paceline_proto::internal::v1::drafter_client::DrafterClient;
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::worker_client::WorkerClient;
@@ -14,6 +13,7 @@ use paceline_proto::internal::v1::{
     PermitChange, Policy, RepermitRequest, RepermitResponse, SetPolicyRequest, Stamp, StopRequest,
     WatchRequest,
 };
+use paceline_vocabulary::{Epoch, Term};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 use tonic::transport::Channel;

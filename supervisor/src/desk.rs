@@ -9,11 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use paceline_process::Clock;
-use paceline_proto::ids::{Epoch, RequestId, Term};
 use paceline_proto::internal::v1::target_client::TargetClient;
 use paceline_proto::internal::v1::{Done, ServiceState};
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{PolicyResponse, StatusResponse};
+use paceline_vocabulary::{Epoch, RequestId, Term};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 use tonic::transport::Channel;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_proto::status::{COMPLETION_TOKENS, Reason, Refusal};
+use paceline_proto::status::{COMPLETION_TOKENS, Reason, ReasonStatus as _, Refusal};
 use tonic::Status;
 
 use crate::core::denial::{Denial, Refused};

@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_process::{RuntimeDir, task};
-use paceline_proto::ids::Term;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
+use paceline_vocabulary::Term;
 use tokio::sync::{broadcast, mpsc};
 use tonic::Status;
 

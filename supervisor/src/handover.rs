@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use paceline_link::{SEGMENT_BYTES, make_pair};
 use paceline_process::{RuntimeDir, task};
-use paceline_proto::ids::Term;
 use paceline_proto::internal::v1::Stamp;
+use paceline_vocabulary::Term;
 use tokio::sync::mpsc;
 
 use crate::actor::Mail;
@@ -29,7 +29,7 @@ pub fn begin(
     let path = |worker: WorkerId| dir.socket(&format!("{}.link", worker.name()));
     let (drafter, target) = (path(WorkerId::Drafter(seat)), path(WorkerId::Target));
     let hand_over = move || {
-        let stamp = |epoch: paceline_proto::ids::Epoch| Stamp { term: term.0, epoch: epoch.0 };
+        let stamp = |epoch: paceline_vocabulary::Epoch| Stamp { term: term.0, epoch: epoch.0 };
         let pair = make_pair(SEGMENT_BYTES)
             .map_err(|error| format!("no shared memory for it: {error}"))?;
         let segment = pair.segment.as_fd();

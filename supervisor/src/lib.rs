@@ -30,9 +30,9 @@ use std::time::Duration;
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch, Signals};
 use paceline_process::runtime_dir::RuntimeDirError;
 use paceline_process::{Config, Exit, Loaded, Notifier, RuntimeDir, socket, task, telemetry};
-use paceline_proto::ids::Term;
 use paceline_proto::internal::v1::supervisor_server::SupervisorServer;
 use paceline_proto::v1::operations_server::OperationsServer;
+use paceline_vocabulary::Term;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::actor::{Actor, Stop};

@@ -61,7 +61,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     use paceline_process::{Clock, Config, RuntimeDir, task};
-    use paceline_proto::ids::Term;
+    use paceline_vocabulary::Term;
     use tokio::sync::{mpsc, watch};
 
     use super::*;

@@ -9,12 +9,13 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use paceline_process::{Clock, Millis, task};
-use paceline_proto::ids::Epoch;
+use paceline_process::{Clock, task};
 use paceline_proto::internal::v1::{
     Done, Generation, Permit, Stamp, TargetGenerateRequest, TokenBatch,
 };
-use paceline_proto::status::{Reason, Refusal};
+use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
+use paceline_vocabulary::Epoch;
+use paceline_vocabulary::Millis;
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};

@@ -212,7 +212,7 @@ mod tests {
     use crate::core::route::{Drafter, Measured, Signals};
     use crate::core::routing::Decision;
     use crate::route_log::{Ended, ServedLine};
-    use paceline_proto::ids::{RequestId, Term};
+    use paceline_vocabulary::{RequestId, Term};
 
     fn decided(n: u32, again: bool) -> Line {
         let unknown = Measured::default();

@@ -3,8 +3,8 @@
 //!
 //! Its file is one of [`crate::lines`].
 
-use paceline_proto::ids::{RequestId, Term};
 use paceline_proto::v1::RouteWish;
+use paceline_vocabulary::{RequestId, Term};
 use serde::{Deserialize, Serialize};
 
 use crate::core::route::{Policy, Signals};

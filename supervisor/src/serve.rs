@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use paceline_process::task;
-use paceline_proto::ids::{KeyId, RequestId};
 use paceline_proto::internal::v1 as internal;
 use paceline_proto::internal::v1::supervisor_notice::Notice;
 use paceline_proto::internal::v1::supervisor_server::Supervisor;
 use paceline_proto::internal::v1::{GatewayReport, Generation, SubmitRequest, SupervisorNotice};
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::operations_server::Operations;
 use paceline_proto::v1::{
     DrafterResponse, DrainRequest, DrainResponse, EventsRequest, PolicyResponse, Process,
     ProcessStatus, RestartRequest, RestartResponse, RouteWish, SetPolicyRequest, ShowPolicyRequest,
     StartDrafterRequest, StatusRequest, StatusResponse, StopDrafterRequest, SwapDrafterRequest,
 };
+use paceline_vocabulary::{KeyId, RequestId};
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use paceline_process::Millis;
 use paceline_proto::internal::v1::{Heartbeat, LinkPhase, ServiceState, SpeculationBucket};
 use paceline_proto::v1::{
     KvStatus, Lane, LinkStatus, MemoryStatus, ModelStatus, PolicyResponse, PolicySetting,
     ProcessState, ProcessStatus, RequestsStatus, RouteCount, RouteReason, RoutingBucket,
     RoutingStatus, Speculation, StatusResponse,
 };
+use paceline_vocabulary::Millis;
 
 use crate::core::worker::Worker;
 use crate::core::{Notice, Supervisor};
@@ -225,8 +225,8 @@ fn rfc3339(unix_s: i64) -> String {
 mod tests {
     use super::*;
     use crate::core::drafter::Plan;
-    use paceline_proto::ids::Term;
     use paceline_proto::internal::v1::LinkReport;
+    use paceline_vocabulary::Term;
 
     #[test]
     fn times_are_utc() {

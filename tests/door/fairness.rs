@@ -1,6 +1,6 @@
 //! API keys beside one another: who is admitted next, counted in admissions and not in seconds.
 
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_tests::stack::Pending;
 use paceline_tests::{Live, Stack, continue_ids, wait};
 

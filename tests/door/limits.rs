@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{GenerateRequest, Limits, generate_request::Prompt};
 use paceline_tests::{Stack, chat, wait};

@@ -7,7 +7,7 @@ mod demo;
 mod faults;
 mod ways;
 
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::count_tokens_request::Request as Kind;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{CountTokensRequest, CountTokensResponse};

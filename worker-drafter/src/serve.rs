@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use paceline_process::worker::Gate;
 use paceline_proto::internal::v1::drafter_server::Drafter;
 use paceline_proto::internal::v1::{DescribeDrafterRequest, DescribeDrafterResponse, DrafterInfo};
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use tonic::{Request, Response, Status};
 
 /// The service.

@@ -4,11 +4,11 @@
 //! `cargo bench -p paceline-target --no-default-features --bench decide`
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use paceline_process::Millis;
 use paceline_proto::v1::{Lane, RouteReason};
 use paceline_target::core::{
     Chosen, ClassBytes, Draft, Ledger, Permit, Reading, Request, Scheduler, SequenceKey, Token,
 };
+use paceline_vocabulary::Millis;
 
 /// Sequences that decode, with measured prices and beliefs of their own.
 fn busy(sequences: usize) -> Scheduler {

@@ -159,7 +159,7 @@ fn size(batch: &TokenBatch) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use paceline_proto::status::Reason;
+    use paceline_proto::status::{Reason, ReasonStatus as _};
     use paceline_proto::v1;
 
     use super::*;

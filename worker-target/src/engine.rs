@@ -22,12 +22,13 @@ use paceline_models::sample::Logprobs;
 use paceline_models::{KvStore, ModelError, SequenceId, Target, device};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Progress, Pulse};
-use paceline_process::{Clock, Millis, platform};
+use paceline_process::{Clock, platform};
 use paceline_proto::internal::v1::{
     Done, LinkReport, MemoryUse, SpeculationFigures, SpeculationTotals, TokenBatch, WorkerPhase,
 };
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
+use paceline_vocabulary::Millis;
 use tokio::sync::oneshot;
 use tonic::Status;
 

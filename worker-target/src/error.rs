@@ -1,6 +1,6 @@
 //! What the core and the engine say, as statuses. The one place.
 
-use paceline_proto::status::{Reason, Refusal};
+use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use tonic::Status;
 
 use crate::core::{Ended, LedgerError, SchedulerError};

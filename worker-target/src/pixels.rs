@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::fcntl::OFlag;
-use paceline_proto::status::{Reason, Refusal};
+use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use sha2::{Digest as _, Sha256};
 use tonic::Status;
 

@@ -8,10 +8,10 @@ use paceline_models::TargetInfo;
 use paceline_models::sample::{Sampling, noise::NoiseKey};
 use paceline_models::vision::VisionInfo;
 use paceline_process::Clock;
-use paceline_proto::ids::RequestId;
 use paceline_proto::internal::v1::{self as internal, Generation};
-use paceline_proto::status::{Reason, Refusal};
+use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use paceline_proto::v1;
+use paceline_vocabulary::RequestId;
 use tonic::Status;
 
 use crate::core::{Force, Permit, Policy, Request};

@@ -14,7 +14,7 @@ use paceline_proto::internal::v1::{
     RepermitRequest, RepermitResponse, SetPolicyRequest, SetPolicyResponse, StatsRequest,
     StatsResponse, TargetGenerateRequest, TokenBatch,
 };
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};

@@ -3,7 +3,7 @@
 mod stage;
 
 use paceline_proto::internal::v1::{Done, Generation, KvUse, StatsRequest, TokenBatch};
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 
 use stage::{STAMP, Worker, generate, generation, ids, tiny};
 

@@ -16,7 +16,7 @@ use paceline_proto::internal::v1::{
     CancelRequest, DescribeRequest, Done, Feed, Generation, LinkPhase, Permit, Picture,
     ProposalKind, SamplingRule, StatsRequest, TargetGenerateRequest, TokenBatch, Welcome,
 };
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};

@@ -10,7 +10,7 @@ use paceline_proto::internal::v1::{
     CancelRequest, DescribeRequest, Generation, Permit, SamplingRule, Stamp, StatsRequest,
     StopRequest, TargetGenerateRequest, WorkerPhase,
 };
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
 
 use stage::{BOUND, STAMP, Worker, cases, generate, generation, ids, tiny};

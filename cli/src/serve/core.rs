@@ -8,7 +8,8 @@
 
 use std::collections::VecDeque;
 
-use paceline_process::{Exit, Millis};
+use paceline_process::Exit;
+use paceline_vocabulary::Millis;
 
 /// A process of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

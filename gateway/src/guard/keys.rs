@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use paceline_process::keys::{self, KeyLine};
 use paceline_process::{Config, ConfigError};
-use paceline_proto::ids::KeyId;
+use paceline_vocabulary::KeyId;
 use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 

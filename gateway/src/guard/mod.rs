@@ -20,7 +20,7 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
 use paceline_process::config::GatewayConfig;
 use paceline_process::{Clock, Config, ConfigError, task};
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use rustls::ServerConfig;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use paceline_process::Millis;
+use paceline_vocabulary::Millis;
 
 use super::peer::Peer;
 

@@ -25,7 +25,7 @@ use paceline_process::clock::monotonic_ns;
 use paceline_process::config::LimitsConfig;
 use paceline_process::runtime_dir::is_full;
 use paceline_proto::internal::v1::Picture;
-use paceline_proto::status::{Reason, Refusal};
+use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;

@@ -2,7 +2,7 @@
 //! as many as its picture has rows. The placeholder is the service's own word: a client who writes
 //! it would have text taken for a picture (I5).
 
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::{ChatRequest, GenerateRequest};

@@ -1,6 +1,7 @@
 //! Pictures against the reference's pixels (tests/golden/make_pictures.py says how they were made),
 //! and files changed at random.
 
+use paceline_proto::status::ReasonStatus as _;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;

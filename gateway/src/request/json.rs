@@ -162,7 +162,7 @@ impl<'de> Visitor<'de> for Bounded<'_> {
 
 #[cfg(test)]
 mod tests {
-    use paceline_proto::status::Reason;
+    use paceline_proto::status::{Reason, ReasonStatus as _};
 
     use super::*;
 

@@ -183,7 +183,7 @@ fn arguments(text: &str, json: &mut Budget) -> Result<Map<String, Value>, Status
 
 #[cfg(test)]
 mod tests {
-    use paceline_proto::status::Reason;
+    use paceline_proto::status::{Reason, ReasonStatus as _};
     use tonic_types::StatusExt;
 
     use super::*;

@@ -169,7 +169,7 @@ pub fn sampling_problem(rule: &SamplingRule) -> Option<(&'static str, &'static s
 
 #[cfg(test)]
 mod tests {
-    use paceline_proto::status::Reason;
+    use paceline_proto::status::{Reason, ReasonStatus as _};
     use tonic_types::StatusExt as _;
 
     use super::*;

@@ -2,6 +2,7 @@
 
 use paceline_process::config::{Auto, LimitsConfig};
 use paceline_proto::internal::v1::SamplingRule;
+use paceline_proto::status::ReasonStatus as _;
 use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::generate_request::Prompt;
 use tonic::Code;

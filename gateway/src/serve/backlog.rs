@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use paceline_process::clock::monotonic_ns;
-use paceline_proto::ids::KeyId;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_vocabulary::KeyId;
 use tonic::Status;
 
 /// How long it is believed that the queue is full.

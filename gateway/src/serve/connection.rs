@@ -185,7 +185,7 @@ mod tests {
     use bytes::Bytes;
     use h2::client::SendRequest;
     use paceline_process::Config;
-    use paceline_proto::status::Reason;
+    use paceline_proto::status::{Reason, ReasonStatus as _};
     use tokio::sync::watch;
     use tokio::task::JoinHandle;
     use tonic_health::pb::health_server::HealthServer;

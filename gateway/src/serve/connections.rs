@@ -330,6 +330,7 @@ impl Drop for OpenCall {
 #[cfg(test)]
 mod tests {
     use futures::FutureExt as _;
+    use paceline_proto::status::ReasonStatus as _;
 
     use super::*;
 

@@ -277,6 +277,7 @@ fn with_our_code(response: Response<Body>, limit: u64) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_proto::status::ReasonStatus as _;
 
     #[test]
     fn places_are_bounded_and_given_back() {

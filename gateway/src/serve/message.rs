@@ -18,7 +18,7 @@ use futures::FutureExt as _;
 use futures::task::AtomicWaker;
 use http::Request;
 use http_body::{Body, Frame, SizeHint};
-use paceline_proto::status::{COMPLETION_TOKENS, Reason, Refusal};
+use paceline_proto::status::{COMPLETION_TOKENS, Reason, ReasonStatus as _, Refusal};
 use tokio::time::{Sleep, sleep};
 use tonic::Status;
 

@@ -2,9 +2,8 @@
 //! requests, so that the answers are what a request meets.
 
 use paceline_process::clock::monotonic_ns;
-use paceline_proto::ids::RequestId;
 use paceline_proto::internal::v1::SamplingRule;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::strict::Deferred;
 use paceline_proto::v1;
 use tonic::{Code, Request, Response, Status};
@@ -26,7 +25,7 @@ impl InferenceService {
         // Held until the end: the call counts among those inside.
         let arrival: Option<Arrival> = extensions.remove();
         let arrived_ns = arrival.as_ref().map_or_else(monotonic_ns, |arrival| arrival.at_ns);
-        let request_id = RequestId::draw();
+        let request_id = paceline_proto::ids::draw_request_id();
         let mut record = Record::new("CountTokens", request_id.as_str(), arrived_ns);
         let counted = async {
             let deadline = self.deadline(&metadata, arrived_ns)?;

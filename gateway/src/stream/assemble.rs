@@ -199,6 +199,7 @@ pub(super) fn deadline_passed(tokens: u32) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_proto::status::ReasonStatus as _;
 
     fn assembler(report_margins: bool) -> Assembler {
         let generation = Generation {

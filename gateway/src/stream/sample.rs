@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use paceline_proto::internal::v1::TokenBatch;
-use paceline_proto::status::{Reason, Refusal};
+use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use tokio::time::Sleep;
 use tonic::{Status, Streaming};
 

@@ -17,7 +17,7 @@ use paceline_gateway::prompt::Language;
 use paceline_gateway::{Setup, run};
 use paceline_process::{Config, Exit, RuntimeDir, task};
 use paceline_proto::internal::v1::{ModelInfo, ServiceState};
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::inference_client::InferenceClient;

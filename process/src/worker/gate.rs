@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use paceline_proto::internal::v1::worker_server::Worker;
 use paceline_proto::internal::v1::{Heartbeat, Stamp, StopRequest, StopResponse, WatchRequest};
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Request, Response, Status};

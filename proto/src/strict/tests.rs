@@ -1,3 +1,4 @@
+use crate::status::ReasonStatus as _;
 use prost::Message as _;
 use tonic_types::StatusExt;
 

@@ -11,9 +11,9 @@
 
 use std::collections::BTreeMap;
 
-use paceline_process::Millis;
-use paceline_proto::ids::{Epoch, KeyId};
 use paceline_proto::v1::RouteWish;
+use paceline_vocabulary::Millis;
+use paceline_vocabulary::{Epoch, KeyId};
 
 use super::denial::Denial;
 use super::likely::Answers;

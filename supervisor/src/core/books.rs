@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use paceline_proto::ids::KeyId;
+use paceline_vocabulary::KeyId;
 
 use super::admission::Ticket;
 

@@ -14,11 +14,11 @@ mod orders;
 mod outlook;
 mod takeover;
 
-use paceline_process::Millis;
 use paceline_process::config::DrafterStart;
-use paceline_proto::ids::{Epoch, Term};
 use paceline_proto::internal::v1::LinkReport;
 use paceline_proto::status::Reason;
+use paceline_vocabulary::Millis;
+use paceline_vocabulary::{Epoch, Term};
 
 use super::denial::{Outage, Refused};
 use super::link::{Ends, Link, News};

@@ -1,9 +1,9 @@
 //! The gateway as it reports itself over `Attach`. One at a time is normal; while an old one drains
 //! beside a new one the newest stands for both.
 
-use paceline_process::Millis;
 use paceline_proto::internal::v1::{GatewayReport, GatewayState};
 use paceline_proto::v1::ProcessState;
+use paceline_vocabulary::Millis;
 
 /// What is known of the gateway.
 #[derive(Clone, Debug, Default)]

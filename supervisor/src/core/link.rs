@@ -10,9 +10,9 @@
 //! A link belongs to one life of the target and one of the drafter; with another life of either
 //! everything starts over.
 
-use paceline_process::Millis;
-use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::{LinkPhase, LinkReport};
+use paceline_vocabulary::Epoch;
+use paceline_vocabulary::Millis;
 
 /// For the descriptors to reach both workers, and for the handshake behind it. The shell's own
 /// bounds are shorter; this one holds if its answer is lost.

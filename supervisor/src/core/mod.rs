@@ -43,9 +43,9 @@ mod plant;
 mod scenarios;
 #[cfg(test)]
 mod simulation;
-use paceline_process::Millis;
-use paceline_proto::ids::{Epoch, Term};
 use paceline_proto::status::Reason;
+use paceline_vocabulary::Millis;
+use paceline_vocabulary::{Epoch, Term};
 
 use admission::{Admission, Ask, Room, Ticket};
 use denial::{Denial, Outage};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::GatewayReport;
 use paceline_proto::v1::ProcessState;
+use paceline_vocabulary::Epoch;
 
 use super::admission::{Ask, Ticket};
 use super::denial::{Denial, Outage, Refused};

@@ -9,10 +9,10 @@
 //! ```
 //! A call that is given up leaves its order standing.
 
-use paceline_process::Millis;
-use paceline_proto::ids::Epoch;
 use paceline_proto::status::Reason;
 use paceline_proto::v1::ProcessState;
+use paceline_vocabulary::Epoch;
+use paceline_vocabulary::Millis;
 
 use super::denial::{Denial, Outage, Refused};
 use super::drafter::Call;

@@ -8,8 +8,8 @@
 //!  free ── sent ──▶ on its way ── answered ──▶ free, with a time to tell again if something was missed
 //! ```
 
-use paceline_process::Millis;
-use paceline_proto::ids::Epoch;
+use paceline_vocabulary::Epoch;
+use paceline_vocabulary::Millis;
 
 /// Pause before the first try again: long enough for a request that was still on its way to the
 /// target ...

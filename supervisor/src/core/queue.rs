@@ -31,8 +31,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use paceline_process::Millis;
-use paceline_proto::ids::KeyId;
+use paceline_vocabulary::KeyId;
+use paceline_vocabulary::Millis;
 
 use super::admission::{Ask, Ticket};
 

@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use paceline_process::Millis;
+use paceline_vocabulary::Millis;
 
 const PAUSE_MS: u64 = 500;
 const LONGEST_PAUSE_MS: u64 = 8_000;

@@ -9,11 +9,11 @@
 
 use std::collections::BTreeMap;
 
-use paceline_process::Millis;
-use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::{SpeculationBucket, SpeculationFigures};
 use paceline_proto::status::Reason;
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};
+use paceline_vocabulary::Epoch;
+use paceline_vocabulary::Millis;
 
 use super::admission::{Ask, Ticket};
 use super::denial::Refused;

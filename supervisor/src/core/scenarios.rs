@@ -12,14 +12,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use paceline_process::Config;
 use paceline_process::config::DrafterStart;
-use paceline_process::{Config, Millis};
-use paceline_proto::ids::{Epoch, KeyId, Term};
 use paceline_proto::internal::v1::{
     CostModel, DrafterInfo, GatewayReport, GatewayState, Heartbeat, KvUse, LinkPhase, LinkReport,
     MemoryUse, ModelInfo, SpeculationBucket, SpeculationFigures, StepTimes, WorkerPhase,
 };
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};
+use paceline_vocabulary::Millis;
+use paceline_vocabulary::{Epoch, KeyId, Term};
 
 use super::admission::{Ask, Capacity, Ticket};
 use super::denial::Denial;

@@ -28,9 +28,9 @@ mod takeover;
 
 use std::sync::Arc;
 
-use paceline_process::Millis;
-use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::{Heartbeat, WorkerPhase};
+use paceline_vocabulary::Epoch;
+use paceline_vocabulary::Millis;
 
 use super::restart::RestartBudget;
 use end::Fall;

@@ -10,7 +10,7 @@ use paceline_process::config::DrafterStart;
 use paceline_process::runtime_dir::WorkerRecord;
 use paceline_process::{Exit, task};
 use paceline_proto::internal::v1::{LinkPhase, Stamp};
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{
     DrafterResponse, Lane, ProcessState, ProcessStatus, RouteReason, StartDrafterRequest,
     StopDrafterRequest, SwapDrafterRequest,

@@ -3,7 +3,7 @@
 
 use paceline_process::{Clock, Exit, task};
 use paceline_proto::internal::v1::supervisor_notice::Notice;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{DrainRequest, EventsRequest, Process, ProcessState, RestartRequest};
 use paceline_supervisor::core::worker;
 use tonic::Code;

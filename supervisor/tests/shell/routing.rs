@@ -3,7 +3,7 @@
 
 use paceline_process::task;
 use paceline_proto::internal::v1::{Done, PolicyForce, RepermitResponse, TokenBatch};
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{
     Lane, PolicyResponse, Route, RouteReason, SetPolicyRequest, ShowPolicyRequest, Speculation,
 };

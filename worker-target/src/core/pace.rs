@@ -2,7 +2,7 @@
 //! again and again is suspect: it gets a pause, then one more chance, with growing pauses. Nothing
 //! here is for ever.
 
-use paceline_process::Millis;
+use paceline_vocabulary::Millis;
 
 /// Plain steps a draft is waited for, beyond twice the time drafts usually take.
 const PLAIN_STEPS: f64 = 4.0;

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use paceline_process::Millis;
 use paceline_proto::v1::{Lane, RouteReason};
+use paceline_vocabulary::Millis;
 
 use super::Image;
 use super::image::uncut;

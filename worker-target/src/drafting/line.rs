@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use paceline_link::{End, Frame, LinkError, frame, handshake};
-use paceline_process::Millis;
 use paceline_proto::internal::v1::{
     Hello, MaskRow, Proposal, ProposalKind, SessionReach, TensorType, Want, Welcome,
 };
+use paceline_vocabulary::Millis;
 
 /// Rounds of wants that may be unanswered. A drafter that owes more is not asked.
 const MOST_ROUNDS: usize = 64;

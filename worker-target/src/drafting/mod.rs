@@ -15,11 +15,11 @@ use std::os::fd::BorrowedFd;
 use paceline_link::{End, Frame, Handover, Side};
 use paceline_models::transfer::{self, HostTaps};
 use paceline_models::{ModelError, Target};
-use paceline_process::Millis;
 use paceline_proto::internal::v1::{
     Context, Feed, Hello, Keep, LinkPhase, LinkReport, ProposalKind, Recall, SpeculationTotals,
     TensorType, Want,
 };
+use paceline_vocabulary::Millis;
 
 use crate::core::{Pace, PageKey, Piece, Plan, Reach, Reading, Scheduler, SequenceKey, TapWindow};
 use crate::request::Checked;

@@ -12,13 +12,13 @@ use paceline_models::sample::noise::NoiseKey;
 use paceline_models::{
     Array, Batch, Dtype, Forward, KvStore, LayerKv, ModelError, Target, TargetInfo, Wants,
 };
-use paceline_process::Millis;
 use paceline_process::worker::{Mail, Progress, Pulse, mailbox};
 use paceline_proto::internal::v1::{
     Done, Draft, Feed, Hello, LinkPhase, Proposal, ProposalKind, Reach, SessionReach, Stamp,
     TensorType, TokenBatch, Want, Welcome,
 };
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_vocabulary::Millis;
 use tokio::sync::mpsc;
 use tonic::{Code, Status};
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use paceline_models::sample::Sampling;
 use paceline_models::sample::noise::NoiseKey;
 use paceline_models::{DeviceChoice, KvStore, Target, device, load_target};
-use paceline_proto::ids::RequestId;
 use paceline_proto::internal::v1::{Hello, Stamp, TensorType, TokenBatch};
 use paceline_proto::v1;
+use paceline_vocabulary::RequestId;
 use tokio::sync::mpsc;
 use tonic::Status;
 

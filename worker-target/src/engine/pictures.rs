@@ -8,7 +8,7 @@ use paceline_models::vision::{Features, Picture, TowerPass};
 use paceline_models::{Array, ModelError, Override};
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::WorkerPhase;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 
 use super::Engine;
 use crate::core::{ImageKey, Sequence, SequenceKey, Slice};

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use paceline_models::sample::{RowRule, Sampling, choose};
 use paceline_models::{Batch, Purpose, Segment, SequenceId, Wants};
+use paceline_process::Clock;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Mail, Progress, Pulse, mailbox};
-use paceline_process::{Clock, Millis};
+use paceline_vocabulary::Millis;
 
 use super::{Command, Engine, fixture};
 use crate::cache::Cache;

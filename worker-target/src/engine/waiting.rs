@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use paceline_process::Millis;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::Inbox;
+use paceline_vocabulary::Millis;
 
 use super::{Command, Engine};
 

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use paceline_models::sample::Sampling;
 use paceline_models::{Forward, LayerKv, TargetInfo};
-use paceline_process::Millis;
+use paceline_vocabulary::Millis;
 
 use super::*;
 use crate::engine::fixture;

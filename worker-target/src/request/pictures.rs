@@ -3,7 +3,7 @@
 
 use paceline_models::vision::VisionInfo;
 use paceline_proto::internal::v1::Picture;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use tonic::Status;
 
 use crate::core::{Image, ImageKey};

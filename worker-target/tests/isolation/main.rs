@@ -27,7 +27,7 @@ use paceline_proto::internal::v1::{
     CancelRequest, Done, Generation, KvUse, Permit, PermitChange, PolicyForce, ProposalKind,
     RepermitRequest, TargetGenerateRequest,
 };
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
 use tokio::sync::watch;
 use tonic::Status;

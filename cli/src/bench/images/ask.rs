@@ -1,7 +1,7 @@
 //! What is asked about pictures, and what was seen of the answers.
 
 use bytes::Bytes;
-use paceline_proto::status::Reason;
+use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::count_tokens_request::Request as Counted;
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{

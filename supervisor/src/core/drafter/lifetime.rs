@@ -10,7 +10,7 @@
 //! ```
 //! The while grows each time it is stopped soon after it came back, so that it does not flap.
 
-use paceline_process::Millis;
+use paceline_vocabulary::Millis;
 
 /// Memory has to be short for so long.
 const PRESSED_MS: u64 = 3_000;

@@ -1,9 +1,9 @@
 //! What operators order, and when an order is carried out. A call that is given up leaves its order
 //! standing.
 
-use paceline_process::Millis;
-use paceline_proto::ids::Epoch;
 use paceline_proto::status::Reason;
+use paceline_vocabulary::Epoch;
+use paceline_vocabulary::Millis;
 
 use super::{Action, Around, Drafters, Incoming, Wanted};
 use crate::core::denial::Refused;

@@ -1,7 +1,7 @@
 //! What the drafters' state means to others: to routing, and in words to operators.
 
-use paceline_process::Millis;
 use paceline_proto::v1::ProcessState;
+use paceline_vocabulary::Millis;
 
 use super::lifetime::Rest;
 use super::{Drafters, Wanted};

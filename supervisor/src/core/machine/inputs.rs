@@ -1,9 +1,9 @@
 //! What a schedule does to the machine.
 
-use paceline_process::Millis;
-use paceline_proto::ids::KeyId;
 use paceline_proto::internal::v1::LinkPhase;
 use paceline_proto::v1::RouteWish;
+use paceline_vocabulary::KeyId;
+use paceline_vocabulary::Millis;
 
 use super::super::Event;
 use super::super::admission::{Ask, Ticket};

@@ -28,13 +28,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use paceline_process::Config;
 use paceline_process::config::DrafterStart;
-use paceline_process::{Config, Millis};
-use paceline_proto::ids::{Epoch, Term};
 use paceline_proto::internal::v1::{
     CostModel, DrafterInfo, GatewayReport, GatewayState, Heartbeat, KvUse, LinkPhase, LinkReport,
     ModelInfo, SpeculationBucket, SpeculationFigures, WorkerPhase,
 };
+use paceline_vocabulary::Millis;
+use paceline_vocabulary::{Epoch, Term};
 
 use super::admission::{Ask, Capacity, Ticket};
 use super::dice::Dice;

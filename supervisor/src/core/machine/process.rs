@@ -1,7 +1,7 @@
 //! A worker's process on the simulated machine, and what can be wrong with it.
 
-use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::WorkerPhase;
+use paceline_vocabulary::Epoch;
 
 use crate::core::seat::WorkerId;
 

@@ -1,8 +1,8 @@
 //! What the machine does when the core orders something: the shell's part, processes, the target's
 //! links.
 
-use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::{GatewayReport, GatewayState, LinkPhase};
+use paceline_vocabulary::Epoch;
 
 use super::{Fate, Happening, Line, Machine, Process, Told, kind, target};
 use crate::core::admission::Ticket;

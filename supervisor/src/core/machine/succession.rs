@@ -1,7 +1,7 @@
 //! A supervisor that dies, and the one that takes over what it finds.
 
-use paceline_proto::ids::{Epoch, Term};
 use paceline_proto::internal::v1::GatewayState;
+use paceline_vocabulary::{Epoch, Term};
 
 use super::super::seat::{Seat, WorkerId};
 use super::super::{Event, Supervisor, worker};

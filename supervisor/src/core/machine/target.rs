@@ -2,8 +2,8 @@
 //! grows from class to class; where all together would hold more than there is, the youngest hold
 //! nothing and wait. And what reaches it of permits and policy.
 
-use paceline_proto::ids::Epoch;
 use paceline_proto::v1::{Lane, RouteReason};
+use paceline_vocabulary::Epoch;
 
 use super::{BUDGET, Fate, Happening, Machine, Request};
 use crate::core::Event;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use paceline_process::Millis;
-use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::{LinkPhase, LinkReport};
+use paceline_vocabulary::Epoch;
+use paceline_vocabulary::Millis;
 
 use super::World;
 use crate::core::Event;

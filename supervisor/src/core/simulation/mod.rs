@@ -18,13 +18,14 @@ mod steps;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use paceline_process::Config;
 use paceline_process::config::DrafterStart;
-use paceline_process::{Config, Millis};
-use paceline_proto::ids::{Epoch, Term};
 use paceline_proto::internal::v1::{
     CostModel, Heartbeat, KvUse, SpeculationBucket, SpeculationFigures, WorkerPhase,
 };
 use paceline_proto::v1::{Lane, RouteReason};
+use paceline_vocabulary::Millis;
+use paceline_vocabulary::{Epoch, Term};
 
 use super::admission::{Ask, Capacity, Ticket};
 use super::dice::Dice;

@@ -1,7 +1,7 @@
 //! What the world does when the core orders something, and what it holds the order against.
 
-use paceline_proto::ids::Epoch;
 use paceline_proto::v1::Lane;
+use paceline_vocabulary::Epoch;
 
 use super::{Fate, WORKERS, World};
 use crate::core::admission::Ticket;

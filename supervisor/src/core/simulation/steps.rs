@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use paceline_proto::ids::{Epoch, KeyId, Term};
 use paceline_proto::internal::v1::{DrafterInfo, GatewayReport, GatewayState, ModelInfo};
 use paceline_proto::v1::{Lane, RouteReason, RouteWish};
+use paceline_vocabulary::{Epoch, KeyId, Term};
 
 use super::{Fate, WORKERS, World};
 use crate::core::admission::{Ask, Ticket};

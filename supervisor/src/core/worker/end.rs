@@ -1,6 +1,7 @@
 //! How a life ends: the ladder by which it is ended, and whether another begins.
 
-use paceline_process::{Millis, platform};
+use paceline_process::platform;
+use paceline_vocabulary::Millis;
 
 use super::{Action, EndWhy, Exit, Kind, LastEnd, Phase, Rung, Worker};
 use crate::core::restart::Restart;
@@ -149,8 +150,8 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use paceline_process::Config;
-    use paceline_proto::ids::Epoch;
     use paceline_proto::internal::v1::{Heartbeat, WorkerPhase};
+    use paceline_vocabulary::Epoch;
 
     use super::super::{Event, Hang};
     use super::*;

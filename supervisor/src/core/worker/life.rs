@@ -4,9 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use paceline_process::Millis;
-use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::{DrafterInfo, Heartbeat, ModelInfo, WorkerPhase};
+use paceline_vocabulary::Epoch;
+use paceline_vocabulary::Millis;
 
 use crate::core::admission::Capacity;
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use paceline_proto::ids::Epoch;
 use paceline_proto::internal::v1::Heartbeat;
+use paceline_vocabulary::Epoch;
 
 use super::life::{Described, Exit};
 

@@ -1,10 +1,10 @@
 //! What a worker's state means to others: whether requests may come, when that may change, and the
 //! words for both.
 
-use paceline_process::Millis;
 use paceline_proto::internal::v1::WorkerPhase;
 use paceline_proto::status::Reason;
 use paceline_proto::v1::ProcessState;
+use paceline_vocabulary::Millis;
 
 use super::{Doubt, EndWhy, Hang, Kind, Phase, Worker};
 use crate::core::denial::Outage;

@@ -1,7 +1,7 @@
 //! Where a worker can stand, and how long it may take to get on.
 
-use paceline_process::Millis;
 use paceline_proto::internal::v1::WorkerPhase;
+use paceline_vocabulary::Millis;
 
 /// Bounds of a life, in milliseconds.
 #[derive(Clone, Copy, Debug)]

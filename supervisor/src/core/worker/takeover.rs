@@ -1,7 +1,7 @@
 //! Taking over a process that an earlier supervisor left.
 
-use paceline_process::Millis;
-use paceline_proto::ids::Epoch;
+use paceline_vocabulary::Epoch;
+use paceline_vocabulary::Millis;
 
 use super::{Action, EndWhy, Phase, Worker};
 

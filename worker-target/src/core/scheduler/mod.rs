@@ -11,8 +11,8 @@ mod sight;
 
 use std::collections::BTreeMap;
 
-use paceline_process::Millis;
 use paceline_proto::v1::Route;
+use paceline_vocabulary::Millis;
 
 use price::RowPrice;
 

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use paceline_process::Millis;
+use paceline_vocabulary::Millis;
 
 use super::Scheduler;
 use super::fill::{BESIDE_US, CHUNK_US};

@@ -1,6 +1,6 @@
 //! The scheduler with its drafter on machines that are made up: whole runs in virtual time, seeded.
 
-use paceline_process::Millis;
+use paceline_vocabulary::Millis;
 
 use super::*;
 use crate::core::{Chosen, ClassBytes, Ledger, Permit, Request, Scheduler, Token};

@@ -1,0 +1,29 @@
+//! The words that cores and shells share: ids, times, lanes, permits, reasons, process states,
+//! reports and figures.
+//!
+//! Plain data without dependencies. A core takes and returns these types. The shell beside it
+//! converts them to and from protobuf, once, in its `wire.rs`. Conversions of the enums that
+//! several shells need are in `paceline_proto::convert`.
+//!
+//! [`ids`] · [`time`] · [`lane`] lanes, route reasons, permits, the operator's override ·
+//! [`reason`] why a request ended without its answer · [`state`] states of processes, workers and
+//! links · [`report`] what processes report about themselves · [`tensor`] element types and places
+//! of tensors · [`link`] the messages between target and drafter · [`mean`] the exponential mean.
+
+pub mod ids;
+pub mod lane;
+pub mod link;
+pub mod mean;
+pub mod reason;
+pub mod report;
+pub mod state;
+pub mod tensor;
+pub mod time;
+mod words;
+
+pub use ids::{Epoch, KeyId, RequestId, Term};
+pub use lane::{Force, Lane, Limit, Permit, Route, RouteReason, RouteWish};
+pub use mean::ExponentialMean;
+pub use reason::Reason;
+pub use tensor::TensorType;
+pub use time::Millis;

@@ -1,0 +1,44 @@
+//! The exponential mean.
+
+/// Mean of observations in which older ones weigh less: after each observation the mean moves by
+/// `weight` of the difference towards it. The first observation is the mean.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ExponentialMean {
+    weight: f64,
+    value: Option<f64>,
+}
+
+impl ExponentialMean {
+    /// No observations yet. `weight` of the newest observation, in (0, 1].
+    pub const fn new(weight: f64) -> Self {
+        Self { weight, value: None }
+    }
+
+    /// Adds an observation.
+    pub fn add(&mut self, observation: f64) {
+        self.value = Some(match self.value {
+            Some(mean) => mean + self.weight * (observation - mean),
+            None => observation,
+        });
+    }
+
+    /// The mean; `None` before the first observation.
+    pub const fn get(&self) -> Option<f64> {
+        self.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ExponentialMean;
+
+    #[test]
+    fn the_mean_moves_by_its_weight_towards_each_observation() {
+        let mut mean = ExponentialMean::new(0.25);
+        assert_eq!(mean.get(), None);
+        mean.add(8.0);
+        assert_eq!(mean.get(), Some(8.0));
+        mean.add(4.0);
+        assert_eq!(mean.get(), Some(7.0));
+    }
+}

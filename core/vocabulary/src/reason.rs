@@ -1,0 +1,99 @@
+//! Why a request was refused, or ended without its answer. `paceline_proto::status` gives each
+//! reason its gRPC code.
+
+use crate::words::worded;
+
+worded! {
+    /// Why a request was refused, or ended without its answer.
+    Reason {
+        /// The target's weights are not there yet.
+        TargetLoading = "TARGET_LOADING",
+        /// The target ended, or its stream broke, while the request ran.
+        TargetGone = "TARGET_GONE",
+        /// The target or the supervisor is being started again.
+        Restarting = "RESTARTING",
+        /// The service was asked to stop and takes nothing new.
+        Draining = "DRAINING",
+        /// The target's restart budget is spent; the message names the next try.
+        CrashLoop = "CRASH_LOOP",
+        /// The admission queue is full.
+        QueueFull = "QUEUE_FULL",
+        /// The request waited its whole time in the queue.
+        QueueWait = "QUEUE_WAIT",
+        /// The KV budget can never hold this request.
+        KvExhausted = "KV_EXHAUSTED",
+        /// The client did not read its stream for too long.
+        SlowReader = "SLOW_READER",
+        /// The client has as many streams as it may have.
+        TooManyStreams = "TOO_MANY_STREAMS",
+        /// A message is over the size limit.
+        MessageTooLarge = "MESSAGE_TOO_LARGE",
+        /// The message of a call did not arrive in time after the headers.
+        MessageTimeout = "MESSAGE_TIMEOUT",
+        /// The connection is being closed to make room for another one; the call was not begun.
+        ConnectionClosing = "CONNECTION_CLOSING",
+        /// A field has a value that cannot be served.
+        InvalidArgument = "INVALID_ARGUMENT",
+        /// The prompt does not fit the context.
+        PromptTooLong = "PROMPT_TOO_LONG",
+        /// The chat template refused the conversation.
+        Template = "TEMPLATE",
+        /// A picture was sent to a model without a vision tower.
+        NoVision = "NO_VISION",
+        /// A picture that cannot be decoded or is over a limit; the message says which.
+        BadImage = "BAD_IMAGE",
+        /// A conversation was sent to a model without a chat template.
+        NoChatTemplate = "NO_CHAT_TEMPLATE",
+        /// Tools were sent to a model whose chat template knows none.
+        NoTools = "NO_TOOLS",
+        /// The message belongs to an earlier supervisor (I7).
+        StaleTerm = "STALE_TERM",
+        /// The message belongs to an earlier life of the worker (I7).
+        StaleEpoch = "STALE_EPOCH",
+        /// The drafter's weights are not there yet.
+        DrafterLoading = "DRAFTER_LOADING",
+        /// The drafter did not come up; the message says why.
+        DrafterFailed = "DRAFTER_FAILED",
+        /// Target and drafter do not go together; the message says why.
+        DrafterIncompatible = "DRAFTER_INCOMPATIBLE",
+        /// What is asked of the drafter cannot be done in the state it is in.
+        DrafterState = "DRAFTER_STATE",
+        /// What is asked of a process cannot be done in the state it is in.
+        ProcessState = "PROCESS_STATE",
+        /// Somebody who follows events did not read them in time.
+        FellBehind = "FELL_BEHIND",
+        /// No such model here.
+        UnknownModel = "UNKNOWN_MODEL",
+        /// The request's deadline passed.
+        DeadlinePassed = "DEADLINE_PASSED",
+        /// The first token would come behind the request's deadline; refused at arrival.
+        DeadlineInfeasible = "DEADLINE_INFEASIBLE",
+        /// No API key, or one that is not known.
+        Unauthenticated = "UNAUTHENTICATED",
+        /// The client or an operator cancelled.
+        Cancelled = "CANCELLED",
+        /// The model's numbers for this request were not finite; other requests are not affected.
+        Numerics = "NUMERICS",
+        /// Our bug.
+        Bug = "BUG",
+    }
+}
+
+impl Reason {
+    /// Whether the same request may succeed later.
+    pub fn retryable(self) -> bool {
+        matches!(
+            self,
+            Reason::TargetLoading
+                | Reason::TargetGone
+                | Reason::Restarting
+                | Reason::Draining
+                | Reason::CrashLoop
+                | Reason::QueueFull
+                | Reason::QueueWait
+                | Reason::TooManyStreams
+                | Reason::ConnectionClosing
+                | Reason::DrafterLoading
+        )
+    }
+}

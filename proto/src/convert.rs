@@ -1,0 +1,106 @@
+//! Conversions of enums between protobuf and `paceline_vocabulary`, for every shell.
+//!
+//! Towards protobuf a conversion cannot fail. From protobuf the value `UNSPECIFIED` has no
+//! counterpart: the conversion returns [`Unspecified`].
+
+use paceline_vocabulary as words;
+use paceline_vocabulary::state;
+
+use crate::internal::v1 as internal;
+use crate::v1;
+
+/// A message without a value where one is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unspecified {
+    /// The enum's name.
+    pub name: &'static str,
+}
+
+impl std::fmt::Display for Unspecified {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "expected a value of {}, found UNSPECIFIED", self.name)
+    }
+}
+
+impl std::error::Error for Unspecified {}
+
+macro_rules! convert {
+    ($($wire:path = $word:path { $($value:ident),* $(,)? })*) => {$(
+        impl From<$word> for $wire {
+            fn from(value: $word) -> Self {
+                match value { $(<$word>::$value => <$wire>::$value,)* }
+            }
+        }
+
+        impl TryFrom<$wire> for $word {
+            type Error = Unspecified;
+
+            fn try_from(value: $wire) -> Result<Self, Unspecified> {
+                match value {
+                    <$wire>::Unspecified => Err(Unspecified { name: stringify!($wire) }),
+                    $(<$wire>::$value => Ok(<$word>::$value),)*
+                }
+            }
+        }
+    )*};
+}
+
+convert! {
+    v1::Lane = words::Lane { Plain, Speculative }
+    v1::RouteWish = words::RouteWish { Auto, Plain, Speculative }
+    v1::RouteReason = words::RouteReason {
+        Forced, Benefit, Probe, Prior, NotWorth, Concurrency, KvPressure, Context, Modality,
+        DrafterAbsent, DrafterLoading, DrafterSuspect, DrafterIncompatible, Behind,
+    }
+    v1::ProcessState = state::ProcessState {
+        Absent, Stopped, Starting, Loading, Ready, Suspect, Draining, BackingOff, Failed,
+    }
+    internal::WorkerPhase = state::WorkerPhase { Loading, Idle, Prefill, Decode, Stopping, Failed }
+    internal::LinkPhase = state::LinkPhase { Absent, Greeting, Up, Refused, Ejected, Lost, Suspect }
+    internal::GatewayState = state::GatewayState { Starting, Ready, Draining }
+    internal::PolicyForce = words::Force { Auto, Plain, Speculative }
+    internal::TensorType = words::TensorType { F32, F16, Bf16 }
+}
+
+impl From<words::Route> for v1::Route {
+    fn from(route: words::Route) -> Self {
+        Self {
+            lane: v1::Lane::from(route.lane).into(),
+            reason: v1::RouteReason::from(route.reason).into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_value_survives_the_way_there_and_back() {
+        for &reason in words::RouteReason::ALL {
+            assert_eq!(words::RouteReason::try_from(v1::RouteReason::from(reason)), Ok(reason));
+            assert_eq!(v1::RouteReason::from(reason).word(), reason.word());
+        }
+        for &lane in words::Lane::ALL {
+            assert_eq!(words::Lane::try_from(v1::Lane::from(lane)), Ok(lane));
+            assert_eq!(v1::Lane::from(lane).word(), lane.word());
+        }
+        for &state in state::ProcessState::ALL {
+            assert_eq!(state::ProcessState::try_from(v1::ProcessState::from(state)), Ok(state));
+            assert_eq!(v1::ProcessState::from(state).word(), state.word());
+        }
+        for &wish in words::RouteWish::ALL {
+            assert_eq!(words::RouteWish::try_from(v1::RouteWish::from(wish)), Ok(wish));
+            assert_eq!(v1::RouteWish::from(wish).word(), wish.word());
+        }
+        for &phase in state::LinkPhase::ALL {
+            assert_eq!(state::LinkPhase::try_from(internal::LinkPhase::from(phase)), Ok(phase));
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_not_specified_is_an_error_that_names_the_enum() {
+        let error = words::Lane::try_from(v1::Lane::Unspecified).expect_err("no lane");
+        assert!(error.to_string().contains("Lane"), "{error}");
+    }
+}
