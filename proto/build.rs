@@ -1,12 +1,17 @@
-//! Compiles the .proto files with protox (no protoc needed) and keeps their descriptors for the
-//! strict decoder.
+//! Compiles the .proto files with protox (no protoc needed), keeps their descriptors for the strict
+//! decoder, and sets `PACELINE_WIRE_HASH`, the digest of the internal messages.
+
+#[path = "src/wire_hash.rs"]
+mod wire_hash;
 
 use prost_build::{Service, ServiceGenerator};
 use protox::prost::Message as _;
 
-const FILES: [&str; 8] = [
-    "paceline/v1/inference.proto",
-    "paceline/v1/operations.proto",
+/// What clients and operators use.
+const PUBLIC: [&str; 2] = ["paceline/v1/inference.proto", "paceline/v1/operations.proto"];
+
+/// What our own processes send each other.
+const INTERNAL: [&str; 6] = [
     "paceline/internal/v1/generation.proto",
     "paceline/internal/v1/worker.proto",
     "paceline/internal/v1/target.proto",
@@ -17,7 +22,9 @@ const FILES: [&str; 8] = [
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=paceline");
-    let descriptors = protox::compile(FILES, ["."])?;
+    let internal = protox::compile(INTERNAL, ["."])?;
+    println!("cargo:rustc-env=PACELINE_WIRE_HASH={}", wire_hash::wire_hash(internal));
+    let descriptors = protox::compile(PUBLIC.iter().chain(&INTERNAL), ["."])?;
     #[expect(clippy::disallowed_methods, reason = "how cargo tells a build script where to write")]
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("paceline.bin"), descriptors.encode_to_vec())?;

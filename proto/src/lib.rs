@@ -7,6 +7,8 @@ pub mod ids;
 pub mod limits;
 pub mod status;
 pub mod strict;
+#[cfg(test)]
+mod wire_hash;
 mod words;
 
 /// The public package `paceline.v1`.
@@ -45,6 +47,13 @@ impl internal::v1::SamplingRule {
         logit_bias: Vec::new(),
     };
 }
+
+/// Digest of the messages between our own processes: see `wire_hash.rs`.
+pub const WIRE_HASH: &str = env!("PACELINE_WIRE_HASH");
+
+/// Version of the program and [`WIRE_HASH`]: `0.1.0+0123456789abcdef`. A supervisor takes over only
+/// workers of its own build.
+pub const BUILD: &str = concat!(env!("CARGO_PKG_VERSION"), "+", env!("PACELINE_WIRE_HASH"));
 
 /// Encoded `FileDescriptorSet` of every .proto file here.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/paceline.bin"));

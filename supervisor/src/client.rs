@@ -247,7 +247,7 @@ async fn within<T>(
 }
 
 fn target(response: DescribeResponse) -> (Claim, Described) {
-    let identity = Identity { version: response.version, config_digest: response.config_digest };
+    let identity = Identity { build: response.build, config_digest: response.config_digest };
     let claim = Claim { epoch: response.epoch, pid: response.pid, identity };
     let classes = response.kv_classes.iter().map(|class| (class.positions, class.bytes)).collect();
     let capacity = Capacity {
@@ -259,7 +259,7 @@ fn target(response: DescribeResponse) -> (Claim, Described) {
 }
 
 fn drafter(response: DescribeDrafterResponse) -> (Claim, Described) {
-    let identity = Identity { version: response.version, config_digest: response.config_digest };
+    let identity = Identity { build: response.build, config_digest: response.config_digest };
     let claim = Claim { epoch: response.epoch, pid: response.pid, identity };
     (claim, Described::Drafter(response.drafter.unwrap_or_default()))
 }

@@ -101,10 +101,8 @@ pub struct Identities {
 
 impl Identities {
     fn new(config: &Config) -> Self {
-        let of = |config_digest| Identity {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            config_digest,
-        };
+        let of =
+            |config_digest| Identity { build: paceline_proto::BUILD.to_owned(), config_digest };
         Self { target: of(config.target_digest()), drafter: of(config.drafter_digest()) }
     }
 

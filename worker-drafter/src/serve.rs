@@ -29,7 +29,7 @@ impl Drafter for DrafterService {
         Ok(Response::new(DescribeDrafterResponse {
             epoch: self.gate.epoch(),
             pid: std::process::id(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: paceline_proto::BUILD.to_owned(),
             config_digest: self.config_digest.clone(),
             drafter: Some(drafter.clone()),
         }))

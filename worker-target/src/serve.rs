@@ -161,7 +161,7 @@ impl Target for TargetService {
         Ok(Response::new(DescribeResponse {
             epoch: self.gate.epoch(),
             pid: std::process::id(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: paceline_proto::BUILD.to_owned(),
             config_digest: self.config_digest.clone(),
             model: Some(model),
             kv_classes: loaded.kv_classes.clone(),

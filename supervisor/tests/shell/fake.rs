@@ -29,12 +29,15 @@ pub const BUDGET_BYTES: u64 = 1_000;
 /// A recorded process that is not the one that answers.
 pub const STRANGER: u32 = 666;
 
+/// A recorded process that answers with the build of another program.
+pub const OTHER_BUILD: u32 = 667;
+
 /// The model of a drafter that an earlier supervisor left.
 pub const EARLIER_MODEL: &str = "/models/earlier";
 
 /// What the fakes say of themselves.
 pub fn identities() -> Identities {
-    let of = |settings: &str| Identity { version: "fake".into(), config_digest: settings.into() };
+    let of = |settings: &str| Identity { build: "fake".into(), config_digest: settings.into() };
     Identities { target: of("the target's settings"), drafter: of("the drafter's settings") }
 }
 
@@ -186,11 +189,14 @@ impl Target for Service {
             context_length: 1_024,
             ..Default::default()
         };
-        let Identity { version, config_digest } = identities().target;
+        let Identity { mut build, config_digest } = identities().target;
+        if self.pid == OTHER_BUILD {
+            build.push_str("+other");
+        }
         Ok(Response::new(DescribeResponse {
             epoch: self.epoch,
             pid: self.pid,
-            version,
+            build,
             config_digest,
             model: Some(model),
             kv_classes: vec![class(256, 100), class(1_024, 2_000)],
@@ -234,14 +240,14 @@ impl Drafter for Service {
         &self,
         _: Request<DescribeDrafterRequest>,
     ) -> Result<Response<DescribeDrafterResponse>, Status> {
-        let Identity { version, config_digest } = identities().drafter;
+        let Identity { build, config_digest } = identities().drafter;
         let path = self.model.clone();
         let drafter =
             Some(DrafterInfo { block_size: 16, weight_bytes: 50, path, ..Default::default() });
         Ok(Response::new(DescribeDrafterResponse {
             epoch: self.epoch,
             pid: self.pid,
-            version,
+            build,
             config_digest,
             drafter,
         }))

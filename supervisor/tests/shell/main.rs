@@ -501,19 +501,25 @@ async fn a_target_left_by_an_earlier_supervisor_is_taken_over() {
 }
 
 #[tokio::test]
-async fn a_target_of_an_earlier_supervisor_that_is_another_is_ended_first() {
-    // The record's process is not the one that answers.
-    let earlier = WorkerRecord { pid: fake::STRANGER, started: 1, epoch: 40, boot: String::new() };
+async fn a_target_whose_record_names_another_process_is_ended_first() {
+    ended_and_replaced(fake::STRANGER).await;
+}
+
+#[tokio::test]
+async fn a_target_of_another_build_is_ended_first() {
+    ended_and_replaced(fake::OTHER_BUILD).await;
+}
+
+/// A target that an earlier supervisor recorded as process `pid` is not taken over.
+async fn ended_and_replaced(pid: u32) {
+    let earlier = WorkerRecord { pid, started: 1, epoch: 40, boot: String::new() };
     let mut stack = Stack::start(|_| {}, Some(earlier));
     let mut old = stack.life().await;
     old.idle();
     let stop = within(old.stops.recv()).await.expect("asked to end");
     assert_eq!((stop.stamp, stop.grace_ms), (Some(Stamp { term: TERM, epoch: 40 }), 0));
     let target = stack.status().await.target.expect("there");
-    assert_eq!(
-        (target.state(), target.pid, target.epoch),
-        (ProcessState::Draining, fake::STRANGER, 40)
-    );
+    assert_eq!((target.state(), target.pid, target.epoch), (ProcessState::Draining, pid, 40));
     assert_retryable(&stack.refused(request()).await, Reason::Restarting);
     assert!(stack.lives.try_recv().is_err(), "the next one waits");
     old.die(worker::Exit::Code(0)).await;

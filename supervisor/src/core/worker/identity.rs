@@ -4,8 +4,8 @@
 /// What makes two workers the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Version of the program.
-    pub version: String,
+    /// Version of the program and digest of the internal messages (`paceline_proto::BUILD`).
+    pub build: String,
     /// Digest of the settings it was started with.
     pub config_digest: String,
 }
@@ -32,8 +32,8 @@ impl Claim {
                 "its record says epoch {epoch} of process {pid}, who answers is {found}"
             ));
         }
-        if theirs.version != ours.version {
-            return Some(format!("its version is {}, ours is {}", theirs.version, ours.version));
+        if theirs.build != ours.build {
+            return Some(format!("its build is {}, ours is {}", theirs.build, ours.build));
         }
         (theirs.config_digest != ours.config_digest)
             .then(|| "it was started with other settings than those there are now".to_owned())
@@ -46,18 +46,19 @@ mod tests {
 
     #[test]
     fn the_same_program_with_the_same_settings_is_taken_over_and_no_other() {
-        let identity = |version: &str, digest: &str| Identity {
-            version: version.into(),
+        let identity = |build: &str, digest: &str| Identity {
+            build: build.into(),
             config_digest: digest.into(),
         };
-        let ours = identity("1.0.0", "a");
+        let ours = identity("1.0.0+5a", "a");
         let claim = |epoch, pid, identity| Claim { epoch, pid, identity };
         assert_eq!(claim(4, 44, ours.clone()).differs(4, 44, &ours), None);
         for (claim, part) in [
             (claim(5, 44, ours.clone()), "epoch 4 of process 44, who answers is epoch 5"),
             (claim(4, 45, ours.clone()), "process 45"),
-            (claim(4, 44, identity("1.1.0", "a")), "version is 1.1.0, ours is 1.0.0"),
-            (claim(4, 44, identity("1.0.0", "b")), "other settings"),
+            (claim(4, 44, identity("1.1.0+5a", "a")), "build is 1.1.0+5a, ours is 1.0.0+5a"),
+            (claim(4, 44, identity("1.0.0+5b", "a")), "build is 1.0.0+5b, ours is 1.0.0+5a"),
+            (claim(4, 44, identity("1.0.0+5a", "b")), "other settings"),
         ] {
             let cause = claim.differs(4, 44, &ours).expect("another");
             assert!(cause.contains(part), "{cause}");
