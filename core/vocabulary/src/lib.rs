@@ -8,8 +8,10 @@
 //! [`ids`] · [`time`] · [`lane`] lanes, route reasons, permits, the operator's override ·
 //! [`reason`] why a request ended without its answer · [`state`] states of processes, workers and
 //! links · [`report`] what processes report about themselves · [`tensor`] element types and places
-//! of tensors · [`link`] the messages between target and drafter · [`mean`] the exponential mean.
+//! of tensors · [`link`] the messages between target and drafter · [`mean`] the exponential mean ·
+//! [`chain()`] an error and its causes in one line.
 
+mod chain;
 pub mod ids;
 pub mod lane;
 pub mod link;
@@ -21,6 +23,7 @@ pub mod tensor;
 pub mod time;
 mod words;
 
+pub use chain::chain;
 pub use ids::{Epoch, KeyId, RequestId, Term};
 pub use lane::{Force, Lane, Limit, Permit, Route, RouteReason, RouteWish};
 pub use mean::ExponentialMean;
