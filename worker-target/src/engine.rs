@@ -24,21 +24,22 @@ use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Progress, Pulse};
 use paceline_process::{Clock, platform};
 use paceline_proto::internal::v1::{
-    Done, LinkReport, MemoryUse, SpeculationFigures, SpeculationTotals, TokenBatch, WorkerPhase,
+    Done, LinkReport, MemoryUse, SpeculationTotals, TokenBatch, WorkerPhase,
 };
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
-use paceline_vocabulary::Millis;
+use paceline_vocabulary::{Millis, Permit, report};
 use tokio::sync::oneshot;
 use tonic::Status;
 
 use crate::cache::Cache;
-use crate::core::{Chosen, Ended, Finish, Part, Permit, Policy, Scheduler, SequenceKey, Step};
+use crate::core::{Chosen, Ended, Finish, Part, Policy, Scheduler, SequenceKey, Step};
 use crate::drafting::{Border, Drafting, News};
 use crate::emit::{Flow, Outlet};
 use crate::error;
 use crate::pass::{self, Outcome};
 use crate::request::Checked;
+use crate::wire;
 pub(crate) use pictures::Seen;
 pub(crate) use stages::Stages;
 
@@ -578,7 +579,7 @@ impl Engine {
             let done = |finish_reason: v1::FinishReason| Done {
                 finish_reason: finish_reason.into(),
                 cached_tokens: emission.served.cached_tokens,
-                route: Some(emission.served.route),
+                route: Some(emission.served.route.into()),
                 speculation: Some(v1::Speculation {
                     cycles: emission.served.counts.cycles,
                     drafted: emission.served.counts.drafted,
@@ -653,7 +654,7 @@ impl Engine {
             recommended_bytes,
         });
         let figures = self.scheduler.speculation.figures();
-        let pays = |figures: &SpeculationFigures| -> Vec<bool> {
+        let pays = |figures: &report::SpeculationFigures| -> Vec<bool> {
             figures
                 .by_sequences
                 .iter()
@@ -662,7 +663,7 @@ impl Engine {
                 .collect()
         };
         let paid = pays(&figures);
-        self.progress.set_figures(figures);
+        self.progress.set_figures(wire::speculation_figures(figures));
         // Where speculation begins or ceases to pay the supervisor routes otherwise.
         if paid != self.paid {
             self.paid = paid;

@@ -6,7 +6,8 @@
 //! parts of every worker (`paceline_process::worker`). The threads share numbers and bounded
 //! queues, never arrays (I8).
 
-pub mod core;
+#[cfg(feature = "mlx")]
+use paceline_target_core as core;
 
 #[cfg(feature = "mlx")]
 mod cache;
@@ -28,6 +29,8 @@ mod request;
 mod run;
 #[cfg(feature = "mlx")]
 mod serve;
+#[cfg(feature = "mlx")]
+mod wire;
 
 #[cfg(feature = "mlx")]
 pub use run::{Args, run};

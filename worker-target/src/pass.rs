@@ -326,7 +326,7 @@ impl Places {
 
 /// Whether taps of a sequence are kept now.
 pub(crate) fn collects(sequence: &Sequence) -> bool {
-    sequence.taps && sequence.permit.keeps_taps()
+    sequence.keeps_hidden_states()
 }
 
 /// The drafted ids of all blocks that have some: hidden rows meet the target's own head.

@@ -11,10 +11,10 @@ use paceline_process::Clock;
 use paceline_proto::internal::v1::{self as internal, Generation};
 use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use paceline_proto::v1;
-use paceline_vocabulary::RequestId;
+use paceline_vocabulary::{Force, Lane, Permit, RequestId, RouteReason};
 use tonic::Status;
 
-use crate::core::{Force, Permit, Policy, Request};
+use crate::core::{Policy, Request};
 use crate::pixels::Shown;
 pub(crate) use pictures::Announced;
 
@@ -52,19 +52,16 @@ pub(crate) fn permit(permit: Option<internal::Permit>) -> Result<Permit, Status>
     let permit = permit
         .ok_or_else(|| invalid("permit", "expected the supervisor's permit, found none".into()))?;
     let lane = v1::Lane::try_from(permit.lane_allowed).unwrap_or_default();
-    if lane == v1::Lane::Unspecified {
-        return Err(invalid(
-            "permit.lane_allowed",
-            format!("expected a lane, found {}", permit.lane_allowed),
-        ));
-    }
-    let reason = v1::RouteReason::try_from(permit.reason).map_err(|_| {
-        invalid(
-            "permit.reason",
-            format!("expected a reason of this version, found {}", permit.reason),
-        )
+    let lane = Lane::try_from(lane).map_err(|_| {
+        let what = format!("expected a lane, found {}", permit.lane_allowed);
+        invalid("permit.lane_allowed", what)
     })?;
-    Ok(Permit { lane, max_draft: permit.max_draft, reason })
+    let reason = v1::RouteReason::try_from(permit.reason).unwrap_or_default();
+    let reason = RouteReason::try_from(reason).map_err(|_| {
+        let what = format!("expected a reason of this version, found {}", permit.reason);
+        invalid("permit.reason", what)
+    })?;
+    Ok(Permit { lane, max_draft: permit.max_draft, reason, policy_epoch: permit.policy_epoch })
 }
 
 /// A policy as it came from the supervisor of this term, checked: the part of it that holds in the
@@ -75,17 +72,11 @@ pub(crate) fn permit(permit: Option<internal::Permit>) -> Result<Permit, Status>
 pub(crate) fn policy(policy: Option<internal::Policy>, term: u64) -> Result<Policy, Status> {
     let invalid = |field: &str, what: String| Reason::InvalidArgument.field(field, what);
     let policy = policy.ok_or_else(|| invalid("policy", "expected a policy, found none".into()))?;
-    let force = match internal::PolicyForce::try_from(policy.force) {
-        Ok(internal::PolicyForce::Auto) => Force::Auto,
-        Ok(internal::PolicyForce::Plain) => Force::Plain,
-        Ok(internal::PolicyForce::Speculative) => Force::Speculative,
-        Ok(internal::PolicyForce::Unspecified) | Err(_) => {
-            return Err(invalid(
-                "policy.force",
-                format!("expected auto, plain or speculative, found {}", policy.force),
-            ));
-        }
-    };
+    let force = internal::PolicyForce::try_from(policy.force).unwrap_or_default();
+    let force = Force::try_from(force).map_err(|_| {
+        let what = format!("expected auto, plain or speculative, found {}", policy.force);
+        invalid("policy.force", what)
+    })?;
     if !(0.0..=1.0).contains(&policy.kv_pressure) {
         return Err(invalid(
             "policy.kv_pressure",
@@ -303,6 +294,7 @@ mod tests {
         change(&mut generation);
         let permit = internal::Permit {
             lane_allowed: v1::Lane::Plain.into(),
+            reason: v1::RouteReason::DrafterAbsent.into(),
             ..internal::Permit::default()
         };
         let status = check(Some(generation), Some(permit), (&model(), None), &Clock::start())
@@ -398,6 +390,7 @@ mod tests {
     fn padding_of_the_vocabulary_is_behind_the_tokenizer() {
         let permit = internal::Permit {
             lane_allowed: v1::Lane::Plain.into(),
+            reason: v1::RouteReason::DrafterAbsent.into(),
             ..internal::Permit::default()
         };
         let generation = Generation { tokenizer_vocab: 90, ..good() };
@@ -421,6 +414,7 @@ mod tests {
     fn what_is_asked_reaches_the_engine() {
         let permit = internal::Permit {
             lane_allowed: v1::Lane::Plain.into(),
+            reason: v1::RouteReason::DrafterAbsent.into(),
             ..internal::Permit::default()
         };
         let logit_bias = vec![

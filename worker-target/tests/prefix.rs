@@ -125,6 +125,7 @@ async fn one_that_hangs_up_leaves_what_it_has_read() {
     let request = stage.request(&prompt, 300);
     let permit = Some(paceline_proto::internal::v1::Permit {
         lane_allowed: paceline_proto::v1::Lane::Plain.into(),
+        reason: paceline_proto::v1::RouteReason::DrafterAbsent.into(),
         ..Default::default()
     });
     let message = paceline_proto::internal::v1::TargetGenerateRequest {

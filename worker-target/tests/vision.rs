@@ -183,7 +183,11 @@ impl House {
         generation: Generation,
         permit: Option<Permit>,
     ) -> Result<(Vec<u32>, Done), Status> {
-        let plain = Permit { lane_allowed: v1::Lane::Plain.into(), ..Permit::default() };
+        let plain = Permit {
+            lane_allowed: v1::Lane::Plain.into(),
+            reason: v1::RouteReason::Modality.into(),
+            ..Permit::default()
+        };
         let request = TargetGenerateRequest {
             stamp: Some(STAMP),
             generation: Some(generation),

@@ -186,7 +186,11 @@ async fn dropped_cancelled_and_late_requests_give_their_memory_back() {
     let mut worker = Worker::start(&tiny(), &[]);
     let (_, _watch) = worker.ready().await;
     let prompt = cases()[2].0.clone();
-    let permit = Some(Permit { lane_allowed: v1::Lane::Plain.into(), ..Permit::default() });
+    let permit = Some(Permit {
+        lane_allowed: v1::Lane::Plain.into(),
+        reason: v1::RouteReason::DrafterAbsent.into(),
+        ..Permit::default()
+    });
     let open = |id: &str| TargetGenerateRequest {
         stamp: Some(STAMP),
         generation: Some(generation(id, &prompt, 200)),

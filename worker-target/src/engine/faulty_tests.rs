@@ -18,13 +18,13 @@ use paceline_proto::internal::v1::{
     TensorType, TokenBatch, Want, Welcome,
 };
 use paceline_proto::status::{Reason, ReasonStatus as _};
-use paceline_vocabulary::Millis;
+use paceline_vocabulary::{Force, Millis};
 use tokio::sync::mpsc;
 use tonic::{Code, Status};
 
 use super::{Command, Engine, fixture};
 use crate::cache::Cache;
-use crate::core::{Force, Policy};
+use crate::core::Policy;
 use crate::drafting::Drafting;
 
 /// Of the demo target.

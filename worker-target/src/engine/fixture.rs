@@ -6,13 +6,12 @@ use paceline_models::sample::Sampling;
 use paceline_models::sample::noise::NoiseKey;
 use paceline_models::{DeviceChoice, KvStore, Target, device, load_target};
 use paceline_proto::internal::v1::{Hello, Stamp, TensorType, TokenBatch};
-use paceline_proto::v1;
-use paceline_vocabulary::RequestId;
+use paceline_vocabulary::{Lane, Permit, RequestId, RouteReason};
 use tokio::sync::mpsc;
 use tonic::Status;
 
 use super::{Running, Stages};
-use crate::core::{ClassBytes, Ledger, Permit, Request, Scheduler};
+use crate::core::{ClassBytes, Ledger, Request, Scheduler};
 use crate::drafting::Drafting;
 use crate::emit::{Outlet, STREAM_BACKLOG};
 use crate::request::Checked;
@@ -70,9 +69,10 @@ pub(crate) fn request(
             ignored_ids: vec![],
             deadline: None,
             permit: Permit {
-                lane: v1::Lane::Speculative,
+                lane: Lane::Speculative,
                 max_draft: 15,
-                reason: v1::RouteReason::Prior,
+                reason: RouteReason::Prior,
+                policy_epoch: 0,
             },
             class: "default".into(),
             cache_scope: String::new(),

@@ -20,7 +20,7 @@ pub use reach::{Piece, Reach, ReportedPosition};
 pub use scheduler::{
     Chosen, Emission, End, Follows, Gave, Part, Scheduler, SchedulerError, Started, Step, Token,
 };
-pub use sequence::{Counts, Draft, Ended, Finish, Permit, Phase, Request, Sequence, SequenceKey};
-pub use speculation::{Force, Plan, Policy, Reading, Speculation};
+pub use sequence::{Counts, Draft, Ended, Finish, Phase, Request, Sequence, SequenceKey};
+pub use speculation::{Plan, Policy, Reading, Speculation};
 pub use tower::{Slice, Tower, TowerInfo, WantedImage};
 pub use window::TapWindow;

@@ -4,8 +4,7 @@
 
 use std::sync::Arc;
 
-use paceline_proto::v1::{Lane, RouteReason};
-use paceline_vocabulary::Millis;
+use paceline_vocabulary::{Millis, Permit, RouteReason};
 
 use super::Image;
 use super::image::uncut;
@@ -38,34 +37,6 @@ pub struct Request {
     pub cache_scope: String,
     /// Pictures in the prompt, in the order of their places.
     pub images: Arc<[Image]>,
-}
-
-/// The supervisor's route for a request: inside it the scheduler decides step by step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Permit {
-    /// The faster lane it may take.
-    pub lane: Lane,
-    /// Longest draft in tokens; 0 in the plain lane.
-    pub max_draft: u32,
-    /// Why.
-    pub reason: RouteReason,
-}
-
-impl Permit {
-    /// Whether drafts may be asked for.
-    pub fn may_draft(&self) -> bool {
-        self.lane == Lane::Speculative && self.max_draft > 0
-    }
-
-    /// Whether taps are kept: a drafter may read them now, or once it is there.
-    pub fn keeps_taps(&self) -> bool {
-        use RouteReason::{DrafterAbsent, DrafterIncompatible, DrafterLoading, DrafterSuspect};
-        self.may_draft()
-            || matches!(
-                self.reason,
-                DrafterAbsent | DrafterLoading | DrafterSuspect | DrafterIncompatible
-            )
-    }
 }
 
 /// The draft of a decoding sequence.
@@ -202,6 +173,16 @@ impl Sequence {
             ignored_ids,
             deadline,
         }
+    }
+
+    /// Whether its hidden states are kept: a drafter may read them now, or once it is there.
+    pub fn keeps_hidden_states(&self) -> bool {
+        use RouteReason::{DrafterAbsent, DrafterIncompatible, DrafterLoading, DrafterSuspect};
+        let drafter_may_come = matches!(
+            self.permit.reason,
+            DrafterAbsent | DrafterLoading | DrafterSuspect | DrafterIncompatible
+        );
+        self.taps && (self.permit.may_draft() || drafter_may_come)
     }
 
     /// How long a draft may be; 0 where none may be made. A verified block gives one token more

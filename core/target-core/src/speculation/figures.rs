@@ -1,7 +1,7 @@
 //! What the supervisor is told: what work costs, what drafts are worth, and what speculation gains
 //! by load and by length.
 
-use paceline_proto::internal::v1::{ClassFigures, SpeculationBucket, SpeculationFigures};
+use paceline_vocabulary::report::{ClassFigures, SpeculationBucket, SpeculationFigures};
 
 use super::choose::{Costs, Load};
 use super::survival::{Class, KINDS, MOST};

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use paceline_proto::v1::RouteReason;
+use paceline_vocabulary::{Permit, RouteReason};
 
 use super::choose::{Candidate, Load, best_cycle, choice_of, trial};
 use super::survival::{self, KINDS, MOST};
 use super::{Course, Force, LOADS, Plan, Policy, Reading, Speculation, Why, expected};
-use crate::core::{Draft, Permit, Phase, Sequence, SequenceKey};
+use crate::{Draft, Phase, Sequence, SequenceKey};
 
 /// Drafting begins where it promises so much more than plain steps, and goes on while it promises
 /// no less than them.

@@ -125,7 +125,7 @@ impl RowPrice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::SequenceKey;
+    use crate::SequenceKey;
 
     fn part(start: usize, rows: usize) -> Part {
         Part { key: SequenceKey(0), start, rows, chooses: false, prefill: true, drafted: 0 }

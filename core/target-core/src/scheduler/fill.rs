@@ -18,8 +18,8 @@
 //! chunk of its own length then.
 
 use super::{Part, Scheduler, Step};
-use crate::core::image::uncut;
-use crate::core::{Phase, Sequence, SequenceKey};
+use crate::image::uncut;
+use crate::{Phase, Sequence, SequenceKey};
 
 /// A step with prompt rows should not take longer, and not where others wait for their next token.
 pub(super) const CHUNK_US: f64 = 250_000.0;

@@ -1,9 +1,9 @@
 //! The scheduler with its drafter on machines that are made up: whole runs in virtual time, seeded.
 
-use paceline_vocabulary::Millis;
+use paceline_vocabulary::{Millis, Permit};
 
 use super::*;
-use crate::core::{Chosen, ClassBytes, Ledger, Permit, Request, Scheduler, Token};
+use crate::{Chosen, ClassBytes, Ledger, Request, Scheduler, Token};
 
 /// The chance that a drafted token behind accepted ones is accepted, by the tokens a sequence has.
 type Text = fn(u32) -> f64;
@@ -76,11 +76,12 @@ const MANY_ROWS: Machine = Machine {
 /// in the mean).
 const UNSETTLED: f64 = 1.2;
 
-const PLAIN: Permit = Permit { lane: Lane::Plain, max_draft: 0, reason: RouteReason::Forced };
+const PLAIN: Permit =
+    Permit { lane: Lane::Plain, max_draft: 0, reason: RouteReason::Forced, policy_epoch: 0 };
 const FORCED: Permit =
-    Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Forced };
+    Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Forced, policy_epoch: 0 };
 const ROUTED: Permit =
-    Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Prior };
+    Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Prior, policy_epoch: 0 };
 
 fn request(permit: Permit, tokens: u32) -> Request {
     Request {
@@ -316,7 +317,7 @@ impl House {
         }
         for emission in self.scheduler.on_step(&step.parts, chosen, took_us as u64) {
             if let Some(end) = emission.end {
-                self.routes.push(end.served.route.reason());
+                self.routes.push(end.served.route.reason);
                 let stream = self
                     .streams
                     .iter_mut()
@@ -697,7 +698,7 @@ fn under_pressure_nobody_drafts() {
         |_: SequenceKey, _: &Sequence| Some(Reading { unread: 0, can: true, beyond: false });
     assert_eq!(scheduler.plan(true, reading), Plan::default());
     let sequence = scheduler.get(key).expect("there");
-    assert_eq!(scheduler.speculation.route(key, sequence).reason(), RouteReason::KvPressure);
+    assert_eq!(scheduler.speculation.route(key, sequence).reason, RouteReason::KvPressure);
     assert_eq!(scheduler.plan(false, reading), Plan { feed: vec![key], ask: vec![(key, 15)] });
 }
 
@@ -727,8 +728,7 @@ fn one_that_is_too_long_is_left_alone() {
         let plan = scheduler.plan(false, |key, one| {
             Some(Reading { unread: 0, can: true, beyond: beyond(key, one) })
         });
-        let why =
-            |key| scheduler.speculation.route(key, scheduler.get(key).expect("there")).reason();
+        let why = |key| scheduler.speculation.route(key, scheduler.get(key).expect("there")).reason;
         (plan.feed, keys.map(why))
     };
     let most = Some(committed as u32);
@@ -755,7 +755,7 @@ fn why_it_was_plain_is_said() {
     let key = key.expect("room");
     house.scheduler.plan(false, |_, _| Some(Reading { unread: 500, can: false, beyond: false }));
     let reason = |house: &House| {
-        house.scheduler.speculation.route(key, house.scheduler.get(key).expect("there")).reason()
+        house.scheduler.speculation.route(key, house.scheduler.get(key).expect("there")).reason
     };
     assert_eq!(reason(&house), RouteReason::Behind);
     house.scheduler.speculation.set_linked(false);
@@ -770,7 +770,7 @@ fn why_it_was_plain_is_said() {
     ] {
         let key = house.scheduler.admit(request(permit, 50)).expect("room");
         let sequence = house.scheduler.get(key).expect("there");
-        assert_eq!(house.scheduler.speculation.route(key, sequence).reason(), expected);
+        assert_eq!(house.scheduler.speculation.route(key, sequence).reason, expected);
     }
 }
 

@@ -1,14 +1,13 @@
 //! What a decision costs at a cycle border: the lengths of all drafts, sixteen sequences that could
 //! all draft. The bound is 50 µs.
 //!
-//! `cargo bench -p paceline-target --no-default-features --bench decide`
+//! `cargo bench -p paceline-target-core --bench decide`
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use paceline_proto::v1::{Lane, RouteReason};
-use paceline_target::core::{
-    Chosen, ClassBytes, Draft, Ledger, Permit, Reading, Request, Scheduler, SequenceKey, Token,
+use paceline_target_core::{
+    Chosen, ClassBytes, Draft, Ledger, Reading, Request, Scheduler, SequenceKey, Token,
 };
-use paceline_vocabulary::Millis;
+use paceline_vocabulary::{Lane, Millis, Permit, RouteReason};
 
 /// Sequences that decode, with measured prices and beliefs of their own.
 fn busy(sequences: usize) -> Scheduler {
@@ -16,7 +15,12 @@ fn busy(sequences: usize) -> Scheduler {
         Ledger::new(1 << 40, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]),
         32,
     );
-    let permit = Permit { lane: Lane::Speculative, max_draft: 15, reason: RouteReason::Prior };
+    let permit = Permit {
+        lane: Lane::Speculative,
+        max_draft: 15,
+        reason: RouteReason::Prior,
+        policy_epoch: 0,
+    };
     let request = Request {
         prompt: vec![7; 20],
         continuation: vec![],
@@ -36,7 +40,7 @@ fn busy(sequences: usize) -> Scheduler {
         scheduler.start(|_| 0);
         let step = scheduler.next_step(Millis(round), |_| 0);
         let rows: usize = step.parts.iter().map(|part| part.rows).sum();
-        let choose = |part: &paceline_target::core::Part| Chosen {
+        let choose = |part: &paceline_target_core::Part| Chosen {
             key: part.key,
             tokens: vec![token; 1 + part.drafted.min(part.key.0 as usize)],
         };

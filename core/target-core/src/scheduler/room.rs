@@ -6,7 +6,7 @@
 //! sequence always comes to its end.
 
 use super::{Gave, Scheduler, Started};
-use crate::core::{Draft, Phase, SequenceKey};
+use crate::{Draft, Phase, SequenceKey};
 
 /// Positions beyond its own for which there must be room before a sequence that gave way begins
 /// again: what little is free would soon be taken from it once more.

@@ -32,7 +32,7 @@ pub mod survival;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use paceline_proto::v1::{Lane, Route, RouteReason};
+use paceline_vocabulary::{Force, Lane, Route, RouteReason};
 
 use super::{Part, Request, Sequence, SequenceKey};
 use choose::{Costs, gain_of_kind};
@@ -71,18 +71,6 @@ const CLASSES: usize = 32;
 /// Class of what comes behind the end of an answer. An operator's class of that name, should there
 /// be one, learns with it.
 const BEHIND_END: &str = "behind the end";
-
-/// What an operator forces.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Force {
-    /// Nothing: it is decided here.
-    #[default]
-    Auto,
-    /// Nobody drafts.
-    Plain,
-    /// Everybody drafts who may, as far as they may.
-    Speculative,
-}
 
 /// The part of the routing policy that holds here.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -576,7 +564,7 @@ impl Speculation {
         } else {
             (Lane::Plain, RouteReason::NotWorth)
         };
-        Route { lane: lane.into(), reason: reason.into() }
+        Route { lane, reason }
     }
 }
 

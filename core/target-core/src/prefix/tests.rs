@@ -262,7 +262,7 @@ fn a_chain_is_removed_with_everything_behind_it() {
 
 #[test]
 fn pages_of_pictures_are_named_by_what_they_show() {
-    use crate::core::{Image, ImageKey};
+    use crate::{Image, ImageKey};
     let ids = vec![9; 4 * PAGE];
     let image = |name: u8, first, rows| Image {
         key: ImageKey([name; 32]),

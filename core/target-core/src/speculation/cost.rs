@@ -9,7 +9,7 @@
 //! not a line on a CPU (one row is a product of its own, sixteen cost two or three times one), and
 //! noise must not make more rows look cheaper than fewer.
 
-use paceline_proto::internal::v1::CostModel;
+use paceline_vocabulary::report::CostModel;
 
 /// Upper ends of the cells.
 const ROWS: [u32; 18] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];

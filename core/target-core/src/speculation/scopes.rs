@@ -47,8 +47,8 @@ impl SimilarPrompts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::speculation::neighbours::{Evidence, Words};
-    use crate::core::speculation::survival::KINDS;
+    use crate::speculation::neighbours::{Evidence, Words};
+    use crate::speculation::survival::KINDS;
 
     fn scope(class: usize, scope: &str) -> ScopeOfClass {
         ScopeOfClass { class, scope: scope.into() }

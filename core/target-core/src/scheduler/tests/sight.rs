@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::core::{Image, ImageKey, Slice, Tower, TowerInfo};
-use crate::core::{PAGE, image};
+use crate::{Image, ImageKey, Slice, Tower, TowerInfo};
+use crate::{PAGE, image};
 
 const BLOCKS: usize = 8;
 const INFO: TowerInfo =

@@ -11,14 +11,13 @@ mod sight;
 
 use std::collections::BTreeMap;
 
-use paceline_proto::v1::Route;
-use paceline_vocabulary::Millis;
+use paceline_vocabulary::{Millis, Permit, Route};
 
 use price::RowPrice;
 
 use super::{
-    Counts, Draft, Ended, Finish, Ledger, LedgerError, Permit, Phase, Plan, Reading, Request,
-    Sequence, SequenceKey, Slice, Speculation, Tower,
+    Counts, Draft, Ended, Finish, Ledger, LedgerError, Phase, Plan, Reading, Request, Sequence,
+    SequenceKey, Slice, Speculation, Tower,
 };
 
 /// A request that cannot be taken.

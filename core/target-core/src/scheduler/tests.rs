@@ -1,10 +1,11 @@
 use super::*;
-use crate::core::ClassBytes;
-use paceline_proto::v1::{Lane, RouteReason};
+use crate::ClassBytes;
+use paceline_vocabulary::{Lane, RouteReason};
 
 const PLAIN: Permit =
-    Permit { lane: Lane::Plain, max_draft: 0, reason: RouteReason::DrafterAbsent };
-const DRAFTS: Permit = Permit { lane: Lane::Speculative, max_draft: 7, reason: RouteReason::Prior };
+    Permit { lane: Lane::Plain, max_draft: 0, reason: RouteReason::DrafterAbsent, policy_epoch: 0 };
+const DRAFTS: Permit =
+    Permit { lane: Lane::Speculative, max_draft: 7, reason: RouteReason::Prior, policy_epoch: 0 };
 
 fn classes(of: &[(usize, u64)]) -> Vec<ClassBytes> {
     of.iter()

@@ -15,7 +15,7 @@ use paceline_vocabulary::Millis;
 
 use super::Scheduler;
 use super::fill::{BESIDE_US, CHUNK_US};
-use crate::core::{Draft, Image, Part, Phase, Sequence, Slice, WantedImage};
+use crate::{Draft, Image, Part, Phase, Sequence, Slice, WantedImage};
 
 /// Who is next where both have work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
