@@ -17,6 +17,7 @@ pub mod prompt;
 pub mod record;
 pub mod reflection;
 pub mod request;
+pub mod sampling;
 pub mod serve;
 pub mod standing;
 pub mod stream;

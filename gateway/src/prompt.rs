@@ -19,7 +19,6 @@ mod variables;
 use std::path::Path;
 use std::sync::Arc;
 
-use paceline_proto::internal::v1::SamplingRule;
 use tokio::sync::Semaphore;
 
 use conversation::Conversation;
@@ -27,6 +26,7 @@ use markup::Rendered;
 
 use crate::pictures::Encoded;
 use crate::pictures::processor::Processor;
+use crate::sampling::SamplingRule;
 
 pub use files::LoadError;
 pub use template::{OWN_NAMES, Refused, Template};

@@ -11,7 +11,7 @@ mod messages;
 mod sampling;
 
 use paceline_process::config::LimitsConfig;
-use paceline_proto::internal::v1::{Generation, ModelInfo};
+use paceline_proto::internal::v1::{Generation, ModelInfo, SamplingRule};
 use paceline_proto::status::{Reason, Refusal};
 use paceline_proto::v1;
 use tonic::Status;
@@ -19,8 +19,6 @@ use tonic::Status;
 use crate::error::{bug, invalid, quoted};
 use crate::guard::keys::{DEFAULT_CLASS, IMAGE_CLASS, Principal};
 use crate::prompt::{Language, Source};
-
-pub use sampling::sampling_problem;
 
 /// A request that is well formed.
 #[derive(Clone, Debug, PartialEq)]
@@ -335,11 +333,12 @@ pub fn fit(
         Some(seed) => seed,
         None => getrandom::u64().map_err(|_| bug("the system gave no random numbers"))?,
     };
+    let rule = sampling::filled(&wishes.sampling, &language.sampling);
     Ok(Generation {
         request_id: who.request_id,
         prompt_ids,
         continuation_ids: Vec::new(),
-        sampling: Some(sampling::filled(&wishes.sampling, &language.sampling)),
+        sampling: Some(wire_rule(&rule, sampling::biases(&wishes.sampling))),
         seed,
         sample_index: 0,
         max_tokens,
@@ -356,6 +355,19 @@ pub fn fit(
         pictures: Vec::new(),
         tokenizer_vocab: language.tokens.vocabulary_size(),
     })
+}
+
+fn wire_rule(rule: &crate::sampling::SamplingRule, logit_bias: Vec<v1::LogitBias>) -> SamplingRule {
+    SamplingRule {
+        temperature: rule.temperature,
+        top_k: rule.top_k,
+        top_p: rule.top_p,
+        min_p: rule.min_p,
+        repetition_penalty: rule.repetition_penalty,
+        presence_penalty: rule.presence_penalty,
+        frequency_penalty: rule.frequency_penalty,
+        logit_bias,
+    }
 }
 
 #[cfg(test)]

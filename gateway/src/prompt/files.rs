@@ -4,9 +4,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use paceline_proto::internal::v1::SamplingRule;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+
+use crate::sampling::{OutOfRange, SamplingRule};
 
 /// Why a model directory cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -222,11 +223,12 @@ fn own_sampling(generation: &GenerationConfig) -> Result<SamplingRule, String> {
         repetition_penalty: generation.repetition_penalty.unwrap_or(1.0),
         presence_penalty: generation.presence_penalty.unwrap_or(0.0),
         frequency_penalty: generation.frequency_penalty.unwrap_or(0.0),
-        logit_bias: Vec::new(),
     };
-    match crate::request::sampling_problem(&rule) {
-        Some((name, expected, found)) => Err(format!("{name}: expected {expected}, found {found}")),
-        None => Ok(rule),
+    match rule.check() {
+        Ok(()) => Ok(rule),
+        Err(OutOfRange { name, expected, found }) => {
+            Err(format!("{name}: expected {expected}, found {found}"))
+        }
     }
 }
 
@@ -300,7 +302,7 @@ mod tests {
             top_p: 0.95,
             min_p: 0.0,
             repetition_penalty: 1.05,
-            ..Default::default()
+            ..SamplingRule::GREEDY
         };
         let full = r#"{"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05}"#;
         assert_eq!(of(full).expect("fine"), own);

@@ -3,12 +3,12 @@
 
 use std::collections::HashSet;
 
-use paceline_proto::internal::v1::SamplingRule;
 use paceline_proto::v1;
 use tonic::Status;
 
 use super::Wishes;
 use crate::error::invalid;
+use crate::sampling::{OutOfRange, SamplingRule};
 
 /// Most biases of a request.
 const MOST_BIASES: usize = 1024;
@@ -26,8 +26,8 @@ pub(super) fn check(
     limits: &v1::Limits,
     logprobs: Option<u32>,
 ) -> Result<(), Status> {
-    if let Some((name, expected, found)) =
-        sampling_problem(&filled(sampling, &SamplingRule::GREEDY))
+    if let Err(OutOfRange { name, expected, found }) =
+        filled(sampling, &SamplingRule::GREEDY).check()
     {
         return Err(invalid(&format!("sampling.{name}"), expected, found));
     }
@@ -113,8 +113,6 @@ pub(super) fn ignored_ids(wishes: &Wishes, own: &[u32], vocab_size: u32) -> Vec<
 
 /// The client's sampling with the model's own where the client says nothing.
 pub(super) fn filled(sampling: &v1::Sampling, own: &SamplingRule) -> SamplingRule {
-    let mut logit_bias = sampling.logit_bias.clone();
-    logit_bias.sort_by_key(|one| one.token_id);
     SamplingRule {
         temperature: sampling.temperature.unwrap_or(own.temperature),
         top_k: sampling.top_k.unwrap_or(own.top_k),
@@ -123,48 +121,14 @@ pub(super) fn filled(sampling: &v1::Sampling, own: &SamplingRule) -> SamplingRul
         repetition_penalty: sampling.repetition_penalty.unwrap_or(own.repetition_penalty),
         presence_penalty: sampling.presence_penalty.unwrap_or(own.presence_penalty),
         frequency_penalty: sampling.frequency_penalty.unwrap_or(own.frequency_penalty),
-        logit_bias,
     }
 }
 
-/// The first value out of its range (inference.proto, Sampling): its name, what was expected, what
-/// was found.
-pub fn sampling_problem(rule: &SamplingRule) -> Option<(&'static str, &'static str, f32)> {
-    // Written so that NaN is in no range.
-    let penalty = "a number from -2 to 2";
-    let ranges = [
-        (
-            "temperature",
-            "a number from 0 to 100",
-            rule.temperature,
-            (0.0..=100.0).contains(&rule.temperature),
-        ),
-        ("top_p", "a number above 0, at most 1", rule.top_p, rule.top_p > 0.0 && rule.top_p <= 1.0),
-        ("min_p", "a number from 0 to 1", rule.min_p, (0.0..=1.0).contains(&rule.min_p)),
-        (
-            "repetition_penalty",
-            // A smaller one divides usual logits up to infinity, of which no token can be chosen.
-            "a number from 0.01 to 10",
-            rule.repetition_penalty,
-            (0.01..=10.0).contains(&rule.repetition_penalty),
-        ),
-        (
-            "presence_penalty",
-            penalty,
-            rule.presence_penalty,
-            (-2.0..=2.0).contains(&rule.presence_penalty),
-        ),
-        (
-            "frequency_penalty",
-            penalty,
-            rule.frequency_penalty,
-            (-2.0..=2.0).contains(&rule.frequency_penalty),
-        ),
-    ];
-    ranges
-        .into_iter()
-        .find(|(.., fine)| !fine)
-        .map(|(name, expected, found, _)| (name, expected, found))
+/// The client's biases, in ascending order of their tokens.
+pub(super) fn biases(sampling: &v1::Sampling) -> Vec<v1::LogitBias> {
+    let mut biases = sampling.logit_bias.clone();
+    biases.sort_by_key(|one| one.token_id);
+    biases
 }
 
 #[cfg(test)]
@@ -305,6 +269,6 @@ mod tests {
         let said = v1::Sampling { presence_penalty: Some(0.0), ..wishes(false).sampling };
         let rule = filled(&said, &own);
         assert_eq!((rule.presence_penalty, rule.frequency_penalty), (0.0, 0.5));
-        assert_eq!(rule.logit_bias, bias(&[(4, -100.0), (9, 1.0)]), "in ascending order");
+        assert_eq!(biases(&said), bias(&[(4, -100.0), (9, 1.0)]), "in ascending order");
     }
 }

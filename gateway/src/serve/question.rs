@@ -2,7 +2,6 @@
 //! requests, so that the answers are what a request meets.
 
 use paceline_process::clock::monotonic_ns;
-use paceline_proto::internal::v1::SamplingRule;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::strict::Deferred;
 use paceline_proto::v1;
@@ -14,6 +13,7 @@ use crate::error::{self, invalid};
 use crate::pictures::Unsaid;
 use crate::record::Record;
 use crate::request::{Asked, Identity, check_model};
+use crate::sampling::SamplingRule;
 
 impl InferenceService {
     /// Counts the tokens of a request's prompt.
@@ -110,6 +110,6 @@ fn spelled_out(rule: &SamplingRule) -> v1::Sampling {
         repetition_penalty: Some(rule.repetition_penalty),
         presence_penalty: Some(rule.presence_penalty),
         frequency_penalty: Some(rule.frequency_penalty),
-        logit_bias: rule.logit_bias.clone(),
+        logit_bias: Vec::new(),
     }
 }
