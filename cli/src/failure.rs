@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::fmt;
 
-use paceline_process::ConfigError;
+use paceline_process::{ConfigError, chain};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tonic::{Code, Status};
@@ -147,13 +147,13 @@ impl fmt::Display for Failure {
 
 impl From<ConfigError> for Failure {
     fn from(error: ConfigError) -> Self {
-        Self::usage(error.to_string())
+        Self::usage(chain(&error))
     }
 }
 
 impl From<paceline_process::runtime_dir::RuntimeDirError> for Failure {
     fn from(error: paceline_process::runtime_dir::RuntimeDirError) -> Self {
-        Self::usage(error.to_string())
+        Self::usage(chain(&error))
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::Read as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use paceline_process::chain;
 use paceline_process::keys::{KeyLine, MAX_KEY_BYTES};
 use serde_json::json;
 
@@ -41,7 +42,7 @@ pub fn run(args: &KeyArgs, screen: &mut Screen) -> Result<(), Failure> {
 }
 
 fn line(name: &str, key: &str) -> Result<KeyLine, Failure> {
-    KeyLine::of(name, key).map_err(Failure::usage)
+    KeyLine::of(name, key).map_err(|error| Failure::usage(chain(&error)))
 }
 
 fn make() -> Result<String, Failure> {

@@ -6,9 +6,9 @@
 //! alice:2bd806c97f0e00af1a1fc3328fa763a9269723c8db8fac4f93af71db186d6e90
 //! ```
 //!
-//! A name stands for a client: its traffic class (`[classes]`) and its limits go by it. It may
-//! stand on several lines, so that a new key can be given out before the old one is taken away. A
-//! digest may stand only once.
+//! A name stands for a client, which has a traffic class (`[classes]`) and limits. Several lines may
+//! have the same name, so that a new key can be given out before the old one is taken away. A digest
+//! may occur only once.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -37,6 +37,70 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Why a file of keys, or one of its lines, is refused. No text repeats a key, or a line: who put a
+/// key there by mistake does not want to find it in a log.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeysError {
+    /// A name that a key cannot have.
+    #[error(transparent)]
+    Name(#[from] BadName),
+    /// A key that is too short or too long, or has other characters.
+    #[error(
+        "expected a key of {MIN_KEY_BYTES} to {MAX_KEY_BYTES} printable ASCII characters without spaces, found {found_bytes} bytes"
+    )]
+    Key {
+        /// Its length.
+        found_bytes: usize,
+    },
+    /// A line of the file.
+    #[error("line {number}")]
+    Line {
+        /// Its number, from 1.
+        number: usize,
+        /// What is wrong with it.
+        #[source]
+        cause: LineError,
+    },
+    /// More lines than a file may have.
+    #[error("expected at most {MAX_LINES} keys, found more")]
+    TooMany,
+    /// No key.
+    #[error("expected at least one key, found none; `paceline key new NAME` makes one")]
+    Empty,
+}
+
+/// What is wrong with a line of a file of keys.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LineError {
+    /// No colon.
+    #[error("expected name:digest (as `paceline key new` prints it), found no colon")]
+    NoColon,
+    /// A name that a key cannot have.
+    #[error(transparent)]
+    Name(#[from] BadName),
+    /// No digest.
+    #[error(
+        "expected name:digest (as `paceline key new` prints it), found no SHA-256 in 64 hexadecimal digits after the name {name}"
+    )]
+    NoDigest {
+        /// The line's name.
+        name: String,
+    },
+    /// A key that an earlier line has.
+    #[error("expected each key once, found that of {name} again")]
+    Repeated {
+        /// The line's name.
+        name: String,
+    },
+}
+
+/// A name that a key cannot have.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "expected a name of 1 to {MAX_NAME_BYTES} letters, digits, '-', '_' and '.', found another"
+)]
+pub struct BadName;
+
 /// One line of a file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyLine {
@@ -50,16 +114,13 @@ impl KeyLine {
     /// The line for a key.
     ///
     /// # Errors
-    /// The name or the key is none: expected and found. The key itself is not repeated.
-    pub fn of(name: &str, key: &str) -> Result<Self, String> {
+    /// The name or the key is none.
+    pub fn of(name: &str, key: &str) -> Result<Self, KeysError> {
         check_name(name)?;
         if !(MIN_KEY_BYTES..=MAX_KEY_BYTES).contains(&key.len())
             || !key.bytes().all(|byte| byte.is_ascii_graphic())
         {
-            let expected = format!(
-                "{MIN_KEY_BYTES} to {MAX_KEY_BYTES} printable ASCII characters without spaces"
-            );
-            return Err(format!("expected a key of {expected}, found {} bytes", key.len()));
+            return Err(KeysError::Key { found_bytes: key.len() });
         }
         Ok(Self { name: name.to_owned(), digest: digest(key) })
     }
@@ -71,7 +132,7 @@ impl fmt::Display for KeyLine {
     }
 }
 
-/// Only the name: what is known of a key is nobody's business.
+/// Shows the name alone, so that no digest reaches a log.
 impl fmt::Debug for KeyLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "KeyLine({})", self.name)
@@ -81,51 +142,41 @@ impl fmt::Debug for KeyLine {
 /// Reads the lines of a file.
 ///
 /// # Errors
-/// The first line that is none, with its number, what was expected and what is wrong with it.
-pub fn parse(text: &str) -> Result<Vec<KeyLine>, String> {
-    let (mut keys, mut seen) = (Vec::new(), BTreeSet::new());
+/// The first line that is none, with its number; no key, or too many.
+pub fn parse(text: &str) -> Result<Vec<KeyLine>, KeysError> {
+    let (mut keys, mut digests) = (Vec::new(), BTreeSet::new());
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        // A line is not repeated in the message: who put a key there by mistake does not want to
-        // see it in a log.
-        let wrong = |what: String| {
-            format!(
-                "line {number}: expected name:digest (as `paceline key new` prints it), found {what}"
-            )
-        };
-        let (name, digest) = line.split_once(':').ok_or_else(|| wrong("no colon".into()))?;
-        check_name(name).map_err(|what| format!("line {number}: {what}"))?;
-        let found = || wrong(format!("no SHA-256 in 64 hexadecimal digits behind the name {name}"));
-        let digest = unhex(digest).ok_or_else(found)?;
-        if !seen.insert(digest) {
-            return Err(format!(
-                "line {number}: expected each key once, found that of {name} again"
-            ));
+        let wrong = |cause| KeysError::Line { number, cause };
+        let key = parse_line(line).map_err(wrong)?;
+        if !digests.insert(key.digest) {
+            return Err(wrong(LineError::Repeated { name: key.name }));
         }
-        keys.push(KeyLine { name: name.to_owned(), digest });
+        keys.push(key);
         if keys.len() > MAX_LINES {
-            return Err(format!("expected at most {MAX_LINES} keys, found more"));
+            return Err(KeysError::TooMany);
         }
     }
-    if keys.is_empty() {
-        return Err(
-            "expected at least one key, found none; `paceline key new NAME` makes one".into()
-        );
-    }
-    Ok(keys)
+    if keys.is_empty() { Err(KeysError::Empty) } else { Ok(keys) }
 }
 
-fn check_name(name: &str) -> Result<(), String> {
-    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(is_fine) {
-        return Err(format!(
-            "expected a name of 1 to {MAX_NAME_BYTES} letters, digits, '-', '_' and '.', found another"
-        ));
+fn parse_line(line: &str) -> Result<KeyLine, LineError> {
+    let (name, digest) = line.split_once(':').ok_or(LineError::NoColon)?;
+    check_name(name)?;
+    let name = name.to_owned();
+    match unhex(digest) {
+        Some(digest) => Ok(KeyLine { name, digest }),
+        None => Err(LineError::NoDigest { name }),
     }
-    Ok(())
+}
+
+fn check_name(name: &str) -> Result<(), BadName> {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let fits = !name.is_empty() && name.len() <= MAX_NAME_BYTES;
+    if fits && name.bytes().all(is_fine) { Ok(()) } else { Err(BadName) }
 }
 
 fn unhex(text: &str) -> Option<Digest> {
@@ -144,9 +195,10 @@ fn unhex(text: &str) -> Option<Digest> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chain;
 
     #[test]
-    fn a_line_is_read_as_it_was_written_and_says_nothing_of_the_key() {
+    fn a_line_is_read_as_it_was_written_and_never_shows_the_key() {
         let key = "pl_0123456789abcdef";
         let line = KeyLine::of("alice", key).expect("fine");
         let text = format!("# who\n\n  {line}  \r\nbob.2:{}\n", hex(&digest("another-key-of-bob")));
@@ -164,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_told_by_its_number_and_never_repeated() {
+    fn a_bad_line_is_refused_by_its_number_and_never_repeated() {
         let good = KeyLine::of("a", "0123456789abcdef").expect("fine").to_string();
         let secret = "pl_secret_secret_secret";
         for (text, part) in [
@@ -180,7 +232,7 @@ mod tests {
             (format!("a:{}é", hex(&[0; 31])), "64 hexadecimal digits"),
             (format!("a:+{}", &hex(&[0; 32])[1..]), "64 hexadecimal digits"),
         ] {
-            let error = parse(&text).expect_err("no line");
+            let error = chain(&parse(&text).expect_err("no line"));
             assert!(error.contains(part) && !error.contains("secret"), "{text:?}: {error}");
         }
         for key in ["short", "with space in the key", &"k".repeat(513), "0123456789abcdefé"] {

@@ -19,4 +19,5 @@ pub use clock::Clock;
 pub use config::{Config, ConfigError, Loaded};
 pub use lifecycle::{Exit, Signals};
 pub use notify::Notifier;
+pub use paceline_vocabulary::chain;
 pub use runtime_dir::RuntimeDir;

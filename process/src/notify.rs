@@ -1,6 +1,10 @@
-//! What a service manager is told of us, by the protocol of sd_notify(3): one datagram a message,
-//! to the socket that NOTIFY_SOCKET names. Where nobody listens (`paceline serve`, launchd, a
-//! terminal) nothing is sent.
+//! Messages to the service manager by the protocol of sd_notify(3): one datagram a message, to the
+//! socket that NOTIFY_SOCKET names. Without that variable (`paceline serve`, launchd, a terminal)
+//! nothing is sent.
+//!
+//! The crate `sd-notify` (0.5) does not fit: it connects to no abstract socket (`@name`), its `send`
+//! has no timeout and would block the supervisor on a manager that does not read, and it sends line
+//! ends within a status, which begin another message.
 
 use std::io;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -10,9 +14,9 @@ use std::time::Duration;
 
 use crate::{lifecycle, platform};
 
-/// Variables by which a service manager speaks to the one process it started, and not to that one's
-/// children.
-pub const MANAGERS_WORDS: [&str; 6] = [
+/// Environment variables that a service manager sets for the one process that it starts. The
+/// children of that process must not inherit them.
+pub const MANAGER_VARIABLES: [&str; 6] = [
     "LISTEN_FDS",
     "LISTEN_PID",
     "LISTEN_FDNAMES",
@@ -21,17 +25,17 @@ pub const MANAGERS_WORDS: [&str; 6] = [
     "WATCHDOG_PID",
 ];
 
-/// A manager that does not read for so long is not told.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Longest wait for room in the manager's socket. After it the message is dropped.
+const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest status line in characters.
 const STATUS_CHARS: usize = 300;
 
-/// The way to the service manager. Clones share it.
+/// Sends messages to the service manager. Clones share the socket.
 #[derive(Clone, Debug, Default)]
-pub struct Notifier(Option<Arc<Way>>);
+pub struct Notifier(Option<Arc<Connection>>);
 
 #[derive(Debug)]
-struct Way {
+struct Connection {
     socket: UnixDatagram,
     address: SocketAddr,
     watchdog: Option<Duration>,
@@ -39,8 +43,8 @@ struct Way {
 }
 
 impl Notifier {
-    /// The manager that started us, if one did and wants to hear. A socket that cannot be used is
-    /// said in the log: the manager will find us silent and say so too.
+    /// The manager that started this process, if it wants messages. A socket that cannot be used is
+    /// logged; the manager then reports that it got no message.
     pub fn inherited() -> Self {
         let Some(name) = lifecycle::env("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
             return Self::default();
@@ -49,13 +53,14 @@ impl Notifier {
         match Self::to(&name, watchdog(usec.as_deref(), pid.as_deref(), std::process::id())) {
             Ok(notifier) => notifier,
             Err(error) => {
-                tracing::warn!(name, %error, "NOTIFY_SOCKET: expected a path or @name of a datagram socket; nobody is told");
+                tracing::warn!(name, %error, "NOTIFY_SOCKET: expected a path or @name of a datagram socket; the service manager gets no messages");
                 Self::default()
             }
         }
     }
 
-    /// A manager at this address; `watchdog` is how long it waits for a sign of life.
+    /// A manager at this address. `watchdog` is the time without a keep-alive after which the manager
+    /// counts this process as hung.
     ///
     /// # Errors
     /// The name is none, or the system has no sockets left.
@@ -66,8 +71,8 @@ impl Notifier {
             None => return Err(io::ErrorKind::InvalidInput.into()),
         };
         let socket = UnixDatagram::unbound()?;
-        socket.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self(Some(Arc::new(Way {
+        socket.set_write_timeout(Some(SEND_TIMEOUT))?;
+        Ok(Self(Some(Arc::new(Connection {
             socket,
             address,
             watchdog,
@@ -75,50 +80,55 @@ impl Notifier {
         }))))
     }
 
-    /// Whether anybody listens.
+    /// Whether there is a manager to send to.
     pub fn listens(&self) -> bool {
         self.0.is_some()
     }
 
-    /// How often the manager wants a sign of life: twice in the time after which it counts us as
-    /// hung. `None` if it does not.
+    /// Interval between two keep-alives: half the watchdog's time. `None` without a watchdog.
     pub fn beat(&self) -> Option<Duration> {
         self.0.as_ref()?.watchdog.map(|watchdog| watchdog / 2)
     }
 
-    /// We can be used from now on; in a line, in what state we are.
+    /// Reports that this process can be used from now on, and a line about its state.
     pub fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={}", line(status)));
     }
 
-    /// In a line, in what state we are.
+    /// Reports a line about the state of this process.
     pub fn status(&self, status: &str) {
         self.send(&format!("STATUS={}", line(status)));
     }
 
-    /// We work. To be called only where that was seen.
+    /// Sends a keep-alive. To be called only after the process was seen to work.
     pub fn alive(&self) {
         if self.beat().is_some() {
             self.send("WATCHDOG=1");
         }
     }
 
-    /// We end. Said once, however often it is called.
+    /// Reports that this process stops. Only the first call sends.
     pub fn stopping(&self) {
-        if self.0.as_ref().is_some_and(|way| !way.stopping.swap(true, Ordering::Relaxed)) {
+        if self
+            .0
+            .as_ref()
+            .is_some_and(|connection| !connection.stopping.swap(true, Ordering::Relaxed))
+        {
             self.send("STOPPING=1\nSTATUS=stopping");
         }
     }
 
     fn send(&self, message: &str) {
-        let Some(way) = &self.0 else { return };
-        if let Err(error) = way.socket.send_to_addr(message.as_bytes(), &way.address) {
-            tracing::debug!(%error, "the service manager was not told");
+        let Some(connection) = &self.0 else { return };
+        if let Err(error) = connection.socket.send_to_addr(message.as_bytes(), &connection.address)
+        {
+            tracing::debug!(%error, "the service manager got no message");
         }
     }
 }
 
-/// How long the manager waits for a sign of life; `None` if it does not, or means another process.
+/// Time without a keep-alive after which the manager counts this process as hung. `None` without a
+/// watchdog, or with one for another process.
 fn watchdog(usec: Option<&str>, pid: Option<&str>, own: u32) -> Option<Duration> {
     let meant = pid.is_none_or(|pid| pid.parse() == Ok(own));
     let usec: u64 = usec?.parse().ok().filter(|usec| *usec > 0)?;
@@ -142,7 +152,7 @@ mod tests {
         (dir, socket, path.display().to_string())
     }
 
-    fn heard(socket: &UnixDatagram) -> String {
+    fn received(socket: &UnixDatagram) -> String {
         let mut buffer = [0; 1024];
         let length = socket.recv(&mut buffer).expect("a message");
         String::from_utf8_lossy(&buffer[..length]).into_owned()
@@ -159,10 +169,10 @@ mod tests {
         notifier.stopping();
         notifier.stopping();
         notifier.status("end");
-        let words: Vec<_> = (0..5).map(|_| heard(&socket)).collect();
+        let messages: Vec<_> = (0..5).map(|_| received(&socket)).collect();
         let long = format!("STATUS={}", "x".repeat(STATUS_CHARS));
         assert_eq!(
-            words,
+            messages,
             [
                 "READY=1\nSTATUS=loading READY=0",
                 "WATCHDOG=1",
@@ -175,32 +185,32 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_name_without_a_file_is_reached_too() {
+    fn an_abstract_socket_is_reached() {
         use std::os::linux::net::SocketAddrExt as _;
         let name = format!("paceline-notify-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).expect("a name");
         let socket = UnixDatagram::bind_addr(&address).expect("bound");
         Notifier::to(&format!("@{name}"), None).expect("there").ready("up");
-        assert_eq!(heard(&socket), "READY=1\nSTATUS=up");
+        assert_eq!(received(&socket), "READY=1\nSTATUS=up");
     }
 
     #[test]
-    fn nobody_is_told_nothing_and_a_manager_that_is_gone_stops_nobody() {
-        let nobody = Notifier::default();
-        assert_eq!((nobody.listens(), nobody.beat()), (false, None));
-        nobody.ready("");
-        nobody.stopping();
+    fn no_manager_and_a_vanished_manager_are_no_errors() {
+        let without = Notifier::default();
+        assert_eq!((without.listens(), without.beat()), (false, None));
+        without.ready("");
+        without.stopping();
         let (_dir, socket, name) = manager();
         let notifier = Notifier::to(&name, None).expect("there");
         drop(socket);
         notifier.ready("");
-        // Without a watchdog there is no sign of life to give.
+        // Without a watchdog no keep-alive is sent.
         notifier.alive();
         assert!(Notifier::to("vsock:2:1", None).is_err());
     }
 
     #[test]
-    fn the_watchdog_is_for_the_process_that_is_meant() {
+    fn a_watchdog_for_another_process_is_ignored() {
         assert_eq!(watchdog(Some("3000000"), None, 7), Some(Duration::from_secs(3)));
         assert_eq!(watchdog(Some("3000000"), Some("7"), 7), Some(Duration::from_secs(3)));
         for (usec, pid) in [

@@ -27,7 +27,7 @@ const LOCK_RETRY: Duration = Duration::from_millis(50);
 /// the process ends.
 pub type Lock = Flock<File>;
 
-/// Why a runtime directory cannot be used.
+/// Why a runtime directory cannot be used. Shown to a person through [`crate::chain`].
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeDirError {
     /// There is no default place for it.
@@ -74,19 +74,21 @@ pub enum RuntimeDirError {
         found: String,
     },
     /// The file system has no room.
-    #[error("cannot write {}: {cause}; make room on its file system, then start again", path.display())]
+    #[error("cannot write {}; make room on its file system, then start again", path.display())]
     Full {
         /// The file.
         path: PathBuf,
         /// The system's error.
+        #[source]
         cause: io::Error,
     },
     /// Any other error of the file system.
-    #[error("runtime directory {}: {cause}", path.display())]
+    #[error("cannot use {} in the runtime directory", path.display())]
     Io {
         /// Directory or file.
         path: PathBuf,
         /// The system's error.
+        #[source]
         cause: io::Error,
     },
 }

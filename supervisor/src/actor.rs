@@ -8,7 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use paceline_process::{Clock, Exit as OurExit, RuntimeDir, platform};
+use paceline_process::{Clock, Exit as OurExit, RuntimeDir, chain, platform};
 use paceline_proto::internal::v1::{GatewayReport, PermitChange, ServiceState};
 use paceline_proto::v1::{PolicyResponse, StatusResponse};
 use paceline_vocabulary::Millis;
@@ -604,7 +604,7 @@ impl<H: Host> Actor<H> {
         self.clear(worker);
         let epoch = match self.dir.count_up(worker.epochs()) {
             Ok(number) => Epoch(number),
-            Err(error) => return worker::Event::SpawnFailed { cause: error.to_string() },
+            Err(error) => return worker::Event::SpawnFailed { cause: chain(&error) },
         };
         match self.hosts.of(worker).start(epoch, self.term, model) {
             Ok(pid) => {

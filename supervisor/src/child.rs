@@ -12,9 +12,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::config::{Auto, CONFIG_VAR};
 use paceline_process::lifecycle::{self, PARENT_FD, RESTARTS};
-use paceline_process::notify::MANAGERS_WORDS;
+use paceline_process::notify::MANAGER_VARIABLES;
 use paceline_process::runtime_dir::WorkerRecord;
-use paceline_process::{Loaded, RuntimeDir, platform, telemetry};
+use paceline_process::{Loaded, RuntimeDir, chain, platform, telemetry};
 use paceline_vocabulary::{Epoch, Term};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -196,7 +196,7 @@ impl Host for ProcessHost {
         // Set even when empty: whatever file lies in the working directory, the worker reads what
         // we have read.
         command.env(CONFIG_VAR, &self.config_file);
-        for ours in [PARENT_FD, RESTARTS].into_iter().chain(MANAGERS_WORDS) {
+        for ours in [PARENT_FD, RESTARTS].into_iter().chain(MANAGER_VARIABLES) {
             command.env_remove(ours);
         }
         if let Some(threads) = self.threads {
@@ -225,7 +225,11 @@ impl Host for ProcessHost {
         if let Some(Err(error)) = WorkerRecord::of(pid, epoch.0)
             .map(|record| self.dir.write_record(self.worker.name(), &record))
         {
-            tracing::warn!(pid, %error, "a worker that was started is not written down; it has to do so itself");
+            tracing::warn!(
+                pid,
+                error = chain(&error),
+                "a worker that was started is not written down; it has to do so itself"
+            );
         }
         Ok(pid)
     }

@@ -29,7 +29,9 @@ use std::time::Duration;
 
 use paceline_process::lifecycle::{self, PARENT_FD, ParentWatch, Signals};
 use paceline_process::runtime_dir::RuntimeDirError;
-use paceline_process::{Config, Exit, Loaded, Notifier, RuntimeDir, socket, task, telemetry};
+use paceline_process::{
+    Config, Exit, Loaded, Notifier, RuntimeDir, chain, socket, task, telemetry,
+};
 use paceline_proto::internal::v1::supervisor_server::SupervisorServer;
 use paceline_proto::v1::operations_server::OperationsServer;
 use paceline_vocabulary::Term;
@@ -150,7 +152,7 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
 
 fn refuse(exit: Exit, error: &dyn std::error::Error) -> Exit {
     // Before the log has a form, and for whoever started us in a terminal.
-    telemetry::complain(&format!("paceline-supervisor: {error}"));
+    telemetry::complain(&format!("paceline-supervisor: {}", chain(error)));
     exit
 }
 

@@ -46,7 +46,7 @@ fn main() -> ExitCode {
                     ExitCode::SUCCESS
                 }
                 Err(error) => {
-                    paceline_process::telemetry::complain(&error.to_string());
+                    paceline_process::telemetry::complain(&paceline_process::chain(&error));
                     ExitCode::from(if matches!(error, ReplayError::Read { .. }) { 69 } else { 64 })
                 }
             }

@@ -25,7 +25,7 @@ const LISTED: usize = 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// The log cannot be read.
-    #[error("cannot read the route log {path}: {cause}")]
+    #[error("cannot read the route log {path}")]
     Read {
         /// The file.
         path: String,
@@ -34,7 +34,7 @@ pub enum ReplayError {
         cause: io::Error,
     },
     /// A setting that the configuration would refuse.
-    #[error("--set {setting}: {cause}")]
+    #[error("--set {setting}")]
     Setting {
         /// As typed.
         setting: String,
@@ -212,6 +212,7 @@ mod tests {
     use crate::core::route::{Drafter, Measured, Signals};
     use crate::core::routing::Decision;
     use crate::route_log::{Ended, ServedLine};
+    use paceline_process::chain;
     use paceline_vocabulary::{RequestId, Term};
 
     fn decided(n: u32, again: bool) -> Line {
@@ -303,13 +304,13 @@ mod tests {
     fn what_cannot_be_set_or_read_is_said() {
         let (_dir, path) = log(&[decided(1, false)], "");
         let refused = |setting: &str| {
-            Replay::of(&path, &[setting.to_owned()]).expect_err("refused").to_string()
+            let settings = [setting.to_owned()];
+            chain(&Replay::of(&path, &settings).expect_err("refused"))
         };
         assert!(refused("routing.forse=plain").contains("did you mean routing.force?"));
         assert!(refused("routing.kv_pressure=2").contains("at most 1"));
         assert!(refused("plain").contains("expected --set routing.key=value"));
-        let missing =
-            Replay::of(Path::new("/nowhere/routes"), &[]).expect_err("refused").to_string();
+        let missing = chain(&Replay::of(Path::new("/nowhere/routes"), &[]).expect_err("refused"));
         assert!(missing.contains("/nowhere/routes"), "{missing}");
     }
 }

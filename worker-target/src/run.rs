@@ -137,7 +137,7 @@ fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
     };
     let on_gpu = device::choose(choice).map_err(|error| error.to_string())?;
     device::limit_cache(MLX_CACHE_BYTES);
-    let dir = config.model_dir().map_err(|error| error.to_string())?;
+    let dir = config.model_dir().map_err(|error| paceline_process::chain(&error))?;
     tracing::info!(model = %dir.display(), on_gpu, "loading");
     let model = load_target(&dir, &mut |read, total| progress.set_load(read, total))
         .map_err(|error| error.to_string())?;

@@ -16,7 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::config::{CONFIG_VAR, Config};
 use paceline_process::lifecycle::PARENT_FD;
-use paceline_process::notify::MANAGERS_WORDS;
+use paceline_process::notify::MANAGER_VARIABLES;
 use paceline_process::{Clock, RuntimeDir, listen, telemetry};
 use tokio::process::Child;
 
@@ -94,7 +94,7 @@ impl Stage {
         command.env("PACELINE_TARGET__MODEL", &config.target.model);
         command.env("PACELINE_KV__PREFIX_CACHE", config.kv.prefix_cache.to_string());
         command.env("PACELINE_DRAFTER__MODEL", &config.drafter.model);
-        for word in MANAGERS_WORDS {
+        for word in MANAGER_VARIABLES {
             command.env_remove(word);
         }
         command.env("LISTEN_FDS", "1");

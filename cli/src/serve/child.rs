@@ -19,7 +19,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_process::config::CONFIG_VAR;
 use paceline_process::lifecycle::{PARENT_FD, RESTARTS};
-use paceline_process::notify::MANAGERS_WORDS;
+use paceline_process::notify::MANAGER_VARIABLES;
 use paceline_process::{RuntimeDir, listen, telemetry};
 
 use super::core::{End, Who};
@@ -89,7 +89,7 @@ impl Nursery {
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         command.env(CONFIG_VAR, self.config.as_deref().unwrap_or(Path::new("")));
         command.env(PARENT_FD, PIPE_FD.to_string()).env(RESTARTS, restarts.to_string());
-        for word in MANAGERS_WORDS {
+        for word in MANAGER_VARIABLES {
             command.env_remove(word);
         }
         let mut fds = vec![FdMapping { parent_fd: self.read_end.try_clone()?, child_fd: PIPE_FD }];

@@ -15,7 +15,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use paceline_process::lifecycle::{ParentWatch, supervisor_stop};
 use paceline_process::runtime_dir::{RuntimeDirError, WorkerRecord};
-use paceline_process::{Clock, Exit, Loaded, RuntimeDir, Signals, listen, platform, socket, task};
+use paceline_process::{
+    Clock, Exit, Loaded, RuntimeDir, Signals, chain, listen, platform, socket, task,
+};
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StatusRequest, StatusResponse};
 use tokio::sync::mpsc;
@@ -61,18 +63,18 @@ pub async fn run(args: &ServeArgs, screen: &mut Screen) -> Exit {
 }
 
 async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
-    let unusable = |error: RuntimeDirError| refuse(error.exit(), error);
+    let unusable = |error: RuntimeDirError| refuse(error.exit(), chain(&error));
     let mut signals = Signals::interactive()
         .map_err(|error| refuse(Exit::Bug, format!("cannot watch signals: {error}")))?;
     // Whoever starts us for a time of their own (the self-test) is not outlived by us.
     let parent = ParentWatch::inherited().map_err(|error| refuse(Exit::Config, error))?;
-    let loaded =
-        Loaded::find(args.config.config.as_deref()).map_err(|error| refuse(Exit::Config, error))?;
+    let loaded = Loaded::find(args.config.config.as_deref())
+        .map_err(|error| refuse(Exit::Config, chain(&error)))?;
     for warning in &loaded.warnings {
         screen.note(&format!("warning: {warning}"));
     }
     let config = &loaded.config;
-    let model_dir = config.model_dir().map_err(|error| refuse(Exit::Config, error))?;
+    let model_dir = config.model_dir().map_err(|error| refuse(Exit::Config, chain(&error)))?;
     let programs = programs()?;
     let dir = RuntimeDir::locate(config).map_err(unusable)?;
     dir.prepare().map_err(unusable)?;

@@ -204,7 +204,8 @@ fn read(path: &Path) -> Result<(Vec<KeyLine>, Stamp), String> {
     let mut text = String::new();
     // A file that grows meanwhile is read as far as it was promised.
     (&mut file).take(MAX_FILE_BYTES).read_to_string(&mut text).map_err(failed)?;
-    let lines = keys::parse(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+    let lines = keys::parse(&text)
+        .map_err(|error| format!("{}: {}", path.display(), paceline_process::chain(&error)))?;
     Ok((lines, Stamp::of(&meta)))
 }
 

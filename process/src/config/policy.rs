@@ -1,6 +1,8 @@
 //! Keys that an operator may change while the service runs, by the configuration's own rules.
 
-use super::{Config, ConfigError, RoutingConfig, all_keys, hint, typed};
+use super::known_keys::{all_keys, hint};
+use super::overlay::typed;
+use super::{Config, ConfigError, RoutingConfig};
 
 /// The keys of the routing policy.
 pub const POLICY_KEYS: [&str; 4] =
@@ -16,7 +18,7 @@ impl RoutingConfig {
         if !POLICY_KEYS.contains(&key) {
             let candidates = POLICY_KEYS.map(str::to_owned).to_vec();
             return Err(match all_keys(&known).iter().any(|other| other == key) {
-                true => value(
+                true => ConfigError::value(
                     key,
                     format!("cannot be changed at run time; {} can", POLICY_KEYS.join(", ")),
                 ),
@@ -29,13 +31,14 @@ impl RoutingConfig {
         }
         let (section, word) = key.split_once('.').expect("all keys of the policy are in a section");
         let like = &known[section][word];
-        let new = typed(text, like)
-            .ok_or_else(|| value(key, format!("expected {}, found {text:?}", like.type_str())))?;
+        let new = typed(text, like).ok_or_else(|| {
+            ConfigError::value(key, format!("expected {}, found {text:?}", like.type_str()))
+        })?;
         let config = Config { routing: self.clone(), ..Config::default() };
         let mut table = toml::Table::try_from(config).expect("a configuration is plain TOML");
         table[section][word] = new;
         let config: Config = serde_path_to_error::deserialize(toml::Value::Table(table))
-            .map_err(|error| value(key, error.inner().message().to_owned()))?;
+            .map_err(|error| ConfigError::value(key, error.inner().message().to_owned()))?;
         config.validate()?;
         Ok(config.routing)
     }
@@ -54,10 +57,6 @@ impl RoutingConfig {
             (key, text)
         })
     }
-}
-
-fn value(key: &str, what: String) -> ConfigError {
-    ConfigError::Value { key: key.to_owned(), what }
 }
 
 #[cfg(test)]

@@ -1,3 +1,8 @@
+use std::ffi::OsString;
+use std::path::Path;
+
+use super::known_keys::all_keys;
+use super::load::text_variables;
 use super::*;
 
 fn build(text: &str, environment: &[(&str, &str)]) -> Result<Loaded, ConfigError> {

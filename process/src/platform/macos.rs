@@ -50,38 +50,15 @@ fn bsdinfo(pid: u32) -> Option<libc::proc_bsdinfo> {
 }
 
 pub(super) fn process_end(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: takes nothing and returns a new descriptor of our own, or an error.
-    let queue = unsafe { libc::kqueue() };
-    if queue < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call above made it for us alone. A queue is readable while an event waits in it.
-    let queue = unsafe { OwnedFd::from_raw_fd(queue) };
-    let watch = libc::kevent {
-        ident: pid as usize,
-        filter: libc::EVFILT_PROC,
-        flags: libc::EV_ADD | libc::EV_ONESHOT,
-        fflags: libc::NOTE_EXIT,
-        data: 0,
-        udata: std::ptr::null_mut(),
-    };
-    // SAFETY: reads one kevent and writes none; ESRCH, reported as an error, is a process that is
-    // gone.
-    let done = unsafe {
-        libc::kevent(
-            queue.as_raw_fd(),
-            &raw const watch,
-            1,
-            std::ptr::null_mut(),
-            0,
-            std::ptr::null(),
-        )
-    };
-    if done < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: sets one flag of our own descriptor.
-    unsafe { libc::fcntl(queue.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
+    use nix::sys::event::{EvFlags, EventFilter, FilterFlag, KEvent, Kqueue};
+    // A queue is readable while an event waits in it. ESRCH is a process that is gone.
+    let queue = Kqueue::new()?;
+    let flags = EvFlags::EV_ADD | EvFlags::EV_ONESHOT;
+    let exit =
+        KEvent::new(pid as usize, EventFilter::EVFILT_PROC, flags, FilterFlag::NOTE_EXIT, 0, 0);
+    queue.kevent(&[exit], &mut [], None)?;
+    let queue = OwnedFd::from(queue);
+    fcntl(&queue, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
     Ok(queue)
 }
 

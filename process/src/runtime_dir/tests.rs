@@ -34,7 +34,7 @@ fn a_directory_that_others_may_enter_is_refused_and_left_as_it_is() {
         fs::set_permissions(&path, fs::Permissions::from_mode(open)).expect("ours");
         let error = dir(&path).prepare().expect_err("open to others");
         assert_eq!(error.exit(), Exit::Config);
-        let text = error.to_string();
+        let text = crate::chain(&error);
         assert!(text.contains(&format!("mode {open:04o}")) && text.contains("chmod 700"), "{text}");
         assert_eq!(mode(&path), open, "nobody asked for another mode");
     }
@@ -138,7 +138,7 @@ fn a_counter_whose_both_copies_are_damaged_is_refused_and_never_starts_over() {
         }
         let error = dir.count_up("term").expect_err("damaged");
         assert_eq!(error.exit(), Exit::Config);
-        let text = error.to_string();
+        let text = crate::chain(&error);
         assert!(
             text.contains("expected a number")
                 && text.contains("term.spare")

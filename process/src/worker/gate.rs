@@ -1,4 +1,4 @@
-//! Who may ask a worker something, and what every worker answers: heartbeats, and the order to end.
+//! The check of stamps, and the service that every worker offers: heartbeats, and the order to end.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::Pulse;
 #[derive(Clone, Debug)]
 pub struct Gate {
     epoch: u64,
-    /// Highest term seen; an older supervisor is refused.
+    /// Highest term of a message so far. Messages of an older supervisor are refused.
     term: Arc<AtomicU64>,
 }
 
@@ -25,6 +25,14 @@ impl Gate {
     /// A gate of life `epoch`, started by the supervisor of `term`.
     pub fn new(epoch: u64, term: u64) -> Self {
         Self { epoch, term: Arc::new(AtomicU64::new(term)) }
+    }
+
+    /// See [`Gate::check_stamp`]; for the workers, until they use the new name.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn admit(&self, stamp: Option<Stamp>) -> Result<Stamp, Status> {
+        self.check_stamp(stamp)
     }
 
     /// Number of this life.
@@ -36,7 +44,7 @@ impl Gate {
     ///
     /// # Errors
     /// No stamp, a stale term, another epoch.
-    pub fn admit(&self, stamp: Option<Stamp>) -> Result<Stamp, Status> {
+    pub fn check_stamp(&self, stamp: Option<Stamp>) -> Result<Stamp, Status> {
         let missing =
             || Reason::InvalidArgument.field("stamp", "expected term and epoch, found none");
         let stamp = stamp.ok_or_else(missing)?;
@@ -57,8 +65,8 @@ impl Gate {
     }
 }
 
-/// Asks a worker's engine to end what it does within so many milliseconds; says whether it takes
-/// orders.
+/// Orders a worker's engine to end within this many milliseconds. Returns whether the engine takes
+/// the order.
 pub type StopOrder = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// The service every worker offers.
@@ -77,14 +85,14 @@ impl Worker for WorkerService {
         &self,
         request: Request<WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let stamp = self.gate.admit(request.into_inner().stamp)?;
+        let stamp = self.gate.check_stamp(request.into_inner().stamp)?;
         tracing::info!(term = stamp.term, "watched by a supervisor");
         Ok(Response::new(Box::pin(ReceiverStream::new(self.pulse.watch(stamp.term)).map(Ok))))
     }
 
     async fn stop(&self, request: Request<StopRequest>) -> Result<Response<StopResponse>, Status> {
         let message = request.into_inner();
-        self.gate.admit(message.stamp)?;
+        self.gate.check_stamp(message.stamp)?;
         tracing::info!(cause = message.cause, grace_ms = message.grace_ms, "asked to stop");
         match (self.stop)(u64::from(message.grace_ms)) {
             true => Ok(Response::new(StopResponse {})),

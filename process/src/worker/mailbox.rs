@@ -1,5 +1,5 @@
-//! An engine's mailbox: a bounded queue of commands and a bell, a socket that can be waited on
-//! beside the link's, so that one thread hears both and wakes for nothing else.
+//! An engine's mailbox: a bounded queue of commands, and a socket that gets a byte for each command.
+//! One thread can wait on that socket and on the link's at once, and wakes for nothing else.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,30 +10,30 @@ use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Where commands are put.
+/// The sending end.
 #[derive(Debug)]
 pub struct Mail<C> {
     tx: SyncSender<C>,
     bell: Arc<UnixStream>,
 }
 
-/// Where the engine takes them out.
+/// The engine's end.
 #[derive(Debug)]
 pub struct Inbox<C> {
     rx: Receiver<C>,
     bell: UnixStream,
 }
 
-/// Why a command was not taken; it is dropped.
+/// Why a command was not taken. The command is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// As many wait as may.
+pub enum SendRefused {
+    /// The queue is full.
     Full,
     /// The engine has ended.
     Ended,
 }
 
-/// A mailbox for `places` commands.
+/// A mailbox for at most `places` waiting commands.
 ///
 /// # Errors
 /// No descriptors are left.
@@ -53,16 +53,16 @@ impl<C> Clone for Mail<C> {
 }
 
 impl<C> Mail<C> {
-    /// Puts a command in, without waiting.
+    /// Puts a command into the queue, without waiting.
     ///
     /// # Errors
     /// It is not taken.
-    pub fn try_send(&self, command: C) -> Result<(), Refused> {
+    pub fn try_send(&self, command: C) -> Result<(), SendRefused> {
         self.tx.try_send(command).map_err(|error| match error {
-            TrySendError::Full(_) => Refused::Full,
-            TrySendError::Disconnected(_) => Refused::Ended,
+            TrySendError::Full(_) => SendRefused::Full,
+            TrySendError::Disconnected(_) => SendRefused::Ended,
         })?;
-        // A bell that cannot be rung has been rung often enough.
+        // A full socket wakes the engine as well as one more byte would.
         let _ = (&*self.bell).write(&[1]);
         Ok(())
     }
@@ -77,8 +77,8 @@ impl<C> Inbox<C> {
         self.rx.try_recv()
     }
 
-    /// Waits for a command, for something to read on `others`, or for `at_most`. `false` if nothing
-    /// came in that time.
+    /// Waits for a command, or for something to read on `others`, at most for `at_most`. Returns
+    /// `false` if nothing came in that time.
     pub fn wait(&mut self, others: &[BorrowedFd<'_>], at_most: Option<Duration>) -> bool {
         let timeout = match at_most {
             None => PollTimeout::NONE,
@@ -89,7 +89,7 @@ impl<C> Inbox<C> {
         };
         let mut fds: Vec<PollFd<'_>> = vec![PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
         fds.extend(others.iter().map(|fd| PollFd::new(*fd, PollFlags::POLLIN)));
-        // A signal, or an error that the reads below would meet as well: whoever waits looks again.
+        // After a signal or an error the caller looks at its sources again, as after a command.
         let came = poll(&mut fds, timeout) != Ok(0);
         let mut rings = [0; 64];
         while matches!((&self.bell).read(&mut rings), Ok(count) if count == rings.len()) {}
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_wakes_whoever_waits_and_so_does_a_peer() {
+    fn a_command_or_a_readable_descriptor_wakes_the_waiting_engine() {
         let (mail, mut inbox) = mailbox::<u32>(2).expect("descriptors");
         mail.try_send(7).expect("room");
         assert!(inbox.wait(&[], None));
@@ -115,7 +115,7 @@ mod tests {
         for _ in 0..2 {
             mail.try_send(7).expect("room");
         }
-        assert_eq!(mail.try_send(7), Err(Refused::Full));
+        assert_eq!(mail.try_send(7), Err(SendRefused::Full));
         inbox.wait(&[], None);
         drop(mail);
         assert!(inbox.try_recv().is_ok() && inbox.try_recv().is_ok());

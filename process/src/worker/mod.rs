@@ -1,9 +1,9 @@
-//! What it is to be a worker: a process that the supervisor starts in a session of its own, that
-//! owns one model on one thread, shows its progress in heartbeats, and lives on a lease.
+//! The life of a worker process. The supervisor starts a worker in a session of its own. A worker
+//! owns one model on one thread, reports its progress in heartbeats, and ends when its lease is over.
 //!
 //! [`run`] is its whole life: socket and record first, so that a supervisor finds it while it
 //! loads; then the weights, on the engine's thread; then service until it is asked to stop or its
-//! lease ends. What differs between workers is in [`Parts`].
+//! lease ends. What differs between workers is in [`WorkerParts`].
 
 mod gate;
 mod life;
@@ -12,7 +12,10 @@ mod progress;
 mod pulse;
 
 pub use gate::{Gate, StopOrder, WorkerService};
-pub use life::{Args, Engine, Parts, Post, run};
-pub use mailbox::{Inbox, Mail, Refused, mailbox};
+pub use life::{Args, Engine, WorkerContext, WorkerParts, run};
+// For the workers, until they use the new names.
+pub use life::{WorkerContext as Post, WorkerParts as Parts};
+pub use mailbox::SendRefused as Refused;
+pub use mailbox::{Inbox, Mail, SendRefused, mailbox};
 pub use progress::Progress;
 pub use pulse::Pulse;

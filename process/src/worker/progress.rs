@@ -1,5 +1,5 @@
-//! What the engine is doing, as numbers any thread may read: written at step borders, never
-//! computed on demand, so that asking for health is no work for the engine.
+//! The engine's figures, which any thread may read. The engine writes them between two steps, so a
+//! request for them costs the engine nothing.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -65,54 +65,54 @@ impl Recent {
 }
 
 impl Progress {
-    /// What the engine is doing.
+    /// Sets what the engine is doing.
     pub fn set_phase(&self, phase: WorkerPhase) {
         self.phase.store(phase as u32, Relaxed);
     }
 
-    /// What the engine was last said to do.
+    /// What the engine is doing, as last set.
     pub fn phase(&self) -> WorkerPhase {
         WorkerPhase::try_from(self.phase.load(Relaxed) as i32).unwrap_or(WorkerPhase::Unspecified)
     }
 
-    /// How far the engine is with its end: sequences left and bytes they hold; `None` before it
-    /// begins to end. Neither a load nor steps bring it any further.
+    /// What is left of a teardown: sequences and the bytes that they hold. `None` before the engine
+    /// begins to end. Neither a load nor a step changes it.
     pub fn teardown(&self) -> Option<(u32, u64)> {
         let left = (self.sequences.load(Relaxed), self.held_bytes.load(Relaxed));
         (self.phase() == WorkerPhase::Stopping).then_some(left)
     }
 
-    /// Bytes of weights read, and in all.
+    /// Sets the bytes of weights read so far, and in all.
     pub fn set_load(&self, read: u64, total: u64) {
         self.loaded_bytes.store(read, Relaxed);
         self.total_bytes.store(total, Relaxed);
     }
 
-    /// When the weights were there, in seconds since 1970.
+    /// Sets when the weights were loaded, in seconds since 1970.
     pub fn set_loaded_at(&self, unix_s: i64) {
         self.weights_loaded_unix_s.store(unix_s, Relaxed);
     }
 
-    /// The ledger's figures, in bytes: in all, what sequences hold, and of that what is kept for a
-    /// drafter.
+    /// Sets the ledger's figures, in bytes: the budget, what sequences hold, and of that the hidden
+    /// states that are retained for a drafter.
     pub fn set_kv(&self, budget: u64, held: u64, taps: u64) {
         self.budget_bytes.store(budget, Relaxed);
         self.held_bytes.store(held, Relaxed);
         self.tap_bytes.store(taps, Relaxed);
     }
 
-    /// What is kept of sequences that ended, in bytes.
+    /// Sets what the prefix cache retains of ended sequences, in bytes.
     pub fn set_prefix_bytes(&self, bytes: u64) {
         self.prefix_bytes.store(bytes, Relaxed);
     }
 
-    /// Sequences (or sessions) there are.
+    /// Sets the number of sequences; of a drafter the number of its sessions.
     pub fn set_sequences(&self, count: usize) {
         self.sequences.store(count as u32, Relaxed);
     }
 
-    /// A step is done: so many rows, in so many microseconds. Steps without prompt rows make the
-    /// percentiles.
+    /// Counts a finished step: its rows, and its time in microseconds. Steps with prompt rows have
+    /// percentiles of their own.
     pub fn step_done(&self, prefill_rows: usize, decode_rows: usize, took_us: u64) {
         self.steps.fetch_add(1, Relaxed);
         self.prefill_tokens.fetch_add(prefill_rows as u64, Relaxed);
@@ -121,40 +121,40 @@ impl Progress {
         recent.lock().expect("nobody panics while holding it").push(took_us);
     }
 
-    /// A part of a picture went through the vision tower: progress, and as long a step as a
-    /// prompt's chunk.
+    /// Counts a finished slice of an image in the vision tower. It is progress, and takes as long as
+    /// a prompt's chunk.
     pub fn tower_done(&self, took_us: u64) {
         self.steps.fetch_add(1, Relaxed);
         self.recent_prefill_us.lock().expect("nobody panics while holding it").push(took_us);
     }
 
-    /// Loading failed for good.
+    /// Reports that loading failed for good.
     pub fn fail(&self, why: String) {
         *self.failure.lock().expect("nobody panics while holding it") = why;
         self.set_phase(WorkerPhase::Failed);
     }
 
-    /// How the link stands.
+    /// Sets the state of the link.
     pub fn set_link(&self, report: LinkReport) {
         *self.link.lock().expect("nobody panics while holding it") = report;
     }
 
-    /// What speculation did so far.
+    /// Sets the totals of speculation since the start.
     pub fn set_speculation(&self, totals: SpeculationTotals) {
         *self.speculation.lock().expect("nobody panics while holding it") = totals;
     }
 
-    /// What speculation is worth.
+    /// Sets the measured figures of speculation.
     pub fn set_figures(&self, figures: SpeculationFigures) {
         *self.figures.lock().expect("nobody panics while holding it") = Some(figures);
     }
 
-    /// What the process holds in arrays.
+    /// Sets the memory that the process holds in arrays.
     pub fn set_memory(&self, memory: MemoryUse) {
         *self.memory.lock().expect("nobody panics while holding it") = Some(memory);
     }
 
-    /// Tokens read and decoded so far.
+    /// Tokens prefilled and decoded so far.
     pub fn tokens(&self) -> (u64, u64) {
         (self.prefill_tokens.load(Relaxed), self.decode_tokens.load(Relaxed))
     }
@@ -170,7 +170,7 @@ impl Progress {
         StepTimes { prefill_p99_us: prefill.1, decode_p99_us: self.step_us().1 }
     }
 
-    /// Everything a supervisor follows.
+    /// A heartbeat with all figures.
     pub fn heartbeat(&self, epoch: u64) -> Heartbeat {
         Heartbeat {
             epoch,

@@ -11,20 +11,21 @@ use tokio::sync::mpsc;
 use super::Progress;
 use crate::{Clock, telemetry};
 
+/// Interval between two heartbeats.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Heartbeats a slow watcher may be behind before it misses some.
+/// Heartbeats that wait for a slow watcher. It misses later ones.
 const WATCHER_BACKLOG: usize = 8;
-/// Our log file is kept below this.
+/// The log file of this process is kept below this.
 const MAX_LOG_BYTES: u64 = 8 << 20;
 
-/// Where heartbeats go.
+/// A stream of heartbeats.
 #[derive(Debug)]
 struct Watcher {
     term: u64,
     tx: mpsc::Sender<Heartbeat>,
 }
 
-/// The worker's pulse. Cloned into whoever needs it.
+/// Sends the worker's heartbeats and counts its lease. Clones share both.
 #[derive(Clone, Debug)]
 pub struct Pulse {
     progress: Arc<Progress>,
@@ -34,7 +35,7 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// Starts the thread. `on_lease_over` is called once, when nobody of the highest term has
+    /// Starts the thread. `on_lease_over` is called once, when no supervisor of the highest term has
     /// watched for `lease`.
     pub fn start(
         progress: Arc<Progress>,
@@ -74,26 +75,26 @@ impl Pulse {
         pulse
     }
 
-    /// Sends a heartbeat to everyone; says whether somebody of the highest term listens.
+    /// Sends a heartbeat to every watcher. Returns whether there is one of the highest term.
     fn beat(&self) -> bool {
         let beat = self.progress.heartbeat(self.epoch);
         let mut watchers = self.watchers.lock().expect("nobody panics while holding it");
         watchers.retain(|watcher| !watcher.tx.is_closed());
         for watcher in watchers.iter() {
-            // A watcher that is behind misses this one: the next says all.
+            // A slow watcher misses this one. The next one has all figures too.
             let _ = watcher.tx.try_send(beat.clone());
         }
         !watchers.is_empty()
     }
 
-    /// A heartbeat at once: after a change that the supervisor waits for.
+    /// Sends a heartbeat at once: after a change that the supervisor waits for.
     pub fn now(&self) {
-        // A nudge on its way is as good.
+        // A nudge that waits already has the same effect.
         let _ = self.nudge.try_send(());
     }
 
-    /// A new watcher of `term`. Those of older terms are let go: their supervisor is not ours any
-    /// more.
+    /// A new watcher of `term`. Watchers of older terms are dropped: a newer supervisor has taken
+    /// over.
     pub fn watch(&self, term: u64) -> mpsc::Receiver<Heartbeat> {
         let (tx, rx) = mpsc::channel(WATCHER_BACKLOG);
         {

@@ -1,0 +1,71 @@
+//! `[drafter]`: the model that proposes tokens.
+
+use serde::{Deserialize, Serialize};
+
+use super::Auto;
+
+/// When the drafter is started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DrafterStart {
+    /// With the service.
+    #[default]
+    Eager,
+    /// At the first request that would use it.
+    Lazy,
+    /// When an operator says so.
+    Manual,
+}
+
+/// What `drafter.kind` may be.
+pub const DRAFTER_KINDS: [&str; 2] = ["auto", "dflash"];
+
+/// How far the drafter's weights are rounded at load. Only a GPU keeps them packed; on the CPU they
+/// stay float32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DrafterQuantize {
+    /// As in the files.
+    #[default]
+    None,
+    /// 8 bits.
+    Q8,
+    /// 4 bits.
+    Q4,
+}
+
+/// `[drafter]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DrafterConfig {
+    /// Model directory; "" = none, or the embedded demo drafter where the embedded demo target is
+    /// served.
+    pub model: String,
+    /// Architecture, one of [`DRAFTER_KINDS`]; "auto" reads it from the files.
+    pub kind: String,
+    /// When it is started.
+    pub start: DrafterStart,
+    /// Seconds without use after which it is stopped; 0 = never.
+    pub idle_stop_s: u64,
+    /// Threads of its matrix products on the CPU; auto = all cores.
+    pub threads: Auto<u32>,
+    /// Quantization at load. On the CPU it saves no memory.
+    pub quantize: DrafterQuantize,
+    /// Contexts of ended requests that it keeps for requests with the same beginning, in bytes; 0 =
+    /// none. Default: 256 MiB, which is some ten thousand positions of the published drafters.
+    pub prefix_bytes: u64,
+}
+
+impl Default for DrafterConfig {
+    fn default() -> Self {
+        Self {
+            model: String::new(),
+            kind: "auto".into(),
+            start: DrafterStart::default(),
+            idle_stop_s: 0,
+            threads: Auto::Auto,
+            quantize: DrafterQuantize::default(),
+            prefix_bytes: 256 << 20,
+        }
+    }
+}

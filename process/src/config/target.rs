@@ -1,0 +1,53 @@
+//! `[target]`: the model that is served.
+
+use serde::{Deserialize, Serialize};
+
+use super::Auto;
+
+/// Where a model runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    /// The GPU if MLX has one, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU; none is an error.
+    Gpu,
+}
+
+/// Most that `target.max_sequences` may be: each sequence has a stream of its own on the connection
+/// between supervisor and target, and an HTTP/2 server accepts 200 at once unless it is told
+/// otherwise; heartbeats and orders need some of them.
+pub const MOST_SEQUENCES: u32 = 128;
+
+/// `[target]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TargetConfig {
+    /// Model directory; "" = the embedded demo model.
+    pub model: String,
+    /// Where it runs.
+    pub device: Device,
+    /// Threads of its matrix products on the CPU; auto = all cores.
+    pub threads: Auto<u32>,
+    /// Keep quantized weights quantized on the CPU (slower, smaller).
+    pub keep_quantized: bool,
+    /// Requests that run at once, if there is memory for them; others wait in the queue. 1 to
+    /// [`MOST_SEQUENCES`]. Default: 32, up to which the cost of a step is measured by its number of
+    /// sequences.
+    pub max_sequences: u32,
+}
+
+impl Default for TargetConfig {
+    fn default() -> Self {
+        Self {
+            model: String::new(),
+            device: Device::default(),
+            threads: Auto::Auto,
+            keep_quantized: false,
+            max_sequences: 32,
+        }
+    }
+}

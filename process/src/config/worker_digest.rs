@@ -1,0 +1,41 @@
+//! Digests of the settings that workers are started with.
+
+use sha2::{Digest as _, Sha256};
+
+use super::{Config, DrafterConfig, SupervisorConfig, TargetConfig};
+
+impl Config {
+    /// Digest of the settings that the target is started with: one with another digest is not taken
+    /// over. What only others go by is left out, as are logs: changing it costs no load. Of the
+    /// drafter it reads what to keep for it.
+    pub fn target_digest(&self) -> String {
+        let drafter = DrafterConfig { model: self.drafter.model.clone(), ..Default::default() };
+        Self { target: self.target.clone(), kv: self.kv.clone(), drafter, ..self.of_every_worker() }
+            .hashed()
+    }
+
+    /// Digest of the settings that a drafter is started with, likewise.
+    pub fn drafter_digest(&self) -> String {
+        let DrafterConfig { start, idle_stop_s, .. } = DrafterConfig::default();
+        let drafter = DrafterConfig { start, idle_stop_s, ..self.drafter.clone() };
+        // Where no drafter is named the target says which one there is.
+        let model =
+            if drafter.model.is_empty() { self.target.model.clone() } else { String::new() };
+        let target = TargetConfig { model, device: self.target.device, ..Default::default() };
+        Self { target, drafter, ..self.of_every_worker() }.hashed()
+    }
+
+    /// The settings by which every worker lives; all others are the defaults.
+    fn of_every_worker(&self) -> Self {
+        let SupervisorConfig { runtime_dir, lease_s, .. } = self.supervisor.clone();
+        Self {
+            supervisor: SupervisorConfig { runtime_dir, lease_s, ..Default::default() },
+            ..Default::default()
+        }
+    }
+
+    fn hashed(&self) -> String {
+        let text = toml::to_string(self).expect("a configuration is plain TOML");
+        Sha256::digest(text.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
