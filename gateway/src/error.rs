@@ -2,9 +2,11 @@
 //! `paceline_proto::status`.
 
 use paceline_proto::status::{COMPLETION_TOKENS, Reason, ReasonStatus as _, Refusal};
+use paceline_vocabulary::chain;
 use tonic::{Code, Status};
 
-use crate::prompt::{PromptError, Refused};
+use crate::images::ImageError;
+use crate::prompt::PromptError;
 
 /// Metadata key of the request's id, in headers and with every error.
 pub const REQUEST_ID: &str = "paceline-request-id";
@@ -46,28 +48,27 @@ pub fn cancelled_by_draining() -> Status {
     Reason::Draining.status("the service is stopping and ended this request; try again later")
 }
 
-/// A prompt that could not be made.
-pub fn prompt(error: PromptError) -> Status {
-    match error {
-        PromptError::NoTemplate => {
-            let what = "this model has no chat template; use Generate with a prompt in the model's own format";
-            Reason::NoChatTemplate.field("messages", what)
-        }
-        PromptError::Template(Refused::Conversation(what)) => {
-            Reason::Template.field("messages", what)
-        }
-        PromptError::Template(Refused::NoTools(field)) => {
-            let what = format!(
-                "{field}: this model's chat template would leave it out; send no tools, or use another model"
-            );
-            Reason::NoTools.field(&field, what)
-        }
-        // With the limits at hand `request::too_long` says it better.
-        PromptError::TooLong { at_least } => Reason::PromptTooLong.field(
-            "prompt",
-            format!("the prompt has at least {at_least} tokens, more than it may"),
-        ),
-        PromptError::Bug(what) => bug(&what),
+impl From<PromptError> for Status {
+    fn from(error: PromptError) -> Self {
+        refused(error.reason(), error.field(), &error)
+    }
+}
+
+impl From<ImageError> for Status {
+    fn from(error: ImageError) -> Self {
+        refused(error.reason(), error.field(), &error)
+    }
+}
+
+/// The status of an error whose text is for the client. The text of a bug is for the log.
+fn refused(reason: Reason, field: Option<&str>, error: &dyn std::error::Error) -> Status {
+    if reason == Reason::Bug {
+        return bug(&chain(error));
+    }
+    let refusal = Refusal::new(reason, error.to_string());
+    match field {
+        Some(field) => refusal.field(field).into(),
+        None => refusal.into(),
     }
 }
 

@@ -12,7 +12,7 @@ pub mod ending;
 pub mod error;
 pub mod guard;
 pub mod health;
-pub mod pictures;
+pub mod images;
 pub mod prompt;
 pub mod record;
 pub mod reflection;
@@ -21,6 +21,7 @@ pub mod sampling;
 pub mod serve;
 pub mod standing;
 pub mod stream;
+pub mod wire;
 
 use std::io;
 use std::net::TcpListener;
@@ -129,7 +130,7 @@ impl Setup {
         let lock = runtime_dir.lock_within("gateway", EARLIER)?;
         let epoch = runtime_dir.count_up("gateway.epoch")?;
         // Behind the lock: an earlier gateway that still ends removes its files itself.
-        pictures::prepare(&runtime_dir)?;
+        images::prepare(&runtime_dir)?;
         Ok(Self { config, language, runtime_dir, lock, epoch, listener, guard })
     }
 }
@@ -173,7 +174,7 @@ pub async fn run(setup: Setup, mut events: mpsc::Receiver<Event>) -> Exit {
     let (cancel, closing) = (CancellationToken::new(), CancellationToken::new());
     let (orders, mut ordered) = mpsc::channel(8);
 
-    let store = pictures::store::Store::new(&runtime_dir, epoch);
+    let store = images::store::ImageStore::new(&runtime_dir, epoch);
     let routes = routes(
         &config,
         language,
@@ -278,7 +279,7 @@ fn beats(notifier: &Notifier) -> mpsc::Receiver<()> {
 fn routes(
     config: &Config,
     language: Arc<prompt::Language>,
-    store: pictures::store::Store,
+    store: images::store::ImageStore,
     epoch: u64,
     supervisor: SupervisorClient<tonic::transport::Channel>,
     standing: watch::Receiver<standing::Standing>,
@@ -291,7 +292,7 @@ fn routes(
         epoch,
         decoding: serve::decoding::Decoding::new(Arc::clone(&language), seats / 2),
         prompter: prompt::Prompter::new(language, seats),
-        pictures: pictures::Pictures::new(store, &config.limits),
+        images: images::ImagePipeline::new(store, &config.limits),
         limits: config.limits.clone(),
         standing: standing.clone(),
         backlog: Arc::default(),

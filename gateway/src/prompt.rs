@@ -19,17 +19,17 @@ mod variables;
 use std::path::Path;
 use std::sync::Arc;
 
+use paceline_vocabulary::Reason;
 use tokio::sync::Semaphore;
 
 use conversation::Conversation;
 use markup::Rendered;
 
-use crate::pictures::Encoded;
-use crate::pictures::processor::Processor;
+use crate::images::{EncodedImage, ImageProcessor};
 use crate::sampling::SamplingRule;
 
 pub use files::LoadError;
-pub use template::{OWN_NAMES, Refused, Template};
+pub use template::{OWN_NAMES, RenderError, Template};
 pub use tokens::Tokens;
 
 /// What a model directory says about text.
@@ -43,8 +43,8 @@ pub struct Language {
     pub stop_ids: Vec<u32>,
     /// The model's own sampling, for fields a request leaves out.
     pub sampling: SamplingRule,
-    /// How its pictures are made, if it sees.
-    pub pictures: Option<Arc<Processor>>,
+    /// How its images are prepared, if it reads images.
+    pub images: Option<Arc<ImageProcessor>>,
 }
 
 impl Language {
@@ -83,8 +83,8 @@ impl Language {
                 Some(template)
             }
         };
-        let pictures = Processor::read(dir, &tokens)?.map(Arc::new);
-        Ok(Self { tokens, template, stop_ids, sampling: files.sampling, pictures })
+        let images = ImageProcessor::read(dir, &tokens)?.map(Arc::new);
+        Ok(Self { tokens, template, stop_ids, sampling: files.sampling, images })
     }
 }
 
@@ -100,17 +100,12 @@ pub enum Source {
 }
 
 impl Source {
-    /// Its pictures, which are then no longer in it.
-    pub fn take_pictures(&mut self) -> Vec<Encoded> {
+    /// Takes the images out of it.
+    pub fn take_images(&mut self) -> Vec<EncodedImage> {
         match self {
-            Source::Chat(conversation) => std::mem::take(&mut conversation.pictures),
+            Source::Chat(conversation) => std::mem::take(&mut conversation.images),
             Source::Text(_) | Source::Ids(_) => Vec::new(),
         }
-    }
-
-    /// Whether there are pictures in it.
-    pub fn has_pictures(&self) -> bool {
-        matches!(self, Source::Chat(conversation) if !conversation.pictures.is_empty())
     }
 
     /// Bytes of the text in it, about.
@@ -123,20 +118,50 @@ impl Source {
     }
 }
 
-/// Why a prompt could not be made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a prompt could not be made. The text is the message for the client, except for a
+/// [`PromptError::Bug`], whose text is for the log.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PromptError {
     /// The model has no chat template.
+    #[error(
+        "this model has no chat template; use Generate with a prompt in the model's own format"
+    )]
     NoTemplate,
-    /// The template refused the conversation, or would leave tools out.
-    Template(Refused),
-    /// It is longer than it may be; it was not tokenized.
+    /// The template refused the conversation, or would leave something out.
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    /// The prompt is longer than allowed. It was not tokenized.
+    #[error("the prompt has at least {at_least} tokens, more than it may")]
     TooLong {
-        /// Tokens it would have had at least.
+        /// The least number of tokens that the prompt has.
         at_least: usize,
     },
-    /// Our bug, in words for the log.
+    /// Our own mistake.
+    #[error("{0}")]
     Bug(String),
+}
+
+impl PromptError {
+    /// The reason that the client gets.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Self::NoTemplate => Reason::NoChatTemplate,
+            Self::Render(RenderError::Conversation(_)) => Reason::Template,
+            Self::Render(RenderError::NoTools { .. }) => Reason::NoTools,
+            Self::TooLong { .. } => Reason::PromptTooLong,
+            Self::Bug(_) => Reason::Bug,
+        }
+    }
+
+    /// The request's field that the error is about.
+    pub fn field(&self) -> Option<&str> {
+        match self {
+            Self::NoTemplate | Self::Render(RenderError::Conversation(_)) => Some("messages"),
+            Self::Render(RenderError::NoTools { field }) => Some(field),
+            Self::TooLong { .. } => Some("prompt"),
+            Self::Bug(_) => None,
+        }
+    }
 }
 
 /// Texts from so many bytes on are worked on for tens of milliseconds and more.
@@ -203,13 +228,11 @@ fn make(language: &Language, source: Source, most_tokens: u32) -> Result<Vec<u32
         Source::Text(text) => language.tokens.encode(&text, true).map_err(PromptError::Bug),
         Source::Chat(conversation) => {
             let template = language.template.as_ref().ok_or(PromptError::NoTemplate)?;
-            let rendered = template.render(&conversation).map_err(PromptError::Template)?;
+            let rendered = template.render(&conversation)?;
             // A template may leave text out, so only what it made counts.
             check_length(language, &rendered.text, most_tokens)?;
             let ids = language.tokens.encode_rendered(&rendered).map_err(PromptError::Bug)?;
-            ids.ok_or_else(|| {
-                PromptError::Template(Refused::Conversation(unwritable(template, &rendered)))
-            })
+            ids.ok_or_else(|| RenderError::Conversation(unwritable(template, &rendered)).into())
         }
     }
 }

@@ -4,7 +4,7 @@ use paceline_process::clock::monotonic_ns;
 use paceline_proto::status::Reason;
 use tonic::Code;
 
-use crate::pictures::Times;
+use crate::images::ImageTimes;
 
 /// What is known of a request so far; the line is written when this is dropped.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct Record {
     /// Pictures of it.
     pub pictures: usize,
     /// What they took, once they are made.
-    pub picture_times: Option<Times>,
+    pub picture_times: Option<ImageTimes>,
     /// Tokens generated so far.
     pub completion_tokens: u32,
     ttft_ms: Option<f64>,

@@ -8,6 +8,7 @@
 mod bounds;
 mod json;
 mod messages;
+pub mod reserved;
 mod sampling;
 
 use paceline_process::config::LimitsConfig;

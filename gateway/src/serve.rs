@@ -38,16 +38,19 @@ use tracing::Instrument;
 use crate::deadline::Deadline;
 use crate::error;
 use crate::guard::keys::Principal;
-use crate::pictures::processor::Processor;
-use crate::pictures::{self, Pictures, Seen, Unsaid};
+use crate::images::{
+    ExpandedPrompt, ImagePipeline, ImageProcessor, InspectedImage, ReservedTokens,
+    expand_placeholders,
+};
 use crate::prompt::{PromptError, Prompter};
 use crate::record::Record;
 use crate::request::{
     Asked, Identity, Setting, Wishes, check_model, check_pictures, fit, most_prompt_tokens,
-    too_long,
+    reserved, too_long,
 };
 use crate::standing::{Serving, Standing};
 use crate::stream::{Answer, Below, Bounds, Unread};
+use crate::wire;
 
 use backlog::Backlog;
 use decoding::Decoding;
@@ -69,8 +72,8 @@ pub struct InferenceService {
     pub decoding: Decoding,
     /// Makes prompts.
     pub prompter: Prompter,
-    /// Works on pictures.
-    pub pictures: Pictures,
+    /// Works on images.
+    pub images: ImagePipeline,
     /// The operator's limits.
     pub limits: LimitsConfig,
     /// Whether requests can be served now.
@@ -117,13 +120,16 @@ impl Inference for InferenceService {
     }
 }
 
-fn generate_asked(message: v1::GenerateRequest, unsaid: Unsaid<'_>) -> Result<Asked, Status> {
-    unsaid.generate(&message)?;
+fn generate_asked(
+    message: v1::GenerateRequest,
+    reserved: ReservedTokens<'_>,
+) -> Result<Asked, Status> {
+    reserved::check_generate(&message, reserved)?;
     Asked::generate(message)
 }
 
-fn chat_asked(message: v1::ChatRequest, unsaid: Unsaid<'_>) -> Result<Asked, Status> {
-    unsaid.chat(&message)?;
+fn chat_asked(message: v1::ChatRequest, reserved: ReservedTokens<'_>) -> Result<Asked, Status> {
+    reserved::check_chat(&message, reserved)?;
     Asked::chat(message)
 }
 
@@ -133,7 +139,7 @@ impl InferenceService {
         &self,
         method: &'static str,
         request: Request<Deferred<M>>,
-        check: fn(M, Unsaid<'_>) -> Result<Asked, Status>,
+        check: fn(M, ReservedTokens<'_>) -> Result<Asked, Status>,
     ) -> Result<Response<AnswerStream>, Status> {
         let (metadata, mut extensions, message) = request.into_parts();
         // Without the gate before us (tests) the call counts for nobody.
@@ -185,12 +191,12 @@ impl InferenceService {
         }
     }
 
-    /// How the model's pictures are made, if it sees.
-    fn processor(&self) -> Option<&Arc<Processor>> {
-        self.prompter.language().pictures.as_ref()
+    /// How the model's images are prepared, if it reads images.
+    fn processor(&self) -> Option<&Arc<ImageProcessor>> {
+        self.prompter.language().images.as_ref()
     }
 
-    /// From a well-formed request to what would be submitted, its pictures looked at and not yet
+    /// From a well-formed request to what would be submitted, its images inspected and not yet
     /// worked on: that is done for what fits.
     async fn prepare(
         &self,
@@ -207,25 +213,18 @@ impl InferenceService {
             language: self.prompter.language(),
             limits: &self.limits,
         };
-        let encoded = source.take_pictures();
-        let (who, seen) = match pictures::admit(
-            &encoded,
-            self.processor(),
-            serving.model.vision,
-            &self.limits,
-        )? {
-            None => (who, vec![]),
-            Some(processor) => (who.with_pictures(), self.pictures.look(encoded, processor).await?),
-        };
-        record.pictures = seen.len();
-        let counts: Vec<u64> = seen.iter().map(|seen| seen.tokens).collect();
+        let processor = self.processor().filter(|_| serving.model.vision);
+        let inspected = self.images.inspect(source.take_images(), processor).await?;
+        let who = if inspected.is_empty() { who } else { who.with_pictures() };
+        record.pictures = inspected.len();
+        let counts: Vec<u64> = inspected.iter().map(|image| image.tokens).collect();
         check_pictures(counts.iter().fold(0, |sum, count| sum.saturating_add(*count)), to)?;
         let made = self.prompter.ids(source, most_prompt_tokens(to)).await;
         let prompt_ids = made.map_err(|problem| match problem {
             PromptError::TooLong { at_least } => too_long(field, at_least, to),
-            other => error::prompt(other),
+            other => other.into(),
         })?;
-        let (prompt_ids, places) = pictures::expand(
+        let ExpandedPrompt { ids: prompt_ids, image_starts } = expand_placeholders(
             prompt_ids,
             field,
             self.processor().map(|processor| &**processor),
@@ -233,7 +232,7 @@ impl InferenceService {
         )?;
         record.prompt_tokens = prompt_ids.len();
         let generation = fit(&wishes, field, prompt_ids, to, who)?;
-        Ok(Prepared { serving, wishes, generation, seen, places })
+        Ok(Prepared { serving, wishes, generation, inspected, image_starts })
     }
 
     /// From a well-formed request to its first tokens. Dropped at any await, it leaves nothing
@@ -249,15 +248,16 @@ impl InferenceService {
         let key = principal.as_ref().map_or(KeyId::NONE, |principal| principal.id);
         self.backlog.look(key, self.standing.borrow().serving()?.term)?;
         let who = Identity::new(request_id, deadline.at_ns, principal.as_ref());
-        let Prepared { serving, wishes, mut generation, seen, places } =
+        let Prepared { serving, wishes, mut generation, inspected, image_starts } =
             self.prepare(asked, who, record).await?;
-        let kept = match self.processor().filter(|_| !seen.is_empty()) {
+        let mut stored = match self.processor().filter(|_| !inspected.is_empty()) {
             None => None,
-            Some(processor) => Some(self.pictures.keep(seen, processor).await?),
+            Some(processor) => Some(self.images.store(inspected, processor).await?),
         };
-        if let Some(kept) = &kept {
-            generation.pictures = kept.pictures(&places);
-            record.picture_times = Some(kept.times);
+        if let Some(stored) = &mut stored {
+            stored.place(&image_starts);
+            generation.pictures = wire::pictures(stored.images());
+            record.picture_times = Some(stored.times);
         }
         if deadline.passed() {
             return Err(error::deadline_passed());
@@ -266,8 +266,8 @@ impl InferenceService {
         let stamp = Stamp { term: serving.term, epoch: self.epoch };
         let below = Below { supervisor: self.supervisor.clone(), stamp, key };
         let bounds = Bounds { deadline, cancel: self.cancel.clone() };
-        let mut answer =
-            Answer::new(generation, &wishes, self.prompter.language(), below, bounds).showing(kept);
+        let mut answer = Answer::new(generation, &wishes, self.prompter.language(), below, bounds)
+            .showing(stored);
         if let Err(status) = answer.open().await {
             place.refused(term, &status);
             return Err(status);
@@ -283,9 +283,9 @@ struct Prepared {
     serving: Serving,
     wishes: Wishes,
     generation: Generation,
-    /// Its pictures, and where each begins in the prompt.
-    seen: Vec<Seen>,
-    places: Vec<u32>,
+    inspected: Vec<InspectedImage>,
+    /// Where each image starts in the prompt.
+    image_starts: Vec<u32>,
 }
 
 /// Runs work of a request in its span; a panic in it is an error of this request alone.

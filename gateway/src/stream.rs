@@ -32,13 +32,14 @@ use tracing::{Instrument, Span};
 
 use crate::deadline::Deadline;
 use crate::error;
-use crate::pictures::Kept;
+use crate::images::StoredImages;
 use crate::prompt::Language;
 use crate::record::Record;
 use crate::request::Wishes;
 use crate::serve::BACKSTOP;
 use crate::serve::backlog::Place;
 use crate::serve::gate::Slot;
+use crate::wire;
 use sample::{News, Sample, Submission};
 
 pub use assemble::Assembler;
@@ -75,7 +76,7 @@ pub struct Answer {
     /// What is submitted, but for id and index; empty once that was done for the only sample.
     generation: Generation,
     /// Its pictures' files; they go when this does.
-    shown: Option<Kept>,
+    shown: Option<StoredImages>,
     samples: Vec<Sample>,
     /// The sample to look at first, so that none is kept waiting by another.
     turn: usize,
@@ -133,7 +134,7 @@ impl Answer {
     }
 
     /// With pictures in these files.
-    pub fn showing(mut self, shown: Option<Kept>) -> Self {
+    pub fn showing(mut self, shown: Option<StoredImages>) -> Self {
         self.shown = shown;
         self
     }
@@ -276,10 +277,11 @@ impl Answer {
                     Generation { request_id, sample_index: at as u32, ..self.generation.clone() };
                 // Whoever reads a picture removes its file.
                 if let Some(shown) = &mut self.shown {
-                    match shown.again(&generation.pictures) {
-                        Ok(pictures) => generation.pictures = pictures,
-                        Err(status) => {
-                            self.samples[at].submit(Box::pin(std::future::ready(Err(status))));
+                    match shown.link_again() {
+                        Ok(images) => generation.pictures = wire::pictures(&images),
+                        Err(error) => {
+                            let refused = std::future::ready(Err(error.into()));
+                            self.samples[at].submit(Box::pin(refused));
                             continue;
                         }
                     }

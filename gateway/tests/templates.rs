@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use paceline_gateway::prompt::conversation::{Call, Conversation, Part, Role, Tool, Turn};
-use paceline_gateway::prompt::{Refused, Template};
+use paceline_gateway::prompt::{RenderError, Template};
 use serde_json::{Map, Value};
 
 fn dir() -> PathBuf {
@@ -23,7 +23,7 @@ fn object(value: &Value) -> Map<String, Value> {
 /// Text, or a list with pictures in it.
 fn parts(content: &Value) -> Vec<Part> {
     let part = |(number, part): (usize, &Value)| match part["type"].as_str() {
-        Some("image") => Part::Picture(number),
+        Some("image") => Part::Image(number),
         _ => Part::Text(text(&part["text"])),
     };
     match content.as_array() {
@@ -91,13 +91,13 @@ fn what_the_reference_renders_is_rendered() {
             assert!(template.knows_tools(), "{}", case["template"]);
         }
         let found = || template.render(&conversation(case)).map(|rendered| rendered.text);
-        let fits = |found: &Result<String, Refused>| match (
+        let fits = |found: &Result<String, RenderError>| match (
             found,
             case["rendered"].as_str(),
             case["error"].as_str(),
         ) {
             (Ok(found), Some(expected), _) => *found == dated(expected),
-            (Err(Refused::Conversation(found)), _, Some(expected)) => found.contains(expected),
+            (Err(RenderError::Conversation(found)), _, Some(expected)) => found.contains(expected),
             _ => false,
         };
         let first = found();

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::pictures::Encoded;
+use crate::images::EncodedImage;
 
 /// What a chat template makes a prompt of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,8 +15,8 @@ pub struct Conversation {
     pub tools: Vec<Tool>,
     /// Variables of the template that the request sets.
     pub arguments: Map<String, Value>,
-    /// Its pictures, in the order in which turns show them.
-    pub pictures: Vec<Encoded>,
+    /// Its images, in the order in which the turns show them.
+    pub images: Vec<EncodedImage>,
     /// Bytes of JSON text that calls, tools and arguments came as.
     pub json_bytes: usize,
 }
@@ -41,7 +41,7 @@ pub(super) struct Edits<'a>(pub(super) &'a mut dyn FnMut(&str) -> Option<String>
 impl Edits<'_> {
     pub(super) fn apply(&mut self, conversation: &mut Conversation) {
         // `json_bytes` stays the size that was sent: it only tells short requests from long ones.
-        let Conversation { turns, tools, arguments, pictures: _, json_bytes: _ } = conversation;
+        let Conversation { turns, tools, arguments, images: _, json_bytes: _ } = conversation;
         for turn in turns {
             let Turn { role: _, parts, calls, call_id, name, reasoning } = turn;
             for part in parts {
@@ -130,8 +130,8 @@ impl Role {
 pub enum Part {
     /// Text.
     Text(String),
-    /// The picture of this number.
-    Picture(usize),
+    /// The image of this number.
+    Image(usize),
 }
 
 impl Part {
@@ -143,7 +143,7 @@ impl Part {
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Part::Text(text) => Some(text),
-            Part::Picture(_) => None,
+            Part::Image(_) => None,
         }
     }
 }
@@ -153,7 +153,7 @@ impl Part {
 pub struct Turn {
     /// Who speaks.
     pub role: Role,
-    /// Text and pictures.
+    /// Text and images.
     pub parts: Vec<Part>,
     /// Tools that the assistant called behind its text.
     pub calls: Vec<Call>,
@@ -223,7 +223,7 @@ impl Turn {
             self.parts = next.parts;
         } else if !next.is_silent() {
             let mut parts = next.parts.into_iter().peekable();
-            // A picture is border enough.
+            // An image is border enough.
             if let (Some(Part::Text(last)), Some(Part::Text(first))) =
                 (self.parts.last_mut(), parts.peek())
             {
@@ -246,16 +246,16 @@ fn join(text: &mut String, next: &str) {
     text.push_str(next);
 }
 
-/// Puts pictures in the order in which the turns show them, and numbers them by it.
-pub fn in_order(turns: &mut [Turn], pictures: Vec<Encoded>) -> Vec<Encoded> {
-    let mut pictures: Vec<Option<Encoded>> = pictures.into_iter().map(Some).collect();
-    let mut ordered = Vec::with_capacity(pictures.len());
+/// Puts images in the order in which the turns show them, and numbers them by it.
+pub fn in_order(turns: &mut [Turn], images: Vec<EncodedImage>) -> Vec<EncodedImage> {
+    let mut images: Vec<Option<EncodedImage>> = images.into_iter().map(Some).collect();
+    let mut ordered = Vec::with_capacity(images.len());
     for part in turns.iter_mut().flat_map(|turn| &mut turn.parts) {
-        if let Part::Picture(number) = part
-            && let Some(picture) = pictures.get_mut(*number).and_then(Option::take)
+        if let Part::Image(number) = part
+            && let Some(image) = images.get_mut(*number).and_then(Option::take)
         {
             *number = ordered.len();
-            ordered.push(picture);
+            ordered.push(image);
         }
     }
     ordered
@@ -306,7 +306,7 @@ mod tests {
         };
         let part = |part: &Part| match part {
             Part::Text(text) => text.clone(),
-            Part::Picture(number) => format!("<{number}>"),
+            Part::Image(number) => format!("<{number}>"),
         };
         let said = |turn: &Turn| turn.parts.iter().map(part).collect::<Vec<_>>().join("|");
         turns
@@ -375,26 +375,24 @@ mod tests {
     }
 
     #[test]
-    fn pictures_keep_their_places_and_are_counted_as_shown() {
+    fn images_keep_their_places_and_are_counted_as_shown() {
         let with = |role: Role, parts: Vec<Part>| Turn { parts, ..Turn::new(role, vec![]) };
-        let (text, picture) = (|text: &str| Part::Text(text.into()), Part::Picture);
+        let (text, image) = (|text: &str| Part::Text(text.into()), Part::Image);
         let said = vec![
-            with(Role::User, vec![text("a"), picture(0)]),
-            with(Role::User, vec![text("b"), picture(1)]),
-            with(Role::User, vec![picture(2), text("c")]),
-            with(Role::System, vec![picture(3), text("s")]),
+            with(Role::User, vec![text("a"), image(0)]),
+            with(Role::User, vec![text("b"), image(1)]),
+            with(Role::User, vec![image(2), text("c")]),
+            with(Role::System, vec![image(3), text("s")]),
             with(Role::User, vec![text("d")]),
         ];
         let mut turns = normalize(said);
         assert_eq!(short(&turns), ["system:<3>|s", "user:a|<0>|b|<1>|<2>|c\n\nd"]);
-        let form = || crate::pictures::Form::Address(String::new());
-        let pictures =
-            (0..4).map(|number| Encoded { field: number.to_string(), form: form() }).collect();
-        let ordered = in_order(&mut turns, pictures);
-        assert_eq!(
-            ordered.iter().map(|picture| picture.field.as_str()).collect::<String>(),
-            "3012"
-        );
+        let source = || crate::images::ImageSource::Address(String::new());
+        let images = (0..4)
+            .map(|number| EncodedImage { field: number.to_string(), source: source() })
+            .collect();
+        let ordered = in_order(&mut turns, images);
+        assert_eq!(ordered.iter().map(|image| image.field.as_str()).collect::<String>(), "3012");
         assert_eq!(short(&turns), ["system:<0>|s", "user:a|<1>|b|<2>|<3>|c\n\nd"]);
     }
 

@@ -47,13 +47,26 @@ pub const OWN_NAMES: [&str; 14] = [
     "strftime_now",
 ];
 
-/// Why there is no prompt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// In words for the client.
+/// Why a conversation cannot be rendered, in words for the client.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RenderError {
+    /// The template refused the conversation.
+    #[error("{0}")]
     Conversation(String),
-    /// The template does not show what this field has.
-    NoTools(String),
+    /// The template does not show the content of a field.
+    #[error(
+        "{field}: this model's chat template would leave it out; send no tools, or use another model"
+    )]
+    NoTools {
+        /// The field.
+        field: String,
+    },
+}
+
+impl RenderError {
+    fn no_tools(field: impl Into<String>) -> Self {
+        Self::NoTools { field: field.into() }
+    }
 }
 
 /// What comes through a template.
@@ -179,25 +192,25 @@ impl Template {
     ///
     /// # Errors
     /// What the template objects to, in words for the client; that it would leave tools out.
-    pub fn render(&self, conversation: &Conversation) -> Result<Rendered, Refused> {
+    pub fn render(&self, conversation: &Conversation) -> Result<Rendered, RenderError> {
         let conversation = &self.with_fields(conversation);
         let turn = |wanted: &dyn Fn(&Turn) -> bool| conversation.turns.iter().any(wanted);
         if !conversation.tools.is_empty() && !self.shows.tools {
-            return Err(Refused::NoTools("tools".into()));
+            return Err(RenderError::no_tools("tools"));
         }
         if !self.shows.calls && turn(&|turn| !turn.calls.is_empty()) {
-            return Err(Refused::NoTools("messages.tool_calls".into()));
+            return Err(RenderError::no_tools("messages.tool_calls"));
         }
         if !self.shows.answers && turn(&|turn| turn.role == Role::Tool) {
-            return Err(Refused::NoTools("messages.role".into()));
+            return Err(RenderError::no_tools("messages.role"));
         }
-        let rendered = self.render_apart(conversation).map_err(Refused::Conversation)?;
+        let rendered = self.render_apart(conversation).map_err(RenderError::Conversation)?;
         if rendered.text.len() > MAX_OUTPUT_BYTES {
-            return Err(Refused::Conversation(too_large()));
+            return Err(RenderError::Conversation(too_large()));
         }
         // Some show tools only beside messages of a certain role.
         match conversation.tools.iter().position(|tool| !rendered.text.contains(&tool.name)) {
-            Some(at) => Err(Refused::NoTools(format!("tools[{at}]"))),
+            Some(at) => Err(RenderError::no_tools(format!("tools[{at}]"))),
             None => Ok(rendered),
         }
     }
@@ -573,18 +586,18 @@ mod tests {
         };
         assert_eq!(
             of(std::slice::from_ref(&user), &[tool("read")]),
-            Err(Refused::NoTools("tools".into()))
+            Err(RenderError::no_tools("tools"))
         );
         let calling = Turn { calls: vec![call("read")], ..turn("assistant", &["y"]) };
         assert_eq!(
             of(&[user.clone(), calling], &[]),
-            Err(Refused::NoTools("messages.tool_calls".into()))
+            Err(RenderError::no_tools("messages.tool_calls"))
         );
         assert_eq!(of(&[user.clone(), turn("tool", &["z"])], &[]), Ok("user:x;tool:z;".into()));
 
         let users = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
         let answered = [user.clone(), turn("tool", &["z"])];
-        assert_eq!(render(users, &answered), Err(r#"NoTools("messages.role")"#.into()));
+        assert_eq!(render(users, &answered), Err(r#"NoTools { field: "messages.role" }"#.into()));
 
         // Only beside a system message.
         let some = "{% for m in messages %}{% if m.role == 'system' and tools %}{{ tools | tojson }}{% endif %}\

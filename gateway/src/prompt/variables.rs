@@ -112,7 +112,7 @@ fn message<'a>(turn: &'a Turn, content: Content<'a>) -> Message<'a> {
     }
 }
 
-/// A part. What a picture is of is not the template's to know.
+/// A part. The template gets no pixels of an image.
 #[derive(Serialize)]
 struct Shown<'a> {
     r#type: &'static str,

@@ -7,7 +7,7 @@ use tonic::Status;
 
 use super::json::Budget;
 use crate::error::{invalid, quoted};
-use crate::pictures::{Encoded, Form};
+use crate::images::{EncodedImage, ImageSource};
 use crate::prompt::OWN_NAMES;
 use crate::prompt::conversation::{self, Call, Conversation, Role, Tool, Turn, normalize};
 
@@ -26,11 +26,11 @@ pub(super) fn conversation(
     if messages.is_empty() {
         return Err(invalid("messages", "at least one message", "none"));
     }
-    let (mut pictures, mut json) = (Vec::new(), Budget::default());
+    let (mut images, mut json) = (Vec::new(), Budget::default());
     let turns = messages
         .into_iter()
         .enumerate()
-        .map(|(at, message)| turn(at, message, &mut pictures, &mut json));
+        .map(|(at, message)| turn(at, message, &mut images, &mut json));
     let turns: Vec<Turn> = turns.collect::<Result<_, _>>()?;
     // They become one message, which has one name.
     let mut systems = turns.iter().enumerate().filter(|(_, turn)| turn.role == Role::System);
@@ -44,17 +44,17 @@ pub(super) fn conversation(
         return Err(invalid(&format!("messages[{at}].name"), expected, quoted(&other.name)));
     }
     let mut turns = normalize(turns);
-    let pictures = conversation::in_order(&mut turns, pictures);
+    let images = conversation::in_order(&mut turns, images);
     let (tools, arguments) =
         (offered(tools, &mut json)?, arguments(template_arguments, &mut json)?);
-    Ok(Conversation { turns, tools, arguments, pictures, json_bytes: json.bytes() })
+    Ok(Conversation { turns, tools, arguments, images, json_bytes: json.bytes() })
 }
 
-/// One turn of a conversation; its pictures go to the others'.
+/// One turn of a conversation; its images go to the others'.
 fn turn(
     at: usize,
     message: v1::Message,
-    pictures: &mut Vec<Encoded>,
+    images: &mut Vec<EncodedImage>,
     json: &mut Budget,
 ) -> Result<Turn, Status> {
     let v1::Message { role: word, content, tool_calls, tool_call_id, name, reasoning } = message;
@@ -79,7 +79,7 @@ fn turn(
     let parts = content
         .into_iter()
         .enumerate()
-        .map(|(place, part)| said(&field("content"), place, part, pictures));
+        .map(|(place, part)| said(&field("content"), place, part, images));
     let parts = parts.collect::<Result<_, _>>()?;
     let calls = tool_calls
         .into_iter()
@@ -99,18 +99,18 @@ fn said(
     field: &str,
     place: usize,
     part: v1::ContentPart,
-    pictures: &mut Vec<Encoded>,
+    images: &mut Vec<EncodedImage>,
 ) -> Result<conversation::Part, Status> {
     use v1::content_part::Part;
     let field = format!("{field}[{place}]");
-    let form = match part.part {
+    let source = match part.part {
         Some(Part::Text(text)) => return Ok(conversation::Part::Text(text)),
-        Some(Part::Image(image)) => Form::File(image.data),
-        Some(Part::ImageUrl(image)) => Form::Address(image.url),
+        Some(Part::Image(image)) => ImageSource::File(image.data),
+        Some(Part::ImageUrl(image)) => ImageSource::Address(image.url),
         None => return Err(invalid(&field, "text, image or image_url", "a part of no known type")),
     };
-    pictures.push(Encoded { field, form });
-    Ok(conversation::Part::Picture(pictures.len() - 1))
+    images.push(EncodedImage { field, source });
+    Ok(conversation::Part::Image(images.len() - 1))
 }
 
 fn called(field: &str, call: v1::ToolCall, json: &mut Budget) -> Result<Call, Status> {

@@ -251,15 +251,14 @@ fn pictures_are_taken_from_any_turn_with_their_fields() {
     ]))
     .expect("fine");
     let mut source = asked.source;
-    assert!(source.has_pictures());
-    let found = source.take_pictures();
+    let found = source.take_images();
     let fields: Vec<&str> = found.iter().map(|picture| picture.field.as_str()).collect();
     assert_eq!(
         fields,
         ["messages[1].content[0]", "messages[0].content[1]"],
         "as they are shown: the system's first"
     );
-    assert!(!source.has_pictures() && source.take_pictures().is_empty());
+    assert!(source.take_images().is_empty());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tonic::Status;
 
 use crate::error::bug;
-use crate::pictures::Unsaid;
+use crate::images::ReservedTokens;
 use crate::prompt::Language;
 
 /// Messages from so many bytes on take a millisecond and more.
@@ -37,7 +37,7 @@ impl Decoding {
     pub async fn read<M, T>(
         &self,
         message: Deferred<M>,
-        check: fn(M, Unsaid<'_>) -> Result<T, Status>,
+        check: fn(M, ReservedTokens<'_>) -> Result<T, Status>,
     ) -> Result<T, Status>
     where
         M: Message + Name + Default + 'static,
@@ -61,13 +61,13 @@ impl Decoding {
 
 fn read<M, T>(
     message: Deferred<M>,
-    check: fn(M, Unsaid<'_>) -> Result<T, Status>,
+    check: fn(M, ReservedTokens<'_>) -> Result<T, Status>,
     language: &Language,
 ) -> Result<T, Status>
 where
     M: Message + Name + Default,
 {
-    check(message.decode()?, Unsaid::new(language.pictures.as_deref()))
+    check(message.decode()?, ReservedTokens::new(language.images.as_deref()))
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use tonic::{Code, Request, Response, Status};
 use super::gate::Arrival;
 use super::{InferenceService, Prepared, chat_asked, generate_asked, guarded};
 use crate::error::{self, invalid};
-use crate::pictures::Unsaid;
+use crate::images::ReservedTokens;
 use crate::record::Record;
 use crate::request::{Asked, Identity, check_model};
 use crate::sampling::SamplingRule;
@@ -32,10 +32,10 @@ impl InferenceService {
             let who = Identity::new(request_id.as_str(), deadline.at_ns, None);
             let counting = async {
                 let (asked, report_ids) = self.decoding.read(message, count_asked).await?;
-                let Prepared { serving, generation, seen, .. } =
+                let Prepared { serving, generation, inspected, .. } =
                     self.prepare(asked, who, &mut record).await?;
-                // A picture that could not be served has no number.
-                self.pictures.check(seen).await?;
+                // An image that could not be served has no number of tokens.
+                self.images.verify(inspected).await?;
                 Ok((generation.prompt_ids, report_ids, serving))
             };
             let (ids, report_ids, serving) = self.within(deadline, counting).await?;
@@ -71,7 +71,7 @@ impl InferenceService {
             max_new_tokens: self.limits.max_new_tokens.or(model.context_length),
             chat: template.is_some(),
             tools: template.is_some_and(crate::prompt::Template::knows_tools),
-            vision: model.vision && language.pictures.is_some(),
+            vision: model.vision && language.images.is_some(),
             default_sampling: Some(spelled_out(&language.sampling)),
             stop_token_ids: language
                 .stop_ids
@@ -87,13 +87,13 @@ impl InferenceService {
 /// Whose tokens to count, and whether the ids are wanted.
 fn count_asked(
     message: v1::CountTokensRequest,
-    unsaid: Unsaid<'_>,
+    reserved: ReservedTokens<'_>,
 ) -> Result<(Asked, bool), Status> {
     use v1::count_tokens_request::Request as Kind;
     let v1::CountTokensRequest { request, report_ids } = message;
     let asked = match request {
-        Some(Kind::Generate(message)) => generate_asked(message, unsaid)?,
-        Some(Kind::Chat(message)) => chat_asked(message, unsaid)?,
+        Some(Kind::Generate(message)) => generate_asked(message, reserved)?,
+        Some(Kind::Chat(message)) => chat_asked(message, reserved)?,
         None => return Err(invalid("request", "generate or chat", "neither")),
     };
     Ok((asked, report_ids))

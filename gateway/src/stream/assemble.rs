@@ -10,7 +10,7 @@ use tonic::Status;
 
 use super::{Detokenizer, Stops};
 use crate::error::bug;
-use crate::pictures;
+use crate::images::ImageTimes;
 use crate::prompt::Language;
 
 /// Milliseconds since the request was read.
@@ -21,7 +21,7 @@ pub struct Times {
     /// Until now.
     pub total_ms: f64,
     /// What its pictures took here.
-    pub pictures: pictures::Times,
+    pub pictures: ImageTimes,
 }
 
 /// Makes one sample's messages.
@@ -265,7 +265,7 @@ mod tests {
         let times = Times {
             ttft_ms: 3.0,
             total_ms: 8.0,
-            pictures: pictures::Times { decode_ms: 0.25, resize_ms: 0.75 },
+            pictures: ImageTimes { decode_ms: 0.25, resize_ms: 0.75 },
         };
         let end = [tail, &[2]].concat();
         let last = assembler

@@ -76,7 +76,7 @@ impl Stage {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("a socket");
         let address = listener.local_addr().expect("bound");
-        paceline_gateway::pictures::prepare(&runtime_dir).expect("a place for pictures");
+        paceline_gateway::images::prepare(&runtime_dir).expect("a place for pictures");
         let language = Arc::new(Language::read(model).expect("all its files are there"));
         let (events, receiver) = mpsc::channel(8);
         let guard = Guard::prepare(&config).expect("its files can be used");

@@ -1,7 +1,11 @@
 use super::*;
 
-fn made(from: (u32, u32), to: (u32, u32), source: &[u8]) -> Vec<u8> {
-    let width = from.0 as usize * 3;
+fn size(width: u32, height: u32) -> Size {
+    Size { width, height }
+}
+
+fn resized(from: Size, to: Size, source: &[u8]) -> Vec<u8> {
+    let width = from.width as usize * 3;
     let mut result = Vec::new();
     let out = |row: &[u8]| {
         result.extend_from_slice(row);
@@ -15,18 +19,21 @@ fn made(from: (u32, u32), to: (u32, u32), source: &[u8]) -> Vec<u8> {
 #[test]
 fn the_same_size_is_the_same_picture() {
     let source: Vec<u8> = (0..7 * 5 * 3).map(|at| (at * 37 % 256) as u8).collect();
-    assert_eq!(made((7, 5), (7, 5), &source), source);
+    assert_eq!(resized(size(7, 5), size(7, 5), &source), source);
 }
 
 #[test]
 fn one_colour_stays_what_it_is_and_rows_are_asked_for_in_order() {
-    for (from, to) in
-        [((1, 1), (64, 32)), ((200, 3), (32, 32)), ((3, 500), (64, 32)), ((33, 31), (32, 32))]
-    {
-        let source: Vec<u8> = [9u8, 200, 255].repeat((from.0 * from.1) as usize);
+    for (from, to) in [
+        (size(1, 1), size(64, 32)),
+        (size(200, 3), size(32, 32)),
+        (size(3, 500), size(64, 32)),
+        (size(33, 31), size(32, 32)),
+    ] {
+        let source: Vec<u8> = [9u8, 200, 255].repeat((from.width * from.height) as usize);
         assert_eq!(
-            made(from, to, &source),
-            [9u8, 200, 255].repeat((to.0 * to.1) as usize),
+            resized(from, to, &source),
+            [9u8, 200, 255].repeat((to.width * to.height) as usize),
             "{from:?} {to:?}"
         );
         let mut next = 0;
@@ -35,7 +42,7 @@ fn one_colour_stays_what_it_is_and_rows_are_asked_for_in_order() {
             next += 1;
         };
         resize(from, to, row, |_| Ok(())).expect("memory");
-        assert_eq!(next, from.1, "all of them");
+        assert_eq!(next, from.height, "all of them");
     }
 }
 
@@ -43,7 +50,7 @@ fn one_colour_stays_what_it_is_and_rows_are_asked_for_in_order() {
 fn what_the_writer_says_ends_it() {
     let full = |_: &[u8]| Err(io::ErrorKind::StorageFull.into());
     assert_eq!(
-        resize((4, 4), (32, 32), |_, _| {}, full).expect_err("full").kind(),
+        resize(size(4, 4), size(32, 32), |_, _| {}, full).expect_err("full").kind(),
         io::ErrorKind::StorageFull
     );
 }
@@ -51,7 +58,7 @@ fn what_the_writer_says_ends_it() {
 #[test]
 fn sides_that_differ_too_much_are_refused() {
     let sizes = Sizes { factor: 32, min_pixels: 1024, max_pixels: 1 << 20 };
-    assert!(sizes.of(200, 1).is_ok() && sizes.of(1, 200).is_ok());
-    let error = sizes.of(201, 1).expect_err("a line");
+    assert!(sizes.of(size(200, 1)).is_ok() && sizes.of(size(1, 200)).is_ok());
+    let error = sizes.of(size(201, 1)).expect_err("a line").to_string();
     assert!(error.contains("200 times") && error.contains("201 x 1"), "{error}");
 }

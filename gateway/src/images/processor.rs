@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::resize::Sizes;
+use super::{BadImage, PatchGrid, Size};
 use crate::prompt::{LoadError, Tokens};
 
 /// Model types whose pictures are resized to multiples of merged patches and stand in the prompt a
@@ -23,7 +24,7 @@ const BICUBIC: u64 = 3;
 
 /// How a model's pictures are made and where they stand.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Processor {
+pub struct ImageProcessor {
     /// Sizes that pictures get.
     pub sizes: Sizes,
     /// Pixels of a patch's side.
@@ -53,7 +54,7 @@ struct VisionConfig {
     spatial_merge_size: Option<u32>,
 }
 
-impl Processor {
+impl ImageProcessor {
     /// Reads a model directory; `None` for a model that does not see.
     ///
     /// # Errors
@@ -101,18 +102,23 @@ impl Processor {
         Ok(Some(Self { sizes, patch, merge, scale, bias, token, placeholder }))
     }
 
-    /// Patches from top to bottom and from left to right of a picture of this size.
+    /// Patches of an image that has this size before it is resized.
     ///
     /// # Errors
-    /// In words: its sides differ too much.
-    pub fn grid(&self, (width, height): (u32, u32)) -> Result<(u32, u32), String> {
-        let (wide, high) = self.sizes.of(width, height)?;
-        Ok((high / self.patch, wide / self.patch))
+    /// Its sides differ too much.
+    pub fn grid(&self, size: Size) -> Result<PatchGrid, BadImage> {
+        let Size { width, height } = self.sizes.of(size)?;
+        Ok(PatchGrid { rows: height / self.patch, columns: width / self.patch })
     }
 
-    /// Rows of the prompt that a picture of so many patches becomes.
-    pub fn tokens(&self, (rows, columns): (u32, u32)) -> u64 {
-        u64::from(rows) * u64::from(columns) / u64::from(self.merge).pow(2)
+    /// Pixels of an image of so many patches.
+    pub fn size(&self, grid: PatchGrid) -> Size {
+        Size { width: grid.columns * self.patch, height: grid.rows * self.patch }
+    }
+
+    /// Tokens of the prompt that an image of so many patches becomes.
+    pub fn tokens(&self, grid: PatchGrid) -> u64 {
+        u64::from(grid.rows) * u64::from(grid.columns) / u64::from(self.merge).pow(2)
     }
 }
 

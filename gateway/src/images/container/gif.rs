@@ -2,9 +2,10 @@
 
 use image::metadata::Orientation;
 
+use super::super::BadImage;
 use super::{Cursor, Header, Kind, area};
 
-pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
+pub(super) fn read(bytes: &[u8]) -> Result<Header, BadImage> {
     let mut cursor = Cursor { rest: &bytes[6..] };
     let mut side = || cursor.array().map(|bytes| u32::from(u16::from_le_bytes(bytes)));
     let (width, height) = (side()?, side()?);
@@ -21,7 +22,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
             0x2c => {
                 if frame.is_some() {
                     return Err(
-                        "the GIF is animated; one still picture is expected, so that none of its frames is lost".to_owned()
+                        "the GIF is animated; one still picture is expected, so that none of its frames is lost".into()
                     );
                 }
                 let [x0, x1, y0, y1, w0, w1, h0, h1, flags] = cursor.array()?;
@@ -36,7 +37,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
                 cursor.take(1)?;
                 blocks(&mut cursor)?;
             }
-            other => return Err(format!("a GIF with a block of unknown type {other:#04x}")),
+            other => return Err(format!("a GIF with a block of unknown type {other:#04x}").into()),
         }
     }
     let frame = frame.ok_or("a GIF without a picture")?;
@@ -61,13 +62,13 @@ struct Frame {
 }
 
 /// Passes over a table of colours, if the flags say that there is one.
-fn palette(cursor: &mut Cursor<'_>, flags: u8) -> Result<(), String> {
+fn palette(cursor: &mut Cursor<'_>, flags: u8) -> Result<(), BadImage> {
     let length = if flags & 0x80 == 0 { 0 } else { 3 << ((flags & 7) + 1) };
     cursor.take(length).map(|_| ())
 }
 
 /// Passes over blocks, each with its length before it, up to the empty one.
-fn blocks(cursor: &mut Cursor<'_>) -> Result<(), String> {
+fn blocks(cursor: &mut Cursor<'_>) -> Result<(), BadImage> {
     loop {
         match cursor.byte()? {
             0 => return Ok(()),

@@ -1,18 +1,20 @@
 //! Pictures against the reference's pixels (tests/golden/make_pictures.py says how they were made),
 //! and files changed at random.
 
-use paceline_proto::status::ReasonStatus as _;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
 
+use super::decode::Bounds;
+use super::pipeline::DECODING_BYTES;
 use super::resize::Sizes;
 use super::*;
 
 /// As the demo of a model that sees would have it.
-pub(crate) fn processor() -> Processor {
-    Processor {
+pub(crate) fn processor() -> ImageProcessor {
+    ImageProcessor {
         sizes: Sizes { factor: 32, min_pixels: 1024, max_pixels: 16_384 },
         patch: 16,
         merge: 2,
@@ -68,15 +70,15 @@ fn hex(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// All rows of a file's picture, upright, and its size.
-fn pixels(file: &[u8]) -> ((u32, u32), Vec<u8>) {
-    let header = decode::look(file, BOUNDS).expect("a good file");
+/// All rows of a file's image, upright.
+fn pixels(file: &[u8]) -> (Size, Vec<u8>) {
+    let header = decode::inspect(file, BOUNDS).expect("a good file");
     let pixels = decode::decode(file, &header).expect("a good file");
     assert_eq!(pixels.size(), header.upright());
-    let (width, height) = pixels.size();
+    let Size { width, height } = pixels.size();
     let mut all = vec![0; (width * height * 3) as usize];
     all.chunks_exact_mut(width as usize * 3).zip(0..).for_each(|(line, y)| pixels.row(y, line));
-    ((width, height), all)
+    (pixels.size(), all)
 }
 
 #[test]
@@ -86,7 +88,8 @@ fn pixels_are_the_references() {
     for case in golden.pictures {
         let bytes = file(&case.file);
         let (size, found) = pixels(&bytes);
-        assert_eq!(size, (case.width, case.height), "{}", case.file);
+        let expected = Size { width: case.width, height: case.height };
+        assert_eq!(size, expected, "{}", case.file);
         if let Some(sha256) = &case.sha256 {
             assert_eq!(&hex(&found), sha256, "{}: unpacked", case.file);
         }
@@ -115,12 +118,13 @@ fn pixels_are_the_references() {
             );
         }
         for Resized { min_pixels, max_pixels, width, height, sha256 } in case.resized {
-            let processor =
-                Processor { sizes: Sizes { factor: 32, min_pixels, max_pixels }, ..processor() };
-            let ((rows, columns), made) =
-                whole_way(&bytes, BOUNDS, &processor).expect("a good file");
-            assert_eq!((columns * 16, rows * 16), (width, height), "{}", case.file);
-            assert_eq!(hex(&made), sha256, "{}: resized to {width} x {height}", case.file);
+            let processor = ImageProcessor {
+                sizes: Sizes { factor: 32, min_pixels, max_pixels },
+                ..processor()
+            };
+            let (grid, resized) = process(&bytes, BOUNDS, &processor).expect("a good file");
+            assert_eq!(processor.size(grid), Size { width, height }, "{}", case.file);
+            assert_eq!(hex(&resized), sha256, "{}: resized to {width} x {height}", case.file);
         }
     }
 }
@@ -131,8 +135,9 @@ fn sizes_are_the_references() {
     assert!(sizes.len() > 400);
     for [width, height, factor, min_pixels, max_pixels, to_width, to_height] in sizes {
         let sizes = Sizes { factor: factor as u32, min_pixels, max_pixels };
-        let found = sizes.of(width as u32, height as u32).unwrap_or((0, 0));
-        assert_eq!(found, (to_width as u32, to_height as u32), "{width} x {height}, {sizes:?}");
+        let size = |width: u64, height: u64| Size { width: width as u32, height: height as u32 };
+        let found = sizes.of(size(width, height)).unwrap_or(size(0, 0));
+        assert_eq!(found, size(to_width, to_height), "{width} x {height}, {sizes:?}");
     }
 }
 
@@ -193,12 +198,12 @@ fn changed_files_are_refused_or_served() {
                 }
             }
         }
-        match whole_way(&bytes, bounds, &processor) {
-            Ok(((rows, columns), made)) => {
-                assert_eq!(made.len(), (rows * columns * 16 * 16 * 3) as usize);
+        match process(&bytes, bounds, &processor) {
+            Ok((grid, resized)) => {
+                assert_eq!(resized.len(), (grid.rows * grid.columns * 16 * 16 * 3) as usize);
                 served += 1;
             }
-            Err(what) => assert!(!what.is_empty()),
+            Err(problem) => assert!(!problem.to_string().is_empty()),
         }
     }
     assert!(
@@ -212,87 +217,16 @@ proptest::proptest! {
     fn any_bytes_are_refused_or_served(head in 0usize..6, tail in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
         let begins: [&[u8]; 6] = [b"", b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR", b"\xff\xd8\xff\xc0", b"RIFF\x40\0\0\0WEBPVP8X", b"GIF89a", b"RIFF\x40\0\0\0WEBPVP8L"];
         let bytes = [begins[head], &tail].concat();
-        let _ = whole_way(&bytes, Bounds { pixels: 1 << 20, bytes: 16 << 20 }, &processor());
+        let _ = process(&bytes, Bounds { pixels: 1 << 20, bytes: 16 << 20 }, &processor());
     }
 }
 
-fn encoded(count: usize) -> Vec<Encoded> {
-    let one = |at: usize| Encoded {
-        field: format!("messages[0].content[{at}]"),
-        form: Form::File(file("up.png").into()),
-    };
-    (0..count).map(one).collect()
-}
-
 #[test]
-fn who_does_not_see_says_so_before_anything_is_looked_at() {
-    let (processor, limits) = (Arc::new(processor()), LimitsConfig::default());
-    let refused = |outcome: Result<Option<&Arc<Processor>>, Status>| outcome.expect_err("refused");
-    for (own, vision) in [(None, false), (None, true), (Some(&processor), false)] {
-        let status = refused(admit(&encoded(1), own, vision, &limits));
-        assert_eq!(Reason::of(&status), Some(Reason::NoVision));
-        assert!(
-            status.message().starts_with("messages[0].content[0]: a picture was sent"),
-            "{status:?}"
-        );
-        assert!(admit(&[], own, vision, &limits).expect("text is fine").is_none());
-    }
-    assert!(
-        admit(&encoded(8), Some(&processor), true, &limits).expect("as many as may be").is_some()
-    );
-    let status = refused(admit(&encoded(9), Some(&processor), true, &limits));
-    assert_eq!(Reason::of(&status), Some(Reason::BadImage));
-    assert!(
-        status.message().contains("content[8]: expected at most 8 pictures")
-            && status.message().contains("found 9")
-    );
-}
-
-#[tokio::test]
-async fn two_are_worked_on_and_others_wait_a_bounded_time() {
-    let temp = tempfile::tempdir().expect("a temporary directory");
-    let mut config = paceline_process::Config::default();
-    config.supervisor.runtime_dir = temp.path().display().to_string();
-    let dir = paceline_process::RuntimeDir::locate(&config).expect("a short path");
-    prepare(&dir).expect("made");
-    let pictures = Pictures::new(Store::new(&dir, 1), &config.limits);
-    let hurried = || Pictures {
-        patience: Duration::from_millis(20),
-        seats: Arc::clone(&pictures.seats),
-        room: Arc::clone(&pictures.room),
-        ..Pictures::new(Store::new(&dir, 1), &config.limits)
-    };
-    let made = Arc::new(processor());
-    let seen = pictures.look(encoded(2), &made).await.expect("good ones");
-    assert_eq!((seen.len(), seen[0].tokens), (2, 6));
-    let header = Header { decoding_bytes: DECODING_BYTES, ..seen[0].header.clone() };
-    let all = pictures.places(&header).await.expect("free");
-    let second_seat = Arc::clone(&pictures.seats).acquire_owned().await.expect("free");
-    let status = hurried().look(encoded(1), &made).await.expect_err("no seat");
-    assert_eq!(Reason::of(&status), Some(Reason::QueueWait));
-    assert!(status.message().contains("limits.queue_wait_s"), "{status:?}");
-    drop(second_seat);
-    // A seat, and no room.
-    let status = hurried().check(seen).await.expect_err("no room");
-    assert_eq!(Reason::of(&status), Some(Reason::QueueWait));
-    drop(all);
-    let seen = pictures.look(encoded(2), &made).await.expect("free again");
-    let kept = pictures.keep(seen, &made).await.expect("room");
-    assert_eq!(
-        kept.pictures(&[3, 9]).iter().map(|picture| picture.first).collect::<Vec<_>>(),
-        [3, 9]
-    );
-    assert_eq!(
-        (pictures.seats.available_permits(), pictures.room.available_permits()),
-        (2, (DECODING_BYTES / UNIT) as usize)
-    );
-}
-
-#[test]
-fn nothing_of_a_picture_is_printed() {
-    let secret =
-        Encoded { field: "f".into(), form: Form::Address("data:image/png;base64,c2VjcmV0".into()) };
-    assert_eq!(format!("{secret:?}"), r#"Encoded { field: "f", form: Address(30 bytes) }"#);
-    let secret = Encoded { field: "f".into(), form: Form::File(Bytes::from_static(b"secret")) };
+fn nothing_of_an_image_is_printed() {
+    let image = |source| EncodedImage { field: "f".into(), source };
+    let secret = image(ImageSource::Address("data:image/png;base64,c2VjcmV0".into()));
+    let shown = r#"EncodedImage { field: "f", source: Address(30 bytes) }"#;
+    assert_eq!(format!("{secret:?}"), shown);
+    let secret = image(ImageSource::File(Bytes::from_static(b"secret")));
     assert!(!format!("{secret:?}").contains("secret"));
 }

@@ -5,6 +5,8 @@ use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
+use super::BadImage;
+
 /// With or without padding at the end, as programs write it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
@@ -15,7 +17,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 ///
 /// # Errors
 /// In words: it is another address, or not base64.
-pub fn open(url: &str) -> Result<Vec<u8>, String> {
+pub fn open(url: &str) -> Result<Vec<u8>, BadImage> {
     let url = url.trim();
     let scheme: String = url.split(':').next().unwrap_or_default().chars().take(16).collect();
     if !scheme.eq_ignore_ascii_case("data") || !url.contains(':') {
@@ -27,14 +29,14 @@ pub fn open(url: &str) -> Result<Vec<u8>, String> {
         };
         return Err(format!(
             "expected a data: URL with the picture in it, found {found}; this service fetches nothing, send the bytes"
-        ));
+        ).into());
     }
     let (head, data) = url
         .split_once(',')
         .ok_or("expected data:<type>;base64,<data>, found a URL without a comma")?;
     if !head.to_ascii_lowercase().ends_with(";base64") {
         return Err(
-            "expected data:<type>;base64,<data>, found a data: URL that is not base64".to_owned()
+            "expected data:<type>;base64,<data>, found a data: URL that is not base64".into()
         );
     }
     let data = data.trim();
@@ -49,7 +51,7 @@ pub fn open(url: &str) -> Result<Vec<u8>, String> {
     // The decoder's words name places and letters, which are the client's; a count says enough.
     BASE64
         .decode(data)
-        .map_err(|_| format!("expected base64, found {} letters that are none", data.len()))
+        .map_err(|_| format!("expected base64, found {} letters that are none", data.len()).into())
 }
 
 #[cfg(test)]
@@ -79,7 +81,7 @@ mod tests {
             ("data:image/png;base64,?AAA", "expected base64"),
             ("data:image/png;base64,A", "expected base64"),
         ] {
-            let error = open(bad).expect_err(bad);
+            let error = open(bad).expect_err(bad).to_string();
             assert!(error.contains(word), "{bad}: {error}");
             assert!(!error.contains("169") && !error.contains("passwd"), "{error}");
         }

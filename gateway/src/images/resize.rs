@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::io;
 
+use super::{BadImage, Size};
+
 /// How much wider than high a picture may be, or the other way round; the reference's limit.
 const MAX_RATIO: f64 = 200.0;
 /// Bits behind the point of a weight: 32 of an accumulator, less 8 of a byte, less 2 of what
@@ -26,18 +28,19 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// The width and height that a picture gets. Source: `smart_resize`, transformers,
+    /// The size that an image gets. Source: `smart_resize`, transformers,
     /// models/qwen2_vl.
     ///
     /// # Errors
-    /// In words: its sides differ too much.
-    pub fn of(&self, width: u32, height: u32) -> Result<(u32, u32), String> {
+    /// Its sides differ too much.
+    pub fn of(&self, size: Size) -> Result<Size, BadImage> {
+        let Size { width, height } = size;
         let Self { factor, min_pixels, max_pixels } = *self;
         let (w, h, f) = (f64::from(width), f64::from(height), f64::from(factor));
         if w.max(h) / w.min(h) > MAX_RATIO {
             return Err(format!(
                 "expected sides that differ at most {MAX_RATIO} times, found {width} x {height} pixels"
-            ));
+            ).into());
         }
         // Python's `round` goes to the even neighbour from the middle.
         let nearest = |side: f64| (side / f).round_ties_even() * f;
@@ -55,7 +58,7 @@ impl Sizes {
             (wide, high)
         };
         // Sides of a picture are small numbers, and a budget of pixels keeps them so.
-        Ok((wide as u32, high as u32))
+        Ok(Size { width: wide as u32, height: high as u32 })
     }
 }
 
@@ -122,30 +125,31 @@ fn byte(sum: i32) -> u8 {
 /// # Errors
 /// What `out` says.
 pub fn resize(
-    (width, height): (u32, u32),
-    (to_width, to_height): (u32, u32),
+    from: Size,
+    to: Size,
     mut row: impl FnMut(u32, &mut [u8]),
     mut out: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
-    let (across, down) = (Weights::new(width, to_width), Weights::new(height, to_height));
-    let rows_first = rows_first((width, height), (to_width, to_height));
+    let across = Weights::new(from.width, to.width);
+    let down = Weights::new(from.height, to.height);
+    let rows_first = rows_first(from, to);
     // What rows are mixed of: the source's, or already of the result's width.
-    let mixed_bytes = if rows_first { width } else { to_width } as usize * 3;
-    let mut source = vec![0; width as usize * 3];
+    let mixed_bytes = if rows_first { from.width } else { to.width } as usize * 3;
+    let mut source = vec![0; from.width as usize * 3];
     // Rows to mix, of which the first in line is row `first` of the source.
     let (mut lines, mut first, mut spare): (VecDeque<Vec<u8>>, usize, Vec<Vec<u8>>) =
         Default::default();
     let (mut sums, mut mixed) = (vec![0i32; mixed_bytes], vec![0; mixed_bytes]);
-    let mut result = vec![0; to_width as usize * 3];
-    for (from, weights) in &down.of {
+    let mut result = vec![0; to.width as usize * 3];
+    for (first_row, weights) in &down.of {
         let weights = &down.all[weights.clone()];
-        while first < *from {
+        while first < *first_row {
             spare.extend(lines.pop_front());
             first += 1;
         }
         while lines.len() < weights.len() {
             let mut line = spare.pop().unwrap_or_else(|| vec![0; mixed_bytes]);
-            // Below the picture's height, which bounds `from` and the number of weights.
+            // Below the picture's height, which bounds `first_row` and the number of weights.
             let y = (first + lines.len()) as u32;
             if rows_first {
                 row(y, &mut line);
@@ -177,9 +181,9 @@ pub fn resize(
 /// Whether rows are mixed before columns: each pass rounds, so the order shows. As Pillow 13 does
 /// it, found by comparing with it over thousands of sizes: where rows become fewer by more than
 /// twice as many as columns do.
-fn rows_first((width, height): (u32, u32), (to_width, to_height): (u32, u32)) -> bool {
+fn rows_first(from: Size, to: Size) -> bool {
     let fewer = |from: u32, to: u32| i64::from(from) - i64::from(to);
-    to_height < height && fewer(height, to_height) > 2 * fewer(width, to_width)
+    to.height < from.height && fewer(from.height, to.height) > 2 * fewer(from.width, to.width)
 }
 
 fn horizontally(source: &[u8], across: &Weights, line: &mut [u8]) {

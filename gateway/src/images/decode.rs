@@ -11,6 +11,7 @@ use image::metadata::Orientation;
 use image::{ColorType, ImageDecoder, ImageError, ImageResult, Limits};
 
 use super::container::{self, Header, Kind};
+use super::{BadImage, Size};
 
 /// Pixels of a picture's side, at most.
 pub const MAX_SIDE: u32 = 8192;
@@ -24,28 +25,30 @@ pub struct Bounds {
     pub bytes: u64,
 }
 
-/// Looks at a file without unpacking it: what [`Header`] says, within the bounds.
+/// Reads a file's structure without decoding it, and checks the bounds.
 ///
 /// # Errors
-/// In words: what is wrong with it, or which bound it is over.
-pub fn look(file: &[u8], bounds: Bounds) -> Result<Header, String> {
+/// What is wrong with the file, or which bound it is above.
+pub fn inspect(file: &[u8], bounds: Bounds) -> Result<Header, BadImage> {
     let header = container::read(file)?;
     let Header { width, height, .. } = header;
     if !(1..=MAX_SIDE).contains(&width) || !(1..=MAX_SIDE).contains(&height) {
-        return Err(format!("expected sides of 1 to {MAX_SIDE} pixels, found {width} x {height}"));
+        return Err(
+            format!("expected sides of 1 to {MAX_SIDE} pixels, found {width} x {height}").into()
+        );
     }
     let pixels = u64::from(width) * u64::from(height);
     if pixels > bounds.pixels {
         let most = bounds.pixels;
         return Err(format!(
             "expected at most {most} pixels (limits.max_image_pixels), found {pixels} ({width} x {height})"
-        ));
+        ).into());
     }
     if header.decoding_bytes > bounds.bytes {
         let (most, found) = (bounds.bytes >> 20, header.decoding_bytes >> 20);
         return Err(format!(
             "expected a picture that takes at most {most} MiB to decode, found one that takes {found} MiB; shrink it, or save it with fewer colours or without progression"
-        ));
+        ).into());
     }
     Ok(header)
 }
@@ -59,11 +62,11 @@ pub struct Pixels {
     orientation: Orientation,
 }
 
-/// Unpacks a file that [`look`] passed.
+/// Unpacks a file that [`inspect`] passed.
 ///
 /// # Errors
 /// In words: the file is broken.
-pub fn decode(file: &[u8], header: &Header) -> Result<Pixels, String> {
+pub fn decode(file: &[u8], header: &Header) -> Result<Pixels, BadImage> {
     let kept = container::for_decoder(header.kind, file);
     let reader = Cursor::new(&*kept);
     let mut limits = Limits::default();
@@ -78,7 +81,7 @@ pub fn decode(file: &[u8], header: &Header) -> Result<Pixels, String> {
         Kind::WebP => WebPDecoder::new(reader).and_then(|decoder| limited(decoder, limits, header)),
         Kind::Gif => GifDecoder::new(reader).and_then(|decoder| limited(decoder, limits, header)),
     };
-    unpacked.map_err(|error| broken(header.kind, &error))
+    unpacked.map_err(|error| broken(header.kind, &error).into())
 }
 
 fn limited(mut decoder: impl ImageDecoder, limits: Limits, header: &Header) -> ImageResult<Pixels> {
@@ -119,14 +122,14 @@ fn broken(kind: Kind, error: &ImageError) -> String {
 }
 
 impl Pixels {
-    /// Width and height, upright.
-    pub fn size(&self) -> (u32, u32) {
+    /// The size of the upright image.
+    pub fn size(&self) -> Size {
         match self.orientation {
             Orientation::Rotate90
             | Orientation::Rotate270
             | Orientation::Rotate90FlipH
-            | Orientation::Rotate270FlipH => (self.height, self.width),
-            _ => (self.width, self.height),
+            | Orientation::Rotate270FlipH => Size { width: self.height, height: self.width },
+            _ => Size { width: self.width, height: self.height },
         }
     }
 

@@ -2,16 +2,16 @@ use super::*;
 
 const VISION: &str = r#"{"model_type": "qwen3_vl", "image_token_id": 2, "vision_config": {"patch_size": 16, "spatial_merge_size": 2}}"#;
 
-fn read(files: &[(&str, &str)]) -> Result<Option<Processor>, String> {
+fn read(files: &[(&str, &str)]) -> Result<Option<ImageProcessor>, String> {
     let dir = tempfile::tempdir().expect("a temporary directory");
     for (name, content) in files {
         std::fs::write(dir.path().join(name), content).expect("writable");
     }
     let tokens = Tokens::read(&crate::demo::dir()).expect("in the repository");
-    Processor::read(dir.path(), &tokens).map_err(|error| error.to_string())
+    ImageProcessor::read(dir.path(), &tokens).map_err(|error| error.to_string())
 }
 
-fn with(preprocessor: &str) -> Result<Processor, String> {
+fn with(preprocessor: &str) -> Result<ImageProcessor, String> {
     read(&[("config.json", VISION), ("preprocessor_config.json", preprocessor)])
         .map(|found| found.expect("it sees"))
 }
@@ -29,12 +29,12 @@ fn models_without_a_tower_have_none() {
         "one that is not known"
     );
     let own = crate::prompt::Language::read(&crate::demo::dir()).expect("in the repository");
-    assert!(own.pictures.is_none());
+    assert!(own.images.is_none());
 }
 
 #[test]
 fn what_is_left_out_or_null_is_the_model_types_own() {
-    let own = Processor {
+    let own = ImageProcessor {
         sizes: Sizes { factor: 32, min_pixels: 65_536, max_pixels: 16_777_216 },
         patch: 16,
         merge: 2,

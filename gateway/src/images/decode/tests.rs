@@ -1,17 +1,13 @@
 use super::*;
 
 /// A picture of one row, two by one or one by two, by hand.
-fn pixels(
-    data: &[u8],
-    color: ColorType,
-    (width, height): (u32, u32),
-    orientation: Orientation,
-) -> Pixels {
+fn pixels(data: &[u8], color: ColorType, size: Size, orientation: Orientation) -> Pixels {
+    let Size { width, height } = size;
     Pixels { data: data.to_vec(), color, width, height, orientation }
 }
 
 fn rows(pixels: &Pixels) -> Vec<Vec<u8>> {
-    let (width, height) = pixels.size();
+    let Size { width, height } = pixels.size();
     let row = |y| {
         let mut line = vec![0; width as usize * 3];
         pixels.row(y, &mut line);
@@ -23,7 +19,9 @@ fn rows(pixels: &Pixels) -> Vec<Vec<u8>> {
 #[test]
 fn every_orientation_is_turned_upright() {
     // 1 2 3 above 4 5 6.
-    let of = |orientation| rows(&pixels(&[1, 2, 3, 4, 5, 6], ColorType::L8, (3, 2), orientation));
+    let of = |orientation| {
+        rows(&pixels(&[1, 2, 3, 4, 5, 6], ColorType::L8, Size { width: 3, height: 2 }, orientation))
+    };
     assert_eq!(of(Orientation::NoTransforms), [[1, 2, 3], [4, 5, 6]]);
     assert_eq!(of(Orientation::FlipHorizontal), [[3, 2, 1], [6, 5, 4]]);
     assert_eq!(of(Orientation::Rotate180), [[6, 5, 4], [3, 2, 1]]);
@@ -38,7 +36,8 @@ fn every_orientation_is_turned_upright() {
 fn deep_and_transparent_samples_become_bytes_on_white() {
     let line = |data: &[u8], color| {
         let mut line = [0; 3];
-        pixels(data, color, (1, 1), Orientation::NoTransforms).row(0, &mut line);
+        pixels(data, color, Size { width: 1, height: 1 }, Orientation::NoTransforms)
+            .row(0, &mut line);
         line
     };
     let deep = |samples: &[u16]| {

@@ -59,7 +59,7 @@ fn remove_left(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a name is one that [`Store`] gives: `new-EPOCH-NUMBER` or `DIGEST-EPOCH-NUMBER`.
+/// Whether a name is one that [`ImageStore`] gives: `new-EPOCH-NUMBER` or `DIGEST-EPOCH-NUMBER`.
 fn is_own_name(name: &str) -> bool {
     let mut parts = name.split('-');
     let (Some(begin), Some(epoch), Some(number), None) =
@@ -75,7 +75,7 @@ fn is_own_name(name: &str) -> bool {
 
 /// Where pictures are written.
 #[derive(Debug)]
-pub struct Store {
+pub struct ImageStore {
     folder: PathBuf,
     /// Number of this gateway's life, so that no name comes twice.
     epoch: u64,
@@ -86,7 +86,7 @@ pub struct Store {
     is_full: AtomicBool,
 }
 
-impl Store {
+impl ImageStore {
     /// The folder of this runtime directory, which [`prepare`] made.
     pub fn new(runtime_dir: &RuntimeDir, epoch: u64) -> Self {
         Self {
@@ -103,12 +103,12 @@ impl Store {
     ///
     /// # Errors
     /// [`io::ErrorKind::StorageFull`] if there are too many bytes already; the system's own.
-    pub fn begin(self: &Arc<Self>, bytes: u64) -> io::Result<Writing> {
-        let held = Held::take(&self.held, bytes, self.most)?;
+    pub fn begin(self: &Arc<Self>, bytes: u64) -> io::Result<UnfinishedFile> {
+        let held = ReservedBytes::take(&self.held, bytes, self.most)?;
         let path = self.path(UNFINISHED);
         let file = create(&path)?;
-        let picture = Stored { store: Arc::clone(self), path, _held: held };
-        Ok(Writing { file: BufWriter::with_capacity(1 << 16, file), picture })
+        let inner = ImageFile { store: Arc::clone(self), path, _held: held };
+        Ok(UnfinishedFile { file: BufWriter::with_capacity(1 << 16, file), inner })
     }
 
     /// A file could not be written because the disk is full.
@@ -145,12 +145,12 @@ fn create(path: &Path) -> io::Result<File> {
 
 /// Bytes that count as long as this lives.
 #[derive(Debug)]
-struct Held {
+struct ReservedBytes {
     all: Arc<AtomicU64>,
     bytes: u64,
 }
 
-impl Held {
+impl ReservedBytes {
     fn take(all: &Arc<AtomicU64>, bytes: u64, most: u64) -> io::Result<Self> {
         let more = |held: u64| held.checked_add(bytes).filter(|sum| *sum <= most);
         all.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
@@ -159,7 +159,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ReservedBytes {
     fn drop(&mut self) {
         self.all.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -167,12 +167,12 @@ impl Drop for Held {
 
 /// A file that is being written; gone if it is not finished.
 #[derive(Debug)]
-pub struct Writing {
+pub struct UnfinishedFile {
     file: BufWriter<File>,
-    picture: Stored,
+    inner: ImageFile,
 }
 
-impl Writing {
+impl UnfinishedFile {
     /// Appends bytes.
     ///
     /// # Errors
@@ -185,29 +185,29 @@ impl Writing {
     ///
     /// # Errors
     /// The system's own.
-    pub fn finish(self, digest: &[u8]) -> io::Result<Stored> {
-        let Self { mut file, mut picture } = self;
+    pub fn finish(self, digest: &[u8]) -> io::Result<ImageFile> {
+        let Self { mut file, mut inner } = self;
         file.flush()?;
         let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        let path = picture.store.path(&hex);
-        fs::rename(&picture.path, &path)?;
-        picture.path = path;
-        picture.store.found_room();
-        Ok(picture)
+        let path = inner.store.path(&hex);
+        fs::rename(&inner.path, &path)?;
+        inner.path = path;
+        inner.store.found_room();
+        Ok(inner)
     }
 }
 
 /// A file in the folder; removed when this is dropped, if whoever it was for did not.
 #[derive(Debug)]
-pub struct Stored {
-    store: Arc<Store>,
+pub struct ImageFile {
+    store: Arc<ImageStore>,
     path: PathBuf,
-    _held: Held,
+    _held: ReservedBytes,
 }
 
-impl Stored {
+impl ImageFile {
     /// The store it is in.
-    pub fn store(&self) -> &Store {
+    pub fn store(&self) -> &ImageStore {
         &self.store
     }
 
@@ -220,16 +220,16 @@ impl Stored {
     ///
     /// # Errors
     /// The system's own.
-    pub fn link(&self) -> io::Result<Link> {
+    pub fn link(&self) -> io::Result<FileLink> {
         let own = name(&self.path);
         let digest = own.split('-').next().unwrap_or_default();
         let path = self.store.path(digest);
         fs::hard_link(&self.path, &path)?;
-        Ok(Link { path })
+        Ok(FileLink { path })
     }
 }
 
-impl Drop for Stored {
+impl Drop for ImageFile {
     fn drop(&mut self) {
         remove(&self.path);
     }
@@ -237,18 +237,18 @@ impl Drop for Stored {
 
 /// Another name of a file; removed when this is dropped.
 #[derive(Debug)]
-pub struct Link {
+pub struct FileLink {
     path: PathBuf,
 }
 
-impl Link {
+impl FileLink {
     /// Its name in the folder.
     pub fn name(&self) -> String {
         name(&self.path)
     }
 }
 
-impl Drop for Link {
+impl Drop for FileLink {
     fn drop(&mut self) {
         remove(&self.path);
     }
@@ -303,7 +303,7 @@ mod tests {
         prepare(&dir).expect("made");
         let folder = dir.pictures();
         assert_eq!(fs::metadata(&folder).expect("there").mode() & 0o777, 0o700);
-        let store = Arc::new(Store::new(&dir, 3));
+        let store = Arc::new(ImageStore::new(&dir, 3));
         let mut writing = store.begin(5).expect("room");
         writing.write(b"he").and_then(|()| writing.write(b"llo")).expect("writable");
         let stored = writing.finish(&[0xab, 0x01]).expect("renamed");
@@ -334,7 +334,7 @@ mod tests {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let dir = runtime(temp.path());
         prepare(&dir).expect("made");
-        let store = Arc::new(Store { most: 10, ..Store::new(&dir, 1) });
+        let store = Arc::new(ImageStore { most: 10, ..ImageStore::new(&dir, 1) });
         let first = store.begin(6).expect("room");
         assert_eq!(store.begin(5).expect_err("too many").kind(), io::ErrorKind::StorageFull);
         assert_eq!(store.begin(u64::MAX).expect_err("too many").kind(), io::ErrorKind::StorageFull);
@@ -349,7 +349,7 @@ mod tests {
         let dir = runtime(&temp.path().join("run"));
         prepare(&dir).expect("made");
         let folder = dir.pictures();
-        let store = Arc::new(Store::new(&dir, 3));
+        let store = Arc::new(ImageStore::new(&dir, 3));
         let mut finished = store.begin(1).expect("room");
         finished.write(b"x").expect("writable");
         let finished = finished.finish(&[0xab; 32]).expect("renamed");
@@ -428,7 +428,7 @@ mod tests {
         let dir = runtime(&temp.path().join("run"));
         prepare(&dir).expect("made");
         fs::write(temp.path().join("mine"), "precious").expect("writable");
-        let store = Arc::new(Store::new(&dir, 1));
+        let store = Arc::new(ImageStore::new(&dir, 1));
         symlink(temp.path().join("mine"), dir.pictures().join("new-1-0")).expect("linked");
         assert_eq!(store.begin(1).expect_err("taken").kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read_to_string(temp.path().join("mine")).expect("there"), "precious");

@@ -18,7 +18,11 @@ fn files_say_their_sizes_and_how_they_are_held() {
     ] {
         let header = read(&file(name)).expect(name);
         assert_eq!(
-            (header.kind, (header.width, header.height), header.upright()),
+            (
+                header.kind,
+                (header.width, header.height),
+                (header.upright().width, header.upright().height)
+            ),
             (kind, sizes, upright),
             "{name}"
         );
@@ -65,7 +69,7 @@ fn types_that_are_not_served_are_named() {
         (b"<!DOCTYPE html>", "document"),
         (b"hello", "another file"),
     ] {
-        let error = read(bytes).expect_err(word);
+        let error = read(bytes).expect_err(word).to_string();
         assert!(error.contains(word), "{error}");
     }
 }

@@ -12,6 +12,8 @@ use std::borrow::Cow;
 
 use image::metadata::Orientation;
 
+use super::{BadImage, Size};
+
 /// A picture's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -42,16 +44,16 @@ pub struct Header {
 
 impl Header {
     /// Width and height as it is to be seen.
-    pub fn upright(&self) -> (u32, u32) {
+    pub fn upright(&self) -> Size {
         match self.orientation {
             Orientation::Rotate90
             | Orientation::Rotate270
             | Orientation::Rotate90FlipH
-            | Orientation::Rotate270FlipH => (self.height, self.width),
+            | Orientation::Rotate270FlipH => Size { width: self.height, height: self.width },
             Orientation::NoTransforms
             | Orientation::Rotate180
             | Orientation::FlipHorizontal
-            | Orientation::FlipVertical => (self.width, self.height),
+            | Orientation::FlipVertical => Size { width: self.width, height: self.height },
         }
     }
 }
@@ -63,14 +65,14 @@ const CUT: &str = "the file ends before the picture does";
 ///
 /// # Errors
 /// In words: it is of no type that is served, moves, is cut off, or contradicts itself.
-pub fn read(bytes: &[u8]) -> Result<Header, String> {
+pub fn read(bytes: &[u8]) -> Result<Header, BadImage> {
     match bytes {
-        [] => Err("the file is empty".to_owned()),
+        [] => Err("the file is empty".into()),
         _ if bytes.starts_with(png::SIGNATURE) => png::read(bytes),
         [0xff, 0xd8, 0xff, ..] => jpeg::read(bytes),
         _ if bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP") => webp::read(bytes),
         _ if bytes.starts_with(b"GIF87a") || bytes.starts_with(b"GIF89a") => gif::read(bytes),
-        _ => Err(format!("expected PNG, JPEG, WebP or GIF, found {}", guess(bytes))),
+        _ => Err(format!("expected PNG, JPEG, WebP or GIF, found {}", guess(bytes)).into()),
     }
 }
 
@@ -126,19 +128,19 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], BadImage> {
         let (taken, rest) = self.rest.split_at_checked(count).ok_or(CUT)?;
         self.rest = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], BadImage> {
         let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(CUT)?;
         self.rest = rest;
         Ok(*taken)
     }
 
-    fn byte(&mut self) -> Result<u8, String> {
+    fn byte(&mut self) -> Result<u8, BadImage> {
         self.array::<1>().map(|[byte]| byte)
     }
 }

@@ -5,6 +5,7 @@ use std::io::Read as _;
 
 use image::metadata::Orientation;
 
+use super::super::BadImage;
 use super::{CUT, Cursor, Header, Kind, area, exif};
 
 pub(super) const SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
@@ -23,7 +24,7 @@ struct Chunk<'a> {
     whole: &'a [u8],
 }
 
-fn chunk<'a>(cursor: &mut Cursor<'a>) -> Result<Chunk<'a>, String> {
+fn chunk<'a>(cursor: &mut Cursor<'a>) -> Result<Chunk<'a>, BadImage> {
     let from = cursor.rest;
     let length = u32::from_be_bytes(cursor.array()?);
     let kind = cursor.array()?;
@@ -33,11 +34,11 @@ fn chunk<'a>(cursor: &mut Cursor<'a>) -> Result<Chunk<'a>, String> {
     Ok(Chunk { kind, content, whole: &from[..length + 12] })
 }
 
-pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
+pub(super) fn read(bytes: &[u8]) -> Result<Header, BadImage> {
     let mut cursor = Cursor { rest: &bytes[SIGNATURE.len()..] };
     let first = chunk(&mut cursor)?;
     let (b"IHDR", Ok(header)) = (&first.kind, <&[u8; 13]>::try_from(first.content)) else {
-        return Err("a PNG without its first chunk".to_owned());
+        return Err("a PNG without its first chunk".into());
     };
     let &[w0, w1, w2, w3, h0, h1, h2, h3, depth, color, ..] = header;
     let (width, height) =
@@ -49,9 +50,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
         match &chunk.kind {
             b"IEND" => break,
             b"acTL" | b"fcTL" | b"fdAT" => {
-                return Err("the PNG is animated; one still picture is expected, so that none of its frames is lost".to_owned());
+                return Err("the PNG is animated; one still picture is expected, so that none of its frames is lost".into());
             }
-            b"IHDR" => return Err("a PNG with two headers".to_owned()),
+            b"IHDR" => return Err("a PNG with two headers".into()),
             b"iCCP" | b"zTXt" | b"iTXt" => {
                 metadata += unpacked_bytes(&chunk, MAX_METADATA_BYTES - metadata);
                 if metadata >= MAX_METADATA_BYTES {
@@ -59,7 +60,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
                     let most = MAX_METADATA_BYTES >> 20;
                     return Err(format!(
                         "a PNG with a {kind} that unpacks to {most} MiB or more; save it without"
-                    ));
+                    )
+                    .into());
                 }
             }
             b"tRNS" => transparent = true,
@@ -76,7 +78,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, String> {
         4 => 2,
         2 | 3 => 3,
         6 => 4,
-        _ => return Err(format!("a PNG of unknown color type {color}")),
+        _ => return Err(format!("a PNG of unknown color type {color}").into()),
     };
     let channels = channels + u64::from(transparent && matches!(color, 0 | 2 | 3));
     let pixels = area(width, height, channels * if depth == 16 { 2 } else { 1 });

@@ -1,0 +1,87 @@
+use std::path::Path;
+
+use paceline_process::{Config, RuntimeDir};
+use paceline_vocabulary::Reason;
+
+use super::*;
+use crate::images::prepare;
+use crate::images::tests::processor;
+
+fn encoded(count: usize) -> Vec<EncodedImage> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/pictures").join("up.png");
+    let file = std::fs::read(path).expect("in the repository");
+    let one = |at: usize| EncodedImage {
+        field: format!("messages[0].content[{at}]"),
+        source: ImageSource::File(file.clone().into()),
+    };
+    (0..count).map(one).collect()
+}
+
+/// A pipeline with its store in `dir`.
+fn pipeline(dir: &Path) -> ImagePipeline {
+    let mut config = Config::default();
+    config.supervisor.runtime_dir = dir.display().to_string();
+    let dir = RuntimeDir::locate(&config).expect("a short path");
+    prepare(&dir).expect("made");
+    ImagePipeline::new(ImageStore::new(&dir, 1), &config.limits)
+}
+
+#[tokio::test]
+async fn a_model_without_vision_refuses_images_and_too_many_are_refused() {
+    let temp = tempfile::tempdir().expect("a temporary directory");
+    let (pipeline, processor) = (pipeline(temp.path()), Arc::new(processor()));
+    assert!(pipeline.inspect(vec![], None).await.expect("text is fine").is_empty());
+    let error = pipeline.inspect(encoded(1), None).await.expect_err("no vision");
+    assert_eq!(error.reason(), Reason::NoVision);
+    let words = "messages[0].content[0]: a picture was sent";
+    assert!(error.to_string().starts_with(words), "{error}");
+
+    let at_limit = pipeline.inspect(encoded(8), Some(&processor)).await;
+    assert_eq!(at_limit.expect("as many as may be").len(), 8);
+    let error = pipeline.inspect(encoded(9), Some(&processor)).await.expect_err("too many");
+    assert_eq!(error.reason(), Reason::BadImage);
+    assert_eq!(
+        error.to_string(),
+        "messages[0].content[8]: expected at most 8 pictures in a request (limits.max_images), \
+         found 9"
+    );
+}
+
+#[tokio::test]
+async fn two_images_are_worked_on_and_others_wait_a_bounded_time() {
+    let temp = tempfile::tempdir().expect("a temporary directory");
+    let (pipeline, processor) = (pipeline(temp.path()), Arc::new(processor()));
+    let hurried = || ImagePipeline {
+        queue_wait: Duration::from_millis(20),
+        seats: Arc::clone(&pipeline.seats),
+        decoding_memory: Arc::clone(&pipeline.decoding_memory),
+        store: Arc::clone(&pipeline.store),
+        ..pipeline
+    };
+    let inspected = pipeline.inspect(encoded(2), Some(&processor)).await.expect("good files");
+    assert_eq!((inspected.len(), inspected[0].tokens), (2, 6));
+    let header = Header { decoding_bytes: DECODING_BYTES, ..inspected[0].header.clone() };
+    let all_memory = pipeline.permit(&header).await.expect("free");
+    let second_seat = Arc::clone(&pipeline.seats).acquire_owned().await.expect("free");
+    let error = hurried().inspect(encoded(1), Some(&processor)).await.expect_err("no seat");
+    assert_eq!(error.reason(), Reason::QueueWait);
+    assert!(error.to_string().contains("limits.queue_wait_s"), "{error}");
+    drop(second_seat);
+    // A seat is free, and no memory.
+    let error = hurried().verify(inspected).await.expect_err("no memory");
+    assert_eq!(error.reason(), Reason::QueueWait);
+    drop(all_memory);
+    let inspected = pipeline.inspect(encoded(2), Some(&processor)).await.expect("free again");
+    let mut stored = pipeline.store(inspected, &processor).await.expect("memory is free");
+    stored.place(&[3, 9]);
+    let starts =
+        |images: &[PromptImage]| images.iter().map(|image| image.start).collect::<Vec<_>>();
+    assert_eq!(starts(stored.images()), [3, 9]);
+    let linked = stored.link_again().expect("linked");
+    assert_eq!(starts(&linked), [3, 9]);
+    assert_ne!(linked[0].file, stored.images()[0].file);
+    assert_eq!(
+        (pipeline.seats.available_permits(), pipeline.decoding_memory.available_permits()),
+        (2, (DECODING_BYTES / BYTES_PER_PERMIT) as usize)
+    );
+}
