@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use paceline_models::{KvStore, ModelError, Rows, SequenceId};
 
-use crate::core::{Chain, Image, PAGE, PageId, PageKey, Prefix, SequenceKey, TapWindow};
+use crate::core::{
+    Chain, HiddenStateWindow, Image, PAGE, PageId, PageKey, PrefixIndex, SequenceKey,
+};
 
 const _: () =
     assert!(PAGE == paceline_models::kv::PAGE as usize, "core and store count in the same pages");
@@ -35,7 +37,7 @@ struct Running {
 /// The cache. Not `Send`, as its arrays.
 pub(crate) struct Cache {
     on: bool,
-    index: Prefix,
+    index: PrefixIndex,
     stored: HashMap<PageId, Stored>,
     running: HashMap<SequenceKey, Running>,
     /// Of the KV rows in a page.
@@ -48,7 +50,7 @@ impl Cache {
         let page_bytes = kv.row_bytes() * PAGE as u64;
         Self {
             on,
-            index: Prefix::default(),
+            index: PrefixIndex::default(),
             stored: HashMap::new(),
             running: HashMap::new(),
             page_bytes,
@@ -79,7 +81,7 @@ impl Cache {
     }
 
     /// The pages that a sequence of these ids need not read, and the name of the last. `tap_pages`
-    /// as in [`Prefix::find`]; `ends` says of a number of pages how many of them it may begin with.
+    /// as in [`PrefixIndex::find`]; `ends` says of a number of pages how many of them it may begin with.
     pub(crate) fn find(
         &mut self,
         key: SequenceKey,
@@ -167,7 +169,7 @@ impl Cache {
         &mut self,
         kv: &KvStore,
         (key, ids): (SequenceKey, &[u32]),
-        window: Option<&TapWindow>,
+        window: Option<&HiddenStateWindow>,
         (most, limit): (u64, u64),
     ) -> Result<bool, ModelError> {
         let Self { index, running, stored, page_bytes, .. } = self;
@@ -194,11 +196,11 @@ impl Cache {
         if running.kept < keys.len() {
             return Ok(!running.full);
         }
-        let page_taps = |window: &TapWindow| window.row_bytes() * PAGE;
+        let page_taps = |window: &HiddenStateWindow| window.row_bytes() * PAGE;
         if let Some(window) = window.filter(|window| page_taps(window) > 0) {
             let covered = window.first().div_ceil(PAGE)..(window.end() / PAGE).min(keys.len());
             for (at, page) in
-                index.extend_taps(keys, covered, page_taps(window) as u64, limit, &mut dropped)
+                index.extend_hidden(keys, covered, page_taps(window) as u64, limit, &mut dropped)
             {
                 if let Some(stored) = stored.get_mut(&page) {
                     stored.taps = window.rows(at * PAGE, PAGE).to_vec();
@@ -231,8 +233,8 @@ impl Cache {
     }
 
     /// Forgets all taps: those to come are of other layers.
-    pub(crate) fn forget_taps(&mut self) {
-        self.index.forget_taps();
+    pub(crate) fn forget_hidden(&mut self) {
+        self.index.forget_hidden();
         self.stored.values_mut().for_each(|stored| stored.taps = vec![]);
     }
 }

@@ -33,7 +33,7 @@ use tokio::sync::oneshot;
 use tonic::Status;
 
 use crate::cache::Cache;
-use crate::core::{Chosen, Ended, Finish, Part, Policy, Scheduler, SequenceKey, Step};
+use crate::core::{Chosen, EndReason, Finish, Policy, Scheduler, SequenceKey, Step, StepPart};
 use crate::drafting::{Border, Drafting, News};
 use crate::emit::{Flow, Outlet};
 use crate::error;
@@ -176,7 +176,7 @@ impl Engine {
             }
             let (scheduler, cache) = (&mut self.scheduler, &mut self.cache);
             let started = scheduler.start(|bytes| cache.evict(bytes));
-            started.taps.iter().for_each(|key| self.drafting.give_up(*key));
+            started.lost_hidden.iter().for_each(|key| self.drafting.give_up(*key));
             self.bound_kv();
             for key in started.keys {
                 self.begin(key);
@@ -329,7 +329,7 @@ impl Engine {
                 let arrived =
                     self.arrivals.iter().position(|arrival| arrival.checked.id.as_str() == id);
                 if let Some(key) = found {
-                    self.end_early(key, Some(Ended::Cancelled));
+                    self.end_early(key, Some(EndReason::Cancelled));
                 } else if let Some(arrival) = arrived.and_then(|at| self.arrivals.remove(at)) {
                     self.refuse(arrival.outlet, error::cancelled());
                 }
@@ -433,13 +433,13 @@ impl Engine {
 
     /// Sequences that gave something up for others, by the scheduler's decision.
     fn make_way(&mut self, step: &Step) {
-        for key in &step.undrafted {
+        for key in &step.dropped_drafts {
             self.drafting.take(*key);
         }
-        for key in &step.gave.taps {
+        for key in &step.preempted.lost_hidden {
             self.drafting.give_up(*key);
         }
-        for key in &step.gave.all {
+        for key in &step.preempted.sequences {
             tracing::info!(
                 sequence = key.0,
                 "gives its memory up and begins again when there is room"
@@ -540,7 +540,7 @@ impl Engine {
                         chosen.map_or(0, |chosen| chosen.tokens.len() - 1) as u64;
                 }
                 for (key, nats) in &doubts {
-                    self.scheduler.speculation.doubted(*key, nats);
+                    self.scheduler.speculation.observe_entropy(*key, nats);
                 }
                 self.hand_out(&parts, chosen, logprobs, whole_us, ended_ns);
                 // Behind the tokens that were chosen before the fault. One of them may have ended
@@ -561,7 +561,7 @@ impl Engine {
 
     fn hand_out(
         &mut self,
-        parts: &[Part],
+        parts: &[StepPart],
         chosen: Vec<Chosen>,
         mut logprobs: HashMap<SequenceKey, Vec<Logprobs>>,
         took_us: u64,
@@ -631,7 +631,7 @@ impl Engine {
 
     fn report(&mut self) {
         let ledger = self.scheduler.ledger();
-        self.progress.set_kv(ledger.budget(), ledger.held(), ledger.taps());
+        self.progress.set_kv(ledger.budget(), ledger.held(), ledger.hidden_bytes());
         self.progress.set_prefix_bytes(self.cache.bytes());
         self.progress.set_sequences(self.running.len());
         self.progress.set_speculation(self.drafting.count(self.totals));

@@ -3,7 +3,7 @@
 use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use tonic::Status;
 
-use crate::core::{Ended, LedgerError, SchedulerError};
+use crate::core::{EndReason, LedgerError, SchedulerError};
 
 /// A request the scheduler can never take; `None` if it only cannot take it now.
 pub(crate) fn refused(error: &SchedulerError) -> Option<Status> {
@@ -47,10 +47,10 @@ pub(crate) fn numerics() -> Status {
 }
 
 /// A sequence that ended without its answer.
-pub(crate) fn ended(ended: Ended) -> Option<Status> {
+pub(crate) fn ended(ended: EndReason) -> Option<Status> {
     match ended {
-        Ended::Well(_) => None,
-        Ended::DeadlinePassed => Some(deadline_passed()),
-        Ended::Cancelled => Some(cancelled()),
+        EndReason::Well(_) => None,
+        EndReason::DeadlinePassed => Some(deadline_passed()),
+        EndReason::Cancelled => Some(cancelled()),
     }
 }

@@ -12,7 +12,7 @@ use paceline_models::{
 };
 use paceline_proto::internal::v1::TensorType;
 
-use crate::core::{Chosen, Image, Part, Scheduler, Sequence, SequenceKey, Token};
+use crate::core::{Chosen, Image, Scheduler, Sequence, SequenceKey, StepPart, Token};
 use crate::drafting::{Drafting, Proposed};
 use crate::engine::{Running, Seen};
 
@@ -43,7 +43,7 @@ pub(crate) fn run(
     scheduler: &Scheduler,
     drafting: &mut Drafting,
     (running, seen): (&HashMap<SequenceKey, Running>, &Seen),
-    parts: &[Part],
+    parts: &[StepPart],
 ) -> Result<Outcome, ModelError> {
     let rows = Rows::of(scheduler, drafting.tap_layers(), (running, seen), parts)?;
     let proposals = parts.iter().filter(|part| part.drafted > 0).map(|part| {
@@ -138,7 +138,7 @@ pub(crate) fn run(
 fn make_ahead(
     model: &dyn Target,
     kv: &mut KvStore,
-    parts: &[Part],
+    parts: &[StepPart],
     next: &Rows<'_>,
     ids: &Array,
 ) -> Result<(), ModelError> {
@@ -178,7 +178,7 @@ impl<'a> Rows<'a> {
         scheduler: &'a Scheduler,
         tap_layers: &[usize],
         (running, seen): (&'a HashMap<SequenceKey, Running>, &Seen),
-        parts: &[Part],
+        parts: &[StepPart],
     ) -> Result<Self, ModelError> {
         let (mut all, mut tap_rows) = (Self::default(), Vec::<i32>::new());
         for part in parts {
@@ -230,7 +230,7 @@ impl<'a> Rows<'a> {
                     mask: None,
                     wants_margin: checked.wants_margins,
                     logprobs: checked.logprobs,
-                    wants_surprise: scheduler.speculation.wants_signs(
+                    wants_surprise: scheduler.speculation.wants_entropy(
                         part.key,
                         sequence,
                         sequence.generated(),
@@ -247,8 +247,8 @@ impl<'a> Rows<'a> {
 
     /// The rows of the step behind this one, whose ids are what this one chooses, where it can be
     /// foreseen: all sequences that run decode plainly, and none has its last token now.
-    fn next(&self, scheduler: &Scheduler, parts: &[Part]) -> Option<Self> {
-        let plain = |part: &Part| part.chooses && part.rows == 1 && !part.prefill;
+    fn next(&self, scheduler: &Scheduler, parts: &[StepPart]) -> Option<Self> {
+        let plain = |part: &StepPart| part.chooses && part.rows == 1 && !part.prefill;
         if parts.len() != scheduler.len() || !parts.iter().all(plain) {
             return None;
         }
@@ -261,9 +261,9 @@ impl<'a> Rows<'a> {
         for ((part, segment), block) in parts.iter().zip(&self.segments).zip(&self.blocks) {
             let sequence = scheduler.get(part.key).filter(|sequence| sequence.left() > 1)?;
             next.segments.push(Segment { start: segment.start + 1, ..segment.clone() });
-            next.places.add(&sequence.images, &Part { start: part.start + 1, ..*part });
+            next.places.add(&sequence.images, &StepPart { start: part.start + 1, ..*part });
             let wants_surprise =
-                scheduler.speculation.wants_signs(part.key, sequence, sequence.generated() + 1);
+                scheduler.speculation.wants_entropy(part.key, sequence, sequence.generated() + 1);
             let rule = RowRule { position: block.rule.position + 1, wants_surprise, ..block.rule };
             next.blocks.push(Block { rule, ..*block });
         }
@@ -292,7 +292,10 @@ impl<'a> Rows<'a> {
 }
 
 /// Pictures of which a part has rows, and which rows of the picture these are.
-fn shown<'a>(images: &'a [Image], part: &Part) -> impl Iterator<Item = (&'a Image, Range<usize>)> {
+fn shown<'a>(
+    images: &'a [Image],
+    part: &StepPart,
+) -> impl Iterator<Item = (&'a Image, Range<usize>)> {
     let rows = part.start..part.start + part.rows;
     let inside = move |image: &'a Image| {
         let inside = image.first.max(rows.start)..image.end().min(rows.end);
@@ -307,7 +310,7 @@ struct Places([Vec<i32>; 3]);
 
 impl Places {
     /// Adds a part's rows, of a sequence with these pictures.
-    fn add(&mut self, images: &[Image], part: &Part) {
+    fn add(&mut self, images: &[Image], part: &StepPart) {
         let placed = |image: &Image| Placed {
             first: image.first as i32,
             rows: image.grid_rows as i32,

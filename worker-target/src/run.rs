@@ -156,7 +156,7 @@ fn load(post: &Post, known: &OnceLock<Loaded>) -> Result<Engine, String> {
     // What a drafter is shown of a sequence is held beside its KV.
     let class = |(positions, kv): (i32, u64)| {
         let positions = positions as usize;
-        ClassBytes { positions, kv, taps: drafting.window_bytes(positions) }
+        ClassBytes { positions, kv, hidden: drafting.window_bytes(positions) }
     };
     let classes: Vec<ClassBytes> = kv.class_bytes().into_iter().map(class).collect();
     if classes[0].kv > budget {

@@ -5,14 +5,14 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use paceline_target_core::{
-    Chosen, ClassBytes, Draft, Ledger, Reading, Request, Scheduler, SequenceKey, Token,
+    Chosen, ClassBytes, Draft, DrafterReadiness, Ledger, Request, Scheduler, SequenceKey, Token,
 };
 use paceline_vocabulary::{Lane, Millis, Permit, RouteReason};
 
 /// Sequences that decode, with measured prices and beliefs of their own.
 fn busy(sequences: usize) -> Scheduler {
     let mut scheduler = Scheduler::new(
-        Ledger::new(1 << 40, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]),
+        Ledger::new(1 << 40, vec![ClassBytes { positions: 4096, kv: 1, hidden: 0 }]),
         32,
     );
     let permit = Permit {
@@ -40,14 +40,14 @@ fn busy(sequences: usize) -> Scheduler {
         scheduler.start(|_| 0);
         let step = scheduler.next_step(Millis(round), |_| 0);
         let rows: usize = step.parts.iter().map(|part| part.rows).sum();
-        let choose = |part: &paceline_target_core::Part| Chosen {
+        let choose = |part: &paceline_target_core::StepPart| Chosen {
             key: part.key,
             tokens: vec![token; 1 + part.drafted.min(part.key.0 as usize)],
         };
         let chosen = step.parts.iter().filter(|part| part.chooses).map(choose).collect();
         scheduler.on_step(&step.parts, chosen, 10_000 + 40 * rows as u64);
-        let plan =
-            scheduler.plan(false, |_, _| Some(Reading { unread: 2, can: true, beyond: false }));
+        let plan = scheduler
+            .plan(false, |_, _| Some(DrafterReadiness { unread: 2, can: true, beyond: false }));
         for (key, length) in plan.ask {
             scheduler.asked(key, Millis(u64::MAX));
             scheduler.speculation.drafted(keys.len(), 16 * keys.len(), 2_000.0, 0);
@@ -71,7 +71,9 @@ fn decide(criterion: &mut Criterion) {
         let name = format!("plan, {sequences} sequences");
         criterion.bench_function(&name, |bench| {
             bench.iter(|| {
-                scheduler.plan(false, |_, _| Some(Reading { unread: 2, can: true, beyond: false }))
+                scheduler.plan(false, |_, _| {
+                    Some(DrafterReadiness { unread: 2, can: true, beyond: false })
+                })
             });
         });
     }

@@ -35,22 +35,22 @@ pub struct ClassBytes {
     pub positions: usize,
     /// Keys and values.
     pub kv: u64,
-    /// Taps kept for a drafter.
-    pub taps: u64,
+    /// Hidden states kept for a drafter.
+    pub hidden: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Held {
+struct Holding {
     class: usize,
     kv: u64,
-    taps: u64,
+    hidden: u64,
     /// What its pictures take.
-    beside: u64,
+    extra: u64,
 }
 
-impl Held {
+impl Holding {
     fn bytes(&self) -> u64 {
-        self.kv + self.taps + self.beside
+        self.kv + self.hidden + self.extra
     }
 }
 
@@ -59,12 +59,12 @@ impl Held {
 pub struct Ledger {
     budget: u64,
     classes: Vec<ClassBytes>,
-    held: BTreeMap<SequenceKey, Held>,
+    held: BTreeMap<SequenceKey, Holding>,
     held_bytes: u64,
-    /// Of them taps.
-    tap_bytes: u64,
+    /// Of them hidden states.
+    hidden_bytes: u64,
     /// What a sequence holds beside its class from when it holds anything; 0 where it is not here.
-    beside: BTreeMap<SequenceKey, u64>,
+    extra: BTreeMap<SequenceKey, u64>,
     cached_bytes: u64,
 }
 
@@ -84,21 +84,21 @@ impl Ledger {
         self.held_bytes
     }
 
-    /// Bytes of taps that sequences hold, which are given up before any sequence waits or gives
+    /// Bytes of hidden states that sequences hold, which are given up before any sequence waits or gives
     /// way.
-    pub fn taps(&self) -> u64 {
-        self.tap_bytes
+    pub fn hidden_bytes(&self) -> u64 {
+        self.hidden_bytes
     }
 
     /// Bytes that keys and values may take: all but what is held beside them and the prefix cache.
     pub fn for_kv(&self) -> u64 {
-        let others: u64 = self.held.values().map(|held| held.taps + held.beside).sum();
+        let others: u64 = self.held.values().map(|held| held.hidden + held.extra).sum();
         self.budget - self.cached_bytes - others
     }
 
-    /// Whether a sequence holds taps.
-    pub fn holds_taps(&self, key: SequenceKey) -> bool {
-        self.held.get(&key).is_some_and(|held| held.taps > 0)
+    /// Whether a sequence holds hidden states.
+    pub fn holds_hidden(&self, key: SequenceKey) -> bool {
+        self.held.get(&key).is_some_and(|held| held.hidden > 0)
     }
 
     /// Bytes of the prefix cache.
@@ -131,10 +131,10 @@ impl Ledger {
     ///
     /// # Errors
     /// It could not.
-    pub fn could_hold(&self, positions: usize, beside: u64) -> Result<(), LedgerError> {
+    pub fn could_hold(&self, positions: usize, extra: u64) -> Result<(), LedgerError> {
         let class = self.class_of(positions)?;
-        // Without taps: they are given up before a sequence is.
-        let needed = self.classes[class].kv.saturating_add(beside);
+        // Without hidden states: they are given up before a sequence is.
+        let needed = self.classes[class].kv.saturating_add(extra);
         if needed > self.budget {
             return Err(LedgerError::Never { needed, budget: self.budget });
         }
@@ -149,7 +149,7 @@ impl Ledger {
             .ok_or(LedgerError::TooLong { positions, longest })
     }
 
-    /// Bytes that are missing for a sequence to have room for so many positions, with taps or
+    /// Bytes that are missing for a sequence to have room for so many positions, with hidden states or
     /// without; 0: there are enough.
     ///
     /// # Errors
@@ -158,31 +158,36 @@ impl Ledger {
         &self,
         key: SequenceKey,
         positions: usize,
-        taps: bool,
+        hidden: bool,
     ) -> Result<u64, LedgerError> {
         let has = self.held.get(&key).copied().unwrap_or_default();
-        let wants = self.wants(key, positions, taps)?;
+        let wants = self.wants(key, positions, hidden)?;
         Ok(wants.bytes().saturating_sub(has.bytes()).saturating_sub(self.free()))
     }
 
-    fn wants(&self, key: SequenceKey, positions: usize, taps: bool) -> Result<Held, LedgerError> {
+    fn wants(
+        &self,
+        key: SequenceKey,
+        positions: usize,
+        hidden: bool,
+    ) -> Result<Holding, LedgerError> {
         let class = self.class_of(positions)?.max(self.held.get(&key).map_or(0, |held| held.class));
-        let ClassBytes { kv, taps: of_taps, .. } = self.classes[class];
-        let beside = self.beside.get(&key).copied().unwrap_or(0);
-        Ok(Held { class, kv, taps: if taps { of_taps } else { 0 }, beside })
+        let ClassBytes { kv, hidden: hidden_of_class, .. } = self.classes[class];
+        let extra = self.extra.get(&key).copied().unwrap_or(0);
+        Ok(Holding { class, kv, hidden: if hidden { hidden_of_class } else { 0 }, extra })
     }
 
     /// What a sequence holds beside its class from when it holds anything. One that holds something
     /// already may give back of it, and never comes to hold more by it.
-    pub fn set_beside(&mut self, key: SequenceKey, bytes: u64) {
-        let bytes = self.held.get(&key).map_or(bytes, |held| bytes.min(held.beside));
+    pub fn set_extra_bytes(&mut self, key: SequenceKey, bytes: u64) {
+        let bytes = self.held.get(&key).map_or(bytes, |held| bytes.min(held.extra));
         if let Some(held) = self.held.get_mut(&key) {
-            self.held_bytes -= held.beside - bytes;
-            held.beside = bytes;
+            self.held_bytes -= held.extra - bytes;
+            held.extra = bytes;
         }
         match bytes {
-            0 => self.beside.remove(&key),
-            _ => self.beside.insert(key, bytes),
+            0 => self.extra.remove(&key),
+            _ => self.extra.insert(key, bytes),
         };
     }
 
@@ -190,43 +195,43 @@ impl Ledger {
     ///
     /// # Errors
     /// Bytes that are missing. Nothing is changed.
-    pub fn hold(&mut self, key: SequenceKey, positions: usize, taps: bool) -> Result<(), u64> {
+    pub fn hold(&mut self, key: SequenceKey, positions: usize, hidden: bool) -> Result<(), u64> {
         // A length no class has was refused when the sequence was admitted.
-        match self.missing(key, positions, taps) {
+        match self.missing(key, positions, hidden) {
             Ok(0) => {}
             Ok(missing) => return Err(missing),
             Err(_) => return Err(u64::MAX),
         }
-        if let Ok(wants) = self.wants(key, positions, taps) {
+        if let Ok(wants) = self.wants(key, positions, hidden) {
             let had = self.held.insert(key, wants).unwrap_or_default();
             self.held_bytes = self.held_bytes + wants.bytes() - had.bytes();
-            self.tap_bytes = self.tap_bytes + wants.taps - had.taps;
+            self.hidden_bytes = self.hidden_bytes + wants.hidden - had.hidden;
         }
         Ok(())
     }
 
     /// Returns what a sequence holds; returning twice returns nothing.
-    pub fn give_back(&mut self, key: SequenceKey) -> u64 {
+    pub fn release(&mut self, key: SequenceKey) -> u64 {
         let held = self.held.remove(&key).unwrap_or_default();
         self.held_bytes -= held.bytes();
-        self.tap_bytes -= held.taps;
+        self.hidden_bytes -= held.hidden;
         held.bytes()
     }
 
-    /// Returns what a sequence's taps hold.
-    pub fn give_back_taps(&mut self, key: SequenceKey) -> u64 {
-        let bytes = self.held.get_mut(&key).map_or(0, |held| std::mem::take(&mut held.taps));
+    /// Returns what a sequence's hidden states hold.
+    pub fn release_hidden(&mut self, key: SequenceKey) -> u64 {
+        let bytes = self.held.get_mut(&key).map_or(0, |held| std::mem::take(&mut held.hidden));
         self.held_bytes -= bytes;
-        self.tap_bytes -= bytes;
+        self.hidden_bytes -= bytes;
         bytes
     }
 
-    /// Another drafter reads other layers: what taps take of a sequence of up to so many positions.
-    /// Whose taps were held gives them back; says who that is.
-    pub fn set_taps(&mut self, bytes: impl Fn(usize) -> u64) -> Vec<SequenceKey> {
-        self.classes.iter_mut().for_each(|class| class.taps = bytes(class.positions));
+    /// Another drafter reads other layers: what hidden states take of a sequence of up to so many positions.
+    /// Whose hidden states were held gives them back; says who that is.
+    pub fn set_hidden_bytes(&mut self, bytes: impl Fn(usize) -> u64) -> Vec<SequenceKey> {
+        self.classes.iter_mut().for_each(|class| class.hidden = bytes(class.positions));
         let keys: Vec<_> = self.held.keys().copied().collect();
-        keys.iter().for_each(|key| _ = self.give_back_taps(*key));
+        keys.iter().for_each(|key| _ = self.release_hidden(*key));
         keys
     }
 
@@ -234,7 +239,7 @@ impl Ledger {
     ///
     /// # Errors
     /// They are more than there is room for, by so many; nothing is changed.
-    pub fn set_cached(&mut self, bytes: u64) -> Result<(), u64> {
+    pub fn set_cached_bytes(&mut self, bytes: u64) -> Result<(), u64> {
         match (self.held_bytes + bytes).saturating_sub(self.budget) {
             0 => {
                 self.cached_bytes = bytes;
@@ -251,7 +256,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn ledger() -> Ledger {
-        let class = |positions, kv, taps| ClassBytes { positions, kv, taps };
+        let class = |positions, kv, hidden| ClassBytes { positions, kv, hidden };
         Ledger::new(
             1_000,
             vec![
@@ -278,10 +283,10 @@ mod tests {
         assert_eq!((ledger.free(), ledger.pressure()), (440, 0.56));
         assert_eq!(ledger.hold(SequenceKey(3), 2_000, true), Err(1_640 - 440));
         assert_eq!(
-            (ledger.give_back_taps(A), ledger.give_back_taps(A), ledger.give_back_taps(B)),
+            (ledger.release_hidden(A), ledger.release_hidden(A), ledger.release_hidden(B)),
             (40, 0, 0)
         );
-        assert_eq!((ledger.give_back(A), ledger.give_back(A), ledger.free()), (160, 0, 640));
+        assert_eq!((ledger.release(A), ledger.release(A), ledger.free()), (160, 0, 640));
     }
 
     #[test]
@@ -306,14 +311,14 @@ mod tests {
     #[test]
     fn what_is_held_beside_is_given_back_in_parts_and_held_again() {
         let mut ledger = ledger();
-        ledger.set_beside(A, 300);
+        ledger.set_extra_bytes(A, 300);
         assert_eq!((ledger.held(), ledger.hold(A, 256, true), ledger.held()), (0, Ok(()), 400));
-        ledger.set_beside(A, 50);
+        ledger.set_extra_bytes(A, 50);
         assert_eq!(ledger.held(), 150);
-        ledger.set_beside(A, 300);
+        ledger.set_extra_bytes(A, 300);
         assert_eq!((ledger.held(), ledger.hold(A, 300, true), ledger.held()), (150, Ok(()), 250));
-        assert_eq!(ledger.give_back(A), 250);
-        ledger.set_beside(A, 300);
+        assert_eq!(ledger.release(A), 250);
+        ledger.set_extra_bytes(A, 300);
         assert_eq!((ledger.hold(A, 1_024, true), ledger.held()), (Ok(()), 700));
         assert_eq!(ledger.missing(B, 1_024, false), Ok(60));
     }
@@ -322,11 +327,11 @@ mod tests {
     fn the_cache_has_what_sequences_leave() {
         let mut ledger = ledger();
         ledger.hold(A, 1_000, true).expect("room");
-        assert_eq!(ledger.set_cached(700), Err(100));
-        assert_eq!(ledger.set_cached(600), Ok(()));
+        assert_eq!(ledger.set_cached_bytes(700), Err(100));
+        assert_eq!(ledger.set_cached_bytes(600), Ok(()));
         assert_eq!((ledger.free(), ledger.pressure()), (0, 0.4));
         assert_eq!(ledger.hold(B, 1, true), Err(100));
-        assert_eq!(ledger.set_cached(500), Ok(()));
+        assert_eq!(ledger.set_cached_bytes(500), Ok(()));
         assert_eq!(ledger.hold(B, 1, true), Ok(()));
     }
 
@@ -340,15 +345,15 @@ mod tests {
                 let key = SequenceKey(key);
                 let before = (ledger.free(), ledger.held(), ledger.cached());
                 let refused = match what {
-                    0 => ledger.give_back(key) == 0,
+                    0 => ledger.release(key) == 0,
                     1 if positions % 16 == 0 => {
-                        ledger.set_taps(|of| of as u64 * 20 / 256 * (positions as u64 / 16 % 3));
+                        ledger.set_hidden_bytes(|of| of as u64 * 20 / 256 * (positions as u64 / 16 % 3));
                         false
                     }
-                    1 => ledger.give_back_taps(key) == 0,
-                    2 => ledger.set_cached(positions as u64 / 4).is_err(),
+                    1 => ledger.release_hidden(key) == 0,
+                    2 => ledger.set_cached_bytes(positions as u64 / 4).is_err(),
                     3 => {
-                        ledger.set_beside(key, positions as u64 / 8);
+                        ledger.set_extra_bytes(key, positions as u64 / 8);
                         false
                     }
                     _ => ledger.hold(key, positions, what % 2 == 0).is_err(),
@@ -358,10 +363,10 @@ mod tests {
                 }
                 prop_assert_eq!(ledger.free() + ledger.held() + ledger.cached(), ledger.budget());
                 prop_assert_eq!(ledger.for_kv(), ledger.free() + ledger.held.values().map(|held| held.kv).sum::<u64>());
-                prop_assert_eq!(ledger.held.values().map(Held::bytes).sum::<u64>(), ledger.held());
-                prop_assert_eq!(ledger.held.values().map(|held| held.taps).sum::<u64>(), ledger.taps());
+                prop_assert_eq!(ledger.held.values().map(Holding::bytes).sum::<u64>(), ledger.held());
+                prop_assert_eq!(ledger.held.values().map(|held| held.hidden).sum::<u64>(), ledger.hidden_bytes());
             }
-            (0..8).for_each(|key| { ledger.give_back(SequenceKey(key)); });
+            (0..8).for_each(|key| { ledger.release(SequenceKey(key)); });
             prop_assert_eq!(ledger.free() + ledger.cached(), ledger.budget());
         }
     }

@@ -1,26 +1,27 @@
 //! Decides what the engine does next: no clock, no socket, no array. Time is an argument, sequences
 //! are numbers.
 
+pub mod draft_deadline;
+pub mod drafter_progress;
+pub mod hidden_window;
 pub mod image;
 pub mod ledger;
-pub mod pace;
-pub mod prefix;
-pub mod reach;
+pub mod prefix_cache;
 pub mod scheduler;
 pub mod sequence;
 pub mod speculation;
-pub mod tower;
-pub mod window;
+pub mod vision_tower;
 
+pub use draft_deadline::DraftDeadline;
+pub use drafter_progress::{DrafterProgress, FeedPiece, ReportedPosition};
+pub use hidden_window::HiddenStateWindow;
 pub use image::{Image, ImageKey};
 pub use ledger::{ClassBytes, Ledger, LedgerError};
-pub use pace::Pace;
-pub use prefix::{Chain, PAGE, PageId, PageKey, Prefix};
-pub use reach::{Piece, Reach, ReportedPosition};
+pub use prefix_cache::{Chain, PAGE, PageId, PageKey, PrefixIndex};
 pub use scheduler::{
-    Chosen, Emission, End, Follows, Gave, Part, Scheduler, SchedulerError, Started, Step, Token,
+    Chosen, Emission, End, Preempted, PrefixWait, Scheduler, SchedulerError, Started, Step,
+    StepPart, Token,
 };
-pub use sequence::{Counts, Draft, Ended, Finish, Phase, Request, Sequence, SequenceKey};
-pub use speculation::{Plan, Policy, Reading, Speculation};
-pub use tower::{Slice, Tower, TowerInfo, WantedImage};
-pub use window::TapWindow;
+pub use sequence::{Draft, DraftCounts, EndReason, Finish, Phase, Request, Sequence, SequenceKey};
+pub use speculation::{DraftPlan, DrafterReadiness, Policy, Speculation};
+pub use vision_tower::{Tower, TowerInfo, TowerSlice, WantedImage};

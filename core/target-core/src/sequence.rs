@@ -59,7 +59,7 @@ pub enum Draft {
 
 /// What speculation did for one sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct DraftCounts {
     /// Blocks verified.
     pub cycles: u64,
     /// Tokens drafted.
@@ -78,12 +78,12 @@ pub enum Phase {
     /// One row a step.
     Decoding,
     /// Nothing more will be chosen.
-    Finished(Ended),
+    Finished(EndReason),
 }
 
 /// Why nothing more will be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum EndReason {
     /// It went well.
     Well(Finish),
     /// Its deadline passed.
@@ -119,17 +119,17 @@ pub struct Sequence {
     /// Its draft.
     pub draft: Draft,
     /// What drafts did for it.
-    pub counts: Counts,
-    /// Taps of its rows are kept for a drafter, if there is one or will be.
-    pub taps: bool,
+    pub counts: DraftCounts,
+    /// Hidden states of its rows are kept for a drafter, if there is one or will be.
+    pub retains_hidden: bool,
     /// Steps in a row in which its prompt could have been read on and was not.
     pub passed: u32,
     /// How often it gave its memory up.
-    pub gave_way: u32,
+    pub preemptions: u32,
     /// Pictures in its prompt, in the order of their places.
     pub images: Arc<[Image]>,
     /// One of the ids that would have ended it was chosen: what follows is another text.
-    pub went_on: bool,
+    pub past_end: bool,
     max_tokens: u32,
     stop_ids: Vec<u32>,
     ignored_ids: Vec<u32>,
@@ -150,10 +150,10 @@ impl Sequence {
             images,
             ..
         } = request;
-        let (prompt_len, went_on) =
+        let (prompt_len, past_end) =
             (prompt.len(), continuation.iter().any(|id| ignored_ids.contains(id)));
         prompt.extend(continuation);
-        let (draft, counts) = (Draft::None, Counts::default());
+        let (draft, counts) = (Draft::None, DraftCounts::default());
         Self {
             ids: prompt,
             prompt_len,
@@ -163,11 +163,11 @@ impl Sequence {
             permit,
             draft,
             counts,
-            taps: true,
+            retains_hidden: true,
             passed: 0,
-            gave_way: 0,
+            preemptions: 0,
             images,
-            went_on,
+            past_end,
             max_tokens,
             stop_ids,
             ignored_ids,
@@ -182,13 +182,13 @@ impl Sequence {
             self.permit.reason,
             DrafterAbsent | DrafterLoading | DrafterSuspect | DrafterIncompatible
         );
-        self.taps && (self.permit.may_draft() || drafter_may_come)
+        self.retains_hidden && (self.permit.may_draft() || drafter_may_come)
     }
 
     /// How long a draft may be; 0 where none may be made. A verified block gives one token more
     /// than were drafted, so the last token is never worth one.
     pub fn draft_most(&self) -> usize {
-        if !self.permit.may_draft() || !self.taps {
+        if !self.permit.may_draft() || !self.retains_hidden {
             return 0;
         }
         self.permit.max_draft.min(self.left().saturating_sub(1)) as usize
@@ -205,9 +205,9 @@ impl Sequence {
     }
 
     /// Its rows are gone; its tokens stay, and it is read again from them.
-    pub fn give_way(&mut self) {
+    pub fn preempt(&mut self) {
         (self.committed, self.cached, self.phase, self.draft) = (0, 0, Phase::Waiting, Draft::None);
-        self.gave_way += 1;
+        self.preemptions += 1;
     }
 
     /// Rows not in the KV store yet; 1 while decoding.
@@ -265,11 +265,11 @@ impl Sequence {
     /// The target chose `token`.
     pub fn push(&mut self, token: u32) {
         self.ids.push(token);
-        self.went_on |= self.ignored_ids.contains(&token);
+        self.past_end |= self.ignored_ids.contains(&token);
         self.phase = if self.stop_ids.contains(&token) {
-            Phase::Finished(Ended::Well(Finish::Stop))
+            Phase::Finished(EndReason::Well(Finish::Stop))
         } else if self.generated() >= self.max_tokens {
-            Phase::Finished(Ended::Well(Finish::Length))
+            Phase::Finished(EndReason::Well(Finish::Length))
         } else {
             Phase::Decoding
         };

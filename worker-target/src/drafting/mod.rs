@@ -21,7 +21,10 @@ use paceline_proto::internal::v1::{
 };
 use paceline_vocabulary::Millis;
 
-use crate::core::{Pace, PageKey, Piece, Plan, Reach, Reading, Scheduler, SequenceKey, TapWindow};
+use crate::core::{
+    DraftDeadline, DraftPlan, DrafterProgress, DrafterReadiness, FeedPiece, HiddenStateWindow,
+    PageKey, Scheduler, SequenceKey,
+};
 use crate::request::Checked;
 use line::{Asked, Fault, Greeting, Line};
 
@@ -38,8 +41,8 @@ const KEEPS: usize = 64;
 /// What the drafter is shown of one sequence, and what it proposed.
 #[derive(Debug)]
 struct Session {
-    window: TapWindow,
-    reach: Reach,
+    window: HiddenStateWindow,
+    reach: DrafterProgress,
     /// Name of what the drafter may have kept for it.
     recall: Option<PageKey>,
     /// A draft is waited for.
@@ -51,10 +54,10 @@ struct Session {
 }
 
 impl Session {
-    fn new(window: TapWindow) -> Self {
+    fn new(window: HiddenStateWindow) -> Self {
         Self {
             window,
-            reach: Reach::default(),
+            reach: DrafterProgress::default(),
             recall: None,
             asked: None,
             tried: None,
@@ -125,7 +128,7 @@ pub(crate) struct Drafting {
     keeps: Vec<Keep>,
     line: Option<Line>,
     greeting: Option<Greeting>,
-    pace: Pace,
+    pace: DraftDeadline,
     /// Steps done, and by the last one that was a picture's.
     steps: u64,
     tower: u64,
@@ -148,7 +151,7 @@ impl Drafting {
             keeps: vec![],
             line: None,
             greeting: None,
-            pace: Pace::default(),
+            pace: DraftDeadline::default(),
             steps: 0,
             tower: 0,
             report: LinkReport { phase: LinkPhase::Absent.into(), ..LinkReport::default() },
@@ -206,14 +209,14 @@ impl Drafting {
     }
 
     /// Taps of a sequence's newest rows, if any are kept.
-    pub(crate) fn window(&self, key: SequenceKey) -> Option<&TapWindow> {
+    pub(crate) fn window(&self, key: SequenceKey) -> Option<&HiddenStateWindow> {
         self.sessions.get(&key).map(|session| &session.window)
     }
 
     /// Bytes of taps kept at most of a sequence of up to so many positions, beside rows on their
     /// way.
     pub(crate) fn window_bytes(&self, positions: usize) -> u64 {
-        (TapWindow::most_rows(self.window_rows).min(positions) * self.row_bytes()) as u64
+        (HiddenStateWindow::most_rows(self.window_rows).min(positions) * self.row_bytes()) as u64
     }
 
     fn row_bytes(&self) -> usize {
@@ -264,7 +267,7 @@ impl Drafting {
             let (rows, row_bytes) = (self.window_rows, self.row_bytes());
             self.sessions
                 .values_mut()
-                .for_each(|session| session.window = TapWindow::new(rows, row_bytes));
+                .for_each(|session| session.window = HiddenStateWindow::new(rows, row_bytes));
         }
         self.report.set_phase(LinkPhase::Up);
         self.report.reason.clear();
@@ -291,7 +294,7 @@ impl Drafting {
         self.closed.clear();
         self.keeps.clear();
         for (key, session) in &mut self.sessions {
-            session.reach = Reach::default();
+            session.reach = DrafterProgress::default();
             if session.asked.take().is_some() {
                 news.push(News::NoDraft(*key));
             }
@@ -341,7 +344,9 @@ impl Drafting {
 
     fn session(&mut self, key: SequenceKey) -> &mut Session {
         let (rows, row_bytes) = (self.window_rows, self.row_bytes());
-        self.sessions.entry(key).or_insert_with(|| Session::new(TapWindow::new(rows, row_bytes)))
+        self.sessions
+            .entry(key)
+            .or_insert_with(|| Session::new(HiddenStateWindow::new(rows, row_bytes)))
     }
 
     /// The draft of a sequence, to be verified now.
@@ -400,7 +405,7 @@ impl Drafting {
         }
         session.reach.start_again();
         (session.window, session.asked, session.tried, session.proposed) =
-            (TapWindow::new(rows, row_bytes), None, None, None);
+            (HiddenStateWindow::new(rows, row_bytes), None, None, None);
     }
 
     /// A sequence is over.
@@ -455,14 +460,14 @@ impl Drafting {
             plan.ask.iter_mut().for_each(|(_, length)| *length = (*length).min(longest));
             plan
         } else {
-            Plan::default()
+            DraftPlan::default()
         };
         let row_bytes = self.row_bytes() as u64;
         let most = (line.end.capacity() / FEED_SHARE)
             .min(line.end.room())
             .checked_div(row_bytes)
             .unwrap_or(0) as usize;
-        let (mut pieces, mut rows) = (Vec::<(SequenceKey, Piece)>::new(), 0);
+        let (mut pieces, mut rows) = (Vec::<(SequenceKey, FeedPiece)>::new(), 0);
         for key in plan.feed {
             let Some(session) = self.sessions.get(&key) else { continue };
             if let Some(piece) = session.reach.next_piece(&session.window, most - rows) {
@@ -526,14 +531,14 @@ impl Drafting {
                 (Some(Awaited { position, round: asked, sequences: wants.len() }), Some(position));
             scheduler.asked(key, until);
         }
-        let context = |(key, piece): &(SequenceKey, Piece)| Context {
+        let context = |(key, piece): &(SequenceKey, FeedPiece)| Context {
             session: key.0,
             position: piece.position as u32,
             rows: piece.rows as u32,
             fresh: piece.fresh,
         };
         let contexts = pieces.iter().map(context).collect();
-        let recall = |(key, piece): &(SequenceKey, Piece)| {
+        let recall = |(key, piece): &(SequenceKey, FeedPiece)| {
             let session = self.sessions.get(key).filter(|_| piece.recall)?;
             Some(Recall {
                 session: key.0,
@@ -548,13 +553,18 @@ impl Drafting {
     }
 
     /// How far a drafter that reads `context` positions, if it says how many, is with a sequence.
-    fn reading(&self, key: SequenceKey, committed: usize, context: usize) -> Option<Reading> {
+    fn reading(
+        &self,
+        key: SequenceKey,
+        committed: usize,
+        context: usize,
+    ) -> Option<DrafterReadiness> {
         let session = self.sessions.get(&key)?;
         let can =
             session.tried != Some(committed) && session.reach.could_ask(committed, &session.window);
         // The shortest block is the bonus token and a draft.
         let beyond = context > 0 && committed + 2 > context;
-        Some(Reading { unread: session.reach.unread(&session.window), can, beyond })
+        Some(DrafterReadiness { unread: session.reach.unread(&session.window), can, beyond })
     }
 
     fn wants<'a>(

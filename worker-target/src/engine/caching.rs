@@ -5,7 +5,7 @@ use paceline_models::{ModelError, SequenceId};
 
 use super::Engine;
 use crate::cache::BORDER_BYTES;
-use crate::core::{Ended, Follows, PAGE, Phase, SequenceKey};
+use crate::core::{EndReason, PAGE, Phase, PrefixWait, SequenceKey};
 use crate::error;
 use crate::pass;
 
@@ -18,7 +18,7 @@ impl Engine {
     /// begin like one that is being read wait for its pages: many requests that come at once with
     /// the same beginning are the rule where agents work.
     pub(super) fn look_up(&mut self) {
-        self.scheduler.follows.clear();
+        self.scheduler.prefix_waits.clear();
         for key in self.scheduler.unread() {
             let Some(sequence) = self.scheduler.get(key) else { continue };
             let followed = pass::collects(sequence);
@@ -36,7 +36,7 @@ impl Engine {
             if let Some((leader, rows)) =
                 self.cache.ahead((key, sequence.ids.len(), pages.len()), others)
             {
-                self.scheduler.follows.insert(key, Follows { leader, rows });
+                self.scheduler.prefix_waits.insert(key, PrefixWait { leader, rows });
                 continue;
             }
             let Some(last) = last else { continue };
@@ -56,7 +56,8 @@ impl Engine {
     /// Keeps what is there to be kept of one running sequence: what another waits for, its prompt
     /// once its first token is on its way, and long ones before.
     pub(super) fn keep_some(&mut self) {
-        let awaited = |key| self.scheduler.follows.values().any(|follows| follows.leader == key);
+        let awaited =
+            |key| self.scheduler.prefix_waits.values().any(|follows| follows.leader == key);
         let due = self.scheduler.iter().filter_map(|(key, sequence)| {
             let all = self.cache.due_bytes(key, sequence.committed);
             let prompt = match sequence.phase {
@@ -84,7 +85,7 @@ impl Engine {
     }
 
     /// Ends a running request before its time, by nobody's fault.
-    pub(super) fn end_early(&mut self, key: SequenceKey, ended: Option<Ended>) {
+    pub(super) fn end_early(&mut self, key: SequenceKey, ended: Option<EndReason>) {
         if let Some(sequence) = self.scheduler.get(key) {
             let ids = sequence.ids.clone();
             self.keep_all(key, &ids);
@@ -131,19 +132,21 @@ impl Engine {
     pub(super) fn check_taps(&mut self) {
         if self.tap_layers != self.drafting.tap_layers() {
             self.tap_layers = self.drafting.tap_layers().to_vec();
-            self.cache.forget_taps();
+            self.cache.forget_hidden();
             self.count_cached();
-            for key in self.scheduler.set_taps(|positions| self.drafting.window_bytes(positions)) {
+            for key in
+                self.scheduler.set_hidden_bytes(|positions| self.drafting.window_bytes(positions))
+            {
                 self.drafting.give_up(key);
             }
         }
     }
 
     fn count_cached(&mut self) {
-        if let Err(over) = self.scheduler.set_cached(self.cache.bytes()) {
+        if let Err(over) = self.scheduler.set_cached_bytes(self.cache.bytes()) {
             self.cache.evict(over);
             // All of it has gone if need be.
-            let _ = self.scheduler.set_cached(self.cache.bytes());
+            let _ = self.scheduler.set_cached_bytes(self.cache.bytes());
         }
     }
 

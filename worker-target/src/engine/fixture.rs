@@ -43,7 +43,7 @@ pub(crate) fn scheduler(kv: &KvStore, drafting: &Drafting) -> Scheduler {
     let class = |(positions, kv): (i32, u64)| ClassBytes {
         positions: positions as usize,
         kv,
-        taps: drafting.window_bytes(positions as usize),
+        hidden: drafting.window_bytes(positions as usize),
     };
     Scheduler::new(
         Ledger::new(1 << 30, kv.class_bytes().into_iter().map(class).collect()),

@@ -11,7 +11,7 @@ use paceline_proto::internal::v1::WorkerPhase;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 
 use super::Engine;
-use crate::core::{ImageKey, Sequence, SequenceKey, Slice};
+use crate::core::{ImageKey, Sequence, SequenceKey, TowerSlice};
 
 /// Arrays of pictures, by what the core calls them. Not `Send`, as its arrays.
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ impl Engine {
     }
 
     /// Does a slice of the tower's work.
-    pub(super) fn run_slice(&mut self, slice: Slice) {
+    pub(super) fn run_slice(&mut self, slice: TowerSlice) {
         // A long step: nobody's tokens wait for its end.
         for running in self.running.values_mut() {
             let _ = running.outlet.flush();
@@ -103,7 +103,7 @@ impl Engine {
         }
     }
 
-    fn advance(&mut self, slice: Slice) -> Result<(u32, Option<Features>), ModelError> {
+    fn advance(&mut self, slice: TowerSlice) -> Result<(u32, Option<Features>), ModelError> {
         let missing = |what: &str| {
             ModelError::Batch(format!("expected {what} of sequence {}, found none", slice.owner.0))
         };

@@ -1,23 +1,23 @@
 //! What the next step reads: one row of every decoding sequence, or the block of one whose draft is
-//! there, and chunks of prompts that are not read yet (`fill`). A sequence whose draft is on its
+//! there, and chunks of prompts that are not read yet (`batch`). A sequence whose draft is on its
 //! way is left out until it comes or is late: the others go on meanwhile. Who runs, and who gives
-//! way when memory is short: `room`. A picture goes through the vision tower in steps of their own,
-//! in turn with these (`sight`).
+//! way when memory is short: `preemption`. A picture goes through the vision tower in steps of their own,
+//! in turn with these (`vision_turns`).
 
-mod fill;
-mod price;
-mod room;
-mod sight;
+mod batch;
+mod preemption;
+mod prices;
+mod vision_turns;
 
 use std::collections::BTreeMap;
 
 use paceline_vocabulary::{Millis, Permit, Route};
 
-use price::RowPrice;
+use prices::RowPrice;
 
 use super::{
-    Counts, Draft, Ended, Finish, Ledger, LedgerError, Phase, Plan, Reading, Request, Sequence,
-    SequenceKey, Slice, Speculation, Tower,
+    Draft, DraftCounts, DraftPlan, DrafterReadiness, EndReason, Finish, Ledger, LedgerError, Phase,
+    Request, Sequence, SequenceKey, Speculation, Tower, TowerSlice,
 };
 
 /// A request that cannot be taken.
@@ -33,7 +33,7 @@ pub enum SchedulerError {
 
 /// Rows of one sequence in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct StepPart {
     /// Whose.
     pub key: SequenceKey,
     /// Place of the first row in its ids.
@@ -52,19 +52,19 @@ pub struct Part {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Rows to read; empty when there is nothing to do.
-    pub parts: Vec<Part>,
+    pub parts: Vec<StepPart>,
     /// Work for the vision tower; no rows are read then.
-    pub tower: Option<Slice>,
+    pub tower: Option<TowerSlice>,
     /// Sequences that ended without a step: their deadline passed.
-    pub ended: Vec<(SequenceKey, Ended)>,
+    pub ended: Vec<(SequenceKey, EndReason)>,
     /// Sequences whose draft did not come in time; they step plainly.
     pub late: Vec<SequenceKey>,
     /// Sequences whose draft is there and for which there is no room; they step plainly.
-    pub undrafted: Vec<SequenceKey>,
+    pub dropped_drafts: Vec<SequenceKey>,
     /// Prompts that get no row in this step, and how many steps in a row that is now.
     pub passed: Vec<(SequenceKey, u32)>,
     /// Who gave something up, so that the others have room.
-    pub gave: Gave,
+    pub preempted: Preempted,
 }
 
 /// Who has memory now.
@@ -72,18 +72,18 @@ pub struct Step {
 pub struct Started {
     /// Sequences that begin, in the order of their admission.
     pub keys: Vec<SequenceKey>,
-    /// Sequences of which no taps are kept any more, so that these can.
-    pub taps: Vec<SequenceKey>,
+    /// Sequences of which no hidden states are kept any more, so that these can.
+    pub lost_hidden: Vec<SequenceKey>,
 }
 
 /// What was given up for want of memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gave {
-    /// Sequences of which no taps are kept any more.
-    pub taps: Vec<SequenceKey>,
+pub struct Preempted {
+    /// Sequences of which no hidden states are kept any more.
+    pub lost_hidden: Vec<SequenceKey>,
     /// Sequences that hold nothing any more, and begin again, with the tokens they have, when there
     /// is room.
-    pub all: Vec<SequenceKey>,
+    pub sequences: Vec<SequenceKey>,
 }
 
 /// A token the target chose.
@@ -115,23 +115,23 @@ pub struct Emission {
     /// The tokens, up to the one that ends the stream.
     pub tokens: Vec<Token>,
     /// How it was served so far.
-    pub served: Served,
+    pub served: Service,
     /// Set with the last token. The sequence is forgotten then.
     pub end: Option<End>,
 }
 
 /// How a sequence was served.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Served {
+pub struct Service {
     /// In which lane, and why.
     pub route: Route,
     /// What speculation did for it.
-    pub counts: Counts,
+    pub counts: DraftCounts,
     /// Prompt tokens that were not read, as they were found in the prefix cache.
     pub cached_tokens: u32,
 }
 
-impl Served {
+impl Service {
     fn of(speculation: &Speculation, key: SequenceKey, sequence: &Sequence) -> Self {
         let cached_tokens = sequence.cached.min(sequence.prompt_len) as u32;
         Self { route: speculation.route(key, sequence), counts: sequence.counts, cached_tokens }
@@ -144,7 +144,7 @@ pub struct End {
     /// How it ended.
     pub finish: Finish,
     /// How it was served.
-    pub served: Served,
+    pub served: Service,
     /// All its ids.
     pub ids: Vec<u32>,
 }
@@ -152,7 +152,7 @@ pub struct End {
 /// A prompt that begins like another one that is being read waits for what the prefix cache gets of
 /// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Follows {
+pub struct PrefixWait {
     /// The other one.
     pub leader: SequenceKey,
     /// Rows with which both begin.
@@ -171,10 +171,10 @@ pub struct Scheduler {
     /// Who drafts, and how far.
     pub speculation: Speculation,
     /// Which unread prompts the next step leaves out, as they wait for what others read.
-    pub follows: BTreeMap<SequenceKey, Follows>,
+    pub prefix_waits: BTreeMap<SequenceKey, PrefixWait>,
     /// What the vision tower has done and is doing.
     pub tower: Tower,
-    turn: sight::Turn,
+    turn: vision_turns::Turn,
     /// Time of steps that streams have good for the tower's, µs.
     owed_us: f64,
     /// Bytes of the prefix cache, by what was last said of it.
@@ -184,7 +184,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// A scheduler for up to `max_sequences` sequences over `ledger`.
     pub fn new(ledger: Ledger, max_sequences: usize) -> Self {
-        let (speculation, follows) = (Speculation::default(), BTreeMap::new());
+        let (speculation, prefix_waits) = (Speculation::default(), BTreeMap::new());
         Self {
             sequences: BTreeMap::new(),
             ledger,
@@ -192,9 +192,9 @@ impl Scheduler {
             next_key: 0,
             price: RowPrice::default(),
             speculation,
-            follows,
+            prefix_waits,
             tower: Tower::default(),
-            turn: sight::Turn::default(),
+            turn: vision_turns::Turn::default(),
             owed_us: 0.0,
             prefix_bytes: 0,
         }
@@ -249,10 +249,10 @@ impl Scheduler {
         let key = SequenceKey(self.next_key);
         self.next_key += 1;
         self.speculation.open(key, &request);
-        self.ledger.set_beside(key, beside);
+        self.ledger.set_extra_bytes(key, beside);
         let sequence = Sequence::new(request);
-        if sequence.went_on {
-            self.speculation.goes_on(key, sequence.generated());
+        if sequence.past_end {
+            self.speculation.continues_past_end(key, sequence.generated());
         }
         self.sequences.insert(key, sequence);
         Ok(key)
@@ -260,8 +260,8 @@ impl Scheduler {
 
     /// Forgets a sequence and returns its memory. Unknown ones are none.
     pub fn remove(&mut self, key: SequenceKey) -> Option<Sequence> {
-        self.ledger.give_back(key);
-        self.ledger.set_beside(key, 0);
+        self.ledger.release(key);
+        self.ledger.set_extra_bytes(key, 0);
         self.speculation.close(key);
         self.sequences.remove(&key)
     }
@@ -272,11 +272,11 @@ impl Scheduler {
         let mut step = Step::default();
         for key in self.keys(|sequence| sequence.is_late(now)) {
             self.remove(key);
-            step.ended.push((key, Ended::DeadlinePassed));
+            step.ended.push((key, EndReason::DeadlinePassed));
         }
         let prompts = match self.take_turn(now) {
-            sight::Taken::Tower(slice) => return Step { tower: Some(slice), ..step },
-            sight::Taken::Text { prompts } => prompts,
+            vision_turns::Taken::Tower(slice) => return Step { tower: Some(slice), ..step },
+            vision_turns::Taken::Text { prompts } => prompts,
         };
         let mut decodes = false;
         for key in self.keys(|sequence| sequence.phase == Phase::Decoding) {
@@ -301,11 +301,11 @@ impl Scheduler {
             if drafted > 0 && !self.has_room(key, start + 1 + drafted, &mut evict) {
                 // A block is not worth somebody's place.
                 self.give_up_draft(key);
-                step.undrafted.push(key);
+                step.dropped_drafts.push(key);
                 drafted = 0;
             }
-            if self.make_room(key, start + 1 + drafted, &mut evict, &mut step.gave) {
-                step.parts.push(Part {
+            if self.make_room(key, start + 1 + drafted, &mut evict, &mut step.preempted) {
+                step.parts.push(StepPart {
                     key,
                     start,
                     rows: 1 + drafted,
@@ -315,11 +315,11 @@ impl Scheduler {
                 });
             }
         }
-        // Who gave its taps up for a younger one's room has lost the draft that was to be verified.
+        // Who gave its hidden states up for a younger one's room has lost the draft that was to be verified.
         for part in step
             .parts
             .iter_mut()
-            .filter(|part| part.drafted > 0 && step.gave.taps.contains(&part.key))
+            .filter(|part| part.drafted > 0 && step.preempted.lost_hidden.contains(&part.key))
         {
             (part.rows, part.drafted) = (part.rows - part.drafted, 0);
         }
@@ -347,8 +347,8 @@ impl Scheduler {
     pub fn plan(
         &mut self,
         pressed: bool,
-        reading: impl Fn(SequenceKey, &Sequence) -> Option<Reading>,
-    ) -> Plan {
+        reading: impl Fn(SequenceKey, &Sequence) -> Option<DrafterReadiness>,
+    ) -> DraftPlan {
         self.speculation.plan(&self.sequences, pressed, reading)
     }
 
@@ -395,7 +395,12 @@ impl Scheduler {
 
     /// A step is done: its rows are in the store, and these tokens were chosen. Finished sequences
     /// are forgotten.
-    pub fn on_step(&mut self, parts: &[Part], chosen: Vec<Chosen>, took_us: u64) -> Vec<Emission> {
+    pub fn on_step(
+        &mut self,
+        parts: &[StepPart],
+        chosen: Vec<Chosen>,
+        took_us: u64,
+    ) -> Vec<Emission> {
         for part in parts.iter().filter(|part| part.drafted == 0) {
             if let Some(sequence) = self.sequences.get_mut(&part.key) {
                 sequence.commit(part.rows);
@@ -416,11 +421,11 @@ impl Scheduler {
             if drafted > 0 {
                 sequence.verified(drafted, tokens.len());
             }
-            let (index, went_on) = (sequence.generated(), sequence.went_on);
+            let (index, past_end) = (sequence.generated(), sequence.past_end);
             let mut finish = None;
             for (at, token) in tokens.iter().enumerate() {
                 sequence.push(token.id);
-                if let Phase::Finished(Ended::Well(how)) = sequence.phase {
+                if let Phase::Finished(EndReason::Well(how)) = sequence.phase {
                     finish = Some((how, at + 1));
                     break;
                 }
@@ -429,10 +434,10 @@ impl Scheduler {
                 // The bonus token's row, and those of the accepted drafts.
                 sequence.commit(tokens.len());
             }
-            if sequence.went_on && !went_on && finish.is_none() {
-                self.speculation.goes_on(key, sequence.generated());
+            if sequence.past_end && !past_end && finish.is_none() {
+                self.speculation.continues_past_end(key, sequence.generated());
             }
-            let served = Served::of(&self.speculation, key, sequence);
+            let served = Service::of(&self.speculation, key, sequence);
             let end = finish.map(|(finish, count)| {
                 tokens.truncate(count);
                 // It is forgotten below.

@@ -9,7 +9,7 @@ const DRAFTS: Permit =
 
 fn classes(of: &[(usize, u64)]) -> Vec<ClassBytes> {
     of.iter()
-        .map(|(positions, kv)| ClassBytes { positions: *positions, kv: *kv, taps: 0 })
+        .map(|(positions, kv)| ClassBytes { positions: *positions, kv: *kv, hidden: 0 })
         .collect()
 }
 
@@ -143,7 +143,7 @@ fn a_prompt_on_an_unknown_machine_is_read_without_a_step_that_counts_as_hung() {
                     "{step_us} and {row_us} us, step {steps} of {rows} rows: {took_us} us behind {slowest_us}"
                 );
                 assert!(rows > 0 && took_us <= HANG_US.max(10 * slowest_us), "{what}");
-                let chosen = |part: &Part| Chosen {
+                let chosen = |part: &StepPart| Chosen {
                     key: part.key,
                     tokens: vec![Token { id: 9, margin: 1.0 }],
                 };
@@ -191,7 +191,7 @@ fn deadlines_end_a_sequence_at_the_step_border() {
     let late = next(&mut scheduler, 5);
     assert_eq!(
         late,
-        Step { ended: vec![(SequenceKey(0), Ended::DeadlinePassed)], ..Step::default() }
+        Step { ended: vec![(SequenceKey(0), EndReason::DeadlinePassed)], ..Step::default() }
     );
     assert_eq!(scheduler.ledger().free(), 10_000);
 }
@@ -255,7 +255,7 @@ fn a_draft_is_waited_for_verified_and_counted() {
     assert_eq!((emission.index, emission.tokens.len()), (1, 4));
     let sequence = scheduler.get(key).expect("there");
     assert_eq!((sequence.committed, sequence.ids.len(), sequence.draft), (14, 15, Draft::None));
-    assert_eq!(sequence.counts, Counts { cycles: 1, drafted: 5, accepted: 3 });
+    assert_eq!(sequence.counts, DraftCounts { cycles: 1, drafted: 5, accepted: 3 });
     // And then plainly.
     assert_eq!(step(&mut scheduler, 20, 60).0, [(0, 1, true)]);
 }
@@ -331,7 +331,7 @@ fn a_long_prompt_is_passed_over_by_short_ones_and_not_for_ever() {
         waited = passed;
         assert!(waited <= 4, "{waited} steps without a row");
         let chosen =
-            |part: &Part| Chosen { key: part.key, tokens: vec![Token { id: 9, margin: 1.0 }] };
+            |part: &StepPart| Chosen { key: part.key, tokens: vec![Token { id: 9, margin: 1.0 }] };
         let chosen = step.parts.iter().filter(|part| part.chooses).map(chosen).collect();
         let parts = step.parts;
         scheduler.on_step(&parts, chosen, 250_000);
@@ -358,17 +358,17 @@ fn who_begins_like_another_waits_for_it_and_it_goes_first() {
     let mut scheduler = scheduler();
     let [a, b, c] = [1000, 900, 500].map(|rows| scheduler.admit(request(rows, 5)).expect("room"));
     scheduler.price = RowPrice::flat(250_000.0 / 64.0);
-    scheduler.follows.insert(b, Follows { leader: a, rows: 200 });
+    scheduler.prefix_waits.insert(b, PrefixWait { leader: a, rows: 200 });
     let first = next(&mut scheduler, 0);
     // Of the first 200 rows of A two have use, so it is read before C, which is shorter.
     assert_eq!(first.parts.iter().map(|part| (part.key, part.rows)).collect::<Vec<_>>(), [(a, 64)]);
     assert_eq!(first.passed, [(c, 1), (b, 1)]);
     scheduler.on_step(&first.parts, vec![], 64_000);
-    scheduler.follows.clear();
+    scheduler.prefix_waits.clear();
     scheduler.found(b, 192);
     let keys: Vec<_> = next(&mut scheduler, 1).parts.iter().map(|part| part.key).collect();
     assert_eq!(keys, [c]);
 }
 
 mod memory;
-mod sight;
+mod vision_turns;

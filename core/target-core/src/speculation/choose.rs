@@ -322,14 +322,14 @@ pub struct Load {
 
 /// Time and tokens of a way to go on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
+pub struct Throughput {
     /// Microseconds.
     pub us: f64,
     /// Tokens of all sequences.
     pub tokens: f64,
 }
 
-impl Pace {
+impl Throughput {
     /// Tokens a microsecond.
     pub fn rate(&self) -> f64 {
         self.tokens / self.us
@@ -347,14 +347,14 @@ struct Fixed {
 
 impl Load {
     /// One plain step of all.
-    pub fn plain(&self, costs: &Costs) -> Pace {
+    pub fn plain(&self, costs: &Costs) -> Throughput {
         let count = self.sequences as f64;
-        Pace { us: costs.plain_us(count, self.context), tokens: count }
+        Throughput { us: costs.plain_us(count, self.context), tokens: count }
     }
 
     /// A cycle in which `drafting` of them draft `rows` tokens in all, of which `accepted` are
     /// expected to be.
-    pub fn cycle(&self, costs: &Costs, drafting: usize, rows: f64, accepted: f64) -> Pace {
+    pub fn cycle(&self, costs: &Costs, drafting: usize, rows: f64, accepted: f64) -> Throughput {
         self.cycle_of(costs, self.fixed(costs, drafting), drafting, rows, accepted)
     }
 
@@ -378,7 +378,7 @@ impl Load {
         drafting: usize,
         rows: f64,
         accepted: f64,
-    ) -> Pace {
+    ) -> Throughput {
         let (count, drafting) = (self.sequences as f64, drafting as f64);
         let others = count - drafting;
         // Blocks with their bonus tokens, and the positions that the last cycle committed.
@@ -391,7 +391,7 @@ impl Load {
             (steps * beside_us, steps * others)
         };
         let verified = Size { rows: count + rows, sequences: count, context: self.context };
-        Pace {
+        Throughput {
             us: wait_us + costs.block_us(verified, plain_us),
             tokens: count + accepted + plain_tokens,
         }
@@ -415,7 +415,7 @@ pub struct Choice {
     /// Drafted tokens, candidate by candidate; 0 is plain.
     pub lengths: Vec<usize>,
     /// Of the cycle; of a plain step where nobody drafts.
-    pub pace: Pace,
+    pub pace: Throughput,
     /// The pace of one sequence, as the geometric mean of all, tokens a microsecond: what is to be
     /// large (proportional fairness: Kelly, Maulloo, Tan 1998).
     pub rate: f64,
@@ -423,7 +423,7 @@ pub struct Choice {
 
 /// The geometric mean of the paces of all: those that draft have `logs` of their tokens a cycle in
 /// sum.
-fn fair_rate(load: Load, drafting: usize, logs: f64, own: f64, pace: Pace) -> f64 {
+fn fair_rate(load: Load, drafting: usize, logs: f64, own: f64, pace: Throughput) -> f64 {
     let others = load.sequences - drafting;
     let plain =
         if others == 0 { 0.0 } else { others as f64 * ((pace.tokens - own) / others as f64).ln() };
@@ -431,7 +431,7 @@ fn fair_rate(load: Load, drafting: usize, logs: f64, own: f64, pace: Pace) -> f6
 }
 
 /// The product of the tokens of those that do not draft.
-fn plain_product(load: Load, drafting: usize, own: f64, pace: Pace) -> f64 {
+fn plain_product(load: Load, drafting: usize, own: f64, pace: Throughput) -> f64 {
     match load.sequences - drafting {
         0 => 1.0,
         others => {
@@ -460,7 +460,7 @@ pub fn best_cycle(costs: &Costs, load: Load, candidates: &[Candidate<'_>]) -> Op
         );
     }
     growth.sort_unstable_by(|one, other| other.0.total_cmp(&one.0));
-    let mut best: Option<(f64, usize, usize, Pace)> = None;
+    let mut best: Option<(f64, usize, usize, Throughput)> = None;
     let mut tokens = vec![0.0; order.len()];
     let count = i32::try_from(load.sequences).unwrap_or(i32::MAX);
     for drafting in sets(order.len()) {

@@ -88,9 +88,9 @@ impl Cell {
 
 /// A line: microseconds = base + row · rows + sequence · sequences + context · positions / 1000.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Line([f64; 4]);
+struct Regression([f64; 4]);
 
-impl Line {
+impl Regression {
     fn features(size: Size) -> [f64; 4] {
         [1.0, size.rows, size.sequences, size.context / 1000.0]
     }
@@ -155,7 +155,7 @@ impl Plain {
 #[derive(Clone, Debug)]
 pub struct Cost {
     cells: [[Cell; ROWS.len()]; SEQUENCES.len()],
-    line: Line,
+    line: Regression,
     /// Cost at the cells' upper ends without context, and what a row more costs within each cell.
     curve: [[f64; ROWS.len()]; SEQUENCES.len()],
     slope: [[f64; ROWS.len()]; SEQUENCES.len()],
@@ -167,7 +167,7 @@ impl Default for Cost {
     fn default() -> Self {
         let zero = [[0.0; ROWS.len()]; SEQUENCES.len()];
         let cells = [[Cell::default(); ROWS.len()]; SEQUENCES.len()];
-        Self { cells, line: Line::default(), curve: zero, slope: zero, seen: 0, fitted: 0 }
+        Self { cells, line: Regression::default(), curve: zero, slope: zero, seen: 0, fitted: 0 }
     }
 }
 
@@ -265,7 +265,7 @@ impl Cost {
         let (mut products, mut sums) = ([[0.0; 4]; 4], [0.0; 4]);
         for cell in &known {
             let (features, weight) =
-                (Line::features(cell.size), cell.weight.min(HEAVY) / (cell.us * cell.us));
+                (Regression::features(cell.size), cell.weight.min(HEAVY) / (cell.us * cell.us));
             for row in 0..4 {
                 for column in 0..4 {
                     products[row][column] += weight * features[row] * features[column];
@@ -277,7 +277,7 @@ impl Cost {
             products[at][at] += faint * amount * amount;
             sums[at] += faint * amount * us;
         }
-        self.line = Line(solve(products, sums));
+        self.line = Regression(solve(products, sums));
         for (sequence, most) in SEQUENCES.iter().enumerate() {
             let curve = self.curve_of(sequence, f64::from(*most));
             for row in 1..ROWS.len() {

@@ -6,7 +6,9 @@ use paceline_vocabulary::{Permit, RouteReason};
 
 use super::choose::{Candidate, Load, best_cycle, choice_of, trial};
 use super::survival::{self, KINDS, MOST};
-use super::{Course, Force, LOADS, Plan, Policy, Reading, Speculation, Why, expected};
+use super::{
+    Course, DraftPlan, DrafterReadiness, Force, LOADS, Policy, Speculation, Why, expected,
+};
 use crate::{Draft, Phase, Sequence, SequenceKey};
 
 /// Drafting begins where it promises so much more than plain steps, and goes on while it promises
@@ -132,8 +134,8 @@ impl Speculation {
         &mut self,
         sequences: &BTreeMap<SequenceKey, Sequence>,
         pressed: bool,
-        reading: impl Fn(SequenceKey, &Sequence) -> Option<Reading>,
-    ) -> Plan {
+        reading: impl Fn(SequenceKey, &Sequence) -> Option<DrafterReadiness>,
+    ) -> DraftPlan {
         self.pressed = pressed;
         let plan = self.planned(sequences, &reading);
         let only_read =
@@ -150,9 +152,9 @@ impl Speculation {
     fn planned(
         &mut self,
         sequences: &BTreeMap<SequenceKey, Sequence>,
-        reading: impl Fn(SequenceKey, &Sequence) -> Option<Reading>,
-    ) -> Plan {
-        let mut plan = Plan::default();
+        reading: impl Fn(SequenceKey, &Sequence) -> Option<DrafterReadiness>,
+    ) -> DraftPlan {
+        let mut plan = DraftPlan::default();
         let (mut eligible, mut at_border) = (vec![], true);
         for (key, sequence) in sequences {
             let Some(course) = self.courses.get_mut(key) else { continue };
@@ -228,7 +230,7 @@ impl Speculation {
         old
     }
 
-    fn decide(&mut self, load: Load, eligible: &[Eligible], plan: &mut Plan) {
+    fn decide(&mut self, load: Load, eligible: &[Eligible], plan: &mut DraftPlan) {
         let token_us = 1.0 / load.plain(&self.costs).rate();
         self.teach();
         for one in eligible {

@@ -2,7 +2,7 @@
 //!
 //! At a *cycle border*, when no draft is on its way, the lengths of all sequences are decided
 //! together, as they share a step (`choose`), by what work costs here (`cost`) and how far drafts
-//! survive (`survival`), which shows in drafts and in the target's own doubt (`signs`). A
+//! survive (`survival`), which shows in drafts and in the target's own doubt (`target_entropy`). A
 //! sequence's course:
 //!
 //! ```text
@@ -13,36 +13,36 @@
 //! ```
 //!
 //! A sequence begins with what its class of traffic makes of it, and those with prompts like its
-//! own (`neighbours`), of which one that is tried teaches the others. Only prompts of its own cache
+//! own (`similar_prompts`), of which one that is tried teaches the others. Only prompts of its own cache
 //! scope count (`scopes`).
 //!
 //! Who is plain is not shown to the drafter either: it reads only sequences that are to draft
-//! (`Plan::feed`), and what they missed it reads from their tap windows. What reading costs counts
+//! (`DraftPlan::feed`), and what they missed it reads from their hidden-state windows. What reading costs counts
 //! against the tokens still expected.
 
 pub mod choose;
 pub mod cost;
 mod decide;
 mod figures;
-pub mod neighbours;
 mod scopes;
-pub mod signs;
+pub mod similar_prompts;
 pub mod survival;
+pub mod target_entropy;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use paceline_vocabulary::{Force, Lane, Route, RouteReason};
 
-use super::{Part, Request, Sequence, SequenceKey};
+use super::{Request, Sequence, SequenceKey, StepPart};
 use choose::{Costs, gain_of_kind};
 use cost::Size;
 use decide::Blind;
 use figures::Ranges;
-use neighbours::{Evidence, Words};
 use scopes::{ScopeOfClass, SimilarPrompts};
-use signs::{Seen, Signs};
+use similar_prompts::{Evidence, Words};
 use survival::{Belief, Class, Survival};
+use target_entropy::{Seen, Signs};
 
 /// In its first cycles a sequence is taken for worse than its class makes it, by this share of poor
 /// text as long as nothing is known of itself: a class is a mean over texts that pay a lot and
@@ -97,7 +97,7 @@ impl Default for Policy {
 
 /// How far the drafter is with a sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct DrafterReadiness {
     /// Rows it would have to read before it can draft.
     pub unread: usize,
     /// It can be asked now, though it may have to read for a while first.
@@ -108,8 +108,8 @@ pub struct Reading {
 
 /// What to do at a step border.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// Whose taps are sent.
+pub struct DraftPlan {
+    /// Whose hidden states are sent.
     pub feed: Vec<SequenceKey>,
     /// Whose drafts are asked for, and how long.
     pub ask: Vec<(SequenceKey, usize)>,
@@ -159,7 +159,7 @@ struct Course {
     steady: u32,
     /// Tokens it had when its belief was last brought up to date.
     as_of: u32,
-    /// The drafter is shown its taps.
+    /// The drafter is shown its hidden states.
     fed: bool,
     /// It was thought of whether it is to be.
     decided: bool,
@@ -311,7 +311,7 @@ impl Speculation {
     /// The answer of a sequence has come to its end, with so many tokens, and the client has it go
     /// on. What follows is another text: its class has learnt what the answer was, and of the rest
     /// it is known what became of others that went on.
-    pub fn goes_on(&mut self, key: SequenceKey, had: u32) {
+    pub fn continues_past_end(&mut self, key: SequenceKey, had: u32) {
         let Some(course) = self.courses.remove(&key) else { return };
         let Course { fed, decided, chosen, cycles, .. } = course;
         let (words, scope, lost_us) =
@@ -382,16 +382,16 @@ impl Speculation {
 
     /// Whether the target's doubt about a sequence's next tokens is of use, when it has had so
     /// many.
-    pub fn wants_signs(&self, key: SequenceKey, sequence: &Sequence, had: u32) -> bool {
+    pub fn wants_entropy(&self, key: SequenceKey, sequence: &Sequence, had: u32) -> bool {
         let often = had < FIRST_SIGNS || had.is_multiple_of(SIGN_EVERY);
         self.linked && often && sequence.permit.may_draft() && self.courses.contains_key(&key)
     }
 
     /// The target's doubt about tokens it chose for a sequence, in nats.
-    pub fn doubted(&mut self, key: SequenceKey, nats: &[f32]) {
+    pub fn observe_entropy(&mut self, key: SequenceKey, nats: &[f32]) {
         let Some(course) = self.courses.get_mut(&key) else { return };
         for nats in nats {
-            let bin = signs::bin(*nats);
+            let bin = target_entropy::bin(*nats);
             course.seen[bin] += 1;
             course.belief.weigh(&self.signs.says(bin));
         }
@@ -445,7 +445,7 @@ impl Speculation {
     /// of its blocks.
     pub fn stepped(
         &mut self,
-        parts: &[Part],
+        parts: &[StepPart],
         accepted: &[(SequenceKey, usize)],
         us: f64,
         beside: bool,

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::neighbours::Neighbours;
+use super::similar_prompts::Neighbours;
 
 /// Scopes that are remembered at once, each with what its class taught it: some 75 KB each, 5 MB
 /// together. The one that was used longest ago is forgotten for a new one, which costs its next
@@ -47,7 +47,7 @@ impl SimilarPrompts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::speculation::neighbours::{Evidence, Words};
+    use crate::speculation::similar_prompts::{Evidence, Words};
     use crate::speculation::survival::KINDS;
 
     fn scope(class: usize, scope: &str) -> ScopeOfClass {

@@ -155,7 +155,7 @@ struct House {
 
 impl House {
     fn new(machine: Machine, seed: u64) -> Self {
-        let ledger = Ledger::new(1 << 40, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]);
+        let ledger = Ledger::new(1 << 40, vec![ClassBytes { positions: 4096, kv: 1, hidden: 0 }]);
         let scheduler = Scheduler::new(ledger, 32).with_row_us(300.0);
         Self {
             machine,
@@ -301,18 +301,20 @@ impl House {
                 _ => vec![Token { id: 1, margin: 1.0 }; accepted + 1],
             };
             chosen.push(Chosen { key: part.key, tokens });
-            let wanted = self.scheduler.speculation.wants_signs(
+            let wanted = self.scheduler.speculation.wants_entropy(
                 part.key,
                 self.scheduler.get(part.key).expect("there"),
                 had,
             );
             if let Some(trace) = trace.filter(|_| wanted) {
-                self.scheduler.speculation.doubted(part.key, trace.doubt(had, accepted + 1));
+                self.scheduler
+                    .speculation
+                    .observe_entropy(part.key, trace.doubt(had, accepted + 1));
             } else if self.telling && wanted {
                 let sure = text(had).sqrt();
                 let nats: Vec<f32> =
                     (0..=accepted).map(|_| if self.roll() < sure { 0.0005 } else { 0.7 }).collect();
-                self.scheduler.speculation.doubted(part.key, &nats);
+                self.scheduler.speculation.observe_entropy(part.key, &nats);
             }
         }
         for emission in self.scheduler.on_step(&step.parts, chosen, took_us as u64) {
@@ -354,7 +356,7 @@ impl House {
             let unread = (committed - read.iter().find(|one| one.0 == key)?.1).min(512);
             // What it is reading it has not read.
             let unread = if busy { unread.max(1) } else { unread };
-            Some(Reading { unread, can: unread <= 256, beyond: false })
+            Some(DrafterReadiness { unread, can: unread <= 256, beyond: false })
         });
         self.borders += 1;
         self.decided += u32::from(self.scheduler.speculation.borders == 1);
@@ -681,7 +683,7 @@ fn a_policy_goes_over_permits_and_an_older_one_is_dropped() {
 #[test]
 fn under_pressure_nobody_drafts() {
     let mut scheduler = Scheduler::new(
-        Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]),
+        Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, hidden: 0 }]),
         4,
     )
     .with_row_us(1_000.0);
@@ -694,18 +696,19 @@ fn under_pressure_nobody_drafts() {
         vec![Chosen { key, tokens: vec![Token { id: 1, margin: 1.0 }] }],
         1000,
     );
-    let reading =
-        |_: SequenceKey, _: &Sequence| Some(Reading { unread: 0, can: true, beyond: false });
-    assert_eq!(scheduler.plan(true, reading), Plan::default());
+    let reading = |_: SequenceKey, _: &Sequence| {
+        Some(DrafterReadiness { unread: 0, can: true, beyond: false })
+    };
+    assert_eq!(scheduler.plan(true, reading), DraftPlan::default());
     let sequence = scheduler.get(key).expect("there");
     assert_eq!(scheduler.speculation.route(key, sequence).reason, RouteReason::KvPressure);
-    assert_eq!(scheduler.plan(false, reading), Plan { feed: vec![key], ask: vec![(key, 15)] });
+    assert_eq!(scheduler.plan(false, reading), DraftPlan { feed: vec![key], ask: vec![(key, 15)] });
 }
 
 #[test]
 fn one_that_is_too_long_is_left_alone() {
     let mut scheduler = Scheduler::new(
-        Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, taps: 0 }]),
+        Ledger::new(1 << 20, vec![ClassBytes { positions: 4096, kv: 1, hidden: 0 }]),
         4,
     )
     .with_row_us(1_000.0);
@@ -726,7 +729,7 @@ fn one_that_is_too_long_is_left_alone() {
         }));
         let beyond = |_: SequenceKey, sequence: &Sequence| sequence.committed > context;
         let plan = scheduler.plan(false, |key, one| {
-            Some(Reading { unread: 0, can: true, beyond: beyond(key, one) })
+            Some(DrafterReadiness { unread: 0, can: true, beyond: beyond(key, one) })
         });
         let why = |key| scheduler.speculation.route(key, scheduler.get(key).expect("there")).reason;
         (plan.feed, keys.map(why))
@@ -753,7 +756,9 @@ fn why_it_was_plain_is_said() {
     // One that was chosen, and never ready.
     let key = house.scheduler.admit(Request { class: "other".into(), ..request(ROUTED, 50) });
     let key = key.expect("room");
-    house.scheduler.plan(false, |_, _| Some(Reading { unread: 500, can: false, beyond: false }));
+    house
+        .scheduler
+        .plan(false, |_, _| Some(DrafterReadiness { unread: 500, can: false, beyond: false }));
     let reason = |house: &House| {
         house.scheduler.speculation.route(key, house.scheduler.get(key).expect("there")).reason
     };
@@ -805,7 +810,7 @@ fn figures_say_what_was_measured() {
 fn a_plain_step_behind_a_block_says_nothing_of_those_that_would_go_on_plainly() {
     let mut speculation = Speculation::default();
     speculation.set_linked(true);
-    let part = |drafted| Part {
+    let part = |drafted| StepPart {
         key: SequenceKey(0),
         start: 100,
         rows: 1 + drafted,

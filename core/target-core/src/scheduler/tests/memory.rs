@@ -4,16 +4,20 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-fn with_taps(of: &[(usize, u64, u64)]) -> Vec<ClassBytes> {
+fn with_hidden(of: &[(usize, u64, u64)]) -> Vec<ClassBytes> {
     of.iter()
-        .map(|(positions, kv, taps)| ClassBytes { positions: *positions, kv: *kv, taps: *taps })
+        .map(|(positions, kv, hidden)| ClassBytes {
+            positions: *positions,
+            kv: *kv,
+            hidden: *hidden,
+        })
         .collect()
 }
 
-/// A scheduler with `count` sequences that decode, with room for 8 positions each and taps.
+/// A scheduler with `count` sequences that decode, with room for 8 positions each and hidden states.
 fn decoding(budget: u64, count: usize) -> Scheduler {
     let mut scheduler =
-        Scheduler::new(Ledger::new(budget, with_taps(&[(8, 80, 20), (16, 160, 40)])), 8)
+        Scheduler::new(Ledger::new(budget, with_hidden(&[(8, 80, 20), (16, 160, 40)])), 8)
             .with_row_us(1_000.0);
     (0..count).for_each(|_| {
         _ = scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken")
@@ -25,7 +29,7 @@ fn decoding(budget: u64, count: usize) -> Scheduler {
 #[test]
 fn the_cache_goes_first_then_taps_then_the_youngest() {
     let mut scheduler = decoding(400, 3);
-    scheduler.set_cached(100).expect("room");
+    scheduler.set_cached_bytes(100).expect("room");
     // Each has 7 rows and a token: this step fills its class, the next wants another.
     step(&mut scheduler, 1, 9);
     scheduler.start(|_| 0);
@@ -34,17 +38,17 @@ fn the_cache_goes_first_then_taps_then_the_youngest() {
         asked += bytes;
         bytes
     });
-    // 0 grows by 100, which the cache has. 1 needs 100: the taps of 2, of 1 and of 0 are 80, and
+    // 0 grows by 100, which the cache has. 1 needs 100: the hidden states of 2, of 1 and of 0 are 80, and
     // that is not enough.
     assert_eq!(asked, 100);
-    assert_eq!(step.gave.taps, [SequenceKey(2), SequenceKey(1), SequenceKey(0)]);
-    assert_eq!(step.gave.all, [SequenceKey(2)]);
+    assert_eq!(step.preempted.lost_hidden, [SequenceKey(2), SequenceKey(1), SequenceKey(0)]);
+    assert_eq!(step.preempted.sequences, [SequenceKey(2)]);
     assert_eq!(step.parts.iter().map(|part| part.key.0).collect::<Vec<_>>(), [0, 1]);
     assert_eq!((scheduler.ledger().held(), scheduler.ledger().free()), (320, 80));
     // The one that gave way waits, and its tokens are still there.
     let young = scheduler.get(SequenceKey(2)).expect("there");
     assert_eq!(
-        (young.phase, young.committed, young.ids.len(), young.gave_way),
+        (young.phase, young.committed, young.ids.len(), young.preemptions),
         (Phase::Waiting, 0, 9, 1)
     );
     assert_eq!(scheduler.start(|_| 0), Started::default());
@@ -56,7 +60,7 @@ fn a_block_is_not_worth_a_place() {
     scheduler.asked(SequenceKey(1), Millis(9));
     scheduler.proposed(SequenceKey(1), 3);
     let step = scheduler.next_step(Millis(1), |_| 0);
-    assert_eq!((step.undrafted, step.gave), (vec![SequenceKey(1)], Gave::default()));
+    assert_eq!((step.dropped_drafts, step.preempted), (vec![SequenceKey(1)], Preempted::default()));
     assert_eq!(step.parts[1].rows, 1);
 }
 
@@ -64,29 +68,42 @@ fn a_block_is_not_worth_a_place() {
 fn who_gave_way_begins_again_where_it_was_and_keeps_taps_again_when_there_is_room() {
     let mut scheduler = decoding(260, 2);
     step(&mut scheduler, 1, 9);
-    let gave = next(&mut scheduler, 2).gave;
-    assert_eq!((gave.taps.len(), gave.all.as_slice()), (2, &[SequenceKey(1)][..]));
+    let preempted = next(&mut scheduler, 2).preempted;
+    assert_eq!(
+        (preempted.lost_hidden.len(), preempted.sequences.as_slice()),
+        (2, &[SequenceKey(1)][..])
+    );
     scheduler.remove(SequenceKey(0));
     assert_eq!(scheduler.start(|_| 0).keys, [SequenceKey(1)]);
     let again = scheduler.next_step(Millis(3), |_| 0);
     assert_eq!(
         again.parts,
-        [Part { key: SequenceKey(1), start: 0, rows: 9, chooses: true, prefill: true, drafted: 0 }]
+        [StepPart {
+            key: SequenceKey(1),
+            start: 0,
+            rows: 9,
+            chooses: true,
+            prefill: true,
+            drafted: 0
+        }]
     );
     let emissions = scheduler.on_step(
         &again.parts,
         vec![Chosen { key: SequenceKey(1), tokens: vec![Token { id: 5, margin: 1.0 }] }],
         9,
     );
-    assert_eq!((emissions[0].index, scheduler.get(SequenceKey(1)).expect("there").taps), (2, true));
+    assert_eq!(
+        (emissions[0].index, scheduler.get(SequenceKey(1)).expect("there").retains_hidden),
+        (2, true)
+    );
 }
 
 #[test]
 fn taps_go_before_a_request_waits() {
-    // 0 and 1 hold 80 and 20 each, and the cache 30: 2 has room without taps if the cache and one
+    // 0 and 1 hold 80 and 20 each, and the cache 30: 2 has room without hidden states if the cache and one
     // of them give theirs up.
     let mut scheduler = decoding(260, 2);
-    scheduler.set_cached(30).expect("room");
+    scheduler.set_cached_bytes(30).expect("room");
     scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("taken");
     let mut evicted = 0;
     let started = scheduler.start(|bytes| {
@@ -94,13 +111,13 @@ fn taps_go_before_a_request_waits() {
         bytes
     });
     assert_eq!(
-        (started.keys, started.taps, evicted),
+        (started.keys, started.lost_hidden, evicted),
         (vec![SequenceKey(2)], vec![SequenceKey(1)], 30)
     );
-    let taps = |key| scheduler.get(SequenceKey(key)).expect("there").taps;
-    assert_eq!((taps(0), taps(1), taps(2)), (true, false, false));
+    let hidden = |key| scheduler.get(SequenceKey(key)).expect("there").retains_hidden;
+    assert_eq!((hidden(0), hidden(1), hidden(2)), (true, false, false));
     assert_eq!(
-        (scheduler.ledger().held(), scheduler.ledger().taps(), scheduler.ledger().free()),
+        (scheduler.ledger().held(), scheduler.ledger().hidden_bytes(), scheduler.ledger().free()),
         (260, 20, 0)
     );
     // The next would not fit with all that is left of them: nobody loses any for it.
@@ -111,8 +128,8 @@ fn taps_go_before_a_request_waits() {
 #[test]
 fn one_that_is_alone_begins_though_the_cache_has_what_it_needs_without_taps() {
     let mut scheduler =
-        Scheduler::new(Ledger::new(100, with_taps(&[(16, 80, 40)])), 8).with_row_us(1_000.0);
-    scheduler.set_cached(40).expect("room");
+        Scheduler::new(Ledger::new(100, with_hidden(&[(16, 80, 40)])), 8).with_row_us(1_000.0);
+    scheduler.set_cached_bytes(40).expect("room");
     scheduler.admit(Request { permit: DRAFTS, ..request(7, 9) }).expect("it could run alone");
     assert_eq!(scheduler.start(|bytes| bytes).keys, [SequenceKey(0)]);
     assert_eq!((scheduler.ledger().held(), scheduler.ledger().cached()), (80, 20));
@@ -121,13 +138,13 @@ fn one_that_is_alone_begins_though_the_cache_has_what_it_needs_without_taps() {
 #[test]
 fn another_drafters_taps_are_kept_where_there_is_room() {
     let mut scheduler = decoding(260, 2);
-    assert_eq!(scheduler.set_taps(|positions| positions as u64 * 8), [SequenceKey(1)]);
-    assert_eq!((scheduler.ledger().held(), scheduler.ledger().taps()), (224, 64));
-    let taps = |key| scheduler.get(SequenceKey(key)).expect("there").taps;
-    assert_eq!((taps(0), taps(1)), (true, false));
-    // Of one that has lost its taps there are none to go on with.
-    assert_eq!(scheduler.set_taps(|_| 1), []);
-    assert_eq!(scheduler.ledger().taps(), 1);
+    assert_eq!(scheduler.set_hidden_bytes(|positions| positions as u64 * 8), [SequenceKey(1)]);
+    assert_eq!((scheduler.ledger().held(), scheduler.ledger().hidden_bytes()), (224, 64));
+    let hidden = |key| scheduler.get(SequenceKey(key)).expect("there").retains_hidden;
+    assert_eq!((hidden(0), hidden(1)), (true, false));
+    // Of one that has lost its hidden states there are none to go on with.
+    assert_eq!(scheduler.set_hidden_bytes(|_| 1), []);
+    assert_eq!(scheduler.ledger().hidden_bytes(), 1);
 }
 
 struct Dice(u64);
@@ -159,10 +176,10 @@ fn alone(request: &Request) -> Vec<u32> {
 /// and all comes to its end.
 #[test]
 fn streams_are_what_they_are_alone_whoever_gives_way() {
-    let (mut gave_way, mut lost_taps, mut evicted, mut cycles) = (0, 0, 0, 0);
+    let (mut preemptions, mut lost_hidden, mut evicted, mut cycles) = (0, 0, 0, 0);
     for seed in 0..500 {
         let mut dice = Dice(seed);
-        let classes = with_taps(&[(16, 100, 20), (32, 200, 40), (64, 400, 40), (128, 800, 40)]);
+        let classes = with_hidden(&[(16, 100, 20), (32, 200, 40), (64, 400, 40), (128, 800, 40)]);
         let mut scheduler = Scheduler::new(Ledger::new(800 + dice.roll(8) * 200, classes), 16);
         scheduler.price = RowPrice::flat(2_000.0 + 1_000.0 * dice.roll(5) as f64);
         let (mut store, mut streams) = (
@@ -198,7 +215,7 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
                 bytes
             };
             let started = scheduler.start(&mut evict);
-            lost_taps += started.taps.len();
+            lost_hidden += started.lost_hidden.len();
             for key in started.keys {
                 assert!(store.insert(key, vec![]).is_none(), "it held nothing");
                 let rows = 1 + dice.roll(20) as usize;
@@ -209,11 +226,11 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
                 }
             }
             let step = scheduler.next_step(Millis(now), &mut evict);
-            for key in &step.gave.all {
+            for key in &step.preempted.sequences {
                 assert!(store.remove(key).is_some(), "it held something");
-                gave_way += 1;
+                preemptions += 1;
             }
-            lost_taps += step.gave.taps.len();
+            lost_hidden += step.preempted.lost_hidden.len();
             let mut chosen = vec![];
             for part in &step.parts {
                 let (sequence, rows) = (
@@ -225,11 +242,11 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
                     part.start + part.rows <= scheduler.ledger().room_of(part.key),
                     "seed {seed}: {part:?} has no room"
                 );
-                // Its draft went with its taps: there is nothing to verify.
+                // Its draft went with its hidden states: there is nothing to verify.
                 assert!(
-                    part.drafted == 0 || !step.gave.taps.contains(&part.key),
+                    part.drafted == 0 || !step.preempted.lost_hidden.contains(&part.key),
                     "seed {seed}: {part:?} in {:?}",
-                    step.gave
+                    step.preempted
                 );
                 let mut ids = sequence.ids[..part.start + part.rows - part.drafted].to_vec();
                 *rows = ids.clone();
@@ -278,7 +295,7 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
             }
             if dice.roll(5) == 0 {
                 let more = cached + dice.roll(200);
-                if scheduler.set_cached(more).is_ok() {
+                if scheduler.set_cached_bytes(more).is_ok() {
                     cached = more;
                 }
             }
@@ -293,7 +310,7 @@ fn streams_are_what_they_are_alone_whoever_gives_way() {
         }
     }
     println!(
-        "{gave_way} gave way, {lost_taps} lost their taps, {evicted} bytes evicted, {cycles} cycles"
+        "{preemptions} preempted way, {lost_hidden} lost their hidden, {evicted} bytes evicted, {cycles} cycles"
     );
-    assert!(gave_way > 100 && lost_taps > 100 && evicted > 1_000 && cycles > 1_000);
+    assert!(preemptions > 100 && lost_hidden > 100 && evicted > 1_000 && cycles > 1_000);
 }

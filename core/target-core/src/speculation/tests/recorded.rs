@@ -21,7 +21,7 @@ pub(super) struct Trace {
 }
 
 /// A doubt within each bin, nats.
-const NATS: [f32; signs::BINS] = [0.0005, 0.005, 0.03, 0.1, 0.25, 0.6, 1.2, 3.0];
+const NATS: [f32; target_entropy::BINS] = [0.0005, 0.005, 0.03, 0.1, 0.25, 0.6, 1.2, 3.0];
 
 static TRACES: LazyLock<Vec<Trace>> = LazyLock::new(|| {
     let digits = |text: &str| -> Vec<usize> {

@@ -1,17 +1,17 @@
 //! Who has memory. A sequence begins when what it is made of so far fits, and grows from class to
 //! class. Where there is no room, in this order: the prefix cache gives up what it needs, then
-//! sequences their taps and with them their drafts, for one that begins as for one that grows;
+//! sequences their hidden states and with them their drafts, for one that begins as for one that grows;
 //! then, for one that grows, the youngest sequence all it holds: its tokens are what it begins
 //! again from, when there is room. The oldest never gives way, and could run alone, so some
 //! sequence always comes to its end.
 
-use super::{Gave, Scheduler, Started};
+use super::{Preempted, Scheduler, Started};
 use crate::{Draft, Phase, SequenceKey};
 
 /// Positions beyond its own for which there must be room before a sequence that gave way begins
 /// again: what little is free would soon be taken from it once more.
 const AHEAD: usize = 64;
-/// Share of the budget that must stay free when a sequence's taps are kept again.
+/// Share of the budget that must stay free when a sequence's hidden states are kept again.
 const SPARE: f64 = 0.25;
 
 impl Scheduler {
@@ -24,17 +24,18 @@ impl Scheduler {
                 continue;
             }
             let Some(sequence) = self.sequences.get_mut(&key) else { continue };
-            let ahead = if sequence.gave_way > 0 { AHEAD } else { 1 };
+            let ahead = if sequence.preemptions > 0 { AHEAD } else { 1 };
             let positions = (sequence.ids.len() + ahead).min(sequence.most_positions());
-            sequence.taps = true;
+            sequence.retains_hidden = true;
             if !self.has_room(key, positions, &mut evict) {
-                self.forget_taps(key);
-                if !self.has_room_of_taps(key, positions, &mut evict, &mut started.taps) {
+                self.forget_hidden(key);
+                if !self.make_room_from_hidden(key, positions, &mut evict, &mut started.lost_hidden)
+                {
                     break;
                 }
             }
-            let taps = self.sequences.get(&key).is_some_and(|sequence| sequence.taps);
-            if self.ledger.hold(key, positions, taps).is_err() {
+            let hidden = self.sequences.get(&key).is_some_and(|sequence| sequence.retains_hidden);
+            if self.ledger.hold(key, positions, hidden).is_err() {
                 break;
             }
             started.keys.push(key);
@@ -42,7 +43,7 @@ impl Scheduler {
         if started == Started::default()
             && self.keys(|sequence| sequence.phase == Phase::Waiting).is_empty()
         {
-            self.keep_taps_again();
+            self.retain_hidden_again();
         }
         started
     }
@@ -66,7 +67,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// There is no room for so many: by how many bytes too few.
-    pub fn set_cached(&mut self, bytes: u64) -> Result<(), u64> {
+    pub fn set_cached_bytes(&mut self, bytes: u64) -> Result<(), u64> {
         self.prefix_bytes = bytes;
         self.count_cached()
     }
@@ -74,9 +75,9 @@ impl Scheduler {
     /// What is kept for later: the prefix cache, and features of pictures that nobody reads now,
     /// which go first.
     pub(super) fn count_cached(&mut self) -> Result<(), u64> {
-        self.ledger.set_cached(self.prefix_bytes + self.tower.loose_bytes()).or_else(|over| {
+        self.ledger.set_cached_bytes(self.prefix_bytes + self.tower.loose_bytes()).or_else(|over| {
             self.tower.evict(over);
-            self.ledger.set_cached(self.prefix_bytes + self.tower.loose_bytes())
+            self.ledger.set_cached_bytes(self.prefix_bytes + self.tower.loose_bytes())
         })
     }
 
@@ -88,19 +89,19 @@ impl Scheduler {
         positions: usize,
         evict: &mut impl FnMut(u64) -> u64,
     ) -> bool {
-        let taps = self.sequences.get(&key).is_some_and(|sequence| sequence.taps);
-        let missing = self.ledger.missing(key, positions, taps).unwrap_or(u64::MAX);
+        let hidden = self.sequences.get(&key).is_some_and(|sequence| sequence.retains_hidden);
+        let missing = self.ledger.missing(key, positions, hidden).unwrap_or(u64::MAX);
         // All of the cache would not do: it stays.
         if missing == 0 || missing > self.ledger.cached() {
             return missing == 0;
         }
         self.evict(missing, evict);
-        self.ledger.missing(key, positions, taps) == Ok(0)
+        self.ledger.missing(key, positions, hidden) == Ok(0)
     }
 
-    /// The same at the expense of others' taps, too, which they lose, the youngest's first; nobody
+    /// The same at the expense of others' hidden states, too, which they lose, the youngest's first; nobody
     /// loses any if all would not do.
-    fn has_room_of_taps(
+    fn make_room_from_hidden(
         &mut self,
         key: SequenceKey,
         positions: usize,
@@ -111,12 +112,12 @@ impl Scheduler {
             return true;
         }
         let missing = self.ledger.missing(key, positions, false).unwrap_or(u64::MAX);
-        if missing > self.ledger.cached() + self.ledger.taps() {
+        if missing > self.ledger.cached() + self.ledger.hidden_bytes() {
             return false;
         }
         self.evict(missing.min(self.ledger.cached()), evict);
-        while let Some(young) = self.youngest(|scheduler, key| scheduler.ledger.holds_taps(key)) {
-            self.forget_taps(young);
+        while let Some(young) = self.youngest(|scheduler, key| scheduler.ledger.holds_hidden(key)) {
+            self.forget_hidden(young);
             lost.push(young);
             if self.has_room(key, positions, evict) {
                 return true;
@@ -131,7 +132,7 @@ impl Scheduler {
         self.prefix_bytes = self.prefix_bytes.saturating_sub(of_pages);
         let left = self.ledger.cached().saturating_sub(of_pictures + of_pages);
         // Less than before always fits.
-        let _ = self.ledger.set_cached(left);
+        let _ = self.ledger.set_cached_bytes(left);
     }
 
     /// Gives a running sequence room for so many positions, whoever has to give way; `false` if
@@ -141,11 +142,11 @@ impl Scheduler {
         key: SequenceKey,
         positions: usize,
         evict: &mut impl FnMut(u64) -> u64,
-        gave: &mut Gave,
+        preempted: &mut Preempted,
     ) -> bool {
         loop {
-            let taps = self.sequences.get(&key).is_some_and(|sequence| sequence.taps);
-            let Err(missing) = self.ledger.hold(key, positions, taps) else { return true };
+            let hidden = self.sequences.get(&key).is_some_and(|sequence| sequence.retains_hidden);
+            let Err(missing) = self.ledger.hold(key, positions, hidden) else { return true };
             if self.ledger.cached() > 0 {
                 let before = self.ledger.cached();
                 self.evict(missing.min(before), evict);
@@ -153,15 +154,16 @@ impl Scheduler {
                     continue;
                 }
             }
-            if let Some(young) = self.youngest(|scheduler, key| scheduler.ledger.holds_taps(key)) {
-                self.forget_taps(young);
-                gave.taps.push(young);
+            if let Some(young) = self.youngest(|scheduler, key| scheduler.ledger.holds_hidden(key))
+            {
+                self.forget_hidden(young);
+                preempted.lost_hidden.push(young);
                 continue;
             }
             match self.youngest(|_, _| true) {
                 Some(young) => {
-                    self.give_way(young);
-                    gave.all.push(young);
+                    self.preempt(young);
+                    preempted.sequences.push(young);
                     if young == key {
                         return false;
                     }
@@ -176,52 +178,54 @@ impl Scheduler {
         self.sequences.keys().rev().copied().find(|key| self.ledger.holds(*key) && such(self, *key))
     }
 
-    fn forget_taps(&mut self, key: SequenceKey) {
-        self.ledger.give_back_taps(key);
+    fn forget_hidden(&mut self, key: SequenceKey) {
+        self.ledger.release_hidden(key);
         if let Some(sequence) = self.sequences.get_mut(&key) {
-            sequence.taps = false;
+            sequence.retains_hidden = false;
             sequence.draft = Draft::None;
         }
     }
 
-    /// Another drafter reads other layers: what taps take of a sequence of up to so many positions.
+    /// Another drafter reads other layers: what hidden states take of a sequence of up to so many positions.
     /// They go on to be kept where there is room; says of whom they are not.
-    pub fn set_taps(&mut self, bytes: impl Fn(usize) -> u64) -> Vec<SequenceKey> {
+    pub fn set_hidden_bytes(&mut self, bytes: impl Fn(usize) -> u64) -> Vec<SequenceKey> {
         let mut lost = vec![];
-        for key in self.ledger.set_taps(bytes) {
-            if self.sequences.get(&key).is_some_and(|sequence| sequence.taps)
-                && !self.keep_taps(key)
+        for key in self.ledger.set_hidden_bytes(bytes) {
+            if self.sequences.get(&key).is_some_and(|sequence| sequence.retains_hidden)
+                && !self.retain_hidden(key)
             {
-                self.forget_taps(key);
+                self.forget_hidden(key);
                 lost.push(key);
             }
         }
         lost
     }
 
-    fn keep_taps(&mut self, key: SequenceKey) -> bool {
+    fn retain_hidden(&mut self, key: SequenceKey) -> bool {
         let room = self.ledger.hold(key, self.ledger.room_of(key), true).is_ok();
         if let Some(sequence) = self.sequences.get_mut(&key).filter(|_| room) {
-            sequence.taps = true;
+            sequence.retains_hidden = true;
         }
         room
     }
 
-    fn give_way(&mut self, key: SequenceKey) {
-        self.ledger.give_back(key);
+    fn preempt(&mut self, key: SequenceKey) {
+        self.ledger.release(key);
         if let Some(sequence) = self.sequences.get_mut(&key) {
-            sequence.give_way();
+            sequence.preempt();
             let images = sequence.images.clone();
-            self.ledger.set_beside(key, self.beside(&images, 0));
+            self.ledger.set_extra_bytes(key, self.beside(&images, 0));
         }
     }
 
-    /// Sequences whose taps were given up keep them again once there is room for all that happens
+    /// Sequences whose hidden states were given up keep them again once there is room for all that happens
     /// meanwhile.
-    fn keep_taps_again(&mut self) {
-        for key in self.keys(|sequence| !sequence.taps && sequence.phase != Phase::Waiting) {
+    fn retain_hidden_again(&mut self) {
+        for key in
+            self.keys(|sequence| !sequence.retains_hidden && sequence.phase != Phase::Waiting)
+        {
             if self.ledger.free() > (SPARE * self.ledger.budget() as f64) as u64 {
-                self.keep_taps(key);
+                self.retain_hidden(key);
             }
         }
     }

@@ -10,7 +10,7 @@
 //! A slice takes as many blocks as fit the time of a prompt chunk, so a picture of any size stays
 //! within what running streams bear but for the time of one block. Of several pictures the one with
 //! the least work left goes first; one that was passed over in `PATIENCE` slices comes before, as
-//! with prompts (`scheduler/fill`). What is needed by a sequence that has memory is never dropped
+//! with prompts (`scheduler/batch`). What is needed by a sequence that has memory is never dropped
 //! and counts as held by it; what is loose is bounded, and goes before anything else does.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ pub struct TowerInfo {
 /// What a tower is to do in a step: take a picture in, if it is not on its way, and go through so
 /// many more blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slice {
+pub struct TowerSlice {
     /// Which picture.
     pub image: ImageKey,
     /// A sequence that has it ...
@@ -178,7 +178,7 @@ impl Tower {
 
     /// The next slice for one of these pictures, none of whose features are there, in about so much
     /// time.
-    pub fn next_slice(&mut self, wanted: &[WantedImage], most_us: f64) -> Option<Slice> {
+    pub fn next_slice(&mut self, wanted: &[WantedImage], most_us: f64) -> Option<TowerSlice> {
         let full = self.passes.len() >= MOST_PASSES;
         let left = |one: &WantedImage| {
             self.info.blocks - self.passes.get(&one.image).map_or(0, |pass| pass.done)
@@ -200,7 +200,7 @@ impl Tower {
         }
         self.passed.remove(&chosen.image);
         let WantedImage { image, owner, index, .. } = chosen;
-        Some(Slice { image, owner, index, blocks: fits.clamp(1, left.max(1)) })
+        Some(TowerSlice { image, owner, index, blocks: fits.clamp(1, left.max(1)) })
     }
 
     /// A slice of a picture of so many patches took so long.

@@ -86,7 +86,7 @@ impl Evidence {
 }
 
 #[derive(Clone, Debug)]
-struct Ended {
+struct EndedPrompt {
     words: Words,
     kinds: [f64; KINDS],
     cycles: u64,
@@ -97,7 +97,7 @@ struct Ended {
 /// The sequences of a class that have ended.
 #[derive(Clone, Debug)]
 pub struct Neighbours {
-    ended: std::collections::VecDeque<Ended>,
+    ended: std::collections::VecDeque<EndedPrompt>,
     /// In how many of them each word is.
     with: Vec<u16>,
 }
@@ -156,7 +156,7 @@ impl Neighbours {
             oldest.words.0.iter().for_each(|word| self.with[usize::from(*word)] -= 1);
         }
         words.0.iter().for_each(|word| self.with[usize::from(*word)] += 1);
-        self.ended.push_back(Ended { words, kinds: *kinds, cycles, fresh: 1.0 });
+        self.ended.push_back(EndedPrompt { words, kinds: *kinds, cycles, fresh: 1.0 });
     }
 }
 

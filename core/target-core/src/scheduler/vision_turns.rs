@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use paceline_vocabulary::Millis;
 
 use super::Scheduler;
-use super::fill::{BESIDE_US, CHUNK_US};
-use crate::{Draft, Image, Part, Phase, Sequence, Slice, WantedImage};
+use super::batch::{BESIDE_US, CHUNK_US};
+use crate::{Draft, Image, Phase, Sequence, StepPart, TowerSlice, WantedImage};
 
 /// Who is next where both have work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) enum Turn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     /// The tower.
-    Tower(Slice),
+    Tower(TowerSlice),
     /// Rows.
     Text {
         /// Of prompts too.
@@ -62,8 +62,8 @@ impl Scheduler {
             self.sequences.values().any(|one| one.phase == Phase::Decoding && !waits(one));
         let reads = self.sequences.iter().any(|(key, one)| {
             self.is_reading(*key, one)
-                && !self.follows.contains_key(key)
-                && self.sees_to(one) > one.committed
+                && !self.prefix_waits.contains_key(key)
+                && self.prefill_limit(one) > one.committed
         });
         if !decodes {
             self.owed_us = 0.0;
@@ -90,7 +90,7 @@ impl Scheduler {
     }
 
     /// A step took so long; what streams decoded in it they are not owed any more.
-    pub(super) fn repay(&mut self, parts: &[Part], took_us: u64) {
+    pub(super) fn repay(&mut self, parts: &[StepPart], took_us: u64) {
         if parts.iter().all(|part| !part.prefill) {
             self.owed_us = (self.owed_us - took_us as f64).max(0.0);
         }
@@ -108,7 +108,7 @@ impl Scheduler {
         {
             beside.push((*key, self.beside(&one.images, one.committed)));
             // What another one reads for it may be all of its pictures.
-            if self.follows.contains_key(key) {
+            if self.prefix_waits.contains_key(key) {
                 continue;
             }
             for (index, image) in one.unread_images() {
@@ -130,7 +130,7 @@ impl Scheduler {
             }
         }
         for (key, bytes) in beside {
-            self.ledger.set_beside(key, bytes);
+            self.ledger.set_extra_bytes(key, bytes);
         }
         if !self.tower.is_empty() || !wanted.is_empty() {
             self.tower.settle(needed, &wanted);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::{Image, ImageKey, Slice, Tower, TowerInfo};
+use crate::{Image, ImageKey, Tower, TowerInfo, TowerSlice};
 use crate::{PAGE, image};
 
 const BLOCKS: usize = 8;
@@ -72,7 +72,7 @@ impl Engine {
                 }
             }
         }
-        let name = |part: &Part| match part.prefill {
+        let name = |part: &StepPart| match part.prefill {
             true => format!("P{}+{}", part.key.0, part.rows),
             false => format!("D{}", part.key.0),
         };
@@ -86,7 +86,7 @@ impl Engine {
         names.join(" ")
     }
 
-    fn slice(&mut self, slice: Slice) -> String {
+    fn slice(&mut self, slice: TowerSlice) -> String {
         let image = self.scheduler.get(slice.owner).expect("it runs").images[slice.index];
         assert_eq!(image.key, slice.image);
         assert!(!self.scheduler.tower.has(&slice.image), "it is there already");
@@ -291,7 +291,7 @@ fn features_go_before_pages_and_before_anybody_gives_way() {
     assert_eq!((engine.scheduler.ledger().held(), engine.scheduler.ledger().cached()), (340, 0));
     assert!(others.iter().all(|key| engine.scheduler.ledger().holds(*key)));
     assert!(!engine.scheduler.tower.has(&ImageKey([1; 32])));
-    assert!(engine.scheduler.iter().all(|(_, one)| one.gave_way == 0));
+    assert!(engine.scheduler.iter().all(|(_, one)| one.preemptions == 0));
 }
 
 #[test]
@@ -310,7 +310,7 @@ fn who_gave_way_is_seen_and_read_again() {
         .expect("room");
     engine.until(young, 42);
     // The older one grows into all there is, then the younger one has its turn again.
-    while engine.scheduler.get(young).is_some_and(|one| one.gave_way == 0) {
+    while engine.scheduler.get(young).is_some_and(|one| one.preemptions == 0) {
         engine.step();
     }
     assert!(!engine.scheduler.ledger().holds(young));

@@ -1,9 +1,9 @@
-//! Taps of a sequence's newest positions, as bytes: what a drafter is shown that attaches in the
+//! Hidden states of a sequence's newest positions, as bytes: what a drafter is shown that attaches in the
 //! middle of a stream, and what is still to be sent to the one that is there.
 
-/// Taps of neighbouring positions, the newest last.
+/// Hidden states of neighbouring positions, the newest last.
 #[derive(Clone, Debug)]
-pub struct TapWindow {
+pub struct HiddenStateWindow {
     keep: usize,
     row_bytes: usize,
     /// Position of the first row.
@@ -16,7 +16,7 @@ pub struct TapWindow {
 /// Share of a window's rows that may be dropped and still there.
 const DROPPED_SHARE: usize = 4;
 
-impl TapWindow {
+impl HiddenStateWindow {
     /// A window that keeps `keep` rows of `row_bytes` bytes.
     pub fn new(keep: usize, row_bytes: usize) -> Self {
         Self { keep, row_bytes, first: 0, bytes: vec![], dropped: 0 }
@@ -27,7 +27,7 @@ impl TapWindow {
         self.write(position, |bytes| bytes.extend_from_slice(rows));
     }
 
-    /// As [`TapWindow::push`] of the rows that `append` puts behind what is there.
+    /// As [`HiddenStateWindow::push`] of the rows that `append` puts behind what is there.
     pub fn write(&mut self, position: usize, append: impl FnOnce(&mut Vec<u8>)) {
         if position != self.end() {
             (self.first, self.dropped) = (position, 0);
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_newest_rows_are_kept_at_their_positions() {
-        let mut window = TapWindow::new(5, 2);
+        let mut window = HiddenStateWindow::new(5, 2);
         for (from, count) in [(0, 3), (3, 1), (4, 9), (13, 1), (14, 2)] {
             window.push(from, &rows(from, count));
             assert_eq!(
@@ -103,7 +103,7 @@ mod tests {
                 "what is new is all there before it is trimmed"
             );
             window.trim();
-            assert!(window.bytes() <= 2 * TapWindow::most_rows(5) as u64);
+            assert!(window.bytes() <= 2 * HiddenStateWindow::most_rows(5) as u64);
         }
         assert_eq!((window.first(), window.end()), (11, 16));
         assert_eq!(window.rows(11, 99), rows(11, 5));
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_gap_starts_it_again() {
-        let mut window = TapWindow::new(5, 2);
+        let mut window = HiddenStateWindow::new(5, 2);
         window.push(0, &rows(0, 3));
         window.push(7, &rows(7, 2));
         assert_eq!((window.first(), window.end(), window.rows(7, 9)), (7, 9, &rows(7, 2)[..]));
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_window_of_nothing_holds_nothing() {
-        let mut window = TapWindow::new(0, 2);
+        let mut window = HiddenStateWindow::new(0, 2);
         window.push(0, &rows(0, 3));
         window.trim();
         assert_eq!((window.first(), window.end(), window.bytes()), (3, 3, 0));

@@ -93,14 +93,14 @@ struct Page {
     parent: Option<PageKey>,
     children: usize,
     bytes: u64,
-    tap_bytes: u64,
-    /// When it was last used, as `Prefix::now` counts; no two pages share a number.
+    hidden_bytes: u64,
+    /// When it was last used, as `PrefixIndex::now` counts; no two pages share a number.
     used: u64,
 }
 
 /// The index.
 #[derive(Clone, Debug, Default)]
-pub struct Prefix {
+pub struct PrefixIndex {
     pages: HashMap<PageKey, Page>,
     /// Pages without one behind them, by when they were used.
     leaves: BTreeMap<u64, PageKey>,
@@ -109,7 +109,7 @@ pub struct Prefix {
     next: u64,
 }
 
-impl Prefix {
+impl PrefixIndex {
     /// Bytes of all pages.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -134,21 +134,21 @@ impl Prefix {
     /// The pages a sequence of `length` ids need not read: the longest beginning of its chain that
     /// is there, never all of its ids, as the last one's row says what comes next.
     ///
-    /// `tap_pages`: for a sequence that is to be drafted for, the pages whose taps its drafter
+    /// `hidden_pages`: for a sequence that is to be drafted for, the pages whose hidden states its drafter
     /// would be shown. Where most of these pages have none (they were read by requests that no
     /// drafter followed, or lie in the middle of a longer one), so many fewer pages are found:
     /// reading them once more gives the drafter its view, and the next such request all of it.
-    pub fn find(&mut self, keys: &[PageKey], length: usize, tap_pages: usize) -> Vec<PageId> {
+    pub fn find(&mut self, keys: &[PageKey], length: usize, hidden_pages: usize) -> Vec<PageId> {
         let most = keys.len().min(length.saturating_sub(1) / PAGE);
         let mut found = self.known(&keys[..most]);
-        let wanted = tap_pages.min(found);
-        let with_taps = keys[..found]
+        let wanted = hidden_pages.min(found);
+        let with_hidden = keys[..found]
             .iter()
             .rev()
-            .take_while(|key| self.pages[*key].tap_bytes > 0)
+            .take_while(|key| self.pages[*key].hidden_bytes > 0)
             .take(wanted)
             .count();
-        if 2 * with_taps < wanted {
+        if 2 * with_hidden < wanted {
             found -= wanted;
         }
         self.touch(&keys[..found]);
@@ -196,7 +196,7 @@ impl Prefix {
             self.leaves.insert(self.now, keys[at]);
             self.pages.insert(
                 keys[at],
-                Page { id, parent, children: 0, bytes, tap_bytes: 0, used: self.now },
+                Page { id, parent, children: 0, bytes, hidden_bytes: 0, used: self.now },
             );
             self.bytes += bytes;
             added.push(id);
@@ -204,9 +204,9 @@ impl Prefix {
         (known, added)
     }
 
-    /// Adds taps of so many bytes to those pages of a chain that are there without, the last first;
-    /// as [`Prefix::extend`]. The places in the chain of those that got them.
-    pub fn extend_taps(
+    /// Adds hidden states of so many bytes to those pages of a chain that are there without, the last first;
+    /// as [`PrefixIndex::extend`]. The places in the chain of those that got them.
+    pub fn extend_hidden(
         &mut self,
         keys: &[PageKey],
         pages: Range<usize>,
@@ -217,7 +217,7 @@ impl Prefix {
         let (since, mut added) = (self.now, vec![]);
         self.touch(&keys[..self.known(keys)]);
         for at in pages.rev() {
-            if self.pages.get(&keys[at]).is_none_or(|page| page.tap_bytes > 0) {
+            if self.pages.get(&keys[at]).is_none_or(|page| page.hidden_bytes > 0) {
                 continue;
             }
             if !self.make_room(bytes, limit, since, dropped) {
@@ -227,7 +227,7 @@ impl Prefix {
                 .pages
                 .get_mut(&keys[at])
                 .expect("looked up above, and used too lately to be dropped");
-            page.tap_bytes = bytes;
+            page.hidden_bytes = bytes;
             page.bytes += bytes;
             self.bytes += bytes;
             added.push((at, page.id));
@@ -297,12 +297,12 @@ impl Prefix {
         removed
     }
 
-    /// Takes the taps off all pages: they are of other layers than are wanted now.
-    pub fn forget_taps(&mut self) {
+    /// Takes the hidden states off all pages: they are of other layers than are wanted now.
+    pub fn forget_hidden(&mut self) {
         for page in self.pages.values_mut() {
-            self.bytes -= page.tap_bytes;
-            page.bytes -= page.tap_bytes;
-            page.tap_bytes = 0;
+            self.bytes -= page.hidden_bytes;
+            page.bytes -= page.hidden_bytes;
+            page.hidden_bytes = 0;
         }
     }
 }

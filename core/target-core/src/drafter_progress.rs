@@ -6,7 +6,7 @@
 //!         the drafter has read │ on its way │ not sent yet
 //! ```
 
-use super::TapWindow;
+use super::HiddenStateWindow;
 
 /// Rows that may be on their way when a draft is asked for: the drafter reads them together with
 /// the draft. More would make the draft late.
@@ -14,7 +14,7 @@ const LAG: usize = 256;
 
 /// One sequence, as the drafter sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
+pub struct DrafterProgress {
     /// Position behind the last row sent; `None`: the drafter does not know the sequence.
     sent: Option<usize>,
     reached: usize,
@@ -38,7 +38,7 @@ pub enum ReportedPosition {
 
 /// Rows to be sent next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct FeedPiece {
     /// Position of the first.
     pub position: usize,
     /// How many.
@@ -49,17 +49,17 @@ pub struct Piece {
     pub recall: bool,
 }
 
-impl Reach {
+impl DrafterProgress {
     /// What is to be sent of `window`, at most `most` rows.
-    pub fn next_piece(&self, window: &TapWindow, most: usize) -> Option<Piece> {
+    pub fn next_piece(&self, window: &HiddenStateWindow, most: usize) -> Option<FeedPiece> {
         let (position, fresh) = self.next(window);
         let rows = window.end().saturating_sub(position).min(most);
         let recall = fresh && self.recall == Some(position);
-        (rows > 0).then_some(Piece { position, rows, fresh, recall })
+        (rows > 0).then_some(FeedPiece { position, rows, fresh, recall })
     }
 
     /// Position of the row to be sent next, and whether the session starts with it.
-    fn next(&self, window: &TapWindow) -> (usize, bool) {
+    fn next(&self, window: &HiddenStateWindow) -> (usize, bool) {
         match (self.sent, self.recall) {
             (Some(sent), _) if sent >= window.first() => (sent, false),
             (None, Some(recall)) if (window.first()..window.end()).contains(&recall) => {
@@ -77,7 +77,7 @@ impl Reach {
     }
 
     /// That was sent.
-    pub fn sent(&mut self, piece: Piece) {
+    pub fn sent(&mut self, piece: FeedPiece) {
         if piece.fresh {
             self.reached = piece.position;
         }
@@ -88,7 +88,7 @@ impl Reach {
     }
 
     /// Rows of `window` that the drafter has not said it has read.
-    pub fn unread(&self, window: &TapWindow) -> usize {
+    pub fn unread(&self, window: &HiddenStateWindow) -> usize {
         match self.sent {
             Some(sent) if sent >= window.first() => window.end().saturating_sub(self.reached),
             _ => window.end() - self.next(window).0,
@@ -102,7 +102,7 @@ impl Reach {
 
     /// Whether a draft behind `committed` rows could be asked for once what is unsent of `window`
     /// is sent with it.
-    pub fn could_ask(&self, committed: usize, window: &TapWindow) -> bool {
+    pub fn could_ask(&self, committed: usize, window: &HiddenStateWindow) -> bool {
         window.end() == committed && self.unread(window) <= LAG
     }
 
@@ -141,13 +141,17 @@ mod tests {
     use super::ReportedPosition::{Advanced, Impossible, Stale};
     use super::*;
 
-    fn window(first: usize, rows: usize) -> TapWindow {
-        let mut window = TapWindow::new(512, 1);
+    fn window(first: usize, rows: usize) -> HiddenStateWindow {
+        let mut window = HiddenStateWindow::new(512, 1);
         window.push(first, &vec![0; rows]);
         window
     }
 
-    fn send(reach: &mut Reach, window: &TapWindow, most: usize) -> Option<(usize, usize, bool)> {
+    fn send(
+        reach: &mut DrafterProgress,
+        window: &HiddenStateWindow,
+        most: usize,
+    ) -> Option<(usize, usize, bool)> {
         let piece = reach.next_piece(window, most)?;
         reach.sent(piece);
         Some((piece.position, piece.rows, piece.fresh))
@@ -155,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_prompt_is_sent_in_pieces_and_asked_for_when_it_was_read() {
-        let mut reach = Reach::default();
+        let mut reach = DrafterProgress::default();
         let mut read = window(0, 600);
         assert_eq!(send(&mut reach, &read, 400), Some((0, 400, true)));
         assert_eq!(send(&mut reach, &read, 400), Some((400, 200, false)));
@@ -173,7 +177,7 @@ mod tests {
 
     #[test]
     fn what_was_dropped_unsent_starts_the_session_again() {
-        let mut reach = Reach::default();
+        let mut reach = DrafterProgress::default();
         send(&mut reach, &window(0, 10), 99);
         assert_eq!(reach.report(10), Advanced);
         assert_eq!(send(&mut reach, &window(20, 5), 99), Some((20, 5, true)));
@@ -189,7 +193,7 @@ mod tests {
 
     #[test]
     fn what_the_drafter_may_have_kept_is_not_sent_unless_it_has_not() {
-        let mut reach = Reach::default();
+        let mut reach = DrafterProgress::default();
         reach.recall_at(640);
         let mut read = window(300, 340);
         // Nothing is read behind it yet: nothing can be said.
@@ -197,15 +201,15 @@ mod tests {
         read.push(640, &[0; 20]);
         assert_eq!((reach.unread(&read), reach.could_ask(660, &read)), (20, true));
         let piece = reach.next_piece(&read, 99).expect("rows");
-        assert_eq!(piece, Piece { position: 640, rows: 20, fresh: true, recall: true });
+        assert_eq!(piece, FeedPiece { position: 640, rows: 20, fresh: true, recall: true });
         reach.sent(piece);
         assert!(reach.may_ask(660));
         reach.start_again();
         assert!(!reach.could_ask(660, &read));
         let piece = reach.next_piece(&read, 999).expect("rows");
-        assert_eq!(piece, Piece { position: 300, rows: 360, fresh: true, recall: false });
+        assert_eq!(piece, FeedPiece { position: 300, rows: 360, fresh: true, recall: false });
         // What lies before it is gone: it cannot be gone on from there.
-        let mut late = Reach::default();
+        let mut late = DrafterProgress::default();
         late.recall_at(100);
         assert_eq!(
             late.next_piece(&read, 999).map(|piece| (piece.position, piece.recall)),
@@ -215,7 +219,7 @@ mod tests {
 
     #[test]
     fn nobody_has_read_what_was_not_sent() {
-        let mut reach = Reach::default();
+        let mut reach = DrafterProgress::default();
         assert_eq!(reach.report(1), Impossible);
         send(&mut reach, &window(0, 10), 99);
         assert_eq!(reach.report(11), Impossible);

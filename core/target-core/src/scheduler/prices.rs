@@ -1,8 +1,8 @@
 //! What rows of a prompt cost: each reads all positions before it, so the end of a long prompt is
 //! dearer than its beginning.
 
-use super::Part;
-use super::fill::CHUNK_US;
+use super::StepPart;
+use super::batch::CHUNK_US;
 
 /// Rows of a step that say what one costs: of fewer a large part is what any step costs.
 const TELLS: usize = 32;
@@ -57,7 +57,7 @@ impl RowPrice {
     }
 
     /// A step with these parts took so long. Its other rows count as the prompts'.
-    pub(super) fn measure(&mut self, parts: &[Part], took_us: f64) {
+    pub(super) fn measure(&mut self, parts: &[StepPart], took_us: f64) {
         let prompts = || parts.iter().filter(|part| part.prefill);
         let rows = prompts().map(|part| part.rows).sum::<usize>();
         if rows < TELLS {
@@ -127,8 +127,8 @@ mod tests {
     use super::*;
     use crate::SequenceKey;
 
-    fn part(start: usize, rows: usize) -> Part {
-        Part { key: SequenceKey(0), start, rows, chooses: false, prefill: true, drafted: 0 }
+    fn part(start: usize, rows: usize) -> StepPart {
+        StepPart { key: SequenceKey(0), start, rows, chooses: false, prefill: true, drafted: 0 }
     }
 
     /// Reads prompts of 2,000 positions on a machine where a row costs so much, and so much more
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn a_few_rows_say_nothing() {
         let mut price = RowPrice::flat(10.0);
-        price.measure(&[part(0, 31), Part { prefill: false, ..part(500, 90) }], 1e6);
+        price.measure(&[part(0, 31), StepPart { prefill: false, ..part(500, 90) }], 1e6);
         assert_eq!(price, RowPrice::flat(10.0));
     }
 

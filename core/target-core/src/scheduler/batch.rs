@@ -1,12 +1,12 @@
 //! Which prompts a step reads, and how much of them.
 //!
-//! All chunks of a step together take at most about 250 ms by the measured cost of rows (`price`),
+//! All chunks of a step together take at most about 250 ms by the measured cost of rows (`prices`),
 //! half of that while others decode: a step, and with it a cancellation, is never long, and a
 //! stream's tokens come with bounded gaps. Inside that the shortest rest comes first, so that a
 //! short prompt does not wait for a long one to be read; one that got no row in `PATIENCE` steps
 //! comes before all that did not wait so long. So nobody starves: a prompt is read on at the latest
 //! `PATIENCE` steps, and as many as there are prompts that wait as long, after it was last. A
-//! prompt that waits for what another one reads (`follows`) is left out meanwhile; the other one
+//! prompt that waits for what another one reads (`prefix_waits`) is left out meanwhile; the other one
 //! counts as no longer than what they have in common.
 //!
 //! The first chunk of a process, of which no step time is known, has one row, and the next ones
@@ -17,7 +17,7 @@
 //! picture see one another no chunk ends inside one: a picture that is longer than a chunk makes a
 //! chunk of its own length then.
 
-use super::{Part, Scheduler, Step};
+use super::{Scheduler, Step, StepPart};
 use crate::image::uncut;
 use crate::{Phase, Sequence, SequenceKey};
 
@@ -37,7 +37,9 @@ impl Scheduler {
         let mut reading: Vec<(bool, usize, SequenceKey)> = self
             .sequences
             .iter()
-            .filter(|(key, one)| self.is_reading(**key, one) && self.sees_to(one) > one.committed)
+            .filter(|(key, one)| {
+                self.is_reading(**key, one) && self.prefill_limit(one) > one.committed
+            })
             .map(|(key, one)| match one.passed >= PATIENCE {
                 true => (false, 0, *key),
                 false => (true, self.soonest(*key, one), *key),
@@ -47,7 +49,7 @@ impl Scheduler {
         let (mut left_us, mut read) = (if decodes { BESIDE_US } else { CHUNK_US }, 0);
         for (_, _, key) in reading {
             let Some(sequence) = self.sequences.get(&key) else { continue };
-            let rows = match self.follows.contains_key(&key) {
+            let rows = match self.prefix_waits.contains_key(&key) {
                 true => 0,
                 false => {
                     self.chunk(sequence, self.rows_in(left_us, sequence.committed, read), read == 0)
@@ -62,7 +64,7 @@ impl Scheduler {
             sequence.passed = 0;
             (left_us, read) = (left_us - self.price.us(sequence.committed, rows), read + rows);
             let (start, chooses) = (sequence.committed, rows == sequence.pending_rows());
-            step.parts.push(Part { key, start, rows, chooses, prefill: true, drafted: 0 });
+            step.parts.push(StepPart { key, start, rows, chooses, prefill: true, drafted: 0 });
         }
     }
 
@@ -84,7 +86,7 @@ impl Scheduler {
 
     /// Place up to which a sequence's rows can be read: the first picture that no features are
     /// there for, or all of it.
-    pub(super) fn sees_to(&self, one: &Sequence) -> usize {
+    pub(super) fn prefill_limit(&self, one: &Sequence) -> usize {
         let unseen = one.unread_images().find(|(_, image)| !self.tower.has(&image.key));
         // One of which the first rows are read already has been seen once, and is needed again for
         // the others.
@@ -93,7 +95,7 @@ impl Scheduler {
 
     /// Rows of a prompt that fit where `left` do; `alone`: it is the first prompt of its step.
     fn chunk(&self, one: &Sequence, left: usize, alone: bool) -> usize {
-        let (start, ready) = (one.committed, self.sees_to(one) - one.committed);
+        let (start, ready) = (one.committed, self.prefill_limit(one) - one.committed);
         // Multiples of 32 keep the number of different shapes small; while chunks grow to that size
         // they have any.
         let grows = left < MIN_CHUNK && self.price.least_rows(MIN_CHUNK) < MIN_CHUNK;
@@ -114,7 +116,7 @@ impl Scheduler {
     /// it.
     fn soonest(&self, key: SequenceKey, one: &Sequence) -> usize {
         let awaited = self
-            .follows
+            .prefix_waits
             .values()
             .filter(|follows| follows.leader == key)
             .map(|follows| follows.rows);
@@ -122,7 +124,7 @@ impl Scheduler {
     }
 
     /// A step took so long: what a prompt row costs.
-    pub(super) fn measure(&mut self, parts: &[Part], took_us: u64) {
+    pub(super) fn measure(&mut self, parts: &[StepPart], took_us: u64) {
         self.price.measure(parts, took_us as f64);
     }
 }

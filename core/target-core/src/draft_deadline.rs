@@ -20,7 +20,7 @@ const NEWEST: f64 = 0.2;
 
 /// Measured times of one link.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pace {
+pub struct DraftDeadline {
     plain_ms: Option<f64>,
     draft_ms: Option<f64>,
     streak: u32,
@@ -28,7 +28,7 @@ pub struct Pace {
     paused_until: Option<Millis>,
 }
 
-impl Pace {
+impl DraftDeadline {
     /// A step that only decoded took so long.
     pub fn plain_step(&mut self, ms: f64) {
         self.plain_ms = Some(mean(self.plain_ms, ms));
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_wait_follows_what_was_measured_within_its_bounds() {
-        let mut pace = Pace::default();
+        let mut pace = DraftDeadline::default();
         assert_eq!(pace.deadline(Millis(0), 0.0), Millis(120));
         (0..100).for_each(|_| pace.plain_step(3.0));
         (0..100).for_each(|_| pace.in_time(2));
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn who_is_late_three_times_gets_growing_pauses_and_always_another_chance() {
-        let mut pace = Pace::default();
+        let mut pace = DraftDeadline::default();
         pace.late(Millis(0));
         pace.late(Millis(1));
         assert!(pace.may_ask(Millis(1)) && !pace.is_suspect());

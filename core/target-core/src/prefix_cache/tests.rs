@@ -13,7 +13,7 @@ fn keys(scope: &str, ids: &[u32]) -> Vec<PageKey> {
 }
 
 /// Adds all pages of a chain, of 10 bytes each; how many are new.
-fn keep(prefix: &mut Prefix, keys: &[PageKey], limit: u64) -> (usize, Vec<PageId>) {
+fn keep(prefix: &mut PrefixIndex, keys: &[PageKey], limit: u64) -> (usize, Vec<PageId>) {
     let mut dropped = vec![];
     let (_, new) = prefix.extend(keys, usize::MAX, 10, limit, &mut dropped);
     (new.len(), dropped)
@@ -47,7 +47,7 @@ fn a_key_says_everything_before_it() {
 
 #[test]
 fn the_last_id_is_always_left_to_read() {
-    let mut prefix = Prefix::default();
+    let mut prefix = PrefixIndex::default();
     let chain = keys("", &ids(3, 1));
     assert_eq!(keep(&mut prefix, &chain, 1000).0, 3);
     for (length, pages) in [
@@ -66,7 +66,7 @@ fn the_last_id_is_always_left_to_read() {
 
 #[test]
 fn the_least_recently_used_ends_of_chains_go_first() {
-    let mut prefix = Prefix::default();
+    let mut prefix = PrefixIndex::default();
     let (a, b) = (keys("", &ids(4, 1)), keys("", &ids(4, 2)));
     keep(&mut prefix, &a, 80);
     keep(&mut prefix, &b, 80);
@@ -89,21 +89,24 @@ fn the_least_recently_used_ends_of_chains_go_first() {
 
 #[test]
 fn pages_are_found_again_where_most_have_taps() {
-    let mut prefix = Prefix::default();
+    let mut prefix = PrefixIndex::default();
     let (chain, mut dropped) = (keys("", &ids(10, 1)), vec![]);
     keep(&mut prefix, &chain, 1000);
     // Nobody followed it: the pages a drafter would want are read again, if one will be asked.
     assert_eq!((prefix.find(&chain, 1000, 0).len(), prefix.find(&chain, 1000, 4).len()), (10, 6));
-    let added = prefix.extend_taps(&chain, 6..10, 5, 1000, &mut dropped);
+    let added = prefix.extend_hidden(&chain, 6..10, 5, 1000, &mut dropped);
     assert_eq!(added.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [9, 8, 7, 6]);
-    assert!(prefix.extend_taps(&chain, 6..10, 5, 1000, &mut dropped).is_empty(), "they have them");
+    assert!(
+        prefix.extend_hidden(&chain, 6..10, 5, 1000, &mut dropped).is_empty(),
+        "they have them"
+    );
     assert_eq!((prefix.find(&chain, 1000, 4).len(), prefix.bytes()), (10, 120));
     // In the middle of the chain there are two of four, or one.
     assert_eq!(
         (prefix.find(&chain[..8], 1000, 4).len(), prefix.find(&chain[..7], 1000, 4).len()),
         (8, 3)
     );
-    prefix.forget_taps();
+    prefix.forget_hidden();
     assert_eq!((prefix.find(&chain, 1000, 4).len(), prefix.bytes(), dropped.len()), (6, 100, 0));
 }
 
@@ -122,7 +125,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => (0..6u8, size.clone(), 0..400u64).prop_map(|(who, pages, limit)| Op::Keep(who, pages, limit)),
         3 => (0..6u8, size.clone(), 0..400u64).prop_map(|(who, pages, limit)| Op::Taps(who, pages, limit)),
-        4 => (0..6u8, size.clone(), 0..5usize).prop_map(|(who, pages, taps)| Op::Find(who, pages, taps)),
+        4 => (0..6u8, size.clone(), 0..5usize).prop_map(|(who, pages, hidden)| Op::Find(who, pages, hidden)),
         1 => (0..6u8, size).prop_map(|(who, pages)| Op::Remove(who, pages)),
         2 => (0..120u64).prop_map(Op::Evict),
         1 => Just(Op::Forget),
@@ -158,7 +161,7 @@ proptest! {
 
     #[test]
     fn bytes_are_exact_and_a_hit_is_a_true_beginning(ops in prop::collection::vec(op(), 0..120)) {
-        let mut prefix = Prefix::default();
+        let mut prefix = PrefixIndex::default();
         // What the shell would hold: of each page its scope and all ids up to its end, and its
         // bytes.
         let mut held: HashMap<PageId, (&'static str, Vec<u32>, u64, u64)> = HashMap::new();
@@ -181,7 +184,7 @@ proptest! {
                     let (scope, ids) = stream(who);
                     let chain = keys(scope, &ids[..pages * PAGE]);
                     let before = (prefix.bytes(), prefix.known(&chain));
-                    let added = prefix.extend_taps(&chain, pages / 2..pages, 7, limit, &mut dropped);
+                    let added = prefix.extend_hidden(&chain, pages / 2..pages, 7, limit, &mut dropped);
                     prop_assert!(prefix.bytes() <= limit.max(before.0) && prefix.known(&chain) == before.1);
                     for (at, id) in added {
                         let page = held.get_mut(&id).expect("it is held");
@@ -189,10 +192,10 @@ proptest! {
                         page.3 = 7;
                     }
                 }
-                Op::Find(who, pages, taps) => {
+                Op::Find(who, pages, hidden) => {
                     let (scope, ids) = stream(who);
                     let ids = &ids[..pages * PAGE];
-                    let found = prefix.find(&keys(scope, ids), ids.len(), taps);
+                    let found = prefix.find(&keys(scope, ids), ids.len(), hidden);
                     prop_assert!(found.len() * PAGE < ids.len().max(1));
                     for (at, id) in found.iter().enumerate() {
                         let (of, whole, ..) = &held[id];
@@ -217,7 +220,7 @@ proptest! {
                     }
                 }
                 Op::Forget => {
-                    prefix.forget_taps();
+                    prefix.forget_hidden();
                     held.values_mut().for_each(|page| page.3 = 0);
                 }
             }
@@ -241,7 +244,7 @@ proptest! {
 
 #[test]
 fn a_chain_is_removed_with_everything_behind_it() {
-    let mut prefix = Prefix::default();
+    let mut prefix = PrefixIndex::default();
     let (a, other) = (keys("", &ids(4, 1)), keys("", &ids(3, 2)));
     // Another conversation that begins like the first.
     let mut ids = ids(5, 1);
