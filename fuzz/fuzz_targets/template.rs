@@ -1,10 +1,12 @@
 //! Whatever a model's chat template does with whatever conversation, it ends, within its bounds.
-//! The input: the template, and behind NUL bytes turns, the first byte of each its role.
+//! The input: the template, and behind NUL bytes messages, the first byte of each its role.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use paceline_gateway::prompt::Template;
-use paceline_gateway::prompt::conversation::{Call, Conversation, Role, Tool, Turn, normalize};
+use paceline_gateway::prompt::conversation::{
+    Conversation, Message, Role, Tool, ToolCall, normalize,
+};
 
 /// As many bytes as a rendering may have.
 const MAX_OUTPUT_BYTES: usize = 4 << 20;
@@ -15,15 +17,17 @@ fn conversation<'a>(parts: impl Iterator<Item = &'a str>) -> Conversation {
         let mut letters = part.chars();
         let role = letters.next();
         let text = letters.as_str();
-        let turn = |role| Turn::new(role, text.split('\x01').map(str::to_owned).collect());
+        let message = |role| Message::new(role, text.split('\x01').map(str::to_owned).collect());
         match role {
-            Some('s') => conversation.turns.push(turn(Role::System)),
-            Some('a') => conversation.turns.push(turn(Role::Assistant)),
-            Some('t') => conversation.turns.push(turn(Role::Tool)),
+            Some('s') => conversation.messages.push(message(Role::System)),
+            Some('a') => conversation.messages.push(message(Role::Assistant)),
+            Some('t') => conversation.messages.push(message(Role::Tool)),
             Some('c') => {
                 let arguments = serde_json::from_str(text).unwrap_or_default();
-                let call = Call { id: "c1".into(), name: "f".into(), arguments };
-                conversation.turns.push(Turn { calls: vec![call], ..turn(Role::Assistant) });
+                let call = ToolCall { id: "c1".into(), name: "f".into(), arguments };
+                conversation
+                    .messages
+                    .push(Message { calls: vec![call], ..message(Role::Assistant) });
             }
             Some('o') => {
                 let parameters = serde_json::from_str(text).unwrap_or_default();
@@ -34,10 +38,10 @@ fn conversation<'a>(parts: impl Iterator<Item = &'a str>) -> Conversation {
                 });
             }
             Some('v') => conversation.arguments = serde_json::from_str(text).unwrap_or_default(),
-            _ => conversation.turns.push(turn(Role::User)),
+            _ => conversation.messages.push(message(Role::User)),
         }
     }
-    conversation.turns = normalize(std::mem::take(&mut conversation.turns));
+    conversation.messages = normalize(std::mem::take(&mut conversation.messages));
     conversation
 }
 

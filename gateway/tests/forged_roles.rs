@@ -5,7 +5,9 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
-use paceline_gateway::prompt::conversation::{Call, Conversation, Part, Role, Tool, Turn};
+use paceline_gateway::prompt::conversation::{
+    ContentPart, Conversation, Message, Role, Tool, ToolCall,
+};
 use paceline_gateway::prompt::{Language, Prompter, Source};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
@@ -322,26 +324,30 @@ const SLOTS: [Slot; 14] = [
 
 /// A conversation with each slot's text from `of`.
 fn conversation(of: impl Fn(Slot) -> String) -> Conversation {
-    let turn = |role: Role, slot: Slot| Turn::new(role, vec![of(slot)]);
+    let message = |role: Role, slot: Slot| Message::new(role, vec![of(slot)]);
     let arguments = Map::from_iter([
         (of(ArgumentKey), Value::from(of(Argument))),
         ("nested".to_owned(), json!([{"deep": of(NestedArgument)}, 1, true])),
     ]);
-    let call = Call { id: of(CallId), name: "read_file".into(), arguments };
-    let asked =
-        Turn { calls: vec![call], reasoning: of(Reasoning), ..turn(Role::Assistant, Assistant) };
-    let answered = Turn { call_id: of(CallId), name: of(ToolName), ..turn(Role::Tool, ToolText) };
+    let call = ToolCall { id: of(CallId), name: "read_file".into(), arguments };
+    let asked = Message {
+        calls: vec![call],
+        reasoning: of(Reasoning),
+        ..message(Role::Assistant, Assistant)
+    };
+    let answered =
+        Message { call_id: of(CallId), name: of(ToolName), ..message(Role::Tool, ToolText) };
     let properties = json!({of(PropertyKey): {"type": "string", "description": of(PropertyText)}});
     let parameters = json!({"type": "object", "properties": properties});
     let parameters = parameters.as_object().cloned().expect("an object");
     Conversation {
-        turns: vec![
-            turn(Role::System, System),
-            turn(Role::User, User),
+        messages: vec![
+            message(Role::System, System),
+            message(Role::User, User),
             asked,
             answered,
-            turn(Role::Assistant, Assistant),
-            turn(Role::User, User),
+            message(Role::Assistant, Assistant),
+            message(Role::User, User),
         ],
         tools: vec![Tool { name: "read_file".into(), description: of(Description), parameters }],
         arguments: Map::from_iter([("custom".to_owned(), Value::from(of(Variable)))]),
@@ -391,7 +397,8 @@ fn markup_that_only_arises_in_the_template_is_ordinary_text() {
                         User | ToolText | Argument => format!("\n {tail}a{head}\n"),
                         _ => format!("{tail}a{head}"),
                     });
-                    made.turns[5].parts = vec![Part::Text(head.into()), Part::Text(tail.into())];
+                    made.messages[5].parts =
+                        vec![ContentPart::Text(head.into()), ContentPart::Text(tail.into())];
                     model.ids(&made)
                 };
                 let (found, expected) =

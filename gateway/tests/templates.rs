@@ -4,7 +4,9 @@
 
 use std::path::PathBuf;
 
-use paceline_gateway::prompt::conversation::{Call, Conversation, Part, Role, Tool, Turn};
+use paceline_gateway::prompt::conversation::{
+    ContentPart, Conversation, Message, Role, Tool, ToolCall,
+};
 use paceline_gateway::prompt::{RenderError, Template};
 use serde_json::{Map, Value};
 
@@ -21,32 +23,32 @@ fn object(value: &Value) -> Map<String, Value> {
 }
 
 /// Text, or a list with pictures in it.
-fn parts(content: &Value) -> Vec<Part> {
+fn parts(content: &Value) -> Vec<ContentPart> {
     let part = |(number, part): (usize, &Value)| match part["type"].as_str() {
-        Some("image") => Part::Image(number),
-        _ => Part::Text(text(&part["text"])),
+        Some("image") => ContentPart::Image(number),
+        _ => ContentPart::Text(text(&part["text"])),
     };
     match content.as_array() {
         Some(list) => list.iter().enumerate().map(part).collect(),
-        None => vec![Part::Text(text(content))],
+        None => vec![ContentPart::Text(text(content))],
     }
 }
 
 /// A conversation as the fixtures have it: as templates get it.
 fn conversation(case: &Value) -> Conversation {
-    let call = |call: &Value| Call {
+    let call = |call: &Value| ToolCall {
         id: text(&call["id"]),
         name: text(&call["function"]["name"]),
         arguments: object(&call["function"]["arguments"]),
     };
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let turn = |message: &Value| Turn {
-        role: Role::from_word(&text(&message["role"])).expect("a role"),
-        parts: parts(&message["content"]),
-        calls: list(&message["tool_calls"]).iter().map(call).collect(),
-        call_id: text(&message["tool_call_id"]),
-        name: text(&message["name"]),
-        reasoning: text(&message["reasoning_content"]),
+    let message = |json: &Value| Message {
+        role: Role::from_word(&text(&json["role"])).expect("a role"),
+        parts: parts(&json["content"]),
+        calls: list(&json["tool_calls"]).iter().map(call).collect(),
+        call_id: text(&json["tool_call_id"]),
+        name: text(&json["name"]),
+        reasoning: text(&json["reasoning_content"]),
     };
     let tool = |tool: &Value| Tool {
         name: text(&tool["function"]["name"]),
@@ -54,7 +56,7 @@ fn conversation(case: &Value) -> Conversation {
         parameters: object(&tool["function"]["parameters"]),
     };
     Conversation {
-        turns: list(&case["messages"]).iter().map(turn).collect(),
+        messages: list(&case["messages"]).iter().map(message).collect(),
         tools: list(&case["tools"]).iter().map(tool).collect(),
         arguments: object(&case["arguments"]),
         ..Default::default()

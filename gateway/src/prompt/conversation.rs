@@ -10,7 +10,7 @@ use crate::images::EncodedImage;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conversation {
     /// Oldest first.
-    pub turns: Vec<Turn>,
+    pub messages: Vec<Message>,
     /// What the model may call.
     pub tools: Vec<Tool>,
     /// Variables of the template that the request sets.
@@ -24,10 +24,11 @@ pub struct Conversation {
 impl Conversation {
     /// Bytes of the text in it, but for names.
     pub(super) fn bytes(&self) -> usize {
-        let said =
-            |turn: &Turn| turn.parts.iter().map(Part::bytes).sum::<usize>() + turn.reasoning.len();
-        let turns: usize = self.turns.iter().map(said).sum();
-        turns
+        let said = |message: &Message| {
+            message.parts.iter().map(ContentPart::bytes).sum::<usize>() + message.reasoning.len()
+        };
+        let messages: usize = self.messages.iter().map(said).sum();
+        messages
             + self.tools.iter().map(|tool| tool.description.len()).sum::<usize>()
             + self.json_bytes
     }
@@ -41,16 +42,16 @@ pub(super) struct Edits<'a>(pub(super) &'a mut dyn FnMut(&str) -> Option<String>
 impl Edits<'_> {
     pub(super) fn apply(&mut self, conversation: &mut Conversation) {
         // `json_bytes` stays the size that was sent: it only tells short requests from long ones.
-        let Conversation { turns, tools, arguments, images: _, json_bytes: _ } = conversation;
-        for turn in turns {
-            let Turn { role: _, parts, calls, call_id, name, reasoning } = turn;
+        let Conversation { messages, tools, arguments, images: _, json_bytes: _ } = conversation;
+        for message in messages {
+            let Message { role: _, parts, calls, call_id, name, reasoning } = message;
             for part in parts {
-                if let Part::Text(text) = part {
+                if let ContentPart::Text(text) = part {
                     self.text(text);
                 }
             }
             [call_id, name, reasoning].into_iter().for_each(|text| self.text(text));
-            for Call { id, name, arguments } in calls {
+            for ToolCall { id, name, arguments } in calls {
                 self.text(id);
                 self.text(name);
                 self.members(arguments);
@@ -127,14 +128,14 @@ impl Role {
 
 /// A piece of what is said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ContentPart {
     /// Text.
     Text(String),
     /// The image of this number.
     Image(usize),
 }
 
-impl Part {
+impl ContentPart {
     fn bytes(&self) -> usize {
         self.text().map_or(0, str::len)
     }
@@ -142,21 +143,21 @@ impl Part {
     /// Its text, if it is one.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
-            Part::Text(text) => Some(text),
-            Part::Image(_) => None,
+            ContentPart::Text(text) => Some(text),
+            ContentPart::Image(_) => None,
         }
     }
 }
 
 /// One turn of a conversation. What is empty was not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct Message {
     /// Who speaks.
     pub role: Role,
     /// Text and images.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ContentPart>,
     /// Tools that the assistant called behind its text.
-    pub calls: Vec<Call>,
+    pub calls: Vec<ToolCall>,
     /// Which call a tool answers.
     pub call_id: String,
     /// The speaker's name, or the tool's.
@@ -167,7 +168,7 @@ pub struct Turn {
 
 /// A call of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
+pub struct ToolCall {
     /// What the answer refers to.
     pub id: String,
     /// The tool.
@@ -187,10 +188,10 @@ pub struct Tool {
     pub parameters: Map<String, Value>,
 }
 
-impl Turn {
+impl Message {
     /// A turn of text.
     pub fn new(role: Role, parts: Vec<String>) -> Self {
-        let parts = parts.into_iter().map(Part::Text).collect();
+        let parts = parts.into_iter().map(ContentPart::Text).collect();
         Self {
             role,
             parts,
@@ -204,7 +205,7 @@ impl Turn {
     /// Whether `next`, which comes behind it, is the rest of it. A tool's turn answers one call and
     /// stays alone. What an assistant says behind its calls is another turn: a template would show
     /// it before them.
-    fn goes_on(&self, next: &Turn) -> bool {
+    fn goes_on(&self, next: &Message) -> bool {
         let told_before_calls =
             self.calls.is_empty() || (next.is_silent() && next.reasoning.is_empty());
         self.role == next.role
@@ -214,17 +215,17 @@ impl Turn {
     }
 
     fn is_silent(&self) -> bool {
-        self.parts.iter().all(|part| matches!(part, Part::Text(text) if text.is_empty()))
+        self.parts.iter().all(|part| matches!(part, ContentPart::Text(text) if text.is_empty()))
     }
 
     /// Takes `next` in, behind a blank line.
-    fn append(&mut self, next: Turn) {
+    fn append(&mut self, next: Message) {
         if self.is_silent() {
             self.parts = next.parts;
         } else if !next.is_silent() {
             let mut parts = next.parts.into_iter().peekable();
             // An image is border enough.
-            if let (Some(Part::Text(last)), Some(Part::Text(first))) =
+            if let (Some(ContentPart::Text(last)), Some(ContentPart::Text(first))) =
                 (self.parts.last_mut(), parts.peek())
             {
                 join(last, first);
@@ -247,11 +248,11 @@ fn join(text: &mut String, next: &str) {
 }
 
 /// Puts images in the order in which the turns show them, and numbers them by it.
-pub fn in_order(turns: &mut [Turn], images: Vec<EncodedImage>) -> Vec<EncodedImage> {
+pub fn in_order(messages: &mut [Message], images: Vec<EncodedImage>) -> Vec<EncodedImage> {
     let mut images: Vec<Option<EncodedImage>> = images.into_iter().map(Some).collect();
     let mut ordered = Vec::with_capacity(images.len());
-    for part in turns.iter_mut().flat_map(|turn| &mut turn.parts) {
-        if let Part::Image(number) = part
+    for part in messages.iter_mut().flat_map(|message| &mut message.parts) {
+        if let ContentPart::Image(number) = part
             && let Some(image) = images.get_mut(*number).and_then(Option::take)
         {
             *number = ordered.len();
@@ -263,14 +264,14 @@ pub fn in_order(turns: &mut [Turn], images: Vec<EncodedImage>) -> Vec<EncodedIma
 
 /// System messages come to the front as one, and what one speaker said in a row becomes one turn. A
 /// conversation in that order passes as it is.
-pub fn normalize(turns: Vec<Turn>) -> Vec<Turn> {
+pub fn normalize(messages: Vec<Message>) -> Vec<Message> {
     let (system, others): (Vec<_>, Vec<_>) =
-        turns.into_iter().partition(|turn| turn.role == Role::System);
-    let mut normal: Vec<Turn> = Vec::with_capacity(others.len() + 1);
-    for turn in system.into_iter().chain(others) {
+        messages.into_iter().partition(|message| message.role == Role::System);
+    let mut normal: Vec<Message> = Vec::with_capacity(others.len() + 1);
+    for message in system.into_iter().chain(others) {
         match normal.last_mut() {
-            Some(last) if last.goes_on(&turn) => last.append(turn),
-            _ => normal.push(turn),
+            Some(last) if last.goes_on(&message) => last.append(message),
+            _ => normal.push(message),
         }
     }
     normal
@@ -281,50 +282,51 @@ mod tests {
     use super::*;
 
     /// Turns written short, as `user:text`; `assistant:text!f` calls the tool f.
-    fn turns(line: &[&str]) -> Vec<Turn> {
+    fn messages(line: &[&str]) -> Vec<Message> {
         let one = |word: &&str| {
             let (role, rest) = word.split_once(':').expect("role:text");
             let (text, call) =
                 rest.split_once('!').map_or((rest, None), |(text, call)| (text, Some(call)));
-            let mut turn = Turn::new(Role::from_word(role).expect("a role"), vec![text.to_owned()]);
-            turn.calls = call
+            let mut message =
+                Message::new(Role::from_word(role).expect("a role"), vec![text.to_owned()]);
+            message.calls = call
                 .iter()
-                .map(|name| Call {
+                .map(|name| ToolCall {
                     id: String::new(),
                     name: (*name).to_owned(),
                     arguments: Map::new(),
                 })
                 .collect();
-            turn
+            message
         };
         line.iter().map(one).collect()
     }
 
-    fn short(turns: &[Turn]) -> Vec<String> {
-        let calls = |turn: &Turn| {
-            turn.calls.iter().map(|call| format!("!{}", call.name)).collect::<String>()
+    fn short(messages: &[Message]) -> Vec<String> {
+        let calls = |message: &Message| {
+            message.calls.iter().map(|call| format!("!{}", call.name)).collect::<String>()
         };
-        let part = |part: &Part| match part {
-            Part::Text(text) => text.clone(),
-            Part::Image(number) => format!("<{number}>"),
+        let part = |part: &ContentPart| match part {
+            ContentPart::Text(text) => text.clone(),
+            ContentPart::Image(number) => format!("<{number}>"),
         };
-        let said = |turn: &Turn| turn.parts.iter().map(part).collect::<Vec<_>>().join("|");
-        turns
+        let said = |message: &Message| message.parts.iter().map(part).collect::<Vec<_>>().join("|");
+        messages
             .iter()
-            .map(|turn| format!("{}:{}{}", turn.role.word(), said(turn), calls(turn)))
+            .map(|message| format!("{}:{}{}", message.role.word(), said(message), calls(message)))
             .collect()
     }
 
     #[track_caller]
     fn check(before: &[&str], after: &[&str]) {
-        assert_eq!(short(&normalize(turns(before))), after);
+        assert_eq!(short(&normalize(messages(before))), after);
     }
 
     #[test]
     fn a_well_ordered_conversation_passes_untouched() {
         let ordered =
             ["system:s", "user:a", "assistant:b!f", "tool:1", "tool:2", "assistant:c", "user:"];
-        assert_eq!(normalize(turns(&ordered)), turns(&ordered));
+        assert_eq!(normalize(messages(&ordered)), messages(&ordered));
         check(&["user:a"], &["user:a"]);
         check(&[], &[]);
     }
@@ -346,13 +348,14 @@ mod tests {
             &["user:a", "user:", "user:b", "assistant:c", "assistant:d"],
             &["user:a\n\nb", "assistant:c\n\nd"],
         );
-        let several =
-            |parts: &[&str]| Turn::new(Role::User, parts.iter().map(ToString::to_string).collect());
+        let several = |parts: &[&str]| {
+            Message::new(Role::User, parts.iter().map(ToString::to_string).collect())
+        };
         assert_eq!(
             normalize(vec![several(&["a", "b"]), several(&["c", "d"])]),
             [several(&["a", "b\n\nc", "d"])]
         );
-        let mut named = turns(&["user:a", "user:b", "user:c"]);
+        let mut named = messages(&["user:a", "user:b", "user:c"]);
         (named[1].name, named[2].name) = ("Eve".into(), "Eve".into());
         assert_eq!(short(&normalize(named)), ["user:a", "user:b\n\nc"], "two people are not one");
     }
@@ -360,10 +363,10 @@ mod tests {
     /// A copy of the text so far for each turn would be 137 GB here.
     #[test]
     fn thousands_of_turns_of_one_speaker_become_one_without_copies() {
-        let mut said: Vec<Turn> =
-            (0..16_384).map(|_| Turn::new(Role::Assistant, vec!["x".repeat(1022)])).collect();
-        for turn in &mut said {
-            turn.reasoning = "y".repeat(62);
+        let mut said: Vec<Message> =
+            (0..16_384).map(|_| Message::new(Role::Assistant, vec!["x".repeat(1022)])).collect();
+        for message in &mut said {
+            message.reasoning = "y".repeat(62);
         }
         let begun = paceline_process::clock::monotonic_ns();
         let normal = normalize(said);
@@ -376,8 +379,9 @@ mod tests {
 
     #[test]
     fn images_keep_their_places_and_are_counted_as_shown() {
-        let with = |role: Role, parts: Vec<Part>| Turn { parts, ..Turn::new(role, vec![]) };
-        let (text, image) = (|text: &str| Part::Text(text.into()), Part::Image);
+        let with =
+            |role: Role, parts: Vec<ContentPart>| Message { parts, ..Message::new(role, vec![]) };
+        let (text, image) = (|text: &str| ContentPart::Text(text.into()), ContentPart::Image);
         let said = vec![
             with(Role::User, vec![text("a"), image(0)]),
             with(Role::User, vec![text("b"), image(1)]),
@@ -385,15 +389,15 @@ mod tests {
             with(Role::System, vec![image(3), text("s")]),
             with(Role::User, vec![text("d")]),
         ];
-        let mut turns = normalize(said);
-        assert_eq!(short(&turns), ["system:<3>|s", "user:a|<0>|b|<1>|<2>|c\n\nd"]);
+        let mut messages = normalize(said);
+        assert_eq!(short(&messages), ["system:<3>|s", "user:a|<0>|b|<1>|<2>|c\n\nd"]);
         let source = || crate::images::ImageSource::Address(String::new());
         let images = (0..4)
             .map(|number| EncodedImage { field: number.to_string(), source: source() })
             .collect();
-        let ordered = in_order(&mut turns, images);
+        let ordered = in_order(&mut messages, images);
         assert_eq!(ordered.iter().map(|image| image.field.as_str()).collect::<String>(), "3012");
-        assert_eq!(short(&turns), ["system:<0>|s", "user:a|<1>|b|<2>|<3>|c\n\nd"]);
+        assert_eq!(short(&messages), ["system:<0>|s", "user:a|<1>|b|<2>|<3>|c\n\nd"]);
     }
 
     #[test]
@@ -411,7 +415,7 @@ mod tests {
             &["user:a", "assistant:text!f!g", "tool:1", "tool:2", "assistant:b"],
         );
         check(&["assistant:a!f", "assistant:b"], &["assistant:a!f", "assistant:b"]);
-        let mut thought = turns(&["assistant:", "assistant:b", "assistant:!f", "assistant:!g"]);
+        let mut thought = messages(&["assistant:", "assistant:b", "assistant:!f", "assistant:!g"]);
         thought[0].reasoning = "hm".into();
         thought[1].reasoning = "so".into();
         thought[3].reasoning = "now".into();

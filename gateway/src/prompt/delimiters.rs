@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value};
 
-use super::conversation::{Call, Conversation, Role, Turn};
+use super::conversation::{Conversation, Message, Role, ToolCall};
 
 /// Bytes of a delimiter, at most: more is prose of the template.
 const MAX_BYTES: usize = 48;
@@ -19,18 +19,19 @@ fn word(number: usize) -> String {
 /// Conversations that show how turns are separated. Templates refuse some of them.
 pub(super) fn probes() -> Vec<Conversation> {
     use Role::{Assistant, System, Tool, User};
-    let turns = |roles: &[Role]| -> Vec<Turn> {
-        roles.iter().enumerate().map(|(at, role)| Turn::new(*role, vec![word(at)])).collect()
+    let messages = |roles: &[Role]| -> Vec<Message> {
+        roles.iter().enumerate().map(|(at, role)| Message::new(*role, vec![word(at)])).collect()
     };
-    let conversation = |turns: Vec<Turn>| Conversation { turns, ..Conversation::default() };
-    let mut called = turns(&[User, Assistant, Tool, Assistant, User]);
+    let conversation =
+        |messages: Vec<Message>| Conversation { messages, ..Conversation::default() };
+    let mut called = messages(&[User, Assistant, Tool, Assistant, User]);
     let arguments = Map::from_iter([(word(7), Value::from(word(8)))]);
-    called[1].calls = vec![Call { id: "call00001".into(), name: word(6), arguments }];
+    called[1].calls = vec![ToolCall { id: "call00001".into(), name: word(6), arguments }];
     called[1].reasoning = word(9);
     (called[2].call_id, called[2].name) = ("call00001".into(), word(6));
     vec![
-        conversation(turns(&[System, User, Assistant, User, Assistant, User])),
-        conversation(turns(&[User, Assistant, User])),
+        conversation(messages(&[System, User, Assistant, User, Assistant, User])),
+        conversation(messages(&[User, Assistant, User])),
         conversation(called.clone()),
         conversation(called[..3].to_vec()),
     ]

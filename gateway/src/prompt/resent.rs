@@ -8,7 +8,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::conversation::{Call, Part, Role, Turn};
+use super::conversation::{ContentPart, Message, Role, ToolCall};
 
 /// Letters of a tool's name, at most, as in a request's fields.
 const MAX_NAME_BYTES: usize = 64;
@@ -24,32 +24,32 @@ pub(super) struct Writes {
 
 impl Writes {
     /// Whether a turn has anything to be moved.
-    pub(super) fn concerns(self, turn: &Turn) -> bool {
+    pub(super) fn concerns(self, message: &Message) -> bool {
         let has = |words: &[&str]| {
-            turn.parts.iter().any(|part| matches!(part, Part::Text(text) if words.iter().any(|word| text.contains(word))))
+            message.parts.iter().any(|part| matches!(part, ContentPart::Text(text) if words.iter().any(|word| text.contains(word))))
         };
-        turn.role == Role::Assistant
-            && ((self.thoughts && turn.reasoning.is_empty() && has(&["</think>"]))
-                || (self.calls && turn.calls.is_empty() && has(&["<tool_call>"])))
+        message.role == Role::Assistant
+            && ((self.thoughts && message.reasoning.is_empty() && has(&["</think>"]))
+                || (self.calls && message.calls.is_empty() && has(&["<tool_call>"])))
     }
 
     /// The turn with its thought and its calls in their fields.
-    pub(super) fn split(self, mut turn: Turn) -> Turn {
+    pub(super) fn split(self, mut message: Message) -> Message {
         if self.thoughts
-            && turn.reasoning.is_empty()
-            && let Some(Part::Text(text)) = turn.parts.first_mut()
+            && message.reasoning.is_empty()
+            && let Some(ContentPart::Text(text)) = message.parts.first_mut()
             && let Some((thought, answer)) = thought(text)
         {
-            (turn.reasoning, *text) = (thought.to_owned(), answer.to_owned());
+            (message.reasoning, *text) = (thought.to_owned(), answer.to_owned());
         }
         if self.calls
-            && turn.calls.is_empty()
-            && let Some(Part::Text(text)) = turn.parts.last_mut()
+            && message.calls.is_empty()
+            && let Some(ContentPart::Text(text)) = message.parts.last_mut()
             && let Some((before, calls)) = calls(text)
         {
-            (turn.calls, *text) = (calls, before.to_owned());
+            (message.calls, *text) = (calls, before.to_owned());
         }
-        turn
+        message
     }
 }
 
@@ -69,7 +69,7 @@ fn thought(text: &str) -> Option<(&str, &str)> {
 }
 
 /// The text before the first call, and calls up to the end.
-fn calls(text: &str) -> Option<(&str, Vec<Call>)> {
+fn calls(text: &str) -> Option<(&str, Vec<ToolCall>)> {
     const OPEN: &str = "<tool_call>";
     let at = match text.starts_with(OPEN) {
         true => 0,
@@ -93,7 +93,7 @@ fn calls(text: &str) -> Option<(&str, Vec<Call>)> {
 }
 
 /// A call as JSON, and what is behind it.
-fn written(text: &str) -> Option<(Call, &str)> {
+fn written(text: &str) -> Option<(ToolCall, &str)> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Written {
@@ -103,18 +103,21 @@ fn written(text: &str) -> Option<(Call, &str)> {
     }
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Written>();
     let Written { name, arguments } = values.next()?.ok()?;
-    Some((Call { id: String::new(), name, arguments }, &text[values.byte_offset()..]))
+    Some((ToolCall { id: String::new(), name, arguments }, &text[values.byte_offset()..]))
 }
 
 /// A call as tags, and what is behind it. Values are texts: the templates that write tags print
 /// texts as they are.
-fn tagged(text: &str) -> Option<(Call, &str)> {
+fn tagged(text: &str) -> Option<(ToolCall, &str)> {
     let (name, mut rest) = text.trim_start().strip_prefix("<function=")?.split_once('>')?;
     let mut arguments = Map::new();
     loop {
         rest = rest.trim_start();
         if let Some(behind) = rest.strip_prefix("</function>") {
-            return Some((Call { id: String::new(), name: name.to_owned(), arguments }, behind));
+            return Some((
+                ToolCall { id: String::new(), name: name.to_owned(), arguments },
+                behind,
+            ));
         }
         let (key, value) = rest.strip_prefix("<parameter=")?.split_once('>')?;
         let (value, behind) = value.split_once("</parameter>")?;
@@ -134,15 +137,15 @@ mod tests {
 
     const BOTH: Writes = Writes { thoughts: true, calls: true };
 
-    fn turn(text: &str) -> Turn {
-        Turn::new(Role::Assistant, vec![text.to_owned()])
+    fn message(text: &str) -> Message {
+        Message::new(Role::Assistant, vec![text.to_owned()])
     }
 
     #[track_caller]
     fn split(text: &str) -> (String, String, Vec<String>) {
-        let Turn { reasoning, parts, calls, .. } = BOTH.split(turn(text));
-        let [Part::Text(said)] = &parts[..] else { panic!("one text") };
-        let shown = |call: Call| format!("{}{}", call.name, Value::from(call.arguments));
+        let Message { reasoning, parts, calls, .. } = BOTH.split(message(text));
+        let [ContentPart::Text(said)] = &parts[..] else { panic!("one text") };
+        let shown = |call: ToolCall| format!("{}{}", call.name, Value::from(call.arguments));
         (reasoning, said.clone(), calls.into_iter().map(shown).collect())
     }
 
@@ -189,11 +192,11 @@ mod tests {
     #[test]
     fn fields_that_are_set_and_other_roles_are_left_alone() {
         let thinks = "<think>a</think>b<tool_call>";
-        let user = Turn::new(Role::User, vec![thinks.into()]);
-        let set = Turn { reasoning: "set".into(), ..turn("<think>a</think>b") };
-        assert!(!BOTH.concerns(&user) && !BOTH.concerns(&set) && BOTH.concerns(&turn(thinks)));
+        let user = Message::new(Role::User, vec![thinks.into()]);
+        let set = Message { reasoning: "set".into(), ..message("<think>a</think>b") };
+        assert!(!BOTH.concerns(&user) && !BOTH.concerns(&set) && BOTH.concerns(&message(thinks)));
         assert_eq!(BOTH.split(set.clone()), set);
-        assert!(!Writes::default().concerns(&turn(thinks)));
+        assert!(!Writes::default().concerns(&message(thinks)));
     }
 
     #[test]

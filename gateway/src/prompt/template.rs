@@ -12,7 +12,7 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 use serde_json::{Map, Value as Json, json};
 
-use super::conversation::{Call, Conversation, Edits, Part, Role, Tool, Turn};
+use super::conversation::{ContentPart, Conversation, Edits, Message, Role, Tool, ToolCall};
 use super::markup::{Added, Decoded, Item, Marker, Markup, Occurrence, Rendered};
 use super::resent::Writes;
 use super::variables::{Content, Variables};
@@ -194,14 +194,14 @@ impl Template {
     /// What the template objects to, in words for the client; that it would leave tools out.
     pub fn render(&self, conversation: &Conversation) -> Result<Rendered, RenderError> {
         let conversation = &self.with_fields(conversation);
-        let turn = |wanted: &dyn Fn(&Turn) -> bool| conversation.turns.iter().any(wanted);
+        let message = |wanted: &dyn Fn(&Message) -> bool| conversation.messages.iter().any(wanted);
         if !conversation.tools.is_empty() && !self.shows.tools {
             return Err(RenderError::no_tools("tools"));
         }
-        if !self.shows.calls && turn(&|turn| !turn.calls.is_empty()) {
+        if !self.shows.calls && message(&|message| !message.calls.is_empty()) {
             return Err(RenderError::no_tools("messages.tool_calls"));
         }
-        if !self.shows.answers && turn(&|turn| turn.role == Role::Tool) {
+        if !self.shows.answers && message(&|message| message.role == Role::Tool) {
             return Err(RenderError::no_tools("messages.role"));
         }
         let rendered = self.render_apart(conversation).map_err(RenderError::Conversation)?;
@@ -217,15 +217,22 @@ impl Template {
 
     /// The conversation with what agents resend as text moved to its fields.
     fn with_fields<'a>(&self, conversation: &'a Conversation) -> Cow<'a, Conversation> {
-        if !conversation.turns.iter().any(|turn| self.writes.concerns(turn)) {
+        if !conversation.messages.iter().any(|message| self.writes.concerns(message)) {
             return Cow::Borrowed(conversation);
         }
         let mut changed = conversation.clone();
-        changed.turns = changed
-            .turns
-            .into_iter()
-            .map(|turn| if self.writes.concerns(&turn) { self.writes.split(turn) } else { turn })
-            .collect();
+        changed.messages =
+            changed
+                .messages
+                .into_iter()
+                .map(|message| {
+                    if self.writes.concerns(&message) {
+                        self.writes.split(message)
+                    } else {
+                        message
+                    }
+                })
+                .collect();
         Cow::Owned(changed)
     }
 
@@ -294,17 +301,17 @@ impl Template {
 
     /// Tries each shape of content, and tools, on a few words, and sees which arrive (I5).
     fn probe(&self) -> Shows {
-        let shown = |turns: Vec<Turn>, tools: Vec<Tool>, shows: Shows, words: &[&str]| {
-            let conversation = Conversation { turns, tools, ..Conversation::default() };
+        let shown = |messages: Vec<Message>, tools: Vec<Tool>, shows: Shows, words: &[&str]| {
+            let conversation = Conversation { messages, tools, ..Conversation::default() };
             self.render_as(&conversation, shows)
                 .map(|text| words.iter().all(|word| text.contains(word)))
         };
-        let turn = |role: Role, parts: &[&str]| {
-            Turn::new(role, parts.iter().map(ToString::to_string).collect())
+        let message = |role: Role, parts: &[&str]| {
+            Message::new(role, parts.iter().map(ToString::to_string).collect())
         };
         let words = ["f1rst", "sec0nd"];
         let arrives = |parts: &[&str], shows: Shows| {
-            shown(vec![turn(Role::User, parts)], vec![], shows, parts) == Ok(true)
+            shown(vec![message(Role::User, parts)], vec![], shows, parts) == Ok(true)
         };
         let text = arrives(&words[..1], Shows { text: true, parts: false, ..ALL });
         let parts = arrives(&words, Shows { text: false, parts: true, ..ALL });
@@ -314,16 +321,16 @@ impl Template {
         // One that objects to a probe does not leave out in silence: only what is rendered without
         // the words counts.
         let comes = |outcome: Result<bool, String>| outcome.unwrap_or(true);
-        let asked = || turn(Role::User, &words[..1]);
+        let asked = || message(Role::User, &words[..1]);
         let called = |parts: &[&str]| {
             let arguments = Map::from_iter([("k3y".to_owned(), Json::from("valu3"))]);
-            let call = Call { id: "call00001".into(), name: "t00l".into(), arguments };
-            Turn { calls: vec![call], ..turn(Role::Assistant, parts) }
+            let call = ToolCall { id: "call00001".into(), name: "t00l".into(), arguments };
+            Message { calls: vec![call], ..message(Role::Assistant, parts) }
         };
-        let answered = || Turn {
+        let answered = || Message {
             call_id: "call00001".into(),
             name: "t00l".into(),
-            ..turn(Role::Tool, &["answ3r"])
+            ..message(Role::Tool, &["answ3r"])
         };
         let tool = || {
             let parameters = json!({"type": "object", "properties": {"k3y": {"type": "string", "description": "k"}}});
@@ -335,14 +342,16 @@ impl Template {
             .get_template(NAME)
             .is_ok_and(|it| it.undeclared_variables(false).contains("tools"));
         // Some show them beside a system message only.
-        let offered =
-            |turns: Vec<Turn>| comes(shown(turns, vec![tool()], content, &["t00l", "k3y"]));
+        let offered = |messages: Vec<Message>| {
+            comes(shown(messages, vec![tool()], content, &["t00l", "k3y"]))
+        };
         let tools = declared
-            && (offered(vec![asked()]) || offered(vec![turn(Role::System, &["syst3m"]), asked()]));
+            && (offered(vec![asked()])
+                || offered(vec![message(Role::System, &["syst3m"]), asked()]));
         let history = || vec![asked(), called(&[""]), answered()];
         let calls = comes(shown(history(), vec![], content, &["t00l", "k3y", "valu3"]));
         let answers = comes(shown(history(), vec![], content, &["answ3r"]));
-        let thinking = || Turn { reasoning: "th0ught".into(), ..called(&[""]) };
+        let thinking = || Message { reasoning: "th0ught".into(), ..called(&[""]) };
         let reasoning =
             shown(vec![asked(), thinking(), answered()], vec![], content, &["th0ught"]) == Ok(true);
         Shows { tools, calls, answers, reasoning, ..content }
@@ -368,9 +377,9 @@ impl Template {
 
 /// One part as plain text, several as a list; as the template needs it where it takes only one
 /// shape. With pictures always a list: whether they came through is counted in the prompt.
-fn content(parts: &[Part], shows: Shows) -> Content<'_> {
+fn content(parts: &[ContentPart], shows: Shows) -> Content<'_> {
     let as_text = if parts.len() <= 1 { shows.text } else { !shows.parts };
-    match parts.iter().map(Part::text).collect::<Option<Vec<&str>>>().filter(|_| as_text) {
+    match parts.iter().map(ContentPart::text).collect::<Option<Vec<&str>>>().filter(|_| as_text) {
         None => Content::Parts(parts),
         Some(texts) => match texts[..] {
             [only] => Content::Text(Cow::Borrowed(only)),
@@ -458,15 +467,15 @@ fn strftime_now(format: String) -> Result<String, Error> {
 mod tests {
     use super::*;
 
-    fn turn(role: &str, parts: &[&str]) -> Turn {
-        Turn::new(
+    fn message(role: &str, parts: &[&str]) -> Message {
+        Message::new(
             Role::from_word(role).expect("a role"),
             parts.iter().map(ToString::to_string).collect(),
         )
     }
 
-    fn call(name: &str) -> Call {
-        Call {
+    fn call(name: &str) -> ToolCall {
+        ToolCall {
             id: "1".into(),
             name: name.into(),
             arguments: Map::from_iter([("path".to_owned(), "a.rs".into())]),
@@ -477,10 +486,10 @@ mod tests {
         Tool { name: name.into(), description: String::new(), parameters: Map::new() }
     }
 
-    fn render(source: &str, turns: &[Turn]) -> Result<String, String> {
+    fn render(source: &str, messages: &[Message]) -> Result<String, String> {
         let template =
             Template::compile(source, None, Some("<end>".into()), &[]).expect("valid Jinja");
-        let conversation = Conversation { turns: turns.to_vec(), ..Conversation::default() };
+        let conversation = Conversation { messages: messages.to_vec(), ..Conversation::default() };
         template
             .render(&conversation)
             .map(|rendered| rendered.text)
@@ -491,7 +500,7 @@ mod tests {
     fn what_published_templates_need_is_there() {
         let line = |source: &str, expected: &str| {
             assert_eq!(
-                render(source, &[turn("user", &[" Hi <b> "])]).expect(source),
+                render(source, &[message("user", &[" Hi <b> "])]).expect(source),
                 expected,
                 "{source}"
             );
@@ -517,18 +526,18 @@ mod tests {
     fn the_date_is_todays() {
         let year = jiff::Zoned::now().year().to_string();
         let rendered =
-            render("{{ strftime_now('%Y') }}", &[turn("user", &["x"])]).expect("a format");
+            render("{{ strftime_now('%Y') }}", &[message("user", &["x"])]).expect("a format");
         assert!(
             rendered == year
                 || rendered == (year.parse::<i32>().expect("a number") + 1).to_string()
         );
-        assert!(render("{{ strftime_now('%!') }}", &[turn("user", &["x"])]).is_err());
+        assert!(render("{{ strftime_now('%!') }}", &[message("user", &["x"])]).is_err());
     }
 
     #[test]
     fn a_templates_objection_is_passed_on() {
         let source = "{{ raise_exception('roles must alternate') }}";
-        let error = render(source, &[turn("user", &["x"])]).expect_err("it objects");
+        let error = render(source, &[message("user", &["x"])]).expect_err("it objects");
         assert!(
             error.contains(
                 "refused the conversation: roles must alternate (line 1 of the template)"
@@ -541,10 +550,10 @@ mod tests {
     fn work_and_output_are_bounded() {
         let endless =
             "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
-        assert!(render(endless, &[turn("user", &["x"])]).expect_err("no end").contains("steps"));
+        assert!(render(endless, &[message("user", &["x"])]).expect_err("no end").contains("steps"));
         let large = "{% for a in range(99) %}{{ messages[0].content }}{% endfor %}";
         assert!(
-            render(large, &[turn("user", &[&"x".repeat(1 << 20)])])
+            render(large, &[message("user", &[&"x".repeat(1 << 20)])])
                 .expect_err("too large")
                 .contains("4194304 bytes")
         );
@@ -552,11 +561,11 @@ mod tests {
 
     #[test]
     fn no_part_is_lost_whatever_shape_the_template_takes() {
-        let parts = turn("user", &["one", "two"]);
+        let parts = message("user", &["one", "two"]);
         let both = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}\
                     {% for p in m.content %}[{{ p.text }}]{% endfor %}{% endif %}{% endfor %}";
         assert_eq!(
-            render(both, &[parts.clone(), turn("user", &["three"])]).expect("fine"),
+            render(both, &[parts.clone(), message("user", &["three"])]).expect("fine"),
             "[one][two]three"
         );
         // As Qwen3's: a list becomes nothing.
@@ -565,7 +574,7 @@ mod tests {
         let list_only =
             "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}";
         assert_eq!(
-            render(list_only, &[parts, turn("user", &["three"])]).expect("fine"),
+            render(list_only, &[parts, message("user", &["three"])]).expect("fine"),
             "onetwothree"
         );
     }
@@ -573,12 +582,14 @@ mod tests {
     #[test]
     fn tools_are_never_left_out_in_silence() {
         let mute = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
-        let (template, user) =
-            (Template::compile(mute, None, None, &[]).expect("valid Jinja"), turn("user", &["x"]));
+        let (template, user) = (
+            Template::compile(mute, None, None, &[]).expect("valid Jinja"),
+            message("user", &["x"]),
+        );
         assert!(!template.knows_tools());
-        let of = |turns: &[Turn], tools: &[Tool]| {
+        let of = |messages: &[Message], tools: &[Tool]| {
             let conversation = Conversation {
-                turns: turns.to_vec(),
+                messages: messages.to_vec(),
                 tools: tools.to_vec(),
                 ..Conversation::default()
             };
@@ -588,30 +599,30 @@ mod tests {
             of(std::slice::from_ref(&user), &[tool("read")]),
             Err(RenderError::no_tools("tools"))
         );
-        let calling = Turn { calls: vec![call("read")], ..turn("assistant", &["y"]) };
+        let calling = Message { calls: vec![call("read")], ..message("assistant", &["y"]) };
         assert_eq!(
             of(&[user.clone(), calling], &[]),
             Err(RenderError::no_tools("messages.tool_calls"))
         );
-        assert_eq!(of(&[user.clone(), turn("tool", &["z"])], &[]), Ok("user:x;tool:z;".into()));
+        assert_eq!(of(&[user.clone(), message("tool", &["z"])], &[]), Ok("user:x;tool:z;".into()));
 
         let users = "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
-        let answered = [user.clone(), turn("tool", &["z"])];
+        let answered = [user.clone(), message("tool", &["z"])];
         assert_eq!(render(users, &answered), Err(r#"NoTools { field: "messages.role" }"#.into()));
 
         // Only beside a system message.
         let some = "{% for m in messages %}{% if m.role == 'system' and tools %}{{ tools | tojson }}{% endif %}\
                     {{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}";
         let template = Template::compile(some, None, None, &[]).expect("valid Jinja");
-        let of = |turns: Vec<Turn>| {
+        let of = |messages: Vec<Message>| {
             template.render(&Conversation {
-                turns,
+                messages,
                 tools: vec![tool("read")],
                 ..Default::default()
             })
         };
         assert!(
-            of(vec![turn("system", &["s"]), user.clone()])
+            of(vec![message("system", &["s"]), user.clone()])
                 .is_ok_and(|rendered| rendered.text.contains("\"read\""))
         );
         assert!(of(vec![user]).is_err());
@@ -623,9 +634,9 @@ mod tests {
         let template = Template::compile(source, None, None, &[]).expect("valid Jinja");
         let with = |arguments: Json| {
             let arguments = arguments.as_object().expect("an object").clone();
-            let turns = vec![turn("user", &["x"])];
+            let messages = vec![message("user", &["x"])];
             template
-                .render(&Conversation { turns, arguments, ..Default::default() })
+                .render(&Conversation { messages, arguments, ..Default::default() })
                 .expect("renders")
                 .text
         };

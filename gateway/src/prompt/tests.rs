@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use super::conversation::{Role, Turn};
+use super::conversation::{Message, Role};
 use super::*;
 
 #[derive(Deserialize)]
@@ -14,7 +14,7 @@ struct Golden {
 
 #[derive(Deserialize)]
 struct Case {
-    messages: Vec<Message>,
+    messages: Vec<GoldenMessage>,
     rendered: String,
     prompt: Vec<u32>,
     greedy: Vec<u32>,
@@ -22,7 +22,7 @@ struct Case {
 }
 
 #[derive(Deserialize)]
-struct Message {
+struct GoldenMessage {
     role: String,
     content: String,
 }
@@ -33,11 +33,11 @@ fn golden() -> Golden {
         .expect("as described")
 }
 
-fn conversation(messages: &[Message]) -> Conversation {
-    let turn = |message: &Message| {
-        Turn::new(Role::from_word(&message.role).expect("a role"), vec![message.content.clone()])
+fn conversation(messages: &[GoldenMessage]) -> Conversation {
+    let message = |golden: &GoldenMessage| {
+        Message::new(Role::from_word(&golden.role).expect("a role"), vec![golden.content.clone()])
     };
-    Conversation { turns: messages.iter().map(turn).collect(), ..Conversation::default() }
+    Conversation { messages: messages.iter().map(message).collect(), ..Conversation::default() }
 }
 
 #[tokio::test]
@@ -67,7 +67,7 @@ async fn what_cannot_fit_is_refused_by_its_bytes() {
     let prompter = Prompter::new(Arc::new(crate::demo::language()), 1);
     let text = |bytes: usize| "a".repeat(bytes);
     let chat = |text: String| {
-        let message = Message { role: "user".into(), content: text };
+        let message = GoldenMessage { role: "user".into(), content: text };
         Source::Chat(conversation(&[message]))
     };
     // The longest token has 15 bytes; a conversation has some around its text.

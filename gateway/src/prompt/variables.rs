@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value};
 
-use super::conversation::{Call, Conversation, Part, Tool, Turn};
+use super::conversation::{ContentPart, Conversation, Message, Tool, ToolCall};
 use super::template::OWN_NAMES;
 
 /// `content` of a message.
@@ -16,28 +16,28 @@ pub(super) enum Content<'a> {
     /// The content is one text.
     Text(Cow<'a, str>),
     /// As a list of parts.
-    Parts(&'a [Part]),
+    Parts(&'a [ContentPart]),
 }
 
 /// All variables of a rendering.
 pub(super) struct Variables<'a> {
     pub(super) conversation: &'a Conversation,
     /// A turn's parts in the form that the template takes.
-    pub(super) content: &'a dyn Fn(&'a [Part]) -> Content<'a>,
+    pub(super) content: &'a dyn Fn(&'a [ContentPart]) -> Content<'a>,
     pub(super) bos_token: Option<&'a str>,
     pub(super) eos_token: Option<&'a str>,
 }
 
 impl Serialize for Variables<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Conversation { turns, tools, arguments, .. } = self.conversation;
+        let Conversation { messages, tools, arguments, .. } = self.conversation;
         let mut variables = serializer.serialize_map(None)?;
         for (name, value) in
             arguments.iter().filter(|(name, _)| !OWN_NAMES.contains(&name.as_str()))
         {
             variables.serialize_entry(name, value)?;
         }
-        variables.serialize_entry("messages", &Messages(turns, self.content))?;
+        variables.serialize_entry("messages", &Messages(messages, self.content))?;
         // The published renderer passes none where there are none.
         let tools = (!tools.is_empty()).then(|| Each(tools, offered));
         variables.serialize_entry("tools", &tools)?;
@@ -65,13 +65,13 @@ impl<T, U: Serialize> Serialize for Each<'_, T, U> {
     }
 }
 
-struct Messages<'a>(&'a [Turn], &'a dyn Fn(&'a [Part]) -> Content<'a>);
+struct Messages<'a>(&'a [Message], &'a dyn Fn(&'a [ContentPart]) -> Content<'a>);
 
 impl Serialize for Messages<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.0.len()))?;
-        for turn in self.0 {
-            list.serialize_element(&message(turn, (self.1)(&turn.parts)))?;
+        for message in self.0 {
+            list.serialize_element(&message_variables(message, (self.1)(&message.parts)))?;
         }
         list.end()
     }
@@ -88,7 +88,7 @@ impl Serialize for Content<'_> {
 
 /// A turn, with the arguments of its calls as mappings.
 #[derive(Serialize)]
-struct Message<'a> {
+struct MessageVariables<'a> {
     role: &'static str,
     content: Content<'a>,
     #[serde(skip_serializing_if = "str::is_empty")]
@@ -98,57 +98,57 @@ struct Message<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     tool_call_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    tool_calls: Option<Each<'a, Call, ToolCall<'a>>>,
+    tool_calls: Option<Each<'a, ToolCall, ToolCallVariables<'a>>>,
 }
 
-fn message<'a>(turn: &'a Turn, content: Content<'a>) -> Message<'a> {
-    Message {
-        role: turn.role.word(),
+fn message_variables<'a>(message: &'a Message, content: Content<'a>) -> MessageVariables<'a> {
+    MessageVariables {
+        role: message.role.word(),
         content,
-        name: &turn.name,
-        reasoning_content: &turn.reasoning,
-        tool_call_id: &turn.call_id,
-        tool_calls: (!turn.calls.is_empty()).then_some(Each(&turn.calls, called)),
+        name: &message.name,
+        reasoning_content: &message.reasoning,
+        tool_call_id: &message.call_id,
+        tool_calls: (!message.calls.is_empty()).then_some(Each(&message.calls, called)),
     }
 }
 
 /// A part. The template gets no pixels of an image.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct PartVariables<'a> {
     r#type: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     text: Option<&'a str>,
 }
 
-fn shown(part: &Part) -> Shown<'_> {
+fn shown(part: &ContentPart) -> PartVariables<'_> {
     let text = part.text();
-    Shown { r#type: if text.is_some() { "text" } else { "image" }, text }
+    PartVariables { r#type: if text.is_some() { "text" } else { "image" }, text }
 }
 
 #[derive(Serialize)]
-struct ToolCall<'a> {
+struct ToolCallVariables<'a> {
     #[serde(skip_serializing_if = "str::is_empty")]
     id: &'a str,
     r#type: &'static str,
-    function: Called<'a>,
+    function: CalledFunction<'a>,
 }
 
 #[derive(Serialize)]
-struct Called<'a> {
+struct CalledFunction<'a> {
     name: &'a str,
     arguments: &'a Map<String, Value>,
 }
 
-fn called(call: &Call) -> ToolCall<'_> {
-    ToolCall {
+fn called(call: &ToolCall) -> ToolCallVariables<'_> {
+    ToolCallVariables {
         id: &call.id,
         r#type: "function",
-        function: Called { name: &call.name, arguments: &call.arguments },
+        function: CalledFunction { name: &call.name, arguments: &call.arguments },
     }
 }
 
 #[derive(Serialize)]
-struct Offered<'a> {
+struct ToolVariables<'a> {
     r#type: &'static str,
     function: Function<'a>,
 }
@@ -162,7 +162,7 @@ struct Function<'a> {
     parameters: &'a Map<String, Value>,
 }
 
-fn offered(tool: &Tool) -> Offered<'_> {
+fn offered(tool: &Tool) -> ToolVariables<'_> {
     let Tool { name, description, parameters } = tool;
-    Offered { r#type: "function", function: Function { name, description, parameters } }
+    ToolVariables { r#type: "function", function: Function { name, description, parameters } }
 }

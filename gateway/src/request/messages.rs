@@ -9,7 +9,7 @@ use super::json::Budget;
 use crate::error::{invalid, quoted};
 use crate::images::{EncodedImage, ImageSource};
 use crate::prompt::OWN_NAMES;
-use crate::prompt::conversation::{self, Call, Conversation, Role, Tool, Turn, normalize};
+use crate::prompt::conversation::{self, Conversation, Message, Role, Tool, ToolCall, normalize};
 
 /// Letters of a tool's name, at most.
 const MAX_TOOL_NAME: usize = 64;
@@ -27,15 +27,16 @@ pub(super) fn conversation(
         return Err(invalid("messages", "at least one message", "none"));
     }
     let (mut images, mut json) = (Vec::new(), Budget::default());
-    let turns = messages
+    let messages = messages
         .into_iter()
         .enumerate()
-        .map(|(at, message)| turn(at, message, &mut images, &mut json));
-    let turns: Vec<Turn> = turns.collect::<Result<_, _>>()?;
+        .map(|(at, message)| checked_message(at, message, &mut images, &mut json));
+    let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
     // They become one message, which has one name.
-    let mut systems = turns.iter().enumerate().filter(|(_, turn)| turn.role == Role::System);
+    let mut systems =
+        messages.iter().enumerate().filter(|(_, message)| message.role == Role::System);
     if let Some((_, first)) = systems.next()
-        && let Some((at, other)) = systems.find(|(_, turn)| turn.name != first.name)
+        && let Some((at, other)) = systems.find(|(_, message)| message.name != first.name)
     {
         let expected = format!(
             "the name of the first system message, {}, as they become one",
@@ -43,20 +44,20 @@ pub(super) fn conversation(
         );
         return Err(invalid(&format!("messages[{at}].name"), expected, quoted(&other.name)));
     }
-    let mut turns = normalize(turns);
-    let images = conversation::in_order(&mut turns, images);
+    let mut messages = normalize(messages);
+    let images = conversation::in_order(&mut messages, images);
     let (tools, arguments) =
         (offered(tools, &mut json)?, arguments(template_arguments, &mut json)?);
-    Ok(Conversation { turns, tools, arguments, images, json_bytes: json.bytes() })
+    Ok(Conversation { messages, tools, arguments, images, json_bytes: json.bytes() })
 }
 
 /// One turn of a conversation; its images go to the others'.
-fn turn(
+fn checked_message(
     at: usize,
     message: v1::Message,
     images: &mut Vec<EncodedImage>,
     json: &mut Budget,
-) -> Result<Turn, Status> {
+) -> Result<Message, Status> {
     let v1::Message { role: word, content, tool_calls, tool_call_id, name, reasoning } = message;
     let field = |name: &str| format!("messages[{at}].{name}");
     let role = Role::from_word(&word).ok_or_else(|| {
@@ -85,7 +86,7 @@ fn turn(
         .into_iter()
         .enumerate()
         .map(|(place, call)| called(&format!("{}[{place}]", field("tool_calls")), call, json));
-    Ok(Turn {
+    Ok(Message {
         role,
         parts,
         calls: calls.collect::<Result<_, _>>()?,
@@ -100,24 +101,24 @@ fn said(
     place: usize,
     part: v1::ContentPart,
     images: &mut Vec<EncodedImage>,
-) -> Result<conversation::Part, Status> {
+) -> Result<conversation::ContentPart, Status> {
     use v1::content_part::Part;
     let field = format!("{field}[{place}]");
     let source = match part.part {
-        Some(Part::Text(text)) => return Ok(conversation::Part::Text(text)),
+        Some(Part::Text(text)) => return Ok(conversation::ContentPart::Text(text)),
         Some(Part::Image(image)) => ImageSource::File(image.data),
         Some(Part::ImageUrl(image)) => ImageSource::Address(image.url),
         None => return Err(invalid(&field, "text, image or image_url", "a part of no known type")),
     };
     images.push(EncodedImage { field, source });
-    Ok(conversation::Part::Image(images.len() - 1))
+    Ok(conversation::ContentPart::Image(images.len() - 1))
 }
 
-fn called(field: &str, call: v1::ToolCall, json: &mut Budget) -> Result<Call, Status> {
+fn called(field: &str, call: v1::ToolCall, json: &mut Budget) -> Result<ToolCall, Status> {
     let v1::ToolCall { id, name, arguments } = call;
     check_name(&format!("{field}.name"), &name)?;
     let arguments = json.object(&format!("{field}.arguments"), &arguments)?;
-    Ok(Call { id, name, arguments })
+    Ok(ToolCall { id, name, arguments })
 }
 
 fn offered(tools: Vec<v1::Tool>, json: &mut Budget) -> Result<Vec<Tool>, Status> {
@@ -340,9 +341,9 @@ mod tests {
         let tools = vec![tool("read", r#"{"type": "object", "properties": {}}"#)];
         let messages = vec![message("user", "x"), assistant, answer, message("developer", "s")];
         let found = conversation(messages, tools, "").expect("fine");
-        let roles: Vec<_> = found.turns.iter().map(|turn| turn.role).collect();
+        let roles: Vec<_> = found.messages.iter().map(|message| message.role).collect();
         assert_eq!(roles, [Role::System, Role::User, Role::Assistant, Role::Tool]);
-        let (asked, answered) = (&found.turns[2], &found.turns[3]);
+        let (asked, answered) = (&found.messages[2], &found.messages[3]);
         assert_eq!(
             (asked.reasoning.as_str(), asked.calls[0].name.as_str(), asked.calls[0].id.as_str()),
             ("hm", "read", "c1")
