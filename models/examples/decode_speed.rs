@@ -14,7 +14,7 @@ use mlx_rs::ops::indexing::argmax_axis;
 use mlx_rs::transforms::async_eval;
 use paceline_models::sample::{RowRule, choose};
 use paceline_models::{
-    Array, Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Target, Wants, device,
+    Array, Batch, DeviceChoice, KvStore, PendingIds, Segment, SequenceId, Target, Wants, device,
     load_target,
 };
 
@@ -41,18 +41,11 @@ fn main() {
     for step in 0..=steps {
         let started = std::time::Instant::now();
         let segment = |at: usize, ids: &Vec<u32>| {
-            let (start, length, purpose) = match step {
-                0 => (0, ids.len(), Purpose::Prefill),
-                _ if block == 1 => (ids.len() - 1, 1, Purpose::Decode),
-                _ => (ids.len() - 1, block, Purpose::Verify),
+            let (start, length) = match step {
+                0 => (0, ids.len()),
+                _ => (ids.len() - 1, block),
             };
-            Segment {
-                sequence: SequenceId(at as u64),
-                start: start as i32,
-                length: length as i32,
-                purpose,
-                image_spans: vec![],
-            }
+            Segment { sequence: SequenceId(at as u64), start: start as i32, length: length as i32 }
         };
         let segments: Vec<Segment> =
             ids.iter().enumerate().map(|(at, ids)| segment(at, ids)).collect();
@@ -145,12 +138,10 @@ fn ahead(
             sequence: SequenceId(at as u64),
             start: (ids[at].len() - 1 + step) as i32,
             length: 1,
-            purpose: Purpose::Decode,
-            image_spans: vec![],
         };
         let segments: Vec<Segment> = (0..ids.len()).map(segment).collect();
         let batch = Batch {
-            drafted: Some((rows.clone(), chosen.clone())),
+            pending: Some(PendingIds { rows: rows.clone(), ids: chosen.clone() }),
             ..Batch::text(last.clone(), segments.clone())
         };
         let forward = model

@@ -16,8 +16,8 @@ use std::path::Path;
 use mlx_rs::ops::{concatenate, indexing};
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Array, Batch, DeviceChoice, Draft, DraftBatch, DraftPart, KvStore, Purpose, Quantize, Segment,
-    SequenceId, Taps, Target, Wants, device, load_draft, load_target,
+    Array, Batch, DeviceChoice, Draft, DraftBatch, DraftPart, FeatureLayers, KvStore, Quantize,
+    Segment, SequenceId, Target, Wants, device, load_draft, load_target,
 };
 use serde::Deserialize;
 
@@ -43,18 +43,23 @@ impl Pair {
     fn read(&mut self, rows: &[u32]) -> (u32, f32, Array) {
         let (sequence, length) = (SequenceId(0), rows.len() as i32);
         let start = self.target_kv.length(sequence).expect("open");
-        let segment =
-            Segment { sequence, start, length, purpose: Purpose::Prefill, image_spans: vec![] };
-        let taps =
-            Taps { layers: self.drafter.info().tap_layers.clone(), rows: (0..length).collect() };
-        let wants = Wants { logit_rows: vec![length - 1], taps: Some(taps), ..Wants::default() };
+        let segment = Segment { sequence, start, length };
+        let features = FeatureLayers {
+            layers: self.drafter.info().tap_layers.clone(),
+            rows: (0..length).collect(),
+        };
+        let wants = Wants {
+            logit_rows: vec![length - 1],
+            hidden_states: Some(features),
+            ..Wants::default()
+        };
         let forward = self
             .target
             .forward(&Batch::text(rows.to_vec(), vec![segment]), &mut self.target_kv, &wants)
             .expect("runs");
         let (logits, taps) = (
             forward.logits.expect("wanted"),
-            forward.taps.expect("wanted").side_by_side().expect("lazy"),
+            forward.hidden_states.expect("wanted").side_by_side().expect("lazy"),
         );
         eval([&logits, &taps]).expect("evaluates");
         self.target_kv.commit(sequence, start + length).expect("commits");

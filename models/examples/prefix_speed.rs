@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Batch, DeviceChoice, KvStore, Purpose, Rows, Segment, SequenceId, Target, Wants, device,
-    kv::PAGE, load_target,
+    Batch, DeviceChoice, KvRows, KvStore, Segment, SequenceId, Target, Wants, device, kv::PAGE,
+    load_target,
 };
 
 fn read(target: &dyn Target, kv: &mut KvStore, sequence: u64, tokens: i32) {
@@ -20,8 +20,7 @@ fn read(target: &dyn Target, kv: &mut KvStore, sequence: u64, tokens: i32) {
     for start in (0..tokens).step_by(512) {
         let length = (tokens - start).min(512);
         let ids = (start..start + length).map(|at| 8 + (at * 31 % 1000) as u32).collect();
-        let segment =
-            Segment { sequence, start, length, purpose: Purpose::Prefill, image_spans: vec![] };
+        let segment = Segment { sequence, start, length };
         let wants = Wants { logit_rows: vec![length - 1], ..Wants::default() };
         let forward =
             target.forward(&Batch::text(ids, vec![segment]), kv, &wants).expect("computes");
@@ -55,7 +54,7 @@ fn main() {
         kv.open(SequenceId(2 * round + 1)).expect("new");
         kv.copy_in(
             SequenceId(2 * round + 1),
-            &kept.iter().collect::<Vec<&Rows>>(),
+            &kept.iter().collect::<Vec<&KvRows>>(),
             pages * PAGE,
             tokens,
         )

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use paceline_models::vision::Picture;
+use paceline_models::vision::ImagePixels;
 use paceline_models::{DeviceChoice, device, load_target};
 
 #[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a measurement for a terminal")]
@@ -25,7 +25,7 @@ fn main() {
     let pixels: Vec<u8> =
         (0..rows * columns * side * side * 3).map(|at| (at * 37 % 251) as u8).collect();
     let picture =
-        Picture { pixels: &pixels, rows, columns, scale: [2.0 / 255.0; 3], bias: [-1.0; 3] };
+        ImagePixels { pixels: &pixels, rows, columns, scale: [2.0 / 255.0; 3], bias: [-1.0; 3] };
     let (mut begins, mut blocks, mut ends) = (vec![], vec![], vec![]);
     for _ in 0..times {
         let mut began = std::time::Instant::now();

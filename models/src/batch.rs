@@ -3,54 +3,29 @@
 use mlx_rs::Array;
 
 use crate::error::{ModelError, Result};
-use crate::kv::SequenceId;
-use crate::target::TargetInfo;
-use crate::transfer::HostTaps;
+use crate::hidden_states::HiddenStates;
+use crate::info::TargetInfo;
+use crate::layers::Positions;
+use crate::segment::Segment;
 
-/// Why a segment is in the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Purpose {
-    /// Prompt rows.
-    Prefill,
-    /// One row: the last chosen token.
-    Decode,
-    /// A draft block: the bonus token and drafted tokens.
-    Verify,
-}
-
-/// Rows of one sequence that follow one another, in the batch and in the sequence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Segment {
-    /// Whose rows.
-    pub sequence: SequenceId,
-    /// Position of the first row; equals the committed length of the sequence.
-    pub start: i32,
-    /// Rows, at least 1.
-    pub length: i32,
-    /// Why.
-    pub purpose: Purpose,
-    /// Rows of one picture each, as (first, length) in the segment, ascending.
-    pub image_spans: Vec<(i32, i32)>,
-}
-
-/// Positions of all rows, for rotary embedding.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Positions {
-    /// One number a row.
-    One(Vec<i32>),
-    /// Time, height and width of each row (multi-axis rotary embedding).
-    Three([Vec<i32>; 3]),
-}
-
-/// Rows whose embedding is not their id's: pictures.
+/// Rows whose embedding does not come from their id: the rows of images.
 #[derive(Clone, Debug)]
 pub struct Override {
     /// Rows of the batch, ascending.
     pub rows: Vec<i32>,
-    /// `[rows, hidden]`, in place of the embeddings.
+    /// `[rows, hidden]`, in place of the ids' embeddings.
     pub embeddings: Array,
-    /// `[rows, hidden]` to be added behind a layer.
+    /// For each layer, what is added to the rows after it: `[rows, hidden]`.
     pub after_layer: Vec<(usize, Array)>,
+}
+
+/// Ids that are computed in the same graph as the forward that reads them.
+#[derive(Clone, Debug)]
+pub struct PendingIds {
+    /// Rows of the batch that have them, ascending.
+    pub rows: Vec<i32>,
+    /// `[rows]`. The caller guarantees that every id is below the vocabulary.
+    pub ids: Array,
 }
 
 /// One forward's input. Every row has an id, also one whose embedding is overridden.
@@ -58,35 +33,30 @@ pub struct Override {
 pub struct Batch {
     /// R ids, the segments' rows one after another.
     pub ids: Vec<u32>,
-    /// Rows, ascending, whose ids are not known on the host yet, and these ids `[rows]`: part of
-    /// the same graph. What `ids` says of them is not looked at. Whoever made them has bounded
-    /// them.
-    pub drafted: Option<(Vec<i32>, Array)>,
-    /// Embeddings that are not the ids'. A row is in at most one of them.
+    /// Rows whose ids are not known on the host yet. Their numbers in `ids` are ignored.
+    pub pending: Option<PendingIds>,
+    /// Embeddings that do not come from ids. A row is in at most one of them.
     pub overrides: Vec<Override>,
-    /// Whose rows these are. A sequence appears at most once.
+    /// The rows' sequences. A sequence appears at most once.
     pub segments: Vec<Segment>,
     /// R positions.
     pub positions: Positions,
 }
 
 impl Batch {
-    /// A batch of text rows whose positions are their places.
+    /// A batch of text rows: the position of each is its index in its sequence.
     pub fn text(ids: Vec<u32>, segments: Vec<Segment>) -> Self {
-        let positions = segments
-            .iter()
-            .flat_map(|segment| segment.start..segment.start + segment.length)
-            .collect();
+        let positions = segments.iter().flat_map(|segment| segment.start..segment.end()).collect();
         Self {
             ids,
-            drafted: None,
+            pending: None,
             overrides: vec![],
             segments,
             positions: Positions::One(positions),
         }
     }
 
-    /// Checks that the parts agree with each other and with the target.
+    /// Checks that the fields agree with each other and with the target.
     ///
     /// # Errors
     /// The first contradiction.
@@ -110,12 +80,12 @@ impl Batch {
         if let Some(id) = self.ids.iter().find(|id| **id >= vocab as u32) {
             return bad(format!("expected ids below {vocab}, found {id}"));
         }
-        if let Some((rows, ids)) = &self.drafted
+        if let Some(PendingIds { rows, ids }) = &self.pending
             && (ids.size() != rows.len()
                 || rows.iter().any(|row| !(0..self.ids.len() as i32).contains(row)))
         {
             return bad(format!(
-                "expected an id for each drafted row of {}, found {} for {rows:?}",
+                "expected an id for each pending row of {}, found {} for {rows:?}",
                 self.ids.len(),
                 ids.size()
             ));
@@ -129,170 +99,111 @@ impl Batch {
             if self.segments[..at].iter().any(|other| other.sequence == segment.sequence) {
                 return bad(format!("segment {at}: its sequence is in the batch already"));
             }
-            let mut free = 0;
-            for &(first, length) in &segment.image_spans {
-                // In this order nothing overflows.
-                if first < free
-                    || length < 1
-                    || first > segment.length
-                    || length > segment.length - first
-                {
-                    return bad(format!(
-                        "segment {at}: expected pictures one behind the other in {} rows, found {:?}",
-                        segment.length, segment.image_spans
-                    ));
-                }
-                free = first + length;
-            }
         }
         self.check_overrides(info)
     }
 
     fn check_overrides(&self, info: &TargetInfo) -> Result<()> {
-        let bad =
-            |at: usize, what: String| Err(ModelError::Batch(format!("override {at}: {what}")));
-        let drafted = self.drafted.as_ref().map_or(&[][..], |(rows, _)| rows.as_slice());
+        let pending = self.pending.as_ref().map_or(&[][..], |pending| pending.rows.as_slice());
         let mut taken = vec![false; self.ids.len()];
         for (at, part) in self.overrides.iter().enumerate() {
+            let bad = |what: String| ModelError::Batch(format!("override {at}: {what}"));
             if part.rows.is_empty() || !part.rows.is_sorted_by(|a, b| a < b) {
-                return bad(at, format!("expected rows, ascending, found {:?}", part.rows));
+                return Err(bad(format!("expected rows, ascending, found {:?}", part.rows)));
             }
             for row in &part.rows {
-                let place = usize::try_from(*row).ok().and_then(|row| taken.get_mut(row));
-                match place {
+                let slot = usize::try_from(*row).ok().and_then(|row| taken.get_mut(row));
+                match slot {
                     None => {
-                        return bad(
-                            at,
-                            format!("expected rows of a batch of {}, found {row}", self.ids.len()),
-                        );
+                        let all = self.ids.len();
+                        return Err(bad(format!("expected rows of a batch of {all}, found {row}")));
                     }
                     Some(true) => {
-                        return bad(at, format!("row {row} has another embedding already"));
+                        return Err(bad(format!("row {row} has another embedding already")));
                     }
-                    Some(_) if drafted.contains(row) => {
-                        return bad(at, format!("row {row} is a drafted one"));
+                    Some(_) if pending.contains(row) => {
+                        return Err(bad(format!("the id of row {row} is pending")));
                     }
                     Some(taken) => *taken = true,
                 }
             }
-            let shape = [part.rows.len() as i32, info.hidden];
-            if part.embeddings.shape() != shape {
-                return bad(
-                    at,
-                    format!(
-                        "expected embeddings of shape {shape:?}, found {:?}",
-                        part.embeddings.shape()
-                    ),
-                );
-            }
-            for (place, (layer, rows)) in part.after_layer.iter().enumerate() {
-                if *layer >= info.n_layers
-                    || part.after_layer[..place].iter().any(|(other, _)| other == layer)
-                {
-                    return bad(
-                        at,
-                        format!(
-                            "expected layers below {}, each once, found {layer}",
-                            info.n_layers
-                        ),
-                    );
-                }
-                if rows.shape() != shape {
-                    return bad(
-                        at,
-                        format!(
-                            "expected rows of shape {shape:?} behind layer {layer}, found {:?}",
-                            rows.shape()
-                        ),
-                    );
-                }
-            }
+            part.check_shapes(info).map_err(bad)?;
         }
         Ok(())
     }
 
-    /// All ids as one array `[R]`, drafted ones in their rows.
+    /// All ids as one array `[R]`, pending ones in their rows.
     ///
     /// # Errors
     /// MLX's own.
     pub fn id_array(&self) -> Result<Array> {
         let known = || Array::from_slice(&self.ids, &[self.ids.len() as i32]);
-        let Some((rows, drafted)) = &self.drafted else { return Ok(known()) };
+        let Some(PendingIds { rows, ids }) = &self.pending else { return Ok(known()) };
         if rows.len() == self.ids.len() {
-            return Ok(drafted.reshape(&[-1])?);
+            return Ok(ids.reshape(&[-1])?);
         }
         // One gather from both, side by side.
         let mut order: Vec<i32> = (0..self.ids.len() as i32).collect();
         for (at, row) in rows.iter().enumerate() {
             order[*row as usize] = (self.ids.len() + at) as i32;
         }
-        let both = mlx_rs::ops::concatenate(&[known(), drafted.reshape(&[-1])?], 0)?;
+        let both = mlx_rs::ops::concatenate(&[known(), ids.reshape(&[-1])?], 0)?;
         Ok(both.take_axis(Array::from_slice(&order, &[order.len() as i32]), 0)?)
     }
 }
 
-/// Which hidden states to hand out.
+impl Override {
+    /// Whether the arrays fit the rows and the target; if not, what was expected and found.
+    fn check_shapes(&self, info: &TargetInfo) -> Result<(), String> {
+        let shape = [self.rows.len() as i32, info.hidden];
+        if self.embeddings.shape() != shape {
+            let found = self.embeddings.shape();
+            return Err(format!("expected embeddings of shape {shape:?}, found {found:?}"));
+        }
+        for (at, (layer, rows)) in self.after_layer.iter().enumerate() {
+            let repeated = self.after_layer[..at].iter().any(|(other, _)| other == layer);
+            if *layer >= info.n_layers || repeated {
+                let n_layers = info.n_layers;
+                return Err(format!("expected layers below {n_layers}, each once, found {layer}"));
+            }
+            if rows.shape() != shape {
+                let found = rows.shape();
+                return Err(format!(
+                    "expected rows of shape {shape:?} after layer {layer}, found {found:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The hidden states that a forward returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taps {
-    /// Target layers whose output is wanted, in the order in which they are concatenated.
+pub struct FeatureLayers {
+    /// Layers of the target whose output is wanted, in the order in which they are concatenated.
     pub layers: Vec<usize>,
     /// Rows of the batch, ascending.
     pub rows: Vec<i32>,
 }
 
-/// Hidden states of rows behind chosen layers. They are left where the model computed them, and put
-/// side by side as they are read: in the graph that would be a node for each layer and a copy more
-/// in every step of a stream that may be drafted for.
-#[derive(Clone, Debug)]
-pub struct Tapped {
-    /// `[all rows, hidden]`, layer by layer.
-    pub(crate) layers: Vec<Array>,
-    /// Rows that were wanted, ascending.
-    pub(crate) rows: Vec<i32>,
-}
-
-impl Tapped {
-    /// What is to be evaluated before rows are read.
-    pub fn arrays(&self) -> &[Array] {
-        &self.layers
-    }
-
-    /// `[rows, layers · hidden]`. Lazy.
-    ///
-    /// # Errors
-    /// MLX's own.
-    pub fn side_by_side(&self) -> Result<Array> {
-        let all = mlx_rs::ops::concatenate(&self.layers, 1)?;
-        Ok(all.take_axis(Array::from_slice(&self.rows, &[self.rows.len() as i32]), 0)?)
-    }
-
-    /// What lies in memory, once it is evaluated, for [`HostTaps::append`].
-    ///
-    /// # Errors
-    /// Another type than float32, float16, bfloat16; MLX's own.
-    pub fn on_host(&self) -> Result<HostTaps<'_>> {
-        HostTaps::new(&self.layers, &self.rows)
-    }
-}
-
-/// What a forward should compute beside the KV.
+/// What a forward computes beside keys and values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
-    /// Rows that meet the head, ascending.
+    /// Rows whose logits are wanted, ascending.
     pub logit_rows: Vec<i32>,
-    /// Hidden states behind chosen layers.
-    pub taps: Option<Taps>,
-    /// Rows whose hidden state behind the final norm is wanted, ascending.
+    /// Layers and rows whose hidden states are wanted, for a drafter.
+    pub hidden_states: Option<FeatureLayers>,
+    /// Rows whose hidden state after the final norm is wanted, ascending.
     pub final_hidden: Vec<i32>,
 }
 
-/// What a forward gives. Lazy: nothing is computed until it is evaluated.
+/// What a forward returns. Lazy: nothing is computed until it is evaluated.
 #[derive(Clone, Debug)]
 pub struct Forward {
     /// `[logit_rows, vocab]`, float32.
     pub logits: Option<Array>,
-    /// As wanted.
-    pub taps: Option<Tapped>,
+    /// The hidden states that were wanted.
+    pub hidden_states: Option<HiddenStates>,
     /// `[rows, hidden]`.
     pub final_hidden: Option<Array>,
 }

@@ -1,26 +1,44 @@
 //! The model zoo, on mlx-rs: checkpoints in, logits out. Not here: gRPC, tokio, clocks, requests,
 //! batching policy.
 //!
-//! A model is weights and a forward; the KV store is an argument, never a field, so one set of
+//! A model is weights and a forward. The KV store is an argument, never a field, so one set of
 //! weights serves many sequences and rewinds. MLX belongs to one thread of a process (I8): models
 //! and stores are not `Send`.
+//!
+//! A module imports only modules of the lines above its own, and of its own line only those to its
+//! left (`tests/arrows.rs`):
+//!
+//! ```text
+//!  error · device · info · segment       results, the device, a target's sizes, rows of a sequence
+//!  load · transfer · hidden_states       checkpoints; arrays and hidden states as bytes
+//!  layers                                what model families share; masks and positions
+//!  batch · kv · sample · vision          a forward's input and output; the KV store; tokens; images
+//!  target · draft                        one file per architecture or drafter kind
+//! ```
 
 pub mod batch;
 pub mod device;
 pub mod draft;
 mod error;
+mod hidden_states;
+mod info;
 pub mod kv;
 mod layers;
 pub mod load;
 pub mod sample;
+mod segment;
 pub mod target;
 pub mod transfer;
 pub mod vision;
 
-pub use batch::{Batch, Forward, Override, Positions, Purpose, Segment, Tapped, Taps, Wants};
+pub use batch::{Batch, FeatureLayers, Forward, Override, PendingIds, Wants};
 pub use device::{DeviceChoice, DeviceError};
 pub use draft::{Draft, DraftBatch, DraftInfo, DraftPart, Quantize, load_draft};
 pub use error::{LoadError, ModelError};
-pub use kv::{Graph, KvStore, LayerKv, Rows, SequenceId};
+pub use hidden_states::{HiddenStates, HostHiddenStates};
+pub use info::TargetInfo;
+pub use kv::{KvRows, KvStore, LayerKv};
+pub use layers::Positions;
 pub use mlx_rs::{Array, Dtype};
-pub use target::{Target, TargetInfo, load_target};
+pub use segment::{Segment, SequenceId};
+pub use target::{PreparedStep, Target, load_target, prepare_next, take_prepared};

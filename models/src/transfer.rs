@@ -1,7 +1,6 @@
 //! Arrays as bytes and back: what crosses a process border.
 
 use std::borrow::Cow;
-use std::ops::Range;
 
 use half::{bf16, f16};
 use mlx_rs::{Array, ArrayElement, Dtype};
@@ -33,77 +32,8 @@ pub fn to_bytes(array: &Array) -> Result<Vec<u8>> {
     })
 }
 
-/// Rows of several evaluated arrays `[all rows, columns]` of one shape and type, to be read side by
-/// side.
-#[derive(Debug)]
-pub struct HostTaps<'a> {
-    layers: Layers<'a>,
-    columns: usize,
-    rows: &'a [i32],
-}
-
-#[derive(Debug)]
-enum Layers<'a> {
-    Float32(Vec<Cow<'a, [f32]>>),
-    Float16(Vec<Cow<'a, [f16]>>),
-    Bfloat16(Vec<Cow<'a, [bf16]>>),
-}
-
-impl<'a> HostTaps<'a> {
-    pub(crate) fn new(layers: &'a [Array], rows: &'a [i32]) -> Result<Self> {
-        let shape = layers.first().map_or(&[][..], Array::shape);
-        let &[all, columns] = shape else {
-            return Err(ModelError::Batch(format!(
-                "expected layers of shape [rows, columns], found {shape:?}"
-            )));
-        };
-        if let Some(row) = rows.iter().find(|row| !(0..all).contains(*row)) {
-            return Err(ModelError::Batch(format!("expected rows below {all}, found {row}")));
-        }
-        let numbers = |layer: &Array| match layer.shape() == shape {
-            true => Ok(()),
-            false => Err(ModelError::Batch(format!(
-                "expected {shape:?} of each layer, found {:?}",
-                layer.shape()
-            ))),
-        };
-        layers.iter().try_for_each(numbers)?;
-        let layers = match layers[0].dtype() {
-            Dtype::Float32 => Layers::Float32(layers.iter().map(in_order).collect::<Result<_>>()?),
-            Dtype::Float16 => Layers::Float16(layers.iter().map(in_order).collect::<Result<_>>()?),
-            Dtype::Bfloat16 => {
-                Layers::Bfloat16(layers.iter().map(in_order).collect::<Result<_>>()?)
-            }
-            other => {
-                return Err(ModelError::Batch(format!("expected float arrays, found {other:?}")));
-            }
-        };
-        Ok(Self { layers, columns: columns as usize, rows })
-    }
-
-    /// Puts the wanted rows with these numbers, the first wanted one being 0, behind what is in
-    /// `bytes`: each row's part of the first layer, of the second, and so on.
-    ///
-    /// # Panics
-    /// Fewer rows were wanted.
-    pub fn append(&self, rows: Range<usize>, bytes: &mut Vec<u8>) {
-        let rows = &self.rows[rows];
-        match &self.layers {
-            Layers::Float32(layers) => {
-                append(layers, rows, self.columns, bytes, |value| value.to_ne_bytes())
-            }
-            Layers::Float16(layers) => {
-                append(layers, rows, self.columns, bytes, |value| value.to_ne_bytes())
-            }
-            Layers::Bfloat16(layers) => {
-                append(layers, rows, self.columns, bytes, |value| value.to_ne_bytes())
-            }
-        }
-    }
-}
-
 /// An evaluated array's numbers, row-major, where they are if they lie like that.
-fn in_order<T: ArrayElement + Copy>(array: &Array) -> Result<Cow<'_, [T]>> {
+pub(crate) fn in_order<T: ArrayElement + Copy>(array: &Array) -> Result<Cow<'_, [T]>> {
     let broken = |error: mlx_rs::error::AsSliceError| ModelError::Batch(error.to_string());
     // Nothing to do for what was evaluated with its step.
     array.eval()?;
@@ -113,29 +43,6 @@ fn in_order<T: ArrayElement + Copy>(array: &Array) -> Result<Cow<'_, [T]>> {
     let array = array.contiguous()?;
     array.eval()?;
     Ok(array.try_as_slice::<T>().map_err(broken)?.to_vec().into())
-}
-
-fn append<T: Copy, const N: usize>(
-    layers: &[Cow<'_, [T]>],
-    rows: &[i32],
-    columns: usize,
-    bytes: &mut Vec<u8>,
-    to_bytes: impl Fn(T) -> [u8; N],
-) {
-    bytes.reserve(rows.len() * layers.len() * columns * N);
-    for row in rows {
-        for layer in layers {
-            let part = &layer[*row as usize * columns..][..columns];
-            let begin = bytes.len();
-            bytes.resize(begin + columns * N, 0);
-            bytes[begin..]
-                .as_chunks_mut::<N>()
-                .0
-                .iter_mut()
-                .zip(part)
-                .for_each(|(place, value)| *place = to_bytes(*value));
-        }
-    }
 }
 
 /// An array of `dtype` and `shape` from its bytes.
@@ -217,36 +124,5 @@ mod tests {
         assert_eq!(turned[4..8], 3.25f32.to_ne_bytes());
         assert!(from_bytes(&turned[1..], &[3, 2], Dtype::Float32).is_err());
         assert!(to_bytes(&Array::from_int(3)).is_err());
-    }
-
-    #[test]
-    fn rows_of_layers_side_by_side() {
-        let layer =
-            |at: i32| Array::from_iter((0..12).map(|number| (100 * at + number) as f32), &[4, 3]);
-        // The last one is a view whose numbers lie in another order.
-        let turned = Array::from_iter(
-            (0..12).map(|number| (200 + number / 4 + number % 4 * 3) as f32),
-            &[3, 4],
-        );
-        let layers = [layer(0), layer(1), turned.transpose().expect("two axes")];
-        for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16] {
-            let layers =
-                layers.iter().map(|layer| layer.as_dtype(dtype).expect("a float type")).collect();
-            let tapped = crate::Tapped { layers, rows: vec![0, 2, 3] };
-            let whole = to_bytes(&tapped.side_by_side().expect("lazy")).expect("floats");
-            let taps = tapped.on_host().expect("on the host");
-            let mut found = vec![];
-            taps.append(0..1, &mut found);
-            taps.append(1..3, &mut found);
-            assert_eq!(found, whole);
-        }
-        let wrong =
-            |layers: Vec<Array>, rows: Vec<i32>| crate::Tapped { layers, rows }.on_host().is_err();
-        assert!(
-            wrong(vec![], vec![])
-                && wrong(vec![layer(0)], vec![4])
-                && wrong(vec![Array::from_int(3)], vec![])
-        );
-        assert!(wrong(vec![layer(0), Array::from_slice(&[1.0f32], &[1, 1])], vec![0]));
     }
 }

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Array, Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Target, Wants, device,
-    load_target,
+    Array, Batch, DeviceChoice, KvStore, Segment, SequenceId, Target, Wants, device, load_target,
 };
 
 fn matrix(rows: i32, columns: i32, step: f32) -> Array {
@@ -29,14 +28,7 @@ fn read(model: &dyn Target, ids: &[u32], widths: &[usize]) -> Vec<u32> {
     let (mut start, mut widths) = (0, widths.iter().cycle());
     loop {
         let length = (*widths.next().expect("without end")).min(ids.len() - start);
-        let purpose = if length == 1 { Purpose::Decode } else { Purpose::Prefill };
-        let segment = Segment {
-            sequence,
-            start: start as i32,
-            length: length as i32,
-            purpose,
-            image_spans: vec![],
-        };
+        let segment = Segment { sequence, start: start as i32, length: length as i32 };
         let batch = Batch::text(ids[start..start + length].to_vec(), vec![segment]);
         let wants = Wants { logit_rows: vec![length as i32 - 1], ..Wants::default() };
         let forward = model.forward(&batch, &mut kv, &wants).expect("a forward");

@@ -7,7 +7,7 @@ use mlx_rs::transforms::eval;
 use paceline_models::sample::noise::{NoiseKey, gumbel, philox};
 use paceline_models::sample::{Block, Drafts, RowRule, Sampling, choose, verify};
 use paceline_models::{
-    Array, Batch, DeviceChoice, KvStore, Purpose, Segment, SequenceId, Taps, Target, Wants, device,
+    Array, Batch, DeviceChoice, FeatureLayers, KvStore, Segment, SequenceId, Target, Wants, device,
     load_target,
 };
 use serde::Deserialize;
@@ -37,14 +37,7 @@ struct Case {
 }
 
 fn segment(sequence: u64, start: usize, length: usize) -> Segment {
-    let purpose = if length == 1 { Purpose::Decode } else { Purpose::Prefill };
-    Segment {
-        sequence: SequenceId(sequence),
-        start: start as i32,
-        length: length as i32,
-        purpose,
-        image_spans: vec![],
-    }
+    Segment { sequence: SequenceId(sequence), start: start as i32, length: length as i32 }
 }
 
 fn floats(array: &Array) -> Vec<f32> {
@@ -88,7 +81,10 @@ fn check_model(name: &str) {
         let last = case.prompt.len() as i32 - 1;
         let wants = Wants {
             logit_rows: vec![last],
-            taps: Some(Taps { layers: expected.tap_layers.clone(), rows: vec![last] }),
+            hidden_states: Some(FeatureLayers {
+                layers: expected.tap_layers.clone(),
+                rows: vec![last],
+            }),
             final_hidden: vec![last],
         };
         let mut kv = store(&*model);
@@ -105,7 +101,7 @@ fn check_model(name: &str) {
         assert_close(
             &format!("{what}: taps"),
             &case.taps.concat(),
-            &floats(&forward.taps.as_ref().expect("wanted").side_by_side().expect("lazy")),
+            &floats(&forward.hidden_states.as_ref().expect("wanted").side_by_side().expect("lazy")),
             1e-3,
         );
         let hidden = floats(forward.final_hidden.as_ref().expect("wanted"));

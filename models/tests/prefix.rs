@@ -5,15 +5,14 @@ use std::path::PathBuf;
 
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Batch, DeviceChoice, KvStore, Purpose, Rows, Segment, SequenceId, Target, Wants, device,
-    kv::PAGE, load_target,
+    Batch, DeviceChoice, KvRows, KvStore, Segment, SequenceId, Target, Wants, device, kv::PAGE,
+    load_target,
 };
 
 fn read(target: &dyn Target, kv: &mut KvStore, sequence: u64, start: i32, ids: &[u32]) -> Vec<u32> {
     let sequence = SequenceId(sequence);
     let length = ids.len() as i32;
-    let segment =
-        Segment { sequence, start, length, purpose: Purpose::Prefill, image_spans: vec![] };
+    let segment = Segment { sequence, start, length };
     let wants = Wants { logit_rows: vec![length - 1], ..Wants::default() };
     let forward =
         target.forward(&Batch::text(ids.to_vec(), vec![segment]), kv, &wants).expect("computes");
@@ -38,7 +37,7 @@ fn check(model: &str, prompt: i32) {
     let kept = kv.copy_out(SequenceId(1), 0, PAGE, pages).expect("copied");
     let expected = read(target.as_ref(), &mut kv, 1, head.len() as i32, tail);
     kv.free(SequenceId(1));
-    let kept: Vec<&Rows> = kept.iter().collect();
+    let kept: Vec<&KvRows> = kept.iter().collect();
     // Alone in its class, beside others in it, and in a larger class than it needs.
     for (sequence, room) in [(2, 0), (3, 0), (4, 2 * prompt)] {
         let room = room.min(target.info().context);

@@ -10,8 +10,8 @@ mod text;
 
 use std::collections::HashMap;
 
-use paceline_models::vision::{Features, Picture};
-use paceline_models::{Taps, Target, Wants};
+use paceline_models::vision::{Features, ImagePixels};
+use paceline_models::{FeatureLayers, Target, Wants};
 use scene::{BIAS, Case, Golden, SCALE, Scene, Sequence, features, floats, load, worst};
 
 fn known(model: &dyn Target, golden: &Golden) -> HashMap<String, Features> {
@@ -77,17 +77,22 @@ fn check_prompts(name: &str) {
             paceline_models::Positions::Three(case.positions.clone()),
             "{what}"
         );
-        let taps = Taps { layers: golden.tap_layers.clone(), rows: case.tap_rows.clone() };
+        let features =
+            FeatureLayers { layers: golden.tap_layers.clone(), rows: case.tap_rows.clone() };
         let forward = scene.run(
             &batch,
-            &Wants { logit_rows: vec![rows - 1], taps: Some(taps), ..Wants::default() },
+            &Wants {
+                logit_rows: vec![rows - 1],
+                hidden_states: Some(features),
+                ..Wants::default()
+            },
         );
         let off = worst(&case.logits, &floats(forward.logits.as_ref().expect("wanted")));
         assert!(off < 1e-3, "{what}: logits are off by {off}");
         let taps: Vec<f32> = case.taps.concat().concat();
         let off = worst(
             &taps,
-            &floats(&forward.taps.as_ref().expect("wanted").side_by_side().expect("lazy")),
+            &floats(&forward.hidden_states.as_ref().expect("wanted").side_by_side().expect("lazy")),
         );
         assert!(off < 1e-3, "{what}: taps are off by {off}");
 
@@ -143,7 +148,7 @@ fn another_picture_gives_other_features_and_another_answer() {
     let shot = golden.pictures.iter().find(|shot| shot.name == case.pictures[0]).expect("drawn");
     let mut pixels = shot.pixels();
     pixels.reverse();
-    let turned = Picture {
+    let turned = ImagePixels {
         pixels: &pixels,
         rows: shot.rows,
         columns: shot.columns,

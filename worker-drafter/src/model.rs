@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use paceline_models::{
-    Array, Draft, DraftBatch, DraftInfo, DraftPart, Dtype, KvStore, ModelError, Quantize, Rows,
+    Array, Draft, DraftBatch, DraftInfo, DraftPart, Dtype, KvRows, KvStore, ModelError, Quantize,
     SequenceId, load_draft, transfer,
 };
 use paceline_proto::internal::v1::TensorType;
@@ -21,7 +21,7 @@ pub(crate) struct Model {
     draft: Box<dyn Draft>,
     kv: KvStore,
     /// Contexts of ended sessions, by the core's number.
-    kept: HashMap<u64, Rows>,
+    kept: HashMap<u64, KvRows>,
     /// Positions of each capacity class, ascending.
     capacities: Vec<i32>,
     kind: TensorType,

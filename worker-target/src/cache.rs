@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use paceline_models::{KvStore, ModelError, Rows, SequenceId};
+use paceline_models::{KvRows, KvStore, ModelError, SequenceId};
 
 use crate::core::{
     Chain, HiddenStateWindow, Image, PAGE, PageId, PageKey, PrefixIndex, SequenceKey,
@@ -20,7 +20,7 @@ pub(crate) const BORDER_BYTES: u64 = 32 << 20;
 
 /// What lies in a page.
 struct Stored {
-    rows: Rows,
+    rows: KvRows,
     /// Of its positions, as the drafter would be sent them; none in most pages.
     taps: Vec<u8>,
 }

@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use paceline_models::sample::{Block, Drafts, Logprobs, Picks, RowRule, propose, softcap};
-use paceline_models::vision::{Placed, positions};
+use paceline_models::sample::{Block, Drafts, Logprobs, RowRule, TokenSelection, propose, softcap};
+use paceline_models::vision::{ImagePlacement, positions};
 use paceline_models::{
-    Array, Batch, Dtype, Graph, KvStore, ModelError, Override, Positions, Purpose, Segment,
-    SequenceId, Tapped, Taps, Target, Wants, transfer,
+    Array, Batch, Dtype, FeatureLayers, HiddenStates, KvStore, ModelError, Override, PendingIds,
+    Positions, PreparedStep, Segment, SequenceId, Target, Wants, prepare_next, take_prepared,
+    transfer,
 };
 use paceline_proto::internal::v1::TensorType;
 
@@ -53,35 +54,37 @@ pub(crate) fn run(
     });
     let proposals = proposals.collect::<Result<Vec<_>, _>>()?;
     let drafts = drafts(model, &proposals, &rows.blocks)?;
-    let made = kv.take_ahead(&rows.segments, &rows.wants, |picks| picks.serve(&rows.blocks));
-    let (forward, picks) = match made {
-        Some(Graph { forward, picks }) => (forward, Some(picks)),
+    let prepared =
+        take_prepared(kv, &rows.segments, &rows.wants, |selection| selection.serve(&rows.blocks));
+    let (forward, selection) = match prepared {
+        Some(PreparedStep { forward, selection }) => (forward, Some(selection)),
         None => {
             let forward = model.forward(&rows.batch(&drafts), kv, &rows.wants)?;
-            let picks = forward
+            let selection = forward
                 .logits
                 .as_ref()
-                .map(|logits| Picks::of(logits, &rows.blocks))
+                .map(|logits| TokenSelection::of(logits, &rows.blocks))
                 .transpose()?;
-            (forward, picks)
+            (forward, selection)
         }
     };
 
     let mut outcome = Outcome::default();
-    let mut ahead = false;
-    match &picks {
-        Some(picks) => {
-            let with: Vec<&Array> = forward.taps.iter().flat_map(Tapped::arrays).collect();
-            let foreseen = if picks.in_graph() { rows.next(scheduler, parts) } else { None };
+    let mut prepared = false;
+    match &selection {
+        Some(selection) => {
+            let with: Vec<&Array> =
+                forward.hidden_states.iter().flat_map(HiddenStates::arrays).collect();
+            let foreseen = if selection.in_graph() { rows.next(scheduler, parts) } else { None };
             if let Some(next) = foreseen
-                && let Some(ids) = picks.ids()?
+                && let Some(ids) = selection.ids()?
             {
-                picks.begin(&with)?;
-                ahead = true;
-                make_ahead(model, kv, parts, &next, &ids)?;
+                selection.begin(&with)?;
+                prepared = true;
+                prepare_step(model, kv, parts, &next, &ids)?;
             }
             for (key, verdict) in
-                rows.keys.iter().zip(picks.verdicts(&rows.blocks, &drafts, &with)?)
+                rows.keys.iter().zip(selection.verdicts(&rows.blocks, &drafts, &with)?)
             {
                 if verdict.faulty {
                     outcome.faulty.push(*key);
@@ -107,7 +110,7 @@ pub(crate) fn run(
         // layer makes of it.
         None => kv.evaluate()?,
     }
-    let taps = forward.taps.as_ref().map(Tapped::on_host).transpose()?;
+    let taps = forward.hidden_states.as_ref().map(HiddenStates::on_host).transpose()?;
     let mut at = 0;
     for part in parts {
         let stays = match part.drafted {
@@ -119,7 +122,7 @@ pub(crate) fn run(
                 .find(|chosen| chosen.key == part.key)
                 .map_or(1, |chosen| chosen.tokens.len()),
         };
-        if !ahead {
+        if !prepared {
             kv.commit(SequenceId(part.key.0), (part.start + stays) as i32)?;
         }
         if let Some(taps) = taps.as_ref().filter(|_| scheduler.get(part.key).is_some_and(collects))
@@ -133,9 +136,9 @@ pub(crate) fn run(
     Ok(outcome)
 }
 
-/// Makes the graph of the step behind this one while this one runs. All of its rows stay, as none
-/// is drafted; `ids` are what it chooses.
-fn make_ahead(
+/// Builds the graph of the next step while this one runs. All rows of this one stay, because none
+/// is drafted; `ids` are the ids that it chooses.
+fn prepare_step(
     model: &dyn Target,
     kv: &mut KvStore,
     parts: &[StepPart],
@@ -145,14 +148,14 @@ fn make_ahead(
     for part in parts {
         kv.commit(SequenceId(part.key.0), (part.start + part.rows) as i32)?;
     }
-    kv.make_ahead(&next.segments, &next.wants, |kv| {
+    prepare_next(kv, &next.segments, &next.wants, |kv| {
         let forward = model.forward(&next.batch(&Drafts::InGraph(ids.clone())), kv, &next.wants)?;
         let logits = forward
             .logits
             .as_ref()
             .ok_or_else(|| ModelError::Batch("a plain step without logits".into()))?;
-        let picks = Picks::of(logits, &next.blocks)?;
-        Ok(Graph { forward, picks })
+        let selection = TokenSelection::of(logits, &next.blocks)?;
+        Ok(PreparedStep { forward, selection })
     })?;
     Ok(())
 }
@@ -193,22 +196,14 @@ impl<'a> Rows<'a> {
             all.ids.resize(first_row as usize + part.rows, 0);
             let rows = first_row..all.ids.len() as i32;
             all.places.add(&sequence.images, part);
-            let mut image_spans = vec![];
             for (image, inside) in shown(&sequence.images, part) {
                 let first = (image.first + inside.start - part.start) as i32;
-                image_spans.push((first, inside.len() as i32));
                 all.overrides.push(seen.rows(&image.key, inside, first_row + first)?);
             }
             all.segments.push(Segment {
                 sequence: SequenceId(part.key.0),
                 start: part.start as i32,
                 length: part.rows as i32,
-                purpose: match (part.prefill, part.drafted) {
-                    (true, _) => Purpose::Prefill,
-                    (false, 0) => Purpose::Decode,
-                    (false, _) => Purpose::Verify,
-                },
-                image_spans,
             });
             if collects(sequence) && !tap_layers.is_empty() {
                 tap_rows.extend(rows.clone());
@@ -240,8 +235,8 @@ impl<'a> Rows<'a> {
                 all.blocks.push(Block { rule, drafted: part.drafted });
             }
         }
-        all.wants.taps =
-            (!tap_rows.is_empty()).then(|| Taps { layers: tap_layers.to_vec(), rows: tap_rows });
+        all.wants.hidden_states = (!tap_rows.is_empty())
+            .then(|| FeatureLayers { layers: tap_layers.to_vec(), rows: tap_rows });
         Ok(all)
     }
 
@@ -260,7 +255,7 @@ impl<'a> Rows<'a> {
         (next.wants, next.keys) = (self.wants.clone(), self.keys.clone());
         for ((part, segment), block) in parts.iter().zip(&self.segments).zip(&self.blocks) {
             let sequence = scheduler.get(part.key).filter(|sequence| sequence.left() > 1)?;
-            next.segments.push(Segment { start: segment.start + 1, ..segment.clone() });
+            next.segments.push(Segment { start: segment.start + 1, ..*segment });
             next.places.add(&sequence.images, &StepPart { start: part.start + 1, ..*part });
             let wants_surprise =
                 scheduler.speculation.wants_entropy(part.key, sequence, sequence.generated() + 1);
@@ -273,17 +268,19 @@ impl<'a> Rows<'a> {
     /// As the model takes them.
     fn batch(&self, drafts: &Drafts) -> Batch {
         let mut ids = self.ids.clone();
-        let drafted = match drafts {
+        let pending = match drafts {
             Drafts::OnHost(drafts) => {
                 self.drafted.iter().zip(drafts).for_each(|(row, id)| ids[*row as usize] = *id);
                 None
             }
-            Drafts::InGraph(drafts) => Some((self.drafted.clone(), drafts.clone())),
+            Drafts::InGraph(drafts) => {
+                Some(PendingIds { rows: self.drafted.clone(), ids: drafts.clone() })
+            }
         };
         let positions = self.places.all(!self.overrides.is_empty());
         Batch {
             ids,
-            drafted,
+            pending,
             positions,
             overrides: self.overrides.clone(),
             segments: self.segments.clone(),
@@ -311,12 +308,12 @@ struct Places([Vec<i32>; 3]);
 impl Places {
     /// Adds a part's rows, of a sequence with these pictures.
     fn add(&mut self, images: &[Image], part: &StepPart) {
-        let placed = |image: &Image| Placed {
+        let placed = |image: &Image| ImagePlacement {
             first: image.first as i32,
             rows: image.grid_rows as i32,
             columns: image.grid_columns as i32,
         };
-        let placed: Vec<Placed> = images.iter().map(placed).collect();
+        let placed: Vec<ImagePlacement> = images.iter().map(placed).collect();
         positions(&placed, part.start as i32, part.rows as i32, &mut self.0);
     }
 

@@ -20,8 +20,8 @@ use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp, scatter_single};
 use mlx_rs::ops::{concatenate, softmax_axis};
 use mlx_rs::transforms::eval;
 use mlx_rs::{Array, Dtype};
-use paceline_models::kv::{Attend, PAGE};
-use paceline_models::{DeviceChoice, KvStore, LayerKv, Purpose, Segment, SequenceId, device};
+use paceline_models::kv::{AttentionParams, PAGE};
+use paceline_models::{DeviceChoice, KvStore, LayerKv, Segment, SequenceId, device};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -75,18 +75,13 @@ enum Layout {
 
 impl Layout {
     fn store(shape: Shape, lengths: &[i32], reserved: Option<i32>) -> Result<Self> {
-        let layer = LayerKv::Growing {
-            n_kv: shape.n_kv,
-            key_dim: shape.dim,
-            value_dim: shape.dim,
-            window: None,
-        };
+        let layer =
+            LayerKv { n_kv: shape.n_kv, key_dim: shape.dim, value_dim: shape.dim, window: None };
         let mut kv = KvStore::new(&vec![layer; shape.layers], Dtype::Float32, LONGEST)?;
         let mut steps = vec![];
         for (at, length) in lengths.iter().enumerate() {
-            let (sequence, purpose) = (SequenceId(at as u64), Purpose::Decode);
-            let prompt =
-                Segment { sequence, start: 0, length: *length, purpose, image_spans: vec![] };
+            let sequence = SequenceId(at as u64);
+            let prompt = Segment { sequence, start: 0, length: *length };
             kv.open(sequence)?;
             kv.reserve(sequence, reserved.unwrap_or(length + 1))?;
             let rows = wave(&[*length, shape.n_kv, shape.dim], at as i32);
@@ -166,8 +161,11 @@ impl Layout {
         let Shape { n_kv, dim, .. } = shape;
         match self {
             Self::Store(kv, steps) => {
-                let how = Attend { scale: (dim as f32).powf(-0.5), ..Attend::default() };
-                Ok(kv.attend(layer, q, Some((new, new)), how, steps)?)
+                let params = AttentionParams {
+                    scale: (dim as f32).powf(-0.5),
+                    ..AttentionParams::default()
+                };
+                Ok(kv.attend(layer, q, new, new, params, steps)?)
             }
             Self::Calls(layers) => {
                 let mut outputs = vec![];

@@ -11,11 +11,11 @@ use mlx_rs::{Array, Dtype};
 
 use super::config::{Config, Sight};
 use super::{Draft, DraftBatch, DraftInfo, Quantize};
-use crate::batch::{Purpose, Segment};
 use crate::error::{LoadError, ModelError, Result};
-use crate::kv::{Attend, KvStore, LayerKv};
+use crate::kv::{AttentionParams, KvStore, LayerKv};
 use crate::layers::{GatedMlp, HeadNorm, Linear, RmsNorm, Rope, RopeTables};
 use crate::load::{ModelConfig, Weights};
+use crate::segment::Segment;
 
 /// What every layer of one forward needs. Keys and values are of all context rows, then of all
 /// block rows; queries are of block rows.
@@ -100,19 +100,13 @@ impl Attention {
             Some(context) => self.keys_values(&concatenate(&[context, block], 0)?, step)?,
             None => self.keys_values(block, step)?,
         };
-        let how = Attend {
+        let params = AttentionParams {
             scale: (self.head_dim as f32).powf(-0.5),
             queries: Some(&step.queries),
             both_ways: !self.causal,
-            ..Attend::default()
+            ..AttentionParams::default()
         };
-        self.o_proj.forward(&kv.attend(
-            layer,
-            &queries,
-            Some((&keys, &values)),
-            how,
-            &step.segments,
-        )?)
+        self.o_proj.forward(&kv.attend(layer, &queries, &keys, &values, params, &step.segments)?)
     }
 }
 
@@ -253,15 +247,8 @@ impl Dflash {
             let unknown =
                 || ModelError::Batch(format!("sequence {} is not in the store", part.sequence.0));
             let start = kv.length(part.sequence).ok_or_else(unknown)?;
-            let purpose = if part.block == 0 { Purpose::Prefill } else { Purpose::Verify };
             let length = part.context + part.block;
-            segments.push(Segment {
-                sequence: part.sequence,
-                start,
-                length,
-                purpose,
-                image_spans: vec![],
-            });
+            segments.push(Segment { sequence: part.sequence, start, length });
         }
         let context =
             batch.parts.iter().flat_map(|part| part.position..part.position + part.context);
@@ -304,7 +291,7 @@ impl Draft for Dflash {
 
     fn kv_layers(&self) -> Vec<LayerKv> {
         let Config { n_kv_heads: n_kv, head_dim, .. } = self.config;
-        let layer = |sight: &Sight| LayerKv::Growing {
+        let layer = |sight: &Sight| LayerKv {
             n_kv,
             key_dim: head_dim,
             value_dim: head_dim,

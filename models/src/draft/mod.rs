@@ -14,8 +14,9 @@ use mlx_rs::{Array, Dtype};
 
 use crate::device::on_gpu;
 use crate::error::{LoadError, ModelError, Result};
-use crate::kv::{KvStore, LayerKv, SequenceId};
+use crate::kv::{KvStore, LayerKv};
 use crate::load::{Checkpoint, ModelConfig, Precision, Weights};
+use crate::segment::SequenceId;
 
 /// How a drafter's weights are kept (`drafter.quantize`). Changes what is proposed, never what a
 /// client gets.

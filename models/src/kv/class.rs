@@ -6,8 +6,9 @@ use mlx_rs::ops::indexing::{TryIndexMutOp, TryIndexOp, scatter_single};
 use mlx_rs::ops::{concatenate, zeros_dtype};
 use mlx_rs::{Array, Dtype};
 
-use super::{LayerKv, SequenceId};
+use super::LayerKv;
 use crate::error::Result;
+use crate::segment::SequenceId;
 
 /// Keys and values of one layer: `[slots · n_kv · capacity, dim]`, so that a row is one index.
 #[derive(Clone, Debug)]
@@ -17,7 +18,7 @@ pub(super) struct LayerArrays {
 }
 
 #[derive(Debug)]
-pub(super) struct Class {
+pub(super) struct CapacityClass {
     /// Positions of a slot.
     pub(super) capacity: i32,
     layers: Vec<LayerKv>,
@@ -28,7 +29,7 @@ pub(super) struct Class {
     pub(super) arrays: Vec<LayerArrays>,
 }
 
-impl Class {
+impl CapacityClass {
     pub(super) fn new(capacity: i32, layers: &[LayerKv], dtype: Dtype) -> Self {
         Self {
             capacity,
@@ -42,7 +43,7 @@ impl Class {
 
     /// Bytes of one slot over all layers.
     pub(super) fn slot_bytes(&self) -> u64 {
-        let row = |LayerKv::Growing { n_kv, key_dim, value_dim, .. }: &LayerKv| {
+        let row = |LayerKv { n_kv, key_dim, value_dim, .. }: &LayerKv| {
             (n_kv * (key_dim + value_dim)) as u64
         };
         let rows: u64 = self.layers.iter().map(row).sum();
@@ -73,9 +74,7 @@ impl Class {
         let slot = self.owners.len();
         let more =
             (slot as u64).min(spare.checked_div(self.slot_bytes()).unwrap_or(0)).max(1) as usize;
-        for (at, LayerKv::Growing { n_kv, key_dim, value_dim, .. }) in
-            self.layers.iter().enumerate()
-        {
+        for (at, LayerKv { n_kv, key_dim, value_dim, .. }) in self.layers.iter().enumerate() {
             let rows = more as i32 * n_kv * self.capacity;
             // Zeros and not garbage: rows behind a length are masked, and a masked NaN would still
             // be a NaN.
@@ -127,7 +126,7 @@ impl Class {
             return Ok(vec![]);
         }
         let kept = Array::from_slice(&kept, &[count]);
-        for (arrays, LayerKv::Growing { n_kv, key_dim, value_dim, .. }) in
+        for (arrays, LayerKv { n_kv, key_dim, value_dim, .. }) in
             self.arrays.iter_mut().zip(&self.layers)
         {
             let rows = n_kv * self.capacity;
@@ -146,7 +145,7 @@ impl Class {
     /// Writes one value all over a slot. Lazy.
     fn fill(&mut self, slot: usize, value: f32) -> Result<()> {
         let value = Array::from_f32(value).as_dtype(self.dtype)?;
-        for (at, LayerKv::Growing { n_kv, .. }) in self.layers.iter().enumerate() {
+        for (at, LayerKv { n_kv, .. }) in self.layers.iter().enumerate() {
             let rows = n_kv * self.capacity;
             let rows = slot as i32 * rows..(slot as i32 + 1) * rows;
             let arrays = &mut self.arrays[at];
@@ -188,7 +187,7 @@ impl Class {
         slots: Range<usize>,
         positions: Range<i32>,
     ) -> Result<(Array, Array)> {
-        let LayerKv::Growing { n_kv, key_dim, value_dim, .. } = self.layers[layer];
+        let LayerKv { n_kv, key_dim, value_dim, .. } = self.layers[layer];
         let all = self.owners.len() as i32;
         let slots = slots.start as i32..slots.end as i32;
         let cut = |array: &Array, dim: i32| -> Result<Array> {
@@ -206,7 +205,7 @@ impl Class {
         keys: &Array,
         values: &Array,
     ) -> Result<()> {
-        let LayerKv::Growing { n_kv, .. } = self.layers[layer];
+        let LayerKv { n_kv, .. } = self.layers[layer];
         let length = keys.dim(2);
         let rows: Vec<i32> = (0..length)
             .flat_map(|at| (0..n_kv).map(move |head| (head, at)))

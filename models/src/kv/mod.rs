@@ -6,10 +6,10 @@
 //! attends once per run of neighbouring slots with the same number of asking rows. Committing is a
 //! host integer: rows behind a sequence's length are dead and will be overwritten.
 
-mod ahead;
+mod access;
 mod class;
-mod plan;
 mod rows;
+mod staged;
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -18,56 +18,43 @@ use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
-use crate::batch::Segment;
 use crate::error::{ModelError, Result};
-use crate::layers::{Sees, attention, computes};
-use ahead::Ahead;
-use class::Class;
-pub(crate) use plan::Seen;
-use plan::{Looks, Plan, Sight};
+use crate::layers::{AttentionMask, attention, computes};
+use crate::segment::{Segment, SequenceId};
+use access::{AccessPlan, Causality, MaskForm};
+use class::CapacityClass;
+use staged::Staged;
 
-pub use ahead::Graph;
-pub use rows::Rows;
+pub use rows::KvRows;
 
-/// A sequence's name in the store, given by the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SequenceId(pub u64);
-
-/// What a layer remembers.
+/// What a layer remembers: a key and a value for each position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LayerKv {
-    /// A key and a value a position.
-    Growing {
-        /// KV heads.
-        n_kv: i32,
-        /// Size of a key.
-        key_dim: i32,
-        /// Size of a value.
-        value_dim: i32,
-        /// Positions a row sees, itself and those before it (0 ≤ q − k < window); `None` means all.
-        /// A mask only: a slot keeps all positions, because a window's rows are a small part of
-        /// what a sequence holds in the models built so far, and one commit rule then serves every
-        /// layer.
-        window: Option<i32>,
-    },
+pub struct LayerKv {
+    /// Number of KV heads.
+    pub n_kv: i32,
+    /// Size of a key.
+    pub key_dim: i32,
+    /// Size of a value.
+    pub value_dim: i32,
+    /// Most positions a row attends to: itself and those before it (0 ≤ q − k < window). `None`
+    /// means all. A mask only: a slot keeps all positions. The rows of a window are a small part
+    /// of what a sequence holds in the models built so far, and one commit rule then serves every
+    /// layer.
+    pub window: Option<i32>,
 }
 
 /// How a layer attends.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Attend<'a> {
+pub struct AttentionParams<'a> {
     /// Factor on q·k.
     pub scale: f32,
-    /// An extra logit per head; no model here has it yet.
-    pub sinks: Option<&'a Array>,
-    /// Rows that see one another both ways; no model here has them yet.
-    pub spans: &'a [(i32, i32)],
-    /// How many of each segment's last rows ask; the rest only write their keys and values. `None`
-    /// means all rows, in the segments' order. `Some`: keys and values hold all segments' silent
-    /// rows first and their asking rows behind them, the queries hold the asking rows, each in the
-    /// segments' order. The same for every layer of a forward.
+    /// For each segment, how many of its last rows are queries. The other rows only write their
+    /// keys and values. `None` means that all rows are queries, in the segments' order. With
+    /// `Some`, keys and values hold first all rows that are not queries and then the query rows;
+    /// `q` holds the query rows; each in the segments' order. The same for every layer of a
+    /// forward.
     pub queries: Option<&'a [i32]>,
-    /// Asking rows see their sequence up to its last new row, not only up to themselves.
+    /// Query rows attend to all rows of their sequence, also to the new ones after them.
     pub both_ways: bool,
 }
 
@@ -80,15 +67,19 @@ pub const PAGE: i32 = 64;
 /// debug builds.
 pub const POISONS: bool = cfg!(debug_assertions);
 
+/// Where a sequence lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct SlotAddress {
+    /// Index of the capacity class.
     class: usize,
-    slot: usize,
+    /// Index in the class.
+    index: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
-    place: Option<Place>,
+struct SequenceEntry {
+    slot: Option<SlotAddress>,
+    /// Committed rows.
     length: i32,
 }
 
@@ -96,13 +87,14 @@ struct Entry {
 #[derive(Debug)]
 pub struct KvStore {
     layers: Vec<LayerKv>,
-    classes: Vec<Class>,
-    sequences: HashMap<SequenceId, Entry>,
-    /// Bytes that all arrays may take.
+    classes: Vec<CapacityClass>,
+    sequences: HashMap<SequenceId, SequenceEntry>,
+    /// Most bytes of all arrays together.
     limit: u64,
-    plan: Option<Plan>,
-    /// A step's graph that was made before its time. Whatever changes the store drops it.
-    ahead: Option<Ahead>,
+    /// The writes and reads of the current batch.
+    access: Option<AccessPlan>,
+    /// Rows written in advance. Whatever changes the store drops them.
+    staged: Option<Staged>,
     one_thread: PhantomData<*const ()>,
 }
 
@@ -112,23 +104,21 @@ impl KvStore {
     /// # Errors
     /// A window of no positions.
     pub fn new(layers: &[LayerKv], dtype: Dtype, max_positions: i32) -> Result<Self> {
-        if layers
-            .iter()
-            .any(|LayerKv::Growing { window, .. }| window.is_some_and(|window| window < 1))
-        {
+        if layers.iter().any(|layer| layer.window.is_some_and(|window| window < 1)) {
             return Err(ModelError::Batch("expected windows of at least one position".into()));
         }
         let last = (max_positions.max(1) + PAGE - 1) / PAGE * PAGE;
         let doubling = std::iter::successors(Some(FIRST_CLASS), |capacity| Some(capacity * 2));
         let capacities = doubling.take_while(|capacity| *capacity < last).chain([last]);
-        let classes = capacities.map(|capacity| Class::new(capacity, layers, dtype)).collect();
+        let classes =
+            capacities.map(|capacity| CapacityClass::new(capacity, layers, dtype)).collect();
         Ok(Self {
             layers: layers.to_vec(),
             classes,
             sequences: HashMap::new(),
             limit: u64::MAX,
-            plan: None,
-            ahead: None,
+            access: None,
+            staged: None,
             one_thread: PhantomData,
         })
     }
@@ -161,12 +151,13 @@ impl KvStore {
             else {
                 break;
             };
-            (self.plan, self.ahead) = (None, None);
-            for (sequence, slot) in class.compact()? {
-                if let Some(place) =
-                    self.sequences.get_mut(&sequence).and_then(|entry| entry.place.as_mut())
+            self.access = None;
+            self.staged = None;
+            for (sequence, index) in class.compact()? {
+                if let Some(slot) =
+                    self.sequences.get_mut(&sequence).and_then(|entry| entry.slot.as_mut())
                 {
-                    place.slot = slot;
+                    slot.index = index;
                 }
             }
         }
@@ -187,7 +178,7 @@ impl KvStore {
     /// # Errors
     /// It is known already.
     pub fn open(&mut self, sequence: SequenceId) -> Result<()> {
-        match self.sequences.insert(sequence, Entry { place: None, length: 0 }) {
+        match self.sequences.insert(sequence, SequenceEntry { slot: None, length: 0 }) {
             None => Ok(()),
             Some(old) => {
                 self.sequences.insert(sequence, old);
@@ -196,22 +187,24 @@ impl KvStore {
         }
     }
 
-    /// Gives a sequence without rows its place: in the class of so many positions, so that it does
-    /// not move as it grows up to them.
+    /// Gives a sequence without rows its slot, in the class of so many positions, so that it does
+    /// not move while it grows up to them.
     ///
     /// # Errors
     /// It is unknown, or no sequence is that long.
     pub fn reserve(&mut self, sequence: SequenceId, positions: i32) -> Result<()> {
         let class = self.class_for(positions)?;
         match self.sequences.get(&sequence) {
-            Some(Entry { place: None, .. }) => {
-                let slot = self.take_slot(class, sequence)?;
-                self.sequences
-                    .insert(sequence, Entry { place: Some(Place { class, slot }), length: 0 });
+            Some(SequenceEntry { slot: None, .. }) => {
+                let index = self.take_slot(class, sequence)?;
+                self.sequences.insert(
+                    sequence,
+                    SequenceEntry { slot: Some(SlotAddress { class, index }), length: 0 },
+                );
                 Ok(())
             }
             Some(_) => {
-                Err(ModelError::Batch(format!("sequence {} has its place already", sequence.0)))
+                Err(ModelError::Batch(format!("sequence {} has its slot already", sequence.0)))
             }
             None => Err(ModelError::Batch(format!(
                 "expected a sequence of the store, found none of the name {}",
@@ -227,78 +220,73 @@ impl KvStore {
 
     /// Bytes a sequence holds now.
     pub fn bytes(&self, sequence: SequenceId) -> u64 {
-        let place = self.sequences.get(&sequence).and_then(|entry| entry.place);
-        place.map_or(0, |place| self.classes[place.class].slot_bytes())
+        let slot = self.sequences.get(&sequence).and_then(|entry| entry.slot);
+        slot.map_or(0, |slot| self.classes[slot.class].slot_bytes())
     }
 
     /// Bytes of slots that are kept for the next sequences.
     pub fn idle_bytes(&self) -> u64 {
-        self.classes.iter().map(Class::idle_bytes).sum()
+        self.classes.iter().map(CapacityClass::idle_bytes).sum()
     }
 
     /// Bytes of all arrays: what sequences hold, and slots kept for the next ones.
     pub fn allocated_bytes(&self) -> u64 {
-        self.classes.iter().map(Class::allocated_bytes).sum()
+        self.classes.iter().map(CapacityClass::allocated_bytes).sum()
     }
 
     /// Where a sequence lies. Batches whose segments are in this order need the fewest products.
     pub fn order(&self, sequence: SequenceId) -> (usize, usize) {
-        let place = self.sequences.get(&sequence).and_then(|entry| entry.place);
-        place.map_or((usize::MAX, usize::MAX), |place| (place.class, place.slot))
+        let slot = self.sequences.get(&sequence).and_then(|entry| entry.slot);
+        slot.map_or((usize::MAX, usize::MAX), |slot| (slot.class, slot.index))
     }
 
-    /// Writes `kv`, the new rows of `segments`, and attends over each sequence's rows up to its
-    /// own.
+    /// Writes the new rows of `segments`, and attends over each sequence's rows up to its last.
     ///
-    /// `q` `[rows, heads, key_dim]`; `kv` `([rows, n_kv, key_dim], [rows, n_kv, value_dim])` →
-    /// `[rows, heads · value_dim]`. Which rows these are, and what they see: [`Attend`]. Lazy.
-    /// Segments are the same for every layer of a forward.
+    /// `q` `[queries, heads, key_dim]`, `keys` `[rows, n_kv, key_dim]`, `values`
+    /// `[rows, n_kv, value_dim]` → `[queries, heads · value_dim]`. Which rows these are, and what
+    /// they attend to: [`AttentionParams`]. Lazy. Segments are the same for every layer of a
+    /// forward.
     ///
     /// # Errors
-    /// A segment does not start at its sequence's length, no row asks, or something is asked for
-    /// that is not built.
+    /// A segment does not start at its sequence's length, or no row is a query.
     pub fn attend(
         &mut self,
         layer: usize,
         q: &Array,
-        kv: Option<(&Array, &Array)>,
-        how: Attend<'_>,
+        keys: &Array,
+        values: &Array,
+        params: AttentionParams<'_>,
         segments: &[Segment],
     ) -> Result<Array> {
-        let (Some((keys, values)), None, true) = (kv, how.sinks, how.spans.is_empty()) else {
-            return Err(ModelError::Batch(
-                "shared layers, sinks and picture spans are not built yet".into(),
-            ));
-        };
-        self.write(layer, keys, values, how.queries, segments)?;
-        let LayerKv::Growing { window, .. } = self.layers[layer];
-        let sight = Sight { window, both_ways: how.both_ways };
-        let plan = self.plan.as_mut().expect("made by write");
-        let mut outputs = Vec::with_capacity(plan.reads.len());
+        self.write(layer, keys, values, params.queries, segments)?;
+        let LayerKv { window, .. } = self.layers[layer];
+        let causality = Causality { window, both_ways: params.both_ways };
+        let access = self.access.as_mut().expect("made by write");
+        let mut outputs = Vec::with_capacity(access.reads.len());
         let ranges = computes(&[q, keys, values]);
-        for read in &mut plan.reads {
-            let view = read.view(sight, ranges)?;
+        for read in &mut access.reads {
+            let view = read.view(causality, ranges)?;
             let (k, v) = self.classes[read.class].view(layer, read.slots.clone(), view.keys)?;
             let part = cut_rows(q, &read.rows)?;
-            let mask = match &view.looks {
-                Looks::Mask(Some(mask)) => Some(mask.as_dtype(q.dtype())?),
+            let additive = match &view.mask {
+                MaskForm::Additive(Some(mask)) => Some(mask.as_dtype(q.dtype())?),
                 _ => None,
             };
-            let sees = match &view.looks {
-                Looks::Ranges(seen) => Sees::Ranges(seen),
-                Looks::Mask(_) => Sees::Mask(mask.as_ref()),
+            let mask = match &view.mask {
+                MaskForm::Ranges(visible) => AttentionMask::Ranges(visible),
+                MaskForm::Additive(_) => AttentionMask::Additive(additive.as_ref()),
             };
-            outputs.push(attention(&part, &k, &v, how.scale, sees)?);
+            outputs.push(attention(&part, &k, &v, params.scale, mask)?);
         }
         match outputs.len() {
-            0 => Err(ModelError::Batch("expected a row that asks".into())),
+            0 => Err(ModelError::Batch("expected a row that is a query, found none".into())),
             1 => Ok(outputs.swap_remove(0)),
             _ => Ok(concatenate(&outputs, 0)?),
         }
     }
 
-    /// The first half of [`KvStore::attend`]: only writes, for a forward in which no row asks.
-    /// `queries` as in [`Attend`].
+    /// The first half of [`KvStore::attend`]: only writes, for a forward in which no row is a
+    /// query. `queries` as in [`AttentionParams`].
     ///
     /// # Errors
     /// A segment does not start at its sequence's length.
@@ -310,14 +298,14 @@ impl KvStore {
         queries: Option<&[i32]>,
         segments: &[Segment],
     ) -> Result<()> {
-        if self.plan.as_ref().is_none_or(|plan| !plan.is_of(segments, queries)) {
+        if self.access.as_ref().is_none_or(|access| !access.is_of(segments, queries)) {
             self.changes();
             self.make_room(segments)?;
-            self.plan = Some(Plan::new(segments, queries, &self.sequences, &self.classes)?);
+            self.access = Some(AccessPlan::new(segments, queries, &self.sequences)?);
         }
-        let LayerKv::Growing { n_kv, .. } = self.layers[layer];
-        let plan = self.plan.as_mut().expect("made above");
-        for written in &mut plan.writes {
+        let LayerKv { n_kv, .. } = self.layers[layer];
+        let access = self.access.as_mut().expect("made above");
+        for written in &mut access.writes {
             let rows = written.rows.clone();
             let indices = written.indices(n_kv, &self.classes[written.class])?;
             let part = |new: &Array| cut_rows(new, &rows);
@@ -333,9 +321,9 @@ impl KvStore {
     pub fn commit(&mut self, sequence: SequenceId, length: i32) -> Result<()> {
         self.changes();
         let capacity =
-            |place: Option<Place>| place.map_or(0, |place| self.classes[place.class].capacity);
+            |slot: Option<SlotAddress>| slot.map_or(0, |slot| self.classes[slot.class].capacity);
         match self.sequences.get_mut(&sequence) {
-            Some(entry) if (0..=capacity(entry.place)).contains(&length) => {
+            Some(entry) if (0..=capacity(entry.slot)).contains(&length) => {
                 entry.length = length;
                 Ok(())
             }
@@ -360,12 +348,13 @@ impl KvStore {
         self.open(to)?;
         if length > 0 {
             self.reserve(to, length)?;
-            // Where it is now: a new place may have moved the old ones.
-            let place =
-                |sequence| self.sequences.get(&sequence).and_then(|entry: &Entry| entry.place);
-            if let (Some(source), Some(copy)) = (place(from), place(to)) {
+            // Where it is now: taking a slot may have moved the others.
+            let slot = |sequence| {
+                self.sequences.get(&sequence).and_then(|entry: &SequenceEntry| entry.slot)
+            };
+            if let (Some(source), Some(copy)) = (slot(from), slot(to)) {
                 self.copy_rows(source, copy, length)?;
-                self.sequences.insert(to, Entry { place: Some(copy), length });
+                self.sequences.insert(to, SequenceEntry { slot: Some(copy), length });
             }
         }
         Ok(())
@@ -374,8 +363,8 @@ impl KvStore {
     /// Forgets a sequence and gives its slot back. Unknown ones are none.
     pub fn free(&mut self, sequence: SequenceId) {
         self.changes();
-        if let Some(place) = self.sequences.remove(&sequence).and_then(|entry| entry.place) {
-            self.classes[place.class].give_back(place.slot);
+        if let Some(slot) = self.sequences.remove(&sequence).and_then(|entry| entry.slot) {
+            self.classes[slot.class].give_back(slot.index);
         }
     }
 
@@ -384,12 +373,13 @@ impl KvStore {
     /// # Errors
     /// MLX's own.
     pub fn evaluate(&self) -> Result<()> {
-        Ok(mlx_rs::transforms::eval(self.classes.iter().flat_map(Class::arrays))?)
+        Ok(mlx_rs::transforms::eval(self.classes.iter().flat_map(CapacityClass::arrays))?)
     }
 
-    /// What was made for the store as it was is of no use any more.
+    /// Drops what was computed for the store as it was, because it is about to change.
     fn changes(&mut self) {
-        (self.plan, self.ahead) = (None, None);
+        self.access = None;
+        self.staged = None;
     }
 
     fn class_for(&self, positions: i32) -> Result<usize> {
@@ -418,28 +408,28 @@ impl KvStore {
                 );
                 return Err(ModelError::Batch(what));
             };
-            let roomy = entry.place.filter(|place| self.classes[place.class].capacity >= end);
-            if roomy.is_some() {
+            let large_enough = entry.slot.filter(|slot| self.classes[slot.class].capacity >= end);
+            if large_enough.is_some() {
                 continue;
             }
             let class = self.class_for(end)?;
-            let slot = self.take_slot(class, segment.sequence)?;
-            let place = Place { class, slot };
-            // Where it is now: a new place may have moved the old ones.
-            if let Some(old) = self.sequences.get(&segment.sequence).and_then(|entry| entry.place) {
-                self.copy_rows(old, place, entry.length)?;
-                self.classes[old.class].give_back(old.slot);
+            let index = self.take_slot(class, segment.sequence)?;
+            let slot = SlotAddress { class, index };
+            // Where it is now: taking a slot may have moved the others.
+            if let Some(old) = self.sequences.get(&segment.sequence).and_then(|entry| entry.slot) {
+                self.copy_rows(old, slot, entry.length)?;
+                self.classes[old.class].give_back(old.index);
             }
-            self.sequences.insert(segment.sequence, Entry { place: Some(place), ..entry });
+            self.sequences.insert(segment.sequence, SequenceEntry { slot: Some(slot), ..entry });
         }
         Ok(())
     }
 
-    fn copy_rows(&mut self, from: Place, to: Place, length: i32) -> Result<()> {
+    fn copy_rows(&mut self, from: SlotAddress, to: SlotAddress, length: i32) -> Result<()> {
         for layer in 0..self.layers.len() {
             let (keys, values) =
-                self.classes[from.class].view(layer, from.slot..from.slot + 1, 0..length)?;
-            self.classes[to.class].overwrite(layer, to.slot, &keys, &values)?;
+                self.classes[from.class].view(layer, from.index..from.index + 1, 0..length)?;
+            self.classes[to.class].overwrite(layer, to.index, &keys, &values)?;
         }
         Ok(())
     }
@@ -451,10 +441,10 @@ fn cut_rows(x: &Array, rows: &std::ops::Range<i32>) -> Result<Array> {
 }
 
 #[cfg(test)]
-mod ahead_tests;
-#[cfg(test)]
 mod rows_tests;
 #[cfg(test)]
-mod sight_tests;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod visibility_tests;

@@ -9,19 +9,20 @@ use mlx_rs::Array;
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 
-use super::{Entry, KvStore, LayerKv, Place, SequenceId};
+use super::{KvStore, LayerKv, SequenceEntry, SlotAddress};
 use crate::error::{ModelError, Result};
+use crate::segment::SequenceId;
 
 /// Copies of neighbouring rows of a sequence, keys and values of all layers. Nothing in it refers
 /// to the store.
 #[derive(Debug)]
-pub struct Rows {
+pub struct KvRows {
     /// `[1, numbers]`: layer by layer keys `[n_kv, rows, key_dim]`, then values, each flat.
     pub(super) numbers: Array,
     rows: i32,
 }
 
-impl Rows {
+impl KvRows {
     /// How many.
     pub fn len(&self) -> i32 {
         self.rows
@@ -55,15 +56,15 @@ impl KvStore {
         start: i32,
         rows: i32,
         pieces: i32,
-    ) -> Result<Vec<Rows>> {
+    ) -> Result<Vec<KvRows>> {
         let end = pieces
             .checked_mul(rows)
             .and_then(|all| all.checked_add(start))
             .filter(|_| start >= 0 && rows > 0 && pieces > 0);
         let entry = self.sequences.get(&sequence);
         let found =
-            entry.and_then(|entry| Some((entry.place?, end.filter(|end| *end <= entry.length)?)));
-        let Some((place, end)) = found else {
+            entry.and_then(|entry| Some((entry.slot?, end.filter(|end| *end <= entry.length)?)));
+        let Some((slot, end)) = found else {
             let (name, length) = (sequence.0, entry.map_or(0, |entry| entry.length));
             let what = format!(
                 "sequence {name}: expected {pieces} times {rows} rows from {start} on, found {length} rows"
@@ -73,7 +74,7 @@ impl KvStore {
         let mut parts = Vec::with_capacity(2 * self.layers.len());
         for layer in 0..self.layers.len() {
             let (keys, values) =
-                self.classes[place.class].view(layer, place.slot..place.slot + 1, start..end)?;
+                self.classes[slot.class].view(layer, slot.index..slot.index + 1, start..end)?;
             for array in [keys, values] {
                 let (heads, dim) = (array.dim(1), array.dim(3));
                 let by_piece =
@@ -87,7 +88,7 @@ impl KvStore {
             |piece| -> Result<Array> { Ok(all.try_index((piece..piece + 1, ..))?.contiguous()?) };
         let pieces = (0..pieces).map(own).collect::<Result<Vec<_>>>()?;
         mlx_rs::transforms::eval(&pieces)?;
-        Ok(pieces.into_iter().map(|numbers| Rows { numbers, rows }).collect())
+        Ok(pieces.into_iter().map(|numbers| KvRows { numbers, rows }).collect())
     }
 
     /// Gives a sequence that has no rows yet the first `length` rows of `pieces`, which hold as
@@ -100,13 +101,13 @@ impl KvStore {
     pub fn copy_in(
         &mut self,
         sequence: SequenceId,
-        pieces: &[&Rows],
+        pieces: &[&KvRows],
         length: i32,
         room: i32,
     ) -> Result<()> {
         self.changes();
         let bad = |what: String| Err(ModelError::Batch(format!("sequence {}: {what}", sequence.0)));
-        let Some(Entry { place, length: 0 }) = self.sequences.get(&sequence).copied() else {
+        let Some(SequenceEntry { slot, length: 0 }) = self.sequences.get(&sequence).copied() else {
             return bad("expected a known sequence without rows to copy into".into());
         };
         let (rows, count) = (pieces.first().map_or(0, |piece| piece.rows), pieces.len() as i32);
@@ -120,13 +121,16 @@ impl KvStore {
             );
             return bad(format!("{expected}, found {count} pieces of {rows} rows"));
         }
-        if let Some(Place { class, slot }) = place {
-            self.classes[class].give_back(slot);
-            self.sequences.insert(sequence, Entry { place: None, length: 0 });
+        if let Some(SlotAddress { class, index }) = slot {
+            self.classes[class].give_back(index);
+            self.sequences.insert(sequence, SequenceEntry { slot: None, length: 0 });
         }
         let class = self.class_for(length.max(room))?;
-        let slot = self.take_slot(class, sequence)?;
-        self.sequences.insert(sequence, Entry { place: Some(Place { class, slot }), length: 0 });
+        let index = self.take_slot(class, sequence)?;
+        self.sequences.insert(
+            sequence,
+            SequenceEntry { slot: Some(SlotAddress { class, index }), length: 0 },
+        );
         let all = match pieces {
             [one] => one.numbers.clone(),
             _ => concatenate(&pieces.iter().map(|piece| &piece.numbers).collect::<Vec<_>>(), 0)?,
@@ -145,11 +149,9 @@ impl KvStore {
                 joined
             })
         };
-        for (layer, LayerKv::Growing { n_kv, key_dim, value_dim, .. }) in
-            self.layers.iter().enumerate()
-        {
+        for (layer, LayerKv { n_kv, key_dim, value_dim, .. }) in self.layers.iter().enumerate() {
             let (keys, values) = (next(*n_kv, *key_dim)?, next(*n_kv, *value_dim)?);
-            self.classes[class].overwrite(layer, slot, &keys, &values)?;
+            self.classes[class].overwrite(layer, index, &keys, &values)?;
         }
         self.commit(sequence, length)
     }

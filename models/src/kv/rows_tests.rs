@@ -2,12 +2,11 @@
 
 use mlx_rs::transforms::eval;
 
-use super::tests::{HEADS, KV_HEADS, LAYERS, by_definition, rows, step, store};
+use super::testing::{HEADS, KV_HEADS, LAYERS, by_definition, rows, step, store};
 use super::*;
-use crate::batch::Purpose;
 
-fn bits(rows: &[Rows]) -> Vec<Vec<u32>> {
-    let of = |rows: &Rows| {
+fn bits(rows: &[KvRows]) -> Vec<Vec<u32>> {
+    let of = |rows: &KvRows| {
         rows.numbers
             .try_as_slice::<f32>()
             .expect("floats")
@@ -21,18 +20,13 @@ fn bits(rows: &[Rows]) -> Vec<Vec<u32>> {
 /// What the row at `position` of `sequence` attends to, with queries, keys and values as of
 /// sequence `like`.
 fn attend_as(store: &mut KvStore, sequence: u64, like: u64, position: i32) -> Vec<f32> {
-    let segment = |sequence: u64| Segment {
-        sequence: SequenceId(sequence),
-        start: position,
-        length: 1,
-        purpose: Purpose::Decode,
-        image_spans: vec![],
-    };
+    let segment =
+        |sequence: u64| Segment { sequence: SequenceId(sequence), start: position, length: 1 };
     let alike = [segment(like)];
     let (q, k, v) =
         (rows(0, 0, &alike, HEADS), rows(0, 1, &alike, KV_HEADS), rows(0, 2, &alike, KV_HEADS));
-    let how = Attend { scale: 0.25, ..Attend::default() };
-    let out = store.attend(0, &q, Some((&k, &v)), how, &[segment(sequence)]).expect("attends");
+    let params = AttentionParams { scale: 0.25, ..AttentionParams::default() };
+    let out = store.attend(0, &q, &k, &v, params, &[segment(sequence)]).expect("attends");
     eval([&out]).expect("evaluates");
     out.try_as_slice::<f32>().expect("floats").to_vec()
 }
@@ -53,7 +47,7 @@ fn pages_come_back_bit_by_bit_in_another_class() {
 
     for (name, length, room) in [(7, 192, 0), (8, 192, 700), (9, 100, 300)] {
         store.open(SequenceId(name)).expect("new");
-        let needed: Vec<&Rows> = pages.iter().take((length as usize).div_ceil(64)).collect();
+        let needed: Vec<&KvRows> = pages.iter().take((length as usize).div_ceil(64)).collect();
         store.copy_in(SequenceId(name), &needed, length, room).expect("copied");
         assert_eq!(store.length(SequenceId(name)), Some(length));
         let whole = length / PAGE;
@@ -118,7 +112,7 @@ fn copies_that_do_not_fit_are_refused() {
     );
     assert!(store.copy_out(sequence, 1, i32::MAX, 2).is_err());
     let pages = store.copy_out(sequence, 0, 50, 2).expect("copied");
-    let all: Vec<&Rows> = pages.iter().collect();
+    let all: Vec<&KvRows> = pages.iter().collect();
     assert!(
         store
             .copy_in(sequence, &all, 100, 0)

@@ -3,112 +3,8 @@
 
 use mlx_rs::transforms::eval;
 
+use super::testing::{HEADS, KV_HEADS, by_definition, rows, step, store};
 use super::*;
-use crate::batch::Purpose;
-use crate::sample::noise::NoiseKey;
-
-pub(super) const HEADS: i32 = 4;
-pub(super) const KV_HEADS: i32 = 2;
-pub(super) const DIM: i32 = 8;
-pub(super) const LAYERS: [LayerKv; 2] =
-    [LayerKv::Growing { n_kv: KV_HEADS, key_dim: DIM, value_dim: DIM, window: None }; 2];
-
-/// Rows as the model would make them: a pure function of (layer, kind, sequence, position).
-fn row(layer: usize, kind: u32, sequence: u64, position: i32, size: i32) -> Vec<f32> {
-    let key = NoiseKey { seed: sequence, sample: kind + 10 * layer as u32 };
-    (0..size as u32).map(|at| key.noise(position as u32, at) * 0.5).collect()
-}
-
-pub(super) fn rows(layer: usize, kind: u32, segments: &[Segment], heads: i32) -> Array {
-    let places = segments
-        .iter()
-        .flat_map(|s| (s.start..s.start + s.length).map(|position| (s.sequence.0, position)));
-    let values: Vec<f32> = places
-        .clone()
-        .flat_map(|(sequence, position)| row(layer, kind, sequence, position, heads * DIM))
-        .collect();
-    Array::from_slice(&values, &[places.count() as i32, heads, DIM])
-}
-
-pub(super) fn by_definition(layer: usize, sequence: u64, position: i32) -> Vec<f32> {
-    let q = row(layer, 0, sequence, position, HEADS * DIM);
-    let mut out = Vec::new();
-    for head in 0..HEADS {
-        let kv_head = head / (HEADS / KV_HEADS);
-        let part = |all: &[f32], head: i32| {
-            all[(head * DIM) as usize..((head + 1) * DIM) as usize].to_vec()
-        };
-        let q = part(&q, head);
-        let dot = |k: &[f32]| {
-            q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() * 0.25
-        };
-        let scores: Vec<f64> = (0..=position)
-            .map(|at| dot(&part(&row(layer, 1, sequence, at, KV_HEADS * DIM), kv_head)).exp())
-            .collect();
-        let total: f64 = scores.iter().sum();
-        for dim in 0..DIM {
-            let value = |at: i32| {
-                f64::from(part(&row(layer, 2, sequence, at, KV_HEADS * DIM), kv_head)[dim as usize])
-            };
-            out.push(
-                (scores.iter().zip(0..).map(|(score, at)| score * value(at)).sum::<f64>() / total)
-                    as f32,
-            );
-        }
-    }
-    out
-}
-
-pub(super) fn step(store: &mut KvStore, lengths: &[(u64, i32)]) {
-    let mut segments: Vec<Segment> = lengths
-        .iter()
-        .map(|(sequence, length)| {
-            let sequence = SequenceId(*sequence);
-            let start = store.length(sequence).expect("open");
-            Segment {
-                sequence,
-                start,
-                length: *length,
-                purpose: Purpose::Prefill,
-                image_spans: vec![],
-            }
-        })
-        .collect();
-    segments.sort_by_key(|segment| store.order(segment.sequence));
-    for layer in 0..LAYERS.len() {
-        let (q, k, v) = (
-            rows(layer, 0, &segments, HEADS),
-            rows(layer, 1, &segments, KV_HEADS),
-            rows(layer, 2, &segments, KV_HEADS),
-        );
-        let how = Attend { scale: 0.25, ..Attend::default() };
-        let out = store.attend(layer, &q, Some((&k, &v)), how, &segments).expect("attends");
-        eval([&out]).expect("evaluates");
-        let found: &[f32] = out.try_as_slice().expect("floats");
-        let places = segments
-            .iter()
-            .flat_map(|s| (s.start..s.start + s.length).map(|position| (s.sequence.0, position)));
-        for ((sequence, position), found) in places.zip(found.chunks((HEADS * DIM) as usize)) {
-            for (a, b) in by_definition(layer, sequence, position).iter().zip(found) {
-                assert!(
-                    (a - b).abs() < 1e-4,
-                    "layer {layer} sequence {sequence} position {position}: {a} {b}"
-                );
-            }
-        }
-    }
-    for segment in &segments {
-        store.commit(segment.sequence, segment.start + segment.length).expect("commits");
-    }
-}
-
-pub(super) fn store(sequences: u64) -> KvStore {
-    let mut store = KvStore::new(&LAYERS, Dtype::Float32, 1000).expect("made");
-    for sequence in 0..sequences {
-        store.open(SequenceId(sequence)).expect("new");
-    }
-    store
-}
 
 #[test]
 fn ragged_batches_attend_as_by_definition() {
@@ -204,19 +100,12 @@ fn a_copy_is_the_same_and_its_own() {
     // attend to.
     store.fork(SequenceId(0), SequenceId(9), 12).expect("copied");
     assert_eq!(store.length(SequenceId(9)), Some(12));
-    let segment = |sequence, start| Segment {
-        sequence,
-        start,
-        length: 1,
-        purpose: Purpose::Decode,
-        image_spans: vec![],
-    };
+    let segment = |sequence, start| Segment { sequence, start, length: 1 };
     let like = [segment(SequenceId(0), 12)];
     let (q, k, v) =
         (rows(0, 0, &like, HEADS), rows(0, 1, &like, KV_HEADS), rows(0, 2, &like, KV_HEADS));
-    let how = Attend { scale: 0.25, ..Attend::default() };
-    let out =
-        store.attend(0, &q, Some((&k, &v)), how, &[segment(SequenceId(9), 12)]).expect("attends");
+    let params = AttentionParams { scale: 0.25, ..AttentionParams::default() };
+    let out = store.attend(0, &q, &k, &v, params, &[segment(SequenceId(9), 12)]).expect("attends");
     eval([&out]).expect("evaluates");
     let found: &[f32] = out.try_as_slice().expect("floats");
     for (a, b) in by_definition(0, 0, 12).iter().zip(found) {
@@ -228,30 +117,18 @@ fn a_copy_is_the_same_and_its_own() {
 fn contradictions_are_refused() {
     let mut store = store(2);
     step(&mut store, &[(0, 3)]);
-    let how = Attend { scale: 1.0, ..Attend::default() };
-    let wrong = [Segment {
-        sequence: SequenceId(0),
-        start: 2,
-        length: 1,
-        purpose: Purpose::Decode,
-        image_spans: vec![],
-    }];
+    let params = AttentionParams { scale: 1.0, ..AttentionParams::default() };
+    let wrong = [Segment { sequence: SequenceId(0), start: 2, length: 1 }];
     let (q, k) = (rows(0, 0, &wrong, HEADS), rows(0, 1, &wrong, KV_HEADS));
     assert!(
         store
-            .attend(0, &q, Some((&k, &k)), how, &wrong)
+            .attend(0, &q, &k, &k, params, &wrong)
             .expect_err("refused")
             .to_string()
             .contains("committed rows")
     );
-    let long = [Segment {
-        sequence: SequenceId(1),
-        start: 0,
-        length: 2000,
-        purpose: Purpose::Prefill,
-        image_spans: vec![],
-    }];
-    assert!(store.attend(0, &q, Some((&k, &k)), how, &long).is_err());
+    let long = [Segment { sequence: SequenceId(1), start: 0, length: 2000 }];
+    assert!(store.attend(0, &q, &k, &k, params, &long).is_err());
     assert!(store.open(SequenceId(0)).is_err());
     assert!(store.commit(SequenceId(0), 5000).is_err());
 }

@@ -1,19 +1,24 @@
 //! Scaled dot-product attention over grouped heads (arXiv 2305.13245).
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use mlx_rs::{Array, fast, ops};
 
 use super::host;
 use crate::device::on_gpu;
 use crate::error::Result;
-use crate::kv::Seen;
 
-/// Which keys each of N · T rows sees, in the form that is asked for ([`host::computes`]).
+/// For each query row the keys that it attends to, counted from the first key given.
+pub(crate) type VisibleKeys = Arc<[Range<usize>]>;
+
+/// Which keys each of N · T rows attends to. [`host::computes`] decides on the form.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Sees<'a> {
-    /// Added to the scores, `[N, 1, T, L]`; none where every row sees every key.
-    Mask(Option<&'a Array>),
+pub(crate) enum AttentionMask<'a> {
+    /// Added to the scores, `[N, 1, T, L]`; `None` where every row attends to every key.
+    Additive(Option<&'a Array>),
     /// A range of keys for each row.
-    Ranges(&'a Seen),
+    Ranges(&'a VisibleKeys),
 }
 
 /// N sequences · T query rows each · L keys · Hq query heads in Hkv groups · D head_dim.
@@ -24,12 +29,12 @@ pub(crate) fn attention(
     k: &Array,
     v: &Array,
     scale: f32,
-    sees: Sees<'_>,
+    mask: AttentionMask<'_>,
 ) -> Result<Array> {
     let (n, kv_heads, keys) = (k.dim(0), k.dim(1), k.dim(2));
     let (heads, dim, value_dim) = (q.dim(1), q.dim(2), v.dim(3));
     let (rows, group) = (q.dim(0) / n, heads / kv_heads);
-    if let Sees::Mask(mask) = sees
+    if let AttentionMask::Additive(mask) = mask
         && on_gpu()
     {
         let q = q.reshape(&[n, rows, heads, dim])?.transpose_axes(&[0, 2, 1, 3])?;
@@ -45,9 +50,9 @@ pub(crate) fn attention(
     }
     // On the CPU one product a KV head: a group's heads and rows are folded into its rows, so that
     // the keys are read once and nothing is broadcast.
-    let q = match sees {
-        Sees::Ranges(_) => q.clone(),
-        Sees::Mask(_) => q.multiply(Array::from_f32(scale).as_dtype(q.dtype())?)?,
+    let q = match mask {
+        AttentionMask::Ranges(_) => q.clone(),
+        AttentionMask::Additive(_) => q.multiply(Array::from_f32(scale).as_dtype(q.dtype())?)?,
     };
     let q = if rows == 1 {
         q.reshape(&[n, kv_heads, group, dim])?
@@ -57,10 +62,10 @@ pub(crate) fn attention(
         split.reshape(&[n, kv_heads, group * rows, dim])?
     };
     let scores = q.matmul(k.transpose_axes(&[0, 1, 3, 2])?)?;
-    let shares = match sees {
-        Sees::Ranges(seen) => host::softmax(scores, scale, seen)?,
-        Sees::Mask(None) => ops::softmax_axis(&scores, -1, true)?,
-        Sees::Mask(Some(mask)) => {
+    let shares = match mask {
+        AttentionMask::Ranges(visible) => host::softmax(scores, scale, visible)?,
+        AttentionMask::Additive(None) => ops::softmax_axis(&scores, -1, true)?,
+        AttentionMask::Additive(Some(mask)) => {
             let spread =
                 scores.reshape(&[n, kv_heads, group, rows, keys])?.add(mask.expand_dims(1)?)?;
             ops::softmax_axis(spread.reshape(&[n, kv_heads, group * rows, keys])?, -1, true)?

@@ -6,9 +6,8 @@ use mlx_rs::{Array, Dtype};
 use mlx_sys::{HostOutput as Output, HostRows};
 use paceline_blas::rows;
 
-use super::RopeTables;
+use super::{RopeTables, VisibleKeys};
 use crate::error::{ModelError, Result};
-use crate::kv::Seen;
 
 /// Whether these arrays' values are computed here.
 pub(crate) fn computes(arrays: &[&Array]) -> bool {
@@ -166,18 +165,18 @@ pub(crate) fn largest(logits: &Array, limit: usize) -> Result<Option<Array>> {
 }
 
 /// softmax(scale · scores) over the keys that each row sees, in the scores' memory if nobody else
-/// needs it. `scores` `[N, Hkv, group · T, keys]`; `seen` has N · T ranges. Only where [`computes`]
+/// needs it. `scores` `[N, Hkv, group · T, keys]`; `visible` has N · T ranges. Only where [`computes`]
 /// says so.
 ///
 /// # Errors
 /// Scores are not computed here, or memory is out.
-pub(crate) fn softmax(scores: Array, scale: f32, seen: &Seen) -> Result<Array> {
+pub(crate) fn softmax(scores: Array, scale: f32, visible: &VisibleKeys) -> Result<Array> {
     let (per_sequence, keys) = ((scores.dim(1) * scores.dim(2)) as usize, scores.dim(3) as usize);
-    let (seen, each) = (seen.clone(), (seen.len() / scores.dim(0).max(1) as usize).max(1));
+    let (visible, each) = (visible.clone(), (visible.len() / scores.dim(0).max(1) as usize).max(1));
     let shape = scores.shape().to_vec();
     node(&[&scores], &shape, Output::First, move |_, scores| {
         rows::softmax(scores, keys, scale, |row| {
-            seen[row / per_sequence * each + row % each].clone()
+            visible[row / per_sequence * each + row % each].clone()
         });
     })
 }

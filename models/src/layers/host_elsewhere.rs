@@ -3,9 +3,8 @@
 
 use mlx_rs::Array;
 
-use super::RopeTables;
+use super::{RopeTables, VisibleKeys};
 use crate::error::{ModelError, Result};
-use crate::kv::Seen;
 
 /// Whether these arrays' values are computed here: no.
 pub(crate) fn computes(_: &[&Array]) -> bool {
@@ -62,7 +61,7 @@ pub(crate) fn largest(_: &Array, _: usize) -> Result<Option<Array>> {
 ///
 /// # Errors
 /// Always.
-pub(crate) fn softmax(scores: Array, _: f32, _: &Seen) -> Result<Array> {
+pub(crate) fn softmax(scores: Array, _: f32, _: &VisibleKeys) -> Result<Array> {
     let what = format!(
         "scores of shape {:?} came as ranges, and nothing is computed here on this system",
         scores.shape()

@@ -11,14 +11,16 @@ mod host;
 mod linear;
 mod mlp;
 mod norm;
+mod positions;
 mod rope;
 
 pub(crate) use activation::Gelu;
-pub(crate) use attention::{Sees, attention};
+pub(crate) use attention::{AttentionMask, VisibleKeys, attention};
 pub(crate) use host::{computes, largest, surprises};
 pub(crate) use linear::{Embedding, Linear};
 pub(crate) use mlp::GatedMlp;
 pub(crate) use norm::{HeadNorm, LayerNorm, RmsNorm};
+pub use positions::Positions;
 pub(crate) use rope::{Rope, RopeTables};
 
 #[cfg(all(test, target_os = "linux"))]

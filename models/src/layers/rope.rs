@@ -8,8 +8,7 @@ use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
 use mlx_rs::{Array, Dtype};
 use serde_json::{Map, Value};
 
-use super::host;
-use crate::batch::Positions;
+use super::{Positions, host};
 use crate::error::{LoadError, ModelError, Result};
 use crate::load::ModelConfig;
 

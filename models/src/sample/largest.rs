@@ -6,7 +6,7 @@
 use mlx_rs::Array;
 use mlx_rs::ops::indexing::{TryIndexOp, argmax_axis};
 
-use super::picks::on_host;
+use super::selection::on_host;
 use crate::error::Result;
 use crate::layers;
 

@@ -17,13 +17,13 @@ mod adjust;
 mod largest;
 mod logprobs;
 pub mod noise;
-mod picks;
 mod propose;
 mod row;
+mod selection;
 
 pub use logprobs::Logprobs;
-pub use picks::Picks;
 pub use propose::{Drafts, propose, softcap};
+pub use selection::TokenSelection;
 
 use mlx_rs::Array;
 
@@ -263,7 +263,7 @@ pub fn verify(
     drafts: &Drafts,
     with: &[&Array],
 ) -> Result<Vec<Verdict>> {
-    Picks::of(logits, blocks)?.verdicts(blocks, drafts, with)
+    TokenSelection::of(logits, blocks)?.verdicts(blocks, drafts, with)
 }
 
 #[cfg(test)]

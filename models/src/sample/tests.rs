@@ -299,7 +299,7 @@ fn each_id_of_the_history_is_penalized_once() {
 }
 
 #[test]
-fn picks_serve_only_blocks_that_ask_for_what_they_have() {
+fn a_selection_serves_only_blocks_that_ask_for_what_it_computed() {
     let logits =
         Array::from_slice(&(0..2 * V).map(|at| (at * 7 % 11) as f32).collect::<Vec<_>>(), &[2, V]);
     let greedy = Way::of(Sampling::GREEDY);
@@ -308,8 +308,8 @@ fn picks_serve_only_blocks_that_ask_for_what_they_have() {
         Block { rule: RowRule { wants_surprise, ..way.rule(&[1, 2], 1) }, drafted: 0 }
     }
     let asked = [block(&greedy, true), block(&greedy, false)];
-    let picks = Picks::of(&logits, &asked).expect("made");
-    assert!(picks.ids().expect("lazy").is_some() && picks.serve(&asked));
+    let selection = TokenSelection::of(&logits, &asked).expect("made");
+    assert!(selection.ids().expect("lazy").is_some() && selection.serve(&asked));
     let limited = Block { rule: RowRule { id_limit: 30, ..asked[1].rule }, drafted: 0 };
     let others = [
         vec![asked[0]],
@@ -320,9 +320,9 @@ fn picks_serve_only_blocks_that_ask_for_what_they_have() {
         vec![asked[0], Block { rule: RowRule { wants_margin: true, ..asked[1].rule }, drafted: 0 }],
     ];
     for other in &others {
-        assert!(!picks.serve(other), "{other:?}");
+        assert!(!selection.serve(other), "{other:?}");
     }
-    let mixed = Picks::of(&logits, &[asked[0], block(&warm, false)]).expect("made");
+    let mixed = TokenSelection::of(&logits, &[asked[0], block(&warm, false)]).expect("made");
     assert!(
         mixed.ids().expect("lazy").is_none() && !mixed.serve(&asked),
         "not all of them are chosen in the graph"

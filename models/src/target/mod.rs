@@ -1,38 +1,23 @@
 //! Target models: the registry by `model_type`, and what every family gives.
 
-mod pictures;
+mod image_rows;
+mod prepared;
 mod qwen3;
 mod qwen3_vl;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use mlx_rs::{Array, Dtype};
 
 use crate::batch::{Batch, Forward, Wants};
 use crate::device::on_gpu;
 use crate::error::{LoadError, Result};
+use crate::info::TargetInfo;
 use crate::kv::{KvStore, LayerKv};
 use crate::load::{Checkpoint, ModelConfig, Precision, Weights};
 use crate::vision::Vision;
 
-/// What is known of a loaded target.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TargetInfo {
-    /// Its directory.
-    pub path: PathBuf,
-    /// `model_type` of config.json.
-    pub architecture: String,
-    /// Rows of the output head.
-    pub vocab: i32,
-    /// Width of the hidden states.
-    pub hidden: i32,
-    /// Layers.
-    pub n_layers: usize,
-    /// Most positions of one sequence.
-    pub context: i32,
-    /// Bytes of its tensors on disk.
-    pub weight_bytes: u64,
-}
+pub use prepared::{PreparedStep, prepare_next, take_prepared};
 
 /// A model whose distribution clients get. One set of weights, any number of sequences.
 pub trait Target {

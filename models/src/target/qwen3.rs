@@ -7,12 +7,15 @@ use std::path::Path;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
-use super::{Target, TargetInfo, pictures};
-use crate::batch::{Batch, Forward, Segment, Tapped, Wants};
+use super::{Target, image_rows};
+use crate::batch::{Batch, Forward, Wants};
 use crate::error::{LoadError, ModelError, Result};
-use crate::kv::{Attend, KvStore, LayerKv};
+use crate::hidden_states::HiddenStates;
+use crate::info::TargetInfo;
+use crate::kv::{AttentionParams, KvStore, LayerKv};
 use crate::layers::{Embedding, GatedMlp, HeadNorm, Linear, RmsNorm, Rope, RopeTables};
 use crate::load::{ModelConfig, Weights};
+use crate::segment::Segment;
 use crate::vision::Vision;
 
 /// Sizes of one checkpoint.
@@ -128,8 +131,9 @@ impl Attention {
         let (queries, keys) =
             (qk.try_index((.., ..n_heads, ..))?, qk.try_index((.., n_heads.., ..))?);
         let values = qkv.try_index((.., n_heads + n_kv_heads.., ..))?;
-        let how = Attend { scale: (head_dim as f32).powf(-0.5), ..Attend::default() };
-        self.o_proj.forward(&kv.attend(layer, &queries, Some((&keys, &values)), how, segments)?)
+        let params =
+            AttentionParams { scale: (head_dim as f32).powf(-0.5), ..AttentionParams::default() };
+        self.o_proj.forward(&kv.attend(layer, &queries, &keys, &values, params, segments)?)
     }
 }
 
@@ -178,13 +182,13 @@ impl Layer {
     }
 }
 
-/// What a family calls its parts, and what it has beside the text model.
-pub(super) struct Dress {
+/// What a family of checkpoints calls its tensors, and what it has beside the text model.
+pub(super) struct FamilySpec {
     /// `model_type`.
     pub(super) architecture: &'static str,
-    /// Before the names of the text model's tensors.
+    /// Prefix of the text model's tensor names.
     pub(super) text: &'static str,
-    /// The output head.
+    /// Name of the output head.
     pub(super) head: &'static str,
     pub(super) rope: Rope,
     pub(super) tower: Option<Box<dyn Vision>>,
@@ -213,19 +217,19 @@ impl Qwen3 {
     ) -> Result<Self, LoadError> {
         let sizes = Config::read(config)?;
         let rope = Rope::load(config, sizes.head_dim)?;
-        let dress =
-            Dress { architecture: "qwen3", text: "model", head: "lm_head", rope, tower: None };
-        Self::load_dressed(dir, sizes, weights, weight_bytes, dress)
+        let family =
+            FamilySpec { architecture: "qwen3", text: "model", head: "lm_head", rope, tower: None };
+        Self::load_family(dir, sizes, weights, weight_bytes, family)
     }
 
-    pub(super) fn load_dressed(
+    pub(super) fn load_family(
         dir: &Path,
         sizes: Config,
         mut weights: Weights,
         weight_bytes: u64,
-        dress: Dress,
+        family: FamilySpec,
     ) -> Result<Self, LoadError> {
-        let Dress { architecture, text, head, rope, tower } = dress;
+        let FamilySpec { architecture, text, head, rope, tower } = family;
         let embed_tokens = format!("{text}.embed_tokens");
         let dtype = weights.dtype_of(&format!("{embed_tokens}.weight"));
         let embed_tokens =
@@ -274,12 +278,7 @@ impl Target for Qwen3 {
     fn kv_layers(&self) -> Vec<LayerKv> {
         let Config { n_kv_heads, head_dim, .. } = self.config;
         vec![
-            LayerKv::Growing {
-                n_kv: n_kv_heads,
-                key_dim: head_dim,
-                value_dim: head_dim,
-                window: None
-            };
+            LayerKv { n_kv: n_kv_heads, key_dim: head_dim, value_dim: head_dim, window: None };
             self.layers.len()
         ]
     }
@@ -291,40 +290,41 @@ impl Target for Qwen3 {
     fn forward(&self, batch: &Batch, kv: &mut KvStore, wants: &Wants) -> Result<Forward> {
         batch.check(&self.info)?;
         let mut x =
-            pictures::place(self.embed_tokens.rows_of(&batch.id_array()?)?, &batch.overrides)?;
-        let additions = pictures::additions(&x, &batch.overrides)?;
+            image_rows::place(self.embed_tokens.rows_of(&batch.id_array()?)?, &batch.overrides)?;
+        let additions = image_rows::additions(&x, &batch.overrides)?;
         let rope = self.rope.tables(&batch.positions, self.dtype)?;
-        let mut tapped = vec![None; wants.taps.as_ref().map_or(0, |taps| taps.layers.len())];
+        let feature_layers =
+            wants.hidden_states.as_ref().map_or(&[][..], |wanted| wanted.layers.as_slice());
+        let mut features = vec![None; feature_layers.len()];
         for (at, layer) in self.layers.iter().enumerate() {
             x = layer.forward(at, &x, &rope, kv, &batch.segments)?;
-            if let Some(taps) = &wants.taps {
-                for (place, _) in taps.layers.iter().enumerate().filter(|(_, layer)| **layer == at)
-                {
-                    tapped[place] = Some(x.clone());
+            for (feature, wanted) in features.iter_mut().zip(feature_layers) {
+                if *wanted == at {
+                    *feature = Some(x.clone());
                 }
             }
-            // Behind the taps: transformers records a layer's own output, before the model adds to
-            // it, and drafters are trained on what it records. (vLLM taps behind the addition; the
-            // two differ at a picture's rows alone.)
+            // Hidden states are taken before the additions: transformers records a layer's own
+            // output, before the model adds to it, and drafters are trained on what it records.
+            // (vLLM takes them after the addition. The two differ at an image's rows alone.)
             for (_, addition) in additions.iter().filter(|(layer, _)| *layer == at) {
                 x = x.add(addition)?;
             }
         }
-        let taps = match &wants.taps {
+        let hidden_states = match &wants.hidden_states {
             None => None,
-            Some(taps) => {
-                let all: Option<Vec<Array>> = tapped.into_iter().collect();
+            Some(wanted) => {
+                let all: Option<Vec<Array>> = features.into_iter().collect();
                 let missing = || {
                     ModelError::Batch(format!(
-                        "expected taps below layer {}, found {:?}",
+                        "expected feature layers below {}, found {:?}",
                         self.layers.len(),
-                        taps.layers
+                        wanted.layers
                     ))
                 };
-                Some(Tapped { layers: all.ok_or_else(missing)?, rows: taps.rows.clone() })
+                Some(HiddenStates { layers: all.ok_or_else(missing)?, rows: wanted.rows.clone() })
             }
         };
-        // The norm is per row: only the rows somebody wants.
+        // The norm is per row, so only rows that are wanted are normed.
         let normed = |rows: &[i32]| -> Result<Array> { self.norm.forward(&take_rows(&x, rows)?) };
         let logits = if wants.logit_rows.is_empty() {
             None
@@ -333,7 +333,7 @@ impl Target for Qwen3 {
         };
         let final_hidden =
             if wants.final_hidden.is_empty() { None } else { Some(normed(&wants.final_hidden)?) };
-        Ok(Forward { logits, taps, final_hidden })
+        Ok(Forward { logits, hidden_states, final_hidden })
     }
 
     fn embed(&self, ids: &[u32]) -> Result<Array> {

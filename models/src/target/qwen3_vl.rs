@@ -3,11 +3,11 @@
 
 use std::path::Path;
 
-use super::qwen3::{Config, Dress, Qwen3};
+use super::qwen3::{Config, FamilySpec, Qwen3};
 use crate::error::LoadError;
 use crate::layers::Rope;
 use crate::load::{ModelConfig, Weights};
-use crate::vision::{Beside, QwenTower};
+use crate::vision::{QwenTower, TextModelSizes};
 
 /// Loads it, in the layout of transformers or of mlx-vlm.
 pub(super) fn load(
@@ -43,8 +43,10 @@ pub(super) fn load(
     let vision_config = vision_config.ok_or_else(|| {
         config.wrong("vision_config", "expected the vision tower's sizes, found none".into())
     })?;
-    let beside = Beside { hidden: sizes.hidden_size, n_layers: sizes.n_layers, image_token };
-    let tower = QwenTower::load(&vision_config, &mut weights, vision, beside)?;
-    let dress = Dress { architecture: "qwen3_vl", text, head, rope, tower: Some(Box::new(tower)) };
-    Qwen3::load_dressed(dir, sizes, weights, weight_bytes, dress)
+    let text_sizes =
+        TextModelSizes { hidden: sizes.hidden_size, n_layers: sizes.n_layers, image_token };
+    let tower = QwenTower::load(&vision_config, &mut weights, vision, text_sizes)?;
+    let family =
+        FamilySpec { architecture: "qwen3_vl", text, head, rope, tower: Some(Box::new(tower)) };
+    Qwen3::load_family(dir, sizes, weights, weight_bytes, family)
 }

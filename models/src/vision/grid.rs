@@ -5,7 +5,7 @@
 //! right, so that the patches of one row of the prompt are neighbours. Source:
 //! `image_processing_pil_qwen2_vl.py`, `vision_utils.py` in transformers 5.23.
 
-use super::{Picture, VisionInfo};
+use super::{ImagePixels, VisionInfo};
 
 /// (row, column) of every patch of a picture of so many patches each way.
 pub(super) fn order(rows: i32, columns: i32, merge: i32) -> Vec<(i32, i32)> {
@@ -22,7 +22,11 @@ pub(super) fn order(rows: i32, columns: i32, merge: i32) -> Vec<(i32, i32)> {
 
 /// Numbers of these patches, one patch behind another, each as its pixels lie: from the top, left
 /// to right, red green blue.
-pub(super) fn patches(picture: &Picture<'_>, info: &VisionInfo, places: &[(i32, i32)]) -> Vec<f32> {
+pub(super) fn patches(
+    picture: &ImagePixels<'_>,
+    info: &VisionInfo,
+    places: &[(i32, i32)],
+) -> Vec<f32> {
     // What a byte becomes, by channel.
     let table: Vec<[f32; 3]> = (0..=u8::MAX)
         .map(|byte| {
@@ -95,7 +99,7 @@ mod tests {
         let info = VisionInfo { patch: 2, merge: 1, image_token: 0, blocks: 1, whole: false };
         // 2 x 4 pixels: pixel n is (3n, 3n + 1, 3n + 2).
         let pixels: Vec<u8> = (0..24).collect();
-        let picture = Picture {
+        let picture = ImagePixels {
             pixels: &pixels,
             rows: 1,
             columns: 2,

@@ -2,11 +2,11 @@
 //! tower belongs to its target's weights; what it computed is the caller's to keep.
 
 mod grid;
-mod place;
+mod positions;
 mod qwen;
 
-pub use place::{Placed, positions};
-pub(crate) use qwen::{Beside, QwenTower};
+pub use positions::{ImagePlacement, positions};
+pub(crate) use qwen::{QwenTower, TextModelSizes};
 
 use mlx_rs::Array;
 
@@ -31,7 +31,7 @@ pub struct VisionInfo {
 
 /// A resized picture, patches of its sides even in [`VisionInfo::merge`].
 #[derive(Clone, Copy, Debug)]
-pub struct Picture<'a> {
+pub struct ImagePixels<'a> {
     /// Rows from the top, columns from the left, red green blue: `rows · columns · patch² · 3`
     /// bytes.
     pub pixels: &'a [u8],
@@ -45,7 +45,7 @@ pub struct Picture<'a> {
     pub bias: [f32; 3],
 }
 
-impl Picture<'_> {
+impl ImagePixels<'_> {
     /// Checks that the parts agree with each other and with the tower.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ pub trait Vision {
     ///
     /// # Errors
     /// A picture that does not fit; MLX's own.
-    fn begin(&self, picture: &Picture<'_>) -> Result<TowerPass>;
+    fn begin(&self, picture: &ImagePixels<'_>) -> Result<TowerPass>;
 
     /// Goes through at most so many more blocks (at least one) and evaluates; the features when all
     /// are done.

@@ -4,16 +4,16 @@
 
 mod config;
 
-pub(crate) use config::Beside;
 use config::Config;
+pub(crate) use config::TextModelSizes;
 
 use mlx_rs::ops::concatenate;
 use mlx_rs::ops::indexing::TryIndexOp;
 use mlx_rs::{Array, Dtype};
 
-use super::{Features, Picture, TowerPass, Vision, VisionInfo, grid};
+use super::{Features, ImagePixels, TowerPass, Vision, VisionInfo, grid};
 use crate::error::{LoadError, ModelError, Result};
-use crate::layers::{Gelu, LayerNorm, Linear, RopeTables, Sees, attention, computes};
+use crate::layers::{AttentionMask, Gelu, LayerNorm, Linear, RopeTables, attention, computes};
 use crate::load::{ModelConfig, Weights};
 
 /// Of every layer norm here.
@@ -76,10 +76,10 @@ fn attend(queries: &Array, keys: &Array, values: &Array, max_scores: i64) -> Res
         };
         let part = match computes(&[&part, keys, values]) {
             true => {
-                let seen = std::iter::repeat_n(0..patches as usize, rows as usize).collect();
-                attention(&part, keys, values, scale, Sees::Ranges(&seen))?
+                let visible = std::iter::repeat_n(0..patches as usize, rows as usize).collect();
+                attention(&part, keys, values, scale, AttentionMask::Ranges(&visible))?
             }
-            false => attention(&part, keys, values, scale, Sees::Mask(None))?,
+            false => attention(&part, keys, values, scale, AttentionMask::Additive(None))?,
         };
         if rows < patches {
             // Now, so that its scores are gone before the next ones come.
@@ -91,7 +91,7 @@ fn attend(queries: &Array, keys: &Array, values: &Array, max_scores: i64) -> Res
 }
 
 #[derive(Debug)]
-struct Block {
+struct TowerBlock {
     norm1: LayerNorm,
     attn: Attention,
     norm2: LayerNorm,
@@ -100,7 +100,7 @@ struct Block {
     linear_fc2: Linear,
 }
 
-impl Block {
+impl TowerBlock {
     fn load(weights: &mut Weights, name: &str, config: &Config) -> Result<Self, LoadError> {
         let (size, inner) = (config.hidden_size, config.intermediate_size);
         Ok(Self {
@@ -198,7 +198,7 @@ pub(crate) struct QwenTower {
     patch_embed: Linear,
     /// `[side², hidden]`
     pos_embed: Array,
-    blocks: Vec<Block>,
+    blocks: Vec<TowerBlock>,
     merger: Merger,
     deepstack_merger_list: Vec<Merger>,
 }
@@ -209,13 +209,13 @@ impl QwenTower {
         config: &ModelConfig,
         weights: &mut Weights,
         name: &str,
-        beside: Beside,
+        text: TextModelSizes,
     ) -> Result<Self, LoadError> {
-        let config = Config::read(config, beside)?;
+        let config = Config::read(config, text)?;
         let table = format!("{name}.pos_embed.weight");
         let dtype = weights.dtype_of(&table);
         let blocks = (0..config.depth)
-            .map(|at| Block::load(weights, &format!("{name}.blocks.{at}"), &config));
+            .map(|at| TowerBlock::load(weights, &format!("{name}.blocks.{at}"), &config));
         let blocks = blocks.collect::<Result<Vec<_>, _>>()?;
         let deepstack = 0..config.deepstack_visual_indexes.len();
         let deepstack = deepstack.map(|at| {
@@ -223,7 +223,7 @@ impl QwenTower {
                 weights,
                 &format!("{name}.deepstack_merger_list.{at}"),
                 &config,
-                beside.hidden,
+                text.hidden,
                 true,
             )
         });
@@ -231,20 +231,14 @@ impl QwenTower {
             info: VisionInfo {
                 patch: config.patch_size as u32,
                 merge: config.spatial_merge_size as u32,
-                image_token: beside.image_token,
+                image_token: text.image_token,
                 blocks: blocks.len(),
                 whole: false,
             },
             dtype,
             blocks,
             deepstack_merger_list: deepstack.collect::<Result<_, _>>()?,
-            merger: Merger::load(
-                weights,
-                &format!("{name}.merger"),
-                &config,
-                beside.hidden,
-                false,
-            )?,
+            merger: Merger::load(weights, &format!("{name}.merger"), &config, text.hidden, false)?,
             patch_embed: load_patch_embed(weights, &format!("{name}.patch_embed.proj"), &config)?,
             pos_embed: weights.take(&table, &[config.side * config.side, config.hidden_size])?,
             config,
@@ -252,7 +246,7 @@ impl QwenTower {
     }
 
     /// Patches at these places `[places, hidden]`.
-    fn take_in(&self, picture: &Picture<'_>, places: &[(i32, i32)]) -> Result<Array> {
+    fn take_in(&self, picture: &ImagePixels<'_>, places: &[(i32, i32)]) -> Result<Array> {
         let Config { patch_size, hidden_size, side, .. } = self.config;
         let n = places.len() as i32;
         let pixels = Array::from_slice(
@@ -332,9 +326,9 @@ impl Vision for QwenTower {
         &self.info
     }
 
-    fn begin(&self, picture: &Picture<'_>) -> Result<TowerPass> {
+    fn begin(&self, picture: &ImagePixels<'_>) -> Result<TowerPass> {
         picture.check(&self.info)?;
-        let Picture { rows, columns, .. } = *picture;
+        let ImagePixels { rows, columns, .. } = *picture;
         let too_large = |_| {
             ModelError::Batch(format!(
                 "expected a picture of at most {} patches, found {rows} x {columns}",

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use mlx_rs::ops::{concatenate, indexing::TryIndexOp};
 use mlx_rs::transforms::eval;
 use paceline_models::{
-    Array, Batch, DeviceChoice, Draft, DraftBatch, DraftPart, KvStore, Purpose, Quantize, Segment,
-    SequenceId, Taps, Target, Wants, device, load_draft, load_target,
+    Array, Batch, DeviceChoice, Draft, DraftBatch, DraftPart, FeatureLayers, KvStore, Quantize,
+    Segment, SequenceId, Target, Wants, device, load_draft, load_target,
 };
 use serde::Deserialize;
 
@@ -90,18 +90,18 @@ impl Pair {
     pub fn target_rows(&mut self, session: u64, rows: &[u32]) -> (Vec<(u32, f32)>, Array) {
         let (sequence, length) = (SequenceId(session), rows.len() as i32);
         let start = self.target_kv.length(sequence).expect("open");
-        let segment =
-            Segment { sequence, start, length, purpose: Purpose::Verify, image_spans: vec![] };
+        let segment = Segment { sequence, start, length };
         let all: Vec<i32> = (0..length).collect();
-        let taps = Taps { layers: self.drafter.info().tap_layers.clone(), rows: all.clone() };
-        let wants = Wants { logit_rows: all, taps: Some(taps), ..Wants::default() };
+        let features =
+            FeatureLayers { layers: self.drafter.info().tap_layers.clone(), rows: all.clone() };
+        let wants = Wants { logit_rows: all, hidden_states: Some(features), ..Wants::default() };
         let forward = self.target.forward(
             &Batch::text(rows.to_vec(), vec![segment]),
             &mut self.target_kv,
             &wants,
         );
         let forward = forward.expect("a forward");
-        let taps = forward.taps.expect("wanted").side_by_side().expect("lazy");
+        let taps = forward.hidden_states.expect("wanted").side_by_side().expect("lazy");
         eval([&taps]).expect("evaluates");
         (best(&forward.logits.expect("wanted")), taps)
     }

@@ -1,9 +1,9 @@
 //! What is refused, by what the message says: batches, pictures, configurations.
 
 use mlx_rs::ops::zeros;
-use paceline_models::vision::Picture;
+use paceline_models::vision::ImagePixels;
 use paceline_models::{
-    Array, Batch, KvStore, Override, Positions, Segment, Target, Wants, load_target,
+    Array, Batch, KvStore, Override, PendingIds, Positions, Target, Wants, load_target,
 };
 use serde_json::{Value, json};
 
@@ -68,25 +68,14 @@ fn batches_that_contradict_themselves() {
     };
     overridden(behind(&[3], rows(n, hidden)), "expected layers below 3, each once, found 3");
     overridden(behind(&[1, 1], rows(n, hidden)), "each once, found 1");
-    overridden(behind(&[0], rows(1, hidden)), "behind layer 0, found [1,");
+    overridden(behind(&[0], rows(1, hidden)), "after layer 0, found [1,");
     check(
         &Batch { overrides: vec![part.clone(), part.clone()], ..good.clone() },
         "override 1: row 6 has another embedding already",
     );
-    let drafted = Some((vec![7], Array::from_slice(&[1u32], &[1])));
-    check(&Batch { drafted, ..good.clone() }, "row 7 is a drafted one");
+    let pending = Some(PendingIds { rows: vec![7], ids: Array::from_slice(&[1u32], &[1]) });
+    check(&Batch { pending, ..good.clone() }, "the id of row 7 is pending");
 
-    let mut spanned = |spans: &[(i32, i32)]| {
-        let segments = vec![Segment { image_spans: spans.to_vec(), ..good.segments[0].clone() }];
-        check(&Batch { segments, ..good.clone() }, "expected pictures one behind the other");
-    };
-    spanned(&[(0, 0)]);
-    spanned(&[(-1, 2)]);
-    spanned(&[(0, 4), (3, 2)]);
-    spanned(&[(5, 2), (0, 2)]);
-    spanned(&[(0, length + 1)]);
-    spanned(&[(length, 1)]);
-    spanned(&[(1, i32::MAX)]);
     let mut axes: [Vec<i32>; 3] = golden.cases[0].positions.clone();
     axes[1].pop();
     check(
@@ -111,30 +100,30 @@ fn pictures_that_do_not_fit() {
     let tower = model.vision().expect("it sees");
     let shot = &golden.pictures[0];
     let pixels = shot.pixels();
-    let good = Picture {
+    let good = ImagePixels {
         pixels: &pixels,
         rows: shot.rows,
         columns: shot.columns,
         scale: SCALE,
         bias: BIAS,
     };
-    let check = |picture: Picture<'_>, expected: &str| {
+    let check = |picture: ImagePixels<'_>, expected: &str| {
         let found = tower.begin(&picture).expect_err("refused").to_string();
         assert!(found.contains(expected), "expected {expected:?}, found {found:?}");
     };
     check(
-        Picture { rows: 5, ..good },
+        ImagePixels { rows: 5, ..good },
         "expected a picture of a multiple of 2 patches each way, found 5 x 8",
     );
-    check(Picture { rows: 0, ..good }, "multiple of 2");
-    check(Picture { columns: 10, ..good }, "bytes for 6 x 10 patches");
+    check(ImagePixels { rows: 0, ..good }, "multiple of 2");
+    check(ImagePixels { columns: 10, ..good }, "bytes for 6 x 10 patches");
     check(
-        Picture { pixels: &pixels[1..], ..good },
+        ImagePixels { pixels: &pixels[1..], ..good },
         "expected 2304 bytes for 6 x 8 patches, found 2303",
     );
-    check(Picture { rows: u32::MAX - 1, columns: u32::MAX - 1, ..good }, "found");
-    check(Picture { scale: [1.0, f32::NAN, 1.0], ..good }, "expected finite scale");
-    check(Picture { bias: [f32::INFINITY, 0.0, 0.0], ..good }, "expected finite scale");
+    check(ImagePixels { rows: u32::MAX - 1, columns: u32::MAX - 1, ..good }, "found");
+    check(ImagePixels { scale: [1.0, f32::NAN, 1.0], ..good }, "expected finite scale");
+    check(ImagePixels { bias: [f32::INFINITY, 0.0, 0.0], ..good }, "expected finite scale");
     tower.begin(&good).expect("fits");
 }
 

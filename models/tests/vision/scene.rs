@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use mlx_rs::transforms::eval;
 use paceline_models::sample::{RowRule, choose};
-use paceline_models::vision::{Features, Picture, Placed, Vision, positions};
+use paceline_models::vision::{Features, ImagePixels, ImagePlacement, Vision, positions};
 use paceline_models::{
-    Array, Batch, DeviceChoice, Forward, KvStore, Override, Positions, Purpose, Segment,
-    SequenceId, Tapped, Target, Wants, device, load_target,
+    Array, Batch, DeviceChoice, Forward, HiddenStates, KvStore, Override, Positions, Segment,
+    SequenceId, Target, Wants, device, load_target,
 };
 use serde::Deserialize;
 
@@ -53,7 +53,7 @@ impl Shot {
 
     pub fn features(&self, tower: &dyn Vision, blocks: usize) -> Features {
         let pixels = self.pixels();
-        let picture = Picture {
+        let picture = ImagePixels {
             pixels: &pixels,
             rows: self.rows,
             columns: self.columns,
@@ -64,7 +64,7 @@ impl Shot {
     }
 }
 
-pub fn features(tower: &dyn Vision, picture: &Picture<'_>, blocks: usize) -> Features {
+pub fn features(tower: &dyn Vision, picture: &ImagePixels<'_>, blocks: usize) -> Features {
     let mut pass = tower.begin(picture).expect("taken in");
     assert_eq!((pass.done(), pass.patches()), (0, picture.rows * picture.columns));
     loop {
@@ -107,7 +107,7 @@ pub fn worst(expected: &[f32], found: &[f32]) -> f32 {
 /// A sequence and its pictures.
 pub struct Sequence {
     pub ids: Vec<u32>,
-    pub placed: Vec<Placed>,
+    pub placed: Vec<ImagePlacement>,
     features: Vec<Features>,
 }
 
@@ -127,7 +127,7 @@ impl Sequence {
                 .expect("a place for every picture");
             let (rows, columns) =
                 ((shot.rows / info.merge) as i32, (shot.columns / info.merge) as i32);
-            let picture = Placed { first: (at + skipped) as i32, rows, columns };
+            let picture = ImagePlacement { first: (at + skipped) as i32, rows, columns };
             at = picture.end() as usize;
             placed.push(picture);
         }
@@ -143,15 +143,14 @@ impl Sequence {
         length: i32,
         first_row: i32,
         axes: &mut [Vec<i32>; 3],
-    ) -> (Vec<(i32, i32)>, Vec<Override>) {
+    ) -> Vec<Override> {
         positions(&self.placed, start, length, axes);
-        let (mut spans, mut overrides) = (vec![], vec![]);
+        let mut overrides = vec![];
         for (picture, features) in self.placed.iter().zip(&self.features) {
             let (from, to) = (picture.first.max(start), picture.end().min(start + length));
             if from >= to {
                 continue;
             }
-            spans.push((from - start, to - from));
             let part = Array::from_slice(
                 &(from - picture.first..to - picture.first).collect::<Vec<_>>(),
                 &[to - from],
@@ -167,7 +166,7 @@ impl Sequence {
                     .collect(),
             });
         }
-        (spans, overrides)
+        overrides
     }
 }
 
@@ -193,21 +192,19 @@ impl<'a> Scene<'a> {
         for (at, length) in next {
             let (sequence, id) = (&self.sequences[*at], SequenceId(*at as u64));
             let start = self.kv.length(id).expect("open");
-            let (image_spans, mut parts) =
-                sequence.rows(start, *length, ids.len() as i32, &mut axes);
+            let mut parts = sequence.rows(start, *length, ids.len() as i32, &mut axes);
             ids.extend_from_slice(&sequence.ids[start as usize..(start + length) as usize]);
-            let purpose = if *length == 1 { Purpose::Decode } else { Purpose::Prefill };
-            segments.push(Segment { sequence: id, start, length: *length, purpose, image_spans });
+            segments.push(Segment { sequence: id, start, length: *length });
             overrides.append(&mut parts);
         }
-        Batch { ids, drafted: None, overrides, segments, positions: Positions::Three(axes) }
+        Batch { ids, pending: None, overrides, segments, positions: Positions::Three(axes) }
     }
 
     /// Runs a batch and commits its rows.
     pub fn run(&mut self, batch: &Batch, wants: &Wants) -> Forward {
         let forward = self.model.forward(batch, &mut self.kv, wants).expect("a forward");
-        let tapped = forward.taps.iter().flat_map(Tapped::arrays);
-        forward.logits.iter().chain(tapped).for_each(|array| array.eval().expect("evaluates"));
+        let hidden = forward.hidden_states.iter().flat_map(HiddenStates::arrays);
+        forward.logits.iter().chain(hidden).for_each(|array| array.eval().expect("evaluates"));
         for segment in &batch.segments {
             self.kv.commit(segment.sequence, segment.start + segment.length).expect("commits");
         }

@@ -3,9 +3,7 @@
 use std::path::Path;
 
 use paceline_models::sample::{RowRule, choose};
-use paceline_models::{
-    Batch, KvStore, Positions, Purpose, Segment, SequenceId, Target, Wants, load_target,
-};
+use paceline_models::{Batch, KvStore, Positions, Segment, SequenceId, Target, Wants, load_target};
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -38,14 +36,8 @@ fn go_on(model: &dyn Target, prompt: &[u32], three: bool) -> Vec<Vec<u32>> {
     let (mut ids, mut start, mut all) = (prompt.to_vec(), 0, vec![]);
     while ids.len() < prompt.len() + 12 {
         let length = (ids.len() - start).min(10);
-        let purpose = if length == 1 { Purpose::Decode } else { Purpose::Prefill };
-        let segment = Segment {
-            sequence: SequenceId(0),
-            start: start as i32,
-            length: length as i32,
-            purpose,
-            image_spans: vec![],
-        };
+        let segment =
+            Segment { sequence: SequenceId(0), start: start as i32, length: length as i32 };
         let mut batch = Batch::text(ids[start..start + length].to_vec(), vec![segment]);
         if let (true, Positions::One(positions)) = (three, &batch.positions) {
             batch.positions =

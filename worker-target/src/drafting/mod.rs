@@ -13,8 +13,7 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
 use paceline_link::{End, Frame, Handover, Side};
-use paceline_models::transfer::{self, HostTaps};
-use paceline_models::{ModelError, Target};
+use paceline_models::{HostHiddenStates, ModelError, Target, transfer};
 use paceline_proto::internal::v1::{
     Context, Feed, Hello, Keep, LinkPhase, LinkReport, ProposalKind, Recall, SpeculationTotals,
     TensorType, Want,
@@ -208,7 +207,7 @@ impl Drafting {
         if self.tap_layers.is_empty() { 0 } else { self.window_rows }
     }
 
-    /// Taps of a sequence's newest rows, if any are kept.
+    /// Hidden states of a sequence's newest rows, if any are kept.
     pub(crate) fn window(&self, key: SequenceKey) -> Option<&HiddenStateWindow> {
         self.sessions.get(&key).map(|session| &session.window)
     }
@@ -336,7 +335,7 @@ impl Drafting {
         &mut self,
         key: SequenceKey,
         position: usize,
-        taps: &HostTaps<'_>,
+        taps: &HostHiddenStates<'_>,
         rows: Range<usize>,
     ) {
         self.session(key).window.write(position, |bytes| taps.append(rows, bytes));

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use paceline_models::vision::{Features, Picture, TowerPass};
+use paceline_models::vision::{Features, ImagePixels, TowerPass};
 use paceline_models::{Array, ModelError, Override};
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::WorkerPhase;
@@ -116,7 +116,7 @@ impl Engine {
                 let picture = pictures
                     .and_then(|pictures| pictures.get(slice.index))
                     .ok_or_else(|| missing("a picture"))?;
-                vision.begin(&Picture {
+                vision.begin(&ImagePixels {
                     pixels: &picture.pixels,
                     rows: picture.rows,
                     columns: picture.columns,

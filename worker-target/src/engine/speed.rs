@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use paceline_models::sample::{RowRule, Sampling, choose};
-use paceline_models::{Batch, Purpose, Segment, SequenceId, Wants};
+use paceline_models::{Batch, Segment, SequenceId, Wants};
 use paceline_process::Clock;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Mail, Progress, Pulse, mailbox};
@@ -41,9 +41,7 @@ fn bare(rounds: &Receiver<usize>, took: &SyncSender<(Vec<u32>, Vec<i64>)>) {
         let mut start = 0;
         while ids.len() < PROMPT + TOKENS {
             let length = (ids.len() - start) as i32;
-            let purpose = if length > 1 { Purpose::Prefill } else { Purpose::Decode };
-            let segment =
-                Segment { sequence, start: start as i32, length, purpose, image_spans: vec![] };
+            let segment = Segment { sequence, start: start as i32, length };
             let wants = Wants { logit_rows: vec![length - 1], ..Wants::default() };
             let forward = model
                 .forward(&Batch::text(ids[start..].to_vec(), vec![segment]), &mut kv, &wants)

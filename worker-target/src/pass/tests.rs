@@ -125,7 +125,7 @@ fn a_plain_step_runs_the_graph_that_was_made_while_the_one_before_ran() {
         Run::new(&[(30, Sampling::GREEDY), (30, Sampling::GREEDY), (20, Sampling::GREEDY)]);
     let (mut steps, mut made, mut plain) = (0, 0, 0);
     while !run.scheduler.is_empty() {
-        let was_ahead = run.kv.is_ahead();
+        let was_staged = run.kv.has_staged();
         let before = run.model.forwards.get();
         let (sequences, decodes) = run.step();
         let now = run.model.forwards.get() - before;
@@ -134,7 +134,7 @@ fn a_plain_step_runs_the_graph_that_was_made_while_the_one_before_ran() {
         // token.
         assert_eq!(
             now,
-            usize::from(!was_ahead) + usize::from(run.kv.is_ahead()),
+            usize::from(!was_staged) + usize::from(run.kv.has_staged()),
             "step {steps} of {sequences}"
         );
     }
@@ -154,7 +154,7 @@ fn what_is_chosen_on_the_host_is_not_foreseen() {
     while !run.scheduler.is_empty() {
         run.step();
         steps += 1;
-        assert!(!run.kv.is_ahead());
+        assert!(!run.kv.has_staged());
     }
     assert_eq!(run.model.forwards.get(), steps);
 }

@@ -6,7 +6,7 @@ use crate::load::ModelConfig;
 
 /// What a tower must know of the text model beside it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Beside {
+pub(crate) struct TextModelSizes {
     /// Width of its hidden states.
     pub(crate) hidden: i32,
     pub(crate) n_layers: i32,
@@ -33,7 +33,7 @@ pub(super) struct Config {
 
 impl Config {
     /// Values that are not there are the reference's own.
-    pub(super) fn read(config: &ModelConfig, beside: Beside) -> Result<Self, LoadError> {
+    pub(super) fn read(config: &ModelConfig, text: TextModelSizes) -> Result<Self, LoadError> {
         let wrong = |key: &str, what: String| Err(config.wrong(key, what));
         let activation: String =
             config.optional("hidden_act")?.unwrap_or_else(|| "gelu_pytorch_tanh".into());
@@ -118,11 +118,11 @@ impl Config {
                 format!("expected 3 (red, green, blue), found {channels}"),
             );
         }
-        let out = config.size_or("out_hidden_size", beside.hidden)?;
-        if out != beside.hidden {
+        let out = config.size_or("out_hidden_size", text.hidden)?;
+        if out != text.hidden {
             return wrong(
                 "out_hidden_size",
-                format!("expected the text model's hidden_size, {}, found {out}", beside.hidden),
+                format!("expected the text model's hidden_size, {}, found {out}", text.hidden),
             );
         }
         let indexes = &read.deepstack_visual_indexes;
@@ -134,10 +134,10 @@ impl Config {
                 format!("expected blocks below {depth}, ascending, found {indexes:?}"),
             );
         }
-        if indexes.len() > beside.n_layers as usize {
+        if indexes.len() > text.n_layers as usize {
             let what = format!(
                 "expected at most one for each of {} layers of the text model, found {indexes:?}",
-                beside.n_layers
+                text.n_layers
             );
             return wrong("deepstack_visual_indexes", what);
         }

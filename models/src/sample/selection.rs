@@ -11,7 +11,7 @@ use crate::error::{ModelError, Result};
 
 /// What blocks need of their logits: the part of the choice that is in the graph. Lazy.
 #[derive(Clone, Debug)]
-pub struct Picks {
+pub struct TokenSelection {
     rows: usize,
     vocab: usize,
     /// The largest logit's id of every row, for blocks that want no more.
@@ -24,7 +24,7 @@ pub struct Picks {
     limit: usize,
 }
 
-impl Picks {
+impl TokenSelection {
     /// Of `logits` `[rows, vocab]`, float32, the blocks' rows one after another.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl Picks {
     }
 
     /// Whether all rows are chosen in the graph, so that a later token depends on nothing but
-    /// [`Picks::ids`].
+    /// [`TokenSelection::ids`].
     pub fn in_graph(&self) -> bool {
         self.best.is_some() && self.host.is_none()
     }

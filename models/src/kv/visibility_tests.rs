@@ -1,22 +1,22 @@
-//! Rows that only write, rows that see forwards, windows: against attention by definition.
+//! Rows that are only written, rows that attend to later ones, windows: against attention by
+//! definition.
 
 use mlx_rs::transforms::eval;
 
+use super::testing::number;
 use super::*;
-use crate::batch::Purpose;
-use crate::sample::noise::NoiseKey;
 
 const HEADS: usize = 2;
 const DIM: usize = 8;
 const fn layer(window: Option<i32>) -> LayerKv {
-    LayerKv::Growing { n_kv: 1, key_dim: DIM as i32, value_dim: DIM as i32, window }
+    LayerKv { n_kv: 1, key_dim: DIM as i32, value_dim: DIM as i32, window }
 }
 const LAYERS: [LayerKv; 3] = [layer(None), layer(Some(5)), layer(Some(300))];
 
 /// A row's values, a pure function of (kind, sequence, position).
 fn row(kind: u32, sequence: u64, position: i32, size: usize) -> Vec<f32> {
-    let key = NoiseKey { seed: sequence, sample: kind };
-    (0..size as u32).map(|at| key.noise(position as u32, at) * 0.5).collect()
+    let kind = u64::from(kind);
+    (0..size as u64).map(|at| number([kind, sequence, position as u64, at])).collect()
 }
 
 /// Attention of one row over `seen` positions.
@@ -57,7 +57,7 @@ fn step(store: &mut KvStore, parts: &[(u64, i32, i32)], both_ways: bool) {
         parts.iter().map(|part| store.length(SequenceId(part.0)).expect("open")).collect();
     let segment = |((sequence, silent, asking), start): (&(u64, i32, i32), &i32)| {
         let (sequence, length) = (SequenceId(*sequence), silent + asking);
-        Segment { sequence, start: *start, length, purpose: Purpose::Verify, image_spans: vec![] }
+        Segment { sequence, start: *start, length }
     };
     let segments: Vec<Segment> = parts.iter().zip(&starts).map(segment).collect();
     let queries: Vec<i32> = parts.iter().map(|part| part.2).collect();
@@ -72,13 +72,18 @@ fn step(store: &mut KvStore, parts: &[(u64, i32, i32)], both_ways: bool) {
     let asking: Vec<(u64, i32)> = place(true).collect();
     let written: Vec<(u64, i32)> = place(false).chain(asking.clone()).collect();
     let (q, k, v) = (rows(0, &asking, HEADS), rows(1, &written, 1), rows(2, &written, 1));
-    let how = Attend { scale: 1.0, queries: Some(&queries), both_ways, ..Attend::default() };
-    for (at, LayerKv::Growing { window, .. }) in LAYERS.iter().enumerate() {
+    let params = AttentionParams {
+        scale: 1.0,
+        queries: Some(&queries),
+        both_ways,
+        ..AttentionParams::default()
+    };
+    for (at, LayerKv { window, .. }) in LAYERS.iter().enumerate() {
         if asking.is_empty() {
             store.write(at, &k, &v, Some(&queries), &segments).expect("writes");
             continue;
         }
-        let out = store.attend(at, &q, Some((&k, &v)), how, &segments).expect("attends");
+        let out = store.attend(at, &q, &k, &v, params, &segments).expect("attends");
         eval([&out]).expect("evaluates");
         let found: &[f32] = out.try_as_slice().expect("floats");
         for ((sequence, position), found) in asking.iter().zip(found.chunks(HEADS * DIM)) {
@@ -152,13 +157,7 @@ fn a_session_that_outgrows_its_class_may_stand_between_others() {
 #[test]
 fn rows_that_do_not_fit_are_refused() {
     let mut store = store(1);
-    let segment = Segment {
-        sequence: SequenceId(0),
-        start: 0,
-        length: 2,
-        purpose: Purpose::Verify,
-        image_spans: vec![],
-    };
+    let segment = Segment { sequence: SequenceId(0), start: 0, length: 2 };
     let k = rows(1, &[(0, 0), (0, 1)], 1);
     for queries in [&[3][..], &[-1], &[1, 1], &[]] {
         let error = store
@@ -166,8 +165,8 @@ fn rows_that_do_not_fit_are_refused() {
             .expect_err("refused");
         assert!(error.to_string().contains("queries"), "{error}");
     }
-    let how = Attend { scale: 1.0, queries: Some(&[0]), ..Attend::default() };
-    let nobody = store.attend(0, &k, Some((&k, &k)), how, std::slice::from_ref(&segment));
-    assert!(nobody.expect_err("refused").to_string().contains("asks"));
+    let params = AttentionParams { scale: 1.0, queries: Some(&[0]), ..AttentionParams::default() };
+    let nobody = store.attend(0, &k, &k, &k, params, std::slice::from_ref(&segment));
+    assert!(nobody.expect_err("refused").to_string().contains("query"));
     assert!(KvStore::new(&[layer(Some(0))], Dtype::Float32, 10).is_err());
 }

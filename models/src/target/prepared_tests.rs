@@ -1,18 +1,21 @@
-//! Graphs that are made before their time, against attention by definition.
+//! Prepared steps, against attention by definition.
 
 use mlx_rs::transforms::eval;
 
-use super::tests::{DIM, HEADS, KV_HEADS, LAYERS, by_definition, rows, step, store};
 use super::*;
-use crate::batch::{Forward, Purpose, Wants};
-use crate::sample::{Block, Drafts, Picks, RowRule};
+use crate::kv::AttentionParams;
+use crate::kv::testing::{
+    DIM, HEADS, KV_HEADS, LAYERS, by_definition, keys_address, rows, step, store,
+};
+use crate::sample::{Block, Drafts, RowRule};
+use crate::segment::SequenceId;
 
 /// The next row of each sequence.
 fn segments(store: &KvStore, sequences: &[u64]) -> Vec<Segment> {
     let segment = |sequence: &u64| {
         let sequence = SequenceId(*sequence);
         let start = store.length(sequence).expect("open");
-        Segment { sequence, start, length: 1, purpose: Purpose::Decode, image_spans: vec![] }
+        Segment { sequence, start, length: 1 }
     };
     let mut segments: Vec<Segment> = sequences.iter().map(segment).collect();
     segments.sort_by_key(|segment| store.order(segment.sequence));
@@ -28,29 +31,33 @@ fn blocks(count: usize) -> Vec<Block<'static>> {
 }
 
 /// A model of attention alone: its logits are what the last layer gives.
-fn graph(store: &mut KvStore, segments: &[Segment]) -> Result<Graph> {
+fn graph(store: &mut KvStore, segments: &[Segment]) -> Result<PreparedStep> {
     let mut logits = None;
     for layer in 0..LAYERS.len() {
         let [q, k, v] = [(0, HEADS), (1, KV_HEADS), (2, KV_HEADS)]
             .map(|(kind, heads)| rows(layer, kind, segments, heads));
-        let how = Attend { scale: 0.25, ..Attend::default() };
-        logits = Some(store.attend(layer, &q, Some((&k, &v)), how, segments)?);
+        let params = AttentionParams { scale: 0.25, ..AttentionParams::default() };
+        logits = Some(store.attend(layer, &q, &k, &v, params, segments)?);
     }
-    let picks = Picks::of(logits.as_ref().expect("there are layers"), &blocks(segments.len()))?;
-    Ok(Graph { forward: Forward { logits, taps: None, final_hidden: None }, picks })
+    let selection =
+        TokenSelection::of(logits.as_ref().expect("there are layers"), &blocks(segments.len()))?;
+    Ok(PreparedStep {
+        forward: Forward { logits, hidden_states: None, final_hidden: None },
+        selection,
+    })
 }
 
 fn make(store: &mut KvStore, segments: &[Segment]) -> bool {
-    store.make_ahead(segments, &wants(segments), |store| graph(store, segments)).expect("made")
+    prepare_next(store, segments, &wants(segments), |store| graph(store, segments)).expect("made")
 }
 
-/// Runs a graph and holds what it gives against the definition.
-fn check(graph: &Graph, segments: &[Segment]) {
-    let logits = graph.forward.logits.as_ref().expect("made");
+/// Runs a step and compares its result with the definition.
+fn check(step: &PreparedStep, segments: &[Segment]) {
+    let logits = step.forward.logits.as_ref().expect("made");
     eval([logits]).expect("evaluates");
     let found: &[f32] = logits.try_as_slice().expect("floats");
-    let verdicts = graph
-        .picks
+    let verdicts = step
+        .selection
         .verdicts(&blocks(segments.len()), &Drafts::OnHost(vec![]), &[])
         .expect("choices");
     for ((segment, found), verdict) in
@@ -68,46 +75,39 @@ fn check(graph: &Graph, segments: &[Segment]) {
     }
 }
 
-/// Where the keys of the first class lie in memory.
-fn place(store: &KvStore) -> *const f32 {
-    let keys = store.classes[0].arrays().next().expect("there are sequences");
-    eval([keys]).expect("evaluates");
-    keys.try_as_slice::<f32>().expect("floats").as_ptr()
-}
-
 #[test]
-fn steps_made_while_the_one_before_runs_give_what_they_give_in_turn() {
+fn steps_prepared_one_ahead_return_what_they_return_in_turn() {
     let mut store = store(3);
     step(&mut store, &[(0, 5), (1, 64), (2, 200)]);
     let first = segments(&store, &[0, 1, 2]);
     let mut now = (graph(&mut store, &first).expect("made"), first);
-    let memory = place(&store);
+    let memory = keys_address(&store);
     for at in 0..20 {
         let (current, own) = &now;
-        current.picks.begin(&[]).expect("begins");
+        current.selection.begin(&[]).expect("begins");
         own.iter().for_each(|segment| {
             store.commit(segment.sequence, segment.start + 1).expect("commits")
         });
         let next = segments(&store, &[0, 1, 2]);
         assert!(make(&mut store, &next), "step {at}");
         check(current, own);
-        let taken = store
-            .take_ahead(&next, &wants(&next), |picks| picks.serve(&blocks(3)))
-            .expect("it was made for this");
-        assert!(!store.is_ahead());
+        let serves = |selection: &TokenSelection| selection.serve(&blocks(3));
+        let taken =
+            take_prepared(&mut store, &next, &wants(&next), serves).expect("it was made for this");
+        assert!(!store.has_staged());
         now = (taken, next);
     }
     check(&now.0, &now.1);
     drop(now);
     assert_eq!(
-        place(&store),
+        keys_address(&store),
         memory,
         "rows are written where the others lie, not into copies of all"
     );
 }
 
 #[test]
-fn a_graph_for_anything_else_is_dropped_and_the_store_is_as_it_was() {
+fn a_prepared_step_for_another_forward_is_dropped_and_the_store_is_unchanged() {
     let mut store = store(3);
     step(&mut store, &[(0, 5), (1, 64)]);
     let (both, one) = (segments(&store, &[0, 1]), segments(&store, &[1]));
@@ -116,15 +116,15 @@ fn a_graph_for_anything_else_is_dropped_and_the_store_is_as_it_was() {
         [(&one, wants(&one), true), (&both, other, true), (&both, wants(&both), false)]
     {
         assert!(make(&mut store, &both));
-        assert!(store.take_ahead(segments, &wants, |_| serves).is_none(), "{wants:?}");
-        assert!(!store.is_ahead());
+        assert!(take_prepared(&mut store, segments, &wants, |_| serves).is_none(), "{wants:?}");
+        assert!(!store.has_staged());
     }
     step(&mut store, &[(0, 1), (1, 3)]);
     step(&mut store, &[(0, 70), (1, 1)]);
 }
 
 #[test]
-fn whatever_changes_the_store_drops_the_graph() {
+fn every_change_of_the_store_drops_the_prepared_step() {
     type Change = (&'static str, fn(&mut KvStore));
     let changes: [Change; 7] = [
         ("an end", |store| store.free(SequenceId(2))),
@@ -147,15 +147,15 @@ fn whatever_changes_the_store_drops_the_graph() {
         let mut store = store(4);
         step(&mut store, &[(0, 5), (1, 64), (2, 20)]);
         let both = segments(&store, &[0, 1]);
-        assert!(make(&mut store, &both) && store.is_ahead());
+        assert!(make(&mut store, &both) && store.has_staged());
         change(&mut store);
-        assert!(!store.is_ahead(), "{what}");
+        assert!(!store.has_staged(), "{what}");
         step(&mut store, &[(0, 1), (1, 1)]);
     }
 }
 
 #[test]
-fn nothing_is_moved_for_a_step_that_may_never_be() {
+fn no_sequence_is_moved_to_prepare_a_step() {
     let mut store = store(2);
     step(&mut store, &[(0, 255), (1, 5)]);
     let both = segments(&store, &[0, 1]);
@@ -163,6 +163,6 @@ fn nothing_is_moved_for_a_step_that_may_never_be() {
     step(&mut store, &[(0, 1)]);
     let both = segments(&store, &[0, 1]);
     assert!(!make(&mut store, &both), "the first is at the end of its class");
-    assert!(!store.is_ahead());
+    assert!(!store.has_staged());
     step(&mut store, &[(0, 1), (1, 1)]);
 }

@@ -3,7 +3,7 @@
 
 /// Where a picture stands in its sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct ImagePlacement {
     /// Index of its first row in the sequence.
     pub first: i32,
     /// Rows of its merged grid.
@@ -12,7 +12,7 @@ pub struct Placed {
     pub columns: i32,
 }
 
-impl Placed {
+impl ImagePlacement {
     /// Index behind its last row.
     pub fn end(&self) -> i32 {
         self.first + self.rows * self.columns
@@ -29,7 +29,7 @@ impl Placed {
 ///
 /// Text counts on by one on all axes. A picture that would begin at p has time p, height p + row
 /// and width p + column; what follows it begins at p + the larger of its sides.
-pub fn positions(pictures: &[Placed], start: i32, length: i32, axes: &mut [Vec<i32>; 3]) {
+pub fn positions(pictures: &[ImagePlacement], start: i32, length: i32, axes: &mut [Vec<i32>; 3]) {
     // How far positions are behind indices.
     let (mut behind, mut next) = (0, 0);
     for index in start..start + length {
@@ -52,7 +52,7 @@ pub fn positions(pictures: &[Placed], start: i32, length: i32, axes: &mut [Vec<i
 mod tests {
     use super::*;
 
-    fn of(pictures: &[Placed], start: i32, length: i32) -> [Vec<i32>; 3] {
+    fn of(pictures: &[ImagePlacement], start: i32, length: i32) -> [Vec<i32>; 3] {
         let mut axes = Default::default();
         positions(pictures, start, length, &mut axes);
         axes
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_picture_spans_its_grid_and_text_goes_on_behind_its_larger_side() {
-        let pictures = [Placed { first: 2, rows: 2, columns: 3 }];
+        let pictures = [ImagePlacement { first: 2, rows: 2, columns: 3 }];
         let [time, height, width] = of(&pictures, 0, 10);
         assert_eq!(time, [0, 1, 2, 2, 2, 2, 2, 2, 5, 6]);
         assert_eq!(height, [0, 1, 2, 2, 2, 3, 3, 3, 5, 6]);
@@ -75,9 +75,9 @@ mod tests {
     #[test]
     fn any_part_is_the_same_as_that_part_of_the_whole() {
         let pictures = [
-            Placed { first: 1, rows: 3, columns: 1 },
-            Placed { first: 4, rows: 2, columns: 2 },
-            Placed { first: 12, rows: 1, columns: 2 },
+            ImagePlacement { first: 1, rows: 3, columns: 1 },
+            ImagePlacement { first: 4, rows: 2, columns: 2 },
+            ImagePlacement { first: 12, rows: 1, columns: 2 },
         ];
         let whole = of(&pictures, 0, 20);
         for start in 0..20 {

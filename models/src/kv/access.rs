@@ -1,0 +1,291 @@
+//! One step's writes and reads, computed once and used by every layer.
+//!
+//! New keys and values come in the order of the segments. Where only the last rows of each segment
+//! are queries, all rows that are only written come first and all query rows after them, so that
+//! neither the model nor this file has to gather rows.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use mlx_rs::Array;
+use mlx_rs::ops::select;
+
+use super::class::CapacityClass;
+use super::{SequenceEntry, SlotAddress};
+use crate::error::{ModelError, Result};
+use crate::layers::VisibleKeys;
+use crate::segment::{Segment, SequenceId};
+
+/// The writes and reads of one batch.
+#[derive(Debug)]
+pub(super) struct AccessPlan {
+    segments: Vec<Segment>,
+    queries: Option<Vec<i32>>,
+    pub(super) writes: Vec<ClassWrite>,
+    pub(super) reads: Vec<ClassRead>,
+}
+
+/// New rows of neighbouring segments that lie in one class: one scatter.
+#[derive(Debug)]
+pub(super) struct ClassWrite {
+    pub(super) class: usize,
+    /// Rows of the new keys and values.
+    pub(super) rows: Range<i32>,
+    /// Where each row goes.
+    targets: Vec<RowTarget>,
+    /// Flat indices, by number of KV heads.
+    indices: Vec<(i32, Array)>,
+}
+
+/// Where a row goes in its class.
+#[derive(Clone, Copy, Debug)]
+struct RowTarget {
+    slot: usize,
+    position: i32,
+}
+
+/// Neighbouring slots of one class with the same number of query rows: one attention.
+#[derive(Debug)]
+pub(super) struct ClassRead {
+    pub(super) class: usize,
+    pub(super) slots: Range<usize>,
+    /// Rows of the queries.
+    pub(super) rows: Range<i32>,
+    /// For each slot, the positions of its query rows. They end at the sequence's last new row.
+    queries: Vec<Range<i32>>,
+    /// The views that layers have asked for so far.
+    views: Vec<KeyView>,
+}
+
+/// Which keys a layer's rows attend to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Causality {
+    /// Most positions a row attends to, its own included; `None` means all.
+    pub(super) window: Option<i32>,
+    /// Whether rows also attend to the new rows after them.
+    pub(super) both_ways: bool,
+}
+
+/// The keys that the rows of a read attend to.
+#[derive(Clone, Debug)]
+pub(super) struct KeyView {
+    causality: Causality,
+    /// Positions, up to the longest sequence's length with its new rows.
+    pub(super) keys: Range<i32>,
+    /// Which of them each row attends to.
+    pub(super) mask: MaskForm,
+}
+
+/// Which keys rows attend to, in the form that the attention takes.
+#[derive(Clone, Debug)]
+pub(super) enum MaskForm {
+    /// `[slots, 1, rows each, keys]`, 0 or -inf; `None` where all rows attend to all keys.
+    Additive(Option<Array>),
+    /// A range for each row.
+    Ranges(VisibleKeys),
+}
+
+impl KeyView {
+    fn is_of(&self, causality: Causality, ranges: bool) -> bool {
+        self.causality == causality && matches!(self.mask, MaskForm::Ranges(_)) == ranges
+    }
+}
+
+/// A segment of the batch, and where its sequence lies.
+struct LocatedSegment {
+    slot: SlotAddress,
+    /// Position of the first row.
+    start: i32,
+    /// Position of the first query row.
+    first_query: i32,
+    /// Position after the last row.
+    end: i32,
+}
+
+impl AccessPlan {
+    /// `queries`: how many of each segment's last rows are queries; `None` means all.
+    pub(super) fn new(
+        segments: &[Segment],
+        queries: Option<&[i32]>,
+        sequences: &HashMap<SequenceId, SequenceEntry>,
+    ) -> Result<Self> {
+        let counts: Vec<i32> = queries.map_or_else(
+            || segments.iter().map(|segment| segment.length).collect(),
+            <[i32]>::to_vec,
+        );
+        let fits = |(segment, count): (&Segment, &i32)| (0..=segment.length).contains(count);
+        if counts.len() != segments.len() || !segments.iter().zip(&counts).all(fits) {
+            return Err(ModelError::Batch(
+                "expected for each segment at most as many queries as rows".into(),
+            ));
+        }
+        let locate = |(segment, count): (&Segment, &i32)| {
+            let slot = sequences.get(&segment.sequence).and_then(|entry| entry.slot);
+            let slot = slot.ok_or_else(|| {
+                ModelError::Batch(format!("sequence {} has no slot", segment.sequence.0))
+            })?;
+            let end = segment.end();
+            Ok(LocatedSegment { slot, start: segment.start, first_query: end - count, end })
+        };
+        let located = segments.iter().zip(&counts).map(locate).collect::<Result<Vec<_>>>()?;
+        Ok(Self {
+            segments: segments.to_vec(),
+            queries: queries.map(<[i32]>::to_vec),
+            writes: writes(&located),
+            reads: reads(&located),
+        })
+    }
+
+    /// Whether this is the plan of such a batch.
+    pub(super) fn is_of(&self, segments: &[Segment], queries: Option<&[i32]>) -> bool {
+        self.segments == segments && self.queries.as_deref() == queries
+    }
+}
+
+/// All rows that are only written, then all query rows. A class whose segments do not lie together
+/// (one of them has just outgrown another class) is written by several scatters.
+fn writes(segments: &[LocatedSegment]) -> Vec<ClassWrite> {
+    let mut writes = Vec::<ClassWrite>::new();
+    let mut row = 0;
+    let only_written = segments.iter().map(|segment| (segment, segment.start..segment.first_query));
+    let queries = segments.iter().map(|segment| (segment, segment.first_query..segment.end));
+    for (LocatedSegment { slot, .. }, positions) in only_written.chain(queries) {
+        if positions.is_empty() {
+            continue;
+        }
+        let rows = row..row + positions.len() as i32;
+        row = rows.end;
+        let targets = positions.map(|position| RowTarget { slot: slot.index, position });
+        match writes.last_mut().filter(|write| write.class == slot.class) {
+            Some(write) => {
+                write.rows.end = rows.end;
+                write.targets.extend(targets);
+            }
+            None => writes.push(ClassWrite {
+                class: slot.class,
+                rows,
+                targets: targets.collect(),
+                indices: vec![],
+            }),
+        }
+    }
+    writes
+}
+
+/// The query rows, slots that lie together in one read.
+fn reads(segments: &[LocatedSegment]) -> Vec<ClassRead> {
+    let mut reads = Vec::<ClassRead>::new();
+    let mut row = 0;
+    for LocatedSegment { slot, first_query, end, .. } in segments {
+        let queries = *first_query..*end;
+        if queries.is_empty() {
+            continue;
+        }
+        let rows = row..row + queries.len() as i32;
+        row = rows.end;
+        let continues = |read: &&mut ClassRead| {
+            read.queries.last().is_some_and(|last| last.len() == queries.len())
+                && read.class == slot.class
+                && read.slots.end == slot.index
+        };
+        match reads.last_mut().filter(continues) {
+            Some(read) => {
+                read.slots.end += 1;
+                read.rows.end = rows.end;
+                read.queries.push(queries);
+            }
+            None => reads.push(ClassRead {
+                class: slot.class,
+                slots: slot.index..slot.index + 1,
+                rows,
+                queries: vec![queries],
+                views: vec![],
+            }),
+        }
+    }
+    reads
+}
+
+impl ClassRead {
+    /// The keys for layers of one causality, and which of them each row attends to: as ranges, or
+    /// as a mask.
+    pub(super) fn view(&mut self, causality: Causality, ranges: bool) -> Result<KeyView> {
+        if let Some(view) = self.views.iter().find(|view| view.is_of(causality, ranges)) {
+            return Ok(view.clone());
+        }
+        let end = self.queries.iter().map(|queries| queries.end).max().unwrap_or(0);
+        let start = self.queries.iter().map(|queries| queries.start).min().unwrap_or(0);
+        // Keys that no row of any slot attends to are not even read.
+        let keys = causality.window.map_or(0, |window| (start - window + 1).max(0))..end;
+        let mask = match ranges {
+            true => MaskForm::Ranges(visible_keys(&self.queries, causality, &keys)),
+            false => MaskForm::Additive(additive_mask(&self.queries, causality, &keys)?),
+        };
+        let view = KeyView { causality, keys, mask };
+        self.views.push(view.clone());
+        Ok(view)
+    }
+}
+
+impl ClassWrite {
+    /// Flat indices `[rows · n_kv]` of these rows, for layers with `n_kv` heads.
+    pub(super) fn indices(&mut self, n_kv: i32, class: &CapacityClass) -> Result<Array> {
+        if let Some((_, indices)) = self.indices.iter().find(|(heads, _)| *heads == n_kv) {
+            return Ok(indices.clone());
+        }
+        let row = |target: &RowTarget| {
+            let RowTarget { slot, position } = *target;
+            (0..n_kv).map(|head| class.row(slot, head, n_kv, position)).collect::<Vec<_>>()
+        };
+        let flat: Vec<i32> = self.targets.iter().flat_map(row).collect();
+        let indices = Array::from_slice(&flat, &[flat.len() as i32]);
+        self.indices.push((n_kv, indices.clone()));
+        Ok(indices)
+    }
+}
+
+/// For each row the range up to its last visible position and, with a window, from its first.
+fn visible_keys(queries: &[Range<i32>], causality: Causality, keys: &Range<i32>) -> VisibleKeys {
+    let index = |position: i32| (position - keys.start).max(0) as usize;
+    let of_slot = |queries: &Range<i32>| {
+        let end = queries.end;
+        queries.clone().map(move |position| {
+            let from = causality.window.map_or(keys.start, |window| position - window + 1);
+            index(from)..index(if causality.both_ways { end } else { position + 1 })
+        })
+    };
+    queries.iter().flat_map(of_slot).collect()
+}
+
+/// -inf after each row's last visible position and, with a window, before its first.
+fn additive_mask(
+    queries: &[Range<i32>],
+    causality: Causality,
+    keys: &Range<i32>,
+) -> Result<Option<Array>> {
+    let rows = queries[0].len() as i32;
+    let sees_to_end = |queries: &Range<i32>| {
+        queries.end == keys.end && (causality.both_ways || queries.start + 1 == keys.end)
+    };
+    let last = queries.iter().map(|queries| queries.end - 1).max().unwrap_or(0);
+    let window = causality.window.filter(|window| last - window >= keys.start);
+    if queries.iter().all(sees_to_end) && window.is_none() {
+        return Ok(None);
+    }
+    let by_row = |values: Vec<i32>| Array::from_slice(&values, &[queries.len() as i32, 1, rows, 1]);
+    let positions = || queries.iter().flat_map(Range::clone);
+    let last_visible = match causality.both_ways {
+        true => {
+            queries.iter().flat_map(|queries| queries.clone().map(|_| queries.end - 1)).collect()
+        }
+        false => positions().collect(),
+    };
+    let all: Vec<i32> = keys.clone().collect();
+    let all = Array::from_slice(&all, &[1, 1, 1, all.len() as i32]);
+    let mut visible = by_row(last_visible).ge(&all)?;
+    if let Some(window) = window {
+        let last_hidden = by_row(positions().map(|position| position - window).collect());
+        visible = visible.logical_and(last_hidden.lt(&all)?)?;
+    }
+    Ok(Some(select(&visible, Array::from_f32(0.0), Array::from_f32(f32::NEG_INFINITY))?))
+}
