@@ -7,6 +7,7 @@
 //! Prompts and outputs are never logged (I9).
 
 pub mod attach;
+pub mod checkpoint;
 pub mod deadline;
 pub mod ending;
 pub mod error;
@@ -60,7 +61,7 @@ pub enum StartError {
     Config(#[from] ConfigError),
     /// The model directory.
     #[error(transparent)]
-    Model(#[from] prompt::LoadError),
+    Model(#[from] checkpoint::LoadError),
     /// The runtime directory.
     #[error(transparent)]
     RuntimeDir(#[from] RuntimeDirError),

@@ -5,7 +5,6 @@
 mod chat_vocabulary;
 pub mod conversation;
 mod delimiters;
-mod files;
 mod json;
 mod length;
 mod literals;
@@ -25,12 +24,12 @@ use tokio::sync::Semaphore;
 use conversation::Conversation;
 use markup::Rendered;
 
+use crate::checkpoint::{Checkpoint, LoadError, TemplateFile, TokenizerFile};
 use crate::images::{EncodedImage, ImageProcessor};
 use crate::sampling::SamplingRule;
 
-pub use files::LoadError;
 pub use template::{OWN_NAMES, RenderError, Template};
-pub use tokens::Tokens;
+pub use tokens::{TokenizerError, Tokens};
 
 /// What a model directory says about text.
 #[derive(Debug)]
@@ -53,38 +52,34 @@ impl Language {
     /// # Errors
     /// The first file that is missing or cannot be used, by name.
     pub fn read(dir: &Path) -> Result<Self, LoadError> {
-        let files = files::ModelFiles::read(dir)?;
-        let mut tokens = Tokens::read(dir)?;
-        let mut stop_ids = files.eos_ids;
-        if let Some(eos) = &files.eos_token {
-            let id = tokens.id(eos).ok_or_else(|| {
-                let what = format!("eos_token: expected a token of tokenizer.json, found {eos:?}");
-                LoadError::content(&dir.join("tokenizer_config.json"), what)
-            })?;
-            stop_ids.push(id);
-        }
-        stop_ids.sort_unstable();
-        stop_ids.dedup();
-        let template = match files.template {
+        Self::new(Checkpoint::read(dir)?)
+    }
+
+    /// The text side of a model with these files.
+    ///
+    /// # Errors
+    /// The first file with something that cannot be used, by name.
+    pub fn new(checkpoint: Checkpoint) -> Result<Self, LoadError> {
+        let Checkpoint { tokenizer, template, bos_token, eos_token, stop_ids, sampling, vision } =
+            checkpoint;
+        let TokenizerFile { path: tokenizer_path, tokenizer } = tokenizer;
+        let unusable =
+            |cause| LoadError::broken(&tokenizer_path, "the tokenizer cannot be used", cause);
+        let mut tokens = Tokens::new(tokenizer).map_err(unusable)?;
+        let template = match template {
             None => None,
-            Some(file) => {
-                let compiled = Template::compile(
-                    &file.source,
-                    files.bos_token,
-                    files.eos_token,
-                    &tokens.added(),
-                );
-                let template = compiled.map_err(|cause| {
-                    LoadError::content(&file.path, format!("the chat template: {cause}"))
-                })?;
-                let protected = tokens.protect(template.markup());
-                protected
-                    .map_err(|cause| LoadError::content(&dir.join("tokenizer.json"), cause))?;
+            Some(TemplateFile { path, source }) => {
+                let template = Template::compile(&source, bos_token, eos_token, &tokens.added())
+                    .map_err(|cause| LoadError::broken(&path, "the chat template", cause))?;
+                tokens.protect(template.markup()).map_err(unusable)?;
                 Some(template)
             }
         };
-        let images = ImageProcessor::read(dir, &tokens)?.map(Arc::new);
-        Ok(Self { tokens, template, stop_ids, sampling: files.sampling, images })
+        let images = match vision {
+            None => None,
+            Some(settings) => ImageProcessor::new(settings, |id| tokens.text(id))?.map(Arc::new),
+        };
+        Ok(Self { tokens, template, stop_ids, sampling, images })
     }
 }
 
@@ -118,8 +113,8 @@ impl Source {
     }
 }
 
-/// Why a prompt could not be made. The text is the message for the client, except for a
-/// [`PromptError::Bug`], whose text is for the log.
+/// Why a prompt could not be made. The text is the message for the client, except for
+/// [`PromptError::Tokenizer`] and [`PromptError::Bug`], whose texts are for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PromptError {
     /// The model has no chat template.
@@ -136,9 +131,12 @@ pub enum PromptError {
         /// The least number of tokens that the prompt has.
         at_least: usize,
     },
+    /// The tokenizer failed.
+    #[error("the tokenizer failed")]
+    Tokenizer(#[from] TokenizerError),
     /// Our own mistake.
     #[error("{0}")]
-    Bug(String),
+    Bug(&'static str),
 }
 
 impl PromptError {
@@ -149,7 +147,7 @@ impl PromptError {
             Self::Render(RenderError::Conversation(_)) => Reason::Template,
             Self::Render(RenderError::NoTools { .. }) => Reason::NoTools,
             Self::TooLong { .. } => Reason::PromptTooLong,
-            Self::Bug(_) => Reason::Bug,
+            Self::Tokenizer(_) | Self::Bug(_) => Reason::Bug,
         }
     }
 
@@ -159,7 +157,7 @@ impl PromptError {
             Self::NoTemplate | Self::Render(RenderError::Conversation(_)) => Some("messages"),
             Self::Render(RenderError::NoTools { field }) => Some(field),
             Self::TooLong { .. } => Some("prompt"),
-            Self::Bug(_) => None,
+            Self::Tokenizer(_) | Self::Bug(_) => None,
         }
     }
 }
@@ -202,16 +200,17 @@ impl Prompter {
             Source::Text(ref text) => check_length(&self.language, text, most_tokens)?,
             Source::Chat(_) => {}
         }
-        let bug = |what: &str| PromptError::Bug(what.to_owned());
         let seats = if source.bytes() < LONG_BYTES { &self.short } else { &self.long };
-        let seat =
-            Arc::clone(seats).acquire_owned().await.map_err(|_| bug("the prompter is closed"))?;
+        let seat = Arc::clone(seats)
+            .acquire_owned()
+            .await
+            .map_err(|_| PromptError::Bug("the prompter is closed"))?;
         let language = Arc::clone(&self.language);
         let work = tokio::task::spawn_blocking(move || {
             let _seat = seat; // given back when the work is done, not when its client is gone
             make(&language, source, most_tokens)
         });
-        work.await.unwrap_or_else(|_| Err(bug("a panic while making a prompt")))
+        work.await.unwrap_or_else(|_| Err(PromptError::Bug("a panic while making a prompt")))
     }
 }
 
@@ -225,13 +224,13 @@ fn check_length(language: &Language, text: &str, most_tokens: u32) -> Result<(),
 fn make(language: &Language, source: Source, most_tokens: u32) -> Result<Vec<u32>, PromptError> {
     match source {
         Source::Ids(ids) => Ok(ids),
-        Source::Text(text) => language.tokens.encode(&text, true).map_err(PromptError::Bug),
+        Source::Text(text) => Ok(language.tokens.encode(&text, true)?),
         Source::Chat(conversation) => {
             let template = language.template.as_ref().ok_or(PromptError::NoTemplate)?;
             let rendered = template.render(&conversation)?;
             // A template may leave text out, so only what it made counts.
             check_length(language, &rendered.text, most_tokens)?;
-            let ids = language.tokens.encode_rendered(&rendered).map_err(PromptError::Bug)?;
+            let ids = language.tokens.encode_rendered(&rendered)?;
             ids.ok_or_else(|| RenderError::Conversation(unwritable(template, &rendered)).into())
         }
     }

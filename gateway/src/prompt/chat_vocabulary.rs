@@ -26,6 +26,7 @@ use tokenizers::{
 };
 
 use super::markup::{Item, Rendered, digit};
+use super::tokens::TokenizerError;
 
 /// Begins a code in the text that the pipeline gets: a number follows. A client's own character of
 /// this kind is followed by a cut, which is a code as well, so that it begins none.
@@ -58,7 +59,7 @@ impl ChatVocabulary {
     ///
     /// # Errors
     /// The tokenizer's own.
-    pub(super) fn new(tokenizer: &Tokenizer, markup: &[Item]) -> Result<Self, String> {
+    pub(super) fn new(tokenizer: &Tokenizer, markup: &[Item]) -> Result<Self, TokenizerError> {
         let place_of: HashMap<&str, usize> =
             markup.iter().enumerate().map(|(at, item)| (item.text.as_str(), at)).collect();
         let decoder = tokenizer.get_added_tokens_decoder();
@@ -85,9 +86,7 @@ impl ChatVocabulary {
         let real = known.iter().map(|(_, id)| *id).collect();
         let mut added = AddedVocabulary::new();
         let tokens = known.into_iter().map(|(token, _)| token);
-        added
-            .add_tokens(tokens, &Places(places), tokenizer.get_normalizer())
-            .map_err(|cause| cause.to_string())?;
+        added.add_tokens(tokens, &Places(places), tokenizer.get_normalizer())?;
         let mut made = Self {
             added,
             real,
@@ -121,7 +120,7 @@ impl ChatVocabulary {
         &self,
         tokenizer: &Tokenizer,
         rendered: &Rendered,
-    ) -> Result<Option<Vec<u32>>, String> {
+    ) -> Result<Option<Vec<u32>>, TokenizerError> {
         // A model whose vocabulary has the token as a word would make it of letters: there they are
         // cut as well.
         for cut_tokens in [false, true] {
@@ -153,7 +152,7 @@ impl ChatVocabulary {
         tokenizer: &Tokenizer,
         text: &str,
         offsets: OffsetType,
-    ) -> Result<Encoding, String> {
+    ) -> Result<Encoding, TokenizerError> {
         let run = || {
             let mut pieces = self.added.extract_and_normalize(tokenizer.get_normalizer(), text);
             if let Some(pre_tokenizer) = tokenizer.get_pre_tokenizer() {
@@ -162,7 +161,7 @@ impl ChatVocabulary {
             tokenizer.get_model().tokenize_in_pretokenized(&mut pieces, None)?;
             pieces.into_encoding(None, 0, offsets)
         };
-        run().map_err(|cause: tokenizers::Error| cause.to_string())
+        run().map_err(TokenizerError::from)
     }
 
     /// The text with codes in the place of the template's tokens, and with cuts.
@@ -220,7 +219,11 @@ impl ChatVocabulary {
     /// Behind the first character, if the markup is a token. Otherwise one inside of a token for
     /// each way in which the text around it may change its tokens, and whether each of these ways
     /// has such a token.
-    fn cuts_of(&self, tokenizer: &Tokenizer, item: &Item) -> Result<(Vec<usize>, bool), String> {
+    fn cuts_of(
+        &self,
+        tokenizer: &Tokenizer,
+        item: &Item,
+    ) -> Result<(Vec<usize>, bool), TokenizerError> {
         let text = item.text.as_str();
         if item.token.is_some() {
             return Ok((text.char_indices().map(|(at, _)| at).nth(1).into_iter().collect(), true));

@@ -1,14 +1,29 @@
 //! The tokenizer: text to ids, and what each id adds to the output.
 
 use std::collections::HashSet;
-use std::path::Path;
 
 use tokenizers::{DecoderWrapper, Tokenizer};
 
 use super::chat_vocabulary::ChatVocabulary;
-use super::files::LoadError;
 use super::length::LengthBound;
 use super::markup::{Added, Item, Rendered};
+
+/// What a tokenizer reports, in its library's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct TokenizerError(String);
+
+impl From<tokenizers::Error> for TokenizerError {
+    fn from(error: tokenizers::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<&str> for TokenizerError {
+    fn from(words: &str) -> Self {
+        Self(words.to_owned())
+    }
+}
 
 /// A model's tokenizer, with what detokenizing needs beside it.
 #[derive(Debug)]
@@ -33,40 +48,28 @@ struct ByteTable {
 }
 
 impl Tokens {
-    /// Reads `tokenizer.json` of a model directory.
-    ///
-    /// # Errors
-    /// It is missing or no tokenizer.
-    pub fn read(dir: &Path) -> Result<Self, LoadError> {
-        let path = dir.join("tokenizer.json");
-        let json =
-            std::fs::read(&path).map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
-        let tokenizer = Tokenizer::from_bytes(json)
-            .map_err(|cause| LoadError::content(&path, format!("no tokenizer: {cause}")))?;
-        Self::new(tokenizer).map_err(|what| LoadError::content(&path, what))
-    }
-
     /// Takes a tokenizer over. Truncation and padding that its file may ask for are off: a prompt
     /// is read whole (I5).
     ///
     /// # Errors
     /// Its vocabulary is empty.
-    pub fn new(mut tokenizer: Tokenizer) -> Result<Self, String> {
-        tokenizer
-            .with_truncation(None)
-            .map_err(|cause| format!("truncation cannot be switched off: {cause}"))?;
+    pub fn new(mut tokenizer: Tokenizer) -> Result<Self, TokenizerError> {
+        tokenizer.with_truncation(None).map_err(|cause| {
+            TokenizerError(format!("truncation cannot be switched off: {cause}"))
+        })?;
         tokenizer.with_padding(None);
         let highest = tokenizer
             .get_vocab(true)
             .into_values()
             .max()
-            .ok_or("expected a vocabulary, found none")?;
+            .ok_or(TokenizerError::from("expected a vocabulary, found none"))?;
         let vocabulary_size =
             highest.checked_add(1).ok_or("a token id is over the range of 32 bits")?;
         // 16 times the largest published vocabulary: a broken id must not make us reserve
         // gigabytes.
         if vocabulary_size > 1 << 22 {
-            return Err(format!("expected token ids below {}, found {highest}", 1 << 22));
+            let what = format!("expected token ids below {}, found {highest}", 1 << 22);
+            return Err(TokenizerError(what));
         }
         let added = tokenizer.get_added_tokens_decoder();
         let special: HashSet<&str> = added
@@ -96,9 +99,8 @@ impl Tokens {
     ///
     /// # Errors
     /// The tokenizer's own; published ones have none.
-    pub fn encode(&self, text: &str, with_special: bool) -> Result<Vec<u32>, String> {
-        let encoding =
-            self.tokenizer.encode_fast(text, with_special).map_err(|cause| cause.to_string())?;
+    pub fn encode(&self, text: &str, with_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let encoding = self.tokenizer.encode_fast(text, with_special)?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -120,7 +122,7 @@ impl Tokens {
     ///
     /// # Errors
     /// The tokenizer's own; published ones have none.
-    pub fn protect(&mut self, markup: &[Item]) -> Result<(), String> {
+    pub fn protect(&mut self, markup: &[Item]) -> Result<(), TokenizerError> {
         let chat = ChatVocabulary::new(&self.tokenizer, markup)?;
         self.uncut = chat
             .uncut()
@@ -151,7 +153,7 @@ impl Tokens {
     ///
     /// # Errors
     /// [`Tokens::protect`] was not called; the tokenizer's own.
-    pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Option<Vec<u32>>, String> {
+    pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Option<Vec<u32>>, TokenizerError> {
         let chat =
             self.chat.as_ref().ok_or("the tokenizer does not know the chat template's markup")?;
         chat.encode(&self.tokenizer, rendered)
@@ -187,8 +189,8 @@ impl Tokens {
     ///
     /// # Errors
     /// The tokenizer's own; published ones have none.
-    pub fn decode(&self, ids: &[u32]) -> Result<String, String> {
-        self.tokenizer.decode(ids, true).map_err(|cause| cause.to_string())
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        Ok(self.tokenizer.decode(ids, true)?)
     }
 }
 
@@ -262,24 +264,12 @@ mod tests {
 
     #[test]
     fn the_demo_tokenizer_is_read() {
-        let tokens = Tokens::read(&crate::demo::dir()).expect("it is in the repository");
+        let tokens = crate::demo::language().tokens;
         assert_eq!(tokens.vocabulary_size(), 4096);
         assert_eq!(tokens.id("<|im_end|>"), Some(2));
         assert!(tokens.is_skipped(2) && tokens.is_skipped(9999) && !tokens.is_skipped(100));
         let ids = tokens.encode("<|im_start|>Hi\n", false).expect("encodes");
         assert_eq!(ids[0], 1);
         assert_eq!(tokens.decode(&ids).expect("decodes"), "Hi\n");
-    }
-
-    #[test]
-    fn what_is_no_tokenizer_is_refused_by_name() {
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let error = |dir: &Path| Tokens::read(dir).expect_err("refused").to_string();
-        assert!(
-            error(dir.path()).contains("cannot read")
-                && error(dir.path()).contains("tokenizer.json")
-        );
-        std::fs::write(dir.path().join("tokenizer.json"), "{}").expect("writable");
-        assert!(error(dir.path()).contains("tokenizer.json: no tokenizer"));
     }
 }

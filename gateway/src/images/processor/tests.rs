@@ -7,8 +7,12 @@ fn read(files: &[(&str, &str)]) -> Result<Option<ImageProcessor>, String> {
     for (name, content) in files {
         std::fs::write(dir.path().join(name), content).expect("writable");
     }
-    let tokens = Tokens::read(&crate::demo::dir()).expect("in the repository");
-    ImageProcessor::read(dir.path(), &tokens).map_err(|error| error.to_string())
+    let language = crate::demo::language();
+    let read = || match VisionSettings::read(dir.path())? {
+        None => Ok(None),
+        Some(settings) => ImageProcessor::new(settings, |id| language.tokens.text(id)),
+    };
+    read().map_err(|error: LoadError| error.to_string())
 }
 
 fn with(preprocessor: &str) -> Result<ImageProcessor, String> {
