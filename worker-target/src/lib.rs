@@ -10,23 +10,29 @@
 use paceline_target_core as core;
 
 #[cfg(feature = "mlx")]
-mod cache;
-#[cfg(feature = "mlx")]
 mod drafting;
-#[cfg(feature = "mlx")]
-mod emit;
 #[cfg(feature = "mlx")]
 mod engine;
 #[cfg(feature = "mlx")]
 mod error;
 #[cfg(feature = "mlx")]
-mod pass;
+mod features;
 #[cfg(feature = "mlx")]
-mod pixels;
+mod image_files;
+#[cfg(feature = "mlx")]
+mod load;
+#[cfg(feature = "mlx")]
+mod outlet;
+#[cfg(feature = "mlx")]
+mod page_store;
+#[cfg(feature = "mlx")]
+mod pass;
 #[cfg(feature = "mlx")]
 mod request;
 #[cfg(feature = "mlx")]
 mod run;
+#[cfg(feature = "mlx")]
+mod running;
 #[cfg(feature = "mlx")]
 mod serve;
 #[cfg(feature = "mlx")]

@@ -1,8 +1,101 @@
-//! Conversions between the words of the core and protobuf: the only place of this crate that writes
-//! figures and reads permits and policies as messages.
+//! Conversions between protobuf and the words of this crate and of the core. Every message is
+//! converted here and nowhere else, except for those of the link (`drafting`).
 
-use paceline_proto::internal::v1 as internal;
+mod images;
+mod request;
+
+use paceline_models::sample::Logprobs;
+use paceline_proto::internal::v1::{self as internal, Done, TokenBatch};
+use paceline_proto::v1;
 use paceline_vocabulary::report;
+
+use crate::core::scheduler::Service;
+use crate::core::{Emission, Finish};
+use crate::load::LoadedModel;
+use crate::request::ValidRequest;
+use crate::running::FirstTokenTimes;
+
+pub(crate) use request::{CheckedRequest, RequestContext, permit, policy, request};
+
+/// A step's tokens of one request, as a message without stamp and time.
+pub(crate) fn token_batch(
+    emission: &Emission,
+    logprobs: Vec<Logprobs>,
+    request: &ValidRequest,
+    times: FirstTokenTimes,
+) -> TokenBatch {
+    let goes_on = emission.end.is_none();
+    let unfinished = v1::FinishReason::Unspecified;
+    TokenBatch {
+        stamp: None,
+        first_index: emission.index,
+        ids: emission.tokens.iter().map(|token| token.id).collect(),
+        margins: match request.wants_margins {
+            true => emission.tokens.iter().map(|token| token.margin).collect(),
+            false => vec![],
+        },
+        step_end_ns: 0,
+        done: emission
+            .end
+            .as_ref()
+            .map(|end| done(finish_reason(end.finish), &emission.served, times)),
+        // A stop id in a block ends the stream before the last chosen tokens.
+        logprobs: logprobs.into_iter().take(emission.tokens.len()).map(token_logprobs).collect(),
+        so_far: (goes_on && request.wants_so_far)
+            .then(|| done(unfinished, &emission.served, times)),
+    }
+}
+
+fn finish_reason(finish: Finish) -> v1::FinishReason {
+    match finish {
+        Finish::Stop => v1::FinishReason::Stop,
+        Finish::Length => v1::FinishReason::Length,
+    }
+}
+
+fn done(finish_reason: v1::FinishReason, served: &Service, times: FirstTokenTimes) -> Done {
+    Done {
+        finish_reason: finish_reason.into(),
+        cached_tokens: served.cached_tokens,
+        route: Some(served.route.into()),
+        speculation: Some(v1::Speculation {
+            cycles: served.counts.cycles,
+            drafted: served.counts.drafted,
+            accepted: served.counts.accepted,
+        }),
+        // The supervisor fills it in.
+        queue_ms: 0.0,
+        tower_ms: times.tower_ms(),
+        prefill_ms: times.prefill_ms(),
+    }
+}
+
+fn token_logprobs(logprobs: Logprobs) -> v1::TokenLogprobs {
+    let top = logprobs
+        .top
+        .into_iter()
+        .map(|(token_id, logprob)| v1::TopLogprob { token_id, logprob })
+        .collect();
+    v1::TokenLogprobs { logprob: logprobs.chosen, top }
+}
+
+/// The model that this target serves, as a message.
+pub(crate) fn model_info(loaded: &LoadedModel) -> internal::ModelInfo {
+    internal::ModelInfo {
+        name: loaded.name.clone(),
+        path: loaded.info.path.display().to_string(),
+        architecture: loaded.info.architecture.clone(),
+        context_length: loaded.info.context as u32,
+        vocab_size: loaded.info.vocab as u32,
+        weight_bytes: loaded.info.weight_bytes,
+        vision: loaded.vision.is_some(),
+    }
+}
+
+/// Memory of a sequence by its length, as a message.
+pub(crate) fn kv_class(class: report::KvClass) -> internal::KvClass {
+    internal::KvClass { positions: class.positions, bytes: class.bytes }
+}
 
 /// A cost model as a message.
 pub(crate) fn cost_model(model: report::CostModel) -> internal::CostModel {

@@ -24,7 +24,7 @@ use crate::core::{
     DraftDeadline, DraftPlan, DrafterProgress, DrafterReadiness, FeedPiece, HiddenStateWindow,
     PageKey, Scheduler, SequenceKey,
 };
-use crate::request::Checked;
+use crate::request::ValidRequest;
 use line::{Asked, Fault, Greeting, Line};
 
 pub(crate) use line::Proposed;
@@ -425,7 +425,7 @@ impl Drafting {
     pub(crate) fn feed<'a>(
         &mut self,
         scheduler: &mut Scheduler,
-        checked: impl Fn(SequenceKey) -> Option<&'a Checked>,
+        checked: impl Fn(SequenceKey) -> Option<&'a ValidRequest>,
         (border, pressed): (&Border, bool),
         model: &dyn Target,
     ) -> Result<Vec<News>, ModelError> {
@@ -445,7 +445,7 @@ impl Drafting {
         &mut self,
         line: &mut Line,
         scheduler: &mut Scheduler,
-        checked: impl Fn(SequenceKey) -> Option<&'a Checked>,
+        checked: impl Fn(SequenceKey) -> Option<&'a ValidRequest>,
         (border, pressed): (&Border, bool),
         model: &dyn Target,
     ) -> Result<Result<(), Fault>, ModelError> {
@@ -570,7 +570,7 @@ impl Drafting {
         &self,
         ask: &[(SequenceKey, usize)],
         scheduler: &Scheduler,
-        checked: &impl Fn(SequenceKey) -> Option<&'a Checked>,
+        checked: &impl Fn(SequenceKey) -> Option<&'a ValidRequest>,
     ) -> Vec<Want> {
         let want = |&(key, drafted): &(SequenceKey, usize)| {
             let session = self.sessions.get(&key).filter(|_| drafted > 0)?;

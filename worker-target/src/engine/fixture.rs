@@ -1,4 +1,4 @@
-//! What tests of the engine's parts need: the demo target and requests for it.
+//! The demo target and requests for it, for tests of the engine's parts.
 
 use std::path::PathBuf;
 
@@ -10,13 +10,13 @@ use paceline_vocabulary::{Lane, Permit, RequestId, RouteReason};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-use super::{Running, Stages};
 use crate::core::{ClassBytes, Ledger, Request, Scheduler};
 use crate::drafting::Drafting;
-use crate::emit::{Outlet, STREAM_BACKLOG};
-use crate::request::Checked;
+use crate::outlet::{STREAM_BACKLOG, TokenOutlet};
+use crate::request::ValidRequest;
+use crate::running::RunningRequest;
 
-/// Sequences at once.
+/// Most sequences that run together.
 const SEQUENCES: usize = 32;
 
 pub(crate) fn load() -> Box<dyn Target> {
@@ -29,7 +29,7 @@ pub(crate) fn store(model: &dyn Target) -> KvStore {
     KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("a store")
 }
 
-/// With taps it keeps what a drafter would be shown, as it does where one is configured.
+/// With `taps` it keeps hidden states, as where a drafter is configured.
 pub(crate) fn drafting(model: &dyn Target, taps: bool) -> Drafting {
     let hello = Hello {
         hidden_size: model.info().hidden as u32,
@@ -51,17 +51,17 @@ pub(crate) fn scheduler(kv: &KvStore, drafting: &Drafting) -> Scheduler {
     )
 }
 
-/// A request that may be drafted for, and where its answer comes.
+/// A request whose permit allows drafts, and the receiver of its answer.
 pub(crate) fn request(
     name: &str,
     prompt: Vec<u32>,
     max_tokens: u32,
     sampling: Sampling,
-) -> (Running, mpsc::Receiver<Result<TokenBatch, Status>>) {
+) -> (RunningRequest, mpsc::Receiver<Result<TokenBatch, Status>>) {
     let (tx, rx) = mpsc::channel(STREAM_BACKLOG);
-    let checked = Checked {
+    let request = ValidRequest {
         id: RequestId::parse(name).expect("a name"),
-        request: Request {
+        scheduling: Request {
             prompt,
             continuation: vec![],
             max_tokens,
@@ -86,7 +86,7 @@ pub(crate) fn request(
         id_limit: u32::MAX,
         wants_margins: false,
         wants_so_far: false,
-        pictures: vec![],
+        images: vec![],
     };
-    (Running { checked, outlet: Outlet::new(tx, Stamp::default()), stages: Stages::default() }, rx)
+    (RunningRequest::new(request, TokenOutlet::new(tx, Stamp::default())), rx)
 }

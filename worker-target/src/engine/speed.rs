@@ -13,8 +13,8 @@ use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Mail, Progress, Pulse, mailbox};
 use paceline_vocabulary::Millis;
 
-use super::{Command, Engine, fixture};
-use crate::cache::Cache;
+use super::{Engine, EngineCommand, EngineParts, fixture};
+use crate::page_store::PageStore;
 
 const TOKENS: usize = 200;
 const PROMPT: usize = 100;
@@ -60,21 +60,23 @@ fn bare(rounds: &Receiver<usize>, took: &SyncSender<(Vec<u32>, Vec<i64>)>) {
 }
 
 /// An engine as `run` makes it; see [`fixture::drafting`].
-fn engine(inbox: Inbox<Command>, taps: bool) {
+fn engine(inbox: Inbox<EngineCommand>, taps: bool) {
     let model = fixture::load();
     let kv = fixture::store(model.as_ref());
     let (progress, clock) = (Arc::new(Progress::default()), Clock::start());
     let pulse = Pulse::start(progress.clone(), 1, Duration::from_secs(3600), || {});
     let drafting = fixture::drafting(model.as_ref(), taps);
-    let (scheduler, cache) = (fixture::scheduler(&kv, &drafting), Cache::new(&kv, true));
-    Engine::new(model, kv, scheduler, drafting, cache, (progress, pulse), clock).run(inbox);
+    let scheduler = fixture::scheduler(&kv, &drafting);
+    let pages = PageStore::new(&kv, true);
+    let parts = EngineParts { model, kv, scheduler, drafting, pages, progress, pulse, clock };
+    Engine::new(parts).run(inbox);
 }
 
 /// One stream through an engine: as [`bare`] answers, by the steps' own stamps.
-fn through(mail: &Mail<Command>, round: usize) -> (Vec<u32>, Vec<i64>) {
+fn through(mail: &Mail<EngineCommand>, round: usize) -> (Vec<u32>, Vec<i64>) {
     let (running, mut rx) =
         fixture::request(&format!("r{round}"), prompt(round), TOKENS as u32, Sampling::GREEDY);
-    mail.try_send(Command::Run(Box::new(running))).expect("there is room");
+    mail.try_send(EngineCommand::Run(Box::new(running))).expect("there is room");
     let (mut ids, mut took_ns, mut last_ns) = (vec![], vec![], None);
     while let Some(batch) = rx.blocking_recv() {
         let batch = batch.expect("served");
@@ -140,9 +142,9 @@ fn one_stream_costs_hardly_more_than_a_bare_loop() {
         }
     }
     drop(rounds);
-    mails
-        .iter()
-        .for_each(|mail| mail.try_send(Command::Stop { until: Millis(0) }).expect("there is room"));
+    mails.iter().for_each(|mail| {
+        mail.try_send(EngineCommand::Stop { until: Millis(0) }).expect("there is room")
+    });
     threads.into_iter().for_each(|thread| thread.join().expect("it ends well"));
     println!(
         "bare step, us: median {:.0}, {:.0} to {:.0}",

@@ -1,10 +1,10 @@
-//! Steps on the demo target, without the engine around them: whether the next one's graph is made
-//! while one runs, and used.
+//! Steps on the demo target without the engine around them: whether a step prepares the graph of
+//! the next one, and whether that one uses it.
 
 use std::cell::Cell;
 
 use paceline_models::sample::Sampling;
-use paceline_models::{Forward, LayerKv, TargetInfo};
+use paceline_models::{Batch, Dtype, LayerKv, TargetInfo, Wants};
 use paceline_vocabulary::Millis;
 
 use super::*;
@@ -54,7 +54,7 @@ struct Run {
     kv: KvStore,
     scheduler: Scheduler,
     drafting: Drafting,
-    running: HashMap<SequenceKey, Running>,
+    running: HashMap<SequenceKey, RunningRequest>,
     answers: HashMap<SequenceKey, Vec<u32>>,
 }
 
@@ -68,8 +68,10 @@ impl Run {
             let prompt =
                 (0..20 + at as u32).map(|place| 4 + (place * 7 + 131 * at as u32) % 4000).collect();
             let (one, _) = fixture::request(&format!("r{at}"), prompt, *tokens, *sampling);
-            running
-                .insert(scheduler.admit(one.checked.request.clone()).expect("there is room"), one);
+            running.insert(
+                scheduler.admit(one.request.scheduling.clone()).expect("there is room"),
+                one,
+            );
         }
         let mut run = Self { model, kv, scheduler, drafting, running, answers: HashMap::new() };
         for key in run.scheduler.start(|_| 0).keys {
@@ -85,16 +87,14 @@ impl Run {
     fn step(&mut self) -> (usize, bool) {
         let mut parts = self.scheduler.next_step(Millis(0), |_| 0).parts;
         parts.sort_by_key(|part| self.kv.order(SequenceId(part.key.0)));
-        let requests = (&self.running, &Seen::default());
-        let outcome = super::run(
-            &self.model,
-            &mut self.kv,
-            &self.scheduler,
-            &mut self.drafting,
-            requests,
-            &parts,
-        )
-        .expect("a step");
+        let inputs = StepInputs {
+            scheduler: &self.scheduler,
+            running: &self.running,
+            features: &ImageFeatures::default(),
+            parts: &parts,
+        };
+        let outcome = super::run(&self.model, &mut self.kv, &mut self.drafting, inputs);
+        let outcome = outcome.expect("a step");
         let decodes = parts.iter().all(|part| !part.prefill);
         for emission in self.scheduler.on_step(&parts, outcome.chosen, 1000) {
             self.answers
@@ -120,7 +120,7 @@ impl Run {
 }
 
 #[test]
-fn a_plain_step_runs_the_graph_that_was_made_while_the_one_before_ran() {
+fn a_plain_step_runs_the_graph_that_the_step_before_prepared() {
     let mut run =
         Run::new(&[(30, Sampling::GREEDY), (30, Sampling::GREEDY), (20, Sampling::GREEDY)]);
     let (mut steps, mut made, mut plain) = (0, 0, 0);
@@ -145,7 +145,7 @@ fn a_plain_step_runs_the_graph_that_was_made_while_the_one_before_ran() {
 }
 
 #[test]
-fn what_is_chosen_on_the_host_is_not_foreseen() {
+fn steps_that_choose_on_the_host_prepare_no_graph() {
     let mut run = Run::new(&[
         (10, Sampling::GREEDY),
         (10, Sampling { temperature: 0.8, ..Sampling::GREEDY }),
@@ -160,7 +160,7 @@ fn what_is_chosen_on_the_host_is_not_foreseen() {
 }
 
 #[test]
-fn answers_are_those_of_requests_that_run_alone() {
+fn answers_equal_those_of_requests_that_run_alone() {
     let requests = [
         (40, Sampling::GREEDY),
         (25, Sampling::GREEDY),

@@ -1,6 +1,6 @@
-//! From the engine to a request's stream without ever waiting: what does not fit the channel is
-//! kept and joined to the next batch. What is kept is bounded: of one who does not read for that
-//! long the request is ended (I6).
+//! The engine's end of a request's stream. It never waits: tokens that do not fit the channel stay
+//! pending and are joined to the next batch. Pending bytes are bounded, and the request of a reader
+//! that exceeds the bound ends (I6).
 
 use paceline_proto::internal::v1::{Stamp, TokenBatch};
 use tokio::sync::mpsc;
@@ -9,145 +9,145 @@ use tonic::Status;
 
 use crate::error;
 
-/// A stream's messages are this far apart at least, in nanoseconds, but for its first and its last:
-/// a message costs three processes some hundred microseconds together on the cores that the model
-/// wants, and nobody reads faster than a hundred times a second.
-pub(crate) const APART_NS: i64 = 10_000_000;
+/// Shortest time from one message of a stream to the next, in nanoseconds. The first and the last
+/// message are exempt. A message costs three processes some hundred microseconds together, on cores
+/// that the model needs, and no person reads faster than a hundred times a second.
+pub(crate) const MIN_INTERVAL_NS: i64 = 10_000_000;
 
-/// Batches in the channel: a reader that keeps up never sees more than one or two.
+/// Most batches in the channel. A reader that keeps up leaves one or two there.
 pub(crate) const STREAM_BACKLOG: usize = 32;
 
-/// Most bytes that are kept for a reader who does not come: with what the hops between have under
-/// way it stays below 2 MiB.
-const MAX_KEPT_BYTES: usize = 1 << 20;
+/// Most pending bytes of a stream. With the windows of the connections in between, the unread part
+/// of an answer stays below 2 MiB.
+const MAX_PENDING_BYTES: usize = 1 << 20;
 
 /// The engine's end of a request's stream.
 #[derive(Debug)]
-pub(crate) struct Outlet {
+pub(crate) struct TokenOutlet {
     tx: mpsc::Sender<Result<TokenBatch, Status>>,
     stamp: Stamp,
-    kept: Option<TokenBatch>,
-    kept_bytes: usize,
-    /// More was to be kept than may.
-    is_behind: bool,
+    pending: Option<TokenBatch>,
+    pending_bytes: usize,
+    /// The pending bytes exceeded their bound.
+    is_overrun: bool,
     failure: Option<Status>,
-    /// End of the step whose tokens were sent last.
+    /// End of the step whose tokens were sent last, or the time of that message.
     sent_ns: Option<i64>,
 }
 
-/// What became of an attempt to send.
+/// The state of a stream after an attempt to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
-    /// Everything is on its way.
+pub(crate) enum SendState {
+    /// Everything was sent.
     Sent,
-    /// Something is kept: try again.
-    Kept,
-    /// Nobody reads any more.
+    /// Something is pending: try again.
+    Pending,
+    /// The reader has gone.
     Gone,
 }
 
-impl Outlet {
+impl TokenOutlet {
     pub(crate) fn new(tx: mpsc::Sender<Result<TokenBatch, Status>>, stamp: Stamp) -> Self {
         Self {
             tx,
             stamp,
-            kept: None,
-            kept_bytes: 0,
-            is_behind: false,
+            pending: None,
+            pending_bytes: 0,
+            is_overrun: false,
             failure: None,
             sent_ns: None,
         }
     }
 
-    /// Whether the reader went away, or is as good as gone.
+    /// Whether the reader has gone, or its pending bytes exceeded their bound.
     pub(crate) fn is_gone(&self) -> bool {
-        self.is_behind || self.tx.is_closed()
+        self.is_overrun || self.tx.is_closed()
     }
 
-    /// Adds tokens, and the end if `batch` has one, to what is to be sent.
+    /// Adds tokens to the pending ones, with the stream's end if `batch` has one.
     pub(crate) fn add(&mut self, batch: TokenBatch) {
-        self.kept_bytes += size(&batch);
-        if self.is_behind {
+        self.pending_bytes += size(&batch);
+        if self.is_overrun {
             return;
         }
-        if self.kept_bytes > MAX_KEPT_BYTES {
-            (self.kept, self.is_behind) = (None, true);
+        if self.pending_bytes > MAX_PENDING_BYTES {
+            (self.pending, self.is_overrun) = (None, true);
             self.failure = Some(error::slow_reader());
             return;
         }
-        match &mut self.kept {
-            None => self.kept = Some(TokenBatch { stamp: Some(self.stamp), ..batch }),
-            Some(kept) => {
-                kept.ids.extend(batch.ids);
-                kept.margins.extend(batch.margins);
-                kept.logprobs.extend(batch.logprobs);
-                kept.step_end_ns = batch.step_end_ns;
-                kept.done = batch.done;
-                kept.so_far = batch.so_far;
+        match &mut self.pending {
+            None => self.pending = Some(TokenBatch { stamp: Some(self.stamp), ..batch }),
+            Some(pending) => {
+                pending.ids.extend(batch.ids);
+                pending.margins.extend(batch.margins);
+                pending.logprobs.extend(batch.logprobs);
+                pending.step_end_ns = batch.step_end_ns;
+                pending.done = batch.done;
+                pending.so_far = batch.so_far;
             }
         }
     }
 
-    /// Ends the stream with an error, behind the tokens that are there.
+    /// Ends the stream with an error, after its pending tokens.
     pub(crate) fn fail(&mut self, status: Status) {
-        // Of one that is behind the end is said already.
-        if !self.is_behind {
+        // The end of an overrun stream is set already.
+        if !self.is_overrun {
             self.failure = Some(status);
         }
     }
 
-    /// Sends what there is if it is time ([`APART_NS`]). For a stream that goes on; what is kept
-    /// goes with a later batch.
+    /// Sends the pending tokens if the interval has passed ([`MIN_INTERVAL_NS`]); else a later batch
+    /// takes them along. For streams that go on.
     pub(crate) fn offer(&mut self) {
-        let due = match (&self.kept, self.sent_ns) {
-            (Some(kept), Some(sent_ns)) => kept.step_end_ns - sent_ns >= APART_NS,
+        let due = match (&self.pending, self.sent_ns) {
+            (Some(pending), Some(sent_ns)) => pending.step_end_ns - sent_ns >= MIN_INTERVAL_NS,
             _ => true,
         };
         if due {
-            // A reader that is gone is noticed before the next step.
+            // A reader that has gone is noticed before the next step.
             let _ = self.flush();
         }
     }
 
-    /// Sends what is kept of a stream that goes on if it is time at `now_ns` ([`APART_NS`]). If
-    /// something is kept still: when to try again, in nanoseconds of the same clock.
+    /// Sends the pending tokens of a stream that goes on if the interval has passed at `now_ns`
+    /// ([`MIN_INTERVAL_NS`]). Returns when to try again, in nanoseconds of the same clock, if tokens
+    /// are still pending.
     pub(crate) fn send_due(&mut self, now_ns: i64) -> Option<i64> {
-        self.kept.as_ref()?;
-        let due_ns = self.sent_ns.map_or(now_ns, |sent_ns| sent_ns + APART_NS);
+        self.pending.as_ref()?;
+        let due_ns = self.sent_ns.map_or(now_ns, |sent_ns| sent_ns + MIN_INTERVAL_NS);
         if now_ns < due_ns {
             return Some(due_ns);
         }
         match self.flush() {
-            Flow::Kept => Some(now_ns + APART_NS),
-            Flow::Sent | Flow::Gone => {
-                // The step may have ended long ago: messages are apart by the time at which they
-                // are sent.
+            SendState::Pending => Some(now_ns + MIN_INTERVAL_NS),
+            SendState::Sent | SendState::Gone => {
+                // The step may have ended long ago. The interval counts from the time of sending.
                 self.sent_ns = Some(now_ns);
                 None
             }
         }
     }
 
-    /// Sends what there is, as far as there is room.
-    pub(crate) fn flush(&mut self) -> Flow {
-        if let Some(batch) = self.kept.take() {
+    /// Sends what is pending, as far as the channel has room.
+    pub(crate) fn flush(&mut self) -> SendState {
+        if let Some(batch) = self.pending.take() {
             let end_ns = batch.step_end_ns;
             match self.tx.try_send(Ok(batch)) {
-                Ok(()) => (self.sent_ns, self.kept_bytes) = (Some(end_ns), 0),
+                Ok(()) => (self.sent_ns, self.pending_bytes) = (Some(end_ns), 0),
                 Err(TrySendError::Full(Ok(batch))) => {
-                    self.kept = Some(batch);
-                    return Flow::Kept;
+                    self.pending = Some(batch);
+                    return SendState::Pending;
                 }
-                Err(_) => return Flow::Gone,
+                Err(_) => return SendState::Gone,
             }
         }
         if let Some(status) = self.failure.take()
             && let Err(TrySendError::Full(Err(status))) = self.tx.try_send(Err(status))
         {
             self.failure = Some(status);
-            return Flow::Kept;
+            return SendState::Pending;
         }
-        if self.tx.is_closed() { Flow::Gone } else { Flow::Sent }
+        if self.tx.is_closed() { SendState::Gone } else { SendState::Sent }
     }
 }
 
@@ -173,9 +173,9 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_apart_but_the_first_and_the_last_come_at_once() {
+    fn messages_keep_their_interval_but_the_first_and_the_last_come_at_once() {
         let (tx, mut rx) = mpsc::channel(8);
-        let mut outlet = Outlet::new(tx, Stamp { term: 1, epoch: 2 });
+        let mut outlet = TokenOutlet::new(tx, Stamp { term: 1, epoch: 2 });
         let at =
             |index, ms: i64| TokenBatch { step_end_ns: ms * 1_000_000, ..batch(index, &[index]) };
         let mut seen = vec![];
@@ -188,21 +188,21 @@ mod tests {
         outlet.add(at(6, 141));
         outlet.offer();
         assert!(rx.try_recv().is_err());
-        assert_eq!(outlet.flush(), Flow::Sent);
+        assert_eq!(outlet.flush(), SendState::Sent);
         assert_eq!(rx.try_recv().expect("there").expect("tokens").ids, [6]);
     }
 
     #[test]
-    fn tokens_that_are_kept_are_sent_when_they_are_due_without_another_step() {
+    fn pending_tokens_are_sent_when_they_are_due_without_another_step() {
         const MS: i64 = 1_000_000;
         let (tx, mut rx) = mpsc::channel(1);
-        let mut outlet = Outlet::new(tx, Stamp { term: 1, epoch: 2 });
-        let step = |outlet: &mut Outlet, index, ms: i64| {
+        let mut outlet = TokenOutlet::new(tx, Stamp { term: 1, epoch: 2 });
+        let step = |outlet: &mut TokenOutlet, index, ms: i64| {
             outlet.add(TokenBatch { step_end_ns: ms * MS, ..batch(index, &[index]) });
             outlet.offer();
         };
         let mut ids = || rx.try_recv().map_or(vec![], |sent| sent.expect("tokens").ids);
-        assert_eq!(outlet.send_due(99 * MS), None, "nothing is kept");
+        assert_eq!(outlet.send_due(99 * MS), None, "nothing is pending");
         step(&mut outlet, 0, 100);
         assert_eq!((outlet.send_due(101 * MS), ids()), (None, vec![0]));
         step(&mut outlet, 1, 104);
@@ -220,22 +220,22 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_for_too_long_is_let_go_of_and_told() {
+    fn a_reader_that_exceeds_the_bound_gets_slow_reader_after_its_tokens() {
         let (tx, mut rx) = mpsc::channel(1);
-        let mut outlet = Outlet::new(tx, Stamp { term: 1, epoch: 2 });
+        let mut outlet = TokenOutlet::new(tx, Stamp { term: 1, epoch: 2 });
         let mut at = 0;
         let each = size(&batch(0, &[7; 1_000]));
         while !outlet.is_gone() {
             outlet.add(batch(at, &[7; 1_000]));
             outlet.flush();
             at += 1_000;
-            assert!(outlet.kept_bytes <= MAX_KEPT_BYTES + each, "{at}");
+            assert!(outlet.pending_bytes <= MAX_PENDING_BYTES + each, "{at}");
         }
-        assert!(at as usize / 1_000 * each > MAX_KEPT_BYTES && outlet.kept.is_none());
+        assert!(at as usize / 1_000 * each > MAX_PENDING_BYTES && outlet.pending.is_none());
         outlet.fail(Status::cancelled("gone"));
-        assert_eq!(outlet.flush(), Flow::Kept);
+        assert_eq!(outlet.flush(), SendState::Pending);
         assert!(rx.try_recv().expect("there").is_ok());
-        assert_eq!(outlet.flush(), Flow::Sent);
+        assert_eq!(outlet.flush(), SendState::Sent);
         let status = rx.try_recv().expect("there").expect_err("the end");
         assert_eq!(Reason::of(&status), Some(Reason::SlowReader));
     }
@@ -243,26 +243,26 @@ mod tests {
     #[test]
     fn a_slow_reader_gets_joined_batches_and_the_error_last() {
         let (tx, mut rx) = mpsc::channel(1);
-        let mut outlet = Outlet::new(tx, Stamp { term: 1, epoch: 2 });
+        let mut outlet = TokenOutlet::new(tx, Stamp { term: 1, epoch: 2 });
         for (index, id) in [(0, 10), (1, 11), (2, 12)] {
             outlet.add(batch(index, &[id]));
             outlet.flush();
         }
         outlet.fail(Status::cancelled("enough"));
-        assert_eq!(outlet.flush(), Flow::Kept);
+        assert_eq!(outlet.flush(), SendState::Pending);
         let first = rx.try_recv().expect("there").expect("tokens");
         assert_eq!((first.first_index, first.ids), (0, vec![10]));
-        assert_eq!(outlet.flush(), Flow::Kept);
+        assert_eq!(outlet.flush(), SendState::Pending);
         let second = rx.try_recv().expect("there").expect("tokens");
         assert_eq!((second.first_index, second.ids), (1, vec![11, 12]));
         assert_eq!(
             second.logprobs.iter().map(|one| one.logprob).collect::<Vec<_>>(),
             [-11.0, -12.0]
         );
-        assert_eq!(outlet.flush(), Flow::Sent);
+        assert_eq!(outlet.flush(), SendState::Sent);
         assert!(rx.try_recv().expect("there").is_err());
         drop(rx);
         outlet.add(batch(3, &[13]));
-        assert_eq!(outlet.flush(), Flow::Gone);
+        assert_eq!(outlet.flush(), SendState::Gone);
     }
 }

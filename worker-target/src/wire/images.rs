@@ -1,5 +1,5 @@
-//! Pictures of a `Generation` as they came, checked against the model and the prompt. Their pixels
-//! are looked at elsewhere (`pixels`).
+//! Images of a `Generation`, checked against the model and the prompt. `image_files` reads their
+//! pixels.
 
 use paceline_models::vision::VisionInfo;
 use paceline_proto::internal::v1::Picture;
@@ -7,90 +7,100 @@ use paceline_proto::status::{Reason, ReasonStatus as _};
 use tonic::Status;
 
 use crate::core::{Image, ImageKey};
+use crate::image_files::AnnouncedImage;
 
-/// Longest file name, as of any file system.
-const MOST_NAME: usize = 255;
+/// Longest file name: the limit of common file systems.
+const MAX_NAME_BYTES: usize = 255;
 
-/// A picture whose pixels are not read yet.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Announced {
-    /// Its name in the message, for errors.
-    pub(crate) field: String,
-    /// A plain name.
-    pub(crate) file: String,
-    /// Size of the file.
-    pub(crate) bytes: u64,
-    pub(crate) digest: [u8; 32],
-    /// Patches.
-    pub(crate) rows: u32,
-    pub(crate) columns: u32,
-    pub(crate) scale: [f32; 3],
-    pub(crate) bias: [f32; 3],
+/// The images of a request: what is to be read, and what the scheduler knows of each.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct CheckedImages {
+    pub(super) announced: Vec<AnnouncedImage>,
+    pub(super) images: Vec<Image>,
 }
 
-/// Checks the pictures of a prompt. `vision` is the model's tower, `architecture` its name.
+/// What images are checked against.
+#[derive(Clone, Copy)]
+pub(super) struct ImageContext<'a> {
+    pub(super) prompt: &'a [u32],
+    pub(super) cache_scope: &'a str,
+    /// The model's vision tower; `None` if it has none.
+    pub(super) vision: Option<&'a VisionInfo>,
+    /// The model's architecture, for messages.
+    pub(super) architecture: &'a str,
+}
+
+/// Checks the images of a prompt.
 ///
 /// # Errors
-/// The first field that cannot be served; pictures for a model that has no tower; a place for a
-/// picture without one.
+/// The first field that cannot be served; images for a model without a vision tower; a placeholder
+/// without an image.
 pub(super) fn check(
     pictures: &[Picture],
-    prompt: &[u32],
-    scope: &str,
-    vision: Option<&VisionInfo>,
-    architecture: &str,
-) -> Result<(Vec<Announced>, Vec<Image>), Status> {
-    let Some(vision) = vision else {
+    context: ImageContext<'_>,
+) -> Result<CheckedImages, Status> {
+    let prompt = context.prompt;
+    let Some(vision) = context.vision else {
         if pictures.is_empty() {
-            return Ok((vec![], vec![]));
+            return Ok(CheckedImages::default());
         }
-        return Err(Reason::NoVision
-            .field("pictures", format!("expected none: {architecture} has no vision tower")));
+        let what = format!("expected none: {} has no vision tower", context.architecture);
+        return Err(Reason::NoVision.field("pictures", what));
     };
-    let (mut announced, mut images) = (vec![], Vec::<Image>::new());
-    let mut behind = 0;
+    let mut checked = CheckedImages::default();
+    // End of the image before.
+    let mut end = 0;
     for (at, picture) in pictures.iter().enumerate() {
-        let field = format!("pictures[{at}]");
-        let (one, image) = one(picture, field, scope, vision)?;
-        let invalid = |what: String| {
-            Err(Reason::InvalidArgument.field(&format!("pictures[{at}].first"), what))
-        };
-        if image.first < behind {
-            return invalid(format!(
-                "expected a place from {behind} on, behind the picture before, found {}",
-                image.first
-            ));
-        }
-        if image.end() > prompt.len() {
-            let what = format!(
-                "expected {} rows in a prompt of {} ids, found them from {} on",
-                image.rows(),
-                prompt.len(),
-                image.first
-            );
-            return invalid(what);
-        }
-        no_place(&prompt[behind..image.first], behind, vision)?;
-        if let Some(other) =
-            prompt[image.first..image.end()].iter().position(|id| *id != vision.image_token)
-        {
-            let (place, id) = (image.first + other, prompt[image.first + other]);
-            return invalid(format!(
-                "expected {} at all places of the picture, found {id} at {place}",
-                vision.image_token
-            ));
-        }
-        behind = image.end();
-        announced.push(one);
-        images.push(image);
+        let one = one(picture, format!("pictures[{at}]"), context.cache_scope, vision)?;
+        check_place(at, &one.image, end, prompt, vision)?;
+        end = one.image.end();
+        checked.announced.push(one.announced);
+        checked.images.push(one.image);
     }
-    no_place(&prompt[behind..], behind, vision)?;
-    Ok((announced, images))
+    no_placeholder(&prompt[end..], end, vision)?;
+    Ok(checked)
 }
 
-/// Nothing in these ids, the first of which is at `first`, stands for a picture: an answer would be
-/// about nothing (I5).
-fn no_place(ids: &[u32], first: usize, vision: &VisionInfo) -> Result<(), Status> {
+/// Checks the place of an image, of which `at` is the number. `end` is the end of the image before.
+fn check_place(
+    at: usize,
+    image: &Image,
+    end: usize,
+    prompt: &[u32],
+    vision: &VisionInfo,
+) -> Result<(), Status> {
+    let invalid =
+        |what: String| Err(Reason::InvalidArgument.field(&format!("pictures[{at}].first"), what));
+    if image.first < end {
+        return invalid(format!(
+            "expected a place from {end} on, behind the picture before, found {}",
+            image.first
+        ));
+    }
+    if image.end() > prompt.len() {
+        return invalid(format!(
+            "expected {} rows in a prompt of {} ids, found them from {} on",
+            image.rows(),
+            prompt.len(),
+            image.first
+        ));
+    }
+    no_placeholder(&prompt[end..image.first], end, vision)?;
+    let rows = &prompt[image.first..image.end()];
+    if let Some(other) = rows.iter().position(|id| *id != vision.image_token) {
+        return invalid(format!(
+            "expected {} at all places of the picture, found {} at {}",
+            vision.image_token,
+            rows[other],
+            image.first + other
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that none of these ids, the first of which is at `first`, is a placeholder of an image:
+/// the answer would describe an image that was never sent (I5).
+fn no_placeholder(ids: &[u32], first: usize, vision: &VisionInfo) -> Result<(), Status> {
     match ids.iter().position(|id| *id == vision.image_token) {
         None => Ok(()),
         Some(at) => {
@@ -103,20 +113,22 @@ fn no_place(ids: &[u32], first: usize, vision: &VisionInfo) -> Result<(), Status
     }
 }
 
+/// One image: what is to be read, and what the scheduler knows of it.
+struct CheckedImage {
+    announced: AnnouncedImage,
+    image: Image,
+}
+
 fn one(
     picture: &Picture,
     field: String,
     scope: &str,
     vision: &VisionInfo,
-) -> Result<(Announced, Image), Status> {
+) -> Result<CheckedImage, Status> {
     let invalid =
         |name: &str, what: String| Reason::InvalidArgument.field(&format!("{field}.{name}"), what);
     let Picture { file, bytes, digest, first, rows, columns, scale, bias } = picture;
-    let plain = !file.is_empty()
-        && file.len() <= MOST_NAME
-        && !file.starts_with('.')
-        && !file.contains(['/', '\0']);
-    if !plain {
+    if !is_plain_name(file) {
         return Err(invalid("file", format!("expected a plain file name, found {file:?}")));
     }
     let digest: [u8; 32] = digest[..]
@@ -147,14 +159,9 @@ fn one(
             format!("expected {expected} for {rows} x {columns} patches, found {bytes}"),
         ));
     }
-    let three = |name: &str, numbers: &[f32]| -> Result<[f32; 3], Status> {
-        let three = numbers
-            .try_into()
-            .ok()
-            .filter(|three: &[f32; 3]| three.iter().all(|number| number.is_finite()));
-        three.ok_or_else(|| {
-            invalid(name, format!("expected three finite numbers, found {numbers:?}"))
-        })
+    let three = |name: &str, numbers: &[f32]| {
+        let what = || format!("expected three finite numbers, found {numbers:?}");
+        three_finite(numbers).ok_or_else(|| invalid(name, what()))
     };
     let (scale, bias) = (three("scale", scale)?, three("bias", bias)?);
     let image = Image {
@@ -164,7 +171,7 @@ fn one(
         grid_columns: (columns / vision.merge) as usize,
         patches,
     };
-    let announced = Announced {
+    let announced = AnnouncedImage {
         field,
         file: file.clone(),
         bytes: *bytes,
@@ -174,7 +181,20 @@ fn one(
         scale,
         bias,
     };
-    Ok((announced, image))
+    Ok(CheckedImage { announced, image })
+}
+
+/// Whether a name is a plain file name: it cannot lead to another folder.
+fn is_plain_name(file: &str) -> bool {
+    !file.is_empty()
+        && file.len() <= MAX_NAME_BYTES
+        && !file.starts_with('.')
+        && !file.contains(['/', '\0'])
+}
+
+fn three_finite(numbers: &[f32]) -> Option<[f32; 3]> {
+    let three: [f32; 3] = numbers.try_into().ok()?;
+    three.iter().all(|number| number.is_finite()).then_some(three)
 }
 
 #[cfg(test)]
@@ -210,8 +230,17 @@ mod tests {
             .collect()
     }
 
+    fn checked(
+        pictures: &[Picture],
+        prompt: &[u32],
+        cache_scope: &str,
+        vision: Option<&VisionInfo>,
+    ) -> Result<CheckedImages, Status> {
+        check(pictures, ImageContext { prompt, cache_scope, vision, architecture: "m" })
+    }
+
     fn refusal(pictures: &[Picture], prompt: &[u32]) -> (Option<Reason>, String) {
-        let status = check(pictures, prompt, "", Some(&vision()), "m").expect_err("refused");
+        let status = checked(pictures, prompt, "", Some(&vision())).expect_err("refused");
         let field = status
             .get_details_bad_request()
             .map(|bad| bad.field_violations[0].field.clone())
@@ -220,10 +249,10 @@ mod tests {
     }
 
     #[test]
-    fn pictures_stand_where_their_places_are() {
+    fn each_image_replaces_its_own_placeholders() {
         let prompt = prompt(20, &[(2, 8), (8, 14)]);
-        let (announced, images) =
-            check(&[picture(2), picture(8)], &prompt, "s", Some(&vision()), "m").expect("good");
+        let CheckedImages { announced, images } =
+            checked(&[picture(2), picture(8)], &prompt, "s", Some(&vision())).expect("good");
         assert_eq!(
             announced.iter().map(|one| one.field.as_str()).collect::<Vec<_>>(),
             ["pictures[0]", "pictures[1]"]
@@ -236,18 +265,17 @@ mod tests {
             (images[1].first, images[1].end(), images[1].key),
             (8, 14, ImageKey::new("s", &[7; 32]))
         );
-        let none = check(&[], &prompt[..2], "", Some(&vision()), "m").expect("none are needed");
-        assert_eq!(none, (vec![], vec![]));
+        let none = checked(&[], &prompt[..2], "", Some(&vision())).expect("none are needed");
+        assert_eq!(none, CheckedImages::default());
     }
 
     #[test]
-    fn a_model_that_does_not_see_says_so_and_reads_any_id() {
-        let status =
-            check(&[picture(2)], &prompt(20, &[(2, 8)]), "", None, "qwen3").expect_err("refused");
+    fn without_a_tower_images_are_refused_and_every_id_is_text() {
+        let status = checked(&[picture(2)], &prompt(20, &[(2, 8)]), "", None).expect_err("refused");
         assert_eq!(Reason::of(&status), Some(Reason::NoVision));
         assert_eq!(
-            check(&[], &[TOKEN], "", None, "qwen3").expect("an id as any"),
-            (vec![], vec![])
+            checked(&[], &[TOKEN], "", None).expect("an ordinary id"),
+            CheckedImages::default()
         );
     }
 

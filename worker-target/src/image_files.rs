@@ -1,5 +1,5 @@
-//! Pixels of pictures, from the files in which the gateway leaves them. Read once, when a request
-//! comes, and kept as long as it lives: it may have to be read from the beginning again.
+//! Pixels of images, from the files in which the gateway leaves them. They are read once, when a
+//! request arrives, and stay as long as the request: a preempted sequence needs them again.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read as _;
@@ -14,15 +14,31 @@ use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
 use sha2::{Digest as _, Sha256};
 use tonic::Status;
 
-use crate::request::Announced;
+/// Most bytes of pixels of all requests together. The largest image of any supported model has
+/// 38 MB.
+const MAX_PIXEL_BYTES: u64 = 1 << 30;
 
-/// Bytes of pixels of all requests together. Those of the largest picture a model of today takes
-/// are 38 MB.
-const MOST_BYTES: u64 = 1 << 30;
+/// An image whose pixels are not read yet.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AnnouncedImage {
+    /// Its field in the message, for errors.
+    pub(crate) field: String,
+    /// A plain file name.
+    pub(crate) file: String,
+    /// Size of the file.
+    pub(crate) bytes: u64,
+    pub(crate) digest: [u8; 32],
+    /// Patches from top to bottom.
+    pub(crate) rows: u32,
+    /// Patches from left to right.
+    pub(crate) columns: u32,
+    pub(crate) scale: [f32; 3],
+    pub(crate) bias: [f32; 3],
+}
 
-/// A picture as the tower takes it in.
+/// An image as the vision tower takes it.
 #[derive(Clone, Debug)]
-pub(crate) struct Shown {
+pub(crate) struct LoadedImage {
     pub(crate) pixels: Pixels,
     pub(crate) rows: u32,
     pub(crate) columns: u32,
@@ -30,14 +46,15 @@ pub(crate) struct Shown {
     pub(crate) bias: [f32; 3],
 }
 
-/// Pixels; counted until the last holder drops them.
+/// Pixels of one image. They count towards the bound until their last holder drops them.
 #[derive(Clone, Debug)]
-pub(crate) struct Pixels(Arc<Held>);
+pub(crate) struct Pixels(Arc<CountedBytes>);
 
 #[derive(Debug)]
-struct Held {
+struct CountedBytes {
     bytes: Vec<u8>,
-    all: Arc<AtomicU64>,
+    /// Bytes of all images together.
+    total: Arc<AtomicU64>,
 }
 
 impl Deref for Pixels {
@@ -48,42 +65,43 @@ impl Deref for Pixels {
     }
 }
 
-impl Drop for Held {
+impl Drop for CountedBytes {
     fn drop(&mut self) {
-        self.all.fetch_sub(self.bytes.capacity() as u64, Ordering::Relaxed);
+        self.total.fetch_sub(self.bytes.capacity() as u64, Ordering::Relaxed);
     }
 }
 
-/// Where pixels come from.
+/// The folder of image files, and the bound of their pixels.
 #[derive(Clone, Debug)]
-pub(crate) struct Gallery {
+pub(crate) struct ImageFiles {
     dir: PathBuf,
-    all: Arc<AtomicU64>,
-    most: u64,
+    /// Bytes of pixels in memory.
+    total: Arc<AtomicU64>,
+    limit: u64,
 }
 
-impl Gallery {
-    /// Files in this folder.
+impl ImageFiles {
+    /// The image files in this folder.
     pub(crate) fn new(dir: PathBuf) -> Self {
-        Self { dir, all: Arc::default(), most: MOST_BYTES }
+        Self { dir, total: Arc::default(), limit: MAX_PIXEL_BYTES }
     }
 
-    /// Reads the files of pictures, and removes each. Blocks.
+    /// Reads the files of images, and removes each. Blocks.
     ///
     /// # Errors
-    /// The first that is not what was announced, or for which there is no room at this moment. What
-    /// was not read stays for the gateway to remove.
-    pub(crate) fn read(&self, announced: &[Announced]) -> Result<Vec<Shown>, Status> {
+    /// The first image that differs from its announcement, or for which there is no memory at this
+    /// moment. The gateway removes the files that were not read.
+    pub(crate) fn read(&self, announced: &[AnnouncedImage]) -> Result<Vec<LoadedImage>, Status> {
         announced.iter().map(|picture| self.one(picture)).collect()
     }
 
-    fn one(&self, announced: &Announced) -> Result<Shown, Status> {
-        let Announced { field, file, bytes, digest, rows, columns, scale, bias } = announced;
+    fn one(&self, announced: &AnnouncedImage) -> Result<LoadedImage, Status> {
+        let AnnouncedImage { field, file, bytes, digest, rows, columns, scale, bias } = announced;
         let invalid = |name: &str, what: String| {
             Reason::InvalidArgument.field(&format!("{field}.{name}"), what)
         };
         let path = self.dir.join(file);
-        // No link is followed, and a pipe's other end is not waited for.
+        // No link is followed, and opening a pipe does not wait for its other end.
         let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
         let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(&path);
         let unreadable = |error: std::io::Error| {
@@ -118,7 +136,7 @@ impl Gallery {
             // The gateway removes what is left.
             tracing::warn!(%error, "cannot remove a picture's file");
         }
-        Ok(Shown { pixels, rows: *rows, columns: *columns, scale: *scale, bias: *bias })
+        Ok(LoadedImage { pixels, rows: *rows, columns: *columns, scale: *scale, bias: *bias })
     }
 
     fn pixels(
@@ -127,26 +145,26 @@ impl Gallery {
         bytes: u64,
         unreadable: impl Fn(std::io::Error) -> Status,
     ) -> Result<Pixels, Status> {
-        let before = self.all.fetch_add(bytes, Ordering::Relaxed);
-        // From here on they are counted back when this is dropped.
-        let mut held = Held { bytes: vec![], all: self.all.clone() };
-        if before + bytes > self.most {
-            self.all.fetch_sub(bytes, Ordering::Relaxed);
+        let before = self.total.fetch_add(bytes, Ordering::Relaxed);
+        // Dropping `held` subtracts its capacity, which is 0 until memory is reserved.
+        let mut held = CountedBytes { bytes: vec![], total: self.total.clone() };
+        if before + bytes > self.limit {
+            self.total.fetch_sub(bytes, Ordering::Relaxed);
             let text = format!(
                 "{bytes} bytes of pixels beside the {before} that are held are more than the {} that may be",
-                self.most
+                self.limit
             );
             return Err(Refusal::new(Reason::QueueFull, text).into());
         }
         if let Err(error) = held.bytes.try_reserve_exact(bytes as usize) {
-            self.all.fetch_sub(bytes, Ordering::Relaxed);
+            self.total.fetch_sub(bytes, Ordering::Relaxed);
             tracing::error!(%error, bytes, "no memory for a picture");
             return Err(
                 Reason::QueueFull.status("there is no memory for the picture at this moment")
             );
         }
         // The allocator may give more than was asked for.
-        self.all.fetch_add(held.bytes.capacity() as u64 - bytes, Ordering::Relaxed);
+        self.total.fetch_add(held.bytes.capacity() as u64 - bytes, Ordering::Relaxed);
         file.take(bytes).read_to_end(&mut held.bytes).map_err(&unreadable)?;
         if held.bytes.len() as u64 != bytes {
             return Err(unreadable(std::io::ErrorKind::UnexpectedEof.into()));
@@ -155,7 +173,7 @@ impl Gallery {
     }
 }
 
-/// What a picture is known by (generation.proto).
+/// The digest that identifies an image (generation.proto).
 fn digest_of(
     rows: u32,
     columns: u32,
@@ -176,22 +194,22 @@ mod tests {
 
     struct House {
         dir: tempfile::TempDir,
-        gallery: Gallery,
+        files: ImageFiles,
     }
 
     impl House {
         fn new() -> Self {
             let dir = tempfile::tempdir().expect("a temporary directory");
-            let gallery = Gallery { most: 100, ..Gallery::new(dir.path().into()) };
-            Self { dir, gallery }
+            let files = ImageFiles { limit: 100, ..ImageFiles::new(dir.path().into()) };
+            Self { dir, files }
         }
 
-        fn announced(&self, file: &str, pixels: &[u8]) -> Announced {
+        fn announced(&self, file: &str, pixels: &[u8]) -> AnnouncedImage {
             std::fs::write(self.dir.path().join(file), pixels).expect("writable");
             let (rows, columns, scale, bias) = (2, 4, [0.5, 0.25, 0.125], [-1.0, 0.0, 1.0]);
             let (digest, bytes) =
                 (digest_of(rows, columns, &scale, &bias, pixels), pixels.len() as u64);
-            Announced {
+            AnnouncedImage {
                 field: "pictures[3]".into(),
                 file: file.into(),
                 bytes,
@@ -203,8 +221,8 @@ mod tests {
             }
         }
 
-        fn refused(&self, announced: Announced) -> (Option<Reason>, String) {
-            let status = self.gallery.read(&[announced]).expect_err("refused");
+        fn refused(&self, announced: AnnouncedImage) -> (Option<Reason>, String) {
+            let status = self.files.read(&[announced]).expect_err("refused");
             (Reason::of(&status), status.message().to_owned())
         }
     }
@@ -213,22 +231,22 @@ mod tests {
     fn pixels_are_read_once_and_counted_until_they_are_dropped() {
         let house = House::new();
         let announced = house.announced("a", &[7; 60]);
-        let shown = house.gallery.read(std::slice::from_ref(&announced)).expect("fine");
+        let shown = house.files.read(std::slice::from_ref(&announced)).expect("fine");
         assert_eq!((&*shown[0].pixels, shown[0].rows, shown[0].columns), (&[7; 60][..], 2, 4));
         assert!(!house.dir.path().join("a").exists());
         assert_eq!(house.refused(announced).0, Some(Reason::InvalidArgument), "it was removed");
         let more = house.announced("b", &[8; 60]);
         assert_eq!(house.refused(more.clone()).0, Some(Reason::QueueFull));
         drop(shown);
-        assert_eq!(house.gallery.read(&[more]).expect("there is room now").len(), 1);
-        assert_eq!(house.gallery.all.load(Ordering::Relaxed), 0);
+        assert_eq!(house.files.read(&[more]).expect("there is room now").len(), 1);
+        assert_eq!(house.files.total.load(Ordering::Relaxed), 0);
     }
 
     #[test]
-    fn what_is_not_as_announced_is_refused_by_name() {
+    fn an_image_that_differs_from_its_announcement_is_refused_by_field() {
         let house = House::new();
         let good = house.announced("good", &[7; 60]);
-        let refused = |change: &dyn Fn(&mut Announced)| {
+        let refused = |change: &dyn Fn(&mut AnnouncedImage)| {
             let mut announced = good.clone();
             change(&mut announced);
             let (reason, message) = house.refused(announced);
@@ -239,10 +257,10 @@ mod tests {
         assert!(refused(&|a| a.bytes = 61).contains("expected a file of 61 bytes, found 60 bytes"));
         assert!(refused(&|a| a.bytes = 59).contains("found 60 bytes"));
         for change in [
-            |a: &mut Announced| a.digest[31] ^= 1,
-            |a: &mut Announced| a.rows = 4,
-            |a: &mut Announced| a.scale[2] = 0.0,
-            |a: &mut Announced| a.bias[0] = 1.0,
+            |a: &mut AnnouncedImage| a.digest[31] ^= 1,
+            |a: &mut AnnouncedImage| a.rows = 4,
+            |a: &mut AnnouncedImage| a.scale[2] = 0.0,
+            |a: &mut AnnouncedImage| a.bias[0] = 1.0,
         ] {
             assert!(refused(&|a| change(a)).contains("digest"));
         }
@@ -254,8 +272,8 @@ mod tests {
         nix::unistd::mkfifo(&house.dir.path().join("pipe"), nix::sys::stat::Mode::S_IRWXU)
             .expect("a pipe");
         assert!(refused(&|a| a.file = "pipe".into()).contains("something else"));
-        assert_eq!(house.gallery.all.load(Ordering::Relaxed), 0, "what was refused holds nothing");
-        house.gallery.read(std::slice::from_ref(&good)).expect("it is still there");
+        assert_eq!(house.files.total.load(Ordering::Relaxed), 0, "refused images hold nothing");
+        house.files.read(std::slice::from_ref(&good)).expect("it is still there");
     }
 
     /// The digest of generation.proto, worked out by another program: python3, hashlib and struct.

@@ -1,0 +1,55 @@
+//! Fourth phase: hidden states to the drafter, proposals from it.
+
+use super::Engine;
+use crate::core::SequenceKey;
+use crate::drafting::{Border, News};
+
+impl Engine {
+    pub(super) fn border(&self) -> Border {
+        Border { now: self.clock.now(), at_ns: self.mark_ns }
+    }
+
+    /// Takes in what arrived over the link.
+    pub(super) fn receive_drafts(&mut self) {
+        match self.drafting.hear(&self.border(), self.model.as_ref()) {
+            Ok(news) => self.apply(&news),
+            Err(error) => self.fail(&error),
+        }
+        self.follow_feature_layers();
+    }
+
+    /// Sends the drafter what was committed, and asks it for drafts.
+    pub(super) fn request_drafts(&mut self) {
+        let running = &self.running;
+        let request = |key: SequenceKey| running.get(&key).map(|running| &running.request);
+        let pressed =
+            self.scheduler.ledger().pressure() > self.scheduler.speculation.policy().kv_pressure;
+        let border = self.border();
+        let model = self.model.as_ref();
+        match self.drafting.feed(&mut self.scheduler, request, (&border, pressed), model) {
+            Ok(news) => self.apply(&news),
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// Passes on to the scheduler what the link reported.
+    pub(super) fn apply(&mut self, news: &[News]) {
+        for news in news {
+            match *news {
+                News::Drafted(key, tokens) => {
+                    self.scheduler.proposed(key, tokens);
+                }
+                News::NoDraft(key) => self.scheduler.give_up_draft(key),
+                News::Took(took) if took.tower => self.scheduler.speculation.answered(),
+                News::Took(took) => {
+                    self.scheduler.speculation.drafted(
+                        took.sequences,
+                        took.rows,
+                        took.us as f64,
+                        took.steps,
+                    );
+                }
+            }
+        }
+    }
+}

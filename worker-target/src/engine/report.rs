@@ -1,0 +1,61 @@
+//! Last phase: the figures that heartbeats carry.
+
+use paceline_models::device;
+use paceline_proto::internal::v1::MemoryUse;
+
+use super::Engine;
+use crate::wire;
+
+/// Greatest age of figures that take some time to compute, in milliseconds: one heartbeat.
+const FIGURES_INTERVAL_MS: u64 = 250;
+
+/// Speculation pays in a range of load or length if its throughput is this many times that of plain
+/// steps: differences below are noise.
+const MIN_GAIN: f64 = 1.02;
+
+impl Engine {
+    /// Writes the figures for the next heartbeat.
+    pub(super) fn write_figures(&mut self) {
+        let ledger = self.scheduler.ledger();
+        self.progress.set_kv(ledger.budget(), ledger.held(), ledger.hidden_bytes());
+        self.progress.set_prefix_bytes(self.pages.bytes());
+        self.progress.set_sequences(self.running.len());
+        self.progress.set_speculation(self.drafting.count(self.totals));
+        let now = self.clock.now();
+        if self.figures_at.is_none_or(|before| now - before >= FIGURES_INTERVAL_MS) {
+            self.figures_at = Some(now);
+            self.compute_figures();
+        }
+    }
+
+    /// Computes the figures that take some time. A heartbeat is sent at once if speculation begins
+    /// or ceases to pay in a range, because the supervisor routes by that.
+    fn compute_figures(&mut self) {
+        let (active_bytes, cache_bytes) = device::memory();
+        self.progress.set_memory(MemoryUse {
+            active_bytes,
+            cache_bytes,
+            limit_bytes: device::memory_limit(),
+            recommended_bytes: device::recommended_memory(),
+        });
+        let figures = self.scheduler.speculation.figures();
+        let ranges = figures.by_sequences.iter().chain(&figures.by_context);
+        let paying: Vec<bool> =
+            ranges.map(|range| range.steps > 0 && range.gain > MIN_GAIN).collect();
+        self.progress.set_figures(wire::speculation_figures(figures));
+        if paying != self.paying_ranges {
+            self.paying_ranges = paying;
+            self.pulse.now();
+        }
+    }
+
+    /// Sends a heartbeat at once if the link's state changed, because the supervisor routes by it.
+    pub(super) fn report_link(&mut self) {
+        let now = self.drafting.report();
+        if now != self.sent_link {
+            self.progress.set_link(now.clone());
+            self.pulse.now();
+            self.sent_link = now;
+        }
+    }
+}

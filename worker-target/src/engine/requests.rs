@@ -1,0 +1,89 @@
+//! The end of requests: their memory, and the last messages of their streams.
+
+use paceline_models::SequenceId;
+use paceline_proto::status::{Reason, ReasonStatus as _};
+use tonic::Status;
+
+use super::Engine;
+use crate::core::{EndReason, SequenceKey};
+use crate::error;
+use crate::outlet::{SendState, TokenOutlet};
+
+impl Engine {
+    /// Removes a sequence and returns its memory. With a status, its stream ends with that error.
+    pub(super) fn end(&mut self, key: SequenceKey, status: Option<Status>) {
+        self.scheduler.remove(key);
+        self.drafting.close(key);
+        self.pages.close(key);
+        self.kv.free(SequenceId(key.0));
+        let Some(mut running) = self.running.remove(&key) else { return };
+        // The figures come before the last message: a client that reads the end of a stream finds
+        // its memory free, here and, after the last stream, in the supervisor.
+        self.write_figures();
+        if self.running.is_empty() {
+            self.pulse.now();
+        }
+        if let Some(status) = status {
+            running.outlet.fail(status);
+        }
+        self.close_outlet(running.outlet);
+    }
+
+    /// Ends a running request before its time, without an error of its own.
+    pub(super) fn end_early(&mut self, key: SequenceKey, ended: Option<EndReason>) {
+        if let Some(sequence) = self.scheduler.get(key) {
+            let ids = sequence.ids.clone();
+            self.retain_all(key, &ids);
+        }
+        self.end(key, ended.and_then(error::ended));
+    }
+
+    /// Ends a request of which no token can be chosen. Its rows may hold NaN, so nothing of it is
+    /// left for later requests: neither its pages and those computed from them, nor the features of
+    /// its images, nor what the drafter read of it.
+    pub(super) fn end_faulty(&mut self, key: SequenceKey) {
+        let Some(sequence) = self.scheduler.get(key) else { return };
+        let (ids, images) = (sequence.ids.clone(), sequence.images.clone());
+        let request_id = self.running.get(&key).map_or("", |running| running.id());
+        tracing::error!(
+            request_id,
+            sequence = key.0,
+            position = ids.len(),
+            "the model's numbers are not finite; the request ends"
+        );
+        self.pages.remove(key, &ids);
+        self.count_retained();
+        images.iter().for_each(|image| self.scheduler.tower.forget(&image.key));
+        self.end(key, Some(error::numerics()));
+    }
+
+    /// Ends a request after a mistake of the engine's own.
+    pub(super) fn end_with_bug(&mut self, key: SequenceKey, message: &str) {
+        self.end(key, Some(Reason::Bug.status(message)));
+    }
+
+    /// Ends a request that was not admitted.
+    pub(super) fn refuse(&mut self, mut outlet: TokenOutlet, status: Status) {
+        outlet.fail(status);
+        self.close_outlet(outlet);
+    }
+
+    fn close_outlet(&mut self, mut outlet: TokenOutlet) {
+        if outlet.flush() == SendState::Pending {
+            self.closing.push(outlet);
+        }
+    }
+
+    /// Tries again to send the last messages of ended streams.
+    pub(super) fn flush_closing(&mut self) {
+        self.closing.retain_mut(|outlet| outlet.flush() == SendState::Pending);
+    }
+
+    /// Sends all tokens that are there. Called before a long step, so that none waits for its end.
+    pub(super) fn flush_all(&mut self) {
+        for running in self.running.values_mut() {
+            // A reader that has gone is noticed at the next step border.
+            let _ = running.outlet.flush();
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Third phase: one step on the model, and its tokens.
+
+use std::collections::HashMap;
+
+use paceline_models::sample::Logprobs;
+use paceline_models::{ModelError, SequenceId};
+use paceline_process::clock::monotonic_ns;
+use paceline_proto::internal::v1::{TokenBatch, WorkerPhase};
+
+use super::Engine;
+use crate::core::{Chosen, Emission, SequenceKey, Step, StepPart};
+use crate::pass::{self, StepInputs, StepOutcome};
+use crate::wire;
+
+/// When a step ran.
+#[derive(Clone, Copy)]
+struct StepTime {
+    /// Duration of the step itself.
+    took_us: u64,
+    /// Time since the end of the step before, or of the wait after it.
+    since_mark_us: u64,
+    ended_ns: i64,
+}
+
+impl Engine {
+    /// Runs a step and sends its tokens.
+    pub(super) fn run_step(&mut self, step: &Step) {
+        // The store says in which order rows need the fewest products.
+        let mut parts = step.parts.clone();
+        parts.sort_by_key(|part| self.kv.order(SequenceId(part.key.0)));
+        let prefills = parts.iter().any(|part| part.prefill);
+        if prefills {
+            self.flush_all();
+        }
+        self.progress.set_phase(if prefills { WorkerPhase::Prefill } else { WorkerPhase::Decode });
+        self.is_trimmed = false;
+        let started_ns = monotonic_ns();
+        let Self { model, kv, scheduler, drafting, running, features, .. } = self;
+        let inputs = StepInputs { scheduler, running, features, parts: &parts };
+        match pass::run(model.as_ref(), kv, drafting, inputs) {
+            Ok(outcome) => {
+                let ended_ns = monotonic_ns();
+                let us_since = |before: i64| ((ended_ns - before) / 1000) as u64;
+                let time = StepTime {
+                    took_us: us_since(started_ns),
+                    since_mark_us: us_since(self.mark_ns),
+                    ended_ns,
+                };
+                self.mark_ns = ended_ns;
+                self.finish_step(&parts, outcome, time);
+            }
+            Err(error) => self.step_failed(&parts, &error),
+        }
+    }
+
+    fn finish_step(&mut self, parts: &[StepPart], outcome: StepOutcome, time: StepTime) {
+        let StepOutcome { chosen, faulty, surprises, logprobs } = outcome;
+        self.count_step(parts, &chosen, time);
+        for surprises in &surprises {
+            self.scheduler.speculation.observe_entropy(surprises.key, &surprises.nats);
+        }
+        self.send_tokens(parts, chosen, logprobs, time);
+        // The tokens that were chosen before the fault come first. One of them may have ended the
+        // sequence well.
+        faulty.into_iter().for_each(|key| self.end_faulty(key));
+    }
+
+    fn step_failed(&mut self, parts: &[StepPart], error: &ModelError) {
+        tracing::error!(%error, sequences = parts.len(), "step failed");
+        self.broken = matches!(error, ModelError::Mlx(_));
+        if self.broken {
+            return;
+        }
+        let message = "the engine failed on this request; the log has the reason";
+        parts.iter().for_each(|part| self.end_with_bug(part.key, message));
+    }
+
+    /// Adds a step to the figures: rows and times, and what became of its drafts.
+    fn count_step(&mut self, parts: &[StepPart], chosen: &[Chosen], time: StepTime) {
+        let rows = |of_prefill: bool| {
+            parts.iter().filter(|part| part.prefill == of_prefill).map(|part| part.rows).sum()
+        };
+        self.progress.step_done(rows(true), rows(false), time.took_us);
+        for part in parts.iter().filter(|part| part.prefill) {
+            if let Some(running) = self.running.get_mut(&part.key) {
+                running.first_token.add_prefill(time.took_us);
+            }
+        }
+        let is_plain = parts.iter().all(|part| !part.prefill && part.rows == 1);
+        self.drafting.stepped(is_plain.then_some(time.took_us as f64 / 1e3));
+        for part in parts.iter().filter(|part| part.drafted > 0) {
+            let chosen = chosen.iter().find(|chosen| chosen.key == part.key);
+            self.totals.cycles += 1;
+            self.totals.drafted += part.drafted as u64;
+            self.totals.accepted += chosen.map_or(0, |chosen| chosen.tokens.len() - 1) as u64;
+        }
+    }
+
+    fn send_tokens(
+        &mut self,
+        parts: &[StepPart],
+        chosen: Vec<Chosen>,
+        mut logprobs: HashMap<SequenceKey, Vec<Logprobs>>,
+        time: StepTime,
+    ) {
+        self.scheduler.speculation.set_linked(self.drafting.is_linked());
+        for emission in self.scheduler.on_step(parts, chosen, time.since_mark_us) {
+            let logprobs = logprobs.remove(&emission.key).unwrap_or_default();
+            self.send(emission, logprobs, time.ended_ns);
+        }
+    }
+
+    fn send(&mut self, emission: Emission, logprobs: Vec<Logprobs>, step_end_ns: i64) {
+        let Some(running) = self.running.get_mut(&emission.key) else { return };
+        running.first_token.set_first_token();
+        let batch = wire::token_batch(&emission, logprobs, &running.request, running.first_token);
+        running.outlet.add(TokenBatch { step_end_ns, ..batch });
+        match emission.end {
+            Some(end) => {
+                self.retain_all(emission.key, &end.ids);
+                self.end(emission.key, None);
+            }
+            None => running.outlet.offer(),
+        }
+    }
+}

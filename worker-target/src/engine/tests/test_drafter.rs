@@ -1,0 +1,128 @@
+//! A drafter that proposes what a test wants.
+
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use paceline_link::{End, Frame, handshake};
+use paceline_proto::internal::v1::{
+    Draft, Feed, Proposal, ProposalKind, Reach, SessionReach, TensorType, Want, Welcome,
+};
+
+/// Hidden size of the demo target.
+const HIDDEN: u32 = 256;
+pub(super) const TAP_LAYERS: [u32; 4] = [1, 3, 5, 6];
+/// Rows of its block.
+const BLOCK: u32 = 8;
+/// How long a test waits for the drafter, or the drafter for a frame. A bound, not a pause.
+pub(super) const LONG: Duration = Duration::from_secs(60);
+
+/// What the test drafter proposes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Drafts {
+    /// Nothing: there is no drafter.
+    None,
+    /// The right ids, every third draft with a wrong one in it.
+    Ids,
+    /// Hidden rows of noise.
+    Rows,
+    /// Hidden rows of noise, of which the target's head makes NaN.
+    RowsWithoutLogits,
+    /// Hidden rows of NaN, for which the drafter is ejected.
+    NotANumber,
+}
+
+impl Drafts {
+    /// Whether drafts reach their verification.
+    pub(super) fn are_verified(self) -> bool {
+        !matches!(self, Drafts::None | Drafts::NotANumber)
+    }
+}
+
+/// Plays a drafter until the link ends.
+pub(super) fn play(mut end: End, drafts: Drafts, known: &[Vec<u32>], greeted: &SyncSender<()>) {
+    let (mut round, mut kind) = (0, ProposalKind::Hidden);
+    if drafts == Drafts::Ids {
+        kind = ProposalKind::Tokens;
+    }
+    loop {
+        match end.receive(LONG) {
+            Ok(Some(Frame::Hello(hello))) => {
+                let welcome = Welcome {
+                    version: handshake::VERSION,
+                    generation: hello.generation,
+                    kind: "played".into(),
+                    proposal: kind.into(),
+                    hidden_size: HIDDEN,
+                    tap_layers: TAP_LAYERS.to_vec(),
+                    block_size: BLOCK,
+                    mask_id: 3,
+                    r#type: TensorType::F32.into(),
+                    ..Welcome::default()
+                };
+                end.send(Frame::Welcome(welcome)).expect("sent");
+                let _ = greeted.try_send(());
+            }
+            Ok(Some(Frame::MaskRow(row))) => {
+                _ = end.take(&row.tensor.expect("there")).expect("fine")
+            }
+            Ok(Some(Frame::Feed(feed))) => {
+                for tensor in [&feed.taps, &feed.bonus].into_iter().flatten() {
+                    end.take(tensor).expect("fine");
+                }
+                round += 1;
+                let answer = match feed.round {
+                    0 => Ok(Frame::Reach(reach(&feed))),
+                    _ => proposal(&mut end, &feed, drafts, known, round),
+                };
+                if answer.and_then(|frame| end.send(frame)).is_err() {
+                    return;
+                }
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(_) => return,
+        }
+    }
+}
+
+fn reach(feed: &Feed) -> Reach {
+    let sessions = feed
+        .contexts
+        .iter()
+        .map(|c| SessionReach { session: c.session, position: c.position + c.rows });
+    Reach { sessions: sessions.collect(), missed: vec![] }
+}
+
+fn proposal(
+    end: &mut End,
+    feed: &Feed,
+    drafts: Drafts,
+    known: &[Vec<u32>],
+    round: usize,
+) -> Result<Frame, paceline_link::LinkError> {
+    let of = |want: &Want| {
+        let (at, length) = (want.position as usize, want.block as usize - 1);
+        let mut ids = vec![7; length];
+        if let Some(stream) = known.iter().find(|stream| stream.get(at) == Some(&want.bonus_id)) {
+            ids.iter_mut().zip(&stream[at + 1..]).for_each(|(id, right)| *id = *right);
+        }
+        if round.is_multiple_of(3) {
+            ids[length / 2] = 9;
+        }
+        let ids = if drafts == Drafts::Ids { ids } else { vec![] };
+        Draft { session: want.session, position: want.position, rows: length as u32, ids }
+    };
+    let all: Vec<Draft> = feed.wants.iter().map(of).collect();
+    let rows: u32 = all.iter().map(|draft| draft.rows).sum();
+    let hidden = match drafts {
+        Drafts::Ids | Drafts::None => None,
+        Drafts::Rows | Drafts::RowsWithoutLogits | Drafts::NotANumber => {
+            let number = |at: u32| {
+                if drafts == Drafts::NotANumber { f32::NAN } else { (at as f32 * 0.37).sin() }
+            };
+            let bytes: Vec<u8> =
+                (0..rows * HIDDEN).flat_map(|at| number(at).to_ne_bytes()).collect();
+            end.put(rows, HIDDEN, TensorType::F32, &bytes)?
+        }
+    };
+    Ok(Frame::Proposal(Proposal { round: feed.round, drafts: all, hidden }))
+}

@@ -1,0 +1,214 @@
+//! Loading: weights, KV budget, vision tower, drafting, and the engine made of them.
+
+use std::sync::OnceLock;
+
+use paceline_models::vision::VisionInfo;
+use paceline_models::{
+    DeviceChoice, DeviceError, Dtype, KvStore, LoadError, ModelError, Target, TargetInfo, device,
+    draft, load_target,
+};
+use paceline_process::clock::unix_seconds;
+use paceline_process::config::{Auto, Config, ConfigError, Device};
+use paceline_process::worker::Post;
+use paceline_process::{digest, platform};
+use paceline_proto::internal::v1::{Hello, TensorType};
+use paceline_vocabulary::report::KvClass;
+
+use crate::core::{ClassBytes, Ledger, Scheduler, Tower, TowerInfo};
+use crate::drafting::Drafting;
+use crate::engine::{Engine, EngineParts};
+use crate::page_store::PageStore;
+
+/// Share of free memory for the KV when the configuration names none.
+const KV_SHARE: f64 = 0.5;
+/// Most freed bytes that MLX may retain. Without a bound it retains most of the machine's memory.
+const MLX_CACHE_BYTES: u64 = 512 << 20;
+/// Share of the memory that is free after loading which MLX may fill: the machine should not swap
+/// for a step's intermediate results.
+const MLX_SHARE: f64 = 0.9;
+/// Rows that the vision tower computes for each row of an image in the prompt: its embedding, and
+/// three that are added after layers.
+const FEATURE_ROWS: u64 = 4;
+/// Most bytes of features that are retained for later requests.
+const RETAINED_FEATURES_BYTES: u64 = 64 << 20;
+/// Most of the KV budget that they may take: one part of this many.
+const RETAINED_FEATURES_SHARE: u64 = 8;
+
+/// Why a target cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Model(#[from] LoadError),
+    #[error("cannot make the KV store")]
+    Store(#[source] ModelError),
+    #[error("cannot tell how much memory is free; set kv.budget_bytes")]
+    FreeMemory,
+    #[error(
+        "kv.budget_bytes is {budget}, the shortest sequence of this model holds {needed} bytes"
+    )]
+    Budget { budget: u64, needed: u64 },
+}
+
+/// What is known of the model after loading.
+#[derive(Debug)]
+pub(crate) struct LoadedModel {
+    pub(crate) info: TargetInfo,
+    /// Its vision tower; `None` if it has none.
+    pub(crate) vision: Option<VisionInfo>,
+    /// Bytes that a sequence holds for each patch of its images.
+    pub(crate) patch_bytes: u64,
+    pub(crate) name: String,
+    pub(crate) kv_classes: Vec<KvClass>,
+    pub(crate) max_sequences: usize,
+}
+
+/// Loads the target and makes the engine. Sets `known` once the weights are there.
+///
+/// # Errors
+/// See [`StartError`].
+pub(crate) fn load(post: &Post, known: &OnceLock<LoadedModel>) -> Result<Engine, StartError> {
+    let Post { config, progress, pulse, clock, .. } = post;
+    let model = load_weights(post)?;
+    let info = model.info();
+    let kv =
+        KvStore::new(&model.kv_layers(), model.dtype(), info.context).map_err(StartError::Store)?;
+    let usable = platform::available_memory().map(device::usable_memory);
+    let budget = kv_budget(config, usable)?;
+    if let Some(usable) = usable {
+        device::limit_memory(device::memory().0 + (usable as f64 * MLX_SHARE) as u64);
+    }
+    let drafting = drafting(config, model.as_ref());
+    let classes = classes(&kv, &drafting);
+    let needed = classes[0].kv;
+    if needed > budget {
+        return Err(StartError::Budget { budget, needed });
+    }
+    progress.set_loaded_at(unix_seconds());
+    tracing::info!(
+        weight_bytes = info.weight_bytes,
+        kv_budget_bytes = budget,
+        context = info.context,
+        "loaded"
+    );
+    let tower = tower(model.as_ref(), budget);
+    let max_sequences = config.target.max_sequences as usize;
+    let bytes = |class: &ClassBytes| KvClass { positions: class.positions as u32, bytes: class.kv };
+    let loaded = LoadedModel {
+        info: info.clone(),
+        vision: model.vision().map(|vision| vision.info().clone()),
+        patch_bytes: tower.feature_bytes + tower.pixel_bytes,
+        name: config.model_name(),
+        kv_classes: classes.iter().map(bytes).collect(),
+        max_sequences,
+    };
+    known.set(loaded).expect("a worker loads once");
+    let pages = PageStore::new(&kv, config.kv.prefix_cache);
+    let scheduler =
+        Scheduler::new(Ledger::new(budget, classes), max_sequences).with_tower(Tower::new(tower));
+    Ok(Engine::new(EngineParts {
+        model,
+        kv,
+        scheduler,
+        drafting,
+        pages,
+        progress: progress.clone(),
+        pulse: pulse.clone(),
+        clock: *clock,
+    }))
+}
+
+fn load_weights(post: &Post) -> Result<Box<dyn Target>, StartError> {
+    let Post { config, progress, .. } = post;
+    let choice = match config.target.device {
+        Device::Auto => DeviceChoice::Auto,
+        Device::Cpu => DeviceChoice::Cpu,
+        Device::Gpu => DeviceChoice::Gpu,
+    };
+    let on_gpu = device::choose(choice)?;
+    device::limit_cache(MLX_CACHE_BYTES);
+    let dir = config.model_dir()?;
+    tracing::info!(model = %dir.display(), on_gpu, "loading");
+    Ok(load_target(&dir, &mut |read, total| progress.set_load(read, total))?)
+}
+
+/// Bytes for the KV: as configured, or a share of the memory that is free after loading.
+fn kv_budget(config: &Config, usable: Option<u64>) -> Result<u64, StartError> {
+    match config.kv.budget_bytes {
+        Auto::Is(bytes) => {
+            if let Some(usable) = usable.filter(|usable| bytes > *usable) {
+                tracing::warn!(
+                    kv_budget_bytes = bytes,
+                    usable_bytes = usable,
+                    "kv.budget_bytes is more than this machine has left"
+                );
+            }
+            Ok(bytes)
+        }
+        Auto::Auto => {
+            let usable = usable.ok_or(StartError::FreeMemory)?;
+            Ok((usable as f64 * config.kv.budget_fraction.or(KV_SHARE)) as u64)
+        }
+    }
+}
+
+/// Bytes of a sequence by its length: its KV, and hidden states for a drafter.
+fn classes(kv: &KvStore, drafting: &Drafting) -> Vec<ClassBytes> {
+    let class = |(positions, kv): (i32, u64)| {
+        let positions = positions as usize;
+        ClassBytes { positions, kv, hidden: drafting.window_bytes(positions) }
+    };
+    kv.class_bytes().into_iter().map(class).collect()
+}
+
+/// The figures of the vision tower that the core needs; all 0 without one.
+fn tower(model: &dyn Target, budget: u64) -> TowerInfo {
+    let Some(vision) = model.vision() else { return TowerInfo::default() };
+    let info = vision.info();
+    let number_bytes = if model.dtype() == Dtype::Float32 { 4 } else { 2 };
+    let row_bytes = FEATURE_ROWS * model.info().hidden as u64 * number_bytes;
+    TowerInfo {
+        blocks: info.blocks,
+        whole: info.whole,
+        feature_bytes: row_bytes.div_ceil(u64::from(info.merge).pow(2)),
+        pixel_bytes: u64::from(info.patch).pow(2) * 3,
+        keep_bytes: RETAINED_FEATURES_BYTES.min(budget / RETAINED_FEATURES_SHARE),
+    }
+}
+
+/// The target's end of the link. Where a drafter is configured, hidden states are kept from the
+/// first token on, so that the drafter can start in the middle of a stream.
+fn drafting(config: &Config, model: &dyn Target) -> Drafting {
+    let info: &TargetInfo = model.info();
+    let feature_layers = match config.drafter_dir() {
+        None => vec![],
+        Some(dir) => draft::tap_layers(&dir).unwrap_or_else(|error| {
+            // The drafter's own worker reports the same error to its supervisor.
+            let error = paceline_vocabulary::chain(&error);
+            tracing::warn!(error, drafter = %dir.display(), "cannot read the drafter's layers");
+            vec![]
+        }),
+    };
+    let fits = feature_layers.iter().all(|layer| *layer < info.n_layers);
+    let hello = Hello {
+        version: paceline_link::handshake::VERSION,
+        generation: 0,
+        hidden_size: info.hidden as u32,
+        vocab_size: info.vocab as u32,
+        n_layers: info.n_layers as u32,
+        r#type: match model.dtype() {
+            Dtype::Float16 => TensorType::F16,
+            Dtype::Bfloat16 => TensorType::Bf16,
+            _ => TensorType::F32,
+        }
+        .into(),
+        tokenizer_sha256: digest::of_file(&info.path.join("tokenizer.json")).unwrap_or_default(),
+        context_length: info.context as u32,
+        max_sessions: config.target.max_sequences,
+    };
+    let feature_layers = if fits { feature_layers } else { vec![] };
+    Drafting::new(hello, feature_layers, config.kv.tap_window as usize)
+}

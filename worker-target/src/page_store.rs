@@ -1,0 +1,272 @@
+//! The page store: KV rows of the prefix cache, page by page, and hidden states of some pages. The
+//! core's index decides which pages exist (`core::prefix`). Drafters come and go; the store stays,
+//! because it belongs to the target and knows neither lanes nor drafters.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use paceline_models::{KvRows, KvStore, ModelError, SequenceId};
+
+use crate::core::{
+    Chain, HiddenStateWindow, Image, PAGE, PageId, PageKey, PrefixIndex, PrefixWait, SequenceKey,
+};
+
+const _: () =
+    assert!(PAGE == paceline_models::kv::PAGE as usize, "core and store count in the same pages");
+
+/// Most bytes that are copied out of the KV store at one step border: that takes a few
+/// milliseconds.
+pub(crate) const BORDER_BYTES: u64 = 32 << 20;
+
+/// The contents of a page.
+struct StoredPage {
+    rows: KvRows,
+    /// Hidden states of the page's positions, as the drafter would be sent them. Empty in most
+    /// pages.
+    hidden_states: Vec<u8>,
+}
+
+/// A sequence that runs, as far as the store follows it.
+struct OpenSequence {
+    chain: Chain,
+    /// Number of its first pages that were in the store at the last check.
+    retained: usize,
+    /// The last attempt to store more pages found no memory.
+    full: bool,
+}
+
+/// The pages that a prompt begins with.
+pub(crate) struct FoundPages {
+    pub(crate) pages: Vec<PageId>,
+    /// Name of the last of them.
+    pub(crate) last: Option<PageKey>,
+}
+
+/// A sequence of which nothing is computed, after its lookup.
+#[derive(Clone, Copy)]
+pub(crate) struct Lookup {
+    pub(crate) key: SequenceKey,
+    /// Length of the sequence, in ids.
+    pub(crate) ids: usize,
+    /// Number of its pages in the store.
+    pub(crate) found: usize,
+}
+
+/// How much the store may take in.
+#[derive(Clone, Copy)]
+pub(crate) struct Retention {
+    /// Most bytes of new pages.
+    pub(crate) most_new: u64,
+    /// Most bytes of all pages together.
+    pub(crate) limit: u64,
+}
+
+/// The store. Not `Send`, because arrays are not.
+pub(crate) struct PageStore {
+    is_on: bool,
+    index: PrefixIndex,
+    stored: HashMap<PageId, StoredPage>,
+    open: HashMap<SequenceKey, OpenSequence>,
+    /// Bytes of the KV rows in a page.
+    page_bytes: u64,
+}
+
+impl PageStore {
+    /// An empty store for pages of `kv`. If not `is_on` it stays empty.
+    pub(crate) fn new(kv: &KvStore, is_on: bool) -> Self {
+        let page_bytes = kv.row_bytes() * PAGE as u64;
+        Self {
+            is_on,
+            index: PrefixIndex::default(),
+            stored: HashMap::new(),
+            open: HashMap::new(),
+            page_bytes,
+        }
+    }
+
+    /// Bytes of all pages.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.index.bytes()
+    }
+
+    /// A sequence with these images begins.
+    pub(crate) fn open(&mut self, key: SequenceKey, scope: &str, images: Arc<[Image]>) {
+        if self.is_on {
+            let chain = Chain::new(scope, images);
+            self.open.insert(key, OpenSequence { chain, retained: 0, full: false });
+        }
+    }
+
+    /// A sequence is over.
+    pub(crate) fn close(&mut self, key: SequenceKey) {
+        self.open.remove(&key);
+    }
+
+    /// Keys of the whole pages of `ids`, the beginning of a sequence.
+    pub(crate) fn keys(&mut self, key: SequenceKey, ids: &[u32]) -> &[PageKey] {
+        self.open.get_mut(&key).map_or(&[], |open| open.chain.of(ids))
+    }
+
+    /// The pages that need not be computed for a sequence of these ids. `hidden_pages` as in
+    /// [`PrefixIndex::find`]. `usable` returns how many of a number of pages the sequence may use.
+    pub(crate) fn find(
+        &mut self,
+        key: SequenceKey,
+        ids: &[u32],
+        hidden_pages: usize,
+        usable: impl Fn(usize) -> usize,
+    ) -> FoundPages {
+        let Self { index, open, .. } = self;
+        let Some(open) = open.get_mut(&key) else {
+            return FoundPages { pages: vec![], last: None };
+        };
+        let keys = open.chain.of(ids);
+        let mut pages = index.find(keys, ids.len(), hidden_pages);
+        pages.truncate(usable(pages.len()));
+        open.retained = pages.len();
+        let last = pages.len().checked_sub(1).map(|last| keys[last]);
+        FoundPages { pages, last }
+    }
+
+    /// The other sequence, if there is one, that will bring more pages of this sequence's
+    /// beginning. `others` are other sequences and their committed rows.
+    pub(crate) fn coming(
+        &self,
+        own: Lookup,
+        others: impl Iterator<Item = (SequenceKey, usize)>,
+    ) -> Option<PrefixWait> {
+        let chain = &self.open.get(&own.key)?.chain;
+        let most = own.ids.saturating_sub(1) / PAGE;
+        let promised = |(leader, committed): (SequenceKey, usize)| {
+            let other = self.open.get(&leader)?;
+            let pages = chain.common(&other.chain).min(most);
+            let will_come = committed < pages * PAGE || other.retained < pages;
+            let helps = pages > own.found && will_come && !other.full;
+            helps.then_some(PrefixWait { leader, rows: pages * PAGE })
+        };
+        others.filter_map(promised).min_by_key(|follows| (Reverse(follows.rows), follows.leader))
+    }
+
+    /// Copies pages into a sequence that has no rows and room for `room` positions. Returns the
+    /// number of copied positions.
+    ///
+    /// # Errors
+    /// As [`KvStore::copy_in`].
+    pub(crate) fn copy_in(
+        &self,
+        pages: &[PageId],
+        kv: &mut KvStore,
+        key: SequenceKey,
+        room: usize,
+    ) -> Result<usize, ModelError> {
+        let missing = || ModelError::Batch("the index has a page that the store has not".into());
+        let rows = pages
+            .iter()
+            .map(|page| Some(&self.stored.get(page)?.rows))
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(missing)?;
+        let positions = pages.len() * PAGE;
+        kv.copy_in(SequenceId(key.0), &rows, positions as i32, room as i32)?;
+        Ok(positions)
+    }
+
+    /// Hidden states of the last of these pages, as far back as they go without a gap: the position
+    /// of the first row, and the bytes page by page.
+    pub(crate) fn hidden_states(&self, pages: &[PageId]) -> (usize, Vec<&[u8]>) {
+        let of_page = |page| self.stored.get(page).map_or(&[][..], |stored| &stored.hidden_states);
+        let mut last: Vec<&[u8]> =
+            pages.iter().rev().map(of_page).take_while(|bytes| !bytes.is_empty()).collect();
+        last.reverse();
+        ((pages.len() - last.len()) * PAGE, last)
+    }
+
+    /// Bytes of a running sequence's first `rows` rows that are not stored yet; 0 if the last
+    /// attempt found no memory.
+    pub(crate) fn due_bytes(&self, key: SequenceKey, rows: usize) -> u64 {
+        let due = |open: &OpenSequence| {
+            (rows / PAGE).saturating_sub(open.retained) as u64 * self.page_bytes
+        };
+        self.open.get(&key).filter(|open| !open.full).map_or(0, due)
+    }
+
+    /// Stores the whole pages of `ids`, which are committed rows of a sequence. When all of them
+    /// are there, the pages that `window` covers get their hidden states. Returns whether there is
+    /// more to store.
+    ///
+    /// # Errors
+    /// As [`KvStore::copy_out`]. The pages are not stored then.
+    pub(crate) fn retain(
+        &mut self,
+        kv: &KvStore,
+        key: SequenceKey,
+        ids: &[u32],
+        window: Option<&HiddenStateWindow>,
+        retention: Retention,
+    ) -> Result<bool, ModelError> {
+        let Self { index, open, stored, page_bytes, .. } = self;
+        let Some(open) = open.get_mut(&key) else { return Ok(false) };
+        let keys = open.chain.of(ids);
+        let most = (retention.most_new / *page_bytes).max(1) as usize;
+        let mut dropped = vec![];
+        let (known, added) = index.extend(keys, most, *page_bytes, retention.limit, &mut dropped);
+        // Evicted pages are freed before the new copies are made.
+        dropped.drain(..).for_each(|page| drop(stored.remove(&page)));
+        if !added.is_empty() {
+            let first = (known * PAGE) as i32;
+            let rows = kv.copy_out(SequenceId(key.0), first, PAGE as i32, added.len() as i32)?;
+            stored.extend(
+                added
+                    .iter()
+                    .zip(rows)
+                    .map(|(page, rows)| (*page, StoredPage { rows, hidden_states: vec![] })),
+            );
+        }
+        open.retained = known + added.len();
+        open.full = added.len() < most && open.retained < keys.len();
+        if open.retained < keys.len() {
+            return Ok(!open.full);
+        }
+        let page_bytes = |window: &HiddenStateWindow| window.row_bytes() * PAGE;
+        if let Some(window) = window.filter(|window| page_bytes(window) > 0) {
+            let covered = window.first().div_ceil(PAGE)..(window.end() / PAGE).min(keys.len());
+            let bytes = page_bytes(window) as u64;
+            for (at, page) in
+                index.extend_hidden(keys, covered, bytes, retention.limit, &mut dropped)
+            {
+                if let Some(stored) = stored.get_mut(&page) {
+                    stored.hidden_states = window.rows(at * PAGE, PAGE).to_vec();
+                }
+            }
+            dropped.drain(..).for_each(|page| drop(stored.remove(&page)));
+        }
+        Ok(false)
+    }
+
+    /// Removes every page that a sequence of these ids begins with, whichever sequence stored it,
+    /// and all pages after them.
+    pub(crate) fn remove(&mut self, key: SequenceKey, ids: &[u32]) {
+        let Self { index, open, stored, .. } = self;
+        let Some(open) = open.get_mut(&key) else { return };
+        for page in index.remove(open.chain.of(ids)) {
+            stored.remove(&page);
+        }
+        open.retained = 0;
+    }
+
+    /// Evicts at least this many bytes, or everything. Returns how many were freed; their memory is
+    /// free when this returns.
+    pub(crate) fn evict(&mut self, at_least: u64) -> u64 {
+        let before = self.bytes();
+        for page in self.index.evict(at_least) {
+            self.stored.remove(&page);
+        }
+        before - self.bytes()
+    }
+
+    /// Drops all hidden states: later ones are of other layers.
+    pub(crate) fn forget_hidden_states(&mut self) {
+        self.index.forget_hidden();
+        self.stored.values_mut().for_each(|stored| stored.hidden_states = vec![]);
+    }
+}
