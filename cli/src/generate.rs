@@ -3,7 +3,6 @@
 use std::io::Read as _;
 use std::path::Path;
 
-use paceline_process::chain;
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::{self, ChatRequest, GenerateRequest, GenerateResponse, Message};
 use tonic::Streaming;
@@ -145,8 +144,7 @@ impl Ask {
                 ));
             }
         };
-        messages::show(&mut conversation.messages, pictures)
-            .map_err(|error| Failure::usage(chain(&error)))?;
+        messages::show(&mut conversation.messages, pictures).map_err(Failure::usage)?;
         let template_arguments = args.template_arguments.clone().unwrap_or_default();
         let request = chat(model, conversation.messages, how, template_arguments);
         let (report_margins, logprobs, samples) = (args.margins, args.logprobs, args.samples);
@@ -257,7 +255,6 @@ fn read_messages(path: &Path) -> Result<Conversation, Failure> {
     let text = read().map_err(|error| {
         Failure::usage(format!("--messages: cannot read {}: {error}", path.display()))
     })?;
-    messages::parse(&text).map_err(|error| {
-        Failure::usage(format!("--messages {}: {}", path.display(), chain(&error)))
-    })
+    messages::parse(&text)
+        .map_err(|error| Failure::usage(format!("--messages {}: {error}", path.display())))
 }

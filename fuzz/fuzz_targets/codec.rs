@@ -4,7 +4,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use paceline_gateway::request::Asked;
+use paceline_gateway::front::grpc::{decode_chat, decode_generate};
+use paceline_gateway::images::ReservedTokens;
+use paceline_gateway::inference::error::InferenceError;
+use paceline_gateway::inference::input::RequestInput;
 use paceline_proto::internal::v1::{SubmitRequest, TokenBatch};
 use paceline_proto::limits::{MAX_TOKEN_IDS, MAX_TOOLS, MAX_TURNS};
 use paceline_proto::strict::decode;
@@ -27,6 +30,12 @@ fn message<M: Message + Name + Default>(wire: &[u8]) -> Option<M> {
     }
 }
 
+/// Checks a request as the gateway does.
+fn check(input: Result<RequestInput, InferenceError>) {
+    let checked = input.and_then(|input| input.check(ReservedTokens::new(None)));
+    assert!(checked.map_err(|error| error.message).err().is_none_or(|words| !words.is_empty()));
+}
+
 fuzz_target!(|bytes: &[u8]| {
     let Some((kind, wire)) = bytes.split_first() else { return };
     match kind % 6 {
@@ -36,12 +45,12 @@ fuzz_target!(|bytes: &[u8]| {
                     chat.messages.len() <= MAX_TURNS as usize
                         && chat.tools.len() <= MAX_TOOLS as usize
                 );
-                let _ = Asked::chat(chat);
+                check(decode_chat(chat));
             }
         }
         1 => {
             if let Some(generate) = message::<GenerateRequest>(wire) {
-                let _ = Asked::generate(generate);
+                check(decode_generate(generate));
             }
         }
         2 => drop(message::<CountTokensRequest>(wire)),

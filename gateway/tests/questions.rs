@@ -60,7 +60,7 @@ async fn a_count_is_refused_as_the_request_would_be() {
     ] {
         let status = within(stage.client.count_tokens(request)).await.expect_err("refused");
         is(&status, code, reason);
-        assert!(status.metadata().get(paceline_gateway::error::REQUEST_ID).is_some());
+        assert!(status.metadata().get(paceline_gateway::front::grpc::status::REQUEST_ID).is_some());
     }
 }
 

@@ -4,7 +4,7 @@ mod stage;
 
 use std::time::Duration;
 
-use paceline_gateway::error::REQUEST_ID;
+use paceline_gateway::front::grpc::status::REQUEST_ID;
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::TokenBatch;
 use paceline_proto::status::{PUSHBACK, Reason, ReasonStatus as _, Refusal};

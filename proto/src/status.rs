@@ -18,10 +18,8 @@ pub const DOMAIN: &str = "paceline.dev";
 /// retry.
 pub const PUSHBACK: &str = "grpc-retry-pushback-ms";
 
-/// Fact of a request that ended early: how many tokens of its answer there were.
-pub const COMPLETION_TOKENS: &str = "completion_tokens";
-
 pub use paceline_vocabulary::Reason;
+pub use paceline_vocabulary::reason::COMPLETION_TOKENS;
 
 /// What gRPC makes of a [`Reason`].
 pub trait ReasonStatus: Sized {
@@ -102,15 +100,23 @@ impl ReasonStatus for Reason {
     }
 }
 
-/// A status under construction.
-#[derive(Clone, Debug)]
+/// What a status of ours carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    reason: Reason,
-    message: String,
-    field: Option<String>,
-    retry_after: Duration,
-    metadata: HashMap<String, String>,
+    /// The reason.
+    pub reason: Reason,
+    /// What was expected, what was found and what to do.
+    pub message: String,
+    /// The request's field, or what a precondition or quota is about.
+    pub field: Option<String>,
+    /// When to try again; used only if the reason is retryable.
+    pub retry_after: Duration,
+    /// Facts for programs.
+    pub metadata: HashMap<String, String>,
 }
+
+/// Pause that a retryable reason asks for unless [`Refusal::retry_after`] sets another.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Refusal {
     /// A refusal for `reason`.
@@ -119,9 +125,38 @@ impl Refusal {
             reason,
             message: message.into(),
             field: None,
-            retry_after: Duration::from_secs(1),
+            retry_after: RETRY_AFTER,
             metadata: HashMap::new(),
         }
+    }
+
+    /// What a status carries; `None` for a status made by a library or another program. A field is
+    /// lost if the reason's code has no detail for it.
+    pub fn of(status: &Status) -> Option<Self> {
+        let reason = Reason::of(status)?;
+        let details = status.get_error_details();
+        let metadata = details.error_info().map(|info| info.metadata.clone());
+        let field = match reason.code() {
+            Code::InvalidArgument => details
+                .bad_request()
+                .and_then(|bad| bad.field_violations.first().map(|one| one.field.clone())),
+            Code::FailedPrecondition => details
+                .precondition_failure()
+                .and_then(|failure| failure.violations.first().map(|one| one.subject.clone())),
+            Code::ResourceExhausted => details
+                .quota_failure()
+                .and_then(|failure| failure.violations.first().map(|one| one.subject.clone())),
+            Code::NotFound => details.resource_info().map(|info| info.resource_name.clone()),
+            _ => None,
+        };
+        let retry_after = details.retry_info().and_then(|info| info.retry_delay);
+        Some(Self {
+            reason,
+            message: status.message().to_owned(),
+            field: field.filter(|field| !field.is_empty()),
+            retry_after: retry_after.unwrap_or(RETRY_AFTER),
+            metadata: metadata.unwrap_or_default(),
+        })
     }
 
     /// Names the request's field (`BadRequest.field_violations`), or what a precondition or quota
@@ -272,6 +307,31 @@ mod tests {
                 status.metadata().get(PUSHBACK).map(|value| value.to_str().expect("digits"));
             assert_eq!(pushback, retryable.then_some("1234"), "{word}");
         }
+    }
+
+    #[test]
+    fn a_status_gives_its_refusal_back() {
+        for &reason in Reason::ALL {
+            let refusal = Refusal::new(reason, "expected x, found y").fact("limit", 7);
+            let whole = refusal.clone().field("a.field").retry_after(Duration::from_millis(250));
+            let found = Refusal::of(&whole.clone().into()).expect("a status of ours");
+            let has_field = matches!(
+                reason.code(),
+                Code::InvalidArgument
+                    | Code::FailedPrecondition
+                    | Code::ResourceExhausted
+                    | Code::NotFound
+            );
+            let expected = Refusal {
+                field: whole.field.clone().filter(|_| has_field),
+                retry_after: if reason.retryable() { whole.retry_after } else { RETRY_AFTER },
+                ..whole
+            };
+            assert_eq!(found, expected);
+            assert_eq!(Status::from(found).details(), Status::from(expected).details());
+            assert_eq!(Refusal::of(&refusal.clone().into()), Some(refusal));
+        }
+        assert_eq!(Refusal::of(&Status::unavailable("connection refused")), None);
     }
 
     #[test]

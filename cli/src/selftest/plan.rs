@@ -10,7 +10,7 @@ use crate::failure::Failure;
 
 /// The models, and how much is asked of them.
 #[derive(Clone, Debug)]
-pub struct SelftestPlan {
+pub struct Plan {
     /// Configuration file the service reads, if any.
     pub file: Option<PathBuf>,
     /// The settings, flags included.
@@ -19,7 +19,7 @@ pub struct SelftestPlan {
     pub prompts: usize,
 }
 
-impl SelftestPlan {
+impl Plan {
     /// The plan of the arguments.
     ///
     /// # Errors

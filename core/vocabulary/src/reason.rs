@@ -3,6 +3,9 @@
 
 use crate::words::worded;
 
+/// Fact of a request that ended early: how many tokens of its answer there were.
+pub const COMPLETION_TOKENS: &str = "completion_tokens";
+
 worded! {
     /// Why a request was refused, or ended without its answer.
     Reason {

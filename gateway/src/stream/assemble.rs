@@ -1,232 +1,245 @@
-//! Batches to messages: checks that no token is missing or repeated, turns ids into text, and says
-//! at the end what can be said. No clock, no socket.
+//! Makes the events of one sample: checks that no token is missing or repeated, turns ids into text,
+//! and adds the sample's end with its figures.
 
 use std::sync::Arc;
 
-use paceline_proto::internal::v1::{Done, Generation, TokenBatch};
-use paceline_proto::status::{COMPLETION_TOKENS, Reason, Refusal};
-use paceline_proto::v1;
-use tonic::Status;
-
-use super::{Detokenizer, Stops};
-use crate::error::bug;
-use crate::images::ImageTimes;
+use super::{
+    AnswerEnd, AnswerEvent, Detokenizer, Done, FinishReason, StopStrings, Timing, TokenBatch, Usage,
+};
 use crate::prompt::Language;
 
-/// Milliseconds since the request was read.
+/// Times since the request arrived, as far as the gateway measures them, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Times {
+pub struct ElapsedTimes {
     /// Until the first token.
     pub ttft_ms: f64,
     /// Until now.
     pub total_ms: f64,
-    /// What its pictures took here.
-    pub pictures: ImageTimes,
+    /// Decoding of images.
+    pub image_decode_ms: f64,
+    /// Resizing and writing of images.
+    pub image_resize_ms: f64,
 }
 
-/// Makes one sample's messages.
+/// A batch that does not follow the one before, or that lacks a part. Each is a mistake of the
+/// service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BrokenStream {
+    /// A token is missing or repeated.
+    #[error("expected the token at {expected}, found the one at {found}")]
+    Gap {
+        /// Index of the next token.
+        expected: u32,
+        /// Index of the token that came.
+        found: u32,
+    },
+    /// Not every token has a margin.
+    #[error("expected {expected} margins, one for each token, found {found}")]
+    Margins {
+        /// Tokens.
+        expected: usize,
+        /// Margins.
+        found: usize,
+    },
+    /// Not every token has log-probabilities.
+    #[error("expected {expected} log-probabilities, one for each token, found {found}")]
+    Logprobs {
+        /// Tokens.
+        expected: usize,
+        /// Log-probabilities.
+        found: usize,
+    },
+    /// The batch that completed a stop string has no figures.
+    #[error("a stop string ended a stream without figures")]
+    NoFigures,
+}
+
+/// What an [`Assembler`] needs to know of its sample.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AssemblerSettings {
+    /// Which of the request's samples.
+    pub sample_index: u32,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// The seed of the request.
+    pub seed: u64,
+    /// Whether the client gets margins.
+    pub report_margins: bool,
+    /// Whether the client gets log-probabilities.
+    pub report_logprobs: bool,
+    /// A stop string ends the answer only after so many tokens.
+    pub min_tokens: u32,
+    /// Strings before which the answer ends.
+    pub stop: Vec<String>,
+}
+
+/// Makes one sample's events.
 #[derive(Debug)]
 pub struct Assembler {
-    request_id: String,
-    sample_index: u32,
-    prompt_tokens: u32,
-    seed: u64,
-    report_margins: bool,
-    report_logprobs: bool,
-    min_tokens: u32,
+    settings: AssemblerSettings,
     next_index: u32,
     text: Detokenizer,
-    stops: Stops,
+    stops: StopStrings,
+}
+
+/// What the tokens of a batch made of the text.
+struct NewText {
+    text: String,
+    /// The stop string that the tokens completed.
+    stop: Option<String>,
 }
 
 impl Assembler {
-    /// For the answer of this index to `generation`, which ends before any of `stop`.
-    pub fn new(
-        generation: &Generation,
-        sample_index: u32,
-        stop: Vec<String>,
-        language: Arc<Language>,
-    ) -> Self {
-        Self {
-            request_id: generation.request_id.clone(),
-            sample_index,
-            prompt_tokens: u32::try_from(generation.prompt_ids.len()).unwrap_or(u32::MAX),
-            seed: generation.seed,
-            report_margins: generation.report_margins,
-            report_logprobs: generation.logprobs.is_some(),
-            min_tokens: generation.min_tokens,
-            next_index: u32::try_from(generation.continuation_ids.len()).unwrap_or(u32::MAX),
-            text: Detokenizer::new(language),
-            stops: Stops::new(stop),
-        }
+    /// Before the first token of a sample.
+    pub fn new(mut settings: AssemblerSettings, language: Arc<Language>) -> Self {
+        let stops = StopStrings::new(std::mem::take(&mut settings.stop));
+        Self { settings, next_index: 0, text: Detokenizer::new(language), stops }
     }
 
-    /// Place of the next token in the stream: how many there are.
+    /// Index of the next token, which is the number of tokens so far.
     pub fn next_index(&self) -> u32 {
         self.next_index
     }
 
-    /// The message a batch becomes; `None` if it says nothing. What comes behind a stop string is
-    /// left out.
+    /// The event that a batch becomes; `None` for an empty batch. Tokens after the one that
+    /// completes a stop string are dropped.
     ///
     /// # Errors
-    /// INTERNAL, if the batch does not follow the one before.
+    /// The batch does not follow the one before.
     pub fn take(
         &mut self,
         batch: TokenBatch,
-        times: Times,
-    ) -> Result<Option<v1::GenerateResponse>, Status> {
-        let TokenBatch {
-            stamp: _,
-            first_index,
-            mut ids,
-            mut margins,
-            mut logprobs,
-            step_end_ns,
-            done,
-            so_far,
-        } = batch;
-        if first_index != self.next_index && !ids.is_empty() {
-            return Err(bug(&format!(
-                "expected the token at {}, found the one at {first_index}",
-                self.next_index
-            )));
-        }
-        if self.report_margins && margins.len() != ids.len() {
-            return Err(bug(&format!(
-                "expected {} margins, one for each token, found {}",
-                ids.len(),
-                margins.len()
-            )));
-        }
-        if self.report_logprobs && logprobs.len() != ids.len() {
-            let what = format!(
-                "expected {} log-probabilities, one for each token, found {}",
-                ids.len(),
-                logprobs.len()
-            );
-            return Err(bug(&what));
-        }
+        times: ElapsedTimes,
+    ) -> Result<Option<AnswerEvent>, BrokenStream> {
+        self.check(&batch)?;
+        let TokenBatch { mut ids, mut margins, mut logprobs, step_end_ns, done, so_far, .. } =
+            batch;
         if ids.is_empty() && done.is_none() {
             return Ok(None);
         }
-        let (text, stop) = self.read(&mut ids, done.is_some());
+        let NewText { text, stop } = self.read(&mut ids, done.is_some());
         margins.truncate(ids.len());
         logprobs.truncate(ids.len());
         let last = match (stop, done) {
-            (None, done) => done.map(|done| self.last(done, times)),
+            (None, done) => done.map(|done| self.end(done, String::new(), times)),
             (Some(stop), done) => {
-                // The stream below goes on, and will not say how it was served.
-                let known = done
-                    .or(so_far)
-                    .ok_or_else(|| bug("a stop string ended a stream without figures"))?;
-                let done = Done { finish_reason: v1::FinishReason::Stop.into(), ..known };
-                Some(v1::Final { stop, ..self.last(done, times) })
+                // The stream of the target goes on, and its own end will not be read.
+                let figures = done.map(|done| done.figures).or(so_far);
+                let figures = figures.ok_or(BrokenStream::NoFigures)?;
+                let done = Done { finish_reason: Some(FinishReason::Stop), figures };
+                Some(self.end(done, stop, times))
             }
         };
-        Ok(Some(v1::GenerateResponse {
-            request_id: self.request_id.clone(),
+        let Self { settings, .. } = self;
+        Ok(Some(AnswerEvent {
+            sample_index: settings.sample_index,
             text,
             token_ids: ids,
-            margins: if self.report_margins { margins } else { Vec::new() },
-            logprobs: if self.report_logprobs { logprobs } else { Vec::new() },
+            margins: if settings.report_margins { margins } else { Vec::new() },
+            logprobs: if settings.report_logprobs { logprobs } else { Vec::new() },
             step_end_ns,
-            r#final: last,
-            sample_index: self.sample_index,
+            last,
         }))
     }
 
-    /// The text that these ids make it possible to show, and the stop string that ends it: then the
-    /// ids behind the one that completed it are taken away.
-    fn read(&mut self, ids: &mut Vec<u32>, at_end: bool) -> (String, Option<String>) {
+    fn check(&self, batch: &TokenBatch) -> Result<(), BrokenStream> {
+        let TokenBatch { first_index, ids, margins, logprobs, .. } = batch;
+        if *first_index != self.next_index && !ids.is_empty() {
+            return Err(BrokenStream::Gap { expected: self.next_index, found: *first_index });
+        }
+        let expected = ids.len();
+        if self.settings.report_margins && margins.len() != expected {
+            return Err(BrokenStream::Margins { expected, found: margins.len() });
+        }
+        if self.settings.report_logprobs && logprobs.len() != expected {
+            return Err(BrokenStream::Logprobs { expected, found: logprobs.len() });
+        }
+        Ok(())
+    }
+
+    /// The text that becomes visible with these ids. If they complete a stop string, the ids after
+    /// that are removed.
+    fn read(&mut self, ids: &mut Vec<u32>, at_end: bool) -> NewText {
         let mut text = String::new();
         for at in 0..ids.len() {
             self.next_index = self.next_index.saturating_add(1);
             let piece = self.text.push(ids[at]);
-            if let Some(stop) =
-                self.stops.take(&piece, self.next_index >= self.min_tokens, &mut text)
-            {
+            if let Some(stop) = self.find_stop(&piece, &mut text) {
                 ids.truncate(at + 1);
-                return (text, Some(stop));
+                return NewText { text, stop: Some(stop) };
             }
         }
         if at_end {
             let piece = self.text.finish();
-            if let Some(stop) =
-                self.stops.take(&piece, self.next_index >= self.min_tokens, &mut text)
-            {
-                return (text, Some(stop));
+            if let Some(stop) = self.find_stop(&piece, &mut text) {
+                return NewText { text, stop: Some(stop) };
             }
             text.push_str(&self.stops.finish());
         }
-        (text, None)
+        NewText { text, stop: None }
     }
 
-    fn last(&self, done: Done, times: Times) -> v1::Final {
-        v1::Final {
-            finish_reason: done.finish_reason,
-            usage: Some(v1::Usage {
-                prompt_tokens: self.prompt_tokens,
+    fn find_stop(&mut self, piece: &str, text: &mut String) -> Option<String> {
+        self.stops.take(piece, self.next_index >= self.settings.min_tokens, text)
+    }
+
+    fn end(&self, done: Done, stop: String, times: ElapsedTimes) -> AnswerEnd {
+        let Done { finish_reason, figures } = done;
+        AnswerEnd {
+            finish_reason,
+            stop,
+            usage: Usage {
+                prompt_tokens: self.settings.prompt_tokens,
                 completion_tokens: self.next_index,
-                cached_tokens: done.cached_tokens,
-            }),
-            route: Some(done.route.unwrap_or_default()),
-            speculation: Some(done.speculation.unwrap_or_default()),
-            timing: Some(v1::Timing {
-                queue_ms: done.queue_ms,
+                cached_tokens: figures.cached_tokens,
+            },
+            route: figures.route,
+            speculation: figures.speculation,
+            timing: Timing {
+                queue_ms: figures.queue_ms,
                 ttft_ms: times.ttft_ms,
                 total_ms: times.total_ms,
-                picture_decode_ms: times.pictures.decode_ms,
-                picture_resize_ms: times.pictures.resize_ms,
-                tower_ms: done.tower_ms,
-                prefill_ms: done.prefill_ms,
-            }),
-            resumed: 0,
-            seed: self.seed,
-            stop: String::new(),
+                image_decode_ms: times.image_decode_ms,
+                image_resize_ms: times.image_resize_ms,
+                tower_ms: figures.tower_ms,
+                prefill_ms: figures.prefill_ms,
+            },
+            seed: self.settings.seed,
         }
     }
-}
-
-/// The deadline came between two batches, behind so many tokens.
-pub(super) fn deadline_passed(tokens: u32) -> Status {
-    let message = format!(
-        "the request's deadline passed after {tokens} tokens; allow more time, or ask for fewer"
-    );
-    Refusal::new(Reason::DeadlinePassed, message).fact(COMPLETION_TOKENS, tokens).into()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use paceline_proto::status::ReasonStatus as _;
+    use crate::stream::{Figures, Speculation, TokenLogprobs, TopLogprob};
 
     fn assembler(report_margins: bool) -> Assembler {
-        let generation = Generation {
-            request_id: "r".into(),
-            prompt_ids: vec![1, 2, 3],
+        let settings = AssemblerSettings {
+            sample_index: 3,
+            prompt_tokens: 3,
             seed: 9,
             report_margins,
             ..Default::default()
         };
-        Assembler::new(&generation, 3, vec![], Arc::new(crate::demo::language()))
+        Assembler::new(settings, Arc::new(crate::demo::language()))
     }
 
     fn stopping(stop: &[&str], min_tokens: u32) -> Assembler {
-        let generation = Generation {
-            prompt_ids: vec![1],
+        let settings = AssemblerSettings {
+            prompt_tokens: 1,
             report_margins: true,
             min_tokens,
+            stop: stop.iter().map(ToString::to_string).collect(),
             ..Default::default()
         };
-        let stop = stop.iter().map(ToString::to_string).collect();
-        Assembler::new(&generation, 0, stop, Arc::new(crate::demo::language()))
+        Assembler::new(settings, Arc::new(crate::demo::language()))
     }
 
-    /// As the target sends them to who may end the request.
+    /// A batch as the target sends it for a request with stop strings.
     fn going_on(first_index: u32, ids: &[u32]) -> TokenBatch {
-        let speculation = Some(v1::Speculation { cycles: 2, drafted: 9, accepted: 4 });
-        let so_far = Done { cached_tokens: 1, queue_ms: 0.5, speculation, ..Default::default() };
+        let speculation = Speculation { cycles: 2, drafted: 9, accepted: 4 };
+        let so_far = Figures { cached_tokens: 1, queue_ms: 0.5, speculation, ..Default::default() };
         TokenBatch {
             margins: vec![1.0; ids.len()],
             so_far: Some(so_far),
@@ -238,75 +251,74 @@ mod tests {
         TokenBatch { first_index, ids: ids.to_vec(), done, ..Default::default() }
     }
 
+    fn finished(finish_reason: FinishReason) -> Done {
+        Done { finish_reason: Some(finish_reason), ..Default::default() }
+    }
+
     #[test]
-    fn batches_become_messages_and_the_last_says_it_all() {
+    fn batches_become_events_and_the_last_has_all_figures() {
         let language = crate::demo::language();
         let ids = language.tokens.encode("Hello 🦀", false).expect("encodes");
         let (head, tail) = ids.split_at(ids.len() - 1);
         let mut assembler = assembler(false);
         let first = assembler
-            .take(batch(0, head, None), Times::default())
+            .take(batch(0, head, None), ElapsedTimes::default())
             .expect("follows")
             .expect("a message");
         assert_eq!(
-            (first.text.as_str(), first.token_ids.as_slice(), first.r#final),
+            (first.text.as_str(), first.token_ids.as_slice(), first.last),
             ("Hello ", head, None)
         );
-        assert_eq!(assembler.take(batch(0, &[], None), Times::default()).expect("fine"), None);
+        assert_eq!(
+            assembler.take(batch(0, &[], None), ElapsedTimes::default()).expect("fine"),
+            None
+        );
 
-        let done = Done {
-            finish_reason: v1::FinishReason::Stop as i32,
+        let figures = Figures {
             cached_tokens: 1,
             queue_ms: 0.5,
             tower_ms: 1.25,
             prefill_ms: 1.5,
             ..Default::default()
         };
-        let times = Times {
+        let done = Done { figures, ..finished(FinishReason::Stop) };
+        let times = ElapsedTimes {
             ttft_ms: 3.0,
             total_ms: 8.0,
-            pictures: ImageTimes { decode_ms: 0.25, resize_ms: 0.75 },
+            image_decode_ms: 0.25,
+            image_resize_ms: 0.75,
         };
         let end = [tail, &[2]].concat();
         let last = assembler
             .take(batch(head.len() as u32, &end, Some(done)), times)
             .expect("follows")
             .expect("a message");
-        assert_eq!(
-            (last.text.as_str(), last.request_id.as_str(), last.sample_index),
-            ("🦀", "r", 3)
-        );
-        let said = last.r#final.expect("the last");
+        assert_eq!((last.text.as_str(), last.sample_index), ("🦀", 3));
+        let end = last.last.expect("the last");
         let completion_tokens = ids.len() as u32 + 1;
-        assert_eq!(
-            said.usage,
-            Some(v1::Usage { prompt_tokens: 3, completion_tokens, cached_tokens: 1 })
-        );
-        let timing = v1::Timing {
+        assert_eq!(end.usage, Usage { prompt_tokens: 3, completion_tokens, cached_tokens: 1 });
+        let timing = Timing {
             queue_ms: 0.5,
             ttft_ms: 3.0,
             total_ms: 8.0,
-            picture_decode_ms: 0.25,
-            picture_resize_ms: 0.75,
+            image_decode_ms: 0.25,
+            image_resize_ms: 0.75,
             tower_ms: 1.25,
             prefill_ms: 1.5,
         };
-        assert_eq!(said.timing, Some(timing));
-        assert_eq!(
-            (said.seed, said.resumed, said.finish_reason),
-            (9, 0, v1::FinishReason::Stop as i32)
-        );
+        assert_eq!(end.timing, timing);
+        assert_eq!((end.seed, end.finish_reason), (9, Some(FinishReason::Stop)));
     }
 
     #[test]
-    fn a_gap_or_a_repetition_is_our_bug() {
+    fn a_gap_or_a_repetition_breaks_the_stream() {
         for wrong in [0, 1, 3] {
             let mut assembler = assembler(false);
-            assembler.take(batch(0, &[10, 11], None), Times::default()).expect("follows");
-            let status = assembler
-                .take(batch(wrong, &[12], None), Times::default())
+            assembler.take(batch(0, &[10, 11], None), ElapsedTimes::default()).expect("follows");
+            let error = assembler
+                .take(batch(wrong, &[12], None), ElapsedTimes::default())
                 .expect_err("does not follow");
-            assert_eq!(Reason::of(&status), Some(Reason::Bug), "{wrong}");
+            assert_eq!(error, BrokenStream::Gap { expected: 2, found: wrong });
         }
     }
 
@@ -314,18 +326,15 @@ mod tests {
     fn margins_come_one_for_each_token_or_not_at_all() {
         let with = |margins: Vec<f32>| TokenBatch { margins, ..batch(0, &[10, 11], None) };
         let message = assembler(true)
-            .take(with(vec![0.5, 1.0]), Times::default())
+            .take(with(vec![0.5, 1.0]), ElapsedTimes::default())
             .expect("fine")
             .expect("a message");
         assert_eq!(message.margins, [0.5, 1.0]);
-        assert_eq!(
-            Reason::of(
-                &assembler(true).take(with(vec![0.5]), Times::default()).expect_err("short")
-            ),
-            Some(Reason::Bug)
-        );
+        let error =
+            assembler(true).take(with(vec![0.5]), ElapsedTimes::default()).expect_err("short");
+        assert_eq!(error, BrokenStream::Margins { expected: 2, found: 1 });
         let message = assembler(false)
-            .take(with(vec![0.5, 1.0]), Times::default())
+            .take(with(vec![0.5, 1.0]), ElapsedTimes::default())
             .expect("fine")
             .expect("a message");
         assert_eq!(message.margins, [0.0; 0]);
@@ -333,32 +342,34 @@ mod tests {
 
     #[test]
     fn log_probabilities_come_one_for_each_token_or_not_at_all() {
-        let one = v1::TokenLogprobs {
-            logprob: -0.5,
-            top: vec![v1::TopLogprob { token_id: 9, logprob: -0.25 }],
-        };
-        let assembler = |logprobs| {
-            let generation = Generation { prompt_ids: vec![1], logprobs, ..Default::default() };
-            Assembler::new(&generation, 0, vec![], Arc::new(crate::demo::language()))
+        let one =
+            TokenLogprobs { logprob: -0.5, top: vec![TopLogprob { token_id: 9, logprob: -0.25 }] };
+        let assembler = |report_logprobs| {
+            let settings = AssemblerSettings { report_logprobs, ..Default::default() };
+            Assembler::new(settings, Arc::new(crate::demo::language()))
         };
         let with =
             |count| TokenBatch { logprobs: vec![one.clone(); count], ..batch(0, &[10, 11], None) };
-        let message =
-            assembler(Some(1)).take(with(2), Times::default()).expect("fine").expect("a message");
+        let message = assembler(true)
+            .take(with(2), ElapsedTimes::default())
+            .expect("fine")
+            .expect("a message");
         assert_eq!(message.logprobs, [one.clone(), one.clone()]);
         for count in [0, 1, 3] {
-            let status = assembler(Some(0))
-                .take(with(count), Times::default())
+            let error = assembler(true)
+                .take(with(count), ElapsedTimes::default())
                 .expect_err("not one for each");
-            assert_eq!(Reason::of(&status), Some(Reason::Bug), "{count}");
+            assert_eq!(error, BrokenStream::Logprobs { expected: 2, found: count });
         }
-        let message =
-            assembler(None).take(with(2), Times::default()).expect("fine").expect("a message");
+        let message = assembler(false)
+            .take(with(2), ElapsedTimes::default())
+            .expect("fine")
+            .expect("a message");
         assert_eq!(message.logprobs, []);
     }
 
     #[test]
-    fn a_stop_string_ends_it_with_what_is_known() {
+    fn a_stop_string_ends_the_answer_with_the_figures_so_far() {
         let language = crate::demo::language();
         let ids = language.tokens.encode("one two. three", false).expect("encodes");
         // The token with the dot, and those behind it in the same batch.
@@ -367,29 +378,25 @@ mod tests {
             .position(|id| language.tokens.decode(&[*id]).expect("decodes").contains('.'))
             .expect("a dot");
         let mut assembler = stopping(&["."], 0);
-        let message =
-            assembler.take(going_on(0, &ids), Times::default()).expect("fine").expect("a message");
+        let message = assembler
+            .take(going_on(0, &ids), ElapsedTimes::default())
+            .expect("fine")
+            .expect("a message");
         assert_eq!(
             (message.text.as_str(), message.token_ids.as_slice()),
             ("one two", &ids[..=dot])
         );
         assert_eq!(message.margins.len(), dot + 1);
-        let said = message.r#final.expect("the last");
-        assert_eq!((said.stop.as_str(), said.finish_reason()), (".", v1::FinishReason::Stop));
-        assert_eq!(
-            said.usage,
-            Some(v1::Usage {
-                prompt_tokens: 1,
-                completion_tokens: dot as u32 + 1,
-                cached_tokens: 1
-            })
-        );
-        assert_eq!(said.speculation.map(|counts| counts.accepted), Some(4));
-        assert_eq!(said.timing.map(|timing| timing.queue_ms), Some(0.5));
+        let end = message.last.expect("the last");
+        assert_eq!((end.stop.as_str(), end.finish_reason), (".", Some(FinishReason::Stop)));
+        let completion_tokens = dot as u32 + 1;
+        assert_eq!(end.usage, Usage { prompt_tokens: 1, completion_tokens, cached_tokens: 1 });
+        assert_eq!((end.speculation.accepted, end.timing.queue_ms), (4, 0.5));
 
         let unknown = TokenBatch { so_far: None, ..going_on(0, &ids) };
-        let status = stopping(&["."], 0).take(unknown, Times::default()).expect_err("no figures");
-        assert_eq!(Reason::of(&status), Some(Reason::Bug));
+        let error =
+            stopping(&["."], 0).take(unknown, ElapsedTimes::default()).expect_err("no figures");
+        assert_eq!(error, BrokenStream::NoFigures);
     }
 
     #[test]
@@ -401,12 +408,12 @@ mod tests {
             let mut text = String::new();
             for (at, id) in ids.iter().enumerate() {
                 let message = assembler
-                    .take(going_on(at as u32, &[*id]), Times::default())
+                    .take(going_on(at as u32, &[*id]), ElapsedTimes::default())
                     .expect("fine")
                     .expect("a message");
                 text += &message.text;
-                if let Some(said) = message.r#final {
-                    return (text, said.usage.expect("set").completion_tokens);
+                if let Some(end) = message.last {
+                    return (text, end.usage.completion_tokens);
                 }
             }
             (text, 0)
@@ -424,20 +431,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_at_the_end_is_shown() {
+    fn text_that_was_held_back_is_shown_at_the_end() {
         let language = crate::demo::language();
         let ids = language.tokens.encode("see <", false).expect("encodes");
         let mut assembler = stopping(&["<end>"], 0);
-        let message =
-            assembler.take(going_on(0, &ids), Times::default()).expect("fine").expect("a message");
+        let message = assembler
+            .take(going_on(0, &ids), ElapsedTimes::default())
+            .expect("fine")
+            .expect("a message");
         assert_eq!(message.text, "see ");
-        let done = Done { finish_reason: v1::FinishReason::Length.into(), ..Default::default() };
+        let done = finished(FinishReason::Length);
         let last = assembler
-            .take(batch(ids.len() as u32, &[], Some(done)), Times::default())
+            .take(batch(ids.len() as u32, &[], Some(done)), ElapsedTimes::default())
             .expect("fine")
             .expect("the last");
         assert_eq!(last.text, "<");
-        let said = last.r#final.expect("the last");
-        assert_eq!((said.stop.as_str(), said.finish_reason()), ("", v1::FinishReason::Length));
+        let end = last.last.expect("the last");
+        assert_eq!((end.stop.as_str(), end.finish_reason), ("", Some(FinishReason::Length)));
     }
 }

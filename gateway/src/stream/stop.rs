@@ -3,13 +3,13 @@
 
 /// Looks for stop strings in one stream's text.
 #[derive(Debug, Default)]
-pub struct Stops {
+pub struct StopStrings {
     stops: Vec<String>,
     /// Text that is not out: the beginning of a stop string, at most one byte short of it.
     held: String,
 }
 
-impl Stops {
+impl StopStrings {
     /// For a new stream. None of them is empty.
     pub fn new(stops: Vec<String>) -> Self {
         Self { stops, held: String::new() }
@@ -73,8 +73,8 @@ mod tests {
 
     use super::*;
 
-    fn stops(list: &[&str]) -> Stops {
-        Stops::new(list.iter().map(ToString::to_string).collect())
+    fn stops(list: &[&str]) -> StopStrings {
+        StopStrings::new(list.iter().map(ToString::to_string).collect())
     }
 
     /// What is shown of pieces, and the stop string; pieces from `counting` on count.

@@ -18,11 +18,11 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use paceline_process::config::Config;
-use paceline_process::{Clock, RuntimeDir, chain};
+use paceline_process::{Clock, RuntimeDir};
 use paceline_proto::v1::inference_client::InferenceClient;
 use tonic::transport::Channel;
 
-use self::ask::{ImageCache, first_token, request, sees, tokens};
+use self::ask::{Meeting, first_token, request, sees, tokens};
 use self::gaps::PICTURES;
 use self::paint::{Size, paint};
 use self::report::{LeftOut, Report};
@@ -45,13 +45,13 @@ const SIZES: [Size; 3] = [
 ];
 
 /// What is measured.
-struct ImagePlan {
+struct Plan {
     file: Option<PathBuf>,
     config: Config,
     runs: usize,
 }
 
-impl ImagePlan {
+impl Plan {
     fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
         let (mut config, file) =
             settings(args.config.config.as_deref(), args.model.as_deref(), None)?;
@@ -68,7 +68,7 @@ impl ImagePlan {
 /// # Errors
 /// The model does not see, nothing can be measured, or the service refuses a request.
 pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure> {
-    let plan = ImagePlan::from_args(args)?;
+    let plan = Plan::from_args(args)?;
     let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| {
         measure(&plan, &dir, &address, screen).await
     };
@@ -78,13 +78,13 @@ pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Fail
 }
 
 async fn measure(
-    plan: &ImagePlan,
+    plan: &Plan,
     dir: &RuntimeDir,
     address: &str,
     screen: &mut Screen,
 ) -> Result<Report, Failure> {
     let (status, _) = until_ready(dir, |what| screen.note(what)).await?;
-    let mut bench = ImageBench {
+    let mut bench = Bench {
         texts: client::connect(address).await?,
         images: client::connect(address).await?,
         painted: 0,
@@ -93,7 +93,7 @@ async fn measure(
     let (mut sizes, mut left_out) = (vec![], vec![]);
     for size in SIZES {
         // With the last turn of a conversation the prompt is the longest.
-        let longest = request(ImageCache::NextTurn, bench.picture(size)?);
+        let longest = request(Meeting::NextTurn, bench.picture(size)?);
         match tokens(&mut bench.images, longest).await? {
             Ok(_) => sizes.push(size),
             Err(why) => left_out.push(LeftOut { size, why }),
@@ -147,26 +147,25 @@ async fn measure(
 }
 
 /// The measuring end.
-struct ImageBench {
+struct Bench {
     texts: InferenceClient<Channel>,
     images: InferenceClient<Channel>,
     /// Pictures so far: none comes twice.
     painted: u64,
 }
 
-impl ImageBench {
+impl Bench {
     fn picture(&mut self, size: Size) -> Result<Bytes, Failure> {
         self.painted += 1;
-        let file = paint(size, self.painted);
-        file.map(Bytes::from).map_err(|error| Failure::bench(chain(&error)))
+        paint(size, self.painted).map(Bytes::from).map_err(Failure::bench)
     }
 
     /// Everything once with pictures of this size.
     async fn run(&mut self, size: Size) -> Result<Run, Failure> {
         let file = self.picture(size)?;
         let mut first = vec![];
-        for cache in ImageCache::ALL {
-            first.push(first_token(self.images.clone(), request(cache, file.clone())).await?);
+        for meeting in Meeting::ALL {
+            first.push(first_token(self.images.clone(), request(meeting, file.clone())).await?);
         }
         let files = (0..PICTURES).map(|_| self.picture(size)).collect::<Result<Vec<_>, _>>()?;
         let beside = gaps::measure(&self.texts, &self.images, files).await?;

@@ -67,7 +67,7 @@ fn spelled(language: &Language, text: &str) -> Vec<u32> {
 
 #[test]
 fn a_stop_string_split_at_every_place_is_found_and_never_shown() {
-    use paceline_proto::internal::v1::{Done, Generation, TokenBatch};
+    use crate::stream::{Assembler, AssemblerSettings, Figures, TokenBatch};
 
     let language = Arc::new(crate::demo::language());
     for stop in ["END", "🦀", "日本語", "\n\nUser:", "é🦀.", "</tool_call>"] {
@@ -79,26 +79,25 @@ fn a_stop_string_split_at_every_place_is_found_and_never_shown() {
             for (first, second) in (0..=ids.len())
                 .flat_map(|first| (first..=ids.len()).map(move |second| (first, second)))
             {
-                let mut assembler = crate::stream::Assembler::new(
-                    &Generation { prompt_ids: vec![1], ..Default::default() },
-                    0,
-                    vec!["never".into(), stop.into()],
-                    Arc::clone(&language),
-                );
-                let (mut shown, mut told, mut ended) = (String::new(), Vec::new(), None);
+                let settings = AssemblerSettings {
+                    stop: vec!["never".into(), stop.into()],
+                    ..Default::default()
+                };
+                let mut assembler = Assembler::new(settings, Arc::clone(&language));
+                let (mut shown, mut token_ids, mut ended) = (String::new(), Vec::new(), None);
                 for range in [0..first, first..second, second..ids.len()] {
                     let batch = TokenBatch {
                         first_index: range.start as u32,
                         ids: ids[range].to_vec(),
-                        so_far: Some(Done::default()),
+                        so_far: Some(Figures::default()),
                         ..Default::default()
                     };
                     if let Some(message) =
                         assembler.take(batch, Default::default()).expect("they follow")
                     {
                         shown += &message.text;
-                        told.extend(message.token_ids);
-                        ended = message.r#final;
+                        token_ids.extend(message.token_ids);
+                        ended = message.last;
                     }
                     if ended.is_some() {
                         break;
@@ -108,8 +107,8 @@ fn a_stop_string_split_at_every_place_is_found_and_never_shown() {
                 assert_eq!(ended.expect("it is found").stop, stop);
                 let decoded = |ids: &[u32]| whole(&language, ids);
                 assert!(
-                    decoded(&told).contains(stop)
-                        && !decoded(&told[..told.len() - 1]).contains(stop),
+                    decoded(&token_ids).contains(stop)
+                        && !decoded(&token_ids[..token_ids.len() - 1]).contains(stop),
                     "{stop:?}"
                 );
             }

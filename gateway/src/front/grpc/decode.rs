@@ -1,0 +1,283 @@
+//! Messages of inference.proto as inputs of [`crate::inference`]. Checked here is only what the
+//! protocol itself can get wrong: parts without a kind, enums with unknown numbers.
+
+use paceline_proto::v1;
+use paceline_vocabulary::RouteWish;
+
+use crate::inference::error::InferenceError;
+use crate::inference::input::{
+    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolCallInput,
+    ToolInput,
+};
+use crate::inference::params::{GenerationParams, LogitBias, SamplingParams};
+
+/// A request whose tokens are counted.
+pub(super) struct CountInput {
+    pub(super) input: RequestInput,
+    /// Whether the ids are sent as well.
+    pub(super) report_ids: bool,
+}
+
+/// The request in a Generate message.
+///
+/// # Errors
+/// There is no prompt; an enum has an unknown number.
+pub fn generate(message: v1::GenerateRequest) -> Result<RequestInput, InferenceError> {
+    use v1::generate_request::Prompt;
+    let prompt = match message.prompt {
+        None => return Err(InferenceError::invalid("prompt", "text or token_ids", "neither")),
+        Some(Prompt::Text(text)) => PromptInput::Text(text),
+        Some(Prompt::TokenIds(list)) => PromptInput::Ids(list.ids),
+    };
+    let params = GenerationParams {
+        model: message.model,
+        route: route(message.route)?,
+        report_margins: message.report_margins,
+        samples: message.samples,
+        logprobs: message.logprobs,
+        ..params(message.sampling, message.limits)
+    };
+    Ok(RequestInput { prompt, params })
+}
+
+/// The request in a Chat message.
+///
+/// # Errors
+/// A part has no known kind; an enum has an unknown number.
+pub fn chat(message: v1::ChatRequest) -> Result<RequestInput, InferenceError> {
+    let params = GenerationParams {
+        model: message.model,
+        route: route(message.route)?,
+        report_margins: message.report_margins,
+        samples: message.samples,
+        logprobs: message.logprobs,
+        ..params(message.sampling, message.limits)
+    };
+    let messages = message.messages.into_iter().enumerate();
+    let messages = messages.map(|(at, message)| conversation_message(at, message));
+    let tools = message.tools.into_iter().map(|v1::Tool { name, description, parameters }| {
+        ToolInput { name, description, parameters }
+    });
+    let conversation = ConversationInput {
+        messages: messages.collect::<Result<_, _>>()?,
+        tools: tools.collect(),
+        template_arguments: message.template_arguments,
+    };
+    Ok(RequestInput { prompt: PromptInput::Conversation(conversation), params })
+}
+
+/// The request in a CountTokens message.
+///
+/// # Errors
+/// There is none; those of [`generate`] and [`chat`].
+pub(super) fn count(message: v1::CountTokensRequest) -> Result<CountInput, InferenceError> {
+    use v1::count_tokens_request::Request as Kind;
+    let v1::CountTokensRequest { request, report_ids } = message;
+    let input = match request {
+        Some(Kind::Generate(message)) => generate(message)?,
+        Some(Kind::Chat(message)) => chat(message)?,
+        None => return Err(InferenceError::invalid("request", "generate or chat", "neither")),
+    };
+    Ok(CountInput { input, report_ids })
+}
+
+fn conversation_message(at: usize, message: v1::Message) -> Result<MessageInput, InferenceError> {
+    let v1::Message { role, content, tool_calls, tool_call_id, name, reasoning } = message;
+    let parts = content.into_iter().enumerate();
+    let parts = parts.map(|(place, part)| content_part(at, place, part));
+    let call = |v1::ToolCall { id, name, arguments }| ToolCallInput { id, name, arguments };
+    Ok(MessageInput {
+        role,
+        content: parts.collect::<Result<_, _>>()?,
+        tool_calls: tool_calls.into_iter().map(call).collect(),
+        tool_call_id,
+        name,
+        reasoning,
+    })
+}
+
+fn content_part(
+    at: usize,
+    place: usize,
+    part: v1::ContentPart,
+) -> Result<ContentPartInput, InferenceError> {
+    use v1::content_part::Part;
+    match part.part {
+        Some(Part::Text(text)) => Ok(ContentPartInput::Text(text)),
+        Some(Part::Image(image)) => Ok(ContentPartInput::Image(image.data)),
+        Some(Part::ImageUrl(image)) => Ok(ContentPartInput::ImageUrl(image.url)),
+        None => {
+            let field = format!("messages[{at}].content[{place}]");
+            let expected = "text, image or image_url";
+            Err(InferenceError::invalid(&field, expected, "a part of no known type"))
+        }
+    }
+}
+
+fn params(sampling: Option<v1::Sampling>, limits: Option<v1::Limits>) -> GenerationParams {
+    let (sampling, limits) = (sampling.unwrap_or_default(), limits.unwrap_or_default());
+    let bias = |v1::LogitBias { token_id, bias }| LogitBias { token_id, bias };
+    GenerationParams {
+        sampling: SamplingParams {
+            temperature: sampling.temperature,
+            top_k: sampling.top_k,
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            seed: sampling.seed,
+            repetition_penalty: sampling.repetition_penalty,
+            presence_penalty: sampling.presence_penalty,
+            frequency_penalty: sampling.frequency_penalty,
+            logit_bias: sampling.logit_bias.into_iter().map(bias).collect(),
+        },
+        max_tokens: limits.max_tokens,
+        min_tokens: limits.min_tokens,
+        ignore_eos: limits.ignore_eos,
+        stop_token_ids: limits.stop_token_ids,
+        stop: limits.stop,
+        ..Default::default()
+    }
+}
+
+/// The lane that a client asks for; `None` if it leaves the choice to the service.
+fn route(number: i32) -> Result<Option<RouteWish>, InferenceError> {
+    let wish = v1::RouteWish::try_from(number).map_err(|_| {
+        let found = format!("the unknown number {number}");
+        InferenceError::invalid("route", "a RouteWish (0 to 3)", found)
+    })?;
+    Ok(RouteWish::try_from(wish).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_proto::v1::content_part::Part;
+    use paceline_proto::v1::generate_request::Prompt;
+    use paceline_vocabulary::Reason;
+
+    use super::*;
+
+    #[track_caller]
+    fn refused(outcome: Result<RequestInput, InferenceError>, field: &str, word: &str) {
+        let error = outcome.expect_err("a broken message");
+        assert_eq!((error.kind, error.field.as_deref()), (Reason::InvalidArgument, Some(field)));
+        assert!(error.message.contains(word), "{word:?} in {error}");
+    }
+
+    #[test]
+    fn a_message_without_a_prompt_or_with_unknown_enums_is_refused() {
+        refused(generate(v1::GenerateRequest::default()), "prompt", "neither");
+        let prompt = Some(Prompt::TokenIds(v1::TokenIds { ids: vec![5] }));
+        for route in [9, -1] {
+            let message =
+                v1::GenerateRequest { route, prompt: prompt.clone(), ..Default::default() };
+            refused(generate(message), "route", &route.to_string());
+        }
+        let part = |part| v1::ContentPart { part };
+        let content = vec![part(Some(Part::Text("a".into()))), part(None)];
+        let message = v1::Message { role: "user".into(), content, ..Default::default() };
+        let chat_request = v1::ChatRequest { messages: vec![message], ..Default::default() };
+        refused(chat(chat_request), "messages[0].content[1]", "no known type");
+    }
+
+    #[test]
+    fn every_field_of_a_chat_message_is_decoded() {
+        let sampling = v1::Sampling {
+            temperature: Some(0.5),
+            top_k: Some(9),
+            top_p: Some(0.8),
+            min_p: Some(0.1),
+            seed: Some(7),
+            repetition_penalty: Some(1.1),
+            presence_penalty: Some(0.5),
+            frequency_penalty: Some(-0.5),
+            logit_bias: vec![v1::LogitBias { token_id: 4095, bias: 1.5 }],
+        };
+        let limits = v1::Limits {
+            max_tokens: Some(3),
+            ignore_eos: true,
+            min_tokens: 2,
+            stop_token_ids: vec![9],
+            stop: vec!["end".into()],
+        };
+        let part = |part| v1::ContentPart { part: Some(part) };
+        let message = v1::Message {
+            role: "assistant".into(),
+            content: vec![
+                part(Part::Text("t".into())),
+                part(Part::Image(v1::Image { data: vec![1].into() })),
+                part(Part::ImageUrl(v1::ImageUrl { url: "data:,".into() })),
+            ],
+            tool_calls: vec![v1::ToolCall {
+                id: "c".into(),
+                name: "f".into(),
+                arguments: "{}".into(),
+            }],
+            tool_call_id: "d".into(),
+            name: "n".into(),
+            reasoning: "r".into(),
+        };
+        let tool = v1::Tool { name: "f".into(), description: "d".into(), parameters: "{}".into() };
+        let input = chat(v1::ChatRequest {
+            model: "m".into(),
+            messages: vec![message],
+            sampling: Some(sampling),
+            limits: Some(limits),
+            route: v1::RouteWish::Plain.into(),
+            report_margins: true,
+            samples: 4,
+            logprobs: Some(3),
+            tools: vec![tool],
+            template_arguments: "{\"x\": 1}".into(),
+        });
+        let input = input.expect("every enum is known");
+        let expected = GenerationParams {
+            model: "m".into(),
+            sampling: SamplingParams {
+                temperature: Some(0.5),
+                top_k: Some(9),
+                top_p: Some(0.8),
+                min_p: Some(0.1),
+                seed: Some(7),
+                repetition_penalty: Some(1.1),
+                presence_penalty: Some(0.5),
+                frequency_penalty: Some(-0.5),
+                logit_bias: vec![LogitBias { token_id: 4095, bias: 1.5 }],
+            },
+            max_tokens: Some(3),
+            min_tokens: 2,
+            ignore_eos: true,
+            stop_token_ids: vec![9],
+            stop: vec!["end".into()],
+            route: Some(RouteWish::Plain),
+            report_margins: true,
+            logprobs: Some(3),
+            samples: 4,
+        };
+        assert_eq!(input.params, expected);
+        let message = MessageInput {
+            role: "assistant".into(),
+            content: vec![
+                ContentPartInput::Text("t".into()),
+                ContentPartInput::Image(vec![1].into()),
+                ContentPartInput::ImageUrl("data:,".into()),
+            ],
+            tool_calls: vec![ToolCallInput {
+                id: "c".into(),
+                name: "f".into(),
+                arguments: "{}".into(),
+            }],
+            tool_call_id: "d".into(),
+            name: "n".into(),
+            reasoning: "r".into(),
+        };
+        let conversation = ConversationInput {
+            messages: vec![message],
+            tools: vec![ToolInput {
+                name: "f".into(),
+                description: "d".into(),
+                parameters: "{}".into(),
+            }],
+            template_arguments: "{\"x\": 1}".into(),
+        };
+        assert_eq!(input.prompt, PromptInput::Conversation(conversation));
+    }
+}

@@ -1,0 +1,115 @@
+//! The layer before the inference service: counts calls, refuses them before their message is read
+//! when the gateway is stopping or full, and gives tonic's own refusal of a large message the code
+//! and reason of our contract.
+
+use std::sync::Arc;
+
+use http::{Request, Response};
+use paceline_process::clock::monotonic_ns;
+use paceline_proto::status::{Reason, Refusal};
+use tokio::sync::watch;
+use tonic::body::Body;
+use tonic::{Code, Status};
+
+use super::layer::{CallLayer, Passed, Refused};
+use super::status;
+use crate::guard::keys::Principal;
+use crate::inference::admission::{CallSlot, Calls, MessageArrival};
+use crate::inference::error::InferenceError;
+use crate::inference::standing::Standing;
+
+/// What the service needs to know of a call's arrival; in the request's extensions.
+#[derive(Clone, Debug)]
+pub(super) struct Arrival {
+    /// When its headers were read, by the monotonic clock.
+    pub(super) at_ns: i64,
+    /// Its place among the calls.
+    pub(super) slot: Arc<CallSlot>,
+}
+
+/// The gate before a service.
+#[derive(Clone, Debug)]
+pub(super) struct Gate {
+    /// The calls inside the gateway.
+    pub(super) calls: Calls,
+    /// Whether the gateway takes new calls.
+    pub(super) standing: watch::Receiver<Standing>,
+    /// `limits.max_message_bytes`.
+    pub(super) max_message_bytes: u64,
+}
+
+impl Gate {
+    fn enter(&self, principal: Option<&Principal>) -> Result<CallSlot, InferenceError> {
+        self.standing.borrow().open()?;
+        self.calls.enter(principal.map(|principal| &principal.name))
+    }
+}
+
+impl CallLayer<Body> for Gate {
+    type Body = Body;
+    /// The limit for messages.
+    type Call = u64;
+
+    fn before(&self, mut request: Request<Body>) -> Result<Passed<Body, u64>, Refused> {
+        let slot = match self.enter(request.extensions().get()) {
+            Ok(slot) => Arc::new(slot),
+            Err(error) => return Err(Box::pin(async { status::of(error).into_http() })),
+        };
+        if let Some(message) = request.extensions().get::<Arc<MessageArrival>>() {
+            self.calls.follow(message, &slot);
+        }
+        request.extensions_mut().insert(Arrival { at_ns: monotonic_ns(), slot });
+        Ok(Passed { request, call: self.max_message_bytes })
+    }
+
+    fn after(limit: u64, response: Response<Body>) -> Response<Body> {
+        with_our_code(response, limit)
+    }
+}
+
+/// Only tonic itself answers OUT_OF_RANGE here, and only to a message above the limit.
+fn with_our_code(response: Response<Body>, limit: u64) -> Response<Body> {
+    let status = Status::from_header_map(response.headers());
+    match status {
+        Some(status) if status.code() == Code::OutOfRange => {
+            let found: Option<u64> =
+                status.message().split_whitespace().find_map(|word| word.parse().ok());
+            let found = found.map_or_else(|| "more".to_owned(), |bytes| bytes.to_string());
+            let message = format!(
+                "message: expected at most {limit} bytes (limits.max_message_bytes of this service), found {found}"
+            );
+            let refusal = Refusal::new(Reason::MessageTooLarge, message).field("message");
+            Status::from(refusal.fact("limit_bytes", limit).fact("found_bytes", found)).into_http()
+        }
+        _ => response,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_proto::status::ReasonStatus as _;
+
+    use super::*;
+
+    #[test]
+    fn only_tonics_refusal_changes_its_code() {
+        let large = Status::out_of_range(
+            "Error, decoded message length too large: found 50 bytes, the limit is: 40 bytes",
+        );
+        let status = Status::from_header_map(with_our_code(large.into_http(), 40).headers())
+            .expect("a status");
+        assert_eq!(
+            (status.code(), Reason::of(&status)),
+            (Code::ResourceExhausted, Some(Reason::MessageTooLarge))
+        );
+        assert!(
+            status.message().contains("at most 40 bytes") && status.message().contains("found 50"),
+            "{}",
+            status.message()
+        );
+        let other = Status::from_header_map(
+            with_our_code(Status::not_found("x").into_http(), 40).headers(),
+        );
+        assert_eq!(other.expect("a status").code(), Code::NotFound);
+    }
+}

@@ -1,0 +1,279 @@
+//! Connections of clients: accepted, bounded in number, served over HTTP/2, closed in order.
+//!
+//! hyper is used directly: tonic's server has a timer of its own on `grpc-timeout` that ends calls
+//! with CANCELLED, spins when accept fails, and keeps connections that never speak HTTP/2.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::service::TowerToHyperService;
+use paceline_process::config::LimitsConfig;
+use paceline_process::task;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+
+use super::connections::{ConnectionSlot, Connections};
+use super::door::Door;
+use super::layer::Layered;
+use super::opening::{self, Opened, OpeningGuard, Openings};
+use super::track::TrackCalls;
+use crate::guard::Guard;
+
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_HEADER_LIST_BYTES: u32 = 16 << 10;
+/// Bytes of one stream that are kept for a socket that takes none at this moment.
+const SEND_BUFFER_BYTES: usize = 64 << 10;
+/// Pause after `accept` failed, as it does without free descriptors: as it stands, the next try
+/// would fail as well.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+
+/// What every connection needs.
+#[derive(Clone, Debug)]
+struct Server {
+    routes: Routes,
+    guard: Guard,
+    streams: u32,
+    message_limit: Duration,
+    connections: Connections,
+    closing: CancellationToken,
+    /// Whether the last connection was closed because all slots are taken.
+    is_full: Arc<AtomicBool>,
+}
+
+/// Serves `routes` behind `guard` until `closing` is cancelled; then sends GOAWAY everywhere and
+/// returns when every connection is closed.
+pub async fn serve(
+    listener: TcpListener,
+    routes: Routes,
+    guard: Guard,
+    limits: &LimitsConfig,
+    closing: CancellationToken,
+) {
+    let server = Server::new(routes, guard, limits, closing.clone());
+    let connections = server.connections.clone();
+    let (mut openings, mut failing) = (Openings::default(), false);
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = closing.cancelled() => break,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                failing = false;
+                let work = server.clone().connection(stream, peer.ip(), openings.begin());
+                task::spawn("connection", work);
+            }
+            Err(error) => {
+                // One line for each row of failures.
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(%error, "accept failed; connections that have not said anything, and idle ones, are closed");
+                }
+                // A peer that left before it was accepted (ECONNABORTED) took nothing that others
+                // lack.
+                if error.kind() != std::io::ErrorKind::ConnectionAborted {
+                    openings.cut_half();
+                    connections.free_descriptor();
+                    tokio::time::sleep(ACCEPT_BACKOFF).await;
+                }
+            }
+        }
+    }
+    drop(listener);
+    connections.all_closed().await;
+}
+
+impl Server {
+    fn new(
+        routes: Routes,
+        guard: Guard,
+        limits: &LimitsConfig,
+        closing: CancellationToken,
+    ) -> Self {
+        Self {
+            routes: routes.prepare(),
+            guard,
+            streams: limits.streams_per_connection,
+            message_limit: Duration::from_secs(limits.message_s),
+            connections: Connections::new(limits),
+            closing,
+            is_full: Arc::default(),
+        }
+    }
+
+    /// An accepted connection, to its end.
+    async fn connection(self, stream: TcpStream, peer: IpAddr, moment: OpeningGuard) {
+        let opened = tokio::select! {
+            biased;
+            () = self.closing.cancelled() => return,
+            () = moment.cut() => return,
+            opened = opening::open(stream, self.guard.tls.clone()) => opened,
+        };
+        drop(moment);
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                return tracing::debug!(%error, "a connection that does not speak as expected was closed");
+            }
+        };
+        // A client understands a closed connection, and waits at one that hangs.
+        let slot = match self.connections.enter(peer) {
+            Ok(slot) => slot,
+            Err(bound) => {
+                // One line for each row of them.
+                if !self.is_full.swap(true, Ordering::Relaxed) {
+                    let setting = bound.setting();
+                    tracing::warn!(
+                        setting,
+                        "too many connections, and each has open calls: new ones are closed"
+                    );
+                }
+                return;
+            }
+        };
+        self.is_full.store(false, Ordering::Relaxed);
+        match opened {
+            Opened::Plain(stream) => self.serve_http2(stream, peer, slot).await,
+            Opened::Tls(stream) => self.serve_http2(stream, peer, slot).await,
+        }
+    }
+
+    /// A connection that has sent the HTTP/2 preface, to its end.
+    async fn serve_http2<S>(self, stream: S, peer: IpAddr, slot: ConnectionSlot)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Self { routes, guard, streams, message_limit, closing, .. } = self;
+        let mut builder = auto::Builder::new(TokioExecutor::new()).http2_only();
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(streams)
+            .keep_alive_interval(KEEPALIVE_INTERVAL)
+            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+            .max_send_buf_size(SEND_BUFFER_BYTES)
+            .max_header_list_size(MAX_HEADER_LIST_BYTES);
+        let track =
+            TrackCalls { connection: slot.handle(), has_keys: guard.has_keys(), message_limit };
+        let calls = Layered::new(routes, track);
+        let service = TowerToHyperService::new(Layered::new(calls, Door::new(guard, peer)));
+        let mut connection =
+            std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let outcome = tokio::select! {
+            outcome = connection.as_mut() => Some(outcome),
+            () = closing.cancelled() => None,
+            () = slot.leaves() => None,
+        };
+        let outcome = match outcome {
+            Some(outcome) => outcome,
+            None => {
+                // GOAWAY; what is open goes on.
+                connection.as_mut().graceful_shutdown();
+                tokio::select! {
+                    outcome = connection.as_mut() => outcome,
+                    () = slot.is_overdue() => Ok(()),
+                }
+            }
+        };
+        if let Err(error) = outcome {
+            tracing::debug!(error, "connection ended");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use h2::client::SendRequest;
+    use paceline_process::Config;
+    use paceline_proto::status::{Reason, ReasonStatus as _};
+    use tokio::sync::watch;
+    use tokio::task::JoinHandle;
+    use tonic_health::pb::health_server::HealthServer;
+
+    use super::super::connections::{CLOSE_GRACE, UNUSED};
+    use super::super::health::HealthService;
+    use super::*;
+    use crate::inference::standing::Standing;
+
+    /// A connection of this client, in one process and in paused time, and its task on the
+    /// gateway's side.
+    async fn connected() -> (SendRequest<Bytes>, JoinHandle<()>, watch::Sender<Standing>) {
+        let (standing, seen) = watch::channel(Standing::default());
+        let closing = CancellationToken::new();
+        let health = HealthServer::new(HealthService::new(seen, closing.clone()));
+        let guard = Guard::prepare(&Config::default()).expect("no files");
+        let server = Server::new(Routes::new(health), guard, &LimitsConfig::default(), closing);
+        let here = IpAddr::from([127, 0, 0, 1]);
+        let slot = server.connections.enter(here).expect("room");
+        let (client, socket) = tokio::io::duplex(64 << 10);
+        let served = task::spawn("connection", server.serve_http2(socket, here, slot));
+        let (requests, connection) = h2::client::handshake(client).await.expect("HTTP/2");
+        // How it ends is seen on the other side.
+        task::spawn("client", async { drop(connection.await) });
+        (requests, served, standing)
+    }
+
+    /// Sends the headers of a call to health, and its message if there is one; returns the headers
+    /// of its answer.
+    async fn call(
+        requests: &SendRequest<Bytes>,
+        method: &str,
+        message: Option<&[u8]>,
+    ) -> http::Response<h2::RecvStream> {
+        let mut requests = requests.clone().ready().await.expect("open");
+        let request =
+            http::Request::post(format!("http://localhost/grpc.health.v1.Health/{method}"))
+                .header("content-type", "application/grpc")
+                .body(())
+                .expect("a request");
+        let (answer, mut body) = requests.send_request(request, false).expect("sent");
+        if let Some(message) = message {
+            body.send_data(Bytes::copy_from_slice(message), true).expect("sent");
+        }
+        answer.await.expect("an answer")
+    }
+
+    const EMPTY: &[u8] = &[0; 5];
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_call_is_closed_after_thirty_seconds() {
+        let (_requests, mut served, _standing) = connected().await;
+        assert!(tokio::time::timeout(UNUSED - Duration::from_secs(1), &mut served).await.is_err());
+        assert!(tokio::time::timeout(Duration::from_secs(1) + CLOSE_GRACE, served).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_with_an_open_watch_or_an_earlier_call_stays() {
+        for method in ["Watch", "Check"] {
+            let (requests, mut served, _standing) = connected().await;
+            let answer = call(&requests, method, Some(EMPTY)).await;
+            assert!(tokio::time::timeout(UNUSED * 10, &mut served).await.is_err(), "{method}");
+            drop((answer, requests));
+            served.await.expect("closed by its client");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_to_health_without_its_message_ends_after_ten_seconds() {
+        let (requests, _served, _standing) = connected().await;
+        for method in ["Check", "Watch"] {
+            let begun = tokio::time::sleep(Duration::ZERO).deadline();
+            let answer = call(&requests, method, None).await;
+            let status = tonic::Status::from_header_map(answer.headers()).expect("a status");
+            assert_eq!(Reason::of(&status), Some(Reason::MessageTimeout), "{status:?}");
+            assert_eq!(
+                (tokio::time::sleep(Duration::ZERO).deadline() - begun).as_secs(),
+                10,
+                "{method}"
+            );
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! gRPC: `paceline.v1.Inference`, health and reflection.
+//!
+//! [`listener`] accepts connections and closes them in order, within the bounds of `opening` and
+//! `connections`. A call passes three layers: `door` asks for its key, `track` counts the
+//! connection's calls and bounds the time of their messages, `gate` counts the calls inside the
+//! gateway. Then the service here decodes it, and [`crate::inference`] serves it.
+
+mod connections;
+mod decode;
+mod decoding;
+mod door;
+mod encode;
+mod gate;
+mod health;
+mod layer;
+pub mod listener;
+mod message;
+mod opening;
+mod reflection;
+pub mod status;
+mod timeout;
+mod track;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt as _};
+use paceline_process::clock::monotonic_ns;
+use paceline_proto::strict::Deferred;
+use paceline_proto::v1;
+use paceline_proto::v1::inference_server::InferenceServer;
+use prost::{Message, Name};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status};
+use tonic_health::pb::health_server::HealthServer;
+
+use crate::inference::admission::Calls;
+use crate::inference::error::InferenceError;
+use crate::inference::input::{self, RequestInput};
+use crate::inference::standing::Standing;
+use crate::inference::{Call, Inference};
+
+use decoding::Decoding;
+use gate::{Arrival, Gate};
+use layer::Layered;
+
+pub use decode::{chat as decode_chat, generate as decode_generate};
+
+/// Every service of the listening socket.
+///
+/// `decoders` is the number of large messages that are decoded at once. Watches of health end when
+/// `closing` is cancelled.
+pub fn routes(
+    inference: Arc<Inference>,
+    calls: Calls,
+    standing: watch::Receiver<Standing>,
+    decoders: usize,
+    closing: CancellationToken,
+) -> Routes {
+    let max_message_bytes = inference.limits.max_message_bytes;
+    let service = InferenceService { inference, decoding: Decoding::new(decoders) };
+    let limit = usize::try_from(max_message_bytes).unwrap_or(usize::MAX);
+    let service = InferenceServer::new(service).max_decoding_message_size(limit);
+    let health = HealthServer::new(health::HealthService::new(standing.clone(), closing));
+    let gate = Gate { calls, standing, max_message_bytes };
+    Routes::new(Layered::new(service, gate)).add_service(health).add_service(reflection::service())
+}
+
+/// The messages of an answer.
+type ResponseStream = Pin<Box<dyn Stream<Item = Result<v1::GenerateResponse, Status>> + Send>>;
+
+/// `paceline.v1.Inference`.
+#[derive(Debug)]
+struct InferenceService {
+    inference: Arc<Inference>,
+    /// Decodes and checks messages, large ones on threads of their own.
+    decoding: Decoding,
+}
+
+/// A call and the message that came with it.
+struct ReceivedCall<M> {
+    call: Call,
+    /// The error of a malformed `grpc-timeout`. It is returned as a part of the call, so that it is
+    /// logged as all others.
+    timeout_error: Option<InferenceError>,
+    message: Deferred<M>,
+}
+
+impl<M> ReceivedCall<M> {
+    fn new(method: &'static str, request: Request<Deferred<M>>) -> Self {
+        let (metadata, mut extensions, message) = request.into_parts();
+        // Without the gate before the service (tests) the call counts for nobody.
+        let arrival: Option<Arrival> = extensions.remove();
+        let arrived_ns = arrival.as_ref().map_or_else(monotonic_ns, |arrival| arrival.at_ns);
+        let mut call = Call::new(status::method(method), arrived_ns);
+        call.principal = extensions.remove();
+        call.slot = arrival.map(|arrival| arrival.slot);
+        let timeout_error = match timeout::of_call(&metadata) {
+            Ok(timeout) => {
+                call.timeout = timeout;
+                None
+            }
+            Err(error) => Some(error),
+        };
+        Self { call, timeout_error, message }
+    }
+}
+
+#[tonic::async_trait]
+impl v1::inference_server::Inference for InferenceService {
+    type GenerateStream = ResponseStream;
+    type ChatStream = ResponseStream;
+
+    async fn generate(
+        &self,
+        request: Request<Deferred<v1::GenerateRequest>>,
+    ) -> Result<Response<ResponseStream>, Status> {
+        self.answer("Generate", request, decode::generate).await
+    }
+
+    async fn chat(
+        &self,
+        request: Request<Deferred<v1::ChatRequest>>,
+    ) -> Result<Response<ResponseStream>, Status> {
+        self.answer("Chat", request, decode::chat).await
+    }
+
+    async fn count_tokens(
+        &self,
+        request: Request<Deferred<v1::CountTokensRequest>>,
+    ) -> Result<Response<v1::CountTokensResponse>, Status> {
+        let received = ReceivedCall::new("CountTokens", request);
+        let ReceivedCall { call, timeout_error, message } = received;
+        let request_id = call.request_id().clone();
+        let mut report_ids = false;
+        let reading = async {
+            let decode = |message| {
+                let counted = decode::count(message)?;
+                Ok((counted.input, counted.report_ids))
+            };
+            let (request, wanted) = self.read(timeout_error, message, decode).await?;
+            report_ids = wanted;
+            Ok(request)
+        };
+        match self.inference.count(call, reading).await {
+            Ok(counted) => Ok(Response::new(encode::count(counted, report_ids))),
+            Err(error) => Err(status::with_request_id(status::of(error), request_id.as_str())),
+        }
+    }
+
+    async fn get_model(
+        &self,
+        request: Request<v1::GetModelRequest>,
+    ) -> Result<Response<v1::GetModelResponse>, Status> {
+        let model = self.inference.model(&request.into_inner().model).map_err(status::of)?;
+        Ok(Response::new(encode::model(model)))
+    }
+}
+
+impl InferenceService {
+    /// One call that generates: headers and a stream of messages, or one terminal status (I4).
+    async fn answer<M: Message + Name + Default + 'static>(
+        &self,
+        method: &'static str,
+        request: Request<Deferred<M>>,
+        decode: fn(M) -> Result<RequestInput, InferenceError>,
+    ) -> Result<Response<ResponseStream>, Status> {
+        let ReceivedCall { call, timeout_error, message } = ReceivedCall::new(method, request);
+        let request_id = call.request_id().clone();
+        let reading = async {
+            let decode = move |message| Ok((decode(message)?, ()));
+            self.read(timeout_error, message, decode).await.map(|(request, ())| request)
+        };
+        let answer = match self.inference.answer(call, reading).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                return Err(status::with_request_id(status::of(error), request_id.as_str()));
+            }
+        };
+        let header = request_id.as_str().parse();
+        let messages = answer.map(move |event| match event {
+            Ok(event) => Ok(encode::event(event, request_id.as_str())),
+            Err(error) => Err(status::with_request_id(status::of(error), request_id.as_str())),
+        });
+        let mut response: Response<ResponseStream> = Response::new(Box::pin(messages));
+        if let Ok(value) = header {
+            response.metadata_mut().insert(status::REQUEST_ID, value);
+        }
+        Ok(response)
+    }
+
+    /// Decodes and checks a request's message. `T` is what a message has besides the request.
+    async fn read<M, T, D>(
+        &self,
+        timeout_error: Option<InferenceError>,
+        message: Deferred<M>,
+        decode: D,
+    ) -> Result<(input::Request, T), InferenceError>
+    where
+        M: Message + Name + Default + 'static,
+        T: Send + 'static,
+        D: FnOnce(M) -> Result<(RequestInput, T), InferenceError> + Send + 'static,
+    {
+        if let Some(error) = timeout_error {
+            return Err(error);
+        }
+        let inference = Arc::clone(&self.inference);
+        let check = move |message| {
+            let (input, rest) = decode(message)?;
+            Ok((inference.check(input)?, rest))
+        };
+        self.decoding.read(message, check).await
+    }
+}

@@ -1,0 +1,5 @@
+//! The protocols that clients use, one folder each. A front decodes its protocol's messages to
+//! [`crate::inference::input`], and encodes events and errors of [`crate::inference`]. Another
+//! protocol is another folder here.
+
+pub mod grpc;

@@ -1,0 +1,55 @@
+//! Whether the message of a call has arrived.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::Waker;
+
+use futures::task::AtomicWaker;
+
+const ARRIVING: u8 = 0;
+const ARRIVED: u8 = 1;
+const DISPLACED: u8 = 2;
+
+/// State of one call's message, shared between the front that reads the message and
+/// [`super::Calls`]. It changes once: the message arrives, or its call is displaced.
+#[derive(Debug, Default)]
+pub struct MessageArrival {
+    state: AtomicU8,
+    reader: AtomicWaker,
+}
+
+impl MessageArrival {
+    /// Whether the message is still on its way.
+    pub fn is_arriving(&self) -> bool {
+        self.state.load(Ordering::Acquire) == ARRIVING
+    }
+
+    /// Ends the call because another one gets its slot. False if the message has arrived: then the
+    /// call goes on.
+    pub fn displace(&self) -> bool {
+        let displaced = self.change(DISPLACED);
+        if displaced {
+            self.reader.wake();
+        }
+        displaced
+    }
+
+    /// Notes that the message is there, or that nothing waits for it any more. False if the call
+    /// was displaced before.
+    pub fn arrived(&self) -> bool {
+        self.change(ARRIVED)
+    }
+
+    /// Whether another call got the slot.
+    pub fn is_displaced(&self) -> bool {
+        self.state.load(Ordering::Acquire) == DISPLACED
+    }
+
+    /// Wakes this reader when the call is displaced.
+    pub fn wake_on_displacement(&self, reader: &Waker) {
+        self.reader.register(reader);
+    }
+
+    fn change(&self, to: u8) -> bool {
+        self.state.compare_exchange(ARRIVING, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}

@@ -1,0 +1,289 @@
+//! The calls inside the gateway: a bounded number in all, and a bounded share for each key.
+//!
+//! When all slots are taken, the oldest call whose message has not arrived loses its slot to the
+//! newcomer.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use paceline_vocabulary::Reason;
+use tokio::sync::watch;
+
+use super::arrival::MessageArrival;
+use crate::inference::error::InferenceError;
+
+/// Calls inside the gateway beyond those that run and those that the supervisor queues: on their
+/// way, or over and unread.
+const ON_THEIR_WAY: usize = 160;
+/// A key may have so many times as many calls as there are places left. So one key alone may have
+/// eight of nine places, and however many keys send as many calls as they can, places are left for
+/// others.
+const CALLS_PER_FREE_PLACE: usize = 8;
+
+/// The calls inside the gateway. Their number bounds the messages that are in memory; those that
+/// come later are refused, as the supervisor would refuse them. How many of a key run is for the
+/// supervisor to decide; here no key may take all places.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    running: Arc<watch::Sender<usize>>,
+    most: usize,
+    /// Of each key's name that has any.
+    of_keys: Arc<Mutex<HashMap<Arc<str>, usize>>>,
+    /// Calls whose message is on its way, and some that are past that, oldest first.
+    arriving: Arc<Mutex<VecDeque<ArrivingCall>>>,
+}
+
+/// A call whose message is on its way. It may lose its slot to a newer one.
+#[derive(Debug)]
+struct ArrivingCall {
+    message: Arc<MessageArrival>,
+    slot: Weak<CallSlot>,
+}
+
+impl Calls {
+    /// None yet; places for as many as run at once (`target.max_sequences`), and for `queue` that
+    /// wait.
+    pub fn new(run_at_once: u32, queue: u32) -> Self {
+        let (run_at_once, queue) = (run_at_once as usize, queue as usize);
+        // An eighth more than wait: one key alone can fill the queue.
+        let most = ON_THEIR_WAY + run_at_once + queue + queue.div_ceil(CALLS_PER_FREE_PLACE);
+        Self {
+            running: Arc::new(watch::Sender::new(0)),
+            most,
+            of_keys: Arc::default(),
+            arriving: Arc::default(),
+        }
+    }
+
+    /// How many there are, as it changes.
+    pub fn watch(&self) -> watch::Receiver<usize> {
+        self.running.subscribe()
+    }
+
+    /// A place for one more of this key, if there are keys.
+    ///
+    /// # Errors
+    /// All places are taken, or the key has as many as it may have.
+    pub fn enter(&self, key: Option<&Arc<str>>) -> Result<CallSlot, InferenceError> {
+        let key = key.map(|name| self.enter_key(name)).transpose()?;
+        let most = self.most;
+        let refusal = || {
+            InferenceError::new(
+                Reason::QueueFull,
+                format!("the gateway has {most} calls, the most it takes; try again shortly"),
+            )
+            .field("limits.queue")
+            .fact("limit", most)
+        };
+        self.enter_all(key).ok_or_else(refusal)
+    }
+
+    fn enter_key(&self, name: &Arc<str>) -> Result<KeySlot, InferenceError> {
+        let mut counts = self.of_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(Arc::clone(name)).or_insert(0);
+        let left = self.most.saturating_sub(*self.running.borrow());
+        let limit = left * CALLS_PER_FREE_PLACE;
+        // Without any place left it is the gateway that is full, not the key.
+        if *count >= limit && left > 0 {
+            let message = format!(
+                "there are {count} calls under this key and {left} places left for others, so it may have no more; try again \
+                 when one has ended"
+            );
+            return Err(InferenceError::new(Reason::TooManyStreams, message)
+                .field("limits.queue")
+                .fact("limit", limit));
+        }
+        *count += 1;
+        Ok(KeySlot { counts: Arc::clone(&self.of_keys), name: Arc::clone(name) })
+    }
+
+    fn enter_all(&self, key: Option<KeySlot>) -> Option<CallSlot> {
+        let mut entered = false;
+        self.running.send_if_modified(|calls| {
+            entered = *calls < self.most;
+            *calls += usize::from(entered);
+            entered
+        });
+        let slot = || CallSlot {
+            running: Arc::clone(&self.running),
+            is_displaced: AtomicBool::new(false),
+            _key: key,
+        };
+        (entered || self.displace()).then(slot)
+    }
+
+    /// Takes the slot of the oldest call whose message has not arrived. A sender of headers alone
+    /// thus keeps out no call that sends its message at once. False if every message is there.
+    fn displace(&self) -> bool {
+        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(call) = arriving.pop_front() {
+            if let Some(slot) = call.slot.upgrade()
+                && call.message.displace()
+            {
+                slot.is_displaced.store(true, Ordering::Relaxed);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Notes that the call with this slot may be displaced until its message is there.
+    pub fn follow(&self, message: &Arc<MessageArrival>, slot: &Arc<CallSlot>) {
+        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
+        // At most `most` of them are on their way, so this is bounded, and seldom done.
+        if arriving.len() >= 2 * self.most {
+            arriving.retain(|call| call.slot.strong_count() > 0 && call.message.is_arriving());
+        }
+        arriving
+            .push_back(ArrivingCall { message: Arc::clone(message), slot: Arc::downgrade(slot) });
+    }
+}
+
+/// One call's place; given back when dropped.
+#[derive(Debug)]
+pub struct CallSlot {
+    running: Arc<watch::Sender<usize>>,
+    /// The place counts for another call now.
+    is_displaced: AtomicBool,
+    _key: Option<KeySlot>,
+}
+
+impl Drop for CallSlot {
+    fn drop(&mut self) {
+        if !self.is_displaced.load(Ordering::Relaxed) {
+            self.running.send_modify(|calls| *calls -= 1);
+        }
+    }
+}
+
+/// One call's place among those of its key; given back when dropped.
+#[derive(Debug)]
+struct KeySlot {
+    counts: Arc<Mutex<HashMap<Arc<str>, usize>>>,
+    name: Arc<str>,
+}
+
+impl Drop for KeySlot {
+    fn drop(&mut self) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.name) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.name);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_bounded_and_given_back() {
+        let calls = Calls::new(32, 8);
+        let seen = calls.watch();
+        let slots: Vec<CallSlot> =
+            (0..ON_THEIR_WAY + 32 + 8 + 1).map(|_| calls.enter(None).expect("room")).collect();
+        let error = calls.enter(None).expect_err("full");
+        assert_eq!(error.kind, Reason::QueueFull);
+        assert_eq!(*seen.borrow(), slots.len());
+        drop(slots);
+        assert_eq!(*seen.borrow(), 0);
+        assert!(calls.enter(None).is_ok());
+    }
+
+    /// As many calls of this key as get in.
+    fn fill(calls: &Calls, key: &Arc<str>) -> Vec<CallSlot> {
+        std::iter::from_fn(|| calls.enter(Some(key)).ok()).collect()
+    }
+
+    #[test]
+    fn a_key_can_fill_the_queue_and_leaves_places_for_others() {
+        for queue in [0, 128, 10_000] {
+            let calls = Calls::new(32, queue);
+            let (alice, bob, carol): (Arc<str>, Arc<str>, Arc<str>) =
+                ("alice".into(), "bob".into(), "carol".into());
+            let mut hers = fill(&calls, &alice);
+            assert!(
+                hers.len() >= 32 + queue as usize,
+                "{} of hers beside a queue of {queue}",
+                hers.len()
+            );
+            let error = calls.enter(Some(&alice)).expect_err("all she may have");
+            assert_eq!(error.kind, Reason::TooManyStreams);
+            let his = fill(&calls, &bob);
+            assert!(his.len() >= 8, "{} of his beside a queue of {queue}", his.len());
+            let others = calls.enter(Some(&carol)).expect("a third key has a place as well");
+            // What ends makes room again.
+            hers.truncate(hers.len() / 2);
+            hers.push(calls.enter(Some(&alice)).expect("room again"));
+            drop((hers, his, others));
+            assert_eq!(
+                (*calls.watch().borrow(), calls.of_keys.lock().expect("fine").len()),
+                (0, 0)
+            );
+        }
+    }
+
+    #[test]
+    fn where_no_place_is_left_the_gateway_is_full_and_no_key() {
+        let calls = Calls::new(32, 0);
+        let slots: Vec<CallSlot> =
+            (0..calls.most).map(|_| calls.enter(None).expect("room")).collect();
+        let error = calls.enter(Some(&"alice".into())).expect_err("full");
+        assert_eq!(error.kind, Reason::QueueFull);
+        assert!(calls.of_keys.lock().expect("fine").is_empty(), "who was refused is not counted");
+        drop(slots);
+    }
+
+    #[test]
+    fn the_oldest_call_without_its_message_makes_room_for_a_newer_one() {
+        let calls = Calls::new(1, 0);
+        let (most, seen) = (calls.most, calls.watch());
+        let messages: Vec<Arc<MessageArrival>> = (0..most).map(|_| Arc::default()).collect();
+        let enter = |message: &Arc<MessageArrival>| {
+            let slot = Arc::new(calls.enter(None).expect("room"));
+            calls.follow(message, &slot);
+            slot
+        };
+        let mut slots: Vec<Arc<CallSlot>> = messages.iter().map(enter).collect();
+        assert!(messages.iter().all(|message| message.is_arriving()));
+        slots.push(Arc::new(calls.enter(None).expect("the first one's")));
+        assert!(!messages[0].is_arriving() && messages[1].is_arriving());
+        // One that has ended made room by itself, and is no other's loss.
+        drop(slots.remove(1));
+        slots.push(enter(&Arc::default()));
+        assert!(messages[2].is_arriving());
+        for _ in 2..most {
+            slots.push(Arc::new(calls.enter(None).expect("another one's")));
+        }
+        assert!(messages[2..].iter().all(|message| !message.is_arriving()));
+        slots.push(Arc::new(
+            calls.enter(None).expect("the last one's that came without its message"),
+        ));
+        assert!(calls.enter(None).is_err(), "all messages are there");
+        assert_eq!(*seen.borrow(), most, "each place counts once");
+        drop(slots);
+        assert_eq!(*seen.borrow(), 0);
+    }
+
+    #[test]
+    fn calls_that_are_past_their_message_are_not_kept_in_mind_for_ever() {
+        let calls = Calls::new(1, 0);
+        let most = calls.most;
+        let message = Arc::<MessageArrival>::default();
+        let first = Arc::new(calls.enter(None).expect("room"));
+        calls.follow(&message, &first);
+        for _ in 0..10 * most {
+            calls.follow(&Arc::default(), &Arc::new(calls.enter(None).expect("room")));
+        }
+        let arriving = calls.arriving.lock().expect("fine");
+        assert!(
+            arriving.len() <= 2 * most && Arc::ptr_eq(&arriving[0].message, &message),
+            "{}",
+            arriving.len()
+        );
+    }
+}

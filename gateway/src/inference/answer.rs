@@ -1,0 +1,374 @@
+//! ⑧ The answer comes back: batches of token ids become events. An answer is pulled by its reader and
+//! has no task and no queue of its own. A reader that does not read stops the upstream's streams by
+//! flow control; a reader that leaves drops them.
+//!
+//! A request has one stream for each sample, with an id of its own, its sample index and the same
+//! seed. All are submitted at once, so that the prompt is prefilled once; events go out as they
+//! come. If the upstream has no room for all samples, the others run first.
+
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use futures::FutureExt;
+use paceline_vocabulary::reason::COMPLETION_TOKENS;
+use paceline_vocabulary::{KeyId, Reason, Term};
+use tokio::time::Sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
+
+use super::admission::{CallSlot, QueuePlace};
+use super::deadline::{BACKSTOP, Deadline};
+use super::error::InferenceError;
+use super::generation::Generation;
+use super::params::GenerationParams;
+use super::record::Record;
+use super::sample::{Sample, SampleEvent};
+use super::upstream::Upstream;
+use crate::images::StoredImages;
+use crate::prompt::Language;
+use crate::stream::{AnswerEvent, Assembler, AssemblerSettings, ElapsedTimes, TokenBatch};
+
+/// What ends an answer before its own end.
+#[derive(Clone, Debug)]
+pub(super) struct AnswerBounds {
+    /// The request's deadline.
+    pub(super) deadline: Deadline,
+    /// Cancelled when the gateway stops.
+    pub(super) cancel: CancellationToken,
+}
+
+/// Where an answer's samples are submitted.
+#[derive(Clone, Debug)]
+pub(super) struct Destination {
+    /// The supervisor.
+    pub(super) upstream: Upstream,
+    /// The life of the supervisor.
+    pub(super) term: Term,
+    /// The request's key.
+    pub(super) key: KeyId,
+}
+
+/// A batch of one of the samples.
+#[derive(Debug)]
+struct SampleBatch {
+    /// Index of the sample.
+    sample: usize,
+    batch: TokenBatch,
+}
+
+/// What lives as long as an answer.
+#[derive(Debug)]
+struct CallState {
+    record: Record,
+    _slot: Option<Arc<CallSlot>>,
+}
+
+/// One request's answer: all its samples.
+#[derive(Debug)]
+pub struct Answer {
+    request_id: String,
+    span: Span,
+    destination: Destination,
+    /// What is submitted for each sample, but for its id and index; `None` once it is submitted for
+    /// the only sample.
+    generation: Option<Generation>,
+    /// The files of its images; they are removed with this.
+    images: Option<StoredImages>,
+    samples: Vec<Sample>,
+    /// The sample that is polled first, so that no sample waits for another one.
+    turn: usize,
+    first: Option<SampleBatch>,
+    ended: bool,
+    cancel: CancellationToken,
+    deadline: Pin<Box<Sleep>>,
+    call: Option<CallState>,
+    place: Option<QueuePlace>,
+    /// Whether its reader did not read. Set by [`super::unread`] before it drops this.
+    unread: Arc<AtomicBool>,
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if self.unread.load(Ordering::Relaxed) {
+            self.end(Err(Reason::SlowReader));
+        }
+    }
+}
+
+impl Answer {
+    /// The answer to `generation`, before it is submitted. Made inside the request's span.
+    pub(super) fn new(
+        generation: Generation,
+        params: &GenerationParams,
+        language: &Arc<Language>,
+        destination: Destination,
+        bounds: AnswerBounds,
+    ) -> Self {
+        let sample = |sample_index| {
+            let settings = AssemblerSettings {
+                sample_index,
+                prompt_tokens: u32::try_from(generation.prompt_ids.len()).unwrap_or(u32::MAX),
+                seed: generation.seed,
+                report_margins: generation.report_margins,
+                report_logprobs: generation.logprobs.is_some(),
+                min_tokens: generation.min_tokens,
+                stop: params.stop.clone(),
+            };
+            Sample::new(Assembler::new(settings, Arc::clone(language)))
+        };
+        Self {
+            request_id: generation.request_id.clone(),
+            span: Span::current(),
+            destination,
+            samples: (0..params.samples.max(1)).map(sample).collect(),
+            generation: Some(generation),
+            images: None,
+            turn: 0,
+            first: None,
+            ended: false,
+            cancel: bounds.cancel,
+            deadline: Box::pin(tokio::time::sleep(bounds.deadline.until(BACKSTOP))),
+            call: None,
+            place: None,
+            unread: Arc::default(),
+        }
+    }
+
+    /// With images in these files.
+    pub(super) fn with_images(mut self, images: Option<StoredImages>) -> Self {
+        self.images = images;
+        self
+    }
+
+    /// The request's id.
+    pub fn request_id(&self) -> &str {
+        &self.request_id
+    }
+
+    /// Set before a drop that is due to a reader who does not read.
+    pub(super) fn unread_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.unread)
+    }
+
+    /// Submits all samples and waits for the first batch of one of them.
+    ///
+    /// # Errors
+    /// The first error of a sample.
+    pub(super) async fn open(&mut self) -> Result<(), InferenceError> {
+        self.submit_waiting();
+        let first = std::future::poll_fn(|context| self.poll_batch(context)).await;
+        self.first = first.transpose().map_err(|error| self.with_tokens(error))?;
+        Ok(())
+    }
+
+    /// Keeps the call's log line and its slot until the answer ends.
+    pub(super) fn keep(&mut self, record: Record, slot: Option<Arc<CallSlot>>) {
+        self.call = Some(CallState { record, _slot: slot });
+    }
+
+    /// Holds its place in the supervisor's queue or model until it ends.
+    pub(super) fn hold(&mut self, place: QueuePlace) {
+        self.place = Some(place);
+    }
+
+    /// The next event, then the error that ends the answer if one does, then nothing.
+    pub async fn next(&mut self) -> Option<Result<AnswerEvent, InferenceError>> {
+        let span = self.span.clone();
+        let step = AssertUnwindSafe(self.step()).catch_unwind();
+        let guarded = async {
+            let bug = |_| Some(Err(InferenceError::bug("a panic while answering")));
+            step.await.unwrap_or_else(bug)
+        };
+        let next = guarded.instrument(span).await;
+        if let Some(Err(error)) = &next {
+            self.end(Err(error.kind));
+        }
+        next
+    }
+
+    async fn step(&mut self) -> Option<Result<AnswerEvent, InferenceError>> {
+        loop {
+            if self.ended {
+                return None;
+            }
+            let next = match self.first.take() {
+                Some(first) => first,
+                None => match self.batch().await {
+                    Some(Ok(next)) => next,
+                    Some(Err(error)) => return Some(Err(self.with_tokens(error))),
+                    None => {
+                        self.end(Ok(()));
+                        return None;
+                    }
+                },
+            };
+            match self.assemble(next) {
+                Ok(None) => {}
+                Ok(Some(event)) => return Some(Ok(event)),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    /// An error of the upstream. The target knows that the deadline passed, and the gateway how many
+    /// tokens the answer has. (A request that waited in the queue had no answer, and its error has
+    /// that number.)
+    fn with_tokens(&self, error: InferenceError) -> InferenceError {
+        match error.kind {
+            Reason::DeadlinePassed if !error.facts.contains_key(COMPLETION_TOKENS) => {
+                InferenceError::deadline_passed_after(self.tokens())
+            }
+            _ => error,
+        }
+    }
+
+    /// The next batch, within the answer's bounds; `None` when all samples are over.
+    async fn batch(&mut self) -> Option<Result<SampleBatch, InferenceError>> {
+        let cancel = self.cancel.clone();
+        let cancelled = std::pin::pin!(cancel.cancelled());
+        let mut cancelled = cancelled.fuse();
+        std::future::poll_fn(|context| {
+            if cancelled.poll_unpin(context).is_ready() {
+                return Poll::Ready(Some(Err(InferenceError::draining())));
+            }
+            if self.deadline.poll_unpin(context).is_ready() {
+                return Poll::Ready(Some(Err(InferenceError::deadline_passed_after(
+                    self.tokens(),
+                ))));
+            }
+            self.poll_batch(context)
+        })
+        .await
+    }
+
+    fn poll_batch(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<SampleBatch, InferenceError>>> {
+        let count = self.samples.len();
+        let mut again = true;
+        while std::mem::take(&mut again) {
+            let first = self.turn;
+            for at in (0..count).map(|step| (first + step) % count) {
+                match self.samples[at].poll(context) {
+                    Poll::Pending => {}
+                    Poll::Ready(SampleEvent::Batch(batch)) => {
+                        self.turn = at + 1;
+                        return Poll::Ready(Some(Ok(SampleBatch { sample: at, batch: *batch })));
+                    }
+                    // It waits while other samples of this request run, which will make room.
+                    Poll::Ready(SampleEvent::NoRoom(_))
+                        if self.samples.iter().any(Sample::is_upstream) => {}
+                    // The refusal is older than the end of another sample of this request.
+                    Poll::Ready(SampleEvent::NoRoom(_)) if self.samples[at].is_outdated() => {
+                        self.submit_waiting();
+                        again = true;
+                    }
+                    Poll::Ready(SampleEvent::NoRoom(error) | SampleEvent::Failed(error)) => {
+                        return Poll::Ready(Some(Err(error)));
+                    }
+                    Poll::Ready(SampleEvent::Closed) => again = true,
+                }
+            }
+        }
+        if self.samples.iter().all(Sample::is_over) { Poll::Ready(None) } else { Poll::Pending }
+    }
+
+    /// Submits the samples that wait.
+    fn submit_waiting(&mut self) {
+        for at in 0..self.samples.len() {
+            if !self.samples[at].is_waiting() {
+                continue;
+            }
+            let Destination { upstream, term, key } = &self.destination;
+            let (term, key) = (*term, *key);
+            let submission = match sample_generation(
+                &mut self.generation,
+                self.images.as_mut(),
+                at,
+                self.samples.len(),
+            ) {
+                Ok(generation) => upstream.submit(term, key, generation),
+                Err(error) => Box::pin(std::future::ready(Err(error))),
+            };
+            self.samples[at].submit(submission);
+        }
+    }
+
+    fn assemble(&mut self, next: SampleBatch) -> Result<Option<AnswerEvent>, InferenceError> {
+        let SampleBatch { sample, batch } = next;
+        let finished = batch.done.is_some();
+        let sample = &mut self.samples[sample];
+        let mut times = ElapsedTimes::default();
+        if let Some(CallState { record, .. }) = &mut self.call {
+            record.first_token();
+            let now = record.elapsed_ms();
+            let images = record.image_times.unwrap_or_default();
+            times = ElapsedTimes {
+                ttft_ms: *sample.ttft_ms.get_or_insert(now),
+                total_ms: now,
+                image_decode_ms: images.decode_ms,
+                image_resize_ms: images.resize_ms,
+            };
+        }
+        let event = sample.assembler.take(batch, times)?;
+        let ends = event.as_ref().is_some_and(|event| event.last.is_some());
+        if ends {
+            sample.last_is_out(finished);
+            self.samples.iter_mut().for_each(Sample::place_came_free);
+            self.submit_waiting();
+        }
+        let tokens = self.tokens();
+        let over = !self.samples.iter().any(|sample| sample.is_waiting() || sample.is_upstream());
+        if let Some(CallState { record, .. }) = &mut self.call {
+            record.completion_tokens = tokens;
+            if ends && over {
+                record.ended(Ok(()));
+            }
+        }
+        Ok(event)
+    }
+
+    /// Tokens of all samples.
+    fn tokens(&self) -> u32 {
+        self.samples.iter().fold(0, |sum, sample| sum.saturating_add(sample.assembler.next_index()))
+    }
+
+    /// Drops the upstream's streams, writes the log line, gives the slot and the place back.
+    fn end(&mut self, outcome: Result<(), Reason>) {
+        self.ended = true;
+        self.samples.clear();
+        (self.images, self.place) = (None, None);
+        if let Some(CallState { mut record, _slot }) = self.call.take() {
+            record.ended(outcome);
+        }
+    }
+}
+
+/// What is submitted for the sample at this index, of so many.
+fn sample_generation(
+    whole: &mut Option<Generation>,
+    images: Option<&mut StoredImages>,
+    at: usize,
+    samples: usize,
+) -> Result<Generation, InferenceError> {
+    let gone = || InferenceError::bug("the only sample of a request was submitted twice");
+    if samples == 1 {
+        return whole.take().ok_or_else(gone);
+    }
+    let whole = whole.as_ref().ok_or_else(gone)?;
+    let mut generation = Generation {
+        // Upstream an id is the id of one sequence.
+        request_id: format!("{}-{at}", whole.request_id),
+        sample_index: u32::try_from(at).unwrap_or(u32::MAX),
+        ..whole.clone()
+    };
+    // The reader of an image removes its file.
+    if let Some(images) = images {
+        generation.images = images.link_again()?;
+    }
+    Ok(generation)
+}

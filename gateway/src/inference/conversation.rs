@@ -1,0 +1,370 @@
+//! What a conversation must look like: roles and what each may have, parts, tools and their calls,
+//! the template's variables.
+
+use serde_json::{Map, Value};
+
+use super::error::{InferenceError, quoted};
+use super::input::{ContentPartInput, ConversationInput, MessageInput, ToolCallInput, ToolInput};
+use super::json::Budget;
+use crate::images::{EncodedImage, ImageSource};
+use crate::prompt::OWN_NAMES;
+use crate::prompt::conversation::{
+    self, ContentPart, Conversation, Message, Role, Tool, ToolCall, normalize,
+};
+
+/// Most letters of a tool's name.
+const MAX_TOOL_NAME: usize = 64;
+
+/// Checks a conversation and puts it in the order that templates expect.
+///
+/// # Errors
+/// The first field that cannot be served.
+pub(super) fn check(input: ConversationInput) -> Result<Conversation, InferenceError> {
+    let ConversationInput { messages, tools, template_arguments } = input;
+    if messages.is_empty() {
+        return Err(InferenceError::invalid("messages", "at least one message", "none"));
+    }
+    let (mut images, mut json) = (Vec::new(), Budget::default());
+    let messages = messages
+        .into_iter()
+        .enumerate()
+        .map(|(at, message)| checked_message(at, message, &mut images, &mut json));
+    let messages: Vec<Message> = messages.collect::<Result<_, _>>()?;
+    // All system messages become one, which has one name.
+    let mut systems =
+        messages.iter().enumerate().filter(|(_, message)| message.role == Role::System);
+    if let Some((_, first)) = systems.next()
+        && let Some((at, other)) = systems.find(|(_, message)| message.name != first.name)
+    {
+        let expected = format!(
+            "the name of the first system message, {}, as they become one",
+            quoted(&first.name)
+        );
+        return Err(InferenceError::invalid(
+            &format!("messages[{at}].name"),
+            expected,
+            quoted(&other.name),
+        ));
+    }
+    let mut messages = normalize(messages);
+    let images = conversation::in_order(&mut messages, images);
+    let (tools, arguments) =
+        (offered(tools, &mut json)?, arguments(&template_arguments, &mut json)?);
+    Ok(Conversation { messages, tools, arguments, images, json_bytes: json.bytes() })
+}
+
+/// One message of a conversation; its images are added to `images`.
+fn checked_message(
+    at: usize,
+    message: MessageInput,
+    images: &mut Vec<EncodedImage>,
+    json: &mut Budget,
+) -> Result<Message, InferenceError> {
+    let MessageInput { role: word, content, tool_calls, tool_call_id, name, reasoning } = message;
+    let field = |name: &str| format!("messages[{at}].{name}");
+    let role = Role::from_word(&word).ok_or_else(|| {
+        InferenceError::invalid(
+            &field("role"),
+            "system, developer, user, assistant or tool",
+            quoted(&word),
+        )
+    })?;
+    let only = |name: &str, of: Role, empty: bool| match empty || role == of {
+        true => Ok(()),
+        false => Err(InferenceError::invalid(
+            &field(name),
+            format!("nothing, as only {} turns have it", of.word()),
+            format!("one of role {word}"),
+        )),
+    };
+    only("tool_calls", Role::Assistant, tool_calls.is_empty())?;
+    only("tool_call_id", Role::Tool, tool_call_id.is_empty())?;
+    only("reasoning", Role::Assistant, reasoning.is_empty())?;
+    if content.is_empty() && tool_calls.is_empty() {
+        return Err(InferenceError::invalid(&field("content"), "at least one part", "none"));
+    }
+    let parts = content
+        .into_iter()
+        .enumerate()
+        .map(|(place, part)| content_part(&field("content"), place, part, images));
+    let parts = parts.collect();
+    let calls = tool_calls
+        .into_iter()
+        .enumerate()
+        .map(|(place, call)| tool_call(&format!("{}[{place}]", field("tool_calls")), call, json));
+    Ok(Message {
+        role,
+        parts,
+        calls: calls.collect::<Result<_, _>>()?,
+        call_id: tool_call_id,
+        name,
+        reasoning,
+    })
+}
+
+fn content_part(
+    field: &str,
+    place: usize,
+    part: ContentPartInput,
+    images: &mut Vec<EncodedImage>,
+) -> ContentPart {
+    let source = match part {
+        ContentPartInput::Text(text) => return ContentPart::Text(text),
+        ContentPartInput::Image(file) => ImageSource::File(file),
+        ContentPartInput::ImageUrl(url) => ImageSource::Address(url),
+    };
+    images.push(EncodedImage { field: format!("{field}[{place}]"), source });
+    ContentPart::Image(images.len() - 1)
+}
+
+fn tool_call(
+    field: &str,
+    call: ToolCallInput,
+    json: &mut Budget,
+) -> Result<ToolCall, InferenceError> {
+    let ToolCallInput { id, name, arguments } = call;
+    check_name(&format!("{field}.name"), &name)?;
+    let arguments = json.object(&format!("{field}.arguments"), &arguments)?;
+    Ok(ToolCall { id, name, arguments })
+}
+
+fn offered(tools: Vec<ToolInput>, json: &mut Budget) -> Result<Vec<Tool>, InferenceError> {
+    let mut offered: Vec<Tool> = Vec::with_capacity(tools.len());
+    for (at, tool) in tools.into_iter().enumerate() {
+        let ToolInput { name, description, parameters } = tool;
+        let field = |name: &str| format!("tools[{at}].{name}");
+        check_name(&field("name"), &name)?;
+        if offered.iter().any(|other| other.name == name) {
+            return Err(InferenceError::invalid(
+                &field("name"),
+                "a name of its own for each tool",
+                format!("{} twice", quoted(&name)),
+            ));
+        }
+        let written = field("parameters");
+        let parameters = json.object(&written, &parameters)?;
+        match parameters.get("type") {
+            None if parameters.is_empty() => {}
+            Some(Value::String(kind)) if kind == "object" => {}
+            Some(other) => {
+                return Err(InferenceError::invalid(
+                    &written,
+                    "a JSON schema of type object",
+                    quoted(&format!("type {other}")),
+                ));
+            }
+            None => {
+                return Err(InferenceError::invalid(
+                    &written,
+                    "a JSON schema of type object",
+                    "one without a type",
+                ));
+            }
+        }
+        offered.push(Tool { name, description, parameters });
+    }
+    Ok(offered)
+}
+
+fn check_name(field: &str, name: &str) -> Result<(), InferenceError> {
+    let plain =
+        name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'));
+    if plain && !name.is_empty() && name.len() <= MAX_TOOL_NAME {
+        return Ok(());
+    }
+    Err(InferenceError::invalid(
+        field,
+        format!("1 to {MAX_TOOL_NAME} letters, digits, \"_\", \"-\" or \".\""),
+        quoted(name),
+    ))
+}
+
+/// The variables a request sets.
+fn arguments(text: &str, json: &mut Budget) -> Result<Map<String, Value>, InferenceError> {
+    const FIELD: &str = "template_arguments";
+    let arguments = json.object(FIELD, text)?;
+    match arguments.keys().find(|name| OWN_NAMES.contains(&name.as_str())) {
+        Some(name) => Err(InferenceError::invalid(
+            FIELD,
+            "no name that the service itself sets",
+            quoted(name),
+        )),
+        None => Ok(arguments),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_vocabulary::Reason;
+
+    use super::*;
+
+    fn message(role: &str, text: &str) -> MessageInput {
+        let content = vec![ContentPartInput::Text(text.into())];
+        MessageInput { role: role.into(), content, ..Default::default() }
+    }
+
+    fn conversation(
+        messages: Vec<MessageInput>,
+        tools: Vec<ToolInput>,
+        template_arguments: &str,
+    ) -> Result<Conversation, InferenceError> {
+        let template_arguments = template_arguments.to_owned();
+        check(ConversationInput { messages, tools, template_arguments })
+    }
+
+    fn call(name: &str, arguments: &str) -> ToolCallInput {
+        ToolCallInput { id: "c1".into(), name: name.into(), arguments: arguments.into() }
+    }
+
+    fn tool(name: &str, parameters: &str) -> ToolInput {
+        ToolInput { name: name.into(), description: "d".into(), parameters: parameters.into() }
+    }
+
+    #[track_caller]
+    fn refused(outcome: Result<Conversation, InferenceError>, field: &str, words: &[&str]) {
+        let error = outcome.expect_err("refused");
+        assert_eq!((error.kind, error.field.as_deref()), (Reason::InvalidArgument, Some(field)));
+        for word in words {
+            assert!(error.message.contains(word), "{word:?} in {error}");
+        }
+    }
+
+    #[test]
+    fn fields_of_another_role_are_refused() {
+        let check = |message, field, words: &[&str]| {
+            refused(conversation(vec![message], vec![], ""), field, words)
+        };
+        let with = |role: &str| message(role, "x");
+        check(with("wizard"), "messages[0].role", &["developer", "\"wizard\""]);
+        for role in ["system", "user", "tool"] {
+            let calls = MessageInput { tool_calls: vec![call("f", "")], ..with(role) };
+            check(calls, "messages[0].tool_calls", &["only assistant turns", role]);
+            let thinks = MessageInput { reasoning: "hm".into(), ..with(role) };
+            check(thinks, "messages[0].reasoning", &["only assistant turns", role]);
+        }
+        for role in ["developer", "user", "assistant"] {
+            check(
+                MessageInput { tool_call_id: "c".into(), ..with(role) },
+                "messages[0].tool_call_id",
+                &["only tool turns"],
+            );
+        }
+        for role in ["system", "user", "assistant", "tool"] {
+            check(
+                MessageInput { content: vec![], ..with(role) },
+                "messages[0].content",
+                &["at least one part"],
+            );
+        }
+        let calls_only =
+            MessageInput { content: vec![], tool_calls: vec![call("f", "")], ..with("assistant") };
+        assert!(conversation(vec![calls_only], vec![], "").is_ok());
+        let named = |name: &str| MessageInput { name: name.into(), ..with("system") };
+        let two = vec![named("a"), with("user"), named("b")];
+        refused(conversation(two, vec![], ""), "messages[2].name", &["\"a\"", "\"b\""]);
+    }
+
+    #[test]
+    fn tools_and_calls_are_checked() {
+        let check = |tools, field, words: &[&str]| {
+            refused(conversation(vec![message("user", "x")], tools, ""), field, words)
+        };
+        check(vec![tool("", "")], "tools[0].name", &["1 to 64"]);
+        check(vec![tool("a b", "")], "tools[0].name", &["\"a b\""]);
+        check(vec![tool(&"a".repeat(65), "")], "tools[0].name", &["1 to 64"]);
+        check(vec![tool("a", ""), tool("a", "")], "tools[1].name", &["\"a\" twice"]);
+        check(vec![tool("a", "[]")], "tools[0].parameters", &["a JSON object", "[]"]);
+        check(vec![tool("a", "{")], "tools[0].parameters", &["a JSON object", "EOF"]);
+        check(
+            vec![tool("a", r#"{"type": "string"}"#)],
+            "tools[0].parameters",
+            &["type object", "string"],
+        );
+        check(vec![tool("a", r#"{"properties": {}}"#)], "tools[0].parameters", &["without a type"]);
+        let with = |call| MessageInput { tool_calls: vec![call], ..message("assistant", "x") };
+        let check = |call, field, words: &[&str]| {
+            refused(conversation(vec![with(call)], vec![], ""), field, words)
+        };
+        check(call("", "{}"), "messages[0].tool_calls[0].name", &["1 to 64"]);
+        check(call("f", "3"), "messages[0].tool_calls[0].arguments", &["a JSON object", "3"]);
+        let deep = "[".repeat(1 << 20);
+        check(call("f", &deep), "messages[0].tool_calls[0].arguments", &["at most 64 levels"]);
+    }
+
+    #[test]
+    fn json_of_all_fields_has_one_budget() {
+        let half = format!("{{\"type\": \"object\", \"a\": \"{}\"}}", "x".repeat(600 << 10));
+        let with = |call_arguments: &str, parameters: &str, template_arguments: &str| {
+            let called = MessageInput {
+                tool_calls: vec![call("f", call_arguments)],
+                ..message("assistant", "x")
+            };
+            conversation(
+                vec![message("user", "x"), called],
+                vec![tool("f", parameters)],
+                template_arguments,
+            )
+        };
+        assert_eq!(with("", &half, "{}").expect("within").json_bytes, half.len() + 2);
+        refused(
+            with(&half, &half, ""),
+            "tools[0].parameters",
+            &["at most 1048576 bytes", &(2 * half.len()).to_string()],
+        );
+        refused(with(&half, "", &half), "template_arguments", &["at most 1048576 bytes"]);
+        let zeros = format!("{{\"a\":[{}0]}}", "0,".repeat(500_000));
+        refused(
+            with(&zeros, "", ""),
+            "messages[1].tool_calls[0].arguments",
+            &["at most 65536 JSON values"],
+        );
+    }
+
+    #[test]
+    fn template_arguments_are_an_object_of_other_names() {
+        let with = |text: &str| conversation(vec![message("user", "x")], vec![], text);
+        let found = with(r#"{"enable_thinking": false, "z": 1, "a": 2}"#).expect("fine").arguments;
+        assert_eq!(
+            found.keys().collect::<Vec<_>>(),
+            ["enable_thinking", "z", "a"],
+            "in their order"
+        );
+        for name in OWN_NAMES {
+            refused(with(&format!("{{\"x\": 1, {name:?}: []}}")), "template_arguments", &[name]);
+        }
+        refused(with("enable_thinking=false"), "template_arguments", &["a JSON object"]);
+        refused(with("[1]"), "template_arguments", &["a JSON object"]);
+    }
+
+    #[test]
+    fn every_field_of_messages_and_tools_is_kept() {
+        let assistant = MessageInput {
+            role: "assistant".into(),
+            tool_calls: vec![call("read", r#"{"path": "a", "line": 3}"#)],
+            reasoning: "hm".into(),
+            ..Default::default()
+        };
+        let answer = MessageInput {
+            tool_call_id: "c1".into(),
+            name: "read".into(),
+            ..message("tool", "text")
+        };
+        let tools = vec![tool("read", r#"{"type": "object", "properties": {}}"#)];
+        let messages = vec![message("user", "x"), assistant, answer, message("developer", "s")];
+        let found = conversation(messages, tools, "").expect("fine");
+        let roles: Vec<_> = found.messages.iter().map(|message| message.role).collect();
+        assert_eq!(roles, [Role::System, Role::User, Role::Assistant, Role::Tool]);
+        let (asked, answered) = (&found.messages[2], &found.messages[3]);
+        assert_eq!(
+            (asked.reasoning.as_str(), asked.calls[0].name.as_str(), asked.calls[0].id.as_str()),
+            ("hm", "read", "c1")
+        );
+        assert_eq!(asked.calls[0].arguments.keys().collect::<Vec<_>>(), ["path", "line"]);
+        assert_eq!((answered.call_id.as_str(), answered.name.as_str()), ("c1", "read"));
+        assert_eq!(
+            (found.tools[0].name.as_str(), found.tools[0].description.as_str()),
+            ("read", "d")
+        );
+    }
+}

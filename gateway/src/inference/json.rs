@@ -1,0 +1,286 @@
+//! JSON that a request has as text: tools' parameters, calls' arguments, variables of the template.
+//! It is read with one budget for all of a request, which is checked before a value is made. An
+//! object with a key twice is refused: which of the two values the client means is unknown.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use super::error::{InferenceError, quoted};
+
+/// Bytes of all JSON of a request: about 260,000 tokens, more than most contexts have.
+const MAX_BYTES: usize = 1 << 20;
+/// Values of all JSON of a request, at all depths. A value takes 72 bytes and one in an object of
+/// its own about 600: 40 MiB at worst, 5 MiB for numbers in a list. The schemas of 100 tools and
+/// 5,000 calls of them have about 30,000 values.
+const MAX_VALUES: usize = 1 << 16;
+/// Objects and lists inside one another. Published schemas have at most 20; a template's own
+/// functions recurse by it.
+const MAX_DEPTH: usize = 64;
+
+/// Why a value is refused.
+#[derive(Clone, Debug)]
+enum Problem {
+    TooManyValues,
+    TooDeep,
+    /// An object has this key twice.
+    KeyTwice(String),
+}
+
+/// What a request's JSON took so far.
+#[derive(Debug, Default)]
+pub(super) struct Budget {
+    bytes: usize,
+    values: usize,
+    problem: Option<Problem>,
+}
+
+impl Budget {
+    /// Bytes of JSON text that were read.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A JSON object as text; empty text is an empty one.
+    ///
+    /// # Errors
+    /// It is none, or the request's JSON is over a bound with it.
+    pub(super) fn object(
+        &mut self,
+        field: &str,
+        text: &str,
+    ) -> Result<Map<String, Value>, InferenceError> {
+        if text.is_empty() {
+            return Ok(Map::new());
+        }
+        self.bytes = self.bytes.saturating_add(text.len());
+        if self.bytes > MAX_BYTES {
+            let expected = format!("at most {MAX_BYTES} bytes of JSON in all fields of a request");
+            return Err(InferenceError::invalid(
+                field,
+                expected,
+                format!("{} with this field", self.bytes),
+            ));
+        }
+        let mut reader = serde_json::Deserializer::from_str(text);
+        let read = Bounded { budget: self, depth: 1 }.deserialize(&mut reader);
+        let read = read.and_then(|value| reader.end().map(|()| value));
+        match (read, self.problem.take()) {
+            (_, Some(Problem::TooManyValues)) => {
+                let expected =
+                    format!("at most {MAX_VALUES} JSON values in all fields of a request");
+                Err(InferenceError::invalid(field, expected, "more"))
+            }
+            (_, Some(Problem::TooDeep)) => Err(InferenceError::invalid(
+                field,
+                format!("JSON of at most {MAX_DEPTH} levels"),
+                "more",
+            )),
+            (_, Some(Problem::KeyTwice(key))) => {
+                let found = format!("{} twice", quoted(&key));
+                Err(InferenceError::invalid(field, "JSON objects with each key once", found))
+            }
+            (Ok(Value::Object(object)), None) => Ok(object),
+            (Ok(_), None) => Err(InferenceError::invalid(field, "a JSON object", quoted(text))),
+            (Err(error), None) => Err(InferenceError::invalid(
+                field,
+                "a JSON object",
+                format!("{}: {error}", quoted(text)),
+            )),
+        }
+    }
+}
+
+/// Makes one value and counts it and those in it.
+struct Bounded<'a> {
+    budget: &'a mut Budget,
+    /// Of the value: 1 for the outermost.
+    depth: usize,
+}
+
+impl Bounded<'_> {
+    /// For a value inside this one.
+    fn inner(&mut self) -> Bounded<'_> {
+        Bounded { budget: self.budget, depth: self.depth + 1 }
+    }
+
+    /// Lists and objects are bounded in depth.
+    fn enter<E: serde::de::Error>(&mut self) -> Result<(), E> {
+        if self.depth > MAX_DEPTH {
+            self.budget.problem = Some(Problem::TooDeep);
+            return Err(E::custom("too deep"));
+        }
+        Ok(())
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Bounded<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        self.budget.values += 1;
+        if self.budget.values > MAX_VALUES {
+            self.budget.problem = Some(Problem::TooManyValues);
+            return Err(D::Error::custom("too many values"));
+        }
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Bounded<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<Value, A::Error> {
+        self.enter()?;
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element_seed(self.inner())? {
+            values.push(value);
+        }
+        Ok(Value::Array(values))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut object: A) -> Result<Value, A::Error> {
+        self.enter()?;
+        let mut members = Map::new();
+        while let Some(name) = object.next_key::<String>()? {
+            if members.contains_key(&name) {
+                self.budget.problem = Some(Problem::KeyTwice(name));
+                return Err(A::Error::custom("a key twice"));
+            }
+            let value = object.next_value_seed(self.inner())?;
+            members.insert(name, value);
+        }
+        Ok(Value::Object(members))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_vocabulary::Reason;
+
+    use super::*;
+
+    fn read(text: &str) -> Result<Map<String, Value>, String> {
+        Budget::default().object("f", text).map_err(|error| {
+            assert_eq!((error.kind, error.field.as_deref()), (Reason::InvalidArgument, Some("f")));
+            error.message
+        })
+    }
+
+    #[test]
+    fn json_is_read_as_the_library_reads_it() {
+        let text = r#"{"a": [1, -2, 3.5, 1e400, 18446744073709551615, "x\u00e9\n", true, null, {}], "b": {"c": []}, "d": {"z": 1, "y": 2}}"#;
+        let texts = [
+            text,
+            "{}",
+            r#"{"a": 1e308}"#,
+            r#"{"": {"": [[]]}}"#,
+            "{",
+            "[1]",
+            "3",
+            "{} x",
+            r#"{"a": 01}"#,
+            "{\"a\": \"\u{1}\"}",
+        ];
+        for text in texts {
+            let library = serde_json::from_str::<Map<String, Value>>(text).ok();
+            let found = read(text).ok();
+            assert_eq!(found, library, "{text}");
+            let order = |map: &Option<Map<String, Value>>| {
+                map.as_ref().map(|map| map.keys().cloned().collect::<Vec<_>>())
+            };
+            assert_eq!(order(&found), order(&library), "{text}");
+        }
+        assert_eq!(read(""), Ok(Map::new()));
+    }
+
+    #[test]
+    fn a_key_that_is_in_an_object_twice_is_refused_by_name() {
+        let twice = "f: expected JSON objects with each key once, found \"a\" twice";
+        for text in [
+            r#"{"a": 1, "a": 1}"#,
+            r#"{"a": 1, "b": 2, "\u0061": {}}"#,
+            r#"{"b": [{"a": null, "a": null}]}"#,
+        ] {
+            assert_eq!(read(text).expect_err("twice"), twice, "{text}");
+        }
+        assert!(read(r#"{"a": {"a": 1}, "A": 2}"#).is_ok(), "each is in an object of its own");
+    }
+
+    #[test]
+    fn values_are_bounded_before_they_are_made() {
+        let list = |values: usize| format!("{{\"a\":[{}0]}}", "0,".repeat(values - 1));
+        // The object and the list are values, too.
+        assert!(read(&list(MAX_VALUES - 2)).is_ok());
+        let error = read(&list(MAX_VALUES - 1)).expect_err("one too many");
+        assert_eq!(
+            error,
+            "f: expected at most 65536 JSON values in all fields of a request, found more"
+        );
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let lists =
+            |depth: usize| format!("{{\"a\":{}{}}}", "[".repeat(depth - 1), "]".repeat(depth - 1));
+        assert!(read(&lists(MAX_DEPTH)).is_ok());
+        let objects = format!("{}1{}", "{\"a\":".repeat(MAX_DEPTH + 1), "}".repeat(MAX_DEPTH + 1));
+        for text in [lists(MAX_DEPTH + 1), objects, format!("{{\"a\":{}", "[".repeat(1 << 19))] {
+            assert_eq!(
+                read(&text).expect_err("too deep"),
+                "f: expected JSON of at most 64 levels, found more"
+            );
+        }
+    }
+
+    #[test]
+    fn all_json_of_a_request_has_one_budget() {
+        let mut budget = Budget::default();
+        let half = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_BYTES / 2 - 8));
+        for _ in 0..2 {
+            budget.object("f", &half).expect("within");
+        }
+        assert_eq!(budget.bytes(), MAX_BYTES);
+        let error = budget.object("g", "{}").expect_err("two bytes more");
+        let expected = "g: expected at most 1048576 bytes of JSON in all fields of a request, found 1048578 with this field";
+        assert_eq!(error.message, expected);
+        let mut budget = Budget::default();
+        let quarter = format!("{{\"a\":[{}0]}}", "0,".repeat(MAX_VALUES / 4));
+        let refused = (0..4)
+            .find_map(|at| budget.object(&format!("f[{at}]"), &quarter).err())
+            .expect("too many values in all");
+        assert!(
+            refused.message.starts_with("f[3]: expected at most 65536 JSON values"),
+            "{refused}"
+        );
+    }
+}

@@ -1,0 +1,308 @@
+//! ① A request is checked, made token ids, and submitted to the supervisor; its answer comes back as
+//! a stream of events. The middle of the gateway: no protocol of clients is known here.
+//!
+//! A front makes an [`input::RequestInput`] of its protocol's message and a [`Call`] of the call
+//! around it, then awaits [`Inference::answer`] or [`Inference::count`]. It encodes the
+//! [`crate::stream::AnswerEvent`]s and [`InferenceError`]s that come back.
+//!
+//! [`input`] what clients ask for · [`params`] how · [`fit`] checks against the served model ·
+//! [`admission`] bounds · [`answer`] the stream of events · [`unread`] readers who do not read ·
+//! [`upstream`] the supervisor, the only module that knows messages between our processes.
+
+pub mod admission;
+pub mod answer;
+mod bounds;
+mod conversation;
+pub mod deadline;
+pub mod error;
+pub mod fit;
+pub mod generation;
+pub mod input;
+mod json;
+pub mod model;
+pub mod params;
+pub mod record;
+mod sample;
+pub mod standing;
+pub mod unread;
+pub mod upstream;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use paceline_process::config::LimitsConfig;
+use paceline_vocabulary::{KeyId, RequestId};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use crate::guard::keys::Principal;
+use crate::images::{
+    ExpandedPrompt, ImagePipeline, ImageProcessor, InspectedImage, ReservedTokens,
+    expand_placeholders,
+};
+use crate::prompt::{PromptError, Prompter};
+
+use admission::{Backlog, CallSlot};
+use answer::{Answer, AnswerBounds, Destination};
+use deadline::{BACKSTOP, Deadline};
+use error::InferenceError;
+use fit::{ModelContext, check_model};
+use generation::{Generation, RequestLabels};
+use input::{Request, RequestInput};
+use params::GenerationParams;
+use record::{Method, Record};
+use standing::{Serving, Standing};
+use unread::AnswerStream;
+use upstream::Upstream;
+
+/// Everything that requests are served with.
+#[derive(Debug)]
+pub struct Inference {
+    /// Makes prompts.
+    pub prompter: Prompter,
+    /// Works on images.
+    pub images: ImagePipeline,
+    /// The operator's limits.
+    pub limits: LimitsConfig,
+    /// Whether requests can be served now.
+    pub standing: watch::Receiver<Standing>,
+    /// Whether the supervisor's queue has room.
+    pub backlog: Arc<Backlog>,
+    /// Where requests go.
+    pub upstream: Upstream,
+    /// Cancelled to end every running request.
+    pub cancel: CancellationToken,
+}
+
+/// One call of a client, as its front knows it.
+#[derive(Debug)]
+pub struct Call {
+    request_id: RequestId,
+    arrived_ns: i64,
+    record: Record,
+    /// The client's own limit on the time of the call.
+    pub timeout: Option<Duration>,
+    /// The owner of the call's key.
+    pub principal: Option<Principal>,
+    /// The call's place among those inside the gateway; `None` counts for no call.
+    pub slot: Option<Arc<CallSlot>>,
+}
+
+/// The tokens of a request's prompt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenCount {
+    /// The prompt.
+    pub ids: Vec<u32>,
+    /// Longest sequence of the model.
+    pub context_length: u32,
+}
+
+/// A request that would be submitted. Its images are inspected and not yet decoded: that is done
+/// only for a request that fits.
+struct Prepared {
+    serving: Serving,
+    params: GenerationParams,
+    generation: Generation,
+    images: Vec<InspectedImage>,
+    /// Where each image starts in the prompt.
+    image_starts: Vec<u32>,
+}
+
+impl Call {
+    /// A call of this method that arrived at `arrived_ns` of the monotonic clock.
+    pub fn new(method: Method, arrived_ns: i64) -> Self {
+        let request_id = paceline_proto::ids::draw_request_id();
+        let record = Record::new(method, request_id.as_str(), arrived_ns);
+        Self { request_id, arrived_ns, record, timeout: None, principal: None, slot: None }
+    }
+
+    /// The id that was drawn for its request.
+    pub fn request_id(&self) -> &RequestId {
+        &self.request_id
+    }
+}
+
+impl Inference {
+    /// Checks a request's fields. Takes tens of milliseconds for the largest requests.
+    ///
+    /// # Errors
+    /// The first field that cannot be served.
+    pub fn check(&self, input: RequestInput) -> Result<Request, InferenceError> {
+        input.check(ReservedTokens::new(self.processor().map(|processor| &**processor)))
+    }
+
+    /// Serves one call, up to its first tokens, so that an error before them comes without an
+    /// answer, and clients may retry it by policy. `reading` decodes and checks the request: it is
+    /// part of the call, so that its time, its errors and its panics count.
+    ///
+    /// # Errors
+    /// Those of `reading`; why the request is refused; why it ended before its first token.
+    pub async fn answer(
+        &self,
+        call: Call,
+        reading: impl Future<Output = Result<Request, InferenceError>>,
+    ) -> Result<AnswerStream, InferenceError> {
+        let Call { request_id, arrived_ns, mut record, timeout, principal, slot } = call;
+        let deadline = self.deadline(arrived_ns, timeout);
+        let beginning = async {
+            let request = reading.await?;
+            let labels =
+                RequestLabels::new(request_id.as_str(), deadline.at_ns, principal.as_ref());
+            let key = principal.as_ref().map_or(KeyId::NONE, |principal| principal.id);
+            self.begin(request, labels, key, deadline, &mut record).await
+        };
+        match guarded(self.within(deadline, beginning), &request_id).await {
+            Ok(mut answer) => {
+                answer.keep(record, slot);
+                let limit = Duration::from_secs(self.limits.unread_s);
+                Ok(AnswerStream::watch(answer, limit))
+            }
+            Err(error) => {
+                record.ended(Err(error.kind));
+                Err(error)
+            }
+        }
+    }
+
+    /// Counts the tokens of a request's prompt. `reading` as for [`Inference::answer`].
+    ///
+    /// # Errors
+    /// Those that the request would meet before it is submitted.
+    pub async fn count(
+        &self,
+        call: Call,
+        reading: impl Future<Output = Result<Request, InferenceError>>,
+    ) -> Result<TokenCount, InferenceError> {
+        let Call { request_id, arrived_ns, mut record, timeout, principal: _, slot: _slot } = call;
+        let deadline = self.deadline(arrived_ns, timeout);
+        let counting = async {
+            let request = reading.await?;
+            let labels = RequestLabels::new(request_id.as_str(), deadline.at_ns, None);
+            let Prepared { serving, generation, images, .. } =
+                self.prepare(request, labels, &mut record).await?;
+            // A prompt with an image that could not be served has no number of tokens.
+            self.images.verify(images).await?;
+            let context_length = serving.model.context_length;
+            Ok(TokenCount { ids: generation.prompt_ids, context_length })
+        };
+        let counted = guarded(self.within(deadline, counting), &request_id).await;
+        record.ended(counted.as_ref().map(|_| ()).map_err(|error| error.kind));
+        counted
+    }
+
+    /// How the model's images are made, if it reads images.
+    fn processor(&self) -> Option<&Arc<ImageProcessor>> {
+        self.prompter.language().images.as_ref()
+    }
+
+    fn deadline(&self, arrived_ns: i64, timeout: Option<Duration>) -> Deadline {
+        Deadline::new(arrived_ns, Duration::from_secs(self.limits.deadline_s), timeout)
+    }
+
+    /// Work of a request, until it must be over.
+    async fn within<T>(
+        &self,
+        deadline: Deadline,
+        work: impl Future<Output = Result<T, InferenceError>>,
+    ) -> Result<T, InferenceError> {
+        tokio::select! {
+            biased;
+            () = self.cancel.cancelled() => Err(InferenceError::draining()),
+            done = work => done,
+            () = tokio::time::sleep(deadline.until(BACKSTOP)) => Err(InferenceError::deadline_passed()),
+        }
+    }
+
+    /// Makes the prompt of a well-formed request and checks that it fits the model.
+    async fn prepare(
+        &self,
+        request: Request,
+        labels: RequestLabels,
+        record: &mut Record,
+    ) -> Result<Prepared, InferenceError> {
+        let serving = self.standing.borrow().serving()?;
+        let field = request.prompt_field();
+        let Request { mut source, params } = request;
+        check_model(&params.model, &serving.model)?;
+        let context = ModelContext {
+            model: &serving.model,
+            language: self.prompter.language(),
+            limits: &self.limits,
+        };
+        let encoded = source.take_images();
+        let labels = if encoded.is_empty() { labels } else { labels.with_images() };
+        let processor = self.processor().filter(|_| serving.model.vision);
+        let images = self.images.inspect(encoded, processor).await?;
+        record.images = images.len();
+        let counts: Vec<u64> = images.iter().map(|image| image.tokens).collect();
+        let tokens = counts.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
+        context.check_images(tokens)?;
+        let made = self.prompter.ids(source, context.max_prompt_tokens()).await;
+        let prompt_ids = made.map_err(|problem| match problem {
+            PromptError::TooLong { at_least } => context.too_long(field, at_least),
+            other => other.into(),
+        })?;
+        let processor = self.processor().map(|processor| &**processor);
+        let ExpandedPrompt { ids, image_starts } =
+            expand_placeholders(prompt_ids, field, processor, &counts)?;
+        record.prompt_tokens = ids.len();
+        let generation = context.fit(&params, field, ids, labels)?;
+        Ok(Prepared { serving, params, generation, images, image_starts })
+    }
+
+    /// From a well-formed request to its first tokens. Dropped at any await, it leaves nothing
+    /// behind: its calls of the supervisor are dropped with it.
+    async fn begin(
+        &self,
+        request: Request,
+        labels: RequestLabels,
+        key: KeyId,
+        deadline: Deadline,
+        record: &mut Record,
+    ) -> Result<Answer, InferenceError> {
+        self.backlog.check(key, self.standing.borrow().serving()?.term)?;
+        let Prepared { serving, params, mut generation, images, image_starts } =
+            self.prepare(request, labels, record).await?;
+        let mut stored = match self.processor().filter(|_| !images.is_empty()) {
+            None => None,
+            Some(processor) => Some(self.images.store(images, processor).await?),
+        };
+        if let Some(stored) = &mut stored {
+            stored.place(&image_starts);
+            generation.images = stored.images().to_vec();
+            record.image_times = Some(stored.times);
+        }
+        if deadline.passed() {
+            return Err(InferenceError::deadline_passed());
+        }
+        let (place, term) = (self.backlog.enter(key), serving.term);
+        let destination = Destination { upstream: self.upstream.clone(), term, key };
+        let bounds = AnswerBounds { deadline, cancel: self.cancel.clone() };
+        let language = self.prompter.language();
+        let answer = Answer::new(generation, &params, language, destination, bounds);
+        let mut answer = answer.with_images(stored);
+        if let Err(error) = answer.open().await {
+            place.refused(term, &error);
+            return Err(error);
+        }
+        place.begun();
+        answer.hold(place);
+        Ok(answer)
+    }
+}
+
+/// Runs work of a request in its span. A panic in it is an error of this request alone.
+async fn guarded<T>(
+    work: impl Future<Output = Result<T, InferenceError>>,
+    request_id: &RequestId,
+) -> Result<T, InferenceError> {
+    let guarded = async {
+        let done = AssertUnwindSafe(work).catch_unwind().await;
+        done.unwrap_or_else(|_| Err(InferenceError::bug("a panic while beginning a request")))
+    };
+    // Errors are logged with the id whatever level the operator chose.
+    guarded.instrument(tracing::error_span!("request", request_id = request_id.as_str())).await
+}

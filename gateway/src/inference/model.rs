@@ -1,0 +1,61 @@
+//! What clients may know of the served model.
+
+use super::Inference;
+use super::error::InferenceError;
+use super::fit::check_model;
+use crate::prompt::Template;
+use crate::sampling::SamplingRule;
+
+/// The served model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelDescription {
+    /// Its public name.
+    pub name: String,
+    /// `model_type` of its config.json.
+    pub architecture: String,
+    /// Tokens of its vocabulary.
+    pub vocab_size: u32,
+    /// Longest sequence.
+    pub context_length: u32,
+    /// Most tokens of a prompt.
+    pub max_prompt_tokens: u32,
+    /// Most tokens of an answer.
+    pub max_new_tokens: u32,
+    /// Whether it takes conversations.
+    pub chat: bool,
+    /// Whether its conversations may have tools.
+    pub tools: bool,
+    /// Whether it reads images.
+    pub vision: bool,
+    /// The sampling of requests that set none.
+    pub default_sampling: SamplingRule,
+    /// Tokens that end its answers.
+    pub stop_token_ids: Vec<u32>,
+}
+
+impl Inference {
+    /// The served model, if it is the one that a client asks for.
+    ///
+    /// # Errors
+    /// Another model is served, or none now.
+    pub fn model(&self, asked: &str) -> Result<ModelDescription, InferenceError> {
+        let model = self.standing.borrow().serving()?.model;
+        check_model(asked, &model)?;
+        let language = self.prompter.language();
+        let template = language.template.as_ref();
+        let stop_ids = language.stop_ids.iter().copied();
+        Ok(ModelDescription {
+            architecture: model.architecture,
+            vocab_size: model.vocab_size,
+            context_length: model.context_length,
+            max_prompt_tokens: self.limits.max_prompt_tokens.or(model.context_length),
+            max_new_tokens: self.limits.max_new_tokens.or(model.context_length),
+            chat: template.is_some(),
+            tools: template.is_some_and(Template::knows_tools),
+            vision: model.vision && language.images.is_some(),
+            default_sampling: language.sampling,
+            stop_token_ids: stop_ids.filter(|id| *id < model.vocab_size).collect(),
+            name: model.name,
+        })
+    }
+}

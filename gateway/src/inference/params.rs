@@ -1,0 +1,332 @@
+//! What a request asks for besides its prompt: how tokens are chosen, and when an answer ends. Checked
+//! against inference.proto, then completed with the model's own sampling.
+
+use std::collections::HashSet;
+
+use paceline_vocabulary::RouteWish;
+
+use super::bounds;
+use super::error::InferenceError;
+use crate::sampling::{OutOfRange, SamplingRule};
+
+/// Most biases of a request.
+const MAX_BIASES: usize = 1024;
+/// Most stop token ids of a request.
+const MAX_STOP_IDS: usize = 64;
+/// Most of the most probable tokens that are reported for one token.
+const MAX_LOGPROBS: u32 = 20;
+
+/// What a request asks for besides its prompt.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GenerationParams {
+    /// Which model; empty means the served one.
+    pub model: String,
+    /// How tokens are chosen, as far as the client says.
+    pub sampling: SamplingParams,
+    /// Most tokens, as far as the client says.
+    pub max_tokens: Option<u32>,
+    /// No token ends the answer before so many.
+    pub min_tokens: u32,
+    /// Whether the answer goes on after the end-of-sequence token.
+    pub ignore_eos: bool,
+    /// Ids that end the answer besides the model's own.
+    pub stop_token_ids: Vec<u32>,
+    /// Strings that end the answer.
+    pub stop: Vec<String>,
+    /// The lane that the client asks for.
+    pub route: Option<RouteWish>,
+    /// Whether margins are reported.
+    pub report_margins: bool,
+    /// Whether log-probabilities are reported, and of how many of the most probable tokens.
+    pub logprobs: Option<u32>,
+    /// How many samples; 0 asks for one.
+    pub samples: u32,
+}
+
+/// How tokens are chosen, as far as a client says. The model's own sampling stands for the rest.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SamplingParams {
+    /// See [`SamplingRule`].
+    pub temperature: Option<f32>,
+    /// See [`SamplingRule`].
+    pub top_k: Option<u32>,
+    /// See [`SamplingRule`].
+    pub top_p: Option<f32>,
+    /// See [`SamplingRule`].
+    pub min_p: Option<f32>,
+    /// The seed of the random numbers; drawn if there is none.
+    pub seed: Option<u64>,
+    /// See [`SamplingRule`].
+    pub repetition_penalty: Option<f32>,
+    /// See [`SamplingRule`].
+    pub presence_penalty: Option<f32>,
+    /// See [`SamplingRule`].
+    pub frequency_penalty: Option<f32>,
+    /// What is added to logits.
+    pub logit_bias: Vec<LogitBias>,
+}
+
+/// What is added to one token's logit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LogitBias {
+    /// The token.
+    pub token_id: u32,
+    /// The number.
+    pub bias: f32,
+}
+
+impl GenerationParams {
+    /// Checks the fields alone. Afterwards `samples` is at least one.
+    ///
+    /// # Errors
+    /// The first field that is out of its range.
+    pub(super) fn check(mut self) -> Result<Self, InferenceError> {
+        if self.max_tokens == Some(0) {
+            return Err(InferenceError::invalid("limits.max_tokens", "at least 1", "0"));
+        }
+        self.sampling.check()?;
+        if self.stop_token_ids.len() > MAX_STOP_IDS {
+            let (expected, found) =
+                (format!("at most {MAX_STOP_IDS} of them"), self.stop_token_ids.len());
+            return Err(InferenceError::invalid("limits.stop_token_ids", expected, found));
+        }
+        if let Some(most) = self.max_tokens {
+            check_min_tokens(self.min_tokens, most)?;
+        }
+        if let Some(count) = self.logprobs
+            && count > MAX_LOGPROBS
+        {
+            return Err(InferenceError::invalid("logprobs", format!("0 to {MAX_LOGPROBS}"), count));
+        }
+        self.samples = bounds::samples(self.samples)?;
+        bounds::stops(&self.stop)?;
+        Ok(self)
+    }
+
+    /// Checks what the model decides: ids must be of its vocabulary, and all tokens that are asked
+    /// for must have room.
+    ///
+    /// # Errors
+    /// The first field that does not fit the model.
+    pub(super) fn check_fit(&self, vocab_size: u32, max_tokens: u32) -> Result<(), InferenceError> {
+        let biased = self.sampling.logit_bias.iter().map(|one| one.token_id).enumerate();
+        let biased = biased.map(|(at, id)| (format!("sampling.logit_bias[{at}].token_id"), id));
+        let stops = self.stop_token_ids.iter().copied().enumerate();
+        let stops = stops.map(|(at, id)| (format!("limits.stop_token_ids[{at}]"), id));
+        if let Some((field, id)) = biased.chain(stops).find(|(_, id)| *id >= vocab_size) {
+            let expected = format!("a token id below {vocab_size} (the model's vocabulary)");
+            return Err(InferenceError::invalid(&field, expected, id));
+        }
+        check_min_tokens(self.min_tokens, max_tokens)
+    }
+
+    /// The ids that end the answer: the model's `own` unless the client has the answer go on after
+    /// them, and the request's; each once.
+    pub(super) fn stop_ids(&self, own: &[u32], vocab_size: u32) -> Vec<u32> {
+        let own = own.iter().copied().filter(|id| !self.ignore_eos && *id < vocab_size);
+        let mut seen = HashSet::new();
+        own.chain(self.stop_token_ids.iter().copied()).filter(|id| seen.insert(*id)).collect()
+    }
+
+    /// The model's `own` ids after which the client has the answer go on.
+    pub(super) fn ignored_ids(&self, own: &[u32], vocab_size: u32) -> Vec<u32> {
+        let goes_on =
+            |id: &u32| self.ignore_eos && *id < vocab_size && !self.stop_token_ids.contains(id);
+        own.iter().copied().filter(goes_on).collect()
+    }
+}
+
+impl SamplingParams {
+    /// Checks the fields alone.
+    fn check(&self) -> Result<(), InferenceError> {
+        if let Err(OutOfRange { name, expected, found }) =
+            self.completed(&SamplingRule::GREEDY).check()
+        {
+            return Err(InferenceError::invalid(&format!("sampling.{name}"), expected, found));
+        }
+        let biases = &self.logit_bias;
+        if biases.len() > MAX_BIASES {
+            let expected = format!("at most {MAX_BIASES} of them");
+            return Err(InferenceError::invalid("sampling.logit_bias", expected, biases.len()));
+        }
+        let mut seen = HashSet::new();
+        for (at, one) in biases.iter().enumerate() {
+            let field = |name: &str| format!("sampling.logit_bias[{at}].{name}");
+            if !(-100.0..=100.0).contains(&one.bias) {
+                let expected = "a number from -100 to 100";
+                return Err(InferenceError::invalid(&field("bias"), expected, one.bias));
+            }
+            if !seen.insert(one.token_id) {
+                let found = format!("{} again", one.token_id);
+                let expected = "each id at most once";
+                return Err(InferenceError::invalid(&field("token_id"), expected, found));
+            }
+        }
+        Ok(())
+    }
+
+    /// The client's numbers, with the model's `own` where the client gives none.
+    pub(super) fn completed(&self, own: &SamplingRule) -> SamplingRule {
+        SamplingRule {
+            temperature: self.temperature.unwrap_or(own.temperature),
+            top_k: self.top_k.unwrap_or(own.top_k),
+            top_p: self.top_p.unwrap_or(own.top_p),
+            min_p: self.min_p.unwrap_or(own.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(own.repetition_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(own.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(own.frequency_penalty),
+        }
+    }
+
+    /// The biases, in ascending order of their tokens.
+    pub(super) fn sorted_biases(&self) -> Vec<LogitBias> {
+        let mut biases = self.logit_bias.clone();
+        biases.sort_by_key(|one| one.token_id);
+        biases
+    }
+}
+
+fn check_min_tokens(least: u32, most: u32) -> Result<(), InferenceError> {
+    if least > most {
+        let expected = format!("at most {most}, the most tokens this request can have");
+        return Err(InferenceError::invalid("limits.min_tokens", expected, least));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_vocabulary::Reason;
+
+    use super::*;
+
+    fn bias(list: &[(u32, f32)]) -> Vec<LogitBias> {
+        list.iter().map(|(token_id, bias)| LogitBias { token_id: *token_id, bias: *bias }).collect()
+    }
+
+    #[track_caller]
+    fn is<T: std::fmt::Debug>(outcome: Result<T, InferenceError>, field: &str, words: &[&str]) {
+        let error = outcome.expect_err("a broken request");
+        assert_eq!((error.kind, error.field.as_deref()), (Reason::InvalidArgument, Some(field)));
+        for word in words {
+            assert!(error.message.contains(word), "{word:?} in {error}");
+        }
+    }
+
+    fn sampled(sampling: SamplingParams) -> Result<GenerationParams, InferenceError> {
+        GenerationParams { sampling, ..Default::default() }.check()
+    }
+
+    #[test]
+    fn the_ends_of_each_range_are_in_it() {
+        let sampled = |sampling| sampled(sampling).expect("in its range");
+        // As low as a temperature can be is the same as 0 and no mistake.
+        for temperature in [0.0, f32::from_bits(1), 1e-39, 100.0] {
+            sampled(SamplingParams { temperature: Some(temperature), ..Default::default() });
+        }
+        for repetition_penalty in [0.01, 10.0] {
+            sampled(SamplingParams {
+                repetition_penalty: Some(repetition_penalty),
+                ..Default::default()
+            });
+        }
+        for end in [-2.0, 2.0] {
+            sampled(SamplingParams {
+                presence_penalty: Some(end),
+                frequency_penalty: Some(end),
+                ..Default::default()
+            });
+            sampled(SamplingParams { logit_bias: bias(&[(3, 50.0 * end)]), ..Default::default() });
+        }
+        for (top_p, min_p) in [(f32::from_bits(1), 1.0), (1.0, 0.0)] {
+            sampled(SamplingParams {
+                top_p: Some(top_p),
+                min_p: Some(min_p),
+                ..Default::default()
+            });
+        }
+    }
+
+    #[test]
+    fn each_field_out_of_its_range_is_named() {
+        for value in [f32::NAN, -2.01, 2.01, f32::INFINITY] {
+            let expected = ["from -2 to 2", &value.to_string()];
+            let presence = SamplingParams { presence_penalty: Some(value), ..Default::default() };
+            is(sampled(presence), "sampling.presence_penalty", &expected);
+            let frequency = SamplingParams { frequency_penalty: Some(value), ..Default::default() };
+            is(sampled(frequency), "sampling.frequency_penalty", &expected);
+            let biased = SamplingParams {
+                logit_bias: bias(&[(3, 100.0), (4, value * 50.0)]),
+                ..Default::default()
+            };
+            is(sampled(biased), "sampling.logit_bias[1].bias", &["from -100 to 100"]);
+        }
+        let twice = SamplingParams {
+            logit_bias: bias(&[(3, 1.0), (4, 1.0), (3, 1.0)]),
+            ..Default::default()
+        };
+        is(sampled(twice), "sampling.logit_bias[2].token_id", &["once", "3 again"]);
+        let many: Vec<(u32, f32)> = (0..1025).map(|id| (id, 0.0)).collect();
+        let most = SamplingParams { logit_bias: bias(&many[1..]), ..Default::default() };
+        sampled(most).expect("as many as may be");
+        let many = SamplingParams { logit_bias: bias(&many), ..Default::default() };
+        is(sampled(many), "sampling.logit_bias", &["at most 1024", "1025"]);
+
+        let stops = |count: u32| {
+            let stop_token_ids = (0..count).collect();
+            GenerationParams { stop_token_ids, ..Default::default() }.check()
+        };
+        stops(64).expect("as many as may be");
+        is(stops(65), "limits.stop_token_ids", &["at most 64", "65"]);
+        let least = |min_tokens| {
+            GenerationParams { max_tokens: Some(5), min_tokens, ..Default::default() }.check()
+        };
+        least(5).expect("exactly so many");
+        is(least(6), "limits.min_tokens", &["at most 5", "found 6"]);
+        let reported =
+            |count| GenerationParams { logprobs: Some(count), ..Default::default() }.check();
+        reported(0).expect("the chosen ones alone");
+        reported(20).expect("as many as may be");
+        is(reported(21), "logprobs", &["0 to 20", "21"]);
+    }
+
+    fn params(ignore_eos: bool) -> GenerationParams {
+        let logit_bias = bias(&[(9, 1.0), (4, -100.0)]);
+        GenerationParams {
+            sampling: SamplingParams { logit_bias, ..Default::default() },
+            min_tokens: 8,
+            ignore_eos,
+            stop_token_ids: vec![7, 2, 7],
+            samples: 1,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn ids_and_counts_must_fit_the_model() {
+        params(false).check_fit(10, 8).expect("fits");
+        is(
+            params(false).check_fit(9, 8),
+            "sampling.logit_bias[0].token_id",
+            &["below 9", "found 9"],
+        );
+        let stops = GenerationParams { sampling: SamplingParams::default(), ..params(false) };
+        is(stops.check_fit(7, 8), "limits.stop_token_ids[0]", &["below 7", "found 7"]);
+        is(params(false).check_fit(10, 7), "limits.min_tokens", &["at most 7", "found 8"]);
+    }
+
+    #[test]
+    fn the_models_own_sampling_completes_the_clients() {
+        let own = [2, 3, 99];
+        assert_eq!(params(false).stop_ids(&own, 10), [2, 3, 7]);
+        assert_eq!(params(true).stop_ids(&own, 10), [7, 2], "the request's own stay");
+        assert_eq!(params(false).ignored_ids(&own, 10), [0; 0]);
+        assert_eq!(params(true).ignored_ids(&own, 10), [3]);
+        let own =
+            SamplingRule { presence_penalty: 1.5, frequency_penalty: 0.5, ..SamplingRule::GREEDY };
+        let said = SamplingParams { presence_penalty: Some(0.0), ..params(false).sampling };
+        let rule = said.completed(&own);
+        assert_eq!((rule.presence_penalty, rule.frequency_penalty), (0.0, 0.5));
+        assert_eq!(said.sorted_biases(), bias(&[(4, -100.0), (9, 1.0)]), "in ascending order");
+    }
+}

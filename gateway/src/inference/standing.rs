@@ -1,0 +1,179 @@
+//! Whether a request can be served at this instant, and if not, why: one value that health and
+//! requests both read, so that they never disagree.
+
+use paceline_vocabulary::report::ModelInfo;
+use paceline_vocabulary::{Reason, Term};
+
+use super::error::InferenceError;
+
+/// Characters of the supervisor's message that are passed on: they travel in headers.
+const MAX_MESSAGE_CHARS: usize = 1000;
+
+/// What the gateway knows of itself and of the service behind it. The default is the first instant:
+/// nothing is there.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Standing {
+    /// This gateway was asked to end and takes nothing new.
+    pub ending: bool,
+    /// The supervisor it is attached to.
+    pub supervisor: Option<Attached>,
+}
+
+/// A supervisor, as it reports itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Attached {
+    /// Number of its life.
+    pub term: Term,
+    /// It ordered that nothing new be taken. The order ends with its life: its successor sends its
+    /// own.
+    pub drained: bool,
+    /// What it reported last about the service; `None` until it did.
+    pub service: Option<ServiceState>,
+}
+
+/// The state of the service behind the gateway.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServiceState {
+    /// Whether requests are served.
+    pub can_serve: bool,
+    /// Why they are not.
+    pub reason: Option<Reason>,
+    /// The same in words, with progress.
+    pub message: String,
+    /// The served model; `None` before it is known.
+    pub model: Option<ModelInfo>,
+    /// Whether drafts can come.
+    pub drafter_serves: bool,
+}
+
+impl ServiceState {
+    /// Whether more than the message or the model is another.
+    pub(super) fn differs_in_state(&self, other: &ServiceState) -> bool {
+        let state = |state: &ServiceState| (state.can_serve, state.drafter_serves, state.reason);
+        state(self) != state(other)
+    }
+}
+
+/// The supervisor and the model by which a request would be served now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Serving {
+    /// The supervisor's life.
+    pub term: Term,
+    /// The model.
+    pub model: ModelInfo,
+}
+
+impl Standing {
+    /// Whether a supervisor has reported the state of the service.
+    pub fn knows(&self) -> bool {
+        self.supervisor.as_ref().is_some_and(|supervisor| supervisor.service.is_some())
+    }
+
+    /// Whether nothing new is taken, whatever the service's state.
+    ///
+    /// # Errors
+    /// DRAINING.
+    pub fn open(&self) -> Result<(), InferenceError> {
+        if self.ending || self.supervisor.as_ref().is_some_and(|supervisor| supervisor.drained) {
+            let message = "the service is stopping and takes no new requests; try again later";
+            return Err(InferenceError::new(Reason::Draining, message));
+        }
+        Ok(())
+    }
+
+    /// The supervisor and the model by which a request would be served now.
+    ///
+    /// # Errors
+    /// Why it cannot be: draining, no supervisor, or the supervisor's own reason.
+    pub fn serving(&self) -> Result<Serving, InferenceError> {
+        self.open()?;
+        let Some(Attached { term, service: Some(service), .. }) = &self.supervisor else {
+            let message = "the service behind the gateway is being started; try again shortly";
+            return Err(InferenceError::new(Reason::Restarting, message));
+        };
+        match &service.model {
+            Some(model) if service.can_serve => Ok(Serving { term: *term, model: model.clone() }),
+            _ => {
+                let reason = service.reason.unwrap_or(Reason::TargetLoading);
+                let message = if service.message.is_empty() {
+                    "the model is not ready; try again shortly"
+                } else {
+                    &service.message
+                };
+                Err(InferenceError::new(
+                    reason,
+                    message.chars().take(MAX_MESSAGE_CHARS).collect::<String>(),
+                ))
+            }
+        }
+    }
+
+    /// Whether the target worker is ready, as far as is known here.
+    pub fn target_ready(&self) -> bool {
+        let service = self.supervisor.as_ref().and_then(|supervisor| supervisor.service.as_ref());
+        service.is_some_and(|service| service.can_serve && service.model.is_some())
+    }
+
+    /// Whether drafts can come, as far as the supervisor has reported.
+    pub fn drafter_serves(&self) -> bool {
+        let service = self.supervisor.as_ref().and_then(|supervisor| supervisor.service.as_ref());
+        service.is_some_and(|service| service.drafter_serves)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attached(service: Option<ServiceState>) -> Standing {
+        Standing {
+            ending: false,
+            supervisor: Some(Attached { term: Term(3), drained: false, service }),
+        }
+    }
+
+    fn reason(standing: &Standing) -> (Reason, String) {
+        let error = standing.serving().expect_err("not serving");
+        (error.kind, error.message)
+    }
+
+    #[test]
+    fn what_is_missing_is_the_reason() {
+        assert_eq!(reason(&Standing::default()).0, Reason::Restarting);
+        assert_eq!(reason(&attached(None)).0, Reason::Restarting);
+        let loading = ServiceState {
+            reason: Some(Reason::TargetLoading),
+            message: "loading: 3 of 8 GB".into(),
+            ..Default::default()
+        };
+        assert_eq!(
+            reason(&attached(Some(loading.clone()))),
+            (Reason::TargetLoading, "loading: 3 of 8 GB".into())
+        );
+        let failed = ServiceState {
+            reason: Some(Reason::CrashLoop),
+            model: Some(ModelInfo::default()),
+            ..Default::default()
+        };
+        assert_eq!(reason(&attached(Some(failed))).0, Reason::CrashLoop);
+        assert_eq!(
+            reason(&attached(Some(ServiceState { can_serve: true, ..Default::default() }))).0,
+            Reason::TargetLoading
+        );
+
+        let ready = ServiceState {
+            can_serve: true,
+            model: Some(ModelInfo::default()),
+            ..Default::default()
+        };
+        let mut standing = attached(Some(ready));
+        assert_eq!(standing.serving().expect("serving").term, Term(3));
+        assert!(standing.target_ready());
+        standing.ending = true;
+        assert_eq!(reason(&standing).0, Reason::Draining);
+        assert!(standing.target_ready(), "the worker does not end with its gateway");
+        standing.ending = false;
+        standing.supervisor.as_mut().expect("attached").drained = true;
+        assert_eq!(reason(&standing).0, Reason::Draining);
+    }
+}

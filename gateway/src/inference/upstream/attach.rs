@@ -1,0 +1,168 @@
+//! The attachment: a stream to the supervisor that is open for the gateway's whole life. The gateway
+//! reports its state over it; the supervisor sends whether requests can be served, and orders. A
+//! stream that is lost is opened again.
+
+use std::time::Duration;
+
+use futures::{Stream, StreamExt as _};
+use paceline_process::task;
+use paceline_proto::internal::v1::SupervisorNotice;
+use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
+use paceline_proto::internal::v1::supervisor_notice::Notice;
+use paceline_vocabulary::report::GatewayReport;
+use paceline_vocabulary::state::GatewayState;
+use paceline_vocabulary::{Epoch, Reason, Term};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tonic::Status;
+use tonic::transport::Channel;
+
+use super::wire;
+use crate::ending::Event;
+use crate::inference::standing::{Attached, ServiceState, Standing};
+
+/// Pause before the first try after a loss; doubles with each failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Longest pause between tries: a supervisor that comes back serves within a second of its start.
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// What this gateway reports that does not change.
+#[derive(Clone, Copy, Debug)]
+pub struct GatewayProcess {
+    /// Number of its life.
+    pub epoch: Epoch,
+    /// Restarts that no operator asked for.
+    pub restarts: u32,
+}
+
+/// Both ends of the attachment.
+#[derive(Debug)]
+pub struct Attachment {
+    /// The connection to the supervisor.
+    pub supervisor: Channel,
+    /// The gateway that attaches.
+    pub process: GatewayProcess,
+    /// Gets what the supervisor sends about the service.
+    pub standing: watch::Sender<Standing>,
+    /// Number of running requests.
+    pub running: watch::Receiver<usize>,
+    /// Gets the supervisor's orders.
+    pub orders: mpsc::Sender<Event>,
+}
+
+impl Attachment {
+    /// Keeps attached until the task is aborted.
+    pub fn start(self) -> JoinHandle<()> {
+        task::spawn("attach", async move {
+            let mut pause = FIRST_PAUSE;
+            loop {
+                let outcome = self.once(&mut pause).await;
+                // Requests must not be sent to a supervisor that is not there.
+                self.standing.send_modify(|standing| standing.supervisor = None);
+                match outcome {
+                    Ok(()) => tracing::info!("supervisor closed the attachment"),
+                    Err(status) => {
+                        tracing::debug!(code = ?status.code(), message = status.message(), "no attachment")
+                    }
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+            }
+        })
+    }
+
+    /// One stream, from its opening to its end.
+    async fn once(&self, pause: &mut Duration) -> Result<(), Status> {
+        let reports = reports(self.process, self.standing.subscribe(), self.running.clone());
+        let mut supervisor = SupervisorClient::new(self.supervisor.clone());
+        let mut notices = supervisor.attach(reports.map(wire::report)).await?.into_inner();
+        while let Some(notice) = notices.message().await? {
+            *pause = FIRST_PAUSE;
+            self.take(notice).await;
+        }
+        Ok(())
+    }
+
+    async fn take(&self, SupervisorNotice { term, notice }: SupervisorNotice) {
+        let term = Term(term);
+        let attached = self.standing.borrow().supervisor.as_ref().map(|supervisor| supervisor.term);
+        if attached != Some(term) {
+            tracing::info!(%term, "attached to the supervisor");
+        }
+        let change = |change: &dyn Fn(&mut Attached)| {
+            self.standing.send_if_modified(|standing| {
+                let before = standing.supervisor.clone();
+                let supervisor = standing.supervisor.get_or_insert_default();
+                supervisor.term = term;
+                change(supervisor);
+                standing.supervisor != before
+            });
+        };
+        match notice {
+            Some(Notice::Service(service)) => {
+                let service = wire::service(service);
+                let known = self
+                    .standing
+                    .borrow()
+                    .supervisor
+                    .as_ref()
+                    .and_then(|supervisor| supervisor.service.clone());
+                // Progress in words comes often; a change of state does not.
+                if known.is_none_or(|known| known.differs_in_state(&service)) {
+                    let ServiceState { can_serve, drafter_serves, reason, .. } = &service;
+                    let reason = reason.map(Reason::word);
+                    tracing::info!(can_serve, drafter_serves, reason, "service state");
+                }
+                change(&|supervisor| supervisor.service = Some(service.clone()));
+            }
+            Some(Notice::Drain(order)) => {
+                tracing::info!(cause = order.cause, "ordered to drain");
+                change(&|supervisor| supervisor.drained = true);
+            }
+            Some(Notice::Restart(order)) => {
+                tracing::info!(cause = order.cause, "ordered to restart");
+                change(&|_| {});
+                // Only a gateway that is ending already does not listen.
+                let grace = order.grace_ms.map(|ms| Duration::from_millis(ms.into()));
+                let _ = self.orders.send(Event::RestartAsked(grace)).await;
+            }
+            None => {
+                tracing::warn!(%term, "notice of no known kind");
+                change(&|_| {});
+            }
+        }
+    }
+}
+
+/// The gateway's reports: its state at once, then each change. Changes that come faster than they
+/// are sent become one.
+fn reports(
+    process: GatewayProcess,
+    standing: watch::Receiver<Standing>,
+    running: watch::Receiver<usize>,
+) -> impl Stream<Item = GatewayReport> + Send + 'static {
+    futures::stream::unfold(
+        (standing, running, None::<GatewayReport>),
+        move |(mut standing, mut running, last)| async move {
+            loop {
+                let state = match standing.borrow_and_update().open() {
+                    Ok(()) => GatewayState::Ready,
+                    Err(_) => GatewayState::Draining,
+                };
+                let report = GatewayReport {
+                    epoch: process.epoch,
+                    pid: std::process::id(),
+                    state,
+                    restarts: process.restarts,
+                    streams: u32::try_from(*running.borrow_and_update()).unwrap_or(u32::MAX),
+                };
+                if last != Some(report) {
+                    return Some((report, (standing, running, Some(report))));
+                }
+                let changed = tokio::select! { changed = standing.changed() => changed, changed = running.changed() => changed };
+                // The gateway is gone: so is the stream.
+                changed.ok()?;
+            }
+        },
+    )
+}

@@ -1,0 +1,66 @@
+//! The supervisor, as the gateway's upstream: [`Upstream`] submits requests to it, and
+//! [`attach`] follows its state. Only [`wire`] knows its messages (`paceline.internal.v1`).
+
+pub mod attach;
+mod wire;
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures::future::BoxFuture;
+use futures::{Stream, StreamExt as _};
+use paceline_proto::internal::v1::SubmitRequest;
+use paceline_proto::internal::v1::supervisor_client::SupervisorClient;
+use paceline_vocabulary::{Epoch, KeyId, Term};
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+use super::error::InferenceError;
+use super::generation::Generation;
+use crate::stream::TokenBatch;
+
+/// A submission under way.
+pub type Submission = BoxFuture<'static, Result<BatchStream, InferenceError>>;
+
+/// Submits requests to the supervisor.
+#[derive(Clone, Debug)]
+pub struct Upstream {
+    supervisor: SupervisorClient<Channel>,
+    /// Number of this gateway's life.
+    epoch: Epoch,
+}
+
+impl Upstream {
+    /// The upstream behind this channel.
+    pub fn new(supervisor: Channel, epoch: Epoch) -> Self {
+        Self { supervisor: SupervisorClient::new(supervisor), epoch }
+    }
+
+    /// Submits a request of this key to the supervisor of this term.
+    pub fn submit(&self, term: Term, key: KeyId, generation: Generation) -> Submission {
+        // A clone shares the connection.
+        let mut supervisor = self.supervisor.clone();
+        let submitted = SubmitRequest {
+            stamp: Some(wire::stamp(term, self.epoch)),
+            generation: Some(wire::generation(generation)),
+            key_id: key.0,
+        };
+        Box::pin(async move {
+            let response = supervisor.submit(submitted).await.map_err(wire::error)?;
+            Ok(BatchStream(response.into_inner()))
+        })
+    }
+}
+
+/// The batches of one submitted request.
+#[derive(Debug)]
+pub struct BatchStream(Streaming<paceline_proto::internal::v1::TokenBatch>);
+
+impl Stream for BatchStream {
+    type Item = Result<TokenBatch, InferenceError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let next = self.0.poll_next_unpin(context);
+        next.map(|next| next.map(|next| next.map(wire::batch).map_err(wire::error)))
+    }
+}

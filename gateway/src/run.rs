@@ -1,0 +1,214 @@
+//! What runs in a gateway's process, and when it ends.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline_process::clock::Clock;
+use paceline_process::{Config, Exit, Notifier, RuntimeDir, lifecycle, socket, task, telemetry};
+use paceline_vocabulary::Epoch;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+
+use crate::Setup;
+use crate::ending::{Action, Ending, Event};
+use crate::front::grpc;
+use crate::guard::Guard;
+use crate::images::ImagePipeline;
+use crate::images::store::ImageStore;
+use crate::inference::Inference;
+use crate::inference::admission::Calls;
+use crate::inference::standing::Standing;
+use crate::inference::upstream::Upstream;
+use crate::inference::upstream::attach::{Attachment, GatewayProcess};
+use crate::prompt::{Language, Prompter};
+
+/// Connections wait this long at most for the first attachment. Afterwards calls are refused because
+/// there is no supervisor.
+const ATTACH_TIMEOUT: Duration = Duration::from_millis(500);
+/// Connections may take this long to close once no request runs.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the tasks of a gateway share.
+struct Gateway {
+    epoch: Epoch,
+    standing: watch::Sender<Standing>,
+    calls: Calls,
+    /// Cancelled to end every running request.
+    cancel: CancellationToken,
+    /// Cancelled to close every connection.
+    closing: CancellationToken,
+}
+
+/// Serves until asked to end: by `events`, by the supervisor's order, or for want of a parent.
+pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
+    // The lock is held until the end, so that no other gateway removes this one's files as left
+    // ones.
+    let Setup { config, language, runtime_dir, lock: _lock, epoch, listener, guard } = setup;
+    let address = listener.local_addr().ok();
+    let listener = match tokio::net::TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!(%error, "the listening socket cannot be used");
+            return Exit::Bug;
+        }
+    };
+    let clock = Clock::start();
+    let gateway = Gateway {
+        epoch: Epoch(epoch),
+        standing: watch::Sender::default(),
+        calls: Calls::new(config.target.max_sequences, config.limits.queue),
+        cancel: CancellationToken::new(),
+        closing: CancellationToken::new(),
+    };
+    gateway.log_address(address, &guard);
+    let supervisor = socket::channel(runtime_dir.socket("supervisor"));
+    let (orders, ordered) = mpsc::channel(8);
+    let keys = guard.follow_keys();
+    let inference = gateway.inference(&config, language, &runtime_dir, supervisor.clone());
+    let server = gateway.serve(&config, inference, listener, guard);
+    let attachment = Attachment {
+        supervisor,
+        process: GatewayProcess { epoch: gateway.epoch, restarts: lifecycle::restarts() },
+        standing: gateway.standing.clone(),
+        running: gateway.calls.watch(),
+        orders,
+    }
+    .start();
+
+    telemetry::keep_own_log_bounded();
+    let notifier = Notifier::inherited();
+    notifier.ready(
+        &address
+            .map_or_else(|| "listening".to_owned(), |address| format!("listening on {address}")),
+    );
+    let exit = gateway.until_end(&clock, &notifier, events, ordered).await;
+    gateway.closing.cancel();
+    if tokio::time::timeout(CLOSE_TIMEOUT, server).await.is_err() {
+        tracing::warn!("connections that did not close in time are cut");
+    }
+    attachment.abort();
+    if let Some(keys) = keys {
+        keys.abort();
+    }
+    exit
+}
+
+impl Gateway {
+    fn log_address(&self, address: Option<SocketAddr>, guard: &Guard) {
+        let Some(address) = address else { return };
+        tracing::info!(%address, epoch = %self.epoch, "gateway listens");
+        if !address.ip().is_loopback() {
+            let (tls, keys) = (guard.tls.is_some(), guard.has_keys());
+            tracing::warn!(%address, tls, keys, "the service can be reached from other machines");
+        }
+    }
+
+    fn inference(
+        &self,
+        config: &Config,
+        language: Arc<Language>,
+        runtime_dir: &RuntimeDir,
+        supervisor: Channel,
+    ) -> Arc<Inference> {
+        let store = ImageStore::new(runtime_dir, self.epoch.0);
+        Arc::new(Inference {
+            prompter: Prompter::new(language, cores()),
+            images: ImagePipeline::new(store, &config.limits),
+            limits: config.limits.clone(),
+            standing: self.standing.subscribe(),
+            backlog: Arc::default(),
+            upstream: Upstream::new(supervisor, self.epoch),
+            cancel: self.cancel.clone(),
+        })
+    }
+
+    /// Serves clients until the connections are to be closed.
+    fn serve(
+        &self,
+        config: &Config,
+        inference: Arc<Inference>,
+        listener: tokio::net::TcpListener,
+        guard: Guard,
+    ) -> tokio::task::JoinHandle<()> {
+        let (calls, standing) = (self.calls.clone(), self.standing.subscribe());
+        let routes = grpc::routes(inference, calls, standing, cores() / 2, self.closing.clone());
+        let (mut attached, closing) = (self.standing.subscribe(), self.closing.clone());
+        let limits = config.limits.clone();
+        task::spawn("serve", async move {
+            // The socket may be older than this process. Clients that wait at it are not refused
+            // during the moments until the gateway is attached.
+            let _ = tokio::time::timeout(ATTACH_TIMEOUT, attached.wait_for(Standing::knows)).await;
+            grpc::listener::serve(listener, routes, guard, &limits, closing).await;
+        })
+    }
+
+    /// Hands events and orders to [`Ending`], and does what it decides, until the process ends.
+    async fn until_end(
+        &self,
+        clock: &Clock,
+        notifier: &Notifier,
+        mut events: mpsc::Receiver<Event>,
+        mut orders: mpsc::Receiver<Event>,
+    ) -> Exit {
+        let (mut beats, mut running) = (beats(notifier), self.calls.watch());
+        let mut ending = Ending::default();
+        loop {
+            let tick = async {
+                match ending.next_deadline() {
+                    Some(when) => tokio::time::sleep(clock.until(when)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let event = tokio::select! {
+                biased;
+                Some(event) = events.recv() => event,
+                Some(event) = orders.recv() => event,
+                _ = running.wait_for(|calls| *calls == 0), if ending.begun() => Event::Idle,
+                () = tick => Event::Tick,
+                Some(()) = beats.recv() => {
+                    notifier.alive();
+                    continue;
+                }
+            };
+            let action = ending.on_event(event, clock.now());
+            if action.is_some() {
+                let running = *self.calls.watch().borrow();
+                tracing::info!(?event, ?action, running, "gateway ending");
+            }
+            match action {
+                Some(Action::Refuse) => {
+                    notifier.stopping();
+                    self.standing.send_modify(|standing| standing.ending = true);
+                }
+                Some(Action::Cancel) => self.cancel.cancel(),
+                Some(Action::End(exit)) => return exit,
+                None => {}
+            }
+        }
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// The signs of life that a service manager expects, if it expects any. They go from a task on the
+/// threads that serve connections to the loop that decides when this ends, so that a sign means that
+/// both run.
+fn beats(notifier: &Notifier) -> mpsc::Receiver<()> {
+    let (sender, beats) = mpsc::channel(1);
+    if let Some(period) = notifier.beat() {
+        let mut ticks = tokio::time::interval(period);
+        task::spawn("beats", async move {
+            loop {
+                ticks.tick().await;
+                if sender.send(()).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    beats
+}

@@ -1,0 +1,165 @@
+//! From batches of token ids to the text of an answer: the [`Detokenizer`], stop strings
+//! ([`StopStrings`]), and the [`Assembler`] that makes an [`AnswerEvent`] of each batch.
+//!
+//! No clock and no socket. Must not know: requests, protocols, the supervisor.
+
+mod assemble;
+mod detokenizer;
+mod stop;
+
+use paceline_vocabulary::Route;
+
+pub use assemble::{Assembler, AssemblerSettings, BrokenStream, ElapsedTimes};
+pub use detokenizer::Detokenizer;
+pub use stop::StopStrings;
+
+/// Tokens of one sample, as the target generated them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenBatch {
+    /// Index of the first token in the answer.
+    pub first_index: u32,
+    /// The tokens.
+    pub ids: Vec<u32>,
+    /// The margin of each token, if the request asked for margins.
+    pub margins: Vec<f32>,
+    /// The log-probabilities at each token, if the request asked for them.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// When the step that made the last token ended, by the monotonic clock.
+    pub step_end_ns: i64,
+    /// The end of the answer, in its last batch.
+    pub done: Option<Done>,
+    /// The figures so far, in each batch of a request with stop strings.
+    pub so_far: Option<Figures>,
+}
+
+/// The end of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Done {
+    /// Why it ended; `None` if the target did not report a reason.
+    pub finish_reason: Option<FinishReason>,
+    /// How it was served.
+    pub figures: Figures,
+}
+
+/// How the target served an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Tokens of the prompt that came from the prefix cache.
+    pub cached_tokens: u32,
+    /// The lane and its reason; `None` if the target did not report one.
+    pub route: Option<Route>,
+    /// What became of drafts.
+    pub speculation: Speculation,
+    /// Time in the queue, in milliseconds.
+    pub queue_ms: f64,
+    /// Time of the vision tower, in milliseconds.
+    pub tower_ms: f64,
+    /// Time of the prefill, in milliseconds.
+    pub prefill_ms: f64,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// A token or a string that ends the answer came.
+    Stop,
+    /// The answer has as many tokens as it may have.
+    Length,
+}
+
+/// What became of an answer's drafts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Speculation {
+    /// Draft, verify, accept: one cycle.
+    pub cycles: u64,
+    /// Drafted tokens.
+    pub drafted: u64,
+    /// Drafted tokens that were accepted.
+    pub accepted: u64,
+}
+
+/// Log-probabilities at one token of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenLogprobs {
+    /// Of the token.
+    pub logprob: f32,
+    /// The most probable tokens there, most probable first.
+    pub top: Vec<TopLogprob>,
+}
+
+/// One of the most probable tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TopLogprob {
+    /// The token.
+    pub token_id: u32,
+    /// Its log-probability.
+    pub logprob: f32,
+}
+
+/// The next piece of an answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AnswerEvent {
+    /// Which of the request's samples.
+    pub sample_index: u32,
+    /// Text that is complete with these tokens.
+    pub text: String,
+    /// The tokens.
+    pub token_ids: Vec<u32>,
+    /// The margin of each token; empty unless the request asked for margins.
+    pub margins: Vec<f32>,
+    /// The log-probabilities at each token; empty unless the request asked for them.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// When the step that made the last token ended, by the monotonic clock.
+    pub step_end_ns: i64,
+    /// The end of the sample, in its last event.
+    pub last: Option<AnswerEnd>,
+}
+
+/// How a sample ended, and how it was served.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AnswerEnd {
+    /// Why it ended; `None` if the target did not report a reason.
+    pub finish_reason: Option<FinishReason>,
+    /// The stop string that ended it; empty if none did.
+    pub stop: String,
+    /// Tokens.
+    pub usage: Usage,
+    /// The lane and its reason; `None` if the target did not report one.
+    pub route: Option<Route>,
+    /// What became of drafts.
+    pub speculation: Speculation,
+    /// Times.
+    pub timing: Timing,
+    /// The seed that makes the same answer again.
+    pub seed: u64,
+}
+
+/// Tokens of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens of the sample.
+    pub completion_tokens: u32,
+    /// Tokens of the prompt that came from the prefix cache.
+    pub cached_tokens: u32,
+}
+
+/// Times of a sample, in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Timing {
+    /// In the queue.
+    pub queue_ms: f64,
+    /// From the request's arrival to the first token.
+    pub ttft_ms: f64,
+    /// From the request's arrival to the end.
+    pub total_ms: f64,
+    /// Decoding of images.
+    pub image_decode_ms: f64,
+    /// Resizing and writing of images.
+    pub image_resize_ms: f64,
+    /// The vision tower.
+    pub tower_ms: f64,
+    /// The prefill.
+    pub prefill_ms: f64,
+}
