@@ -23,5 +23,5 @@ pub use scheduler::{
     StepPart, Token,
 };
 pub use sequence::{Draft, DraftCounts, EndReason, Finish, Phase, Request, Sequence, SequenceKey};
-pub use speculation::{DraftPlan, DrafterReadiness, Policy, Speculation};
+pub use speculation::{DraftPlan, DrafterReadiness, LaneEvent, Policy, Speculation};
 pub use vision_tower::{Tower, TowerInfo, TowerSlice, WantedImage};

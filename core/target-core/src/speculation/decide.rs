@@ -7,7 +7,8 @@ use paceline_vocabulary::{Permit, RouteReason};
 use super::choose::{Candidate, Load, best_cycle, choice_of, trial};
 use super::survival::{self, KINDS, MOST};
 use super::{
-    Course, DraftPlan, DrafterReadiness, Force, LOADS, Policy, Speculation, Why, expected,
+    Course, DraftPlan, DrafterReadiness, Force, LOADS, LaneEvent, Policy, Speculation, Why,
+    expected,
 };
 use crate::{Draft, Phase, Sequence, SequenceKey};
 
@@ -294,6 +295,8 @@ impl Speculation {
         for (one, length) in self.trials(load, eligible) {
             fed.push(one.key);
             if one.ready {
+                let draft_tokens = length;
+                self.lane_events.push(LaneEvent::Probed { key: one.key, draft_tokens });
                 asked.push((one, length, Why::Probe));
             }
         }
@@ -362,6 +365,7 @@ impl Speculation {
         course.news = false;
         if again {
             course.rests = None;
+            self.lane_events.push(LaneEvent::BackoffEnded { key: one.key });
         }
     }
 
@@ -370,7 +374,9 @@ impl Speculation {
         if course.belief.cycles() > 0 {
             course.pause = (2 * course.pause).clamp(FIRST_PAUSE, LONGEST_PAUSE);
         }
-        course.rests = Some(one.had + course.pause);
+        let until_tokens = one.had + course.pause;
+        course.rests = Some(until_tokens);
+        self.lane_events.push(LaneEvent::BackoffBegan { key: one.key, until_tokens });
     }
 
     fn candidate<'a>(&'a self, one: &Eligible) -> Candidate<'a> {

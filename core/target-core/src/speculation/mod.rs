@@ -24,6 +24,7 @@ pub mod choose;
 pub mod cost;
 mod decide;
 mod figures;
+mod lane_event;
 mod scopes;
 pub mod similar_prompts;
 pub mod survival;
@@ -39,6 +40,8 @@ use choose::{Costs, gain_of_kind};
 use cost::Size;
 use decide::Blind;
 use figures::Ranges;
+pub use lane_event::LaneEvent;
+use lane_event::LaneEvents;
 use scopes::{ScopeOfClass, SimilarPrompts};
 use similar_prompts::{Evidence, Words};
 use survival::{Belief, Class, Survival};
@@ -213,6 +216,7 @@ pub struct Speculation {
     taught: bool,
     /// Steps since a draft came, and after how many what drafts cost is doubted.
     quiet: (u32, u32),
+    lane_events: LaneEvents,
 }
 
 /// Sequences that are told apart.
@@ -240,6 +244,7 @@ impl Default for Speculation {
             ranges: Ranges::default(),
             taught: false,
             quiet: (0, QUIET),
+            lane_events: LaneEvents::default(),
         }
     }
 }
@@ -522,7 +527,14 @@ impl Speculation {
             course.pause = 0;
         }
         // By what was seen it is decided anew.
-        course.rests = None;
+        if course.rests.take().is_some() {
+            self.lane_events.push(LaneEvent::BackoffEnded { key });
+        }
+    }
+
+    /// Decisions about single sequences since this was last called.
+    pub fn take_lane_events(&mut self) -> Vec<LaneEvent> {
+        self.lane_events.take()
     }
 
     /// How a sequence was served: speculatively if a draft of it was ever verified, else plainly;

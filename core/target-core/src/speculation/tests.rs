@@ -402,6 +402,7 @@ impl House {
     }
 }
 
+mod lane_events;
 mod recorded;
 
 /// Seconds of the three lanes, and the house of the routed one.

@@ -1,0 +1,34 @@
+//! What the log is told of a sequence whose drafts do not pay.
+
+use super::*;
+use crate::speculation::LaneEvent;
+
+#[test]
+fn a_sequence_that_does_not_pay_backs_off_before_its_first_probe_and_after_each() {
+    let mut house = House::new(CPU, 21);
+    house.scheduler.speculation.set_linked(true);
+    house.run(&[|_| FACTS], ROUTED, 3, 100);
+    house.scheduler.speculation.take_lane_events();
+    house.run(&[|_| 0.15], ROUTED, 1, 1000);
+    let events = house.scheduler.speculation.take_lane_events();
+    let mut in_backoff = false;
+    let (mut backoffs, mut probes, mut last_until) = (0, 0, 0);
+    for event in &events {
+        match *event {
+            LaneEvent::BackoffBegan { until_tokens, .. } => {
+                assert!(!in_backoff && until_tokens >= last_until, "{events:?}");
+                (in_backoff, last_until, backoffs) = (true, until_tokens, backoffs + 1);
+            }
+            LaneEvent::Probed { draft_tokens, .. } => {
+                assert!(in_backoff && draft_tokens > 0, "{events:?}");
+                probes += 1;
+            }
+            LaneEvent::BackoffEnded { .. } => {
+                assert!(in_backoff, "{events:?}");
+                in_backoff = false;
+            }
+        }
+    }
+    assert!(backoffs > 1 && probes > 1, "{events:?}");
+    assert_eq!(house.scheduler.speculation.take_lane_events(), []);
+}
