@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use paceline_link::frame::{self, Frame};
+use paceline_link::{Message as Frame, frame};
 use paceline_proto::internal::v1 as internal;
 use paceline_proto::v1;
 use prost::Message;
@@ -68,8 +68,8 @@ fn tensor() -> internal::TensorRef {
 }
 
 fn frames() -> Vec<(&'static str, Frame)> {
-    let contexts = vec![internal::Context { session: 1, position: 0, rows: 4, fresh: true }];
-    let wants = vec![internal::Want {
+    let contexts = vec![internal::Context { session: 1, position: 0, rows: 4, fresh: true, request_id: "r".into() }];
+    let requests = vec![internal::DraftRequest {
         session: 1,
         position: 4,
         block: 4,
@@ -78,14 +78,25 @@ fn frames() -> Vec<(&'static str, Frame)> {
     }];
     let feed = internal::Feed {
         contexts,
-        wants,
-        taps: Some(tensor()),
+        requests,
+        hidden: Some(tensor()),
         bonus: Some(tensor()),
         round: 1,
         closed: vec![2],
         ..Default::default()
     };
-    let drafts = vec![internal::Draft { session: 1, position: 4, rows: 2, ids: vec![8, 9] }];
+    let tokens = internal::DraftTokens {
+        session: 1,
+        position: 4,
+        ids: vec![8, 9],
+        logprobs: vec![-0.5, -1.0],
+    };
+    let tokens = internal::TokenDrafts { drafts: vec![tokens] };
+    let tokens = internal::proposal::Drafts::Tokens(tokens);
+    let shapes = vec![internal::DraftShape { session: 1, position: 4, rows: 4 }];
+    let hidden = internal::HiddenDrafts { shapes, rows: Some(tensor()) };
+    let hidden = internal::proposal::Drafts::Hidden(hidden);
+    let proposal = |drafts| Frame::Proposal(internal::Proposal { round: 1, drafts: Some(drafts) });
     vec![
         (
             "hello",
@@ -101,15 +112,13 @@ fn frames() -> Vec<(&'static str, Frame)> {
             Frame::Welcome(internal::Welcome {
                 version: 1,
                 kind: "dflash".into(),
-                tap_layers: vec![1, 3],
+                feature_layers: vec![1, 3],
                 ..Default::default()
             }),
         ),
         ("feed", Frame::Feed(feed)),
-        (
-            "proposal",
-            Frame::Proposal(internal::Proposal { round: 1, drafts, hidden: Some(tensor()) }),
-        ),
+        ("proposal", proposal(hidden)),
+        ("tokens", proposal(tokens)),
         ("ack", Frame::Ack(internal::Ack { number: 3 })),
     ]
 }

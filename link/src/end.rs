@@ -1,4 +1,5 @@
-//! One end of a link. Used by one thread, the engine's; it never waits unless it is told how long.
+//! One end of a link. One thread uses it, the engine's. It waits only for a time that the caller
+//! gives.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -9,19 +10,22 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, poll};
-use paceline_proto::internal::v1::{Ack, TensorRef, TensorType};
+use paceline_vocabulary::TensorType;
+use paceline_vocabulary::tensor::TensorRef;
 
 use crate::deadline::Deadline;
-use crate::frame::{self, Frame, HEADER_BYTES, MAX_FRAME_BYTES};
+use crate::frame::{self, HEADER_BYTES, MAX_FRAME_BYTES};
 use crate::handover::Handover;
 use crate::ring::Ring;
 use crate::segment::Segment;
-use crate::{LinkError, tensor};
+use crate::tensor::TensorError;
+use crate::wire::{Frame, Message};
+use crate::{LinkError, ProtocolError, tensor};
 
-/// Frames the peer has not taken yet may be so many bytes: two of the longest. More is a peer that
-/// has stopped reading.
+/// Bytes of frames that may wait for the peer to read: two of the longest frames. A peer for which
+/// more waits has stopped reading.
 pub const MAX_WAITING_BYTES: usize = 2 * (MAX_FRAME_BYTES + HEADER_BYTES);
-/// Read at once from the socket.
+/// Bytes that one read takes from the socket.
 const READ_BYTES: usize = 64 << 10;
 /// Frames of the peer that one step border takes. A drafter may owe 64 rounds, and answers each
 /// with at most one proposal, one report and two acknowledgements.
@@ -30,7 +34,7 @@ pub const INTAKE_FRAMES: usize = 256;
 /// is longer arrives over several borders.
 pub const INTAKE_BYTES: usize = 4 * READ_BYTES;
 
-/// Who holds an end: decides which half of the segment is ours.
+/// The worker that holds an end. Each writes its own half of the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// Writes the first half.
@@ -46,7 +50,7 @@ struct Intake {
     bytes: usize,
 }
 
-/// One end of a link. Dropping it closes the link; the peer hears [`LinkError::Gone`].
+/// One end of a link. Dropping it closes the link; the peer gets [`LinkError::Gone`].
 #[derive(Debug)]
 pub struct End {
     socket: UnixStream,
@@ -72,13 +76,13 @@ pub struct End {
 }
 
 impl End {
-    /// Maps the segment and takes the socket. Nothing is sent: the target says Hello first.
+    /// Maps the segment and takes the socket. Nothing is sent: the target sends Hello first.
     ///
     /// # Errors
-    /// [`LinkError::Io`]: what was handed over is no link.
+    /// [`LinkError::Io`]: the descriptors that were handed over are no link.
     pub fn open(handover: Handover, side: Side) -> Result<Self, LinkError> {
         let Handover { generation, socket, segment, segment_bytes, .. } = handover;
-        // Not `?`: what is no link at all is never "gone".
+        // Not `?`: descriptors that never were a link cannot be "gone".
         let segment = Segment::map(segment.as_fd(), segment_bytes).map_err(LinkError::Io)?;
         let socket = UnixStream::from(socket);
         socket.set_nonblocking(true).map_err(LinkError::Io)?;
@@ -147,10 +151,10 @@ impl End {
         &mut self,
         rows: u32,
         columns: u32,
-        kind: TensorType,
+        element: TensorType,
         bytes: &[u8],
     ) -> Result<Option<TensorRef>, LinkError> {
-        self.put_parts(rows, columns, kind, &[bytes])
+        self.put_parts(rows, columns, element, &[bytes])
     }
 
     /// As [`End::put`], for rows that lie in several pieces: they are written one after another.
@@ -161,14 +165,15 @@ impl End {
         &mut self,
         rows: u32,
         columns: u32,
-        kind: TensorType,
+        element: TensorType,
         parts: &[&[u8]],
     ) -> Result<Option<TensorRef>, LinkError> {
         let found: usize = parts.iter().map(|part| part.len()).sum();
-        let expected = tensor::length(rows, columns, kind).filter(|length| *length == found as u64);
+        let expected =
+            tensor::length(rows, columns, element).filter(|length| *length == found as u64);
         let Some(length) = expected else {
             return Err(misuse(format!(
-                "{found} bytes are no tensor of {rows} rows, {columns} columns, {kind:?}"
+                "{found} bytes are no tensor of {rows} rows, {columns} columns, {element:?}"
             )));
         };
         if length > self.ring.capacity() {
@@ -185,19 +190,20 @@ impl End {
             at += part.len();
         }
         self.bytes += length;
-        Ok(Some(TensorRef { number, offset, length, rows, columns, r#type: kind.into() }))
+        Ok(Some(TensorRef { number, offset, length, rows, columns, element }))
     }
 
-    /// Sends a frame behind those that wait, as far as the socket takes it without waiting; the
-    /// rest goes with later calls.
+    /// Sends a frame after those that wait, as far as the socket takes it without waiting; later
+    /// calls send the rest. A [`Message`] is sent as it is, also if it breaks a rule: tests play
+    /// faulty peers with it.
     ///
     /// # Errors
     /// [`LinkError::Stalled`] over [`MAX_WAITING_BYTES`]; [`LinkError::Gone`]; [`LinkError::Io`]
     /// also for a frame that is too long.
-    pub fn send(&mut self, frame: Frame) -> Result<(), LinkError> {
+    pub fn send(&mut self, frame: impl Into<Message>) -> Result<(), LinkError> {
         self.flush()?;
         let before = self.outgoing.len();
-        frame::encode(frame, &mut self.outgoing).map_err(misuse)?;
+        frame::encode(frame.into(), &mut self.outgoing).map_err(misuse)?;
         if self.outgoing.len() - self.written > MAX_WAITING_BYTES {
             self.outgoing.truncate(before);
             return Err(LinkError::Stalled);
@@ -218,8 +224,8 @@ impl End {
                 self.outgoing.clear();
                 self.written = 0;
                 if self.taken > self.acknowledged {
-                    let ack = Frame::Ack(Ack { number: self.taken });
-                    frame::encode(ack, &mut self.outgoing).map_err(misuse)?;
+                    let ack = Frame::Ack(self.taken);
+                    frame::encode(ack.into(), &mut self.outgoing).map_err(misuse)?;
                     self.acknowledged = self.taken;
                 }
             }
@@ -248,7 +254,7 @@ impl End {
     /// meanwhile. `None` also where [`End::limit_intake`] says no more.
     ///
     /// # Errors
-    /// [`LinkError::Gone`] once everything the peer said was returned; [`LinkError::Protocol`];
+    /// [`LinkError::Gone`] once everything that the peer sent was returned; [`LinkError::Protocol`];
     /// [`LinkError::Io`].
     pub fn receive(&mut self, wait: Duration) -> Result<Option<Frame>, LinkError> {
         let deadline = Deadline::after(wait);
@@ -258,7 +264,7 @@ impl End {
                 && let Some(frame) = self.next_frame()?
             {
                 match frame {
-                    Frame::Ack(ack) => self.ring.free(ack.number).map_err(LinkError::Protocol)?,
+                    Frame::Ack(number) => self.ring.free(number).map_err(ProtocolError::from)?,
                     frame => return Ok(Some(frame)),
                 }
             }
@@ -269,7 +275,7 @@ impl End {
             if self.fill()? {
                 continue;
             }
-            // Only now: what a peer said before it went away is heard first.
+            // Only now: frames that a peer sent before it went away are returned first.
             self.flush()?;
             if waited && deadline.left().is_zero() || wait.is_zero() {
                 return Ok(None);
@@ -283,22 +289,20 @@ impl End {
     /// taken in the order of their numbers, each once: those of a frame in the order of its fields.
     ///
     /// # Errors
-    /// [`LinkError::Protocol`] if anything about it is not as link.proto says, or a number is not
-    /// finite.
+    /// [`LinkError::Protocol`] if it breaks a rule of link.proto, or if a number is not finite.
     pub fn take(&mut self, tensor: &TensorRef) -> Result<Vec<u8>, LinkError> {
         let place =
-            tensor::check(tensor, self.taken + 1, &self.theirs).map_err(LinkError::Protocol)?;
+            tensor::check(tensor, self.taken + 1, &self.theirs).map_err(ProtocolError::from)?;
         let copy = self.segment.read(place.offset, place.length);
-        if !tensor::all_finite(&copy, place.kind) {
-            return Err(LinkError::Protocol(format!(
-                "tensor {} holds numbers that are not finite",
-                tensor.number
-            )));
+        if !tensor::all_finite(&copy, place.element) {
+            return Err(
+                ProtocolError::from(TensorError::NotFinite { number: tensor.number }).into()
+            );
         }
         self.taken = tensor.number;
         self.bytes += place.length as u64;
         match self.flush() {
-            // The copy is good; the next `receive` tells.
+            // The copy is good; the next `receive` returns the error.
             Ok(()) | Err(LinkError::Gone) => Ok(copy),
             Err(error) => Err(error),
         }
@@ -321,14 +325,14 @@ impl End {
 
     fn next_frame(&mut self) -> Result<Option<Frame>, LinkError> {
         let bytes = self.incoming.make_contiguous();
-        let Some((frame, used)) = frame::decode(bytes).map_err(LinkError::Protocol)? else {
+        let Some((message, used)) = frame::decode(bytes).map_err(ProtocolError::from)? else {
             return Ok(None);
         };
         self.incoming.drain(..used);
         if let Some(intake) = &mut self.intake {
             intake.frames = intake.frames.saturating_sub(1);
         }
-        Ok(Some(frame))
+        Ok(Some(Frame::try_from(message).map_err(ProtocolError::from)?))
     }
 
     /// Reads what is there, at most [`READ_BYTES`]; `false` if nothing is. Called only when no
@@ -360,6 +364,6 @@ impl End {
     }
 }
 
-fn misuse(what: String) -> LinkError {
+fn misuse(what: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> LinkError {
     LinkError::Io(io::Error::new(io::ErrorKind::InvalidInput, what))
 }

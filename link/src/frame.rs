@@ -1,127 +1,138 @@
-//! Frames on the socket: a 4-byte little-endian length and a `LinkFrame` of so many bytes. Pure.
+//! Frames on the socket: a 4-byte little-endian length and a `LinkFrame` of that many bytes. Pure.
 
 use paceline_proto::internal::v1::LinkFrame;
-use prost::Message as _;
+use prost::{DecodeError, Message as _};
 
-/// What a frame says.
-pub type Frame = paceline_proto::internal::v1::link_frame::Frame;
+use crate::wire::Message;
 
-/// Longest message of a frame: contexts and wants of some ten thousand sessions.
+/// Longest message of a frame: contexts and requests of some ten thousand sessions.
 pub const MAX_FRAME_BYTES: usize = 1 << 20;
 /// Bytes before the message.
 pub const HEADER_BYTES: usize = 4;
 
+/// Bytes that are no frame, or a message that makes none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// Longer than [`MAX_FRAME_BYTES`].
+    #[error("a frame of {length} bytes, at most {MAX_FRAME_BYTES} are allowed")]
+    TooLong {
+        /// Bytes of its message.
+        length: usize,
+    },
+    /// Bytes that are no protobuf message.
+    #[error("a frame that cannot be read")]
+    Unreadable(#[source] DecodeError),
+    /// Fields that this version does not know, or fields that were given twice.
+    #[error("a frame of {length} bytes of which {known} are known to this version")]
+    Unknown {
+        /// Bytes of its message.
+        length: usize,
+        /// Bytes of what was understood.
+        known: usize,
+    },
+    /// No message.
+    #[error("an empty frame")]
+    Empty,
+}
+
 /// Appends a frame to `out`.
 ///
 /// # Errors
-/// It is longer than [`MAX_FRAME_BYTES`]; nothing was appended.
-pub fn encode(frame: Frame, out: &mut Vec<u8>) -> Result<(), String> {
-    let frame = LinkFrame { frame: Some(frame) };
+/// [`FrameError::TooLong`]; nothing was appended then.
+pub fn encode(message: Message, out: &mut Vec<u8>) -> Result<(), FrameError> {
+    let frame = LinkFrame { frame: Some(message) };
     let length = frame.encoded_len();
     if length > MAX_FRAME_BYTES {
-        return Err(format!("a frame of {length} bytes, at most {MAX_FRAME_BYTES} are allowed"));
+        return Err(FrameError::TooLong { length });
     }
     out.extend_from_slice(&(length as u32).to_le_bytes());
-    frame.encode(out).map_err(|error| error.to_string())
+    frame.encode_raw(out);
+    Ok(())
 }
 
 /// The first frame in `bytes` and how many of them it takes; `None` if it is not complete yet.
 ///
 /// # Errors
-/// It is too long, cannot be decoded, is empty, or has fields this version does not know. An
-/// overlong length is refused as soon as it is read, so what waits for the rest of a frame is
-/// bounded.
-pub fn decode(bytes: &[u8]) -> Result<Option<(Frame, usize)>, String> {
+/// It is too long, cannot be decoded, is empty, or has fields that this version does not know. An
+/// overlong length is refused as soon as it is read, so the bytes that wait for the rest of a frame
+/// are bounded.
+pub fn decode(bytes: &[u8]) -> Result<Option<(Message, usize)>, FrameError> {
     let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let length = u32::from_le_bytes(*header) as usize;
     if length > MAX_FRAME_BYTES {
-        return Err(format!("a frame of {length} bytes, at most {MAX_FRAME_BYTES} are allowed"));
+        return Err(FrameError::TooLong { length });
     }
     let Some(wire) = rest.get(..length) else { return Ok(None) };
-    let message =
-        LinkFrame::decode(wire).map_err(|error| format!("a frame that cannot be read: {error}"))?;
-    // Fields that prost skips in silence, and fields given twice, make a frame longer than what was
-    // understood of it.
-    let understood = message.encoded_len();
-    if understood != length {
-        return Err(format!(
-            "a frame of {length} bytes of which {understood} are known to this version"
-        ));
+    let frame = LinkFrame::decode(wire).map_err(FrameError::Unreadable)?;
+    // prost skips unknown fields and keeps the last of repeated ones: such a frame is longer than
+    // what was understood of it.
+    let known = frame.encoded_len();
+    if known != length {
+        return Err(FrameError::Unknown { length, known });
     }
-    let frame = message.frame.ok_or("an empty frame")?;
-    Ok(Some((frame, HEADER_BYTES + length)))
-}
-
-/// Its name in link.proto, for messages.
-pub fn name(frame: &Frame) -> &'static str {
-    match frame {
-        Frame::Hello(_) => "Hello",
-        Frame::Welcome(_) => "Welcome",
-        Frame::Refusal(_) => "Refusal",
-        Frame::MaskRow(_) => "MaskRow",
-        Frame::Feed(_) => "Feed",
-        Frame::Proposal(_) => "Proposal",
-        Frame::Reach(_) => "Reach",
-        Frame::Ack(_) => "Ack",
-    }
+    let message = frame.frame.ok_or(FrameError::Empty)?;
+    Ok(Some((message, HEADER_BYTES + length)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use paceline_proto::internal::v1::{
-        Ack, Context, Draft, Feed, Hello, Keep, Proposal, Reach, Recall, Refusal, TensorRef, Want,
+        Ack, Context, DraftRequest, DraftTokens, Feed, Hello, Proposal, ReadProgress, Refusal,
+        RestoredPrefix, RetainedPages, TensorRef, TokenDrafts, proposal,
     };
+    use paceline_vocabulary::chain;
     use proptest::prelude::*;
 
-    fn wire(frame: Frame) -> Vec<u8> {
+    fn wire(frame: Message) -> Vec<u8> {
         let mut out = vec![];
         encode(frame, &mut out).expect("short enough");
         out
     }
 
-    fn feed() -> Frame {
+    fn feed() -> Message {
         let tensor = TensorRef { number: 1, offset: 64, length: 8, rows: 1, columns: 2, r#type: 1 };
-        Frame::Feed(Feed {
+        Message::Feed(Feed {
             closed: vec![1, 2, u64::MAX],
             contexts: vec![
-                Context { session: 3, position: 0, rows: 1, fresh: true },
+                Context { session: 3, rows: 1, fresh: true, ..Context::default() },
                 Context::default(),
             ],
-            taps: Some(tensor),
-            wants: vec![Want {
+            hidden: Some(tensor),
+            requests: vec![DraftRequest {
                 session: 3,
                 position: 1,
                 block: 8,
                 bonus_id: 5,
                 temperature: -0.5,
-                ..Want::default()
+                ..DraftRequest::default()
             }],
             bonus: None,
             round: 4,
-            keeps: vec![Keep { session: 2, first_page: 7, keys: vec![9; 64].into() }],
-            recalls: vec![Recall { session: 3, key: vec![1; 32].into(), since: 0 }],
+            retained: vec![RetainedPages { session: 2, first_page: 7, keys: vec![9; 64].into() }],
+            restored: vec![RestoredPrefix { session: 3, key: vec![1; 32].into(), since: 0 }],
         })
     }
 
-    fn frames() -> Vec<Frame> {
+    fn frames() -> Vec<Message> {
         vec![
             feed(),
-            Frame::Ack(Ack { number: 9 }),
-            Frame::Ack(Ack::default()),
-            Frame::Hello(Hello { version: 1, tokenizer_sha256: "ab".into(), ..Hello::default() }),
-            Frame::Reach(Reach { sessions: vec![], missed: vec![3, u64::MAX] }),
-            Frame::Refusal(Refusal { reason: "expected 3, found 4".into() }),
-            Frame::Proposal(Proposal {
+            Message::Ack(Ack { number: 9 }),
+            Message::Ack(Ack::default()),
+            Message::Hello(Hello { version: 1, tokenizer_sha256: "ab".into(), ..Hello::default() }),
+            Message::Progress(ReadProgress { sessions: vec![], missed: vec![3, u64::MAX] }),
+            Message::Refusal(Refusal { reason: "expected 3, found 4".into() }),
+            Message::Proposal(Proposal {
                 round: 1,
-                drafts: vec![Draft { ids: vec![1, 0, 300], ..Draft::default() }],
-                hidden: None,
+                drafts: Some(proposal::Drafts::Tokens(TokenDrafts {
+                    drafts: vec![DraftTokens { ids: vec![1, 0, 300], ..DraftTokens::default() }],
+                })),
             }),
         ]
     }
 
     #[test]
-    fn frames_come_back_one_after_another_and_incomplete_ones_wait() {
+    fn frames_are_decoded_one_after_another_and_incomplete_ones_wait() {
         let mut stream: Vec<u8> = frames().into_iter().flat_map(wire).collect();
         for expected in frames() {
             let (found, used) = decode(&stream).expect("fair").expect("complete");
@@ -135,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_refused() {
+    fn bytes_that_are_no_frame_are_refused() {
         let table: [(&[u8], &str); 5] = [
             (&[0, 0, 0, 0], "an empty frame"),
             (&[0xff, 0xff, 0xff, 0xff], "at most 1048576"),
@@ -144,10 +155,10 @@ mod tests {
             (&[3, 0, 0, 0, 0x9a, 0x06, 0], "known to this version"),
         ];
         for (bytes, expected) in table {
-            let error = decode(bytes).expect_err(expected);
+            let error = chain(&decode(bytes).expect_err(expected));
             assert!(error.contains(expected), "{error}");
         }
-        let long = Frame::Refusal(Refusal { reason: "x".repeat(MAX_FRAME_BYTES) });
+        let long = Message::Refusal(Refusal { reason: "x".repeat(MAX_FRAME_BYTES) });
         let mut out = vec![7];
         encode(long, &mut out).expect_err("too long");
         assert_eq!(out, [7]);

@@ -8,8 +8,20 @@
 
 use std::collections::VecDeque;
 
-/// Tensors start at multiples of so many bytes.
+/// Tensors start at multiples of this many bytes.
 pub const ALIGN: u64 = 64;
+
+/// An acknowledgement of a tensor that is not in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("tensor {number} was acknowledged, expected one after {oldest} and up to {last}")]
+pub struct RingError {
+    /// The acknowledged number.
+    pub number: u64,
+    /// Newest number that was acknowledged before.
+    pub oldest: u64,
+    /// Newest number that was handed out.
+    pub last: u64,
+}
 
 /// Places that were handed out and are not acknowledged yet.
 #[derive(Debug)]
@@ -23,7 +35,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// An empty ring of so many bytes.
+    /// An empty ring of `capacity` bytes.
     pub fn new(capacity: u64) -> Self {
         Self { capacity, head: 0, starts: VecDeque::new(), last: 0 }
     }
@@ -33,7 +45,7 @@ impl Ring {
         self.capacity
     }
 
-    /// Longest place that could be had now.
+    /// Longest place that could be handed out now.
     pub fn room(&self) -> u64 {
         match self.starts.front() {
             None => self.capacity,
@@ -65,13 +77,10 @@ impl Ring {
     ///
     /// # Errors
     /// It was never handed out, or is free already.
-    pub fn free(&mut self, number: u64) -> Result<(), String> {
+    pub fn free(&mut self, number: u64) -> Result<(), RingError> {
         let oldest = self.last - self.starts.len() as u64;
         if number <= oldest || number > self.last {
-            let last = self.last;
-            return Err(format!(
-                "tensor {number} was acknowledged, expected one behind {oldest} and up to {last}"
-            ));
+            return Err(RingError { number, oldest, last: self.last });
         }
         self.starts.drain(..(number - oldest) as usize);
         Ok(())

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use paceline_link::{End, Frame, Handover, Listener, Side, listen, make_pair, send};
-use paceline_proto::internal::v1::{LinkHandover, Refusal, Stamp};
+use paceline_proto::internal::v1::{LinkHandover, Stamp};
 use prost::Message;
 
 const BOUND: Duration = Duration::from_secs(30);
@@ -124,7 +124,7 @@ fn a_link_arrives_and_speaks() {
     }
     let mut drafter = End::open(handover, Side::Drafter).expect("opens");
     assert_eq!(drafter.generation(), 7);
-    target.send(Frame::Refusal(Refusal { reason: "hello".into() })).expect("sent");
+    target.send(Frame::Refusal("hello".into())).expect("sent");
     assert!(matches!(drafter.receive(BOUND), Ok(Some(Frame::Refusal(_)))));
 }
 

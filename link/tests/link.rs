@@ -9,9 +9,10 @@ use std::time::Duration;
 use paceline_link::{
     End, Frame, Handover, INTAKE_BYTES, INTAKE_FRAMES, LinkError, Segment, Side, frame, make_pair,
 };
-use paceline_proto::internal::v1::{
-    Ack, Feed, MaskRow, Proposal, Reach, Refusal, Stamp, TensorRef, TensorType,
-};
+use paceline_proto::internal::v1::Stamp;
+use paceline_vocabulary::link::{Drafts, Feed, Proposal, ReadProgress};
+use paceline_vocabulary::tensor::TensorRef;
+use paceline_vocabulary::{TensorType, chain};
 
 const BOUND: Duration = Duration::from_secs(30);
 const SEGMENT: u64 = 1 << 16;
@@ -40,13 +41,13 @@ fn floats(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-fn mask(tensor: TensorRef) -> Frame {
-    Frame::MaskRow(MaskRow { tensor: Some(tensor) })
+fn nothing_read() -> Frame {
+    Frame::Progress(ReadProgress::default())
 }
 
 fn protocol<T: std::fmt::Debug>(result: Result<T, LinkError>) -> String {
     match result {
-        Err(LinkError::Protocol(what)) => what,
+        Err(LinkError::Protocol(error)) => chain(&error),
         other => panic!("expected a protocol fault, found {other:?}"),
     }
 }
@@ -60,15 +61,14 @@ fn tensors_cross_both_ways_and_space_comes_back() {
         loop {
             match drafter.receive(BOUND) {
                 Ok(Some(Frame::Feed(feed))) => {
-                    let sent = feed.taps.expect("taps");
+                    let sent = feed.hidden.expect("rows");
                     let copy = drafter.take(&sent).expect("fair");
                     bytes += copy.len();
                     // Two slices, written one after another.
                     let (a, b) = copy.split_at(copy.len() / 8 * 4);
-                    let kind = TensorType::try_from(sent.r#type).expect("known");
                     let tensor = loop {
                         match drafter
-                            .put_parts(sent.rows, sent.columns, kind, &[a, b])
+                            .put_parts(sent.rows, sent.columns, sent.element, &[a, b])
                             .expect("fits")
                         {
                             Some(tensor) => break tensor,
@@ -80,8 +80,7 @@ fn tensors_cross_both_ways_and_space_comes_back() {
                     drafter
                         .send(Frame::Proposal(Proposal {
                             round: feed.round,
-                            drafts: vec![],
-                            hidden: Some(tensor),
+                            drafts: Drafts::Hidden { shapes: vec![], rows: Some(tensor) },
                         }))
                         .expect("sent");
                 }
@@ -102,13 +101,14 @@ fn tensors_cross_both_ways_and_space_comes_back() {
             .expect("all was acknowledged");
         assert_eq!(tensor.number, round);
         target
-            .send(Frame::Feed(Feed { taps: Some(tensor), round, ..Feed::default() }))
+            .send(Frame::Feed(Feed { hidden: Some(tensor), round, ..Feed::default() }))
             .expect("sent");
         let Some(Frame::Proposal(proposal)) = target.receive(BOUND).expect("alive") else {
             panic!("no proposal")
         };
         assert_eq!(proposal.round, round);
-        assert_eq!(target.take(&proposal.hidden.expect("rows")).expect("fair"), floats(&values));
+        let Drafts::Hidden { rows: Some(rows), .. } = proposal.drafts else { panic!("no rows") };
+        assert_eq!(target.take(&rows).expect("fair"), floats(&values));
         total += values.len() * 4;
     }
     assert!(target.bytes() > 2 * total as u64);
@@ -117,7 +117,7 @@ fn tensors_cross_both_ways_and_space_comes_back() {
 }
 
 #[test]
-fn a_full_ring_says_so_until_the_peer_acknowledges() {
+fn a_full_ring_takes_nothing_until_the_peer_acknowledges() {
     let (mut target, mut drafter) = ends();
     let quarter = floats(&vec![1.0; (HALF / 16) as usize]);
     let columns = (HALF / 16) as u32;
@@ -125,7 +125,7 @@ fn a_full_ring_says_so_until_the_peer_acknowledges() {
     for _ in 0..4 {
         let tensor =
             target.put(1, columns, TensorType::F32, &quarter).expect("fits").expect("room");
-        target.send(mask(tensor)).expect("sent");
+        target.send(Frame::MaskRow(tensor)).expect("sent");
     }
     assert_eq!(target.room(), 0);
     assert!(target.put(1, columns, TensorType::F32, &quarter).expect("fits some day").is_none());
@@ -133,7 +133,7 @@ fn a_full_ring_says_so_until_the_peer_acknowledges() {
         let Some(Frame::MaskRow(row)) = drafter.receive(BOUND).expect("alive") else {
             panic!("no row")
         };
-        drafter.take(&row.tensor.expect("a tensor")).expect("fair");
+        drafter.take(&row).expect("fair");
     }
     assert!(
         target.receive(Duration::from_millis(200)).expect("alive").is_none(),
@@ -151,14 +151,14 @@ fn a_full_ring_says_so_until_the_peer_acknowledges() {
 }
 
 #[test]
-fn what_a_peer_names_is_checked() {
+fn a_tensor_that_breaks_a_rule_is_a_protocol_fault() {
     let fair = TensorRef {
         number: 1,
         offset: HALF,
         length: 64,
         rows: 4,
         columns: 4,
-        r#type: TensorType::F32.into(),
+        element: TensorType::F32,
     };
     for (what, tensor) in [
         ("expected tensor 1", TensorRef { number: 2, ..fair }),
@@ -167,8 +167,7 @@ fn what_a_peer_names_is_checked() {
         ("sender's half", TensorRef { offset: HALF - 64, ..fair }),
         ("sender's half", TensorRef { offset: SEGMENT, ..fair }),
         ("multiple of 64", TensorRef { offset: HALF + 1, ..fair }),
-        ("says 64 bytes", TensorRef { rows: 5, ..fair }),
-        ("unknown type", TensorRef { r#type: 77, ..fair }),
+        ("has 64 bytes", TensorRef { rows: 5, ..fair }),
     ] {
         let (mut target, _raw, _segment) = target_and_raw();
         let found = protocol(target.take(&tensor));
@@ -190,7 +189,7 @@ fn found_once(target: &mut End, tensor: &TensorRef) {
 fn garbage_is_a_protocol_fault() {
     let (_, _) = ends();
     let mut acknowledged = vec![];
-    frame::encode(Frame::Ack(Ack { number: 1 }), &mut acknowledged).expect("short");
+    frame::encode(Frame::Ack(1).into(), &mut acknowledged).expect("short");
     for (what, bytes) in [
         ("at most", vec![0xff; 64]),
         ("an empty frame", vec![0; 8]),
@@ -204,23 +203,23 @@ fn garbage_is_a_protocol_fault() {
     }
     let (mut target, mut raw, _segment) = target_and_raw();
     let tensor = target.put(1, 4, TensorType::F16, &[0; 8]).expect("fits").expect("room");
-    target.send(mask(tensor)).expect("sent");
+    target.send(Frame::MaskRow(tensor)).expect("sent");
     let mut twice = vec![];
     for _ in 0..2 {
-        frame::encode(Frame::Ack(Ack { number: 1 }), &mut twice).expect("short");
+        frame::encode(Frame::Ack(1).into(), &mut twice).expect("short");
     }
     raw.write_all(&twice).expect("sent");
     assert!(protocol(target.receive(BOUND)).contains("tensor 1 was acknowledged"));
 }
 
 #[test]
-fn a_peer_that_vanishes_is_gone_after_what_it_said() {
+fn frames_of_a_peer_that_vanished_come_before_the_error() {
     let (mut target, mut drafter) = ends();
-    drafter.send(Frame::Reach(Reach::default())).expect("sent");
+    drafter.send(nothing_read()).expect("sent");
     drop(drafter);
-    assert!(matches!(target.receive(BOUND), Ok(Some(Frame::Reach(_)))));
+    assert!(matches!(target.receive(BOUND), Ok(Some(Frame::Progress(_)))));
     assert!(matches!(target.receive(BOUND), Err(LinkError::Gone)));
-    assert!(matches!(target.send(Frame::Reach(Reach::default())), Err(LinkError::Gone)));
+    assert!(matches!(target.send(nothing_read()), Err(LinkError::Gone)));
 
     let (mut target, mut raw, _segment) = target_and_raw();
     raw.write_all(&[9, 0, 0]).expect("sent");
@@ -231,7 +230,7 @@ fn a_peer_that_vanishes_is_gone_after_what_it_said() {
 #[test]
 fn a_peer_that_does_not_read_stalls_the_link_and_never_the_caller() {
     let (mut target, mut drafter) = ends();
-    let long = || Frame::Refusal(Refusal { reason: "x".repeat(100_000) });
+    let long = || Frame::Refusal("x".repeat(100_000));
     let mut sent = 0;
     let error = loop {
         match target.send(long()) {
@@ -246,10 +245,10 @@ fn a_peer_that_does_not_read_stalls_the_link_and_never_the_caller() {
         for _ in 0..sent {
             assert!(matches!(drafter.receive(BOUND), Ok(Some(Frame::Refusal(_)))));
         }
-        drafter.send(Frame::Reach(Reach::default())).expect("sent");
+        drafter.send(nothing_read()).expect("sent");
         drafter
     });
-    assert!(matches!(target.receive(BOUND), Ok(Some(Frame::Reach(_)))));
+    assert!(matches!(target.receive(BOUND), Ok(Some(Frame::Progress(_)))));
     reader.join().expect("no panic");
 }
 
@@ -258,7 +257,7 @@ fn a_step_border_takes_a_bounded_amount_of_a_flood() {
     let (mut target, mut raw, _segment) = target_and_raw();
     let mut reports = vec![];
     for _ in 0..1024 {
-        frame::encode(Frame::Reach(Reach::default()), &mut reports).expect("short");
+        frame::encode(nothing_read().into(), &mut reports).expect("short");
     }
     let flood = std::thread::spawn(move || while raw.write_all(&reports).is_ok() {});
     for _ in 0..3 {
@@ -277,9 +276,9 @@ fn a_step_border_takes_a_bounded_amount_of_a_flood() {
 #[test]
 fn a_frame_longer_than_a_border_takes_arrives_over_several_borders() {
     let (mut target, mut raw, _segment) = target_and_raw();
-    let refusal = Frame::Refusal(Refusal { reason: "x".repeat(3 * INTAKE_BYTES) });
+    let refusal = Frame::Refusal("x".repeat(3 * INTAKE_BYTES));
     let mut bytes = vec![];
-    frame::encode(refusal.clone(), &mut bytes).expect("short enough");
+    frame::encode(refusal.clone().into(), &mut bytes).expect("short enough");
     let writer = std::thread::spawn(move || raw.write_all(&bytes).map(|()| raw));
     let mut borders = 0;
     let found = loop {
@@ -294,7 +293,7 @@ fn a_frame_longer_than_a_border_takes_arrives_over_several_borders() {
 }
 
 #[test]
-fn waiting_is_bounded_and_zero_does_not_wait() {
+fn a_wait_ends_at_its_bound_and_zero_does_not_wait() {
     let (mut target, _drafter) = ends();
     assert!(target.receive(Duration::ZERO).expect("alive").is_none());
     assert!(target.receive(Duration::from_millis(20)).expect("alive").is_none());
@@ -305,8 +304,7 @@ fn frames_cut_anywhere_arrive_whole() {
     let (mut target, mut raw, _segment) = target_and_raw();
     let mut bytes = vec![];
     for at in 0..50 {
-        frame::encode(Frame::Refusal(Refusal { reason: "y".repeat(at * 37) }), &mut bytes)
-            .expect("short");
+        frame::encode(Frame::Refusal("y".repeat(at * 37)).into(), &mut bytes).expect("short");
     }
     let writer = std::thread::spawn(move || {
         for (at, piece) in bytes.chunks(61).enumerate() {
@@ -321,7 +319,7 @@ fn frames_cut_anywhere_arrive_whole() {
         let Some(Frame::Refusal(refusal)) = target.receive(BOUND).expect("alive") else {
             panic!("no frame")
         };
-        assert_eq!(refusal.reason.len(), at * 37);
+        assert_eq!(refusal.len(), at * 37);
     }
     let mut raw = writer.join().expect("no panic");
     drop(target);

@@ -71,6 +71,41 @@ impl From<words::Route> for v1::Route {
     }
 }
 
+impl From<words::report::LinkReport> for internal::LinkReport {
+    fn from(report: words::report::LinkReport) -> Self {
+        Self {
+            generation: report.generation,
+            phase: internal::LinkPhase::from(report.phase).into(),
+            reason: report.reason,
+            serving: report.serving,
+        }
+    }
+}
+
+impl From<words::report::MemoryUse> for internal::MemoryUse {
+    fn from(memory: words::report::MemoryUse) -> Self {
+        Self {
+            active_bytes: memory.active_bytes,
+            cache_bytes: memory.cache_bytes,
+            limit_bytes: memory.limit_bytes,
+            recommended_bytes: memory.recommended_bytes,
+        }
+    }
+}
+
+impl From<words::report::DrafterInfo> for internal::DrafterInfo {
+    fn from(drafter: words::report::DrafterInfo) -> Self {
+        Self {
+            name: drafter.name,
+            path: drafter.path,
+            kind: drafter.kind,
+            weight_bytes: drafter.weight_bytes,
+            block_size: drafter.block_size,
+            images: drafter.images,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

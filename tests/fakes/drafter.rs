@@ -3,8 +3,8 @@
 //! it in the real one's place.
 //!
 //! The file `$FAKE_DRAFTER_CRIME` holds a word and a number: which rule, and at which round of
-//! wants (counted from 1 over each link). Until then, and without a file, it is honest and proposes
-//! noise.
+//! requests (counted from 1 over each link). Until then, and without a file, it is honest and
+//! proposes noise.
 
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
@@ -20,17 +20,22 @@ use paceline_process::Exit;
 use paceline_process::worker::{self, Gate, Parts, Post, Progress};
 use paceline_proto::internal::v1::drafter_server::{Drafter, DrafterServer};
 use paceline_proto::internal::v1::{
-    DescribeDrafterRequest, DescribeDrafterResponse, Draft, DrafterInfo, Feed, LinkPhase,
-    LinkReport, Proposal, ProposalKind, Reach, SessionReach, TensorRef, TensorType, Welcome,
+    DescribeDrafterRequest, DescribeDrafterResponse, DrafterInfo, LinkPhase, LinkReport,
     WorkerPhase,
 };
+use paceline_vocabulary::TensorType;
+use paceline_vocabulary::link::{
+    DraftRequest, DraftShape, DraftTokens, Drafts, Feed, Proposal, ProposalKind, ReadProgress,
+    SessionProgress, Welcome,
+};
+use paceline_vocabulary::tensor::TensorRef;
 use tonic::service::RoutesBuilder;
 use tonic::{Request, Response, Status};
 
 /// Sizes of the demo pair.
 const HIDDEN: u32 = 256;
 const BLOCK: u32 = 16;
-const TAPS: [u32; 4] = [1, 3, 5, 6];
+const FEATURE_LAYERS: [u32; 4] = [1, 3, 5, 6];
 /// How often an order to stop is looked for.
 const LOOK: Duration = Duration::from_millis(20);
 /// How long the step of a slow one takes: half of what its test's `hang_s` allows.
@@ -173,9 +178,7 @@ impl Play {
                 self.welcome(hello.generation, HIDDEN + 1)
             }
             Some(Frame::Hello(hello)) => self.welcome(hello.generation, HIDDEN),
-            Some(Frame::MaskRow(row)) => {
-                row.tensor.as_ref().map_or(Ok(()), |tensor| self.end.take(tensor).map(drop))
-            }
+            Some(Frame::MaskRow(row)) => self.end.take(&row).map(drop),
             Some(Frame::Feed(feed)) => self.feed(feed),
             Some(other) => panic!("{other:?}"),
         }
@@ -186,35 +189,43 @@ impl Play {
             version: handshake::VERSION,
             generation,
             kind: "fake".into(),
-            proposal: ProposalKind::Hidden.into(),
+            proposal: ProposalKind::Hidden,
             hidden_size,
-            tap_layers: TAPS.to_vec(),
+            vocab_size: None,
+            target_layers: None,
+            feature_layers: FEATURE_LAYERS.to_vec(),
             block_size: BLOCK,
-            mask_id: 3,
-            r#type: TensorType::F32.into(),
-            ..Welcome::default()
+            embeddings: true,
+            mask_id: Some(3),
+            element: TensorType::F32,
+            tokenizer_sha256: String::new(),
+            logit_softcap: None,
+            context_length: None,
         }))
     }
 
     fn feed(&mut self, feed: Feed) -> Result<(), LinkError> {
-        for tensor in [&feed.taps, &feed.bonus].into_iter().flatten() {
+        for tensor in [&feed.hidden, &feed.bonus].into_iter().flatten() {
             self.end.take(tensor)?;
         }
         if feed.round == 0 {
             let sessions = feed
                 .contexts
                 .iter()
-                .map(|c| SessionReach { session: c.session, position: c.position + c.rows });
-            return self
-                .end
-                .send(Frame::Reach(Reach { sessions: sessions.collect(), missed: vec![] }));
+                .map(|c| SessionProgress { session: c.session, position: c.position + c.rows });
+            return self.end.send(Frame::Progress(ReadProgress {
+                sessions: sessions.collect(),
+                missed: vec![],
+            }));
         }
         self.rounds += 1;
         if self.rounds < self.at {
             return self.propose(&feed, |_| {});
         }
         let tensor = |proposal: &mut Proposal, change: fn(&mut TensorRef)| {
-            proposal.hidden.iter_mut().for_each(change)
+            if let Drafts::Hidden { rows: Some(rows), .. } = &mut proposal.drafts {
+                change(rows);
+            }
         };
         match self.crime.as_str() {
             "garbage" => {
@@ -228,14 +239,18 @@ impl Play {
                 self.propose(&feed, |p| tensor(p, |t| t.offset = u64::MAX - 63))
             }
             "offset_in_the_other_half" => self.propose(&feed, |p| tensor(p, |t| t.offset = 0)),
-            "session_out_of_range" => self.propose(&feed, |p| p.drafts[0].session = u64::MAX),
-            "ids_out_of_range" => self.propose(&feed, |p| p.drafts[0].ids = vec![u32::MAX; 15]),
+            "session_out_of_range" => self.propose(&feed, |p| {
+                if let Drafts::Hidden { shapes, .. } = &mut p.drafts {
+                    shapes[0].session = u64::MAX;
+                }
+            }),
+            "ids_out_of_range" => self.propose_ids(&feed, vec![u32::MAX; 15]),
             "replay" => {
                 self.propose(&feed, |_| {})?;
                 self.propose(&feed, |_| {})
             }
             "nan" => {
-                let rows: u32 = feed.wants.iter().map(|want| want.block - 1).sum();
+                let rows: u32 = feed.requests.iter().map(|request| request.block - 1).sum();
                 let bytes = f32::NAN.to_ne_bytes().repeat((rows * HIDDEN) as usize);
                 self.propose_rows(&feed, &bytes, |_| {})
             }
@@ -280,7 +295,7 @@ impl Play {
     }
 
     fn propose(&mut self, feed: &Feed, change: impl Fn(&mut Proposal)) -> Result<(), LinkError> {
-        let rows: u32 = feed.wants.iter().map(|want| want.block - 1).sum();
+        let rows: u32 = feed.requests.iter().map(|request| request.block - 1).sum();
         let bytes: Vec<u8> = (0..rows * HIDDEN)
             .flat_map(|_| ((self.roll() % 4000) as f32 / 1000.0 - 2.0).to_ne_bytes())
             .collect();
@@ -293,18 +308,25 @@ impl Play {
         bytes: &[u8],
         change: impl Fn(&mut Proposal),
     ) -> Result<(), LinkError> {
-        let draft = |want: &paceline_proto::internal::v1::Want| Draft {
-            session: want.session,
-            position: want.position,
-            rows: want.block - 1,
-            ids: vec![],
+        let shape = |request: &DraftRequest| DraftShape {
+            session: request.session,
+            position: request.position,
+            rows: request.block - 1,
         };
-        let drafts: Vec<Draft> = feed.wants.iter().map(draft).collect();
-        let rows = drafts.iter().map(|draft| draft.rows).sum();
-        let hidden = self.end.put(rows, HIDDEN, TensorType::F32, bytes)?;
-        let mut proposal = Proposal { round: feed.round, drafts, hidden };
+        let shapes: Vec<DraftShape> = feed.requests.iter().map(shape).collect();
+        let rows = shapes.iter().map(|shape| shape.rows).sum();
+        let rows = self.end.put(rows, HIDDEN, TensorType::F32, bytes)?;
+        let mut proposal = Proposal { round: feed.round, drafts: Drafts::Hidden { shapes, rows } };
         change(&mut proposal);
         self.end.send(Frame::Proposal(proposal))
+    }
+
+    /// Ids in place of hidden rows.
+    fn propose_ids(&mut self, feed: &Feed, ids: Vec<u32>) -> Result<(), LinkError> {
+        let DraftRequest { session, position, .. } = feed.requests[0];
+        let draft = DraftTokens { session, position, ids, logprobs: vec![] };
+        let drafts = Drafts::Tokens(vec![draft]);
+        self.end.send(Frame::Proposal(Proposal { round: feed.round, drafts }))
     }
 
     fn raw(&self, bytes: &[u8]) -> Result<(), LinkError> {
@@ -317,8 +339,8 @@ impl Play {
     fn flood(&self) -> Result<(), LinkError> {
         let mut reports = vec![];
         for _ in 0..4096 {
-            let report = Frame::Reach(Reach::default());
-            frame::encode(report, &mut reports).expect("an empty report is short");
+            let report = Frame::Progress(ReadProgress::default());
+            frame::encode(report.into(), &mut reports).expect("an empty report is short");
         }
         let mut sent = 0;
         loop {

@@ -1,51 +1,53 @@
-//! The one MLX thread: takes links and what comes over them, does the steps the core decides,
-//! answers.
+//! The one MLX thread: takes links and their frames, runs the steps that the core decides, answers.
 
 use std::sync::Arc;
 use std::sync::mpsc::TryRecvError;
 use std::time::Duration;
 
+use paceline_drafter_core::{SessionWork, Step};
 use paceline_link::{End, Handover, Side};
 use paceline_models::{ModelError, device};
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Progress, Pulse};
 use paceline_process::{Exit, platform};
-use paceline_proto::internal::v1::{LinkPhase, LinkReport, MemoryUse, Welcome, WorkerPhase};
+use paceline_vocabulary::link::Welcome;
+use paceline_vocabulary::report::{LinkReport, MemoryUse};
+use paceline_vocabulary::state::{LinkPhase, WorkerPhase};
 
-use crate::core::Step;
 use crate::model::Model;
-use crate::peer::{Ended, Peer};
+use crate::target_link::{LinkEnd, RetentionLimits, TargetLink};
 
-/// How long it waits while its own words wait to be written: rarely, as the target reads at every
-/// step border.
+/// Longest wait while bytes to the target wait to be written. It is rare, because the target reads at
+/// every step border.
 const UNWRITTEN: Duration = Duration::from_millis(5);
 
-/// Without work for so long, what was freed goes back to the system.
+/// After this time without work, freed memory goes back to the system.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// What the engine is told.
+/// A command of another thread.
 #[derive(Debug)]
-pub(crate) enum Command {
-    /// A link, of this life and a term that is not stale.
+pub(crate) enum DrafterCommand {
+    /// Take a link, of this life and a term that is not stale.
     Link(Handover),
     /// End at the next step border.
     Stop,
 }
 
 /// What a turn may end in.
-enum Trouble {
-    Link(Ended),
+enum TurnError {
+    /// The link is over.
+    Link(LinkEnd),
     /// MLX failed: what is in the store is not known, the worker must start again.
     Broken(ModelError),
 }
 
-impl From<Ended> for Trouble {
-    fn from(ended: Ended) -> Self {
-        Self::Link(ended)
+impl From<LinkEnd> for TurnError {
+    fn from(end: LinkEnd) -> Self {
+        Self::Link(end)
     }
 }
 
-impl From<ModelError> for Trouble {
+impl From<ModelError> for TurnError {
     fn from(error: ModelError) -> Self {
         Self::Broken(error)
     }
@@ -54,18 +56,18 @@ impl From<ModelError> for Trouble {
 /// The engine's state. Not `Send`: made on the thread that runs it (I8).
 pub(crate) struct Engine {
     model: Model,
-    /// What is said to every target; the generation is each link's own.
+    /// Describes the drafter to every target; the generation is each link's own.
     welcome: Welcome,
-    /// Of the contexts of ended sessions, at most.
-    keep_bytes: u64,
-    peer: Option<Peer>,
+    /// Most bytes of retained contexts.
+    retain_bytes: u64,
+    target: Option<TargetLink>,
     /// Term and number of the newest link that was handed over.
     newest: (u64, u64),
     link: LinkReport,
     next_slot: u64,
     progress: Arc<Progress>,
     pulse: Pulse,
-    /// Nothing was freed since freed memory was last given back.
+    /// No memory was freed since freed memory last went back to the system.
     tidy: bool,
 }
 
@@ -73,16 +75,21 @@ impl Engine {
     pub(crate) fn new(
         model: Model,
         welcome: Welcome,
-        keep_bytes: u64,
+        retain_bytes: u64,
         progress: Arc<Progress>,
         pulse: Pulse,
     ) -> Self {
-        let link = LinkReport { phase: LinkPhase::Absent.into(), ..LinkReport::default() };
+        let link = LinkReport {
+            generation: 0,
+            phase: LinkPhase::Absent,
+            reason: String::new(),
+            serving: 0,
+        };
         let mut engine = Self {
             model,
             welcome,
-            keep_bytes,
-            peer: None,
+            retain_bytes,
+            target: None,
             newest: (0, 0),
             link,
             next_slot: 1,
@@ -90,38 +97,38 @@ impl Engine {
             pulse,
             tidy: false,
         };
-        engine.tell(0, LinkPhase::Absent, String::new());
+        engine.report_link(0, LinkPhase::Absent, String::new());
         engine
     }
 
-    /// Runs until it is asked to stop, or nobody can ask any more.
-    pub(crate) fn run(mut self, mut inbox: Inbox<Command>) -> Exit {
+    /// Runs until a command stops it, or until no thread can send one any more.
+    pub(crate) fn run(mut self, mut inbox: Inbox<DrafterCommand>) -> Exit {
         while self.take_commands(&mut inbox) {
             match self.turn(&mut inbox) {
                 Ok(()) => {}
-                Err(Trouble::Link(ended)) => {
-                    if let Err(error) = self.drop_link(ended.phase, ended.reason) {
+                Err(TurnError::Link(end)) => {
+                    if let Err(error) = self.drop_link(end) {
                         return self.broken(&error);
                     }
                 }
-                Err(Trouble::Broken(error)) => return self.broken(&error),
+                Err(TurnError::Broken(error)) => return self.broken(&error),
             }
             self.report();
         }
-        self.progress.set_phase(WorkerPhase::Stopping);
+        self.progress.set_phase(WorkerPhase::Stopping.into());
         Exit::Asked
     }
 
     fn broken(&mut self, error: &ModelError) -> Exit {
         tracing::error!(%error, "a step failed; what the store holds is not known");
-        self.progress.set_phase(WorkerPhase::Stopping);
+        self.progress.set_phase(WorkerPhase::Stopping.into());
         Exit::Bug
     }
 
-    /// Takes what was ordered; waits for it where there is no link. `false`: the end.
-    fn take_commands(&mut self, inbox: &mut Inbox<Command>) -> bool {
-        if self.peer.is_none() {
-            self.progress.set_phase(WorkerPhase::Idle);
+    /// Takes the commands that have come; without a link it waits for one. `false`: the end.
+    fn take_commands(&mut self, inbox: &mut Inbox<DrafterCommand>) -> bool {
+        if self.target.is_none() {
+            self.progress.set_phase(WorkerPhase::Idle.into());
             let at_most = (!self.tidy).then_some(IDLE);
             if !inbox.wait(&[], at_most) {
                 self.tidy_up();
@@ -129,14 +136,14 @@ impl Engine {
         }
         loop {
             match inbox.try_recv() {
-                Ok(Command::Link(handover)) => self.take_link(handover),
-                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return false,
+                Ok(DrafterCommand::Link(handover)) => self.take_link(handover),
+                Ok(DrafterCommand::Stop) | Err(TryRecvError::Disconnected) => return false,
                 Err(TryRecvError::Empty) => return true,
             }
         }
     }
 
-    /// A newer link takes an older one's place; one that is not newer is let go.
+    /// A newer link replaces an older one; a link that is not newer is dropped.
     fn take_link(&mut self, handover: Handover) {
         let number = (handover.stamp.term, handover.generation);
         if number <= self.newest {
@@ -147,66 +154,68 @@ impl Engine {
             );
             return;
         }
-        if self.peer.is_some() {
-            let replaced = self.drop_link(LinkPhase::Lost, "a newer link took its place".into());
-            if let Err(error) = replaced {
-                // Nothing of the old link is used any more; the next forward would fail alike and
-                // end the worker.
+        if self.target.is_some() {
+            let reason = "a newer link took its place".into();
+            if let Err(error) = self.drop_link(LinkEnd { phase: LinkPhase::Lost, reason }) {
+                // Nothing of the old link is used any more. If the failure lasts, the next forward
+                // ends the worker.
                 tracing::error!(%error, "cannot give memory back");
             }
         }
         self.newest = number;
         match End::open(handover, Side::Drafter) {
             Ok(end) => {
-                let context = self.model.info().context as u32;
-                let keep = (self.model.row_bytes(), self.keep_bytes);
-                self.peer =
-                    Some(Peer::new(end, self.welcome.clone(), context, keep, self.next_slot));
-                self.tell(0, LinkPhase::Greeting, String::new());
+                let limits = RetentionLimits {
+                    row_bytes: self.model.row_bytes(),
+                    total_bytes: self.retain_bytes,
+                };
+                let welcome = self.welcome.clone();
+                self.target = Some(TargetLink::new(end, welcome, limits, self.next_slot));
+                self.report_link(0, LinkPhase::Greeting, String::new());
             }
             Err(error) => {
-                let ended = Ended::from(error);
-                self.tell(0, ended.phase, ended.reason);
+                let end = LinkEnd::from(error);
+                self.report_link(0, end.phase, end.reason);
             }
         }
     }
 
-    /// Lets the target go and forgets its sessions.
-    fn drop_link(&mut self, phase: LinkPhase, reason: String) -> Result<(), ModelError> {
-        if let Some(peer) = self.peer.take() {
-            self.next_slot = peer.next_slot();
+    /// Closes the link and forgets its sessions.
+    fn drop_link(&mut self, end: LinkEnd) -> Result<(), ModelError> {
+        if let Some(target) = self.target.take() {
+            self.next_slot = target.next_slot();
         }
         self.model.clear()?;
         self.tidy = false;
         self.report();
-        self.tell(0, phase, reason);
+        self.report_link(0, end.phase, end.reason);
         Ok(())
     }
 
-    /// Takes in what has come and does one step; with nothing to do it waits for the target, or for
-    /// an order.
-    fn turn(&mut self, inbox: &mut Inbox<Command>) -> Result<(), Trouble> {
-        let Some(peer) = &mut self.peer else { return Ok(()) };
-        let was_up = peer.is_up();
-        peer.receive()?;
-        let step = peer.next_step();
-        let moves = peer.take_moves();
-        self.tidy &= moves.is_empty();
-        self.model.perform(&moves)?;
-        if peer.is_up() && !was_up {
-            let generation = peer.generation();
-            self.tell(generation, LinkPhase::Up, String::new());
+    /// Takes in the frames that have come and runs one step. Without work it waits for the target,
+    /// or for a command.
+    fn turn(&mut self, inbox: &mut Inbox<DrafterCommand>) -> Result<(), TurnError> {
+        let Some(target) = &mut self.target else { return Ok(()) };
+        let was_up = target.is_up();
+        target.receive()?;
+        let step = target.next_step();
+        let commands = target.take_commands();
+        self.tidy &= commands.is_empty();
+        self.model.perform(&commands)?;
+        if target.is_up() && !was_up {
+            let generation = target.generation();
+            self.report_link(generation, LinkPhase::Up, String::new());
         }
         if let Some(step) = step {
-            return self.run_step(&step);
+            return self.run_step(step);
         }
-        // Nothing is left to be said or done before the next word comes.
+        // All work is done: the reported figures are those of a drafter that waits.
         self.report();
-        self.progress.set_phase(WorkerPhase::Idle);
-        let Some(peer) = &self.peer else { return Ok(()) };
+        self.progress.set_phase(WorkerPhase::Idle.into());
+        let Some(target) = &self.target else { return Ok(()) };
         let at_most =
-            if peer.is_flushed() { (!self.tidy).then_some(IDLE) } else { Some(UNWRITTEN) };
-        if !inbox.wait(&[peer.poll_fd()], at_most) && at_most == Some(IDLE) {
+            if target.is_flushed() { (!self.tidy).then_some(IDLE) } else { Some(UNWRITTEN) };
+        if !inbox.wait(&[target.poll_fd()], at_most) && at_most == Some(IDLE) {
             self.tidy_up();
         }
         Ok(())
@@ -218,72 +227,68 @@ impl Engine {
         self.tidy = true;
     }
 
-    fn run_step(&mut self, step: &Step) -> Result<(), Trouble> {
-        let Some(peer) = &mut self.peer else { return Ok(()) };
+    fn run_step(&mut self, step: Step) -> Result<(), TurnError> {
+        let Some(target) = &mut self.target else { return Ok(()) };
         self.tidy = false;
-        self.progress.set_phase(if step.round.is_some() {
-            WorkerPhase::Decode
-        } else {
-            WorkerPhase::Prefill
-        });
+        let phase = if step.round.is_some() { WorkerPhase::Decode } else { WorkerPhase::Prefill };
+        self.progress.set_phase(phase.into());
         let started_ns = monotonic_ns();
-        let proposed = match step.parts.is_empty() {
-            true => None,
-            false => {
-                let (kind, mask) = peer.rows();
-                match self.model.forward(step, kind, mask) {
-                    Ok(proposed) => proposed,
-                    // The store is as before, and nothing of another link is in it.
-                    Err(ModelError::Batch(what)) => {
-                        tracing::error!(what, "a step contradicts itself");
-                        return Err(Ended {
-                            phase: LinkPhase::Ejected,
-                            reason: "the drafter's own fault; its log says which".into(),
-                        }
-                        .into());
-                    }
-                    Err(error) => return Err(error.into()),
-                }
+        let proposed = match target.terms() {
+            Some(terms) if !step.sessions.is_empty() => {
+                let proposed = self.model.propose(&step, terms.element, target.mask());
+                proposed.map_err(batch_fault)?
             }
+            _ => None,
         };
         if let Some(round) = step.round {
-            peer.propose(round, proposed.as_ref())?;
+            target.propose(round, proposed)?;
         }
-        if !step.reach.is_empty() {
+        if !step.progress.is_empty() {
             self.model.settle()?;
         }
         let took_us = ((monotonic_ns() - started_ns) / 1000) as u64;
-        let rows = |count: fn(&crate::core::Part) -> u32| {
-            step.parts.iter().map(|part| count(part) as usize).sum()
+        let rows = |count: fn(&SessionWork) -> u32| {
+            step.sessions.iter().map(|work| count(work) as usize).sum()
         };
         // Context that rides with drafts is no prefill: it comes with every cycle.
-        let prefill = if step.round.is_some() { 0 } else { rows(|part| part.context) };
-        self.progress.step_done(prefill, rows(|part| part.block), took_us);
-        peer.reach(step)?;
+        let prefill = if step.round.is_some() { 0 } else { rows(|work| work.context) };
+        self.progress.step_done(prefill, rows(SessionWork::block_rows), took_us);
+        target.report_progress(step)?;
         Ok(())
     }
 
     fn report(&self) {
-        self.progress.set_sequences(self.peer.as_ref().map_or(0, Peer::sessions));
+        let target = self.target.as_ref();
+        self.progress.set_sequences(target.map_or(0, TargetLink::n_sessions));
         self.progress.set_kv(0, self.model.kv_bytes(), 0);
-        self.progress.set_prefix_bytes(self.peer.as_ref().map_or(0, Peer::kept_bytes));
+        self.progress.set_prefix_bytes(target.map_or(0, TargetLink::retained_bytes));
         let (active_bytes, cache_bytes) = device::memory();
         let (limit_bytes, recommended_bytes) =
             (device::memory_limit(), device::recommended_memory());
-        self.progress.set_memory(MemoryUse {
-            active_bytes,
-            cache_bytes,
-            limit_bytes,
-            recommended_bytes,
-        });
+        let memory = MemoryUse { active_bytes, cache_bytes, limit_bytes, recommended_bytes };
+        self.progress.set_memory(memory.into());
     }
 
-    /// Says how the newest link stands; `serving`: the link drafts go over, 0 for none.
-    fn tell(&mut self, serving: u64, phase: LinkPhase, reason: String) {
-        let link = LinkReport { generation: self.newest.1, phase: phase.into(), reason, serving };
-        tracing::info!(generation = link.generation, from = ?self.link.phase(), to = ?phase, reason = link.reason, "link phase");
-        self.progress.set_link(link.clone());
+    /// Reports the phase of the newest link; `serving`: the link that drafts go over, 0 for none.
+    fn report_link(&mut self, serving: u64, phase: LinkPhase, reason: String) {
+        let link = LinkReport { generation: self.newest.1, phase, reason, serving };
+        let (from, to, reason) = (self.link.phase, phase, &link.reason);
+        tracing::info!(generation = link.generation, ?from, ?to, reason, "link phase");
+        self.progress.set_link(link.clone().into());
         self.link = link;
         self.pulse.now();
+    }
+}
+
+/// A batch that contradicts itself ends the link: the store is as before, and nothing of another
+/// link is in it. Any other failure ends the worker.
+fn batch_fault(error: ModelError) -> TurnError {
+    match error {
+        ModelError::Batch(what) => {
+            tracing::error!(what, "a step contradicts itself");
+            let reason = "the drafter's own fault; its log says which".into();
+            LinkEnd { phase: LinkPhase::Ejected, reason }.into()
+        }
+        error => error.into(),
     }
 }

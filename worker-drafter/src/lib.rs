@@ -1,22 +1,22 @@
-//! The drafter worker: a guest that proposes and may die at any instant. Not here: acceptance, the
-//! last word on a token.
+//! The drafter worker: the shell of `paceline_drafter_core`. It proposes tokens and may die at any
+//! instant. Not here: acceptance; the target alone decides on a token.
 //!
-//! One named thread owns MLX and serves the link (`engine`): what came over it goes through the
-//! core, which says what the next forward holds. The worker's socket, heartbeats and lease are
-//! those of every worker (`paceline_process::worker`).
-
-pub mod core;
+//! One named thread owns MLX and serves the link (`engine`): Feeds of the target go through the
+//! core, which decides what the next forward holds (`model`). The worker's socket, heartbeats and
+//! lease are those of every worker (`paceline_process::worker`).
 
 #[cfg(feature = "mlx")]
 mod engine;
 #[cfg(feature = "mlx")]
-mod model;
+mod error;
 #[cfg(feature = "mlx")]
-mod peer;
+mod model;
 #[cfg(feature = "mlx")]
 mod run;
 #[cfg(feature = "mlx")]
 mod serve;
+#[cfg(feature = "mlx")]
+mod target_link;
 
 #[cfg(feature = "mlx")]
 pub use run::{Args, run};

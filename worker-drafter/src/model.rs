@@ -1,16 +1,18 @@
-//! The drafter's weights and its sessions' keys and values: steps of the core as forwards, bytes of
-//! the link as arrays.
+//! The drafter's weights and the keys and values of its sessions. Steps of the core become forwards,
+//! and bytes of the link become arrays.
 
 use std::collections::HashMap;
 use std::path::Path;
 
+use paceline_drafter_core::{SessionWork, Step, StoreCommand};
 use paceline_models::{
     Array, Draft, DraftBatch, DraftInfo, DraftPart, Dtype, KvRows, KvStore, ModelError, Quantize,
     SequenceId, load_draft, transfer,
 };
-use paceline_proto::internal::v1::TensorType;
+use paceline_vocabulary::TensorType;
+use paceline_vocabulary::link::{DraftShape, DraftTokens};
 
-use crate::core::{Move, Part, Step};
+use crate::error::StartError;
 
 /// Sessions of the forwards that warm a drafter up, and rows of context of each.
 const WARM_SESSIONS: [i32; 2] = [1, 8];
@@ -20,53 +22,50 @@ const WARM_ROWS: i32 = 64;
 pub(crate) struct Model {
     draft: Box<dyn Draft>,
     kv: KvStore,
-    /// Contexts of ended sessions, by the core's number.
-    kept: HashMap<u64, KvRows>,
+    /// Retained contexts, by the core's number.
+    retained: HashMap<u64, KvRows>,
     /// Positions of each capacity class, ascending.
     capacities: Vec<i32>,
-    kind: TensorType,
+    element: TensorType,
 }
 
-/// Hidden rows of a step's blocks.
+/// The drafts of a step.
 #[derive(Debug)]
-pub(crate) struct Proposed {
-    /// Session, position of the bonus token, rows, in the order of the rows.
-    pub(crate) drafts: Vec<(u64, u32, u32)>,
-    /// `[rows, hidden]`.
-    pub(crate) bytes: Vec<u8>,
+pub(crate) enum Proposed {
+    /// Hidden rows.
+    Hidden {
+        /// Whose rows they are, in their order.
+        shapes: Vec<DraftShape>,
+        /// `[rows, hidden size]`.
+        bytes: Vec<u8>,
+    },
+    /// Token ids.
+    #[expect(dead_code, reason = "no drafter of this version proposes ids")]
+    Tokens(Vec<DraftTokens>),
 }
 
 impl Model {
-    /// Loads the drafter in `dir`; `progress` hears of (bytes read, bytes in all). Errors are for
-    /// the supervisor to show.
+    /// Loads the drafter in `dir`. `progress` is called with (bytes read, bytes in all).
     pub(crate) fn load(
         dir: &Path,
         quantize: Quantize,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Self, String> {
-        let draft = load_draft(dir, quantize, progress).map_err(|error| error.to_string())?;
-        let kind = match draft.dtype() {
-            Dtype::Float32 => TensorType::F32,
-            Dtype::Float16 => TensorType::F16,
-            Dtype::Bfloat16 => TensorType::Bf16,
-            other => {
-                return Err(format!(
-                    "expected weights that compute in float32, float16 or bfloat16, found {other:?}"
-                ));
-            }
-        };
-        let kv = new_store(draft.as_ref()).map_err(|error| error.to_string())?;
+    ) -> Result<Self, StartError> {
+        let failed = |cause| StartError::Load { dir: dir.to_path_buf(), cause };
+        let draft = load_draft(dir, quantize, progress).map_err(failed)?;
+        let element = element_of(draft.dtype())?;
+        let kv = new_store(draft.as_ref()).map_err(StartError::WarmUp)?;
         let capacities = kv.class_bytes().into_iter().map(|(positions, _)| positions).collect();
-        Ok(Self { draft, kv, kept: HashMap::new(), capacities, kind })
+        Ok(Self { draft, kv, retained: HashMap::new(), capacities, element })
     }
 
     pub(crate) fn info(&self) -> &DraftInfo {
         self.draft.info()
     }
 
-    /// What its hidden rows are made of.
-    pub(crate) fn kind(&self) -> TensorType {
-        self.kind
+    /// Element type of its hidden rows.
+    pub(crate) fn element(&self) -> TensorType {
+        self.element
     }
 
     /// Bytes of all keys and values.
@@ -79,21 +78,23 @@ impl Model {
         self.kv.row_bytes()
     }
 
-    /// Does what the core has decided about slots and kept contexts.
-    pub(crate) fn perform(&mut self, moves: &[Move]) -> Result<(), ModelError> {
-        for one in moves {
+    /// Does the core's commands to the store.
+    pub(crate) fn perform(&mut self, commands: &[StoreCommand]) -> Result<(), ModelError> {
+        for one in commands {
             match *one {
-                Move::Free { slot } => self.kv.free(SequenceId(slot)),
-                Move::Keep { slot, rows, kept } => {
+                StoreCommand::Free { slot } => self.kv.free(SequenceId(slot)),
+                StoreCommand::Retain { slot, rows, context } => {
                     let rows = self.kv.copy_out(SequenceId(slot), 0, rows as i32, 1)?;
-                    self.kept.extend(rows.into_iter().map(|rows| (kept, rows)));
+                    self.retained.extend(rows.into_iter().map(|rows| (context, rows)));
                 }
-                Move::Drop { kept } => drop(self.kept.remove(&kept)),
-                Move::Recall { kept, slot, rows, room } => {
-                    let missing = || ModelError::Batch(format!("context {kept} was not kept"));
-                    let from = self.kept.get(&kept).ok_or_else(missing)?;
+                StoreCommand::Evict { context } => drop(self.retained.remove(&context)),
+                StoreCommand::Restore { context, slot, rows, capacity } => {
+                    let missing =
+                        || ModelError::Batch(format!("context {context} was not retained"));
+                    let from = self.retained.get(&context).ok_or_else(missing)?;
                     self.kv.open(SequenceId(slot))?;
-                    self.kv.copy_in(SequenceId(slot), &[from], rows as i32, room as i32)?;
+                    let (rows, capacity) = (rows as i32, capacity as i32);
+                    self.kv.copy_in(SequenceId(slot), &[from], rows, capacity)?;
                 }
             }
         }
@@ -102,14 +103,13 @@ impl Model {
 
     /// Forgets every session and gives their memory back.
     pub(crate) fn clear(&mut self) -> Result<(), ModelError> {
-        self.kept.clear();
+        self.retained.clear();
         self.kv = new_store(self.draft.as_ref())?;
         Ok(())
     }
 
-    /// Drafts once for one session and once for some, from nothing: the first forwards of a process
-    /// are several times as slow as those behind them, long enough to be late for a target that
-    /// waits.
+    /// Drafts once for one session and once for several, from zeros. The first forwards of a process
+    /// are several times as slow as later ones: too slow for a target that waits.
     ///
     /// # Errors
     /// MLX's own.
@@ -121,7 +121,7 @@ impl Model {
         if context < 1 {
             return Ok(());
         }
-        let width = if self.kind == TensorType::F32 { 4 } else { 2 };
+        let width = self.element.bytes() as i32;
         for sessions in WARM_SESSIONS {
             let mut batch = DraftBatch::default();
             for session in 0..sessions {
@@ -130,7 +130,7 @@ impl Model {
                 batch.parts.push(DraftPart { sequence, position: 0, context, block });
             }
             let rows = |rows: i32, columns: i32| {
-                array(&vec![0; (rows * columns * width) as usize], columns, self.kind)
+                array(&vec![0; (rows * columns * width) as usize], columns, self.element)
             };
             batch.taps = rows(sessions * context, tapped)?;
             batch.embeddings = rows(sessions * block, hidden)?;
@@ -142,56 +142,60 @@ impl Model {
         Ok(())
     }
 
-    /// One forward for all parts of a step; `kind` is what the target's rows are made of, `mask`
-    /// the mask token's embedding. Hidden rows are computed when this returns; what was only read
-    /// is computed by [`Model::settle`].
-    pub(crate) fn forward(
+    /// One forward for all sessions of a step. `element` is that of the target's rows, `mask` the
+    /// mask token's embedding. Drafts are computed when this returns; [`Model::settle`] computes
+    /// context that was only read.
+    pub(crate) fn propose(
         &mut self,
         step: &Step,
-        kind: TensorType,
+        element: TensorType,
         mask: &[u8],
     ) -> Result<Option<Proposed>, ModelError> {
         // The order in which the store wants them, as it will be once all have room for their new
         // rows.
-        let mut parts: Vec<&Part> = step.parts.iter().collect();
-        parts.sort_by_cached_key(|part| self.order(part));
-        let (mut taps, mut embeddings) = (vec![], vec![]);
+        let mut sessions: Vec<&SessionWork> = step.sessions.iter().collect();
+        sessions.sort_by_cached_key(|work| self.order(work));
+        let (mut hidden, mut embeddings) = (vec![], vec![]);
         let mut batch = DraftBatch::default();
-        for part in &parts {
-            let sequence = SequenceId(part.slot);
+        for work in &sessions {
+            let sequence = SequenceId(work.slot);
             if self.kv.length(sequence).is_none() {
                 self.kv.open(sequence)?;
             }
-            part.taps.iter().for_each(|rows| taps.extend_from_slice(rows.bytes()));
-            if let Some(bonus) = &part.bonus {
+            work.hidden.iter().for_each(|rows| hidden.extend_from_slice(rows.bytes()));
+            if let Some((block, bonus)) =
+                work.block.as_ref().and_then(|block| Some((block, block.bonus.as_ref()?)))
+            {
                 embeddings.extend_from_slice(bonus.bytes());
-                (1..part.block).for_each(|_| embeddings.extend_from_slice(mask));
+                (1..block.rows).for_each(|_| embeddings.extend_from_slice(mask));
             }
             let (position, context, block) =
-                (part.position as i32, part.context as i32, part.block as i32);
+                (work.position as i32, work.context as i32, work.block_rows() as i32);
             batch.parts.push(DraftPart { sequence, position, context, block });
         }
         let info = self.draft.info();
-        batch.taps = array(&taps, info.tap_layers.len() as i32 * info.hidden, kind)?;
-        batch.embeddings = array(&embeddings, info.hidden, kind)?;
+        batch.taps = array(&hidden, info.tap_layers.len() as i32 * info.hidden, element)?;
+        batch.embeddings = array(&embeddings, info.hidden, element)?;
         let Some(hidden) = self.draft.forward(&batch, &mut self.kv)? else { return Ok(None) };
         let bytes = transfer::to_bytes(&hidden.as_dtype(self.draft.dtype())?)?;
-        let drafted = parts.iter().filter(|part| part.block > 0);
-        let drafts = drafted
-            .map(|part| (part.session, part.position + part.context, part.block - 1))
-            .collect();
-        Ok(Some(Proposed { drafts, bytes }))
+        let shape = |work: &&SessionWork| {
+            let block = work.block.as_ref()?;
+            let (session, position, rows) = (work.session, work.end(), block.rows - 1);
+            Some(DraftShape { session, position, rows })
+        };
+        Ok(Some(Proposed::Hidden { shapes: sessions.iter().filter_map(shape).collect(), bytes }))
     }
 
-    /// Computes what was read and not needed for a draft.
+    /// Computes context that was read and not needed for a draft.
     pub(crate) fn settle(&self) -> Result<(), ModelError> {
         self.kv.evaluate()
     }
 
-    /// Class and slot; behind the others of its class where it will get a new slot.
-    fn order(&self, part: &Part) -> (usize, usize) {
-        let sequence = SequenceId(part.slot);
-        let end = self.kv.length(sequence).unwrap_or(0) + (part.context + part.block) as i32;
+    /// Class and slot of a session; after the others of its class if it will get a new slot.
+    fn order(&self, work: &SessionWork) -> (usize, usize) {
+        let sequence = SequenceId(work.slot);
+        let rows = (work.context + work.block_rows()) as i32;
+        let end = self.kv.length(sequence).unwrap_or(0) + rows;
         let (class, slot) = self.kv.order(sequence);
         let needed = self
             .capacities
@@ -210,18 +214,25 @@ fn new_store(draft: &dyn Draft) -> Result<KvStore, ModelError> {
     KvStore::new(&draft.kv_layers(), draft.dtype(), draft.info().context)
 }
 
-/// Rows of the link as an array; `None` for no rows.
-fn array(bytes: &[u8], columns: i32, kind: TensorType) -> Result<Option<Array>, ModelError> {
-    let (dtype, width) = match kind {
-        TensorType::F32 => (Dtype::Float32, 4),
-        TensorType::F16 => (Dtype::Float16, 2),
-        TensorType::Bf16 => (Dtype::Bfloat16, 2),
-        TensorType::Unspecified => return Err(ModelError::Batch("rows of no type".into())),
-    };
-    let rows = bytes.len() / (columns as usize * width);
-    if rows == 0 {
-        Ok(None)
-    } else {
-        transfer::from_bytes(bytes, &[rows as i32, columns], dtype).map(Some)
+fn element_of(dtype: Dtype) -> Result<TensorType, StartError> {
+    match dtype {
+        Dtype::Float32 => Ok(TensorType::F32),
+        Dtype::Float16 => Ok(TensorType::F16),
+        Dtype::Bfloat16 => Ok(TensorType::Bf16),
+        other => Err(StartError::Dtype(other)),
     }
+}
+
+/// Rows of the link as an array; `None` for no rows.
+fn array(bytes: &[u8], columns: i32, element: TensorType) -> Result<Option<Array>, ModelError> {
+    let dtype = match element {
+        TensorType::F32 => Dtype::Float32,
+        TensorType::F16 => Dtype::Float16,
+        TensorType::Bf16 => Dtype::Bfloat16,
+    };
+    let rows = bytes.len() / (columns as usize * element.bytes());
+    if rows == 0 {
+        return Ok(None);
+    }
+    transfer::from_bytes(bytes, &[rows as i32, columns], dtype).map(Some)
 }

@@ -1,4 +1,4 @@
-//! What makes a worker of it: the command line, loading, and the ear for links.
+//! The worker around the engine: its command line, its services, and loading the drafter.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -11,19 +11,23 @@ use paceline_process::config::{Device, DrafterQuantize};
 use paceline_process::worker::{self, Gate, Inbox, Mail, Parts, Post, mailbox};
 use paceline_process::{Config, Exit, digest, platform};
 use paceline_proto::internal::v1::drafter_server::DrafterServer;
-use paceline_proto::internal::v1::{DrafterInfo, ProposalKind, Welcome, WorkerPhase};
+use paceline_vocabulary::chain;
+use paceline_vocabulary::link::{ProposalKind, Welcome};
+use paceline_vocabulary::report::DrafterInfo;
+use paceline_vocabulary::state::WorkerPhase;
 use tonic::service::RoutesBuilder;
 
-use crate::engine::{Command, Engine};
+use crate::engine::{DrafterCommand, Engine};
+use crate::error::StartError;
 use crate::model::Model;
 use crate::serve::DrafterService;
 
-/// Orders that may wait for the engine: links, of which only the newest matters, and the one to
-/// stop.
+/// Commands that may wait for the engine: links, of which only the newest matters, and the one that
+/// stops it.
 const COMMANDS: usize = 16;
-/// MLX may keep so many freed bytes; without a bound it keeps most of the machine.
+/// Most freed bytes that MLX keeps for reuse. Without a bound it keeps most of the machine.
 const MLX_CACHE_BYTES: u64 = 128 << 20;
-/// Share of the memory that is free behind the weights which MLX may fill.
+/// Share of the free memory, after the weights are loaded, that MLX may fill.
 const MLX_SHARE: f64 = 0.9;
 
 /// The worker's command line; written by the supervisor.
@@ -75,18 +79,18 @@ fn parts(args: &Args, post: &Post) -> Result<Parts, Exit> {
     let (post, model) = (post.clone(), args.model.clone());
     Ok(Parts {
         services,
-        // Nobody waits for a drafter: the grace is not needed.
-        stop: Arc::new(move |_grace_ms| commands.try_send(Command::Stop).is_ok()),
+        // No client waits for a drafter: it needs no grace period.
+        stop: Arc::new(move |_grace_ms| commands.try_send(DrafterCommand::Stop).is_ok()),
         engine: Box::new(move || engine_thread(&post, model.as_deref(), &loaded, inbox, listener)),
     })
 }
 
-fn listen(name: &str, post: &Post, commands: Mail<Command>) -> std::io::Result<Listener> {
+fn listen(name: &str, post: &Post, commands: Mail<DrafterCommand>) -> std::io::Result<Listener> {
     let gate: Gate = post.gate.clone();
     paceline_link::listen(&post.dir.socket(&format!("{name}.link")), move |handover| {
         let generation = handover.generation;
         match gate.admit(Some(handover.stamp)) {
-            Ok(_) if commands.try_send(Command::Link(handover)).is_ok() => {}
+            Ok(_) if commands.try_send(DrafterCommand::Link(handover)).is_ok() => {}
             Ok(_) => tracing::warn!(generation, "the engine takes no more links at the moment"),
             Err(status) => tracing::warn!(generation, why = status.message(), "a link was refused"),
         }
@@ -99,18 +103,19 @@ fn engine_thread(
     post: &Post,
     model: Option<&Path>,
     loaded: &OnceLock<DrafterInfo>,
-    inbox: Inbox<Command>,
+    inbox: Inbox<DrafterCommand>,
     listener: Listener,
 ) -> Exit {
     let exit = match load(post, model, loaded) {
         Ok(engine) => {
-            post.progress.set_phase(WorkerPhase::Idle);
+            post.progress.set_phase(WorkerPhase::Idle.into());
             post.pulse.now();
             engine.run(inbox)
         }
-        Err(why) => {
-            tracing::error!(why, "cannot load the drafter");
-            post.progress.fail(why);
+        Err(error) => {
+            let cause = chain(&error);
+            tracing::error!(cause, "cannot load the drafter");
+            post.progress.fail(cause);
             post.pulse.now();
             Exit::Unavailable
         }
@@ -123,14 +128,14 @@ fn load(
     post: &Post,
     model: Option<&Path>,
     loaded: &OnceLock<DrafterInfo>,
-) -> Result<Engine, String> {
+) -> Result<Engine, StartError> {
     let Post { config, progress, pulse, .. } = post;
     let choice = match config.target.device {
         Device::Auto => DeviceChoice::Auto,
         Device::Cpu => DeviceChoice::Cpu,
         Device::Gpu => DeviceChoice::Gpu,
     };
-    let on_gpu = device::choose(choice).map_err(|error| error.to_string())?;
+    let on_gpu = device::choose(choice).map_err(StartError::Device)?;
     device::limit_cache(MLX_CACHE_BYTES);
     let dir = model_dir(config, model)?;
     tracing::info!(model = %dir.display(), on_gpu, "loading");
@@ -140,73 +145,72 @@ fn load(
         DrafterQuantize::Q4 => Quantize::Q4,
     };
     let mut model = Model::load(&dir, quantize, &mut |read, total| progress.set_load(read, total))?;
-    // As in the target: no more than what is held and most of what is usable.
+    // As in the target: what is held, and most of what is usable.
     if let Some(usable) = platform::available_memory().map(device::usable_memory) {
         device::limit_memory(device::memory().0 + (usable as f64 * MLX_SHARE) as u64);
     }
     let begun_ns = monotonic_ns();
-    model.warm_up().map_err(|error| error.to_string())?;
-    let warm_ns = monotonic_ns();
+    model.warm_up().map_err(StartError::WarmUp)?;
+    let warm_ms = (monotonic_ns() - begun_ns) / 1_000_000;
     let welcome = welcome(&model, &dir)?;
     progress.set_loaded_at(unix_seconds());
     let info = model.info();
-    let warm_ms = (warm_ns - begun_ns) / 1_000_000;
-    tracing::info!(
-        weight_bytes = info.weight_bytes,
-        block = info.block,
-        context = info.context,
-        warm_ms,
-        "loaded"
-    );
+    let (weight_bytes, block, context) = (info.weight_bytes, info.block, info.context);
+    tracing::info!(weight_bytes, block, context, warm_ms, "loaded");
+    loaded.get_or_init(|| about(&model, &dir));
+    let retain_bytes = config.drafter.prefix_bytes;
+    Ok(Engine::new(model, welcome, retain_bytes, progress.clone(), pulse.clone()))
+}
+
+fn model_dir(config: &Config, model: Option<&Path>) -> Result<PathBuf, StartError> {
+    match model {
+        Some(dir) => Ok(dir.to_path_buf()),
+        None if config.drafter.model.is_empty() => Err(StartError::NoModel),
+        None => Ok(config.drafter.model.as_str().into()),
+    }
+}
+
+/// Describes the drafter to the supervisor.
+fn about(model: &Model, dir: &Path) -> DrafterInfo {
+    let info = model.info();
     let name = dir
         .canonicalize()
         .ok()
         .and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
-    let about = DrafterInfo {
+    DrafterInfo {
         name: name.unwrap_or_else(|| dir.display().to_string()),
         path: dir.display().to_string(),
         kind: info.architecture.clone(),
         weight_bytes: info.weight_bytes,
         block_size: info.block as u32,
         images: info.images,
-    };
-    loaded.set(about).map_err(|_| "loaded twice".to_owned())?;
-    Ok(Engine::new(model, welcome, config.drafter.prefix_bytes, progress.clone(), pulse.clone()))
-}
-
-fn model_dir(config: &Config, model: Option<&Path>) -> Result<PathBuf, String> {
-    match model {
-        Some(dir) => Ok(dir.to_path_buf()),
-        None if config.drafter.model.is_empty() => {
-            Err("no drafter is configured; set drafter.model to its directory".into())
-        }
-        None => Ok(config.drafter.model.as_str().into()),
     }
 }
 
-/// What this drafter says of itself.
-fn welcome(model: &Model, dir: &Path) -> Result<Welcome, String> {
+/// Describes the drafter to a target.
+fn welcome(model: &Model, dir: &Path) -> Result<Welcome, StartError> {
     let info = model.info();
-    let tokenizer = dir.join("tokenizer.json");
-    let tokenizer_sha256 = match digest::of_file(&tokenizer) {
+    let path = dir.join("tokenizer.json");
+    let tokenizer_sha256 = match digest::of_file(&path) {
         Some(digest) => digest,
-        None if tokenizer.exists() => return Err(format!("cannot read {}", tokenizer.display())),
+        None if path.exists() => return Err(StartError::Tokenizer { path }),
         None => String::new(),
     };
     Ok(Welcome {
         version: handshake::VERSION,
         generation: 0,
         kind: info.architecture.clone(),
-        proposal: ProposalKind::Hidden.into(),
+        proposal: ProposalKind::Hidden,
         hidden_size: info.hidden as u32,
-        vocab_size: info.vocab.unwrap_or(0) as u32,
-        target_layers: info.target_layers.unwrap_or(0) as u32,
-        tap_layers: info.tap_layers.iter().map(|layer| *layer as u32).collect(),
+        vocab_size: info.vocab.map(|rows| rows as u32),
+        target_layers: info.target_layers.map(|layers| layers as u32),
+        feature_layers: info.tap_layers.iter().map(|layer| *layer as u32).collect(),
         block_size: info.block as u32,
-        mask_id: info.mask_id,
-        r#type: model.kind().into(),
+        embeddings: true,
+        mask_id: Some(info.mask_id),
+        element: model.element(),
         tokenizer_sha256,
-        logit_softcap: info.logit_softcap.unwrap_or(0.0),
-        context_length: info.context as u32,
+        logit_softcap: info.logit_softcap,
+        context_length: Some(info.context as u32),
     })
 }

@@ -1,11 +1,12 @@
-//! The drafter's own gRPC service: who it is.
+//! The drafter's own gRPC service: describes the loaded drafter.
 
 use std::sync::{Arc, OnceLock};
 
 use paceline_process::worker::Gate;
 use paceline_proto::internal::v1::drafter_server::Drafter;
-use paceline_proto::internal::v1::{DescribeDrafterRequest, DescribeDrafterResponse, DrafterInfo};
+use paceline_proto::internal::v1::{DescribeDrafterRequest, DescribeDrafterResponse};
 use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_vocabulary::report::DrafterInfo;
 use tonic::{Request, Response, Status};
 
 /// The service.
@@ -13,7 +14,7 @@ use tonic::{Request, Response, Status};
 pub(crate) struct DrafterService {
     pub(crate) gate: Gate,
     pub(crate) config_digest: String,
-    /// Known once the weights are there.
+    /// Set once the weights are loaded.
     pub(crate) loaded: Arc<OnceLock<DrafterInfo>>,
 }
 
@@ -31,7 +32,7 @@ impl Drafter for DrafterService {
             pid: std::process::id(),
             build: paceline_proto::BUILD.to_owned(),
             config_digest: self.config_digest.clone(),
-            drafter: Some(drafter.clone()),
+            drafter: Some(drafter.clone().into()),
         }))
     }
 }

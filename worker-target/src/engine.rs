@@ -36,9 +36,10 @@ use paceline_models::{KvStore, ModelError, Target};
 use paceline_process::Clock;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Inbox, Progress, Pulse};
-use paceline_proto::internal::v1::{LinkReport, SpeculationTotals, WorkerPhase};
+use paceline_proto::internal::v1::{SpeculationTotals, WorkerPhase};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_vocabulary::Millis;
+use paceline_vocabulary::report::LinkReport;
 
 use crate::core::{Scheduler, SequenceKey, Step};
 use crate::drafting::Drafting;
@@ -81,7 +82,7 @@ pub(crate) struct Engine {
     clock: Clock,
     totals: SpeculationTotals,
     /// The link report that was sent last.
-    sent_link: LinkReport,
+    sent_link: Option<LinkReport>,
     stop: Option<Millis>,
     /// MLX failed: the contents of the store are unknown.
     broken: bool,
@@ -99,7 +100,7 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(parts: EngineParts) -> Self {
         let EngineParts { model, kv, scheduler, drafting, pages, progress, pulse, clock } = parts;
-        let feature_layers = drafting.tap_layers().to_vec();
+        let feature_layers = drafting.feature_layers().to_vec();
         let mut engine = Self {
             model,
             kv,
@@ -115,7 +116,7 @@ impl Engine {
             pulse,
             clock,
             totals: SpeculationTotals::default(),
-            sent_link: LinkReport::default(),
+            sent_link: None,
             stop: None,
             broken: false,
             is_trimmed: false,

@@ -11,7 +11,8 @@ use paceline_process::clock::unix_seconds;
 use paceline_process::config::{Auto, Config, ConfigError, Device};
 use paceline_process::worker::Post;
 use paceline_process::{digest, platform};
-use paceline_proto::internal::v1::{Hello, TensorType};
+use paceline_vocabulary::TensorType;
+use paceline_vocabulary::link::Hello;
 use paceline_vocabulary::report::KvClass;
 
 use crate::core::{ClassBytes, Ledger, Scheduler, Tower, TowerInfo};
@@ -199,12 +200,11 @@ fn drafting(config: &Config, model: &dyn Target) -> Drafting {
         hidden_size: info.hidden as u32,
         vocab_size: info.vocab as u32,
         n_layers: info.n_layers as u32,
-        r#type: match model.dtype() {
+        element: match model.dtype() {
             Dtype::Float16 => TensorType::F16,
             Dtype::Bfloat16 => TensorType::Bf16,
             _ => TensorType::F32,
-        }
-        .into(),
+        },
         tokenizer_sha256: digest::of_file(&info.path.join("tokenizer.json")).unwrap_or_default(),
         context_length: info.context as u32,
         max_sessions: config.target.max_sequences,

@@ -68,7 +68,7 @@ pub(crate) fn run(
     drafting: &mut Drafting,
     inputs: StepInputs<'_>,
 ) -> Result<StepOutcome, ModelError> {
-    let rows = StepRows::of(inputs, drafting.tap_layers())?;
+    let rows = StepRows::of(inputs, drafting.feature_layers())?;
     let drafts = drafts::of_step(model, drafting, inputs.parts, &rows)?;
     let Computed { forward, selection } = compute(model, kv, &rows, &drafts)?;
     let mut outcome = StepOutcome::default();

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use futures::future::join_all;
 use paceline_link::End;
 use paceline_proto::internal::v1::{
-    Feed, Generation, Heartbeat, LinkPhase, Permit, ProposalKind, SamplingRule,
-    TargetGenerateRequest, TokenBatch,
+    Generation, Heartbeat, LinkPhase, Permit, SamplingRule, TargetGenerateRequest, TokenBatch,
 };
 use paceline_proto::v1;
+use paceline_vocabulary::link::{Feed, ProposalKind};
 use tonic::Streaming;
 
 use stage::drafter::{
@@ -240,8 +240,8 @@ async fn each_sampler_gives_one_stream_and_its_log_probabilities() {
     let mut seed = 7;
     let guess = move |end: &mut End, feed: &Feed| {
         let own = roll(&mut seed);
-        propose_ids(end, feed, |want| {
-            (0..want.block - 1)
+        propose_ids(end, feed, |request| {
+            (0..request.block - 1)
                 .map(|at| ((own + u64::from(at)) % u64::from(VOCAB)) as u32)
                 .collect()
         })

@@ -13,11 +13,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use paceline_link::{End, LinkError};
 use paceline_proto::internal::v1::{
-    CancelRequest, DescribeRequest, Done, Feed, Generation, LinkPhase, Permit, Picture,
-    ProposalKind, SamplingRule, StatsRequest, TargetGenerateRequest, TokenBatch, Welcome,
+    CancelRequest, DescribeRequest, Done, Generation, LinkPhase, Permit, Picture, SamplingRule,
+    StatsRequest, TargetGenerateRequest, TokenBatch,
 };
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
+use paceline_vocabulary::link::{Feed, ProposalKind, Welcome};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 use tonic::Status;
@@ -524,8 +525,8 @@ async fn behind_pictures_drafts_change_nothing_but_when() {
     let mut seed = 7;
     let guess = move |end: &mut End, feed: &Feed| {
         let own = roll(&mut seed);
-        propose_ids(end, feed, |want| {
-            (0..want.block - 1).map(|at| ((own + u64::from(at)) % VOCAB) as u32).collect()
+        propose_ids(end, feed, |request| {
+            (0..request.block - 1).map(|at| ((own + u64::from(at)) % VOCAB) as u32).collect()
         })
     };
     let mut seed = 9;

@@ -1,13 +1,98 @@
-//! Messages between target and drafter, without their encoding. `paceline_link` encodes and
+//! Messages between target and drafter, without their encoding. `paceline_link::wire` encodes and
 //! decodes them.
+//!
+//! ```text
+//!  target                                                    drafter
+//!  Hello ────────────────────────────────────────────────▶
+//!         ◀──────────────────────────────────────────────── Welcome, or a refusal
+//!  embedding of the mask token, if the Welcome names one ──▶
+//!  Feed: closed sessions, new positions, draft requests ───▶
+//!         ◀──────────────────────────────────────────────── Proposal for each round of requests,
+//!                                                           ReadProgress for positions alone
+//! ```
 
-use crate::tensor::TensorRef;
+use crate::RequestId;
+use crate::tensor::{TensorRef, TensorType};
 
 /// A sequence as both workers know it: the target opens it, feeds it and closes it.
 pub type SessionId = u64;
 
 /// Bytes of the name of a page: a hash of all ids up to the page's end, in one cache scope.
 pub type PageKey = [u8; 32];
+
+/// Most page names that one closed session may have in a [`Feed`].
+pub const MAX_PAGE_KEYS: usize = 256;
+
+/// The target's side of the handshake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Version of the protocol.
+    pub version: u32,
+    /// Number of the link.
+    pub generation: u64,
+    /// Width of the target's embeddings and hidden states.
+    pub hidden_size: u32,
+    /// Rows of the target's output head.
+    pub vocab_size: u32,
+    /// Layers of the target.
+    pub n_layers: u32,
+    /// Element type of the tensors that the target sends.
+    pub element: TensorType,
+    /// SHA-256 of tokenizer.json in hexadecimal digits; empty if there is none.
+    pub tokenizer_sha256: String,
+    /// Longest sequence, in positions.
+    pub context_length: u32,
+    /// Most sessions at once.
+    pub max_sessions: u32,
+}
+
+/// The drafter's side of the handshake: what it proposes, and what it needs for that.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Welcome {
+    /// Version of the protocol.
+    pub version: u32,
+    /// Number of the link.
+    pub generation: u64,
+    /// Kind of the drafter, such as `dflash`.
+    pub kind: String,
+    /// What its proposals are made of.
+    pub proposal: ProposalKind,
+    /// Width of the hidden states and embeddings that it takes, and of the hidden rows that it
+    /// proposes.
+    pub hidden_size: u32,
+    /// Rows of the target's output head that it was made for, if it names them.
+    pub vocab_size: Option<u32>,
+    /// Layers of the target that it was made for, if it names them.
+    pub target_layers: Option<u32>,
+    /// Layers of the target whose hidden states it conditions on, in the order in which they are
+    /// concatenated.
+    pub feature_layers: Vec<u32>,
+    /// Rows of its longest block, the bonus token included.
+    pub block_size: u32,
+    /// Whether a request comes with the embedding of its bonus token.
+    pub embeddings: bool,
+    /// Token whose embedding it needs once, after the handshake.
+    pub mask_id: Option<u32>,
+    /// Element type of the tensors that it sends.
+    pub element: TensorType,
+    /// SHA-256 of a tokenizer.json beside its weights, in hexadecimal digits; empty if there is
+    /// none.
+    pub tokenizer_sha256: String,
+    /// Cap c of the draft logits, c · tanh(logits / c).
+    pub logit_softcap: Option<f32>,
+    /// Positions of a sequence that it reads; it drafts nothing after them. Absent if it names no
+    /// bound.
+    pub context_length: Option<u32>,
+}
+
+/// What a drafter's proposals are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProposalKind {
+    /// Hidden rows; the target applies its own output head to them.
+    Hidden,
+    /// Token ids.
+    Tokens,
+}
 
 /// Everything that the target has for its drafter at one step border, for all sequences.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,7 +108,7 @@ pub struct Feed {
     /// Requested drafts, in the order of the rows of `bonus`.
     pub requests: Vec<DraftRequest>,
     /// Embeddings of the bonus tokens [requests, hidden size]. Absent without requests, and for
-    /// drafters that propose token ids.
+    /// drafters that do not take embeddings.
     pub bonus: Option<TensorRef>,
     /// Counts feeds with requests up from 1; 0 without requests.
     pub round: u64,
@@ -34,7 +119,7 @@ pub struct Feed {
 }
 
 /// Newly committed positions of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Context {
     /// The session.
     pub session: SessionId,
@@ -44,6 +129,8 @@ pub struct Context {
     pub rows: u32,
     /// The session's context starts here; what it had before is forgotten.
     pub fresh: bool,
+    /// The request that the session serves, if `fresh`. For the drafter's log only.
+    pub request_id: Option<RequestId>,
 }
 
 /// A request for a draft.
@@ -55,7 +142,7 @@ pub struct DraftRequest {
     pub position: u32,
     /// Rows of the block, the bonus token included: 2 to the drafter's block size.
     pub block: u32,
-    /// The bonus token, for drafters that propose token ids.
+    /// The bonus token.
     pub bonus_id: u32,
     /// How the sequence samples.
     pub sampling: DraftSampling,
@@ -80,7 +167,7 @@ pub struct RetainedPages {
     pub session: SessionId,
     /// Number of the first named page; page n has the positions from 64 · n on.
     pub first_page: u32,
-    /// Page by page, at most 256.
+    /// Page by page, at most [`MAX_PAGE_KEYS`].
     pub keys: Vec<PageKey>,
 }
 
@@ -104,6 +191,16 @@ pub struct SessionProgress {
     pub position: u32,
 }
 
+/// How far the drafter has read. Sent after contexts that came without requests, and for sessions
+/// whose retained context is gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadProgress {
+    /// How far sessions were read.
+    pub sessions: Vec<SessionProgress>,
+    /// Sessions that were to begin with a retained context that the drafter does not have.
+    pub missed: Vec<SessionId>,
+}
+
 /// The answer to one round of requests. Each round is answered once, in order. A session that the
 /// drafter could not serve is left out.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,7 +211,7 @@ pub struct Proposal {
     pub drafts: Drafts,
 }
 
-/// What a drafter proposes.
+/// The proposed drafts, each of another session.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Drafts {
     /// Hidden rows; the target applies its own output head to them.
@@ -126,6 +223,37 @@ pub enum Drafts {
     },
     /// Token ids.
     Tokens(Vec<DraftTokens>),
+}
+
+impl Drafts {
+    /// No draft at all.
+    pub fn none(kind: ProposalKind) -> Self {
+        match kind {
+            ProposalKind::Hidden => Drafts::Hidden { shapes: vec![], rows: None },
+            ProposalKind::Tokens => Drafts::Tokens(vec![]),
+        }
+    }
+
+    /// What the drafts are made of.
+    pub fn kind(&self) -> ProposalKind {
+        match self {
+            Drafts::Hidden { .. } => ProposalKind::Hidden,
+            Drafts::Tokens(_) => ProposalKind::Tokens,
+        }
+    }
+
+    /// Places and lengths of the drafts.
+    pub fn shapes(&self) -> Vec<DraftShape> {
+        let shape = |draft: &DraftTokens| DraftShape {
+            session: draft.session,
+            position: draft.position,
+            rows: draft.ids.len() as u32,
+        };
+        match self {
+            Drafts::Hidden { shapes, .. } => shapes.clone(),
+            Drafts::Tokens(drafts) => drafts.iter().map(shape).collect(),
+        }
+    }
 }
 
 /// Place and length of a draft.

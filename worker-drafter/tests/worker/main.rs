@@ -9,16 +9,18 @@ use std::path::Path;
 
 use paceline_link::{Frame, SEGMENT_BYTES, make_pair, send};
 use paceline_proto::internal::v1::drafter_client::DrafterClient;
-use paceline_proto::internal::v1::{
-    Ack, Context, DescribeDrafterRequest, Feed, Hello, Keep, LinkPhase, Proposal, Reach, Recall,
-    Stamp, TensorRef, WorkerPhase,
+use paceline_proto::internal::v1::{DescribeDrafterRequest, LinkPhase, Stamp, WorkerPhase};
+use paceline_vocabulary::link::{
+    Context, Drafts, Feed, Hello, Proposal, ProposalKind, ReadProgress, RestoredPrefix,
+    RetainedPages,
 };
+use paceline_vocabulary::tensor::TensorRef;
 use rig::{
-    BLOCK, BOUND, HIDDEN, Meal, STAMP, TAPS, Target, Worker, assert_close, demo, hello, rows,
+    BLOCK, BOUND, FEATURES, HIDDEN, Meal, STAMP, Target, Worker, assert_close, demo, hello, rows,
 };
 
 #[test]
-fn it_describes_itself_greets_drafts_and_stops() {
+fn a_drafter_describes_itself_answers_the_handshake_drafts_and_stops() {
     let mut worker = Worker::start(&demo());
     let beat = worker.beat(|beat| beat.phase() == WorkerPhase::Idle);
     assert!(
@@ -44,14 +46,14 @@ fn it_describes_itself_greets_drafts_and_stops() {
     let mut target = worker.link();
     let report = worker.phase(LinkPhase::Up).link.expect("a report");
     assert_eq!((report.generation, report.serving), (1, 1));
-    // Contexts of zeros alone: read, and told.
-    target.feed(Meal::default().context(1, 0, &vec![0.0; 5 * TAPS as usize], false));
-    target.reach(1, 5);
-    let drafted = target.draft(Meal::default().want(1, 5, BLOCK));
+    // A context of zeros is read and reported.
+    target.feed(Meal::default().context(1, 0, &vec![0.0; 5 * FEATURES as usize], false));
+    target.read_up_to(1, 5);
+    let drafted = target.draft(Meal::default().request(1, 5, BLOCK));
     assert_eq!(drafted.len() as u32, (BLOCK - 1) * HIDDEN);
     // The next cycle: what was accepted, and a shorter block.
     let drafted =
-        target.draft(Meal::default().context(1, 5, &rows(3, TAPS, 2), false).want(1, 8, 4));
+        target.draft(Meal::default().context(1, 5, &rows(3, FEATURES, 2), false).request(1, 8, 4));
     assert_eq!(drafted.len() as u32, 3 * HIDDEN);
     let beat = worker
         .beat(|beat| beat.sequences == 1 && beat.steps >= 3 && beat.phase() == WorkerPhase::Idle);
@@ -69,22 +71,24 @@ fn it_describes_itself_greets_drafts_and_stops() {
 }
 
 #[test]
-fn sessions_in_one_forward_get_what_they_get_alone() {
+fn drafts_of_sessions_in_one_forward_equal_drafts_alone() {
     let mut worker = Worker::ready();
     let mut target = worker.link();
     // Lengths on both sides of a capacity class, so that sessions move while others stay.
     let lengths = [3u32, 250, 300, 17];
-    let context = |session: u64| rows(lengths[session as usize - 1], TAPS, session);
-    let more = |session: u64| rows(1 + session as u32, TAPS, 50 + session);
+    let context = |session: u64| rows(lengths[session as usize - 1], FEATURES, session);
+    let more = |session: u64| rows(1 + session as u32, FEATURES, 50 + session);
     let mut alone = vec![];
     for session in 1..=4 {
         let end = lengths[session as usize - 1];
         let first = target.draft(
-            Meal::default().context(session, 0, &context(session), false).want(session, end, BLOCK),
+            Meal::default()
+                .context(session, 0, &context(session), false)
+                .request(session, end, BLOCK),
         );
         let next = end + 1 + session as u32;
         let second = target.draft(
-            Meal::default().context(session, end, &more(session), false).want(session, next, 5),
+            Meal::default().context(session, end, &more(session), false).request(session, next, 5),
         );
         alone.push((first, second));
     }
@@ -95,9 +99,9 @@ fn sessions_in_one_forward_get_what_they_get_alone() {
             let end = lengths[session as usize - 1];
             meal = match first_time {
                 true => {
-                    meal.context(session, 0, &context(session), false).want(session, end, BLOCK)
+                    meal.context(session, 0, &context(session), false).request(session, end, BLOCK)
                 }
-                false => meal.context(session, end, &more(session), false).want(
+                false => meal.context(session, end, &more(session), false).request(
                     session,
                     end + 1 + session as u32,
                     5,
@@ -105,90 +109,99 @@ fn sessions_in_one_forward_get_what_they_get_alone() {
             };
         }
         target.feed(meal);
-        let (proposal, drafts) = target.proposal();
-        assert_eq!(drafts.len(), 4);
-        for (draft, found) in proposal.drafts.iter().zip(&drafts) {
-            let (first, second) = &alone[draft.session as usize - 1];
+        let answer = target.proposal();
+        assert_eq!(answer.drafts.len(), 4);
+        for (shape, found) in answer.shapes.iter().zip(&answer.drafts) {
+            let (first, second) = &alone[shape.session as usize - 1];
             assert_close(found, if first_time { first } else { second });
         }
     }
 }
 
 #[test]
-fn a_fresh_start_forgets_and_positions_count() {
+fn a_fresh_start_forgets_the_context_and_drafts_depend_on_positions() {
     let mut worker = Worker::ready();
     let mut target = worker.link();
-    let (old, new) = (rows(20, TAPS, 1), rows(12, TAPS, 2));
+    let (old, new) = (rows(20, FEATURES, 1), rows(12, FEATURES, 2));
     let meal = |session, fresh| {
-        Meal::default().context(session, 500, &new, fresh).want(session, 512, BLOCK)
+        Meal::default().context(session, 500, &new, fresh).request(session, 512, BLOCK)
     };
-    target.draft(Meal::default().context(1, 0, &old, false).want(1, 20, BLOCK));
+    target.draft(Meal::default().context(1, 0, &old, false).request(1, 20, BLOCK));
     // Nonsense in between does not matter: one session, and the bonus row is made from its number.
     let again = target.draft(meal(1, true));
     target.feed(Meal::closed(&[1]));
     assert_close(&target.draft(meal(1, false)), &again);
-    let elsewhere = Meal::default().context(1, 40, &new, true).want(1, 52, BLOCK);
+    let elsewhere = Meal::default().context(1, 40, &new, true).request(1, 52, BLOCK);
     let moved = target.draft(elsewhere);
     assert_eq!(moved.len(), again.len());
-    // A prompt longer than a piece: told piece by piece, and the same as read in one go or in small
-    // ones.
-    let long = rows(1300, TAPS, 9);
+    // A prompt longer than a piece is reported piece by piece. Drafts are the same whether it came
+    // in one feed or in small ones.
+    let long = rows(1300, FEATURES, 9);
     target.feed(Meal::default().context(2, 0, &long, false));
-    target.reach(2, 512);
-    target.reach(2, 1300);
-    let in_one = target.draft(Meal::default().want(2, 1300, BLOCK));
+    target.read_up_to(2, 512);
+    target.read_up_to(2, 1300);
+    let in_one = target.draft(Meal::default().request(2, 1300, BLOCK));
     target.feed(Meal::closed(&[2]));
     for at in 0..13 {
-        let part =
-            &long[at as usize * 100 * TAPS as usize..(at as usize + 1) * 100 * TAPS as usize];
+        let part = &long
+            [at as usize * 100 * FEATURES as usize..(at as usize + 1) * 100 * FEATURES as usize];
         target.feed(Meal::default().context(2, at * 100, part, false));
     }
-    target.reach(2, 1300);
-    assert_close(&target.draft(Meal::default().want(2, 1300, BLOCK)), &in_one);
+    target.read_up_to(2, 1300);
+    assert_close(&target.draft(Meal::default().request(2, 1300, BLOCK)), &in_one);
     // At the end of the drafter's context blocks get shorter and then there are none; that is no
     // fault.
-    let short = target
-        .draft(Meal::default().context(3, 4088, &rows(4, TAPS, 3), false).want(3, 4092, BLOCK));
+    let short = target.draft(
+        Meal::default().context(3, 4088, &rows(4, FEATURES, 3), false).request(3, 4092, BLOCK),
+    );
     assert_eq!(short.len() as u32, 3 * HIDDEN);
-    target.feed(Meal::default().context(3, 4092, &rows(3, TAPS, 3), false).want(3, 4095, BLOCK));
-    assert!(target.proposal().0.drafts.is_empty());
+    target.feed(
+        Meal::default().context(3, 4092, &rows(3, FEATURES, 3), false).request(3, 4095, BLOCK),
+    );
+    assert!(target.proposal().drafts.is_empty());
 }
 
 #[test]
-fn a_kept_context_drafts_as_one_that_was_read() {
+fn a_restored_context_drafts_as_one_that_was_read() {
     let mut worker = Worker::ready();
     let mut target = worker.link();
-    let (prompt, rest) = (rows(200, TAPS, 1), rows(13, TAPS, 2));
-    target.draft(Meal::default().context(1, 0, &prompt, false).want(1, 200, BLOCK));
-    let whole = [&prompt[..192 * TAPS as usize], &rest].concat();
-    let expected = target.draft(Meal::default().context(2, 0, &whole, false).want(2, 205, BLOCK));
+    let (prompt, rest) = (rows(200, FEATURES, 1), rows(13, FEATURES, 2));
+    target.draft(Meal::default().context(1, 0, &prompt, false).request(1, 200, BLOCK));
+    let whole = [&prompt[..192 * FEATURES as usize], &rest].concat();
+    let expected =
+        target.draft(Meal::default().context(2, 0, &whole, false).request(2, 205, BLOCK));
     let mut closed = Meal::closed(&[1, 2]);
-    let names: Vec<u8> = (1..=3).flat_map(|page| [page; 32]).collect();
-    closed.feed.keeps.push(Keep { session: 1, first_page: 0, keys: names.into() });
+    let keys = (1..=3).map(|page| [page; 32]).collect();
+    closed.feed.retained.push(RetainedPages { session: 1, first_page: 0, keys });
     target.feed(closed);
     let page = 64 * 2048;
     worker
         .beat(|beat| beat.sequences == 0 && beat.kv.is_some_and(|kv| kv.prefix_bytes == 3 * page));
     let from = |name: u8, session| {
-        let mut meal = Meal::default().context(session, 192, &rest, true).want(session, 205, BLOCK);
-        meal.feed.recalls.push(Recall { session, key: vec![name; 32].into(), since: 192 });
+        let mut meal =
+            Meal::default().context(session, 192, &rest, true).request(session, 205, BLOCK);
+        meal.feed.restored.push(RestoredPrefix { session, key: [name; 32], since: 192 });
         meal
     };
-    // Twice, as it is a copy that goes on.
+    // Twice, because a session goes on in a copy.
     for _ in 0..2 {
         assert_close(&target.draft(from(3, 2)), &expected);
-        target.draft(Meal::default().context(2, 205, &rows(4, TAPS, 3), false).want(2, 209, BLOCK));
+        target.draft(
+            Meal::default().context(2, 205, &rows(4, FEATURES, 3), false).request(2, 209, BLOCK),
+        );
     }
-    // Nothing of that name: told, and no draft until it is shown something.
+    // Nothing is retained under that name: reported, and no draft until a fresh context comes.
     let round = target.feed(from(9, 4));
     assert_eq!(
         target.end.receive(BOUND).expect("alive"),
-        Some(Frame::Reach(Reach { sessions: vec![], missed: vec![4] }))
+        Some(Frame::Progress(ReadProgress { sessions: vec![], missed: vec![4] }))
     );
-    let (proposal, drafts) = target.proposal();
-    assert_eq!((proposal.round, drafts.len()), (round, 0));
-    target.draft(Meal::default().context(4, 100, &rows(105, TAPS, 4), true).want(4, 205, BLOCK));
-    // With its link everything of a target is gone.
+    let answer = target.proposal();
+    assert_eq!((answer.round, answer.drafts.len()), (round, 0));
+    target.draft(
+        Meal::default().context(4, 100, &rows(105, FEATURES, 4), true).request(4, 205, BLOCK),
+    );
+    // When its link ends, everything of a target is forgotten.
     let mut other = worker.link();
     worker.beat(|beat| {
         beat.sequences == 0 && beat.kv.is_some_and(|kv| (kv.prefix_bytes, kv.held_bytes) == (0, 0))
@@ -196,7 +209,7 @@ fn a_kept_context_drafts_as_one_that_was_read() {
     other.feed(from(3, 2));
     assert_eq!(
         other.end.receive(BOUND).expect("alive"),
-        Some(Frame::Reach(Reach { sessions: vec![], missed: vec![2] }))
+        Some(Frame::Progress(ReadProgress { sessions: vec![], missed: vec![2] }))
     );
 }
 
@@ -209,7 +222,7 @@ fn a_target_that_does_not_fit_is_refused_with_the_reason() {
             "hidden size: expected 128, found 256",
         ),
         (|hello| hello.n_layers = 36, "layers of the target: expected 36, found 8"),
-        (|hello| hello.version = 9, "link version: expected 2, found 9"),
+        (|hello| hello.version = 9, "link version: expected 3, found 9"),
         (
             |hello| hello.max_sessions = 1 << 20,
             "sessions of the target: expected at most 1024, found 1048576",
@@ -219,48 +232,50 @@ fn a_target_that_does_not_fit_is_refused_with_the_reason() {
         let mut hello = hello(worker.generation);
         change(&mut hello);
         end.send(Frame::Hello(hello)).expect("sent");
-        let Some(Frame::Refusal(refusal)) = end.receive(BOUND).expect("alive") else {
+        let Some(Frame::Refusal(reason)) = end.receive(BOUND).expect("alive") else {
             panic!("no refusal")
         };
-        assert_eq!(refusal.reason, expected);
+        assert_eq!(reason, expected);
         assert_eq!(worker.phase(LinkPhase::Refused).link.expect("a report").reason, expected);
     }
     let mut target = worker.link();
-    target.draft(Meal::default().context(1, 0, &rows(1, TAPS, 1), false).want(1, 1, 2));
+    target.draft(Meal::default().context(1, 0, &rows(1, FEATURES, 1), false).request(1, 1, 2));
 }
 
 type Break = fn(&mut Target);
 
 #[test]
-fn a_target_that_breaks_the_protocol_is_let_go_and_the_next_link_works() {
+fn a_target_that_breaks_a_rule_is_ejected_and_the_next_link_works() {
     let mut worker = Worker::ready();
     let breaks: [(&str, Break); 6] = [
         ("Proposal that is not expected", |target| {
-            target.end.send(Frame::Proposal(Proposal::default())).expect("sent")
+            let drafts = Drafts::none(ProposalKind::Hidden);
+            target.end.send(Frame::Proposal(Proposal { round: 1, drafts })).expect("sent")
         }),
         ("expected its context to go on at 1, found 7", |target| {
-            target.feed(Meal::default().context(1, 7, &rows(1, TAPS, 1), false));
+            target.feed(Meal::default().context(1, 7, &rows(1, FEATURES, 1), false));
         }),
         ("which is not open", |target| {
-            target.feed(Meal::default().want(9, 0, 4));
+            target.feed(Meal::default().request(9, 0, 4));
         }),
         ("not finite", |target| {
-            target.feed(Meal::default().context(1, 1, &vec![f32::NAN; TAPS as usize], false));
+            target.feed(Meal::default().context(1, 1, &vec![f32::NAN; FEATURES as usize], false));
         }),
         ("expected tensor", |target| {
-            let tensor = target.put(&rows(1, TAPS, 1), 1, TAPS);
-            let taps = Some(TensorRef { number: tensor.number + 1, ..tensor });
-            let contexts = vec![Context { session: 1, position: 1, rows: 1, fresh: false }];
-            target.end.send(Frame::Feed(Feed { contexts, taps, ..Feed::default() })).expect("sent");
+            let tensor = target.put(&rows(1, FEATURES, 1), 1, FEATURES);
+            let hidden = Some(TensorRef { number: tensor.number + 1, ..tensor });
+            let (session, position, rows) = (1, 1, 1);
+            let context = Context { session, position, rows, fresh: false, request_id: None };
+            let feed = Feed { contexts: vec![context], hidden, ..Feed::default() };
+            target.end.send(Frame::Feed(feed)).expect("sent");
         }),
         ("was acknowledged", |target| {
-            let ack = Ack { number: 1000 };
-            target.end.send(Frame::Ack(ack)).expect("sent");
+            target.end.send(Frame::Ack(1000)).expect("sent");
         }),
     ];
     for (expected, break_it) in breaks {
         let mut target = worker.link();
-        target.draft(Meal::default().context(1, 0, &rows(1, TAPS, 1), false).want(1, 1, 3));
+        target.draft(Meal::default().context(1, 0, &rows(1, FEATURES, 1), false).request(1, 1, 3));
         break_it(&mut target);
         target.gone();
         let beat = worker.phase(LinkPhase::Ejected);
@@ -279,7 +294,7 @@ fn a_target_that_breaks_the_protocol_is_let_go_and_the_next_link_works() {
         .expect("sent");
     worker.phase(LinkPhase::Ejected);
     let mut target = worker.link();
-    target.draft(Meal::default().context(1, 0, &rows(1, TAPS, 1), false).want(1, 1, 3));
+    target.draft(Meal::default().context(1, 0, &rows(1, FEATURES, 1), false).request(1, 1, 3));
     assert_eq!(worker.stop(), Some(0));
 }
 
@@ -287,11 +302,11 @@ fn a_target_that_breaks_the_protocol_is_let_go_and_the_next_link_works() {
 fn newer_links_replace_older_ones_and_stale_ones_are_dropped() {
     let mut worker = Worker::ready();
     let mut first = worker.link();
-    first.feed(Meal::default().context(1, 0, &rows(2, TAPS, 1), false));
-    first.reach(1, 2);
+    first.feed(Meal::default().context(1, 0, &rows(2, FEATURES, 1), false));
+    first.read_up_to(1, 2);
     let mut second = worker.link();
     first.gone();
-    second.draft(Meal::default().context(1, 0, &rows(2, TAPS, 1), false).want(1, 2, 3));
+    second.draft(Meal::default().context(1, 0, &rows(2, FEATURES, 1), false).request(1, 2, 3));
     worker.beat(|beat| {
         beat.sequences == 1 && beat.link.as_ref().is_some_and(|link| link.serving == 2)
     });
@@ -304,7 +319,7 @@ fn newer_links_replace_older_ones_and_stale_ones_are_dropped() {
     let end = worker.hand(STAMP);
     Target { end, round: 0 }.gone();
     worker.generation = 2;
-    second.draft(Meal::default().context(1, 2, &rows(2, TAPS, 1), false).want(1, 4, 3));
+    second.draft(Meal::default().context(1, 2, &rows(2, FEATURES, 1), false).request(1, 4, 3));
 }
 
 #[test]
@@ -317,13 +332,13 @@ fn nothing_is_left_open_over_many_links() {
     let mut counts = vec![];
     for round in 0..20 {
         let mut target = worker.link();
-        let meal = Meal::default().context(1, 0, &rows(4, TAPS, round), false).context(
+        let meal = Meal::default().context(1, 0, &rows(4, FEATURES, round), false).context(
             2,
             9,
-            &rows(300, TAPS, round),
+            &rows(300, FEATURES, round),
             false,
         );
-        target.feed(meal.want(1, 4, BLOCK));
+        target.feed(meal.request(1, 4, BLOCK));
         // Every other target dies without reading the answer.
         if round % 2 == 0 {
             target.proposal();
@@ -343,7 +358,7 @@ fn nothing_is_left_open_over_many_links() {
 }
 
 #[test]
-fn a_drafter_that_is_none_says_why() {
+fn a_drafter_that_cannot_be_loaded_reports_why_and_exits() {
     let mut worker = Worker::start(Path::new("/nonexistent"));
     let beat = worker.beat(|beat| beat.phase() == WorkerPhase::Failed);
     assert!(beat.failure.contains("/nonexistent"), "{}", beat.failure);
@@ -351,25 +366,26 @@ fn a_drafter_that_is_none_says_why() {
 }
 
 #[test]
-fn a_ring_without_room_means_no_drafts() {
+fn a_full_ring_means_no_drafts() {
     let mut worker = Worker::ready();
     worker.segment_bytes = 64 << 10;
     let mut target = worker.link();
-    target.feed(Meal::default().context(1, 0, &rows(2, TAPS, 1), false));
-    target.reach(1, 2);
+    target.feed(Meal::default().context(1, 0, &rows(2, FEATURES, 1), false));
+    target.read_up_to(1, 2);
     // A draft is 15 KiB, the drafter's ring has 32: the third finds no room, as nothing was taken
     // out.
     let mut waiting = vec![];
     for round in 1..=3 {
-        target.feed(Meal::default().want(1, 2, BLOCK));
+        target.feed(Meal::default().request(1, 2, BLOCK));
         let Some(Frame::Proposal(proposal)) = target.end.receive(BOUND).expect("alive") else {
             panic!("no proposal")
         };
-        assert_eq!((proposal.round, proposal.drafts.len()), (round, usize::from(round < 3)));
-        waiting.extend(proposal.hidden);
+        let Drafts::Hidden { shapes, rows } = proposal.drafts else { panic!("expected rows") };
+        assert_eq!((proposal.round, shapes.len()), (round, usize::from(round < 3)));
+        waiting.extend(rows);
     }
     for tensor in waiting {
         target.end.take(&tensor).expect("fair");
     }
-    target.draft(Meal::default().want(1, 2, BLOCK));
+    target.draft(Meal::default().request(1, 2, BLOCK));
 }

@@ -11,9 +11,14 @@ use paceline_link::{
 };
 use paceline_proto::internal::v1::worker_client::WorkerClient;
 use paceline_proto::internal::v1::{
-    Context, Feed, Heartbeat, Hello, LinkPhase, MaskRow, Proposal, ProposalKind, Reach, Stamp,
-    StopRequest, TensorRef, TensorType, Want, WatchRequest, Welcome, WorkerPhase,
+    Heartbeat, LinkPhase, Stamp, StopRequest, WatchRequest, WorkerPhase,
 };
+use paceline_vocabulary::link::{
+    Context, DraftRequest, DraftSampling, DraftShape, Drafts, Feed, Hello, Proposal, ProposalKind,
+    ReadProgress, Welcome,
+};
+use paceline_vocabulary::tensor::TensorRef;
+use paceline_vocabulary::{RequestId, TensorType};
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
@@ -22,7 +27,8 @@ use tonic::{Code, Streaming};
 pub const BOUND: Duration = Duration::from_secs(60);
 pub const STAMP: Stamp = Stamp { term: 5, epoch: 3 };
 pub const HIDDEN: u32 = 256;
-pub const TAPS: u32 = 4 * HIDDEN;
+/// Width of a context row: hidden states of four layers.
+pub const FEATURES: u32 = 4 * HIDDEN;
 pub const BLOCK: u32 = 16;
 
 pub struct Worker {
@@ -163,13 +169,13 @@ impl Worker {
         target.end.send(Frame::Hello(hello.clone())).expect("sent");
         let welcome = target.welcome();
         handshake::check_welcome(&hello, &welcome).expect("they go together");
-        assert_eq!((welcome.proposal(), welcome.kind.as_str()), (ProposalKind::Hidden, "dflash"));
+        assert_eq!((welcome.proposal, welcome.kind.as_str()), (ProposalKind::Hidden, "dflash"));
         assert_eq!(
-            (welcome.block_size, welcome.mask_id, welcome.tap_layers),
-            (BLOCK, 3, vec![1, 3, 5, 6])
+            (welcome.block_size, welcome.mask_id, welcome.feature_layers),
+            (BLOCK, Some(3), vec![1, 3, 5, 6])
         );
         let tensor = target.put(&rows(1, HIDDEN, 7), 1, HIDDEN);
-        target.end.send(Frame::MaskRow(MaskRow { tensor: Some(tensor) })).expect("sent");
+        target.end.send(Frame::MaskRow(tensor)).expect("sent");
         target
     }
 
@@ -211,11 +217,19 @@ pub struct Target {
     pub round: u64,
 }
 
-/// Contexts and wants of a Feed with their rows.
+/// The answer to one round.
+pub struct Answer {
+    pub round: u64,
+    pub shapes: Vec<DraftShape>,
+    /// Hidden rows of each draft.
+    pub drafts: Vec<Vec<f32>>,
+}
+
+/// Contexts and draft requests of a Feed with their rows.
 #[derive(Default)]
 pub struct Meal {
     pub feed: Feed,
-    taps: Vec<f32>,
+    hidden: Vec<f32>,
     bonus: Vec<f32>,
 }
 
@@ -224,15 +238,17 @@ impl Meal {
         Self { feed: Feed { closed: sessions.to_vec(), ..Feed::default() }, ..Self::default() }
     }
 
-    pub fn context(mut self, session: u64, position: u32, taps: &[f32], fresh: bool) -> Self {
-        let rows = taps.len() as u32 / TAPS;
-        self.feed.contexts.push(Context { session, position, rows, fresh });
-        self.taps.extend(taps);
+    pub fn context(mut self, session: u64, position: u32, hidden: &[f32], fresh: bool) -> Self {
+        let rows = hidden.len() as u32 / FEATURES;
+        let request_id = RequestId::parse(&format!("request-{session}"));
+        self.feed.contexts.push(Context { session, position, rows, fresh, request_id });
+        self.hidden.extend(hidden);
         self
     }
 
-    pub fn want(mut self, session: u64, position: u32, block: u32) -> Self {
-        self.feed.wants.push(Want { session, position, block, ..Want::default() });
+    pub fn request(mut self, session: u64, position: u32, block: u32) -> Self {
+        let sampling = DraftSampling::default();
+        self.feed.requests.push(DraftRequest { session, position, block, bonus_id: 0, sampling });
         self.bonus.extend(rows(1, HIDDEN, session));
         self
     }
@@ -263,9 +279,9 @@ impl Target {
     }
 
     pub fn feed(&mut self, meal: Meal) -> u64 {
-        let Meal { mut feed, taps, bonus } = meal;
-        if !taps.is_empty() {
-            feed.taps = Some(self.put(&taps, taps.len() as u32 / TAPS, TAPS));
+        let Meal { mut feed, hidden, bonus } = meal;
+        if !hidden.is_empty() {
+            feed.hidden = Some(self.put(&hidden, hidden.len() as u32 / FEATURES, FEATURES));
         }
         if !bonus.is_empty() {
             feed.bonus = Some(self.put(&bonus, bonus.len() as u32 / HIDDEN, HIDDEN));
@@ -276,54 +292,56 @@ impl Target {
         self.round
     }
 
-    pub fn proposal(&mut self) -> (Proposal, Vec<Vec<f32>>) {
+    /// The next answer: its round, and the hidden rows of each draft.
+    pub fn proposal(&mut self) -> Answer {
         loop {
             match self.end.receive(BOUND).expect("alive") {
-                Some(Frame::Proposal(proposal)) => {
-                    let rows: u32 = proposal.drafts.iter().map(|draft| draft.rows).sum();
-                    let mut drafts = vec![];
-                    if let Some(tensor) = &proposal.hidden {
-                        assert_eq!((tensor.rows, tensor.columns), (rows, HIDDEN));
-                        let bytes = self.end.take(tensor).expect("fair and finite");
-                        let number =
-                            |word: &[u8]| f32::from_le_bytes([word[0], word[1], word[2], word[3]]);
-                        let mut values = bytes.chunks_exact(4).map(number);
-                        for draft in &proposal.drafts {
-                            drafts.push(
-                                values.by_ref().take((draft.rows * HIDDEN) as usize).collect(),
-                            );
-                        }
-                    }
-                    assert_eq!(drafts.len(), proposal.drafts.len());
-                    return (proposal, drafts);
-                }
-                Some(Frame::Reach(_)) => {}
+                Some(Frame::Proposal(proposal)) => return self.answer(proposal),
+                Some(Frame::Progress(_)) => {}
                 other => panic!("expected a Proposal, found {other:?}"),
             }
         }
     }
 
+    fn answer(&mut self, proposal: Proposal) -> Answer {
+        let Drafts::Hidden { shapes, rows } = proposal.drafts else { panic!("expected rows") };
+        let count: u32 = shapes.iter().map(|shape| shape.rows).sum();
+        let mut drafts = vec![];
+        if let Some(tensor) = &rows {
+            assert_eq!((tensor.rows, tensor.columns), (count, HIDDEN));
+            let bytes = self.end.take(tensor).expect("fair and finite");
+            let number = |word: &[u8]| f32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+            let mut values = bytes.chunks_exact(4).map(number);
+            for shape in &shapes {
+                drafts.push(values.by_ref().take((shape.rows * HIDDEN) as usize).collect());
+            }
+        }
+        assert_eq!(drafts.len(), shapes.len());
+        Answer { round: proposal.round, shapes, drafts }
+    }
+
     /// What is drafted for one session.
     pub fn draft(&mut self, meal: Meal) -> Vec<f32> {
         let round = self.feed(meal);
-        let (proposal, mut drafts) = self.proposal();
-        assert_eq!((proposal.round, drafts.len()), (round, 1));
-        drafts.swap_remove(0)
+        let mut answer = self.proposal();
+        assert_eq!((answer.round, answer.drafts.len()), (round, 1));
+        answer.drafts.swap_remove(0)
     }
 
-    pub fn reach(&mut self, session: u64, position: u32) {
+    /// Waits until the drafter reports that it has read a session up to `position`.
+    pub fn read_up_to(&mut self, session: u64, position: u32) {
         loop {
             match self.end.receive(BOUND).expect("alive") {
-                Some(Frame::Reach(Reach { sessions, missed })) => {
+                Some(Frame::Progress(ReadProgress { sessions, missed })) => {
                     assert_eq!(missed, Vec::<u64>::new());
                     if sessions
                         .iter()
-                        .any(|reach| reach.session == session && reach.position == position)
+                        .any(|read| read.session == session && read.position == position)
                     {
                         return;
                     }
                 }
-                other => panic!("expected a Reach, found {other:?}"),
+                other => panic!("expected a ReadProgress, found {other:?}"),
             }
         }
     }
@@ -351,7 +369,7 @@ pub fn hello(generation: u64) -> Hello {
         hidden_size: HIDDEN,
         vocab_size: 4096,
         n_layers: 8,
-        r#type: TensorType::F32.into(),
+        element: TensorType::F32,
         tokenizer_sha256: "00".into(),
         context_length: 4096,
         max_sessions: 8,

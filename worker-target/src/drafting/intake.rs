@@ -1,163 +1,197 @@
-//! What the drafter sends: taken at step borders, a bounded amount at each, and checked against
+//! Messages of the drafter: taken at step borders, a bounded amount at each, and checked against
 //! what the target sent.
 
 use paceline_models::{ModelError, Target, transfer};
-use paceline_proto::internal::v1::ProposalKind;
+use paceline_vocabulary::link::{ReadProgress, Welcome};
 
-use super::line::{Fault, Heard};
-use super::{Border, Drafting, News};
+use super::link::{LinkEnd, Received, RequestTime, RequestedDraft};
+use super::proposal::ServedDraft;
+use super::{Border, DraftEvent, Drafting};
 use crate::core::{ReportedPosition, SequenceKey};
 
-/// Progress reports in a row that may tell nothing new. An honest drafter reports each step once; a
-/// report is stale only if its sequence ended, or started again, while the report was under way.
+/// Most progress reports in a row that report nothing new. An honest drafter reports each step once;
+/// a report is stale only if its sequence ended, or started again, while the report was under way.
 /// That is a handful of steps.
 const IDLE_REPORTS: usize = 256;
 
 impl Drafting {
-    /// Takes what the drafter sent since the last border, as far as one border's limit allows.
+    /// Takes the drafter's messages since the last border, as far as one border's limit allows.
     ///
     /// # Errors
     /// The target's own: MLX failed.
-    pub(crate) fn hear(
+    pub(crate) fn receive(
         &mut self,
         border: &Border,
         model: &dyn Target,
-    ) -> Result<Vec<News>, ModelError> {
-        let now = border.now;
-        let mut news = vec![];
-        if let Some(line) = &mut self.line {
-            line.end.limit_intake();
+    ) -> Result<Vec<DraftEvent>, ModelError> {
+        let mut events = vec![];
+        if let Some(link) = &mut self.link {
+            link.end.limit_intake();
         }
-        if let Some(greeting) = &mut self.greeting {
-            match greeting.answered(now) {
-                Ok(None) => {}
-                Ok(Some(welcome)) => {
-                    let mask_row = match welcome.proposal() {
-                        ProposalKind::Hidden => {
-                            transfer::to_bytes(&model.embed(&[welcome.mask_id])?)?
-                        }
-                        ProposalKind::Tokens | ProposalKind::Unspecified => vec![],
-                    };
-                    let greeting = self.greeting.take().expect("looked at above");
-                    match greeting.into_line(welcome, &mask_row) {
-                        Ok(line) => self.switch(line, &mut news),
-                        Err(fault) => self.tell(fault),
-                    }
-                }
-                Err(fault) => {
-                    self.greeting = None;
-                    self.tell(fault);
-                }
-            }
-        }
-        while let Some(line) = &mut self.line {
-            match line.hear() {
+        self.continue_handshake(border, model, &mut events)?;
+        while let Some(link) = &mut self.link {
+            match link.receive() {
                 Ok(None) => break,
-                Ok(Some(heard)) => {
-                    if let Err(fault) = self.note(heard, border, &mut news) {
-                        self.drop_line(fault, &mut news);
+                Ok(Some(message)) => {
+                    if let Err(end) = self.on_message(message, border, &mut events) {
+                        self.drop_link(end, &mut events);
                     }
                 }
-                Err(fault) => self.drop_line(fault, &mut news),
+                Err(end) => self.drop_link(end, &mut events),
             }
         }
-        Ok(news)
+        Ok(events)
     }
 
-    pub(super) fn note(
+    fn continue_handshake(
         &mut self,
-        heard: Heard,
         border: &Border,
-        news: &mut Vec<News>,
-    ) -> Result<(), Fault> {
-        match heard {
-            Heard::Reach { sessions, missed } => {
-                let mut is_idle = true;
-                for id in missed {
-                    let Some(session) = self.sessions.get_mut(&SequenceKey(id)) else { continue };
-                    if session.recall.take().is_none() {
-                        return Err(Fault::Ejected(format!(
-                            "session {id} was not to begin with anything it has kept"
-                        )));
-                    }
-                    is_idle = false;
-                    // It is shown what there is to show, from the beginning of the window.
-                    session.reach.start_again();
-                    if session.asked.take().is_some() {
-                        news.push(News::NoDraft(SequenceKey(id)));
-                    }
-                }
-                for reach in sessions {
-                    // Of a sequence that ended meanwhile there is nothing to note.
-                    let Some(session) = self.sessions.get_mut(&SequenceKey(reach.session)) else {
-                        continue;
-                    };
-                    match session.reach.report(reach.position as usize) {
-                        ReportedPosition::Advanced => is_idle = false,
-                        ReportedPosition::Stale => {}
-                        ReportedPosition::Impossible => {
-                            let what = format!(
-                                "session {} was never sent position {}",
-                                reach.session, reach.position
-                            );
-                            return Err(Fault::Ejected(what));
-                        }
-                    }
-                }
-                self.count_report(is_idle)?;
-            }
-            Heard::Drafts { asked, served, left_out } => {
-                // Only an open round can be answered, so the number of answers is bounded.
-                self.count_report(false)?;
-                let (mut in_time, count) = (false, served.len());
-                for (id, position, proposed) in served {
-                    let key = SequenceKey(id);
-                    let Some(session) = self.sessions.get_mut(&key) else { continue };
-                    session.reach.report(position as usize);
-                    // What is late is for a position that the sequence has left.
-                    if session.awaits(position) {
-                        session.asked = None;
-                        in_time = true;
-                        news.push(News::Drafted(key, proposed.len()));
-                        session.proposed = Some(proposed);
-                    }
-                }
-                for (id, position) in left_out {
-                    let key = SequenceKey(id);
-                    // A want that is late was left out because the sequence has gone on.
-                    if let Some(session) =
-                        self.sessions.get_mut(&key).filter(|session| session.awaits(position))
-                    {
-                        // Whatever it misses: it gets everything anew.
-                        session.asked = None;
-                        session.reach.start_again();
-                        news.push(News::NoDraft(key));
-                    }
-                }
-                if in_time {
-                    let took = self.took(asked, count, border.at_ns);
-                    match took.tower {
-                        true => self.pace.answered(),
-                        false => self.pace.in_time(took.us / 1000),
-                    }
-                    news.push(News::Took(took));
-                }
+        model: &dyn Target,
+        events: &mut Vec<DraftEvent>,
+    ) -> Result<(), ModelError> {
+        let Some(handshake) = &mut self.handshake else { return Ok(()) };
+        match handshake.answer(border.now) {
+            Ok(None) => {}
+            Ok(Some(welcome)) => self.finish_handshake(welcome, model, events)?,
+            Err(end) => {
+                self.handshake = None;
+                self.report_end(end);
             }
         }
         Ok(())
     }
 
-    /// Counts a report towards [`IDLE_REPORTS`]; one that tells something new starts the count
-    /// again.
-    fn count_report(&mut self, is_idle: bool) -> Result<(), Fault> {
-        let Some(line) = &mut self.line else { return Ok(()) };
-        line.idle_reports = if is_idle { line.idle_reports + 1 } else { 0 };
-        if line.idle_reports > IDLE_REPORTS {
-            let what = format!(
-                "expected reports of progress, found {} in a row without any",
-                line.idle_reports
-            );
-            return Err(Fault::Ejected(what));
+    fn finish_handshake(
+        &mut self,
+        welcome: Welcome,
+        model: &dyn Target,
+        events: &mut Vec<DraftEvent>,
+    ) -> Result<(), ModelError> {
+        let embed = |id| transfer::to_bytes(&model.embed(&[id])?);
+        let mask_row = welcome.mask_id.map(embed).transpose()?;
+        let Some(handshake) = self.handshake.take() else { return Ok(()) };
+        match handshake.finish(welcome, mask_row.as_deref()) {
+            Ok(link) => self.switch(link, events),
+            Err(end) => self.report_end(end),
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_message(
+        &mut self,
+        message: Received,
+        border: &Border,
+        events: &mut Vec<DraftEvent>,
+    ) -> Result<(), LinkEnd> {
+        match message {
+            Received::Progress(progress) => {
+                let is_idle = self.on_progress(progress, events)?;
+                self.count_report(is_idle)
+            }
+            Received::Drafts { requested, served, left_out } => {
+                // Only an open round can be answered, so the number of answers is bounded.
+                self.count_report(false)?;
+                self.on_drafts(requested, served, border, events);
+                self.on_left_out(&left_out, events);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the report has nothing new.
+    fn on_progress(
+        &mut self,
+        progress: ReadProgress,
+        events: &mut Vec<DraftEvent>,
+    ) -> Result<bool, LinkEnd> {
+        let mut is_idle = true;
+        for id in progress.missed {
+            let key = SequenceKey(id);
+            let Some(session) = self.sessions.get_mut(&key) else { continue };
+            if session.restorable.take().is_none() {
+                return Err(LinkEnd::ejected(format!(
+                    "session {id} was not to begin with a retained context"
+                )));
+            }
+            is_idle = false;
+            // It gets all hidden states there are, from the beginning of the window.
+            session.progress.start_again();
+            if session.awaited.take().is_some() {
+                events.push(DraftEvent::NoDraft(key));
+            }
+        }
+        for read in progress.sessions {
+            // A sequence that ended meanwhile has no progress.
+            let Some(session) = self.sessions.get_mut(&SequenceKey(read.session)) else {
+                continue;
+            };
+            match session.progress.report(read.position as usize) {
+                ReportedPosition::Advanced => is_idle = false,
+                ReportedPosition::Stale => {}
+                ReportedPosition::Impossible => {
+                    let (session, position) = (read.session, read.position);
+                    return Err(LinkEnd::ejected(format!(
+                        "session {session} was never sent position {position}"
+                    )));
+                }
+            }
+        }
+        Ok(is_idle)
+    }
+
+    fn on_drafts(
+        &mut self,
+        requested: RequestTime,
+        served: Vec<ServedDraft>,
+        border: &Border,
+        events: &mut Vec<DraftEvent>,
+    ) {
+        let (mut in_time, count) = (false, served.len());
+        for draft in served {
+            let key = SequenceKey(draft.session);
+            let Some(session) = self.sessions.get_mut(&key) else { continue };
+            session.progress.report(draft.position as usize);
+            // A late draft is for a position that the sequence has left.
+            if session.awaits(draft.position) {
+                session.awaited = None;
+                in_time = true;
+                events.push(DraftEvent::Arrived { key, tokens: draft.proposed.len() });
+                session.proposed = Some(draft.proposed);
+            }
+        }
+        if in_time {
+            let time = self.draft_time(requested, count, border.at_ns);
+            if time.tower {
+                self.deadline.answered();
+            } else {
+                self.deadline.in_time(time.us / 1000);
+            }
+            events.push(DraftEvent::Took(time));
+        }
+    }
+
+    fn on_left_out(&mut self, left_out: &[RequestedDraft], events: &mut Vec<DraftEvent>) {
+        for request in left_out {
+            let key = SequenceKey(request.session);
+            // A late request was left out because the sequence has gone on.
+            let awaits = |session: &&mut super::DraftSession| session.awaits(request.position);
+            let Some(session) = self.sessions.get_mut(&key).filter(awaits) else { continue };
+            // Whatever the drafter misses of the session: all of it is sent anew.
+            session.awaited = None;
+            session.progress.start_again();
+            events.push(DraftEvent::NoDraft(key));
+        }
+    }
+
+    /// Counts a report towards [`IDLE_REPORTS`]; a report with news starts the count again.
+    fn count_report(&mut self, is_idle: bool) -> Result<(), LinkEnd> {
+        let Some(link) = &mut self.link else { return Ok(()) };
+        link.idle_reports = if is_idle { link.idle_reports + 1 } else { 0 };
+        if link.idle_reports > IDLE_REPORTS {
+            let found = link.idle_reports;
+            return Err(LinkEnd::ejected(format!(
+                "expected reports of progress, found {found} in a row without any"
+            )));
         }
         Ok(())
     }

@@ -1,114 +1,105 @@
-//! The target's end of the link: shows a drafter what was committed, asks it for drafts, and takes
-//! what comes in time.
+//! The target's end of the link: sends a drafter the hidden states that were committed, requests
+//! drafts, and takes the drafts that come in time.
 //!
-//! Everything here is bookkeeping at step borders on the engine's thread; nothing waits, and
-//! whatever goes wrong ends the link and nothing else (I3). A new link is greeted beside the one
-//! that serves and takes over when it is (a swap).
+//! ```text
+//!  connect ──▶ Handshake ──▶ DrafterLink ──▶ over: refused, ejected or lost (LinkEnd)
+//!              (`link`)        │  ▲
+//!                       `feed` ▼  │ `intake`, `proposal`
+//!                            drafter
+//! ```
+//! All of this happens at step borders on the engine's thread. Nothing waits, and a fault ends the
+//! link and nothing else (I3). The handshake of a new link runs beside the link that serves. When it
+//! is over, the new link takes the old one's place.
 
+mod feed;
 mod intake;
-mod line;
+mod link;
+mod proposal;
+mod session;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use paceline_link::{End, Frame, Handover, Side};
-use paceline_models::{HostHiddenStates, ModelError, Target, transfer};
-use paceline_proto::internal::v1::{
-    Context, Feed, Hello, Keep, LinkPhase, LinkReport, ProposalKind, Recall, SpeculationTotals,
-    TensorType, Want,
-};
+use paceline_link::{End, Handover, Side};
+use paceline_models::HostHiddenStates;
 use paceline_vocabulary::Millis;
+use paceline_vocabulary::link::{Hello, RetainedPages, SessionId};
+use paceline_vocabulary::report::LinkReport;
+use paceline_vocabulary::state::LinkPhase;
 
-use crate::core::{
-    DraftDeadline, DraftPlan, DrafterProgress, DrafterReadiness, FeedPiece, HiddenStateWindow,
-    PageKey, Scheduler, SequenceKey,
-};
-use crate::request::ValidRequest;
-use line::{Asked, Fault, Greeting, Line};
+use crate::core::{DraftDeadline, DrafterProgress, HiddenStateWindow, PageKey, SequenceKey};
+use link::{DrafterLink, Handshake, LinkEnd, RequestTime};
+use session::{AwaitedDraft, DraftSession};
 
-pub(crate) use line::Proposed;
+pub(crate) use feed::FeedInputs;
+pub(crate) use proposal::Proposed;
 
-/// Share of our ring that one message's taps may fill, so that others find room behind them.
-const FEED_SHARE: u64 = 4;
+/// Most pages of one ended sequence that are named to the drafter: its last ones.
+const RETAINED_PAGES: usize = paceline_vocabulary::link::MAX_PAGE_KEYS;
+/// Most ended sequences whose pages are named in one message.
+const RETAINED_SEQUENCES: usize = 64;
 
-/// Pages of an ended sequence that are named to the drafter, the last ones, and sequences for which
-/// that is done in one message.
-const KEPT_PAGES: usize = 256;
-const KEEPS: usize = 64;
-
-/// What the drafter is shown of one sequence, and what it proposed.
-#[derive(Debug)]
-struct Session {
-    window: HiddenStateWindow,
-    reach: DrafterProgress,
-    /// Name of what the drafter may have kept for it.
-    recall: Option<PageKey>,
-    /// A draft is waited for.
-    asked: Option<Awaited>,
-    /// The last position behind which one was asked for. It is asked for once: where none comes a
-    /// step is next, whatever the drafter answers.
-    tried: Option<usize>,
-    proposed: Option<Proposed>,
-}
-
-impl Session {
-    fn new(window: HiddenStateWindow) -> Self {
-        Self {
-            window,
-            reach: DrafterProgress::default(),
-            recall: None,
-            asked: None,
-            tried: None,
-            proposed: None,
-        }
-    }
-
-    /// Whether a draft behind this position is waited for.
-    fn awaits(&self, position: u32) -> bool {
-        self.asked.is_some_and(|awaited| awaited.position == position as usize)
-    }
-}
-
-/// A draft that is waited for.
-#[derive(Clone, Copy, Debug)]
-struct Awaited {
-    position: usize,
-    /// The round, and how many sequences were in it.
-    round: Asked,
-    sequences: usize,
-}
-
-/// What came over the link that the scheduler has to know.
+/// Something that the scheduler has to know of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    /// So many tokens were drafted for this sequence.
-    Drafted(SequenceKey, usize),
-    /// None will be, though they were asked for.
+pub(crate) enum DraftEvent {
+    /// A draft of this many tokens came for a sequence.
+    Arrived {
+        /// The sequence.
+        key: SequenceKey,
+        /// Drafted tokens.
+        tokens: usize,
+    },
+    /// A sequence gets no draft, although one was requested.
     NoDraft(SequenceKey),
-    /// How long it took until drafts were there, or were not waited for any more.
-    Took(Took),
+    /// Time until drafts came, or until they were given up as late.
+    Took(DraftTime),
 }
 
-/// How long drafts took.
+/// How long a round of drafts took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Took {
+pub(crate) struct DraftTime {
+    /// Sequences with a draft.
     pub(crate) sequences: usize,
-    /// Of blocks, and of context that was not read when they were asked for.
+    /// Rows of the blocks, and of context that was not read when they were requested.
     pub(crate) rows: usize,
     pub(crate) us: u64,
-    /// Steps the target did meanwhile.
+    /// Steps that the target did meanwhile.
     pub(crate) steps: u32,
-    /// A picture's was among them: when the drafts were there is not known nearly enough to learn
-    /// from.
+    /// The vision tower worked meanwhile. The time is then too inexact to learn from.
     pub(crate) tower: bool,
+}
+
+/// A page boundary up to which a sequence was found in the prefix cache, and the hidden states that
+/// the cache has before it.
+#[derive(Debug)]
+pub(crate) struct CachedHiddenStates<'a> {
+    /// Name of the last page.
+    pub(crate) page: PageKey,
+    /// Where that page ends.
+    pub(crate) end: usize,
+    /// Position of the first row of `rows`.
+    pub(crate) position: usize,
+    /// Hidden states, page by page.
+    pub(crate) rows: Vec<&'a [u8]>,
+}
+
+/// Figures of all links since the worker's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LinkTotals {
+    /// Drafts that missed their deadline.
+    pub(crate) late: u64,
+    /// Bytes, both ways.
+    pub(crate) bytes: u64,
 }
 
 /// What holds at a step border.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Border {
     pub(crate) now: Millis,
-    /// When the last step, or the wait behind it, ended.
+    /// When the last step, or the wait after it, ended.
     pub(crate) at_ns: i64,
 }
 
@@ -117,20 +108,21 @@ pub(crate) struct Border {
 pub(crate) struct Drafting {
     hello: Hello,
     window_rows: usize,
-    /// Layers whose outputs a drafter conditions on: of the one that is linked, else of the one in
-    /// the configuration.
-    tap_layers: Vec<usize>,
-    sessions: HashMap<SequenceKey, Session>,
+    /// Layers whose hidden states a drafter conditions on: those of the linked drafter, else those
+    /// of the configured one.
+    feature_layers: Vec<usize>,
+    sessions: HashMap<SequenceKey, DraftSession>,
     /// Sessions that ended and that the drafter still knows.
-    closed: Vec<u64>,
-    /// What the drafter may keep of them.
-    keeps: Vec<Keep>,
-    line: Option<Line>,
-    greeting: Option<Greeting>,
-    pace: DraftDeadline,
-    /// Steps done, and by the last one that was a picture's.
+    closed: Vec<SessionId>,
+    /// Names of their pages.
+    retained: Vec<RetainedPages>,
+    link: Option<DrafterLink>,
+    handshake: Option<Handshake>,
+    deadline: DraftDeadline,
+    /// Steps done, those of the vision tower included.
     steps: u64,
-    tower: u64,
+    /// Number of the last step that was the vision tower's.
+    tower_step: u64,
     report: LinkReport,
     late: u64,
     /// Bytes over links that are over.
@@ -138,73 +130,78 @@ pub(crate) struct Drafting {
 }
 
 impl Drafting {
-    /// An end without a link. `hello` is what a drafter is told of the target; `tap_layers` is
-    /// empty where no drafter is configured.
-    pub(crate) fn new(hello: Hello, tap_layers: Vec<usize>, window_rows: usize) -> Self {
+    /// An end without a link. `hello` describes the target to a drafter; `feature_layers` is empty if
+    /// no drafter is configured.
+    pub(crate) fn new(hello: Hello, feature_layers: Vec<usize>, window_rows: usize) -> Self {
         Self {
             hello,
             window_rows,
-            tap_layers,
+            feature_layers,
             sessions: HashMap::new(),
             closed: vec![],
-            keeps: vec![],
-            line: None,
-            greeting: None,
-            pace: DraftDeadline::default(),
+            retained: vec![],
+            link: None,
+            handshake: None,
+            deadline: DraftDeadline::default(),
             steps: 0,
-            tower: 0,
-            report: LinkReport { phase: LinkPhase::Absent.into(), ..LinkReport::default() },
+            tower_step: 0,
+            report: LinkReport {
+                generation: 0,
+                phase: LinkPhase::Absent,
+                reason: String::new(),
+                serving: 0,
+            },
             late: 0,
             past_bytes: 0,
         }
     }
 
-    /// What the supervisor is told.
+    /// The link's state for the supervisor.
     pub(crate) fn report(&self) -> LinkReport {
         let mut report = self.report.clone();
-        report.serving = self.line.as_ref().map_or(0, |line| line.end.generation());
-        if report.phase() == LinkPhase::Up && self.pace.is_suspect() {
-            report.set_phase(LinkPhase::Suspect);
+        report.serving = self.link.as_ref().map_or(0, |link| link.end.generation());
+        if report.phase == LinkPhase::Up && self.deadline.is_suspect() {
+            report.phase = LinkPhase::Suspect;
             report.reason = "drafts come too late again and again".into();
         }
         report
     }
 
-    /// Figures of the link to `totals`, which has those of speculation.
-    pub(crate) fn count(&self, totals: SpeculationTotals) -> SpeculationTotals {
-        let now = self.line.as_ref().map_or(0, |line| line.end.bytes());
-        SpeculationTotals { late: self.late, link_bytes: self.past_bytes + now, ..totals }
+    /// Figures of all links.
+    pub(crate) fn totals(&self) -> LinkTotals {
+        let bytes = self.link.as_ref().map_or(0, |link| link.end.bytes());
+        LinkTotals { late: self.late, bytes: self.past_bytes + bytes }
     }
 
-    /// Whether drafts come at all at this moment.
+    /// Whether drafts may come at this moment.
     pub(crate) fn is_linked(&self) -> bool {
-        self.line.is_some()
+        self.link.is_some()
     }
 
-    /// What can be waited on for news.
-    pub(crate) fn fds(&self) -> Vec<BorrowedFd<'_>> {
-        let line = self.line.iter().map(|line| line.end.poll_fd());
-        line.chain(self.greeting.iter().map(|greeting| greeting.end().poll_fd())).collect()
+    /// Descriptors that become readable when a message comes.
+    pub(crate) fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        let link = self.link.iter().map(|link| link.end.poll_fd());
+        link.chain(self.handshake.iter().map(|handshake| handshake.end().poll_fd())).collect()
     }
 
     /// Whether the drafter sent more than one border takes: the next border follows without a wait.
     pub(crate) fn has_unread(&self) -> bool {
-        self.line.as_ref().is_some_and(|line| line.end.is_intake_spent())
+        self.link.as_ref().is_some_and(|link| link.end.is_intake_spent())
     }
 
-    /// Whether an answer to Hello is waited for.
-    pub(crate) fn is_greeting(&self) -> bool {
-        self.greeting.is_some()
+    /// Whether an answer to Hello is awaited.
+    pub(crate) fn is_in_handshake(&self) -> bool {
+        self.handshake.is_some()
     }
 
-    /// Layers whose outputs are to be handed in for every row; empty is none.
-    pub(crate) fn tap_layers(&self) -> &[usize] {
-        &self.tap_layers
+    /// Layers whose hidden states every step returns for the drafter; empty if there is none.
+    pub(crate) fn feature_layers(&self) -> &[usize] {
+        &self.feature_layers
     }
 
-    /// Rows of taps that are kept of a sequence; none where there is nothing to tap.
+    /// Rows of hidden states that are kept of a sequence; 0 without feature layers.
     pub(crate) fn window_rows(&self) -> usize {
-        if self.tap_layers.is_empty() { 0 } else { self.window_rows }
+        if self.feature_layers.is_empty() { 0 } else { self.window_rows }
     }
 
     /// Hidden states of a sequence's newest rows, if any are kept.
@@ -212,140 +209,130 @@ impl Drafting {
         self.sessions.get(&key).map(|session| &session.window)
     }
 
-    /// Bytes of taps kept at most of a sequence of up to so many positions, beside rows on their
-    /// way.
+    /// Most bytes of hidden states that are kept of a sequence of up to `positions` positions,
+    /// without rows on their way.
     pub(crate) fn window_bytes(&self, positions: usize) -> u64 {
-        (HiddenStateWindow::most_rows(self.window_rows).min(positions) * self.row_bytes()) as u64
+        let rows = HiddenStateWindow::most_rows(self.window_rows).min(positions);
+        (rows * self.row_bytes()) as u64
     }
 
     fn row_bytes(&self) -> usize {
-        self.tap_layers.len() * self.hello.hidden_size as usize * width(self.hello.r#type())
+        let width = self.hello.hidden_size as usize * self.hello.element.bytes();
+        self.feature_layers.len() * width
     }
 
-    /// Takes a link in and says hello over it. The one that serves goes on until the new one is
-    /// greeted.
-    pub(crate) fn take_over(&mut self, handover: Handover, now: Millis) {
+    fn new_window(&self) -> HiddenStateWindow {
+        HiddenStateWindow::new(self.window_rows, self.row_bytes())
+    }
+
+    /// Takes a link in and sends Hello over it. The link that serves goes on until the new one's
+    /// handshake is over.
+    pub(crate) fn connect(&mut self, handover: Handover, now: Millis) {
         let generation = handover.generation;
         if generation <= self.report.generation {
-            tracing::warn!(
-                generation,
-                newest = self.report.generation,
-                "an older link was handed over and is dropped (I7)"
-            );
+            let newest = self.report.generation;
+            tracing::warn!(generation, newest, "an older link was handed over and is dropped (I7)");
             return;
         }
-        self.report =
-            LinkReport { generation, phase: LinkPhase::Greeting.into(), ..LinkReport::default() };
-        let greeted = End::open(handover, Side::Target)
-            .map_err(Fault::from)
-            .and_then(|end| Greeting::start(end, self.hello.clone(), now));
-        match greeted {
-            Ok(greeting) => self.greeting = Some(greeting),
-            Err(fault) => {
-                self.greeting = None;
-                self.tell(fault);
+        self.report = LinkReport {
+            generation,
+            phase: LinkPhase::Greeting,
+            reason: String::new(),
+            serving: 0,
+        };
+        let started = End::open(handover, Side::Target)
+            .map_err(LinkEnd::from)
+            .and_then(|end| Handshake::start(end, self.hello.clone(), now));
+        match started {
+            Ok(handshake) => self.handshake = Some(handshake),
+            Err(end) => {
+                self.handshake = None;
+                self.report_end(end);
             }
         }
     }
 
     /// Drafts come over this link from now on.
-    fn switch(&mut self, line: Line, news: &mut Vec<News>) {
-        self.leave(news);
-        let tap_layers: Vec<usize> =
-            line.welcome.tap_layers.iter().map(|layer| *layer as usize).collect();
-        tracing::info!(
-            generation = line.end.generation(),
-            kind = line.welcome.kind,
-            block = line.welcome.block_size,
-            ?tap_layers,
-            "linked"
-        );
-        if tap_layers != self.tap_layers {
-            // What was kept is of other layers.
-            self.tap_layers = tap_layers;
-            let (rows, row_bytes) = (self.window_rows, self.row_bytes());
-            self.sessions
-                .values_mut()
-                .for_each(|session| session.window = HiddenStateWindow::new(rows, row_bytes));
+    fn switch(&mut self, link: DrafterLink, events: &mut Vec<DraftEvent>) {
+        self.leave(events);
+        let feature_layers: Vec<usize> =
+            link.welcome.feature_layers.iter().map(|layer| *layer as usize).collect();
+        let (kind, block) = (&link.welcome.kind, link.welcome.block_size);
+        let generation = link.end.generation();
+        tracing::info!(generation, kind, block, ?feature_layers, "linked");
+        if feature_layers != self.feature_layers {
+            // The hidden states that are kept are of other layers.
+            self.feature_layers = feature_layers;
+            let window = self.new_window();
+            self.sessions.values_mut().for_each(|session| session.window = window.clone());
         }
-        self.report.set_phase(LinkPhase::Up);
+        self.report.phase = LinkPhase::Up;
         self.report.reason.clear();
-        self.line = Some(line);
-        self.pace.restart();
+        self.link = Some(link);
+        self.deadline.restart();
     }
 
-    fn drop_line(&mut self, fault: Fault, news: &mut Vec<News>) {
-        let generation = self.line.as_ref().map_or(0, |line| line.end.generation());
-        self.leave(news);
+    fn drop_link(&mut self, end: LinkEnd, events: &mut Vec<DraftEvent>) {
+        let generation = self.link.as_ref().map_or(0, |link| link.end.generation());
+        self.leave(events);
         if generation == self.report.generation {
-            self.tell(fault);
+            self.report_end(end);
         } else {
-            tracing::info!(generation, ?fault, "the link before the newest is over");
+            tracing::info!(generation, ?end, "the link before the newest is over");
         }
     }
 
-    /// Lets go of the link there is: nobody waits for its drafts any more. Those that came stay
-    /// good.
-    fn leave(&mut self, news: &mut Vec<News>) {
-        if let Some(line) = self.line.take() {
-            self.past_bytes += line.end.bytes();
+    /// Closes the link that serves, if there is one. Drafts that were requested over it are given up;
+    /// drafts that came stay valid.
+    fn leave(&mut self, events: &mut Vec<DraftEvent>) {
+        if let Some(link) = self.link.take() {
+            self.past_bytes += link.end.bytes();
         }
         self.closed.clear();
-        self.keeps.clear();
+        self.retained.clear();
         for (key, session) in &mut self.sessions {
-            session.reach = DrafterProgress::default();
-            if session.asked.take().is_some() {
-                news.push(News::NoDraft(*key));
+            session.progress = DrafterProgress::default();
+            if session.awaited.take().is_some() {
+                events.push(DraftEvent::NoDraft(*key));
             }
         }
     }
 
-    fn tell(&mut self, fault: Fault) {
-        let (phase, reason) = match fault {
-            Fault::Refused(reason) => (LinkPhase::Refused, reason),
-            Fault::Ejected(reason) => (LinkPhase::Ejected, reason),
-            Fault::Lost(reason) => (LinkPhase::Lost, reason),
-        };
+    fn report_end(&mut self, end: LinkEnd) {
+        let LinkEnd { phase, reason } = end;
         tracing::warn!(generation = self.report.generation, ?phase, reason, "no link");
-        self.report.set_phase(phase);
+        self.report.phase = phase;
         self.report.reason = reason;
     }
 
-    /// Rows of a sequence were found in the prefix cache, up to a page of this name and end: the
-    /// taps of the last of them, the first at `position`.
-    pub(crate) fn found(
-        &mut self,
-        key: SequenceKey,
-        page: (PageKey, usize),
-        position: usize,
-        taps: &[&[u8]],
-    ) {
-        let (mut position, row_bytes) = (position, self.row_bytes());
+    /// A sequence was found in the prefix cache: the drafter may have retained it too.
+    pub(crate) fn restore(&mut self, key: SequenceKey, cached: CachedHiddenStates<'_>) {
+        let row_bytes = self.row_bytes();
         let session = self.session(key);
-        session.recall = Some(page.0);
-        session.reach.recall_at(page.1);
-        for rows in taps {
-            self.session(key).window.push(position, rows);
+        session.restorable = Some(cached.page);
+        session.progress.recall_at(cached.end);
+        let mut position = cached.position;
+        for rows in cached.rows {
+            session.window.push(position, rows);
             position += rows.len().checked_div(row_bytes).unwrap_or(0);
         }
     }
 
-    /// Rows of a sequence were committed, the first at `position`: these of all that were tapped.
+    /// Rows of a sequence were committed, the first at `position`. `rows` are theirs of all hidden
+    /// states of the step.
     pub(crate) fn committed(
         &mut self,
         key: SequenceKey,
         position: usize,
-        taps: &HostHiddenStates<'_>,
+        hidden_states: &HostHiddenStates<'_>,
         rows: Range<usize>,
     ) {
-        self.session(key).window.write(position, |bytes| taps.append(rows, bytes));
+        self.session(key).window.write(position, |bytes| hidden_states.append(rows, bytes));
     }
 
-    fn session(&mut self, key: SequenceKey) -> &mut Session {
-        let (rows, row_bytes) = (self.window_rows, self.row_bytes());
-        self.sessions
-            .entry(key)
-            .or_insert_with(|| Session::new(HiddenStateWindow::new(rows, row_bytes)))
+    fn session(&mut self, key: SequenceKey) -> &mut DraftSession {
+        let window = self.new_window();
+        self.sessions.entry(key).or_insert_with(|| DraftSession::new(window))
     }
 
     /// The draft of a sequence, to be verified now.
@@ -353,316 +340,74 @@ impl Drafting {
         self.sessions.get_mut(&key)?.proposed.take()
     }
 
-    fn took(&self, asked: Asked, sequences: usize, at_ns: i64) -> Took {
-        let us = (at_ns - asked.at_ns).max(0) as u64 / 1000;
-        let tower = self.tower > asked.steps;
-        Took { sequences, rows: asked.rows, us, steps: (self.steps - asked.steps) as u32, tower }
+    fn draft_time(&self, requested: RequestTime, sequences: usize, at_ns: i64) -> DraftTime {
+        DraftTime {
+            sequences,
+            rows: requested.rows,
+            us: (at_ns - requested.at_ns).max(0) as u64 / 1000,
+            steps: (self.steps - requested.steps) as u32,
+            tower: self.tower_step > requested.steps,
+        }
     }
 
-    /// Drafts of these sequences did not come in time: so long they took at least.
-    pub(crate) fn late(&mut self, keys: &[SequenceKey], border: &Border) -> Option<News> {
-        let late: Vec<Awaited> =
-            keys.iter().filter_map(|key| self.sessions.get_mut(key)?.asked.take()).collect();
-        let first = *late.iter().min_by_key(|awaited| awaited.round.at_ns)?;
+    /// Drafts of these sequences missed their deadline: they took at least the time until now.
+    pub(crate) fn late(&mut self, keys: &[SequenceKey], border: &Border) -> Option<DraftEvent> {
+        let late: Vec<AwaitedDraft> =
+            keys.iter().filter_map(|key| self.sessions.get_mut(key)?.awaited.take()).collect();
+        let first = *late.iter().min_by_key(|awaited| awaited.requested.at_ns)?;
         self.late += late.len() as u64;
-        self.pace.late(border.now);
-        Some(News::Took(self.took(first.round, first.sequences, border.at_ns)))
+        self.deadline.late(border.now);
+        let time = self.draft_time(first.requested, first.sequences, border.at_ns);
+        Some(DraftEvent::Took(time))
     }
 
-    /// A step was done. If it only decoded one row of each of its sequences: how long it took.
+    /// A step was done. `plain_ms` is its time if each of its sequences decoded one row.
     pub(crate) fn stepped(&mut self, plain_ms: Option<f64>) {
         self.steps += 1;
         if let Some(ms) = plain_ms {
-            self.pace.plain_step(ms);
+            self.deadline.plain_step(ms);
         }
     }
 
-    /// A part of a picture went through the vision tower.
-    pub(crate) fn saw(&mut self) {
+    /// The vision tower did a part of an image.
+    pub(crate) fn tower_stepped(&mut self) {
         self.steps += 1;
-        self.tower = self.steps;
+        self.tower_step = self.steps;
     }
 
-    /// A sequence is about to be over, and its whole pages have these names: the drafter may keep
-    /// what it has read of it.
-    pub(crate) fn keep(&mut self, key: SequenceKey, pages: &[PageKey]) {
-        let known = self.sessions.get(&key).is_some_and(|session| session.reach.is_open());
-        if known && !pages.is_empty() && self.keeps.len() < KEEPS {
-            let first = pages.len().saturating_sub(KEPT_PAGES);
-            let keys = pages[first..].iter().flat_map(|page| page.0).collect::<Vec<u8>>();
-            self.keeps.push(Keep { session: key.0, first_page: first as u32, keys: keys.into() });
+    /// A sequence is about to end, and its whole pages have these names: the drafter may retain its
+    /// context under them.
+    pub(crate) fn retain(&mut self, key: SequenceKey, pages: &[PageKey]) {
+        let is_open = self.sessions.get(&key).is_some_and(|session| session.progress.is_open());
+        if is_open && !pages.is_empty() && self.retained.len() < RETAINED_SEQUENCES {
+            let first = pages.len().saturating_sub(RETAINED_PAGES);
+            let keys = pages[first..].iter().map(|page| page.0).collect();
+            let first_page = first as u32;
+            self.retained.push(RetainedPages { session: key.0, first_page, keys });
         }
     }
 
-    /// A sequence goes on without what is kept of it here. What the drafter says of it may be under
-    /// way still, and is no fault: how far it was shown is remembered.
-    pub(crate) fn give_up(&mut self, key: SequenceKey) {
-        let (rows, row_bytes) = (self.window_rows, self.row_bytes());
+    /// Drops the hidden states of a sequence that goes on without them. Reports of the drafter about
+    /// it may be under way, and are no fault: the farthest position that was sent is remembered.
+    pub(crate) fn drop_hidden_states(&mut self, key: SequenceKey) {
+        let window = self.new_window();
         let Some(session) = self.sessions.get_mut(&key) else { return };
-        if session.reach.is_open() {
+        if session.progress.is_open() {
             self.closed.push(key.0);
         }
-        session.reach.start_again();
-        (session.window, session.asked, session.tried, session.proposed) =
-            (HiddenStateWindow::new(rows, row_bytes), None, None, None);
+        session.progress.start_again();
+        session.window = window;
+        session.awaited = None;
+        session.requested_at = None;
+        session.proposed = None;
     }
 
-    /// A sequence is over.
+    /// A sequence ended.
     pub(crate) fn close(&mut self, key: SequenceKey) {
         if let Some(session) = self.sessions.remove(&key)
-            && session.reach.is_open()
+            && session.progress.is_open()
         {
             self.closed.push(key.0);
         }
-    }
-
-    /// At a step border: sends what was committed and asks for drafts, nobody's if the KV ledger is
-    /// above the policy's pressure (`pressed`). Sequences that may have one are told to the
-    /// scheduler.
-    ///
-    /// # Errors
-    /// The target's own: MLX failed.
-    pub(crate) fn feed<'a>(
-        &mut self,
-        scheduler: &mut Scheduler,
-        checked: impl Fn(SequenceKey) -> Option<&'a ValidRequest>,
-        (border, pressed): (&Border, bool),
-        model: &dyn Target,
-    ) -> Result<Vec<News>, ModelError> {
-        let mut news = vec![];
-        if let Some(mut line) = self.line.take() {
-            let fed = self.feed_over(&mut line, scheduler, checked, (border, pressed), model)?;
-            self.line = Some(line);
-            if let Err(fault) = fed {
-                self.drop_line(fault, &mut news);
-            }
-        }
-        self.sessions.values_mut().for_each(|session| session.window.trim());
-        Ok(news)
-    }
-
-    fn feed_over<'a>(
-        &mut self,
-        line: &mut Line,
-        scheduler: &mut Scheduler,
-        checked: impl Fn(SequenceKey) -> Option<&'a ValidRequest>,
-        (border, pressed): (&Border, bool),
-        model: &dyn Target,
-    ) -> Result<Result<(), Fault>, ModelError> {
-        // A drafter that is paused for being late, or owes much, is left alone: it has enough to
-        // do.
-        let plan = if self.pace.may_ask(border.now) && !line.is_clogged() {
-            let longest = line.welcome.block_size as usize - 1;
-            let most = line.welcome.context_length as usize;
-            let mut plan = scheduler
-                .plan(pressed, |key, sequence| self.reading(key, sequence.committed, most));
-            plan.ask.iter_mut().for_each(|(_, length)| *length = (*length).min(longest));
-            plan
-        } else {
-            DraftPlan::default()
-        };
-        let row_bytes = self.row_bytes() as u64;
-        let most = (line.end.capacity() / FEED_SHARE)
-            .min(line.end.room())
-            .checked_div(row_bytes)
-            .unwrap_or(0) as usize;
-        let (mut pieces, mut rows) = (Vec::<(SequenceKey, FeedPiece)>::new(), 0);
-        for key in plan.feed {
-            let Some(session) = self.sessions.get(&key) else { continue };
-            if let Some(piece) = session.reach.next_piece(&session.window, most - rows) {
-                rows += piece.rows;
-                pieces.push((key, piece));
-            }
-        }
-        let parts: Vec<&[u8]> = pieces
-            .iter()
-            .map(|(key, piece)| self.sessions[key].window.rows(piece.position, piece.rows))
-            .collect();
-        let taps = match parts.is_empty() {
-            true => None,
-            false => match line.end.put_parts(
-                rows as u32,
-                (row_bytes as usize / width(line.kind)) as u32,
-                line.kind,
-                &parts,
-            ) {
-                Ok(taps) => taps,
-                Err(error) => return Ok(Err(error.into())),
-            },
-        };
-        if taps.is_none() {
-            // No room: these sessions are behind, and catch up or start again from their windows.
-            pieces.clear();
-        }
-        for (key, piece) in &pieces {
-            self.sessions.get_mut(key).expect("looked up above").reach.sent(*piece);
-        }
-        let mut wants = self.wants(&plan.ask, scheduler, &checked);
-        let bonus = match (line.welcome.proposal(), wants.is_empty()) {
-            (ProposalKind::Hidden, false) => {
-                let ids: Vec<u32> = wants.iter().map(|want| want.bonus_id).collect();
-                let rows = transfer::to_bytes(&model.embed(&ids)?)?;
-                match line.end.put(wants.len() as u32, self.hello.hidden_size, line.kind, &rows) {
-                    Ok(bonus) => bonus,
-                    Err(error) => return Ok(Err(error.into())),
-                }
-            }
-            _ => None,
-        };
-        if bonus.is_none() && line.welcome.proposal() == ProposalKind::Hidden {
-            wants.clear();
-        }
-        if pieces.is_empty() && wants.is_empty() && self.closed.is_empty() {
-            return Ok(line.end.flush().map_err(Fault::from));
-        }
-        let blocks: usize = wants.iter().map(|want| want.block as usize).sum();
-        // It answers in order: what it has not read of any sequence comes before these drafts.
-        let unread =
-            self.sessions.values().map(|session| session.reach.on_their_way()).sum::<usize>();
-        let asked = Asked { at_ns: border.at_ns, rows: blocks + unread, steps: self.steps };
-        let round = if wants.is_empty() { 0 } else { line.open_round(&wants, asked) };
-        let until = self.pace.deadline(border.now, scheduler.speculation.read_us(unread) / 1e3);
-        for want in &wants {
-            let key = SequenceKey(want.session);
-            let session = self.sessions.get_mut(&key).expect("asked for one");
-            let position = want.position as usize;
-            (session.asked, session.tried) =
-                (Some(Awaited { position, round: asked, sequences: wants.len() }), Some(position));
-            scheduler.asked(key, until);
-        }
-        let context = |(key, piece): &(SequenceKey, FeedPiece)| Context {
-            session: key.0,
-            position: piece.position as u32,
-            rows: piece.rows as u32,
-            fresh: piece.fresh,
-        };
-        let contexts = pieces.iter().map(context).collect();
-        let recall = |(key, piece): &(SequenceKey, FeedPiece)| {
-            let session = self.sessions.get(key).filter(|_| piece.recall)?;
-            Some(Recall {
-                session: key.0,
-                key: session.recall?.0.to_vec().into(),
-                since: session.window.first() as u32,
-            })
-        };
-        let recalls = pieces.iter().filter_map(recall).collect();
-        let (closed, keeps) = (std::mem::take(&mut self.closed), std::mem::take(&mut self.keeps));
-        let feed = Feed { closed, contexts, taps, wants, bonus, round, keeps, recalls };
-        Ok(line.end.send(Frame::Feed(feed)).map_err(Fault::from))
-    }
-
-    /// How far a drafter that reads `context` positions, if it says how many, is with a sequence.
-    fn reading(
-        &self,
-        key: SequenceKey,
-        committed: usize,
-        context: usize,
-    ) -> Option<DrafterReadiness> {
-        let session = self.sessions.get(&key)?;
-        let can =
-            session.tried != Some(committed) && session.reach.could_ask(committed, &session.window);
-        // The shortest block is the bonus token and a draft.
-        let beyond = context > 0 && committed + 2 > context;
-        Some(DrafterReadiness { unread: session.reach.unread(&session.window), can, beyond })
-    }
-
-    fn wants<'a>(
-        &self,
-        ask: &[(SequenceKey, usize)],
-        scheduler: &Scheduler,
-        checked: &impl Fn(SequenceKey) -> Option<&'a ValidRequest>,
-    ) -> Vec<Want> {
-        let want = |&(key, drafted): &(SequenceKey, usize)| {
-            let session = self.sessions.get(&key).filter(|_| drafted > 0)?;
-            let sequence = scheduler.get(key)?;
-            let checked = checked(key).filter(|_| session.reach.may_ask(sequence.committed))?;
-            Some(Want {
-                session: key.0,
-                position: sequence.committed as u32,
-                block: drafted as u32 + 1,
-                bonus_id: *sequence.ids.last()?,
-                temperature: checked.sampling.temperature,
-                seed: checked.noise.seed,
-                sample_index: checked.noise.sample,
-            })
-        };
-        ask.iter().filter_map(want).collect()
-    }
-}
-
-fn width(kind: TensorType) -> usize {
-    match kind {
-        TensorType::F32 | TensorType::Unspecified => 4,
-        TensorType::F16 | TensorType::Bf16 => 2,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use line::Heard;
-    use paceline_proto::internal::v1::SessionReach;
-
-    use super::*;
-
-    const KEY: SequenceKey = SequenceKey(7);
-    const ROW_BYTES: usize = 4;
-
-    /// The drafter was sent 20 rows of a sequence, and asked for a draft behind them.
-    fn shown(round: Asked) -> Drafting {
-        let hello = Hello { hidden_size: 1, r#type: TensorType::F32.into(), ..Hello::default() };
-        let mut drafting = Drafting::new(hello, vec![0], 16);
-        let session = drafting.session(KEY);
-        session.window.push(0, &[0; 20 * ROW_BYTES]);
-        let piece = session.reach.next_piece(&session.window, 99).expect("rows");
-        session.reach.sent(piece);
-        session.asked = Some(Awaited { position: 20, round, sequences: 3 });
-        drafting
-    }
-
-    fn says(drafting: &mut Drafting, position: u32) -> Result<(), Fault> {
-        let sessions = vec![SessionReach { session: KEY.0, position }];
-        let border = Border { now: Millis(0), at_ns: 0 };
-        drafting.note(Heard::Reach { sessions, missed: vec![] }, &border, &mut vec![])
-    }
-
-    const ROUND: Asked = Asked { at_ns: 1_000_000, rows: 24, steps: 0 };
-
-    #[test]
-    fn news_of_a_sequence_that_gave_its_taps_up_is_no_fault_of_the_drafters() {
-        let mut drafting = shown(ROUND);
-        drafting.give_up(KEY);
-        assert_eq!(
-            (drafting.closed.as_slice(), drafting.window(KEY).expect("there").bytes()),
-            (&[KEY.0][..], 0)
-        );
-        // It has taps again, from farther on: the drafter, which hears of neither yet, says what it
-        // had read.
-        drafting.session(KEY).window.push(30, &[0; 2 * ROW_BYTES]);
-        assert!(says(&mut drafting, 20).is_ok());
-        assert_eq!(
-            drafting.reading(KEY, 32, 0).expect("there").unread,
-            2,
-            "nothing of the session there is now"
-        );
-        assert!(says(&mut drafting, 21).is_err(), "that was never sent");
-    }
-
-    #[test]
-    fn a_late_draft_took_as_long_as_it_was_waited_for() {
-        let mut drafting = shown(ROUND);
-        let late = drafting.late(&[KEY], &Border { now: Millis(21), at_ns: 21_000_000 });
-        assert_eq!(
-            late,
-            Some(News::Took(Took { sequences: 3, rows: 24, us: 20_000, steps: 0, tower: false }))
-        );
-        assert_eq!(drafting.late(&[KEY], &Border { now: Millis(22), at_ns: 22_000_000 }), None);
-    }
-
-    #[test]
-    fn behind_the_drafters_context_there_is_nothing_to_ask_it_for() {
-        let drafting = shown(ROUND);
-        let beyond =
-            |committed, context| drafting.reading(KEY, committed, context).expect("there").beyond;
-        assert_eq!([beyond(98, 100), beyond(99, 100), beyond(5_000, 0)], [false, true, false]);
     }
 }

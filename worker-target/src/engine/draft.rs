@@ -2,7 +2,7 @@
 
 use super::Engine;
 use crate::core::SequenceKey;
-use crate::drafting::{Border, News};
+use crate::drafting::{Border, DraftEvent, FeedInputs};
 
 impl Engine {
     pub(super) fn border(&self) -> Border {
@@ -11,8 +11,8 @@ impl Engine {
 
     /// Takes in what arrived over the link.
     pub(super) fn receive_drafts(&mut self) {
-        match self.drafting.hear(&self.border(), self.model.as_ref()) {
-            Ok(news) => self.apply(&news),
+        match self.drafting.receive(&self.border(), self.model.as_ref()) {
+            Ok(events) => self.apply(&events),
             Err(error) => self.fail(&error),
         }
         self.follow_feature_layers();
@@ -22,26 +22,25 @@ impl Engine {
     pub(super) fn request_drafts(&mut self) {
         let running = &self.running;
         let request = |key: SequenceKey| running.get(&key).map(|running| &running.request);
-        let pressed =
+        let kv_pressed =
             self.scheduler.ledger().pressure() > self.scheduler.speculation.policy().kv_pressure;
-        let border = self.border();
-        let model = self.model.as_ref();
-        match self.drafting.feed(&mut self.scheduler, request, (&border, pressed), model) {
-            Ok(news) => self.apply(&news),
+        let inputs = FeedInputs { border: self.border(), kv_pressed, model: self.model.as_ref() };
+        match self.drafting.feed(&mut self.scheduler, request, inputs) {
+            Ok(events) => self.apply(&events),
             Err(error) => self.fail(&error),
         }
     }
 
     /// Passes on to the scheduler what the link reported.
-    pub(super) fn apply(&mut self, news: &[News]) {
-        for news in news {
-            match *news {
-                News::Drafted(key, tokens) => {
+    pub(super) fn apply(&mut self, events: &[DraftEvent]) {
+        for event in events {
+            match *event {
+                DraftEvent::Arrived { key, tokens } => {
                     self.scheduler.proposed(key, tokens);
                 }
-                News::NoDraft(key) => self.scheduler.give_up_draft(key),
-                News::Took(took) if took.tower => self.scheduler.speculation.answered(),
-                News::Took(took) => {
+                DraftEvent::NoDraft(key) => self.scheduler.give_up_draft(key),
+                DraftEvent::Took(took) if took.tower => self.scheduler.speculation.answered(),
+                DraftEvent::Took(took) => {
                     self.scheduler.speculation.drafted(
                         took.sequences,
                         took.rows,

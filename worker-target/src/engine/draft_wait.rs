@@ -22,7 +22,7 @@ impl Engine {
         let for_tokens =
             due.map(|due_ns| Duration::from_nanos(due_ns.saturating_sub(now_ns).max(0) as u64));
         let at_most = for_tokens.map_or(for_draft, |tokens| tokens.min(for_draft));
-        inbox.wait(&self.drafting.fds(), Some(at_most));
+        inbox.wait(&self.drafting.poll_fds(), Some(at_most));
         self.mark_ns = monotonic_ns();
     }
 }

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use paceline_models::sample::Sampling;
 use paceline_models::sample::noise::NoiseKey;
 use paceline_models::{DeviceChoice, KvStore, Target, device, load_target};
-use paceline_proto::internal::v1::{Hello, Stamp, TensorType, TokenBatch};
-use paceline_vocabulary::{Lane, Permit, RequestId, RouteReason};
+use paceline_proto::internal::v1::{Stamp, TokenBatch};
+use paceline_vocabulary::link::Hello;
+use paceline_vocabulary::{Lane, Permit, RequestId, RouteReason, TensorType};
 use tokio::sync::mpsc;
 use tonic::Status;
 
@@ -29,14 +30,25 @@ pub(crate) fn store(model: &dyn Target) -> KvStore {
     KvStore::new(&model.kv_layers(), model.dtype(), model.info().context).expect("a store")
 }
 
+/// Describes the target to a drafter.
+pub(crate) fn hello(model: &dyn Target) -> Hello {
+    let info = model.info();
+    Hello {
+        version: paceline_link::handshake::VERSION,
+        generation: 0,
+        hidden_size: info.hidden as u32,
+        vocab_size: info.vocab as u32,
+        n_layers: info.n_layers as u32,
+        element: TensorType::F32,
+        tokenizer_sha256: String::new(),
+        context_length: info.context as u32,
+        max_sessions: SEQUENCES as u32,
+    }
+}
+
 /// With `taps` it keeps hidden states, as where a drafter is configured.
 pub(crate) fn drafting(model: &dyn Target, taps: bool) -> Drafting {
-    let hello = Hello {
-        hidden_size: model.info().hidden as u32,
-        r#type: TensorType::F32.into(),
-        ..Hello::default()
-    };
-    Drafting::new(hello, if taps { vec![1, 3, 5, 6] } else { vec![] }, 512)
+    Drafting::new(hello(model), if taps { vec![1, 3, 5, 6] } else { vec![] }, 512)
 }
 
 pub(crate) fn scheduler(kv: &KvStore, drafting: &Drafting) -> Scheduler {

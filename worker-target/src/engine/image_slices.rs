@@ -26,7 +26,7 @@ impl Engine {
         let ended_ns = monotonic_ns();
         // The slice is neither a step with rows nor a draft: no cost is measured from it.
         self.mark_ns = ended_ns;
-        self.drafting.saw();
+        self.drafting.tower_stepped();
         let took_us = ((ended_ns - started_ns) / 1000) as u64;
         self.progress.tower_done(took_us);
         for key in self.waiting_for(&slice.image) {

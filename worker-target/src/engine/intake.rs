@@ -50,13 +50,13 @@ impl Engine {
 
     fn wait_for_work(&mut self, inbox: &mut Inbox<EngineCommand>) {
         self.progress.set_phase(WorkerPhase::Idle);
-        let at_most = match (self.closing.is_empty(), self.drafting.is_greeting()) {
+        let at_most = match (self.closing.is_empty(), self.drafting.is_in_handshake()) {
             _ if self.drafting.has_unread() => Some(Duration::ZERO),
             (false, _) => Some(RETRY_INTERVAL),
             (true, true) => Some(HANDSHAKE_INTERVAL),
             (true, false) => (!self.is_trimmed).then_some(TRIM_AFTER),
         };
-        let was_woken = inbox.wait(&self.drafting.fds(), at_most);
+        let was_woken = inbox.wait(&self.drafting.poll_fds(), at_most);
         self.mark_ns = monotonic_ns();
         if !was_woken && at_most == Some(TRIM_AFTER) {
             device::drop_cache();
@@ -79,7 +79,7 @@ impl Engine {
                 let _ = unknown.send(not_found);
             }
             EngineCommand::SetPolicy(policy) => self.set_policy(policy),
-            EngineCommand::Link(handover) => self.drafting.take_over(handover, self.clock.now()),
+            EngineCommand::Link(handover) => self.drafting.connect(handover, self.clock.now()),
             EngineCommand::Stop { until } => {
                 self.stop = Some(self.stop.map_or(until, |before| before.min(until)));
             }

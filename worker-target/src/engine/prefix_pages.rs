@@ -5,6 +5,7 @@ use paceline_models::{ModelError, SequenceId};
 
 use super::Engine;
 use crate::core::{PAGE, Phase, SequenceKey};
+use crate::drafting::CachedHiddenStates;
 use crate::page_store::{BORDER_BYTES, Lookup, Retention};
 use crate::pass;
 
@@ -48,7 +49,9 @@ impl Engine {
                 self.scheduler.found(key, positions);
                 if keeps {
                     let (first, hidden_states) = self.pages.hidden_states(&found.pages);
-                    self.drafting.found(key, (last, positions), first, &hidden_states);
+                    let (page, end, position, rows) = (last, positions, first, hidden_states);
+                    let cached = CachedHiddenStates { page, end, position, rows };
+                    self.drafting.restore(key, cached);
                 }
             }
             Err(error) => self.pages_failed(&error),
@@ -82,7 +85,7 @@ impl Engine {
         let rows = self.kv.length(SequenceId(key.0)).unwrap_or(0) as usize;
         let ids = &ids[..rows.min(ids.len())];
         while !self.broken && self.retain(key, ids) {}
-        self.drafting.keep(key, self.pages.keys(key, ids));
+        self.drafting.retain(key, self.pages.keys(key, ids));
     }
 
     /// Copies at most [`BORDER_BYTES`] of pages. Returns whether there are more.
@@ -101,17 +104,17 @@ impl Engine {
         })
     }
 
-    /// PrefixWait a change of the layers whose hidden states the drafter needs.
+    /// Follows a change of the layers whose hidden states the drafter needs.
     pub(super) fn follow_feature_layers(&mut self) {
-        if self.feature_layers == self.drafting.tap_layers() {
+        if self.feature_layers == self.drafting.feature_layers() {
             return;
         }
-        self.feature_layers = self.drafting.tap_layers().to_vec();
+        self.feature_layers = self.drafting.feature_layers().to_vec();
         self.pages.forget_hidden_states();
         self.count_retained();
         let drafting = &self.drafting;
         for key in self.scheduler.set_hidden_bytes(|positions| drafting.window_bytes(positions)) {
-            self.drafting.give_up(key);
+            self.drafting.drop_hidden_states(key);
         }
     }
 

@@ -1,9 +1,10 @@
 //! Last phase: the figures that heartbeats carry.
 
 use paceline_models::device;
-use paceline_proto::internal::v1::MemoryUse;
+use paceline_proto::internal::v1::{MemoryUse, SpeculationTotals};
 
 use super::Engine;
+use crate::drafting::LinkTotals;
 use crate::wire;
 
 /// Greatest age of figures that take some time to compute, in milliseconds: one heartbeat.
@@ -20,7 +21,8 @@ impl Engine {
         self.progress.set_kv(ledger.budget(), ledger.held(), ledger.hidden_bytes());
         self.progress.set_prefix_bytes(self.pages.bytes());
         self.progress.set_sequences(self.running.len());
-        self.progress.set_speculation(self.drafting.count(self.totals));
+        let LinkTotals { late, bytes: link_bytes } = self.drafting.totals();
+        self.progress.set_speculation(SpeculationTotals { late, link_bytes, ..self.totals });
         let now = self.clock.now();
         if self.figures_at.is_none_or(|before| now - before >= FIGURES_INTERVAL_MS) {
             self.figures_at = Some(now);
@@ -51,11 +53,11 @@ impl Engine {
 
     /// Sends a heartbeat at once if the link's state changed, because the supervisor routes by it.
     pub(super) fn report_link(&mut self) {
-        let now = self.drafting.report();
+        let now = Some(self.drafting.report());
         if now != self.sent_link {
-            self.progress.set_link(now.clone());
-            self.pulse.now();
             self.sent_link = now;
+            self.progress.set_link(self.drafting.report().into());
+            self.pulse.now();
         }
     }
 }

@@ -11,7 +11,7 @@ impl Engine {
     pub(super) fn start_sequences(&mut self) {
         let Self { scheduler, pages, .. } = self;
         let started = scheduler.start(|bytes| pages.evict(bytes));
-        started.lost_hidden.iter().for_each(|key| self.drafting.give_up(*key));
+        started.lost_hidden.iter().for_each(|key| self.drafting.drop_hidden_states(*key));
         self.bound_kv();
         for key in started.keys {
             self.open_in_store(key);
@@ -62,7 +62,7 @@ impl Engine {
             self.drafting.take(*key);
         }
         for key in &step.preempted.lost_hidden {
-            self.drafting.give_up(*key);
+            self.drafting.drop_hidden_states(*key);
         }
         for key in &step.preempted.sequences {
             self.preempt(*key);
@@ -72,7 +72,7 @@ impl Engine {
     fn preempt(&mut self, key: SequenceKey) {
         let request_id = self.running.get(&key).map_or("", |running| running.id());
         tracing::info!(request_id, sequence = key.0, "preempted; recomputes when there is memory");
-        self.drafting.give_up(key);
+        self.drafting.drop_hidden_states(key);
         self.kv.free(SequenceId(key.0));
         if let Some(running) = self.running.get_mut(&key) {
             // A reader that has gone is noticed at the next step border.

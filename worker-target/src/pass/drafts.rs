@@ -2,7 +2,7 @@
 
 use paceline_models::sample::{Block, Drafts, propose, softcap};
 use paceline_models::{Array, Dtype, ModelError, Target, transfer};
-use paceline_proto::internal::v1::TensorType;
+use paceline_vocabulary::TensorType;
 
 use super::rows::StepRows;
 use crate::core::StepPart;
@@ -57,19 +57,19 @@ fn of_hidden_rows(
     let rows = if let [one] = rows.as_slice() { one.clone() } else { transfer::stack(&rows)? };
     // All proposals are of one drafter, so they have one cap.
     let cap = proposals.iter().find_map(|proposed| match proposed {
-        Proposed::Hidden { softcap, .. } if *softcap > 0.0 => Some(*softcap),
-        _ => None,
+        Proposed::Hidden { softcap, .. } => *softcap,
+        Proposed::Ids(_) => None,
     });
     let logits = model.head(&rows)?;
     propose(&cap.map(|cap| softcap(&logits, cap)).unwrap_or(Ok(logits))?, blocks)
 }
 
 fn hidden_rows(model: &dyn Target, proposed: &Proposed) -> Result<Array, ModelError> {
-    let Proposed::Hidden { bytes, rows, kind, .. } = proposed else {
+    let Proposed::Hidden { bytes, rows, element, .. } = proposed else {
         return Err(ModelError::Batch("expected hidden rows, found ids".into()));
     };
-    let dtype = match kind {
-        TensorType::F32 | TensorType::Unspecified => Dtype::Float32,
+    let dtype = match element {
+        TensorType::F32 => Dtype::Float32,
         TensorType::F16 => Dtype::Float16,
         TensorType::Bf16 => Dtype::Bfloat16,
     };

@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 
 use paceline_link::{End, LinkError};
 use paceline_proto::internal::v1::{
-    Feed, Heartbeat, KvUse, Policy, PolicyForce, ProposalKind, SetPolicyRequest, StatsRequest,
-    TensorType, Want, Welcome,
+    Heartbeat, KvUse, Policy, PolicyForce, SetPolicyRequest, StatsRequest,
 };
+use paceline_vocabulary::TensorType;
+use paceline_vocabulary::link::{DraftRequest, Feed, ProposalKind, Welcome};
 use tonic::Streaming;
 
 use super::plan::{Dice, Mood};
@@ -32,11 +33,11 @@ pub struct Play {
 }
 
 impl Play {
-    pub fn ids(&mut self, want: &Want) -> Vec<u32> {
-        let (at, length) = (want.position as usize, want.block as usize - 1);
+    pub fn ids(&mut self, request: &DraftRequest) -> Vec<u32> {
+        let (at, length) = (request.position as usize, request.block as usize - 1);
         let Self { mood, dice, known, sessions, .. } = self;
-        let may_be = sessions.entry(want.session).or_insert_with(|| (0..known.len()).collect());
-        may_be.retain(|stream| known[*stream].get(at) == Some(&want.bonus_id));
+        let may_be = sessions.entry(request.session).or_insert_with(|| (0..known.len()).collect());
+        may_be.retain(|stream| known[*stream].get(at) == Some(&request.bonus_id));
         let mut ids: Vec<u32> = match may_be.first() {
             Some(stream) => known[*stream][at + 1..].iter().copied().take(length).collect(),
             None => (0..length).map(|_| dice.roll(u64::from(VOCAB)) as u32).collect(),
@@ -44,7 +45,7 @@ impl Play {
         let wrong_from = match mood {
             Mood::Right => ids.len(),
             Mood::HalfRight => dice.roll(4) as usize,
-            Mood::Forgets if want.position.is_multiple_of(2) => return vec![],
+            Mood::Forgets if request.position.is_multiple_of(2) => return vec![],
             _ => 0,
         };
         ids.iter_mut().skip(wrong_from).for_each(|id| *id = dice.roll(u64::from(VOCAB)) as u32);
@@ -96,17 +97,23 @@ impl House {
     pub fn attach(&self, kind: ProposalKind) {
         let generation = self.links.get() + 1;
         self.links.set(generation);
+        let embeddings = kind == ProposalKind::Hidden;
         let welcome = Welcome {
             version: paceline_link::handshake::VERSION,
             generation,
             kind: "scripted".into(),
-            proposal: kind.into(),
+            proposal: kind,
             hidden_size: HIDDEN,
-            tap_layers: vec![1, 3, 5, 6],
+            vocab_size: None,
+            target_layers: None,
+            feature_layers: vec![1, 3, 5, 6],
             block_size: BLOCK,
-            mask_id: 3,
-            r#type: TensorType::F32.into(),
-            ..Welcome::default()
+            embeddings,
+            mask_id: embeddings.then_some(3),
+            element: TensorType::F32,
+            tokenizer_sha256: String::new(),
+            logit_softcap: None,
+            context_length: None,
         };
         let (play, mut noise) = (self.play.clone(), generation);
         play.lock().expect("not poisoned").gone = false;
@@ -124,7 +131,7 @@ impl House {
                 }
                 _ => {
                     let play = RefCell::new(play);
-                    propose_ids(end, feed, |want| play.borrow_mut().ids(want))
+                    propose_ids(end, feed, |request| play.borrow_mut().ids(request))
                 }
             }
         };

@@ -24,11 +24,12 @@ use std::cell::Cell;
 use futures::future::join_all;
 use paceline_process::clock::monotonic_ns;
 use paceline_proto::internal::v1::{
-    CancelRequest, Done, Generation, KvUse, Permit, PermitChange, PolicyForce, ProposalKind,
-    RepermitRequest, TargetGenerateRequest,
+    CancelRequest, Done, Generation, KvUse, Permit, PermitChange, PolicyForce, RepermitRequest,
+    TargetGenerateRequest,
 };
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1;
+use paceline_vocabulary::link::ProposalKind;
 use tokio::sync::watch;
 use tonic::Status;
 

@@ -1,8 +1,9 @@
 //! What a seed says: who asks what, when, and how each leaves; what the drafter does; what is done
 //! to the worker meanwhile.
 
-use paceline_proto::internal::v1::{Generation, PolicyForce, ProposalKind, SamplingRule};
+use paceline_proto::internal::v1::{Generation, PolicyForce, SamplingRule};
 use paceline_proto::v1::{self, LogitBias, TokenLogprobs};
+use paceline_vocabulary::link::ProposalKind;
 use serde_json::Value;
 
 use super::stage::{GREEDY, demo, generation};

@@ -1,4 +1,4 @@
-//! A drafter that a test plays, over a real link: what it says to the target, frame by frame.
+//! A drafter that a test plays over a real link, frame by frame.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -9,8 +9,10 @@ use std::time::Duration;
 use paceline_link::{
     End, Frame, Handover, LinkError, SEGMENT_BYTES, Side, handover, handshake, make_pair,
 };
-use paceline_proto::internal::v1::{
-    Draft, Feed, Proposal, ProposalKind, Reach, SessionReach, TensorType, Want, Welcome,
+use paceline_vocabulary::TensorType;
+use paceline_vocabulary::link::{
+    DraftRequest, DraftShape, DraftTokens, Drafts, Feed, Proposal, ProposalKind, ReadProgress,
+    SessionProgress, Welcome,
 };
 
 use super::{BOUND, STAMP, Worker};
@@ -22,23 +24,29 @@ pub const VOCAB: u32 = 288;
 /// Block of the drafters that are played for it.
 pub const BLOCK: u32 = 8;
 
-/// How such a drafter introduces itself.
+/// How such a drafter describes itself. One that proposes hidden rows takes embeddings.
 pub fn welcome(generation: u64, proposal: ProposalKind) -> Welcome {
+    let embeddings = proposal == ProposalKind::Hidden;
     Welcome {
         version: handshake::VERSION,
         generation,
         kind: "scripted".into(),
-        proposal: proposal.into(),
+        proposal,
         hidden_size: HIDDEN,
-        tap_layers: vec![0, 2],
+        vocab_size: None,
+        target_layers: None,
+        feature_layers: vec![0, 2],
         block_size: BLOCK,
-        mask_id: 3,
-        r#type: TensorType::F32.into(),
-        ..Welcome::default()
+        embeddings,
+        mask_id: embeddings.then_some(3),
+        element: TensorType::F32,
+        tokenizer_sha256: String::new(),
+        logit_softcap: None,
+        context_length: None,
     }
 }
 
-/// What a scripted drafter does with a Feed: everything it wants. `false` ends it.
+/// What a scripted drafter does with a Feed: anything. `false` ends it.
 pub type Script = Box<dyn FnMut(&mut End, &Feed) -> Result<bool, LinkError> + Send>;
 
 /// Hands a link to the worker and plays its drafter on a thread until the script, or the link,
@@ -89,12 +97,12 @@ pub fn attach(
                     greeted = true;
                 }
                 Ok(Some(Frame::MaskRow(row))) => {
-                    let row = end.take(&row.tensor.expect("there")).expect("fine");
+                    let row = end.take(&row).expect("fine");
                     assert_eq!(row.len(), hidden as usize * 4);
                 }
                 Ok(Some(Frame::Feed(feed))) => {
                     assert!(greeted);
-                    for tensor in [&feed.taps, &feed.bonus].into_iter().flatten() {
+                    for tensor in [&feed.hidden, &feed.bonus].into_iter().flatten() {
                         assert_eq!(end.take(tensor).expect("fine").len() as u64, tensor.length);
                     }
                     match script(&mut end, &feed) {
@@ -110,35 +118,46 @@ pub fn attach(
     std::thread::Builder::new().name("drafter".into()).spawn(play).expect("a thread")
 }
 
-/// Says how far a feed has been read, as an honest drafter does.
-pub fn reach(feed: &Feed) -> Reach {
+/// The report that all contexts of a feed were read, as an honest drafter sends it.
+pub fn read_all(feed: &Feed) -> ReadProgress {
     let sessions = feed
         .contexts
         .iter()
-        .map(|c| SessionReach { session: c.session, position: c.position + c.rows });
-    Reach { sessions: sessions.collect(), missed: vec![] }
+        .map(|c| SessionProgress { session: c.session, position: c.position + c.rows });
+    ReadProgress { sessions: sessions.collect(), missed: vec![] }
 }
 
-/// Answers wants with ids.
+/// Answers requests with ids.
 pub fn propose_ids(
     end: &mut End,
     feed: &Feed,
-    ids: impl Fn(&Want) -> Vec<u32>,
+    ids: impl Fn(&DraftRequest) -> Vec<u32>,
+) -> Result<bool, LinkError> {
+    propose_tokens(end, feed, |request| DraftTokens {
+        session: request.session,
+        position: request.position,
+        ids: ids(request),
+        logprobs: vec![],
+    })
+}
+
+/// Answers requests with drafts of ids; a draft without ids leaves its session out.
+pub fn propose_tokens(
+    end: &mut End,
+    feed: &Feed,
+    draft: impl Fn(&DraftRequest) -> DraftTokens,
 ) -> Result<bool, LinkError> {
     if feed.round == 0 {
-        end.send(Frame::Reach(reach(feed)))?;
+        end.send(Frame::Progress(read_all(feed)))?;
         return Ok(true);
     }
-    let drafts = feed.wants.iter().map(|want| {
-        let ids = ids(want);
-        Draft { session: want.session, position: want.position, rows: ids.len() as u32, ids }
-    });
-    let drafts = drafts.filter(|draft| draft.rows > 0).collect();
-    end.send(Frame::Proposal(Proposal { round: feed.round, drafts, hidden: None }))?;
+    let drafts = feed.requests.iter().map(draft).filter(|draft| !draft.ids.is_empty());
+    let drafts = Drafts::Tokens(drafts.collect());
+    end.send(Frame::Proposal(Proposal { round: feed.round, drafts }))?;
     Ok(true)
 }
 
-/// Answers wants with random hidden rows, each of so many numbers.
+/// Answers requests with random hidden rows of `hidden` numbers each.
 pub fn propose_rows(
     end: &mut End,
     feed: &Feed,
@@ -146,18 +165,21 @@ pub fn propose_rows(
     seed: &mut u64,
 ) -> Result<bool, LinkError> {
     if feed.round == 0 {
-        end.send(Frame::Reach(reach(feed)))?;
+        end.send(Frame::Progress(read_all(feed)))?;
         return Ok(true);
     }
-    let drafts: Vec<Draft> = feed.wants.iter().map(|want| draft(want, want.block - 1)).collect();
-    let rows: u32 = drafts.iter().map(|draft| draft.rows).sum();
-    let hidden = end.put(rows, hidden, TensorType::F32, &noise(rows * hidden, seed))?;
-    end.send(Frame::Proposal(Proposal { round: feed.round, drafts, hidden }))?;
+    let shapes = feed.requests.iter().map(|request| shape(request, request.block - 1));
+    let shapes: Vec<DraftShape> = shapes.collect();
+    let rows: u32 = shapes.iter().map(|shape| shape.rows).sum();
+    let rows = end.put(rows, hidden, TensorType::F32, &noise(rows * hidden, seed))?;
+    let drafts = Drafts::Hidden { shapes, rows };
+    end.send(Frame::Proposal(Proposal { round: feed.round, drafts }))?;
     Ok(true)
 }
 
-pub fn draft(want: &Want, rows: u32) -> Draft {
-    Draft { session: want.session, position: want.position, rows, ids: vec![] }
+/// Place and length of a draft that answers a request.
+pub fn shape(request: &DraftRequest, rows: u32) -> DraftShape {
+    DraftShape { session: request.session, position: request.position, rows }
 }
 
 pub fn roll(seed: &mut u64) -> u64 {
@@ -171,20 +193,20 @@ pub fn noise(count: u32, seed: &mut u64) -> Vec<u8> {
     (0..count).flat_map(|_| ((roll(seed) % 2000) as f32 / 1000.0 - 1.0).to_ne_bytes()).collect()
 }
 
-/// Streams a drafter that knows them would propose: prompt and answer.
+/// Streams that a drafter knows: prompt and answer.
 pub type Known = Arc<Mutex<Vec<Vec<u32>>>>;
 
-/// Proposes what follows in the stream that has the bonus token at the want's position; where
-/// several do, the first.
+/// Proposes the tokens that follow in the first stream that has the bonus token at the request's
+/// position.
 pub fn oracle(known: Known) -> Script {
     Box::new(move |end, feed| {
-        propose_ids(end, feed, |want| {
-            let at = want.position as usize;
+        propose_ids(end, feed, |request| {
+            let at = request.position as usize;
             let streams = known.lock().expect("not poisoned");
-            let right = streams.iter().find(|stream| stream.get(at) == Some(&want.bonus_id));
+            let right = streams.iter().find(|stream| stream.get(at) == Some(&request.bonus_id));
             right
                 .map(|stream| {
-                    stream[at + 1..].iter().copied().take(want.block as usize - 1).collect()
+                    stream[at + 1..].iter().copied().take(request.block as usize - 1).collect()
                 })
                 .unwrap_or_default()
         })

@@ -4,13 +4,15 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use paceline_link::{End, Frame, handshake};
-use paceline_proto::internal::v1::{
-    Draft, Feed, Proposal, ProposalKind, Reach, SessionReach, TensorType, Want, Welcome,
+use paceline_vocabulary::TensorType;
+use paceline_vocabulary::link::{
+    self, DraftRequest, DraftShape, DraftTokens, Feed, Proposal, ProposalKind, ReadProgress,
+    SessionProgress, Welcome,
 };
 
 /// Hidden size of the demo target.
 const HIDDEN: u32 = 256;
-pub(super) const TAP_LAYERS: [u32; 4] = [1, 3, 5, 6];
+pub(super) const FEATURE_LAYERS: [u32; 4] = [1, 3, 5, 6];
 /// Rows of its block.
 const BLOCK: u32 = 8;
 /// How long a test waits for the drafter, or the drafter for a frame. A bound, not a pause.
@@ -47,31 +49,35 @@ pub(super) fn play(mut end: End, drafts: Drafts, known: &[Vec<u32>], greeted: &S
     loop {
         match end.receive(LONG) {
             Ok(Some(Frame::Hello(hello))) => {
+                let embeddings = kind == ProposalKind::Hidden;
                 let welcome = Welcome {
                     version: handshake::VERSION,
                     generation: hello.generation,
                     kind: "played".into(),
-                    proposal: kind.into(),
+                    proposal: kind,
                     hidden_size: HIDDEN,
-                    tap_layers: TAP_LAYERS.to_vec(),
+                    vocab_size: None,
+                    target_layers: None,
+                    feature_layers: FEATURE_LAYERS.to_vec(),
                     block_size: BLOCK,
-                    mask_id: 3,
-                    r#type: TensorType::F32.into(),
-                    ..Welcome::default()
+                    embeddings,
+                    mask_id: embeddings.then_some(3),
+                    element: TensorType::F32,
+                    tokenizer_sha256: String::new(),
+                    logit_softcap: None,
+                    context_length: None,
                 };
                 end.send(Frame::Welcome(welcome)).expect("sent");
                 let _ = greeted.try_send(());
             }
-            Ok(Some(Frame::MaskRow(row))) => {
-                _ = end.take(&row.tensor.expect("there")).expect("fine")
-            }
+            Ok(Some(Frame::MaskRow(row))) => _ = end.take(&row).expect("fine"),
             Ok(Some(Frame::Feed(feed))) => {
-                for tensor in [&feed.taps, &feed.bonus].into_iter().flatten() {
+                for tensor in [&feed.hidden, &feed.bonus].into_iter().flatten() {
                     end.take(tensor).expect("fine");
                 }
                 round += 1;
                 let answer = match feed.round {
-                    0 => Ok(Frame::Reach(reach(&feed))),
+                    0 => Ok(Frame::Progress(read_all(&feed))),
                     _ => proposal(&mut end, &feed, drafts, known, round),
                 };
                 if answer.and_then(|frame| end.send(frame)).is_err() {
@@ -84,12 +90,13 @@ pub(super) fn play(mut end: End, drafts: Drafts, known: &[Vec<u32>], greeted: &S
     }
 }
 
-fn reach(feed: &Feed) -> Reach {
+/// The report that all contexts of a feed were read.
+fn read_all(feed: &Feed) -> ReadProgress {
     let sessions = feed
         .contexts
         .iter()
-        .map(|c| SessionReach { session: c.session, position: c.position + c.rows });
-    Reach { sessions: sessions.collect(), missed: vec![] }
+        .map(|c| SessionProgress { session: c.session, position: c.position + c.rows });
+    ReadProgress { sessions: sessions.collect(), missed: vec![] }
 }
 
 fn proposal(
@@ -99,30 +106,42 @@ fn proposal(
     known: &[Vec<u32>],
     round: usize,
 ) -> Result<Frame, paceline_link::LinkError> {
-    let of = |want: &Want| {
-        let (at, length) = (want.position as usize, want.block as usize - 1);
-        let mut ids = vec![7; length];
-        if let Some(stream) = known.iter().find(|stream| stream.get(at) == Some(&want.bonus_id)) {
-            ids.iter_mut().zip(&stream[at + 1..]).for_each(|(id, right)| *id = *right);
+    let drafts = match drafts {
+        Drafts::Ids => {
+            let ids = feed.requests.iter().map(|request| tokens(request, known, round));
+            link::Drafts::Tokens(ids.collect())
         }
-        if round.is_multiple_of(3) {
-            ids[length / 2] = 9;
-        }
-        let ids = if drafts == Drafts::Ids { ids } else { vec![] };
-        Draft { session: want.session, position: want.position, rows: length as u32, ids }
-    };
-    let all: Vec<Draft> = feed.wants.iter().map(of).collect();
-    let rows: u32 = all.iter().map(|draft| draft.rows).sum();
-    let hidden = match drafts {
-        Drafts::Ids | Drafts::None => None,
+        Drafts::None => link::Drafts::none(ProposalKind::Hidden),
         Drafts::Rows | Drafts::RowsWithoutLogits | Drafts::NotANumber => {
+            let shapes: Vec<DraftShape> = feed.requests.iter().map(shape).collect();
+            let rows: u32 = shapes.iter().map(|shape| shape.rows).sum();
             let number = |at: u32| {
                 if drafts == Drafts::NotANumber { f32::NAN } else { (at as f32 * 0.37).sin() }
             };
             let bytes: Vec<u8> =
                 (0..rows * HIDDEN).flat_map(|at| number(at).to_ne_bytes()).collect();
-            end.put(rows, HIDDEN, TensorType::F32, &bytes)?
+            let rows = end.put(rows, HIDDEN, TensorType::F32, &bytes)?;
+            link::Drafts::Hidden { shapes, rows }
         }
     };
-    Ok(Frame::Proposal(Proposal { round: feed.round, drafts: all, hidden }))
+    Ok(Frame::Proposal(Proposal { round: feed.round, drafts }))
+}
+
+fn shape(request: &DraftRequest) -> DraftShape {
+    let DraftRequest { session, position, block, .. } = *request;
+    DraftShape { session, position, rows: block - 1 }
+}
+
+/// The right ids, every third draft with a wrong one in it.
+fn tokens(request: &DraftRequest, known: &[Vec<u32>], round: usize) -> DraftTokens {
+    let (at, length) = (request.position as usize, request.block as usize - 1);
+    let mut ids = vec![7; length];
+    if let Some(stream) = known.iter().find(|stream| stream.get(at) == Some(&request.bonus_id)) {
+        ids.iter_mut().zip(&stream[at + 1..]).for_each(|(id, right)| *id = *right);
+    }
+    if round.is_multiple_of(3) {
+        ids[length / 2] = 9;
+    }
+    let DraftRequest { session, position, .. } = *request;
+    DraftTokens { session, position, ids, logprobs: vec![] }
 }

@@ -4,20 +4,20 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use paceline_link::{End, Handover, SEGMENT_BYTES, Side, handshake, make_pair};
+use paceline_link::{End, Handover, SEGMENT_BYTES, Side, make_pair};
 use paceline_models::Target;
 use paceline_models::sample::Sampling;
 use paceline_models::sample::noise::NoiseKey;
 use paceline_process::Clock;
 use paceline_process::worker::{Mail, Progress, Pulse, mailbox};
-use paceline_proto::internal::v1::{Done, Hello, Stamp, TensorType, TokenBatch};
+use paceline_proto::internal::v1::{Done, Stamp, TokenBatch};
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_vocabulary::{Force, Millis};
 use tokio::sync::mpsc;
 use tonic::{Code, Status};
 
 use super::faulty_target::{Fault, Faults, FaultyTarget};
-use super::test_drafter::{Drafts, LONG, TAP_LAYERS, play};
+use super::test_drafter::{Drafts, FEATURE_LAYERS, LONG, play};
 use crate::core::Policy;
 use crate::drafting::Drafting;
 use crate::engine::{Engine, EngineCommand, EngineParts, fixture};
@@ -68,18 +68,8 @@ pub(super) fn engine(faults: Arc<Mutex<Faults>>, progress: Arc<Progress>) -> Eng
     let model: Box<dyn Target> = Box::new(FaultyTarget { model: fixture::load(), faults });
     let kv = fixture::store(model.as_ref());
     let pulse = Pulse::start(progress.clone(), 1, Duration::from_secs(3600), || {});
-    let info = model.info();
-    let hello = Hello {
-        version: handshake::VERSION,
-        hidden_size: info.hidden as u32,
-        vocab_size: info.vocab as u32,
-        n_layers: info.n_layers as u32,
-        r#type: TensorType::F32.into(),
-        context_length: info.context as u32,
-        max_sessions: 32,
-        ..Hello::default()
-    };
-    let drafting = Drafting::new(hello, TAP_LAYERS.map(|layer| layer as usize).to_vec(), 512);
+    let feature_layers = FEATURE_LAYERS.map(|layer| layer as usize).to_vec();
+    let drafting = Drafting::new(fixture::hello(model.as_ref()), feature_layers, 512);
     let scheduler = fixture::scheduler(&kv, &drafting);
     let pages = PageStore::new(&kv, true);
     let clock = Clock::start();

@@ -1,0 +1,166 @@
+use super::*;
+
+fn tensor() -> TensorRef {
+    TensorRef { number: 1, offset: 64, length: 8, rows: 1, columns: 2, element: TensorType::F32 }
+}
+
+fn hello() -> Hello {
+    Hello {
+        version: 1,
+        generation: 2,
+        hidden_size: 3,
+        vocab_size: 4,
+        n_layers: 5,
+        element: TensorType::F16,
+        tokenizer_sha256: "ab".into(),
+        context_length: 6,
+        max_sessions: 7,
+    }
+}
+
+fn welcome() -> Welcome {
+    Welcome {
+        version: 1,
+        generation: 2,
+        kind: "dflash".into(),
+        proposal: ProposalKind::Hidden,
+        hidden_size: 3,
+        vocab_size: Some(4),
+        target_layers: None,
+        feature_layers: vec![1, 0],
+        block_size: 8,
+        embeddings: true,
+        mask_id: Some(0),
+        element: TensorType::Bf16,
+        tokenizer_sha256: String::new(),
+        logit_softcap: Some(30.0),
+        context_length: None,
+    }
+}
+
+fn feed() -> Feed {
+    let sampling = DraftSampling { temperature: 0.5, seed: u64::MAX, sample_index: 3 };
+    let request_id = RequestId::parse("r-1");
+    let fresh = Context { session: 3, position: 64, rows: 1, fresh: true, request_id };
+    Feed {
+        closed: vec![1, u64::MAX],
+        contexts: vec![
+            fresh.clone(),
+            Context { position: 65, fresh: false, request_id: None, ..fresh },
+        ],
+        hidden: Some(tensor()),
+        requests: vec![DraftRequest { session: 3, position: 66, block: 8, bonus_id: 5, sampling }],
+        bonus: None,
+        round: 4,
+        retained: vec![RetainedPages { session: 1, first_page: 7, keys: vec![[9; 32], [8; 32]] }],
+        restored: vec![RestoredPrefix { session: 3, key: [1; 32], since: 0 }],
+    }
+}
+
+fn tokens() -> DraftTokens {
+    DraftTokens { session: 1, position: 4, ids: vec![8, 0], logprobs: vec![-0.5, 0.0] }
+}
+
+#[test]
+fn every_frame_survives_the_way_there_and_back() {
+    let shapes = vec![DraftShape { session: 1, position: 4, rows: 3 }];
+    let hidden = Drafts::Hidden { shapes, rows: Some(tensor()) };
+    let proposal = |drafts| Frame::Proposal(Proposal { round: 9, drafts });
+    let sessions = vec![SessionProgress { session: 3, position: 65 }];
+    for frame in [
+        Frame::Hello(hello()),
+        Frame::Welcome(welcome()),
+        Frame::Refusal("expected 3, found 4".into()),
+        Frame::MaskRow(tensor()),
+        Frame::Feed(feed()),
+        proposal(hidden),
+        proposal(Drafts::Tokens(vec![tokens()])),
+        proposal(Drafts::none(ProposalKind::Hidden)),
+        proposal(Drafts::none(ProposalKind::Tokens)),
+        Frame::Progress(ReadProgress { sessions, missed: vec![4] }),
+        Frame::Ack(7),
+    ] {
+        assert_eq!(Frame::try_from(Message::from(frame.clone())), Ok(frame));
+    }
+}
+
+#[test]
+fn a_message_that_breaks_a_rule_is_no_frame_and_the_error_names_what_was_found() {
+    let feed = |change: fn(&mut proto::Feed)| {
+        let mut feed = from_feed(feed());
+        change(&mut feed);
+        Message::Feed(feed)
+    };
+    let draft = |change: fn(&mut proto::DraftTokens)| {
+        let mut draft = from_tokens(tokens());
+        change(&mut draft);
+        let drafts = proto::TokenDrafts { drafts: vec![draft] };
+        let drafts = Some(proto::proposal::Drafts::Tokens(drafts));
+        Message::Proposal(proto::Proposal { round: 1, drafts })
+    };
+    let welcome = |change: fn(&mut proto::Welcome)| {
+        let mut welcome = from_welcome(welcome());
+        change(&mut welcome);
+        Message::Welcome(welcome)
+    };
+    for (message, expected) in [
+        (
+            Message::Hello(proto::Hello { r#type: 0, ..from_hello(hello()) }),
+            "type of the target's tensors: expected one of f32, f16, bf16, found 0",
+        ),
+        (
+            welcome(|welcome| welcome.r#type = 7),
+            "type of the drafter's tensors: expected one of f32, f16, bf16, found 7",
+        ),
+        (
+            welcome(|welcome| welcome.proposal = 5),
+            "proposal kind: expected hidden rows or tokens, found 5",
+        ),
+        (
+            welcome(|welcome| welcome.proposal = 0),
+            "proposal kind: expected hidden rows or tokens, found 0",
+        ),
+        (
+            Message::MaskRow(proto::MaskRow { tensor: None }),
+            "expected a MaskRow with a tensor, found none",
+        ),
+        (
+            Message::Proposal(proto::Proposal { round: 1, drafts: None }),
+            "expected a Proposal with drafts, found none",
+        ),
+        (
+            feed(|feed| {
+                feed.hidden = Some(proto::TensorRef { r#type: 9, ..from_tensor(tensor()) })
+            }),
+            "type of a tensor: expected one of f32, f16, bf16, found 9",
+        ),
+        (
+            feed(|feed| feed.contexts[0].request_id = "a b".into()),
+            "session 3: expected a request id or none, found another text",
+        ),
+        (
+            feed(|feed| feed.retained[0].keys = vec![0; 33].into()),
+            "session 1: expected up to 256 names of 32 bytes, found 33 bytes",
+        ),
+        (
+            feed(|feed| feed.retained[0].keys = vec![0; 257 * 32].into()),
+            "session 1: expected up to 256 names of 32 bytes, found 8224 bytes",
+        ),
+        (
+            feed(|feed| feed.restored[0].key = vec![0; 3].into()),
+            "session 3: expected a name of 32 bytes, found 3",
+        ),
+        (
+            draft(|draft| draft.logprobs.truncate(1)),
+            "session 1: expected a logprob for each of 2 ids or none, found 1",
+        ),
+        (draft(|draft| draft.logprobs[0] = 0.5), "session 1: expected logprobs up to 0, found 0.5"),
+        (
+            draft(|draft| draft.logprobs[0] = f32::NAN),
+            "session 1: expected logprobs up to 0, found NaN",
+        ),
+    ] {
+        let error = Frame::try_from(message).expect_err(expected);
+        assert_eq!(error.to_string(), expected);
+    }
+}

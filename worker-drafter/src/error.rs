@@ -1,0 +1,26 @@
+//! Why the drafter cannot be served.
+
+use std::path::PathBuf;
+
+use paceline_models::{DeviceError, Dtype, LoadError, ModelError};
+
+/// Why the worker does not come up. It is logged, and shown in the supervisor's status.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error("cannot compute on the configured device")]
+    Device(#[source] DeviceError),
+    #[error("no drafter is configured; set drafter.model to its directory")]
+    NoModel,
+    #[error("cannot load the drafter in {}", dir.display())]
+    Load {
+        dir: PathBuf,
+        #[source]
+        cause: LoadError,
+    },
+    #[error("expected weights that compute in float32, float16 or bfloat16, found {0:?}")]
+    Dtype(Dtype),
+    #[error("cannot draft for the first time")]
+    WarmUp(#[source] ModelError),
+    #[error("cannot read {}", path.display())]
+    Tokenizer { path: PathBuf },
+}

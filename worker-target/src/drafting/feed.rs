@@ -1,0 +1,278 @@
+//! Feeds to the drafter: at a step border, the hidden states that it has not got yet, and requests
+//! for drafts.
+
+use paceline_models::{ModelError, Target, transfer};
+use paceline_vocabulary::link::{Context, DraftRequest, DraftSampling, Feed, RestoredPrefix};
+use paceline_vocabulary::tensor::TensorRef;
+
+use paceline_link::{Frame, LinkError};
+
+use super::link::{DrafterLink, LinkEnd, RequestTime};
+use super::session::AwaitedDraft;
+use super::{Border, DraftEvent, Drafting};
+use crate::core::{DraftPlan, DrafterReadiness, FeedPiece, Scheduler, SequenceKey};
+use crate::request::ValidRequest;
+
+/// One message's hidden states fill at most one part in this many of the ring, so that others find
+/// room after them.
+const FEED_SHARE: u64 = 4;
+
+/// What a feed needs of the engine.
+#[derive(Clone, Copy)]
+pub(crate) struct FeedInputs<'a> {
+    pub(crate) border: Border,
+    /// The KV ledger is above the policy's pressure: no sequence gets a draft.
+    pub(crate) kv_pressed: bool,
+    pub(crate) model: &'a dyn Target,
+}
+
+/// Rows of one sequence in a feed.
+struct SequencePiece {
+    key: SequenceKey,
+    piece: FeedPiece,
+}
+
+enum FeedError {
+    /// The link is over.
+    Link(LinkEnd),
+    /// MLX failed.
+    Model(ModelError),
+}
+
+impl From<LinkError> for FeedError {
+    fn from(error: LinkError) -> Self {
+        Self::Link(error.into())
+    }
+}
+
+impl From<ModelError> for FeedError {
+    fn from(error: ModelError) -> Self {
+        Self::Model(error)
+    }
+}
+
+impl Drafting {
+    /// At a step border: sends what was committed and requests drafts. The scheduler learns which
+    /// sequences may get one.
+    ///
+    /// # Errors
+    /// The target's own: MLX failed.
+    pub(crate) fn feed<'a>(
+        &mut self,
+        scheduler: &mut Scheduler,
+        running: impl Fn(SequenceKey) -> Option<&'a ValidRequest>,
+        inputs: FeedInputs<'_>,
+    ) -> Result<Vec<DraftEvent>, ModelError> {
+        let mut events = vec![];
+        if let Some(mut link) = self.link.take() {
+            let fed = self.feed_link(&mut link, scheduler, running, inputs);
+            self.link = Some(link);
+            match fed {
+                Ok(()) => {}
+                Err(FeedError::Link(end)) => self.drop_link(end, &mut events),
+                Err(FeedError::Model(error)) => return Err(error),
+            }
+        }
+        self.sessions.values_mut().for_each(|session| session.window.trim());
+        Ok(events)
+    }
+
+    fn feed_link<'a>(
+        &mut self,
+        link: &mut DrafterLink,
+        scheduler: &mut Scheduler,
+        running: impl Fn(SequenceKey) -> Option<&'a ValidRequest>,
+        inputs: FeedInputs<'_>,
+    ) -> Result<(), FeedError> {
+        let plan = self.plan(link, scheduler, inputs);
+        let mut pieces = self.pieces(link, &plan.feed);
+        let hidden = self.put_hidden_states(link, &pieces)?;
+        if hidden.is_none() {
+            // No room: these sessions are behind. They catch up, or start again from their windows.
+            pieces.clear();
+        }
+        for SequencePiece { key, piece } in &pieces {
+            self.sessions.get_mut(key).expect("it has a piece").progress.sent(*piece);
+        }
+        let mut requests = self.draft_requests(&plan, scheduler, &running);
+        let bonus = self.put_embeddings(link, &requests, inputs.model)?;
+        if bonus.is_none() && link.welcome.embeddings {
+            requests.clear();
+        }
+        if pieces.is_empty() && requests.is_empty() && self.closed.is_empty() {
+            return Ok(link.end.flush()?);
+        }
+        let round = self.open_round(link, scheduler, &requests, inputs.border);
+        let feed = Feed {
+            closed: std::mem::take(&mut self.closed),
+            contexts: pieces.iter().map(|piece| context(piece, &running)).collect(),
+            hidden,
+            requests,
+            bonus,
+            round,
+            retained: std::mem::take(&mut self.retained),
+            restored: pieces.iter().filter_map(|piece| self.restored(piece)).collect(),
+        };
+        Ok(link.end.send(Frame::Feed(feed))?)
+    }
+
+    fn plan(
+        &self,
+        link: &DrafterLink,
+        scheduler: &mut Scheduler,
+        inputs: FeedInputs<'_>,
+    ) -> DraftPlan {
+        // A drafter that is paused for being late, or owes many answers, gets nothing: it has enough
+        // to do.
+        if !self.deadline.may_ask(inputs.border.now) || link.is_clogged() {
+            return DraftPlan::default();
+        }
+        let longest = link.welcome.block_size as usize - 1;
+        let context = link.welcome.context_length.map(|positions| positions as usize);
+        let mut plan = scheduler.plan(inputs.kv_pressed, |key, sequence| {
+            self.readiness(key, sequence.committed, context)
+        });
+        plan.ask.iter_mut().for_each(|(_, length)| *length = (*length).min(longest));
+        plan
+    }
+
+    /// How far a drafter that reads `context` positions, if it names a bound, is with a sequence.
+    pub(super) fn readiness(
+        &self,
+        key: SequenceKey,
+        committed: usize,
+        context: Option<usize>,
+    ) -> Option<DrafterReadiness> {
+        let session = self.sessions.get(&key)?;
+        let can = session.requested_at != Some(committed)
+            && session.progress.could_ask(committed, &session.window);
+        // The shortest block is the bonus token and a draft.
+        let beyond = context.is_some_and(|context| committed + 2 > context);
+        Some(DrafterReadiness { unread: session.progress.unread(&session.window), can, beyond })
+    }
+
+    /// The rows to send, as many as one message may have.
+    fn pieces(&self, link: &DrafterLink, keys: &[SequenceKey]) -> Vec<SequencePiece> {
+        let most = (link.end.capacity() / FEED_SHARE).min(link.end.room());
+        let mut left = most.checked_div(self.row_bytes() as u64).unwrap_or(0) as usize;
+        let mut pieces = vec![];
+        for key in keys {
+            let Some(session) = self.sessions.get(key) else { continue };
+            if let Some(piece) = session.progress.next_piece(&session.window, left) {
+                left -= piece.rows;
+                pieces.push(SequencePiece { key: *key, piece });
+            }
+        }
+        pieces
+    }
+
+    fn put_hidden_states(
+        &self,
+        link: &mut DrafterLink,
+        pieces: &[SequencePiece],
+    ) -> Result<Option<TensorRef>, LinkError> {
+        if pieces.is_empty() {
+            return Ok(None);
+        }
+        let rows = |one: &SequencePiece| {
+            self.sessions[&one.key].window.rows(one.piece.position, one.piece.rows)
+        };
+        let parts: Vec<&[u8]> = pieces.iter().map(rows).collect();
+        let count: usize = pieces.iter().map(|one| one.piece.rows).sum();
+        let element = self.hello.element;
+        let columns = self.row_bytes() / element.bytes();
+        link.end.put_parts(count as u32, columns as u32, element, &parts)
+    }
+
+    fn draft_requests<'a>(
+        &self,
+        plan: &DraftPlan,
+        scheduler: &Scheduler,
+        running: &impl Fn(SequenceKey) -> Option<&'a ValidRequest>,
+    ) -> Vec<DraftRequest> {
+        let request = |&(key, drafted): &(SequenceKey, usize)| {
+            let session = self.sessions.get(&key).filter(|_| drafted > 0)?;
+            let sequence = scheduler.get(key)?;
+            let request = running(key).filter(|_| session.progress.may_ask(sequence.committed))?;
+            Some(DraftRequest {
+                session: key.0,
+                position: sequence.committed as u32,
+                block: drafted as u32 + 1,
+                bonus_id: *sequence.ids.last()?,
+                sampling: DraftSampling {
+                    temperature: request.sampling.temperature,
+                    seed: request.noise.seed,
+                    sample_index: request.noise.sample,
+                },
+            })
+        };
+        plan.ask.iter().filter_map(request).collect()
+    }
+
+    /// The embeddings of the bonus tokens, if the drafter takes them and the ring has room.
+    fn put_embeddings(
+        &self,
+        link: &mut DrafterLink,
+        requests: &[DraftRequest],
+        model: &dyn Target,
+    ) -> Result<Option<TensorRef>, FeedError> {
+        if requests.is_empty() || !link.welcome.embeddings {
+            return Ok(None);
+        }
+        let ids: Vec<u32> = requests.iter().map(|request| request.bonus_id).collect();
+        let rows = transfer::to_bytes(&model.embed(&ids)?)?;
+        let (width, element) = (self.hello.hidden_size, self.hello.element);
+        Ok(link.end.put(requests.len() as u32, width, element, &rows)?)
+    }
+
+    /// Opens a round of these requests, if there are any; its number, else 0.
+    fn open_round(
+        &mut self,
+        link: &mut DrafterLink,
+        scheduler: &mut Scheduler,
+        requests: &[DraftRequest],
+        border: Border,
+    ) -> u64 {
+        if requests.is_empty() {
+            return 0;
+        }
+        let blocks: usize = requests.iter().map(|request| request.block as usize).sum();
+        // The drafter answers in order: all rows that it has not read come before these drafts.
+        let unread =
+            self.sessions.values().map(|session| session.progress.on_their_way()).sum::<usize>();
+        let requested =
+            RequestTime { at_ns: border.at_ns, rows: blocks + unread, steps: self.steps };
+        let read_ms = scheduler.speculation.read_us(unread) / 1e3;
+        let until = self.deadline.deadline(border.now, read_ms);
+        for request in requests {
+            let key = SequenceKey(request.session);
+            let position = request.position as usize;
+            let session = self.sessions.get_mut(&key).expect("it is requested");
+            session.requested_at = Some(position);
+            session.awaited = Some(AwaitedDraft { position, requested, sequences: requests.len() });
+            scheduler.asked(key, until);
+        }
+        link.open_round(requests, requested)
+    }
+
+    fn restored(&self, one: &SequencePiece) -> Option<RestoredPrefix> {
+        let session = self.sessions.get(&one.key).filter(|_| one.piece.recall)?;
+        let (key, since) = (session.restorable?.0, session.window.first() as u32);
+        Some(RestoredPrefix { session: one.key.0, key, since })
+    }
+}
+
+fn context<'a>(
+    one: &SequencePiece,
+    running: &impl Fn(SequenceKey) -> Option<&'a ValidRequest>,
+) -> Context {
+    let FeedPiece { position, rows, fresh, .. } = one.piece;
+    let id = running(one.key).filter(|_| fresh).map(|request| request.id.clone());
+    Context {
+        session: one.key.0,
+        position: position as u32,
+        rows: rows as u32,
+        fresh,
+        request_id: id,
+    }
+}

@@ -1,0 +1,74 @@
+//! Bookkeeping without a link.
+
+use paceline_vocabulary::TensorType;
+use paceline_vocabulary::link::{ReadProgress, SessionProgress};
+
+use super::link::Received;
+use super::*;
+
+const KEY: SequenceKey = SequenceKey(7);
+const ROW_BYTES: usize = 4;
+const REQUESTED: RequestTime = RequestTime { at_ns: 1_000_000, rows: 24, steps: 0 };
+
+/// The drafter was sent 20 rows of a sequence, and a request for a draft after them.
+fn fed() -> Drafting {
+    let hello = Hello {
+        version: 0,
+        generation: 0,
+        hidden_size: 1,
+        vocab_size: 0,
+        n_layers: 0,
+        element: TensorType::F32,
+        tokenizer_sha256: String::new(),
+        context_length: 0,
+        max_sessions: 0,
+    };
+    let mut drafting = Drafting::new(hello, vec![0], 16);
+    let session = drafting.session(KEY);
+    session.window.push(0, &[0; 20 * ROW_BYTES]);
+    let piece = session.progress.next_piece(&session.window, 99).expect("rows");
+    session.progress.sent(piece);
+    session.awaited = Some(AwaitedDraft { position: 20, requested: REQUESTED, sequences: 3 });
+    drafting
+}
+
+fn report(drafting: &mut Drafting, position: u32) -> Result<(), LinkEnd> {
+    let sessions = vec![SessionProgress { session: KEY.0, position }];
+    let progress = Received::Progress(ReadProgress { sessions, missed: vec![] });
+    drafting.on_message(progress, &Border { now: Millis(0), at_ns: 0 }, &mut vec![])
+}
+
+#[test]
+fn a_report_about_dropped_hidden_states_is_stale_and_no_fault() {
+    let mut drafting = fed();
+    drafting.drop_hidden_states(KEY);
+    assert_eq!(
+        (drafting.closed.as_slice(), drafting.window(KEY).expect("there").bytes()),
+        (&[KEY.0][..], 0)
+    );
+    // The window has rows again, from farther on. The drafter knows of neither yet, and reports what
+    // it had read.
+    drafting.session(KEY).window.push(30, &[0; 2 * ROW_BYTES]);
+    assert!(report(&mut drafting, 20).is_ok());
+    let unread = drafting.readiness(KEY, 32, None).expect("there").unread;
+    assert_eq!(unread, 2, "nothing of the new session was read");
+    assert!(report(&mut drafting, 21).is_err(), "that position was never sent");
+}
+
+#[test]
+fn a_late_draft_counts_with_the_time_until_it_was_given_up() {
+    let mut drafting = fed();
+    let late = drafting.late(&[KEY], &Border { now: Millis(21), at_ns: 21_000_000 });
+    let time = DraftTime { sequences: 3, rows: 24, us: 20_000, steps: 0, tower: false };
+    assert_eq!(late, Some(DraftEvent::Took(time)));
+    assert_eq!(drafting.late(&[KEY], &Border { now: Millis(22), at_ns: 22_000_000 }), None);
+}
+
+#[test]
+fn no_draft_is_requested_after_the_drafters_context() {
+    let drafting = fed();
+    let beyond =
+        |committed, context| drafting.readiness(KEY, committed, context).expect("there").beyond;
+    let found = [beyond(98, Some(100)), beyond(99, Some(100)), beyond(5_000, None)];
+    assert_eq!(found, [false, true, false]);
+}
