@@ -13,7 +13,7 @@ step() {
 }
 
 # None of these needs MLX, so this also runs where the model crates cannot be built.
-cores="-p paceline-vocabulary -p paceline-target-core -p paceline-proto -p paceline-process -p paceline-link -p paceline-supervisor -p paceline-gateway"
+cores="-p paceline-vocabulary -p paceline-supervisor-core -p paceline-target-core -p paceline-proto -p paceline-process -p paceline-link -p paceline-supervisor -p paceline-gateway"
 core_tests() {
     # shellcheck disable=SC2086
     if have cargo-nextest; then

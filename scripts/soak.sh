@@ -28,7 +28,7 @@ soak() {
 
 # shellcheck disable=SC2086
 soak "100,000 schedules of the supervisor on a simulated machine" \
-    cargo test $LOCKED --release -p paceline-supervisor --lib -- --ignored --nocapture a_hundred_thousand
+    cargo test $LOCKED --release -p paceline-supervisor-core --lib -- --ignored --nocapture a_hundred_thousand
 # The dev profile: loom is optimized there as well.
 # shellcheck disable=SC2086
 soak "The pool of helper threads with one more preemption in each model" \

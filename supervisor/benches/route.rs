@@ -3,17 +3,15 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use paceline_process::Config;
-use paceline_proto::v1::RouteWish;
-use paceline_supervisor::core::policy::Policy;
-use paceline_supervisor::core::route::{Drafter, Measured, Signals, route};
+use paceline_supervisor_core::routing::{DrafterState, Measured, Policy, Signals, route};
+use paceline_vocabulary::RouteWish;
 
 fn bench(criterion: &mut Criterion) {
-    let policy = Policy::of(&Config::default().routing);
+    let policy = Policy::default();
     let pays = Measured { up_to: 16, steps: 1_000, gain: 1.3 };
     // The longest way through: nothing is denied before the last guard.
     let signals = Signals {
-        drafter: Drafter::Ready { max_draft: 15 },
+        drafter: DrafterState::Ready { max_draft: 15 },
         images: false,
         drafter_images: false,
         place: 9,

@@ -1,135 +1,60 @@
-//! The one task that owns the core: it makes an event of whatever happens, and does what the core
-//! says.
+//! The one task that owns the core: it turns whatever happens into events, and carries out the
+//! core's actions.
 //!
 //! Order of reading: exits of workers, orders to stop, ends of requests, mail, time. Exits come
-//! first, so nobody is routed to the dead; ends come before new requests, so nobody is refused a
-//! place that is free. Doing starts work and returns; its result comes back as mail.
+//! first, so that no request is routed to a dead worker. Ends come before new requests, so that no
+//! request is refused a place that is free. An action starts work and returns; its result comes back
+//! as mail.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use paceline_process::{Clock, Exit as OurExit, RuntimeDir, chain, platform};
-use paceline_proto::internal::v1::{GatewayReport, PermitChange, ServiceState};
+use paceline_proto::internal::v1::{PermitChange, ServiceState};
 use paceline_proto::v1::{PolicyResponse, StatusResponse};
-use paceline_vocabulary::Millis;
-use paceline_vocabulary::{Epoch, RequestId, Term};
+use paceline_supervisor_core::denial::OrderRefusal;
+use paceline_supervisor_core::routing::Decision;
+use paceline_supervisor_core::worker::{self, WorkerExit};
+use paceline_supervisor_core::{
+    Action, CallId, Event, Notice, Supervisor, Ticket, WorkerId, WorkerSlot,
+};
+use paceline_vocabulary::{Epoch, Millis, Permit, RequestId, Term};
 use tokio::sync::{mpsc, oneshot, watch};
 use tonic::Status;
 
 use crate::child::{Host, Hosts};
-use crate::client;
-use crate::core::admission::{Ask, Ticket};
-use crate::core::drafter::{Call, Order};
-use crate::core::operations::Command;
-use crate::core::seat::{Seat, WorkerId};
-use crate::core::worker::{self, Exit};
-use crate::core::{Action, Event, Notice, Supervisor};
-use crate::desk::{Cut, Desk, Ending, Grant, Posted, Recall, Verdict};
+use crate::error;
 use crate::events::{Change, Journal};
+use crate::handle::ActorHandle;
 use crate::handover;
 use crate::lines::LineWriter;
-use crate::relay::permit_message;
-use crate::route_log::{self, Decided, Ended, Line};
-use crate::status::{self, Me};
-use crate::{Identities, Setup};
+use crate::mailbox::{
+    AbortStreams, AdmissionDecision, AdmissionGrant, Broadcasts, GatewayRestart, Mail, RequestEnd,
+    Stop,
+};
+use crate::route_log::{self, DecidedLine, EndedLine, RouteLogLine};
+use crate::status::{self, OwnProcess};
+use crate::wire::{permit_message, policy_message};
+use crate::worker_client::WorkerClient;
+use crate::{Setup, WorkerIdentities};
 
-/// Mail on its way to the actor.
+/// Messages that the mailbox takes.
 const MAILBOX: usize = 1_024;
-/// Requests inside the supervisor at once, beyond those that may wait.
+/// Requests inside the supervisor at once, in addition to those that may wait.
 const REQUESTS: usize = 1_024;
 
-/// Longest time until it looks whether it was run at all.
+/// Longest wait for an event, so that lost time is noticed.
 const TURN: Duration = Duration::from_millis(500);
-/// So much later it was not.
+/// A wait that took this much longer means that the process was not run.
 const STARVED: Duration = Duration::from_millis(400);
 /// Pause between two readings of the machine's free memory.
-const MEMORY_MS: u64 = 2_000;
+const MEMORY_INTERVAL_MS: u64 = 2_000;
 
-/// What is put into the actor's mailbox.
-#[derive(Debug)]
-pub enum Mail {
-    /// A request.
-    Submit {
-        /// Its number.
-        ticket: Ticket,
-        /// Its name in every process.
-        id: RequestId,
-        /// Its traffic class.
-        class: String,
-        /// What it asks for.
-        ask: Ask,
-        /// Where the decision goes.
-        reply: oneshot::Sender<Verdict>,
-    },
-    /// News of a worker.
-    Worker(WorkerId, worker::Event),
-    /// Free memory of the machine was looked up.
-    MemoryRead {
-        /// As the system says, if it does.
-        available_bytes: Option<u64>,
-    },
-    /// A link was handed over, or not.
-    Connected {
-        /// Its number.
-        generation: u64,
-        /// Why not.
-        failure: Option<String>,
-    },
-    /// An order for other permits was answered, or not in time.
-    Repermitted {
-        /// By this life of the target.
-        epoch: Epoch,
-        /// Whose permits it did not take.
-        missed: Vec<Ticket>,
-    },
-    /// An operator's order.
-    Order {
-        /// What is ordered.
-        order: Order,
-        /// Where its end goes.
-        reply: oneshot::Sender<Result<StatusResponse, Status>>,
-    },
-    /// An operator's order of something else.
-    Command {
-        /// What is ordered.
-        command: Command,
-        /// Where its end goes.
-        reply: oneshot::Sender<Result<StatusResponse, Status>>,
-    },
-    /// An operator sets a key of the policy.
-    SetPolicy {
-        /// As in the configuration.
-        key: String,
-        /// In the configuration's form.
-        value: String,
-        /// Where the policy goes then.
-        reply: oneshot::Sender<Result<PolicyResponse, Status>>,
-    },
-    /// The gateway of an `Attach` stream said how it is.
-    Reported(u64, GatewayReport),
-    /// That stream ended.
-    Detached(u64),
-    /// A question for a snapshot.
-    Status {
-        /// Where it goes.
-        reply: oneshot::Sender<StatusResponse>,
-    },
-}
-
-/// Who wants the service to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// An operator, by signal: the first drains, the second cancels, the third kills.
-    Asked,
-    /// Whoever started us is gone.
-    ParentGone,
-}
-
-/// A request as others know it.
+/// A request as other processes know it.
 struct Named {
     id: RequestId,
     class: String,
-    /// When it was first routed, where that is written down.
+    /// When it was first routed, if routes are logged.
     routed: Option<Millis>,
 }
 
@@ -139,55 +64,56 @@ pub struct Actor<H> {
     clock: Clock,
     hosts: Hosts<H>,
     dir: RuntimeDir,
-    me: Me,
+    own: OwnProcess,
     term: Term,
-    lines: HashMap<WorkerId, client::Line>,
-    waiting: HashMap<Ticket, oneshot::Sender<Verdict>>,
+    clients: HashMap<WorkerId, WorkerClient>,
+    waiting: HashMap<Ticket, oneshot::Sender<AdmissionDecision>>,
     /// The names of all requests here, by which the target knows them.
     names: HashMap<Ticket, Named>,
-    route_log: Option<LineWriter<Line>>,
-    policy_calls: HashMap<Call, oneshot::Sender<Result<PolicyResponse, Status>>>,
-    calls: HashMap<Call, oneshot::Sender<Result<StatusResponse, Status>>>,
+    route_log: Option<LineWriter<RouteLogLine>>,
+    policy_calls: HashMap<CallId, oneshot::Sender<Result<PolicyResponse, Status>>>,
+    calls: HashMap<CallId, oneshot::Sender<Result<StatusResponse, Status>>>,
     called: u64,
     /// When free memory was last read.
     memory_read: Option<Millis>,
-    /// Answers to the core's own actions, told it before anything else.
+    /// Answers to the core's own actions. The core gets them before anything else.
     answers: VecDeque<Event>,
     mail: mpsc::Receiver<Mail>,
     mail_tx: mpsc::Sender<Mail>,
-    endings: mpsc::Receiver<Ending>,
+    ends: mpsc::Receiver<RequestEnd>,
     stops: mpsc::Receiver<Stop>,
-    cuts: watch::Sender<Option<Cut>>,
+    aborts: watch::Sender<Option<AbortStreams>>,
     notices: watch::Sender<ServiceState>,
-    recalls: watch::Sender<Option<Recall>>,
+    gateway_restarts: watch::Sender<Option<GatewayRestart>>,
     journal: Journal,
-    identities: Identities,
+    identities: WorkerIdentities,
 }
 
 impl<H: Host> Actor<H> {
-    /// An actor and the desk it works behind.
-    pub fn new(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<Stop>) -> (Self, Desk) {
-        let Setup { settings, plan, dir, term, me, route_log, identities } = setup;
+    /// An actor and its handle.
+    pub fn new(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<Stop>) -> (Self, ActorHandle) {
+        let Setup { settings, plan, dir, term, own, route_log, identities } = setup;
         let (journal, events) = Journal::new(&dir, term);
         let clock = Clock::start();
         let core = Supervisor::new(settings, plan, term);
         let (mail_tx, mail) = mpsc::channel(MAILBOX);
-        let (endings_tx, endings) =
-            mpsc::channel(settings.places.saturating_add(REQUESTS).min(1 << 16));
-        let (cuts, cuts_rx) = watch::channel(None);
+        let (ends_tx, ends) =
+            mpsc::channel(settings.queue_places.saturating_add(REQUESTS).min(1 << 16));
+        let (aborts, aborts_rx) = watch::channel(None);
         let (notices, notices_rx) =
             watch::channel(status::service_state(&core.notice(), core.drafters().serves()));
-        let (recalls, recalls_rx) = watch::channel(None);
-        let posted = Posted { cuts: cuts_rx, notices: notices_rx, recalls: recalls_rx };
-        let desk = Desk::new(mail_tx.clone(), endings_tx, posted, events, term, clock);
+        let (gateway_restarts, restarts_rx) = watch::channel(None);
+        let broadcasts =
+            Broadcasts { aborts: aborts_rx, notices: notices_rx, restarts: restarts_rx };
+        let handle = ActorHandle::new(mail_tx.clone(), ends_tx, broadcasts, events, term, clock);
         let actor = Self {
             core,
             clock,
             hosts,
             dir,
-            me,
+            own,
             term,
-            lines: HashMap::new(),
+            clients: HashMap::new(),
             waiting: HashMap::new(),
             names: HashMap::new(),
             route_log: route_log
@@ -199,42 +125,42 @@ impl<H: Host> Actor<H> {
             answers: VecDeque::new(),
             mail,
             mail_tx,
-            endings,
+            ends,
             stops,
-            cuts,
+            aborts,
             notices,
-            recalls,
+            gateway_restarts,
             journal,
             identities,
         };
-        (actor, desk)
+        (actor, handle)
     }
 
     /// Works until the workers are gone, or left to the next supervisor.
     pub async fn run(mut self) -> OurExit {
-        let me = &self.me;
-        let cause = match me.restarts {
+        let own = &self.own;
+        let cause = match own.restarts {
             0 => "it was started".to_owned(),
             times => format!("it was started again, {times} times in all that nobody asked for"),
         };
         let change = Change {
             kind: "supervisor",
             subject: "supervisor".into(),
-            epoch: me.term,
+            epoch: own.term,
             ..Default::default()
         };
         self.journal.record(Change { to: "serving".into(), cause, ..change });
-        // Drafters of an earlier supervisor are taken over in whichever place they are, also where
-        // none would be started.
-        for seat in Seat::ALL {
-            let worker = WorkerId::Drafter(seat);
+        // Drafters of an earlier supervisor are adopted in either slot, also if none would be
+        // started.
+        for slot in WorkerSlot::ALL {
+            let worker = WorkerId::Drafter(slot);
             if let Some(found) = self.find(worker) {
-                self.tell(Event::Worker(worker, found));
+                self.process(Event::Worker(worker, found));
             }
         }
         let mut event = Event::Begun;
         loop {
-            if let Some(exit) = self.tell(event) {
+            if let Some(exit) = self.process(event) {
                 return exit;
             }
             event = self.next().await;
@@ -253,13 +179,13 @@ impl<H: Host> Actor<H> {
                     Stop::Asked => Event::StopAsked,
                     Stop::ParentGone => Event::ParentGone,
                 }),
-                Some(ending) = self.endings.recv() => Some(self.ended(ending)),
+                Some(end) = self.ends.recv() => Some(self.ended(end)),
                 Some(mail) = self.mail.recv() => self.open(mail),
                 () = tokio::time::sleep(at_most) => (pause == Some(at_most)).then_some(Event::TimePassed),
             };
             let ms = self.clock.now().since(turned);
             if u128::from(ms) > at_most.as_millis() + STARVED.as_millis() {
-                // Told first: what was heard meanwhile has not been read yet.
+                // Before `event`: messages of that time have not been read yet.
                 self.answers.extend(event);
                 return Event::Starved { ms };
             }
@@ -271,15 +197,15 @@ impl<H: Host> Actor<H> {
 
     fn open(&mut self, mail: Mail) -> Option<Event> {
         Some(match mail {
-            // Its client is gone and its end was read before its beginning.
+            // Its client is gone, and its end was read before its start.
             Mail::Submit { reply, .. } if reply.is_closed() => return None,
-            Mail::Submit { ticket, id, class, ask, reply } => {
+            Mail::Submit { ticket, id, class, summary, reply } => {
                 self.waiting.insert(ticket, reply);
                 self.names.insert(ticket, Named { id, class, routed: None });
-                Event::Submitted { ticket, ask }
+                Event::Submitted { ticket, summary }
             }
             Mail::Worker(worker, event) => {
-                if let (WorkerId::Target, worker::Event::Beat(_)) = (worker, &event) {
+                if let (WorkerId::Target, worker::Event::Heartbeat(_)) = (worker, &event) {
                     self.read_memory();
                 }
                 Event::Worker(worker, event)
@@ -287,54 +213,55 @@ impl<H: Host> Actor<H> {
             Mail::MemoryRead { available_bytes } => Event::MemoryRead { available_bytes },
             Mail::Connected { generation, failure } => Event::Connected { generation, failure },
             Mail::Repermitted { epoch, missed } => Event::Repermitted { epoch, missed },
-            Mail::Order { order, reply } => {
+            Mail::DrafterOrder { order, reply } => {
+                let call = self.call(reply);
+                Event::DrafterOrdered { call, order }
+            }
+            Mail::OperatorOrder { order, reply } => {
                 let call = self.call(reply);
                 Event::Ordered { call, order }
             }
-            Mail::Command { command, reply } => {
-                let call = self.call(reply);
-                Event::Commanded { call, command }
-            }
-            Mail::SetPolicy { key, value, reply } => {
+            Mail::SetPolicy { change, reply } => {
                 self.called += 1;
-                self.policy_calls.insert(Call(self.called), reply);
-                Event::PolicySet { call: Call(self.called), key, value }
+                let call = CallId(self.called);
+                self.policy_calls.insert(call, reply);
+                Event::PolicySet { call, change }
             }
-            Mail::Reported(attachment, report) => Event::Reported { attachment, report },
-            Mail::Detached(attachment) => Event::Detached { attachment },
+            Mail::Reported { attachment, report } => Event::Reported { attachment, report },
+            Mail::Detached { attachment } => Event::Detached { attachment },
             Mail::Status { reply } => {
-                // Whoever asked may be gone.
-                let _ = reply.send(status::snapshot(&self.core, &self.me, self.clock.now()));
+                // The caller may be gone.
+                let _ = reply.send(status::snapshot(&self.core, &self.own, self.clock.now()));
                 return None;
             }
         })
     }
 
-    /// Has free memory looked up, by the pace of the target's heartbeats, which say what is held of
-    /// it.
+    /// Has free memory read, at the pace of the target's heartbeats, which report what is held.
     fn read_memory(&mut self) {
         let now = self.clock.now();
-        if self.memory_read.is_some_and(|at| now.since(at) < MEMORY_MS) {
+        if self.memory_read.is_some_and(|at| now.since(at) < MEMORY_INTERVAL_MS) {
             return;
         }
         self.memory_read = Some(now);
         let mail = self.mail_tx.clone();
         tokio::task::spawn_blocking(move || {
-            // A full mailbox has better things to do; the next look is soon.
+            // If the mailbox is full, the next reading is soon.
             let _ =
                 mail.try_send(Mail::MemoryRead { available_bytes: platform::available_memory() });
         });
     }
 
-    /// A request is over: it is written down, and if it ended well counted.
-    fn ended(&mut self, ending: Ending) -> Event {
-        let Ending { ticket, served } = ending;
+    /// A request is over: it is logged, and counted if it ended well.
+    fn ended(&mut self, end: RequestEnd) -> Event {
+        let RequestEnd { ticket, served } = end;
         self.waiting.remove(&ticket);
-        let (served, line) = served.unzip();
+        let (served, line) = served.map(|served| (served.request, served.line)).unzip();
         if let (Some(Named { id, routed: Some(since), .. }), Some(log)) =
             (self.names.remove(&ticket), &mut self.route_log)
         {
-            log.write(Line::Ended(Ended::of(&id, self.term, self.clock.now().since(since), line)));
+            let duration_ms = self.clock.now().since(since);
+            log.write(RouteLogLine::Ended(EndedLine::of(&id, self.term, duration_ms, line)));
         }
         let ended = Event::Ended { ticket };
         match served {
@@ -346,17 +273,18 @@ impl<H: Host> Actor<H> {
         }
     }
 
-    fn call(&mut self, reply: oneshot::Sender<Result<StatusResponse, Status>>) -> Call {
+    fn call(&mut self, reply: oneshot::Sender<Result<StatusResponse, Status>>) -> CallId {
         self.called += 1;
-        self.calls.insert(Call(self.called), reply);
-        Call(self.called)
+        let call = CallId(self.called);
+        self.calls.insert(call, reply);
+        call
     }
 
-    fn exited(&mut self, worker: WorkerId, exit: Exit) -> Event {
-        self.lines.remove(&worker);
+    fn exited(&mut self, worker: WorkerId, exit: WorkerExit) -> Event {
+        self.clients.remove(&worker);
         let epoch = match worker {
             WorkerId::Target => self.core.target().last_epoch(),
-            WorkerId::Drafter(seat) => self.core.drafters().seat(seat).last_epoch(),
+            WorkerId::Drafter(slot) => self.core.drafters().slot(slot).last_epoch(),
         };
         Event::Worker(
             worker,
@@ -364,8 +292,8 @@ impl<H: Host> Actor<H> {
         )
     }
 
-    /// Tells the core and does what it says; how we end, when all is done for good.
-    fn tell(&mut self, event: Event) -> Option<OurExit> {
+    /// Gives the core one event and carries out its actions; returns the exit code at the end.
+    fn process(&mut self, event: Event) -> Option<OurExit> {
         let now = self.clock.now();
         let mut over = None;
         let mut actions = self.core.on_event(event, now);
@@ -386,150 +314,96 @@ impl<H: Host> Actor<H> {
     fn perform(&mut self, action: Action, now: Millis) -> Option<OurExit> {
         match action {
             Action::Worker(worker, action) => self.perform_on(worker, action),
-            Action::Connect { generation, seat, ends } => {
-                handover::begin(&self.dir, generation, seat, ends, self.term, self.mail_tx.clone());
+            Action::Connect { generation, slot, ends } => {
+                handover::begin(&self.dir, generation, slot, ends, self.term, self.mail_tx.clone());
             }
-            Action::Repermit { epoch, changes } => {
-                // Whose name is gone is over, and the core is about to hear it.
-                let changes = changes.into_iter().filter_map(|(ticket, permit)| {
-                    let request_id = self.names.get(&ticket)?.id.as_str().to_owned();
-                    Some((
-                        ticket,
-                        PermitChange { request_id, permit: Some(permit_message(permit)) },
-                    ))
-                });
-                let changes: Vec<_> = changes.collect();
-                match self.lines.get(&WorkerId::Target) {
-                    Some(line) => line.repermit(changes),
-                    // Its process has ended, and the core is about to hear it.
-                    None => {
-                        self.answers.push_back(Event::Repermitted { epoch, missed: Vec::new() })
-                    }
-                }
-            }
-            Action::LogRoute { ticket, decision } => {
-                if let (Some(named), Some(log)) = (self.names.get_mut(&ticket), &mut self.route_log)
-                {
-                    named.routed.get_or_insert(now);
-                    log.write(Line::Decided(Box::new(Decided::of(
-                        &decision,
-                        &named.id,
-                        &named.class,
-                        self.term,
-                    ))));
-                }
-            }
+            Action::Repermit { epoch, changes } => self.repermit(epoch, changes),
             Action::PushPolicy { policy, .. } => {
-                if let Some(line) = self.lines.get_mut(&WorkerId::Target) {
-                    line.set_policy(policy.message());
+                if let Some(client) = self.clients.get_mut(&WorkerId::Target) {
+                    client.set_policy(policy_message(&policy));
                 }
             }
-            Action::LogPolicy { epoch, key, from, to, cause } => {
-                let subject = key.to_owned();
-                self.journal.record(Change {
-                    kind: "policy",
-                    subject,
-                    epoch,
-                    from,
-                    to,
-                    cause: cause.into(),
-                });
-            }
-            Action::Answer { call, outcome } if self.policy_calls.contains_key(&call) => {
-                let policy = status::policy(&self.core);
-                if let Some(reply) = self.policy_calls.remove(&call) {
-                    // Whoever asked may be gone.
-                    let _ = reply.send(outcome.map(|()| policy).map_err(Status::from));
-                }
-            }
-            Action::Answer { call, outcome } => {
-                if let Some(reply) = self.calls.remove(&call) {
-                    let done = |()| status::snapshot(&self.core, &self.me, now);
-                    // Whoever ordered it may have given up.
-                    let _ = reply.send(outcome.map(done).map_err(Status::from));
-                }
-            }
+            Action::Answer { call, outcome } => self.answer(call, outcome, now),
             Action::Admit { ticket, epoch, permit, queued_ms } => {
-                match (self.waiting.remove(&ticket), self.lines.get(&WorkerId::Target)) {
-                    (Some(reply), Some(line)) => {
-                        // If its client has gone this instant, its end is on the way.
-                        let _ = reply.send(Ok(Grant {
-                            epoch,
-                            permit,
-                            queued_ms,
-                            target: line.target(),
-                        }));
-                    }
-                    _ => tracing::error!(
-                        ticket = ticket.0,
-                        "admitted, and nobody waits or nothing runs"
-                    ),
-                }
+                self.admit(ticket, epoch, permit, queued_ms)
             }
             Action::Deny { ticket, denial } => {
-                tracing::debug!(
-                    ticket = ticket.0,
-                    reason = denial.reason().word(),
-                    "request denied"
-                );
+                let reason = denial.reason().word();
+                tracing::debug!(ticket = ticket.0, reason, "request denied");
                 if let Some(reply) = self.waiting.remove(&ticket) {
                     // If its client has gone this instant, its end is on the way.
                     let _ = reply.send(Err(denial));
                 }
             }
-            Action::Cut { epoch, denial } => {
-                self.cuts.send_replace(Some(Cut { epoch, denial }));
+            Action::Abort { epoch, denial } => {
+                self.aborts.send_replace(Some(AbortStreams { epoch, denial }));
             }
             Action::Announce(notice) => self.announce(&notice),
             Action::Overslept { ms } => {
-                tracing::warn!(ms, at_ms = now.0, "time was lost; nobody's silence counts")
+                tracing::warn!(ms, at_ms = now.0, "time was lost; missing heartbeats do not count")
             }
             Action::RestartGateway { attachment, grace_ms } => {
-                self.recalls.send_replace(Some(Recall { attachment, grace_ms }));
+                self.gateway_restarts.send_replace(Some(GatewayRestart { attachment, grace_ms }));
             }
-            Action::LogLink { seat, generation, to, cause } => {
-                let subject = WorkerId::Drafter(seat).to_string();
-                self.journal.record(Change {
-                    kind: "link",
-                    subject,
-                    epoch: generation,
-                    to: to.into(),
-                    cause,
-                    ..Default::default()
-                });
-            }
-            Action::LogService { from, to, cause } => {
-                let (from, to, cause) = (from.into(), to.into(), cause.into());
-                self.journal.record(Change {
-                    kind: "service",
-                    subject: "service".into(),
-                    epoch: 0,
-                    from,
-                    to,
-                    cause,
-                });
-            }
-            Action::LogGateway { epoch, from, to, cause } => {
-                let (from, to, cause) = (from.word(), to.word(), cause.into());
-                self.journal.record(Change {
-                    kind: "gateway",
-                    subject: "gateway".into(),
-                    epoch,
-                    from,
-                    to,
-                    cause,
-                });
-            }
-            Action::LogOrder { subject, to } => {
-                let change =
-                    Change { kind: "order", subject: subject.into(), to, ..Default::default() };
-                self.journal.record(Change { cause: "an operator orders it".into(), ..change });
-            }
+            Action::LogRoute { ticket, decision } => self.log_route(ticket, &decision, now),
             Action::Exit { restart } => {
                 return Some(if restart { OurExit::RestartMe } else { OurExit::Asked });
             }
+            action => {
+                if let Some(change) = change(action) {
+                    self.journal.record(change);
+                }
+            }
         }
         None
+    }
+
+    fn repermit(&mut self, epoch: Epoch, changes: Vec<(Ticket, Permit)>) {
+        // A request without a name is over, and the core is about to learn it.
+        let changes = changes.into_iter().filter_map(|(ticket, permit)| {
+            let request_id = self.names.get(&ticket)?.id.as_str().to_owned();
+            Some((ticket, PermitChange { request_id, permit: Some(permit_message(permit)) }))
+        });
+        let changes: Vec<_> = changes.collect();
+        match self.clients.get(&WorkerId::Target) {
+            Some(client) => client.repermit(changes),
+            // Its process has ended, and the core is about to learn it.
+            None => self.answers.push_back(Event::Repermitted { epoch, missed: Vec::new() }),
+        }
+    }
+
+    fn log_route(&mut self, ticket: Ticket, decision: &Decision, now: Millis) {
+        let (Some(named), Some(log)) = (self.names.get_mut(&ticket), &mut self.route_log) else {
+            return;
+        };
+        named.routed.get_or_insert(now);
+        let line = DecidedLine::of(decision, &named.id, &named.class, self.term);
+        log.write(RouteLogLine::Decided(Box::new(line)));
+    }
+
+    fn answer(&mut self, call: CallId, outcome: Result<(), OrderRefusal>, now: Millis) {
+        let outcome = outcome.map_err(error::refused);
+        // The caller may be gone, or may have given up its order.
+        if let Some(reply) = self.policy_calls.remove(&call) {
+            let _ = reply.send(outcome.map(|()| status::policy(&self.core)));
+        } else if let Some(reply) = self.calls.remove(&call) {
+            let done = |()| status::snapshot(&self.core, &self.own, now);
+            let _ = reply.send(outcome.map(done));
+        }
+    }
+
+    fn admit(&mut self, ticket: Ticket, epoch: Epoch, permit: Permit, queued_ms: u64) {
+        match (self.waiting.remove(&ticket), self.clients.get(&WorkerId::Target)) {
+            (Some(reply), Some(client)) => {
+                let target = client.target();
+                // If its client has gone this instant, its end is on the way.
+                let _ = reply.send(Ok(AdmissionGrant { epoch, permit, queued_ms, target }));
+            }
+            _ => tracing::error!(
+                ticket = ticket.0,
+                "admitted, and no caller waits or no target runs"
+            ),
+        }
     }
 
     fn perform_on(&mut self, worker: WorkerId, action: worker::Action) {
@@ -541,8 +415,8 @@ impl<H: Host> Actor<H> {
             worker::Action::AskStop { epoch, cause } => {
                 if self.hosts.of(worker).is_frozen() {
                     self.answers.push_back(Event::Worker(worker, worker::Event::Frozen { epoch }));
-                } else if let Some(line) = self.lines.get(&worker) {
-                    line.stop(cause);
+                } else if let Some(client) = self.clients.get(&worker) {
+                    client.stop(cause);
                 }
             }
             worker::Action::Terminate { epoch } => {
@@ -554,8 +428,8 @@ impl<H: Host> Actor<H> {
                 self.hosts.of(worker).signal(true);
             }
             worker::Action::Describe { .. } => {
-                if let Some(line) = self.lines.get(&worker) {
-                    line.describe();
+                if let Some(client) = self.clients.get(&worker) {
+                    client.describe();
                 }
             }
             worker::Action::Clear => self.clear(worker),
@@ -584,15 +458,15 @@ impl<H: Host> Actor<H> {
         self.dir.clear(&format!("{}.link", worker.name()));
     }
 
-    /// A process of an earlier supervisor, taken in hand.
+    /// A process that an earlier supervisor left, if there is one.
     fn find(&mut self, worker: WorkerId) -> Option<worker::Event> {
         let record = self.hosts.of(worker).find()?;
         let epoch = Epoch(record.epoch);
         tracing::info!(%worker, %epoch, pid = record.pid, "worker of an earlier supervisor found");
-        let line = client::Line::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone());
-        let mut line = line.expecting(record.pid, self.identities.of(worker).clone());
-        line.watch();
-        self.lines.insert(worker, line);
+        let client = WorkerClient::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone());
+        let mut client = client.expecting(record.pid, self.identities.of(worker).clone());
+        client.watch();
+        self.clients.insert(worker, client);
         Some(worker::Event::Found { epoch, pid: record.pid })
     }
 
@@ -602,17 +476,17 @@ impl<H: Host> Actor<H> {
         }
         // A dead one's socket would be taken for the new one's.
         self.clear(worker);
-        let epoch = match self.dir.count_up(worker.epochs()) {
+        let epoch = match self.dir.count_up(worker.epoch_file()) {
             Ok(number) => Epoch(number),
             Err(error) => return worker::Event::SpawnFailed { cause: chain(&error) },
         };
         match self.hosts.of(worker).start(epoch, self.term, model) {
             Ok(pid) => {
                 tracing::info!(%worker, %epoch, pid, "worker started");
-                let mut line =
-                    client::Line::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone());
-                line.watch();
-                self.lines.insert(worker, line);
+                let mut client =
+                    WorkerClient::new(worker, &self.dir, epoch, self.term, self.mail_tx.clone());
+                client.watch();
+                self.clients.insert(worker, client);
                 worker::Event::Spawned { epoch, pid }
             }
             Err(error) => worker::Event::SpawnFailed { cause: error.to_string() },
@@ -623,12 +497,54 @@ impl<H: Host> Actor<H> {
         self.notices.send_replace(status::service_state(notice, self.core.drafters().serves()));
     }
 
-    /// Announces a change of the drafter's health. The core does not: no request depends on it
-    /// (I3).
+    /// Announces a change of the drafter's health. The core does not announce it, because no request
+    /// depends on it (I3).
     fn announce_drafter(&self) {
         let serves = self.core.drafters().serves();
         self.notices.send_if_modified(|state| {
             std::mem::replace(&mut state.drafter_serves, serves) != serves
         });
     }
+}
+
+/// The event of an action that only logs; `None` for every other action.
+fn change(action: Action) -> Option<Change> {
+    Some(match action {
+        Action::LogPolicy { epoch, key, from, to, cause } => {
+            let (subject, cause) = (key.to_owned(), cause.to_owned());
+            Change { kind: "policy", subject, epoch, from, to, cause }
+        }
+        Action::LogLink { slot, generation, to, cause } => Change {
+            kind: "link",
+            subject: WorkerId::Drafter(slot).to_string(),
+            epoch: generation,
+            from: String::new(),
+            to: to.to_owned(),
+            cause,
+        },
+        Action::LogService { from, to, cause } => Change {
+            kind: "service",
+            subject: "service".to_owned(),
+            epoch: 0,
+            from: from.to_owned(),
+            to: to.to_owned(),
+            cause: cause.to_owned(),
+        },
+        Action::LogGateway { epoch, from, to, cause } => Change {
+            kind: "gateway",
+            subject: "gateway".to_owned(),
+            epoch: epoch.0,
+            from: from.word().to_owned(),
+            to: to.word().to_owned(),
+            cause: cause.to_owned(),
+        },
+        Action::LogOrder { subject, to } => Change {
+            kind: "order",
+            subject: subject.to_owned(),
+            to,
+            cause: "an operator orders it".to_owned(),
+            ..Change::default()
+        },
+        _ => return None,
+    })
 }

@@ -15,13 +15,12 @@ use paceline_process::lifecycle::{self, PARENT_FD, RESTARTS};
 use paceline_process::notify::MANAGER_VARIABLES;
 use paceline_process::runtime_dir::WorkerRecord;
 use paceline_process::{Loaded, RuntimeDir, chain, platform, telemetry};
+use paceline_supervisor_core::worker::WorkerExit;
+use paceline_supervisor_core::{WorkerId, WorkerSlot};
 use paceline_vocabulary::{Epoch, Term};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::process::{Child, Command};
-
-use crate::core::seat::{Seat, WorkerId};
-use crate::core::worker::Exit;
 
 /// Environment variable that names another program to start as the target: for tests of faults.
 pub const TARGET_BIN: &str = "PACELINE_TARGET_BIN";
@@ -57,7 +56,7 @@ pub trait Host: Send + 'static {
 
     /// Resolves when the current one has ended, and lets go of it. Never, without one. Safe to drop
     /// and call again.
-    fn exited(&mut self) -> impl Future<Output = Exit> + Send;
+    fn exited(&mut self) -> impl Future<Output = WorkerExit> + Send;
 
     /// Last lines of its log.
     fn last_words(&self) -> String;
@@ -68,7 +67,7 @@ pub trait Host: Send + 'static {
 pub struct Hosts<H> {
     /// Of the target.
     pub target: H,
-    /// Of the drafters, by [`Seat::idx`].
+    /// Of the drafters, by [`WorkerSlot::idx`].
     pub drafters: [H; 2],
 }
 
@@ -77,18 +76,18 @@ impl<H: Host> Hosts<H> {
     pub fn of(&mut self, worker: WorkerId) -> &mut H {
         match worker {
             WorkerId::Target => &mut self.target,
-            WorkerId::Drafter(seat) => &mut self.drafters[seat.idx()],
+            WorkerId::Drafter(slot) => &mut self.drafters[slot.idx()],
         }
     }
 
     /// Resolves when any of them has ended. Safe to drop and call again.
-    pub async fn exited(&mut self) -> (WorkerId, Exit) {
+    pub async fn exited(&mut self) -> (WorkerId, WorkerExit) {
         let [first, second] = &mut self.drafters;
         tokio::select! {
             biased;
             exit = self.target.exited() => (WorkerId::Target, exit),
-            exit = first.exited() => (WorkerId::Drafter(Seat::First), exit),
-            exit = second.exited() => (WorkerId::Drafter(Seat::Second), exit),
+            exit = first.exited() => (WorkerId::Drafter(WorkerSlot::First), exit),
+            exit = second.exited() => (WorkerId::Drafter(WorkerSlot::Second), exit),
         }
     }
 }
@@ -100,10 +99,10 @@ impl Hosts<ProcessHost> {
     /// The system does not say where our own program is.
     pub fn new(loaded: &Loaded, dir: &RuntimeDir) -> io::Result<Self> {
         let host = |worker| ProcessHost::new(worker, loaded, dir.clone());
-        let drafter = |seat| host(WorkerId::Drafter(seat));
+        let drafter = |slot| host(WorkerId::Drafter(slot));
         Ok(Self {
             target: host(WorkerId::Target)?,
-            drafters: [drafter(Seat::First)?, drafter(Seat::Second)?],
+            drafters: [drafter(WorkerSlot::First)?, drafter(WorkerSlot::Second)?],
         })
     }
 }
@@ -258,18 +257,18 @@ impl Host for ProcessHost {
         }
     }
 
-    async fn exited(&mut self) -> Exit {
+    async fn exited(&mut self) -> WorkerExit {
         let exit = match &mut self.current {
             None => std::future::pending().await,
             Some(Current::Ours(child)) => match child.wait().await {
                 Ok(status) => match (status.signal(), status.code()) {
-                    (Some(signal), _) => Exit::Signal(signal),
-                    (None, Some(code)) => Exit::Code(code),
-                    (None, None) => Exit::Unknown,
+                    (Some(signal), _) => WorkerExit::Signal(signal),
+                    (None, Some(code)) => WorkerExit::Code(code),
+                    (None, None) => WorkerExit::Unknown,
                 },
                 Err(error) => {
                     tracing::error!(%error, "a worker's end cannot be waited for");
-                    Exit::Unknown
+                    WorkerExit::Unknown
                 }
             },
             Some(Current::Earlier(record, end)) => {
@@ -280,7 +279,7 @@ impl Host for ProcessHost {
                 while record.alive() {
                     tokio::time::sleep(LOOK).await;
                 }
-                Exit::Unknown
+                WorkerExit::Unknown
             }
         };
         self.current = None;
@@ -341,7 +340,7 @@ mod tests {
         assert_eq!(found, real.canonicalize().expect("there").join("paceline-target"));
     }
 
-    async fn end(host: &mut ProcessHost) -> Exit {
+    async fn end(host: &mut ProcessHost) -> WorkerExit {
         tokio::time::timeout(Duration::from_secs(30), host.exited()).await.expect("in time")
     }
 
@@ -355,7 +354,7 @@ mod tests {
             nix::unistd::getsid(Some(Pid::from_raw(pid as i32))).map(|session| session.as_raw());
         // It may have ended already; then there is nothing to ask.
         assert!(session.is_err() || session == Ok(pid as i32));
-        assert_eq!(end(&mut host).await, Exit::Code(69));
+        assert_eq!(end(&mut host).await, WorkerExit::Code(69));
         assert_eq!(host.last_words(), "--epoch 4 --term 7 /etc/x.toml 3 none\noops");
     }
 
@@ -363,9 +362,9 @@ mod tests {
     async fn a_drafter_is_told_its_name_and_its_model() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let mut host = host(temp.path(), r#"echo "$@""#);
-        host.worker = WorkerId::Drafter(Seat::Second);
+        host.worker = WorkerId::Drafter(WorkerSlot::Second);
         host.start(Epoch(4), Term(7), "/models/d").expect("started");
-        assert_eq!(end(&mut host).await, Exit::Code(0));
+        assert_eq!(end(&mut host).await, WorkerExit::Code(0));
         assert_eq!(host.last_words(), "--epoch 4 --term 7 --name drafter-1 --model /models/d");
         assert!(temp.path().join("drafter-1.log").is_file());
     }
@@ -374,7 +373,7 @@ mod tests {
     async fn a_target_is_ended_by_signals_and_its_end_is_named() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let mut host = host(temp.path(), "exec sleep 1000");
-        for (hard, exit) in [(false, Exit::Signal(15)), (true, Exit::Signal(9))] {
+        for (hard, exit) in [(false, WorkerExit::Signal(15)), (true, WorkerExit::Signal(9))] {
             host.start(Epoch(1), Term(1), "").expect("started");
             assert!(!host.is_frozen());
             host.signal(hard);
@@ -406,7 +405,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         host.signal(true);
-        assert_eq!(end(&mut host).await, Exit::Unknown);
+        assert_eq!(end(&mut host).await, WorkerExit::Unknown);
         assert_eq!(host.find(), None);
         stranger.wait().expect("ended");
     }
@@ -429,8 +428,8 @@ mod tests {
         let found = next.find().expect("it is written down");
         assert_eq!(Some(&found), WorkerRecord::of(pid, 4).as_ref());
         next.signal(true);
-        assert_eq!(end(&mut next).await, Exit::Unknown);
-        assert_eq!((end(&mut first).await, next.find()), (Exit::Signal(9), None));
+        assert_eq!(end(&mut next).await, WorkerExit::Unknown);
+        assert_eq!((end(&mut first).await, next.find()), (WorkerExit::Signal(9), None));
     }
 
     #[tokio::test]

@@ -56,8 +56,8 @@ pub struct Journal {
     term: Term,
     number: u64,
     recent: Arc<Mutex<VecDeque<Arc<v1::Event>>>>,
-    news: broadcast::Sender<Arc<v1::Event>>,
-    file: LineWriter<file::Line>,
+    live: broadcast::Sender<Arc<v1::Event>>,
+    file: LineWriter<file::EventLine>,
 }
 
 /// Gives events out. The services'.
@@ -66,7 +66,7 @@ pub struct Reader {
     term: Term,
     dir: PathBuf,
     recent: Arc<Mutex<VecDeque<Arc<v1::Event>>>>,
-    news: broadcast::WeakSender<Arc<v1::Event>>,
+    live: broadcast::WeakSender<Arc<v1::Event>>,
     readers: Arc<tokio::sync::Semaphore>,
 }
 
@@ -74,16 +74,16 @@ impl Journal {
     /// A journal of this life, behind what is in the runtime directory already.
     pub fn new(dir: &RuntimeDir, term: Term) -> (Self, Reader) {
         let recent = Arc::<Mutex<VecDeque<_>>>::default();
-        let (news, _) = broadcast::channel(BEHIND);
+        let (live, _) = broadcast::channel(BEHIND);
         let file = LineWriter::start("events", dir.path().join(file::NAME), file::MAX_BYTES);
         let reader = Reader {
             term,
             dir: dir.path().to_path_buf(),
             recent: recent.clone(),
-            news: news.downgrade(),
+            live: live.downgrade(),
             readers: Arc::new(tokio::sync::Semaphore::new(READERS)),
         };
-        (Self { term, number: 0, recent, news, file }, reader)
+        (Self { term, number: 0, recent, live, file }, reader)
     }
 
     /// Something changed.
@@ -110,8 +110,8 @@ impl Journal {
             recent.push_back(event.clone());
         }
         // Nobody may follow.
-        let _ = self.news.send(event.clone());
-        self.file.write(file::Line::from(&*event));
+        let _ = self.live.send(event.clone());
+        self.file.write(file::EventLine::from(&*event));
     }
 }
 
@@ -145,11 +145,11 @@ impl Reader {
         let place = self.readers.clone().try_acquire_owned().map_err(full)?;
         let ending = || Reason::Draining.status("the supervisor is about to end");
         // Before what there is is read: nothing falls between the two.
-        let news = self.news.upgrade().ok_or_else(ending)?.subscribe();
+        let live = self.live.upgrade().ok_or_else(ending)?.subscribe();
         let (events, stream) = mpsc::channel(STREAM);
         let reader = self.clone();
         task::spawn("events", async move {
-            reader.send(request.follow, last as usize, news, events).await;
+            reader.send(request.follow, last as usize, live, events).await;
             drop(place);
         });
         Ok(tokio_stream::wrappers::ReceiverStream::new(stream))
@@ -159,7 +159,7 @@ impl Reader {
         self,
         follow: bool,
         last: usize,
-        mut news: broadcast::Receiver<Arc<v1::Event>>,
+        mut live: broadcast::Receiver<Arc<v1::Event>>,
         to: mpsc::Sender<Result<v1::Event, Status>>,
     ) {
         let (dir, term) = (self.dir.clone(), self.term.0);
@@ -189,7 +189,7 @@ impl Reader {
             }
         }
         if last == 0 {
-            seen = 0; // whatever comes is news
+            seen = 0; // whatever comes is live
         }
         if !follow {
             return;
@@ -198,7 +198,7 @@ impl Reader {
             let event = tokio::select! {
                 biased;
                 () = to.closed() => return,
-                event = news.recv() => event,
+                event = live.recv() => event,
             };
             match event {
                 Ok(event) if event.number <= seen => {}

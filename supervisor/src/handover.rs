@@ -1,5 +1,5 @@
-//! Making a link: a pair of sockets and a segment, one end to each worker. Nothing of it stays
-//! here.
+//! Makes a link: a pair of sockets and a segment, one end for each worker. The supervisor retains
+//! nothing of it.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -7,29 +7,29 @@ use std::time::Duration;
 use paceline_link::{SEGMENT_BYTES, make_pair};
 use paceline_process::{RuntimeDir, task};
 use paceline_proto::internal::v1::Stamp;
-use paceline_vocabulary::Term;
+use paceline_supervisor_core::drafter::LinkEnds;
+use paceline_supervisor_core::{WorkerId, WorkerSlot};
+use paceline_vocabulary::{Epoch, Term};
 use tokio::sync::mpsc;
 
-use crate::actor::Mail;
-use crate::core::link::Ends;
-use crate::core::seat::{Seat, WorkerId};
+use crate::mailbox::Mail;
 
-/// For one worker to take its end. Both together are less than the core waits.
-const TAKEN: Duration = Duration::from_secs(3);
+/// For one worker to take its end. Both together are shorter than the core's own timeout.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Makes link `generation` and hands it to both workers; the outcome comes as mail.
+/// Makes link `generation` and hands it to both workers; the outcome goes to `mail`.
 pub fn begin(
     dir: &RuntimeDir,
     generation: u64,
-    seat: Seat,
-    ends: Ends,
+    slot: WorkerSlot,
+    ends: LinkEnds,
     term: Term,
     mail: mpsc::Sender<Mail>,
 ) {
     let path = |worker: WorkerId| dir.socket(&format!("{}.link", worker.name()));
-    let (drafter, target) = (path(WorkerId::Drafter(seat)), path(WorkerId::Target));
+    let (drafter, target) = (path(WorkerId::Drafter(slot)), path(WorkerId::Target));
     let hand_over = move || {
-        let stamp = |epoch: paceline_vocabulary::Epoch| Stamp { term: term.0, epoch: epoch.0 };
+        let stamp = |epoch: Epoch| Stamp { term: term.0, epoch: epoch.0 };
         let pair = make_pair(SEGMENT_BYTES)
             .map_err(|error| format!("no shared memory for it: {error}"))?;
         let segment = pair.segment.as_fd();
@@ -43,7 +43,7 @@ pub fn begin(
             end,
             segment,
             SEGMENT_BYTES,
-            TAKEN,
+            HANDOVER_TIMEOUT,
         )
         .map_err(|error| format!("the drafter did not take it: {error}"))?;
         let end = pair.target.as_fd();
@@ -54,7 +54,7 @@ pub fn begin(
             end,
             segment,
             SEGMENT_BYTES,
-            TAKEN,
+            HANDOVER_TIMEOUT,
         )
         .map_err(|error| format!("the target did not take it: {error}"))
     };
@@ -65,7 +65,7 @@ pub fn begin(
         if let Some(cause) = &failure {
             tracing::warn!(generation, cause, "a link was not handed over");
         }
-        // Without an actor there is nobody to tell.
+        // The actor may have ended.
         let _ = mail.send(Mail::Connected { generation, failure }).await;
     });
 }

@@ -1,28 +1,35 @@
-//! The supervisor: who runs, and who serves this request. `core` decides; everything else here does
-//! what it says.
+//! The supervisor: the shell of `paceline-supervisor-core`, which decides which processes run and
+//! which request is served. Everything here carries out its actions and turns what happens into its
+//! events.
 //!
-//! A request: `serve` checks it and hands it in at the `desk`, the `actor` puts it before the core,
-//! `relay` forwards it to the target and holds its place until its one end. A process: `child`
-//! starts and ends it, `client` follows it, `handover` links target and drafter. What changed state
-//! is told by `events`; `route_log` writes down what was decided, and `replay` decides it once
-//! more. Not here: what a token means, and MLX.
+//! - A request: [`serve`] checks it and hands it to the [`handle`]. The [`actor`] puts it before the
+//!   core. [`relay`] forwards it to the target and holds its place until its one end.
+//! - A process: [`child`] starts and ends it, [`worker_client`] calls it, [`handover`] links target
+//!   and drafter.
+//! - [`wire`] converts protobuf, [`config`] the configuration; [`mailbox`] has the types that these
+//!   share.
+//! - [`events`] record each change of state, [`route_log`] each route. [`replay`] decides logged
+//!   routes again. [`status`] is the operators' view.
+//!
+//! Not here: what a token means, and MLX.
 
 pub mod actor;
 pub mod child;
-pub mod client;
 pub mod config;
-pub mod core;
-pub mod desk;
 pub mod error;
 pub mod events;
+pub mod handle;
 pub mod handover;
 pub mod lines;
+pub mod mailbox;
 pub mod notify;
 pub mod relay;
 pub mod replay;
 pub mod route_log;
 pub mod serve;
 pub mod status;
+pub mod wire;
+pub mod worker_client;
 
 use std::path::Path;
 use std::time::Duration;
@@ -34,23 +41,23 @@ use paceline_process::{
 };
 use paceline_proto::internal::v1::supervisor_server::SupervisorServer;
 use paceline_proto::v1::operations_server::OperationsServer;
+use paceline_supervisor_core::drafter::DrafterPlan;
+use paceline_supervisor_core::worker::WorkerIdentity;
+use paceline_supervisor_core::{Settings, WorkerId};
 use paceline_vocabulary::Term;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::actor::{Actor, Stop};
+use crate::actor::Actor;
 use crate::child::{Host, Hosts, ProcessHost};
-use crate::client::MAX_MESSAGE_BYTES;
-use crate::core::Settings;
-use crate::core::drafter::Plan;
-use crate::core::seat::WorkerId;
-use crate::core::worker::Identity;
+use crate::mailbox::Stop;
 use crate::serve::Services;
-use crate::status::Me;
+use crate::status::OwnProcess;
+use crate::worker_client::MAX_MESSAGE_BYTES;
 
 /// How long a thread that hands links over is kept for the next one.
-const IDLE_THREAD: Duration = Duration::from_millis(100);
+const IDLE_THREAD_TIMEOUT: Duration = Duration::from_millis(100);
 /// For open streams to end once the workers are gone.
-const FAREWELL: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A whole process: reads the configuration, takes the runtime directory, serves until it is asked
 /// to stop. `flag` is `--config`.
@@ -60,7 +67,7 @@ pub fn start(flag: Option<&Path>) -> Exit {
         Ok((setup, hosts, lock)) => {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             // Handing a link over takes a thread for a moment; nothing else of ours does.
-            let runtime = runtime.enable_all().thread_keep_alive(IDLE_THREAD).build();
+            let runtime = runtime.enable_all().thread_keep_alive(IDLE_THREAD_TIMEOUT).build();
             let exit = match runtime {
                 Ok(runtime) => runtime.block_on(serve(setup, hosts)),
                 Err(error) => refuse(Exit::Bug, &error),
@@ -79,37 +86,39 @@ pub struct Setup {
     /// Bounds of the core.
     pub settings: Settings,
     /// The configured drafter.
-    pub plan: Plan,
+    pub plan: DrafterPlan,
     /// The runtime directory, prepared and locked.
     pub dir: RuntimeDir,
     /// Number of this life.
     pub term: Term,
     /// What `status` says of this process.
-    pub me: Me,
+    pub own: OwnProcess,
     /// File of the route log; `None` is none.
     pub route_log: Option<std::path::PathBuf>,
     /// What workers of an earlier supervisor have to be to be taken over.
-    pub identities: Identities,
+    pub identities: WorkerIdentities,
 }
 
-/// What we would start.
+/// What this supervisor would start.
 #[derive(Clone, Debug)]
-pub struct Identities {
+pub struct WorkerIdentities {
     /// As the target.
-    pub target: Identity,
+    pub target: WorkerIdentity,
     /// As a drafter.
-    pub drafter: Identity,
+    pub drafter: WorkerIdentity,
 }
 
-impl Identities {
+impl WorkerIdentities {
     fn new(config: &Config) -> Self {
-        let of =
-            |config_digest| Identity { build: paceline_proto::BUILD.to_owned(), config_digest };
+        let of = |config_digest| WorkerIdentity {
+            build: paceline_proto::BUILD.to_owned(),
+            config_digest,
+        };
         Self { target: of(config.target_digest()), drafter: of(config.drafter_digest()) }
     }
 
     /// As this worker.
-    pub fn of(&self, worker: WorkerId) -> &Identity {
+    pub fn of(&self, worker: WorkerId) -> &WorkerIdentity {
         match worker {
             WorkerId::Target => &self.target,
             WorkerId::Drafter(_) => &self.drafter,
@@ -132,9 +141,13 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     let lock = dir.lock("supervisor").map_err(unusable)?;
     let term = Term(dir.count_up("term").map_err(unusable)?);
     let hosts = Hosts::new(&loaded, &dir).map_err(|error| refuse(Exit::Unavailable, &error))?;
-    let me =
-        Me { pid: std::process::id(), term: term.0, restarts: lifecycle::restarts(), model_dir };
-    tracing::info!(term = term.0, pid = me.pid, dir = %dir.path().display(), "supervisor starts");
+    let own = OwnProcess {
+        pid: std::process::id(),
+        term: term.0,
+        restarts: lifecycle::restarts(),
+        model_dir,
+    };
+    tracing::info!(term = term.0, pid = own.pid, dir = %dir.path().display(), "supervisor starts");
     let (settings, plan) = (config::settings(&loaded.config), config::plan(&loaded.config));
     if !plan.model.is_empty() && !Path::new(&plan.model).is_dir() {
         tracing::warn!(
@@ -146,8 +159,8 @@ fn prepare(flag: Option<&Path>) -> Result<(Setup, Hosts<ProcessHost>, Lock), Exi
     let log = &loaded.config.routing.route_log;
     let route_log =
         (!log.is_empty()).then(|| std::path::absolute(log).unwrap_or_else(|_| log.into()));
-    let identities = Identities::new(&loaded.config);
-    Ok((Setup { settings, plan, dir, term, me, route_log, identities }, hosts, Box::new(lock)))
+    let identities = WorkerIdentities::new(&loaded.config);
+    Ok((Setup { settings, plan, dir, term, own, route_log, identities }, hosts, Box::new(lock)))
 }
 
 fn refuse(exit: Exit, error: &dyn std::error::Error) -> Exit {
@@ -189,14 +202,14 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
         Ok(listener) => listener,
         Err(error) => return refuse(Exit::Unavailable, &error),
     };
-    let (actor, desk) = Actor::new(setup, hosts, stops);
+    let (actor, handle) = Actor::new(setup, hosts, stops);
     let notifier = Notifier::inherited();
     if notifier.listens() {
         // It listens: who connects from now on is answered as soon as the server below runs.
         notifier.ready("starting");
-        task::spawn("notify", notify::attend(notifier.clone(), desk.clone()));
+        task::spawn("notify", notify::attend(notifier.clone(), handle.clone()));
     }
-    let services = Services::new(desk);
+    let services = Services::new(handle);
     let (close, closed) = oneshot::channel::<()>();
     let mut server = task::spawn("server", async move {
         socket::server()
@@ -223,7 +236,7 @@ pub async fn run<H: Host>(setup: Setup, hosts: Hosts<H>, stops: mpsc::Receiver<S
     };
     notifier.stopping();
     drop(close);
-    if tokio::time::timeout(FAREWELL, &mut server).await.is_err() {
+    if tokio::time::timeout(CLOSE_TIMEOUT, &mut server).await.is_err() {
         server.abort();
     }
     // The lock is still ours, so this is our socket and no other's.

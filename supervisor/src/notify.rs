@@ -1,25 +1,27 @@
-//! What a service manager is told while we run: ready, a line of state, and a sign of life only
-//! where the actor answered.
+//! What the service manager receives while the supervisor runs: ready, a line of state, and a sign
+//! of life only while the actor answers.
 
 use std::time::Duration;
 
 use paceline_process::Notifier;
 use paceline_proto::v1::{ProcessState, ProcessStatus, StatusResponse};
 
-use crate::desk::Desk;
+use crate::handle::ActorHandle;
 
-/// How often the line of state is looked at where no sign of life is wanted sooner.
-const LOOK: Duration = Duration::from_secs(2);
+/// Longest pause between two updates of the line of state.
+const UPDATE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Tells the manager until the actor is gone. An actor that hangs keeps this waiting, and the
-/// manager without a sign of life.
-pub async fn attend(notifier: Notifier, desk: Desk) {
-    let mut looks = tokio::time::interval(notifier.beat().map_or(LOOK, |beat| beat.min(LOOK)));
-    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut told = String::new();
+/// Updates the manager until the actor has ended. An actor that hangs keeps this waiting, and the
+/// manager gets no sign of life.
+pub async fn attend(notifier: Notifier, handle: ActorHandle) {
+    let mut updates = tokio::time::interval(
+        notifier.beat().map_or(UPDATE_INTERVAL, |beat| beat.min(UPDATE_INTERVAL)),
+    );
+    updates.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut sent = String::new();
     loop {
-        looks.tick().await;
-        let Ok(snapshot) = desk.status().await else { return };
+        updates.tick().await;
+        let Ok(snapshot) = handle.status().await else { return };
         notifier.alive();
         if snapshot
             .supervisor
@@ -29,9 +31,9 @@ pub async fn attend(notifier: Notifier, desk: Desk) {
             notifier.stopping();
         }
         let now = line(&snapshot);
-        if now != told {
+        if now != sent {
             notifier.status(&now);
-            told = now;
+            sent = now;
         }
     }
 }
@@ -65,11 +67,10 @@ mod tests {
     use tokio::sync::{mpsc, watch};
 
     use super::*;
-    use crate::actor::Mail;
-    use crate::desk::Posted;
     use crate::events::Journal;
+    use crate::mailbox::{Broadcasts, Mail};
 
-    fn heard(socket: &UnixDatagram) -> Option<String> {
+    fn received(socket: &UnixDatagram) -> Option<String> {
         let mut buffer = [0; 1024];
         let length = socket.recv(&mut buffer).ok()?;
         Some(String::from_utf8_lossy(&buffer[..length]).into_owned())
@@ -83,32 +84,32 @@ mod tests {
         let manager = UnixDatagram::bind(&path).expect("bound");
         manager.set_nonblocking(true).expect("set");
         let (mail, mut mailbox) = mpsc::channel(4);
-        let (endings, _ends) = mpsc::channel(4);
-        let (_cuts, cuts) = watch::channel(None);
+        let (ends, _receiver) = mpsc::channel(4);
+        let (_aborts, aborts) = watch::channel(None);
         let (_notices, notices) = watch::channel(Default::default());
-        let (_recalls, recalls) = watch::channel(None);
+        let (_restarts, restarts) = watch::channel(None);
         let mut config = Config::default();
         config.supervisor.runtime_dir = dir.path().display().to_string();
         let (_journal, events) =
             Journal::new(&RuntimeDir::locate(&config).expect("a short path"), Term(1));
-        let posted = Posted { cuts, notices, recalls };
-        let desk = Desk::new(mail, endings, posted, events, Term(1), Clock::start());
+        let broadcasts = Broadcasts { aborts, notices, restarts };
+        let handle = ActorHandle::new(mail, ends, broadcasts, events, Term(1), Clock::start());
         let notifier =
             Notifier::to(&path.display().to_string(), Some(Duration::from_secs(2))).expect("there");
-        let attending = task::spawn("attend", attend(notifier, desk));
+        let attending = task::spawn("attend", attend(notifier, handle));
 
         let Some(Mail::Status { reply }) = mailbox.recv().await else {
             panic!("it asks the actor")
         };
         tokio::time::sleep(Duration::from_secs(3_600)).await;
-        assert_eq!(heard(&manager), None, "the actor has not answered yet");
+        assert_eq!(received(&manager), None, "the actor has not answered yet");
         let requests = Some(paceline_proto::v1::RequestsStatus { active: 2, queued: 1 });
         reply.send(StatusResponse { requests, ..StatusResponse::default() }).expect("awaited");
         // The next question comes behind what was said.
         let Some(Mail::Status { .. }) = mailbox.recv().await else { panic!("it asks again") };
-        assert_eq!(heard(&manager).as_deref(), Some("WATCHDOG=1"));
-        assert!(heard(&manager).is_some_and(|words| words.ends_with("2 requests, 1 waiting")));
-        assert_eq!(heard(&manager), None);
+        assert_eq!(received(&manager).as_deref(), Some("WATCHDOG=1"));
+        assert!(received(&manager).is_some_and(|words| words.ends_with("2 requests, 1 waiting")));
+        assert_eq!(received(&manager), None);
         drop(mailbox);
         attending.await.expect("it ends with the actor");
     }

@@ -10,39 +10,38 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use paceline_process::{Clock, task};
-use paceline_proto::internal::v1::{
-    Done, Generation, Permit, Stamp, TargetGenerateRequest, TokenBatch,
-};
+use paceline_proto::internal::v1::{Done, Generation, Stamp, TargetGenerateRequest, TokenBatch};
 use paceline_proto::status::{Reason, ReasonStatus as _, Refusal};
-use paceline_vocabulary::Epoch;
-use paceline_vocabulary::Millis;
+use paceline_supervisor_core::denial::Denial;
+use paceline_vocabulary::{Epoch, Millis};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 use tracing::Instrument;
 
-use crate::core::denial::Denial;
-use crate::core::route;
-use crate::desk::{Cut, Desk, Grant, Seat};
+use crate::error;
+use crate::handle::{ActorHandle, AdmissionGuard, AdmittedRequest};
+use crate::mailbox::{AbortStreams, AdmissionGrant};
+use crate::wire::permit_message;
 
-/// Batches under way to a gateway that does not read; behind it the target's own bounds hold the
+/// Batches on their way to a gateway that does not read. After them the target's own bounds hold the
 /// request back.
 const BATCHES: usize = 16;
 /// The target ends requests at their deadline; this much later we do, in case it does not.
 const BACKSTOP_MS: u64 = 2_000;
-/// For the core to learn how a target ended whose stream broke, and for a broken stream to give
-/// what is still in it.
-const LAST_WORDS: Duration = Duration::from_millis(250);
-/// For the end of a finished stream to arrive, so that the target does not take our leaving for a
-/// cancellation.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// For the core to learn how a target ended whose stream broke, and for the last batches of that
+/// stream.
+const BROKEN_STREAM_TIMEOUT: Duration = Duration::from_millis(250);
+/// For the end of a finished stream to arrive, so that the target does not take the closed stream
+/// for a cancellation.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The stream a gateway reads.
 pub type Batches = ReceiverStream<Result<TokenBatch, Status>>;
 
-/// Resolves to a request's end if it comes from outside its stream: a cut, or the backstop behind
-/// its deadline.
-type Verdict = Pin<Box<dyn Future<Output = Status> + Send>>;
+/// Resolves to a request's end that comes from outside its stream: the core aborts the streams, or
+/// the backstop after its deadline.
+type OutsideEnd = Pin<Box<dyn Future<Output = Status> + Send>>;
 
 /// Runs a granted request until its first batch is there, and from then on in a task of its own.
 ///
@@ -50,46 +49,47 @@ type Verdict = Pin<Box<dyn Future<Output = Status> + Send>>;
 /// It ended before its first batch. Dropping the future cancels the request and gives its place
 /// back.
 pub async fn forward(
-    desk: &Desk,
+    handle: &ActorHandle,
     generation: Generation,
-    grant: Grant,
-    seat: Seat,
+    admitted: AdmittedRequest,
 ) -> Result<Batches, Status> {
+    let AdmittedRequest { grant, guard } = admitted;
     let epoch = grant.epoch;
-    let deadline = (generation.deadline_ns != 0).then(|| desk.clock().at(generation.deadline_ns));
-    let mut verdict: Verdict = Box::pin(verdict(desk.cuts(), epoch, deadline, desk.clock()));
+    let deadline = (generation.deadline_ns != 0).then(|| handle.clock().at(generation.deadline_ns));
+    let mut outside_end: OutsideEnd =
+        Box::pin(outside_end(handle.aborts(), epoch, deadline, handle.clock()));
     let queued_ms = grant.queued_ms;
-    let let_in = desk.clock().now();
+    let admitted_at = handle.clock().now();
     let (upstream, first) = tokio::select! {
         biased;
-        status = &mut verdict => return Err(status),
-        opened = open(desk, generation, grant) => opened?,
+        status = &mut outside_end => return Err(status),
+        opened = open(handle, generation, grant) => opened?,
     };
-    let first_ms = desk.clock().now().since(let_in);
+    let first_ms = handle.clock().now().since(admitted_at);
     let (outlet, batches) = Outlet::new();
-    let cuts = desk.cuts();
+    let aborts = handle.aborts();
     let relay = Relay {
         upstream,
-        verdict,
-        cuts,
+        outside_end,
+        aborts,
         epoch,
         queued_ms,
         first_ms,
         tokens: 0,
         so_far: None,
-        seat,
+        guard,
     };
     task::spawn("relay", relay.run(first, outlet).in_current_span());
     Ok(batches)
 }
 
 async fn open(
-    desk: &Desk,
+    handle: &ActorHandle,
     generation: Generation,
-    mut grant: Grant,
+    mut grant: AdmissionGrant,
 ) -> Result<(Streaming<TokenBatch>, TokenBatch), Status> {
     let request = TargetGenerateRequest {
-        stamp: Some(Stamp { term: desk.term().0, epoch: grant.epoch.0 }),
+        stamp: Some(Stamp { term: handle.term().0, epoch: grant.epoch.0 }),
         generation: Some(generation),
         permit: Some(permit_message(grant.permit)),
     };
@@ -100,32 +100,22 @@ async fn open(
     };
     match opened.await {
         Ok((upstream, Some(first))) => Ok((upstream, first)),
-        Ok((_, None)) => Err(broken(None, &mut desk.cuts(), grant.epoch).await),
-        Err(status) => Err(broken(Some(status), &mut desk.cuts(), grant.epoch).await),
-    }
-}
-
-/// A permit as the target gets it.
-pub fn permit_message(permit: route::Permit) -> Permit {
-    Permit {
-        lane_allowed: permit.lane.into(),
-        max_draft: permit.max_draft,
-        reason: permit.reason.into(),
-        policy_epoch: permit.policy_epoch,
+        Ok((_, None)) => Err(broken(None, &mut handle.aborts(), grant.epoch).await),
+        Err(status) => Err(broken(Some(status), &mut handle.aborts(), grant.epoch).await),
     }
 }
 
 struct Relay {
     upstream: Streaming<TokenBatch>,
-    verdict: Verdict,
-    cuts: watch::Receiver<Option<Cut>>,
+    outside_end: OutsideEnd,
+    aborts: watch::Receiver<Option<AbortStreams>>,
     epoch: Epoch,
     queued_ms: u64,
     first_ms: u64,
     tokens: u64,
-    /// What the end would have said, where the gateway asked for it.
+    /// The state of the answer so far, if the gateway asked for it.
     so_far: Option<Done>,
-    seat: Seat,
+    guard: AdmissionGuard,
 }
 
 impl Relay {
@@ -148,12 +138,12 @@ impl Relay {
             }
             if let Some(done) = &mut next.done {
                 done.queue_ms = self.queued_ms as f64;
-                self.seat.ended_well(done, self.tokens, self.first_ms);
+                self.guard.ended_well(done, self.tokens, self.first_ms);
                 return self.finish(outlet, next).await;
             }
             tokio::select! {
                 biased;
-                status = &mut self.verdict => return self.fail(outlet, status),
+                status = &mut self.outside_end => return self.fail(outlet, status),
                 sent = outlet.send(next) => if !sent {
                     return self.left();
                 },
@@ -161,33 +151,33 @@ impl Relay {
             let message = tokio::select! {
                 biased;
                 () = outlet.closed() => return self.left(),
-                status = &mut self.verdict => return self.fail(outlet, status),
+                status = &mut self.outside_end => return self.fail(outlet, status),
                 message = self.upstream.message() => message,
             };
             next = match message {
                 Ok(Some(batch)) => batch,
                 Ok(None) => {
-                    let status = broken(None, &mut self.cuts, self.epoch).await;
+                    let status = broken(None, &mut self.aborts, self.epoch).await;
                     return self.fail(outlet, status);
                 }
                 Err(status) => {
-                    let status = broken(Some(status), &mut self.cuts, self.epoch).await;
+                    let status = broken(Some(status), &mut self.aborts, self.epoch).await;
                     return self.fail(outlet, status);
                 }
             };
         }
     }
 
-    /// Its reader is gone: what we hold is dropped, which cancels it. One who asked what the end
-    /// would say has ended it at a stop string, which is a good end; that its client went away
-    /// instead is rare, and looks the same.
+    /// The reader is gone: the relay's stream is dropped, which cancels the request. A gateway that
+    /// asked for `so_far` ended the request at a stop string, which is a good end. Its client may
+    /// have gone instead, which is rare and looks the same.
     fn left(mut self) {
         if let Some(so_far) = &self.so_far {
-            self.seat.ended_well(so_far, self.tokens, self.first_ms);
+            self.guard.ended_well(so_far, self.tokens, self.first_ms);
         }
     }
 
-    /// The place is given back before the client hears of the end: whoever reacts to it finds the
+    /// The place is freed before the client receives the end, so that its next request finds the
     /// place free.
     fn fail(self, outlet: Outlet, status: Status) {
         drop(self);
@@ -195,30 +185,30 @@ impl Relay {
     }
 
     async fn finish(self, outlet: Outlet, last: TokenBatch) {
-        let Self { mut upstream, seat, .. } = self;
-        drop(seat);
+        let Self { mut upstream, guard, .. } = self;
+        drop(guard);
         outlet.end(Ok(last));
         // Whatever comes now, the request is over.
-        let _ = tokio::time::timeout(FAREWELL, upstream.message()).await;
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, upstream.message()).await;
     }
 }
 
-/// The end of a stream that broke. A status of ours is the target's word about this request and
-/// passes as it is; anything else is about the target, and the core may know more.
+/// The end of a stream that broke. A status of ours concerns this request and passes as it is. Any
+/// other status concerns the target, and the core may know more.
 async fn broken(
     status: Option<Status>,
-    cuts: &mut watch::Receiver<Option<Cut>>,
+    aborts: &mut watch::Receiver<Option<AbortStreams>>,
     epoch: Epoch,
 ) -> Status {
     let code = status.as_ref().map(Status::code);
     match status.as_ref().and_then(Reason::of) {
-        // The life it was admitted to is over, or ours is: no news for a client, who has not heard
-        // of lives.
+        // The epoch that it was admitted to is over, or this supervisor is. Clients do not know
+        // epochs.
         None | Some(Reason::StaleEpoch | Reason::StaleTerm) => {}
         Some(_) => return status.unwrap_or_else(|| gone("its stream broke")),
     }
-    let status = match tokio::time::timeout(LAST_WORDS, cut(cuts, epoch)).await {
-        Ok(denial) => denial.into(),
+    let status = match tokio::time::timeout(BROKEN_STREAM_TIMEOUT, aborted(aborts, epoch)).await {
+        Ok(denial) => error::denied(denial),
         Err(_) => match code {
             Some(code) => gone(&format!("its stream broke with {code:?}")),
             None => gone("its stream ended early"),
@@ -235,18 +225,18 @@ fn gone(cause: &str) -> Status {
     Refusal::new(Reason::TargetGone, message).into()
 }
 
-/// Waits for the core's word that streams of this life are to end.
-async fn cut(cuts: &mut watch::Receiver<Option<Cut>>, epoch: Epoch) -> Denial {
+/// Waits until the core aborts the streams of this epoch.
+async fn aborted(aborts: &mut watch::Receiver<Option<AbortStreams>>, epoch: Epoch) -> Denial {
     // Without an actor the supervisor is at its end.
     let stopping = || Denial::stopping(1_000);
-    match cuts.wait_for(|cut| cut.as_ref().is_some_and(|cut| cut.epoch >= epoch)).await {
-        Ok(cut) => cut.as_ref().map_or_else(stopping, |cut| cut.denial.clone()),
+    match aborts.wait_for(|abort| abort.as_ref().is_some_and(|abort| abort.epoch >= epoch)).await {
+        Ok(abort) => abort.as_ref().map_or_else(stopping, |abort| abort.denial.clone()),
         Err(_) => stopping(),
     }
 }
 
-async fn verdict(
-    mut cuts: watch::Receiver<Option<Cut>>,
+async fn outside_end(
+    mut aborts: watch::Receiver<Option<AbortStreams>>,
     epoch: Epoch,
     deadline: Option<Millis>,
     clock: Clock,
@@ -258,13 +248,13 @@ async fn verdict(
         }
     };
     tokio::select! {
-        denial = cut(&mut cuts, epoch) => {
-            // What the target sent before it ended is still to be read; then its stream breaks by
-            // itself.
+        denial = aborted(&mut aborts, epoch) => {
+            // The batches that the target sent before its end are still to be read; then its stream
+            // breaks by itself.
             if let Denial::Gone { .. } = denial {
-                tokio::time::sleep(LAST_WORDS).await;
+                tokio::time::sleep(BROKEN_STREAM_TIMEOUT).await;
             }
-            denial.into()
+            error::denied(denial)
         }
         () = backstop => {
             let message = "the deadline passed, and the target did not end the request";

@@ -9,12 +9,12 @@ use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
 use paceline_process::config::ConfigError;
-use paceline_proto::v1::RouteWish;
+use paceline_supervisor_core::routing::{Policy, route};
+use paceline_vocabulary::RouteWish;
 use serde_json::json;
 
-use crate::core::policy::Policy;
-use crate::core::route::route;
-use crate::route_log::{Decided, Line, PolicyLine};
+use crate::config;
+use crate::route_log::{DecidedLine, PolicyLine, RouteLogLine};
 
 /// Longest line of a log that is read.
 const LINE_BYTES: u64 = 64 << 10;
@@ -104,24 +104,24 @@ impl Replay {
             if (&mut log).take(LINE_BYTES).read_until(b'\n', &mut line).map_err(read)? == 0 {
                 return Ok(replay);
             }
-            match serde_json::from_slice::<Line>(&line) {
-                Ok(Line::Decided(decided)) if decided.again => {}
-                Ok(Line::Decided(decided)) => replay.take(*decided, &settings),
-                Ok(Line::Ended(_)) => {}
+            match serde_json::from_slice::<RouteLogLine>(&line) {
+                Ok(RouteLogLine::Decided(decided)) if decided.again => {}
+                Ok(RouteLogLine::Decided(decided)) => replay.take(*decided, &settings),
+                Ok(RouteLogLine::Ended(_)) => {}
                 Err(_) => replay.unreadable += 1,
             }
         }
     }
 
-    fn take(&mut self, decided: Decided, settings: &[(&str, &str)]) {
-        let wish = RouteWish::from_str_name(&format!("ROUTE_WISH_{}", decided.wish.to_uppercase()));
+    fn take(&mut self, decided: DecidedLine, settings: &[(&str, &str)]) {
+        let wish = RouteWish::from_word(&decided.wish);
         let (Some(wish), Ok(policy)) = (wish, changed_policy(&decided.policy, settings)) else {
             self.unreadable += 1;
             return;
         };
         let permit = route(wish, &decided.signals, &policy);
         let before = (decided.permit.lane, decided.permit.reason);
-        let after = (permit.lane.word(), permit.reason.word());
+        let after = (permit.lane.word().to_owned(), permit.reason.word().to_owned());
         self.decisions += 1;
         *self.before.entry(before.clone()).or_default() += 1;
         *self.after.entry(after.clone()).or_default() += 1;
@@ -196,12 +196,11 @@ fn changed_policy(line: &PolicyLine, settings: &[(&str, &str)]) -> Result<Policy
         ("routing.max_context", &line.max_context),
         ("routing.kv_pressure", &line.kv_pressure),
     ];
-    let mut policy = Policy::of(&paceline_process::Config::default().routing);
+    let mut policy = Policy::default();
     for (key, value) in logged.into_iter().chain(settings.iter().copied()) {
-        let setting = || format!("{key}={value}");
-        policy = policy
-            .with(key, value)
-            .map_err(|cause| ReplayError::Setting { setting: setting(), cause })?;
+        let change = config::policy_change(key, value)
+            .map_err(|cause| ReplayError::Setting { setting: format!("{key}={value}"), cause })?;
+        policy = policy.with(change);
     }
     Ok(policy)
 }
@@ -209,16 +208,14 @@ fn changed_policy(line: &PolicyLine, settings: &[(&str, &str)]) -> Result<Policy
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::route::{Drafter, Measured, Signals};
-    use crate::core::routing::Decision;
-    use crate::route_log::{Ended, ServedLine};
-    use paceline_process::chain;
-    use paceline_vocabulary::{RequestId, Term};
+    use crate::route_log::{EndedLine, ServedLine};
+    use paceline_supervisor_core::routing::{Decision, DrafterState, Measured, Signals};
+    use paceline_vocabulary::{RequestId, Term, chain};
 
-    fn decided(n: u32, again: bool) -> Line {
+    fn decided(n: u32, again: bool) -> RouteLogLine {
         let unknown = Measured::default();
         let signals = Signals {
-            drafter: Drafter::Ready { max_draft: 15 },
+            drafter: DrafterState::Ready { max_draft: 15 },
             images: false,
             drafter_images: false,
             place: n,
@@ -229,14 +226,14 @@ mod tests {
             by_context: Measured { up_to: 1_024, steps: 3, gain: 1.1 },
             probe: false,
         };
-        let policy = Policy::of(&paceline_process::Config::default().routing);
+        let policy = Policy::default();
         let permit = route(RouteWish::Auto, &signals, &policy);
         let decision = Decision { wish: RouteWish::Auto, signals, policy, permit, again };
         let id = RequestId::parse(&format!("r{n}")).expect("an id");
-        Line::Decided(Box::new(Decided::of(&decision, &id, "default", Term(3))))
+        RouteLogLine::Decided(Box::new(DecidedLine::of(&decision, &id, "default", Term(3))))
     }
 
-    fn log(lines: &[Line], rest: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+    fn log(lines: &[RouteLogLine], rest: &str) -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let path = dir.path().join("routes.jsonl");
         let text: String = lines
@@ -248,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_as_they_were_written() {
+    fn a_line_reads_back_as_it_was_written() {
         let served = Some(ServedLine {
             lane: "plain".into(),
             reason: "forced".into(),
             completion_tokens: 4,
             ..Default::default()
         });
-        let ended = Line::Ended(Ended {
+        let ended = RouteLogLine::Ended(EndedLine {
             time: "t".into(),
             request: "r".into(),
             term: 1,
@@ -264,12 +261,16 @@ mod tests {
         });
         for line in [decided(1, false), decided(7, true), ended] {
             let text = serde_json::to_string(&line).expect("plain");
-            assert_eq!(serde_json::from_str::<Line>(&text).expect("its own form"), line, "{text}");
+            assert_eq!(
+                serde_json::from_str::<RouteLogLine>(&text).expect("its own form"),
+                line,
+                "{text}"
+            );
         }
     }
 
     #[test]
-    fn the_same_policy_decides_the_same_and_another_shows_its_changes() {
+    fn the_same_policy_changes_nothing_and_another_lists_its_changes() {
         let mut lines: Vec<_> = (1..=30).map(|n| decided(n, false)).collect();
         lines.push(decided(2, true));
         let (_dir, path) = log(&lines, "no line of a log\n");
@@ -301,12 +302,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_set_or_read_is_said() {
+    fn a_refused_setting_and_a_missing_log_are_named() {
         let (_dir, path) = log(&[decided(1, false)], "");
-        let refused = |setting: &str| {
-            let settings = [setting.to_owned()];
-            chain(&Replay::of(&path, &settings).expect_err("refused"))
-        };
+        let refused =
+            |setting: &str| chain(&Replay::of(&path, &[setting.to_owned()]).expect_err("refused"));
         assert!(refused("routing.forse=plain").contains("did you mean routing.force?"));
         assert!(refused("routing.kv_pressure=2").contains("at most 1"));
         assert!(refused("plain").contains("expected --set routing.key=value"));

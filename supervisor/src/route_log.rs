@@ -1,14 +1,13 @@
-//! The route log: how each request was routed and what came of it, as JSON lines. No text of a
-//! request is ever in it, for none comes here (I9).
+//! The route log: how each request was routed and how it ended, as JSON lines. It never contains a
+//! request's text, because none comes here (I9).
 //!
 //! Its file is one of [`crate::lines`].
 
-use paceline_proto::v1::RouteWish;
+use paceline_supervisor_core::routing::{
+    Decision, DrafterState, Measured, Policy, PolicyChange, Signals,
+};
 use paceline_vocabulary::{RequestId, Term};
 use serde::{Deserialize, Serialize};
-
-use crate::core::route::{Policy, Signals};
-use crate::core::routing::Decision;
 
 /// Largest file.
 pub const MAX_BYTES: u64 = 16 << 20;
@@ -16,17 +15,17 @@ pub const MAX_BYTES: u64 = 16 << 20;
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Line {
+pub enum RouteLogLine {
     /// A request was routed.
-    Decided(Box<Decided>),
+    Decided(Box<DecidedLine>),
     /// A request ended.
-    Ended(Ended),
+    Ended(EndedLine),
 }
 
 /// A route as it was decided.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Decided {
+pub struct DecidedLine {
     /// RFC 3339, UTC.
     pub time: String,
     /// Id of the request.
@@ -42,6 +41,7 @@ pub struct Decided {
     /// The policy in force.
     pub policy: PolicyLine,
     /// What was known.
+    #[serde(with = "SignalsLine")]
     pub signals: Signals,
     /// What was decided.
     pub permit: RouteLine,
@@ -50,7 +50,7 @@ pub struct Decided {
 /// How a request ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ended {
+pub struct EndedLine {
     /// RFC 3339, UTC.
     pub time: String,
     /// Id of the request.
@@ -105,39 +105,78 @@ pub struct RouteLine {
     pub max_draft: u32,
 }
 
+/// The form of [`Signals`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Signals", deny_unknown_fields)]
+struct SignalsLine {
+    #[serde(with = "DrafterLine")]
+    drafter: DrafterState,
+    images: bool,
+    drafter_images: bool,
+    place: u32,
+    running: u32,
+    context_tokens: u32,
+    kv_pressure: f64,
+    #[serde(with = "MeasuredLine")]
+    by_sequences: Measured,
+    #[serde(with = "MeasuredLine")]
+    by_context: Measured,
+    probe: bool,
+}
+
+/// The form of [`DrafterState`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "DrafterState", rename_all = "lowercase")]
+enum DrafterLine {
+    Absent,
+    Stopped,
+    Loading,
+    Suspect,
+    Incompatible,
+    Late { max_draft: u32 },
+    Ready { max_draft: u32 },
+}
+
+/// The form of [`Measured`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Measured")]
+struct MeasuredLine {
+    up_to: u32,
+    steps: u64,
+    gain: f64,
+}
+
 impl PolicyLine {
     fn of(policy: &Policy) -> Self {
         let [force, max_concurrent, max_context, kv_pressure] =
-            policy.settings().map(|(_, value)| value);
+            policy.settings().map(PolicyChange::value);
         Self { epoch: policy.epoch, force, max_concurrent, max_context, kv_pressure }
     }
 }
 
-impl Decided {
+impl DecidedLine {
     /// The line of a decision.
     pub fn of(decision: &Decision, request: &RequestId, class: &str, term: Term) -> Self {
         let permit = &decision.permit;
-        let wish =
-            if decision.wish == RouteWish::Unspecified { RouteWish::Auto } else { decision.wish };
         Self {
             time: now(),
             request: request.as_str().to_owned(),
             term: term.0,
             class: class.to_owned(),
-            wish: wish.word(),
+            wish: decision.wish.word().to_owned(),
             again: decision.again,
             policy: PolicyLine::of(&decision.policy),
             signals: decision.signals,
             permit: RouteLine {
-                lane: permit.lane.word(),
-                reason: permit.reason.word(),
+                lane: permit.lane.word().to_owned(),
+                reason: permit.reason.word().to_owned(),
                 max_draft: permit.max_draft,
             },
         }
     }
 }
 
-impl Ended {
+impl EndedLine {
     /// The line of an end.
     pub fn of(
         request: &RequestId,

@@ -15,41 +15,50 @@ use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::operations_server::Operations;
 use paceline_proto::v1::{
     DrafterResponse, DrainRequest, DrainResponse, EventsRequest, PolicyResponse, Process,
-    ProcessStatus, RestartRequest, RestartResponse, RouteWish, SetPolicyRequest, ShowPolicyRequest,
+    ProcessStatus, RestartRequest, RestartResponse, SetPolicyRequest, ShowPolicyRequest,
     StartDrafterRequest, StatusRequest, StatusResponse, StopDrafterRequest, SwapDrafterRequest,
 };
-use paceline_vocabulary::{KeyId, RequestId};
+use paceline_supervisor_core::RequestSummary;
+use paceline_supervisor_core::drafter::DrafterOrder;
+use paceline_supervisor_core::operations::{OperatorOrder, ServiceProcess};
+use paceline_vocabulary::{KeyId, RequestId, chain};
 use tokio_stream::wrappers::WatchStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::Instrument;
 
-use crate::actor::Mail;
-use crate::core::admission::Ask;
-use crate::core::drafter::Order;
-use crate::core::operations::{Command, Part};
-use crate::desk::{Desk, Recall};
+use crate::config;
 use crate::events::Events;
+use crate::handle::ActorHandle;
+use crate::mailbox::{GatewayRestart, Mail};
 use crate::relay::{self, Batches};
+use crate::wire;
 
 /// Longest wait of an operator's call that names none.
-const ORDER: Duration = Duration::from_secs(120);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Both services, before the actor's desk.
+/// A request that passed every check that needs no target.
+struct CheckedRequest {
+    id: RequestId,
+    generation: Generation,
+    summary: RequestSummary,
+}
+
+/// Both services, in front of the actor.
 #[derive(Clone, Debug)]
 pub struct Services {
-    desk: Desk,
+    handle: ActorHandle,
 }
 
 impl Services {
-    /// Services that put everything before this desk.
-    pub fn new(desk: Desk) -> Self {
-        Self { desk }
+    /// Services that send everything to this actor.
+    pub fn new(handle: ActorHandle) -> Self {
+        Self { handle }
     }
 
-    /// Takes a request in: what can be said of it without the target.
-    fn check(&self, request: SubmitRequest) -> Result<(RequestId, Generation, Ask), Status> {
+    /// Checks what can be checked without the target.
+    fn check(&self, request: SubmitRequest) -> Result<CheckedRequest, Status> {
         let found = request.stamp.as_ref().map(|stamp| stamp.term);
-        let expected = self.desk.term().0;
+        let expected = self.handle.term().0;
         if found != Some(expected) {
             let found = found.map_or_else(|| "none".to_owned(), |term| term.to_string());
             let message = format!("expected term {expected}, found {found}; attach again");
@@ -74,13 +83,9 @@ impl Services {
                 Reason::InvalidArgument.field("limits.max_tokens", "expected at least 1, found 0")
             );
         }
-        let wish = RouteWish::try_from(generation.route).map_err(|_| {
-            let message =
-                format!("expected a route wish known to this version, found {}", generation.route);
-            Reason::InvalidArgument.field("route", message)
-        })?;
+        let wish = wire::route_wish(generation.route)?;
         let deadline =
-            (generation.deadline_ns != 0).then(|| self.desk.clock().at(generation.deadline_ns));
+            (generation.deadline_ns != 0).then(|| self.handle.clock().at(generation.deadline_ns));
         let continuation = u32::try_from(generation.continuation_ids.len()).unwrap_or(u32::MAX);
         let context_tokens = prompt_tokens.saturating_add(continuation);
         let patches = generation
@@ -88,7 +93,7 @@ impl Services {
             .iter()
             .map(|picture| u64::from(picture.rows) * u64::from(picture.columns));
         let patches = patches.fold(0, u64::saturating_add);
-        let ask = Ask {
+        let summary = RequestSummary {
             key,
             prompt_tokens,
             max_tokens: generation.max_tokens,
@@ -97,7 +102,7 @@ impl Services {
             wish,
             patches,
         };
-        Ok((id, generation, ask))
+        Ok(CheckedRequest { id, generation, summary })
     }
 }
 
@@ -110,20 +115,23 @@ impl Supervisor for Services {
         &self,
         request: Request<Streaming<GatewayReport>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        let term = self.desk.term().0;
-        let attachment = self.desk.number();
-        task::spawn("attach", follow(self.desk.clone(), attachment, request.into_inner()));
-        let notices = WatchStream::new(self.desk.notices()).map(Notice::Service);
-        let recalls = WatchStream::new(self.desk.recalls()).filter_map(move |recall| {
-            let order = |Recall { grace_ms, .. }| {
-                Notice::Restart(internal::Order {
-                    cause: "an operator restarts it".to_owned(),
-                    grace_ms,
-                })
-            };
-            std::future::ready(recall.filter(|recall| recall.attachment >= attachment).map(order))
-        });
-        let notices = futures::stream::select(notices, recalls);
+        let term = self.handle.term().0;
+        let attachment = self.handle.number();
+        task::spawn("attach", follow(self.handle.clone(), attachment, request.into_inner()));
+        let notices = WatchStream::new(self.handle.notices()).map(Notice::Service);
+        let restarts =
+            WatchStream::new(self.handle.gateway_restarts()).filter_map(move |restart| {
+                let order = |GatewayRestart { grace_ms, .. }| {
+                    Notice::Restart(internal::Order {
+                        cause: "an operator restarts it".to_owned(),
+                        grace_ms,
+                    })
+                };
+                std::future::ready(
+                    restart.filter(|restart| restart.attachment >= attachment).map(order),
+                )
+            });
+        let notices = futures::stream::select(notices, restarts);
         Ok(Response::new(Box::pin(
             notices.map(move |notice| Ok(SupervisorNotice { term, notice: Some(notice) })),
         )))
@@ -133,16 +141,14 @@ impl Supervisor for Services {
         &self,
         request: Request<SubmitRequest>,
     ) -> Result<Response<Self::SubmitStream>, Status> {
-        let (id, generation, ask) = self.check(request.into_inner())?;
+        let CheckedRequest { id, generation, summary } = self.check(request.into_inner())?;
         let span = tracing::info_span!("request", request_id = %id);
         let served = async {
-            let (grant, seat) = self
-                .desk
-                .submit(id.clone(), generation.traffic_class.clone(), ask)?
-                .decided()
-                .await?;
+            let class = generation.traffic_class.clone();
+            let admitted = self.handle.submit(id.clone(), class, summary)?.decided().await?;
+            let grant = &admitted.grant;
             tracing::debug!(epoch = grant.epoch.0, queued_ms = grant.queued_ms, permit = ?grant.permit, "forwarded");
-            relay::forward(&self.desk, generation, grant, seat).await
+            relay::forward(&self.handle, generation, admitted).await
         };
         served.instrument(span).await.map(Response::new)
     }
@@ -152,10 +158,12 @@ impl Services {
     /// Has an order carried out. The timeout ends the wait, not the order.
     async fn order(
         &self,
-        order: Order,
+        order: DrafterOrder,
         timeout_ms: u32,
     ) -> Result<Response<DrafterResponse>, Status> {
-        let answered = self.within(timeout_ms, Part::Drafter, self.desk.order(order)).await?;
+        let answered = self
+            .within(timeout_ms, ServiceProcess::Drafter, self.handle.order_drafter(order))
+            .await?;
         Ok(Response::new(DrafterResponse { drafter: answered.drafter }))
     }
 
@@ -163,33 +171,34 @@ impl Services {
     async fn within(
         &self,
         timeout_ms: u32,
-        part: Part,
+        concerned: ServiceProcess,
         order: impl Future<Output = Result<StatusResponse, Status>>,
     ) -> Result<StatusResponse, Status> {
-        let limit = if timeout_ms == 0 { ORDER } else { Duration::from_millis(timeout_ms.into()) };
+        let limit =
+            if timeout_ms == 0 { ORDER_TIMEOUT } else { Duration::from_millis(timeout_ms.into()) };
         if let Ok(answer) = tokio::time::timeout(limit, order).await {
             return answer;
         }
-        let process = process(self.desk.status().await?, part);
+        let process = process(self.handle.status().await?, concerned);
         let state = process.state().word();
         let why = if process.reason.is_empty() {
             String::new()
         } else {
             format!(" ({})", process.reason)
         };
-        let (limit, name) = (limit.as_secs_f64(), part.name());
+        let (limit, name) = (limit.as_secs_f64(), concerned.name());
         let message =
             format!("not done within {limit} s, the order stands; the {name} is {state}{why}");
         Err(Reason::DeadlinePassed.status(message))
     }
 }
 
-fn process(status: StatusResponse, part: Part) -> ProcessStatus {
-    let process = match part {
-        Part::Gateway => status.gateway,
-        Part::Target => status.target,
-        Part::Drafter => status.drafter,
-        Part::Supervisor => status.supervisor,
+fn process(status: StatusResponse, concerned: ServiceProcess) -> ProcessStatus {
+    let process = match concerned {
+        ServiceProcess::Gateway => status.gateway,
+        ServiceProcess::Target => status.target,
+        ServiceProcess::Drafter => status.drafter,
+        ServiceProcess::Supervisor => status.supervisor,
     };
     process.unwrap_or_default()
 }
@@ -209,18 +218,26 @@ fn check_model(model: &str) -> Result<(), Status> {
 }
 
 /// Takes in what a gateway says of itself until its stream ends.
-async fn follow(desk: Desk, attachment: u64, mut reports: Streaming<internal::GatewayReport>) {
+async fn follow(
+    handle: ActorHandle,
+    attachment: u64,
+    mut reports: Streaming<internal::GatewayReport>,
+) {
     loop {
         let message = tokio::select! {
             message = reports.message() => message,
             // Nobody reads any more: let go of, the stream does not hold the connection, nor that
             // our end.
-            () = desk.closed() => return,
+            () = handle.closed() => return,
         };
         match message {
-            Ok(Some(report)) => desk.tell(Mail::Reported(attachment, report)).await,
+            Ok(Some(report)) => {
+                handle
+                    .send(Mail::Reported { attachment, report: wire::gateway_report(report) })
+                    .await
+            }
             // However it ended, the gateway is not attached any more.
-            Ok(None) | Err(_) => return desk.tell(Mail::Detached(attachment)).await,
+            Ok(None) | Err(_) => return handle.send(Mail::Detached { attachment }).await,
         }
     }
 }
@@ -230,7 +247,7 @@ impl Operations for Services {
     type EventsStream = Events;
 
     async fn events(&self, request: Request<EventsRequest>) -> Result<Response<Events>, Status> {
-        self.desk.events().read(request.into_inner()).map(Response::new)
+        self.handle.events().read(request.into_inner()).map(Response::new)
     }
 
     async fn restart(
@@ -238,21 +255,21 @@ impl Operations for Services {
         request: Request<RestartRequest>,
     ) -> Result<Response<RestartResponse>, Status> {
         let request = request.into_inner();
-        let part = match request.process() {
-            Process::Gateway => Part::Gateway,
-            Process::Target => Part::Target,
-            Process::Drafter => Part::Drafter,
-            Process::Supervisor => Part::Supervisor,
+        let target = match request.process() {
+            Process::Gateway => ServiceProcess::Gateway,
+            Process::Target => ServiceProcess::Target,
+            Process::Drafter => ServiceProcess::Drafter,
+            Process::Supervisor => ServiceProcess::Supervisor,
             Process::Unspecified => {
                 let message =
                     format!("expected a process known to this version, found {}", request.process);
                 return Err(Reason::InvalidArgument.field("process", message));
             }
         };
-        let command = Command::Restart { part, at_once: request.now };
-        let status = self.within(request.timeout_ms, part, self.desk.command(command)).await?;
+        let order = OperatorOrder::Restart { process: target, at_once: request.now };
+        let status = self.within(request.timeout_ms, target, self.handle.order(order)).await?;
         let term = status.term;
-        Ok(Response::new(RestartResponse { process: Some(process(status, part)), term }))
+        Ok(Response::new(RestartResponse { process: Some(process(status, target)), term }))
     }
 
     async fn drain(
@@ -260,13 +277,14 @@ impl Operations for Services {
         request: Request<DrainRequest>,
     ) -> Result<Response<DrainResponse>, Status> {
         let DrainRequest { undo, timeout_ms } = request.into_inner();
-        let command = if undo { Command::Resume } else { Command::Drain };
-        let status = self.within(timeout_ms, Part::Supervisor, self.desk.command(command)).await?;
+        let order = if undo { OperatorOrder::Resume } else { OperatorOrder::Drain };
+        let status =
+            self.within(timeout_ms, ServiceProcess::Supervisor, self.handle.order(order)).await?;
         Ok(Response::new(DrainResponse { requests: status.requests }))
     }
 
     async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusResponse>, Status> {
-        self.desk.status().await.map(Response::new)
+        self.handle.status().await.map(Response::new)
     }
 
     async fn start_drafter(
@@ -275,14 +293,14 @@ impl Operations for Services {
     ) -> Result<Response<DrafterResponse>, Status> {
         let StartDrafterRequest { model, timeout_ms } = request.into_inner();
         check_model(&model)?;
-        self.order(Order::Start { model }, timeout_ms).await
+        self.order(DrafterOrder::Start { model }, timeout_ms).await
     }
 
     async fn stop_drafter(
         &self,
         request: Request<StopDrafterRequest>,
     ) -> Result<Response<DrafterResponse>, Status> {
-        self.order(Order::Stop, request.into_inner().timeout_ms).await
+        self.order(DrafterOrder::Stop, request.into_inner().timeout_ms).await
     }
 
     async fn swap_drafter(
@@ -291,14 +309,14 @@ impl Operations for Services {
     ) -> Result<Response<DrafterResponse>, Status> {
         let SwapDrafterRequest { model, timeout_ms } = request.into_inner();
         check_model(&model)?;
-        self.order(Order::Swap { model }, timeout_ms).await
+        self.order(DrafterOrder::Swap { model }, timeout_ms).await
     }
 
     async fn show_policy(
         &self,
         _: Request<ShowPolicyRequest>,
     ) -> Result<Response<PolicyResponse>, Status> {
-        let routing = self.desk.status().await?.routing.unwrap_or_default();
+        let routing = self.handle.status().await?.routing.unwrap_or_default();
         Ok(Response::new(PolicyResponse { epoch: routing.policy_epoch, policy: routing.policy }))
     }
 
@@ -307,6 +325,8 @@ impl Operations for Services {
         request: Request<SetPolicyRequest>,
     ) -> Result<Response<PolicyResponse>, Status> {
         let SetPolicyRequest { key, value } = request.into_inner();
-        self.desk.set_policy(key, value).await.map(Response::new)
+        let change = config::policy_change(&key, &value)
+            .map_err(|error| Reason::InvalidArgument.status(chain(&error)))?;
+        self.handle.set_policy(change).await.map(Response::new)
     }
 }

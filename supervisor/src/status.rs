@@ -2,20 +2,24 @@
 
 use std::path::PathBuf;
 
-use paceline_proto::internal::v1::{Heartbeat, LinkPhase, ServiceState, SpeculationBucket};
+use paceline_proto::internal::v1::ServiceState;
 use paceline_proto::v1::{
-    KvStatus, Lane, LinkStatus, MemoryStatus, ModelStatus, PolicyResponse, PolicySetting,
-    ProcessState, ProcessStatus, RequestsStatus, RouteCount, RouteReason, RoutingBucket,
-    RoutingStatus, Speculation, StatusResponse,
+    self, KvStatus, LinkStatus, MemoryStatus, ModelStatus, PolicyResponse, PolicySetting,
+    ProcessStatus, RequestsStatus, RouteCount, RoutingBucket, RoutingStatus, Speculation,
+    StatusResponse,
 };
-use paceline_vocabulary::Millis;
+use paceline_supervisor_core::routing::PolicyChange;
+use paceline_supervisor_core::worker::Worker;
+use paceline_supervisor_core::{Notice, Supervisor};
+use paceline_vocabulary::report::{Heartbeat, LinkReport, SpeculationBucket};
+use paceline_vocabulary::state::{LinkPhase, ProcessState};
+use paceline_vocabulary::{Lane, Millis, RouteReason};
 
-use crate::core::worker::Worker;
-use crate::core::{Notice, Supervisor};
+use crate::wire;
 
-/// What the core does not know of its own process.
+/// What the core does not know of the supervisor's own process.
 #[derive(Clone, Debug)]
-pub struct Me {
+pub struct OwnProcess {
     /// Process id.
     pub pid: u32,
     /// Number of our life.
@@ -26,43 +30,46 @@ pub struct Me {
     pub model_dir: PathBuf,
 }
 
-/// The gateway's view. `drafter_serves` is [`crate::core::drafter::Drafters::serves`].
+/// The gateway's view. `drafter_serves` is `Drafters::serves`.
 pub fn service_state(notice: &Notice, drafter_serves: bool) -> ServiceState {
     let (reason, message) = match &notice.outage {
         None => (String::new(), String::new()),
         Some(outage) => (outage.reason.word().to_owned(), outage.why.clone()),
     };
-    let model = notice.described.as_ref().and_then(|described| described.model().cloned());
+    let model =
+        notice.described.as_ref().and_then(|described| described.model().map(wire::model_message));
     ServiceState { can_serve: notice.outage.is_none(), reason, message, model, drafter_serves }
 }
 
 /// The operators' view at `now`, which counts from our start.
-pub fn snapshot(core: &Supervisor, me: &Me, now: Millis) -> StatusResponse {
+pub fn snapshot(core: &Supervisor, own: &OwnProcess, now: Millis) -> StatusResponse {
     let seconds_since = |since: Millis| now.since(since) as f64 / 1e3;
     let gateway = core.gateway();
     let attached = gateway.attached();
     let report = gateway.report();
     let target = core.target();
     let life = target.life();
-    let beat = life.and_then(|life| life.beat.as_ref());
-    let kv = beat.and_then(|beat| beat.kv).unwrap_or_default();
+    let heartbeat = life.and_then(|life| life.heartbeat.as_ref());
+    let kv = heartbeat.and_then(|heartbeat| heartbeat.kv).unwrap_or_default();
     let admission = core.admission();
     StatusResponse {
         gateway: Some(ProcessStatus {
-            state: gateway.state().into(),
-            pid: attached.map_or(0, |_| report.pid),
-            epoch: report.epoch,
-            restarts: report.restarts,
+            state: state_message(gateway.state()),
+            pid: attached.and(report).map_or(0, |report| report.pid),
+            epoch: gateway.epoch().0,
+            restarts: report.map_or(0, |report| report.restarts),
             uptime_s: attached.map_or(0.0, seconds_since),
             reason: if attached.is_some() { String::new() } else { "not attached".into() },
             ..Default::default()
         }),
         supervisor: Some(ProcessStatus {
-            state: if core.is_stopping() { ProcessState::Draining } else { ProcessState::Ready }
-                .into(),
-            pid: me.pid,
-            epoch: me.term,
-            restarts: me.restarts,
+            state: state_message(match core.is_stopping() {
+                true => ProcessState::Draining,
+                false => ProcessState::Ready,
+            }),
+            pid: own.pid,
+            epoch: own.term,
+            restarts: own.restarts,
             uptime_s: now.0 as f64 / 1e3,
             reason: core
                 .notice()
@@ -72,7 +79,7 @@ pub fn snapshot(core: &Supervisor, me: &Me, now: Millis) -> StatusResponse {
                 .unwrap_or_default(),
             ..Default::default()
         }),
-        target: Some(worker(target, me.model_dir.display().to_string(), now)),
+        target: Some(worker(target, own.model_dir.display().to_string(), now)),
         drafter: Some(drafter(core, now)),
         kv: Some(KvStatus {
             budget_bytes: kv.budget_bytes,
@@ -84,8 +91,8 @@ pub fn snapshot(core: &Supervisor, me: &Me, now: Millis) -> StatusResponse {
             active: admission.active() as u32,
             queued: admission.queued() as u32,
         }),
-        link: Some(link(beat, core.drafters().is_wanted())),
-        term: me.term,
+        link: Some(link(heartbeat, core.drafters().is_wanted())),
+        term: own.term,
         routing: Some(routing(core)),
         memory: Some(memory(core)),
         model: model(core),
@@ -95,20 +102,20 @@ pub fn snapshot(core: &Supervisor, me: &Me, now: Millis) -> StatusResponse {
 fn model(core: &Supervisor) -> Option<ModelStatus> {
     let described = core.target().described()?;
     let (model, capacity) = (described.model()?, described.capacity()?);
-    let (positions, bytes) = capacity.classes.last().copied()?;
+    let longest = capacity.classes.last()?;
     Some(ModelStatus {
         name: model.name.clone(),
-        context_length: model.context_length.min(positions),
+        context_length: model.context_length.min(longest.positions),
         vocab_size: model.vocab_size,
-        position_bytes: bytes / u64::from(positions.max(1)),
+        position_bytes: longest.bytes / u64::from(longest.positions.max(1)),
     })
 }
 
 fn routing(core: &Supervisor) -> RoutingStatus {
     let PolicyResponse { epoch, policy } = policy(core);
     let count = |(lane, reason, requests): (Lane, RouteReason, u64)| RouteCount {
-        lane: lane.into(),
-        reason: reason.into(),
+        lane: v1::Lane::from(lane).into(),
+        reason: v1::RouteReason::from(reason).into(),
         requests,
     };
     let figures = core.figures();
@@ -132,16 +139,17 @@ fn routing(core: &Supervisor) -> RoutingStatus {
 /// The routing policy in force.
 pub fn policy(core: &Supervisor) -> PolicyResponse {
     let routing = core.routing();
-    let setting = |(key, value): (&'static str, String)| {
-        let source = if routing.is_set(key) { "operator" } else { "configuration" };
-        PolicySetting { key: key.to_owned(), value, source: source.to_owned() }
+    let setting = |change: PolicyChange| {
+        let source = if routing.is_set(change.key()) { "operator" } else { "configuration" };
+        let key = change.key().to_owned();
+        PolicySetting { key, value: change.value(), source: source.to_owned() }
     };
     let policy = routing.policy().settings().into_iter().map(setting).collect();
     PolicyResponse { epoch: routing.policy().epoch, policy }
 }
 
 fn memory(core: &Supervisor) -> MemoryStatus {
-    let machine = core.machine();
+    let machine = core.machine_memory();
     MemoryStatus {
         budget_bytes: machine.budget_bytes,
         target_bytes: machine.target.active,
@@ -154,19 +162,23 @@ fn memory(core: &Supervisor) -> MemoryStatus {
 
 fn worker(worker: &Worker, model: String, now: Millis) -> ProcessStatus {
     let life = worker.life();
-    let beat = life.and_then(|life| life.beat.as_ref());
+    let heartbeat = life.and_then(|life| life.heartbeat.as_ref());
     let weight_bytes =
         life.and_then(|life| life.described.as_ref()).map(|described| described.weight_bytes());
     ProcessStatus {
-        state: worker.state().into(),
+        state: state_message(worker.state()),
         pid: life.map_or(0, |life| life.pid),
         epoch: worker.last_epoch().0,
         restarts: worker.restarts(),
         uptime_s: life.map_or(0.0, |life| now.since(life.since) as f64 / 1e3),
         model,
-        weights_loaded_at: beat.map(|beat| rfc3339(beat.weights_loaded_unix_s)).unwrap_or_default(),
-        weight_bytes: weight_bytes.or(beat.map(|beat| beat.total_bytes)).unwrap_or_default(),
-        loaded_bytes: beat.map_or(0, |beat| beat.loaded_bytes),
+        weights_loaded_at: heartbeat
+            .map(|heartbeat| rfc3339(heartbeat.weights_loaded_unix_s))
+            .unwrap_or_default(),
+        weight_bytes: weight_bytes
+            .or(heartbeat.map(|heartbeat| heartbeat.total_bytes))
+            .unwrap_or_default(),
+        loaded_bytes: heartbeat.map_or(0, |heartbeat| heartbeat.loaded_bytes),
         reason: worker.reason(now),
     }
 }
@@ -175,7 +187,7 @@ fn worker(worker: &Worker, model: String, now: Millis) -> ProcessStatus {
 pub fn drafter(core: &Supervisor, now: Millis) -> ProcessStatus {
     let drafters = core.drafters();
     ProcessStatus {
-        state: drafters.process_state().into(),
+        state: state_message(drafters.process_state()),
         restarts: drafters.restarts(),
         reason: drafters.reason(now),
         ..worker(drafters.current(), drafters.model().to_owned(), now)
@@ -183,24 +195,16 @@ pub fn drafter(core: &Supervisor, now: Millis) -> ProcessStatus {
 }
 
 /// The link as the target sees it. Where no drafter is wanted the end of its link is no loss.
-fn link(beat: Option<&Heartbeat>, wanted: bool) -> LinkStatus {
-    let mut report = beat.and_then(|beat| beat.link.clone()).unwrap_or_default();
-    if !wanted && report.phase() == LinkPhase::Lost {
-        report.set_phase(LinkPhase::Absent);
+fn link(heartbeat: Option<&Heartbeat>, wanted: bool) -> LinkStatus {
+    let report = heartbeat.and_then(|heartbeat| heartbeat.link.clone());
+    let mut report = report.unwrap_or(LinkReport::ABSENT);
+    if !wanted && report.phase == LinkPhase::Lost {
+        report.phase = LinkPhase::Absent;
         report.reason.clear();
     }
-    let totals = beat.and_then(|beat| beat.speculation).unwrap_or_default();
-    let state = match report.phase() {
-        LinkPhase::Unspecified | LinkPhase::Absent => "absent",
-        LinkPhase::Greeting => "greeting",
-        LinkPhase::Up => "up",
-        LinkPhase::Refused => "refused",
-        LinkPhase::Ejected => "ejected",
-        LinkPhase::Lost => "lost",
-        LinkPhase::Suspect => "suspect",
-    };
+    let totals = heartbeat.and_then(|heartbeat| heartbeat.speculation).unwrap_or_default();
     LinkStatus {
-        state: state.to_owned(),
+        state: report.phase.word().to_owned(),
         reason: report.reason,
         generation: report.generation,
         speculation: Some(Speculation {
@@ -211,6 +215,10 @@ fn link(beat: Option<&Heartbeat>, wanted: bool) -> LinkStatus {
         late: totals.late,
         bytes: totals.link_bytes,
     }
+}
+
+fn state_message(state: ProcessState) -> i32 {
+    v1::ProcessState::from(state).into()
 }
 
 /// Seconds since 1970 as RFC 3339 in UTC; empty for 0, which means "not yet".
@@ -224,9 +232,10 @@ fn rfc3339(unix_s: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::drafter::Plan;
-    use paceline_proto::internal::v1::LinkReport;
-    use paceline_vocabulary::Term;
+    use paceline_proto::v1::ProcessState;
+    use paceline_supervisor_core::drafter::DrafterPlan;
+    use paceline_vocabulary::state::WorkerPhase;
+    use paceline_vocabulary::{Epoch, Term};
 
     #[test]
     fn times_are_utc() {
@@ -237,15 +246,12 @@ mod tests {
 
     #[test]
     fn the_links_end_is_a_loss_only_where_a_drafter_is_wanted() {
-        let report = LinkReport {
-            generation: 3,
-            phase: LinkPhase::Lost.into(),
-            reason: "gone".into(),
-            serving: 0,
-        };
-        let beat = Heartbeat { link: Some(report), ..Default::default() };
+        let report =
+            LinkReport { generation: 3, phase: LinkPhase::Lost, reason: "gone".into(), serving: 0 };
+        let heartbeat =
+            Heartbeat { link: Some(report), ..Heartbeat::new(Epoch(1), WorkerPhase::Idle) };
         let shown = |wanted| {
-            let link = link(Some(&beat), wanted);
+            let link = link(Some(&heartbeat), wanted);
             (link.state, link.reason, link.generation)
         };
         assert_eq!(shown(true), ("lost".into(), "gone".into(), 3));
@@ -256,11 +262,11 @@ mod tests {
     fn before_anything_runs_everything_is_named_all_the_same() {
         let core = Supervisor::new(
             crate::config::settings(&paceline_process::Config::default()),
-            Plan::default(),
+            DrafterPlan::default(),
             Term(3),
         );
-        let me = Me { pid: 7, term: 3, restarts: 1, model_dir: "/models/x".into() };
-        let status = snapshot(&core, &me, Millis(1_500));
+        let own = OwnProcess { pid: 7, term: 3, restarts: 1, model_dir: "/models/x".into() };
+        let status = snapshot(&core, &own, Millis(1_500));
         let state = |process: &Option<ProcessStatus>| process.as_ref().map(ProcessStatus::state);
         assert_eq!(state(&status.gateway), Some(ProcessState::Stopped));
         assert_eq!(state(&status.supervisor), Some(ProcessState::Ready));

@@ -99,6 +99,14 @@ impl Permit {
     pub fn may_draft(&self) -> bool {
         self.lane == Lane::Speculative && self.max_draft > 0
     }
+
+    /// Whether load, length or memory alone denies the speculative lane. These pass, so the request
+    /// is routed again when they may have passed (I12).
+    pub fn is_held_back(&self) -> bool {
+        use RouteReason::{Concurrency, Context, KvPressure, NotWorth};
+        self.lane == Lane::Plain
+            && matches!(self.reason, Concurrency | Context | KvPressure | NotWorth)
+    }
 }
 
 /// A limit that an operator sets, or leaves to measurement.
@@ -109,4 +117,14 @@ pub enum Limit<T> {
     Auto,
     /// A hard cap.
     Is(T),
+}
+
+impl<T> Limit<T> {
+    /// The cap, or `auto` where the operator leaves it to measurement.
+    pub fn unwrap_or(self, auto: T) -> T {
+        match self {
+            Limit::Auto => auto,
+            Limit::Is(cap) => cap,
+        }
+    }
 }

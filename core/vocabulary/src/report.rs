@@ -37,6 +37,28 @@ pub struct Heartbeat {
     pub memory: Option<MemoryUse>,
 }
 
+impl Heartbeat {
+    /// A heartbeat without figures.
+    pub fn new(epoch: Epoch, phase: WorkerPhase) -> Self {
+        Self {
+            epoch,
+            phase,
+            steps: 0,
+            loaded_bytes: 0,
+            total_bytes: 0,
+            weights_loaded_unix_s: 0,
+            kv: None,
+            sequences: 0,
+            failure: String::new(),
+            link: None,
+            speculation: None,
+            figures: None,
+            step_times: None,
+            memory: None,
+        }
+    }
+}
+
 /// How long recent steps took, in microseconds; 0 before the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTimes {
@@ -94,6 +116,12 @@ pub struct LinkReport {
     /// Number of the link that drafts arrive from at this moment; 0: none. An older link serves
     /// while the newest one is in its handshake.
     pub serving: u64,
+}
+
+impl LinkReport {
+    /// The report before a link was handed over.
+    pub const ABSENT: Self =
+        Self { generation: 0, phase: LinkPhase::Absent, reason: String::new(), serving: 0 };
 }
 
 /// What speculation did since the target's start.

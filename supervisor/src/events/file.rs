@@ -18,7 +18,7 @@ const MAX_LINE: usize = 64 << 10;
 
 /// A line.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Line {
+pub(super) struct EventLine {
     time: String,
     term: u64,
     number: u64,
@@ -30,16 +30,16 @@ pub(super) struct Line {
     cause: String,
 }
 
-impl From<&Event> for Line {
+impl From<&Event> for EventLine {
     fn from(event: &Event) -> Self {
         let Event { time, term, number, kind, subject, epoch, from, to, cause } = event.clone();
         Self { time, term, number, kind, subject, epoch, from, to, cause }
     }
 }
 
-impl From<Line> for Event {
-    fn from(line: Line) -> Self {
-        let Line { time, term, number, kind, subject, epoch, from, to, cause } = line;
+impl From<EventLine> for Event {
+    fn from(line: EventLine) -> Self {
+        let EventLine { time, term, number, kind, subject, epoch, from, to, cause } = line;
         Self { time, term, number, kind, subject, epoch, from, to, cause }
     }
 }
@@ -59,7 +59,7 @@ pub(super) fn read(dir: &Path, last: usize) -> Vec<Event> {
                 Ok(0) | Err(_) => break,
                 Ok(_) if line.len() > MAX_LINE => {}
                 Ok(_) => {
-                    if let Ok(line) = serde_json::from_slice::<Line>(&line) {
+                    if let Ok(line) = serde_json::from_slice::<EventLine>(&line) {
                         events.push_back(Event::from(line));
                         if events.len() > last {
                             events.pop_front();
@@ -85,7 +85,7 @@ mod tests {
     fn the_last_lines_of_both_files_are_read() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let mut file = LineFile::new(temp.path().join(NAME), 2_000);
-        (1..=100).for_each(|number| file.write(&Line::from(&event(number))));
+        (1..=100).for_each(|number| file.write(&EventLine::from(&event(number))));
         assert!(aside(&temp.path().join(NAME)).exists());
         let numbers: Vec<u64> = read(temp.path(), 20).iter().map(|event| event.number).collect();
         assert_eq!(numbers, (81..=100).collect::<Vec<_>>());
@@ -98,12 +98,12 @@ mod tests {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let path = temp.path().join(NAME);
         assert!(read(temp.path(), 9).is_empty());
-        LineFile::new(path.clone(), 2_000).write(&Line::from(&event(2)));
+        LineFile::new(path.clone(), 2_000).write(&EventLine::from(&event(2)));
         let mut text = std::fs::read(&path).expect("there");
         text.extend(b"{\"time\": 3\n{\"time");
         std::fs::write(&path, text).expect("writable");
         assert_eq!(read(temp.path(), 9), [event(2)]);
-        LineFile::new(path, 2_000).write(&Line::from(&event(3)));
+        LineFile::new(path, 2_000).write(&EventLine::from(&event(3)));
         assert_eq!(read(temp.path(), 9), [event(2), event(3)]);
     }
 }

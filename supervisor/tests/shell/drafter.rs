@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use paceline_link::Handover;
-use paceline_process::config::DrafterStart;
+
 use paceline_process::runtime_dir::WorkerRecord;
 use paceline_process::{Exit, task};
 use paceline_proto::internal::v1::{LinkPhase, Stamp};
@@ -15,10 +15,10 @@ use paceline_proto::v1::{
     DrafterResponse, Lane, ProcessState, ProcessStatus, RouteReason, StartDrafterRequest,
     StopDrafterRequest, SwapDrafterRequest,
 };
-use paceline_supervisor::actor::Stop;
-use paceline_supervisor::core::drafter::Plan;
-use paceline_supervisor::core::seat::{Seat, WorkerId};
-use paceline_supervisor::core::worker;
+use paceline_supervisor::mailbox::Stop;
+use paceline_supervisor_core::drafter::{DrafterPlan, DrafterStart};
+use paceline_supervisor_core::worker;
+use paceline_supervisor_core::{WorkerId, WorkerSlot};
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
@@ -34,8 +34,8 @@ fn generation(n: u64) -> u64 {
 }
 
 impl Stack {
-    pub(crate) fn plan(start: DrafterStart) -> Plan {
-        Plan { model: "/models/drafter".into(), start, ..Plan::default() }
+    pub(crate) fn plan(start: DrafterStart) -> DrafterPlan {
+        DrafterPlan { model: "/models/drafter".into(), start, ..DrafterPlan::default() }
     }
 
     pub(crate) async fn drafter(&mut self) -> Life {
@@ -123,7 +123,7 @@ async fn refused(answer: Answered) -> Status {
 /// Ends a worker that was asked to.
 async fn leaves(life: &mut Life) {
     within(life.stops.recv()).await.expect("asked to end");
-    life.die(worker::Exit::Code(0)).await;
+    life.die(worker::WorkerExit::Code(0)).await;
 }
 
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn both_ends_of_a_link_reach_each_other_and_the_same_memory() {
     let (mut target, mut drafter) = (stack.life().await, stack.drafter().await);
     assert_eq!(
         (drafter.worker, drafter.epoch, drafter.model.as_str()),
-        (WorkerId::Drafter(Seat::First), 1, "/models/drafter")
+        (WorkerId::Drafter(WorkerSlot::First), 1, "/models/drafter")
     );
     target.idle();
     drafter.idle();
@@ -184,7 +184,7 @@ async fn a_linked_drafter_is_used_and_its_fall_costs_no_request() {
         Some((10, 40, 25))
     );
 
-    drafter.die(worker::Exit::Signal(9)).await;
+    drafter.die(worker::WorkerExit::Signal(9)).await;
     let changes = within(target.permits.recv()).await.expect("told");
     assert_eq!(changes.len(), 1);
     let permit = changes[0].permit.expect("a permit");
@@ -226,7 +226,7 @@ async fn orders_return_when_it_is_so() {
     let mut second = stack.drafter().await;
     assert_eq!(
         (second.worker, second.model.as_str(), second.epoch),
-        (WorkerId::Drafter(Seat::Second), model.as_str(), 2)
+        (WorkerId::Drafter(WorkerSlot::Second), model.as_str(), 2)
     );
     second.idle();
     let (_theirs, _its) = (target.handed().await, second.handed().await);
@@ -241,7 +241,7 @@ async fn orders_return_when_it_is_so() {
     let stop = within(first.stops.recv()).await.expect("asked to end");
     assert_eq!(stop.stamp, Some(Stamp { term: TERM, epoch: 1 }));
     assert!(!swap.is_finished(), "the one before is not gone");
-    first.die(worker::Exit::Code(0)).await;
+    first.die(worker::WorkerExit::Code(0)).await;
     let shown = done(swap).await;
     assert_eq!(
         (shown.state(), shown.epoch, shown.restarts, shown.model),
@@ -251,7 +251,7 @@ async fn orders_return_when_it_is_so() {
     let stop = stack.stop_drafter();
     within(second.stops.recv()).await.expect("asked to end");
     assert!(!stop.is_finished());
-    second.die(worker::Exit::Code(0)).await;
+    second.die(worker::WorkerExit::Code(0)).await;
     let shown = done(stop).await;
     assert_eq!((shown.state(), shown.pid, shown.restarts), (ProcessState::Stopped, 0, 0));
     assert_eq!(state(&stack.status().await.target), ProcessState::Ready);
@@ -314,7 +314,7 @@ async fn orders_that_cannot_be_carried_out_say_why() {
     // Files that cannot be read.
     let swap = stack.swap_drafter("");
     let bad = stack.drafter().await;
-    bad.die(worker::Exit::Code(69)).await;
+    bad.die(worker::WorkerExit::Code(69)).await;
     let status = refused(swap).await;
     assert_eq!(
         (status.code(), Reason::of(&status)),
@@ -408,10 +408,10 @@ async fn a_lazy_one_waits_for_its_first_use() {
 #[tokio::test]
 async fn one_left_by_an_earlier_supervisor_goes_on_and_is_linked_anew() {
     let earlier = (
-        WorkerId::Drafter(Seat::Second),
+        WorkerId::Drafter(WorkerSlot::Second),
         WorkerRecord { pid: 98, started: 1, epoch: 30, boot: String::new() },
     );
-    let mut stack = Stack::with_drafter(|_| {}, Plan::default(), Some(earlier));
+    let mut stack = Stack::with_drafter(|_| {}, DrafterPlan::default(), Some(earlier));
     let mut old = stack.drafter().await;
     let mut target = stack.life().await;
     target.idle();
@@ -442,15 +442,15 @@ async fn one_left_by_an_earlier_supervisor_goes_on_and_is_linked_anew() {
 #[tokio::test]
 async fn one_left_by_an_earlier_supervisor_that_is_another_is_ended() {
     let earlier = (
-        WorkerId::Drafter(Seat::Second),
+        WorkerId::Drafter(WorkerSlot::Second),
         WorkerRecord { pid: fake::STRANGER, started: 1, epoch: 30, boot: String::new() },
     );
-    let mut stack = Stack::with_drafter(|_| {}, Plan::default(), Some(earlier));
+    let mut stack = Stack::with_drafter(|_| {}, DrafterPlan::default(), Some(earlier));
     let mut old = stack.drafter().await;
     old.idle();
     let stop = within(old.stops.recv()).await.expect("asked to end");
     assert_eq!(stop.stamp, Some(Stamp { term: TERM, epoch: 30 }));
-    old.die(worker::Exit::Code(0)).await;
+    old.die(worker::WorkerExit::Code(0)).await;
     while state(&stack.status().await.drafter) != ProcessState::Absent {}
     assert!(stack.drafters.try_recv().is_err(), "none is configured");
 }
@@ -503,7 +503,7 @@ async fn the_gateway_is_told_that_the_drafter_serves_only_while_drafts_can_come_
     let told = stack.told(|state| state.drafter_serves).await;
     assert!(told.can_serve, "requests are served all the time");
 
-    drafter.die(worker::Exit::Signal(9)).await;
+    drafter.die(worker::WorkerExit::Signal(9)).await;
     let mut next = stack.drafter().await;
     assert!(!stack.drafter_serves().await, "it was killed");
     next.idle();

@@ -16,10 +16,10 @@ use paceline_proto::internal::v1::target_server::{Target, TargetServer};
 use paceline_proto::internal::v1::worker_server::{Worker, WorkerServer};
 use paceline_proto::internal::v1::*;
 use paceline_proto::status::{Reason, ReasonStatus as _};
-use paceline_supervisor::Identities;
+use paceline_supervisor::WorkerIdentities;
 use paceline_supervisor::child::{Host, Hosts};
-use paceline_supervisor::core::seat::{Seat, WorkerId};
-use paceline_supervisor::core::worker::{Exit, Identity};
+use paceline_supervisor_core::worker::{WorkerExit, WorkerIdentity};
+use paceline_supervisor_core::{WorkerId, WorkerSlot};
 use paceline_vocabulary::{Epoch, Term};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::{ReceiverStream, WatchStream};
@@ -36,9 +36,10 @@ pub const OTHER_BUILD: u32 = 667;
 pub const EARLIER_MODEL: &str = "/models/earlier";
 
 /// What the fakes say of themselves.
-pub fn identities() -> Identities {
-    let of = |settings: &str| Identity { build: "fake".into(), config_digest: settings.into() };
-    Identities { target: of("the target's settings"), drafter: of("the drafter's settings") }
+pub fn identities() -> WorkerIdentities {
+    let of =
+        |settings: &str| WorkerIdentity { build: "fake".into(), config_digest: settings.into() };
+    WorkerIdentities { target: of("the target's settings"), drafter: of("the drafter's settings") }
 }
 
 /// A request as it reached the target, and the way its answer goes back. Closed when it is
@@ -78,7 +79,7 @@ pub struct Life {
     pub calls: mpsc::Receiver<Call>,
     pub stops: mpsc::Receiver<StopRequest>,
     beat: watch::Sender<Heartbeat>,
-    ends: mpsc::Sender<Exit>,
+    ends: mpsc::Sender<WorkerExit>,
 }
 
 impl Life {
@@ -128,7 +129,7 @@ impl Life {
     }
 
     /// Ends the process.
-    pub async fn die(&self, exit: Exit) {
+    pub async fn die(&self, exit: WorkerExit) {
         self.ends.send(exit).await.expect("it lives");
     }
 
@@ -189,7 +190,7 @@ impl Target for Service {
             context_length: 1_024,
             ..Default::default()
         };
-        let Identity { mut build, config_digest } = identities().target;
+        let WorkerIdentity { mut build, config_digest } = identities().target;
         if self.pid == OTHER_BUILD {
             build.push_str("+other");
         }
@@ -240,7 +241,7 @@ impl Drafter for Service {
         &self,
         _: Request<DescribeDrafterRequest>,
     ) -> Result<Response<DescribeDrafterResponse>, Status> {
-        let Identity { build, config_digest } = identities().drafter;
+        let WorkerIdentity { build, config_digest } = identities().drafter;
         let path = self.model.clone();
         let drafter =
             Some(DrafterInfo { block_size: 16, weight_bytes: 50, path, ..Default::default() });
@@ -289,7 +290,7 @@ pub struct FakeHost {
     lives: mpsc::Sender<Life>,
     /// One that is found in place of the first start.
     earlier: Arc<Mutex<Option<WorkerRecord>>>,
-    current: Option<(mpsc::Receiver<Exit>, mpsc::Sender<Exit>)>,
+    current: Option<(mpsc::Receiver<WorkerExit>, mpsc::Sender<WorkerExit>)>,
 }
 
 /// Hosts of all places; `earlier` is found where the target is to be, or a drafter.
@@ -311,7 +312,7 @@ pub fn hosts(
     let drafter = |seat| host(WorkerId::Drafter(seat), &drafters);
     Hosts {
         target: host(WorkerId::Target, &targets),
-        drafters: [drafter(Seat::First), drafter(Seat::Second)],
+        drafters: [drafter(WorkerSlot::First), drafter(WorkerSlot::Second)],
     }
 }
 
@@ -372,7 +373,7 @@ impl FakeHost {
             // All sockets close here, as they do when a process ends.
             drop(listener);
             drop(runtime);
-            let _ = gone_tx.blocking_send(exit.unwrap_or(Exit::Unknown));
+            let _ = gone_tx.blocking_send(exit.unwrap_or(WorkerExit::Unknown));
         });
         bound.recv().expect("it is bound");
         self.current = Some((gone, ends.clone()));
@@ -409,7 +410,7 @@ impl Host for FakeHost {
 
     fn signal(&mut self, hard: bool) {
         if let Some((_, ends)) = &self.current {
-            let _ = ends.try_send(Exit::Signal(if hard { 9 } else { 15 }));
+            let _ = ends.try_send(WorkerExit::Signal(if hard { 9 } else { 15 }));
         }
     }
 
@@ -417,9 +418,9 @@ impl Host for FakeHost {
         false
     }
 
-    async fn exited(&mut self) -> Exit {
+    async fn exited(&mut self) -> WorkerExit {
         let exit = match &mut self.current {
-            Some((gone, _)) => gone.recv().await.unwrap_or(Exit::Unknown),
+            Some((gone, _)) => gone.recv().await.unwrap_or(WorkerExit::Unknown),
             None => std::future::pending().await,
         };
         self.current = None;

@@ -17,12 +17,12 @@ use paceline_proto::internal::v1::*;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{Lane, ProcessState, RouteReason, StatusRequest, StatusResponse};
-use paceline_supervisor::actor::Stop;
-use paceline_supervisor::core::drafter::Plan;
-use paceline_supervisor::core::seat::WorkerId;
-use paceline_supervisor::core::{Settings, worker};
-use paceline_supervisor::status::Me;
+use paceline_supervisor::mailbox::Stop;
+use paceline_supervisor_core::drafter::DrafterPlan;
+
+use paceline_supervisor::status::OwnProcess;
 use paceline_supervisor::{Setup, run};
+use paceline_supervisor_core::{Settings, WorkerId, worker};
 use paceline_vocabulary::Term;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -51,14 +51,14 @@ impl Stack {
     fn start(change: impl FnOnce(&mut Settings), earlier: Option<WorkerRecord>) -> Self {
         Self::with_drafter(
             change,
-            Plan::default(),
+            DrafterPlan::default(),
             earlier.map(|record| (WorkerId::Target, record)),
         )
     }
 
     fn with_drafter(
         change: impl FnOnce(&mut Settings),
-        plan: Plan,
+        plan: DrafterPlan,
         earlier: Option<(WorkerId, WorkerRecord)>,
     ) -> Self {
         let temp = tempfile::tempdir().expect("a temporary directory");
@@ -73,7 +73,7 @@ impl Stack {
         let (lives_tx, lives) = mpsc::channel(8);
         let (drafters_tx, drafters) = mpsc::channel(8);
         let (stop, stops) = mpsc::channel(4);
-        let me = Me { pid: 1, term: TERM, restarts: 2, model_dir: "/models/demo".into() };
+        let own = OwnProcess { pid: 1, term: TERM, restarts: 2, model_dir: "/models/demo".into() };
         let route_log = settings.log_routes.then(|| temp.path().join("routes.jsonl"));
         let hosts = fake::hosts(&dir, lives_tx, drafters_tx, earlier);
         let channel = socket::channel(dir.socket("supervisor"));
@@ -82,7 +82,7 @@ impl Stack {
             plan,
             dir,
             term: Term(TERM),
-            me,
+            own,
             route_log,
             identities: fake::identities(),
         };
@@ -284,7 +284,7 @@ async fn a_target_killed_under_a_stream_is_a_clear_error_and_comes_back() {
     let waiting_for_the_first =
         stack.submit(with(|generation| generation.request_id = "r2".into()));
     let second = life.call().await;
-    life.die(worker::Exit::Signal(9)).await;
+    life.die(worker::WorkerExit::Signal(9)).await;
     let status = failure(&mut answer).await;
     assert_retryable(&status, Reason::TargetGone);
     assert!(status.message().contains("SIGKILL"), "{}", status.message());
@@ -348,7 +348,7 @@ async fn a_client_that_goes_cancels_wherever_its_request_is() {
 #[tokio::test]
 async fn who_waits_too_long_is_told_and_who_finds_no_place_too() {
     let (mut stack, mut life) =
-        Stack::ready(|settings| (settings.queue_wait_ms, settings.places) = (50, 1)).await;
+        Stack::ready(|settings| (settings.queue_wait_ms, settings.queue_places) = (50, 1)).await;
     let _first = stack.running(&mut life).await;
     let _second = stack.running(&mut life).await;
     assert_retryable(&stack.refused(request()).await, Reason::QueueWait);
@@ -445,7 +445,7 @@ async fn asked_to_stop_it_drains_ends_the_target_and_leaves_nothing() {
     assert!(batch(&mut answer).await.done.is_some());
     let stop = within(life.stops.recv()).await.expect("asked to end");
     assert_eq!((stop.stamp, stop.grace_ms), (Some(Stamp { term: TERM, epoch: 1 }), 0));
-    life.die(worker::Exit::Code(0)).await;
+    life.die(worker::WorkerExit::Code(0)).await;
     assert_eq!(within(stack.run).await.expect("no panic"), Exit::Asked);
     let mut left: Vec<_> = std::fs::read_dir(stack.temp.path())
         .expect("there")
@@ -488,7 +488,7 @@ async fn a_target_left_by_an_earlier_supervisor_is_taken_over() {
     let (call, mut answer) = stack.running(&mut old).await;
     assert_eq!(call.request.stamp, Some(Stamp { term: TERM, epoch: 40 }));
     // Its end is seen, and another is started.
-    old.die(worker::Exit::Unknown).await;
+    old.die(worker::WorkerExit::Unknown).await;
     assert_retryable(&failure(&mut answer).await, Reason::TargetGone);
     let next = stack.life().await;
     next.idle();
@@ -496,7 +496,7 @@ async fn a_target_left_by_an_earlier_supervisor_is_taken_over() {
     assert!(stack.lives.try_recv().is_err(), "one and no more");
     // Asked to stop it ends what it has, whoever started that.
     stack.stop.send(Stop::Asked).await.expect("it runs");
-    next.die(worker::Exit::Code(0)).await;
+    next.die(worker::WorkerExit::Code(0)).await;
     assert_eq!(within(stack.run).await.expect("no panic"), Exit::Asked);
 }
 
@@ -522,7 +522,7 @@ async fn ended_and_replaced(pid: u32) {
     assert_eq!((target.state(), target.pid, target.epoch), (ProcessState::Draining, pid, 40));
     assert_retryable(&stack.refused(request()).await, Reason::Restarting);
     assert!(stack.lives.try_recv().is_err(), "the next one waits");
-    old.die(worker::Exit::Code(0)).await;
+    old.die(worker::WorkerExit::Code(0)).await;
     let next = stack.life().await;
     next.idle();
     stack.serving().await;

@@ -5,7 +5,7 @@ use paceline_process::{Clock, Exit, task};
 use paceline_proto::internal::v1::supervisor_notice::Notice;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{DrainRequest, EventsRequest, Process, ProcessState, RestartRequest};
-use paceline_supervisor::core::worker;
+use paceline_supervisor_core::worker;
 use tonic::Code;
 
 use crate::{Stack, TERM, assert_retryable, batch, failure, request, state, within};
@@ -48,7 +48,7 @@ async fn a_target_is_restarted_by_an_operator() {
     assert_retryable(&failure(&mut answer).await, Reason::Restarting);
     drop(call);
     within(life.stops.recv()).await.expect("asked to end");
-    life.die(worker::Exit::Code(0)).await;
+    life.die(worker::WorkerExit::Code(0)).await;
     let next = stack.life().await;
     next.idle();
     let target = within(restart)

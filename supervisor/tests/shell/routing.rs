@@ -7,7 +7,7 @@ use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_proto::v1::{
     Lane, PolicyResponse, Route, RouteReason, SetPolicyRequest, ShowPolicyRequest, Speculation,
 };
-use paceline_supervisor::route_log::Line;
+use paceline_supervisor::route_log::RouteLogLine;
 use tonic::{Code, Status};
 
 use crate::fake::Life;
@@ -95,7 +95,7 @@ async fn a_policy_set_at_run_time_reaches_target_and_running_requests() {
     );
 
     // The next life of the target is told at its start.
-    target.die(paceline_supervisor::core::worker::Exit::Signal(9)).await;
+    target.die(paceline_supervisor_core::worker::WorkerExit::Signal(9)).await;
     let mut target = stack.life().await;
     target.idle();
     assert_eq!(told(&mut target).await.epoch, 3);
@@ -209,9 +209,9 @@ async fn the_route_log_tells_decision_and_end_and_no_text() {
     for id in [31_337, 31_338, 31_339, 31_340, 31_341] {
         assert!(!text.contains(&id.to_string()), "a token of a request is in the log: {text}");
     }
-    let lines: Vec<Line> =
+    let lines: Vec<RouteLogLine> =
         text.lines().map(|line| serde_json::from_str(line).expect("a line")).collect();
-    let Line::Decided(first) = &lines[0] else { panic!("{text}") };
+    let RouteLogLine::Decided(first) = &lines[0] else { panic!("{text}") };
     assert_eq!(
         (first.request.as_str(), first.class.as_str(), first.wish.as_str(), first.term),
         ("r1", "code", "auto", TERM)
@@ -224,12 +224,12 @@ async fn the_route_log_tells_decision_and_end_and_no_text() {
         (first.permit.lane.as_str(), first.permit.reason.as_str(), first.again),
         ("speculative", "prior", false)
     );
-    let Line::Ended(end) = &lines[1] else { panic!("{text}") };
+    let RouteLogLine::Ended(end) = &lines[1] else { panic!("{text}") };
     let served = end.served.as_ref().expect("it ended well");
     assert_eq!(
         (served.cycles, served.drafted, served.accepted, served.completion_tokens),
         (2, 30, 5, 2)
     );
-    let Line::Ended(end) = &lines[3] else { panic!("{text}") };
+    let RouteLogLine::Ended(end) = &lines[3] else { panic!("{text}") };
     assert_eq!((end.request.as_str(), &end.served), ("r2", &None));
 }

@@ -1,0 +1,516 @@
+//! The drafters: whether one is to run, in which slot, and when another takes over. A drafter may
+//! fall at any instant: nothing here can reach the target's state or a request (I3).
+//!
+//! Orders change what is wanted. [`Drafters::settle`] compares it with what is there and orders the
+//! next step. A swap:
+//!
+//! ```text
+//!  order ──▶ other slot: spawn, load, describe ──▶ link handed over ──▶ UP: it is the current one; the old one is stopped
+//!                    └───── ends, is refused, cannot be linked ──▶ it is ended, the old one goes on, the order fails
+//! ```
+
+mod link;
+mod order;
+mod orders;
+mod status;
+mod suspension;
+mod takeover;
+
+use paceline_vocabulary::report::LinkReport;
+use paceline_vocabulary::{Epoch, Millis, Reason, Term};
+
+use crate::denial::{OrderRefusal, Outage};
+use crate::ids::{CallId, WorkerSlot};
+use crate::worker::{self, Phase, StopReason, Worker, WorkerKind, WorkerSettings};
+pub use link::LinkEnds;
+use link::{Link, LinkEvent};
+pub use order::DrafterOrder;
+use order::OpenCall;
+pub use suspension::DrafterLoad;
+use suspension::{SuspendReason, Suspension};
+
+/// Times that the link of a successor may fail before the swap fails.
+const MAX_SWAP_LOSSES: u32 = 3;
+
+/// When the configured drafter is started (`drafter.start`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DrafterStart {
+    /// With the service.
+    #[default]
+    Eager,
+    /// By the first request that would use it.
+    Lazy,
+    /// By an operator.
+    Manual,
+}
+
+/// The configured drafter.
+#[derive(Clone, Debug, Default)]
+pub struct DrafterPlan {
+    /// Its directory; empty if none is configured.
+    pub model: String,
+    /// `drafter.start`
+    pub start: DrafterStart,
+    /// `drafter.idle_stop_s`; 0 is never.
+    pub idle_stop_ms: u64,
+}
+
+/// A target that has loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetState {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Whether calls reach it.
+    pub ready: bool,
+}
+
+/// What drafters need to know of the rest.
+#[derive(Clone, Debug)]
+pub struct DrafterInputs {
+    /// The target, if it has loaded.
+    pub target: Option<TargetState>,
+    /// Why the target does not come up.
+    pub failed: Option<Outage>,
+    /// The service was not asked to stop.
+    pub serving: bool,
+    /// Which requests would use a drafter, and whether there is memory for it.
+    pub load: DrafterLoad,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "as in `crate::Action`")]
+pub enum Action {
+    /// To the drafter in this slot.
+    Worker(WorkerSlot, worker::Action),
+    /// Hand over both ends of a new link.
+    Connect { generation: u64, slot: WorkerSlot, ends: LinkEnds },
+    /// Log that a link's stage changed.
+    LogLink { slot: WorkerSlot, generation: u64, to: &'static str, cause: String },
+    /// Answer an operator's call.
+    Answer { call: CallId, outcome: Result<(), OrderRefusal> },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// No drafter is to run; why.
+    No(&'static str),
+    /// One is to run from the first request that would use it.
+    AtFirstUse,
+    /// One is to run.
+    Yes,
+}
+
+/// Why the target refused the current drafter.
+#[derive(Clone, Debug)]
+struct Incompatibility {
+    target: Epoch,
+    reason: String,
+}
+
+/// A drafter that is to take over.
+#[derive(Clone, Debug)]
+struct Successor {
+    slot: WorkerSlot,
+    model: String,
+    started: bool,
+}
+
+/// A drafter of an earlier supervisor that was found and has not described itself yet.
+#[derive(Clone, Debug)]
+struct Takeover {
+    slot: WorkerSlot,
+    /// What was wanted without it.
+    wanted: Wanted,
+    model: String,
+}
+
+/// Both drafter slots, their links, and what is wanted.
+#[derive(Debug)]
+pub struct Drafters {
+    slots: [Worker; 2],
+    links: [Link; 2],
+    current: WorkerSlot,
+    /// Directory of the current one, or of the one that would be; empty is none.
+    model: String,
+    wanted: Wanted,
+    suspension: Suspension,
+    /// Bytes of the newest drafter that has loaded.
+    need_bytes: u64,
+    incompatibility: Option<Incompatibility>,
+    successor: Option<Successor>,
+    /// Why the current link was last lost; empty once it is up.
+    trouble: String,
+    calls: Vec<OpenCall>,
+    /// Number of the newest link.
+    generation: u64,
+    takeover: Option<Takeover>,
+}
+
+impl Drafters {
+    /// Nothing runs yet. Links are numbered after those of every earlier term.
+    pub fn new(settings: WorkerSettings, plan: DrafterPlan, term: Term) -> Self {
+        let worker = || Worker::new(WorkerKind::Drafter, settings);
+        let wanted = match plan.start {
+            _ if plan.model.is_empty() => Wanted::No("no drafter is configured"),
+            DrafterStart::Eager => Wanted::Yes,
+            DrafterStart::Lazy => Wanted::AtFirstUse,
+            DrafterStart::Manual => Wanted::No("an operator starts it (drafter.start)"),
+        };
+        Self {
+            slots: [worker(), worker()],
+            links: Default::default(),
+            current: WorkerSlot::First,
+            model: plan.model,
+            wanted,
+            suspension: Suspension::new(plan.idle_stop_ms),
+            need_bytes: 0,
+            incompatibility: None,
+            successor: None,
+            trouble: String::new(),
+            calls: Vec::new(),
+            generation: term.0 << 32,
+            takeover: None,
+        }
+    }
+
+    /// An event of the drafter in `slot`.
+    pub fn on_worker(
+        &mut self,
+        slot: WorkerSlot,
+        event: worker::Event,
+        now: Millis,
+    ) -> Vec<Action> {
+        let mut out = Vec::new();
+        let found =
+            matches!(event, worker::Event::Found { .. }) && self.slots[slot.idx()].is_gone();
+        self.worker_event(slot, event, now, &mut out);
+        if found {
+            self.found(slot);
+        }
+        out
+    }
+
+    fn worker_event(
+        &mut self,
+        slot: WorkerSlot,
+        event: worker::Event,
+        now: Millis,
+        out: &mut Vec<Action>,
+    ) {
+        let actions = self.slots[slot.idx()].on_event(event, now);
+        pass_on(slot, actions, out);
+    }
+
+    /// The target's heartbeat came with this report of its links.
+    pub fn on_report(&mut self, report: &LinkReport, now: Millis) -> Vec<Action> {
+        let mut out = Vec::new();
+        // The successor first: when its link is up, the other link is not lost but replaced.
+        for slot in self.in_use() {
+            // The switch to the successor may have ended the use of this slot.
+            if self.in_use().any(|used| used == slot) {
+                let event = self.links[slot.idx()].reported(report, now);
+                self.on_link(slot, event, now, &mut out);
+            }
+        }
+        out
+    }
+
+    /// Both workers have their ends of link `generation`, or why not.
+    pub fn on_connected(
+        &mut self,
+        generation: u64,
+        failure: Option<String>,
+        now: Millis,
+    ) -> Vec<Action> {
+        let mut out = Vec::new();
+        for slot in WorkerSlot::ALL {
+            let event = self.links[slot.idx()].connected(generation, failure.clone(), now);
+            self.on_link(slot, event, now, &mut out);
+        }
+        out
+    }
+
+    /// A request came that would use a drafter.
+    pub fn on_draftable_request(&mut self) {
+        self.suspension.on_draftable_request();
+        if self.wanted == Wanted::AtFirstUse {
+            self.wanted = Wanted::Yes;
+        }
+    }
+
+    /// Slots whose drafter is to run: the successor's, then the current one.
+    fn in_use(&self) -> impl Iterator<Item = WorkerSlot> + use<> {
+        let works = self.wanted == Wanted::Yes
+            && self.incompatibility.is_none()
+            && self.suspension.reason().is_none();
+        let current = works.then_some(self.current);
+        self.successor.as_ref().map(|successor| successor.slot).into_iter().chain(current)
+    }
+
+    fn on_link(
+        &mut self,
+        slot: WorkerSlot,
+        event: Option<LinkEvent>,
+        now: Millis,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(event) = event else { return };
+        let link = &self.links[slot.idx()];
+        let generation = link.generation();
+        out.push(Action::LogLink {
+            slot,
+            generation,
+            to: link.name(),
+            cause: event.cause().to_owned(),
+        });
+        let takes_over = self.successor.as_ref().is_some_and(|successor| successor.slot == slot);
+        match event {
+            LinkEvent::Up { .. } => {
+                self.trouble.clear();
+                if takes_over {
+                    self.switch();
+                }
+            }
+            LinkEvent::Refused(reason) if takes_over => {
+                self.fail_swap(OrderRefusal::new(Reason::DrafterIncompatible, reason), out)
+            }
+            LinkEvent::Refused(reason) => {
+                let target = link.ends().map_or(Epoch(0), |ends| ends.target);
+                self.incompatibility = Some(Incompatibility { target, reason });
+            }
+            LinkEvent::Ejected(reason) => {
+                if let Some(epoch) = self.slots[slot.idx()].life().map(|life| life.epoch) {
+                    self.worker_event(
+                        slot,
+                        worker::Event::Condemned { epoch, cause: reason.clone() },
+                        now,
+                        out,
+                    );
+                }
+                if takes_over {
+                    self.fail_swap(
+                        OrderRefusal::new(
+                            Reason::DrafterFailed,
+                            format!("it broke the link's protocol: {reason}"),
+                        ),
+                        out,
+                    );
+                }
+            }
+            LinkEvent::Lost(cause) if takes_over && link.losses() >= MAX_SWAP_LOSSES => {
+                self.fail_swap(
+                    OrderRefusal::new(
+                        Reason::DrafterFailed,
+                        format!("it cannot be linked to the target: {cause}"),
+                    ),
+                    out,
+                );
+            }
+            LinkEvent::Lost(cause) => self.trouble = cause,
+            LinkEvent::Late(_) | LinkEvent::InTime => {}
+        }
+    }
+
+    /// Compares what is there with what is wanted and orders the next steps.
+    pub fn settle(&mut self, inputs: &DrafterInputs, now: Millis) -> Vec<Action> {
+        let mut out = Vec::new();
+        // Another epoch of the target may serve another model.
+        if let (Some(target), Some(incompatibility)) = (inputs.target, &self.incompatibility)
+            && target.ready
+            && incompatibility.target != target.epoch
+        {
+            self.incompatibility = None;
+        }
+        self.judge_takeover();
+        self.judge_swap(inputs, now, &mut out);
+        self.judge_suspension(inputs, now, &mut out);
+        self.end_unused(now, &mut out);
+        if inputs.serving {
+            // A call that waits for the end of a drafter is answered before the next one starts.
+            self.answer_calls(inputs, now, &mut out);
+            self.start_missing(now, &mut out);
+        }
+        self.link_up(inputs, now, &mut out);
+        self.answer_calls(inputs, now, &mut out);
+        out
+    }
+
+    /// Whether the wanted drafter is suspended.
+    fn judge_suspension(&mut self, inputs: &DrafterInputs, now: Millis, out: &mut Vec<Action>) {
+        if self.wanted != Wanted::Yes {
+            return self.suspension.start_over();
+        }
+        if !inputs.serving {
+            return self.suspension.stop_clocks();
+        }
+        let worker = self.current();
+        let up = matches!(worker.phase(), Phase::Ready { .. } | Phase::Suspect { .. });
+        if let (true, Some(life)) = (up, worker.life()) {
+            let memory = life
+                .heartbeat
+                .as_ref()
+                .and_then(|heartbeat| heartbeat.memory)
+                .map_or(0, |memory| memory.active_bytes);
+            let weights = life.described.as_ref().map_or(0, |described| described.weight_bytes());
+            self.need_bytes = memory.max(weights);
+        }
+        let before = self.suspension.reason();
+        // Before it is linked no request can use it.
+        let linked = up && self.links[self.current.idx()].is_up();
+        self.suspension.update(&inputs.load, linked, now);
+        if let (None, Some(reason)) = (before, self.suspension.reason()) {
+            self.give_up_calls(reason.why(), out);
+        }
+    }
+
+    fn end_unused(&mut self, now: Millis, out: &mut Vec<Action>) {
+        for slot in WorkerSlot::ALL {
+            let ended = matches!(
+                self.slots[slot.idx()].phase(),
+                Phase::Stopped | Phase::Ending { why: StopReason::Asked(_), .. }
+            );
+            if ended || self.in_use().any(|used| used == slot) {
+                continue;
+            }
+            let cause = match self.wanted {
+                Wanted::No(why) => why,
+                _ if self.suspension.reason().is_some() => {
+                    self.suspension.reason().map_or("", SuspendReason::why)
+                }
+                _ if slot == self.current => "the target refuses it",
+                _ => "another has its place",
+            };
+            self.worker_event(slot, worker::Event::EndAsked { cause }, now, out);
+        }
+    }
+
+    fn start_missing(&mut self, now: Millis, out: &mut Vec<Action>) {
+        for slot in self.in_use() {
+            if !self.slots[slot.idx()].is_gone() {
+                continue;
+            }
+            let model = match &mut self.successor {
+                Some(successor) if successor.slot == slot => {
+                    successor.started = true;
+                    successor.model.clone()
+                }
+                _ => self.model.clone(),
+            };
+            // A successor gets one epoch: its unexpected end is the end of the swap.
+            self.slots[slot.idx()].live_once(slot != self.current);
+            self.worker_event(slot, worker::Event::StartAsked { model }, now, out);
+        }
+    }
+
+    fn link_up(&mut self, inputs: &DrafterInputs, now: Millis, out: &mut Vec<Action>) {
+        let used: Vec<WorkerSlot> = self.in_use().collect();
+        for slot in WorkerSlot::ALL {
+            let worker = &self.slots[slot.idx()];
+            let there = used.contains(&slot)
+                && matches!(worker.phase(), Phase::Ready { .. } | Phase::Suspect { .. });
+            let ends = match (inputs.target, worker.life()) {
+                (Some(target), Some(life)) if there => {
+                    Some(LinkEnds { target: target.epoch, drafter: life.epoch })
+                }
+                _ => None,
+            };
+            self.links[slot.idx()].between(ends);
+        }
+        // One link at a time: the target greets only the newest. A service that stops makes none.
+        if !inputs.serving
+            || !inputs.target.is_some_and(|target| target.ready)
+            || self.links.iter().any(Link::is_being_made)
+        {
+            return;
+        }
+        for slot in used {
+            let ready = matches!(self.slots[slot.idx()].phase(), Phase::Ready { .. });
+            if let (true, Some(ends)) = (ready, self.links[slot.idx()].due()) {
+                self.generation += 1;
+                self.links[slot.idx()].hand(self.generation, now);
+                return out.push(Action::Connect { generation: self.generation, slot, ends });
+            }
+        }
+    }
+
+    /// Time has passed: does what is due.
+    pub fn on_time(&mut self, now: Millis) -> Vec<Action> {
+        let mut out = Vec::new();
+        for slot in WorkerSlot::ALL {
+            let actions = self.slots[slot.idx()].on_time(now);
+            pass_on(slot, actions, &mut out);
+            let event = self.links[slot.idx()].on_time(now);
+            self.on_link(slot, event, now, &mut out);
+        }
+        out
+    }
+
+    /// When [`Drafters::on_time`] has something to do.
+    pub fn next_deadline(&self) -> Option<Millis> {
+        let workers = self.slots.iter().filter_map(Worker::next_deadline);
+        workers
+            .chain(self.links.iter().filter_map(Link::next_deadline))
+            .chain(self.suspension.next_deadline())
+            .min()
+    }
+
+    /// The supervisor was not running: missing heartbeats until `now` prove nothing.
+    pub fn discount_lost_time(&mut self, now: Millis) {
+        self.slots.iter_mut().for_each(|worker| worker.discount_lost_time(now));
+        self.links.iter_mut().for_each(|link| link.discount_lost_time(now));
+        self.suspension.discount_lost_time(now);
+    }
+
+    /// An event for both slots.
+    pub fn on_both(&mut self, event: &worker::Event, now: Millis) -> Vec<Action> {
+        let mut out = Vec::new();
+        for slot in WorkerSlot::ALL {
+            self.worker_event(slot, event.clone(), now, &mut out);
+        }
+        out
+    }
+
+    /// Sends SIGKILL to those that are being ended.
+    pub fn kill_ending(&mut self, now: Millis) -> Vec<Action> {
+        let mut out = Vec::new();
+        for slot in WorkerSlot::ALL {
+            if let Phase::Ending { .. } = self.slots[slot.idx()].phase() {
+                self.worker_event(slot, worker::Event::KillAsked, now, &mut out);
+            }
+        }
+        out
+    }
+
+    /// Whether no drafter is left, or none that can be ended.
+    pub fn are_stopped(&self) -> bool {
+        self.slots.iter().all(|worker| worker.phase() == Phase::Stopped)
+    }
+
+    /// Bytes the drafter needs, as far as is known.
+    pub fn need_bytes(&self) -> u64 {
+        self.need_bytes
+    }
+
+    /// The drafter in `slot`.
+    pub fn slot(&self, slot: WorkerSlot) -> &Worker {
+        &self.slots[slot.idx()]
+    }
+
+    /// Slot of the drafter that serves, or would.
+    pub fn current_slot(&self) -> WorkerSlot {
+        self.current
+    }
+
+    /// The drafter that serves, or would.
+    pub fn current(&self) -> &Worker {
+        &self.slots[self.current.idx()]
+    }
+}
+
+fn pass_on(slot: WorkerSlot, actions: Vec<worker::Action>, out: &mut Vec<Action>) {
+    // No request is served by a drafter alone, so no request has to be told of its end (I3).
+    let rest =
+        actions.into_iter().filter(|action| !matches!(action, worker::Action::Abandon { .. }));
+    out.extend(rest.map(|action| Action::Worker(slot, action)));
+}

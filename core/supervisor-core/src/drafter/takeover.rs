@@ -1,0 +1,52 @@
+//! A drafter that an earlier supervisor left. It goes on whatever `drafter.start` says, because
+//! somebody had started it. Until it has described itself, what was wanted without it is kept.
+
+use super::{Drafters, Takeover, Wanted};
+use crate::ids::WorkerSlot;
+use crate::worker::{Phase, StopReason};
+
+impl Drafters {
+    /// A process was found in this place before anything was started.
+    pub(super) fn found(&mut self, slot: WorkerSlot) {
+        let worker = |slot: WorkerSlot| &self.slots[slot.idx()];
+        let Phase::Starting { .. } = worker(slot).phase() else { return };
+        match &self.takeover {
+            // Two of them: a swap was under way, and its order went with whoever had taken it. The
+            // older one served.
+            Some(other) if worker(other.slot).last_epoch() < worker(slot).last_epoch() => {}
+            Some(_) => self.current = slot,
+            None => {
+                let model = self.model.clone();
+                self.takeover = Some(Takeover { slot, wanted: self.wanted, model });
+                self.current = slot;
+                self.wanted = Wanted::Yes;
+            }
+        }
+        if let Some(takeover) = &mut self.takeover {
+            takeover.slot = self.current;
+        }
+        // Without its name it cannot be started again.
+        self.slots[self.current.idx()].live_once(true);
+    }
+
+    /// Whether the one that was found has shown who it is.
+    pub(super) fn judge_takeover(&mut self) {
+        let Some(takeover) = self.takeover.take() else { return };
+        let worker = &mut self.slots[takeover.slot.idx()];
+        match worker.phase() {
+            Phase::Ready { .. } | Phase::Suspect { .. } => {
+                worker.live_once(false);
+                self.model = worker.model().to_owned();
+            }
+            Phase::Starting { .. } | Phase::Loading { .. } => self.takeover = Some(takeover),
+            Phase::Stopped
+            | Phase::Ending { why: StopReason::Foreign | StopReason::Hung(_), .. } => {
+                (self.wanted, self.model) = (takeover.wanted, takeover.model);
+            }
+            // It was sent to rest before it said what it is: nobody could start it again.
+            _ if self.model.is_empty() => self.wanted = takeover.wanted,
+            // An operator, or the service's end, was faster: what they want holds.
+            _ => {}
+        }
+    }
+}

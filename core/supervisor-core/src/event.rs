@@ -1,0 +1,53 @@
+//! Everything that comes into the core.
+
+use paceline_vocabulary::Epoch;
+use paceline_vocabulary::report::GatewayReport;
+
+use crate::drafter::DrafterOrder;
+use crate::ids::{CallId, Ticket, WorkerId};
+use crate::operations::OperatorOrder;
+use crate::request::{RequestSummary, ServedRequest};
+use crate::routing::PolicyChange;
+use crate::worker;
+
+/// What happened.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "fields are what their types say")]
+pub enum Event {
+    /// The service starts.
+    Begun,
+    /// An event of a worker's process.
+    Worker(WorkerId, worker::Event),
+    /// Both workers have their ends of this link, or why not.
+    Connected { generation: u64, failure: Option<String> },
+    /// An operator ordered something of the drafter.
+    DrafterOrdered { call: CallId, order: DrafterOrder },
+    /// An operator ordered something of another process, or of the whole service.
+    Ordered { call: CallId, order: OperatorOrder },
+    /// The last `Repermit` of this epoch of the target was answered, or was not answered in time:
+    /// the target took all permits but these.
+    Repermitted { epoch: Epoch, missed: Vec<Ticket> },
+    /// A request arrived.
+    Submitted { ticket: Ticket, summary: RequestSummary },
+    /// A request ended well; its `Ended` follows.
+    Served { ticket: Ticket, served: ServedRequest },
+    /// An operator sets a key of the policy.
+    PolicySet { call: CallId, change: PolicyChange },
+    /// Free memory of the machine was read.
+    MemoryRead { available_bytes: Option<u64> },
+    /// A request is over, or its client is gone; also of a request that was denied.
+    Ended { ticket: Ticket },
+    /// The gateway reported its state.
+    Reported { attachment: u64, report: GatewayReport },
+    /// The gateway's stream ended.
+    Detached { attachment: u64 },
+    /// Somebody asked the service to stop: the first time it drains, the second time it aborts, the
+    /// third time it kills.
+    StopAsked,
+    /// The process that started the supervisor is gone.
+    ParentGone,
+    /// The supervisor was not run for this time: messages of that time are still to be read.
+    Starved { ms: u64 },
+    /// [`crate::Supervisor::next_deadline`] was reached.
+    TimePassed,
+}

@@ -1,0 +1,86 @@
+//! A worker's process on the simulated machine, and what can be wrong with it.
+
+use crate::testing::*;
+/// A process.
+#[derive(Clone, Debug)]
+pub(super) struct Process {
+    pub(super) epoch: Epoch,
+    /// Directory of a drafter.
+    pub(super) model: String,
+    /// Its weights are there from then on; never in a crash loop, in which it ends instead.
+    pub(super) loaded_at: u64,
+    pub(super) frozen: bool,
+    pub(super) hung: bool,
+    /// SIGKILL is on its way: it shows nothing any more.
+    pub(super) killed: bool,
+    /// It was asked to end and does.
+    pub(super) leaving: bool,
+    /// It was, at some time, not what a worker should be: whoever ends it as hung may be right.
+    pub(super) blemished: bool,
+    pub(super) steps: u64,
+    pub(super) stepped_at: u64,
+    /// Heartbeats of a process arrive in their order.
+    pub(super) told_at: u64,
+}
+
+impl Process {
+    pub(super) fn new(epoch: Epoch, model: String, now: u64, load_ms: u64) -> Self {
+        Self {
+            epoch,
+            model,
+            loaded_at: now + load_ms,
+            frozen: false,
+            hung: false,
+            killed: false,
+            leaving: false,
+            blemished: load_ms > 25_000,
+            steps: 0,
+            stepped_at: now,
+            told_at: now,
+        }
+    }
+
+    /// What it does, with work or without.
+    pub(super) fn phase(&self, now: u64, busy: bool, prefill: bool) -> WorkerPhase {
+        match () {
+            () if self.leaving => WorkerPhase::Stopping,
+            () if now < self.loaded_at => WorkerPhase::Loading,
+            () if self.hung || (busy && !prefill) => WorkerPhase::Decode,
+            () if busy => WorkerPhase::Prefill,
+            () => WorkerPhase::Idle,
+        }
+    }
+}
+
+/// What is wrong with the machine at this moment; index 0 is the target, 1 the drafters.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Faults {
+    /// So many of its next starts end while they load.
+    pub(super) loops: [u64; 2],
+    /// So many of its next starts do not come about.
+    pub(super) unstartable: [u64; 2],
+    /// Its next load takes so much longer.
+    pub(super) slow_load_ms: [u64; 2],
+    /// Its heartbeats are lost until then.
+    pub(super) silent_until: [u64; 2],
+    /// Steps take 8 s until then.
+    pub(super) slow_until: u64,
+    /// Every second permit or policy is lost on its way to the target, or the answer, until then.
+    pub(super) unreached_until: u64,
+    /// The target refuses the next link.
+    pub(super) refuses: bool,
+    /// Drafts come too late until then.
+    pub(super) late_until: u64,
+    /// What the target has measured speculation to be worth, in percent of plain decoding.
+    pub(super) gain: Option<u64>,
+    /// Percent of the KV budget that is held, and until when.
+    pub(super) pressure: (u64, u64),
+}
+
+/// Its place in [`Faults`].
+pub(super) fn kind(worker: WorkerId) -> usize {
+    match worker {
+        WorkerId::Target => 0,
+        WorkerId::Drafter(_) => 1,
+    }
+}

@@ -1,0 +1,69 @@
+//! A supervisor that dies, and the one that takes over what it finds.
+
+use super::judge::Heard;
+use super::{Fate, Happening, Machine};
+use crate::testing::*;
+
+impl Machine {
+    /// The supervisor is gone, and with it its mail and the streams that passed it.
+    pub(super) fn leave(&mut self, gap_ms: u64) {
+        self.absent = true;
+        (self.deaf_until, self.starved_ms) = (self.now, 0);
+        self.outcomes += self
+            .requests
+            .values()
+            .filter(|request| matches!(request.fate, Fate::Waiting | Fate::Running { .. }))
+            .count() as u64;
+        self.requests.clear();
+        self.calls.clear();
+        let told = |happening: &Happening| matches!(happening, Happening::Told(_));
+        let lost: Vec<(u64, u64)> =
+            self.agenda.iter().filter(|(_, what)| told(what)).map(|(at, _)| *at).collect();
+        for at in lost {
+            if let Some(Happening::Told(event)) = self.agenda.remove(&at) {
+                self.lose(&event);
+            }
+        }
+        let lives: Vec<(WorkerId, Epoch)> =
+            self.processes.iter().map(|(worker, process)| (*worker, process.epoch)).collect();
+        for (worker, epoch) in lives {
+            self.post(30_000, Happening::Lease(worker, epoch));
+        }
+        self.post(gap_ms, Happening::Returns);
+    }
+
+    /// A message to a supervisor that is not there.
+    pub(super) fn lose(&mut self, event: &Event) {
+        match event {
+            Event::Submitted { .. } => self.outcomes += 1,
+            Event::DrafterOrdered { call, .. }
+            | Event::Ordered { call, .. }
+            | Event::PolicySet { call, .. } => {
+                self.calls.remove(call);
+            }
+            _ => {}
+        }
+    }
+
+    /// Another supervisor takes over what it finds.
+    pub(super) fn succeed(&mut self) {
+        self.term += 1;
+        (self.absent, self.looks_around) = (false, true);
+        let bug = self.core.bug();
+        self.core = FaultySupervisor::new(self.settings, self.plan.clone(), Term(self.term), bug);
+        self.heard = Heard::default();
+        self.write(format!("> supervisor of term {}", self.term));
+        *self.seen.entry("succeeded".to_owned()).or_default() += 1;
+        for worker in [WorkerId::Drafter(WorkerSlot::First), WorkerId::Drafter(WorkerSlot::Second)]
+        {
+            if let Some(process) = self.processes.get(&worker) {
+                let found = worker::Event::Found { epoch: process.epoch, pid: 9 };
+                self.tell(Event::Worker(worker, found));
+            }
+        }
+        self.tell(Event::Begun);
+        self.looks_around = false;
+        self.gateways += 1;
+        self.tell_gateway(GatewayState::Ready);
+    }
+}

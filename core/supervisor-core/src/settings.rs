@@ -1,0 +1,48 @@
+//! Every bound of the core, in milliseconds and counts.
+
+use crate::routing::Policy;
+use crate::worker::WorkerSettings;
+
+/// The core's settings. `Settings::default()` equals those of an empty configuration on a system
+/// where a kill strands no memory; a test of the shell checks it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// Places in the queue.
+    pub queue_places: usize,
+    /// Longest wait in the queue.
+    pub queue_wait_ms: u64,
+    /// Requests that one API key runs at once; its others wait.
+    pub streams_per_key: usize,
+    /// Bounds of each worker process.
+    pub worker: WorkerSettings,
+    /// Time that running requests get when the service is asked to stop.
+    pub drain_ms: u64,
+    /// The same when the process that started the supervisor is gone.
+    pub orphan_drain_ms: u64,
+    /// Time that aborted requests get to end.
+    pub cancel_ms: u64,
+    /// If a deadline is processed later than this, the supervisor was not running: missing
+    /// heartbeats prove nothing.
+    pub late_ms: u64,
+    /// The operator's routing policy.
+    pub policy: Policy,
+    /// Whether routes are logged.
+    pub log_routes: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            queue_places: 128,
+            queue_wait_ms: 10_000,
+            streams_per_key: 16,
+            worker: WorkerSettings::default(),
+            drain_ms: 30_000,
+            orphan_drain_ms: 5_000,
+            cancel_ms: 5_000,
+            late_ms: 1_000,
+            policy: Policy::default(),
+            log_routes: false,
+        }
+    }
+}

@@ -1,0 +1,509 @@
+//! The core against thousands of seeded random schedules of a world that keeps its side of the
+//! contract and nothing else: processes die, freeze, lie still and come back, requests come and go,
+//! operators start, stop and swap drafters, links go up, are refused, lost and ejected, news
+//! arrives late or from an earlier life; supervisors are killed or restarted and others find what
+//! they left.
+//!
+//! At each admission: within a key the oldest comes first, no key runs more than it may, and none
+//! is admitted above its share while another waits that is below it. After each event: nobody waits
+//! longer than the queue's time limit, the queue is bounded (I6), the ledger is the sum of what
+//! runs (I11), nobody is admitted to a life that is not there (I7), no second process is started in
+//! a place, nothing that comes of a drafter reaches the target's phase or a request's fate (I3),
+//! drafts are allowed only over a link that the target said is up. At the end of each request and
+//! of each order: exactly one outcome (I4). At the end of all: no process.
+
+mod links;
+mod obey;
+mod steps;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::testing::*;
+use links::Links;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fate {
+    Waiting,
+    Running {
+        epoch: Epoch,
+        cost_bytes: u64,
+    },
+    /// Told its outcome; until its end is reported to the core it holds what a living target still
+    /// holds for it.
+    Over {
+        reported: bool,
+        cost_bytes: u64,
+    },
+}
+
+const WORKERS: [WorkerId; 3] =
+    [WorkerId::Target, WorkerId::Drafter(WorkerSlot::First), WorkerId::Drafter(WorkerSlot::Second)];
+
+/// A worker's process as the world has it.
+#[derive(Clone, Debug, Default)]
+struct Process {
+    epoch: Option<Epoch>,
+    doomed: bool,
+    describing: bool,
+    kills: u32,
+    steps: u64,
+    /// Of a drafter.
+    model: String,
+    /// An earlier supervisor started it, and this one has not found it yet.
+    left: bool,
+    earlier: bool,
+}
+
+struct World {
+    seed: u64,
+    random: Random,
+    /// Processes show themselves often and fall seldom, so that more comes to pass.
+    calm: bool,
+    now: Millis,
+    core: Supervisor,
+    settings: Settings,
+    plan: DrafterPlan,
+    /// The supervisor's.
+    term: u64,
+    /// It was asked to end and be started again.
+    leaving: bool,
+    /// Number of the gateway's newest stream.
+    attachment: u64,
+    capacity: Capacity,
+    requests: BTreeMap<Ticket, (RequestSummary, Fate)>,
+    /// When each of them came, by its number.
+    submitted: Vec<Millis>,
+    processes: BTreeMap<WorkerId, Process>,
+    links: Links,
+    /// What was ordered, whether it was answered, and the target's last life before it.
+    calls: BTreeMap<CallId, (&'static str, bool, u64)>,
+    /// The routes of those that run.
+    permits: BTreeMap<Ticket, Permit>,
+    /// Those that the last order for other permits did not reach.
+    missed: Vec<Ticket>,
+    /// The target's last heartbeat had no figures.
+    unmeasured: bool,
+    last_target: u64,
+    last_drafter: u64,
+    exited: bool,
+    outcomes: u64,
+    /// How often each kind of action was ordered: a simulation that never gets somewhere proves
+    /// nothing about it.
+    seen: BTreeMap<String, u64>,
+    log: Vec<String>,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let mut settings = Settings::default();
+        settings.queue_places = 4;
+        settings.queue_wait_ms = 3_000;
+        settings.streams_per_key = 2;
+        if random.below(2) == 0 {
+            settings.policy.max_concurrent = Limit::Is(1);
+        }
+        let starts =
+            [DrafterStart::Eager, DrafterStart::Eager, DrafterStart::Lazy, DrafterStart::Manual];
+        let model = if random.below(8) == 0 { "" } else { "/d" };
+        let plan = DrafterPlan {
+            model: model.to_owned(),
+            start: starts[random.below(4) as usize],
+            ..Default::default()
+        };
+        let plan = DrafterPlan { idle_stop_ms: [0, 0, 2_000][random.below(3) as usize], ..plan };
+        settings.log_routes = true;
+        let capacity = Capacity {
+            classes: kv_classes(&[(256, 100), (512, 200), (1024, 600)]),
+            max_sequences: 3,
+            patch_bytes: 1,
+        };
+        Self {
+            seed,
+            calm: random.below(2) == 0,
+            random,
+            now: Millis(0),
+            core: Supervisor::new(settings, plan.clone(), Term(seed)),
+            settings,
+            plan,
+            term: seed,
+            leaving: false,
+            attachment: 1,
+            capacity,
+            requests: BTreeMap::new(),
+            submitted: Vec::new(),
+            processes: WORKERS.into_iter().map(|worker| (worker, Process::default())).collect(),
+            links: Links::new(seed << 32),
+            permits: BTreeMap::new(),
+            missed: Vec::new(),
+            unmeasured: true,
+            calls: BTreeMap::new(),
+            last_target: 0,
+            last_drafter: 0,
+            exited: false,
+            outcomes: 0,
+            seen: BTreeMap::new(),
+            log: Vec::new(),
+        }
+    }
+
+    fn assert(&self, holds: bool, what: &str) {
+        assert!(
+            holds,
+            "seed {}: {what}\n{}",
+            self.seed,
+            self.log[self.log.len().saturating_sub(40)..].join("\n")
+        );
+    }
+
+    fn at(&mut self, worker: WorkerId) -> &mut Process {
+        self.processes.get_mut(&worker).expect("all are there")
+    }
+
+    fn epoch(&self, worker: WorkerId) -> Option<Epoch> {
+        self.processes[&worker].epoch
+    }
+
+    /// One event, and those by which the shell answers its actions.
+    fn tell(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let line = format!("{event:?}");
+            let of_a_drafter = matches!(
+                event,
+                Event::Worker(WorkerId::Drafter(_), _)
+                    | Event::Connected { .. }
+                    | Event::DrafterOrdered { .. }
+            );
+            // Its end gives memory back, which may be what a request waits for.
+            let makes_room =
+                matches!(event, Event::Worker(WorkerId::Drafter(_), worker::Event::Exited { .. }));
+            let before = (self.core.target().phase(), self.core.notice());
+            let actions = self.core.on_event(event, self.now);
+            let named: Vec<String> = actions.iter().map(name_of).collect();
+            for name in &named {
+                // Numbers and values make no kind of their own; that a draft is allowed does.
+                let kind = name.split_whitespace().map(|word| {
+                    if word.starts_with("speculative=") { "speculative" } else { word }
+                });
+                let plain = |word: &&str| {
+                    !word.contains(|c: char| c.is_ascii_digit() || matches!(c, '=' | '/' | ','))
+                };
+                *self.seen.entry(kind.filter(plain).collect::<Vec<_>>().join(" ")).or_default() +=
+                    1;
+            }
+            self.log.push(format!("t={} {line} => {}", self.now.0, named.join("; ")));
+            if of_a_drafter {
+                self.assert(
+                    before == (self.core.target().phase(), self.core.notice()),
+                    "a drafter reaches the target (I3)",
+                );
+                let fates = |action: &Action| match action {
+                    Action::Admit { .. } => !makes_room,
+                    Action::Deny { .. } | Action::Abort { .. } | Action::LogService { .. } => true,
+                    _ => false,
+                };
+                let ends = self.core.is_stopping();
+                self.assert(ends || !actions.iter().any(fates), "a drafter reaches a request (I3)");
+            }
+            for action in actions {
+                events.extend(self.obey(action));
+            }
+            let deadline = self.core.next_deadline();
+            self.assert(deadline.is_none_or(|due| due > self.now), "a deadline is left over");
+            self.check(!events.is_empty());
+        }
+    }
+
+    fn check(&mut self, answering: bool) {
+        let admission = self.core.admission();
+        self.assert(admission.queued() <= self.settings.queue_places, "the queue is bounded");
+        self.assert(admission.active() <= self.capacity.max_sequences, "sequences are bounded");
+        let held = self.requests.values().map(|(_, fate)| match fate {
+            Fate::Running { cost_bytes, .. } | Fate::Over { cost_bytes, .. } => *cost_bytes,
+            Fate::Waiting => 0,
+        });
+        let waiting = self.requests.values().filter(|(_, fate)| *fate == Fate::Waiting).count();
+        self.assert(
+            admission.reserved_bytes() == held.sum::<u64>(),
+            "the ledger is the sum of what runs",
+        );
+        self.assert(admission.queued() == waiting, "who waits is in the queue");
+        let overdue = self.requests.iter().filter(|(_, (_, fate))| *fate == Fate::Waiting).find(
+            |(ticket, _)| {
+                let since = self.submitted.get(ticket.0 as usize).copied().unwrap_or(self.now);
+                self.now.since(since) >= self.settings.queue_wait_ms
+            },
+        );
+        self.assert(overdue.is_none(), "a request waits longer than it may");
+        self.assert(admission.reserved_bytes() <= 700, "the budget holds");
+        // Whoever is first draws no consequence from who ran beside it before (I12). Who was told
+        // and holds something is routed until his end is reported; who fell with his target is not.
+        let live = |(_, fate): &(RequestSummary, Fate)| match fate {
+            Fate::Running { .. } => true,
+            Fate::Over { reported, cost_bytes } => !reported && *cost_bytes > 0,
+            Fate::Waiting => false,
+        };
+        self.permits.retain(|ticket, _| self.requests.get(ticket).is_some_and(live));
+        if let Some((ticket, permit)) = self.permits.first_key_value() {
+            let crowd = permit.lane == Lane::Plain && permit.reason == RouteReason::Concurrency;
+            let elsewise = self.unmeasured
+                && self.core.kv_pressure() <= self.core.routing().policy().kv_pressure;
+            let told = !self.missed.contains(ticket);
+            self.assert(
+                answering || !told || !elsewise || !crowd,
+                &format!("r{} is alone and held back by load (I12)", ticket.0),
+            );
+        }
+        for worker in WORKERS {
+            let life = match worker {
+                WorkerId::Target => self.core.target().life(),
+                WorkerId::Drafter(slot) => self.core.drafters().slot(slot).life(),
+            };
+            let (believed, there) = (life.map(|life| life.epoch), self.epoch(worker));
+            if self.processes[&worker].left {
+                continue;
+            }
+            self.assert(
+                believed.is_none() || there.is_none() || believed == there,
+                "it believes in another life",
+            );
+            // What was just started is told of by the next event.
+            self.assert(
+                answering || there.is_none() || believed.is_some(),
+                "a process is forgotten",
+            );
+        }
+    }
+
+    /// Relays that were told report their ends.
+    fn settle(&mut self) {
+        let told: Vec<Ticket> =
+            self.tickets(|fate| matches!(fate, Fate::Over { reported: false, .. }));
+        for ticket in told {
+            self.report(ticket);
+        }
+    }
+
+    fn report(&mut self, ticket: Ticket) {
+        self.requests.get_mut(&ticket).expect("known").1 =
+            Fate::Over { reported: true, cost_bytes: 0 };
+        self.tell(Event::Ended { ticket });
+    }
+
+    fn tickets(&self, which: impl Fn(&Fate) -> bool) -> Vec<Ticket> {
+        self.requests
+            .iter()
+            .filter(|(_, (_, fate))| which(fate))
+            .map(|(ticket, _)| *ticket)
+            .collect()
+    }
+
+    fn sleep(&mut self, ms: u64) {
+        let until = self.now + ms;
+        while let Some(due) = self.core.next_deadline().filter(|due| *due <= until) {
+            // Now and then we are the ones who sleep.
+            let late = if self.random.below(50) == 0 { self.random.below(90_000) } else { 0 };
+            self.now = due + late;
+            self.tell(Event::TimePassed);
+            self.bury();
+        }
+        self.now = until.max(self.now);
+    }
+
+    /// Who is doomed dies some time.
+    fn bury(&mut self) {
+        for worker in WORKERS {
+            if self.processes[&worker].doomed && self.random.below(2) == 0 {
+                self.die(worker, WorkerExit::Signal(9));
+            }
+        }
+    }
+
+    fn die(&mut self, worker: WorkerId, exit: WorkerExit) {
+        if let Some(epoch) = self.at(worker).epoch.take() {
+            self.at(worker).doomed = false;
+            self.links.died(worker, epoch);
+            self.tell(Event::Worker(
+                worker,
+                worker::Event::Exited { epoch, exit, log: String::new() },
+            ));
+        }
+    }
+
+    fn heartbeat(&mut self, worker: WorkerId, epoch: Epoch) {
+        let phases = [
+            WorkerPhase::Loading,
+            WorkerPhase::Idle,
+            WorkerPhase::Idle,
+            WorkerPhase::Decode,
+            WorkerPhase::Prefill,
+        ];
+        let phase = match self.random.below(if self.calm { 600 } else { 60 }) {
+            0 => WorkerPhase::Stopping,
+            1 => WorkerPhase::Failed,
+            _ => phases[self.random.below(5) as usize],
+        };
+        let more = self.random.below(2);
+        self.at(worker).steps += more;
+        let steps = self.processes[&worker].steps;
+        let kv = Some(KvUse {
+            budget_bytes: 700,
+            held_bytes: self.random.below(650),
+            ..Default::default()
+        });
+        let mut heartbeat = Heartbeat { steps, kv, ..Heartbeat::new(epoch, phase) };
+        if worker == WorkerId::Target && self.epoch(worker) == Some(epoch) {
+            heartbeat.link = Some(self.links.report());
+            heartbeat.figures = self.figures();
+            let free =
+                [None, Some(0), Some(300), Some(5_000), Some(5_000)][self.random.below(5) as usize];
+            self.tell(Event::MemoryRead { available_bytes: free });
+        }
+        self.tell(Event::Worker(worker, worker::Event::Heartbeat(Box::new(heartbeat))));
+    }
+
+    /// What the target says it has measured: at first nothing, then one thing or the other.
+    fn figures(&mut self) -> Option<SpeculationFigures> {
+        let gain = [0.0, 0.0, 1.0, 1.5][self.random.below(4) as usize];
+        self.unmeasured = gain == 0.0;
+        let bucket = SpeculationBucket { up_to: 64, steps: 1_000, gain };
+        let draft = Some(CostModel { observations: 10, ..Default::default() });
+        (!self.unmeasured).then(|| SpeculationFigures {
+            draft,
+            by_sequences: vec![bucket],
+            ..Default::default()
+        })
+    }
+
+    fn run(mut self) -> BTreeMap<String, u64> {
+        // What an earlier supervisor left in the drafters' places.
+        for slot in WorkerSlot::ALL {
+            if self.random.below(4) == 0 {
+                self.last_drafter += 1;
+                let (worker, epoch) = (WorkerId::Drafter(slot), Epoch(self.last_drafter));
+                *self.at(worker) = Process {
+                    epoch: Some(epoch),
+                    model: "/f".into(),
+                    earlier: true,
+                    ..Default::default()
+                };
+                self.tell(Event::Worker(worker, worker::Event::Found { epoch, pid: 9 }));
+            }
+        }
+        self.tell(Event::Begun);
+        for _ in 0..self.random.below(500) {
+            self.step();
+            if self.exited && self.leaving {
+                self.settle();
+                self.supervisor_again(false);
+            }
+            if self.exited {
+                break;
+            }
+        }
+        // The end is bounded, whatever went before and however the processes behave (I6).
+        let begun = self.now;
+        for _ in 0..4 {
+            self.tell(Event::StopAsked);
+        }
+        while !self.exited {
+            self.settle();
+            self.assert(self.now.since(begun) < 3_600_000, "it does not end");
+            let running = self.tickets(|fate| matches!(fate, Fate::Running { .. }));
+            self.assert(running.is_empty(), "cancelled requests are told");
+            self.bury();
+            self.sleep(1_000);
+        }
+        self.settle();
+        self.assert(self.core.admission().reserved_bytes() == 0, "all bytes came back");
+        self.assert(
+            self.tickets(|fate| !matches!(fate, Fate::Over { reported: true, .. })).is_empty(),
+            "each has its outcome",
+        );
+        self.assert(self.outcomes == self.requests.len() as u64, "each has one outcome");
+        self.seen
+    }
+}
+
+#[test]
+fn random_schedules_keep_the_invariants() {
+    let mut seen: BTreeMap<String, u64> = BTreeMap::new();
+    for seed in 1..=4_000 {
+        for (kind, times) in World::new(seed).run() {
+            *seen.entry(kind).or_default() += times;
+        }
+    }
+    let expected = [
+        "admit plain drafter_absent",
+        "admit plain drafter_loading",
+        "admit plain drafter_suspect",
+        "admit plain drafter_incompatible",
+        "admit plain concurrency",
+        "admit plain not_worth",
+        "admit plain kv_pressure",
+        "admit speculative benefit",
+        "policy",
+        "rests",
+        "admit speculative prior",
+        "admit speculative forced",
+        "admit speculative drafter_suspect",
+        "answer done",
+        "answer DRAFTER_FAILED",
+        "answer DRAFTER_INCOMPATIBLE",
+        "answer DRAFTER_STATE",
+        "answer CRASH_LOOP",
+        "connect",
+        "link up",
+        "link pausing",
+        "link over",
+        "phase failed->stopped",
+        "link suspect",
+        "repermit speculative prior",
+        "repermit plain drafter_absent",
+        "started",
+        "stopped",
+        "swapped",
+        "renewed",
+        "target restarted",
+        "drafter restarted",
+        "gateway restarted",
+        "drained",
+        "undone",
+        "another supervisor",
+        "taken over",
+        "service draining->over",
+        "service cutting->over",
+        "abort RESTARTING",
+        "deny DRAINING",
+        "deny CRASH_LOOP",
+        "deny DEADLINE_PASSED",
+        "deny DRAINING",
+        "deny PROMPT_TOO_LONG",
+        "deny QUEUE_FULL",
+        "displaced",
+        "passed at its share",
+        "passed at its limit",
+        "deny QUEUE_WAIT",
+        "deny RESTARTING",
+        "deny TARGET_LOADING",
+        "abort TARGET_GONE",
+        "abort DRAINING",
+        "kill",
+        "overslept",
+        "phase ready->suspect",
+        "phase suspect->ready",
+        "phase suspect->ending",
+        "phase failed->starting",
+        "phase ending->backing_off",
+        "service draining->cutting",
+        "service cutting->ending",
+        "exit",
+    ];
+    for kind in expected {
+        assert!(
+            seen.get(kind).is_some_and(|times| *times >= 5),
+            "{kind} is hardly reached: {seen:#?}"
+        );
+    }
+}

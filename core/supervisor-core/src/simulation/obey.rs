@@ -1,0 +1,315 @@
+//! What the world does when the core orders something, and what it holds the order against.
+
+use super::{Fate, WORKERS, World};
+use crate::testing::*;
+
+impl World {
+    pub(super) fn obey(&mut self, action: Action) -> Option<Event> {
+        match action {
+            Action::Worker(worker, action) => {
+                return self.obey_for(worker, action).map(|event| Event::Worker(worker, event));
+            }
+            Action::Connect { generation, slot, ends } => {
+                self.assert(
+                    self.epoch(WorkerId::Target) == Some(ends.target),
+                    "a link to a target that is not there",
+                );
+                self.assert(
+                    self.epoch(WorkerId::Drafter(slot)) == Some(ends.drafter),
+                    "a link to a drafter that is not there",
+                );
+                self.assert(
+                    matches!(self.core.target().phase(), Phase::Ready { .. }),
+                    "a link to a target that is not ready",
+                );
+                let drafter = self.core.drafters().slot(slot);
+                self.assert(
+                    matches!(drafter.phase(), Phase::Ready { .. }),
+                    "a link to a drafter that is not ready",
+                );
+                if let Err(what) = self.links.hand(generation, slot, ends, self.now) {
+                    self.assert(false, what);
+                }
+            }
+            Action::Repermit { epoch, changes } => {
+                self.assert(
+                    self.epoch(WorkerId::Target) == Some(epoch),
+                    "permits for a life that is not there",
+                );
+                let lost = self.random.below(6) == 0;
+                let mut missed = Vec::new();
+                for (ticket, permit) in changes {
+                    if lost || self.random.below(12) == 0 {
+                        missed.push(ticket);
+                    } else {
+                        self.permits.insert(ticket, permit);
+                    }
+                    let running = self
+                        .requests
+                        .get(&ticket)
+                        .is_some_and(|(_, fate)| !matches!(fate, Fate::Waiting));
+                    self.assert(running, "a permit for a request that does not run");
+                    self.judge(permit);
+                }
+                self.missed.clone_from(&missed);
+                return Some(Event::Repermitted { epoch, missed });
+            }
+            Action::Answer { call, outcome } => {
+                let (kind, answered, target) = self.calls[&call];
+                self.assert(!answered, "a call is answered twice");
+                self.calls.insert(call, (kind, true, target));
+                if outcome.is_ok() {
+                    *self.seen.entry(kind.to_owned()).or_default() += 1;
+                    self.obey_answer(kind, target);
+                    let gone = WorkerSlot::ALL
+                        .iter()
+                        .all(|slot| self.epoch(WorkerId::Drafter(*slot)).is_none());
+                    self.assert(
+                        kind != "stopped" || gone,
+                        "a stop is answered and a process is left",
+                    );
+                    // At the moment of the answer; it may fall in the next.
+                    let up = self.links.said_up().is_some();
+                    self.assert(
+                        kind != "started" || up,
+                        "a start is answered and there is no link",
+                    );
+                }
+            }
+            Action::Admit { ticket, epoch, permit, .. } => {
+                self.assert(
+                    self.epoch(WorkerId::Target) == Some(epoch),
+                    "admitted to a life that is not there",
+                );
+                self.assert(
+                    matches!(self.core.target().phase(), Phase::Ready { .. }),
+                    "admitted to one that is not ready",
+                );
+                self.judge(permit);
+                self.judge_turn(ticket);
+                self.permits.insert(ticket, permit);
+                let (summary, _) = self.requests[&ticket];
+                let cost = |positions| {
+                    self.capacity.cost_of(&summary, positions).expect("an admitted request fits")
+                };
+                let cost_bytes =
+                    cost(summary.expected_positions(self.core.admission().typical_tokens()));
+                let least = cost(u64::from(summary.context_tokens) + 1);
+                self.assert(
+                    (least..=cost(summary.most_positions())).contains(&cost_bytes),
+                    "counted below what it begins with",
+                );
+                self.turn(ticket, Fate::Waiting, Fate::Running { epoch, cost_bytes });
+            }
+            Action::Deny { ticket, denial } => {
+                let newest = self.requests.last_key_value().map(|(newest, _)| *newest);
+                if matches!(denial, Denial::QueueFull { .. }) && newest != Some(ticket) {
+                    *self.seen.entry("displaced".to_owned()).or_default() += 1;
+                }
+                self.outcomes += 1;
+                self.turn(ticket, Fate::Waiting, Fate::Over { reported: false, cost_bytes: 0 });
+            }
+            Action::Abort { epoch, denial } => self.cut(epoch, &denial),
+            Action::PushPolicy { epoch, .. } => {
+                self.assert(
+                    self.epoch(WorkerId::Target) == Some(epoch),
+                    "a policy for a life that is not there",
+                );
+            }
+            Action::LogRoute { .. } => {}
+            Action::LogPolicy { .. } => *self.seen.entry("policy".to_owned()).or_default() += 1,
+            Action::Overslept { .. }
+            | Action::Announce(_)
+            | Action::LogService { .. }
+            | Action::LogLink { .. } => {}
+            Action::LogGateway { .. } | Action::LogOrder { .. } => {}
+            Action::RestartGateway { attachment, .. } => {
+                self.assert(
+                    attachment <= self.attachment,
+                    "a gateway is restarted that is not there",
+                );
+                // Another comes, and attaches when it comes to it.
+                self.attachment = self.attachment.max(attachment + 1);
+            }
+            Action::Exit { restart: true } => {
+                self.assert(!self.exited, "it ends twice");
+                self.assert(self.leaving, "it leaves and nobody asked");
+                self.exited = true;
+            }
+            Action::Exit { restart: false } => {
+                self.assert(!self.exited, "it ends twice");
+                for worker in WORKERS {
+                    if self.epoch(worker).is_some() {
+                        // Not even SIGKILL has ended it in the time there is.
+                        self.assert(self.processes[&worker].kills >= 1, "a process is left");
+                        *self.seen.entry("given up".to_owned()).or_default() += 1;
+                    }
+                }
+                self.exited = true;
+            }
+        }
+        None
+    }
+
+    fn obey_for(&mut self, worker: WorkerId, action: worker::Action) -> Option<worker::Event> {
+        match action {
+            worker::Action::Spawn { model } => {
+                if let (true, Some(epoch)) = (self.processes[&worker].left, self.epoch(worker)) {
+                    self.at(worker).left = false;
+                    *self.seen.entry("taken over".to_owned()).or_default() += 1;
+                    return Some(worker::Event::Found { epoch, pid: 9 });
+                }
+                self.assert(self.epoch(worker).is_none(), "a second process is started");
+                if worker == WorkerId::Target {
+                    for (_, fate) in self.requests.values_mut() {
+                        if let Fate::Over { cost_bytes, .. } = fate {
+                            *cost_bytes = 0; // what held it is gone
+                        }
+                    }
+                }
+                self.assert(
+                    model.is_empty() == (worker == WorkerId::Target),
+                    "a drafter has a model, the target its own",
+                );
+                *self.at(worker) = Default::default();
+                let what = self.random.below(20);
+                if what == 0 {
+                    return Some(worker::Event::SpawnFailed { cause: "no program".into() });
+                }
+                let last = if worker == WorkerId::Target {
+                    &mut self.last_target
+                } else {
+                    &mut self.last_drafter
+                };
+                *last += 1;
+                let epoch = Epoch(*last);
+                (self.at(worker).epoch, self.at(worker).model) = (Some(epoch), model);
+                let spawned = worker::Event::Spawned { epoch, pid: 9 };
+                self.at(worker).earlier = what == 1;
+                return Some(if what == 1 {
+                    worker::Event::Found { epoch, pid: 9 }
+                } else {
+                    spawned
+                });
+            }
+            worker::Action::AskStop { epoch, cause } => {
+                if worker != WorkerId::Target
+                    && (cause.contains("memory is short") || cause.contains("idle_stop_s"))
+                {
+                    *self.seen.entry("rests".to_owned()).or_default() += 1;
+                }
+                self.assert(self.epoch(worker) == Some(epoch), "another process is ended");
+                match self.random.below(4) {
+                    0 => return Some(worker::Event::Frozen { epoch }),
+                    1 => return Some(worker::Event::StopAnswered { epoch, reached: false }),
+                    2 => return Some(worker::Event::StopAnswered { epoch, reached: true }),
+                    _ => self.at(worker).doomed = true,
+                }
+            }
+            worker::Action::Terminate { epoch } => {
+                self.assert(self.epoch(worker) == Some(epoch), "another process is ended");
+                self.at(worker).doomed |= self.random.below(2) == 0;
+            }
+            worker::Action::Kill { epoch } => {
+                self.assert(self.epoch(worker) == Some(epoch), "another process is ended");
+                self.at(worker).kills += 1;
+                self.at(worker).doomed |= self.random.below(4) != 0;
+            }
+            worker::Action::Describe { .. } => self.at(worker).describing = true,
+            worker::Action::Clear => {
+                self.assert(self.epoch(worker).is_none(), "cleared under a living process")
+            }
+            worker::Action::Surprise { phase, event } => {
+                self.assert(false, &format!("surprise {phase}/{event}"))
+            }
+            worker::Action::Abandon { .. } => self.assert(false, "an Abandon left the core"),
+            worker::Action::LogPhase { .. } => {}
+        }
+        None
+    }
+
+    /// A command was answered: it is so.
+    fn obey_answer(&self, kind: &str, target: u64) {
+        match kind {
+            "target restarted" => {
+                let fresh = self.epoch(WorkerId::Target) > Some(Epoch(target));
+                self.assert(fresh, "a restart is answered and the old target runs");
+                self.assert(
+                    matches!(self.core.target().phase(), Phase::Ready { .. }),
+                    "a restart is answered too early",
+                );
+            }
+            "drained" => self.assert(
+                self.core.admission().active() == 0,
+                "a drain is answered and something runs",
+            ),
+            _ => {}
+        }
+    }
+
+    /// Whether this one may be admitted now, by its key.
+    fn judge_turn(&mut self, ticket: Ticket) {
+        let key = self.requests[&ticket].0.key;
+        let fairness = FairnessCheck::new(self.requests.iter().map(|(ticket, (summary, fate))| {
+            let standing = match fate {
+                Fate::Waiting => Standing::Waiting,
+                Fate::Running { .. } => Standing::Running,
+                // Until its end is reported it counts.
+                Fate::Over { cost_bytes, .. } if *cost_bytes > 0 => Standing::Running,
+                Fate::Over { .. } => Standing::Gone,
+            };
+            (*ticket, summary.key, standing)
+        }));
+        let oldest = fairness.oldest(key) == Some(ticket);
+        self.assert(oldest, &format!("r{} is admitted before an older one of its key", ticket.0));
+        let admission = fairness.judge(key, self.settings.streams_per_key);
+        self.assert(
+            admission.is_ok(),
+            &format!("r{}: {}", ticket.0, admission.err().unwrap_or_default()),
+        );
+        for passed in fairness.passed(key, self.settings.streams_per_key) {
+            *self.seen.entry(passed.to_owned()).or_default() += 1;
+        }
+    }
+
+    /// Drafts are allowed only over a link that the target said is up, to a drafter that lives.
+    fn judge(&self, permit: Permit) {
+        let linked = self
+            .links
+            .said_up()
+            .is_some_and(|(slot, epoch)| self.epoch(WorkerId::Drafter(slot)) == Some(epoch));
+        self.assert(
+            permit.lane == Lane::Plain || linked,
+            "drafts are allowed and there is no link",
+        );
+        self.assert(
+            (permit.lane == Lane::Plain) == (permit.max_draft == 0),
+            "a permit contradicts itself",
+        );
+    }
+
+    fn cut(&mut self, epoch: Epoch, denial: &Denial) {
+        let gone = matches!(denial, Denial::Gone { .. });
+        for (_, fate) in self.requests.values_mut() {
+            match *fate {
+                Fate::Running { epoch: of, cost_bytes } if of <= epoch => {
+                    self.outcomes += 1;
+                    *fate = Fate::Over {
+                        reported: false,
+                        cost_bytes: if gone { 0 } else { cost_bytes },
+                    };
+                }
+                Fate::Over { reported, .. } if gone => {
+                    *fate = Fate::Over { reported, cost_bytes: 0 }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn turn(&mut self, ticket: Ticket, from: Fate, to: Fate) {
+        let (summary, fate) = *self.requests.get(&ticket).expect("a known request");
+        self.assert(fate == from, &format!("r{} is {fate:?}, not {from:?}", ticket.0));
+        self.requests.insert(ticket, (summary, to));
+    }
+}

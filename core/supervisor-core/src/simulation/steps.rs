@@ -1,0 +1,257 @@
+//! What may happen next, by the dice.
+
+use std::sync::Arc;
+
+use super::{Fate, WORKERS, World};
+use crate::testing::*;
+
+/// Of the drafters there are one does not draft behind pictures.
+fn serves_images(model: &str) -> bool {
+    model != "/e"
+}
+
+impl World {
+    fn any_worker(&mut self) -> WorkerId {
+        WORKERS[self.random.below(3) as usize]
+    }
+
+    pub(super) fn step(&mut self) {
+        match self.random.below(24) {
+            0..=3 => self.submit(),
+            4 | 5 => {
+                let live = self.tickets(|fate| !matches!(fate, Fate::Over { .. }));
+                if !live.is_empty() {
+                    let ticket = live[self.random.below(live.len() as u64) as usize];
+                    // Done, or its client is gone.
+                    self.outcomes += 1;
+                    if matches!(self.requests[&ticket].1, Fate::Running { .. })
+                        && self.random.below(2) == 0
+                    {
+                        let tokens = 1 + self.random.below(600);
+                        let served = served_plainly(tokens);
+                        self.tell(Event::Served { ticket, served });
+                    }
+                    self.report(ticket);
+                }
+            }
+            6..=12 => {
+                let worker = self.any_worker();
+                match self.epoch(worker) {
+                    Some(epoch) => self.heartbeat(worker, epoch),
+                    None => self.stale(worker),
+                }
+            }
+            13 | 14 => {
+                for worker in WORKERS {
+                    self.describe(worker);
+                }
+            }
+            15 => {
+                let worker = self.any_worker();
+                self.stale(worker);
+            }
+            16 => {
+                let exit = [
+                    WorkerExit::Signal(9),
+                    WorkerExit::Code(0),
+                    WorkerExit::Code(69),
+                    WorkerExit::Unknown,
+                ][self.random.below(4) as usize];
+                let worker = self.any_worker();
+                let rarely = if self.calm { 4 } else { 1 };
+                if self.random.below(rarely * if worker == WorkerId::Target { 8 } else { 4 }) == 0 {
+                    self.die(worker, exit);
+                }
+            }
+            17..=19 => self.link_moves(),
+            20 if self.random.below(4) == 0 => self.order(),
+            20 if self.random.below(4) == 0 => self.command(),
+            22 if self.random.below(80) == 0 => self.supervisor_again(true),
+            23 if self.random.below(20) == 0 => self.gateway_moves(),
+            21 if self.random.below(8) == 0 => self.set_policy(),
+            21 if self.random.below(60) == 0 => {
+                let stop = self.random.below(2) == 0;
+                self.tell(if stop { Event::StopAsked } else { Event::ParentGone });
+            }
+            _ => {
+                let longest = if self.calm { 6 } else { 8 };
+                let ms = [10, 50, 100, 200, 300, 500, 3_000, 70_000]
+                    [self.random.below(longest) as usize];
+                self.sleep(ms);
+            }
+        }
+        if self.calm && self.random.below(2) == 0 {
+            for worker in WORKERS {
+                if let Some(epoch) = self.epoch(worker) {
+                    self.heartbeat(worker, epoch);
+                }
+            }
+        }
+        self.bury();
+        if self.random.below(3) > 0 {
+            self.settle();
+        }
+    }
+
+    fn submit(&mut self) {
+        let prompt_tokens = self.random.below(700) as u32;
+        let summary = RequestSummary {
+            // Of two keys, or of none.
+            key: KeyId(u64::from(prompt_tokens % 3)),
+            prompt_tokens,
+            max_tokens: 1 + self.random.below(400) as u32,
+            context_tokens: prompt_tokens,
+            deadline: (self.random.below(3) == 0).then(|| self.now + self.random.below(4_000)),
+            wish: [RouteWish::Auto, RouteWish::Auto, RouteWish::Speculative, RouteWish::Plain]
+                [self.random.below(4) as usize],
+            // Every fourth has a picture.
+            patches: if prompt_tokens % 4 == 3 { u64::from(prompt_tokens / 4) } else { 0 },
+        };
+        let ticket = Ticket(self.requests.len() as u64);
+        self.requests.insert(ticket, (summary, Fate::Waiting));
+        self.submitted.push(self.now);
+        self.tell(Event::Submitted { ticket, summary });
+    }
+
+    fn describe(&mut self, worker: WorkerId) {
+        let (true, Some(epoch)) = (self.processes[&worker].describing, self.epoch(worker)) else {
+            return;
+        };
+        self.at(worker).describing = false;
+        let described = match worker {
+            WorkerId::Target => WorkerDescription::Target {
+                model: ModelInfo::default(),
+                capacity: self.capacity.clone(),
+            },
+            WorkerId::Drafter(_) => {
+                let path = self.processes[&worker].model.clone();
+                let images = serves_images(&path);
+                WorkerDescription::Drafter(DrafterInfo {
+                    block_size: 8,
+                    path,
+                    images,
+                    ..Default::default()
+                })
+            }
+        };
+        let failed = self.random.below(4) == 0;
+        if self.processes[&worker].earlier && self.random.below(4) == 0 {
+            return self.tell(Event::Worker(
+                worker,
+                worker::Event::Foreign { epoch, cause: "another version".into() },
+            ));
+        }
+        let described = worker::Event::Described { epoch, described: Arc::new(described) };
+        self.tell(Event::Worker(
+            worker,
+            if failed { worker::Event::DescribeFailed { epoch } } else { described },
+        ));
+    }
+
+    /// LinkEvent of a life that is over, or never was.
+    fn stale(&mut self, worker: WorkerId) {
+        let epoch = Epoch(self.random.below(self.last_target.max(self.last_drafter) + 2));
+        if Some(epoch) != self.epoch(worker) {
+            let exited =
+                worker::Event::Exited { epoch, exit: WorkerExit::Signal(9), log: String::new() };
+            self.tell(Event::Worker(worker, exited));
+            self.heartbeat(worker, epoch);
+        }
+    }
+
+    fn set_policy(&mut self) {
+        let call = CallId(self.calls.len() as u64);
+        let change = [
+            PolicyChange::Force(Force::Plain),
+            PolicyChange::Force(Force::Auto),
+            PolicyChange::Force(Force::Auto),
+            PolicyChange::Force(Force::Speculative),
+            PolicyChange::MaxConcurrent(Limit::Is(1)),
+            PolicyChange::MaxConcurrent(Limit::Auto),
+            PolicyChange::KvPressure(0.5),
+            PolicyChange::MaxContext(Limit::Auto),
+        ][self.random.below(8) as usize];
+        self.calls.insert(call, ("set", false, 0));
+        self.tell(Event::PolicySet { call, change });
+    }
+
+    fn order(&mut self) {
+        let call = CallId(self.calls.len() as u64);
+        let model = ["", "/d", "/e"][self.random.below(3) as usize].to_owned();
+        let order = match self.random.below(6) {
+            0 => DrafterOrder::Stop,
+            5 => DrafterOrder::Renew,
+            1 | 2 => DrafterOrder::Start { model },
+            _ => DrafterOrder::Swap { model },
+        };
+        let kind = match order {
+            DrafterOrder::Start { .. } => "started",
+            DrafterOrder::Stop => "stopped",
+            DrafterOrder::Swap { .. } => "swapped",
+            DrafterOrder::Renew => "renewed",
+        };
+        self.calls.insert(call, (kind, false, self.last_target));
+        self.tell(Event::DrafterOrdered { call, order });
+    }
+
+    fn command(&mut self) {
+        let call = CallId(self.calls.len() as u64);
+        let at_once = self.random.below(3) == 0;
+        let restart = |process| OperatorOrder::Restart { process, at_once };
+        let (order, kind) = match self.random.below(12) {
+            0..=3 => (restart(ServiceProcess::Target), "target restarted"),
+            4 => (restart(ServiceProcess::Drafter), "drafter restarted"),
+            5 => (restart(ServiceProcess::Gateway), "gateway restarted"),
+            6 => (restart(ServiceProcess::Supervisor), "supervisor restarts"),
+            7 | 8 => (OperatorOrder::Drain, "drained"),
+            _ => (OperatorOrder::Resume, "undone"),
+        };
+        self.leaving |= kind == "supervisor restarts";
+        self.calls.insert(call, (kind, false, self.last_target));
+        self.tell(Event::Ordered { call, order });
+    }
+
+    /// It comes, says something else, or goes.
+    fn gateway_moves(&mut self) {
+        let attachment = self.attachment;
+        let state = [GatewayState::Ready, GatewayState::Ready, GatewayState::Draining]
+            [self.random.below(3) as usize];
+        let report = gateway_report(attachment, state);
+        match self.random.below(6) {
+            0 => self.tell(Event::Detached { attachment }),
+            _ => self.tell(Event::Reported { attachment, report }),
+        }
+    }
+
+    /// The supervisor is gone, and another finds what it left.
+    pub(super) fn supervisor_again(&mut self, killed: bool) {
+        if killed {
+            // Its streams ended with it: each request has its outcome, and the target drops them.
+            for (_, fate) in self.requests.values_mut() {
+                if !matches!(fate, Fate::Over { .. }) {
+                    self.outcomes += 1;
+                }
+                *fate = Fate::Over { reported: true, cost_bytes: 0 };
+            }
+        }
+        self.term += 1 << 20;
+        self.log.push(format!("t={} another supervisor, term {}", self.now.0, self.term));
+        *self.seen.entry("another supervisor".to_owned()).or_default() += 1;
+        self.core = Supervisor::new(self.settings, self.plan.clone(), Term(self.term));
+        self.links.orphaned(self.term << 32);
+        (self.exited, self.leaving) = (false, false);
+        self.attachment += 1;
+        for worker in WORKERS {
+            let process = self.at(worker);
+            (process.left, process.earlier, process.describing) =
+                (process.epoch.is_some(), true, false);
+        }
+        for worker in WORKERS {
+            if let (WorkerId::Drafter(_), Some(epoch)) = (worker, self.epoch(worker)) {
+                self.at(worker).left = false;
+                self.tell(Event::Worker(worker, worker::Event::Found { epoch, pid: 9 }));
+            }
+        }
+        self.tell(Event::Begun);
+    }
+}

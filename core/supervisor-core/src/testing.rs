@@ -1,0 +1,55 @@
+//! Names and small helpers that scenarios and simulations share.
+
+pub(crate) use paceline_vocabulary::report::{
+    CostModel, DrafterInfo, GatewayReport, Heartbeat, KvClass, KvUse, LinkReport, MemoryUse,
+    ModelInfo, SpeculationBucket, SpeculationFigures, StepTimes,
+};
+pub(crate) use paceline_vocabulary::state::{GatewayState, LinkPhase, WorkerPhase};
+pub(crate) use paceline_vocabulary::{
+    Epoch, Force, KeyId, Lane, Limit, Millis, Permit, RouteReason, RouteWish, Term,
+};
+
+pub(crate) use crate::capacity::Capacity;
+pub(crate) use crate::denial::Denial;
+pub(crate) use crate::drafter::{DrafterOrder, DrafterPlan, DrafterStart, LinkEnds};
+pub(crate) use crate::fairness::{FairnessCheck, Standing};
+pub(crate) use crate::fault_injection::{Bug, FaultySupervisor};
+pub(crate) use crate::operations::{OperatorOrder, ServiceProcess};
+pub(crate) use crate::random::Random;
+pub(crate) use crate::request::{RequestSummary, ServedRequest};
+pub(crate) use crate::routing::{DrafterState, PolicyChange};
+pub(crate) use crate::scenarios::name_of;
+pub(crate) use crate::worker::{self, Phase, StopReason, WorkerDescription, WorkerExit};
+pub(crate) use crate::{
+    Action, CallId, Event, Notice, Settings, Supervisor, Ticket, WorkerId, WorkerSlot,
+};
+
+/// Classes of KV memory: positions and bytes of each.
+pub(crate) fn kv_classes(sizes: &[(u32, u64)]) -> Vec<KvClass> {
+    sizes.iter().map(|&(positions, bytes)| KvClass { positions, bytes }).collect()
+}
+
+/// The report of a gateway whose epoch is its attachment's number.
+pub(crate) fn gateway_report(attachment: u64, state: GatewayState) -> GatewayReport {
+    GatewayReport { epoch: Epoch(attachment), pid: 7, state, restarts: 0, streams: 0 }
+}
+
+/// A request that was served plainly with this many tokens.
+pub(crate) fn served_plainly(tokens: u64) -> ServedRequest {
+    ServedRequest { lane: Lane::Plain, reason: RouteReason::Forced, tokens, first_ms: None }
+}
+
+/// A change of the policy from the words of a scenario.
+pub(crate) fn policy_change(key: &str, value: &str) -> PolicyChange {
+    let limit = |value: &str| match value {
+        "auto" => Limit::Auto,
+        number => Limit::Is(number.parse().expect("a number")),
+    };
+    match key {
+        "routing.force" => PolicyChange::Force(Force::from_word(value).expect("a force")),
+        "routing.max_concurrent" => PolicyChange::MaxConcurrent(limit(value)),
+        "routing.max_context" => PolicyChange::MaxContext(limit(value)),
+        "routing.kv_pressure" => PolicyChange::KvPressure(value.parse().expect("a share")),
+        other => panic!("no key {other}"),
+    }
+}

@@ -1,0 +1,108 @@
+//! What comes into a worker's state machine, and what it orders.
+
+use std::sync::Arc;
+
+use paceline_vocabulary::Epoch;
+use paceline_vocabulary::report::Heartbeat;
+
+use super::life::{WorkerDescription, WorkerExit};
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "fields are what their types say")]
+pub enum Event {
+    /// It is to run, with this model (empty: the configuration's). What went wrong before is
+    /// forgotten.
+    StartAsked { model: String },
+    /// In place of a spawn, or where no drafter was started yet: a process that an earlier
+    /// supervisor left behind.
+    Found { epoch: Epoch, pid: u32 },
+    /// The process was started.
+    Spawned { epoch: Epoch, pid: u32 },
+    /// The process could not be started.
+    SpawnFailed { cause: String },
+    /// A heartbeat.
+    Heartbeat(Box<Heartbeat>),
+    /// It said what it serves.
+    Described { epoch: Epoch, described: Arc<WorkerDescription> },
+    /// It was found, and is not what we would start.
+    Foreign { epoch: Epoch, cause: String },
+    /// It was asked what it serves and did not say.
+    DescribeFailed { epoch: Epoch },
+    /// The control message to end reached it, or did not.
+    StopAnswered { epoch: Epoch, reached: bool },
+    /// It is stopped by job control and can answer nothing but SIGKILL.
+    Frozen { epoch: Epoch },
+    /// The process is gone.
+    Exited { epoch: Epoch, exit: WorkerExit, log: String },
+    /// It broke the protocol of its link: it is ended at once, and the end counts as a fall.
+    Condemned { epoch: Epoch, cause: String },
+    /// The service takes nothing new: when this life ends, no other begins.
+    DrainAsked,
+    /// It is to end, and why.
+    EndAsked { cause: &'static str },
+    /// The service stops, and patience is over.
+    KillAsked,
+}
+
+impl Event {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Event::StartAsked { .. } => "start asked",
+            Event::Found { .. } => "found",
+            Event::Spawned { .. } => "spawned",
+            Event::SpawnFailed { .. } => "spawn failed",
+            Event::Heartbeat(_) => "heartbeat",
+            Event::Described { .. } => "described",
+            Event::Foreign { .. } => "foreign",
+            Event::DescribeFailed { .. } => "describe failed",
+            Event::StopAnswered { .. } => "stop answered",
+            Event::Frozen { .. } => "frozen",
+            Event::Exited { .. } => "exited",
+            Event::Condemned { .. } => "condemned",
+            Event::DrainAsked => "drain asked",
+            Event::EndAsked { .. } => "end asked",
+            Event::KillAsked => "kill asked",
+        }
+    }
+
+    /// The epoch that it concerns.
+    pub(crate) fn epoch(&self) -> Option<Epoch> {
+        match self {
+            Event::Heartbeat(heartbeat) => Some(heartbeat.epoch),
+            Event::Described { epoch, .. }
+            | Event::DescribeFailed { epoch }
+            | Event::Foreign { epoch, .. }
+            | Event::StopAnswered { epoch, .. }
+            | Event::Frozen { epoch }
+            | Event::Condemned { epoch, .. }
+            | Event::Exited { epoch, .. } => Some(*epoch),
+            _ => None,
+        }
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "fields are what their types say")]
+pub enum Action {
+    /// Start a process with this model and answer `Spawned` or `SpawnFailed`; where one is left,
+    /// answer `Found` instead.
+    Spawn { model: String },
+    /// Send the control message to end, at once, and answer `StopAnswered`.
+    AskStop { epoch: Epoch, cause: String },
+    /// Send SIGTERM.
+    Terminate { epoch: Epoch },
+    /// Send SIGKILL.
+    Kill { epoch: Epoch },
+    /// Ask for its description and answer `Described` or `DescribeFailed`.
+    Describe { epoch: Epoch },
+    /// Remove what a dead process left in the runtime directory.
+    Clear,
+    /// This life serves nobody any more: whoever is served by it has to be told.
+    Abandon { epoch: Epoch, cause: String },
+    /// Say that the phase changed; of the last life that began.
+    LogPhase { epoch: Epoch, from: &'static str, to: &'static str, cause: String },
+    /// Say that something came that means nothing in this phase.
+    Surprise { phase: &'static str, event: &'static str },
+}

@@ -1,0 +1,265 @@
+//! The handle of the actor: requests and questions go through it into a bounded mailbox.
+//!
+//! An [`AdmissionGuard`] stands for a request's place, first in the queue and then among the running
+//! requests. However its holder ends, by return, error or a drop in the middle of an await, the
+//! guard gives the place back exactly once (I4, I11).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use paceline_process::Clock;
+use paceline_proto::internal::v1::{Done, ServiceState};
+use paceline_proto::status::{Reason, ReasonStatus as _};
+use paceline_proto::v1::{PolicyResponse, StatusResponse};
+use paceline_supervisor_core::denial::Denial;
+use paceline_supervisor_core::drafter::DrafterOrder;
+use paceline_supervisor_core::operations::OperatorOrder;
+use paceline_supervisor_core::request::ServedRequest;
+use paceline_supervisor_core::routing::PolicyChange;
+use paceline_supervisor_core::{RequestSummary, Ticket};
+use paceline_vocabulary::{RequestId, Term};
+use tokio::sync::{mpsc, oneshot, watch};
+use tonic::Status;
+
+use crate::error;
+use crate::events::Reader;
+use crate::mailbox::{
+    AbortStreams, AdmissionDecision, AdmissionGrant, Broadcasts, GatewayRestart, Mail, RequestEnd,
+    ServedEnd,
+};
+use crate::route_log::ServedLine;
+use crate::wire;
+
+/// The handle of the actor, as the services use it.
+#[derive(Clone, Debug)]
+pub struct ActorHandle {
+    mail: mpsc::Sender<Mail>,
+    ends: mpsc::Sender<RequestEnd>,
+    broadcasts: Broadcasts,
+    events: Reader,
+    numbers: Arc<AtomicU64>,
+    term: Term,
+    clock: Clock,
+}
+
+impl ActorHandle {
+    pub(crate) fn new(
+        mail: mpsc::Sender<Mail>,
+        ends: mpsc::Sender<RequestEnd>,
+        broadcasts: Broadcasts,
+        events: Reader,
+        term: Term,
+        clock: Clock,
+    ) -> Self {
+        Self { mail, ends, broadcasts, events, numbers: Arc::default(), term, clock }
+    }
+
+    /// Our term.
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// The clock of all deadlines.
+    pub fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    /// The streams that have to end.
+    pub fn aborts(&self) -> watch::Receiver<Option<AbortStreams>> {
+        self.broadcasts.aborts.clone()
+    }
+
+    /// Whether requests can be served, now and at every change.
+    pub fn notices(&self) -> watch::Receiver<ServiceState> {
+        self.broadcasts.notices.clone()
+    }
+
+    /// The gateways that have to restart.
+    pub fn gateway_restarts(&self) -> watch::Receiver<Option<GatewayRestart>> {
+        self.broadcasts.restarts.clone()
+    }
+
+    /// The events: what changed state.
+    pub fn events(&self) -> &Reader {
+        &self.events
+    }
+
+    /// A number that is used once: for a ticket or an `Attach` stream.
+    pub fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Hands a request in. The place it gets is given back when what is returned is dropped.
+    ///
+    /// # Errors
+    /// The mailbox is full.
+    pub fn submit(
+        &self,
+        id: RequestId,
+        class: String,
+        summary: RequestSummary,
+    ) -> Result<PendingRequest, Status> {
+        let full = || {
+            Reason::QueueFull.field(
+                "limits.queue",
+                "the service takes in as many requests as it can; try again in 1 s",
+            )
+        };
+        let ticket = Ticket(self.number());
+        // The way to report the end is reserved first: a drop can neither wait nor fail.
+        let end = self.ends.clone().try_reserve_owned().map_err(|_| full())?;
+        let (reply, decision) = oneshot::channel();
+        let pending = PendingRequest {
+            decision,
+            guard: Some(AdmissionGuard { ticket, served: None, end: Some(end) }),
+        };
+        self.mail
+            .try_send(Mail::Submit { ticket, id, class, summary, reply })
+            .map_err(|_| full())?;
+        Ok(pending)
+    }
+
+    /// A snapshot of everything.
+    ///
+    /// # Errors
+    /// The mailbox is full, or the service is about to end.
+    pub async fn status(&self) -> Result<StatusResponse, Status> {
+        let (reply, answer) = oneshot::channel();
+        let full = |_| {
+            Reason::QueueFull
+                .status("the service has as many questions to answer as it can; try again in 1 s")
+        };
+        self.mail.try_send(Mail::Status { reply }).map_err(full)?;
+        answer.await.map_err(|_| stopping())
+    }
+
+    /// Hands an operator's order of the drafter in and waits until it is carried out; returns
+    /// everything as it is then. Giving the wait up leaves the order standing.
+    ///
+    /// # Errors
+    /// It cannot be carried out, the mailbox is full, or the service is about to end.
+    pub async fn order_drafter(&self, order: DrafterOrder) -> Result<StatusResponse, Status> {
+        self.carried_out(|reply| Mail::DrafterOrder { order, reply }).await
+    }
+
+    /// The same of another process, or of the whole service.
+    ///
+    /// # Errors
+    /// As [`ActorHandle::order_drafter`].
+    pub async fn order(&self, order: OperatorOrder) -> Result<StatusResponse, Status> {
+        self.carried_out(|reply| Mail::OperatorOrder { order, reply }).await
+    }
+
+    async fn carried_out(
+        &self,
+        mail: impl FnOnce(oneshot::Sender<Result<StatusResponse, Status>>) -> Mail,
+    ) -> Result<StatusResponse, Status> {
+        let (reply, answer) = oneshot::channel();
+        let full = |_| {
+            Reason::QueueFull
+                .status("the service has as many questions to answer as it can; try again in 1 s")
+        };
+        self.mail.try_send(mail(reply)).map_err(full)?;
+        answer.await.map_err(|_| stopping())?
+    }
+
+    /// Sets a key of the policy; returns the policy as it is then.
+    ///
+    /// # Errors
+    /// The mailbox is full, or the service is about to end.
+    pub async fn set_policy(&self, change: PolicyChange) -> Result<PolicyResponse, Status> {
+        let (reply, answer) = oneshot::channel();
+        let full = |_| {
+            Reason::QueueFull
+                .status("the service has as many questions to answer as it can; try again in 1 s")
+        };
+        self.mail.try_send(Mail::SetPolicy { change, reply }).map_err(full)?;
+        answer.await.map_err(|_| stopping())?
+    }
+
+    /// Resolves when the actor has ended.
+    pub(crate) async fn closed(&self) {
+        self.mail.closed().await;
+    }
+
+    /// Sends the actor a message about its gateway.
+    pub(crate) async fn send(&self, mail: Mail) {
+        // The actor may have ended.
+        let _ = self.mail.send(mail).await;
+    }
+}
+
+/// A request that was handed in and is not decided. Fields are dropped in this order: the actor
+/// must find the decision unwanted before it receives the end.
+#[derive(Debug)]
+pub struct PendingRequest {
+    decision: oneshot::Receiver<AdmissionDecision>,
+    guard: Option<AdmissionGuard>,
+}
+
+/// A request that was admitted.
+#[derive(Debug)]
+pub struct AdmittedRequest {
+    /// The right to run it.
+    pub grant: AdmissionGrant,
+    /// Its place.
+    pub guard: AdmissionGuard,
+}
+
+impl PendingRequest {
+    /// Waits for the decision; the request waits in the queue meanwhile.
+    ///
+    /// # Errors
+    /// The request is denied.
+    pub async fn decided(mut self) -> Result<AdmittedRequest, Status> {
+        let decision = (&mut self.decision).await;
+        match (decision, self.guard.take()) {
+            (Ok(Ok(grant)), Some(guard)) => Ok(AdmittedRequest { grant, guard }),
+            (Ok(Err(denial)), _) => Err(error::denied(denial)),
+            _ => Err(stopping()),
+        }
+    }
+}
+
+/// A request's place; a drop frees it.
+#[derive(Debug)]
+pub struct AdmissionGuard {
+    ticket: Ticket,
+    served: Option<ServedEnd>,
+    end: Option<mpsc::OwnedPermit<RequestEnd>>,
+}
+
+impl AdmissionGuard {
+    /// The request ended well, in this way.
+    pub fn ended_well(&mut self, done: &Done, completion_tokens: u64, first_ms: u64) {
+        let route = wire::served_route(done.route);
+        let speculation = done.speculation.unwrap_or_default();
+        let line = ServedLine {
+            lane: route.lane.word().to_owned(),
+            reason: route.reason.word().to_owned(),
+            cycles: speculation.cycles,
+            drafted: speculation.drafted,
+            accepted: speculation.accepted,
+            completion_tokens,
+        };
+        let request = ServedRequest {
+            lane: route.lane,
+            reason: route.reason,
+            tokens: completion_tokens,
+            first_ms: Some(first_ms),
+        };
+        self.served = Some(ServedEnd { request, line });
+    }
+}
+
+impl Drop for AdmissionGuard {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            end.send(RequestEnd { ticket: self.ticket, served: self.served.take() });
+        }
+    }
+}
+
+fn stopping() -> Status {
+    error::denied(Denial::stopping(1_000))
+}
