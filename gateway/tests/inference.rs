@@ -1,0 +1,235 @@
+//! The middle of the gateway without a front: requests go in as the gateway's own types, and events
+//! and errors come back. The upstream is a scripted supervisor.
+
+mod stage;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use paceline_gateway::images::ImagePipeline;
+use paceline_gateway::images::store::ImageStore;
+use paceline_gateway::inference::admission::Calls;
+use paceline_gateway::inference::error::InferenceError;
+use paceline_gateway::inference::input::{
+    ContentPartInput, ConversationInput, MessageInput, PromptInput, RequestInput, ToolInput,
+};
+use paceline_gateway::inference::params::GenerationParams;
+use paceline_gateway::inference::record::Method;
+use paceline_gateway::inference::standing::Standing;
+use paceline_gateway::inference::unread::AnswerStream;
+use paceline_gateway::inference::upstream::Upstream;
+use paceline_gateway::inference::upstream::attach::{Attachment, GatewayProcess};
+use paceline_gateway::inference::{Call, Inference};
+use paceline_gateway::prompt::{Language, Prompter};
+use paceline_gateway::stream::{AnswerEvent, FinishReason, Usage};
+use paceline_process::clock::monotonic_ns;
+use paceline_process::{Config, RuntimeDir, socket};
+use paceline_proto::status::Refusal;
+use paceline_vocabulary::{Epoch, Reason};
+use stage::supervisor::{self, Fake};
+use stage::within;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+/// The middle, attached to a scripted supervisor that serves the demo model.
+struct Middle {
+    inference: Inference,
+    fake: Fake,
+    _attachment: supervisor::Attachment,
+    _dir: tempfile::TempDir,
+}
+
+impl Middle {
+    async fn serving() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let mut config = Config::default();
+        config.supervisor.runtime_dir = dir.path().display().to_string();
+        let runtime_dir = RuntimeDir::locate(&config).expect("a short path");
+        paceline_gateway::images::prepare(&runtime_dir).expect("a place for images");
+        let mut fake = Fake::start(&dir.path().join("supervisor.sock"), 1);
+        let supervisor = socket::channel(runtime_dir.socket("supervisor"));
+        let standing = watch::Sender::new(Standing::default());
+        let attachment = Attachment {
+            supervisor: supervisor.clone(),
+            process: GatewayProcess { epoch: Epoch(7), restarts: 0 },
+            standing: standing.clone(),
+            running: Calls::new(4, 4).watch(),
+            orders: mpsc::channel(1).0,
+        };
+        attachment.start();
+        let mut attachment = within(fake.attachments.recv()).await.expect("the gateway attaches");
+        attachment.service(stage::ready()).await;
+        let serves = |standing: &Standing| standing.serving().is_ok();
+        within(standing.subscribe().wait_for(serves)).await.expect("attached");
+        let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../demo/target");
+        let language = Arc::new(Language::read(&demo).expect("all its files are there"));
+        let inference = Inference {
+            prompter: Prompter::new(language, 2),
+            images: ImagePipeline::new(ImageStore::new(&runtime_dir, 7), &config.limits),
+            limits: config.limits,
+            standing: standing.subscribe(),
+            backlog: Arc::default(),
+            upstream: Upstream::new(supervisor, Epoch(7)),
+            cancel: CancellationToken::new(),
+        };
+        Self { inference, fake, _attachment: attachment, _dir: dir }
+    }
+
+    async fn answer(&self, input: RequestInput) -> Result<AnswerStream, InferenceError> {
+        let reading = async { self.inference.check(input) };
+        within(self.inference.answer(call("answer"), reading)).await
+    }
+}
+
+fn call(name: &'static str) -> Call {
+    let code = |reason: Option<Reason>| reason.map_or("fine", Reason::word).to_owned();
+    Call::new(Method { name, code }, monotonic_ns())
+}
+
+/// A conversation of one message of this role.
+fn conversation(role: &str, words: &str) -> ConversationInput {
+    let content = vec![ContentPartInput::Text(words.into())];
+    let message = MessageInput { role: role.into(), content, ..Default::default() };
+    ConversationInput { messages: vec![message], ..Default::default() }
+}
+
+fn request(conversation: ConversationInput) -> RequestInput {
+    let prompt = PromptInput::Conversation(conversation);
+    RequestInput { prompt, params: GenerationParams::default() }
+}
+
+#[tokio::test]
+async fn a_conversation_is_answered_without_a_protocol() {
+    let mut middle = Middle::serving().await;
+    let language = Arc::clone(middle.inference.prompter.language());
+    let (ids, prompt) = (
+        language.tokens.encode("Grüße 🦀!", false).expect("encodes"),
+        language
+            .tokens
+            .encode("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", false)
+            .expect("encodes"),
+    );
+    let (head, tail) = ids.split_at(ids.len() - 2);
+    let Middle { inference, fake, .. } = &mut middle;
+    let serving = async {
+        let submission = fake.submission().await;
+        assert_eq!(submission.generation().prompt_ids, prompt);
+        let mut accepted = submission.accept();
+        accepted.tokens(head).await;
+        accepted
+    };
+    let reading = async { inference.check(request(conversation("user", "Hi"))) };
+    let answering = inference.answer(call("answer"), reading);
+    let (answer, accepted) = within(async { tokio::join!(answering, serving) }).await;
+    let over = accepted.done(&[tail, &[2]].concat()).await;
+    let events: Vec<_> = within(answer.expect("served").collect()).await;
+    let events: Result<Vec<AnswerEvent>, InferenceError> = events.into_iter().collect();
+    let events = events.expect("it ends well");
+    assert!(within(over).await.is_err(), "the upstream's stream ended");
+
+    let text: String = events.iter().map(|event| event.text.as_str()).collect();
+    let token_ids = events.iter().flat_map(|event| event.token_ids.clone()).collect::<Vec<_>>();
+    assert_eq!((text.as_str(), token_ids), ("Grüße 🦀!", [&ids[..], &[2]].concat()));
+    let (last, rest) = events.split_last().expect("events");
+    assert!(rest.iter().all(|event| event.last.is_none()));
+    let end = last.last.as_ref().expect("the last has the end");
+    assert_eq!(end.finish_reason, Some(FinishReason::Stop));
+    let usage = Usage {
+        prompt_tokens: prompt.len() as u32,
+        completion_tokens: ids.len() as u32 + 1,
+        cached_tokens: 0,
+    };
+    assert_eq!((end.usage, end.timing.queue_ms), (usage, 1.5));
+    assert!(0.0 < end.timing.ttft_ms && end.timing.ttft_ms <= end.timing.total_ms);
+}
+
+#[tokio::test]
+async fn a_refusal_has_its_reason_and_its_field() {
+    let mut middle = Middle::serving().await;
+    let with = |params| RequestInput { params, ..request(conversation("user", "Hi")) };
+    let twice = ConversationInput {
+        template_arguments: r#"{"enable_thinking": true, "enable_thinking": false}"#.into(),
+        ..conversation("user", "Hi")
+    };
+    let tools = ConversationInput {
+        tools: vec![ToolInput { name: "f".into(), ..Default::default() }],
+        ..conversation("user", "Hi")
+    };
+    let refusals = [
+        (request(conversation("wizard", "Hi")), Reason::InvalidArgument, "messages[0].role"),
+        (request(twice), Reason::InvalidArgument, "template_arguments"),
+        (request(tools), Reason::NoTools, "tools"),
+        (
+            with(GenerationParams { max_tokens: Some(5_000), ..Default::default() }),
+            Reason::InvalidArgument,
+            "limits.max_tokens",
+        ),
+        (
+            with(GenerationParams { model: "other".into(), ..Default::default() }),
+            Reason::UnknownModel,
+            "model",
+        ),
+        (
+            RequestInput { prompt: PromptInput::Ids(vec![5; 5_000]), ..with(Default::default()) },
+            Reason::PromptTooLong,
+            "token_ids.ids",
+        ),
+    ];
+    for (input, kind, field) in refusals {
+        let error = middle.answer(input).await.expect_err("refused");
+        assert_eq!((error.kind, error.field.as_deref()), (kind, Some(field)), "{error}");
+    }
+    assert!(middle.fake.submissions.try_recv().is_err(), "nothing was submitted");
+
+    // A refusal of the upstream arrives whole.
+    let pause = Duration::from_millis(250);
+    let full = Refusal::new(Reason::QueueFull, "64 wait").retry_after(pause).field("queue");
+    let Middle { inference, fake, .. } = &mut middle;
+    let refusing = async { fake.submission().await.refuse(full.fact("limit", 64).into()) };
+    let reading = async { inference.check(request(conversation("user", "Hi"))) };
+    let answering = inference.answer(call("answer"), reading);
+    let (answer, ()) = within(async { tokio::join!(answering, refusing) }).await;
+    let expected = InferenceError {
+        retry_after: pause,
+        ..InferenceError::new(Reason::QueueFull, "64 wait").field("queue").fact("limit", 64)
+    };
+    assert_eq!(answer.expect_err("refused"), expected);
+}
+
+#[tokio::test]
+async fn tokens_are_counted_and_the_model_is_described_without_a_protocol() {
+    let mut middle = Middle::serving().await;
+    let reading = async { middle.inference.check(request(conversation("user", "Hi"))) };
+    let counted = within(middle.inference.count(call("count"), reading)).await.expect("counted");
+    assert!(!counted.ids.is_empty() && counted.context_length == 4096);
+    assert!(middle.fake.submissions.try_recv().is_err(), "nothing is generated");
+    let model = middle.inference.model("").expect("served");
+    assert_eq!((model.name.as_str(), model.chat, model.tools), ("demo-target", true, false));
+    assert_eq!(middle.inference.model("other").expect_err("another").kind, Reason::UnknownModel);
+}
+
+/// The files of a folder, those of its folders included.
+fn files(folder: &Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("in the repository");
+    let paths = entries.map(|entry| entry.expect("readable").path());
+    paths.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn only_fronts_and_the_upstream_know_a_protocol() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let upstream = source.join("inference/upstream");
+    for folder in ["inference", "stream", "checkpoint", "images", "prompt"] {
+        for file in files(&source.join(folder)) {
+            if file.starts_with(&upstream) {
+                continue;
+            }
+            let text = std::fs::read_to_string(&file).expect("a source file");
+            for word in ["tonic::", "prost::", "paceline_proto::v1", "internal::v1"] {
+                assert!(!text.contains(word), "{word} in {}", file.display());
+            }
+        }
+    }
+}
