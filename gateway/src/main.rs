@@ -34,7 +34,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => {
             let exit = if error.use_stderr() { Exit::Config } else { Exit::Asked };
-            // Nowhere to say it: the code says it.
+            // If it cannot be printed, the exit code remains.
             let _ = error.print();
             return exit.into();
         }

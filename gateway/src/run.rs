@@ -24,8 +24,8 @@ use crate::inference::upstream::Upstream;
 use crate::inference::upstream::attach::{Attachment, GatewayProcess};
 use crate::prompt::{Language, Prompter};
 
-/// Connections wait this long at most for the first attachment. Afterwards calls are refused because
-/// there is no supervisor.
+/// Connections wait this long at most for the first attachment. Afterwards calls are refused
+/// because there is no supervisor.
 const ATTACH_TIMEOUT: Duration = Duration::from_millis(500);
 /// Connections may take this long to close once no request runs.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ struct Gateway {
     closing: CancellationToken,
 }
 
-/// Serves until asked to end: by `events`, by the supervisor's order, or for want of a parent.
+/// Serves until asked to end, by `events` or by the supervisor's order.
 pub async fn run(setup: Setup, events: mpsc::Receiver<Event>) -> Exit {
     // The lock is held until the end, so that no other gateway removes this one's files as left
     // ones.
@@ -195,8 +195,8 @@ fn cores() -> usize {
 }
 
 /// The signs of life that a service manager expects, if it expects any. They go from a task on the
-/// threads that serve connections to the loop that decides when this ends, so that a sign means that
-/// both run.
+/// threads that serve connections to the loop that decides when this ends, so that a sign means
+/// that both run.
 fn beats(notifier: &Notifier) -> mpsc::Receiver<()> {
     let (sender, beats) = mpsc::channel(1);
     if let Some(period) = notifier.beat() {

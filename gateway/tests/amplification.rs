@@ -90,6 +90,7 @@ fn empty(number: u32, bytes: usize) -> Vec<u8> {
     field(number, &[]).repeat(bytes / 2)
 }
 
+/// All of them. Long, because each row is one case.
 fn all() -> Vec<Hostile> {
     let zeros = format!("{{\"type\":\"object\",\"a\":[{}0]}}", "0,".repeat(MESSAGE_BYTES / 2 - 32));
     let part = v1::ContentPart { part: Some(v1::content_part::Part::Text("x".into())) };

@@ -131,7 +131,7 @@ async fn every_method_needs_a_key_and_only_health_does_not() {
 }
 
 #[tokio::test]
-async fn a_key_says_who_asks_and_a_wrong_one_nothing() {
+async fn a_key_names_its_owner_and_a_wrong_key_gets_no_details() {
     let (_dir, path) = keys();
     let (mut stage, mut fake, _attachment) = Stage::serving(|config| {
         config.gateway.api_keys_file = path.display().to_string();
@@ -288,7 +288,7 @@ async fn a_key_with_a_full_queue_is_refused_by_the_supervisor_and_no_other_key_w
 }
 
 #[tokio::test]
-async fn reflection_tells_of_the_public_contract_only() {
+async fn reflection_describes_the_public_contract_only() {
     let (_dir, path) = keys();
     let (stage, _fake, _attachment) =
         Stage::serving(|config| config.gateway.api_keys_file = path.display().to_string()).await;
@@ -343,8 +343,47 @@ fn certified(dir: &Path) -> (String, String, String) {
     (authority.pem(), cert_file.display().to_string(), key_file.display().to_string())
 }
 
+/// Opens a connection of this version of TLS and checks that HTTP/2 is agreed on.
+async fn accepts(
+    address: std::net::SocketAddr,
+    authority: &str,
+    version: &'static rustls::SupportedProtocolVersion,
+) {
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject as _;
+    let mut roots = rustls::RootCertStore::empty();
+    let root = CertificateDer::from_pem_slice(authority.as_bytes()).expect("PEM");
+    roots.add(root).expect("a root");
+    let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[version])
+        .expect("known");
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
+    let stream = TcpStream::connect(address).await.expect("connects");
+    let name = "localhost".try_into().expect("a name");
+    let stream = within(connector.connect(name, stream)).await.expect("a handshake");
+    let (_, session) = stream.get_ref();
+    assert_eq!(
+        (session.protocol_version(), session.alpn_protocol()),
+        (Some(version.version), Some(&b"h2"[..]))
+    );
+}
+
+/// A record with a hello of TLS 1.1 (RFC 4346).
+fn hello_of_tls_1_1() -> Vec<u8> {
+    let mut hello = vec![3, 2];
+    hello.extend([7; 32]); // random
+    // No session; ECDHE-RSA-AES128-SHA, RSA-AES128-SHA; no compression.
+    hello.extend([0, 0, 4, 0xc0, 0x13, 0, 0x2f, 1, 0]);
+    let mut record = vec![22, 3, 1, 0, (hello.len() + 4) as u8, 1, 0, 0, hello.len() as u8];
+    record.extend(hello);
+    record
+}
+
 #[tokio::test]
-async fn tls_is_spoken_and_nothing_else() {
+async fn only_tls_1_2_and_1_3_are_accepted() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (authority, cert, key) = certified(dir.path());
     let (stranger, ..) = certified(tempfile::tempdir().expect("a temporary directory").path());
@@ -377,36 +416,10 @@ async fn tls_is_spoken_and_nothing_else() {
     );
     // TLS 1.2 and 1.3 are accepted, with HTTP/2 agreed on.
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
-        let mut roots = rustls::RootCertStore::empty();
-        use rustls::pki_types::pem::PemObject as _;
-        roots
-            .add(
-                rustls::pki_types::CertificateDer::from_pem_slice(authority.as_bytes())
-                    .expect("PEM"),
-            )
-            .expect("a root");
-        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-        let builder = rustls::ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[version])
-            .expect("known");
-        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
-        let stream = TcpStream::connect(stage.address).await.expect("connects");
-        let name = "localhost".try_into().expect("a name");
-        let stream = within(connector.connect(name, stream)).await.expect("a handshake");
-        let (_, session) = stream.get_ref();
-        assert_eq!(
-            (session.protocol_version(), session.alpn_protocol()),
-            (Some(version.version), Some(&b"h2"[..]))
-        );
+        accepts(stage.address, &authority, version).await;
     }
-    // A hello of TLS 1.1 (RFC 4346): answered with an alert and closed.
-    let mut hello = vec![3, 2];
-    hello.extend([7; 32]); // random
-    hello.extend([0, 0, 4, 0xc0, 0x13, 0, 0x2f, 1, 0]); // no session; ECDHE-RSA-AES128-SHA, RSA-AES128-SHA; no compression
-    let mut record = vec![22, 3, 1, 0, (hello.len() + 4) as u8, 1, 0, 0, hello.len() as u8];
-    record.extend(hello);
+    let record = hello_of_tls_1_1();
+    // It is answered with an alert and closed.
     let mut stream = TcpStream::connect(stage.address).await.expect("connects");
     stream.write_all(&record).await.expect("written");
     let mut answer = Vec::new();
@@ -423,7 +436,7 @@ async fn tls_is_spoken_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn who_says_nothing_is_closed_and_keeps_nobody_out() {
+async fn silent_connections_are_closed_and_keep_no_client_out() {
     let (mut stage, _fake, _attachment) = Stage::serving(|_| {}).await;
     let mut silent = Vec::new();
     for n in 0..300 {
@@ -452,7 +465,7 @@ fn long() -> GenerateRequest {
 }
 
 #[tokio::test]
-async fn who_does_not_read_is_cut_and_told_when_coming_back() {
+async fn a_reader_that_stops_is_cut_and_gets_the_reason_when_it_returns() {
     let (stage, mut fake, _attachment) = Stage::serving(|config| config.limits.unread_s = 1).await;
     // Its own connection with the smallest window: full after a few messages.
     let endpoint = Endpoint::from_shared(format!("http://{}", stage.address)).expect("an address");
@@ -501,7 +514,7 @@ async fn who_does_not_read_is_cut_and_told_when_coming_back() {
 }
 
 #[tokio::test]
-async fn who_waits_for_a_slow_answer_is_not_cut() {
+async fn a_reader_that_waits_for_a_slow_answer_is_not_cut() {
     let (mut stage, mut fake, _attachment) =
         Stage::serving(|config| config.limits.unread_s = 1).await;
     let (response, mut accepted) = within(async {

@@ -57,7 +57,7 @@ fn complete(status: &Status, reason: Reason) {
 }
 
 #[tokio::test]
-async fn every_row_that_comes_from_below_arrives_whole() {
+async fn every_error_of_the_supervisor_arrives_whole() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let mut ours: Vec<Reason> =
         Reason::ALL.iter().filter(|reason| !NOT_OURS.contains(reason)).copied().collect();
@@ -106,7 +106,7 @@ async fn every_row_that_comes_from_below_arrives_whole() {
 }
 
 #[tokio::test]
-async fn every_row_that_is_made_here_is_whole() {
+async fn every_error_of_the_gateway_is_whole() {
     let (mut stage, _fake, _attachment) =
         Stage::serving(|config| config.limits.max_message_bytes = 40_000).await;
     let rows: [(GenerateRequest, Reason); 6] = [

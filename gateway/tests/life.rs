@@ -43,7 +43,7 @@ async fn health_is_true_from_the_first_instant() {
     let report = attachment.report(|_| true).await;
     assert_eq!((report.epoch, report.pid, report.streams), (7, std::process::id(), 0));
     assert_eq!(report.state, GatewayState::Ready as i32);
-    assert!(!stage.health_now("").await, "attached, and nothing heard");
+    assert!(!stage.health_now("").await, "attached, and nothing reported");
 
     let loading = ServiceState {
         reason: "TARGET_LOADING".into(),
@@ -69,7 +69,11 @@ async fn health_is_true_from_the_first_instant() {
     assert!(
         stage.health_now("paceline.v1.Inference").await && stage.health_now("worker.target").await
     );
+}
 
+#[tokio::test]
+async fn an_order_to_drain_ends_with_the_life_of_its_supervisor() {
+    let (mut stage, fake, mut attachment) = Stage::serving(|_| {}).await;
     attachment.drain().await;
     stage.health_until("", ServingStatus::NotServing).await;
     assert!(stage.health_now("worker.target").await, "the worker is as it was");
@@ -80,7 +84,6 @@ async fn health_is_true_from_the_first_instant() {
         Reason::Draining,
     );
 
-    // The order ends with the life of the supervisor that gave it.
     let mut watch = stage.watch("worker.target").await;
     assert_eq!(
         within(watch.message()).await.expect("fine").expect("open").status,
@@ -184,7 +187,7 @@ async fn a_second_stop_cancels() {
 }
 
 #[tokio::test]
-async fn a_third_stop_waits_for_nobody() {
+async fn a_third_stop_ends_at_once() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let _running = running(&mut stage, &mut fake).await;
     for _ in 0..3 {

@@ -38,7 +38,7 @@ fn fails(output: Output, code: i32, words: &[&str]) {
 }
 
 #[test]
-fn bad_starts_say_what_is_wrong() {
+fn failed_starts_name_the_cause() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("bound").to_string();
@@ -77,7 +77,7 @@ fn bad_starts_say_what_is_wrong() {
 }
 
 #[test]
-fn a_signal_ends_it_with_zero() {
+fn a_signal_ends_the_gateway_with_exit_code_zero() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut child = gateway(dir.path(), "127.0.0.1:0", &demo())
         .stderr(Stdio::piped())
@@ -153,7 +153,7 @@ fn a_runtime_directory_that_is_not_its_users_own_is_refused_unchanged() {
 /// As `paceline serve` starts it: the listening socket as descriptor 3, a pipe that ends with the
 /// parent.
 #[tokio::test]
-async fn it_serves_a_handed_down_socket_and_ends_with_its_parent() {
+async fn the_gateway_serves_an_inherited_socket_and_ends_with_its_parent() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");

@@ -65,7 +65,7 @@ async fn a_count_is_refused_as_the_request_would_be() {
 }
 
 #[tokio::test]
-async fn the_model_says_what_it_is() {
+async fn get_model_describes_the_served_model() {
     let (mut stage, _fake, _attachment) = Stage::serving(|config| {
         config.limits.max_new_tokens = paceline_process::config::Auto::Is(100)
     })
@@ -123,7 +123,7 @@ async fn a_megabyte_of_anything_takes_a_second_at_most_and_keeps_nobody_waiting(
 }
 
 #[tokio::test]
-async fn what_is_no_text_is_refused_by_name() {
+async fn bytes_that_are_no_text_are_refused_by_name() {
     let (stage, _fake, _attachment) = Stage::serving(|_| {}).await;
     /// A GenerateRequest whose text is any bytes.
     #[derive(Clone, PartialEq, prost::Message)]

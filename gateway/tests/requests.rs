@@ -21,7 +21,7 @@ const ANY: &[u32] = &[300, 301];
 
 #[tokio::test]
 async fn a_conversation_is_answered() {
-    let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
+    let (stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let mut client = stage.client.clone();
     let call = paceline_process::task::spawn("call", async move { client.chat(chat("Hi")).await });
     let submission = fake.submission().await;
@@ -77,13 +77,19 @@ async fn a_conversation_is_answered() {
     let timing = last.timing.expect("set");
     assert_eq!(timing.queue_ms, 1.5);
     assert!(0.0 < timing.ttft_ms && timing.ttft_ms <= timing.total_ms, "{timing:?}");
-    // The next request goes the same way.
-    let call = { stage.client.generate(text("Hi")) };
-    let answered = async {
-        let _over = fake.submission().await.accept().done(ANY).await;
-    };
-    let (response, ()) = within(async { tokio::join!(call, answered) }).await;
-    response.expect("answered");
+}
+
+#[tokio::test]
+async fn one_request_after_another_is_answered() {
+    let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
+    for _ in 0..2 {
+        let answered = async {
+            let _over = fake.submission().await.accept().done(ANY).await;
+        };
+        let call = stage.client.generate(text("Hi"));
+        let (response, ()) = within(async { tokio::join!(call, answered) }).await;
+        response.expect("answered");
+    }
 }
 
 #[tokio::test]
@@ -145,7 +151,7 @@ async fn refused(stage: &Stage, fake: &mut Fake) -> bool {
 }
 
 #[tokio::test]
-async fn a_queue_that_was_full_is_not_asked_again_until_something_moves() {
+async fn no_request_is_submitted_to_a_full_queue_until_one_leaves() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let running = async {
         let mut accepted = fake.submission().await.accept();
@@ -164,7 +170,7 @@ async fn a_queue_that_was_full_is_not_asked_again_until_something_moves() {
 }
 
 #[tokio::test]
-async fn a_stream_that_just_ends_is_no_good_end() {
+async fn a_stream_without_its_end_is_an_error() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let answer = async { drop(fake.submission().await.accept()) };
     let (refused, ()) =
@@ -183,7 +189,7 @@ async fn a_stream_that_just_ends_is_no_good_end() {
 }
 
 #[tokio::test]
-async fn a_gap_below_is_a_bug_and_not_an_answer() {
+async fn a_gap_in_the_supervisors_stream_is_a_bug() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let answer = async {
         let mut accepted = fake.submission().await.accept();
@@ -200,7 +206,7 @@ async fn a_gap_below_is_a_bug_and_not_an_answer() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_takes_its_request_along() {
+async fn a_client_that_leaves_cancels_its_request() {
     let (stage, mut fake, mut attachment) = Stage::serving(|_| {}).await;
     // Before the first token.
     let mut client = stage.client.clone();
@@ -266,7 +272,7 @@ async fn an_unknown_field_is_refused_by_number() {
 }
 
 #[tokio::test]
-async fn broken_requests_are_refused_here() {
+async fn broken_requests_are_refused_by_the_gateway() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let refusals = [
         (v1::GenerateRequest::default(), Code::InvalidArgument, Reason::InvalidArgument),
@@ -297,7 +303,7 @@ async fn broken_requests_are_refused_here() {
 }
 
 #[tokio::test]
-async fn the_earlier_deadline_goes_below_and_is_kept_here() {
+async fn the_earlier_deadline_is_submitted_and_kept_by_the_gateway() {
     let (mut stage, mut fake, _attachment) =
         Stage::serving(|config| config.limits.deadline_s = 1).await;
     // The supervisor never answers: the backstop does. (A loose bound: it comes at 1.02 s.)
@@ -325,7 +331,7 @@ async fn the_earlier_deadline_goes_below_and_is_kept_here() {
 }
 
 #[tokio::test]
-async fn the_clients_own_patience_counts() {
+async fn the_clients_own_timeout_counts() {
     let (mut stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let mut request = Request::new(text("Hi"));
     request.set_timeout(Duration::from_secs(60));
@@ -348,7 +354,7 @@ async fn the_clients_own_patience_counts() {
 }
 
 #[tokio::test]
-async fn what_is_not_http2_is_closed_and_does_not_disturb() {
+async fn connections_without_http2_are_closed_and_disturb_no_other() {
     let (mut stage, _fake, mut attachment) = Stage::serving(|_| {}).await;
     let mut stranger = tokio::net::TcpStream::connect(stage.address).await.expect("connects");
     stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("written");

@@ -93,7 +93,7 @@ async fn samples_come_interleaved_and_end_each() {
 }
 
 #[tokio::test]
-async fn one_that_fails_fails_the_call_and_one_that_leaves_takes_all_along() {
+async fn one_failed_sample_fails_the_call_and_a_client_that_leaves_ends_all_samples() {
     let (stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let begin = async {
         let all = submissions(&mut fake, 2).await;
@@ -138,7 +138,7 @@ async fn one_that_fails_fails_the_call_and_one_that_leaves_takes_all_along() {
 }
 
 #[tokio::test]
-async fn one_without_room_waits_for_another_of_its_request() {
+async fn a_sample_without_room_waits_for_another_sample_of_its_request() {
     let (stage, mut fake, _attachment) = Stage::serving(|_| {}).await;
     let begin = async {
         let mut all = submissions(&mut fake, 2).await;
@@ -186,7 +186,7 @@ async fn one_without_room_waits_for_another_of_its_request() {
 }
 
 #[tokio::test]
-async fn a_stop_string_ends_generation_below() {
+async fn a_stop_string_ends_generation_upstream() {
     let (stage, mut fake, mut attachment) = Stage::serving(|_| {}).await;
     let language = paceline_gateway::prompt::Language::read(&demo()).expect("in the repository");
     let ids = language.tokens.encode("Hello there STOP and more", false).expect("encodes");

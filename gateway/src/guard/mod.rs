@@ -59,7 +59,7 @@ impl Guard {
     /// chosen another.
     ///
     /// # Errors
-    /// Other machines reach it, without keys or TLS, and nobody said that it may be so.
+    /// Other machines reach it, without keys or TLS, and the configuration does not allow that.
     pub fn check_exposure(&self, address: std::net::SocketAddr) -> Result<(), ConfigError> {
         self.settings.check_exposure(address)
     }
@@ -82,9 +82,12 @@ impl Guard {
                         None => std::future::pending().await,
                     }
                 };
-                let asked = tokio::select! { _ = asked => true, () = tokio::time::sleep(CHECK_INTERVAL) => false };
+                let asked = tokio::select! {
+                    _ = asked => true,
+                    () = tokio::time::sleep(CHECK_INTERVAL) => false,
+                };
                 let keys = Arc::clone(&keys);
-                // A file system that hangs stops this thread and nobody else.
+                // A file system that hangs stops this thread and no other.
                 let _ = tokio::task::spawn_blocking(move || keys.look(asked)).await;
             }
         }))

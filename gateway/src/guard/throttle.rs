@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn more_peers_than_fit_are_one() {
+    fn peers_above_the_bound_share_one_debt() {
         let mut throttle = Throttle::default();
         for n in 0..MAX_PEERS {
             let [.., high, low] = (n as u64).to_be_bytes();

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pair_is_taken_and_anything_else_refused_by_its_key() {
+    fn a_certificate_with_its_key_is_accepted_and_other_files_are_refused() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let write = |name: &str, text: &str| {
             let path = dir.path().join(name);

@@ -1,6 +1,6 @@
-//! ⑧ The answer comes back: batches of token ids become events. An answer is pulled by its reader and
-//! has no task and no queue of its own. A reader that does not read stops the upstream's streams by
-//! flow control; a reader that leaves drops them.
+//! ⑧ The answer comes back: batches of token ids become events. An answer is pulled by its reader
+//! and has no task and no queue of its own. A reader that does not read stops the upstream's streams
+//! by flow control; a reader that leaves drops them.
 //!
 //! A request has one stream for each sample, with an id of its own, its sample index and the same
 //! seed. All are submitted at once, so that the prompt is prefilled once; events go out as they
@@ -213,9 +213,9 @@ impl Answer {
         }
     }
 
-    /// An error of the upstream. The target knows that the deadline passed, and the gateway how many
-    /// tokens the answer has. (A request that waited in the queue had no answer, and its error has
-    /// that number.)
+    /// Adds the number of tokens to an error of the upstream. The target knows that the deadline
+    /// passed, and the gateway how many tokens the answer has. The error of a request that waited
+    /// in the queue has that number already.
     fn with_tokens(&self, error: InferenceError) -> InferenceError {
         match error.kind {
             Reason::DeadlinePassed if !error.facts.contains_key(COMPLETION_TOKENS) => {

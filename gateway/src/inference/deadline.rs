@@ -1,4 +1,4 @@
-//! When a request must be over: at the operator's limit, or earlier if the client says so.
+//! When a request must be over: at the operator's limit, or at the client's own if that is earlier.
 
 use std::time::Duration;
 

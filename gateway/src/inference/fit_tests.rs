@@ -93,7 +93,7 @@ fn refused(input: RequestInput, kind: Reason, field: &str, words: &[&str]) {
 }
 
 #[test]
-fn broken_prompts() {
+fn broken_prompts_are_refused_by_field() {
     let check = |request, field, words: &[&str]| {
         refused(request, Reason::InvalidArgument, field, words);
     };
@@ -117,7 +117,7 @@ fn broken_prompts() {
 }
 
 #[test]
-fn broken_settings() {
+fn broken_settings_are_refused_by_field() {
     let check = |request, field, words: &[&str]| {
         refused(request, Reason::InvalidArgument, field, words);
     };
@@ -168,7 +168,7 @@ fn broken_settings() {
 }
 
 #[test]
-fn broken_conversations() {
+fn broken_conversations_are_refused_by_field() {
     let check = |request, field, words: &[&str]| {
         refused(request, Reason::InvalidArgument, field, words);
     };
@@ -222,7 +222,7 @@ fn images_must_fit_before_they_are_decoded() {
 }
 
 #[test]
-fn a_text_refused_by_its_bytes_is_told_limit_and_found() {
+fn a_text_refused_by_its_bytes_has_the_limit_and_the_number_found() {
     let (language, model) = (crate::demo::language(), model());
     let (all, few) = (
         LimitsConfig::default(),

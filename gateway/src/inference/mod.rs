@@ -1,5 +1,5 @@
-//! ① A request is checked, made token ids, and submitted to the supervisor; its answer comes back as
-//! a stream of events. The middle of the gateway: no protocol of clients is known here.
+//! ① A request is checked, made token ids, and submitted to the supervisor; its answer comes back
+//! as a stream of events. The middle of the gateway: no protocol of clients is known here.
 //!
 //! A front makes an [`input::RequestInput`] of its protocol's message and a [`Call`] of the call
 //! around it, then awaits [`Inference::answer`] or [`Inference::count`]. It encodes the
@@ -212,7 +212,9 @@ impl Inference {
             biased;
             () = self.cancel.cancelled() => Err(InferenceError::draining()),
             done = work => done,
-            () = tokio::time::sleep(deadline.until(BACKSTOP)) => Err(InferenceError::deadline_passed()),
+            () = tokio::time::sleep(deadline.until(BACKSTOP)) => {
+                Err(InferenceError::deadline_passed())
+            }
         }
     }
 

@@ -1,5 +1,5 @@
-//! What a request asks for besides its prompt: how tokens are chosen, and when an answer ends. Checked
-//! against inference.proto, then completed with the model's own sampling.
+//! What a request asks for besides its prompt: how tokens are chosen, and when an answer ends. It
+//! is checked against inference.proto, then completed with the model's own sampling.
 
 use std::collections::HashSet;
 
@@ -21,9 +21,9 @@ const MAX_LOGPROBS: u32 = 20;
 pub struct GenerationParams {
     /// Which model; empty means the served one.
     pub model: String,
-    /// How tokens are chosen, as far as the client says.
+    /// How tokens are chosen, as far as the client sets it.
     pub sampling: SamplingParams,
-    /// Most tokens, as far as the client says.
+    /// Most tokens; as many as fit if the client sets none.
     pub max_tokens: Option<u32>,
     /// No token ends the answer before so many.
     pub min_tokens: u32,
@@ -43,7 +43,7 @@ pub struct GenerationParams {
     pub samples: u32,
 }
 
-/// How tokens are chosen, as far as a client says. The model's own sampling stands for the rest.
+/// How tokens are chosen, as far as a client sets it. The model's own sampling stands for the rest.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SamplingParams {
     /// See [`SamplingRule`].
@@ -324,9 +324,9 @@ mod tests {
         assert_eq!(params(true).ignored_ids(&own, 10), [3]);
         let own =
             SamplingRule { presence_penalty: 1.5, frequency_penalty: 0.5, ..SamplingRule::GREEDY };
-        let said = SamplingParams { presence_penalty: Some(0.0), ..params(false).sampling };
-        let rule = said.completed(&own);
+        let asked = SamplingParams { presence_penalty: Some(0.0), ..params(false).sampling };
+        let rule = asked.completed(&own);
         assert_eq!((rule.presence_penalty, rule.frequency_penalty), (0.0, 0.5));
-        assert_eq!(said.sorted_biases(), bias(&[(4, -100.0), (9, 1.0)]), "in ascending order");
+        assert_eq!(asked.sorted_biases(), bias(&[(4, -100.0), (9, 1.0)]), "in ascending order");
     }
 }

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_the_reason() {
+    fn the_missing_part_is_the_reason() {
         assert_eq!(reason(&Standing::default()).0, Reason::Restarting);
         assert_eq!(reason(&attached(None)).0, Reason::Restarting);
         let loading = ServiceState {

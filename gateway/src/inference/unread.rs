@@ -119,8 +119,8 @@ impl Drop for AnswerStream {
     }
 }
 
-/// Drops the answer if it has been unread for `limit`. Returns how long until the next check; `None`
-/// if nothing is left to check.
+/// Drops the answer if it has been unread for `limit`. Returns how long until the next check;
+/// `None` if nothing is left to check.
 fn check(
     watched: &Weak<Mutex<Inner>>,
     limit: Duration,

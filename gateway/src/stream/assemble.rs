@@ -1,5 +1,5 @@
-//! Makes the events of one sample: checks that no token is missing or repeated, turns ids into text,
-//! and adds the sample's end with its figures.
+//! Makes the events of one sample: checks that no token is missing or repeated, turns ids into
+//! text, and adds the sample's end with its figures.
 
 use std::sync::Arc;
 

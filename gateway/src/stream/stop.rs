@@ -1,5 +1,5 @@
-//! Stop strings: the text up to where one begins goes out, and what may become one waits until it
-//! cannot.
+//! Stop strings: text up to the beginning of a stop string is shown. Text that may become one is
+//! held back until it cannot.
 
 /// Looks for stop strings in one stream's text.
 #[derive(Debug, Default)]
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_found_across_pieces_and_never_shown() {
+    fn a_stop_string_is_found_across_pieces_and_never_shown() {
         check(&["END"], &["a E", "N", "D b"], "a ", Some("END"));
         check(&["END"], &["END"], "", Some("END"));
         check(&["END"], &["EN", "EN", "x"], "ENENx", None);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_the_first_to_end_counts() {
+    fn of_several_stop_strings_the_first_to_end_counts() {
         check(&["abcd", "bc"], &["abcd"], "a", Some("bc"));
         check(&["abcd", "bc"], &["a", "b", "c", "d"], "a", Some("bc"));
         check(&["bc", "abc"], &["abc"], "", Some("abc"));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn before_it_counts_it_is_text() {
+    fn a_stop_string_before_min_tokens_is_text() {
         assert_eq!(run(&["ab"], &["xab", "y", "ab"], 2), ("xaby".into(), Some("ab".into())));
         assert_eq!(
             run(&["aa"], &["aa", "a"], 1),
@@ -142,7 +142,7 @@ mod tests {
         );
     }
 
-    /// What is said of a text as a whole: the stop string that ends first, of those the longest.
+    /// The result for a text as a whole: the stop string that ends first, of those the longest.
     fn whole(text: &str, list: &[&str]) -> (String, Option<String>) {
         let ends = |stop: &&&str| {
             text.find(**stop).map(|begin| (begin + stop.len(), begin, stop.to_string()))
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn split_at_every_place_it_is_found_the_same() {
+    fn the_cuts_between_pieces_do_not_matter() {
         let mut config = ProptestConfig::with_cases(2000);
         config.rng_seed = proptest::test_runner::RngSeed::Fixed(6);
         let text =

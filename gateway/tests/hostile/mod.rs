@@ -136,7 +136,7 @@ fn gif(screen: (u16, u16), frames: &[(u16, u16)]) -> Vec<u8> {
     file
 }
 
-/// All of them.
+/// All of them. Long, because each entry is one case.
 pub fn all() -> Vec<Hostile> {
     let mut all = vec![];
     let mut add = |name, file, word| all.push(Hostile { name, file, word });

@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shed_connection_takes_no_call_and_says_to_call_again() {
+    fn a_shed_connection_refuses_calls_with_a_retryable_reason() {
         let connections = Connections::bounded(1, 1);
         let first = enter(&connections, HERE).expect("room");
         let _second = enter(&connections, HERE).expect("the first is shed");

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_of_a_chat_message_is_decoded() {
+    fn every_parameter_is_decoded() {
         let sampling = v1::Sampling {
             temperature: Some(0.5),
             top_k: Some(9),
@@ -198,37 +198,16 @@ mod tests {
             stop_token_ids: vec![9],
             stop: vec!["end".into()],
         };
-        let part = |part| v1::ContentPart { part: Some(part) };
-        let message = v1::Message {
-            role: "assistant".into(),
-            content: vec![
-                part(Part::Text("t".into())),
-                part(Part::Image(v1::Image { data: vec![1].into() })),
-                part(Part::ImageUrl(v1::ImageUrl { url: "data:,".into() })),
-            ],
-            tool_calls: vec![v1::ToolCall {
-                id: "c".into(),
-                name: "f".into(),
-                arguments: "{}".into(),
-            }],
-            tool_call_id: "d".into(),
-            name: "n".into(),
-            reasoning: "r".into(),
-        };
-        let tool = v1::Tool { name: "f".into(), description: "d".into(), parameters: "{}".into() };
-        let input = chat(v1::ChatRequest {
+        let message = v1::ChatRequest {
             model: "m".into(),
-            messages: vec![message],
             sampling: Some(sampling),
             limits: Some(limits),
             route: v1::RouteWish::Plain.into(),
             report_margins: true,
             samples: 4,
             logprobs: Some(3),
-            tools: vec![tool],
-            template_arguments: "{\"x\": 1}".into(),
-        });
-        let input = input.expect("every enum is known");
+            ..Default::default()
+        };
         let expected = GenerationParams {
             model: "m".into(),
             sampling: SamplingParams {
@@ -252,7 +231,35 @@ mod tests {
             logprobs: Some(3),
             samples: 4,
         };
-        assert_eq!(input.params, expected);
+        assert_eq!(chat(message).expect("every enum is known").params, expected);
+    }
+
+    #[test]
+    fn every_field_of_a_conversation_is_decoded() {
+        let part = |part| v1::ContentPart { part: Some(part) };
+        let message = v1::Message {
+            role: "assistant".into(),
+            content: vec![
+                part(Part::Text("t".into())),
+                part(Part::Image(v1::Image { data: vec![1].into() })),
+                part(Part::ImageUrl(v1::ImageUrl { url: "data:,".into() })),
+            ],
+            tool_calls: vec![v1::ToolCall {
+                id: "c".into(),
+                name: "f".into(),
+                arguments: "{}".into(),
+            }],
+            tool_call_id: "d".into(),
+            name: "n".into(),
+            reasoning: "r".into(),
+        };
+        let tool = v1::Tool { name: "f".into(), description: "d".into(), parameters: "{}".into() };
+        let input = chat(v1::ChatRequest {
+            messages: vec![message],
+            tools: vec![tool],
+            template_arguments: "{\"x\": 1}".into(),
+            ..Default::default()
+        });
         let message = MessageInput {
             role: "assistant".into(),
             content: vec![
@@ -269,15 +276,13 @@ mod tests {
             name: "n".into(),
             reasoning: "r".into(),
         };
+        let tool = ToolInput { name: "f".into(), description: "d".into(), parameters: "{}".into() };
         let conversation = ConversationInput {
             messages: vec![message],
-            tools: vec![ToolInput {
-                name: "f".into(),
-                description: "d".into(),
-                parameters: "{}".into(),
-            }],
+            tools: vec![tool],
             template_arguments: "{\"x\": 1}".into(),
         };
-        assert_eq!(input.prompt, PromptInput::Conversation(conversation));
+        let prompt = input.expect("every part is known").prompt;
+        assert_eq!(prompt, PromptInput::Conversation(conversation));
     }
 }

@@ -1,5 +1,5 @@
-//! `grpc.health.v1`: answers SERVING exactly when a request would be served at this instant. It reads
-//! the same [`Standing`] as requests and starts no work.
+//! `grpc.health.v1`: answers SERVING exactly when a request would be served at this instant. It
+//! reads the same [`Standing`] as requests and starts no work.
 //!
 //! tonic-health's own service is a copy that must be kept in step, and ends a watch of an unknown
 //! name where the protocol wants SERVICE_UNKNOWN; its messages are used here.
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_follows_the_standing() {
+    async fn health_follows_the_standing() {
         let (standing, seen) = watch::channel(Standing::default());
         let health = HealthService::new(seen, CancellationToken::new());
         let all = async || {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_watch_tells_changes_and_ends_with_the_gateway() {
+    async fn a_watch_sends_changes_and_ends_with_the_gateway() {
         let (standing, seen) = watch::channel(Standing::default());
         let closing = CancellationToken::new();
         let health = HealthService::new(seen, closing.clone());

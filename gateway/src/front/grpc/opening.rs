@@ -1,5 +1,5 @@
-//! The opening of a connection: until it has sent the HTTP/2 preface, over TLS where that is set, it
-//! has a few seconds. When there are too many such connections, the oldest is closed.
+//! The opening of a connection: until it has sent the HTTP/2 preface, over TLS where that is set,
+//! it has a few seconds. When there are too many such connections, the oldest is closed.
 
 use std::collections::VecDeque;
 use std::io;

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_served_is_described_and_nothing_else() {
+    fn only_services_of_the_front_are_described() {
         let set = descriptors();
         let services = set.file.iter().flat_map(|file| {
             file.service.iter().map(move |service| format!("{}.{}", file.package(), service.name()))

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_place_is_left_the_gateway_is_full_and_no_key() {
+    fn without_free_places_the_gateway_is_full_and_not_the_key() {
         let calls = Calls::new(32, 0);
         let slots: Vec<CallSlot> =
             (0..calls.most).map(|_| calls.enter(None).expect("room")).collect();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_are_past_their_message_are_not_kept_in_mind_for_ever() {
+    fn calls_whose_message_arrived_are_forgotten() {
         let calls = Calls::new(1, 0);
         let most = calls.most;
         let message = Arc::<MessageArrival>::default();

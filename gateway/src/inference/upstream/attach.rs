@@ -1,6 +1,6 @@
-//! The attachment: a stream to the supervisor that is open for the gateway's whole life. The gateway
-//! reports its state over it; the supervisor sends whether requests can be served, and orders. A
-//! stream that is lost is opened again.
+//! The attachment: a stream to the supervisor that is open for the gateway's whole life. The
+//! gateway reports its state over it; the supervisor sends whether requests can be served, and
+//! orders. A stream that is lost is opened again.
 
 use std::time::Duration;
 
@@ -159,7 +159,10 @@ fn reports(
                 if last != Some(report) {
                     return Some((report, (standing, running, Some(report))));
                 }
-                let changed = tokio::select! { changed = standing.changed() => changed, changed = running.changed() => changed };
+                let changed = tokio::select! {
+                    changed = standing.changed() => changed,
+                    changed = running.changed() => changed,
+                };
                 // The gateway is gone: so is the stream.
                 changed.ok()?;
             }
