@@ -17,7 +17,7 @@ demo: setup ## install what is missing, build, serve the embedded pair, without 
 test: setup ## install what is missing, build, run the whole suite
 	@sh scripts/test.sh
 
-check: setup ## format, lints, licences, tests of the cores: quick, for each change
+check: setup ## format, sizes, lints, licences, tests and purity of the cores: quick, for each change
 	@sh scripts/check.sh
 
 check-macos: setup ## types and lints of everything for macOS, on Linux as well (needs a network once)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What each change must pass: format, lints, licences and sources of the dependencies, tests of the cores. Runs all of
-# them before it fails, so that one run tells everything.
+# What each change must pass: format, sizes, purity of the cores, lints, licences and sources of the dependencies, tests
+# of the cores. Runs all of them before it fails, so that one run reports everything.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 
@@ -12,8 +12,12 @@ step() {
     "$@" || failed="$failed, $name"
 }
 
-# None of these needs MLX, so this also runs where the model crates cannot be built.
-cores="-p paceline-vocabulary -p paceline-supervisor-core -p paceline-target-core -p paceline-proto -p paceline-process -p paceline-link -p paceline-supervisor -p paceline-gateway"
+# The pure crates under core/, and the shells whose unit tests are quick. None of them needs MLX, so this also runs where
+# the model crates cannot be built.
+cores="-p paceline-proto -p paceline-process -p paceline-link -p paceline-supervisor -p paceline-gateway"
+for manifest in core/*/Cargo.toml; do
+    cores="$cores -p $(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)"
+done
 core_tests() {
     # shellcheck disable=SC2086
     if have cargo-nextest; then
@@ -24,6 +28,9 @@ core_tests() {
     fi
 }
 
+# Reported, not yet required: the list is to become empty first.
+sizes() { sh scripts/check-sizes.sh || true; }
+
 # shellcheck disable=SC2086
 lints() { cargo clippy $LOCKED --workspace --all-targets -- -D warnings; }
 
@@ -31,6 +38,8 @@ lints() { cargo clippy $LOCKED --workspace --all-targets -- -D warnings; }
 format() { cargo fmt --all --check && rustfmt --edition 2024 --check fuzz/seeds.rs fuzz/fuzz_targets/*.rs; }
 
 step "Format" format
+step "Sizes of files" sizes
+step "Purity of the cores" sh scripts/check-purity.sh
 step "Lints" lints
 step "Licences, bans and sources of dependencies" sh scripts/deny.sh bans licenses sources
 step "Tests of the cores" core_tests

@@ -17,7 +17,7 @@ use serde_json::Value;
 use tonic::{Code, Status};
 
 /// A budget and a lease that fault tests do not use up.
-const PATIENT: &str = "supervisor.restarts = 100000\nsupervisor.lease_s = 30\n";
+const LONG_LEASE: &str = "supervisor.restarts = 100000\nsupervisor.lease_s = 30\n";
 
 /// What must not change when workers are taken over.
 fn workers(status: &Value) -> Vec<Value> {
@@ -61,7 +61,7 @@ fn load(stack: &Stack) -> Vec<Pending> {
 /// Kills so many supervisors under load; how long after the start of the next one somebody was
 /// served, in milliseconds.
 fn killed_under_load(rounds: usize) -> Vec<u64> {
-    let stack = Stack::drafting(PATIENT);
+    let stack = Stack::drafting(LONG_LEASE);
     let before = stack.status().expect("status");
     let (mut figures, mut drafted) = (vec![], 0);
     for round in 0..rounds {
@@ -80,7 +80,7 @@ fn killed_under_load(rounds: usize) -> Vec<u64> {
         let refused = first_served(&stack);
         figures.push(clock.now().0);
         for pending in running {
-            if let (_, Err(status)) = pending.finish_seen() {
+            if let (_, Err(status)) = pending.finish_partial() {
                 assert_unavailable(&status);
             }
         }
@@ -118,7 +118,7 @@ fn a_supervisor_killed_ten_times_under_load_leaves_the_workers_as_they_are() {
 
 #[test]
 #[ignore = "soak: a timed figure; run by `make soak`"]
-fn a_second_after_the_next_supervisors_start_somebody_is_served() {
+fn requests_are_served_a_second_after_the_next_supervisors_start() {
     let figures = killed_under_load(50);
     assert!(figures[49] <= 1_000, "{figures:?}");
 }
@@ -149,8 +149,8 @@ fn when_the_lease_is_over_both_workers_end_in_order() {
 }
 
 #[test]
-fn what_was_taken_over_is_watched_and_replaced_when_it_falls() {
-    let stack = Stack::drafting(PATIENT);
+fn adopted_workers_are_watched_and_replaced_when_they_end() {
+    let stack = Stack::drafting(LONG_LEASE);
     let before = stack.status().expect("status");
     signal(stack.pid("supervisor"), Signal::SIGKILL);
     let taken = stack.wait_status("the workers to be taken over", |status| {
@@ -173,8 +173,8 @@ fn what_was_taken_over_is_watched_and_replaced_when_it_falls() {
 }
 
 #[test]
-fn a_worker_that_froze_while_nobody_watched_is_replaced() {
-    let stack = Stack::drafting(&format!("{PATIENT}supervisor.hang_s = 2\n"));
+fn a_worker_that_froze_without_a_supervisor_is_replaced() {
+    let stack = Stack::drafting(&format!("{LONG_LEASE}supervisor.hang_s = 2\n"));
     let before = stack.status().expect("status");
     for worker in ["target", "drafter"] {
         signal(stack.pid(worker), Signal::SIGSTOP);
@@ -192,8 +192,8 @@ fn a_worker_that_froze_while_nobody_watched_is_replaced() {
 }
 
 #[test]
-fn workers_with_other_settings_are_replaced_and_others_settings_cost_no_load() {
-    let stack = Stack::drafting(PATIENT);
+fn a_worker_is_replaced_only_for_changed_settings_of_its_own() {
+    let stack = Stack::drafting(LONG_LEASE);
     let before = stack.status().expect("status");
     // What only gateway and supervisor go by.
     stack.set("routing.max_concurrent = 3\n");
@@ -229,7 +229,7 @@ fn workers_with_other_settings_are_replaced_and_others_settings_cost_no_load() {
 
 #[test]
 fn a_drafter_that_an_operator_swapped_is_taken_over_with_its_model() {
-    let stack = Stack::drafting(PATIENT);
+    let stack = Stack::drafting(LONG_LEASE);
     let model = paceline_tests::repository().join("demo/drafter");
     let copy = stack.path("other");
     let copied =
@@ -265,7 +265,7 @@ fn a_second_supervisor_on_the_same_directory_refuses_to_start() {
 }
 
 #[test]
-fn a_service_that_stops_while_its_supervisor_is_dead_leaves_nothing() {
+fn a_service_that_stops_with_a_dead_supervisor_leaves_no_process() {
     let mut stack = Stack::drafting("supervisor.restarts = 1\nsupervisor.lease_s = 30\n");
     signal(stack.pid("supervisor"), Signal::SIGKILL);
     // The budget is spent at once: serve ends, and the workers with it, not with their lease.

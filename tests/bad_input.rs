@@ -242,7 +242,7 @@ fn unknown_fields() {
 }
 
 #[test]
-fn the_command_line_says_what_the_service_said() {
+fn the_command_line_shows_the_services_refusal() {
     let stack = Stack::ready("");
     let run = |words: &[&str], input: &str| {
         let output = stack.paceline(words, input);
@@ -392,7 +392,7 @@ fn configurations() {
 }
 
 #[test]
-fn what_has_no_effect_is_warned_of_and_a_drafter_that_is_not_there_is_named() {
+fn settings_without_effect_and_a_missing_drafter_are_warned_about() {
     let stack = Stack::ready("drafter.model = \"somewhere\"\ngateway.http = \"127.0.0.1:1\"\n");
     let said = stack.serve_log();
     assert!(said.contains("gateway.http"), "{said}");

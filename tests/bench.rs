@@ -155,7 +155,7 @@ fn tables_measure_the_target_alone_and_the_roofline_says_what_memory_allows() {
 }
 
 #[test]
-fn a_table_is_for_people_and_a_length_that_does_not_fit_is_refused() {
+fn the_table_is_readable_and_a_too_long_prompt_is_refused() {
     let output = bench(
         "",
         &["--tables", "--lengths", "64", "--concurrency", "2", "--runs", "1", "--max-tokens", "64"],
@@ -175,7 +175,7 @@ fn a_table_is_for_people_and_a_length_that_does_not_fit_is_refused() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_said() {
+fn a_benchmark_that_cannot_run_names_the_reason() {
     let alone = format!("target.model = {:?}\n", repository().join("demo/target"));
     let (code, err) = words(&bench(&alone, &["--sweep", "--runs", "1"]));
     assert_eq!(code, Some(2), "{err}");
@@ -196,7 +196,7 @@ fn what_cannot_be_measured_is_said() {
 }
 
 #[test]
-fn pictures_are_measured_by_stage_and_beside_streams() {
+fn images_are_measured_by_stage_and_beside_streams() {
     let model = repository().join("models/tests/golden/qwen3-vl-tiny").display().to_string();
     let output = bench("", &["--images", "--runs", "2", "--json", "--model", &model]);
     let (code, err) = words(&output);
@@ -258,7 +258,7 @@ fn pictures_are_measured_by_stage_and_beside_streams() {
 }
 
 #[test]
-fn pictures_need_a_model_that_sees() {
+fn image_benchmarks_need_a_model_with_vision() {
     let output = bench("", &["--images", "--runs", "1", "--json"]);
     let (code, err) = words(&output);
     assert_eq!(code, Some(1), "{err}");

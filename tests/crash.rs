@@ -63,7 +63,7 @@ fn a_killed_target_ends_its_streams_and_comes_back() {
 }
 
 #[test]
-fn asked_to_stop_it_leaves_nothing() {
+fn a_stopped_service_leaves_nothing() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let mut stack = Stack::ready("");
         assert_eq!(stack.processes().len(), 5, "{:?}", stack.processes());
@@ -88,7 +88,7 @@ fn stopping_lets_running_requests_end() {
 }
 
 #[test]
-fn asked_twice_it_cancels() {
+fn a_second_request_to_stop_cancels_running_requests() {
     let mut stack = Stack::ready("");
     let stream = long(&stack);
     stack.signal_serve(Signal::SIGTERM);
@@ -200,7 +200,7 @@ fn a_killed_gateway_is_replaced_behind_the_same_address() {
 }
 
 #[test]
-fn one_service_a_runtime_directory() {
+fn a_runtime_directory_has_one_service() {
     let stack = Stack::ready("");
     let mut second = stack.another_serve();
     let code = wait("the end of the second serve", || second.try_wait().expect("a child")).code();

@@ -95,7 +95,7 @@ fn hog(stack: &Stack) -> Live {
 }
 
 #[test]
-fn a_long_stream_ends_at_its_deadline_with_what_came_until_then() {
+fn a_stream_at_its_deadline_ends_with_the_tokens_so_far() {
     let stack = Stack::ready("");
     stack.ask(chat("Hi").max_tokens(4)).expect("served");
     for _ in 0..3 {
@@ -140,7 +140,7 @@ fn a_deadline_in_the_queue_ends_the_wait() {
 }
 
 #[test]
-fn a_deadline_while_the_prompt_is_read_ends_that_and_one_that_cannot_be_met_is_refused() {
+fn a_deadline_ends_prefill_and_an_impossible_one_is_refused() {
     let stack = Stack::ready("kv.prefix_cache = false\nrouting.force = \"plain\"\n");
     // How long prompts take here.
     let mut fastest_ms = f64::INFINITY;

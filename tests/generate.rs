@@ -21,7 +21,7 @@ fn ids(value: &Value) -> Vec<u32> {
 }
 
 #[test]
-fn greedy_ids_are_the_references() {
+fn greedy_ids_equal_the_references() {
     let stack = Stack::ready("");
     let cases = golden();
     assert_eq!(cases.len(), 20);
@@ -245,7 +245,7 @@ fn alone_and_beside_seven_others_the_tokens_are_the_same() {
 }
 
 #[test]
-fn whole_characters_only_and_the_text_is_the_ids() {
+fn text_arrives_in_whole_characters_and_decodes_the_ids() {
     let stack = Stack::ready("");
     // A wish for the lane without the drafter is granted with its reason.
     let asked = chat("List three fruits.").max_tokens(30).route(v1::RouteWish::Plain);

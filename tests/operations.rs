@@ -173,7 +173,7 @@ fn the_supervisor_is_restarted_and_the_workers_stay() {
 }
 
 #[test]
-fn a_drained_service_refuses_until_that_is_undone() {
+fn a_drained_service_refuses_until_it_is_undrained() {
     let stack = Stack::ready("");
     let before = stack.status().expect("status");
     let stream = running(&stack, 3_000);
@@ -196,7 +196,7 @@ fn a_drained_service_refuses_until_that_is_undone() {
 }
 
 #[test]
-fn events_are_told_followed_and_outlive_a_supervisor() {
+fn events_can_be_listed_and_followed_and_survive_a_supervisor() {
     let stack = Stack::drafting("supervisor.restarts = 100000\nsupervisor.lease_s = 30\n");
     let mut follower = stack.begin(&["events", "--follow", "--json", "--last", "0"]);
     let mut lines = BufReader::new(follower.stdout.take().expect("piped")).lines();
@@ -257,7 +257,7 @@ fn events_are_told_followed_and_outlive_a_supervisor() {
 }
 
 #[test]
-fn commands_without_a_service_or_without_sense_say_so() {
+fn bad_commands_and_a_missing_service_are_reported() {
     let stack = Stack::new("");
     for words in [&["restart", "target"][..], &["drain"], &["events"], &["events", "--follow"]] {
         assert_eq!(stack.paceline(words, "").status.code(), Some(3), "{words:?}");
@@ -268,7 +268,7 @@ fn commands_without_a_service_or_without_sense_say_so() {
 }
 
 #[test]
-fn a_frozen_target_is_doubted_then_replaced() {
+fn a_frozen_target_becomes_suspect_then_is_replaced() {
     let stack = Stack::drafting("supervisor.hang_s = 3\n");
     let before = stack.status().expect("status");
     let stream = running(&stack, 3_000);
@@ -294,7 +294,7 @@ fn a_frozen_target_is_doubted_then_replaced() {
 }
 
 #[test]
-fn a_frozen_drafter_is_passed_by_then_replaced() {
+fn a_frozen_drafter_is_bypassed_then_replaced() {
     let stack = Stack::drafting("supervisor.hang_s = 3\n");
     let before = stack.status().expect("status");
     let plain =
@@ -343,7 +343,7 @@ fn text(path: &Path) -> String {
 }
 
 #[test]
-fn a_target_that_does_not_stay_up_is_told_with_its_last_words_and_started_by_hand() {
+fn a_crash_looping_target_is_reported_and_can_be_started_by_hand() {
     let mut stack = Stack::new("");
     let mended = stack.path("mended");
     let script = format!(
@@ -380,7 +380,7 @@ fn a_target_that_does_not_stay_up_is_told_with_its_last_words_and_started_by_han
 }
 
 #[test]
-fn a_target_that_falls_a_few_times_comes_back_by_itself() {
+fn a_target_that_crashes_a_few_times_is_restarted() {
     let mut stack = Stack::new("");
     let lives = stack.path("lives");
     let script = format!(
@@ -399,7 +399,7 @@ fn a_target_that_falls_a_few_times_comes_back_by_itself() {
 
 #[test]
 #[ignore = "soak: a minute; run by `make soak`"]
-fn a_target_that_was_given_up_is_tried_again_a_minute_later() {
+fn a_failed_target_is_tried_again_after_a_minute() {
     let mut stack = Stack::new("");
     let mended = stack.path("mended");
     let script =
@@ -432,7 +432,7 @@ fn median(values: &mut [f64]) -> f64 {
 }
 
 #[test]
-fn a_drafter_that_does_not_stay_up_delays_no_plain_request() {
+fn a_crash_looping_drafter_delays_no_plain_request() {
     // It comes up each time and falls at once: a second from start to start, for ever.
     let mut stack = Stack::new("supervisor.restarts = 100000\n");
     let script = format!(

@@ -9,7 +9,7 @@ use paceline_process::clock::monotonic_ns;
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_tests::ask::Ask;
 use paceline_tests::prompts::{Dice, prompts, reference, same_but_near_ties};
-use paceline_tests::stack::{Ended, Pending};
+use paceline_tests::stack::{EndedRequest, Pending};
 use paceline_tests::{Answer, Live, Stack, chat, continue_ids, wait};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
@@ -42,7 +42,7 @@ fn check(status: &Status, reason: Reason) {
 }
 
 #[test]
-fn what_does_not_fit_now_waits_and_is_served() {
+fn a_request_without_memory_waits_and_is_served() {
     let stack = Stack::ready(ONE_LONG);
     let first = hog(&stack);
     let status =
@@ -65,7 +65,7 @@ fn queue_ms(answer: &Answer) -> f64 {
 }
 
 #[test]
-fn limits_far_away_keep_nobody_waiting() {
+fn a_large_max_tokens_alone_makes_no_request_wait() {
     let stack = Stack::ready(ONE_LONG);
     // Each may become as long as the context, for which there is room once.
     let ask = |text| stack.start(chat(text));
@@ -78,7 +78,7 @@ fn limits_far_away_keep_nobody_waiting() {
 }
 
 #[test]
-fn who_becomes_longer_than_was_likely_takes_room_of_the_youngest_and_both_end_as_alone() {
+fn a_sequence_longer_than_expected_preempts_the_youngest_without_changing_tokens() {
     // Room for one of 1,024 positions and one of 256; what is likely of either has 512.
     let stack = Stack::ready("kv.budget_bytes = 11010048\nkv.tap_window = 0\n");
     // Sampled: who begins again must draw at each token what it would have drawn there.
@@ -98,7 +98,7 @@ fn who_becomes_longer_than_was_likely_takes_room_of_the_youngest_and_both_end_as
 }
 
 #[test]
-fn waiting_has_an_end_and_the_queue_a_length() {
+fn the_queue_bounds_waiting_time_and_length() {
     let stack = Stack::ready(&format!("{ONE_LONG}limits.queue = 1\nlimits.queue_wait_s = 1\n"));
     let first = hog(&stack);
     let second = stack.start(chat("List three fruits.").max_tokens(8));
@@ -128,7 +128,7 @@ fn a_burst_of_a_hundred_is_served_whole() {
 }
 
 #[test]
-fn what_can_never_fit_is_refused_at_once() {
+fn a_request_that_can_never_fit_is_refused_at_once() {
     // Three MiB: one short sequence (256 positions) fits.
     let stack = Stack::ready("kv.budget_bytes = 3145728\nkv.tap_window = 0\n");
     stack.ask(chat("List three fruits.").max_tokens(8)).expect("served");
@@ -177,7 +177,7 @@ impl Load {
 const SECOND_NS: i64 = 1_000_000_000;
 
 /// As many requests at once as are admitted, each followed by the next, for so long.
-fn at_capacity(stack: &Stack, load: &mut Load, seconds: i64) -> Vec<Ended> {
+fn at_capacity(stack: &Stack, load: &mut Load, seconds: i64) -> Vec<EndedRequest> {
     let end = monotonic_ns() + seconds * SECOND_NS;
     let load = Mutex::new(load);
     let one_by_one = || {
@@ -202,7 +202,7 @@ fn offered(
     per_second: f64,
     seconds: i64,
     deadline: Duration,
-) -> (Vec<Ended>, u32) {
+) -> (Vec<EndedRequest>, u32) {
     let begun = monotonic_ns();
     let (mut sent, mut most_queued) = (vec![], 0);
     let due = |at: usize| begun + (at as f64 / per_second * SECOND_NS as f64) as i64;
@@ -220,8 +220,8 @@ fn offered(
 
 /// Tokens a second that arrived whole and in time between two moments. A request's tokens came
 /// evenly while it streamed.
-fn goodput(ended: &[Ended], from: i64, to: i64) -> f64 {
-    let share = |one: &Ended| {
+fn goodput(ended: &[EndedRequest], from: i64, to: i64) -> f64 {
+    let share = |one: &EndedRequest| {
         let steps = &one.answer.step_ends_ns;
         let (first, last) = (steps[0], steps[steps.len() - 1]);
         let inside = (last.min(to) - first.max(from)).max(0) as f64 / (last - first).max(1) as f64;
@@ -238,15 +238,15 @@ fn p99(mut values: Vec<f64>) -> f64 {
 }
 
 /// Of all that were served, the pauses between two steps in milliseconds.
-fn p99_gap_ms(ended: &[Ended]) -> f64 {
-    let gaps = |one: &Ended| -> Vec<f64> {
+fn p99_gap_ms(ended: &[EndedRequest]) -> f64 {
+    let gaps = |one: &EndedRequest| -> Vec<f64> {
         one.answer.step_ends_ns.windows(2).map(|pair| (pair[1] - pair[0]) as f64 / 1e6).collect()
     };
     p99(ended.iter().filter(|one| one.outcome.is_ok()).flat_map(gaps).collect())
 }
 
 /// Where a request of an overload ended: its reason, or how it was served.
-fn counted(ended: &[Ended]) -> BTreeMap<String, usize> {
+fn counted(ended: &[EndedRequest]) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for one in ended {
         let how = match &one.outcome {
@@ -263,7 +263,7 @@ fn counted(ended: &[Ended]) -> BTreeMap<String, usize> {
 /// overloads lie between times at capacity, and each is held against the two beside it.
 #[test]
 #[ignore = "soak: timed figures; run by `make soak`"]
-fn four_times_what_it_can_do_costs_those_it_serves_nothing() {
+fn a_fourfold_overload_does_not_slow_admitted_requests() {
     // Half the default: a slow machine fills it as well within the time a request may wait.
     let stack = Stack::drafting(&format!("limits.queue = {PLACES}\n"));
     let mut load = Load::new();
@@ -313,7 +313,7 @@ fn four_times_what_it_can_do_costs_those_it_serves_nothing() {
             check(status, reason);
         }
     }
-    let full = |one: &&Ended| {
+    let full = |one: &&EndedRequest| {
         one.outcome.as_ref().is_err_and(|status| Reason::of(status) == Some(Reason::QueueFull))
     };
     let refused_ms: Vec<f64> =

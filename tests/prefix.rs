@@ -129,7 +129,7 @@ fn repeated(rounds: usize) -> (f64, f64, f64) {
 }
 
 #[test]
-fn a_prompt_that_comes_again_is_not_read_again() {
+fn a_repeated_prompt_is_not_prefilled_again() {
     // Of fewer the figure is what a late draft or two make of it.
     let (ratio, cold, again) = repeated(6);
     // The goal is 0.15, on a machine with nothing else to do.
@@ -142,14 +142,14 @@ fn a_prompt_that_comes_again_is_not_read_again() {
 
 #[test]
 #[ignore = "soak: a figure for a quiet machine; run by `make soak`"]
-fn the_first_token_of_a_repeated_prompt_takes_a_seventh() {
+fn a_repeated_prompt_has_a_seventh_of_the_time_to_first_token() {
     let (ratio, cold, again) = repeated(15);
     assert!(ratio <= 0.15, "{ratio}");
     assert!(again >= 0.9 * cold, "{again} of {cold}");
 }
 
 #[test]
-fn hits_survive_whatever_becomes_of_the_drafter() {
+fn prefix_hits_survive_changes_of_the_drafter() {
     let stack = Stack::drafting("supervisor.restarts = 1000\n");
     let prompts: Vec<Ask> = (0..2).map(long_prompt).collect();
     let first: Vec<Answer> = prompts
@@ -198,7 +198,7 @@ fn hits_survive_whatever_becomes_of_the_drafter() {
 }
 
 #[test]
-fn the_second_turn_begins_with_the_first_ones_answer() {
+fn a_second_turn_reuses_the_first_turn_and_its_answer() {
     let stack = Stack::drafting("");
     let (mut beyond, mut turns) = (0, 0);
     for (question, _) in examples(&["json"]).into_iter().take(6) {
@@ -225,7 +225,7 @@ fn the_second_turn_begins_with_the_first_ones_answer() {
 }
 
 #[test]
-fn too_little_memory_costs_hits_and_no_request() {
+fn too_little_memory_costs_prefix_hits_but_no_request() {
     // The demo pair's longest sequence takes 32 MiB of KV and 2 MiB of taps: room for one of them
     // and something.
     let stack = Stack::drafting("kv.budget_bytes = 40000000\nlimits.queue_wait_s = 100\n");

@@ -117,7 +117,7 @@ fn after_a_burst_a_single_request_drafts_at_once() {
 }
 
 #[test]
-fn the_route_log_tells_what_was_decided_and_no_text_and_can_be_replayed() {
+fn the_route_log_has_decisions_without_text_and_can_be_replayed() {
     let mut stack = Stack::new("");
     let log = stack.path("routes.jsonl");
     stack.set(&format!("routing.route_log = {log:?}\n"));

@@ -195,7 +195,7 @@ fn lanes_agree_on_tokens_and_log_probabilities_with_every_sampler() {
 }
 
 #[test]
-fn limits_end_an_answer_where_they_say() {
+fn limits_end_an_answer_exactly() {
     let stack = Stack::drafting("");
     let prompts = some_of_each(2);
     let both = |ask: &Ask| {

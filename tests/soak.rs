@@ -13,7 +13,7 @@ use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_tests::ask::Ask;
 use paceline_tests::memory::{memory, resident};
 use paceline_tests::prompts::{Dice, reference, same_but_near_ties, some_of_each};
-use paceline_tests::stack::Eye;
+use paceline_tests::stack::TargetProbe;
 use paceline_tests::{Answer, Stack, continue_ids, usage, wait};
 use tonic::Code;
 
@@ -146,10 +146,10 @@ fn hang_ups_leave_nothing_behind() {
 }
 
 /// What is behind a hang-up, in milliseconds: the target's clock runs until all it held is free.
-fn freed(stack: &Stack, eye: &mut Eye<'_>, hang_up: impl FnOnce()) -> f64 {
+fn freed(stack: &Stack, probe: &mut TargetProbe<'_>, hang_up: impl FnOnce()) -> f64 {
     let begun = monotonic_ns();
     hang_up();
-    let free = eye.until_held("all memory to be free", |bytes| bytes == 0);
+    let free = probe.until_held("all memory to be free", |bytes| bytes == 0);
     // Nothing of it comes after its end.
     assert_eq!(stack.snapshot().expect("it answers").requests.unwrap_or_default().queued, 0);
     (free - begun) as f64 / 1e6
@@ -163,11 +163,11 @@ fn most_and_p99(mut values: Vec<f64>) -> (f64, f64) {
 
 #[test]
 #[ignore = "soak: timed figures; run by `make soak`"]
-fn what_a_hang_up_held_is_free_a_step_and_fifty_milliseconds_later() {
+fn memory_of_a_hang_up_is_free_within_a_step_and_50_ms() {
     let stack = Stack::drafting("");
     let asks = paceline_tests::prompts::prompts();
     let mut dice = Dice(2);
-    let mut eye = stack.eye();
+    let mut probe = stack.probe_target();
     // Prompts that share nothing with one another, so that each is read.
     let mut salt = 0;
     let mut prompt = |tokens: u32| {
@@ -193,19 +193,19 @@ fn what_a_hang_up_held_is_free_a_step_and_fifty_milliseconds_later() {
             .open(asks[dice.roll(asks.len() as u64) as usize].ask.clone().exactly(200))
             .expect("served");
         live.read(1 + dice.roll(40) as usize);
-        decode.push(freed(&stack, &mut eye, || drop(live)));
+        decode.push(freed(&stack, &mut probe, || drop(live)));
         // While a long prompt is read, and as soon as a short one has memory.
         if round % 3 == 0 {
             let pending = stack.start(prompt(2_000));
-            eye.until_held("the prompt to be read", |bytes| bytes > 0);
+            probe.until_held("the prompt to be read", |bytes| bytes > 0);
             std::thread::sleep(Duration::from_millis(dice.roll(reading_ms))); // the random moment
-            prefill.push(freed(&stack, &mut eye, || drop(pending.hang_up())));
+            prefill.push(freed(&stack, &mut probe, || drop(pending.hang_up())));
             let pending = stack.start(prompt(100));
-            eye.until_held("the prompt to be read", |bytes| bytes > 0);
-            early.push(freed(&stack, &mut eye, || drop(pending.hang_up())));
+            probe.until_held("the prompt to be read", |bytes| bytes > 0);
+            early.push(freed(&stack, &mut probe, || drop(pending.hang_up())));
         }
     }
-    let times = eye.stats().now.unwrap_or_default().step_times.unwrap_or_default();
+    let times = probe.stats().now.unwrap_or_default().step_times.unwrap_or_default();
     let [step, chunk] = [times.decode_p99_us, times.prefill_p99_us].map(|us| f64::from(us) / 1e3);
     let figures = [
         ("decode", decode, step),
@@ -228,7 +228,7 @@ fn what_a_hang_up_held_is_free_a_step_and_fifty_milliseconds_later() {
 
 #[test]
 #[ignore = "soak: timed figures; run by `make soak`"]
-fn streams_go_on_while_a_long_prompt_is_read() {
+fn streams_continue_during_a_long_prefill() {
     let stack = Stack::drafting("");
     // Prompts that share nothing with one another, so that each is read.
     let mut salt = 0;
@@ -291,7 +291,7 @@ fn eight_of_which_four_hang_up(
 
 #[test]
 #[ignore = "soak: minutes; run by `make soak`"]
-fn two_thousand_requests_of_which_half_hang_up_leave_nothing_behind() {
+fn two_thousand_requests_with_half_hanging_up_leave_nothing_behind() {
     // So little that the prefix cache is full after the first rounds, and its pages come and go
     // from then on.
     let stack = Stack::drafting("kv.budget_bytes = 67108864\n");
@@ -358,7 +358,7 @@ fn killed_at_random_moments_no_client_sees_a_wrong_token() {
         let pid = stack.pid(victim);
         kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("it runs");
         for (pending, alone) in running.into_iter().zip(&alone) {
-            let (seen, outcome) = pending.finish_seen();
+            let (seen, outcome) = pending.finish_partial();
             compared += seen.ids.len();
             // A cut stream is held against as much of the whole one as had come.
             let ids = if outcome.is_ok() {

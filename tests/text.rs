@@ -151,7 +151,7 @@ fn a_stop_string_ends_the_answer_in_both_lanes() {
 }
 
 #[test]
-fn counts_are_those_of_the_answer() {
+fn counted_tokens_equal_those_of_the_answer() {
     let stack = Stack::ready("");
     let conversations = [
         vec![message("user", "Hi")],

@@ -15,7 +15,7 @@ use paceline_proto::v1::{ChatRequest, ContentPart, Limits, Message, content_part
 use serde_json::{Value, json};
 
 /// One request as the client saw it.
-struct Seen {
+struct StreamFigures {
     tokens: u64,
     first_ms: f64,
     tok_per_s: f64,
@@ -26,7 +26,7 @@ async fn one(
     address: String,
     messages: Vec<Message>,
     max_tokens: u32,
-) -> Result<Seen, Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<StreamFigures, Box<dyn std::error::Error + Send + Sync>> {
     let mut client = InferenceClient::connect(address).await?;
     let limits =
         Some(Limits { max_tokens: Some(max_tokens), ignore_eos: true, ..Default::default() });
@@ -44,7 +44,7 @@ async fn one(
     }
     let first_ns = first_ns.ok_or("no token came")?;
     let decode_s = (last_ns - first_ns) as f64 / 1e9;
-    Ok(Seen {
+    Ok(StreamFigures {
         tokens,
         first_ms: (first_ns - started_ns) as f64 / 1e6,
         tok_per_s: (tokens - 1) as f64 / decode_s,

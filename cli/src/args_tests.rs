@@ -15,7 +15,7 @@ fn generate(line: &str) -> GenerateArgs {
 }
 
 #[test]
-fn the_definition_holds_together() {
+fn the_command_definitions_pass_claps_own_checks() {
     Cli::command().debug_assert();
 }
 
@@ -68,7 +68,7 @@ fn every_form_of_the_contract_is_parsed() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn contradicting_flags_are_refused() {
     for line in [
         "paceline",
         "paceline sing",
@@ -124,7 +124,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn numbers_the_service_must_judge_reach_it() {
+fn out_of_range_numbers_reach_the_service() {
     let args = generate("paceline generate --prompt a --temperature -1 --top-p NaN --max-tokens 0");
     assert_eq!(args.how.temperature, Some(-1.0));
     assert!(args.how.top_p.is_some_and(f32::is_nan));

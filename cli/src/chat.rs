@@ -26,7 +26,7 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
     let system = args.system.iter().map(|text| messages::text("system", text.clone())).collect();
     let model = args.service.model.clone().unwrap_or_default();
     let template_arguments = args.template_arguments.clone().unwrap_or_default();
-    let mut talk = Talk {
+    let mut session = ChatSession {
         client,
         address,
         model,
@@ -53,8 +53,8 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
         match line.as_deref().map(str::trim) {
             None | Some("/quit") => break,
             Some("") => {}
-            Some("/reset") => talk.reset(),
-            Some(line) if is_image(line) => match talk.show(line) {
+            Some("/reset") => session.reset(),
+            Some(line) if is_image(line) => match session.show(line) {
                 Ok(told) => screen.note(&told),
                 Err(failure) => {
                     screen.complain(&failure.to_string());
@@ -67,7 +67,7 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
                 ));
             }
             Some(text) => {
-                if let Err(failure) = talk.turn(text, screen).await {
+                if let Err(failure) = session.turn(text, screen).await {
                     screen.complain(&failure.to_string());
                     let gone = failure.exit == UNREACHABLE;
                     // Told now, so not again at the end.
@@ -85,7 +85,7 @@ pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
     }
 }
 
-struct Talk {
+struct ChatSession {
     client: client::Client,
     address: String,
     model: String,
@@ -104,7 +104,7 @@ fn is_image(line: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
 }
 
-impl Talk {
+impl ChatSession {
     /// Begins anew.
     fn reset(&mut self) {
         self.messages.truncate(self.kept);

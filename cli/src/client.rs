@@ -20,7 +20,7 @@ use crate::failure::{Failure, no_service_at, root_cause};
 /// Answers at once on a connection, by default of the service (`limits.streams_per_connection`).
 const STREAMS: u32 = 128;
 /// How long a connection may take to be made.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Environment variable with the API key.
 pub const KEY_VAR: &str = "PACELINE_API_KEY";
 
@@ -176,7 +176,7 @@ async fn channel(address: &str, tls: Option<ClientTlsConfig>) -> Result<Channel,
     let scheme = if tls.is_some() { "https" } else { "http" };
     let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
         .map_err(bad)?
-        .connect_timeout(CONNECT)
+        .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         // One answer that is not read must not stop the others of the connection.
         .initial_stream_window_size(STREAM_WINDOW)
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_there_is_said_with_the_address_and_the_remedy() {
+    async fn an_unreachable_service_is_reported_with_address_and_remedy() {
         let address = {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
             listener.local_addr().expect("bound").to_string()

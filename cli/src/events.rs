@@ -16,12 +16,12 @@ use crate::screen::Screen;
 use crate::status::operations;
 
 /// How long the supervisor may take to begin.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the next supervisor is waited for, and how often it is looked for.
-const NEXT: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(100);
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+const RECONNECT_POLL: Duration = Duration::from_millis(100);
 /// What may have happened between two supervisors.
-const BETWEEN: u32 = 1_000;
+const CATCH_UP_EVENTS: u32 = 1_000;
 
 /// Runs the command.
 ///
@@ -64,8 +64,10 @@ pub async fn run(args: &EventsArgs, screen: &mut Screen) -> Result<(), Failure> 
 async fn next(config: Option<&Path>) -> Result<Streaming<Event>, Failure> {
     let clock = Clock::start();
     loop {
-        match open(config, true, BETWEEN).await {
-            Err(_) if clock.now().0 < NEXT.as_millis() as u64 => tokio::time::sleep(LOOK).await,
+        match open(config, true, CATCH_UP_EVENTS).await {
+            Err(_) if clock.now().0 < RECONNECT_TIMEOUT.as_millis() as u64 => {
+                tokio::time::sleep(RECONNECT_POLL).await
+            }
             opened => return opened,
         }
     }
@@ -73,14 +75,19 @@ async fn next(config: Option<&Path>) -> Result<Streaming<Event>, Failure> {
 
 async fn open(config: Option<&Path>, follow: bool, last: u32) -> Result<Streaming<Event>, Failure> {
     let (mut client, place) = operations(config)?;
-    match tokio::time::timeout(PATIENCE, client.events(EventsRequest { follow, last: Some(last) }))
-        .await
+    match tokio::time::timeout(
+        ANSWER_TIMEOUT,
+        client.events(EventsRequest { follow, last: Some(last) }),
+    )
+    .await
     {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(Failure::before_answer(&status, &place)),
         Err(_) => {
-            let message =
-                format!("the supervisor at {place} did not answer within {} s", PATIENCE.as_secs());
+            let message = format!(
+                "the supervisor at {place} did not answer within {} s",
+                ANSWER_TIMEOUT.as_secs()
+            );
             Err(Failure::unreachable(message))
         }
     }

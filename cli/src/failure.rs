@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_status_is_told_by_its_code() {
+    fn a_status_without_a_reason_is_shown_by_its_code() {
         assert_eq!(Failure::refused(&Status::internal("oops")).to_string(), "INTERNAL: oops");
     }
 }

@@ -3,6 +3,7 @@
 use std::io::Read as _;
 use std::path::Path;
 
+use paceline_process::chain;
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::{self, ChatRequest, GenerateRequest, GenerateResponse, Message};
 use tonic::Streaming;
@@ -144,7 +145,8 @@ impl Ask {
                 ));
             }
         };
-        messages::show(&mut conversation.messages, pictures).map_err(Failure::usage)?;
+        messages::show(&mut conversation.messages, pictures)
+            .map_err(|error| Failure::usage(chain(&error)))?;
         let template_arguments = args.template_arguments.clone().unwrap_or_default();
         let request = chat(model, conversation.messages, how, template_arguments);
         let (report_margins, logprobs, samples) = (args.margins, args.logprobs, args.samples);
@@ -255,6 +257,7 @@ fn read_messages(path: &Path) -> Result<Conversation, Failure> {
     let text = read().map_err(|error| {
         Failure::usage(format!("--messages: cannot read {}: {error}", path.display()))
     })?;
-    messages::parse(&text)
-        .map_err(|error| Failure::usage(format!("--messages {}: {error}", path.display())))
+    messages::parse(&text).map_err(|error| {
+        Failure::usage(format!("--messages {}: {}", path.display(), chain(&error)))
+    })
 }

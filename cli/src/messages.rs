@@ -8,6 +8,33 @@ use paceline_proto::v1::content_part::Part;
 use paceline_proto::v1::{ContentPart, Image, ImageUrl, Message, Tool, ToolCall};
 use serde_json::{Map, Value};
 
+/// Why a file of messages is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum MessagesError {
+    /// It is not JSON.
+    #[error("not JSON")]
+    NotJson(#[source] serde_json::Error),
+    /// An image whose bytes are not base64.
+    #[error("{place}: expected a picture in base64")]
+    NotBase64 {
+        /// Where it is.
+        place: String,
+        /// Why.
+        #[source]
+        cause: base64::DecodeError,
+    },
+    /// A value of another form: where, what was expected and what was found.
+    #[error("{0}")]
+    Form(String),
+    /// Images without a message to go with.
+    #[error("--image: expected a message of the role user that the picture belongs to, found none")]
+    NoUserMessage,
+}
+
+fn form(text: impl Into<String>) -> MessagesError {
+    MessagesError::Form(text.into())
+}
+
 /// A message of one text.
 pub fn text(role: &str, text: impl Into<String>) -> Message {
     Message {
@@ -26,14 +53,12 @@ pub fn picture(data: impl Into<bytes::Bytes>) -> ContentPart {
 ///
 /// # Errors
 /// There is no such message.
-pub fn show(messages: &mut [Message], pictures: Vec<ContentPart>) -> Result<(), String> {
+pub fn show(messages: &mut [Message], pictures: Vec<ContentPart>) -> Result<(), MessagesError> {
     if pictures.is_empty() {
         return Ok(());
     }
     let last = messages.iter_mut().rfind(|message| message.role == "user");
-    let message = last.ok_or(
-        "--image: expected a message of the role user that the picture belongs to, found none",
-    )?;
+    let message = last.ok_or(MessagesError::NoUserMessage)?;
     message.content.splice(0..0, pictures);
     Ok(())
 }
@@ -51,13 +76,13 @@ pub struct Conversation {
 ///
 /// # Errors
 /// What was expected at which place, and what was found.
-pub fn parse(json: &str) -> Result<Conversation, String> {
-    let value: Value = serde_json::from_str(json).map_err(|error| format!("not JSON: {error}"))?;
+pub fn parse(json: &str) -> Result<Conversation, MessagesError> {
+    let value: Value = serde_json::from_str(json).map_err(MessagesError::NotJson)?;
     let (messages, tools) = match &value {
         Value::Object(object) => {
-            let messages = object
-                .get("messages")
-                .ok_or("expected a list of messages, or an object with the key \"messages\"")?;
+            let messages = object.get("messages").ok_or_else(|| {
+                form("expected a list of messages, or an object with the key \"messages\"")
+            })?;
             only(
                 object,
                 &["messages", "tools"],
@@ -75,10 +100,11 @@ pub fn parse(json: &str) -> Result<Conversation, String> {
 fn each<T>(
     list: &Value,
     place: &str,
-    read: impl Fn(&Value, &str) -> Result<T, String>,
-) -> Result<Vec<T>, String> {
-    let items =
-        list.as_array().ok_or_else(|| format!("{place}: expected a list, found {}", kind(list)))?;
+    read: impl Fn(&Value, &str) -> Result<T, MessagesError>,
+) -> Result<Vec<T>, MessagesError> {
+    let items = list
+        .as_array()
+        .ok_or_else(|| form(format!("{place}: expected a list, found {}", kind(list))))?;
     items
         .iter()
         .enumerate()
@@ -91,10 +117,10 @@ fn present<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     object.get(key).filter(|value| !value.is_null())
 }
 
-fn message(value: &Value, place: &str) -> Result<Message, String> {
+fn message(value: &Value, place: &str) -> Result<Message, MessagesError> {
     let object = value
         .as_object()
-        .ok_or_else(|| format!("{place}: expected an object, found {}", kind(value)))?;
+        .ok_or_else(|| form(format!("{place}: expected an object, found {}", kind(value))))?;
     let known =
         ["role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "reasoning"];
     only(object, &known, place)?;
@@ -106,15 +132,15 @@ fn message(value: &Value, place: &str) -> Result<Message, String> {
         // As clients write a turn that only calls.
         None | Some(Value::Null) if tool_calls.is_some() => vec![],
         Some(other) => {
-            return Err(format!(
+            return Err(form(format!(
                 "{place}.content: expected text or a list of parts, found {}",
                 kind(other)
-            ));
+            )));
         }
         None => {
-            return Err(format!(
+            return Err(form(format!(
                 "{place}.content: expected text or a list of parts, found nothing"
-            ));
+            )));
         }
     };
     let reasoning =
@@ -137,22 +163,23 @@ fn function<'a>(
     value: &'a Value,
     known: &[&str],
     place: &str,
-) -> Result<(&'a Members, &'a Members), String> {
+) -> Result<(&'a Members, &'a Members), MessagesError> {
     let object = value
         .as_object()
-        .ok_or_else(|| format!("{place}: expected an object, found {}", kind(value)))?;
+        .ok_or_else(|| form(format!("{place}: expected an object, found {}", kind(value))))?;
     only(object, known, place)?;
     let named = optional(object, "type", place)?;
     if !matches!(named.as_str(), "" | "function") {
-        return Err(format!("{place}.type: expected function, found {named:?}"));
+        return Err(form(format!("{place}.type: expected function, found {named:?}")));
     }
     let function = object.get("function").and_then(Value::as_object);
-    let function = function
-        .ok_or_else(|| format!("{place}.function: expected an object with a name, found none"))?;
+    let function = function.ok_or_else(|| {
+        form(format!("{place}.function: expected an object with a name, found none"))
+    })?;
     Ok((object, function))
 }
 
-fn tool(value: &Value, place: &str) -> Result<Tool, String> {
+fn tool(value: &Value, place: &str) -> Result<Tool, MessagesError> {
     let (_, function) = function(value, &["type", "function"], place)?;
     let place = format!("{place}.function");
     only(function, &["name", "description", "parameters"], &place)?;
@@ -164,7 +191,7 @@ fn tool(value: &Value, place: &str) -> Result<Tool, String> {
     })
 }
 
-fn call(value: &Value, place: &str) -> Result<ToolCall, String> {
+fn call(value: &Value, place: &str) -> Result<ToolCall, MessagesError> {
     let (object, function) = function(value, &["id", "type", "function", "index"], place)?;
     let inside = format!("{place}.function");
     only(function, &["name", "arguments"], &inside)?;
@@ -185,14 +212,14 @@ fn written(object: &Map<String, Value>, key: &str) -> String {
     }
 }
 
-fn optional(object: &Map<String, Value>, key: &str, place: &str) -> Result<String, String> {
+fn optional(object: &Map<String, Value>, key: &str, place: &str) -> Result<String, MessagesError> {
     present(object, key).map_or(Ok(String::new()), |_| string(object, key, place))
 }
 
-fn part(value: &Value, place: &str) -> Result<ContentPart, String> {
-    let object = value
-        .as_object()
-        .ok_or_else(|| format!("{place}: expected an object with a type, found {}", kind(value)))?;
+fn part(value: &Value, place: &str) -> Result<ContentPart, MessagesError> {
+    let object = value.as_object().ok_or_else(|| {
+        form(format!("{place}: expected an object with a type, found {}", kind(value)))
+    })?;
     match string(object, "type", place)?.as_str() {
         "text" | "input_text" => {
             only(object, &["type", "text"], place)?;
@@ -202,21 +229,21 @@ fn part(value: &Value, place: &str) -> Result<ContentPart, String> {
             only(object, &["type", "image_url", "image", "source", "detail"], place)?;
             shown(object, place)
         }
-        other => Err(format!(
+        other => Err(form(format!(
             "{place}.type: expected text, image_url, image or input_image, found {other:?}"
-        )),
+        ))),
     }
 }
 
 /// The picture's bytes where they are written out (`data:` URL, or base64 in `source`). Any other
 /// address is passed on as it is: nothing here or in the service fetches addresses, and whether the
 /// model sees at all is the first question, which the service answers.
-fn shown(object: &Map<String, Value>, place: &str) -> Result<ContentPart, String> {
+fn shown(object: &Map<String, Value>, place: &str) -> Result<ContentPart, MessagesError> {
     let decode = |text: &str| {
         let bytes = base64::engine::general_purpose::STANDARD.decode(text.trim());
         bytes
             .map(picture)
-            .map_err(|error| format!("{place}: expected a picture in base64: {error}"))
+            .map_err(|cause| MessagesError::NotBase64 { place: place.to_owned(), cause })
     };
     let source = object.get("source");
     if let Some(data) = source.and_then(|source| source.get("data")).and_then(Value::as_str) {
@@ -230,30 +257,32 @@ fn shown(object: &Map<String, Value>, place: &str) -> Result<ContentPart, String
         Some(url) if url.starts_with("data:") => {
             let (_, data) = url
                 .split_once(";base64,")
-                .ok_or_else(|| format!("{place}: expected data:<type>;base64,<data>"))?;
+                .ok_or_else(|| form(format!("{place}: expected data:<type>;base64,<data>")))?;
             decode(data)
         }
         Some(url) => {
             Ok(ContentPart { part: Some(Part::ImageUrl(ImageUrl { url: url.to_owned() })) })
         }
-        None => Err(format!(
+        None => Err(form(format!(
             "{place}: expected image_url or image with a data: URL, or source with data, found none"
-        )),
+        ))),
     }
 }
 
-fn string(object: &Map<String, Value>, key: &str, place: &str) -> Result<String, String> {
+fn string(object: &Map<String, Value>, key: &str, place: &str) -> Result<String, MessagesError> {
     match object.get(key) {
         Some(Value::String(text)) => Ok(text.clone()),
-        Some(other) => Err(format!("{place}.{key}: expected text, found {}", kind(other))),
-        None => Err(format!("{place}.{key}: expected text, found nothing")),
+        Some(other) => Err(form(format!("{place}.{key}: expected text, found {}", kind(other)))),
+        None => Err(form(format!("{place}.{key}: expected text, found nothing"))),
     }
 }
 
-fn only(object: &Map<String, Value>, known: &[&str], place: &str) -> Result<(), String> {
+fn only(object: &Map<String, Value>, known: &[&str], place: &str) -> Result<(), MessagesError> {
     // Libraries write what they do not use as null.
     match object.keys().find(|key| !known.contains(&key.as_str()) && !object[*key].is_null()) {
-        Some(key) => Err(format!("unknown key {key:?} in {place}; expected {}", known.join(", "))),
+        Some(key) => {
+            Err(form(format!("unknown key {key:?} in {place}; expected {}", known.join(", "))))
+        }
         None => Ok(()),
     }
 }
@@ -272,12 +301,13 @@ fn kind(value: &Value) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use paceline_process::chain;
 
     /// Parts of all messages, written short: `user:[text "hi", image 3]`.
     fn short(json: &str) -> String {
         let messages = match parse(json) {
             Ok(conversation) => conversation.messages,
-            Err(error) => return format!("error: {error}"),
+            Err(error) => return format!("error: {}", chain(&error)),
         };
         let part = |part: &ContentPart| match &part.part {
             Some(Part::Text(text)) => format!("text {text:?}"),

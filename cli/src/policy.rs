@@ -11,7 +11,7 @@ use crate::screen::Screen;
 use crate::status::operations;
 
 /// How long the supervisor may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 ///
@@ -33,12 +33,14 @@ pub async fn run(args: &PolicyArgs, screen: &mut Screen) -> Result<(), Failure> 
             }
         }
     };
-    let answer = match tokio::time::timeout(PATIENCE, call).await {
+    let answer = match tokio::time::timeout(ANSWER_TIMEOUT, call).await {
         Ok(Ok(answer)) => answer.into_inner(),
         Ok(Err(status)) => return Err(Failure::before_answer(&status, &place)),
         Err(_) => {
-            let message =
-                format!("the supervisor at {place} did not answer within {} s", PATIENCE.as_secs());
+            let message = format!(
+                "the supervisor at {place} did not answer within {} s",
+                ANSWER_TIMEOUT.as_secs()
+            );
             return Err(Failure::unreachable(message));
         }
     };

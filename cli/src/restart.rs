@@ -16,9 +16,9 @@ use crate::screen::Screen;
 use crate::status::{operations, state_word};
 
 /// How often the next supervisor is looked for.
-const LOOK: Duration = Duration::from_millis(50);
+const STATUS_POLL: Duration = Duration::from_millis(50);
 /// For one answer of it.
-const ANSWER: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 ///
@@ -87,12 +87,12 @@ async fn successor(
             );
             return Err(Failure::said_no(message));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(STATUS_POLL).await;
     }
 }
 
 async fn look(config: Option<&Path>) -> Result<Option<StatusResponse>, Failure> {
     let Ok((mut client, _)) = operations(config) else { return Ok(None) };
-    let asked = tokio::time::timeout(ANSWER, client.status(StatusRequest {})).await;
+    let asked = tokio::time::timeout(ANSWER_TIMEOUT, client.status(StatusRequest {})).await;
     Ok(asked.ok().and_then(Result::ok).map(tonic::Response::into_inner))
 }

@@ -3,6 +3,8 @@
 
 use std::process::Stdio;
 
+use paceline_process::chain;
+
 use crate::args::{RoutesArgs, RoutesCommand};
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -17,7 +19,7 @@ const BAD_SETTING: i32 = 64;
 /// The log cannot be read, a setting is refused, or the supervisor's program is not there.
 pub async fn run(args: &RoutesArgs, screen: &mut Screen) -> Result<(), Failure> {
     let RoutesCommand::Replay(replay) = &args.command;
-    let program = program("supervisor").map_err(Failure::refused_here)?;
+    let program = program("supervisor").map_err(|error| Failure::refused_here(chain(&error)))?;
     let mut command = tokio::process::Command::new(&program);
     command.arg("replay").args(replay.json.then_some("--json"));
     for setting in &replay.set {

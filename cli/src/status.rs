@@ -16,7 +16,7 @@ use crate::failure::{Failure, no_service_at};
 use crate::screen::Screen;
 
 /// How long the supervisor may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 ///
@@ -54,12 +54,12 @@ pub fn operations(config: Option<&Path>) -> Result<(OperationsClient<Channel>, S
 
 async fn ask(config: Option<&Path>) -> Result<StatusResponse, Failure> {
     let (mut client, place) = operations(config)?;
-    match tokio::time::timeout(PATIENCE, client.status(StatusRequest {})).await {
+    match tokio::time::timeout(ANSWER_TIMEOUT, client.status(StatusRequest {})).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(Failure::before_answer(&status, &place)),
         Err(_) => Err(Failure::unreachable(format!(
             "the supervisor at {place} did not answer within {} s",
-            PATIENCE.as_secs()
+            ANSWER_TIMEOUT.as_secs()
         ))),
     }
 }
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_speculation_did_is_told_where_it_did_something() {
+    fn speculation_totals_are_shown_once_there_are_some() {
         let speculation =
             Some(paceline_proto::v1::Speculation { cycles: 10, drafted: 150, accepted: 42 });
         let link = LinkStatus {

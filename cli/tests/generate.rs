@@ -24,7 +24,7 @@ type Script = Vec<Result<GenerateResponse, Status>>;
 type Stream = tokio_stream::Iter<std::vec::IntoIter<Result<GenerateResponse, Status>>>;
 
 #[derive(Debug, Clone, PartialEq)]
-enum Seen {
+enum Received {
     Generate(GenerateRequest),
     Chat(ChatRequest),
 }
@@ -33,11 +33,11 @@ enum Seen {
 #[derive(Clone)]
 struct Scripted {
     script: Result<Script, Status>,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<Received>>>,
 }
 
 impl Scripted {
-    fn answer(&self, seen: Seen) -> Result<Response<Stream>, Status> {
+    fn answer(&self, seen: Received) -> Result<Response<Stream>, Status> {
         self.seen.lock().unwrap().push(seen);
         Ok(Response::new(tokio_stream::iter(self.script.clone()?)))
     }
@@ -52,14 +52,14 @@ impl Inference for Scripted {
         &self,
         request: Request<Deferred<GenerateRequest>>,
     ) -> Result<Response<Stream>, Status> {
-        self.answer(Seen::Generate(request.into_inner().decode()?))
+        self.answer(Received::Generate(request.into_inner().decode()?))
     }
 
     async fn chat(
         &self,
         request: Request<Deferred<ChatRequest>>,
     ) -> Result<Response<Stream>, Status> {
-        self.answer(Seen::Chat(request.into_inner().decode()?))
+        self.answer(Received::Chat(request.into_inner().decode()?))
     }
 
     async fn count_tokens(
@@ -101,7 +101,7 @@ struct Outcome {
     result: Result<(), Failure>,
     out: String,
     err: String,
-    seen: Vec<Seen>,
+    seen: Vec<Received>,
 }
 
 impl Outcome {
@@ -234,7 +234,7 @@ async fn every_flag_reaches_the_service() {
         logprobs: Some(3),
         samples: 1,
     };
-    assert_eq!(outcome.seen, [Seen::Generate(expected)]);
+    assert_eq!(outcome.seen, [Received::Generate(expected)]);
 }
 
 #[tokio::test]
@@ -248,7 +248,7 @@ async fn log_probabilities_are_part_of_the_object() {
         message.logprobs = vec![one.clone(); message.token_ids.len()];
     }
     let outcome = generate(&["--message", "x", "--json", "--logprobs", "1"], Ok(messages)).await;
-    let Seen::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
+    let Received::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
     assert_eq!(request.logprobs, Some(1));
     let object: serde_json::Value = serde_json::from_str(&outcome.out).unwrap();
     let expected =
@@ -280,7 +280,7 @@ async fn samples_are_told_apart() {
         (outcome.exit(), outcome.out.as_str()),
         (0, "--- 1 of 2\nHel\n--- 2 of 2\nsecond\n")
     );
-    let Seen::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
+    let Received::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
     assert_eq!((request.samples, request.template_arguments.as_str()), (2, "{\"a\": 1}"));
     let outcome = generate(&[&words[..], &["--json"]].concat(), script()).await;
     let object: serde_json::Value = serde_json::from_str(&outcome.out).unwrap();
@@ -296,7 +296,7 @@ async fn samples_are_told_apart() {
 #[tokio::test]
 async fn a_flag_left_out_is_left_to_the_service() {
     let outcome = generate(&["--prompt", "x"], hello()).await;
-    let Seen::Generate(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
+    let Received::Generate(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
     assert_eq!(request.prompt, Some(Prompt::Text("x".into())));
     assert_eq!(request.sampling, Some(v1::Sampling::default()));
     assert_eq!(request.limits, Some(v1::Limits::default()));
@@ -335,7 +335,7 @@ async fn conversations_and_pictures_become_messages() {
     ];
     for (words, expected) in forms {
         let outcome = generate(words, hello()).await;
-        let Seen::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
+        let Received::Chat(request) = &outcome.seen[0] else { panic!("{:?}", outcome.seen) };
         let message = |message: &v1::Message| {
             message.role.clone() + &message.content.iter().map(short).collect::<String>()
         };
@@ -365,8 +365,8 @@ async fn chat(lines: String) -> (Vec<String>, String) {
     };
     let told = tokio::task::spawn_blocking(talk).await.unwrap();
     serving.abort();
-    let last = |seen: &Seen| {
-        let Seen::Chat(request) = seen else { panic!("{seen:?}") };
+    let last = |seen: &Received| {
+        let Received::Chat(request) = seen else { panic!("{seen:?}") };
         request.messages.last().unwrap().content.iter().map(short).collect::<String>()
     };
     let seen = service.seen.lock().unwrap().iter().map(last).collect();
@@ -406,7 +406,7 @@ async fn a_refusal_is_exit_1_with_code_reason_and_pause() {
 }
 
 #[tokio::test]
-async fn a_fault_in_the_middle_ends_the_line_and_exits_1() {
+async fn a_failure_in_the_middle_of_an_answer_ends_the_line_and_exits_1() {
     let outcome = generate(
         &["--prompt", "x"],
         Ok(vec![piece("Hel", &[7]), Err(Reason::TargetGone.status("gone"))]),
@@ -424,7 +424,7 @@ async fn a_stream_without_its_last_message_is_an_error() {
 }
 
 #[tokio::test]
-async fn bad_input_never_leaves() {
+async fn bad_input_is_refused_before_anything_is_sent() {
     let dir = tempfile::tempdir().unwrap();
     let bad = dir.path().join("m.json");
     std::fs::write(&bad, r#"[{"role": "user", "content": [{"type": "audio"}]}]"#).unwrap();

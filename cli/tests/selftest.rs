@@ -16,7 +16,7 @@ use paceline_process::Clock;
 use paceline_process::runtime_dir::WorkerRecord;
 
 /// A child that waits to be stopped.
-const PATIENT: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
+const WAIT_FOR_TERM: &str = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
 
 struct Scene(tempfile::TempDir);
 
@@ -34,7 +34,7 @@ impl Scene {
                 .unwrap()
                 .success()
         );
-        for (name, script) in [("supervisor", supervisor), ("gateway", PATIENT)] {
+        for (name, script) in [("supervisor", supervisor), ("gateway", WAIT_FOR_TERM)] {
             let (pids, place) = (scene.path("pids"), scene.path("place"));
             // Only the supervisor, which none of these tests stops early, and first: whoever finds
             // its pid finds the place too.
@@ -101,7 +101,7 @@ fn words(output: &Output) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn a_service_that_cannot_start_is_told_with_its_last_words() {
+fn a_service_that_cannot_start_is_reported_with_its_last_log_lines() {
     let scene = Scene::new("echo what is wrong >&2; exit 64");
     let (code, out, err) = words(&scene.command(&[]).output().unwrap());
     assert_eq!((code, out.as_str()), (Some(1), ""), "{err}");
@@ -126,8 +126,8 @@ fn json_is_an_object_also_when_it_fails() {
 }
 
 #[test]
-fn directories_that_are_none_are_usage_errors() {
-    let scene = Scene::new(PATIENT);
+fn missing_model_directories_are_usage_errors() {
+    let scene = Scene::new(WAIT_FOR_TERM);
     for flag in ["--model", "--drafter"] {
         let (code, _, err) = words(&scene.command(&[flag, "/nowhere"]).output().unwrap());
         assert_eq!(code, Some(2), "{err}");
@@ -137,9 +137,9 @@ fn directories_that_are_none_are_usage_errors() {
 }
 
 #[test]
-fn a_person_who_stops_it_leaves_nothing_behind() {
+fn an_interrupted_selftest_leaves_no_process() {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        let scene = Scene::new(PATIENT);
+        let scene = Scene::new(WAIT_FOR_TERM);
         let child = scene.command(&[]).spawn().unwrap();
         wait_until(|| scene.read("pids").lines().count() == 4);
         kill(Pid::from_raw(child.id() as i32), signal).unwrap();
@@ -150,8 +150,8 @@ fn a_person_who_stops_it_leaves_nothing_behind() {
 }
 
 #[test]
-fn killed_it_leaves_no_process() {
-    let scene = Scene::new(PATIENT);
+fn a_killed_selftest_leaves_no_process() {
+    let scene = Scene::new(WAIT_FOR_TERM);
     let mut child = scene.command(&[]).spawn().unwrap();
     wait_until(|| scene.read("pids").lines().count() == 4);
     child.kill().unwrap();

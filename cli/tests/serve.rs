@@ -206,7 +206,7 @@ fn a_bad_configuration_and_a_missing_dependency_end_the_service() {
 }
 
 #[test]
-fn asking_three_times_kills() {
+fn a_third_request_to_stop_kills() {
     let stubborn = "trap 'note term' TERM\ntrap '' INT";
     let stage = Stage::new(stubborn, stubborn);
     let serve = stage.serve();

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_only_descriptor_is_ours_and_of_several_the_one_of_our_name() {
+    fn the_front_socket_is_the_only_descriptor_or_the_one_named_grpc() {
         assert_eq!(ours("0", None), Ok(None));
         assert_eq!(ours("1", None), Ok(Some(0)));
         assert_eq!(ours("1", Some("paceline-gateway.socket")), Ok(Some(0)));

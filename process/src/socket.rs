@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_is_gone_is_not_taken_for_another_user() {
+    fn a_vanished_caller_is_not_reported_as_another_user() {
         assert!(matches!(caller(Ok(501), 501), Caller::ThisUser));
         assert!(matches!(caller(Ok(0), 501), Caller::OtherUser(0)));
         assert!(matches!(caller(Err(io::ErrorKind::NotConnected.into()), 501), Caller::Unknown(_)));

@@ -117,13 +117,13 @@ mod tests {
     const PANICS: &str = "PACELINE_TEST_PANICS";
 
     #[test]
-    fn a_panic_says_where_and_not_what() {
+    fn a_logged_panic_has_its_place_and_not_its_payload() {
         const SAID: &str = "zqcanaryxv";
         if std::env::var_os(PANICS).is_some() {
             start(&LogConfig::default());
             panic!("byte index 1 is not in {SAID}");
         }
-        let name = "telemetry::tests::a_panic_says_where_and_not_what";
+        let name = "telemetry::tests::a_logged_panic_has_its_place_and_not_its_payload";
         let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
         let output = again
             .args([name, "--exact", "--nocapture"])

@@ -70,7 +70,7 @@ const UNITS: [&str; 3] =
     ["paceline-supervisor.service", "paceline-gateway.service", "paceline-gateway.socket"];
 
 #[test]
-fn the_units_say_what_the_processes_rely_on() {
+fn the_systemd_units_have_the_settings_that_the_processes_need() {
     for name in &UNITS[..2] {
         let unit = unit(name);
         let program =
@@ -184,7 +184,7 @@ fn job(name: &str) -> plist::Dictionary {
 }
 
 #[test]
-fn the_jobs_say_what_the_processes_rely_on() {
+fn the_launchd_jobs_have_the_settings_that_the_processes_need() {
     // Killed before its time the supervisor leaves workers that would have given their memory back.
     for (name, stop) in
         [("supervisor", supervisor_stop(true).as_secs()), ("gateway", GATEWAY_STOP_S)]

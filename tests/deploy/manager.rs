@@ -209,7 +209,7 @@ fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
 /// As from a terminal, or from launchd with a job that names no socket: the gateway binds its
 /// address itself.
 #[test]
-fn nobody_handing_down_a_socket_the_gateway_binds_one() {
+fn a_gateway_without_an_inherited_socket_binds_one() {
     let stack = Stack::new("");
     let start = |name: &str| {
         let mut command = stack.program(&format!("paceline-{name}"), "exec");
@@ -228,7 +228,7 @@ fn nobody_handing_down_a_socket_the_gateway_binds_one() {
 }
 
 #[test]
-fn what_is_handed_down_and_cannot_be_the_front_socket_is_refused() {
+fn an_inherited_descriptor_that_is_no_tcp_listener_is_refused() {
     let refused = |sockets: Vec<(OwnedFd, &str)>, expected: &str| {
         let stack = Stack::new("");
         let mut command = stack.program("paceline-gateway", "exec");

@@ -7,11 +7,11 @@ use paceline_tests::{Live, Stack, continue_ids, wait};
 use crate::keys::{make, private};
 
 /// Waits of this length end no test: what is admitted is decided by which requests end.
-const PATIENT: &str = "limits.queue_wait_s = 300\nrouting.force = \"plain\"\n";
+const LONG_QUEUE_WAIT: &str = "limits.queue_wait_s = 300\nrouting.force = \"plain\"\n";
 
 /// A service with keys of Alice and Bob.
 fn with_keys(settings: &str) -> (Stack, String, String) {
-    let mut stack = Stack::new(&format!("{PATIENT}{settings}"));
+    let mut stack = Stack::new(&format!("{LONG_QUEUE_WAIT}{settings}"));
     let file = stack.path("keys");
     let ((alice, alices), (bob, bobs)) = (make("alice"), make("bob"));
     private(&file, &format!("{alices}\n{bobs}\n"));

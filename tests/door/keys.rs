@@ -54,7 +54,7 @@ fn refused(stack: &mut Stack, words: &[&str]) {
 }
 
 #[test]
-fn a_key_is_made_used_kept_apart_and_taken_away() {
+fn a_key_can_be_made_used_and_revoked() {
     let mut stack = Stack::new("");
     let file = stack.path("keys");
     stack.set(&format!("gateway.api_keys_file = {file:?}\n"));
@@ -116,7 +116,7 @@ fn a_key_is_made_used_kept_apart_and_taken_away() {
 }
 
 #[test]
-fn the_line_of_a_given_key_is_the_same_one() {
+fn the_digest_command_makes_the_same_line_for_the_same_key() {
     let (key, line) = make("carol");
     let mut command = Command::new(programs().join("paceline"));
     command
@@ -132,7 +132,7 @@ fn the_line_of_a_given_key_is_the_same_one() {
 }
 
 #[test]
-fn what_other_machines_reach_does_not_start_without_keys_and_tls() {
+fn a_public_address_without_keys_and_tls_is_refused() {
     let mut stack = Stack::new("");
     stack.env("PACELINE_GATEWAY__GRPC", "0.0.0.0:1");
     refused(&mut stack, &["gateway.grpc", "neither keys", "gateway.insecure"]);

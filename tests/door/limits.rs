@@ -16,7 +16,7 @@ use tonic::Code;
 use tonic::transport::Endpoint;
 
 #[test]
-fn one_of_eight_never_reads_and_the_others_do_not_notice() {
+fn a_client_that_never_reads_does_not_slow_seven_others() {
     let stack = Stack::ready("limits.unread_s = 2\nrouting.force = \"plain\"\n");
     let asks: Vec<_> =
         (0..7).map(|at| chat(&format!("Tell me about the number {at}.")).exactly(200)).collect();
@@ -83,7 +83,7 @@ fn silent(stack: &Stack, count: usize) -> Vec<TcpStream> {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn without_descriptors_running_streams_go_on_and_newcomers_come_in_soon() {
+fn without_free_descriptors_running_streams_continue_and_new_clients_are_served_soon() {
     let stack = Stack::ready("");
     let mut live = stack.open(chat("Tell a long story.").exactly(600)).expect("served");
     live.read(1);

@@ -30,7 +30,7 @@ fn holds(bytes: &[u8], word: &str) -> bool {
 }
 
 #[test]
-fn nothing_of_a_request_is_written_down_whatever_happens_to_it() {
+fn no_text_of_a_request_reaches_a_file_in_any_outcome() {
     let stack = Stack::drafting("routing.route_log = \"\"\n");
     let said = format!("The word is {CANARY} and again {CANARY}.");
     // Ids that only this request has, as a log would print them.
@@ -107,7 +107,7 @@ fn written_nowhere(stack: &Stack, words: &[&str]) {
 }
 
 #[test]
-fn nothing_of_a_picture_is_written_down_whatever_happens_to_it() {
+fn no_content_of_an_image_reaches_a_file_in_any_outcome() {
     let stack = picture::seeing_and_drafting("routing.route_log = \"\"\nsupervisor.hang_s = 600\n");
     // In its pixels, as they wait for the target, beside them, in its file's name and its address.
     let mut pixels = CANARY.repeat(64 * 64 * 3 / CANARY.len() + 1).into_bytes();
@@ -182,7 +182,7 @@ fn nothing_of_a_picture_is_written_down_whatever_happens_to_it() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn what_lies_about_is_this_users_alone_and_no_process_leaves_a_core() {
+fn all_files_are_private_and_no_process_dumps_core() {
     let stack = Stack::drafting("");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
     assert_eq!(mode(&stack.run_dir()), 0o700);
@@ -212,7 +212,7 @@ fn what_lies_about_is_this_users_alone_and_no_process_leaves_a_core() {
 }
 
 #[test]
-fn a_runtime_directory_that_others_may_enter_is_refused_and_nothing_is_put_there() {
+fn a_runtime_directory_open_to_others_is_refused_and_stays_empty() {
     let mut stack = Stack::new("");
     std::fs::create_dir(stack.run_dir()).unwrap();
     std::fs::set_permissions(stack.run_dir(), std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,8 +1,8 @@
-//! A drafter that breaks one rule: the real worker's life and the real protocol, with a crime that
+//! A drafter that breaks one rule: the real worker's life and the real protocol, with a fault that
 //! a file names. For faults that a real drafter does not produce on demand; the supervisor starts
 //! it in the real one's place.
 //!
-//! The file `$FAKE_DRAFTER_CRIME` holds a word and a number: which rule, and at which round of
+//! The file `$FAKE_DRAFTER_FAULT` holds a word and a number: which rule, and at which round of
 //! requests (counted from 1 over each link). Until then, and without a file, it is honest and
 //! proposes noise.
 
@@ -148,7 +148,7 @@ fn live(post: &Post, inbox: &Receiver<Order>) -> Exit {
 struct Play {
     end: End,
     progress: Arc<Progress>,
-    crime: String,
+    fault: String,
     at: u64,
     rounds: u64,
     seed: u64,
@@ -158,23 +158,23 @@ struct Play {
 impl Play {
     fn new(end: End, progress: Arc<Progress>) -> Self {
         #[expect(clippy::disallowed_methods, reason = "how its test speaks to it")]
-        let file = std::env::var("FAKE_DRAFTER_CRIME").unwrap_or_default();
+        let file = std::env::var("FAKE_DRAFTER_FAULT").unwrap_or_default();
         let text = std::fs::read_to_string(file).unwrap_or_default();
-        let (crime, at) = text.trim().split_once(' ').unwrap_or(("none", "0"));
+        let (fault, at) = text.trim().split_once(' ').unwrap_or(("none", "0"));
         let at = at.parse().unwrap_or(1);
         let seed = end.generation().wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-        Self { end, progress, crime: crime.to_owned(), at, rounds: 0, seed, owed: None }
+        Self { end, progress, fault: fault.to_owned(), at, rounds: 0, seed, owed: None }
     }
 
     fn turn(&mut self) -> Result<(), LinkError> {
         match self.end.receive(LOOK)? {
             None => Ok(()),
-            Some(Frame::Hello(hello)) if self.crime == "exit_in_the_handshake" => {
+            Some(Frame::Hello(hello)) if self.fault == "exit_in_the_handshake" => {
                 assert!(hello.version > 0);
-                #[expect(clippy::disallowed_methods, reason = "the crime")]
+                #[expect(clippy::disallowed_methods, reason = "the fault")]
                 std::process::exit(1)
             }
-            Some(Frame::Hello(hello)) if self.crime == "wrong_hidden_size" => {
+            Some(Frame::Hello(hello)) if self.fault == "wrong_hidden_size" => {
                 self.welcome(hello.generation, HIDDEN + 1)
             }
             Some(Frame::Hello(hello)) => self.welcome(hello.generation, HIDDEN),
@@ -227,7 +227,7 @@ impl Play {
                 change(rows);
             }
         };
-        match self.crime.as_str() {
+        match self.fault.as_str() {
             "garbage" => {
                 let bytes: Vec<u8> = (0..2048).map(|_| self.roll() as u8).collect();
                 self.raw(&bytes)
@@ -273,7 +273,7 @@ impl Play {
                     std::thread::park();
                 }
             }
-            // No crime: one long step, below the time that it has.
+            // No fault: one long step, below the time that it has.
             "slow" if self.rounds == self.at => {
                 self.progress.set_phase(WorkerPhase::Prefill);
                 std::thread::sleep(SLOW);

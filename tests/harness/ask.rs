@@ -288,11 +288,11 @@ impl Live {
     /// The status the stream ended with.
     pub fn finish(self) -> Result<Answer, Status> {
         let runtime = self.runtime.clone();
-        let (seen, outcome) = runtime.block_on(self.finish_seen());
+        let (seen, outcome) = runtime.block_on(self.finish_partial());
         outcome.map(|()| seen)
     }
 
-    pub(crate) async fn finish_seen(mut self) -> (Answer, Result<(), Status>) {
+    pub(crate) async fn finish_partial(mut self) -> (Answer, Result<(), Status>) {
         let outcome = loop {
             match self.next().await {
                 Ok(true) => {}

@@ -41,13 +41,13 @@ pub struct Stack {
 
 /// A request that runs beside others.
 pub struct Pending {
-    ended: std::sync::mpsc::Receiver<Ended>,
+    ended: std::sync::mpsc::Receiver<EndedRequest>,
     task: AbortHandle,
 }
 
 /// A request that is over.
 #[derive(Debug)]
-pub struct Ended {
+pub struct EndedRequest {
     /// What came.
     pub answer: Answer,
     /// How it ended.
@@ -64,23 +64,23 @@ impl Pending {
     /// # Errors
     /// The status it ended with.
     pub fn finish(self) -> Result<Answer, Status> {
-        let (seen, outcome) = self.finish_seen();
+        let (seen, outcome) = self.finish_partial();
         outcome.map(|()| seen)
     }
 
     /// Waits for its end: what had come until then, and how it ended.
-    pub fn finish_seen(self) -> (Answer, Result<(), Status>) {
-        let Ended { answer, outcome, .. } = self.ended();
+    pub fn finish_partial(self) -> (Answer, Result<(), Status>) {
+        let EndedRequest { answer, outcome, .. } = self.ended();
         (answer, outcome)
     }
 
     /// Waits for its end.
-    pub fn ended(self) -> Ended {
+    pub fn ended(self) -> EndedRequest {
         self.ended.recv_timeout(Duration::from_secs(120)).expect("a request ends")
     }
 
     /// Hangs up. What there was to see of it, if it is over already.
-    pub fn hang_up(self) -> Option<Ended> {
+    pub fn hang_up(self) -> Option<EndedRequest> {
         self.task.abort();
         self.ended.try_recv().ok()
     }
@@ -310,14 +310,14 @@ impl Stack {
     /// # Panics
     /// It does not answer.
     pub fn target_stats(&self) -> StatsResponse {
-        self.eye().stats()
+        self.probe_target().stats()
     }
 
     /// A look at the target itself: over one connection, and not as old as its last heartbeat.
     ///
     /// # Panics
     /// There is no target.
-    pub fn eye(&self) -> Eye<'_> {
+    pub fn probe_target(&self) -> TargetProbe<'_> {
         let status = self.snapshot().unwrap();
         let stamp =
             Some(Stamp { term: status.term, epoch: status.target.unwrap_or_default().epoch });
@@ -325,7 +325,7 @@ impl Stack {
         let client = self
             .runtime
             .block_on(async { TargetClient::new(paceline_process::socket::channel(path)) });
-        Eye { runtime: &self.runtime, client, stamp }
+        TargetProbe { runtime: &self.runtime, client, stamp }
     }
 
     /// Bytes held by running requests.
@@ -409,11 +409,11 @@ impl Stack {
             let begun_ns = monotonic_ns();
             let (answer, outcome) =
                 match ask.send(client, Terms { within, key: key.as_deref() }).await {
-                    Ok(stream) => Live::new(stream, runtime).finish_seen().await,
+                    Ok(stream) => Live::new(stream, runtime).finish_partial().await,
                     Err(status) => (Answer::default(), Err(status)),
                 };
             // A test that gave up does not read it.
-            let _ = tx.send(Ended { answer, outcome, begun_ns, ended_ns: monotonic_ns() });
+            let _ = tx.send(EndedRequest { answer, outcome, begun_ns, ended_ns: monotonic_ns() });
         });
         Pending { ended, task: task.abort_handle() }
     }
@@ -480,13 +480,13 @@ impl Stack {
 }
 
 /// The target's figures, as its supervisor would ask for them.
-pub struct Eye<'a> {
+pub struct TargetProbe<'a> {
     runtime: &'a Runtime,
     client: TargetClient<Channel>,
     stamp: Option<Stamp>,
 }
 
-impl Eye<'_> {
+impl TargetProbe<'_> {
     /// All of them.
     ///
     /// # Panics

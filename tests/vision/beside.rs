@@ -123,7 +123,7 @@ fn span(answer: &Answer) -> (i64, i64) {
 }
 
 #[test]
-fn text_beside_pictures_keeps_its_lane_its_drafter_and_its_tokens() {
+fn text_requests_beside_images_keep_lane_drafter_and_tokens() {
     let stack = seeing_and_drafting("");
     let (texts, mut compared) = (texts(), Compared::default());
     let plain = alone(&stack, &texts);
@@ -200,7 +200,7 @@ fn text_beside_pictures_keeps_its_lane_its_drafter_and_its_tokens() {
 }
 
 #[test]
-fn a_drafter_that_comes_and_goes_changes_no_answer_to_a_picture() {
+fn changes_of_the_drafter_change_no_answer_to_an_image() {
     let stack =
         seeing_and_drafting("supervisor.restarts = 100000\nrouting.force = \"speculative\"\n");
     let before = lives(&stack);

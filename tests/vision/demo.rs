@@ -68,7 +68,7 @@ fn same(case: &Case, answer: &Answer, what: &str) {
 }
 
 #[test]
-fn the_demo_sees_what_the_reference_sees() {
+fn the_demo_answers_about_images_as_the_reference_does() {
     let demo = repository().join("demo/vision");
     let stack = Stack::drafting(&format!(
         "target.model = {:?}\ndrafter.model = {:?}\n",

@@ -17,7 +17,7 @@ use tonic::Code;
 use super::{Compared, all_is_over, refused};
 
 /// A target that a test has stopped is not replaced for it.
-const PATIENT: &str = "supervisor.hang_s = 600\n";
+const LONG_HANG_TIME: &str = "supervisor.hang_s = 600\n";
 
 fn shown(number: u64) -> Ask {
     about(noise(96, 64, number), "What is it?").exactly(40).with_margins()
@@ -33,8 +33,8 @@ fn stuck(stack: &Stack) -> Pending {
 }
 
 #[test]
-fn a_killed_target_takes_its_pictures_with_it_and_the_next_one_sees() {
-    let stack = seeing_and_drafting(PATIENT);
+fn a_killed_targets_images_are_removed_and_the_next_target_has_vision() {
+    let stack = seeing_and_drafting(LONG_HANG_TIME);
     let (expected, text) = (
         stack.ask(shown(1)).expect("served"),
         chat("Tell a long story.").exactly(60).with_margins(),
@@ -94,7 +94,7 @@ fn a_killed_target_takes_its_pictures_with_it_and_the_next_one_sees() {
 
 #[test]
 fn a_killed_gateway_leaves_pictures_that_the_next_one_removes() {
-    let mut stack = seeing(PATIENT);
+    let mut stack = seeing(LONG_HANG_TIME);
     let expected = stack.ask(shown(1)).expect("served");
     let (gateway, target) = (stack.pid("gateway"), stack.pid("target"));
     let pending = stuck(&stack);
@@ -132,8 +132,8 @@ fn a_killed_gateway_leaves_pictures_that_the_next_one_removes() {
 }
 
 #[test]
-fn a_killed_supervisor_costs_the_requests_under_way_and_no_weights() {
-    let stack = seeing(&format!("{PATIENT}supervisor.lease_s = 30\n"));
+fn a_killed_supervisor_ends_running_requests_and_reloads_no_weights() {
+    let stack = seeing(&format!("{LONG_HANG_TIME}supervisor.lease_s = 30\n"));
     let expected = stack.ask(shown(1)).expect("served");
     let before = stack.status().expect("it answers");
     let (supervisor, target) = (stack.pid("supervisor"), stack.pid("target"));
@@ -161,8 +161,8 @@ fn a_killed_supervisor_costs_the_requests_under_way_and_no_weights() {
 }
 
 #[test]
-fn a_client_that_leaves_takes_its_pictures_with_it() {
-    let stack = seeing(PATIENT);
+fn images_of_a_client_that_hangs_up_are_removed() {
+    let stack = seeing(LONG_HANG_TIME);
     let target = stack.pid("target");
     let picture = path("up.png").display().to_string();
     // While they wait: the target stands still, so it is not the target that removes them.
@@ -190,7 +190,7 @@ fn a_client_that_leaves_takes_its_pictures_with_it() {
 }
 
 #[test]
-fn hostile_pictures_do_nothing_to_a_stream_beside_them() {
+fn hostile_images_do_not_disturb_a_stream_beside_them() {
     let stack = seeing("");
     let (gateway, target) = (stack.pid("gateway"), stack.pid("target"));
     let text = chat("Tell a long story.").exactly(400).with_margins();

@@ -65,7 +65,7 @@ fn written(file: &[u8]) -> Vec<Value> {
 }
 
 #[test]
-fn another_picture_is_another_answer_whichever_way_it_comes() {
+fn different_images_give_different_answers_however_they_are_sent() {
     let stack = seeing("");
     let names = ["exact.png", "up.png", "odd.png"];
     let mut answers: Vec<Answer> = vec![];
@@ -127,7 +127,7 @@ fn another_picture_is_another_answer_whichever_way_it_comes() {
 }
 
 #[test]
-fn every_kind_of_file_is_seen_and_counted() {
+fn every_image_format_is_decoded_and_counted() {
     let stack = seeing("");
     let mut answers = vec![];
     for name in [
@@ -228,7 +228,7 @@ fn every_kind_of_file_is_seen_and_counted() {
 }
 
 #[test]
-fn what_cannot_be_seen_is_refused_by_name_and_never_left_out() {
+fn an_unusable_image_is_refused_and_never_left_out() {
     let stack = seeing("");
     let (broken, cut) = (b"GIF89a and nothing".to_vec(), file("exact.png")[..3_000].to_vec());
     let parts = [
@@ -336,7 +336,7 @@ fn what_cannot_be_seen_is_refused_by_name_and_never_left_out() {
 }
 
 #[test]
-fn a_model_that_does_not_see_says_so() {
+fn a_model_without_vision_refuses_images() {
     let stack = Stack::ready("");
     let good = file("up.png");
     for (what, part) in [

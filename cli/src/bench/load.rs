@@ -10,12 +10,12 @@ use tonic::transport::Channel;
 
 use crate::failure::Failure;
 use crate::selftest::ask::{Ask, Choice};
-use crate::selftest::figures::Seen;
+use crate::selftest::figures::LaneAnswer;
 use crate::selftest::prompts::Prompt;
 
 /// Requests that are sent so many at once: when one ends the next begins.
 #[derive(Clone, Copy, Debug)]
-pub struct Load<'a> {
+pub struct LaneWorkload<'a> {
     /// What is asked.
     pub prompts: &'a [Prompt],
     /// At once.
@@ -46,7 +46,7 @@ pub struct Measured {
     /// Of all answers.
     pub tokens: usize,
     /// The answers, in the order of the prompts.
-    pub answers: Vec<Seen>,
+    pub answers: Vec<LaneAnswer>,
 }
 
 impl Measured {
@@ -68,7 +68,7 @@ impl Measured {
     }
 }
 
-impl Load<'_> {
+impl LaneWorkload<'_> {
     /// Sends all and reads all answers.
     ///
     /// # Errors
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_differ_in_length_and_have_the_mean_that_was_asked_for() {
+    fn answer_lengths_vary_around_the_requested_mean() {
         for count in [8, 16, 40] {
             let all: Vec<u32> = (0..count).map(|index| tokens_of(index, 96)).collect();
             let mean = f64::from(all.iter().sum::<u32>()) / count as f64;

@@ -33,10 +33,10 @@ use paceline_proto::v1::{RouteWish, StartDrafterRequest, StopDrafterRequest};
 use serde::Serialize;
 use tonic::transport::Channel;
 
-use self::load::{Load, Measured};
-use self::plan::{Cell, Mode, Plan, order, there_and_back};
+use self::load::{LaneWorkload, Measured};
+use self::plan::{Cell, LanePlan, Mode, order, there_and_back};
 use self::report::{Report, duration};
-use self::same::{Counts, Same};
+use self::same::{Counts, TokenComparison};
 use self::verdict::Row;
 use crate::args::BenchArgs;
 use crate::client;
@@ -44,15 +44,15 @@ use crate::failure::Failure;
 use crate::screen::Screen;
 use crate::selftest::ask::{Ask, Choice};
 use crate::selftest::compare::weigh;
-use crate::selftest::figures::Place;
+use crate::selftest::figures::DifferencePlace;
 use crate::selftest::report::Subject;
-use crate::selftest::service::{Stops, another_runs, until_ready};
+use crate::selftest::service::{StopSignals, another_runs, until_ready};
 use crate::selftest::stage::Stage;
 
 /// Tokens of each answer before a measurement, which nobody times.
 const WARM_TOKENS: u32 = 8;
 /// How long the drafter's start or stop may take.
-const CHANGE: Duration = Duration::from_secs(300);
+const DRAFTER_CHANGE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Runs the command.
 ///
@@ -107,7 +107,7 @@ fn ours(failure: Failure) -> Failure {
 }
 
 async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure> {
-    let plan = Plan::from_args(args)?;
+    let plan = LanePlan::from_args(args)?;
     let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| {
         measure(&plan, &dir, &address, screen).await
     };
@@ -124,7 +124,7 @@ async fn staged<R>(
     screen: &mut Screen,
     work: impl AsyncFnOnce(RuntimeDir, String, &mut Screen) -> Result<R, Failure>,
 ) -> Result<(R, f64), Failure> {
-    let mut stops = Stops::new()?;
+    let mut stops = StopSignals::new()?;
     if another_runs(args.config.config.as_deref()) {
         screen.note("another service runs on this machine: it shares the cores, and the speeds below will show it");
     }
@@ -145,7 +145,7 @@ async fn staged<R>(
 }
 
 async fn measure(
-    plan: &Plan,
+    plan: &LanePlan,
     dir: &RuntimeDir,
     address: &str,
     screen: &mut Screen,
@@ -157,12 +157,12 @@ async fn measure(
         ));
     }
     let modes = plan.modes(drafter);
-    let mut bench = Bench {
+    let mut bench = LaneBench {
         plan,
         dir,
         client: client::connect(address).await?,
         drafter,
-        same: Same::default(),
+        same: TokenComparison::default(),
     };
     bench.warm_up(modes, screen).await?;
 
@@ -211,16 +211,16 @@ async fn measure(
 }
 
 /// The measuring end.
-struct Bench<'a> {
-    plan: &'a Plan,
+struct LaneBench<'a> {
+    plan: &'a LanePlan,
     dir: &'a RuntimeDir,
     client: InferenceClient<Channel>,
     /// Whether the drafter runs now.
     drafter: bool,
-    same: Same,
+    same: TokenComparison,
 }
 
-impl Bench<'_> {
+impl LaneBench<'_> {
     /// Each mode once with the fewest and the most requests at once: the first steps of a process
     /// are slow in many ways. Says how long everything will take, and refuses what the service
     /// cannot run at once.
@@ -256,13 +256,13 @@ impl Bench<'_> {
     async fn cell(&mut self, cell: &Cell, mode: Mode) -> Result<Measured, Failure> {
         self.change(mode).await?;
         let prompts = cell.prompts();
-        let load = Load {
+        let load = LaneWorkload {
             prompts: &prompts,
             streams: cell.streams,
             wish: mode.wish(),
             max_tokens: self.plan.max_tokens,
         };
-        let warm = Load {
+        let warm = LaneWorkload {
             prompts: &prompts[..cell.streams],
             max_tokens: WARM_TOKENS.min(self.plan.max_tokens),
             ..load
@@ -289,7 +289,7 @@ impl Bench<'_> {
             return Ok(());
         }
         let mut client = OperationsClient::new(socket::channel(self.dir.socket("supervisor")));
-        let timeout_ms = CHANGE.as_millis() as u32;
+        let timeout_ms = DRAFTER_CHANGE_TIMEOUT.as_millis() as u32;
         let outcome = if wanted {
             client.start_drafter(StartDrafterRequest { model: String::new(), timeout_ms }).await
         } else {
@@ -322,7 +322,7 @@ impl Bench<'_> {
             let difference = weigh(&suspect.first, &suspect.other, &again.ids, &again.margins);
             let list =
                 if difference.near_tie() { &mut counts.near_ties } else { &mut counts.differences };
-            list.push(Place {
+            list.push(DifferencePlace {
                 kind: suspect.prompt.kind,
                 prompt: suspect.prompt.index,
                 choice: Choice::Greedy.word(),

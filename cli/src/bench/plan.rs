@@ -83,7 +83,7 @@ impl Cell {
 
 /// What is measured.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LanePlan {
     /// Configuration file the service reads, if any.
     pub file: Option<PathBuf>,
     /// The settings, flags included.
@@ -100,7 +100,7 @@ pub struct Plan {
     pub streams: Vec<usize>,
 }
 
-impl Plan {
+impl LanePlan {
     /// The plan of the arguments.
     ///
     /// # Errors
@@ -200,10 +200,10 @@ fn streams(numbers: &[u32], sweep: bool) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    fn plan(sweep: bool, concurrency: &[u32]) -> Plan {
+    fn plan(sweep: bool, concurrency: &[u32]) -> LanePlan {
         let kinds = kinds(&["prose".into(), "json".into()]).expect("known");
         let streams = streams(concurrency, sweep);
-        Plan {
+        LanePlan {
             file: None,
             config: Config::default(),
             sweep,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mode_has_each_place_equally_often() {
+    fn each_mode_runs_equally_often_at_each_position() {
         let modes = plan(true, &[]).modes(true);
         assert_eq!(order(modes, 0, 0), [Mode::Absent, Mode::Forced, Mode::Routed]);
         for cell in 0..5 {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_evenly_favours_no_mode() {
+    fn a_steady_drift_favours_no_mode() {
         let modes = plan(true, &[]).modes(true);
         for run in 0..6 {
             let places = there_and_back(order(modes, run, 2), plan(true, &[]).passes());
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_has_different_prompts_enough_to_fill_all_streams_to_the_end() {
+    fn a_cell_has_enough_prompts_to_keep_all_streams_busy() {
         for (streams, requests) in [(1, 8), (2, 8), (4, 8), (5, 10), (6, 12), (16, 32), (32, 32)] {
             let prompts = Cell { kind: "facts".into(), streams }.prompts();
             assert_eq!(prompts.len(), requests, "{streams}");

@@ -225,7 +225,7 @@ mod tests {
     use super::super::super::answer::Speculation;
     use super::*;
     use crate::selftest::compare::Difference;
-    use crate::selftest::figures::{Place, Seen};
+    use crate::selftest::figures::{DifferencePlace, LaneAnswer};
 
     fn row(kind: &str, routed: f64) -> Row {
         let run = |tok_s: f64, cycles: u64| {
@@ -233,7 +233,7 @@ mod tests {
             Measured {
                 seconds: 100.0 / tok_s,
                 tokens: 100,
-                answers: vec![Seen { ttft_ms: 9.0, speculation, ..Seen::default() }],
+                answers: vec![LaneAnswer { ttft_ms: 9.0, speculation, ..LaneAnswer::default() }],
             }
         };
         let runs = |tok_s: f64, cycles| (0..7).map(|_| run(tok_s, cycles)).collect::<Vec<_>>();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sweep_passes_no_verdict() {
+    fn a_partial_sweep_passes_no_verdict() {
         let report = Report { sweep: false, ..report(400.0) };
         assert_eq!(report.failures(), Vec::<String>::new());
         assert!(!report.text().contains("FAIL"), "{}", report.text());
@@ -291,7 +291,7 @@ mod tests {
         let place = |margin| {
             let difference =
                 Difference { position: 3, plain_id: Some(8), other_id: None, margin: Some(margin) };
-            Place { kind: "code".into(), prompt: 1, choice: "greedy", difference }
+            DifferencePlace { kind: "code".into(), prompt: 1, choice: "greedy", difference }
         };
         let near = Counts {
             different: vec![(Mode::Forced, 2)],
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn few_runs_give_no_verdict_and_time_has_words() {
+    fn few_runs_give_no_verdict() {
         let mut report = report(400.0);
         let few = Row::of(report.rows[1].cell.clone(), &[]);
         assert_eq!(few.verdict, None);

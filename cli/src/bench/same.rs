@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::plan::Mode;
 use crate::selftest::compare::first_difference;
-use crate::selftest::figures::{Place, Seen};
+use crate::selftest::figures::{DifferencePlace, LaneAnswer};
 use crate::selftest::prompts::Prompt;
 
 /// Differences that are weighed; more are counted only.
@@ -27,7 +27,7 @@ pub struct Suspect {
 
 /// All answers so far, compared.
 #[derive(Clone, Debug, Default)]
-pub struct Same {
+pub struct TokenComparison {
     first: HashMap<(String, usize), Vec<u32>>,
     counts: Counts,
     suspects: Vec<Suspect>,
@@ -43,14 +43,14 @@ pub struct Counts {
     /// Answers that differ, by mode in the order they were first seen.
     pub different: Vec<(Mode, usize)>,
     /// Of the weighed ones: those that rounding explains.
-    pub near_ties: Vec<Place>,
+    pub near_ties: Vec<DifferencePlace>,
     /// Of the weighed ones: those that nothing explains.
-    pub differences: Vec<Place>,
+    pub differences: Vec<DifferencePlace>,
 }
 
-impl Same {
+impl TokenComparison {
     /// Takes in the answers to prompts.
-    pub fn take(&mut self, mode: Mode, prompts: &[Prompt], answers: &[Seen]) {
+    pub fn take(&mut self, mode: Mode, prompts: &[Prompt], answers: &[LaneAnswer]) {
         for (prompt, seen) in prompts.iter().zip(answers) {
             let Some(first) = self.first.get(&(prompt.kind.clone(), prompt.index)) else {
                 self.first.insert((prompt.kind.clone(), prompt.index), seen.ids.clone());
@@ -86,10 +86,10 @@ mod tests {
     use crate::selftest::prompts::longest;
 
     #[test]
-    fn every_answer_is_held_against_the_first_to_its_prompt() {
+    fn each_answer_is_compared_with_the_first_for_its_prompt() {
         let prompts = longest("json", 2);
-        let seen = |ids: &[u32]| Seen { ids: ids.into(), ..Seen::default() };
-        let mut same = Same::default();
+        let seen = |ids: &[u32]| LaneAnswer { ids: ids.into(), ..LaneAnswer::default() };
+        let mut same = TokenComparison::default();
         same.take(Mode::Absent, &prompts, &[seen(&[1, 2, 3]), seen(&[4, 5])]);
         same.take(Mode::Forced, &prompts, &[seen(&[1, 2, 3]), seen(&[4, 6])]);
         same.take(Mode::Routed, &prompts[1..], &[seen(&[4, 6])]);

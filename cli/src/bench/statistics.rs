@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_pair_holds_is_binomial() {
+    fn coverage_of_a_pair_is_binomial() {
         assert_eq!(held(7, 1), 1.0 - 2.0 / 128.0);
         assert_eq!(held(7, 2), 1.0 - 2.0 * 8.0 / 128.0);
         assert!((held(15, 4) - 0.9648).abs() < 1e-4, "{}", held(15, 4));
@@ -113,7 +113,7 @@ mod tests {
     /// The true median is in 95 of 100 intervals, also of a skewed distribution. Draws are a fixed
     /// sequence.
     #[test]
-    fn the_interval_holds_what_it_promises() {
+    fn the_interval_covers_the_median_in_95_percent_of_samples() {
         for n in [6, 7, 8, 11, 20] {
             let mut state = 1_u64;
             let mut draw = || {

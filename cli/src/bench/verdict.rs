@@ -131,14 +131,14 @@ fn verdict(lanes: &[Lane]) -> Option<Verdict> {
 mod tests {
     use super::super::super::answer::Speculation;
     use super::*;
-    use crate::selftest::figures::Seen;
+    use crate::selftest::figures::LaneAnswer;
 
     fn run(tok_s: f64) -> Measured {
-        let seen = |cycles| Seen {
+        let seen = |cycles| LaneAnswer {
             ids: vec![1; 50],
             ttft_ms: 10.0,
             speculation: Speculation { cycles, drafted: 15 * cycles, accepted: 4 * cycles },
-            ..Seen::default()
+            ..LaneAnswer::default()
         };
         Measured { seconds: 100.0 / tok_s, tokens: 100, answers: vec![seen(10), seen(0)] }
     }
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn few_runs_say_nothing_and_one_lane_has_no_verdict() {
+    fn few_runs_or_one_lane_give_no_verdict() {
         let verdict = row(&[100.0; 2], &[100.0; 2], &[10.0; 2]).verdict.expect("measured");
         assert_eq!(verdict.outcome, Outcome::TooFewRuns);
         let alone =

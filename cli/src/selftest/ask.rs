@@ -5,7 +5,7 @@ use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{ChatRequest, Limits, RouteWish, Sampling};
 use tonic::transport::Channel;
 
-use super::figures::{Decode, Seen};
+use super::figures::{Decode, LaneAnswer};
 use super::prompts::Prompt;
 use crate::answer::Answer;
 use crate::failure::Failure;
@@ -70,7 +70,7 @@ impl Ask<'_> {
     ///
     /// # Errors
     /// The service's refusal, with the prompt it is about.
-    pub async fn send(&self, client: &mut InferenceClient<Channel>) -> Result<Seen, Failure> {
+    pub async fn send(&self, client: &mut InferenceClient<Channel>) -> Result<LaneAnswer, Failure> {
         let most = if self.ignore_eos {
             self.max_tokens
         } else {
@@ -111,7 +111,7 @@ impl Ask<'_> {
             Ok(())
         });
         let answer = answer.await.map_err(about)?;
-        Ok(Seen {
+        Ok(LaneAnswer {
             ids: answer.token_ids,
             margins: answer.margins,
             decode: Decode::of(&stamps),

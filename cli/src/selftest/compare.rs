@@ -103,15 +103,15 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_lane_that_wavers_is_weighed_where_it_wavers() {
-        // Again the plain lane took another way before the place: the choice there was near.
+    fn near_ties_are_judged_by_the_margin_of_the_plain_lane() {
+        // Again the plain lane differed earlier: the choice at that position was near a tie.
         let difference =
             weigh(&[1, 2, 3, 4], &[1, 2, 3, 9], &[1, 7, 8, 8], &[1.0, 0.000_02, 0.9, 0.9]);
         assert_eq!(
             (difference.position, difference.margin, difference.near_tie()),
             (3, Some(0.000_02), true)
         );
-        // And further behind the place it says nothing.
+        // A later difference of the plain lane explains nothing.
         let difference =
             weigh(&[1, 2, 3, 4], &[1, 9, 3, 4], &[1, 2, 3, 7], &[1.0, 0.9, 0.9, 0.000_02]);
         assert!(!difference.near_tie());

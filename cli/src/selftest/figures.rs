@@ -8,7 +8,7 @@ use crate::answer::{Route, Speculation};
 
 /// One answer as it was seen.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct LaneAnswer {
     /// Its tokens.
     pub ids: Vec<u32>,
     /// Their margins, where asked for.
@@ -57,9 +57,9 @@ pub struct Pair {
     /// Kind of the prompt.
     pub kind: String,
     /// In the plain lane.
-    pub plain: Seen,
+    pub plain: LaneAnswer,
     /// With the drafter.
-    pub drafted: Option<Seen>,
+    pub drafted: Option<LaneAnswer>,
 }
 
 /// Middle, least and most of several values.
@@ -183,7 +183,7 @@ pub fn rows(pairs: &[Pair]) -> Vec<Row> {
 /// An answer of two tokens has no room for a cycle.
 pub fn undrafted(pairs: &[Pair]) -> Vec<(String, usize)> {
     let mut reasons: Vec<(String, usize)> = Vec::new();
-    let without = |seen: &&Seen| seen.speculation.cycles == 0 && seen.ids.len() > 2;
+    let without = |seen: &&LaneAnswer| seen.speculation.cycles == 0 && seen.ids.len() > 2;
     for seen in pairs.iter().filter_map(|pair| pair.drafted.as_ref()).filter(without) {
         match reasons.iter_mut().find(|(reason, _)| *reason == seen.route.reason) {
             Some((_, count)) => *count += 1,
@@ -195,20 +195,20 @@ pub fn undrafted(pairs: &[Pair]) -> Vec<(String, usize)> {
 
 /// What comparing the lanes gave.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Identity {
+pub struct TokenComparison {
     /// Pairs of streams compared.
     pub streams: usize,
     /// Tokens compared, up to the first difference of each pair.
     pub tokens: usize,
     /// Differences that rounding explains.
-    pub near_ties: Vec<Place>,
+    pub near_ties: Vec<DifferencePlace>,
     /// Differences that nothing explains.
-    pub differences: Vec<Place>,
+    pub differences: Vec<DifferencePlace>,
 }
 
 /// A difference, and whose.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Place {
+pub struct DifferencePlace {
     /// Kind of the prompt.
     pub kind: String,
     /// Its number among those of its kind, from 0.
@@ -224,14 +224,14 @@ pub struct Place {
 mod tests {
     use super::*;
 
-    fn seen(tokens: usize, seconds: f64, cycles: u64, accepted: u64) -> Seen {
-        Seen {
+    fn seen(tokens: usize, seconds: f64, cycles: u64, accepted: u64) -> LaneAnswer {
+        LaneAnswer {
             ids: vec![7; tokens + 1],
             decode: Some(Decode { tokens, seconds }),
             ttft_ms: 10.0,
             speculation: Speculation { cycles, drafted: 15 * cycles, accepted },
             route: Route { lane: "speculative".into(), reason: "forced".into() },
-            ..Seen::default()
+            ..LaneAnswer::default()
         }
     }
 
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn answers_without_a_draft_are_counted_by_reason() {
         let mut without = pair("json", 1.0, 1.0);
-        without.drafted = Some(Seen {
+        without.drafted = Some(LaneAnswer {
             route: Route { lane: "plain".into(), reason: "behind".into() },
             ..seen(9, 1.0, 0, 0)
         });

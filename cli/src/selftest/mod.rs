@@ -25,11 +25,11 @@ use tonic::transport::Channel;
 
 use self::ask::{Ask, Choice};
 use self::compare::{first_difference, weigh};
-use self::figures::{Identity, Pair, Place, Row, Seen, rows, undrafted};
-use self::plan::Plan;
+use self::figures::{DifferencePlace, LaneAnswer, Pair, Row, TokenComparison, rows, undrafted};
+use self::plan::SelftestPlan;
 use self::prompts::Prompt;
 use self::report::{Report, Subject, place_line};
-use self::service::{Stops, another_runs, snapshot, until_ready};
+use self::service::{StopSignals, another_runs, snapshot, until_ready};
 use self::stage::Stage;
 use self::verdict::{Findings, verdict};
 use crate::args::SelftestArgs;
@@ -74,8 +74,8 @@ pub async fn run(args: &SelftestArgs, screen: &mut Screen) -> Result<(), Failure
 
 /// Starts the service, tests it and stops it, whatever happens in between.
 async fn test(args: &SelftestArgs, screen: &mut Screen) -> Result<Report, Failure> {
-    let plan = Plan::from_args(args)?;
-    let mut stops = Stops::new()?;
+    let plan = SelftestPlan::from_args(args)?;
+    let mut stops = StopSignals::new()?;
     if another_runs(args.config.config.as_deref()) {
         screen.note("another service runs on this machine: it shares the cores, and the speeds below will show it");
     }
@@ -97,7 +97,7 @@ async fn test(args: &SelftestArgs, screen: &mut Screen) -> Result<Report, Failur
 
 /// The test, once the service has been started.
 struct Tester<'a> {
-    plan: &'a Plan,
+    plan: &'a SelftestPlan,
     dir: RuntimeDir,
     screen: &'a mut Screen,
     /// Standard output is for the object alone.
@@ -113,7 +113,7 @@ impl Tester<'_> {
         self.screen
             .note(&format!("{} prompts, answers of up to {max_tokens} tokens", prompts.len()));
 
-        let mut identity = Identity::default();
+        let mut identity = TokenComparison::default();
         let mut pairs = Vec::new();
         for round in 0..ROUNDS {
             for (at, prompt) in prompts.iter().enumerate() {
@@ -124,13 +124,13 @@ impl Tester<'_> {
                     prompts.len(),
                     prompt.kind
                 ));
-                let pair = Asking { client: &mut client, prompt, max_tokens, drafter };
+                let pair = PromptRun { client: &mut client, prompt, max_tokens, drafter };
                 pairs.push(pair.timed((round + at) % 2 == 1, &mut identity).await?);
             }
         }
         for (at, prompt) in prompts.iter().enumerate() {
             self.passing(&format!("sampled: {} of {} ({})", at + 1, prompts.len(), prompt.kind));
-            Asking { client: &mut client, prompt, max_tokens, drafter }
+            PromptRun { client: &mut client, prompt, max_tokens, drafter }
                 .sampled(1 + at as u64, &mut identity)
                 .await?;
         }
@@ -149,7 +149,7 @@ impl Tester<'_> {
         before: &StatusResponse,
         after: &StatusResponse,
         pairs: &[Pair],
-        identity: Identity,
+        identity: TokenComparison,
         max_tokens: u32,
     ) -> Result<Report, Failure> {
         let drafted = before.drafter.is_some() && pairs.iter().any(|pair| pair.drafted.is_some());
@@ -217,19 +217,19 @@ async fn warm_up(
 }
 
 /// A prompt, asked in both lanes, or in the plain one twice where there is no drafter.
-struct Asking<'a> {
+struct PromptRun<'a> {
     client: &'a mut InferenceClient<Channel>,
     prompt: &'a Prompt,
     max_tokens: u32,
     drafter: bool,
 }
 
-impl Asking<'_> {
+impl PromptRun<'_> {
     /// Greedy and timed; `drafter_first` says in which order.
     async fn timed(
         mut self,
         drafter_first: bool,
-        identity: &mut Identity,
+        identity: &mut TokenComparison,
     ) -> Result<Pair, Failure> {
         let other = if self.drafter { RouteWish::Speculative } else { RouteWish::Plain };
         let order =
@@ -242,7 +242,7 @@ impl Asking<'_> {
     }
 
     /// Sampled, for identity only.
-    async fn sampled(mut self, seed: u64, identity: &mut Identity) -> Result<(), Failure> {
+    async fn sampled(mut self, seed: u64, identity: &mut TokenComparison) -> Result<(), Failure> {
         let choice = Choice::Sampled(seed);
         let other = if self.drafter { RouteWish::Speculative } else { RouteWish::Plain };
         let plain = self.ask(choice, RouteWish::Plain, false).await?;
@@ -255,7 +255,7 @@ impl Asking<'_> {
         choice: Choice,
         lane: RouteWish,
         margins: bool,
-    ) -> Result<Seen, Failure> {
+    ) -> Result<LaneAnswer, Failure> {
         Ask {
             prompt: self.prompt,
             choice,
@@ -273,9 +273,9 @@ impl Asking<'_> {
     async fn compare(
         &mut self,
         choice: Choice,
-        plain: &Seen,
-        other: &Seen,
-        identity: &mut Identity,
+        plain: &LaneAnswer,
+        other: &LaneAnswer,
+        identity: &mut TokenComparison,
     ) -> Result<(), Failure> {
         let (equal, different) = first_difference(&plain.ids, &other.ids);
         identity.streams += 1;
@@ -287,7 +287,7 @@ impl Asking<'_> {
         let difference = weigh(&plain.ids, &other.ids, &again.ids, &again.margins);
         let list =
             if difference.near_tie() { &mut identity.near_ties } else { &mut identity.differences };
-        list.push(Place {
+        list.push(DifferencePlace {
             kind: self.prompt.kind.clone(),
             prompt: self.prompt.index,
             choice: choice.word(),

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 
 /// The models, and how much is asked of them.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SelftestPlan {
     /// Configuration file the service reads, if any.
     pub file: Option<PathBuf>,
     /// The settings, flags included.
@@ -19,7 +19,7 @@ pub struct Plan {
     pub prompts: usize,
 }
 
-impl Plan {
+impl SelftestPlan {
     /// The plan of the arguments.
     ///
     /// # Errors

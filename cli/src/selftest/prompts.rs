@@ -24,9 +24,9 @@ pub struct Prompt {
 }
 
 #[derive(Deserialize)]
-struct Line {
+struct PromptLine {
     kind: String,
-    messages: Vec<Turn>,
+    messages: Vec<PromptTurn>,
     max_tokens: u32,
     /// The answer it was made with, where it has just one.
     #[serde(default)]
@@ -34,7 +34,7 @@ struct Line {
 }
 
 #[derive(Deserialize)]
-struct Turn {
+struct PromptTurn {
     role: String,
     content: String,
 }
@@ -68,7 +68,7 @@ pub fn longest(kind: &str, count: usize) -> Vec<Prompt> {
 fn all() -> Vec<(Prompt, usize)> {
     let mut prompts: Vec<(Prompt, usize)> = Vec::new();
     for line in EMBEDDED.lines() {
-        let line: Line =
+        let line: PromptLine =
             serde_json::from_str(line).expect("the embedded prompts are checked by a test");
         let index = prompts.iter().filter(|(prompt, _)| prompt.kind == line.kind).count();
         let messages = line

@@ -1,4 +1,4 @@
-//! The service's way to ready, read from snapshots of its status. Pure.
+//! Whether the service is ready, read from snapshots of its status. Pure.
 
 use paceline_proto::v1::{ProcessState, ProcessStatus, StatusResponse};
 
@@ -6,7 +6,7 @@ use crate::status::share;
 
 /// How far the service is.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Way {
+pub enum Readiness {
     /// Not ready; what it is doing.
     Coming(String),
     /// It serves, and drafts can come, if there is a drafter at all.
@@ -20,34 +20,37 @@ pub enum Way {
 
 /// Reads a snapshot. A worker that was restarted on the way has failed: what a user's service would
 /// try again and again is what this test is to find.
-pub fn way(status: &StatusResponse) -> Way {
+pub fn readiness(status: &StatusResponse) -> Readiness {
     let none = ProcessStatus::default();
     let [gateway, target, drafter] = [&status.gateway, &status.target, &status.drafter]
         .map(|part| part.as_ref().unwrap_or(&none));
     if failed(target) {
-        return Way::Failed(format!("the target cannot be served{}", because(&target.reason)));
+        return Readiness::Failed(format!(
+            "the target cannot be served{}",
+            because(&target.reason)
+        ));
     }
     if target.state() != ProcessState::Ready || gateway.state() != ProcessState::Ready {
-        return Way::Coming(coming("target", target));
+        return Readiness::Coming(coming("target", target));
     }
     if drafter.state() == ProcessState::Absent {
-        return Way::Ready { drafter: false };
+        return Readiness::Ready { drafter: false };
     }
     let link = status.link.clone().unwrap_or_default();
     if matches!(link.state.as_str(), "refused" | "ejected") {
-        return Way::Failed(format!(
+        return Readiness::Failed(format!(
             "the drafter was {} by the target{}",
             link.state,
             because(&link.reason)
         ));
     }
     if failed(drafter) || drafter.state() == ProcessState::Stopped {
-        return Way::Failed(format!("the drafter does not run{}", because(&drafter.reason)));
+        return Readiness::Failed(format!("the drafter does not run{}", because(&drafter.reason)));
     }
     match (drafter.state(), link.state.as_str()) {
-        (ProcessState::Ready, "up") => Way::Ready { drafter: true },
-        (ProcessState::Ready, _) => Way::Coming("linking target and drafter".into()),
-        _ => Way::Coming(coming("drafter", drafter)),
+        (ProcessState::Ready, "up") => Readiness::Ready { drafter: true },
+        (ProcessState::Ready, _) => Readiness::Coming("linking target and drafter".into()),
+        _ => Readiness::Coming(coming("drafter", drafter)),
     }
 }
 
@@ -105,16 +108,16 @@ mod tests {
             }),
             ..StatusResponse::default()
         };
-        let found = match way(&snapshot) {
-            Way::Coming(what) => what,
-            Way::Ready { drafter } => format!("ready {drafter}"),
-            Way::Failed(why) => format!("failed: {why}"),
+        let found = match readiness(&snapshot) {
+            Readiness::Coming(what) => what,
+            Readiness::Ready { drafter } => format!("ready {drafter}"),
+            Readiness::Failed(why) => format!("failed: {why}"),
         };
         assert_eq!(found, expected, "{target:?} {drafter:?} {link}");
     }
 
     #[test]
-    fn target_then_drafter_then_link() {
+    fn readiness_is_target_then_drafter_then_link() {
         use ProcessState::{
             Absent, BackingOff, Failed, Loading, Ready, Starting, Stopped, Unspecified,
         };

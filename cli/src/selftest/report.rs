@@ -4,7 +4,7 @@
 use paceline_proto::v1::{ProcessStatus, StatusResponse};
 use serde::Serialize;
 
-use super::figures::{Identity, Place, Row};
+use super::figures::{DifferencePlace, Row, TokenComparison};
 
 /// A model that took part.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -64,8 +64,8 @@ pub struct Report {
     pub all: Row,
     /// How many times as fast the same answers were with the drafter, by their whole decoding time.
     pub overall_ratio: Option<f64>,
-    /// Identity of the lanes.
-    pub identity: Identity,
+    /// Whether the lanes gave the same tokens.
+    pub identity: TokenComparison,
     /// Drafts that did not come in time.
     pub late_drafts: u64,
     /// Answers that got no draft although one was asked for: reason, how many.
@@ -164,7 +164,7 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     rows.iter().map(|row| line(row) + "\n").collect()
 }
 
-fn identity(identity: &Identity, drafter: bool) -> String {
+fn identity(identity: &TokenComparison, drafter: bool) -> String {
     let what = if drafter { "both lanes" } else { "the plain lane twice" };
     let outcome = match (identity.differences.len(), identity.near_ties.len()) {
         (0, 0) => "equal".to_owned(),
@@ -173,7 +173,7 @@ fn identity(identity: &Identity, drafter: bool) -> String {
             format!("DIFFERENT in {real} streams, and {near} near-ties (margin below 1e-4)")
         }
     };
-    let Identity { streams, tokens, .. } = identity;
+    let TokenComparison { streams, tokens, .. } = identity;
     let mut text = format!(
         "identity: {what}, {streams} pairs of streams, {tokens} tokens compared: {outcome}\n"
     );
@@ -187,7 +187,7 @@ fn identity(identity: &Identity, drafter: bool) -> String {
 }
 
 /// Where two streams differ, in a line.
-pub fn place_line(place: &Place) -> String {
+pub fn place_line(place: &DifferencePlace) -> String {
     let id = |id: Option<u32>| id.map_or("the stream's end".to_owned(), |id| format!("id {id}"));
     let difference = &place.difference;
     let margin = difference.margin.map_or("unknown".to_owned(), |margin| format!("{margin:.2e}"));
@@ -225,7 +225,7 @@ mod tests {
             subject: Subject { drafter: Some(Model::default()), ..Subject::default() },
             all: Row { kind: "all".into(), ..json.clone() },
             kinds: vec![json, prose],
-            identity: Identity { streams: 12, tokens: 3456, ..Identity::default() },
+            identity: TokenComparison { streams: 12, tokens: 3456, ..TokenComparison::default() },
             verdict: vec!["Leave the drafter on.".into()],
             ..Report::default()
         }
@@ -258,7 +258,7 @@ Leave the drafter on.
     }
 
     #[test]
-    fn differences_are_told_with_place_ids_and_margin() {
+    fn differences_are_reported_with_position_ids_and_margin() {
         let near = Difference {
             position: 17,
             plain_id: Some(4),
@@ -266,9 +266,13 @@ Leave the drafter on.
             margin: Some(0.000_02),
         };
         let real = Difference { position: 3, plain_id: Some(8), other_id: None, margin: Some(0.5) };
-        let place =
-            |difference| Place { kind: "code".into(), prompt: 1, choice: "sampled", difference };
-        let found = Identity {
+        let place = |difference| DifferencePlace {
+            kind: "code".into(),
+            prompt: 1,
+            choice: "sampled",
+            difference,
+        };
+        let found = TokenComparison {
             streams: 2,
             tokens: 20,
             near_ties: vec![place(near)],

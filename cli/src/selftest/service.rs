@@ -1,5 +1,5 @@
 //! What `selftest` and `bench` share of a service of their own: whether another one runs, its way
-//! to ready, its snapshots, and every way a person asks to stop.
+//! to ready, its snapshots, and every way in which a person asks to stop.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StatusRequest, StatusResponse};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::ready::{Way, way};
+use super::ready::{Readiness, readiness};
 use crate::failure::Failure;
 
 /// How often the service is looked at until it is ready.
-const LOOK: Duration = Duration::from_millis(200);
+const STATUS_POLL: Duration = Duration::from_millis(200);
 /// How long its state may stay as it is until then: a start, or a link, that hangs.
-const STUCK_MS: u64 = 180_000;
+const NO_PROGRESS_MS: u64 = 180_000;
 /// How long its supervisor may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Every way a person asks us to stop, a closed terminal included: the service must not outlive us.
-pub struct Stops {
+/// Every way in which a person asks us to stop, a closed terminal included: the service must not outlive us.
+pub struct StopSignals {
     signals: Signals,
     hangup: Signal,
 }
 
-impl Stops {
+impl StopSignals {
     /// Watches from now on.
     ///
     /// # Errors
@@ -65,24 +65,24 @@ pub async fn until_ready(
     loop {
         // A supervisor that is not there yet is looked for again.
         if let Some(status) = snapshot(dir).await {
-            match way(&status) {
-                Way::Ready { drafter } => return Ok((status, drafter)),
-                Way::Failed(why) => return Err(Failure::selftest(why)),
-                Way::Coming(what) if what != last => {
+            match readiness(&status) {
+                Readiness::Ready { drafter } => return Ok((status, drafter)),
+                Readiness::Failed(why) => return Err(Failure::selftest(why)),
+                Readiness::Coming(what) if what != last => {
                     passing(&what);
                     (last, since) = (what, clock.now());
                 }
-                Way::Coming(_) => {}
+                Readiness::Coming(_) => {}
             }
         }
-        if clock.now() - since > STUCK_MS {
+        if clock.now() - since > NO_PROGRESS_MS {
             let what = if last.is_empty() { "starting the service" } else { &last };
             return Err(Failure::selftest(format!(
                 "{what}: nothing happened for {} s",
-                STUCK_MS / 1000
+                NO_PROGRESS_MS / 1000
             )));
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(STATUS_POLL).await;
     }
 }
 
@@ -90,7 +90,7 @@ pub async fn until_ready(
 pub async fn snapshot(dir: &RuntimeDir) -> Option<StatusResponse> {
     let mut client = OperationsClient::new(socket::channel(dir.socket("supervisor")));
     Some(
-        tokio::time::timeout(PATIENCE, client.status(StatusRequest {}))
+        tokio::time::timeout(STATUS_TIMEOUT, client.status(StatusRequest {}))
             .await
             .ok()?
             .ok()?

@@ -23,19 +23,19 @@ use tokio::process::Child;
 use crate::failure::Failure;
 
 /// Not in $TMPDIR: on macOS that path is long, and a socket's path may have about 100 bytes.
-const PLACE: &str = "/tmp/paceline-";
+const STAGE_PREFIX: &str = "/tmp/paceline-";
 /// Descriptor of the pipe in the service, behind the listener's.
 const PIPE_FD: i32 = listen::FIRST_FD + 1;
 /// Between one SIGTERM and the next: drain, cancel, kill. The first is long because a large model's
 /// memory takes its time.
-const PATIENCE: [Duration; 3] =
+const STOP_TIMEOUTS: [Duration; 3] =
     [Duration::from_secs(60), Duration::from_secs(20), Duration::from_secs(10)];
 /// Lines of the service's output that are shown when it failed.
 const LAST_LINES: usize = 8;
 
 /// The running service.
 pub struct Stage {
-    place: Place,
+    place: StageDir,
     dir: RuntimeDir,
     address: String,
     child: Child,
@@ -45,9 +45,9 @@ pub struct Stage {
 }
 
 /// A directory that is removed with this value.
-struct Place(PathBuf);
+struct StageDir(PathBuf);
 
-impl Drop for Place {
+impl Drop for StageDir {
     fn drop(&mut self) {
         // Not there is what is wanted.
         let _ = std::fs::remove_dir_all(&self.0);
@@ -64,10 +64,10 @@ impl Stage {
         let cannot = |what: &'static str| {
             move |error: io::Error| Failure::selftest(format!("cannot {what}: {error}"))
         };
-        let place = nix::unistd::mkdtemp(format!("{PLACE}{name}.XXXXXX").as_str())
+        let place = nix::unistd::mkdtemp(format!("{STAGE_PREFIX}{name}.XXXXXX").as_str())
             .map_err(io::Error::from)
             .map_err(cannot("make a directory in /tmp"))?;
-        let place = Place(place);
+        let place = StageDir(place);
         let mut config = config.clone();
         config.supervisor.runtime_dir = place.0.join("run").display().to_string();
         let dir = RuntimeDir::locate(&config)?;
@@ -143,17 +143,17 @@ impl Stage {
         if words.is_empty() { words } else { format!("\n    {}", words.replace('\n', "\n    ")) }
     }
 
-    /// Stops it and waits until it is gone. `hurry` resolves each time the person at the terminal
-    /// asks again.
+    /// Stops the service and waits until it is gone. `hurry` resolves each time the person at the
+    /// terminal asks again.
     pub async fn stop(mut self, mut hurry: impl AsyncFnMut()) {
-        for patience in PATIENCE {
+        for timeout in STOP_TIMEOUTS {
             if self.ended {
                 break;
             }
             self.signal(Signal::SIGTERM);
             tokio::select! {
                 _ = self.child.wait() => self.ended = true,
-                () = tokio::time::sleep(patience) => {}
+                () = tokio::time::sleep(timeout) => {}
                 () = hurry() => {}
             }
         }
@@ -189,8 +189,8 @@ impl Drop for Stage {
         }
         self.parent = None;
         let clock = Clock::start();
-        let patience = PATIENCE[0].as_millis() as u64;
-        while matches!(self.child.try_wait(), Ok(None)) && clock.now().0 < patience {
+        let timeout_ms = STOP_TIMEOUTS[0].as_millis() as u64;
+        while matches!(self.child.try_wait(), Ok(None)) && clock.now().0 < timeout_ms {
             std::thread::sleep(Duration::from_millis(50));
         }
         self.signal(Signal::SIGKILL);

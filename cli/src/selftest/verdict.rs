@@ -1,6 +1,6 @@
 //! What the figures mean, in words a person acts on. Pure.
 
-use super::figures::{Identity, Row};
+use super::figures::{Row, TokenComparison};
 
 /// Ratios within this of 1 are no difference one would notice, and less than a busy machine adds.
 const EVEN: f64 = 0.05;
@@ -17,8 +17,8 @@ pub struct Findings<'a> {
     pub kinds: &'a [Row],
     /// All together.
     pub all: &'a Row,
-    /// Identity of the lanes.
-    pub identity: &'a Identity,
+    /// Whether the lanes gave the same tokens.
+    pub identity: &'a TokenComparison,
     /// Whether there was a drafter.
     pub drafter: bool,
 }
@@ -123,7 +123,7 @@ fn speed(all: &Row) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::compare::Difference;
-    use super::super::figures::{Place, Spread};
+    use super::super::figures::{DifferencePlace, Spread};
     use super::*;
 
     fn row(kind: &str, ratio: f64) -> Row {
@@ -148,7 +148,7 @@ mod tests {
         verdict(&Findings {
             kinds: &kinds,
             all: &all,
-            identity: &Identity::default(),
+            identity: &TokenComparison::default(),
             drafter: true,
         })
     }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mixture_that_gains_nothing_is_not_praised() {
+    fn a_mixture_without_gain_gets_no_recommendation() {
         let last =
             lines_of(&[("json", 3.0), ("prose", 0.5)], Row { drafted_s: 10.0, ..row("all", 1.0) })
                 .pop()
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_is_told() {
+    fn a_busy_machine_is_reported() {
         let told = |least| {
             let all = Row { plain_range: Some((least, 200.0)), ..row("all", 1.0) };
             lines_of(&[("json", 3.0)], all).iter().any(|line| line.contains("from 50 to 200"))
@@ -204,11 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_goes_before_any_speed() {
+    fn a_token_difference_outranks_any_speed() {
         let difference =
             Difference { position: 3, plain_id: Some(1), other_id: Some(2), margin: Some(0.5) };
-        let place = Place { kind: "code".into(), prompt: 0, choice: "greedy", difference };
-        let identity = Identity { differences: vec![place], ..Identity::default() };
+        let place =
+            DifferencePlace { kind: "code".into(), prompt: 0, choice: "greedy", difference };
+        let identity = TokenComparison { differences: vec![place], ..TokenComparison::default() };
         let kinds = [row("code", 3.0)];
         let lines = verdict(&Findings {
             kinds: &kinds,
@@ -226,7 +227,7 @@ mod tests {
         let lines = verdict(&Findings {
             kinds: &[],
             all: &all,
-            identity: &Identity::default(),
+            identity: &TokenComparison::default(),
             drafter: false,
         });
         assert!(

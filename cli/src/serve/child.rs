@@ -22,17 +22,17 @@ use paceline_process::lifecycle::{PARENT_FD, RESTARTS};
 use paceline_process::notify::MANAGER_VARIABLES;
 use paceline_process::{RuntimeDir, listen, telemetry};
 
-use super::core::{End, Who};
+use super::core::{ChildEnd, Member};
 
 /// Log files are set aside above this.
 const LOG_BYTES: u64 = 8 << 20;
-/// Descriptor of the pipe in the child, behind the listener's.
+/// Descriptor of the pipe in the child, after the listener's.
 const PIPE_FD: i32 = listen::FIRST_FD + 1;
 /// Log lines that are shown when a child ended badly.
 const LAST_LINES: usize = 6;
 
-/// What all children of one service inherit.
-pub struct Nursery {
+/// Starts the children of one service, with all that they inherit.
+pub struct ChildSpawner {
     programs: PathBuf,
     config: Option<PathBuf>,
     dir: RuntimeDir,
@@ -44,7 +44,7 @@ pub struct Nursery {
     _write_end: OwnedFd,
 }
 
-impl Nursery {
+impl ChildSpawner {
     /// Prepares to start the programs of directory `programs`.
     ///
     /// # Errors
@@ -68,8 +68,8 @@ impl Nursery {
     }
 
     /// The program of a child.
-    pub fn program(programs: &Path, who: Who) -> PathBuf {
-        programs.join(format!("paceline-{}", who.name()))
+    pub fn program(programs: &Path, member: Member) -> PathBuf {
+        programs.join(format!("paceline-{}", member.name()))
     }
 
     /// Refuses new connections from now on, once the gateway does so too.
@@ -81,11 +81,11 @@ impl Nursery {
     ///
     /// # Errors
     /// The system says no.
-    pub fn start(&self, who: Who, restarts: u32) -> io::Result<Kid> {
-        let log_path = self.dir.log(who.name());
+    pub fn start(&self, member: Member, restarts: u32) -> io::Result<Child> {
+        let log_path = self.dir.log(member.name());
         let log = telemetry::child_log(&log_path, LOG_BYTES)?;
         let log_start = log.metadata()?.len();
-        let mut command = Command::new(Self::program(&self.programs, who));
+        let mut command = Command::new(Self::program(&self.programs, member));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         command.env(CONFIG_VAR, self.config.as_deref().unwrap_or(Path::new("")));
         command.env(PARENT_FD, PIPE_FD.to_string()).env(RESTARTS, restarts.to_string());
@@ -93,7 +93,7 @@ impl Nursery {
             command.env_remove(word);
         }
         let mut fds = vec![FdMapping { parent_fd: self.read_end.try_clone()?, child_fd: PIPE_FD }];
-        if let (Who::Gateway, Some(listener)) = (who, &self.listener) {
+        if let (Member::Gateway, Some(listener)) = (member, &self.listener) {
             command.env("LISTEN_FDS", "1");
             fds.push(FdMapping {
                 parent_fd: listener.as_fd().try_clone_to_owned()?,
@@ -103,21 +103,21 @@ impl Nursery {
         command.fd_mappings(fds).map_err(io::Error::other)?;
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let process = tokio::process::Command::from(command).spawn()?;
-        Ok(Kid { process, log_path, log_start, ended: false })
+        Ok(Child { process, log_path, log_start, ended: false })
     }
 }
 
 /// A child that runs, or has just ended.
-pub struct Kid {
+pub struct Child {
     process: tokio::process::Child,
     log_path: PathBuf,
     log_start: u64,
     ended: bool,
 }
 
-impl Kid {
-    /// Waits for its end, which is told once. May be given up and begun again.
-    pub async fn end(&mut self) -> End {
+impl Child {
+    /// Waits for its end, which is returned once. The wait may be dropped and begun again.
+    pub async fn end(&mut self) -> ChildEnd {
         if self.ended {
             return std::future::pending().await;
         }
@@ -125,7 +125,7 @@ impl Kid {
         self.ended = true;
         match outcome {
             Ok(status) => read(status),
-            Err(error) => End::NotStarted(format!("its end cannot be waited for: {error}")),
+            Err(error) => ChildEnd::NotStarted(format!("its end cannot be waited for: {error}")),
         }
     }
 
@@ -149,9 +149,9 @@ impl Kid {
     }
 }
 
-fn read(status: ExitStatus) -> End {
+fn read(status: ExitStatus) -> ChildEnd {
     match (status.code(), status.signal()) {
-        (Some(code), _) => End::Code(code),
-        (None, signal) => End::Signal(signal.unwrap_or(0)),
+        (Some(code), _) => ChildEnd::Code(code),
+        (None, signal) => ChildEnd::Signal(signal.unwrap_or(0)),
     }
 }

@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use paceline_process::Exit;
 use paceline_vocabulary::Millis;
 
-/// A process of ours.
+/// One of the two children of `serve`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum Member {
     /// Owner of the workers.
     Supervisor,
     /// Front door.
@@ -21,14 +21,14 @@ pub enum Who {
 }
 
 /// Both, in the order they are started.
-pub const BOTH: [Who; 2] = [Who::Supervisor, Who::Gateway];
+pub const BOTH: [Member; 2] = [Member::Supervisor, Member::Gateway];
 
-impl Who {
+impl Member {
     /// Its name in files and messages.
     pub fn name(self) -> &'static str {
         match self {
-            Who::Supervisor => "supervisor",
-            Who::Gateway => "gateway",
+            Member::Supervisor => "supervisor",
+            Member::Gateway => "gateway",
         }
     }
 
@@ -39,7 +39,7 @@ impl Who {
 
 /// How a child ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ChildEnd {
     /// It exited.
     Code(i32),
     /// A signal killed it.
@@ -48,12 +48,12 @@ pub enum End {
     NotStarted(String),
 }
 
-impl std::fmt::Display for End {
+impl std::fmt::Display for ChildEnd {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            End::Code(code) => write!(f, "ended with exit code {code}"),
-            End::Signal(signal) => write!(f, "was ended by signal {signal}"),
-            End::NotStarted(why) => write!(f, "could not be started: {why}"),
+            ChildEnd::Code(code) => write!(f, "ended with exit code {code}"),
+            ChildEnd::Signal(signal) => write!(f, "was ended by signal {signal}"),
+            ChildEnd::NotStarted(why) => write!(f, "could not be started: {why}"),
         }
     }
 }
@@ -64,7 +64,7 @@ pub enum Event {
     /// The service begins.
     Begun,
     /// A child ended.
-    Exited(Who, End),
+    Exited(Member, ChildEnd),
     /// SIGTERM or Ctrl-C.
     StopAsked,
     /// A deadline of [`Service::next_deadline`] passed.
@@ -75,31 +75,31 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start it; how often it was restarted without being asked.
-    Start(Who, u32),
+    Start(Member, u32),
     /// SIGTERM.
-    Term(Who),
+    Term(Member),
     /// SIGUSR1 to a child that had its SIGTERM: a second one might come before the first is looked
     /// at, and be one with it.
-    Hurry(Who),
+    Hurry(Member),
     /// SIGKILL.
-    Kill(Who),
+    Kill(Member),
     /// SIGKILL to the workers, whose supervisor is killed.
     KillWorkers,
-    /// Tell the person.
-    Tell(Notice),
-    /// End, with this.
+    /// Show this to the person.
+    Report(Notice),
+    /// End `serve` with this exit code.
     Finish(Exit),
 }
 
-/// What a person is told.
+/// What is shown to the person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A child ended and is started again after so many milliseconds.
-    Restarting(Who, End, u64),
+    Restarting(Member, ChildEnd, u64),
     /// A child ended and the service ends with it.
-    Fatal(Who, End),
+    Fatal(Member, ChildEnd),
     /// A child's restart budget is spent; the service ends.
-    BudgetSpent(Who, End),
+    BudgetSpent(Member, ChildEnd),
     /// The service stops.
     Stopping,
     /// Running requests are cancelled.
@@ -107,7 +107,7 @@ pub enum Notice {
     /// Everything is killed.
     Killing,
     /// A child did not end in time and is killed.
-    Late(Who),
+    Late(Member),
 }
 
 /// The gateway lets requests end for 30 s; after this it is stuck.
@@ -128,7 +128,7 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct Child {
+struct ChildState {
     phase: Phase,
     started: Millis,
     /// Restarts nobody asked for, in the service's life.
@@ -143,13 +143,13 @@ struct Stopping {
     exit: Exit,
     asked: u32,
     /// When the child that is being waited for counts as stuck.
-    deadline: Option<(Who, Millis)>,
+    deadline: Option<(Member, Millis)>,
 }
 
 /// Gateway and supervisor, from the first start to the last exit.
 #[derive(Debug)]
 pub struct Service {
-    children: [Child; 2],
+    children: [ChildState; 2],
     stopping: Option<Stopping>,
     budget: u32,
     period_ms: u64,
@@ -161,7 +161,7 @@ impl Service {
     /// with that number is the one too many. The supervisor, which waits for its workers, is stuck
     /// if it takes longer than `supervisor_stop_ms` to stop.
     pub fn new(budget: u32, period_ms: u64, supervisor_stop_ms: u64) -> Self {
-        let child = || Child {
+        let child = || ChildState {
             phase: Phase::Ended,
             started: Millis(0),
             restarts: 0,
@@ -171,16 +171,18 @@ impl Service {
         Self { children: [child(), child()], stopping: None, budget, period_ms, supervisor_stop_ms }
     }
 
-    /// Takes in what happened and says what to do.
+    /// Handles an event and returns what to do.
     pub fn on_event(&mut self, event: Event, now: Millis) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
-            Event::Begun => BOTH.into_iter().for_each(|who| self.start(who, now, &mut actions)),
-            Event::Exited(who, end) => {
-                self.child(who).phase = Phase::Ended;
+            Event::Begun => {
+                BOTH.into_iter().for_each(|member| self.start(member, now, &mut actions))
+            }
+            Event::Exited(member, end) => {
+                self.child(member).phase = Phase::Ended;
                 match self.stopping {
                     Some(_) => self.go_on_stopping(now, &mut actions),
-                    None => self.lost(who, end, now, &mut actions),
+                    None => self.lost(member, end, now, &mut actions),
                 }
             }
             Event::StopAsked => self.asked(now, &mut actions),
@@ -200,61 +202,61 @@ impl Service {
             .min()
     }
 
-    fn child(&mut self, who: Who) -> &mut Child {
-        &mut self.children[who.place()]
+    fn child(&mut self, member: Member) -> &mut ChildState {
+        &mut self.children[member.place()]
     }
 
-    fn running(&self, who: Who) -> bool {
-        self.children[who.place()].phase == Phase::Running
+    fn running(&self, member: Member) -> bool {
+        self.children[member.place()].phase == Phase::Running
     }
 
-    fn start(&mut self, who: Who, now: Millis, actions: &mut Vec<Action>) {
-        let child = self.child(who);
+    fn start(&mut self, member: Member, now: Millis, actions: &mut Vec<Action>) {
+        let child = self.child(member);
         (child.phase, child.started, child.termed) = (Phase::Running, now, false);
-        actions.push(Action::Start(who, child.restarts));
+        actions.push(Action::Start(member, child.restarts));
     }
 
     /// A child ended although nobody asked this service to stop.
-    fn lost(&mut self, who: Who, end: End, now: Millis, actions: &mut Vec<Action>) {
+    fn lost(&mut self, member: Member, end: ChildEnd, now: Millis, actions: &mut Vec<Action>) {
         let fatal = [Exit::Config, Exit::Unavailable, Exit::MemoryStranded]
             .into_iter()
-            .find(|exit| end == End::Code(*exit as i32));
+            .find(|exit| end == ChildEnd::Code(*exit as i32));
         if let Some(exit) = fatal {
-            actions.push(Action::Tell(Notice::Fatal(who, end)));
+            actions.push(Action::Report(Notice::Fatal(member, end)));
             return self.stop(exit, now, actions);
         }
-        if end == End::Code(Exit::Asked as i32) {
+        if end == ChildEnd::Code(Exit::Asked as i32) {
             // Somebody asked it to stop; serving without it makes no sense, and starting it again
             // is not what they want.
-            actions.push(Action::Tell(Notice::Fatal(who, end)));
+            actions.push(Action::Report(Notice::Fatal(member, end)));
             return self.stop(Exit::Asked, now, actions);
         }
-        let planned = end == End::Code(Exit::RestartMe as i32);
-        if planned && now.since(self.child(who).started) >= SETTLED_MS {
-            actions.push(Action::Tell(Notice::Restarting(who, end, 0)));
-            return self.start(who, now, actions);
+        let planned = end == ChildEnd::Code(Exit::RestartMe as i32);
+        if planned && now.since(self.child(member).started) >= SETTLED_MS {
+            actions.push(Action::Report(Notice::Restarting(member, end, 0)));
+            return self.start(member, now, actions);
         }
-        match self.spend(who, now) {
+        match self.spend(member, now) {
             Some(pause) => {
-                self.child(who).restarts += u32::from(!planned);
-                actions.push(Action::Tell(Notice::Restarting(who, end, pause)));
+                self.child(member).restarts += u32::from(!planned);
+                actions.push(Action::Report(Notice::Restarting(member, end, pause)));
                 match pause {
-                    0 => self.start(who, now, actions),
-                    _ => self.child(who).phase = Phase::Waiting { until: now + pause },
+                    0 => self.start(member, now, actions),
+                    _ => self.child(member).phase = Phase::Waiting { until: now + pause },
                 }
             }
             None => {
-                actions.push(Action::Tell(Notice::BudgetSpent(who, end)));
+                actions.push(Action::Report(Notice::BudgetSpent(member, end)));
                 self.stop(Exit::Bug, now, actions);
             }
         }
     }
 
     /// The pause before the next restart; `None` if the budget is spent.
-    fn spend(&mut self, who: Who, now: Millis) -> Option<u64> {
+    fn spend(&mut self, member: Member, now: Millis) -> Option<u64> {
         let (budget, period) = (self.budget as usize, self.period_ms);
-        let lived_ms = now.since(self.child(who).started);
-        let recent = &mut self.child(who).recent;
+        let lived_ms = now.since(self.child(member).started);
+        let recent = &mut self.child(member).recent;
         while recent.front().is_some_and(|at| now.since(*at) >= period) {
             recent.pop_front();
         }
@@ -283,18 +285,21 @@ impl Service {
     /// The gateway first, so that its requests can end; then the supervisor, which ends its
     /// workers.
     fn go_on_stopping(&mut self, now: Millis, actions: &mut Vec<Action>) {
-        let next = [(Who::Gateway, GATEWAY_STOP_MS), (Who::Supervisor, self.supervisor_stop_ms)];
-        let waiting = next.into_iter().find(|(who, _)| self.running(*who));
-        if let Some((who, _)) = waiting
-            && !self.child(who).termed
+        let next =
+            [(Member::Gateway, GATEWAY_STOP_MS), (Member::Supervisor, self.supervisor_stop_ms)];
+        let waiting = next.into_iter().find(|(member, _)| self.running(*member));
+        if let Some((member, _)) = waiting
+            && !self.child(member).termed
         {
-            self.child(who).termed = true;
-            actions.push(Action::Term(who));
+            self.child(member).termed = true;
+            actions.push(Action::Term(member));
         }
         let Some(stopping) = &mut self.stopping else { return };
         match waiting {
-            Some((who, patience)) if stopping.deadline.is_none_or(|(other, _)| other != who) => {
-                stopping.deadline = Some((who, now + patience));
+            Some((member, patience))
+                if stopping.deadline.is_none_or(|(other, _)| other != member) =>
+            {
+                stopping.deadline = Some((member, now + patience));
             }
             Some(_) => {}
             None => {
@@ -306,7 +311,7 @@ impl Service {
 
     fn asked(&mut self, now: Millis, actions: &mut Vec<Action>) {
         if self.stopping.is_none() {
-            actions.push(Action::Tell(Notice::Stopping));
+            actions.push(Action::Report(Notice::Stopping));
             self.stop(Exit::Asked, now, actions);
         }
         let Some(stopping) = &mut self.stopping else { return };
@@ -314,33 +319,37 @@ impl Service {
         match stopping.asked {
             1 => {}
             2 => {
-                actions.push(Action::Tell(Notice::Hurrying));
-                for who in BOTH.into_iter().filter(|who| self.running(*who)).collect::<Vec<_>>() {
-                    let again = std::mem::replace(&mut self.child(who).termed, true);
-                    actions.push(if again { Action::Hurry(who) } else { Action::Term(who) });
+                actions.push(Action::Report(Notice::Hurrying));
+                for member in
+                    BOTH.into_iter().filter(|member| self.running(*member)).collect::<Vec<_>>()
+                {
+                    let again = std::mem::replace(&mut self.child(member).termed, true);
+                    actions.push(if again { Action::Hurry(member) } else { Action::Term(member) });
                 }
             }
             _ => {
-                actions.push(Action::Tell(Notice::Killing));
-                actions.extend(BOTH.into_iter().filter(|who| self.running(*who)).map(Action::Kill));
+                actions.push(Action::Report(Notice::Killing));
+                actions.extend(
+                    BOTH.into_iter().filter(|member| self.running(*member)).map(Action::Kill),
+                );
                 actions.push(Action::KillWorkers);
             }
         }
     }
 
     fn tick(&mut self, now: Millis, actions: &mut Vec<Action>) {
-        for who in BOTH {
-            if matches!(self.child(who).phase, Phase::Waiting { until } if until <= now) {
-                self.start(who, now, actions);
+        for member in BOTH {
+            if matches!(self.child(member).phase, Phase::Waiting { until } if until <= now) {
+                self.start(member, now, actions);
             }
         }
         if let Some(stopping) = &mut self.stopping
-            && let Some((who, at)) = stopping.deadline
+            && let Some((member, at)) = stopping.deadline
             && at <= now
         {
             // Its exit is the next event. A killed supervisor's workers are ended behind both.
-            stopping.deadline = Some((who, Millis(u64::MAX)));
-            actions.extend([Action::Tell(Notice::Late(who)), Action::Kill(who)]);
+            stopping.deadline = Some((member, Millis(u64::MAX)));
+            actions.extend([Action::Report(Notice::Late(member)), Action::Kill(member)]);
         }
     }
 }

@@ -23,14 +23,17 @@ fn play(events: &str) -> String {
             "stop" => Event::StopAsked,
             "tick" => Event::Tick,
             "exited" => {
-                let who =
-                    if words.next() == Some("gateway") { Who::Gateway } else { Who::Supervisor };
+                let member = if words.next() == Some("gateway") {
+                    Member::Gateway
+                } else {
+                    Member::Supervisor
+                };
                 let end = words.next().expect("a code or signal");
                 match end.strip_prefix("signal=") {
                     Some(signal) => {
-                        Event::Exited(who, End::Signal(signal.parse().expect("a number")))
+                        Event::Exited(member, ChildEnd::Signal(signal.parse().expect("a number")))
                     }
-                    None => Event::Exited(who, End::Code(end.parse().expect("a number"))),
+                    None => Event::Exited(member, ChildEnd::Code(end.parse().expect("a number"))),
                 }
             }
             other => panic!("{other}"),
@@ -38,15 +41,15 @@ fn play(events: &str) -> String {
         last = service.on_event(event, now);
     }
     let short = |action: &Action| match action {
-        Action::Start(who, restarts) => Some(format!("start {} {restarts}", who.name())),
-        Action::Term(who) => Some(format!("term {}", who.name())),
-        Action::Hurry(who) => Some(format!("hurry {}", who.name())),
-        Action::Kill(who) => Some(format!("kill {}", who.name())),
+        Action::Start(member, restarts) => Some(format!("start {} {restarts}", member.name())),
+        Action::Term(member) => Some(format!("term {}", member.name())),
+        Action::Hurry(member) => Some(format!("hurry {}", member.name())),
+        Action::Kill(member) => Some(format!("kill {}", member.name())),
         Action::KillWorkers => Some("kill workers".into()),
-        Action::Tell(Notice::Restarting(who, _, pause)) => {
-            Some(format!("{} in {pause}", who.name()))
+        Action::Report(Notice::Restarting(member, _, pause)) => {
+            Some(format!("{} in {pause}", member.name()))
         }
-        Action::Tell(_) => None,
+        Action::Report(_) => None,
         Action::Finish(exit) => Some(format!("finish {}", *exit as u8)),
     };
     let mut words: Vec<_> = last.iter().filter_map(short).collect();
@@ -101,7 +104,7 @@ fn an_asked_restart_costs_nothing_unless_it_spins() {
 }
 
 #[test]
-fn what_a_restart_cannot_mend_ends_the_service() {
+fn an_end_that_a_restart_cannot_fix_stops_the_service() {
     check("begun\n exited supervisor 64", "term gateway; wake 45.00s");
     check("begun\n exited supervisor 64\n exited gateway 0", "finish 64");
     check("begun\n exited gateway 69\n exited supervisor 0", "finish 69");

@@ -9,7 +9,7 @@ pub mod progress;
 
 use std::io;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -22,24 +22,24 @@ use paceline_proto::v1::operations_client::OperationsClient;
 use paceline_proto::v1::{StatusRequest, StatusResponse};
 use tokio::sync::mpsc;
 
-use self::child::{Kid, Nursery};
-use self::core::{Action, BOTH, End, Event, Notice, Service, Who};
+use self::child::{Child, ChildSpawner};
+use self::core::{Action, BOTH, ChildEnd, Event, Member, Notice, Service};
 use self::progress::{Progress, Show, indented};
 use crate::args::ServeArgs;
 use crate::screen::Screen;
 
-/// How often the service is looked at until it is ready.
-const LOOK: Duration = Duration::from_millis(200);
-/// How often from then on: a laptop's cores may sleep in between.
-const GLANCE: Duration = Duration::from_secs(1);
-/// How long an earlier service that is still stopping is waited for: its gateway's drain, its
-/// workers' end, and some.
-const EARLIER: Duration = Duration::from_secs(60);
+/// Interval between two requests for the status, until the service is ready.
+const STATUS_POLL: Duration = Duration::from_millis(200);
+/// The same interval once it is ready: a laptop's cores may sleep in between.
+const READY_STATUS_POLL: Duration = Duration::from_secs(1);
+/// Longest wait for an earlier service that is still stopping: its gateway's drain, its workers' end,
+/// and a margin.
+const EARLIER_SERVICE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// For workers to end whose supervisor did not end them.
-const WORKERS_END: Duration = Duration::from_secs(10);
-/// How often they are looked at.
-const BRIEF_LOOK: Duration = Duration::from_millis(20);
+/// Longest wait for workers that the supervisor did not end.
+const WORKERS_END_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval between two looks at them.
+const WORKERS_END_POLL: Duration = Duration::from_millis(20);
 
 /// Why nothing was started.
 struct Refusal {
@@ -75,7 +75,7 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
     }
     let config = &loaded.config;
     let model_dir = config.model_dir().map_err(|error| refuse(Exit::Config, chain(&error)))?;
-    let programs = programs()?;
+    let programs = programs().map_err(|error| refuse(Exit::Unavailable, chain(&error)))?;
     let dir = RuntimeDir::locate(config).map_err(unusable)?;
     dir.prepare().map_err(unusable)?;
     let _lock = dir.lock("service").map_err(unusable)?;
@@ -87,20 +87,11 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
     let address = listener
         .local_addr()
         .map_or_else(|_| config.gateway.grpc.clone(), |address| address.to_string());
-    screen.line(&format!(
-        "paceline {}: gRPC at {address}, logs in {}",
-        env!("CARGO_PKG_VERSION"),
-        dir.path().display()
-    ));
+    greet(&address, &dir, screen);
     if config.target.model.is_empty() {
-        let why = if loaded.file.is_none() {
-            "no configuration found"
-        } else {
-            "target.model is not set"
-        };
-        screen.line(&format!("{why}: serving the demo pair's target, {}", model_dir.display()));
+        note_demo(loaded.file.is_some(), &model_dir, screen);
     }
-    let nursery = Nursery::new(programs, loaded.file.clone(), dir.clone(), listener)
+    let spawner = ChildSpawner::new(programs, loaded.file.clone(), dir.clone(), listener)
         .map_err(|error| refuse(Exit::Unavailable, format!("cannot make a pipe: {error}")))?;
     let period_ms = config.supervisor.restart_period_s.saturating_mul(1000);
     let supervisor_stop_ms = supervisor_stop(platform::KILL_STRANDS_MEMORY).as_millis() as u64;
@@ -108,7 +99,7 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
     let progress = Progress::new(config.model_name(), address, !screen.shows_transient());
     let mut shell = Shell {
         service,
-        nursery,
+        spawner,
         dir,
         screen,
         progress,
@@ -119,40 +110,43 @@ async fn serve(args: &ServeArgs, screen: &mut Screen) -> Result<Exit, Refusal> {
     Ok(shell.run(&mut signals, parent).await)
 }
 
-/// The directory this program lies in, which holds the others too.
-fn programs() -> Result<PathBuf, Refusal> {
-    let own = std::env::current_exe().and_then(|path| path.canonicalize());
-    let own = own.map_err(|error| {
-        refuse(Exit::Unavailable, format!("cannot find this program's own directory: {error}"))
-    })?;
-    let dir = own.parent().map(PathBuf::from).unwrap_or_default();
-    for program in BOTH.map(|who| Nursery::program(&dir, who)) {
-        if !program.is_file() {
-            let message = format!(
-                "expected {} beside this program, found nothing; build or install all of them",
-                program.display()
-            );
-            return Err(refuse(Exit::Unavailable, message));
-        }
-    }
-    Ok(dir)
+/// Shows where clients connect and where the logs are.
+fn greet(address: &str, dir: &RuntimeDir, screen: &mut Screen) {
+    let (version, logs) = (env!("CARGO_PKG_VERSION"), dir.path().display());
+    screen.line(&format!("paceline {version}: gRPC at {address}, logs in {logs}"));
 }
 
-/// One of the programs that lie beside this one.
+/// Shows that the demo model is served, and why.
+fn note_demo(configured: bool, model_dir: &Path, screen: &mut Screen) {
+    let why = if configured { "target.model is not set" } else { "no configuration found" };
+    screen.line(&format!("{why}: serving the demo pair's target, {}", model_dir.display()));
+}
+
+/// Why a program of ours cannot be started.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// The system does not tell where this program is.
+    #[error("cannot find this program's own directory")]
+    OwnDirectory(#[source] io::Error),
+    /// It is not beside this program.
+    #[error("expected {} beside this program, found nothing; build or install all of them", .0.display())]
+    Missing(PathBuf),
+}
+
+/// The directory of this program, which must have the programs of both children.
+fn programs() -> Result<PathBuf, ProgramError> {
+    let paths = [program(BOTH[0].name())?, program(BOTH[1].name())?];
+    Ok(paths[0].parent().map(PathBuf::from).unwrap_or_default())
+}
+
+/// The path of the program `paceline-NAME`, which lies beside this one.
 ///
 /// # Errors
-/// What is missing where.
-pub fn program(name: &str) -> Result<PathBuf, String> {
+/// The program, or the directory of this one, cannot be found.
+pub fn program(name: &str) -> Result<PathBuf, ProgramError> {
     let own = std::env::current_exe().and_then(|path| path.canonicalize());
-    let own = own.map_err(|error| format!("cannot find this program's own directory: {error}"))?;
-    let path = own.with_file_name(format!("paceline-{name}"));
-    match path.is_file() {
-        true => Ok(path),
-        false => Err(format!(
-            "expected {} beside this program, found nothing; build or install all of them",
-            path.display()
-        )),
-    }
+    let path = own.map_err(ProgramError::OwnDirectory)?.with_file_name(format!("paceline-{name}"));
+    if path.is_file() { Ok(path) } else { Err(ProgramError::Missing(path)) }
 }
 
 /// Waits until the supervisor of an earlier service that was killed has ended its workers. True if
@@ -162,15 +156,17 @@ async fn earlier_service_ended(
     screen: &mut Screen,
 ) -> Result<bool, RuntimeDirError> {
     let clock = Clock::start();
-    let mut told = false;
+    let mut announced = false;
     loop {
         match dir.lock("supervisor") {
-            Ok(_released_again) => return Ok(told),
-            Err(RuntimeDirError::Taken { .. }) if clock.now().0 < EARLIER.as_millis() as u64 => {
-                if !std::mem::replace(&mut told, true) {
+            Ok(_released_again) => return Ok(announced),
+            Err(RuntimeDirError::Taken { .. })
+                if clock.now().0 < EARLIER_SERVICE_TIMEOUT.as_millis() as u64 =>
+            {
+                if !std::mem::replace(&mut announced, true) {
                     screen.line("waiting for an earlier service in this runtime directory to stop");
                 }
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(STATUS_POLL).await;
             }
             Err(error) => return Err(error),
         }
@@ -179,7 +175,7 @@ async fn earlier_service_ended(
 
 /// The front listener: handed down by whoever started us, else bound here. A gateway of an earlier
 /// service may hold the address a moment longer than its supervisor lives.
-async fn listener(address: &str, patient: bool) -> Result<TcpListener, Refusal> {
+async fn listener(address: &str, retry: bool) -> Result<TcpListener, Refusal> {
     let handed = listen::inherited_tcp().map_err(|error| refuse(Exit::Config, error))?;
     if let Some(listener) = handed {
         return Ok(listener);
@@ -190,10 +186,10 @@ async fn listener(address: &str, patient: bool) -> Result<TcpListener, Refusal> 
             Ok(listener) => return Ok(listener),
             Err(error)
                 if error.kind() == io::ErrorKind::AddrInUse
-                    && patient
-                    && clock.now().0 < EARLIER.as_millis() as u64 =>
+                    && retry
+                    && clock.now().0 < EARLIER_SERVICE_TIMEOUT.as_millis() as u64 =>
             {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(STATUS_POLL).await;
             }
             Err(error) => {
                 let what = if error.kind() == io::ErrorKind::AddrInUse {
@@ -212,12 +208,12 @@ async fn listener(address: &str, patient: bool) -> Result<TcpListener, Refusal> 
 
 struct Shell<'a> {
     service: Service,
-    nursery: Nursery,
+    spawner: ChildSpawner,
     dir: RuntimeDir,
     screen: &'a mut Screen,
     progress: Progress,
-    supervisor: Option<Kid>,
-    gateway: Option<Kid>,
+    supervisor: Option<Child>,
+    gateway: Option<Child>,
     clock: Clock,
 }
 
@@ -239,8 +235,8 @@ impl Shell<'_> {
             let pause = deadline.map_or(Duration::MAX, |at| self.clock.until(at));
             let event = tokio::select! {
                 biased;
-                end = ended(&mut self.supervisor) => Some(Event::Exited(Who::Supervisor, end)),
-                end = ended(&mut self.gateway) => Some(Event::Exited(Who::Gateway, end)),
+                end = ended(&mut self.supervisor) => Some(Event::Exited(Member::Supervisor, end)),
+                end = ended(&mut self.gateway) => Some(Event::Exited(Member::Gateway, end)),
                 () = signals.next() => Some(Event::StopAsked),
                 () = parent.gone(), if !orphaned => {
                     orphaned = true;
@@ -258,16 +254,16 @@ impl Shell<'_> {
 
     fn perform(&mut self, action: Action) -> Option<Event> {
         match action {
-            Action::Start(who, restarts) => match self.nursery.start(who, restarts) {
-                Ok(kid) => *self.kid(who) = Some(kid),
+            Action::Start(member, restarts) => match self.spawner.start(member, restarts) {
+                Ok(child) => *self.child(member) = Some(child),
                 Err(error) => {
-                    *self.kid(who) = None;
-                    return Some(Event::Exited(who, End::NotStarted(error.to_string())));
+                    *self.child(member) = None;
+                    return Some(Event::Exited(member, ChildEnd::NotStarted(error.to_string())));
                 }
             },
-            Action::Term(who) => self.signal(who, Signal::SIGTERM),
-            Action::Hurry(who) => self.signal(who, Signal::SIGUSR1),
-            Action::Kill(who) => self.signal(who, Signal::SIGKILL),
+            Action::Term(member) => self.signal(member, Signal::SIGTERM),
+            Action::Hurry(member) => self.signal(member, Signal::SIGUSR1),
+            Action::Kill(member) => self.signal(member, Signal::SIGKILL),
             Action::KillWorkers => {
                 for (_, worker) in
                     self.dir.records().into_iter().filter(|(_, worker)| worker.alive())
@@ -278,25 +274,25 @@ impl Shell<'_> {
                     );
                 }
             }
-            Action::Tell(notice) => self.tell(notice),
+            Action::Report(notice) => self.report(notice),
             Action::Finish(_) => {}
         }
         None
     }
 
-    fn kid(&mut self, who: Who) -> &mut Option<Kid> {
-        match who {
-            Who::Supervisor => &mut self.supervisor,
-            Who::Gateway => &mut self.gateway,
+    fn child(&mut self, member: Member) -> &mut Option<Child> {
+        match member {
+            Member::Supervisor => &mut self.supervisor,
+            Member::Gateway => &mut self.gateway,
         }
     }
 
-    fn signal(&mut self, who: Who, signal: Signal) {
+    fn signal(&mut self, member: Member, signal: Signal) {
         // The gateway lets go of its copy of the listener as it begins to drain; ours would keep
         // connections waiting.
-        self.nursery.close_door();
-        if let Some(kid) = self.kid(who) {
-            kid.signal(signal);
+        self.spawner.close_door();
+        if let Some(child) = self.child(member) {
+            child.signal(signal);
         }
     }
 
@@ -316,15 +312,15 @@ impl Shell<'_> {
         }
         let clock = Clock::start();
         while workers.iter().any(WorkerRecord::alive)
-            && clock.now().0 < WORKERS_END.as_millis() as u64
+            && clock.now().0 < WORKERS_END_TIMEOUT.as_millis() as u64
         {
-            tokio::time::sleep(BRIEF_LOOK).await;
+            tokio::time::sleep(WORKERS_END_POLL).await;
         }
     }
 
-    fn tell(&mut self, notice: Notice) {
+    fn report(&mut self, notice: Notice) {
         let text = match notice {
-            Notice::Restarting(who, end, pause_ms) => {
+            Notice::Restarting(member, end, pause_ms) => {
                 let when = if pause_ms == 0 {
                     "now".to_owned()
                 } else {
@@ -332,30 +328,32 @@ impl Shell<'_> {
                 };
                 format!(
                     "the {} {end}; starting it again {when}{}",
-                    who.name(),
-                    self.last_words(who)
+                    member.name(),
+                    self.last_words(member)
                 )
             }
-            Notice::Fatal(who, end) => {
-                format!("the {} {end}; stopping{}", who.name(), self.last_words(who))
+            Notice::Fatal(member, end) => {
+                format!("the {} {end}; stopping{}", member.name(), self.last_words(member))
             }
-            Notice::BudgetSpent(who, end) => {
+            Notice::BudgetSpent(member, end) => {
                 format!(
                     "the {} {end} again; supervisor.restarts is spent, stopping{}",
-                    who.name(),
-                    self.last_words(who)
+                    member.name(),
+                    self.last_words(member)
                 )
             }
             Notice::Stopping => return self.screen.line("stopping; again to cancel what runs"),
             Notice::Hurrying => return self.screen.line("cancelling what runs; again to kill"),
             Notice::Killing => return self.screen.line("killing"),
-            Notice::Late(who) => format!("the {} did not stop in time; killing it", who.name()),
+            Notice::Late(member) => {
+                format!("the {} did not stop in time; killing it", member.name())
+            }
         };
         self.screen.complain(&text);
     }
 
-    fn last_words(&mut self, who: Who) -> String {
-        let words = self.kid(who).as_ref().map(Kid::last_words).unwrap_or_default();
+    fn last_words(&mut self, member: Member) -> String {
+        let words = self.child(member).as_ref().map(Child::last_words).unwrap_or_default();
         if words.is_empty() { words } else { format!("\n    {}", indented(&words)) }
     }
 
@@ -387,15 +385,14 @@ impl Shell<'_> {
     }
 }
 
-async fn ended(kid: &mut Option<Kid>) -> End {
-    match kid {
-        Some(kid) => kid.end().await,
+async fn ended(child: &mut Option<Child>) -> ChildEnd {
+    match child {
+        Some(child) => child.end().await,
         None => std::future::pending().await,
     }
 }
 
-/// Looks at the service all the time; a supervisor that is not there yet, or no more, is looked for
-/// again.
+/// Sends the service's status again and again. While no supervisor answers it is asked again.
 fn watch(dir: &RuntimeDir) -> mpsc::Receiver<StatusResponse> {
     let mut client = OperationsClient::new(socket::channel(dir.socket("supervisor")));
     let (tx, rx) = mpsc::channel(1);
@@ -403,11 +400,11 @@ fn watch(dir: &RuntimeDir) -> mpsc::Receiver<StatusResponse> {
         loop {
             let asked =
                 tokio::time::timeout(Duration::from_secs(5), client.status(StatusRequest {})).await;
-            let mut pause = LOOK;
+            let mut pause = STATUS_POLL;
             if let Ok(Ok(response)) = asked {
                 let snapshot = response.into_inner();
                 if progress::ready(&snapshot) {
-                    pause = GLANCE;
+                    pause = READY_STATUS_POLL;
                 }
                 if tx.send(snapshot).await.is_err() {
                     return;

@@ -95,7 +95,7 @@ mod tests {
     use paceline_proto::v1::{Lane, PolicySetting, RouteReason};
 
     #[test]
-    fn what_is_known_is_told_and_nothing_else() {
+    fn only_measured_routing_figures_are_shown() {
         assert_eq!(text(&RoutingStatus::default(), &MemoryStatus::default()), "");
         let setting = |key: &str, source: &str| PolicySetting {
             key: key.into(),

@@ -65,7 +65,7 @@ mod tests {
     use crate::config::{Auto, Force};
 
     #[test]
-    fn a_key_takes_what_the_configuration_would() {
+    fn a_policy_key_accepts_the_values_of_the_configuration() {
         let routing = RoutingConfig::default();
         let set = |key: &str, text: &str| routing.with(key, text).expect("accepted");
         assert_eq!(set("routing.force", "plain").force, Force::Plain);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_refused_by_name() {
+    fn other_keys_and_values_are_refused_by_name() {
         for (key, text, expected) in [
             ("routing.max_concurent", "2", "did you mean routing.max_concurrent?"),
             ("force", "plain", "did you mean routing.force?"),

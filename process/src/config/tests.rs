@@ -92,7 +92,7 @@ fn unknown_keys_are_refused_with_the_nearest_name() {
 }
 
 #[test]
-fn where_no_name_is_near_all_are_said() {
+fn an_unknown_key_without_a_near_name_lists_all() {
     let refused = refusal("[gateway]\nlisten = 1\n", &[]);
     assert!(
         refused.contains("gateway.listen") && refused.contains("; expected one of gateway."),
@@ -138,7 +138,7 @@ fn wrong_values_name_the_key() {
 }
 
 #[test]
-fn what_is_not_served_yet_is_refused_or_warned_of_by_name() {
+fn unserved_settings_are_refused_or_warned_about_by_name() {
     assert!(refusal("[log]\nprompts = true\n", &[]).contains("log.prompts"));
     assert!(
         refusal("[limits]\nmax_images = 0\n", &[])
@@ -153,7 +153,7 @@ fn what_is_not_served_yet_is_refused_or_warned_of_by_name() {
 }
 
 #[test]
-fn what_other_machines_reach_needs_keys_and_tls() {
+fn an_address_that_other_machines_reach_needs_keys_and_tls() {
     let keys = "api_keys_file = \"k\"\n";
     let tls = "tls_cert = \"c\"\ntls_key = \"d\"\n";
     for address in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "[2001:db8::1]:1", "[::ffff:192.0.2.1]:1"]
@@ -185,7 +185,7 @@ fn what_other_machines_reach_needs_keys_and_tls() {
 }
 
 #[test]
-fn a_worker_is_loaded_anew_for_what_it_reads_and_for_nothing_else() {
+fn a_worker_is_reloaded_only_for_settings_that_it_reads() {
     // By the target, by the drafter.
     let readers = |key: &str| match key {
         "supervisor.runtime_dir" | "supervisor.lease_s" | "target.device" | "drafter.model" => {
@@ -235,7 +235,7 @@ fn changed(known: &toml::Table, section: &str, key: &str) -> Config {
 }
 
 #[test]
-fn what_belongs_to_the_drafter_is_served() {
+fn the_drafters_settings_are_accepted_without_warning() {
     let text = "[drafter]\nmodel = \"/d\"\nkind = \"dflash\"\nstart = \"lazy\"\nthreads = 2\nquantize = \"q4\"\nidle_stop_s = 60\nprefix_bytes = 5\n\
                 [routing]\nroute_log = \"r\"\nmax_concurrent = 8\nmax_context = 100\nkv_pressure = 0.5\n[kv]\ntap_window = 0\n";
     let loaded = build(text, &[("PACELINE_ROUTING__MAX_CONTEXT", "auto")]).expect("accepted");

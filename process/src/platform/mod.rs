@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_process_is_told_and_that_of_a_dead_one_is_not() {
+    fn the_end_of_a_living_process_is_reported() {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
         let mut child =

@@ -64,7 +64,7 @@ fn a_directory_whose_last_component_is_a_link_is_refused_and_what_it_names_is_le
 }
 
 #[test]
-fn what_is_no_directory_or_belongs_to_another_user_is_refused() {
+fn a_file_or_another_users_directory_is_refused() {
     let temp = temp();
     let file = temp.path().join("file");
     fs::write(&file, "x").expect("writable");
@@ -84,7 +84,7 @@ fn what_is_no_directory_or_belongs_to_another_user_is_refused() {
 }
 
 #[test]
-fn a_counter_counts_and_survives_everything_that_a_power_cut_leaves() {
+fn a_counter_survives_the_files_that_a_power_cut_leaves() {
     let temp = temp();
     let dir = dir(temp.path());
     let write = |name: &str, text: &[u8]| fs::write(dir.path().join(name), text).expect("writable");
@@ -124,7 +124,7 @@ fn a_counter_counts_and_survives_everything_that_a_power_cut_leaves() {
 }
 
 #[test]
-fn a_counter_whose_both_copies_are_damaged_is_refused_and_never_starts_over() {
+fn a_counter_with_both_copies_damaged_is_refused() {
     let temp = temp();
     let dir = dir(temp.path());
     for (counter, spare) in

@@ -16,19 +16,19 @@ use crate::bench::tables::load::greedy;
 use crate::failure::Failure;
 use crate::messages::{picture, text};
 
-/// How a picture is met.
+/// What the caches of the service hold of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Meeting {
-    /// For the first time.
+pub enum ImageCache {
+    /// Nothing: it comes for the first time.
     New,
-    /// In the next turn of the conversation that began with it: its rows are in the prefix cache.
+    /// Its rows in the prefix cache: it comes in the next turn of the same conversation.
     NextTurn,
-    /// In another conversation, behind other words: its rows are read again, from features that
-    /// were kept.
+    /// Its features: it comes in another conversation, after other words, so its rows are prefilled
+    /// again.
     Elsewhere,
 }
 
-impl Meeting {
+impl ImageCache {
     /// In the order in which they are measured: each needs the ones before.
     pub const ALL: [Self; 3] = [Self::New, Self::NextTurn, Self::Elsewhere];
 
@@ -61,8 +61,8 @@ impl Meeting {
 }
 
 /// A request about a picture: one token, in the plain lane.
-pub fn request(meeting: Meeting, file: Bytes) -> ChatRequest {
-    chat(meeting.messages(file), Some(1))
+pub fn request(cache: ImageCache, file: Bytes) -> ChatRequest {
+    chat(cache.messages(file), Some(1))
 }
 
 /// A request for text without end.

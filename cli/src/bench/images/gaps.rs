@@ -12,7 +12,7 @@ use serde::Serialize;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use super::ask::{Meeting, first_token, request, story};
+use super::ask::{ImageCache, first_token, request, story};
 use super::row::Stages;
 use crate::failure::Failure;
 
@@ -22,15 +22,16 @@ pub const STREAMS: usize = 4;
 pub const PICTURES: usize = 2;
 /// Messages of each stream before the pictures come, of which the first few are passed over.
 const ALONE: usize = 40;
-/// Messages of each stream that nobody counts: prompts of the others are read meanwhile.
+/// First messages of each stream, which are not counted: the prompts of the others are prefilled
+/// meanwhile.
 const BEGIN: usize = 8;
 
-/// What a stream brought: when its messages came (ns), and with how many tokens.
+/// The messages of a stream: when each came (ns), and its number of tokens.
 type Arrivals = Vec<(i64, usize)>;
 
 /// Streams of text in a window of time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Pace {
+pub struct StreamGaps {
     /// Half of the gaps are shorter.
     pub median_ms: f64,
     /// 95 of 100 are shorter.
@@ -43,7 +44,7 @@ pub struct Pace {
     pub window_ms: f64,
 }
 
-impl Pace {
+impl StreamGaps {
     /// Of streams from one moment to another. A gap counts if any of it lies in the window; `None`
     /// without any, or where the window has no length.
     pub fn of(streams: &[Arrivals], from: i64, to: i64) -> Option<Self> {
@@ -78,19 +79,19 @@ impl Pace {
 
 /// One measurement.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Beside {
+pub struct BesideImages {
     /// The streams by themselves.
-    pub alone: Pace,
+    pub alone: StreamGaps,
     /// The streams beside the pictures.
-    pub beside: Pace,
+    pub beside: StreamGaps,
     /// What the pictures' first tokens took.
     pub pictures: Vec<Stages>,
     /// A stream came to the end of the model's context before the pictures' answers were there.
     pub short: bool,
 }
 
-/// Measures once, with these pictures, which nobody saw before. Streams and pictures come over two
-/// connections, as from two clients: a picture's bytes are in nobody's way.
+/// Measures once, with images that the service has not seen before. Streams and images have a
+/// connection each, as from two clients, so that an image's bytes delay no stream.
 ///
 /// # Errors
 /// The service's refusal of one of the requests; streams so short that there is nothing to compare.
@@ -98,10 +99,10 @@ pub async fn measure(
     texts: &InferenceClient<Channel>,
     images: &InferenceClient<Channel>,
     files: Vec<Bytes>,
-) -> Result<Beside, Failure> {
+) -> Result<BesideImages, Failure> {
     let begun = (0..STREAMS).map(|number| begin(texts.clone(), number));
     let mut streams = try_join_all(begun).await?;
-    let mut texts = Texts::of(&mut streams);
+    let mut texts = TextStreams::of(&mut streams);
 
     // The streams begin, and then run by themselves.
     let mut from = None;
@@ -114,7 +115,7 @@ pub async fn measure(
     // The pictures come.
     let sent = monotonic_ns();
     let asked =
-        files.into_iter().map(|file| first_token(images.clone(), request(Meeting::New, file)));
+        files.into_iter().map(|file| first_token(images.clone(), request(ImageCache::New, file)));
     let mut answers = try_join_all(asked).boxed();
     let pictures = loop {
         tokio::select! {
@@ -129,9 +130,9 @@ pub async fn measure(
     let arrivals = texts.close().await?;
 
     // What is dropped here is cancelled.
-    let alone = from.and_then(|from| Pace::of(&arrivals, from, sent));
-    match alone.zip(Pace::of(&arrivals, sent, until)) {
-        Some((alone, beside)) => Ok(Beside { alone, beside, pictures, short: ended }),
+    let alone = from.and_then(|from| StreamGaps::of(&arrivals, from, sent));
+    match alone.zip(StreamGaps::of(&arrivals, sent, until)) {
+        Some((alone, beside)) => Ok(BesideImages { alone, beside, pictures, short: ended }),
         None => Err(Failure::bench(format!(
             "expected {STREAMS} streams of text that run beside pictures, found them at their end before that: the model's \
              context, or limits.max_new_tokens, is too short for this"
@@ -148,21 +149,21 @@ async fn begin(
 }
 
 /// A stream whose next message came, and its tokens; none at the end of the answer.
-struct Came<'a> {
+struct ArrivedText<'a> {
     at: usize,
     tokens: Result<Option<usize>, Failure>,
     stream: &'a mut Streaming<GenerateResponse>,
 }
 
 /// Streams of text that are read as their messages come.
-struct Texts<'a> {
-    waiting: FuturesUnordered<BoxFuture<'a, Came<'a>>>,
+struct TextStreams<'a> {
+    waiting: FuturesUnordered<BoxFuture<'a, ArrivedText<'a>>>,
     arrivals: Vec<Arrivals>,
     /// One of them is at its end.
     ended: bool,
 }
 
-impl<'a> Texts<'a> {
+impl<'a> TextStreams<'a> {
     fn of(streams: &'a mut [Streaming<GenerateResponse>]) -> Self {
         let arrivals = vec![vec![]; streams.len()];
         let waiting =
@@ -201,7 +202,7 @@ impl<'a> Texts<'a> {
     }
 }
 
-async fn next(at: usize, stream: &mut Streaming<GenerateResponse>) -> Came<'_> {
+async fn next(at: usize, stream: &mut Streaming<GenerateResponse>) -> ArrivedText<'_> {
     loop {
         let tokens = match stream.message().await {
             // Text that was held back.
@@ -211,7 +212,7 @@ async fn next(at: usize, stream: &mut Streaming<GenerateResponse>) -> Came<'_> {
             Ok(message) => Ok(message.map(|message| message.token_ids.len())),
             Err(status) => Err(Failure::refused(&status)),
         };
-        return Came { at, tokens, stream };
+        return ArrivedText { at, tokens, stream };
     }
 }
 
@@ -226,7 +227,7 @@ mod tests {
     #[test]
     fn a_gap_counts_where_any_of_it_is_in_the_window() {
         let streams = [arrivals(&[0, 10, 20, 120, 130, 400]), arrivals(&[5, 15, 115, 125])];
-        let pace = Pace::of(&streams, 20_000_000, 130_000_000).expect("gaps");
+        let pace = StreamGaps::of(&streams, 20_000_000, 130_000_000).expect("gaps");
         // 20-120, 120-130; of the second 15-115, 115-125. What begins at 130 or ended at 20 does
         // not.
         assert_eq!(
@@ -235,14 +236,14 @@ mod tests {
         );
         // At 120, 130, 115, 125.
         assert!((pace.tok_s - 8.0 / 0.11).abs() < 1e-9, "{pace:?}");
-        let longer = Pace::of(&streams, 20_000_000, 131_000_000).expect("gaps");
+        let longer = StreamGaps::of(&streams, 20_000_000, 131_000_000).expect("gaps");
         assert_eq!((longer.median_ms, longer.longest_ms), (100.0, 270.0));
     }
 
     #[test]
-    fn without_a_gap_there_is_no_pace() {
-        assert_eq!(Pace::of(&[], 0, 1), None);
-        assert_eq!(Pace::of(&[arrivals(&[1])], 0, 2_000_000), None);
-        assert_eq!(Pace::of(&[arrivals(&[1, 2, 3])], 2_000_000, 2_000_000), None);
+    fn a_stream_without_gaps_has_no_median_gap() {
+        assert_eq!(StreamGaps::of(&[], 0, 1), None);
+        assert_eq!(StreamGaps::of(&[arrivals(&[1])], 0, 2_000_000), None);
+        assert_eq!(StreamGaps::of(&[arrivals(&[1, 2, 3])], 2_000_000, 2_000_000), None);
     }
 }

@@ -18,11 +18,11 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 use paceline_process::config::Config;
-use paceline_process::{Clock, RuntimeDir};
+use paceline_process::{Clock, RuntimeDir, chain};
 use paceline_proto::v1::inference_client::InferenceClient;
 use tonic::transport::Channel;
 
-use self::ask::{Meeting, first_token, request, sees, tokens};
+use self::ask::{ImageCache, first_token, request, sees, tokens};
 use self::gaps::PICTURES;
 use self::paint::{Size, paint};
 use self::report::{LeftOut, Report};
@@ -45,13 +45,13 @@ const SIZES: [Size; 3] = [
 ];
 
 /// What is measured.
-struct Plan {
+struct ImagePlan {
     file: Option<PathBuf>,
     config: Config,
     runs: usize,
 }
 
-impl Plan {
+impl ImagePlan {
     fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
         let (mut config, file) =
             settings(args.config.config.as_deref(), args.model.as_deref(), None)?;
@@ -68,7 +68,7 @@ impl Plan {
 /// # Errors
 /// The model does not see, nothing can be measured, or the service refuses a request.
 pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure> {
-    let plan = Plan::from_args(args)?;
+    let plan = ImagePlan::from_args(args)?;
     let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| {
         measure(&plan, &dir, &address, screen).await
     };
@@ -78,13 +78,13 @@ pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Fail
 }
 
 async fn measure(
-    plan: &Plan,
+    plan: &ImagePlan,
     dir: &RuntimeDir,
     address: &str,
     screen: &mut Screen,
 ) -> Result<Report, Failure> {
     let (status, _) = until_ready(dir, |what| screen.note(what)).await?;
-    let mut bench = Bench {
+    let mut bench = ImageBench {
         texts: client::connect(address).await?,
         images: client::connect(address).await?,
         painted: 0,
@@ -93,7 +93,7 @@ async fn measure(
     let (mut sizes, mut left_out) = (vec![], vec![]);
     for size in SIZES {
         // With the last turn of a conversation the prompt is the longest.
-        let longest = request(Meeting::NextTurn, bench.picture(size)?);
+        let longest = request(ImageCache::NextTurn, bench.picture(size)?);
         match tokens(&mut bench.images, longest).await? {
             Ok(_) => sizes.push(size),
             Err(why) => left_out.push(LeftOut { size, why }),
@@ -147,25 +147,26 @@ async fn measure(
 }
 
 /// The measuring end.
-struct Bench {
+struct ImageBench {
     texts: InferenceClient<Channel>,
     images: InferenceClient<Channel>,
     /// Pictures so far: none comes twice.
     painted: u64,
 }
 
-impl Bench {
+impl ImageBench {
     fn picture(&mut self, size: Size) -> Result<Bytes, Failure> {
         self.painted += 1;
-        paint(size, self.painted).map(Bytes::from).map_err(Failure::bench)
+        let file = paint(size, self.painted);
+        file.map(Bytes::from).map_err(|error| Failure::bench(chain(&error)))
     }
 
     /// Everything once with pictures of this size.
     async fn run(&mut self, size: Size) -> Result<Run, Failure> {
         let file = self.picture(size)?;
         let mut first = vec![];
-        for meeting in Meeting::ALL {
-            first.push(first_token(self.images.clone(), request(meeting, file.clone())).await?);
+        for cache in ImageCache::ALL {
+            first.push(first_token(self.images.clone(), request(cache, file.clone())).await?);
         }
         let files = (0..PICTURES).map(|_| self.picture(size)).collect::<Result<Vec<_>, _>>()?;
         let beside = gaps::measure(&self.texts, &self.images, files).await?;

@@ -29,11 +29,20 @@ impl serde::Serialize for Size {
     }
 }
 
-/// The picture of this number, as a PNG file.
+/// An image that cannot be encoded.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot make an image of {size} as PNG")]
+pub struct PaintError {
+    size: Size,
+    #[source]
+    cause: image::ImageError,
+}
+
+/// The image of this number, as a PNG file.
 ///
 /// # Errors
-/// The encoder's, in words.
-pub fn paint(size: Size, number: u64) -> Result<Vec<u8>, String> {
+/// The encoder's.
+pub fn paint(size: Size, number: u64) -> Result<Vec<u8>, PaintError> {
     let mut file = Vec::new();
     let encoder = PngEncoder::new(&mut file);
     let written = encoder.write_image(
@@ -42,7 +51,7 @@ pub fn paint(size: Size, number: u64) -> Result<Vec<u8>, String> {
         size.height,
         ExtendedColorType::Rgb8,
     );
-    written.map_err(|error| format!("cannot make a picture of {size} as PNG: {error}"))?;
+    written.map_err(|cause| PaintError { size, cause })?;
     Ok(file)
 }
 
@@ -83,7 +92,7 @@ mod tests {
     const SIZE: Size = Size { width: 40, height: 24 };
 
     #[test]
-    fn a_picture_is_what_its_number_says() {
+    fn an_image_is_determined_by_its_number() {
         let file = paint(SIZE, 7).expect("made");
         assert_eq!(file, paint(SIZE, 7).expect("made"));
         assert_ne!(pixels(SIZE, 7), pixels(SIZE, 8));
@@ -92,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_do_not_shrink_to_nothing() {
+    fn painted_images_do_not_compress_well() {
         // Noise is what unpacking takes time for.
         assert!(paint(SIZE, 7).expect("made").len() > 40 * 24, "a third of its bytes at least");
     }

@@ -39,7 +39,7 @@ impl Report {
         let mut failures = Vec::new();
         for row in &self.rows {
             for first in
-                row.first.iter().filter(|first| first.meeting == "new" && first.towers < self.runs)
+                row.first.iter().filter(|first| first.cache == "new" && first.towers < self.runs)
             {
                 let (size, runs) = (row.size, self.runs);
                 failures.push(format!(
@@ -74,11 +74,11 @@ impl Report {
             text.push_str(&format!("{size}: in {short} of {runs} runs a stream came to the end of the context too early\n"));
         }
         for row in &self.rows {
-            for First { meeting, towers, .. } in
-                row.first.iter().filter(|first| first.meeting != "new" && first.towers > 0)
+            for First { cache, towers, .. } in
+                row.first.iter().filter(|first| first.cache != "new" && first.towers > 0)
             {
                 let size = row.size;
-                text.push_str(&format!("{size}: in {towers} of {runs} runs the tower saw the picture once more ({meeting})\n"));
+                text.push_str(&format!("{size}: in {towers} of {runs} runs the tower saw the picture once more ({cache})\n"));
             }
         }
         text
@@ -102,7 +102,7 @@ impl Report {
                 let First { decode_ms, resize_ms, tower_ms, prefill_ms, rest_ms, ttft_ms, .. } =
                     first;
                 let tokens = format!("{} ({})", first.prompt_tokens, first.cached_tokens);
-                let mut cells = vec![row.size.to_string(), first.meeting.to_owned(), tokens];
+                let mut cells = vec![row.size.to_string(), first.cache.to_owned(), tokens];
                 cells
                     .extend([decode_ms, resize_ms, tower_ms, prefill_ms, rest_ms, ttft_ms].map(ms));
                 lines.push(cells);
@@ -152,8 +152,8 @@ fn said(figure: &Figure, digits: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ask::Meeting;
-    use super::super::gaps::{Beside, Pace};
+    use super::super::ask::ImageCache;
+    use super::super::gaps::{BesideImages, StreamGaps};
     use super::super::row::{Run, Stages};
     use super::*;
 
@@ -169,7 +169,7 @@ mod tests {
             prompt_tokens: 309,
             cached_tokens,
         };
-        let pace = |longest_ms: f64, tok_s| Pace {
+        let gaps = |longest_ms: f64, tok_s| StreamGaps {
             median_ms: 10.0,
             p95_ms: 20.0,
             longest_ms,
@@ -178,9 +178,9 @@ mod tests {
         };
         let run = || Run {
             first: vec![stages(tower_ms, 20.0, 0), stages(0.0, 9.0, 256), stages(0.0, 12.0, 0)],
-            beside: Beside {
-                alone: pace(25.0, 400.0),
-                beside: pace(90.0, 100.0),
+            beside: BesideImages {
+                alone: gaps(25.0, 400.0),
+                beside: gaps(90.0, 100.0),
                 pictures: vec![stages(30.0, 50.0, 0), stages(30.0, 70.0, 0)],
                 short: false,
             },
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_that_was_known_makes_figures_wrong() {
+    fn a_cached_image_makes_the_figures_invalid() {
         assert_eq!(report(8.0).failures(), Vec::<String>::new());
         assert!(report(0.0).failures()[0].contains("found 0"), "{:?}", report(0.0).failures());
         let mut again = report(8.0);
@@ -241,8 +241,8 @@ mod tests {
         let object = serde_json::to_value(report(8.0)).expect("plain");
         let row = &object["rows"][0];
         assert_eq!(
-            (&row["size"], &row["first"][0]["meeting"]),
-            (&"640 x 480".into(), &Meeting::New.word().into())
+            (&row["size"], &row["first"][0]["cache"]),
+            (&"640 x 480".into(), &ImageCache::New.word().into())
         );
         assert_eq!(row["first"][0]["tower_ms"]["values"].as_array().map(Vec::len), Some(7));
         assert_eq!(

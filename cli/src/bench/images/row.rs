@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::ask::Meeting;
-use super::gaps::{Beside, Pace};
+use super::ask::ImageCache;
+use super::gaps::{BesideImages, StreamGaps};
 use super::paint::Size;
 use crate::answer::{Timing, Usage};
 use crate::bench::tables::row::Figure;
@@ -51,7 +51,7 @@ impl Stages {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct First {
     /// "new", "next turn", "elsewhere".
-    pub meeting: &'static str,
+    pub cache: &'static str,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Of these, found in the prefix cache: the most of any run.
@@ -73,10 +73,10 @@ pub struct First {
 }
 
 impl First {
-    fn of(meeting: Meeting, runs: &[Stages]) -> Option<Self> {
+    fn of(cache: ImageCache, runs: &[Stages]) -> Option<Self> {
         let figure = |of: fn(&Stages) -> f64| Figure::of(runs.iter().map(of).collect());
         Some(Self {
-            meeting: meeting.word(),
+            cache: cache.word(),
             prompt_tokens: runs.first()?.prompt_tokens,
             cached_tokens: runs.iter().map(|run| run.cached_tokens).max()?,
             decode_ms: figure(|run| run.decode_ms)?,
@@ -106,8 +106,9 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    fn of(runs: &[&Pace]) -> Option<Self> {
-        let figure = |of: fn(&Pace) -> f64| Figure::of(runs.iter().map(|run| of(run)).collect());
+    fn of(runs: &[&StreamGaps]) -> Option<Self> {
+        let figure =
+            |of: fn(&StreamGaps) -> f64| Figure::of(runs.iter().map(|run| of(run)).collect());
         Some(Self {
             median_ms: figure(|run| run.median_ms)?,
             p95_ms: figure(|run| run.p95_ms)?,
@@ -123,7 +124,7 @@ impl Gaps {
 pub struct Row {
     /// As they are sent.
     pub size: Size,
-    /// Requests alone, in each way of meeting a picture.
+    /// Requests alone, in each way of cache a picture.
     pub first: Vec<First>,
     /// Streams of text alone ...
     pub alone: Option<Gaps>,
@@ -143,12 +144,12 @@ impl Row {
         let met = |at: usize| {
             runs.iter().filter_map(|run| run.first.get(at).copied()).collect::<Vec<_>>()
         };
-        let first = Meeting::ALL
+        let first = ImageCache::ALL
             .iter()
             .enumerate()
-            .filter_map(|(at, meeting)| First::of(*meeting, &met(at)))
+            .filter_map(|(at, cache)| First::of(*cache, &met(at)))
             .collect();
-        let of = |pick: fn(&Beside) -> &Pace| {
+        let of = |pick: fn(&BesideImages) -> &StreamGaps| {
             Gaps::of(&runs.iter().map(|run| pick(&run.beside)).collect::<Vec<_>>())
         };
         let kept = runs
@@ -173,8 +174,8 @@ impl Row {
 /// One run of a size.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// By `Meeting::ALL`.
+    /// By `ImageCache::ALL`.
     pub first: Vec<Stages>,
     /// Streams beside pictures.
-    pub beside: Beside,
+    pub beside: BesideImages,
 }

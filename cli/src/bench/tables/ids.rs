@@ -3,7 +3,7 @@
 
 /// Where a prompt is used: no two places have the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct PromptPlace {
     /// Number of the run; warming up is one of its own.
     pub run: usize,
     /// Number of the shape.
@@ -14,9 +14,9 @@ pub struct Place {
 
 /// So many random ids of the vocabulary. What they mean is nothing; reading them costs what reading
 /// any others costs.
-pub fn prompt(place: Place, tokens: usize, vocab: u32) -> Vec<u32> {
+pub fn prompt(place: PromptPlace, tokens: usize, vocab: u32) -> Vec<u32> {
     // Far from one another for places that differ in one number: the mixing below does the rest.
-    let Place { run, shape, prompt } = place;
+    let PromptPlace { run, shape, prompt } = place;
     let mut state = ((run as u64) << 40) | ((shape as u64) << 20) | prompt as u64;
     (0..tokens)
         .map(|_| ((u64::from(vocab.max(1)) * (next(&mut state) >> 32)) >> 32) as u32)
@@ -41,12 +41,12 @@ mod tests {
     const PAGE: usize = 64;
 
     #[test]
-    fn no_two_places_share_a_page_and_a_place_has_always_the_same() {
+    fn each_prompt_of_a_table_has_its_own_ids_every_time() {
         let mut pages = HashSet::new();
         for run in 0..5 {
             for shape in 0..9 {
                 for index in 0..24 {
-                    let place = Place { run, shape, prompt: index };
+                    let place = PromptPlace { run, shape, prompt: index };
                     let ids = prompt(place, 256, 4_096);
                     assert_eq!(ids, prompt(place, 256, 4_096));
                     assert!(ids.chunks(PAGE).all(|page| pages.insert(page.to_vec())), "{place:?}");
@@ -56,8 +56,8 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_of_the_whole_vocabulary_and_no_others() {
-        let place = Place { run: 1, shape: 2, prompt: 3 };
+    fn ids_cover_the_vocabulary_and_stay_within_it() {
+        let place = PromptPlace { run: 1, shape: 2, prompt: 3 };
         let ids = prompt(place, 10_000, 100);
         assert!(ids.iter().all(|id| *id < 100));
         assert!(

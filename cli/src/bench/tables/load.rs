@@ -12,7 +12,7 @@ use crate::failure::Failure;
 
 /// One answer as it was seen.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct TableAnswer {
     /// Its tokens.
     pub ids: Vec<u32>,
     /// Their margins, where asked for.
@@ -28,7 +28,7 @@ pub struct Seen {
 
 /// Requests for answers of exactly so many tokens, greedy, in the plain lane.
 #[derive(Clone, Copy, Debug)]
-pub struct Load<'a> {
+pub struct TableWorkload<'a> {
     /// The prompts.
     pub prompts: &'a [Vec<u32>],
     /// Requests at once: when one ends the next begins.
@@ -52,7 +52,7 @@ pub(in crate::bench) fn greedy() -> Sampling {
     }
 }
 
-impl Load<'_> {
+impl TableWorkload<'_> {
     /// Sends all and reads all answers; they come in the order of the prompts, with the seconds
     /// from the first submission to the end of the last answer by this process's clock.
     ///
@@ -61,7 +61,7 @@ impl Load<'_> {
     pub async fn send(
         &self,
         client: &InferenceClient<Channel>,
-    ) -> Result<(Vec<Seen>, f64), Failure> {
+    ) -> Result<(Vec<TableAnswer>, f64), Failure> {
         at_once(self.prompts, self.streams, |ids| answer(client.clone(), self.request(ids))).await
     }
 
@@ -86,7 +86,7 @@ impl Load<'_> {
 async fn answer(
     mut client: InferenceClient<Channel>,
     request: GenerateRequest,
-) -> Result<Seen, Failure> {
+) -> Result<TableAnswer, Failure> {
     let mut stream =
         client.generate(request).await.map_err(|status| Failure::refused(&status))?.into_inner();
     let mut stamps = Vec::new();
@@ -97,7 +97,7 @@ async fn answer(
         Ok(())
     })
     .await?;
-    Ok(Seen {
+    Ok(TableAnswer {
         ids: answer.token_ids,
         margins: answer.margins,
         stamps,
@@ -108,8 +108,8 @@ async fn answer(
 
 /// Tokens a second while all answers are being generated: from the last one's first token to the
 /// first one's last. `None` where there was no such time, as one had ended before another began.
-pub fn together(answers: &[Seen]) -> Option<f64> {
-    let ends = |seen: &Seen| Some((seen.stamps.first()?.1, seen.stamps.last()?.1));
+pub fn together(answers: &[TableAnswer]) -> Option<f64> {
+    let ends = |seen: &TableAnswer| Some((seen.stamps.first()?.1, seen.stamps.last()?.1));
     let ends = answers.iter().map(ends).collect::<Option<Vec<_>>>()?;
     let begin = ends.iter().map(|(first, _)| *first).max()?;
     let end = ends.iter().map(|(_, last)| *last).min()?;
@@ -126,10 +126,10 @@ pub fn together(answers: &[Seen]) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn seen(stamps_ms: &[(usize, i64)]) -> Seen {
-        Seen {
+    fn seen(stamps_ms: &[(usize, i64)]) -> TableAnswer {
+        TableAnswer {
             stamps: stamps_ms.iter().map(|(tokens, ms)| (*tokens, ms * 1_000_000)).collect(),
-            ..Seen::default()
+            ..TableAnswer::default()
         }
     }
 
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn several_count_only_while_all_of_them_come() {
+    fn several_streams_count_only_while_all_of_them_decode() {
         // The second begins at 120 and the first ends at 140: four tokens of each in 20 ms.
         let first = seen(&[(1, 100), (1, 110), (1, 120), (2, 130), (2, 140)]);
         let second = seen(&[(1, 120), (2, 130), (2, 140), (1, 150), (1, 160)]);

@@ -26,11 +26,11 @@ use paceline_proto::v1::inference_client::InferenceClient;
 use tonic::transport::Channel;
 
 use self::bandwidth::{Bandwidth, Memory};
-use self::ids::{Place, prompt};
-use self::load::{Load, Seen};
+use self::ids::{PromptPlace, prompt};
+use self::load::{TableAnswer, TableWorkload};
 use self::model::Model;
-use self::plan::{Plan, Shape, order};
-use self::report::{Different, Report, Same, progress};
+use self::plan::{Shape, TablePlan, order};
+use self::report::{Different, Report, TableComparison, progress};
 use self::row::{Measured, Row};
 use super::report::duration;
 use crate::args::BenchArgs;
@@ -49,7 +49,7 @@ const WEIGHED: usize = 20;
 /// # Errors
 /// Nothing can be measured, or the service refuses a request.
 pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure> {
-    let plan = Plan::from_args(args)?;
+    let plan = TablePlan::from_args(args)?;
     // Before the service starts, which takes a share of what is free for its KV.
     let memory = plan.roofline.then(Memory::take).transpose()?.map(Arc::new);
     let (config, file) = (plan.config.clone(), plan.file.clone());
@@ -61,7 +61,7 @@ pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Fail
 }
 
 async fn measure(
-    plan: &Plan,
+    plan: &TablePlan,
     memory: Option<Arc<Memory>>,
     dir: &RuntimeDir,
     address: &str,
@@ -71,7 +71,7 @@ async fn measure(
     let subject = Subject::new(&status, false);
     let model = Model::of(&status)?;
     let shapes = plan.shapes(&model)?;
-    let mut bench = Bench {
+    let mut bench = TableBench {
         plan,
         shapes: &shapes,
         model: &model,
@@ -146,15 +146,15 @@ struct Suspect {
 }
 
 /// The measuring end.
-struct Bench<'a> {
-    plan: &'a Plan,
+struct TableBench<'a> {
+    plan: &'a TablePlan,
     shapes: &'a [Shape],
     model: &'a Model,
     client: InferenceClient<Channel>,
     suspects: Vec<Suspect>,
 }
 
-impl Bench<'_> {
+impl TableBench<'_> {
     /// The first and the last shape once, untimed: the first steps of a process are slow in many
     /// ways. Says how long a run may take.
     async fn warm_up(&mut self, screen: &mut Screen) -> Result<(), Failure> {
@@ -180,20 +180,37 @@ impl Bench<'_> {
     /// A measurement of a shape.
     async fn shape(&mut self, run: usize, at: usize, shape: &Shape) -> Result<Measured, Failure> {
         let one = |index| {
-            prompt(Place { run, shape: at, prompt: index }, shape.prompt_tokens, self.model.vocab)
+            prompt(
+                PromptPlace { run, shape: at, prompt: index },
+                shape.prompt_tokens,
+                self.model.vocab,
+            )
         };
         let prompts: Vec<Vec<u32>> = (0..shape.prompts()).map(one).collect();
-        let read =
-            Load { prompts: &prompts, streams: shape.streams, max_tokens: 1, margins: false };
-        let generate =
-            Load { prompts: &prompts[..shape.streams], max_tokens: self.plan.max_tokens, ..read };
+        let read = TableWorkload {
+            prompts: &prompts,
+            streams: shape.streams,
+            max_tokens: 1,
+            margins: false,
+        };
+        let generate = TableWorkload {
+            prompts: &prompts[..shape.streams],
+            max_tokens: self.plan.max_tokens,
+            ..read
+        };
         let read = read.send(&self.client).await?;
         let (generated, _) = generate.send(&self.client).await?;
         self.compare(at, &prompts, &read.0, &generated);
         Ok(Measured::of(shape, &read, &generated))
     }
 
-    fn compare(&mut self, shape: usize, prompts: &[Vec<u32>], read: &[Seen], generated: &[Seen]) {
+    fn compare(
+        &mut self,
+        shape: usize,
+        prompts: &[Vec<u32>],
+        read: &[TableAnswer],
+        generated: &[TableAnswer],
+    ) {
         for (prompt, (first, other)) in prompts.iter().zip(read.iter().zip(generated)) {
             if first.ids.first() != other.ids.first() && self.suspects.len() < WEIGHED {
                 let other = other.ids[..other.ids.len().min(1)].to_vec();
@@ -208,12 +225,13 @@ impl Bench<'_> {
     }
 
     /// What was compared; each difference is looked at with the margin of one more answer.
-    async fn weighed(self) -> Result<Same, Failure> {
+    async fn weighed(self) -> Result<TableComparison, Failure> {
         let prompts = self.plan.runs * self.shapes.iter().map(|shape| shape.streams).sum::<usize>();
-        let mut same = Same { prompts, ..Same::default() };
+        let mut same = TableComparison { prompts, ..TableComparison::default() };
         for Suspect { shape, prompt, first, other } in self.suspects {
             let prompts = [prompt];
-            let load = Load { prompts: &prompts, streams: 1, max_tokens: 1, margins: true };
+            let load =
+                TableWorkload { prompts: &prompts, streams: 1, max_tokens: 1, margins: true };
             let (answers, _) = load.send(&self.client).await?;
             let Some(again) = answers.first() else { continue };
             let difference = weigh(&first, &other, &again.ids, &again.margins);

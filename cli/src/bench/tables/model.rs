@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_an_error() {
+    fn a_bad_safetensors_header_is_an_error() {
         assert!(header(&mut &b"short"[..]).is_err());
         assert!(
             header(&mut &[0xFF; 64][..])
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_count_as_they_lie_in_memory_and_kv_by_positions() {
+    fn bytes_read_are_weights_in_memory_and_kv_by_positions() {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::write(dir.path().join("model.safetensors"), file(&tensors(true)))
             .expect("written");

@@ -44,7 +44,7 @@ impl Shape {
 
 /// What is measured.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct TablePlan {
     /// Configuration file the service reads, if any.
     pub file: Option<PathBuf>,
     /// The settings, flags included, and no drafter.
@@ -59,7 +59,7 @@ pub struct Plan {
     streams: Vec<usize>,
 }
 
-impl Plan {
+impl TablePlan {
     /// The plan of the arguments.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ mod tests {
         max_tokens: usize,
     ) -> Result<Vec<(usize, usize)>, Failure> {
         let (lengths, streams) = (lengths.to_vec(), streams.to_vec());
-        let plan = Plan {
+        let plan = TablePlan {
             file: None,
             config: Config::default(),
             roofline: true,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_with_both_numbers() {
+    fn a_length_above_the_context_is_refused_with_both_numbers() {
         let failure = shapes(&[64, 4_033], &[1], 64).expect_err("too long");
         assert!(
             failure.message.contains("at most 4032") && failure.message.contains("found 4033"),
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn short_prompts_are_measured_by_the_dozen_and_all_streams_are_full_to_the_end() {
+    fn short_prompts_are_measured_by_the_dozen() {
         let prompts = |prompt_tokens, streams| Shape { prompt_tokens, streams }.prompts();
         assert_eq!(
             [prompts(64, 1), prompts(256, 1), prompts(1_024, 1), prompts(4_032, 1)],
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn each_shape_is_first_in_some_run() {
+    fn each_shape_comes_first_in_some_run() {
         assert_eq!(order(3, 0).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(order(3, 4).collect::<Vec<_>>(), [1, 2, 0]);
         assert_eq!(order(0, 4).count(), 0);

@@ -30,7 +30,7 @@ pub struct Report {
     /// A row for each shape.
     pub rows: Vec<Row>,
     /// Whether prompts gave the same first token both times.
-    pub same: Same,
+    pub same: TableComparison,
     /// Prompt tokens that a first reading found in the prefix cache: those figures would be wrong.
     pub cached: u64,
     /// The whole bench.
@@ -62,7 +62,7 @@ impl Memory {
 
 /// First tokens, compared.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Same {
+pub struct TableComparison {
     /// Prompts that were read twice.
     pub prompts: usize,
     /// Of these: other tokens, and rounding explains it.
@@ -116,7 +116,7 @@ impl Report {
         if let Some(memory) = &self.memory {
             text.push_str(&self.bound(memory));
         }
-        let Same { prompts, near_ties, differences } = &self.same;
+        let TableComparison { prompts, near_ties, differences } = &self.same;
         let outcome = match (near_ties, differences.len()) {
             (0, 0) => "equal".to_owned(),
             (near, real) => format!("{near} near-ties (margin below 1e-4), {real} DIFFERENT"),
@@ -222,7 +222,7 @@ mod tests {
         Report {
             memory: Memory::of(&bandwidth, 1 << 30),
             rows: vec![row(968, 1, run(4_000.0, Some(500.0))), row(256, 16, run(3_000.0, None))],
-            same: Same { prompts: 14, ..Same::default() },
+            same: TableComparison { prompts: 14, ..TableComparison::default() },
             model,
             runs: 7,
             max_tokens: 64,
@@ -258,15 +258,18 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_figures_wrong_fails() {
+    fn invalid_figures_fail_the_command() {
         assert_eq!(report(true).failures(), Vec::<String>::new());
         let cached = Report { cached: 64, ..report(true) };
         assert!(cached.failures()[0].contains("found 64 tokens"), "{:?}", cached.failures());
         let shape = Shape { prompt_tokens: 968, streams: 1 };
         let difference =
             Difference { position: 0, plain_id: Some(3), other_id: Some(4), margin: Some(0.5) };
-        let same =
-            Same { prompts: 14, near_ties: 1, differences: vec![Different { shape, difference }] };
+        let same = TableComparison {
+            prompts: 14,
+            near_ties: 1,
+            differences: vec![Different { shape, difference }],
+        };
         let different = Report { same, ..report(true) };
         assert!(
             different.failures()[0].contains("expected id 3")

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::bandwidth::Bandwidth;
-use super::load::{Seen, together};
+use super::load::{TableAnswer, together};
 use super::model::Model;
 use super::plan::Shape;
 use crate::bench::statistics::Estimate;
@@ -23,7 +23,7 @@ pub struct Measured {
 
 impl Measured {
     /// From the first reading, with the seconds it took, and from the generation behind it.
-    pub fn of(shape: &Shape, read: &(Vec<Seen>, f64), generated: &[Seen]) -> Self {
+    pub fn of(shape: &Shape, read: &(Vec<TableAnswer>, f64), generated: &[TableAnswer]) -> Self {
         let (first, seconds) = read;
         Self {
             pp_tok_s: (first.len() * shape.prompt_tokens) as f64 / seconds,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_is_of_the_same_runs_bandwidth() {
+    fn the_share_uses_the_bandwidth_of_the_same_run() {
         let row = row(1, &[run(Some(500.0)), run(Some(250.0))]);
         let bound = row.bound.expect("one stream");
         // 1,000 bytes of weights and 100 positions.
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn several_streams_have_no_bound_and_who_came_apart_has_no_speed() {
+    fn several_streams_have_no_bound_and_streams_out_of_step_no_speed() {
         let row = row(4, &[run(None), run(Some(100.0))]);
         assert_eq!((row.bound, row.apart), (None, 1));
         assert_eq!(row.tg_tok_s.map(|tg| tg.values), Some(vec![100.0]));
@@ -167,11 +167,11 @@ mod tests {
     #[test]
     fn a_measurement_is_of_all_prompts_and_of_all_answers() {
         let shape = Shape { prompt_tokens: 100, streams: 2 };
-        let seen = |cached, waited| Seen {
+        let seen = |cached, waited| TableAnswer {
             cached,
             waited,
             stamps: vec![(1, 0), (1, 10_000_000)],
-            ..Seen::default()
+            ..TableAnswer::default()
         };
         let first = vec![seen(0, false), seen(64, true), seen(0, false), seen(0, false)];
         let found = Measured::of(&shape, &(first, 0.5), &[seen(64, false), seen(64, true)]);

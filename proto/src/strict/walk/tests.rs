@@ -163,7 +163,7 @@ fn each_repeated_field_of_a_service_has_its_limit() {
 }
 
 #[test]
-fn the_contract_stays_within_what_the_walk_assumes() {
+fn the_contract_has_only_the_field_kinds_that_the_walk_knows() {
     fn depth(at: usize, above: &mut Vec<usize>) -> u32 {
         if above.contains(&at) {
             return MAX_DEPTH;

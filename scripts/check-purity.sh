@@ -1,0 +1,34 @@
+#!/bin/sh
+# Proves by their manifests that the cores under core/ are pure: no crate in their trees does input or output, has a
+# runtime, a wire format, or MLX. Fails and names each core and the crate that it must not have.
+set -eu
+. "$(dirname -- "$0")/lib.sh"
+
+# Names of crates, as one extended regular expression over the whole name.
+FORBIDDEN='(tokio|tonic|prost|hyper|mlx|paceline-(proto|process|link|models|blas))(-.*)?|mlx-(rs|sys)|nix|libc|rustix|mio|socket2|getrandom|rand'
+
+# forbidden PACKAGE: what the package must not have and has, one name a line. Platforms other than this one count too.
+# Below cpufeatures nothing counts: it asks the processor which instructions it has, on some systems through libc.
+# shellcheck disable=SC2086
+forbidden() {
+    tree=$(cargo tree $LOCKED --package "$1" --edges normal --target all --no-dedupe --prefix depth --format ' {p}') || exit 1
+    printf '%s\n' "$tree" | awk '
+        skipped != "" && $1 > skipped { next }
+        { skipped = "" }
+        $2 == "cpufeatures" { skipped = $1 }
+        { print $2 }' | sort -u | grep -xE "$FORBIDDEN" | grep -vx "$1" || true
+}
+
+# A check that finds nothing anywhere proves nothing. This package is known to have a runtime.
+impure=$(forbidden paceline-process)
+printf '%s\n' "$impure" | grep -qx tokio || die "check-purity.sh: expected to find tokio in paceline-process, found no forbidden crate"
+
+impure=
+for manifest in core/*/Cargo.toml; do
+    name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$manifest" | head -n 1)
+    found=$(forbidden "$name")
+    found=$(printf '%s' "$found" | tr '\n' ' ')
+    [ -z "$found" ] || impure="$impure
+$name ($manifest) must not depend on: $found"
+done
+[ -z "$impure" ] || die "Impure cores:$impure"

@@ -1,0 +1,149 @@
+//! What these tests share: prompts, references, running requests, and the resources that a service
+//! must give back.
+
+use paceline_proto::v1::{RouteWish, Speculation};
+use paceline_tests::prompts::{Prompt, reference, same_but_near_ties, some_of_each};
+use paceline_tests::stack::Pending;
+use paceline_tests::{Answer, Stack, usage, wait};
+
+/// A restart budget that these tests do not use up.
+pub const MANY_RESTARTS: &str = "supervisor.restarts = 100000\n";
+
+/// Prompts of the tests that break things: short answers, so that there is time for many rounds.
+pub fn short() -> Vec<Prompt> {
+    some_of_each(4)
+        .into_iter()
+        .map(|prompt| Prompt { ask: prompt.ask.max_tokens(64), ..prompt })
+        .collect()
+}
+
+/// What one process holds.
+#[derive(Clone, Copy, Debug)]
+struct ProcessResources {
+    descriptors: usize,
+    threads: usize,
+    /// Segments of shared memory. 0 on systems where they have no name by which to count them.
+    segments: usize,
+}
+
+impl ProcessResources {
+    fn of(pid: u32) -> Self {
+        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        Self {
+            descriptors: usage::descriptors(pid).unwrap_or_default(),
+            threads: usage::threads(pid).unwrap_or_default(),
+            segments: maps.lines().filter(|line| line.contains("/memfd:")).count(),
+        }
+    }
+
+    fn within(self, before: Self) -> bool {
+        self.descriptors <= before.descriptors
+            && self.threads <= before.threads
+            && self.segments <= before.segments
+    }
+}
+
+/// What a service must not have more of after a round than before.
+#[derive(Clone, Debug)]
+pub struct Resources {
+    processes: usize,
+    target: ProcessResources,
+    supervisor: ProcessResources,
+}
+
+impl Resources {
+    /// What the service holds now.
+    pub fn of(stack: &Stack) -> Self {
+        let status = stack.snapshot().expect("it answers");
+        Self {
+            processes: stack.processes().len(),
+            target: ProcessResources::of(status.target.unwrap_or_default().pid),
+            supervisor: ProcessResources::of(status.supervisor.unwrap_or_default().pid),
+        }
+    }
+
+    /// The same number of processes, and no more of the rest: an idle helper thread ends after a
+    /// while.
+    fn within(&self, before: &Self) -> bool {
+        self.processes == before.processes
+            && self.target.within(before.target)
+            && self.supervisor.within(before.supervisor)
+    }
+}
+
+/// Waits until the service holds no more than before.
+pub fn wait_for_resources(stack: &Stack, before: &Resources, what: &str) {
+    let mut now = None;
+    let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        wait("the resources of before", || {
+            let found = Resources::of(stack);
+            let settled = found.within(before);
+            now = Some(found);
+            settled.then_some(())
+        });
+    }));
+    assert!(waited.is_ok(), "{what}: before {before:?}, now {now:?}, {:?}", stack.processes());
+}
+
+/// The plain answers to prompts, greedy and sampled in turn.
+pub fn references(stack: &Stack, prompts: &[Prompt]) -> Vec<Answer> {
+    let ask = |(at, prompt): (usize, &Prompt)| {
+        stack.ask(reference(prompt.sampled(seed(at)))).expect("served")
+    };
+    prompts.iter().enumerate().map(ask).collect()
+}
+
+/// Every second request is sampled.
+pub fn seed(at: usize) -> Option<u64> {
+    (at % 2 == 1).then_some(at as u64)
+}
+
+/// The totals of these answers.
+pub fn sum<'a>(answers: impl IntoIterator<Item = &'a Answer>) -> Speculation {
+    answers.into_iter().map(Answer::speculation).fold(Speculation::default(), |all, one| {
+        Speculation {
+            cycles: all.cycles + one.cycles,
+            drafted: all.drafted + one.drafted,
+            accepted: all.accepted + one.accepted,
+        }
+    })
+}
+
+/// Tokens committed per cycle.
+pub fn per_cycle(speculation: Speculation) -> f64 {
+    (speculation.accepted + speculation.cycles) as f64 / speculation.cycles.max(1) as f64
+}
+
+/// A request that runs while something happens to the drafter.
+pub struct Running {
+    /// Its prompt, and that of its reference.
+    prompt_idx: usize,
+    pending: Pending,
+}
+
+/// Starts eight requests, with the prompts from `first` on.
+pub fn start_eight(stack: &Stack, prompts: &[Prompt], first: usize) -> Vec<Running> {
+    let start = |prompt_idx: usize| {
+        let ask = prompts[prompt_idx].sampled(seed(prompt_idx)).route(RouteWish::Speculative);
+        Running { prompt_idx, pending: stack.start(ask) }
+    };
+    (0..8).map(|n| start((first + n) % prompts.len())).collect()
+}
+
+/// Waits for the answers and compares each with its plain reference.
+pub fn finish(
+    running: Vec<Running>,
+    plain: &[Answer],
+    what: &str,
+    near_ties: &mut u32,
+) -> Vec<Answer> {
+    let finish_one = |Running { prompt_idx, pending }: Running| {
+        let answer = pending
+            .finish()
+            .unwrap_or_else(|status| panic!("{what}: request {prompt_idx} failed: {status}"));
+        let what = format!("{what}, request {prompt_idx}");
+        same_but_near_ties(&plain[prompt_idx], &answer, &what, near_ties);
+        answer
+    };
+    running.into_iter().map(finish_one).collect()
+}
