@@ -1,9 +1,13 @@
 //! The configuration: one struct a section, defaults in code, file and environment over them,
 //! checked before a port is bound or a weight is read.
 //!
-//! A key's value comes from the environment (`PACELINE_ROUTING__MAX_CONCURRENT=2`; an empty value
-//! is a value), else from the file, else from the defaults here. Unknown keys are refused with the
+//! The value of a key comes from the environment (`PACELINE_ROUTING__MAX_CONCURRENT=2`; an empty
+//! value is a value), else from the file, else from the defaults. An unknown key is refused with the
 //! nearest known name.
+//!
+//! One file for each section. [`load`] finds and reads · [`known_keys`] names unknown keys ·
+//! [`overlay`] lays the environment over the file · [`validate`] checks · [`worker_digest`] decides
+//! which settings reload a worker.
 
 mod auto;
 mod drafter;
@@ -42,14 +46,14 @@ pub use routing::{Force, RoutingConfig};
 pub use supervisor::SupervisorConfig;
 pub use target::{Device, MOST_SEQUENCES, TargetConfig};
 
-/// Environment variable naming the configuration file; set but empty means none at all.
+/// Environment variable with the path of the configuration file. Set but empty means no file.
 pub const CONFIG_VAR: &str = "PACELINE_CONFIG";
 
-/// Everything that can be set.
+/// All settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The process clients talk to.
+    /// The process that clients connect to.
     pub gateway: GatewayConfig,
     /// The process that owns the workers.
     pub supervisor: SupervisorConfig,

@@ -1,4 +1,4 @@
-//! Digests of files: whether two models speak of the same tokens.
+//! Digests of files, by which two models prove that they have the same tokens.
 
 use std::io::Read as _;
 use std::path::Path;

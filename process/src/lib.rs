@@ -1,5 +1,5 @@
-//! What it is to be one of our processes: configuration, logs, sockets, the runtime directory,
-//! signals and exit codes. Not here: models, routing, anything only one binary needs.
+//! What all our processes share: configuration, logs, sockets, the runtime directory, signals and
+//! exit codes. Not here: models, routing, anything that only one binary needs.
 
 pub mod clock;
 pub mod config;

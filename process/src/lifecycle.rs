@@ -1,4 +1,4 @@
-//! Being started and stopped: exit codes, signals, and noticing that whoever started us is gone.
+//! Start and stop of a process: exit codes, signals, and the end of the parent.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -33,18 +33,18 @@ impl From<Exit> for std::process::ExitCode {
     }
 }
 
-/// Longest that the supervisor takes to stop, on a system where a kill strands memory or on
-/// another: 30 s for running requests, 5 s to cancel them, three times the longest teardown (asked,
-/// SIGTERM, SIGKILL), and some between. Whoever kills it waits longer.
+/// Longest time that the supervisor takes to stop: 30 s for running requests, 5 s to cancel them,
+/// three times the longest teardown (order, SIGTERM, SIGKILL), and 15 s of margin. The argument is
+/// whether a kill strands memory on this system. A parent waits longer before it kills the
+/// supervisor.
 pub const fn supervisor_stop(kill_strands_memory: bool) -> Duration {
     Duration::from_secs(50 + 3 * platform::teardown(kill_strands_memory).as_secs())
 }
 
-/// Ends the process at once: nothing is waited for and nothing is destructed under a thread that
-/// cannot be ended.
+/// Ends the process at once, without destructors: a thread that cannot be ended may still use what
+/// they would destroy.
 pub fn exit_at_once(exit: Exit) -> ! {
-    // SAFETY: runs no code of this process any more, whatever its other threads are in the middle
-    // of.
+    // SAFETY: no code of this process runs after it, so no state of its other threads matters.
     unsafe { libc::_exit(exit as i32) }
 }
 
@@ -57,14 +57,14 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// For a process a person may have started in a terminal: SIGTERM and Ctrl-C count alike.
+    /// For a process that a person may have started in a terminal: SIGTERM and Ctrl-C both count.
     pub fn interactive() -> io::Result<Self> {
         Ok(Self { term: signal(SignalKind::terminate())?, other: signal(SignalKind::interrupt())? })
     }
 
-    /// For a child of ours: SIGTERM counts, and SIGUSR1, by which the parent asks again: two of one
-    /// kind that come closely one behind the other are one. Ctrl-C, which a terminal sends to the
-    /// whole group, is ignored, because the parent passes on what is meant.
+    /// For a child of ours: SIGTERM counts, and SIGUSR1 for the parent's second request, because two
+    /// signals of one kind in quick succession are delivered as one. Ctrl-C is ignored: a terminal
+    /// sends it to the whole group, and the parent passes the request on.
     pub fn child() -> io::Result<Self> {
         ignore(nix::sys::signal::Signal::SIGINT);
         Ok(Self {
@@ -101,9 +101,9 @@ fn raise_open_files() {
     let _ = raised;
 }
 
-/// What every process of ours does first: no SIGPIPE or SIGXFSZ deaths, no core files with prompts
-/// in them, enough descriptors, and no memory that other processes of this user can read (see
-/// [`DEBUGGABLE`]).
+/// The first call of every process of ours. Afterwards SIGPIPE and SIGXFSZ do not end it, it writes
+/// no core files (they would hold prompts), it has enough descriptors, and other processes of this
+/// user cannot read its memory (see [`DEBUGGABLE`]).
 pub fn settle() {
     ignore(nix::sys::signal::Signal::SIGPIPE);
     ignore(nix::sys::signal::Signal::SIGXFSZ);
@@ -120,20 +120,19 @@ pub fn settle() {
 /// root. Core files stay off.
 pub const DEBUGGABLE: &str = "PACELINE_DEBUGGABLE";
 
-/// Environment variable naming the descriptor by which a child sees that its parent is gone.
+/// Environment variable with the descriptor by which a child notices that its parent is gone.
 pub const PARENT_FD: &str = "PACELINE_PARENT_FD";
 
-/// Environment variable by which whoever restarts a process tells it how often that was.
+/// Environment variable with the number of restarts, set by the parent that restarts a process.
 pub const RESTARTS: &str = "PACELINE_RESTARTS";
 
-/// How often we were restarted without being asked, as told by whoever started us; 0 if nobody
-/// said.
+/// How often this process was restarted without an order, by [`RESTARTS`]; 0 if it is not set.
 pub fn restarts() -> u32 {
     env(RESTARTS).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
-/// An environment variable that is part of how our processes talk to one another; settings come
-/// through `config`. `None` if it is not set, or is not UTF-8.
+/// An environment variable by which our processes communicate. Settings come through `config`.
+/// `None` if it is not set, or is not UTF-8.
 pub fn env(name: &str) -> Option<String> {
     env_os(name)?.into_string().ok()
 }
@@ -143,7 +142,7 @@ pub fn env_os(name: &str) -> Option<std::ffi::OsString> {
     std::env::var_os(name)
 }
 
-/// The end of a pipe that only our parent holds the other end of.
+/// The read end of a pipe whose write end only the parent holds.
 #[derive(Debug)]
 pub struct ParentWatch(Option<tokio::net::unix::pipe::Receiver>);
 
@@ -165,11 +164,10 @@ impl ParentWatch {
         if unsafe { libc::fcntl(raw, libc::F_GETFD) } < 0 {
             return Err(bad());
         }
-        // SAFETY: the number was given to us by our parent for this purpose and nothing else in
-        // this process uses it.
+        // SAFETY: the parent passed the number for this purpose, and nothing else in this process
+        // uses it.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
-        // Our own children must not keep it open, or they would inherit a parent that is not
-        // theirs.
+        // Our own children must not inherit it: its other end belongs to our parent, not to theirs.
         fcntl(&fd, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
         let flags = nix::fcntl::OFlag::from_bits_truncate(fcntl(&fd, FcntlArg::F_GETFL)?);
         fcntl(&fd, FcntlArg::F_SETFL(flags | nix::fcntl::OFlag::O_NONBLOCK))?;
@@ -179,7 +177,7 @@ impl ParentWatch {
     /// Resolves when the parent is gone.
     pub async fn gone(&mut self) {
         match &mut self.0 {
-            // Nothing is ever written: whatever ends the read is the end of the parent.
+            // Nothing is ever written, so the read ends only with the parent.
             Some(pipe) => {
                 let _ = pipe.read(&mut [0u8; 1]).await;
             }
@@ -197,7 +195,7 @@ mod tests {
     /// Set in the process that settles; its value is what that test needs.
     const SETTLES: &str = "PACELINE_TEST_SETTLES";
 
-    /// What a test prints that is started again as a process of its own, with these variables.
+    /// The output of a test that is started again as a process of its own, with these variables.
     fn started_again(test: &str, variables: &[(&str, &str)]) -> String {
         let mut again = std::process::Command::new(std::env::current_exe().expect("a path"));
         again.args([&format!("lifecycle::tests::{test}"), "--exact", "--nocapture"]);
@@ -209,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_raises_its_open_files_as_far_as_it_may_and_lowers_them_never() {
+    fn the_limit_of_open_files_is_raised_as_far_as_allowed_and_never_lowered() {
         if let Some(limits) = env(SETTLES) {
             let (soft, hard) = limits.split_once('/').expect("256/4096");
             let number = |text: &str| text.parse::<u64>().expect("a number");
@@ -218,7 +216,7 @@ mod tests {
             println!("\nsoft limit {}", getrlimit(Resource::RLIMIT_NOFILE).expect("known").0);
             return;
         }
-        let test = "a_process_raises_its_open_files_as_far_as_it_may_and_lowers_them_never";
+        let test = "the_limit_of_open_files_is_raised_as_far_as_allowed_and_never_lowered";
         for (limits, expected) in
             [("256/5000", "4096"), ("256/1000", "1000"), ("4500/5000", "4500")]
         {

@@ -1,5 +1,5 @@
-//! Listening sockets handed down by whoever started us: by the LISTEN_FDS convention
-//! (sd_listen_fds(3); systemd and `paceline serve`), or by launchd.
+//! Listening sockets that this process inherits: by the LISTEN_FDS convention (sd_listen_fds(3);
+//! systemd and `paceline serve`), or from launchd.
 
 use std::io;
 use std::net::TcpListener;
@@ -12,23 +12,23 @@ use crate::{lifecycle, platform};
 
 /// First descriptor of the convention.
 pub const FIRST_FD: i32 = 3;
-/// More descriptors than a unit of ours has are a mistake.
+/// Most descriptors of the convention: no unit of ours has more, so a larger number is a mistake.
 const MOST_FDS: usize = 16;
-/// Name of the front socket where several are handed down (`FileDescriptorName=`).
+/// Name of the front socket among several (`FileDescriptorName=`).
 const NAME: &str = "grpc";
 /// Its key in the job's `Sockets` of launchd.
 const LAUNCHD_KEY: &str = "Grpc";
 
-/// The front listener that was handed down; `None` if none was. LISTEN_PID is checked where it is
-/// set: a parent that forks and execs us may not know our pid beforehand. To be called once: it
-/// takes the descriptor.
+/// The inherited front listener, if there is one. LISTEN_PID is checked if it is set: a parent that
+/// forks and execs this process may not know its pid beforehand. To be called once, because it takes
+/// the descriptor.
 ///
 /// # Errors
-/// Something was handed down that is no listening TCP socket, or several things none of which has
-/// our name.
+/// An inherited descriptor is no listening TCP socket, or several were inherited and none of them is
+/// named `grpc`.
 pub fn inherited_tcp() -> io::Result<Option<TcpListener>> {
     let expected = "expected one listening TCP socket, handed down by LISTEN_FDS or launchd";
-    let fd = match handed()? {
+    let fd = match listen_fd()? {
         Some(fd) => fd,
         None => match platform::launchd_sockets(LAUNCHD_KEY)?.map(<[OwnedFd; 1]>::try_from) {
             None => return Ok(None),
@@ -48,7 +48,7 @@ pub fn inherited_tcp() -> io::Result<Option<TcpListener>> {
     }
     if !platform::is_tcp_listener(fd.as_fd())? {
         return Err(io::Error::other(format!(
-            "{expected}, found one that does not listen: Accept=no of a socket unit is meant"
+            "{expected}, found one that does not listen; a socket unit needs Accept=no"
         )));
     }
     let listener = TcpListener::from(fd);
@@ -56,8 +56,8 @@ pub fn inherited_tcp() -> io::Result<Option<TcpListener>> {
     Ok(Some(listener))
 }
 
-/// The descriptor of the LISTEN_FDS convention that is ours.
-fn handed() -> io::Result<Option<OwnedFd>> {
+/// The front socket's descriptor of the LISTEN_FDS convention.
+fn listen_fd() -> io::Result<Option<OwnedFd>> {
     let Some(count) = lifecycle::env("LISTEN_FDS") else { return Ok(None) };
     if let Some(pid) = lifecycle::env("LISTEN_PID")
         && pid.parse() != Ok(std::process::id())
@@ -80,12 +80,12 @@ fn handed() -> io::Result<Option<OwnedFd>> {
         // Our own children must not keep it open.
         fcntl(fd.as_fd(), FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).map_err(closed)?;
     }
-    // SAFETY: the convention gives these descriptors to us, it was just seen to be open, and this
-    // is the only place that takes it.
+    // SAFETY: the convention gives these descriptors to this process, the loop above found it open,
+    // and this is the only place that takes it.
     Ok(Some(unsafe { OwnedFd::from_raw_fd(FIRST_FD + place) }))
 }
 
-/// Which of so many descriptors is ours: the only one, or that of our name.
+/// Index of the front socket among `count` descriptors: the only one, or the one named `grpc`.
 fn ours(count: &str, names: Option<&str>) -> Result<Option<i32>, String> {
     let bad = |found: String| {
         Err(format!(

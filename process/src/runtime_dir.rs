@@ -1,8 +1,8 @@
 //! The runtime directory: sockets, logs, counters and records of one service. Only its user may
 //! enter it (0700), and one supervisor and one gateway hold its locks.
 //!
-//! A directory is used as it is or refused: its mode is never changed, because it may be somebody's
-//! by mistake.
+//! A directory is used as it is or refused. Its mode is never changed: the configuration may name
+//! somebody else's directory by mistake.
 
 mod counter;
 mod record;
@@ -30,12 +30,12 @@ pub type Lock = Flock<File>;
 /// Why a runtime directory cannot be used. Shown to a person through [`crate::chain`].
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeDirError {
-    /// There is no default place for it.
+    /// None is configured, and there is no default.
     #[error(
         "no runtime directory: expected $XDG_RUNTIME_DIR or $HOME to be set; set supervisor.runtime_dir"
     )]
     Nowhere,
-    /// Other users could read or write in it, or it is somewhere else than its name says.
+    /// Other users could enter it, or its last component is a link.
     #[error("directory {}: expected a directory of this user that nobody else may enter, found {found}; {remedy}", path.display())]
     Unsafe {
         /// The directory.
@@ -63,7 +63,7 @@ pub enum RuntimeDirError {
         /// Who holds it.
         pid: String,
     },
-    /// A counter of terms or epochs is damaged, and so is its spare.
+    /// A counter of terms or epochs and its spare are both damaged.
     #[error("counter {}: expected a number, found {found}; stop every paceline process of this directory, then remove {} and {}", path.display(), path.display(), spare.display())]
     Counter {
         /// The counter.
@@ -93,7 +93,7 @@ pub enum RuntimeDirError {
     },
 }
 
-/// The longest name of a socket in the directory: a link's, of either drafter.
+/// The longest name of a socket in the directory: that of a drafter's link.
 const LONGEST_SOCKET: &str = "drafter-0.link.sock";
 
 impl RuntimeDirError {
@@ -103,9 +103,8 @@ impl RuntimeDirError {
         if is_full(&cause) { Self::Full { path, cause } } else { Self::Io { path, cause } }
     }
 
-    /// Exit code of a process that cannot start because of this error. A full disk has room again
-    /// some day, so a service manager may try again; everything else stays wrong until somebody
-    /// changes it.
+    /// Exit code of a process that cannot start because of this error. After a full disk a service
+    /// manager may try again; every other error stays until a person acts.
     pub fn exit(&self) -> Exit {
         if matches!(self, Self::Full { .. }) { Exit::Unavailable } else { Exit::Config }
     }
@@ -125,10 +124,10 @@ pub fn is_full(error: &io::Error) -> bool {
 pub struct RuntimeDir(PathBuf);
 
 impl RuntimeDir {
-    /// The directory the configuration names, or the default place. Not touched yet.
+    /// The directory that the configuration names, or the default one. It is not touched yet.
     ///
     /// # Errors
-    /// No place is known, or its path is too long for sockets.
+    /// There is no default, or the path is too long for sockets.
     pub fn locate(config: &Config) -> Result<Self, RuntimeDirError> {
         let set = &config.supervisor.runtime_dir;
         let path = if set.is_empty() {
@@ -162,7 +161,7 @@ impl RuntimeDir {
         &self.0
     }
 
-    /// Folder of pictures on their way from the gateway to the target (generation.proto).
+    /// Folder of images on their way from the gateway to the target (generation.proto).
     pub fn pictures(&self) -> PathBuf {
         self.0.join("pictures")
     }
@@ -194,8 +193,8 @@ impl RuntimeDir {
             .custom_flags(OFlag::O_NOFOLLOW.bits());
         match Flock::lock(options.open(&path).map_err(io)?, FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
-                // Only for the message of a process that finds the lock taken: a full disk is no
-                // reason not to hold it.
+                // The pid is only for the message of a process that finds the lock taken. A full disk
+                // must not prevent the lock.
                 let mut write = || -> io::Result<()> {
                     lock.set_len(0)?;
                     lock.rewind()?;
@@ -212,8 +211,8 @@ impl RuntimeDir {
         }
     }
 
-    /// As [`RuntimeDir::lock`]; a lock that is held is tried again until `timeout` has passed.
-    /// Blocks the thread.
+    /// As [`RuntimeDir::lock`], but tries a held lock again until `timeout` has passed. Blocks the
+    /// thread.
     ///
     /// # Errors
     /// Another process still holds it.
@@ -239,17 +238,17 @@ impl RuntimeDir {
         }
     }
 
-    /// Removes what a dead `process` left: its socket and its record.
+    /// Removes the sockets and the record of a dead `process`.
     pub fn clear(&self, process: &str) {
         let link = self.socket(&format!("{process}.link"));
         for path in [self.socket(process), link, self.record_path(process)] {
-            // Not there is what is wanted.
+            // A missing file is as good as a removed one.
             let _ = fs::remove_file(path);
         }
     }
 
-    /// Replaces the file `name`. Readers, and a start after a power cut, find the old content or
-    /// the new one, whole: the content reaches the disk before the new name does.
+    /// Replaces the file `name`. Readers, and a start after a power cut, find the whole old content
+    /// or the whole new content, because the content reaches the disk before the name.
     fn replace(&self, name: &str, content: &[u8]) -> Result<(), RuntimeDirError> {
         let path = self.0.join(name);
         let fresh = self.0.join(format!("{name}.{}.new", std::process::id()));
@@ -267,17 +266,17 @@ impl RuntimeDir {
             fs::rename(&fresh, &path)
         };
         write().map_err(|cause| {
-            // Half a file must not hold the last bytes of a full disk.
+            // A partly written file must not occupy the last bytes of a full disk.
             let _ = fs::remove_file(&fresh);
             RuntimeDirError::at(&path, cause)
         })
     }
 
-    /// Has the names of replaced files reach the disk.
+    /// Writes the names of replaced files to the disk.
     fn sync_names(&self) -> Result<(), RuntimeDirError> {
         let sync = || match platform::write_barrier(&File::open(&self.0)?) {
-            // Some network and FUSE file systems sync no directories; their names are as durable as
-            // they make them.
+            // Some network and FUSE file systems cannot sync directories. Nothing more can be done
+            // there.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -306,7 +305,7 @@ pub fn private_dir(path: &Path) -> Result<(), RuntimeDirError> {
         }
         _ => {}
     }
-    // A look at the entry itself, also after it was made: another process may have been faster.
+    // Check the entry also after creating it: another process may have been faster.
     let meta = fs::symlink_metadata(path).map_err(|cause| RuntimeDirError::at(path, cause))?;
     let (mode, own) = (meta.mode() & 0o777, nix::unistd::geteuid().as_raw());
     let refuse = |found: String, remedy: String| {
@@ -327,7 +326,7 @@ pub fn private_dir(path: &Path) -> Result<(), RuntimeDirError> {
     if meta.uid() != own {
         return refuse(format!("owner {} instead of {own}", meta.uid()), elsewhere.to_owned());
     }
-    // Rights of the owner may be missing where the umask takes them away.
+    // The umask may have removed rights of the owner.
     if mode != 0o700 {
         let remedy = format!(
             "if it is meant for paceline, run `chmod 700 {}`, or {elsewhere}",

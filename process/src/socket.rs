@@ -1,5 +1,5 @@
-//! Sockets: our own accept loop (tonic's spins without descriptors and keeps silent connections for
-//! ever), Unix sockets that only this user can use, and channels to them.
+//! Unix sockets that only this user can use, channels to them, and an accept loop. tonic's own loop
+//! spins when no descriptors are left, and keeps silent connections without a bound.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd, RawFd};
@@ -18,32 +18,32 @@ use tower::service_fn;
 
 use crate::{platform, task};
 
-/// A connection must show its first byte within this.
+/// Longest wait for the first byte of a new connection.
 const FIRST_BYTE: Duration = Duration::from_secs(2);
-/// Pause after `accept` failed, as it does without free descriptors.
+/// Pause after `accept` failed, for example because no descriptor was free.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
-/// Connections accepted and not yet taken by the server.
+/// Accepted connections that wait for the server.
 const BACKLOG: usize = 64;
 
-/// HTTP/2 window of one stream on our own links, in bytes. A stream that is not read holds this
-/// much at each hop.
+/// HTTP/2 window of one stream between our processes, in bytes. An unread stream holds this much at
+/// each hop.
 pub const STREAM_WINDOW: u32 = 256 << 10;
 /// Most streams at once on one connection between our processes: 256 requests of the gateway with
-/// 16 samples each. More wait at the client's end until one is over.
+/// 16 samples each. Further streams wait at the client until one ends.
 pub const LINK_STREAMS: u32 = 4_096;
 /// Largest window that HTTP/2 knows (RFC 9113, section 6.9.1).
 const LARGEST_WINDOW: u32 = (1 << 31) - 1;
 
-/// HTTP/2 window of a connection with so many streams, in bytes: the window of each. Unread streams
-/// then never stop another one, however many they are. A window is a permission, not memory: only
-/// what is unread is held.
+/// HTTP/2 window of a connection with this many streams, in bytes: the sum of the streams' windows.
+/// Unread streams then never stop another one. A window is a permission, not memory: only unread
+/// data is held.
 pub const fn connection_window(streams: u32) -> u32 {
     let window = STREAM_WINDOW.saturating_mul(streams);
     if window < LARGEST_WINDOW { window } else { LARGEST_WINDOW }
 }
 
-/// A server of one of our processes, on its Unix socket: with the windows of our links, and no more
-/// streams than they cover.
+/// A server for the Unix socket of one of our processes, with at most as many streams as its
+/// connection window covers.
 pub fn server() -> Server {
     Server::builder()
         .initial_stream_window_size(STREAM_WINDOW)
@@ -54,15 +54,15 @@ pub fn server() -> Server {
 /// Accepted connections, ready for tonic's `serve_with_incoming`.
 pub type Incoming<S> = ReceiverStream<io::Result<S>>;
 
-/// Binds a Unix socket only this user can reach. A file left by a dead process is removed first; a
-/// living one is not.
+/// Binds a Unix socket that only this user can reach. The socket file of a dead process is removed
+/// first; that of a living process is not.
 ///
 /// macOS refuses connections to a living process that has a full backlog. The caller therefore
 /// makes sure that no other process of its name lives: the supervisor by its lock, a worker by the
 /// record of its name.
 ///
 /// # Errors
-/// Somebody listens there, or the system says no.
+/// A process listens there, or the system refuses.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => {
@@ -80,8 +80,8 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Accepts connections of this user that say something; others are closed before the first HTTP/2
-/// byte is read. Ends when the returned stream is dropped.
+/// Accepts connections of this user that send a first byte in time. Others are closed before HTTP/2
+/// begins. Ends when the returned stream is dropped.
 pub fn accept_unix(listener: UnixListener) -> Incoming<UnixStream> {
     let (tx, rx) = mpsc::channel(BACKLOG);
     let own_uid = nix::unistd::geteuid().as_raw();
@@ -146,7 +146,7 @@ fn hand_over(stream: UnixStream, tx: mpsc::Sender<io::Result<UnixStream>>) {
     });
 }
 
-/// Waits for the first byte. A fresh socket may report readiness without data, so look.
+/// Waits for the first byte. A fresh socket may be reported ready without data, so the loop peeks.
 async fn first_byte(stream: &UnixStream) -> io::Result<()> {
     loop {
         stream.readable().await?;
@@ -159,8 +159,8 @@ async fn first_byte(stream: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// A channel to one of our processes: connects when first used, again after a loss; the peer must
-/// be this user's.
+/// A channel to one of our processes. It connects at the first use, and again after a loss. The
+/// peer's process must be this user's.
 pub fn channel(path: PathBuf) -> Channel {
     let own_uid = nix::unistd::geteuid().as_raw();
     Endpoint::from_static("http://paceline.local")

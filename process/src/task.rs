@@ -1,5 +1,5 @@
-//! Tasks with names: a panic in a task is our bug and ends the process with a line that names the
-//! task, instead of vanishing in a dropped `JoinHandle`.
+//! Tasks with names. A panic in a task is a bug of ours: it ends the process with a log line that
+//! names the task, instead of vanishing in a dropped `JoinHandle`.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
@@ -7,8 +7,8 @@ use std::panic::AssertUnwindSafe;
 use futures::FutureExt;
 use tokio::task::JoinHandle;
 
-/// Runs `future` as a task. A panic in it aborts the process: its state is unknown, and restarting
-/// is the trade of whoever started us.
+/// Runs `future` as a task. A panic in it aborts the process, whose state is then unknown; the parent
+/// restarts it.
 pub fn spawn<T: Send + 'static>(
     name: &'static str,
     future: impl Future<Output = T> + Send + 'static,

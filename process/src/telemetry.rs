@@ -12,16 +12,16 @@ use tracing_subscriber::EnvFilter;
 use crate::config::{LogConfig, LogFormat};
 use crate::{platform, task};
 
-/// How often a process looks at the size of its own log.
-const LOG_LOOK: Duration = Duration::from_secs(60);
-/// Own logs are cut above this.
+/// Interval between two checks of the size of a process's own log.
+const LOG_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// A process's own log is shortened above this size.
 pub const OWN_LOG_BYTES: u64 = 8 << 20;
 
 /// Starts logging for this process.
 pub fn start(log: &LogConfig) {
     let filter = EnvFilter::try_new(&log.level).unwrap_or_else(|_| EnvFilter::new("info"));
-    // An error of writing must stay silent: it would be reported by `eprintln!`, which panics where
-    // standard error cannot be written, so a full disk below the log would end the process.
+    // Errors of writing are not reported: `eprintln!` would report them, and panics if standard error
+    // cannot be written. A full disk would then end the process.
     let builder = tracing_subscriber::fmt()
         .log_internal_errors(false)
         .with_env_filter(filter)
@@ -38,14 +38,14 @@ pub fn start(log: &LogConfig) {
     }));
 }
 
-/// Writes a line to standard error, for a process that cannot start. Its exit code counts whether
-/// or not the line can be read.
+/// Writes a line to standard error, for a process that cannot start. An error of writing is ignored:
+/// the exit code tells the failure too.
 pub fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-/// Opens a log file for a child's standard output and error: appended to, 0600; a file over
-/// `max_bytes` becomes `.1` first.
+/// Opens a log file for a child's standard output and error, with mode 0600, for appending. A file
+/// over `max_bytes` is renamed to `.log.1` first.
 ///
 /// # Errors
 /// The file cannot be opened.
@@ -58,15 +58,14 @@ pub fn child_log(path: &Path, max_bytes: u64) -> io::Result<File> {
 }
 
 /// Keeps this process's own log file bounded (I6): if standard error is a regular file over
-/// `max_bytes`, its last half is kept. Called now and then by a process whose stderr is a file from
-/// [`child_log`].
+/// `max_bytes`, it is cut to its last `max_bytes / 2`. For processes whose standard error is a file
+/// from [`child_log`].
 pub fn bound_own_log(max_bytes: u64) {
     let shrink = || -> io::Result<()> {
         let mut file = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let meta = file.metadata()?;
         let flags = OFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GETFL)?);
-        // A file that somebody's shell opened without appending would get a hole where its
-        // beginning was.
+        // A file that a shell opened without append mode would get a hole in place of its beginning.
         if !meta.is_file() || meta.len() <= max_bytes || !flags.contains(OFlag::O_APPEND) {
             return Ok(());
         }
@@ -83,12 +82,11 @@ pub fn bound_own_log(max_bytes: u64) {
     let _ = shrink();
 }
 
-/// Keeps this process's own log file bounded as long as it runs, for one that nobody else does that
-/// for.
+/// Keeps this process's own log file bounded as long as the process runs.
 pub fn keep_own_log_bounded() {
     task::spawn("log", async move {
         loop {
-            tokio::time::sleep(LOG_LOOK).await;
+            tokio::time::sleep(LOG_CHECK_INTERVAL).await;
             bound_own_log(OWN_LOG_BYTES);
         }
     });

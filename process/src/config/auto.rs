@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// A setting the service finds by itself unless the operator gives a number.
+/// A setting that the service finds by itself, unless the operator gives a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Auto<T> {
     /// `"auto"`

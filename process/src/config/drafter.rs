@@ -13,15 +13,15 @@ pub enum DrafterStart {
     Eager,
     /// At the first request that would use it.
     Lazy,
-    /// When an operator says so.
+    /// When an operator orders it.
     Manual,
 }
 
 /// What `drafter.kind` may be.
 pub const DRAFTER_KINDS: [&str; 2] = ["auto", "dflash"];
 
-/// How far the drafter's weights are rounded at load. Only a GPU keeps them packed; on the CPU they
-/// stay float32.
+/// Quantization of the drafter's weights at load. Only a GPU keeps them packed; on the CPU they stay
+/// float32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DrafterQuantize {
@@ -38,7 +38,7 @@ pub enum DrafterQuantize {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DrafterConfig {
-    /// Model directory; "" = none, or the embedded demo drafter where the embedded demo target is
+    /// Model directory; "" = none, or the embedded demo drafter if the embedded demo target is
     /// served.
     pub model: String,
     /// Architecture, one of [`DRAFTER_KINDS`]; "auto" reads it from the files.
@@ -51,7 +51,7 @@ pub struct DrafterConfig {
     pub threads: Auto<u32>,
     /// Quantization at load. On the CPU it saves no memory.
     pub quantize: DrafterQuantize,
-    /// Contexts of ended requests that it keeps for requests with the same beginning, in bytes; 0 =
+    /// Bytes of contexts of ended requests that it retains for requests with the same beginning; 0 =
     /// none. Default: 256 MiB, which is some ten thousand positions of the published drafters.
     pub prefix_bytes: u64,
 }

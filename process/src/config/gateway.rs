@@ -21,7 +21,7 @@ pub struct GatewayConfig {
     pub tls_cert: String,
     /// TLS key (PEM).
     pub tls_key: String,
-    /// Serve on an address that other machines reach without keys and TLS.
+    /// Serve without keys and TLS on an address that other machines reach.
     pub insecure: bool,
 }
 
@@ -39,10 +39,10 @@ impl Default for GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// Checks that what other machines reach has keys and TLS.
+    /// Checks that an address which other machines reach has keys and TLS.
     ///
     /// # Errors
-    /// It has not, and nobody said that it may be so.
+    /// It has not, and `insecure` is off.
     pub fn check_exposure(&self, address: SocketAddr) -> Result<(), ConfigError> {
         let missing = match (self.api_keys_file.is_empty(), self.tls_cert.is_empty()) {
             _ if self.insecure || address.ip().to_canonical().is_loopback() => return Ok(()),

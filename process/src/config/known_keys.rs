@@ -1,4 +1,4 @@
-//! Which keys there are, and which one a wrong one may have meant.
+//! The known keys, and the one that an unknown key may have meant.
 
 use super::ConfigError;
 
@@ -22,7 +22,7 @@ pub(super) fn refuse_unknown(
             return Err(ConfigError::Value { key: section.clone(), what });
         };
         if section == "classes" {
-            continue; // its keys are the operator's own
+            continue; // its keys are names of API keys
         }
         if let Some(key) = keys.keys().find(|key| !known_keys.contains_key(*key)) {
             return Err(unknown(format!("{section}.{key}"), all_keys(known)));
@@ -46,7 +46,7 @@ pub(super) fn all_keys(known: &toml::Table) -> Vec<String> {
     keys
 }
 
-/// What may have been meant, or what there is: in that section if it is one, else all sections.
+/// The nearest known key; else the keys of that section, or all sections.
 pub(super) fn hint(key: &str, candidates: &[String]) -> String {
     if let Some(near) = nearest(key, candidates) {
         return format!("did you mean {near}?");
@@ -74,7 +74,7 @@ fn section(key: &str) -> Option<&str> {
 
 fn nearest<'a>(key: &str, candidates: &'a [String]) -> Option<&'a str> {
     let word = |text: &'_ str| text.rsplit('.').next().unwrap_or_default().to_owned();
-    // A misspelt key is found by its distance, one in the wrong section by its last word.
+    // A misspelt key is found by its distance, a key of another section by its last word.
     let distance = |candidate: &str| {
         let letters = strsim::damerau_levenshtein(&word(key), &word(candidate));
         match section(key) == section(candidate) {

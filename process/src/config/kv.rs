@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Auto;
 
-/// Longest `kv.tap_window`, in positions: taps are wide, and a drafter's use of old ones is small.
+/// Largest `kv.tap_window`, in positions: hidden states are wide, and old ones help a drafter little.
 pub(super) const LONGEST_TAP_WINDOW: u32 = 65_536;
 
 /// `[kv]`
@@ -16,9 +16,9 @@ pub struct KvConfig {
     /// Share of the memory that is free after the weights are loaded; auto = 0.5. On macOS no more
     /// counts as free than the working set that the GPU's driver recommends has left.
     pub budget_fraction: Auto<f64>,
-    /// Keep the KV of ended requests for later ones with the same beginning.
+    /// Retain the KV of ended requests for later ones with the same beginning.
     pub prefix_cache: bool,
-    /// Positions of which taps are kept for a drafter that attaches later.
+    /// Positions whose hidden states are retained for a drafter that attaches later.
     pub tap_window: u32,
 }
 

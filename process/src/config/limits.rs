@@ -19,26 +19,26 @@ pub struct LimitsConfig {
     pub queue_wait_s: u64,
     /// Seconds a request may take in all.
     pub deadline_s: u64,
-    /// Largest message a client may send; its pictures are in it.
+    /// Largest message of a client in bytes, including its images.
     pub max_message_bytes: u64,
-    /// Connections of clients at once. Where they are all taken, the longest idle one is closed for
-    /// a newcomer.
+    /// Connections of clients at once. If all are taken, a new connection closes the longest idle
+    /// one.
     pub connections: u32,
     /// Connections at once of one peer (an IPv4 address, an IPv6 /64), other than this machine;
     /// auto = a quarter of `connections`.
     pub connections_per_peer: Auto<u32>,
-    /// Requests at once on one connection; a client that wants more has them wait.
+    /// Requests at once on one connection; further ones wait at the client.
     pub streams_per_connection: u32,
-    /// Requests that run at once under one API key's name, where there are keys; its others wait in
-    /// the queue. Default: 16, half of what runs at once.
+    /// Requests that run at once under one API key's name; its further requests wait in the queue.
+    /// Default: 16, half of what runs at once.
     pub streams_per_key: u32,
-    /// Seconds a client may take for its message, from the headers on.
+    /// Seconds that a client may take to send its message, from the headers on.
     pub message_s: u64,
-    /// Seconds a client may leave its answer unread before its request is ended.
+    /// Seconds that a client may leave its answer unread before its request is ended.
     pub unread_s: u64,
-    /// Pictures in one request.
+    /// Images in one request.
     pub max_images: u32,
-    /// Pixels of one picture as it is sent.
+    /// Pixels of one image as it is sent.
     pub max_image_pixels: u64,
 }
 

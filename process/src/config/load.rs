@@ -99,8 +99,8 @@ impl Loaded {
     }
 }
 
-/// The variables that are text. One of ours that is not UTF-8 is refused; others may hold any bytes
-/// and are left out.
+/// The variables that are text. A variable of ours that is not UTF-8 is refused; foreign variables
+/// may hold any bytes and are left out.
 pub(super) fn text_variables(
     all: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<Vec<(String, String)>, ConfigError> {

@@ -1,4 +1,4 @@
-//! Where the models are that a configuration names.
+//! Directories of the models that a configuration names.
 
 use std::path::{Path, PathBuf};
 

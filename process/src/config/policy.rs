@@ -1,4 +1,4 @@
-//! Keys that an operator may change while the service runs, by the configuration's own rules.
+//! Keys that an operator may change while the service runs, by the rules of the configuration.
 
 use super::known_keys::{all_keys, hint};
 use super::overlay::typed;

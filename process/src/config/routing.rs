@@ -13,7 +13,7 @@ pub enum Force {
     Auto,
     /// Everything without the drafter.
     Plain,
-    /// Everything with the drafter, where there is one.
+    /// Everything with the drafter, if there is one.
     Speculative,
 }
 
@@ -21,10 +21,10 @@ pub enum Force {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RoutingConfig {
-    /// Requests at once that may draft; auto: 4 until it is measured how far speculation pays.
+    /// Most requests at once that may draft; auto: 4 until there are measurements.
     pub max_concurrent: Auto<u32>,
-    /// Context above which requests decode plainly, in tokens; auto: 4096, where published drafters
-    /// were trained, until measured.
+    /// Context above which requests decode plainly, in tokens; auto: 4096, the length that published
+    /// drafters were trained at, until there are measurements.
     pub max_context: Auto<u32>,
     /// KV pressure above which requests decode plainly.
     pub kv_pressure: f64,

@@ -9,10 +9,10 @@ pub struct SupervisorConfig {
     /// Directory of sockets, logs and counters; "" = $XDG_RUNTIME_DIR/paceline or the user's cache
     /// directory.
     pub runtime_dir: String,
-    /// Seconds a worker lives on without its supervisor.
+    /// Seconds that a worker lives on without its supervisor.
     pub lease_s: u64,
-    /// Seconds without progress after which a busy worker counts as hung, if ten times its usual
-    /// step is less.
+    /// Seconds without progress after which a busy worker counts as hung; ten times its usual step if
+    /// that is longer.
     pub hang_s: u64,
     /// The restart within `restart_period_s` at which a process counts as failed: with 5 there are
     /// at most five starts.

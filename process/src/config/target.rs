@@ -17,9 +17,9 @@ pub enum Device {
     Gpu,
 }
 
-/// Most that `target.max_sequences` may be: each sequence has a stream of its own on the connection
-/// between supervisor and target, and an HTTP/2 server accepts 200 at once unless it is told
-/// otherwise; heartbeats and orders need some of them.
+/// Largest `target.max_sequences`. Each sequence has a stream of its own on the connection between
+/// supervisor and target. An HTTP/2 server accepts 200 streams by default, and heartbeats and orders
+/// need some of them.
 pub const MOST_SEQUENCES: u32 = 128;
 
 /// `[target]`

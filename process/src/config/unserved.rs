@@ -1,9 +1,9 @@
-//! Settings whose feature is not there yet: at their default they pass, otherwise they are refused
-//! or warned of by name.
+//! Settings whose feature does not exist yet. Another value than the default is refused, or causes a
+//! warning that names the key.
 
 use super::{Config, ConfigError};
 
-/// Checks what this version serves.
+/// Returns warnings about settings without effect.
 ///
 /// # Errors
 /// The first key that is set and not served.

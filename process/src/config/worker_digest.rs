@@ -5,9 +5,9 @@ use sha2::{Digest as _, Sha256};
 use super::{Config, DrafterConfig, SupervisorConfig, TargetConfig};
 
 impl Config {
-    /// Digest of the settings that the target is started with: one with another digest is not taken
-    /// over. What only others go by is left out, as are logs: changing it costs no load. Of the
-    /// drafter it reads what to keep for it.
+    /// Digest of the settings that the target reads. A target with another digest is not taken over.
+    /// Settings that only other processes read are left out, as are logs: a change of them reloads no
+    /// worker. The target reads `drafter.model`, to know which hidden states to retain.
     pub fn target_digest(&self) -> String {
         let drafter = DrafterConfig { model: self.drafter.model.clone(), ..Default::default() };
         Self { target: self.target.clone(), kv: self.kv.clone(), drafter, ..self.of_every_worker() }
@@ -18,14 +18,14 @@ impl Config {
     pub fn drafter_digest(&self) -> String {
         let DrafterConfig { start, idle_stop_s, .. } = DrafterConfig::default();
         let drafter = DrafterConfig { start, idle_stop_s, ..self.drafter.clone() };
-        // Where no drafter is named the target says which one there is.
+        // Without a named drafter the target decides which one there is.
         let model =
             if drafter.model.is_empty() { self.target.model.clone() } else { String::new() };
         let target = TargetConfig { model, device: self.target.device, ..Default::default() };
         Self { target, drafter, ..self.of_every_worker() }.hashed()
     }
 
-    /// The settings by which every worker lives; all others are the defaults.
+    /// The settings that every worker reads; all others are the defaults.
     fn of_every_worker(&self) -> Self {
         let SupervisorConfig { runtime_dir, lease_s, .. } = self.supervisor.clone();
         Self {

@@ -63,13 +63,13 @@ pub(super) fn write_barrier(file: &File) -> io::Result<()> {
 /// pidfd_getfd and /proc/PID/{environ,maps,mem,fd,io} to other processes without CAP_SYS_PTRACE
 /// (for reads of memory also CAP_PERFMON), those of the same user included.
 ///
-/// What our processes do to one another goes on: signals and pidfd_open go by the user id,
-/// /proc/PID/{stat,status,cmdline} stay readable, SCM_RIGHTS and SO_PEERCRED do not ask. A process
-/// still reads its own /proc/self/{fd,maps,cgroup,mountinfo}; /proc/self/{environ,io} then belong
-/// to root and are not used. `exec` sets the flag back to 1: each program has to call this.
+/// Our processes still work with one another: signals and pidfd_open check the user id,
+/// /proc/PID/{stat,status,cmdline} stay readable, SCM_RIGHTS and SO_PEERCRED do not check the flag. A
+/// process still reads its own /proc/self/{fd,maps,cgroup,mountinfo}; /proc/self/{environ,io} then
+/// belong to root and are not used. `exec` sets the flag back to 1, so each program has to call this.
 ///
-/// A /proc that is mounted with `hidepid` goes by the same flag: a supervisor would no longer see
-/// /proc/PID/stat of its own workers and take them for dead. There the flag is left alone.
+/// A /proc that is mounted with `hidepid` uses the same flag: a supervisor could no longer read
+/// /proc/PID/stat of its own workers and would take them for dead. There the flag is left at 1.
 pub(super) fn deny_memory_access() {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     if hides_processes(&mounts) {
@@ -104,8 +104,8 @@ pub(super) fn available_memory() -> Option<u64> {
     Some(group.map_or(machine, |group| group.min(machine)))
 }
 
-/// What the control group of `groups` (/proc/self/cgroup) and those around it still allow, as in a
-/// container; `None`: they bound nothing, or are of version 1. Pages of files are given up when
+/// Bytes that the control group of `groups` (/proc/self/cgroup) and its ancestors still allow, as in
+/// a container. `None` if they have no bound, or are of version 1. Pages of files are evicted when
 /// memory is short, so they count as free, as in MemAvailable.
 fn group_memory(groups: &str, root: &Path) -> Option<u64> {
     let group = root.join(groups.lines().find_map(|line| line.strip_prefix("0::/"))?);
@@ -126,8 +126,8 @@ fn group_memory(groups: &str, root: &Path) -> Option<u64> {
 }
 
 pub(super) fn give_back_freed_memory() {
-    // Blocks freed between blocks in use stay with glibc until it is asked; musl has no such call
-    // and keeps little.
+    // glibc retains freed blocks between blocks in use until this call. musl has no such call and
+    // retains little.
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim takes the allocator's own locks and may be called at any time from any
     // thread.
@@ -155,7 +155,7 @@ pub(super) fn enlarge_buffers(_socket: BorrowedFd<'_>) {
 }
 
 pub(super) fn stderr_path() -> io::Result<PathBuf> {
-    // Opening this link opens the file anew.
+    // Opening this link opens the file again.
     Ok("/proc/self/fd/2".into())
 }
 

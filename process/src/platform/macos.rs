@@ -16,7 +16,7 @@ use nix::time::ClockId;
 /// tokio, poll and kqueue. Source: Apple's Libc, gen/clock_gettime.c.
 pub(super) const CLOCK: ClockId = ClockId::from_raw(libc::CLOCK_UPTIME_RAW);
 
-/// What Metal has wired may stay so.
+/// Memory that Metal has wired may stay wired.
 pub(super) const KILL_STRANDS_MEMORY: bool = true;
 
 /// sun_path is 104 bytes, NUL included.
@@ -205,8 +205,7 @@ pub(super) fn launchd_sockets(key: &str) -> io::Result<Option<Vec<OwnedFd>>> {
     // free.
     match unsafe { launch_activate_socket(name.as_ptr(), &mut fds, &mut count) } {
         0 => {}
-        // Not a job of launchd, or one without such a socket: who started us meant us to bind
-        // ourselves.
+        // Not a job of launchd, or a job without such a socket: this process binds its own.
         libc::ESRCH | libc::ENOENT => return Ok(None),
         error => return Err(io::Error::from_raw_os_error(error)),
     }
@@ -235,7 +234,7 @@ pub(super) fn cache_dir() -> Option<PathBuf> {
 }
 
 pub(super) fn config_dir() -> Option<PathBuf> {
-    // Where command-line users look first, then the system's place.
+    // First the place that command-line users expect, then the system's.
     let set = super::xdg("XDG_CONFIG_HOME", ".config").filter(|dir| dir.join("paceline").is_dir());
     set.or_else(|| super::home().map(|home| home.join("Library/Application Support")))
 }

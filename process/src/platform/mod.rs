@@ -1,4 +1,4 @@
-//! What differs between the systems we run on. One small file each, the same functions in both.
+//! What differs between operating systems: one file for each, with the same functions.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -15,35 +15,35 @@ use linux as system;
 #[cfg(target_os = "macos")]
 use macos as system;
 
-/// When a process started, in units of the system's own: with the pid it names a process for ever,
-/// as pids are reused. `None` if there is no such process (a zombie counts as none).
+/// Start time of a process, in units of the system. Pids are reused; pid and start time together
+/// identify a process within one boot. `None` if there is no such process; a zombie counts as none.
 pub fn process_start(pid: u32) -> Option<u64> {
     system::process_start(pid)
 }
 
-/// Whether a process is stopped by job control (SIGSTOP): it answers nothing, and of all signals
-/// only SIGKILL ends it.
+/// Whether a process is stopped by job control (SIGSTOP). Then it answers nothing, and only SIGKILL
+/// ends it.
 pub fn process_stopped(pid: u32) -> bool {
     system::process_stopped(pid)
 }
 
-/// A descriptor that becomes readable when this process, which need not be our child, has ended.
+/// A descriptor that becomes readable when this process has ended. It need not be our child.
 ///
 /// # Errors
-/// There is no such process, or the system cannot tell its end.
+/// There is no such process, or the system cannot report its end.
 pub fn process_end(pid: u32) -> std::io::Result<std::os::fd::OwnedFd> {
     system::process_end(pid)
 }
 
-/// Identity of the current boot of the machine: pids and start times of processes mean something
-/// within one boot only. Empty where the system gives none; then all boots count as one.
+/// Identity of the current boot of the machine. Pids and start times are only comparable within one
+/// boot. Empty if the system has none; then all boots count as one.
 pub fn boot_id() -> String {
     system::boot_id().unwrap_or_default()
 }
 
-/// Orders writes: what was written to `file` reaches the disk before whatever is written after this
-/// call. Counters and records need that order (a new name never shows an empty file); they need not
-/// outlive a power cut, because all processes that know their numbers end with it.
+/// Orders writes: data written to `file` before this call reaches the disk before any data written
+/// after it. Counters and records need that order, so that a new name never shows an empty file.
+/// They need not survive a power cut, because all processes that know their numbers end with it.
 ///
 /// # Errors
 /// The system's own.
@@ -51,14 +51,14 @@ pub fn write_barrier(file: &std::fs::File) -> std::io::Result<()> {
     system::write_barrier(file)
 }
 
-/// Keeps the memory of this process from other processes of the same user, and from core files, as
-/// far as the system can.
+/// Protects the memory of this process against other processes of the same user, and keeps it out of
+/// core files, as far as the system can.
 pub fn deny_memory_access() {
     system::deny_memory_access();
 }
 
-/// Memory that could be used now without swapping, in bytes: the machine's, and on Linux no more
-/// than the process's control group allows.
+/// Memory that can be used now without swapping, in bytes: of the machine, and on Linux at most what
+/// the process's control group allows. `None` if the system does not tell.
 pub fn available_memory() -> Option<u64> {
     system::available_memory()
 }
@@ -76,38 +76,38 @@ pub fn is_tcp_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
     system::is_tcp_listener(socket)
 }
 
-/// Gives a Unix socket send and receive buffers of some hundred KiB where the system's own are much
+/// Gives a Unix socket send and receive buffers of some hundred KiB, if the system's own are much
 /// smaller.
 pub fn enlarge_buffers(socket: BorrowedFd<'_>) {
     system::enlarge_buffers(socket);
 }
 
-/// A path by which the file behind standard error can be opened anew, with another mode.
+/// A path by which the file of standard error can be opened again, in another mode.
 ///
 /// # Errors
-/// The system knows no path of it.
+/// The system has no path for it.
 pub fn stderr_path() -> io::Result<PathBuf> {
     system::stderr_path()
 }
 
-/// Gives memory that was freed back to the system, as far as the allocator keeps it for later.
+/// Returns freed memory that the allocator retains to the system.
 pub fn give_back_freed_memory() {
     system::give_back_freed_memory();
 }
 
-/// Has all threads share the allocator's one heap, where by itself it would make one for each few
-/// threads: in a process that lives long and works on texts in many threads each of them grows to
-/// the most it ever held. To be called before there are threads.
+/// Makes all threads share one heap of the allocator. By default it makes one for every few threads,
+/// and in a long-lived process with texts in many threads each heap grows to the most that it ever
+/// held. To be called before there are threads.
 pub fn share_heap() {
     system::share_heap();
 }
 
-/// Whether a process that is killed in the middle of its work can strand memory of the machine
-/// until that is restarted.
+/// Whether a process that is killed in the middle of its work can strand memory of the machine until
+/// the machine is restarted.
 pub const KILL_STRANDS_MEMORY: bool = system::KILL_STRANDS_MEMORY;
 
-/// How long a worker that is to end may go without getting further with its teardown, and longest
-/// wait for one that does get further, before it is ended the hard way.
+/// Longest time without progress in a worker's teardown, and longest wait for a teardown that makes
+/// progress. After it the worker is killed.
 pub const TEARDOWN: Duration = teardown(KILL_STRANDS_MEMORY);
 
 /// [`TEARDOWN`] of a system that strands memory, or of one that does not.
@@ -128,16 +128,16 @@ pub fn config_dir() -> Option<std::path::PathBuf> {
     system::config_dir()
 }
 
-/// Listening sockets that launchd holds for this job under this key of its `Sockets`; `None` where
-/// launchd did not start us, or the job has no such key.
+/// Listening sockets that launchd holds for this job under this key of its `Sockets`. `None` if
+/// launchd did not start this process, or if the job has no such key.
 ///
 /// # Errors
-/// It has, and does not give them.
+/// launchd has them and does not hand them over.
 pub fn launchd_sockets(key: &str) -> std::io::Result<Option<Vec<std::os::fd::OwnedFd>>> {
     system::launchd_sockets(key)
 }
 
-/// Address of a Unix socket that has a name and no file.
+/// Address of a Unix socket that has a name but no file.
 ///
 /// # Errors
 /// The name is too long, or this system has no such addresses.

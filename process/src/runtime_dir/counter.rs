@@ -1,9 +1,9 @@
-//! Counters of lives: the supervisor's term, the epochs of workers and gateway. A counter never
-//! goes back, because messages of earlier lives are told apart by its numbers (I7).
+//! Counters of lives: the supervisor's term, the epochs of workers and gateway. A counter never goes
+//! back, because its numbers distinguish messages of earlier lives (I7).
 //!
-//! Each counter has a spare with the same number, which is written first. So the larger of the two
-//! is at least the last number that was used, and one of them may be empty, damaged or removed.
-//! With both damaged the count is refused.
+//! Each counter has a spare with the same number, which is written first. Therefore the larger of the
+//! two is at least the last number that was used, and one of them may be empty, damaged or removed.
+//! If both are damaged the count is refused.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -15,7 +15,7 @@ use super::{RuntimeDir, RuntimeDirError};
 
 /// Largest number of a counter: link generations have the term in their upper 32 bits.
 const MAX_COUNT: u64 = u32::MAX as u64;
-/// Bytes read of a counter: more than any number has, few enough for a message.
+/// Bytes that are read of a counter: more than any number has, and few enough for a message.
 const MAX_BYTES: u64 = 32;
 
 /// Content of a counter's file.
@@ -28,9 +28,9 @@ enum Content {
 }
 
 impl RuntimeDir {
-    /// Counts up the number in file `name` and returns it: terms and epochs. The first is 1. When
-    /// this returns the number is on the disk, as far as the drive keeps the order of writes. Only
-    /// one process may count at a time: the holder of a lock.
+    /// Increments the number in file `name` and returns it. The first is 1. When this returns the
+    /// number is on the disk, as far as the drive keeps the order of writes. Only one process may
+    /// count at a time: the holder of a lock.
     ///
     /// # Errors
     /// The files cannot be written, or neither the counter nor its spare is readable.
@@ -93,8 +93,7 @@ impl RuntimeDir {
     }
 }
 
-/// Digits are a number, also with a line's end after them; everything else is damage. Above
-/// [`MAX_COUNT`] no counter ever was.
+/// A number, with or without a line end, up to [`MAX_COUNT`]. Everything else is damage.
 fn parse(bytes: &[u8]) -> Content {
     let text = String::from_utf8_lossy(bytes);
     match text.trim().parse::<u64>() {

@@ -28,16 +28,16 @@ impl WorkerRecord {
         Some(Self { pid, started: platform::process_start(pid)?, epoch, boot: platform::boot_id() })
     }
 
-    /// Whether that very process still runs. A record of another boot is stale: its pid says
-    /// nothing now, so it is neither adopted nor sent a signal.
+    /// Whether that process still runs. A record of another boot is stale: another process may have
+    /// its pid now, so it is neither adopted nor sent a signal.
     pub fn alive(&self) -> bool {
         self.boot == platform::boot_id() && platform::process_start(self.pid) == Some(self.started)
     }
 }
 
 impl RuntimeDir {
-    /// Writes down which process runs as `process`. The file is whole after a power cut, but it may
-    /// be the one before: a record of an earlier boot is stale either way.
+    /// Records which process runs as `process`. After a power cut the file is whole, but it may be the
+    /// previous one. That is harmless, because a record of an earlier boot is stale.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -52,12 +52,12 @@ impl RuntimeDir {
         )
     }
 
-    /// The last record of `process`; `None` if there is none, or it is unreadable.
+    /// The last record of `process`; `None` if there is none, or if it is unreadable.
     pub fn record(&self, process: &str) -> Option<WorkerRecord> {
         serde_json::from_slice(&fs::read(self.record_path(process)).ok()?).ok()
     }
 
-    /// All records, by name; of dead processes as well.
+    /// All records by name, including those of dead processes.
     pub fn records(&self) -> Vec<(String, WorkerRecord)> {
         let entries = fs::read_dir(self.path()).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| {
