@@ -56,6 +56,29 @@ fn at(sorted: &[f64], share: f64) -> f64 {
     sorted[((sorted.len() as f64 * share) as usize).min(sorted.len() - 1)]
 }
 
+/// The conversations of a kind in a file of prompts.
+fn read_prompts(
+    path: &str,
+    kind: &str,
+) -> Result<Vec<Vec<Message>>, Box<dyn std::error::Error + Send + Sync>> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut conversations = vec![];
+    for line in std::fs::read_to_string(path)?.lines() {
+        let prompt: Value = serde_json::from_str(line)?;
+        if prompt["kind"] != kind {
+            continue;
+        }
+        let turns = prompt["messages"].as_array().ok_or("messages")?;
+        let message = |turn: &Value| Message {
+            role: text(&turn["role"]),
+            content: vec![ContentPart { part: Some(Part::Text(text(&turn["content"]))) }],
+            ..Default::default()
+        };
+        conversations.push(turns.iter().map(message).collect());
+    }
+    Ok(conversations)
+}
+
 #[tokio::main(flavor = "current_thread")]
 #[expect(clippy::print_stdout, reason = "a measurement for a terminal")]
 async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -68,24 +91,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     };
     let (requests, max_tokens): (usize, u32) = (requests.parse()?, max_tokens.parse()?);
     let concurrency: usize = rest.first().map_or(Ok(1), |text| text.parse())?;
-    let mut queue = vec![];
-    for line in std::fs::read_to_string(prompts)?.lines() {
-        let prompt: Value = serde_json::from_str(line)?;
-        if prompt["kind"] != kind.as_str() {
-            continue;
-        }
-        let messages =
-            prompt["messages"].as_array().ok_or("messages")?.iter().map(|message| Message {
-                role: message["role"].as_str().unwrap_or_default().to_owned(),
-                content: vec![ContentPart {
-                    part: Some(Part::Text(
-                        message["content"].as_str().unwrap_or_default().to_owned(),
-                    )),
-                }],
-                ..Default::default()
-            });
-        queue.push(messages.collect::<Vec<_>>());
-    }
+    let queue = read_prompts(prompts, kind)?;
     let address = format!("http://{address}");
     one(address.clone(), queue[0].clone(), max_tokens).await?; // warm-up
     let queue = Arc::new(Mutex::new(

@@ -20,22 +20,7 @@ use crate::{client, messages};
 /// # Errors
 /// The service cannot be reached; or, where the input is no terminal, the last turn that failed.
 pub async fn run(args: &ChatArgs, screen: &mut Screen) -> Result<(), Failure> {
-    let service = client::Service::find(&args.service)?;
-    let client = service.connect().await?;
-    let address = service.address;
-    let system = args.system.iter().map(|text| messages::text("system", text.clone())).collect();
-    let model = args.service.model.clone().unwrap_or_default();
-    let template_arguments = args.template_arguments.clone().unwrap_or_default();
-    let mut session = ChatSession {
-        client,
-        address,
-        model,
-        how: args.how.clone(),
-        template_arguments,
-        messages: system,
-        kept: args.system.iter().count(),
-        pictures: vec![],
-    };
+    let mut session = ChatSession::begin(args).await?;
     if screen.err_is_terminal() {
         screen.note(
             "one line is one turn; /image F shows a picture with it, /reset begins anew, /quit ends, Ctrl-C ends an answer",
@@ -105,6 +90,23 @@ fn is_image(line: &str) -> bool {
 }
 
 impl ChatSession {
+    /// Connects to the service.
+    async fn begin(args: &ChatArgs) -> Result<Self, Failure> {
+        let service = client::Service::find(&args.service)?;
+        let client = service.connect().await?;
+        let system = args.system.iter().map(|text| messages::text("system", text.clone()));
+        Ok(Self {
+            client,
+            address: service.address,
+            model: args.service.model.clone().unwrap_or_default(),
+            how: args.how.clone(),
+            template_arguments: args.template_arguments.clone().unwrap_or_default(),
+            messages: system.collect(),
+            kept: args.system.iter().count(),
+            pictures: vec![],
+        })
+    }
+
     /// Begins anew.
     fn reset(&mut self) {
         self.messages.truncate(self.kept);
@@ -115,7 +117,7 @@ impl ChatSession {
     fn show(&mut self, line: &str) -> Result<String, Failure> {
         let path = line.trim_start_matches("/image").trim();
         if path.is_empty() {
-            return Err(Failure::usage("/image: expected a file behind it, found none"));
+            return Err(Failure::usage("/image: expected a file after it, found none"));
         }
         let data = generate::read_picture("/image", Path::new(path))?;
         let told = format!("{path} ({} bytes) goes with the next message", data.len());

@@ -386,7 +386,7 @@ async fn a_chat_shows_pictures_with_the_next_message() {
     assert_eq!(seen, [" [4] what?", " and now?", " plain", " /images x"]);
     assert!(told.contains("a picture.png (4 bytes) goes with the next message"), "{told}");
     assert!(
-        told.contains("cannot read /nowhere.png") && told.contains("expected a file behind it"),
+        told.contains("cannot read /nowhere.png") && told.contains("expected a file after it"),
         "{told}"
     );
 }

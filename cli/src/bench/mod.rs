@@ -98,7 +98,7 @@ fn said<R: Serialize>(args: &BenchArgs, report: &R, text: impl Fn(&R) -> String)
     }
 }
 
-/// What we share with `selftest` fails in its name.
+/// Failures of code shared with `selftest` carry its reason; here they get that of `bench`.
 fn ours(failure: Failure) -> Failure {
     match failure.reason.as_str() {
         "SELFTEST" => Failure::bench(failure.message),
@@ -186,15 +186,7 @@ async fn measure(
             }
             screen.note(&report::progress(run, plan.runs, cell, &measured[at]));
         }
-        let left = clock.now().0 as f64 / 1e3 / (run + 1) as f64 * (plan.runs - run - 1) as f64;
-        if left > 0.0 {
-            screen.note(&format!(
-                "run {} of {} done, about {} left",
-                run + 1,
-                plan.runs,
-                duration(left)
-            ));
-        }
+        note_time_left(&clock, run, plan.runs, screen);
     }
     let same = bench.weighed(screen).await?;
     let rows =
@@ -210,7 +202,16 @@ async fn measure(
     })
 }
 
-/// The measuring end.
+/// After a run that is not the last: shows how many are done, and how long the others will take.
+fn note_time_left(clock: &Clock, run: usize, runs: usize, screen: &mut Screen) {
+    let done = run + 1;
+    let left_s = clock.now().0 as f64 / 1e3 / done as f64 * (runs - done) as f64;
+    if left_s > 0.0 {
+        screen.note(&format!("run {done} of {runs} done, about {} left", duration(left_s)));
+    }
+}
+
+/// Measures cells on a running service.
 struct LaneBench<'a> {
     plan: &'a LanePlan,
     dir: &'a RuntimeDir,

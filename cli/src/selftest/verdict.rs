@@ -23,18 +23,10 @@ pub struct Findings<'a> {
     pub drafter: bool,
 }
 
-/// One sentence or two a line; the last one says what to do.
+/// One or two sentences a line. The last line is the advice.
 pub fn verdict(found: &Findings) -> Vec<String> {
     if !found.drafter {
-        let speed = found
-            .all
-            .plain_tok_s
-            .map(|speed| format!(" It decodes at {speed:.0} tokens per second."))
-            .unwrap_or_default();
-        return vec![
-            format!("No drafter is configured: there is nothing to compare.{speed}"),
-            "To have one, set drafter.model to a drafter made for this model, or try one with --drafter DIR.".into(),
-        ];
+        return without_drafter(found.all);
     }
     if let Some(place) = found.identity.differences.first() {
         return vec![
@@ -57,20 +49,8 @@ pub fn verdict(found: &Findings) -> Vec<String> {
         lines.push("Set drafter.model to one that was made for this model, or drafter.start = \"manual\" to go without.".into());
         return lines;
     }
-    let of = |which: &dyn Fn(f64) -> bool| {
-        let rows = found.kinds.iter().filter_map(|row| row.ratio.map(|ratio| (row, ratio.median)));
-        rows.filter(|(_, ratio)| which(*ratio)).collect::<Vec<_>>()
-    };
-    let gains = of(&|ratio| ratio >= 1.0 + EVEN);
-    let losses = of(&|ratio| ratio <= 1.0 - EVEN);
-    let even = of(&|ratio| ratio > 1.0 - EVEN && ratio < 1.0 + EVEN);
-    for (word, rows) in [("Faster", &gains), ("Slower", &losses), ("As fast", &even)] {
-        if !rows.is_empty() {
-            let named: Vec<_> =
-                rows.iter().map(|(row, ratio)| format!("{} ({ratio:.2})", row.kind)).collect();
-            lines.push(format!("{word} with the drafter: {}.", named.join(", ")));
-        }
-    }
+    let kinds = Kinds::of(found);
+    lines.extend(kinds.lines());
     if let Some((least, most)) =
         found.all.plain_range.filter(|(least, most)| *most > STEADY * least)
     {
@@ -79,35 +59,80 @@ pub fn verdict(found: &Findings) -> Vec<String> {
              when nothing else runs before you act on speeds."
         ));
     }
-    let names = |rows: &[(&Row, f64)]| {
-        rows.iter().map(|(row, _)| row.kind.as_str()).collect::<Vec<_>>().join(", ")
-    };
-    lines.push(match (gains.is_empty(), losses.is_empty()) {
-        (false, true) => "Leave the drafter on.".into(),
-        (false, false) if found.all.overall().is_some_and(|ratio| ratio < 1.0 + EVEN) => format!(
-            "Over all kinds it gains nothing. Leave it on if your work is like {}; for work like {} ask with --route plain, or set \
-             routing.force = \"plain\".",
-            names(&gains),
-            names(&losses)
-        ),
-        (false, false) => format!(
-            "Leave the drafter on. For work like {} ask with --route plain; if most of yours is such work, set routing.force = \
-             \"plain\".",
-            names(&losses)
-        ),
-        (true, false) => format!(
-            "The drafter does not pay on this machine: set routing.force = \"plain\", or drafter.start = \"manual\" to save its \
-             memory too.{}",
-            // Enough is accepted; the drafts cost more than they save.
-            if per_cycle >= 2.0 {
-                " Its guesses are good and cost too much: a smaller one, or drafter.quantize, may pay."
-            } else {
-                ""
-            }
-        ),
-        (true, true) => "It makes no difference one would notice. drafter.start = \"manual\" saves the drafter's memory.".into(),
-    });
+    lines.push(kinds.advice(found.all, per_cycle));
     lines
+}
+
+fn without_drafter(all: &Row) -> Vec<String> {
+    let speed = all
+        .plain_tok_s
+        .map(|speed| format!(" It decodes at {speed:.0} tokens per second."))
+        .unwrap_or_default();
+    vec![
+        format!("No drafter is configured: there is nothing to compare.{speed}"),
+        "To have one, set drafter.model to a drafter made for this model, or try one with --drafter DIR.".into(),
+    ]
+}
+
+/// Kinds of prompts, each with its speed with the drafter over that without.
+struct Kinds<'a> {
+    gains: Vec<(&'a Row, f64)>,
+    losses: Vec<(&'a Row, f64)>,
+    even: Vec<(&'a Row, f64)>,
+}
+
+impl<'a> Kinds<'a> {
+    fn of(found: &Findings<'a>) -> Self {
+        let of = |which: &dyn Fn(f64) -> bool| {
+            let rows =
+                found.kinds.iter().filter_map(|row| row.ratio.map(|ratio| (row, ratio.median)));
+            rows.filter(|(_, ratio)| which(*ratio)).collect::<Vec<_>>()
+        };
+        Self {
+            gains: of(&|ratio| ratio >= 1.0 + EVEN),
+            losses: of(&|ratio| ratio <= 1.0 - EVEN),
+            even: of(&|ratio| ratio > 1.0 - EVEN && ratio < 1.0 + EVEN),
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let groups = [("Faster", &self.gains), ("Slower", &self.losses), ("As fast", &self.even)];
+        let line = |(word, rows): (&str, &Vec<(&Row, f64)>)| {
+            let named: Vec<_> =
+                rows.iter().map(|(row, ratio)| format!("{} ({ratio:.2})", row.kind)).collect();
+            (!named.is_empty()).then(|| format!("{word} with the drafter: {}.", named.join(", ")))
+        };
+        groups.into_iter().filter_map(line).collect()
+    }
+
+    fn advice(&self, all: &Row, per_cycle: f64) -> String {
+        let names = |rows: &[(&Row, f64)]| {
+            rows.iter().map(|(row, _)| row.kind.as_str()).collect::<Vec<_>>().join(", ")
+        };
+        let (gains, losses) = (names(&self.gains), names(&self.losses));
+        match (self.gains.is_empty(), self.losses.is_empty()) {
+            (false, true) => "Leave the drafter on.".into(),
+            (false, false) if all.overall().is_some_and(|ratio| ratio < 1.0 + EVEN) => format!(
+                "Over all kinds it gains nothing. Leave it on if your work is like {gains}; for work like {losses} ask with --route \
+                 plain, or set routing.force = \"plain\"."
+            ),
+            (false, false) => format!(
+                "Leave the drafter on. For work like {losses} ask with --route plain; if most of yours is such work, set \
+                 routing.force = \"plain\"."
+            ),
+            (true, false) => format!(
+                "The drafter does not pay on this machine: set routing.force = \"plain\", or drafter.start = \"manual\" to save its \
+                 memory too.{}",
+                // Enough is accepted; the drafts cost more than they save.
+                if per_cycle >= 2.0 {
+                    " Its guesses are good and cost too much: a smaller one, or drafter.quantize, may pay."
+                } else {
+                    ""
+                }
+            ),
+            (true, true) => "It makes no difference one would notice. drafter.start = \"manual\" saves the drafter's memory.".into(),
+        }
+    }
 }
 
 fn speed(all: &Row) -> String {

@@ -27,7 +27,7 @@ use self::gaps::PICTURES;
 use self::paint::{Size, paint};
 use self::report::{LeftOut, Report};
 use self::row::{Row, Run};
-use super::report::duration;
+use super::note_time_left;
 use crate::args::BenchArgs;
 use crate::client;
 use crate::failure::Failure;
@@ -126,15 +126,7 @@ async fn measure(
             ));
             runs[at].push(found);
         }
-        let left = clock.now().0 as f64 / 1e3 / (run + 1) as f64 * (plan.runs - run - 1) as f64;
-        if left > 0.0 {
-            screen.note(&format!(
-                "run {} of {} done, about {} left",
-                run + 1,
-                plan.runs,
-                duration(left)
-            ));
-        }
+        note_time_left(&clock, run, plan.runs, screen);
     }
     let rows = sizes.iter().zip(&runs).map(|(size, runs)| Row::of(*size, runs)).collect();
     Ok(Report {
@@ -146,7 +138,7 @@ async fn measure(
     })
 }
 
-/// The measuring end.
+/// Measures on a running service.
 struct ImageBench {
     texts: InferenceClient<Channel>,
     images: InferenceClient<Channel>,

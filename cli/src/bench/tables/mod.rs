@@ -32,6 +32,7 @@ use self::model::Model;
 use self::plan::{Shape, TablePlan, order};
 use self::report::{Different, Report, TableComparison, progress};
 use self::row::{Measured, Row};
+use super::note_time_left;
 use super::report::duration;
 use crate::args::BenchArgs;
 use crate::client;
@@ -99,15 +100,7 @@ async fn measure(
             screen.note(&progress(run, plan.runs, &shapes[at], &found));
             measured[at].push(found);
         }
-        let left = clock.now().0 as f64 / 1e3 / (run + 1) as f64 * (plan.runs - run - 1) as f64;
-        if left > 0.0 {
-            screen.note(&format!(
-                "run {} of {} done, about {} left",
-                run + 1,
-                plan.runs,
-                duration(left)
-            ));
-        }
+        note_time_left(&clock, run, plan.runs, screen);
     }
     let same = bench.weighed().await?;
     let rows = shapes.iter().zip(&measured);
@@ -145,7 +138,7 @@ struct Suspect {
     other: Vec<u32>,
 }
 
-/// The measuring end.
+/// Measures on a running service.
 struct TableBench<'a> {
     plan: &'a TablePlan,
     shapes: &'a [Shape],
