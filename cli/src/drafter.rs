@@ -1,5 +1,5 @@
-//! `paceline drafter start|stop|swap`: an order to the supervisor; returns when it is carried out,
-//! or with the reason why it is not.
+//! `paceline drafter start|stop|swap`: sends an order to the supervisor. Returns when it is carried
+//! out, or with the reason why it is not.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::failure::Failure;
 use crate::screen::Screen;
 use crate::status::{bytes, operations, state_word};
 
-/// The wait the service keeps where none is named.
+/// Default wait of the service.
 pub const WAIT: Duration = Duration::from_secs(120);
-/// For its answer behind that.
+/// Additional wait for its answer.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Runs the command.
@@ -46,10 +46,10 @@ pub async fn run(args: &DrafterArgs, screen: &mut Screen) -> Result<(), Failure>
     screen.text(&line("drafter", &drafter)).map_err(|_| Failure::nobody_reads())
 }
 
-/// The answer to an order, for which the service waits as long as it was told.
+/// The answer to an order. The service waits as long as the order says.
 ///
 /// # Errors
-/// It is not carried out, or nobody answers.
+/// The order is not carried out, or no service answers.
 pub async fn answered<T>(
     call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     wait: &WaitArgs,
@@ -67,12 +67,12 @@ pub async fn answered<T>(
     }
 }
 
-/// How long an order is waited for.
+/// The wait of an order.
 pub fn limit(wait: &WaitArgs) -> Duration {
     wait.timeout.map_or(WAIT, |seconds| Duration::from_secs(seconds.into()))
 }
 
-/// The directory as the service, which runs elsewhere, can find it.
+/// The absolute path of a directory: the service has another working directory.
 fn directory(model: Option<&PathBuf>) -> Result<String, Failure> {
     let Some(path) = model else { return Ok(String::new()) };
     let bad = |what: String| Failure::usage(format!("--model: {what}"));
@@ -83,12 +83,12 @@ fn directory(model: Option<&PathBuf>) -> Result<String, Failure> {
         .map_err(|path| bad(format!("expected a path in UTF-8, found {path:?}")))
 }
 
-/// The same as the service is told; 0 where none is named.
+/// The wait in milliseconds, as the order has it; 0 means the default.
 pub fn timeout_ms(wait: &WaitArgs) -> u32 {
     wait.timeout.map_or(0, |seconds| seconds.saturating_mul(1_000))
 }
 
-/// A process, now.
+/// A line about a process as it is now.
 pub fn line(name: &str, process: &ProcessStatus) -> String {
     let model = match (process.model.as_str(), process.weight_bytes) {
         ("", _) => String::new(),

@@ -1,4 +1,4 @@
-//! Why a command ends badly: its exit code, and what is said about it to people and programs.
+//! Why a command failed: its exit code, and the message for people and programs.
 
 use std::error::Error as _;
 use std::fmt;
@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-/// Exit code: the service said no.
+/// Exit code: the service refused.
 pub const REFUSED: u8 = 1;
-/// Exit code: what was typed, or a file it names, cannot be used.
+/// Exit code: an argument, or a file that it names, cannot be used.
 pub const USAGE: u8 = 2;
 /// Exit code: no service answers.
 pub const UNREACHABLE: u8 = 3;
 /// Exit code: the person at the terminal stopped it (128 + SIGINT).
 pub const INTERRUPTED: u8 = 130;
 
-/// A command's bad end.
+/// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Failure {
     /// Exit code of the process.
@@ -26,9 +26,9 @@ pub struct Failure {
     pub exit: u8,
     /// Name of the gRPC code ("UNAVAILABLE").
     pub code: &'static str,
-    /// Word of the reason table ("TARGET_GONE"), or why the request never left.
+    /// Word of the reason table ("TARGET_GONE"), or the reason why nothing was sent.
     pub reason: String,
-    /// What was expected, what was found, what to do. Empty: there is nothing to say.
+    /// What was expected, what was found, what to do. Empty if it was shown already.
     pub message: String,
     /// When to try again.
     pub retry_after_ms: Option<u64>,
@@ -45,12 +45,12 @@ impl Failure {
         }
     }
 
-    /// What was typed, or a file it names, cannot be used.
+    /// An argument, or a file that it names, cannot be used.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(USAGE, Code::InvalidArgument, "USAGE", message)
     }
 
-    /// A feature of the contract that is not there yet.
+    /// A feature of the contract that is not served yet.
     pub fn not_yet(what: impl fmt::Display) -> Self {
         Self::new(
             REFUSED,
@@ -60,12 +60,12 @@ impl Failure {
         )
     }
 
-    /// The self-test found what it looks for, or could not look.
+    /// The self-test found a fault, or could not run.
     pub fn selftest(message: impl Into<String>) -> Self {
         Self::new(REFUSED, Code::FailedPrecondition, "SELFTEST", message)
     }
 
-    /// The measurement found what must not be, or could not be made.
+    /// The benchmark found a fault, or could not run.
     pub fn bench(message: impl Into<String>) -> Self {
         Self::new(REFUSED, Code::FailedPrecondition, "BENCH", message)
     }
@@ -75,7 +75,7 @@ impl Failure {
         Self::new(REFUSED, Code::FailedPrecondition, "", message)
     }
 
-    /// An order was taken and did not come to its end.
+    /// An order was accepted and not carried out.
     pub fn said_no(message: impl Into<String>) -> Self {
         Self::new(REFUSED, Code::DeadlineExceeded, "", message)
     }
@@ -90,12 +90,12 @@ impl Failure {
         Self::new(INTERRUPTED, Code::Cancelled, "INTERRUPTED", "")
     }
 
-    /// Whoever read standard output went away; there is nobody to tell.
+    /// The reader of standard output is gone, so no message is shown.
     pub fn nobody_reads() -> Self {
         Self::new(REFUSED, Code::Cancelled, "OUTPUT_CLOSED", "")
     }
 
-    /// The service's own refusal. A status without our reason is told with its gRPC code alone.
+    /// The service's own refusal. A status without our reason is shown with its gRPC code alone.
     pub fn refused(status: &Status) -> Self {
         let reason = status.get_details_error_info().map(|info| info.reason).unwrap_or_default();
         let pause = status.get_details_retry_info().and_then(|info| info.retry_delay);
@@ -112,8 +112,8 @@ impl Failure {
         }
     }
 
-    /// A status that came before any answer: the connection's own failure means the service is not
-    /// reachable.
+    /// A status that came before any answer. A failure of the connection means that the service is
+    /// not reachable.
     pub fn before_answer(status: &Status, address: &str) -> Self {
         match connection_error(status) {
             Some(cause) => Self::unreachable(no_service_at(address, &cause)),
@@ -136,7 +136,7 @@ impl fmt::Display for Failure {
             _ => write!(f, "{}", self.message)?,
         }
         match self.retry_after_ms {
-            // Most messages say it themselves.
+            // Most messages contain it.
             Some(pause) if !self.message.contains("try again") => {
                 write!(f, "; try again in {:.1} s", pause as f64 / 1e3)
             }
@@ -157,7 +157,7 @@ impl From<paceline_process::runtime_dir::RuntimeDirError> for Failure {
     }
 }
 
-/// What to say when nobody answers at `address`.
+/// The message if no service answers at `address`.
 pub fn no_service_at(address: &str, cause: &str) -> String {
     format!("no service at {address} ({cause}); `paceline serve` starts it")
 }

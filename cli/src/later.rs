@@ -3,7 +3,7 @@
 use crate::args::Command;
 use crate::failure::Failure;
 
-/// Says which command is not there yet.
+/// The failure of a command that is not served yet.
 pub fn refuse(command: &Command) -> Failure {
     Failure::not_yet(match command {
         Command::Top(_) => "`paceline top`; `paceline status` shows one moment",

@@ -1,12 +1,11 @@
-//! `paceline`: the command line. It says to the service what any gRPC client could say, and as
-//! `serve` it is the thin parent of gateway and supervisor. Not here: models, routing, tokens'
-//! meaning.
+//! `paceline`: the command line. Its commands are clients of the service like any other; `serve` is
+//! the thin parent of gateway and supervisor. Not here: models, routing, the meaning of tokens.
 //!
-//! [`args`] what can be typed │ [`messages`] conversations from JSON │ [`client`] the way to the
-//! service │ [`generate`], [`chat`], [`status`], [`drafter`], [`policy`], [`routes`], [`events`],
+//! [`args`] commands and flags │ [`messages`] conversations from JSON │ [`client`] the connection to
+//! the service │ [`generate`], [`chat`], [`status`], [`drafter`], [`policy`], [`routes`], [`events`],
 //! [`restart`], [`drain`], [`key`], [`selftest`], [`bench`] one command each │ [`answer`] a stream
-//! of responses as one answer │ [`serve`] the thin parent │ [`failure`] why a command ends badly,
-//! and its exit code │ [`screen`] the only place that prints.
+//! of responses as one answer │ [`serve`] the thin parent │ [`failure`] why a command failed, and its
+//! exit code │ [`screen`] the only place that prints.
 
 pub mod answer;
 pub mod args;
@@ -41,7 +40,7 @@ pub fn main(words: impl IntoIterator<Item = std::ffi::OsString>) -> ExitCode {
     let command = match Cli::try_parse_from(words) {
         Ok(cli) => cli.command,
         Err(error) => {
-            // Help and version are answers, not errors. A closed terminal is no reason to complain.
+            // Help and version are answers, not errors. A closed terminal is no failure.
             let _ = error.print();
             return ExitCode::from(if error.use_stderr() { failure::USAGE } else { 0 });
         }

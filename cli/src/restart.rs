@@ -1,5 +1,5 @@
-//! `paceline restart`: ends a process and returns when the one that whoever starts it has started
-//! in its place is ready.
+//! `paceline restart`: ends a process and returns when the process that was started in its place is
+//! ready.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use crate::failure::Failure;
 use crate::screen::Screen;
 use crate::status::{operations, state_word};
 
-/// How often the next supervisor is looked for.
+/// Interval between two tries to reach the next supervisor.
 const STATUS_POLL: Duration = Duration::from_millis(50);
-/// For one answer of it.
+/// Longest wait for one answer of it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the command.
@@ -48,7 +48,7 @@ pub async fn run(args: &RestartArgs, screen: &mut Screen) -> Result<(), Failure>
     screen.text(&line(name, &restarted)).map_err(|_| Failure::nobody_reads())
 }
 
-/// Waits for a supervisor behind `term` whose target serves.
+/// Waits for a supervisor of a later term than `term` whose target serves.
 async fn successor(
     config: Option<&Path>,
     term: u64,
@@ -57,7 +57,7 @@ async fn successor(
 ) -> Result<ProcessStatus, Failure> {
     let mut last = "none answers".to_owned();
     loop {
-        // The socket goes and comes: each look finds its own way.
+        // The socket is removed and made again, so each try connects anew.
         if let Some(status) = look(config).await?
             && status.term > term
         {

@@ -1,19 +1,19 @@
-//! The only place that prints. Two writers, so that a test can read what a person would.
+//! The only place that prints. It has two writers, so that a test can read the output.
 
 use std::io::{self, IsTerminal as _, Write};
 
-/// Standard output and error, and whether a person looks at them.
+/// Standard output and error, and whether they are terminals.
 pub struct Screen {
     out: Box<dyn Write + Send>,
     err: Box<dyn Write + Send>,
     out_is_terminal: bool,
     err_is_terminal: bool,
-    /// A line without its end stands on the terminal and will be written over.
+    /// The last line on the terminal has no end yet; the next one overwrites it.
     transient: bool,
 }
 
 impl Screen {
-    /// This process's own.
+    /// The streams of this process.
     pub fn standard() -> Self {
         Self {
             out: Box::new(io::stdout()),
@@ -24,7 +24,7 @@ impl Screen {
         }
     }
 
-    /// Writers of one's own; no terminal.
+    /// Other writers, which are no terminals.
     pub fn over(out: impl Write + Send + 'static, err: impl Write + Send + 'static) -> Self {
         Self {
             out: Box::new(out),
@@ -43,20 +43,19 @@ impl Screen {
     /// Writes to standard output at once, as it is.
     ///
     /// # Errors
-    /// Nobody reads it any more.
+    /// The reader is gone.
     pub fn text(&mut self, text: &str) -> io::Result<()> {
         self.out.write_all(text.as_bytes())?;
         self.out.flush()
     }
 
-    /// A whole line on standard output. A reader that went away does not matter to whoever uses
-    /// this.
+    /// A whole line on standard output. It is ignored if the reader is gone.
     pub fn line(&mut self, line: &str) {
         self.clear();
         let _ = self.text(&format!("{line}\n"));
     }
 
-    /// A line that the next one replaces; only where standard output is a terminal.
+    /// A line that the next one replaces. Shown only if standard output is a terminal.
     pub fn transient(&mut self, line: &str) {
         if self.out_is_terminal {
             self.transient = true;

@@ -125,7 +125,7 @@ impl Serve {
 
 impl Drop for Serve {
     fn drop(&mut self) {
-        // A test that failed in the middle leaves nothing behind: the children see our end.
+        // A test that failed in the middle leaves no process: the children notice our end.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

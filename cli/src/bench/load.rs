@@ -1,5 +1,5 @@
-//! One measurement: the requests of a cell, so many at once, from the first submission to the end
-//! of the last answer.
+//! One measurement: the requests of a cell, from the first submission to the end of the last answer.
+//! A fixed number of them runs at once.
 
 use futures::StreamExt as _;
 use futures::stream;
@@ -13,63 +13,63 @@ use crate::selftest::ask::{Ask, Choice};
 use crate::selftest::figures::LaneAnswer;
 use crate::selftest::prompts::Prompt;
 
-/// Requests that are sent so many at once: when one ends the next begins.
+/// Requests of which `streams` run at once: when one ends the next begins.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneWorkload<'a> {
-    /// What is asked.
+    /// The prompts.
     pub prompts: &'a [Prompt],
-    /// At once.
+    /// Requests at once.
     pub streams: usize,
-    /// In which lane.
+    /// The lane to ask for.
     pub wish: RouteWish,
-    /// Tokens of an answer, in the mean: see [`tokens_of`]. The model's end of an answer is passed
-    /// over, so that the work is the same whatever it says.
+    /// Mean number of tokens of an answer: see [`tokens_of`]. The model's end of an answer is ignored,
+    /// so that the work is always the same.
     pub max_tokens: u32,
 }
 
 /// Tokens of the answer to the prompt of that number: up to a quarter less or more than the mean,
-/// spread evenly, the same in every mode. Were all answers as long, streams that begin together
-/// would end together and their next prompts be read in one step for ever, in plain lanes alone: no
-/// traffic is like that.
+/// spread evenly, the same in every mode. If all answers had the same length, plain streams that
+/// begin together would end together, and their next prompts would always share one prefill step. No
+/// real traffic is like that.
 fn tokens_of(index: usize, mean: u32) -> u32 {
     // Multiples of the golden ratio, modulo 1, are spread evenly however many are taken.
     let share = (index as f64 * 0.618_033_988_749_895).fract();
     ((f64::from(mean) * (0.75 + 0.5 * share)).round() as u32).max(1)
 }
 
-/// What was seen of it.
+/// The figures of a measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
     /// From the first submission to the end of the last answer, by this process's clock; of several
     /// passes the sum.
     pub seconds: f64,
-    /// Of all answers.
+    /// Tokens of all answers.
     pub tokens: usize,
     /// The answers, in the order of the prompts.
     pub answers: Vec<LaneAnswer>,
 }
 
 impl Measured {
-    /// The one metric: tokens over wall-clock time.
+    /// Tokens per second of wall-clock time: the metric of the benchmark.
     pub fn tok_s(&self) -> f64 {
         self.tokens as f64 / self.seconds
     }
 
-    /// One more pass of the same run.
+    /// Adds one more pass of the same run.
     pub fn add(&mut self, pass: &Measured) {
         self.seconds += pass.seconds;
         self.tokens += pass.tokens;
         self.answers.extend_from_slice(&pass.answers);
     }
 
-    /// Answers that waited before they were let in: they did not run at once with the others.
+    /// Answers that waited for admission, so that they did not run at once with the others.
     pub fn waited(&self) -> usize {
         self.answers.iter().filter(|seen| seen.queue_ms > 0.0).count()
     }
 }
 
 impl LaneWorkload<'_> {
-    /// Sends all and reads all answers.
+    /// Sends all requests and reads all answers.
     ///
     /// # Errors
     /// The service's refusal of one of them.
@@ -90,9 +90,9 @@ impl LaneWorkload<'_> {
     }
 }
 
-/// Asks for all, so many at once: when one ends the next begins. The answers in the order of the
-/// prompts, and the seconds from the first submission to the end of the last answer by this
-/// process's clock.
+/// Sends all prompts, `streams` at once: when one ends the next begins. Returns the answers in the
+/// order of the prompts, and the seconds from the first submission to the end of the last answer by
+/// this process's clock.
 ///
 /// # Errors
 /// The first failure of one of them.
@@ -114,7 +114,7 @@ where
     while let Some(answer) = running.next().await {
         answers.push(answer?);
     }
-    // Never 0: a request takes more than a nanosecond, and who divides by this need not ask.
+    // Never 0, so that callers may divide by it.
     let seconds = (monotonic_ns() - begin).max(1) as f64 / 1e9;
     answers.sort_by_key(|(at, _)| *at);
     Ok((answers.into_iter().map(|(_, answer)| answer).collect(), seconds))

@@ -1,18 +1,18 @@
-//! `paceline bench`: how fast each lane is on the user's own model and machine, and with `--sweep`
-//! whether what the service chooses by itself is ever slower than the better of its lanes; with
-//! `--tables` and `--roofline` the target alone ([`tables`]), with `--images` pictures
-//! ([`images`]). It speaks to a service of its own like any client.
+//! `paceline bench` measures on the user's own model and machine. Without further flags it measures
+//! each lane. `--sweep` checks that the routed lane is never slower than the better of the two lanes.
+//! `--tables` and `--roofline` measure the target alone ([`tables`]), `--images` images ([`images`]).
+//! It starts a service of its own and uses it like any client.
 //!
 //! [`plan`] what is measured, in which order │ [`load`] one measurement │ [`statistics`] median and
-//! interval │ [`same`] equal tokens │ [`verdict`] what the runs say │ [`report`] the table. This
-//! file is the order of things.
+//! interval │ [`same`] equal tokens │ [`verdict`] figures over all runs │ [`report`] the table. This
+//! file has the order of the steps.
 //!
-//! One service is measured in all modes, and its drafter is stopped for "absent" and started again.
-//! A second service without a drafter beside it would be another target process: other pages of
-//! memory, which alone makes processes of the same model some percent faster or slower; twice the
-//! weights; and two processes more that wake up now and then. So the lanes of a cell run on the
-//! very same target one right after the other, ratios are taken within a run, and after each change
-//! of the drafter some tokens are asked for that nobody times.
+//! One service is measured in all modes; for "absent" its drafter is stopped, then started again. A
+//! second service without a drafter would be another target process. It would have other pages of
+//! memory, which alone makes processes of the same model some percent faster or slower; it would need
+//! the weights twice; and its processes would wake up now and then. Therefore the lanes of a cell run
+//! on the same target, one after the other, ratios are taken within a run, and after each change of
+//! the drafter some tokens are generated untimed.
 
 pub mod images;
 pub mod load;
@@ -49,9 +49,9 @@ use crate::selftest::report::Subject;
 use crate::selftest::service::{StopSignals, another_runs, until_ready};
 use crate::selftest::stage::Stage;
 
-/// Tokens of each answer before a measurement, which nobody times.
+/// Tokens of each untimed answer before a measurement.
 const WARM_TOKENS: u32 = 8;
-/// How long the drafter's start or stop may take.
+/// Longest time for the start or stop of the drafter.
 const DRAFTER_CHANGE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Runs the command.
@@ -115,8 +115,7 @@ async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure>
     Ok(Report { seconds, ..report })
 }
 
-/// Starts a service, has it measured and stops it, whatever happens in between; with the seconds
-/// all of it took.
+/// Starts a service, runs `work` on it and stops it in any case. Returns the duration in seconds too.
 async fn staged<R>(
     args: &BenchArgs,
     config: &Config,

@@ -11,17 +11,17 @@ use crate::failure::Failure;
 use crate::selftest::plan::settings;
 use crate::selftest::prompts::{self, Prompt};
 
-/// A measurement of a cell has at least so many requests, and of each stream at least so many one
-/// after the other: of one request alone, a pause of the machine is half the figure, and a service
-/// is not all beginnings.
+/// Least number of requests of a measurement, and of requests one after the other in each stream. In
+/// a single request a pause of the machine would be half the figure, and the start of a request
+/// would count too much.
 const REQUESTS: usize = 8;
 const IN_TURN: usize = 2;
 /// Requests at once of a sweep.
 const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// Tokens of an answer unless something else is asked for. A sweep's are those of llama-bench
-/// (tg128): in much shorter answers what it costs to find out whether drafting pays has no time to
-/// come back, and few that are waited for are.
+/// Default tokens of an answer. A sweep has those of llama-bench (tg128): in much shorter answers the
+/// cost of finding out whether drafting pays cannot be earned back, and few real answers that a
+/// person waits for are so short.
 pub const ANSWER_TOKENS: u32 = 64;
 const SWEEP_TOKENS: u32 = 128;
 
@@ -29,10 +29,10 @@ const SWEEP_TOKENS: u32 = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// No drafter process runs. Requests ask for the plain lane too: for those the target keeps
-    /// nothing that a drafter might want later, so this is the service of a user who has none.
+    /// No drafter process runs. Requests ask for the plain lane too, so that the target retains
+    /// nothing for a later drafter: this is the service of a user without a drafter.
     Absent,
-    /// Without drafting, beside a drafter that runs.
+    /// Plain decoding while a drafter runs.
     Plain,
     /// Each request asks for drafts.
     Forced,
@@ -41,7 +41,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// What requests ask for.
+    /// The lane that requests ask for.
     pub fn wish(self) -> RouteWish {
         match self {
             Mode::Absent | Mode::Plain => RouteWish::Plain,
@@ -61,7 +61,7 @@ impl Mode {
     }
 }
 
-/// A kind of prompt at so many requests at once.
+/// A kind of prompt, and a number of requests at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cell {
     /// Kind of the prompts.
@@ -71,11 +71,11 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Requests of one measurement, the same ones in each mode and run: as many as run at once, or
-    /// a multiple of that.
+    /// The prompts of one measurement, the same in each mode and run. Their number is a multiple of
+    /// the requests at once.
     pub fn prompts(&self) -> Vec<Prompt> {
         let turns = REQUESTS.div_ceil(self.streams).max(IN_TURN);
-        // As far as there are different ones.
+        // Prompts repeat if there are not enough different ones.
         let there = prompts::longest(&self.kind, usize::MAX).len();
         prompts::longest(&self.kind, self.streams * turns.min(there / self.streams).max(1))
     }
@@ -88,9 +88,9 @@ pub struct LanePlan {
     pub file: Option<PathBuf>,
     /// The settings, flags included.
     pub config: Config,
-    /// Whether there is to be a verdict.
+    /// Whether a verdict is wanted.
     pub sweep: bool,
-    /// How often everything is measured.
+    /// Number of runs; each measures everything once.
     pub runs: usize,
     /// Tokens of each answer.
     pub max_tokens: u32,
@@ -104,7 +104,7 @@ impl LanePlan {
     /// The plan of the arguments.
     ///
     /// # Errors
-    /// The configuration cannot be used, or something that was named does not exist.
+    /// The configuration cannot be used, or a named directory or kind does not exist.
     pub fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
         let kinds = kinds(&args.kinds)?;
         let (mut config, file) = settings(
@@ -112,7 +112,7 @@ impl LanePlan {
             args.model.as_deref(),
             args.drafter.as_deref(),
         )?;
-        // The same prompts come in every mode and run: what would be measured is finding them.
+        // Every mode and run has the same prompts; with the cache the benchmark would measure hits.
         config.kv.prefix_cache = false;
         let runs = args.runs.map_or(if args.sweep { 7 } else { 3 }, |runs| runs as usize);
         let streams = streams(&args.concurrency, args.sweep);
@@ -121,9 +121,8 @@ impl LanePlan {
         Ok(Self { file, config, sweep: args.sweep, runs, max_tokens, kinds, streams })
     }
 
-    /// The modes that are compared. A sweep compares with a service that has no drafter; the short
-    /// form asks what a lane gives while the drafter runs, and needs no drafter to say how fast the
-    /// model is.
+    /// The modes that are compared. A sweep compares with a service without a drafter. The short form
+    /// measures the lanes while the drafter runs, or the plain lane alone without a drafter.
     pub fn modes(&self, drafter: bool) -> &'static [Mode] {
         match (self.sweep, drafter) {
             (true, _) => &[Mode::Absent, Mode::Forced, Mode::Routed],
@@ -138,24 +137,23 @@ impl LanePlan {
         self.streams.iter().flat_map(|streams| self.kinds.iter().map(cell(*streams))).collect()
     }
 
-    /// How often a run measures each mode of a cell. In a sweep they are measured there and back (A
-    /// B C C B A): a machine that others use, or that becomes hot, is another one some seconds
-    /// later, and what changes evenly meanwhile is no mode's gain then.
+    /// How often a run measures each mode of a cell. A sweep measures them there and back (A B C C B
+    /// A), so that a steady drift, of a machine that becomes hot or is used by others, favours no
+    /// mode.
     pub fn passes(&self) -> usize {
         if self.sweep { 2 } else { 1 }
     }
 
-    /// Seconds that `runs` runs take: `few` and `many` are what a cell took with the fewest and the
-    /// most requests at once, the cells between lie between; `change` what the change of the
-    /// drafter for a cell takes.
+    /// Estimated seconds of `runs` runs. `few` and `many` are the seconds of a cell with the fewest
+    /// and the most requests at once, `change` those of the drafter's changes for a cell.
     pub fn estimate_s(&self, runs: usize, few: f64, many: f64, change: f64) -> f64 {
         self.cells().len() as f64 * (runs * self.passes()) as f64 * ((few + many) / 2.0 + change)
     }
 }
 
-/// The modes of a cell in the order of this run: each is first, in the middle and last equally
-/// often, and starts at another place in the next cell, so that nothing that goes up and down with
-/// the order favours one. Each comes behind each other one as often.
+/// The modes of a cell in the order of this run. Over the runs each mode is first, in the middle and
+/// last equally often, and follows each other mode equally often; the next cell begins with another
+/// mode. So no effect of the order favours a mode.
 pub fn order(modes: &[Mode], run: usize, cell: usize) -> Vec<Mode> {
     let mut modes = modes.to_vec();
     if run % 2 == 1 {
@@ -166,7 +164,7 @@ pub fn order(modes: &[Mode], run: usize, cell: usize) -> Vec<Mode> {
     modes
 }
 
-/// That order, and every second time backwards.
+/// That order for each pass, reversed in every second pass.
 pub fn there_and_back(order: Vec<Mode>, passes: usize) -> Vec<Mode> {
     let back: Vec<Mode> = order.iter().rev().copied().collect();
     (0..passes).flat_map(|pass| if pass % 2 == 0 { order.clone() } else { back.clone() }).collect()

@@ -1,4 +1,4 @@
-//! The report: a table and what it means, or one JSON object with all figures.
+//! The report: a table with its verdict, or one JSON object with all figures.
 
 use serde::Serialize;
 
@@ -9,15 +9,15 @@ use super::statistics::Estimate;
 use super::verdict::{BOUND, Outcome, Row};
 use crate::selftest::report::{Subject, aligned, place_line};
 
-/// Everything a bench found; the object of `--json`.
+/// All figures; the object of `--json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// Of what.
+    /// Program, machine and models.
     #[serde(flatten)]
     pub subject: Subject,
     /// Whether it was a sweep.
     pub sweep: bool,
-    /// How often everything was measured.
+    /// Number of runs; each measures everything once.
     pub runs: usize,
     /// Tokens of each answer.
     pub max_tokens: u32,
@@ -25,12 +25,12 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// Whether all answers were equal.
     pub same: Counts,
-    /// The whole bench.
+    /// Duration of the whole benchmark.
     pub seconds: f64,
 }
 
 impl Report {
-    /// What is wrong, in words; empty if nothing is.
+    /// Reasons to fail; empty if there is none.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         let fails: Vec<&Row> = self
@@ -54,7 +54,7 @@ impl Report {
         failures
     }
 
-    /// What people read.
+    /// The report for people.
     pub fn text(&self) -> String {
         let (runs, tokens) = (self.runs, self.max_tokens);
         let passes = if self.sweep { " there and back" } else { "" };
@@ -179,7 +179,7 @@ fn outcome(row: &Row) -> Option<Outcome> {
     row.verdict.as_ref().map(|verdict| verdict.outcome)
 }
 
-/// Tokens a forced cycle gave: what the text and the drafter make of each other.
+/// Tokens per cycle in the forced mode: how well the drafter guesses this kind of text.
 fn per_cycle(row: &Row) -> String {
     let forced = row.lane(Mode::Forced).filter(|lane| lane.cycles > 0);
     forced.map_or("-".into(), |lane| {

@@ -1,6 +1,6 @@
-//! Whether every measurement gave the same tokens (I1): the first answer to a prompt is what all
-//! later ones are held against, whatever their lane and however many ran beside them. Pure; who
-//! weighs a difference asks the service once more.
+//! Whether all measurements gave the same tokens (I1). Every later answer to a prompt is compared
+//! with the first one, in whatever lane and beside however many others. Pure; the caller asks the
+//! service once more to judge a difference.
 
 use std::collections::HashMap;
 
@@ -11,13 +11,13 @@ use crate::selftest::compare::first_difference;
 use crate::selftest::figures::{DifferencePlace, LaneAnswer};
 use crate::selftest::prompts::Prompt;
 
-/// Differences that are weighed; more are counted only.
+/// Most differences that are judged; further ones are only counted.
 const WEIGHED: usize = 20;
 
 /// An answer that differs from the first one to its prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Suspect {
-    /// What was asked.
+    /// The prompt.
     pub prompt: Prompt,
     /// The first answer.
     pub first: Vec<u32>,
@@ -33,23 +33,23 @@ pub struct TokenComparison {
     suspects: Vec<Suspect>,
 }
 
-/// How many were compared, and how many differ.
+/// Numbers of compared answers and of differences.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Counts {
-    /// Answers held against an earlier one to the same prompt.
+    /// Answers compared with an earlier one to the same prompt.
     pub answers: usize,
     /// Tokens, up to the first difference of each.
     pub tokens: usize,
-    /// Answers that differ, by mode in the order they were first seen.
+    /// Answers that differ, by mode, in the order of their first difference.
     pub different: Vec<(Mode, usize)>,
-    /// Of the weighed ones: those that rounding explains.
+    /// Judged differences that rounding explains.
     pub near_ties: Vec<DifferencePlace>,
-    /// Of the weighed ones: those that nothing explains.
+    /// Judged differences that nothing explains.
     pub differences: Vec<DifferencePlace>,
 }
 
 impl TokenComparison {
-    /// Takes in the answers to prompts.
+    /// Compares the answers to prompts.
     pub fn take(&mut self, mode: Mode, prompts: &[Prompt], answers: &[LaneAnswer]) {
         for (prompt, seen) in prompts.iter().zip(answers) {
             let Some(first) = self.first.get(&(prompt.kind.clone(), prompt.index)) else {
@@ -74,7 +74,7 @@ impl TokenComparison {
         }
     }
 
-    /// What was compared, and what remains to be weighed.
+    /// The counts, and the differences to be judged.
     pub fn finish(self) -> (Counts, Vec<Suspect>) {
         (self.counts, self.suspects)
     }

@@ -1,29 +1,28 @@
-//! Median and its interval, from few values of no known distribution. Pure, and the same for the
-//! same values.
+//! The median and its interval, from few values of an unknown distribution. Pure and deterministic.
 //!
 //! The interval is the sign test's, by order statistics: the median lies between the k-th least and
 //! the k-th greatest of n values with a probability that is a sum of binomial terms, whatever the
 //! distribution. Between the two k whose probabilities enclose 95 % it is interpolated
 //! (Hettmansperger and Sheather, Statistics & Probability Letters 4, 1986): with 7 values the pair
-//! of extremes holds 98.4 %, the next one 87.5 %. A bootstrap of the median was not taken: with 7
+//! of extremes covers 98.4 %, the next one 87.5 %. A bootstrap of the median is not used: with 7
 //! values it gives the inner pair and calls it 95 %.
 
 use serde::Serialize;
 
-/// What an interval holds.
+/// Probability that an interval covers the true median.
 const CONFIDENCE: f64 = 0.95;
 
-/// Middle of several values, and where the true middle lies.
+/// The median of several values and its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
-    /// Half are below.
+    /// Half of the values are below.
     pub median: f64,
-    /// 95 % interval of the median; none of fewer than 6 values, where even the extremes hold less.
+    /// 95 % interval of the median. `None` for fewer than 6 values, whose extremes cover less.
     pub interval: Option<(f64, f64)>,
 }
 
 impl Estimate {
-    /// `None` of nothing.
+    /// `None` without values.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut values = values.to_vec();
         values.sort_by(f64::total_cmp);
@@ -37,10 +36,10 @@ impl Estimate {
     }
 }
 
-/// Of sorted values.
+/// The interval of sorted values.
 fn interval(values: &[f64]) -> Option<(f64, f64)> {
     let n = values.len();
-    // The widest pair first: depth 1 is least and greatest.
+    // The widest pair first: at depth 1 the least and the greatest value.
     let inner = (1..=n / 2).take_while(|depth| held(n, *depth) >= CONFIDENCE).last()?;
     let (wide, narrow) = (held(n, inner), held(n, inner + 1));
     let at = |depth: usize| (values[depth - 1], values[n - depth]);

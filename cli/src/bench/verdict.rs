@@ -1,5 +1,5 @@
-//! What the runs say of each cell: speeds, and whether routed is as fast as the better of the other
-//! two. Pure.
+//! Figures of each cell over all runs: speeds, and whether the routed mode is as fast as the better of
+//! the other two. Pure.
 
 use serde::Serialize;
 
@@ -7,18 +7,17 @@ use super::load::Measured;
 use super::plan::{Cell, Mode};
 use super::statistics::Estimate;
 
-/// A cell fails when routed is slower than this share of the better of the other two, with the
-/// whole interval.
+/// A cell fails if the whole interval of routed over the better of the other two lies below this.
 pub const BOUND: f64 = 0.97;
 
 /// A cell in one mode, over all runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Lane {
-    /// How it was served.
+    /// The mode.
     pub mode: Mode,
-    /// Tokens per second of wall-clock time, a value a run.
+    /// Tokens per second of wall-clock time, one value for each run.
     pub tok_s: Vec<f64>,
-    /// Of these.
+    /// Their median and interval.
     pub speed: Estimate,
     /// Time to the first token, median of all answers.
     pub ttft_ms: f64,
@@ -26,18 +25,18 @@ pub struct Lane {
     pub cycles: u64,
     /// Tokens proposed.
     pub drafted: u64,
-    /// Proposed tokens the target chose as well.
+    /// Proposed tokens that the target accepted.
     pub accepted: u64,
-    /// Answers, and those of them that drafted.
+    /// Answers.
     pub answers: usize,
-    /// Of these, with a cycle at least.
+    /// Answers with at least one cycle.
     pub speculative: usize,
     /// Answers that waited for admission.
     pub waited: usize,
 }
 
 impl Lane {
-    /// The figures of all runs; `None` of none.
+    /// The figures of all runs; `None` without runs.
     pub fn of(mode: Mode, runs: &[Measured]) -> Option<Self> {
         let tok_s: Vec<f64> = runs.iter().map(Measured::tok_s).collect();
         let answers = || runs.iter().flat_map(|run| &run.answers);
@@ -57,42 +56,41 @@ impl Lane {
     }
 }
 
-/// What is said of a cell.
+/// Verdict on a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Routed may be as fast as the better of the others.
+    /// Routed may be as fast as the better of the other modes.
     Passes,
     /// It is slower.
     Fails,
-    /// Fewer than 6 runs say nothing.
+    /// With fewer than 6 runs there is no verdict.
     TooFewRuns,
 }
 
 /// A cell, measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What was asked.
+    /// The cell.
     #[serde(flatten)]
     pub cell: Cell,
-    /// In each mode.
+    /// The figures of each mode.
     pub lanes: Vec<Lane>,
-    /// Routed over the others; none where it was not measured.
+    /// Routed over the others; `None` if it was not measured.
     pub verdict: Option<Verdict>,
 }
 
 /// Routed against the better of the others.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// Which is better, by the medians of all runs. Not the better one of each run: the greater of
-    /// two noisy values is greater than either's truth, and two lanes that are equal would both
-    /// lose against it.
+    /// The better of the others, by the medians of all runs. It is not chosen anew in each run: the
+    /// greater of two noisy values exceeds the true speed, and of two equal lanes both would lose.
     pub better: Mode,
-    /// Routed over that one within each run: what slows the machine down for a while hits both.
+    /// Routed over that one within each run, because a slow period of the machine affects both.
     pub ratios: Vec<f64>,
-    /// Of these.
+    /// Their median and interval.
     pub ratio: Estimate,
-    /// What it means.
+    /// The verdict.
     pub outcome: Outcome,
 }
 

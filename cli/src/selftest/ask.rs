@@ -1,5 +1,5 @@
-//! Asking: one request in one lane, and what was seen of its answer. Times are the service's own:
-//! stamps of steps and the figures of the last message, not this process's clock.
+//! One request in one lane, and the figures of its answer. Times are the service's own (stamps of
+//! steps, and the figures of the last message), not this process's clock.
 
 use paceline_proto::v1::inference_client::InferenceClient;
 use paceline_proto::v1::{ChatRequest, Limits, RouteWish, Sampling};
@@ -28,7 +28,7 @@ impl Choice {
         }
     }
 
-    /// Everything is set: a model's own defaults would make two models' reports two different
+    /// Sets every field: with a model's own defaults the reports of two models would be different
     /// tests.
     fn sampling(self) -> Sampling {
         let (temperature, top_p, repetition_penalty, seed) = match self {
@@ -50,18 +50,17 @@ impl Choice {
 /// One request in a lane.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    /// What is asked.
+    /// The prompt.
     pub prompt: &'a Prompt,
     /// How tokens are chosen.
     pub choice: Choice,
-    /// In which lane.
+    /// The lane.
     pub lane: RouteWish,
     /// Most tokens of the answer.
     pub max_tokens: u32,
     /// Whether margins are reported, which costs time.
     pub margins: bool,
-    /// Go on after the model's end of the answer, for exactly `max_tokens`, whatever the prompt
-    /// needs.
+    /// Continue after the model's end of the answer, for exactly `max_tokens`.
     pub ignore_eos: bool,
 }
 

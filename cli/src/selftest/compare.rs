@@ -1,22 +1,21 @@
-//! Identity of the lanes (I1): two streams of one request are compared up to their first
-//! difference, and a difference is weighed by the margin that the plain lane reports at that place.
-//! Pure.
+//! Identity of the lanes (I1): two streams of one request are compared up to their first difference,
+//! which is judged by the margin that the plain lane reports at that position. Pure.
 
 use serde::Serialize;
 
-/// Below this margin the order of a sum may decide which token is chosen (I1).
+/// Margin below which the order of a floating-point sum may decide the token (I1).
 pub const NEAR_TIE: f32 = 1e-4;
 
-/// The first place where two streams of one request differ.
+/// The first position where two streams of one request differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
     /// Index among the generated tokens.
     pub position: usize,
-    /// What the plain lane chose there; none if its stream had ended.
+    /// The plain lane's token there; `None` if its stream had ended.
     pub plain_id: Option<u32>,
-    /// What the other stream has there.
+    /// The other stream's token there.
     pub other_id: Option<u32>,
-    /// How far the plain lane's choice was from another outcome; none where that could not be told.
+    /// Distance of the plain lane's choice from another outcome; `None` if it is unknown.
     pub margin: Option<f32>,
 }
 
@@ -27,21 +26,20 @@ impl Difference {
     }
 }
 
-/// Tokens that are equal before the first difference, and whether there is one.
+/// Number of equal tokens before the first difference, and whether there is a difference.
 pub fn first_difference(plain: &[u32], other: &[u32]) -> (usize, bool) {
     let equal = plain.iter().zip(other).take_while(|(one, two)| one == two).count();
     (equal, equal < plain.len().max(other.len()))
 }
 
-/// Weighs the difference of `plain` and `other` by a run of the plain lane with margins, `again`. A
-/// plain lane that does not repeat itself left the common path where it first differs from itself:
-/// its margin there counts.
+/// Judges the difference of `plain` and `other` by `again`, one more run of the plain lane with
+/// margins. If the plain lane differs from itself at an earlier position, the margin there counts.
 pub fn weigh(plain: &[u32], other: &[u32], again: &[u32], margins: &[f32]) -> Difference {
     let (position, _) = first_difference(plain, other);
     let (repeated, _) = first_difference(plain, again);
     let at = |ids: &[u32]| ids.get(position).copied();
-    // Where both differ from `plain` at one place, or `again` stays with it, the margin at the
-    // place itself decides.
+    // If both differ from `plain` at the same position, or `again` equals it, the margin at that
+    // position decides.
     let margin = margins.get(repeated.min(position)).copied();
     Difference { position, plain_id: at(plain), other_id: at(other), margin }
 }

@@ -1,12 +1,12 @@
 //! The figures of a run: speed of both lanes pair by pair, acceptance by kind of prompt, identity.
-//! Pure: given what was seen, returns numbers.
+//! Pure: computes numbers from answers.
 
 use serde::Serialize;
 
 use super::compare::Difference;
 use crate::answer::{Route, Speculation};
 
-/// One answer as it was seen.
+/// One answer, as the client received it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LaneAnswer {
     /// Its tokens.
@@ -105,7 +105,7 @@ pub struct Row {
     pub tokens_per_cycle: Option<f64>,
     /// Tokens per second in the plain lane, median of the answers.
     pub plain_tok_s: Option<f64>,
-    /// Least and most of these: the plain lane's speed hardly depends on the text, so they say how
+    /// Least and most of these. The plain lane's speed hardly depends on the text, so they show how
     /// steady the machine was.
     pub plain_range: Option<(f64, f64)>,
     /// Tokens per second with the drafter, median of the answers.
@@ -116,7 +116,7 @@ pub struct Row {
     pub plain_ttft_ms: Option<f64>,
     /// Time to the first token with the drafter over that without, median of the pairs.
     pub ttft_ratio: Option<f64>,
-    /// Seconds of decoding in the plain lane, in pairs where both can be told.
+    /// Seconds of decoding in the plain lane, of pairs in which both are known.
     pub plain_s: f64,
     /// The same with the drafter.
     pub drafted_s: f64,
@@ -159,7 +159,7 @@ impl Row {
         row
     }
 
-    /// How many times as fast the same answers were, by their whole time.
+    /// Plain decoding time over that with the drafter, of all answers together.
     pub fn overall(&self) -> Option<f64> {
         (self.plain_s > 0.0 && self.drafted_s > 0.0).then(|| self.plain_s / self.drafted_s)
     }
@@ -179,7 +179,7 @@ pub fn rows(pairs: &[Pair]) -> Vec<Row> {
         .collect()
 }
 
-/// Why answers that asked for the drafter got no draft, each with how many; empty if all got one.
+/// Reasons why answers that asked for the drafter got no draft, each with their number.
 /// An answer of two tokens has no room for a cycle.
 pub fn undrafted(pairs: &[Pair]) -> Vec<(String, usize)> {
     let mut reasons: Vec<(String, usize)> = Vec::new();
@@ -193,7 +193,7 @@ pub fn undrafted(pairs: &[Pair]) -> Vec<(String, usize)> {
     reasons
 }
 
-/// What comparing the lanes gave.
+/// Result of the comparison of the lanes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TokenComparison {
     /// Pairs of streams compared.
@@ -206,7 +206,7 @@ pub struct TokenComparison {
     pub differences: Vec<DifferencePlace>,
 }
 
-/// A difference, and whose.
+/// A difference between two answers, and their prompt.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DifferencePlace {
     /// Kind of the prompt.
@@ -215,7 +215,7 @@ pub struct DifferencePlace {
     pub prompt: usize,
     /// "greedy" or "sampled".
     pub choice: &'static str,
-    /// Where, what, how near.
+    /// Position, ids and margin.
     #[serde(flatten)]
     pub difference: Difference,
 }

@@ -1,10 +1,10 @@
-//! `paceline selftest`: on the user's own model and machine, are the lanes identical, what is
-//! accepted by kind of prompt, how fast is each lane, and what to do about it. It speaks to a
-//! service of its own like any client.
+//! `paceline selftest` answers on the user's own model and machine: whether the lanes are identical,
+//! how many drafted tokens are accepted for each kind of prompt, how fast each lane is, and what to
+//! do about it. It starts a service of its own and uses it like any client.
 //!
 //! [`plan`] what is tested │ [`stage`] the service of its own │ [`ready`], [`service`] its way to
 //! ready │ [`prompts`] what is asked │ [`ask`] one request │ [`compare`] identity │ [`figures`]
-//! numbers │ [`verdict`] words │ [`report`] the table. This file is the order of things: start,
+//! numbers │ [`verdict`] words │ [`report`] the table. This file has the order of the steps: start,
 //! wait, ask in both lanes in turn, compare, report, stop.
 
 pub mod ask;
@@ -37,11 +37,11 @@ use crate::client;
 use crate::failure::Failure;
 use crate::screen::Screen;
 
-/// How often each prompt is asked in each lane, the second time in the other order: a machine that
-/// warms up or slows down favours neither lane.
+/// How often each prompt is sent in each lane. The second time the order is reversed, so that a
+/// machine that warms up or slows down favours neither lane.
 const ROUNDS: usize = 2;
-/// An answer is cut where it would take longer than this in the plain lane, within these bounds:
-/// the run ends while one looks on, and a cut answer still has cycles enough.
+/// Longest time of an answer in the plain lane in seconds, within the bounds of tokens below. The run
+/// then ends while a person waits, and a shortened answer still has enough cycles.
 const ANSWER_S: f64 = 1.5;
 const TOKENS: std::ops::RangeInclusive<u32> = 32..=256;
 
@@ -188,8 +188,8 @@ impl Tester<'_> {
     }
 }
 
-/// Answers nobody times: the first step of a process is slow in many ways. Returns how long answers
-/// shall be.
+/// Untimed answers, because the first step of a process is slow in many ways. Returns the length of
+/// the timed answers in tokens.
 async fn warm_up(
     client: &mut InferenceClient<Channel>,
     prompt: &Prompt,
@@ -216,7 +216,7 @@ async fn warm_up(
     Ok(((ANSWER_S * speed) as u32).clamp(*TOKENS.start(), *TOKENS.end()))
 }
 
-/// A prompt, asked in both lanes, or in the plain one twice where there is no drafter.
+/// A prompt that is sent in both lanes; without a drafter twice in the plain lane.
 struct PromptRun<'a> {
     client: &'a mut InferenceClient<Channel>,
     prompt: &'a Prompt,
@@ -225,7 +225,7 @@ struct PromptRun<'a> {
 }
 
 impl PromptRun<'_> {
-    /// Greedy and timed; `drafter_first` says in which order.
+    /// Greedy and timed. `drafter_first` decides the order.
     async fn timed(
         mut self,
         drafter_first: bool,
@@ -268,8 +268,8 @@ impl PromptRun<'_> {
         .await
     }
 
-    /// Compares two answers to one request; a difference is looked at with the margins of one more
-    /// plain run.
+    /// Compares two answers to one request. A difference is judged by the margins of one more plain
+    /// run.
     async fn compare(
         &mut self,
         choice: Choice,

@@ -1,4 +1,4 @@
-//! What is to be tested: the configuration that was found, with what the flags name laid over it.
+//! What is tested: the configuration, with the models of the flags.
 
 use std::path::{Path, PathBuf};
 
@@ -8,10 +8,10 @@ use paceline_process::config::Config;
 use crate::args::SelftestArgs;
 use crate::failure::Failure;
 
-/// The models, and how much is asked of them.
+/// The models, and the number of prompts.
 #[derive(Clone, Debug)]
 pub struct SelftestPlan {
-    /// Configuration file the service reads, if any.
+    /// Configuration file that the service reads, if any.
     pub file: Option<PathBuf>,
     /// The settings, flags included.
     pub config: Config,

@@ -1,13 +1,12 @@
-//! What is asked: the demo's prompts, which are conversations and so make sense to any instruct
-//! model. Models other than the demo pair answer them in their own words; what is compared is a
-//! model with itself.
+//! The prompts: those of the demo, conversations that any instruct model can answer. A model is only
+//! compared with itself.
 
 use paceline_proto::v1::Message;
 use serde::Deserialize;
 
 use crate::messages;
 
-/// Six kinds of work, from what is easy to guess (records) to what is not (prose).
+/// Six kinds of work, from easy to draft (records) to hard to draft (prose).
 const EMBEDDED: &str = include_str!("../../../demo/prompts.jsonl");
 
 /// One prompt.
@@ -28,7 +27,7 @@ struct PromptLine {
     kind: String,
     messages: Vec<PromptTurn>,
     max_tokens: u32,
-    /// The answer it was made with, where it has just one.
+    /// The answer that it was made with, if it has only one.
     #[serde(default)]
     expected: String,
 }
@@ -39,8 +38,8 @@ struct PromptTurn {
     content: String,
 }
 
-/// The first `per_kind` prompts of each kind, one of each kind in turn: what slows the machine down
-/// for a while hits all kinds.
+/// The first `per_kind` prompts of each kind, one of each kind in turn, so that a slow period of the
+/// machine affects all kinds.
 pub fn embedded(per_kind: usize) -> Vec<Prompt> {
     let mut prompts: Vec<Prompt> = all()
         .into_iter()
@@ -56,15 +55,15 @@ pub fn kinds() -> Vec<String> {
     embedded(1).into_iter().map(|prompt| prompt.kind).collect()
 }
 
-/// So many prompts of a kind, those with the longest expected answers first: what is asked of them
-/// is text of their kind for as long as possible, not what a model says after its answer's end.
+/// `count` prompts of a kind, longest expected answers first: the measured text is then of that kind
+/// for as long as possible, and not what a model generates after the end of its answer.
 pub fn longest(kind: &str, count: usize) -> Vec<Prompt> {
     let mut prompts: Vec<_> = all().into_iter().filter(|(prompt, _)| prompt.kind == kind).collect();
     prompts.sort_by_key(|(_, expected)| std::cmp::Reverse(*expected));
     prompts.into_iter().map(|(prompt, _)| prompt).take(count).collect()
 }
 
-/// All, each with the length of its expected answer in bytes.
+/// All prompts, each with the length of its expected answer in bytes.
 fn all() -> Vec<(Prompt, usize)> {
     let mut prompts: Vec<(Prompt, usize)> = Vec::new();
     for line in EMBEDDED.lines() {

@@ -4,22 +4,22 @@ use paceline_proto::v1::{ProcessState, ProcessStatus, StatusResponse};
 
 use crate::status::share;
 
-/// How far the service is.
+/// State of the service on its way to ready.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Readiness {
-    /// Not ready; what it is doing.
+    /// Not ready yet, and what it does now.
     Coming(String),
-    /// It serves, and drafts can come, if there is a drafter at all.
+    /// It serves, and its drafter, if there is one, can draft.
     Ready {
         /// Whether there is one.
         drafter: bool,
     },
-    /// It will not come; why.
+    /// It will not become ready, and the reason.
     Failed(String),
 }
 
-/// Reads a snapshot. A worker that was restarted on the way has failed: what a user's service would
-/// try again and again is what this test is to find.
+/// Reads a snapshot. A worker that was restarted on the way counts as failed: a user's service would
+/// try again and again, and this test is to find such faults.
 pub fn readiness(status: &StatusResponse) -> Readiness {
     let none = ProcessStatus::default();
     let [gateway, target, drafter] = [&status.gateway, &status.target, &status.drafter]

@@ -1,5 +1,5 @@
-//! The report of a run: a table, what identity and speed came to, and the verdict; or one JSON
-//! object with all figures.
+//! The report of a run: a table, lines about identity and speed, and the verdict; or one JSON object
+//! with all figures.
 
 use paceline_proto::v1::{ProcessStatus, StatusResponse};
 use serde::Serialize;
@@ -15,14 +15,14 @@ pub struct Model {
     pub weight_bytes: u64,
 }
 
-/// What was measured, and on what.
+/// Program, machine and models of a measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Subject {
     /// Version of this program.
     pub version: &'static str,
     /// Operating system and processor's architecture.
     pub platform: String,
-    /// Cores this process may use.
+    /// Cores that this process may use.
     pub cores: usize,
     /// The model that was served.
     pub target: Model,
@@ -31,8 +31,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// This program on this machine, with the models of that service; `drafted`: its drafter took
-    /// part.
+    /// This program on this machine, with the models of the service. `drafted`: the drafter took part.
     pub fn new(status: &StatusResponse, drafted: bool) -> Self {
         let model = |process: &ProcessStatus| Model {
             model: process.model.clone(),
@@ -48,10 +47,10 @@ impl Subject {
     }
 }
 
-/// Everything a run found; the object of `--json`.
+/// All figures of a run; the object of `--json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// Of what.
+    /// Program, machine and models.
     #[serde(flatten)]
     pub subject: Subject,
     /// Prompts of each kind.
@@ -62,22 +61,22 @@ pub struct Report {
     pub kinds: Vec<Row>,
     /// All kinds together.
     pub all: Row,
-    /// How many times as fast the same answers were with the drafter, by their whole decoding time.
+    /// Plain decoding time over that with the drafter, of all answers together.
     pub overall_ratio: Option<f64>,
     /// Whether the lanes gave the same tokens.
     pub identity: TokenComparison,
-    /// Drafts that did not come in time.
+    /// Drafts that came too late.
     pub late_drafts: u64,
-    /// Answers that got no draft although one was asked for: reason, how many.
+    /// Answers without a draft although they asked for one: reason and number.
     pub undrafted: Vec<(String, usize)>,
-    /// What it means.
+    /// The verdict, in sentences.
     pub verdict: Vec<String>,
-    /// The whole run.
+    /// Duration of the whole run.
     pub seconds: f64,
 }
 
 impl Report {
-    /// What people read.
+    /// The report for people.
     pub fn text(&self) -> String {
         let mut text = table(&self.kinds, &self.all, self.subject.drafter.is_some());
         text.push('\n');
@@ -146,7 +145,7 @@ fn table(kinds: &[Row], all: &Row, drafter: bool) -> String {
     aligned(&rows)
 }
 
-/// The first column to the left, numbers to the right.
+/// A table with the first column aligned left and the numbers right.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let width =
         |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -186,7 +185,7 @@ fn identity(identity: &TokenComparison, drafter: bool) -> String {
     text
 }
 
-/// Where two streams differ, in a line.
+/// A line about the position where two streams differ.
 pub fn place_line(place: &DifferencePlace) -> String {
     let id = |id: Option<u32>| id.map_or("the stream's end".to_owned(), |id| format!("id {id}"));
     let difference = &place.difference;

@@ -12,11 +12,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::ready::{Readiness, readiness};
 use crate::failure::Failure;
 
-/// How often the service is looked at until it is ready.
+/// Interval between two requests for the status until the service is ready.
 const STATUS_POLL: Duration = Duration::from_millis(200);
-/// How long its state may stay as it is until then: a start, or a link, that hangs.
+/// Longest time without a change of its state until then: a start or a link may hang.
 const NO_PROGRESS_MS: u64 = 180_000;
-/// How long its supervisor may take to answer.
+/// Longest wait for an answer of its supervisor.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Every way in which a person asks us to stop, a closed terminal included: the service must not outlive us.
@@ -38,7 +38,7 @@ impl StopSignals {
         })
     }
 
-    /// The next one.
+    /// Waits for the next request to stop.
     pub async fn next(&mut self) {
         tokio::select! { () = self.signals.next() => {}, _ = self.hangup.recv() => {} }
     }
@@ -51,11 +51,11 @@ pub fn another_runs(config: Option<&Path>) -> bool {
     std::os::unix::net::UnixStream::connect(dir.socket("supervisor")).is_ok()
 }
 
-/// Waits until the service can be tested; `passing` is told each new thing it does. True if there
-/// is a drafter.
+/// Waits until the service can be tested, and calls `passing` with each step on the way. Returns
+/// whether there is a drafter.
 ///
 /// # Errors
-/// It will not come, or hangs.
+/// It cannot become ready, or hangs.
 pub async fn until_ready(
     dir: &RuntimeDir,
     mut passing: impl FnMut(&str),
@@ -63,7 +63,7 @@ pub async fn until_ready(
     let clock = Clock::start();
     let (mut last, mut since) = (String::new(), clock.now());
     loop {
-        // A supervisor that is not there yet is looked for again.
+        // The supervisor may not be there yet.
         if let Some(status) = snapshot(dir).await {
             match readiness(&status) {
                 Readiness::Ready { drafter } => return Ok((status, drafter)),
@@ -86,7 +86,7 @@ pub async fn until_ready(
     }
 }
 
-/// What its supervisor says; `None` if it says nothing.
+/// The status of the service; `None` if its supervisor does not answer.
 pub async fn snapshot(dir: &RuntimeDir) -> Option<StatusResponse> {
     let mut client = OperationsClient::new(socket::channel(dir.socket("supervisor")));
     Some(

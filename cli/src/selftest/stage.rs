@@ -1,6 +1,6 @@
-//! A service of the test's own: `paceline serve` in a private runtime directory that is made here
-//! and removed here, on a port of its own. However the test ends, nothing of it stays: the service
-//! sees the closing of a pipe even where no code of ours runs any more.
+//! The service of a test: `paceline serve` on a port of its own, in a private runtime directory that
+//! is made and removed here. Nothing of it outlives the test: the service notices the closing of a
+//! pipe even if this process was killed.
 
 use std::fs::File;
 use std::io;
@@ -24,10 +24,10 @@ use crate::failure::Failure;
 
 /// Not in $TMPDIR: on macOS that path is long, and a socket's path may have about 100 bytes.
 const STAGE_PREFIX: &str = "/tmp/paceline-";
-/// Descriptor of the pipe in the service, behind the listener's.
+/// Descriptor of the pipe in the service, after the listener's.
 const PIPE_FD: i32 = listen::FIRST_FD + 1;
-/// Between one SIGTERM and the next: drain, cancel, kill. The first is long because a large model's
-/// memory takes its time.
+/// Waits after the first SIGTERM (drain), the second (cancel) and the third (kill). The first is long
+/// because the teardown of a large model takes long.
 const STOP_TIMEOUTS: [Duration; 3] =
     [Duration::from_secs(60), Duration::from_secs(20), Duration::from_secs(10)];
 /// Lines of the service's output that are shown when it failed.
@@ -49,17 +49,17 @@ struct StageDir(PathBuf);
 
 impl Drop for StageDir {
     fn drop(&mut self) {
-        // Not there is what is wanted.
+        // A missing directory is as good as a removed one.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
 impl Stage {
-    /// Starts a service with these settings over those of `file`. `name` is the command's that
-    /// wants it, a part of the directory's name.
+    /// Starts a service with these settings over those of `file`. `name` is the command, and a part
+    /// of the directory's name.
     ///
     /// # Errors
-    /// What the system refused.
+    /// The system refuses.
     pub fn start(name: &str, config: &Config, file: Option<&Path>) -> Result<Self, Failure> {
         let cannot = |what: &'static str| {
             move |error: io::Error| Failure::selftest(format!("cannot {what}: {error}"))
@@ -85,11 +85,11 @@ impl Stage {
         command.env(CONFIG_VAR, file.unwrap_or(Path::new("")));
         command.env("PACELINE_SUPERVISOR__RUNTIME_DIR", &config.supervisor.runtime_dir);
         command.env("PACELINE_GATEWAY__GRPC", &address);
-        // For us alone, on this machine: it asks for no key and speaks no TLS.
+        // Only this process uses it, on this machine: it has no keys and no TLS.
         for setting in ["API_KEYS_FILE", "TLS_CERT", "TLS_KEY"] {
             command.env(format!("PACELINE_GATEWAY__{setting}"), "");
         }
-        // Each request says which lane it wants; the operator's word would go over it.
+        // Each request asks for its lane; an operator's override would win over it.
         command.env("PACELINE_ROUTING__FORCE", "auto").env("PACELINE_DRAFTER__START", "eager");
         command.env("PACELINE_TARGET__MODEL", &config.target.model);
         command.env("PACELINE_KV__PREFIX_CACHE", config.kv.prefix_cache.to_string());
@@ -106,7 +106,7 @@ impl Stage {
         command
             .fd_mappings(fds)
             .map_err(|error| cannot("hand down a descriptor")(io::Error::other(error)))?;
-        // A terminal's Ctrl-C reaches us alone, and we stop it in order.
+        // A terminal's Ctrl-C then reaches this process alone, which stops the service in order.
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let child = tokio::process::Command::from(command)
             .spawn()
@@ -114,7 +114,7 @@ impl Stage {
         Ok(Self { place, dir, address, child, parent: Some(write_end.into()), ended: false })
     }
 
-    /// Where it is.
+    /// Its address, `host:port`.
     pub fn address(&self) -> String {
         self.address.clone()
     }
@@ -124,7 +124,7 @@ impl Stage {
         self.dir.clone()
     }
 
-    /// Waits until it ends by itself, which it should not. May be given up and begun again.
+    /// Waits until it ends by itself, which is a failure. The wait may be dropped and begun again.
     pub async fn end(&mut self) -> Failure {
         let outcome = self.child.wait().await;
         self.ended = true;
@@ -136,8 +136,8 @@ impl Stage {
         Failure::selftest(format!("the service ended with {how}{}", self.last_words()))
     }
 
-    /// The last lines the service printed, moved in below whatever stands before; empty if it
-    /// printed none.
+    /// The last lines that the service printed, indented, on lines of their own; empty if it printed
+    /// none.
     pub fn last_words(&self) -> String {
         let words = telemetry::last_lines(&self.place.0.join("serve.log"), LAST_LINES);
         if words.is_empty() { words } else { format!("\n    {}", words.replace('\n', "\n    ")) }
@@ -166,13 +166,13 @@ impl Stage {
     }
 
     fn signal(&self, signal: Signal) {
-        // None once it was waited for; then there is nobody to send it to.
+        // No id once its end was read.
         if let Some(pid) = self.child.id() {
             let _ = kill(Pid::from_raw(pid as i32), signal);
         }
     }
 
-    /// Workers outlive a service that was killed, for the time of their lease; not here.
+    /// Kills workers, which would outlive a killed service for the time of their lease.
     fn sweep(&self) {
         for (_, worker) in self.dir.records().into_iter().filter(|(_, worker)| worker.alive()) {
             let _ = kill(Pid::from_raw(worker.pid as i32), Signal::SIGKILL);
@@ -181,8 +181,8 @@ impl Stage {
 }
 
 impl Drop for Stage {
-    /// Does nothing after [`Stage::stop`]. A panic comes here: the service is told by the pipe, and
-    /// waited for.
+    /// Does nothing after [`Stage::stop`]. After a panic it closes the pipe, by which the service stops,
+    /// and waits.
     fn drop(&mut self) {
         if self.ended {
             return;

@@ -1,17 +1,17 @@
-//! What the figures mean, in words a person acts on. Pure.
+//! The meaning of the figures, in sentences that a person can act on. Pure.
 
 use super::figures::{Row, TokenComparison};
 
-/// Ratios within this of 1 are no difference one would notice, and less than a busy machine adds.
+/// Ratios within this of 1 count as equal: nobody notices less, and a busy machine adds more.
 const EVEN: f64 = 0.05;
-/// Fewer tokens a cycle than this: hardly a proposal was right. Pairs that were trained for each
-/// other give 2 and more, on their worst kind of text.
+/// Tokens per cycle below which hardly any proposal was right. Pairs that were trained for each other
+/// give 2 and more on their worst kind of text.
 const NEARLY_NOTHING: f64 = 1.15;
 
-/// A machine of its own gives plain speeds closer together than this, most over least.
+/// Largest ratio of plain speeds, most over least, on a machine that does nothing else.
 const STEADY: f64 = 2.0;
 
-/// What was found, as far as the verdict goes by it.
+/// The figures that the verdict depends on.
 pub struct Findings<'a> {
     /// A row for each kind.
     pub kinds: &'a [Row],

@@ -1,4 +1,4 @@
-//! What is asked about pictures, and what was seen of the answers.
+//! Requests about images, and the figures of their answers.
 
 use bytes::Bytes;
 use paceline_proto::status::{Reason, ReasonStatus as _};
@@ -29,7 +29,7 @@ pub enum ImageCache {
 }
 
 impl ImageCache {
-    /// In the order in which they are measured: each needs the ones before.
+    /// All, in the order of measurement: each needs the ones before it.
     pub const ALL: [Self; 3] = [Self::New, Self::NextTurn, Self::Elsewhere];
 
     /// Its word in reports.
@@ -50,7 +50,7 @@ impl ImageCache {
         let first = Message { role: "user".to_owned(), content: parts, ..Default::default() };
         match self {
             Self::New | Self::Elsewhere => vec![first],
-            // What a model would have said is not known to be text that it takes back.
+            // The real answer of the model may be text that its template refuses.
             Self::NextTurn => vec![
                 first,
                 text("assistant", "Some colours."),
@@ -60,12 +60,12 @@ impl ImageCache {
     }
 }
 
-/// A request about a picture: one token, in the plain lane.
+/// A request about an image, for one token in the plain lane.
 pub fn request(cache: ImageCache, file: Bytes) -> ChatRequest {
     chat(cache.messages(file), Some(1))
 }
 
-/// A request for text without end.
+/// A request for an endless text.
 pub fn story(number: usize) -> ChatRequest {
     chat(vec![text("user", format!("Tell a long story in {} chapters.", number + 20))], None)
 }
@@ -80,7 +80,7 @@ fn chat(messages: Vec<Message>, max_tokens: Option<u32>) -> ChatRequest {
     }
 }
 
-/// Sends a request about a picture; what its first token took.
+/// Sends a request about an image and returns the times of its first token.
 ///
 /// # Errors
 /// The service's refusal.
@@ -94,7 +94,7 @@ pub async fn first_token(
     Ok(Stages::of(&answer.timing, &answer.usage))
 }
 
-/// Refuses a model that does not see.
+/// Refuses a model without vision.
 ///
 /// # Errors
 /// It has no vision tower, or chat is not served.
@@ -111,7 +111,7 @@ pub async fn sees(client: &mut InferenceClient<Channel>) -> Result<(), Failure> 
     )))
 }
 
-/// Tokens of a prompt; the reason if it does not fit.
+/// The number of tokens of a prompt, or the reason why it does not fit.
 ///
 /// # Errors
 /// Any other refusal.

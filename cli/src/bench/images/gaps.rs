@@ -1,6 +1,6 @@
-//! What streams of text notice of pictures beside them: the time between one message and the next,
-//! as the client gets them. Alone first, then from the moment when the pictures are sent until the
-//! first tokens of their answers are there; the same streams, one window right behind the other.
+//! How much images slow down streams of text beside them: the time between two messages, as the
+//! client receives them. The same streams are measured in two windows: alone, and then from sending
+//! the images to the first tokens of their answers.
 
 use bytes::Bytes;
 use futures::future::{self, BoxFuture, FutureExt as _, try_join_all};
@@ -18,9 +18,9 @@ use crate::failure::Failure;
 
 /// Streams of text.
 pub const STREAMS: usize = 4;
-/// Requests with pictures that come beside them, at the same moment.
+/// Requests with images that are sent beside them, all at once.
 pub const PICTURES: usize = 2;
-/// Messages of each stream before the pictures come, of which the first few are passed over.
+/// Messages of each stream before the images are sent, including the uncounted first ones.
 const ALONE: usize = 40;
 /// First messages of each stream, which are not counted: the prompts of the others are prefilled
 /// meanwhile.
@@ -45,8 +45,8 @@ pub struct StreamGaps {
 }
 
 impl StreamGaps {
-    /// Of streams from one moment to another. A gap counts if any of it lies in the window; `None`
-    /// without any, or where the window has no length.
+    /// The figures of streams between two times (ns). A gap counts if a part of it lies in the window.
+    /// `None` without gaps, or if the window has no length.
     pub fn of(streams: &[Arrivals], from: i64, to: i64) -> Option<Self> {
         let pairs = streams
             .iter()
@@ -84,9 +84,9 @@ pub struct BesideImages {
     pub alone: StreamGaps,
     /// The streams beside the pictures.
     pub beside: StreamGaps,
-    /// What the pictures' first tokens took.
+    /// Times of the images' first tokens.
     pub pictures: Vec<Stages>,
-    /// A stream came to the end of the model's context before the pictures' answers were there.
+    /// A stream reached the end of the model's context before the images' answers began.
     pub short: bool,
 }
 
@@ -112,7 +112,7 @@ pub async fn measure(
             from.get_or_insert(now);
         }
     }
-    // The pictures come.
+    // The images are sent.
     let sent = monotonic_ns();
     let asked =
         files.into_iter().map(|file| first_token(images.clone(), request(ImageCache::New, file)));
@@ -125,7 +125,7 @@ pub async fn measure(
         }
     };
     let until = monotonic_ns();
-    // The gaps that were open then.
+    // Close the gaps that were open at the end of the window.
     let ended = texts.ended;
     let arrivals = texts.close().await?;
 
@@ -148,7 +148,7 @@ async fn begin(
     Ok(begun.map_err(|status| Failure::refused(&status))?.into_inner())
 }
 
-/// A stream whose next message came, and its tokens; none at the end of the answer.
+/// A stream whose next message arrived, and its tokens; no stream at the end of the answer.
 struct ArrivedText<'a> {
     at: usize,
     tokens: Result<Option<usize>, Failure>,
@@ -171,13 +171,13 @@ impl<'a> TextStreams<'a> {
         Self { waiting, arrivals, ended: false }
     }
 
-    /// Whether each has brought so many messages.
+    /// Whether each stream has sent `count` messages.
     fn have(&self, count: usize) -> bool {
         self.arrivals.iter().all(|arrivals| arrivals.len() >= count)
     }
 
-    /// Waits for the next message of any of them: when it came. For ever once all are at their end.
-    /// May be given up.
+    /// Waits for the next message of any stream and returns its time. Never resolves once all streams
+    /// have ended. The wait may be dropped.
     async fn message(&mut self) -> Result<i64, Failure> {
         let Some(came) = self.waiting.next().await else { return future::pending().await };
         let now = monotonic_ns();
@@ -191,7 +191,7 @@ impl<'a> TextStreams<'a> {
         Ok(now)
     }
 
-    /// One more message of each.
+    /// Reads one more message of each stream.
     async fn close(mut self) -> Result<Vec<Arrivals>, Failure> {
         while let Some(came) = self.waiting.next().await {
             if let Some(tokens) = came.tokens? {
@@ -205,7 +205,7 @@ impl<'a> TextStreams<'a> {
 async fn next(at: usize, stream: &mut Streaming<GenerateResponse>) -> ArrivedText<'_> {
     loop {
         let tokens = match stream.message().await {
-            // Text that was held back.
+            // Only text that was held back.
             Ok(Some(message)) if message.token_ids.is_empty() && message.r#final.is_none() => {
                 continue;
             }

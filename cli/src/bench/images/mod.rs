@@ -1,12 +1,11 @@
-//! `paceline bench --images`: what a picture's first token takes, stage by stage, and what pictures
-//! do to the pace of texts that run beside them.
+//! `paceline bench --images`: the time to the first token of an image, stage by stage, and how much
+//! images slow down streams of text beside them.
 //!
-//! [`paint`] pictures nobody saw before │ [`ask`] requests about them │ [`gaps`] streams beside
-//! them │ [`row`] what the runs say │ [`report`] the tables. This file is the order of things.
+//! [`paint`] makes new images │ [`ask`] requests about them │ [`gaps`] streams beside them │ [`row`]
+//! figures over all runs │ [`report`] the tables. This file has the order of the steps.
 //!
-//! Stage times are the service's own (`Timing` of the last message); gaps are taken where a user
-//! sees them, in the client. There is no drafter: its own rhythm would be in the gaps, alone and
-//! beside.
+//! Stage times are the service's own (`Timing` of the last message). Gaps are measured in the client,
+//! as a user notices them. There is no drafter, because its own rhythm would be part of the gaps.
 
 pub mod ask;
 pub mod gaps;
@@ -36,8 +35,7 @@ use crate::selftest::plan::settings;
 use crate::selftest::report::Subject;
 use crate::selftest::service::until_ready;
 
-/// Pictures as they are sent: what a tower of today takes as it is, a small photograph, a larger
-/// one.
+/// Sizes as sent: one that today's towers take without resizing, a small photograph, a larger one.
 const SIZES: [Size; 3] = [
     Size { width: 224, height: 224 },
     Size { width: 640, height: 480 },
@@ -57,16 +55,16 @@ impl ImagePlan {
             settings(args.config.config.as_deref(), args.model.as_deref(), None)?;
         config.target.model = config.model_dir()?.display().to_string();
         config.drafter.model = String::new();
-        // A next turn without it would be a first one.
+        // Without it the next turn would find nothing in the cache.
         config.kv.prefix_cache = true;
         Ok(Self { file, config, runs: args.runs.map_or(7, |runs| runs as usize) })
     }
 }
 
-/// Measures everything and says what was found.
+/// Measures everything and returns the report.
 ///
 /// # Errors
-/// The model does not see, nothing can be measured, or the service refuses a request.
+/// The model has no vision, nothing can be measured, or the service refuses a request.
 pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure> {
     let plan = ImagePlan::from_args(args)?;
     let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| {
@@ -92,7 +90,7 @@ async fn measure(
     sees(&mut bench.images).await?;
     let (mut sizes, mut left_out) = (vec![], vec![]);
     for size in SIZES {
-        // With the last turn of a conversation the prompt is the longest.
+        // The prompt of the next turn is the longest.
         let longest = request(ImageCache::NextTurn, bench.picture(size)?);
         match tokens(&mut bench.images, longest).await? {
             Ok(_) => sizes.push(size),
@@ -112,7 +110,7 @@ async fn measure(
     let clock = Clock::start();
     for run in 0..plan.runs {
         for step in 0..sizes.len() {
-            // Nobody is always the first.
+            // Each run begins with another size.
             let at = (run + step) % sizes.len();
             let found = bench.run(sizes[at]).await?;
             let (first, longest) = (
@@ -142,7 +140,7 @@ async fn measure(
 struct ImageBench {
     texts: InferenceClient<Channel>,
     images: InferenceClient<Channel>,
-    /// Pictures so far: none comes twice.
+    /// Images so far: each is used once.
     painted: u64,
 }
 
@@ -153,7 +151,7 @@ impl ImageBench {
         file.map(Bytes::from).map_err(|error| Failure::bench(chain(&error)))
     }
 
-    /// Everything once with pictures of this size.
+    /// Measures everything once with images of this size.
     async fn run(&mut self, size: Size) -> Result<Run, Failure> {
         let file = self.picture(size)?;
         let mut first = vec![];

@@ -1,11 +1,11 @@
-//! Pictures of the bench's own: each another one, so that nothing of it is known anywhere, and all
-//! of a size alike in what they cost. Slopes of colour with some noise, as photographs have: flat
-//! ones would be unpacked in no time. Pure.
+//! Images for the benchmark. Each is different, so that no cache has anything of it; all of one size
+//! cost the same. They are slopes of colour with some noise, like photographs: flat images would be
+//! decoded in no time. Pure.
 
 use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder as _};
 
-/// Noise on each channel, at most so much up or down.
+/// Largest noise on each channel, up or down.
 const NOISE: i32 = 6;
 
 /// A size in pixels.
@@ -57,7 +57,7 @@ pub fn paint(size: Size, number: u64) -> Result<Vec<u8>, PaintError> {
 
 fn pixels(size: Size, number: u64) -> Vec<u8> {
     let mut draws = Draws(number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-    // Where each channel's slope begins, and how steep it is each way.
+    // Start of each channel's slope, and its steepness to the right and down.
     let slopes: Vec<[i32; 3]> =
         (0..3).map(|_| [draws.next() & 127, draws.next() & 63, draws.next() & 63]).collect();
     let mut pixels = Vec::with_capacity(size.width as usize * size.height as usize * 3);

@@ -1,4 +1,4 @@
-//! The report: two tables and what their figures are, or one JSON object with all of them.
+//! The report: two tables with explanations, or one JSON object with all figures.
 
 use serde::Serialize;
 
@@ -8,33 +8,33 @@ use super::row::{First, Gaps, Row};
 use crate::bench::tables::row::Figure;
 use crate::selftest::report::{Subject, aligned};
 
-/// Everything that was found; the object of `--json`.
+/// All figures; the object of `--json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// Of what.
+    /// Program, machine and models.
     #[serde(flatten)]
     pub subject: Subject,
-    /// How often everything was measured.
+    /// Number of runs; each measures everything once.
     pub runs: usize,
     /// A row for each size.
     pub rows: Vec<Row>,
     /// Sizes that were not measured, and why.
     pub left_out: Vec<LeftOut>,
-    /// The whole bench.
+    /// Duration of the whole benchmark.
     pub seconds: f64,
 }
 
 /// A size that was not measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeftOut {
-    /// Which.
+    /// The size.
     pub size: Size,
-    /// The service's words.
+    /// The service's reason.
     pub why: String,
 }
 
 impl Report {
-    /// What makes figures wrong, in words; empty if nothing does.
+    /// Reasons why figures are invalid; empty if there is none.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         for row in &self.rows {
@@ -51,7 +51,7 @@ impl Report {
         failures
     }
 
-    /// What people read.
+    /// The report for people.
     pub fn text(&self) -> String {
         let runs = self.runs;
         let mut text = self.stages();

@@ -1,4 +1,4 @@
-//! What the runs say of pictures of a size. Pure.
+//! Figures of images of one size over all runs. Pure.
 
 use serde::Serialize;
 
@@ -8,18 +8,18 @@ use super::paint::Size;
 use crate::answer::{Timing, Usage};
 use crate::bench::tables::row::Figure;
 
-/// What a request's first token took, in milliseconds.
+/// Time to the first token of a request by stage, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stages {
-    /// Unpacking, in the gateway.
+    /// Decoding, in the gateway.
     pub decode_ms: f64,
-    /// Making it the model's size, in the gateway.
+    /// Resizing, in the gateway.
     pub resize_ms: f64,
     /// Steps of the vision tower.
     pub tower_ms: f64,
-    /// Steps that read the prompt.
+    /// Steps with rows of the prompt.
     pub prefill_ms: f64,
-    /// All of it, by the gateway's clock.
+    /// The whole time, by the gateway's clock.
     pub ttft_ms: f64,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
@@ -28,7 +28,7 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// As an answer says.
+    /// The figures of an answer.
     pub fn of(timing: &Timing, usage: &Usage) -> Self {
         Self {
             decode_ms: timing.picture_decode_ms,
@@ -41,7 +41,7 @@ impl Stages {
         }
     }
 
-    /// What no stage says: template, tokens, hops, and waiting for steps of others.
+    /// The time outside these stages: template, tokenizing, hops, and waiting for steps of others.
     fn rest_ms(&self) -> f64 {
         self.ttft_ms - self.decode_ms - self.resize_ms - self.tower_ms - self.prefill_ms
     }
@@ -64,7 +64,7 @@ pub struct First {
     pub tower_ms: Figure,
     /// As above.
     pub prefill_ms: Figure,
-    /// What is between these and all of it.
+    /// The time outside these stages.
     pub rest_ms: Figure,
     /// Until the first token.
     pub ttft_ms: Figure,
@@ -119,27 +119,27 @@ impl Gaps {
     }
 }
 
-/// Pictures of a size, measured.
+/// Figures of images of one size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// As they are sent.
+    /// Size as sent.
     pub size: Size,
-    /// Requests alone, in each way of cache a picture.
+    /// Requests alone, one for each state of the caches.
     pub first: Vec<First>,
-    /// Streams of text alone ...
+    /// Streams of text alone.
     pub alone: Option<Gaps>,
-    /// ... and beside pictures.
+    /// The same streams beside images.
     pub beside: Option<Gaps>,
-    /// Speed of the streams beside pictures as a share of their speed alone, within each run.
+    /// Speed of the streams beside images over their speed alone, within each run.
     pub kept: Option<Figure>,
-    /// Time to the first token of the pictures beside streams, the mean of a run's.
+    /// Time to the first token of images beside streams: the mean of each run.
     pub beside_ttft_ms: Option<Figure>,
-    /// Runs in which a stream came to its end too early.
+    /// Runs in which a stream ended too early.
     pub short: usize,
 }
 
 impl Row {
-    /// From one entry a run.
+    /// From one entry for each run.
     pub fn of(size: Size, runs: &[Run]) -> Self {
         let met = |at: usize| {
             runs.iter().filter_map(|run| run.first.get(at).copied()).collect::<Vec<_>>()
@@ -176,6 +176,6 @@ impl Row {
 pub struct Run {
     /// By `ImageCache::ALL`.
     pub first: Vec<Stages>,
-    /// Streams beside pictures.
+    /// Streams beside images.
     pub beside: BesideImages,
 }

@@ -1,4 +1,4 @@
-//! How fast this machine reads memory: threads that go through a buffer much larger than its
+//! Read bandwidth of this machine's memory: threads read a buffer that is much larger than its
 //! caches.
 
 use std::hint::black_box;
@@ -10,27 +10,26 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// Of the buffer: several times the largest last-level caches of machines that serve models. A part
-/// of what is free, at most.
+/// Bytes of the buffer: several times the largest last-level caches of machines that serve models.
+/// Below: it takes at most one part in this many of the free memory.
 const BUFFER_BYTES: u64 = 1 << 30;
 const SHARE_OF_FREE: u64 = 4;
-/// With less the figure would be of the caches.
+/// Least bytes of the buffer: a smaller one would measure the caches.
 const LEAST_BYTES: u64 = 64 << 20;
-/// What is compared at once. Small enough to stay in the first cache, so that only the buffer comes
+/// Bytes compared at once: few enough to stay in the first-level cache, so that only the buffer comes
 /// from memory.
 const BLOCK: usize = 16 << 10;
-/// Of a measurement; the best one counts, as whatever disturbs makes it slower and nothing makes it
-/// faster.
+/// Passes of a measurement. The best one counts, because disturbances only make a pass slower.
 const PASSES: usize = 5;
-/// What the buffer is full of. Not 0: pages that were never written may all be one page.
+/// Content of the buffer. Not 0, because pages that were never written may all be one page.
 const FILL: u8 = 0xA5;
 
-/// A speed of memory.
+/// A measured bandwidth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Bandwidth {
     /// Threads that read.
     pub threads: usize,
-    /// Bytes they read together in a second.
+    /// Bytes per second that they read together.
     pub bytes_s: f64,
 }
 
@@ -40,10 +39,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Takes memory, and writes it so that it is there.
+    /// Allocates the buffer and writes it, so that its pages exist.
     ///
     /// # Errors
-    /// There is too little.
+    /// Too little memory is free.
     pub fn take() -> Result<Self, Failure> {
         let free = platform::available_memory().unwrap_or(u64::MAX) / SHARE_OF_FREE;
         let bytes = BUFFER_BYTES.min(free);
@@ -68,13 +67,13 @@ impl Memory {
         found.max_by(|one, other| one.bytes_s.total_cmp(&other.bytes_s)).unwrap_or_default()
     }
 
-    /// The best of several passes with so many threads.
+    /// The best of several passes with this number of threads.
     pub fn measure(&self, threads: usize) -> Bandwidth {
         let best = (0..PASSES).map(|_| self.pass(threads)).fold(f64::INFINITY, f64::min);
         Bandwidth { threads, bytes_s: self.buffer.len() as f64 / best }
     }
 
-    /// Seconds from the first thread's begin to the last one's end.
+    /// Seconds from the start of the first thread to the end of the last one.
     fn pass(&self, threads: usize) -> f64 {
         let parts = self.buffer.chunks(self.buffer.len().div_ceil(threads).max(1));
         let start = Barrier::new(parts.len());
@@ -97,9 +96,8 @@ impl Memory {
     }
 }
 
-/// Reads all of it. Comparing is done by the C library's routine, which is as fast as the
-/// processor's widest loads in a build without optimization too; what is equal is compared to the
-/// end.
+/// Reads all of it by comparing it with the fill. The C library compares with the processor's widest
+/// loads, in a build without optimization too, and compares equal bytes to the end.
 fn is_full(part: &[u8]) -> bool {
     let block = [FILL; BLOCK];
     part.chunks(BLOCK).fold(true, |full, chunk| full & (chunk == &block[..chunk.len()]))

@@ -1,10 +1,10 @@
-//! Prompts that no cache knows: random ids, other ones for each run and each place. Pure, and the
-//! same for the same numbers.
+//! Prompts that no cache has: random ids, different for each run, shape and prompt. Pure and
+//! deterministic.
 
-/// Where a prompt is used: no two places have the same one.
+/// The use of a prompt. No two uses have the same ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PromptPlace {
-    /// Number of the run; warming up is one of its own.
+    /// Number of the run; the warm-up has a number of its own.
     pub run: usize,
     /// Number of the shape.
     pub shape: usize,
@@ -12,10 +12,10 @@ pub struct PromptPlace {
     pub prompt: usize,
 }
 
-/// So many random ids of the vocabulary. What they mean is nothing; reading them costs what reading
-/// any others costs.
+/// Random ids of the vocabulary. They mean nothing, but their prefill costs as much as that of any
+/// text.
 pub fn prompt(place: PromptPlace, tokens: usize, vocab: u32) -> Vec<u32> {
-    // Far from one another for places that differ in one number: the mixing below does the rest.
+    // Seeds of neighbouring uses differ in many bits; the mixing below does the rest.
     let PromptPlace { run, shape, prompt } = place;
     let mut state = ((run as u64) << 40) | ((shape as u64) << 20) | prompt as u64;
     (0..tokens)

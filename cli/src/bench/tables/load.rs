@@ -1,5 +1,4 @@
-//! One measurement: prompts of one shape, read once for the first time and generated behind once
-//! more.
+//! One measurement: prompts of one shape, first prefilled, then sent again to generate.
 
 use paceline_proto::v1::generate_request::Prompt;
 use paceline_proto::v1::inference_client::InferenceClient;
@@ -10,23 +9,23 @@ use crate::answer::Answer;
 use crate::bench::load::at_once;
 use crate::failure::Failure;
 
-/// One answer as it was seen.
+/// One answer, as the client received it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TableAnswer {
     /// Its tokens.
     pub ids: Vec<u32>,
-    /// Their margins, where asked for.
+    /// Their margins, if they were asked for.
     pub margins: Vec<f32>,
     /// Tokens of each message, and when the step that chose them ended (ns, the service's clock on
     /// this machine).
     pub stamps: Vec<(usize, i64)>,
-    /// Prompt tokens that were not read, as they were found in the prefix cache.
+    /// Prompt tokens that were found in the prefix cache.
     pub cached: u32,
-    /// It waited before it was let in.
+    /// Whether it waited for admission.
     pub waited: bool,
 }
 
-/// Requests for answers of exactly so many tokens, greedy, in the plain lane.
+/// Requests for greedy answers of a fixed number of tokens, in the plain lane.
 #[derive(Clone, Copy, Debug)]
 pub struct TableWorkload<'a> {
     /// The prompts.
@@ -39,7 +38,7 @@ pub struct TableWorkload<'a> {
     pub margins: bool,
 }
 
-/// The likeliest token always, whatever the model's own defaults are.
+/// Greedy sampling, independent of the model's own defaults.
 pub(in crate::bench) fn greedy() -> Sampling {
     Sampling {
         temperature: Some(0.0),
@@ -53,8 +52,8 @@ pub(in crate::bench) fn greedy() -> Sampling {
 }
 
 impl TableWorkload<'_> {
-    /// Sends all and reads all answers; they come in the order of the prompts, with the seconds
-    /// from the first submission to the end of the last answer by this process's clock.
+    /// Sends all requests and returns the answers in the order of the prompts, and the seconds from
+    /// the first submission to the end of the last answer by this process's clock.
     ///
     /// # Errors
     /// The service's refusal of one of them.
@@ -106,8 +105,8 @@ async fn answer(
     })
 }
 
-/// Tokens a second while all answers are being generated: from the last one's first token to the
-/// first one's last. `None` where there was no such time, as one had ended before another began.
+/// Tokens per second while all answers are generated: from the latest first token to the earliest
+/// last token. `None` if an answer ended before another one began.
 pub fn together(answers: &[TableAnswer]) -> Option<f64> {
     let ends = |seen: &TableAnswer| Some((seen.stamps.first()?.1, seen.stamps.last()?.1));
     let ends = answers.iter().map(ends).collect::<Option<Vec<_>>>()?;

@@ -1,15 +1,15 @@
-//! `paceline bench --tables` and `--roofline`: how fast the target reads and generates by itself,
-//! by length of the prompt and by requests at once, and what share of what the machine's memory
-//! allows it reaches.
+//! `paceline bench --tables` and `--roofline`: the speed of prefill and of generation of the target
+//! alone, by length of the prompt and by requests at once, and its share of what the machine's memory
+//! allows.
 //!
-//! [`plan`] which shapes, in which order │ [`ids`] prompts no cache knows │ [`load`] one
-//! measurement │ [`bandwidth`] how fast memory is │ [`model`] what a token reads │ [`row`] what the
-//! runs say │ [`report`] the table. This file is the order of things.
+//! [`plan`] which shapes, in which order │ [`ids`] prompts that no cache has │ [`load`] one
+//! measurement │ [`bandwidth`] of memory │ [`model`] bytes that a token reads │ [`row`] figures over
+//! all runs │ [`report`] the table. This file has the order of the steps.
 //!
-//! Each prompt is asked for twice. The first time nothing of it is known and the answer is one
-//! token: that is reading. The second time its beginning is found in the prefix cache, so that all
-//! requests generate at once from the first moment on: that is generation, with a context of this
-//! length. Both give the same first token, or something is wrong.
+//! Each prompt is sent twice. The first time no cache has any of it and the answer is one token: this
+//! measures prefill. The second time the prefix cache has its beginning, so all requests generate at
+//! once from the start: this measures generation with a context of this length. Both must give the
+//! same first token.
 
 pub mod bandwidth;
 pub mod ids;
@@ -42,16 +42,16 @@ use crate::selftest::compare::weigh;
 use crate::selftest::report::Subject;
 use crate::selftest::service::until_ready;
 
-/// Differences that are weighed; more are not looked for.
+/// Most differences that are judged.
 const WEIGHED: usize = 20;
 
-/// Measures everything and says what was found.
+/// Measures everything and returns the report.
 ///
 /// # Errors
 /// Nothing can be measured, or the service refuses a request.
 pub async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure> {
     let plan = TablePlan::from_args(args)?;
-    // Before the service starts, which takes a share of what is free for its KV.
+    // Before the service starts, because its KV takes a share of the free memory.
     let memory = plan.roofline.then(Memory::take).transpose()?.map(Arc::new);
     let (config, file) = (plan.config.clone(), plan.file.clone());
     let work = async |dir: RuntimeDir, address: String, screen: &mut Screen| {
@@ -91,7 +91,7 @@ async fn measure(
     let clock = Clock::start();
     for run in 0..plan.runs {
         if let Some(threads) = threads {
-            // The service has nothing to do meanwhile.
+            // The service is idle meanwhile.
             bandwidth
                 .extend(on_threads(memory.as_ref(), move |memory| memory.measure(threads)).await?);
         }
@@ -120,7 +120,7 @@ async fn measure(
     })
 }
 
-/// Reads memory on other threads: this one goes on hearing who asks it to stop.
+/// Reads memory on other threads, so that this one still notices requests to stop.
 async fn on_threads(
     memory: Option<&Arc<Memory>>,
     read: impl FnOnce(&Memory) -> Bandwidth + Send + 'static,
@@ -130,7 +130,7 @@ async fn on_threads(
     found.map(Some).map_err(|error| Failure::bench(format!("cannot measure memory: {error}")))
 }
 
-/// A prompt whose first token was another one the second time.
+/// A prompt whose first token differed the second time.
 struct Suspect {
     shape: usize,
     prompt: Vec<u32>,
@@ -148,10 +148,10 @@ struct TableBench<'a> {
 }
 
 impl TableBench<'_> {
-    /// The first and the last shape once, untimed: the first steps of a process are slow in many
-    /// ways. Says how long a run may take.
+    /// The first and the last shape once, untimed, because the first steps of a process are slow in
+    /// many ways. Shows how long a run may take.
     async fn warm_up(&mut self, screen: &mut Screen) -> Result<(), Failure> {
-        // A run of its own, so that its prompts come never again.
+        // A run number of its own, so that its prompts are never used again.
         let run = self.plan.runs;
         let clock = Clock::start();
         let (Some(first), Some(last)) = (self.shapes.first().copied(), self.shapes.last().copied())
@@ -217,7 +217,7 @@ impl TableBench<'_> {
         }
     }
 
-    /// What was compared; each difference is looked at with the margin of one more answer.
+    /// The result of the comparison. Each difference is judged by the margin of one more answer.
     async fn weighed(self) -> Result<TableComparison, Failure> {
         let prompts = self.plan.runs * self.shapes.iter().map(|shape| shape.streams).sum::<usize>();
         let mut same = TableComparison { prompts, ..TableComparison::default() };

@@ -1,4 +1,4 @@
-//! What a token of this model reads: its weights, and the KV of every position before it.
+//! Bytes that one token of this model reads: weights, and the KV of every earlier position.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::failure::Failure;
 
-/// Longest header of a safetensors file that is read: the format's own bound.
+/// Longest header of a safetensors file: the format's own bound.
 const HEADER_BYTES: u64 = 100_000_000;
 
-/// The served model, by what its service says and its files show.
+/// The served model, by its service's status and its files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Model {
     /// Most positions of a sequence.
@@ -27,12 +27,11 @@ pub struct Model {
 }
 
 impl Model {
-    /// From a snapshot of a service that has loaded and served nothing yet: what its target holds
-    /// in memory are the weights, as wide as they are computed with, which on a CPU is wider than
-    /// in the file.
+    /// From a status of a service that has loaded and served nothing yet. Its target's memory is then
+    /// the weights, in the type that computes, which on a CPU is wider than in the file.
     ///
     /// # Errors
-    /// The service does not say, or the model's files cannot be read.
+    /// The status lacks a figure, or the model's files cannot be read.
     pub fn of(status: &StatusResponse) -> Result<Self, Failure> {
         let (Some(model), Some(target)) = (&status.model, &status.target) else {
             return Err(Failure::bench(
@@ -54,14 +53,14 @@ impl Model {
         })
     }
 
-    /// Bytes that a token reads with so many positions before it.
+    /// Bytes that a token reads after this number of positions.
     pub fn token_bytes(&self, positions: f64) -> f64 {
         self.weight_bytes as f64 + positions * self.position_bytes as f64
     }
 }
 
-/// Share of the weights that each token reads: all but the rows of an input embedding that is not
-/// the output head as well.
+/// Share of the weights that each token reads: all except an input embedding that is not also the
+/// output head.
 fn share_read(dir: &Path) -> io::Result<f64> {
     let mut tensors = Vec::new();
     for entry in std::fs::read_dir(dir)? {

@@ -1,4 +1,4 @@
-//! Which prompts are measured, how long and how many at once, and in which order. Pure.
+//! Lengths of prompts, requests at once, and the order of measurements. Pure.
 
 use std::path::PathBuf;
 
@@ -13,19 +13,19 @@ use crate::selftest::plan::settings;
 
 /// Requests at once.
 const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
-/// The shortest prompt; each further one is so many times as long, and the last one fills the
-/// context.
+/// Tokens of the shortest prompt. Each further one is `STEP` times as long, and the last one fills
+/// the context.
 const SHORTEST: usize = 64;
 const STEP: usize = 4;
-/// Prompts of about this length are also sent several at once.
+/// The length, in tokens, of prompts that are also sent several at once.
 const BESIDE: usize = 256;
-/// One measurement reads so many prompt tokens if it can: of one short prompt alone a pause of the
-/// machine is half the figure.
+/// Prompt tokens of one measurement, if possible: in a single short prompt a pause of the machine
+/// would be half the figure.
 const TOKENS: usize = 2_048;
-/// Most rounds of requests for that.
+/// Most rounds of requests to reach them.
 const ROUNDS: usize = 8;
 
-/// Prompts of one length, so many at once.
+/// Prompts of one length, and their number at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Shape {
     /// Tokens of each prompt.
@@ -35,7 +35,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Prompts of one measurement: as many as run at once, or a multiple of that.
+    /// Prompts of one measurement: a multiple of the requests at once.
     pub fn prompts(&self) -> usize {
         let rounds = TOKENS.div_ceil(self.prompt_tokens * self.streams).clamp(1, ROUNDS);
         rounds * self.streams
@@ -51,7 +51,7 @@ pub struct TablePlan {
     pub config: Config,
     /// Whether the machine's memory is measured too.
     pub roofline: bool,
-    /// How often everything is measured.
+    /// Number of runs; each measures everything once.
     pub runs: usize,
     /// Tokens of each answer.
     pub max_tokens: usize,
@@ -67,8 +67,7 @@ impl TablePlan {
     pub fn from_args(args: &BenchArgs) -> Result<Self, Failure> {
         let (mut config, file) =
             settings(args.config.config.as_deref(), args.model.as_deref(), None)?;
-        // Without a drafter, also where that would be the embedded one: the target's own speed is
-        // what is asked for.
+        // Without a drafter, not even the embedded one: the target's own speed is measured.
         config.target.model = config.model_dir()?.display().to_string();
         config.drafter.model = String::new();
         let numbers =
@@ -92,7 +91,7 @@ impl TablePlan {
     /// All shapes: each length alone, then one length several at once.
     ///
     /// # Errors
-    /// A length that was named leaves no room for the answer.
+    /// A named length leaves no room for the answer.
     pub fn shapes(&self, model: &Model) -> Result<Vec<Shape>, Failure> {
         let most = (model.context as usize).saturating_sub(self.max_tokens);
         if let Some(length) = self.lengths.iter().find(|length| **length > most) {
@@ -128,8 +127,8 @@ fn up_to(most: usize) -> Vec<usize> {
     lengths
 }
 
-/// The shapes in the order of this run: each is first in some run, so that nothing that goes up and
-/// down with the order favours one.
+/// The shapes in the order of this run. Each is first in some run, so that no effect of the order
+/// favours one.
 pub fn order(shapes: usize, run: usize) -> impl Iterator<Item = usize> {
     (0..shapes).map(move |at| (at + run) % shapes)
 }

@@ -1,4 +1,4 @@
-//! The report: a table and what its figures are, or one JSON object with all of them.
+//! The report: a table with explanations, or one JSON object with all figures.
 
 use serde::Serialize;
 
@@ -10,46 +10,46 @@ use crate::selftest::compare::Difference;
 use crate::selftest::report::{Subject, aligned};
 use crate::status::bytes;
 
-/// Weights that a processor's caches may hold in part, which are faster than memory.
+/// Bytes of weights below which a processor's caches may hold a part of them.
 const CACHED_BYTES: u64 = 256 << 20;
 
-/// Everything that was found; the object of `--json`.
+/// All figures; the object of `--json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// Of what.
+    /// Program, machine and models.
     #[serde(flatten)]
     pub subject: Subject,
-    /// How large it is.
+    /// Sizes of the model.
     pub model: Model,
-    /// How often everything was measured.
+    /// Number of runs; each measures everything once.
     pub runs: usize,
     /// Tokens of each answer.
     pub max_tokens: usize,
-    /// The machine's memory, where it was measured.
+    /// The machine's memory, if it was measured.
     pub memory: Option<Memory>,
     /// A row for each shape.
     pub rows: Vec<Row>,
     /// Whether prompts gave the same first token both times.
     pub same: TableComparison,
-    /// Prompt tokens that a first reading found in the prefix cache: those figures would be wrong.
+    /// Prompt tokens that the first sending found in the prefix cache. Any makes figures invalid.
     pub cached: u64,
-    /// The whole bench.
+    /// Duration of the whole benchmark.
     pub seconds: f64,
 }
 
-/// How the machine reads memory.
+/// Read bandwidth of the machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Memory {
-    /// Threads that read, the fastest number of them.
+    /// The fastest number of threads.
     pub threads: usize,
-    /// What they read through.
+    /// Bytes of the buffer.
     pub buffer_bytes: usize,
-    /// Bytes a second, the best of several passes in each run.
+    /// Bytes per second, the best of several passes in each run.
     pub bytes_s: Figure,
 }
 
 impl Memory {
-    /// Of all runs; `None` of none.
+    /// From all runs; `None` without runs.
     pub fn of(runs: &[Bandwidth], buffer_bytes: usize) -> Option<Self> {
         let threads = runs.first()?.threads;
         Some(Self {
@@ -63,28 +63,27 @@ impl Memory {
 /// First tokens, compared.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TableComparison {
-    /// Prompts that were read twice.
+    /// Prompts that were sent twice.
     pub prompts: usize,
-    /// Of these: other tokens, and rounding explains it.
+    /// Differences that rounding explains.
     pub near_ties: usize,
-    /// Other tokens, and nothing explains it.
+    /// Differences that nothing explains.
     pub differences: Vec<Different>,
 }
 
-/// Another first token the second time, when the prompt is found in the prefix cache, than the
-/// first time, when it is read.
+/// A first token that differs between prefill and prefix cache.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Different {
-    /// Of which shape.
+    /// The shape.
     #[serde(flatten)]
     pub shape: Shape,
-    /// What and how near.
+    /// The difference and its margin.
     #[serde(flatten)]
     pub difference: Difference,
 }
 
 impl Report {
-    /// What is wrong, in words; empty if nothing is.
+    /// Reasons why figures are invalid; empty if there is none.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         if self.cached > 0 {
@@ -104,7 +103,7 @@ impl Report {
         failures
     }
 
-    /// What people read.
+    /// The report for people.
     pub fn text(&self) -> String {
         let (runs, tokens) = (self.runs, self.max_tokens);
         let mut text = self.table();

@@ -1,4 +1,4 @@
-//! What the runs say of each shape. Pure.
+//! Figures of each shape over all runs. Pure.
 
 use serde::Serialize;
 
@@ -11,18 +11,18 @@ use crate::bench::statistics::Estimate;
 /// One run of a shape.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// Prompt tokens read for the first time, over wall-clock time.
+    /// Prompt tokens per second of wall-clock time, at the first sending.
     pub pp_tok_s: f64,
-    /// Generated tokens over time while all answers come; `None` where there was no such time.
+    /// Generated tokens per second while all answers are generated; `None` if they never all are.
     pub tg_tok_s: Option<f64>,
-    /// Prompt tokens of the first reading that were found in the prefix cache: there must be none.
+    /// Prompt tokens of the first sending that were in the prefix cache: there must be none.
     pub cached: u64,
-    /// Answers that waited before they were let in.
+    /// Answers that waited for admission.
     pub waited: usize,
 }
 
 impl Measured {
-    /// From the first reading, with the seconds it took, and from the generation behind it.
+    /// From the first sending with its duration in seconds, and from the second one.
     pub fn of(shape: &Shape, read: &(Vec<TableAnswer>, f64), generated: &[TableAnswer]) -> Self {
         let (first, seconds) = read;
         Self {
@@ -37,15 +37,15 @@ impl Measured {
 /// A figure of all runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// A value a run.
+    /// One value for each run.
     pub values: Vec<f64>,
-    /// Of these.
+    /// Their median and interval.
     #[serde(flatten)]
     pub estimate: Estimate,
 }
 
 impl Figure {
-    /// `None` of nothing.
+    /// `None` without values.
     pub fn of(values: Vec<f64>) -> Option<Self> {
         Some(Self { estimate: Estimate::of(&values)?, values })
     }
@@ -54,34 +54,34 @@ impl Figure {
 /// A shape, measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What was asked.
+    /// The shape.
     #[serde(flatten)]
     pub shape: Shape,
-    /// Prompt processing, tokens a second.
+    /// Prefill, tokens per second.
     pub pp_tok_s: Option<Figure>,
-    /// Generation, tokens a second of all streams together; none where they never came all at once.
+    /// Generation, tokens per second of all streams together; `None` if they never ran all at once.
     pub tg_tok_s: Option<Figure>,
-    /// What memory allows; of one stream only, as several share the reading of the weights.
+    /// The bound by memory. Only for one stream, because several share the reading of weights.
     pub bound: Option<Bound>,
-    /// Runs in which there was no time when all answers came.
+    /// Runs in which the answers were never generated all at once.
     pub apart: usize,
-    /// Answers that waited before they were let in.
+    /// Answers that waited for admission.
     pub waited: usize,
 }
 
-/// What memory allows, and what of it was reached.
+/// The bound by memory, and the share of it that was reached.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bound {
     /// Bytes that a token reads in the middle of its answer.
     pub token_bytes: f64,
-    /// Bandwidth over that, tokens a second.
+    /// Bandwidth over those bytes: tokens per second.
     pub tok_s: Figure,
-    /// Generation over that, within each run: what slows the machine down for a while hits both.
+    /// Generation over the bound within each run, because a slow period affects both.
     pub share: Figure,
 }
 
 impl Row {
-    /// The figures of a shape, run by run; `bandwidth` of the same runs, where it was measured.
+    /// The figures of a shape, run by run. `bandwidth` is of the same runs, if it was measured.
     pub fn of(
         shape: Shape,
         runs: &[Measured],
