@@ -40,7 +40,7 @@ fn assert_unavailable(status: &Status) {
     assert!(Reason::of(status).is_some_and(Reason::retryable), "{status:?}");
 }
 
-/// Asks until somebody answers; returns how often nobody did.
+/// Sends requests until one is served; returns how many were refused.
 fn first_served(stack: &Stack) -> u32 {
     let mut refused = 0;
     wait("a request to be served", || match stack.ask(chat("List three fruits.").max_tokens(1)) {
@@ -58,8 +58,8 @@ fn load(stack: &Stack) -> Vec<Pending> {
     (0..4).map(|_| stack.start(chat("Tell a long story.").exactly(3000))).collect()
 }
 
-/// Kills so many supervisors under load; how long after the start of the next one somebody was
-/// served, in milliseconds.
+/// Kills supervisors under load, once a round. Returns the milliseconds from the start of each next
+/// one to the first served request, sorted.
 fn killed_under_load(rounds: usize) -> Vec<u64> {
     let stack = Stack::drafting(LONG_LEASE);
     let before = stack.status().expect("status");

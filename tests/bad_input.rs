@@ -24,6 +24,7 @@ fn image() -> ContentPart {
     }
 }
 
+// More than 60 lines: a table, one case a row.
 fn cases() -> Vec<Case> {
     use Reason::{InvalidArgument, NoVision, PromptTooLong, UnknownModel};
     let hi = || chat("hi").max_tokens(2);

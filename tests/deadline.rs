@@ -105,7 +105,7 @@ fn a_stream_at_its_deadline_ends_with_the_tokens_so_far() {
         assert!((300..3_000).contains(&ms), "{ms} ms");
         all_free(&stack);
     }
-    // A deadline far away disturbs nobody.
+    // A distant deadline has no effect.
     let (got, outcome, _) = send(&stack, ids(20, 1), 40, 60_000);
     outcome.expect("in time");
     assert_eq!(got, 40);
@@ -158,7 +158,7 @@ fn a_deadline_ends_prefill_and_an_impossible_one_is_refused() {
     );
     assert_eq!(got, 0);
     all_free(&stack);
-    // Now it is known. (One in so many is tried all the same, and passes its deadline.)
+    // Now it is known. A few are admitted all the same, as probes, and pass their deadline.
     for salt in 3..10 {
         stack.ask(continue_ids(&ids(3_800, salt)).exactly(1)).expect("served");
     }

@@ -60,6 +60,7 @@ fn log(stack: &Stack, process: &str) -> String {
 }
 
 #[test]
+// More than 60 lines: one service, which takes seconds to start, is taken through all steps.
 fn a_full_disk_costs_no_request_of_text_and_ends_without_a_restart() {
     let stack = seeing("");
     let expected = stack.ask(words()).expect("served");

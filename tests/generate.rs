@@ -65,6 +65,7 @@ fn greedy_ids_equal_the_references() {
 }
 
 #[test]
+// More than 60 lines: a table, one case a row.
 fn the_command_line_in_all_forms() {
     let stack = Stack::drafting("");
     let case = &golden()[0];

@@ -1,4 +1,4 @@
-//! What operators order, as the command line says it: each process restarted, the service drained,
+//! Orders of operators through the command line: each process restarted, the service drained,
 //! events read. And what the lifecycle does by itself when a worker hangs, or never stays up.
 
 use std::io::{BufRead as _, BufReader};
@@ -236,7 +236,7 @@ fn events_can_be_listed_and_followed_and_survive_a_supervisor() {
     follower.kill().expect("it runs");
     follower.wait().expect("a child");
 
-    // What the one before saw is told by the one there is now.
+    // The present supervisor returns the events of the previous one.
     let told = done(&stack.paceline(&["events", "--json", "--last", "1000"], ""));
     let told: Vec<Value> =
         told.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect();
@@ -368,7 +368,7 @@ fn a_crash_looping_target_is_reported_and_can_be_started_by_hand() {
         println!("refused within {} ms: {:?}", begun.now().0, Reason::of(&status));
         (Reason::of(&status) == Some(Reason::CrashLoop)).then_some(())
     });
-    // It is started, and falls again: the command says so.
+    // It is started and crashes again, which the command reports.
     let output = stack.paceline(&["restart", "target"], "");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("upside down"), "{output:?}");

@@ -81,7 +81,7 @@ fn a_large_max_tokens_alone_makes_no_request_wait() {
 fn a_sequence_longer_than_expected_preempts_the_youngest_without_changing_tokens() {
     // Room for one of 1,024 positions and one of 256; what is likely of either has 512.
     let stack = Stack::ready("kv.budget_bytes = 11010048\nkv.tap_window = 0\n");
-    // Sampled: who begins again must draw at each token what it would have drawn there.
+    // Sampled: a recomputed sequence must draw at each position the same token as without preemption.
     let asks = ["Tell a long story.", "List three fruits."]
         .map(|text| chat(text).exactly(700).sampled(0.9, 0.95, 17));
     let alone = asks.clone().map(|ask| stack.ask(reference(ask)).expect("served"));
@@ -176,7 +176,7 @@ impl Load {
 
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// As many requests at once as are admitted, each followed by the next, for so long.
+/// As many requests at once as are admitted, each followed by the next, for this time.
 fn at_capacity(stack: &Stack, load: &mut Load, seconds: i64) -> Vec<EndedRequest> {
     let end = monotonic_ns() + seconds * SECOND_NS;
     let load = Mutex::new(load);
@@ -263,6 +263,7 @@ fn counted(ended: &[EndedRequest]) -> BTreeMap<String, usize> {
 /// overloads lie between times at capacity, and each is held against the two beside it.
 #[test]
 #[ignore = "soak: timed figures; run by `make soak`"]
+// More than 60 lines: one service, which takes seconds to start, is taken through all steps.
 fn a_fourfold_overload_does_not_slow_admitted_requests() {
     // Half the default: a slow machine fills it as well within the time a request may wait.
     let stack = Stack::drafting(&format!("limits.queue = {PLACES}\n"));

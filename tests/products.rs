@@ -4,7 +4,7 @@
 
 use paceline_tests::programs;
 
-/// The dynamic linker is asked to say what it binds, all at the start. What the program does then
+/// The dynamic linker prints what it binds, all at the start. What the program does then
 /// does not matter.
 #[test]
 fn libmlx_is_bound_to_the_workers_own_products() {

@@ -129,6 +129,7 @@ fn met(name: &str, plain: &Answer, greedy: &[u32]) -> bool {
 }
 
 #[test]
+// More than 60 lines: a table, one case a row.
 fn lanes_agree_on_tokens_and_log_probabilities_with_every_sampler() {
     let stack = Stack::drafting("");
     let prompts: Vec<Prompt> = some_of_each(1)
@@ -195,6 +196,7 @@ fn lanes_agree_on_tokens_and_log_probabilities_with_every_sampler() {
 }
 
 #[test]
+// More than 60 lines: one service, which takes seconds to start, is taken through all steps.
 fn limits_end_an_answer_exactly() {
     let stack = Stack::drafting("");
     let prompts = some_of_each(2);

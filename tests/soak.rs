@@ -65,7 +65,7 @@ fn descriptors(pids: &[u32]) -> Vec<usize> {
 /// Waits until no process has more descriptors open than before.
 fn descriptors_as(before: &[usize], pids: &[u32]) {
     let mut now = vec![];
-    // A connection of the last look at the status may still be closing.
+    // A connection of the last status request may still be closing.
     let settled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         wait("descriptors as before", || {
             now = descriptors(pids);
@@ -145,7 +145,7 @@ fn hang_ups_leave_nothing_behind() {
     stack.stop();
 }
 
-/// What is behind a hang-up, in milliseconds: the target's clock runs until all it held is free.
+/// Milliseconds from a hang-up until the target has freed all memory of the request.
 fn freed(stack: &Stack, probe: &mut TargetProbe<'_>, hang_up: impl FnOnce()) -> f64 {
     let begun = monotonic_ns();
     hang_up();
@@ -163,6 +163,7 @@ fn most_and_p99(mut values: Vec<f64>) -> (f64, f64) {
 
 #[test]
 #[ignore = "soak: timed figures; run by `make soak`"]
+// More than 60 lines: one service, which takes seconds to start, is taken through all steps.
 fn memory_of_a_hang_up_is_free_within_a_step_and_50_ms() {
     let stack = Stack::drafting("");
     let asks = paceline_tests::prompts::prompts();
@@ -342,6 +343,7 @@ fn two_thousand_requests_with_half_hanging_up_leave_nothing_behind() {
 
 #[test]
 #[ignore = "soak: minutes; run by `make soak`"]
+// More than 60 lines: one service, which takes seconds to start, is taken through all steps.
 fn killed_at_random_moments_no_client_sees_a_wrong_token() {
     let stack = Stack::ready("supervisor.restarts = 1000\n");
     let asks = prompts();

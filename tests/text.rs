@@ -187,6 +187,7 @@ fn counted_tokens_equal_those_of_the_answer() {
 }
 
 #[test]
+// More than 60 lines: one service, which takes seconds to start, is taken through all steps.
 fn tools_reach_a_template_that_knows_them_and_no_other() {
     let tool = Tool {
         name: "read_file".into(),

@@ -70,6 +70,7 @@ const UNITS: [&str; 3] =
     ["paceline-supervisor.service", "paceline-gateway.service", "paceline-gateway.socket"];
 
 #[test]
+// More than 60 lines: a list of settings, each with its reason.
 fn the_systemd_units_have_the_settings_that_the_processes_need() {
     for name in &UNITS[..2] {
         let unit = unit(name);
@@ -147,7 +148,7 @@ fn the_systemd_units_have_the_settings_that_the_processes_need() {
 #[test]
 fn systemd_finds_nothing_to_complain_about() {
     let dir = tempfile::tempdir().expect("a temporary directory");
-    // It looks whether the program is there.
+    // It checks that the program exists.
     let bin = paceline_tests::programs().display().to_string();
     let copies = UNITS.map(|name| {
         let text = std::fs::read_to_string(file("systemd").join(name)).expect("it is there");
@@ -164,7 +165,7 @@ fn systemd_finds_nothing_to_complain_about() {
         panic!("cannot run systemd-analyze, which is expected to check the units: {error}; it comes with systemd, in Debian: apt-get install systemd")
     });
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
-    // Of other units of the machine it may complain; what it says of ours has their name.
+    // It may complain about other units of the machine. Complaints about ours contain their names.
     let ours: Vec<&str> = words.lines().filter(|line| line.contains("paceline")).collect();
     assert!(output.status.success() && ours.is_empty(), "{words}");
 
@@ -184,6 +185,7 @@ fn job(name: &str) -> plist::Dictionary {
 }
 
 #[test]
+// More than 60 lines: a list of settings, each with its reason.
 fn the_launchd_jobs_have_the_settings_that_the_processes_need() {
     // Killed before its time the supervisor leaves workers that would have given their memory back.
     for (name, stop) in

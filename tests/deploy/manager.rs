@@ -119,6 +119,7 @@ fn taken_over(stack: &Stack, before: &Value) {
 }
 
 #[test]
+// More than 60 lines: one service, which takes seconds to start, is taken through all steps.
 fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
     // A lease that outlives the time between two supervisors on a busy machine.
     let stack = Stack::new("supervisor.lease_s = 30\n");
@@ -138,7 +139,7 @@ fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
     served(&stack);
     supervisor.hears("STATUS=target ready, drafter ready, gateway ready, 0 requests, 0 waiting");
 
-    // The gateway dies. Its socket does not: who comes meanwhile waits, and the next gateway serves
+    // The gateway dies. Its socket stays: new clients wait meanwhile, and the next gateway serves
     // them.
     gateway.signal(Signal::SIGKILL);
     assert_eq!(gateway.end(), None);
@@ -171,7 +172,7 @@ fn a_service_manager_runs_both_and_neither_ends_with_the_other() {
     taken_over(&stack, &before);
     gateway.lives();
 
-    // It is asked to make room for another: it says by its exit code that it wants to be started
+    // It is ordered to restart: by its exit code it asks to be started
     // again, which is the manager's part, and the command waits for the next one.
     let mut restart = stack.begin(&["restart", "supervisor"]);
     assert_eq!(supervisor.end(), Some(75), "start me again");

@@ -45,7 +45,7 @@ fn a_newcomer_is_served_beside_512_idle_connections_and_256_calls_without_a_mess
     stack.stop();
 }
 
-/// Streams that nobody reads: more than sixteen, the windows that a connection between processes
+/// Unread streams: more than sixteen, the windows that a connection between processes
 /// once had.
 const UNREAD: usize = 24;
 /// Tokens of each. With 20 log-probabilities a place has about 200 bytes, so that each answer is

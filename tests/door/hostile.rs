@@ -81,7 +81,7 @@ fn hostile(dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// Sends them, says that this was all, and reads until the service has closed.
+/// Sends the bytes, closes this side, and reads until the service has closed the other.
 fn visit(address: &str, bytes: &[u8]) {
     let Ok(mut stream) = TcpStream::connect(address) else { return };
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a bound");

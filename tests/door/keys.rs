@@ -107,7 +107,7 @@ fn a_key_can_be_made_used_and_revoked() {
         (generate(&stack, Some(&alice), "Hi").status.code() == Some(1)).then_some(())
     });
     assert!(generate(&stack, Some(&bob), "Hi").status.success());
-    // A slip of the pen locks nobody out.
+    // A file with a mistake does not revoke the keys that were read before.
     private(&file, "bob\n");
     let log = || std::fs::read_to_string(stack.run_dir().join("gateway.log")).unwrap_or_default();
     wait("the gateway to say so", || log().contains("stay as they were").then_some(()));

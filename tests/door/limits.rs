@@ -1,4 +1,4 @@
-//! Readers who do not read, and more sockets than there are descriptors: the others are served as
+//! Clients that do not read, and more sockets than descriptors: other clients are served as
 //! without them.
 
 #[cfg(target_os = "linux")]
@@ -74,7 +74,7 @@ fn a_client_that_never_reads_does_not_slow_seven_others() {
 /// Opens silent connections; they are closed by the service, or when this is dropped.
 #[cfg(target_os = "linux")]
 fn silent(stack: &Stack, count: usize) -> Vec<TcpStream> {
-    // A full backlog makes a connect wait: a bound, and who did not get in is none of ours.
+    // A full backlog makes a connect wait, so it has a bound. Connections that time out do not count.
     let address = stack.address().parse().expect("an address");
     (0..count)
         .filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok())
@@ -95,7 +95,7 @@ fn without_free_descriptors_running_streams_continue_and_new_clients_are_served_
     assert!(limit.success());
     let held = silent(&stack, 150);
     assert!(held.len() > 48, "{} connections", held.len());
-    // A newcomer, while all of them are there: those that say nothing make room.
+    // A new client, while all of them are open: silent connections are closed for it.
     wait("a newcomer to be served", || {
         stack
             .paceline(&["generate", "--prompt", "Hi", "--max-tokens", "1"], "")

@@ -1,4 +1,4 @@
-//! What a client says is written down nowhere, and what lies about is this user's alone.
+//! No text of a client reaches a file, and all files belong to this user alone.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -19,7 +19,7 @@ fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
         if kind.is_dir() {
             files(&path, found);
         } else if kind.is_file() {
-            // One that is gone meanwhile has told nobody.
+            // A file that is gone meanwhile has no reader either.
             found.push((path.display().to_string(), std::fs::read(path).unwrap_or_default()));
         }
     }
@@ -43,7 +43,7 @@ fn no_text_of_a_request_reaches_a_file_in_any_outcome() {
     stack
         .ask(conversation(vec![message("system", &said), message("user", &said)]).max_tokens(8))
         .expect("served");
-    // Refused in every way there is; the client is told, the log is not.
+    // Refused in every possible way: the client gets the reason, the log does not get the text.
     stack.ask(conversation(vec![message(CANARY, "hi")])).expect_err("no role");
     stack.ask(chat("hi").model(CANARY)).expect_err("no model");
     stack.ask(continue_text(&said.repeat(2_000))).expect_err("too long");
@@ -80,7 +80,7 @@ fn no_text_of_a_request_reaches_a_file_in_any_outcome() {
     stack.stop();
 }
 
-/// Looks for words in all that is there after requests: files, and what operators are told.
+/// Searches everything that is left after requests for words: files, and the output for operators.
 fn written_nowhere(stack: &Stack, words: &[&str]) {
     let mut found = vec![];
     files(&stack.run_dir(), &mut found);
@@ -107,6 +107,7 @@ fn written_nowhere(stack: &Stack, words: &[&str]) {
 }
 
 #[test]
+// More than 60 lines: one service, which takes seconds to start, is taken through all steps.
 fn no_content_of_an_image_reaches_a_file_in_any_outcome() {
     let stack = picture::seeing_and_drafting("routing.route_log = \"\"\nsupervisor.hang_s = 600\n");
     // In its pixels, as they wait for the target, beside them, in its file's name and its address.
@@ -131,7 +132,7 @@ fn no_content_of_an_image_reaches_a_file_in_any_outcome() {
     let output = stack
         .paceline(&["generate", "--image", &path, "--message", CANARY, "--max-tokens", "8"], "");
     assert!(output.status.success(), "{output:?}");
-    // Refused: broken behind the canary, fetched from nowhere, too many.
+    // Refused: broken after the canary, an address to fetch, too many.
     let refused = [
         picture::about(file[..file.len() - 20].to_vec(), "?"),
         picture::about(format!("{CANARY}, not a picture").into_bytes(), "?"),

@@ -156,7 +156,7 @@ fn a_drafter_that_attaches_late_drafts_as_well_as_one_present_from_the_start() {
     let cold = ended(all(&stack));
     stack.drafter(&["stop"]);
     let running = all(&stack);
-    // A ninth says how far they are.
+    // A ninth request shows how far they are.
     stack.open(asks[0].clone()).expect("served").read(12);
     signal(stack.pid("target"), Signal::SIGSTOP);
     let starting = stack.begin(&["drafter", "start"]);

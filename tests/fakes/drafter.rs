@@ -204,6 +204,7 @@ impl Play {
         }))
     }
 
+    // More than 60 lines: a table, one fault an arm.
     fn feed(&mut self, feed: Feed) -> Result<(), LinkError> {
         for tensor in [&feed.hidden, &feed.bonus].into_iter().flatten() {
             self.end.take(tensor)?;

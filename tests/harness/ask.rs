@@ -95,13 +95,13 @@ impl Ask {
         }
     }
 
-    /// At most so many tokens.
+    /// At most this many tokens.
     pub fn max_tokens(mut self, count: u32) -> Self {
         self.limits().max_tokens = Some(count);
         self
     }
 
-    /// Exactly so many tokens.
+    /// Exactly this many tokens.
     pub fn exactly(mut self, count: u32) -> Self {
         self.limits().ignore_eos = true;
         self.max_tokens(count)
@@ -130,7 +130,7 @@ impl Ask {
         self
     }
 
-    /// With log-probabilities, of so many most probable tokens besides the chosen one.
+    /// With log-probabilities of the chosen token and of this many most probable tokens.
     pub fn with_logprobs(mut self, count: u32) -> Self {
         match &mut self {
             Ask::Chat(request) => request.logprobs = Some(count),
@@ -170,7 +170,7 @@ impl Ask {
     }
 }
 
-/// What a call says besides its message.
+/// What a call has besides its message: a timeout and a key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Terms<'a> {
     /// Its deadline, from now on.
@@ -267,7 +267,7 @@ impl Live {
         Ok(true)
     }
 
-    /// Reads until at least so many ids are there.
+    /// Reads until at least this many ids are there.
     ///
     /// # Panics
     /// The stream ended before.

@@ -256,12 +256,12 @@ impl Stack {
         assert!(output.status.success(), "drafter {words:?}: {output:?}");
     }
 
-    /// Whether health says that a request would be served now.
+    /// Whether a request would be served now, by the health service.
     pub fn healthy(&self) -> bool {
         self.serves("")
     }
 
-    /// Whether health says SERVING of this name.
+    /// Whether this service is SERVING, by the health service.
     pub fn serves(&self, service: &str) -> bool {
         use tonic_health::pb::health_check_response::ServingStatus;
         let mut health = tonic_health::pb::health_client::HealthClient::new(self.channel.clone());
@@ -271,7 +271,7 @@ impl Stack {
             .is_ok_and(|response| response.get_ref().status() == ServingStatus::Serving)
     }
 
-    /// The object of `paceline status --json`; `None` if nobody answers.
+    /// The object of `paceline status --json`; `None` if no supervisor answers.
     pub fn status(&self) -> Option<Value> {
         let output = self.paceline(&["status", "--json"], "");
         let object = serde_json::from_slice::<Value>(&output.stdout);
@@ -313,7 +313,7 @@ impl Stack {
         self.probe_target().stats()
     }
 
-    /// A look at the target itself: over one connection, and not as old as its last heartbeat.
+    /// A connection to the target itself, for figures that are newer than its last heartbeat.
     ///
     /// # Panics
     /// There is no target.
@@ -502,7 +502,7 @@ impl TargetProbe<'_> {
     /// nanoseconds of the machine's clock.
     ///
     /// # Panics
-    /// It does not come to be so; says what was waited for.
+    /// It does not become so in time; the message names what was waited for.
     pub fn until_held(&mut self, what: &str, wanted: impl Fn(u64) -> bool) -> i64 {
         wait_at(Duration::from_millis(1), what, || {
             let held = self.stats().now.unwrap_or_default().kv.unwrap_or_default().held_bytes;
@@ -533,8 +533,8 @@ impl Drop for Stack {
     }
 }
 
-/// A port nobody has, below those the system gives to outgoing connections, so that none takes it
-/// before we use it.
+/// A free port below those that the system gives to outgoing connections, so that none of them takes
+/// it first.
 fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = (std::process::id() % 1_000) as u16 * 10;
@@ -546,7 +546,7 @@ fn free_port() -> u16 {
     }
 }
 
-/// A test's settings are in its file; those of whoever runs the test are not wanted.
+/// Removes settings of the caller's environment: a test's settings are in its file.
 fn clear_settings(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("PACELINE_") {

@@ -10,7 +10,7 @@ pub const BOUND_MS: u64 = 30_000;
 /// Looks until `look` finds something.
 ///
 /// # Panics
-/// Nothing was found within [`BOUND_MS`]; says what was waited for.
+/// Nothing was found within [`BOUND_MS`]; the message names what was waited for.
 pub fn wait<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     wait_at(Duration::from_millis(20), what, look)
 }

@@ -123,6 +123,7 @@ fn span(answer: &Answer) -> (i64, i64) {
 }
 
 #[test]
+// More than 60 lines: one service, which takes seconds to start, is taken through all steps.
 fn text_requests_beside_images_keep_lane_drafter_and_tokens() {
     let stack = seeing_and_drafting("");
     let (texts, mut compared) = (texts(), Compared::default());
@@ -190,7 +191,7 @@ fn text_requests_beside_images_keep_lane_drafter_and_tokens() {
             .for_each(|(plain, answer)| compared.same(plain, answer, "after all"));
         (drafted(&answers, "after all") == answers.len()).then_some(())
     });
-    // What drafts behind pictures are worth is learnt apart from text.
+    // The gain of drafts after images is measured apart from that of text.
     let figures = stack.target_stats().now.and_then(|now| now.figures).unwrap_or_default();
     let classes: Vec<&str> = figures.classes.iter().map(|one| one.class.as_str()).collect();
     assert!(["default", "image"].iter().all(|class| classes.contains(class)), "{classes:?}");
@@ -200,6 +201,7 @@ fn text_requests_beside_images_keep_lane_drafter_and_tokens() {
 }
 
 #[test]
+// More than 60 lines: one service, which takes seconds to start, is taken through all steps.
 fn changes_of_the_drafter_change_no_answer_to_an_image() {
     let stack =
         seeing_and_drafting("supervisor.restarts = 100000\nrouting.force = \"speculative\"\n");

@@ -68,6 +68,7 @@ fn same(case: &Case, answer: &Answer, what: &str) {
 }
 
 #[test]
+// More than 60 lines: one service, which takes seconds to start, is taken through all steps.
 fn the_demo_answers_about_images_as_the_reference_does() {
     let demo = repository().join("demo/vision");
     let stack = Stack::drafting(&format!(

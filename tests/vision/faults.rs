@@ -113,7 +113,7 @@ fn a_killed_gateway_leaves_pictures_that_the_next_one_removes() {
     );
     all_is_over(&stack);
 
-    // All of them at once: nobody is there to remove anything until the next start.
+    // All processes at once: nothing can remove the files until the next start.
     let pending = stuck(&stack);
     // Stopped first, so that none sees another one's end.
     for with in [Signal::SIGSTOP, Signal::SIGKILL] {

@@ -1,4 +1,4 @@
-//! Every way in: a picture that is swapped is another answer, or the refusal says why.
+//! Every way to send an image: another image gives another answer, or a refusal with its reason.
 
 use std::path::Path;
 
@@ -127,6 +127,7 @@ fn different_images_give_different_answers_however_they_are_sent() {
 }
 
 #[test]
+// More than 60 lines: a table, one case a row.
 fn every_image_format_is_decoded_and_counted() {
     let stack = seeing("");
     let mut answers = vec![];
@@ -228,6 +229,7 @@ fn every_image_format_is_decoded_and_counted() {
 }
 
 #[test]
+// More than 60 lines: a table, one case a row.
 fn an_unusable_image_is_refused_and_never_left_out() {
     let stack = seeing("");
     let (broken, cut) = (b"GIF89a and nothing".to_vec(), file("exact.png")[..3_000].to_vec());
@@ -289,7 +291,7 @@ fn an_unusable_image_is_refused_and_never_left_out() {
             "a picture's word",
         );
     }
-    // The command line says the same.
+    // The command line gives the same answer.
     let broken_file = stack.path("broken.gif");
     std::fs::write(&broken_file, &broken).expect("writable");
     let (broken, nowhere) = (broken_file.display().to_string(), "/nowhere/a.png");
@@ -336,6 +338,7 @@ fn an_unusable_image_is_refused_and_never_left_out() {
 }
 
 #[test]
+// More than 60 lines: one service, which takes seconds to start, is taken through all steps.
 fn a_model_without_vision_refuses_images() {
     let stack = Stack::ready("");
     let good = file("up.png");

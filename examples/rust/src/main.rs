@@ -18,7 +18,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 use tonic_types::StatusExt as _;
 
-/// How long all of it may take. The service keeps to it wherever the request is, and says how far
+/// Longest time for the whole call. The service enforces it at every stage, and reports how far
 /// it came.
 const DEADLINE: &str = "120S";
 /// How often a request is sent at most.

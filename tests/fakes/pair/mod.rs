@@ -61,7 +61,7 @@ async fn ready(dir: &Path, name: &str) -> Streaming<Heartbeat> {
 /// Both workers, linked.
 pub struct Pair {
     pub client: TargetClient<Channel>,
-    /// While somebody watches the leases do not run.
+    /// While a supervisor watches, the leases do not run.
     _beats: [Streaming<Heartbeat>; 2],
     _workers: [Reaped; 2],
     _dir: tempfile::TempDir,
