@@ -81,7 +81,8 @@ fn a_large_max_tokens_alone_makes_no_request_wait() {
 fn a_sequence_longer_than_expected_preempts_the_youngest_without_changing_tokens() {
     // Room for one of 1,024 positions and one of 256; what is likely of either has 512.
     let stack = Stack::ready("kv.budget_bytes = 11010048\nkv.tap_window = 0\n");
-    // Sampled: a recomputed sequence must draw at each position the same token as without preemption.
+    // Sampled: a recomputed sequence must draw at each position the same token as without
+    // preemption.
     let asks = ["Tell a long story.", "List three fruits."]
         .map(|text| chat(text).exactly(700).sampled(0.9, 0.95, 17));
     let alone = asks.clone().map(|ask| stack.ask(reference(ask)).expect("served"));

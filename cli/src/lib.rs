@@ -1,11 +1,11 @@
 //! `paceline`: the command line. Its commands are clients of the service like any other; `serve` is
 //! the thin parent of gateway and supervisor. Not here: models, routing, the meaning of tokens.
 //!
-//! [`args`] commands and flags │ [`messages`] conversations from JSON │ [`client`] the connection to
-//! the service │ [`generate`], [`chat`], [`status`], [`drafter`], [`policy`], [`routes`], [`events`],
-//! [`restart`], [`drain`], [`key`], [`selftest`], [`bench`] one command each │ [`answer`] a stream
-//! of responses as one answer │ [`serve`] the thin parent │ [`failure`] why a command failed, and its
-//! exit code │ [`screen`] the only place that prints.
+//! [`args`] commands and flags │ [`messages`] conversations from JSON │ [`client`] the connection
+//! to the service │ [`generate`], [`chat`], [`status`], [`drafter`], [`policy`], [`routes`],
+//! [`events`], [`restart`], [`drain`], [`key`], [`selftest`], [`bench`] one command each │
+//! [`answer`] a stream of responses as one answer │ [`serve`] the thin parent │ [`failure`] why a
+//! command failed, and its exit code │ [`screen`] the only place that prints.
 
 pub mod answer;
 pub mod args;

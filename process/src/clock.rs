@@ -1,10 +1,10 @@
 //! The only clock. Cores get [`Millis`] as an argument (I10); shells read it here.
 //!
-//! All deadlines, timeouts and ages count on the monotonic clock, so a jump of the wall clock changes
-//! none of them. clippy.toml bans the wall clock except for stamps: log lines, events, route log,
-//! [`unix_seconds`] (`weights_loaded_at`), and the date that a chat template asks for. Start times of
-//! processes are only compared for equality: on Linux they are ticks since the boot, on macOS the
-//! wall clock at the start of the process.
+//! All deadlines, timeouts and ages count on the monotonic clock, so a jump of the wall clock
+//! changes none of them. clippy.toml bans the wall clock except for stamps: log lines, events,
+//! route log, [`unix_seconds`] (`weights_loaded_at`), and the date that a chat template asks for.
+//! Start times of processes are only compared for equality: on Linux they are ticks since the boot,
+//! on macOS the wall clock at the start of the process.
 
 use std::time::Duration;
 

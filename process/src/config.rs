@@ -2,8 +2,8 @@
 //! checked before a port is bound or a weight is read.
 //!
 //! The value of a key comes from the environment (`PACELINE_ROUTING__MAX_CONCURRENT=2`; an empty
-//! value is a value), else from the file, else from the defaults. An unknown key is refused with the
-//! nearest known name.
+//! value is a value), else from the file, else from the defaults. An unknown key is refused with
+//! the nearest known name.
 //!
 //! One file for each section. [`load`] finds and reads · [`known_keys`] names unknown keys ·
 //! [`overlay`] lays the environment over the file · [`validate`] checks · [`worker_digest`] decides

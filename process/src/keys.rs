@@ -6,9 +6,9 @@
 //! alice:2bd806c97f0e00af1a1fc3328fa763a9269723c8db8fac4f93af71db186d6e90
 //! ```
 //!
-//! A name stands for a client, which has a traffic class (`[classes]`) and limits. Several lines may
-//! have the same name, so that a new key can be given out before the old one is taken away. A digest
-//! may occur only once.
+//! A name stands for a client, which has a traffic class (`[classes]`) and limits. Several lines
+//! may have the same name, so that a new key can be given out before the old one is taken away. A
+//! digest may occur only once.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -62,9 +62,9 @@ impl Signals {
         Ok(Self { term: signal(SignalKind::terminate())?, other: signal(SignalKind::interrupt())? })
     }
 
-    /// For a child of ours: SIGTERM counts, and SIGUSR1 for the parent's second request, because two
-    /// signals of one kind in quick succession are delivered as one. Ctrl-C is ignored: a terminal
-    /// sends it to the whole group, and the parent passes the request on.
+    /// For a child of ours: SIGTERM counts, and SIGUSR1 for the parent's second request, because
+    /// two signals of one kind in quick succession are delivered as one. Ctrl-C is ignored: a
+    /// terminal sends it to the whole group, and the parent passes the request on.
     pub fn child() -> io::Result<Self> {
         ignore(nix::sys::signal::Signal::SIGINT);
         Ok(Self {

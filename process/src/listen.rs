@@ -20,12 +20,12 @@ const NAME: &str = "grpc";
 const LAUNCHD_KEY: &str = "Grpc";
 
 /// The inherited front listener, if there is one. LISTEN_PID is checked if it is set: a parent that
-/// forks and execs this process may not know its pid beforehand. To be called once, because it takes
-/// the descriptor.
+/// forks and execs this process may not know its pid beforehand. To be called once, because it
+/// takes the descriptor.
 ///
 /// # Errors
-/// An inherited descriptor is no listening TCP socket, or several were inherited and none of them is
-/// named `grpc`.
+/// An inherited descriptor is no listening TCP socket, or several were inherited and none of them
+/// is named `grpc`.
 pub fn inherited_tcp() -> io::Result<Option<TcpListener>> {
     let expected = "expected one listening TCP socket, handed down by LISTEN_FDS or launchd";
     let fd = match listen_fd()? {

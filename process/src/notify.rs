@@ -2,9 +2,9 @@
 //! socket that NOTIFY_SOCKET names. Without that variable (`paceline serve`, launchd, a terminal)
 //! nothing is sent.
 //!
-//! The crate `sd-notify` (0.5) does not fit: it connects to no abstract socket (`@name`), its `send`
-//! has no timeout and would block the supervisor on a manager that does not read, and it sends line
-//! ends within a status, which begin another message.
+//! The crate `sd-notify` (0.5) does not fit: it connects to no abstract socket (`@name`), its
+//! `send` has no timeout and would block the supervisor on a manager that does not read, and it
+//! sends line ends within a status, which begin another message.
 
 use std::io;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -59,8 +59,8 @@ impl Notifier {
         }
     }
 
-    /// A manager at this address. `watchdog` is the time without a keep-alive after which the manager
-    /// counts this process as hung.
+    /// A manager at this address. `watchdog` is the time without a keep-alive after which the
+    /// manager counts this process as hung.
     ///
     /// # Errors
     /// The name is none, or the system has no sockets left.

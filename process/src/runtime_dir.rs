@@ -193,8 +193,8 @@ impl RuntimeDir {
             .custom_flags(OFlag::O_NOFOLLOW.bits());
         match Flock::lock(options.open(&path).map_err(io)?, FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
-                // The pid is only for the message of a process that finds the lock taken. A full disk
-                // must not prevent the lock.
+                // The pid is only for the message of a process that finds the lock taken. A full
+                // disk must not prevent the lock.
                 let mut write = || -> io::Result<()> {
                     lock.set_len(0)?;
                     lock.rewind()?;

@@ -7,8 +7,8 @@ use std::panic::AssertUnwindSafe;
 use futures::FutureExt;
 use tokio::task::JoinHandle;
 
-/// Runs `future` as a task. A panic in it aborts the process, whose state is then unknown; the parent
-/// restarts it.
+/// Runs `future` as a task. A panic in it aborts the process, whose state is then unknown; the
+/// parent restarts it.
 pub fn spawn<T: Send + 'static>(
     name: &'static str,
     future: impl Future<Output = T> + Send + 'static,

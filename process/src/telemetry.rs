@@ -20,8 +20,8 @@ pub const OWN_LOG_BYTES: u64 = 8 << 20;
 /// Starts logging for this process.
 pub fn start(log: &LogConfig) {
     let filter = EnvFilter::try_new(&log.level).unwrap_or_else(|_| EnvFilter::new("info"));
-    // Errors of writing are not reported: `eprintln!` would report them, and panics if standard error
-    // cannot be written. A full disk would then end the process.
+    // Errors of writing are not reported: `eprintln!` would report them, and panics if standard
+    // error cannot be written. A full disk would then end the process.
     let builder = tracing_subscriber::fmt()
         .log_internal_errors(false)
         .with_env_filter(filter)
@@ -38,8 +38,8 @@ pub fn start(log: &LogConfig) {
     }));
 }
 
-/// Writes a line to standard error, for a process that cannot start. An error of writing is ignored:
-/// the exit code tells the failure too.
+/// Writes a line to standard error, for a process that cannot start. An error of writing is
+/// ignored: the exit code tells the failure too.
 pub fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -65,7 +65,8 @@ pub fn bound_own_log(max_bytes: u64) {
         let mut file = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let meta = file.metadata()?;
         let flags = OFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GETFL)?);
-        // A file that a shell opened without append mode would get a hole in place of its beginning.
+        // A file that a shell opened without append mode would get a hole in place of its
+        // beginning.
         if !meta.is_file() || meta.len() <= max_bytes || !flags.contains(OFlag::O_APPEND) {
             return Ok(());
         }

@@ -1,4 +1,5 @@
-//! Fairness between API keys: which request is admitted next, counted in admissions, not in seconds.
+//! Fairness between API keys: which request is admitted next, counted in admissions, not in
+//! seconds.
 
 use paceline_proto::status::{Reason, ReasonStatus as _};
 use paceline_tests::stack::Pending;
@@ -71,7 +72,8 @@ fn a_key_runs_sixteen_and_its_others_wait_while_another_key_runs_at_once() {
     let (stack, alice, bob) = with_keys("");
     let hers: Vec<Pending> = (0..20).map(|_| stack.start_as(&alice, endless())).collect();
     until(&stack, "sixteen of twenty run", (16, 4));
-    // There is memory for more. Another key gets it, and does not wait behind the first key's queue.
+    // There is memory for more. Another key gets it, and does not wait behind the first key's
+    // queue.
     let his = run(&stack, &bob);
     assert_eq!(counts(&stack), (17, 4));
     // One of hers ends: the first that waits is admitted, and no more.
@@ -98,7 +100,8 @@ fn a_full_queue_takes_another_keys_request_and_refuses_the_newest_of_the_flood()
     }
     let refused = stack.open_as(&alice, endless()).err().expect("the queue is full");
     assert_eq!(Reason::of(&refused), Some(Reason::QueueFull), "{refused:?}");
-    // Bob has nothing in the queue: his request takes the place of her newest one, which is refused.
+    // Bob has nothing in the queue: his request takes the place of her newest one, which is
+    // refused.
     let his = stack.start_as(&bob, continue_ids(&[9, 10, 11]).exactly(4));
     let displaced = flood.pop().expect("three").finish().expect_err("it made room");
     assert_eq!(Reason::of(&displaced), Some(Reason::QueueFull), "{displaced:?}");

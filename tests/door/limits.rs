@@ -74,7 +74,8 @@ fn a_client_that_never_reads_does_not_slow_seven_others() {
 /// Opens silent connections; they are closed by the service, or when this is dropped.
 #[cfg(target_os = "linux")]
 fn silent(stack: &Stack, count: usize) -> Vec<TcpStream> {
-    // A full backlog makes a connect wait, so it has a bound. Connections that time out do not count.
+    // A full backlog makes a connect wait, so it has a bound. Connections that time out do not
+    // count.
     let address = stack.address().parse().expect("an address");
     (0..count)
         .filter_map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok())

@@ -93,8 +93,8 @@ fn a_drafter_that_breaks_the_protocol_a_hundred_times_costs_no_token() {
     breaks_the_protocol(100);
 }
 
-/// Sends a request to a drafter that has this fault at its third round. Returns a clock that started
-/// with the request, and the drafter's process id.
+/// Sends a request to a drafter that has this fault at its third round. Returns a clock that
+/// started with the request, and the drafter's process id.
 fn in_the_third_round(stack: &Stack, fault_file: &Path, fault: &str) -> (Clock, u32) {
     let ask = || some_of_each(1)[0].ask.clone().exactly(100);
     let plain = stack.ask(reference(ask())).expect("served");

@@ -1,5 +1,5 @@
-//! One measurement: the requests of a cell, from the first submission to the end of the last answer.
-//! A fixed number of them runs at once.
+//! One measurement: the requests of a cell, from the first submission to the end of the last
+//! answer. A fixed number of them runs at once.
 
 use futures::StreamExt as _;
 use futures::stream;
@@ -22,15 +22,15 @@ pub struct LaneWorkload<'a> {
     pub streams: usize,
     /// The lane to ask for.
     pub wish: RouteWish,
-    /// Mean number of tokens of an answer: see [`tokens_of`]. The model's end of an answer is ignored,
-    /// so that the work is always the same.
+    /// Mean number of tokens of an answer: see [`tokens_of`]. The model's end of an answer is
+    /// ignored, so that the work is always the same.
     pub max_tokens: u32,
 }
 
 /// Tokens of the answer to the prompt of that number: up to a quarter less or more than the mean,
 /// spread evenly, the same in every mode. If all answers had the same length, plain streams that
-/// begin together would end together, and their next prompts would always share one prefill step. No
-/// real traffic is like that.
+/// begin together would end together, and their next prompts would always share one prefill step.
+/// No real traffic is like that.
 fn tokens_of(index: usize, mean: u32) -> u32 {
     // Multiples of the golden ratio, modulo 1, are spread evenly however many are taken.
     let share = (index as f64 * 0.618_033_988_749_895).fract();

@@ -1,18 +1,18 @@
 //! `paceline bench` measures on the user's own model and machine. Without further flags it measures
-//! each lane. `--sweep` checks that the routed lane is never slower than the better of the two lanes.
-//! `--tables` and `--roofline` measure the target alone ([`tables`]), `--images` images ([`images`]).
-//! It starts a service of its own and uses it like any client.
+//! each lane. `--sweep` checks that the routed lane is never slower than the better of the two
+//! lanes. `--tables` and `--roofline` measure the target alone ([`tables`]), `--images` images
+//! ([`images`]). It starts a service of its own and uses it like any client.
 //!
 //! [`plan`] what is measured, in which order │ [`load`] one measurement │ [`statistics`] median and
-//! interval │ [`same`] equal tokens │ [`verdict`] figures over all runs │ [`report`] the table. This
-//! file has the order of the steps.
+//! interval │ [`same`] equal tokens │ [`verdict`] figures over all runs │ [`report`] the table.
+//! This file has the order of the steps.
 //!
 //! One service is measured in all modes; for "absent" its drafter is stopped, then started again. A
 //! second service without a drafter would be another target process. It would have other pages of
-//! memory, which alone makes processes of the same model some percent faster or slower; it would need
-//! the weights twice; and its processes would wake up now and then. Therefore the lanes of a cell run
-//! on the same target, one after the other, ratios are taken within a run, and after each change of
-//! the drafter some tokens are generated untimed.
+//! memory, which alone makes processes of the same model some percent faster or slower; it would
+//! need the weights twice; and its processes would wake up now and then. Therefore the lanes of a
+//! cell run on the same target, one after the other, ratios are taken within a run, and after each
+//! change of the drafter some tokens are generated untimed.
 
 pub mod images;
 pub mod load;
@@ -115,7 +115,8 @@ async fn bench(args: &BenchArgs, screen: &mut Screen) -> Result<Report, Failure>
     Ok(Report { seconds, ..report })
 }
 
-/// Starts a service, runs `work` on it and stops it in any case. Returns the duration in seconds too.
+/// Starts a service, runs `work` on it and stops it in any case. Returns the duration in seconds
+/// too.
 async fn staged<R>(
     args: &BenchArgs,
     config: &Config,

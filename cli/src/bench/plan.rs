@@ -11,16 +11,16 @@ use crate::failure::Failure;
 use crate::selftest::plan::settings;
 use crate::selftest::prompts::{self, Prompt};
 
-/// Least number of requests of a measurement, and of requests one after the other in each stream. In
-/// a single request a pause of the machine would be half the figure, and the start of a request
+/// Least number of requests of a measurement, and of requests one after the other in each stream.
+/// In a single request a pause of the machine would be half the figure, and the start of a request
 /// would count too much.
 const REQUESTS: usize = 8;
 const IN_TURN: usize = 2;
 /// Requests at once of a sweep.
 const STREAMS: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// Default tokens of an answer. A sweep has those of llama-bench (tg128): in much shorter answers the
-/// cost of finding out whether drafting pays cannot be earned back, and few real answers that a
+/// Default tokens of an answer. A sweep has those of llama-bench (tg128): in much shorter answers
+/// the cost of finding out whether drafting pays cannot be earned back, and few real answers that a
 /// person waits for are so short.
 pub const ANSWER_TOKENS: u32 = 64;
 const SWEEP_TOKENS: u32 = 128;
@@ -121,8 +121,8 @@ impl LanePlan {
         Ok(Self { file, config, sweep: args.sweep, runs, max_tokens, kinds, streams })
     }
 
-    /// The modes that are compared. A sweep compares with a service without a drafter. The short form
-    /// measures the lanes while the drafter runs, or the plain lane alone without a drafter.
+    /// The modes that are compared. A sweep compares with a service without a drafter. The short
+    /// form measures the lanes while the drafter runs, or the plain lane alone without a drafter.
     pub fn modes(&self, drafter: bool) -> &'static [Mode] {
         match (self.sweep, drafter) {
             (true, _) => &[Mode::Absent, Mode::Forced, Mode::Routed],
@@ -137,8 +137,8 @@ impl LanePlan {
         self.streams.iter().flat_map(|streams| self.kinds.iter().map(cell(*streams))).collect()
     }
 
-    /// How often a run measures each mode of a cell. A sweep measures them there and back (A B C C B
-    /// A), so that a steady drift, of a machine that becomes hot or is used by others, favours no
+    /// How often a run measures each mode of a cell. A sweep measures them there and back (A B C C
+    /// B A), so that a steady drift, of a machine that becomes hot or is used by others, favours no
     /// mode.
     pub fn passes(&self) -> usize {
         if self.sweep { 2 } else { 1 }
@@ -151,9 +151,9 @@ impl LanePlan {
     }
 }
 
-/// The modes of a cell in the order of this run. Over the runs each mode is first, in the middle and
-/// last equally often, and follows each other mode equally often; the next cell begins with another
-/// mode. So no effect of the order favours a mode.
+/// The modes of a cell in the order of this run. Over the runs each mode is first, in the middle
+/// and last equally often, and follows each other mode equally often; the next cell begins with
+/// another mode. So no effect of the order favours a mode.
 pub fn order(modes: &[Mode], run: usize, cell: usize) -> Vec<Mode> {
     let mut modes = modes.to_vec();
     if run % 2 == 1 {

@@ -1,5 +1,5 @@
-//! Figures of each cell over all runs: speeds, and whether the routed mode is as fast as the better of
-//! the other two. Pure.
+//! Figures of each cell over all runs: speeds, and whether the routed mode is as fast as the better
+//! of the other two. Pure.
 
 use serde::Serialize;
 

@@ -1,5 +1,5 @@
-//! Identity of the lanes (I1): two streams of one request are compared up to their first difference,
-//! which is judged by the margin that the plain lane reports at that position. Pure.
+//! Identity of the lanes (I1): two streams of one request are compared up to their first
+//! difference, which is judged by the margin that the plain lane reports at that position. Pure.
 
 use serde::Serialize;
 

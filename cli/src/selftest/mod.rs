@@ -1,6 +1,6 @@
-//! `paceline selftest` answers on the user's own model and machine: whether the lanes are identical,
-//! how many drafted tokens are accepted for each kind of prompt, how fast each lane is, and what to
-//! do about it. It starts a service of its own and uses it like any client.
+//! `paceline selftest` answers on the user's own model and machine: whether the lanes are
+//! identical, how many drafted tokens are accepted for each kind of prompt, how fast each lane is,
+//! and what to do about it. It starts a service of its own and uses it like any client.
 //!
 //! [`plan`] what is tested │ [`stage`] the service of its own │ [`ready`], [`service`] its way to
 //! ready │ [`prompts`] what is asked │ [`ask`] one request │ [`compare`] identity │ [`figures`]
@@ -40,8 +40,8 @@ use crate::screen::Screen;
 /// How often each prompt is sent in each lane. The second time the order is reversed, so that a
 /// machine that warms up or slows down favours neither lane.
 const ROUNDS: usize = 2;
-/// Longest time of an answer in the plain lane in seconds, within the bounds of tokens below. The run
-/// then ends while a person waits, and a shortened answer still has enough cycles.
+/// Longest time of an answer in the plain lane in seconds, within the bounds of tokens below. The
+/// run then ends while a person waits, and a shortened answer still has enough cycles.
 const ANSWER_S: f64 = 1.5;
 const TOKENS: std::ops::RangeInclusive<u32> = 32..=256;
 

@@ -1,5 +1,5 @@
-//! The prompts: those of the demo, conversations that any instruct model can answer. A model is only
-//! compared with itself.
+//! The prompts: those of the demo, conversations that any instruct model can answer. A model is
+//! only compared with itself.
 
 use paceline_proto::v1::Message;
 use serde::Deserialize;
@@ -38,8 +38,8 @@ struct PromptTurn {
     content: String,
 }
 
-/// The first `per_kind` prompts of each kind, one of each kind in turn, so that a slow period of the
-/// machine affects all kinds.
+/// The first `per_kind` prompts of each kind, one of each kind in turn, so that a slow period of
+/// the machine affects all kinds.
 pub fn embedded(per_kind: usize) -> Vec<Prompt> {
     let mut prompts: Vec<Prompt> = all()
         .into_iter()
@@ -55,8 +55,8 @@ pub fn kinds() -> Vec<String> {
     embedded(1).into_iter().map(|prompt| prompt.kind).collect()
 }
 
-/// `count` prompts of a kind, longest expected answers first: the measured text is then of that kind
-/// for as long as possible, and not what a model generates after the end of its answer.
+/// `count` prompts of a kind, longest expected answers first: the measured text is then of that
+/// kind for as long as possible, and not what a model generates after the end of its answer.
 pub fn longest(kind: &str, count: usize) -> Vec<Prompt> {
     let mut prompts: Vec<_> = all().into_iter().filter(|(prompt, _)| prompt.kind == kind).collect();
     prompts.sort_by_key(|(_, expected)| std::cmp::Reverse(*expected));

@@ -18,8 +18,8 @@ pub enum Readiness {
     Failed(String),
 }
 
-/// Reads a snapshot. A worker that was restarted on the way counts as failed: a user's service would
-/// try again and again, and this test is to find such faults.
+/// Reads a snapshot. A worker that was restarted on the way counts as failed: a user's service
+/// would try again and again, and this test is to find such faults.
 pub fn readiness(status: &StatusResponse) -> Readiness {
     let none = ProcessStatus::default();
     let [gateway, target, drafter] = [&status.gateway, &status.target, &status.drafter]

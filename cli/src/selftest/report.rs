@@ -1,5 +1,5 @@
-//! The report of a run: a table, lines about identity and speed, and the verdict; or one JSON object
-//! with all figures.
+//! The report of a run: a table, lines about identity and speed, and the verdict; or one JSON
+//! object with all figures.
 
 use paceline_proto::v1::{ProcessStatus, StatusResponse};
 use serde::Serialize;
@@ -31,7 +31,8 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// This program on this machine, with the models of the service. `drafted`: the drafter took part.
+    /// This program on this machine, with the models of the service. `drafted`: the drafter took
+    /// part.
     pub fn new(status: &StatusResponse, drafted: bool) -> Self {
         let model = |process: &ProcessStatus| Model {
             model: process.model.clone(),

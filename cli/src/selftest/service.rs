@@ -19,7 +19,8 @@ const NO_PROGRESS_MS: u64 = 180_000;
 /// Longest wait for an answer of its supervisor.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Every way in which a person asks us to stop, a closed terminal included: the service must not outlive us.
+/// Every way in which a person asks us to stop, a closed terminal included: the service must not
+/// outlive us.
 pub struct StopSignals {
     signals: Signals,
     hangup: Signal,

@@ -1,6 +1,6 @@
-//! The service of a test: `paceline serve` on a port of its own, in a private runtime directory that
-//! is made and removed here. Nothing of it outlives the test: the service notices the closing of a
-//! pipe even if this process was killed.
+//! The service of a test: `paceline serve` on a port of its own, in a private runtime directory
+//! that is made and removed here. Nothing of it outlives the test: the service notices the closing
+//! of a pipe even if this process was killed.
 
 use std::fs::File;
 use std::io;
@@ -26,8 +26,8 @@ use crate::failure::Failure;
 const STAGE_PREFIX: &str = "/tmp/paceline-";
 /// Descriptor of the pipe in the service, after the listener's.
 const PIPE_FD: i32 = listen::FIRST_FD + 1;
-/// Waits after the first SIGTERM (drain), the second (cancel) and the third (kill). The first is long
-/// because the teardown of a large model takes long.
+/// Waits after the first SIGTERM (drain), the second (cancel) and the third (kill). The first is
+/// long because the teardown of a large model takes long.
 const STOP_TIMEOUTS: [Duration; 3] =
     [Duration::from_secs(60), Duration::from_secs(20), Duration::from_secs(10)];
 /// Lines of the service's output that are shown when it failed.
@@ -136,8 +136,8 @@ impl Stage {
         Failure::selftest(format!("the service ended with {how}{}", self.last_words()))
     }
 
-    /// The last lines that the service printed, indented, on lines of their own; empty if it printed
-    /// none.
+    /// The last lines that the service printed, indented, on lines of their own; empty if it
+    /// printed none.
     pub fn last_words(&self) -> String {
         let words = telemetry::last_lines(&self.place.0.join("serve.log"), LAST_LINES);
         if words.is_empty() { words } else { format!("\n    {}", words.replace('\n', "\n    ")) }
@@ -181,8 +181,8 @@ impl Stage {
 }
 
 impl Drop for Stage {
-    /// Does nothing after [`Stage::stop`]. After a panic it closes the pipe, by which the service stops,
-    /// and waits.
+    /// Does nothing after [`Stage::stop`]. After a panic it closes the pipe, by which the service
+    /// stops, and waits.
     fn drop(&mut self) {
         if self.ended {
             return;

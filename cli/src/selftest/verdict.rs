@@ -4,8 +4,8 @@ use super::figures::{Row, TokenComparison};
 
 /// Ratios within this of 1 count as equal: nobody notices less, and a busy machine adds more.
 const EVEN: f64 = 0.05;
-/// Tokens per cycle below which hardly any proposal was right. Pairs that were trained for each other
-/// give 2 and more on their worst kind of text.
+/// Tokens per cycle below which hardly any proposal was right. Pairs that were trained for each
+/// other give 2 and more on their worst kind of text.
 const NEARLY_NOTHING: f64 = 1.15;
 
 /// Largest ratio of plain speeds, most over least, on a machine that does nothing else.

@@ -2,8 +2,9 @@
 //! clock, no process, only which.
 //!
 //! ```text
-//! Running ── StopAsked, or a child that ended for good ──▶ Stopping: gateway drains ▶ supervisor ends its workers ▶ Finish
-//!    └─ a child died: restart at once, then after pauses, until the budget is spent
+//! Running ── StopAsked, or a child that ended for good ──▶ Stopping: gateway drains ▶ supervisor
+//! ends its workers ▶ Finish └─ a child died: restart at once, then after pauses, until the budget
+//! is spent
 //! ```
 
 use std::collections::VecDeque;

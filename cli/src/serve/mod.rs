@@ -32,8 +32,8 @@ use crate::screen::Screen;
 const STATUS_POLL: Duration = Duration::from_millis(200);
 /// The same interval once it is ready: a laptop's cores may sleep in between.
 const READY_STATUS_POLL: Duration = Duration::from_secs(1);
-/// Longest wait for an earlier service that is still stopping: its gateway's drain, its workers' end,
-/// and a margin.
+/// Longest wait for an earlier service that is still stopping: its gateway's drain, its workers'
+/// end, and a margin.
 const EARLIER_SERVICE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Longest wait for workers that the supervisor did not end.

@@ -20,8 +20,8 @@ pub enum DrafterStart {
 /// What `drafter.kind` may be.
 pub const DRAFTER_KINDS: [&str; 2] = ["auto", "dflash"];
 
-/// Quantization of the drafter's weights at load. Only a GPU keeps them packed; on the CPU they stay
-/// float32.
+/// Quantization of the drafter's weights at load. Only a GPU keeps them packed; on the CPU they
+/// stay float32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DrafterQuantize {
@@ -51,8 +51,8 @@ pub struct DrafterConfig {
     pub threads: Auto<u32>,
     /// Quantization at load. On the CPU it saves no memory.
     pub quantize: DrafterQuantize,
-    /// Bytes of contexts of ended requests that it retains for requests with the same beginning; 0 =
-    /// none. Default: 256 MiB, which is some ten thousand positions of the published drafters.
+    /// Bytes of contexts of ended requests that it retains for requests with the same beginning; 0
+    /// = none. Default: 256 MiB, which is some ten thousand positions of the published drafters.
     pub prefix_bytes: u64,
 }
 

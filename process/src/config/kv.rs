@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Auto;
 
-/// Largest `kv.tap_window`, in positions: hidden states are wide, and old ones help a drafter little.
+/// Largest `kv.tap_window`, in positions: hidden states are wide, and old ones help a drafter
+/// little.
 pub(super) const LONGEST_TAP_WINDOW: u32 = 65_536;
 
 /// `[kv]`

@@ -23,8 +23,8 @@ pub enum Force {
 pub struct RoutingConfig {
     /// Most requests at once that may draft; auto: 4 until there are measurements.
     pub max_concurrent: Auto<u32>,
-    /// Context above which requests decode plainly, in tokens; auto: 4096, the length that published
-    /// drafters were trained at, until there are measurements.
+    /// Context above which requests decode plainly, in tokens; auto: 4096, the length that
+    /// published drafters were trained at, until there are measurements.
     pub max_context: Auto<u32>,
     /// KV pressure above which requests decode plainly.
     pub kv_pressure: f64,

@@ -11,8 +11,8 @@ pub struct SupervisorConfig {
     pub runtime_dir: String,
     /// Seconds that a worker lives on without its supervisor.
     pub lease_s: u64,
-    /// Seconds without progress after which a busy worker counts as hung; ten times its usual step if
-    /// that is longer.
+    /// Seconds without progress after which a busy worker counts as hung; ten times its usual step
+    /// if that is longer.
     pub hang_s: u64,
     /// The restart within `restart_period_s` at which a process counts as failed: with 5 there are
     /// at most five starts.

@@ -18,8 +18,8 @@ pub enum Device {
 }
 
 /// Largest `target.max_sequences`. Each sequence has a stream of its own on the connection between
-/// supervisor and target. An HTTP/2 server accepts 200 streams by default, and heartbeats and orders
-/// need some of them.
+/// supervisor and target. An HTTP/2 server accepts 200 streams by default, and heartbeats and
+/// orders need some of them.
 pub const MOST_SEQUENCES: u32 = 128;
 
 /// `[target]`

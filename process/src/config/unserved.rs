@@ -1,5 +1,5 @@
-//! Settings whose feature does not exist yet. Another value than the default is refused, or causes a
-//! warning that names the key.
+//! Settings whose feature does not exist yet. Another value than the default is refused, or causes
+//! a warning that names the key.
 
 use super::{Config, ConfigError};
 

@@ -5,9 +5,9 @@ use sha2::{Digest as _, Sha256};
 use super::{Config, DrafterConfig, SupervisorConfig, TargetConfig};
 
 impl Config {
-    /// Digest of the settings that the target reads. A target with another digest is not taken over.
-    /// Settings that only other processes read are left out, as are logs: a change of them reloads no
-    /// worker. The target reads `drafter.model`, to know which hidden states to retain.
+    /// Digest of the settings that the target reads. A target with another digest is not taken
+    /// over. Settings that only other processes read are left out, as are logs: a change of them
+    /// reloads no worker. The target reads `drafter.model`, to know which hidden states to retain.
     pub fn target_digest(&self) -> String {
         let drafter = DrafterConfig { model: self.drafter.model.clone(), ..Default::default() };
         Self { target: self.target.clone(), kv: self.kv.clone(), drafter, ..self.of_every_worker() }

@@ -64,9 +64,10 @@ pub(super) fn write_barrier(file: &File) -> io::Result<()> {
 /// (for reads of memory also CAP_PERFMON), those of the same user included.
 ///
 /// Our processes still work with one another: signals and pidfd_open check the user id,
-/// /proc/PID/{stat,status,cmdline} stay readable, SCM_RIGHTS and SO_PEERCRED do not check the flag. A
-/// process still reads its own /proc/self/{fd,maps,cgroup,mountinfo}; /proc/self/{environ,io} then
-/// belong to root and are not used. `exec` sets the flag back to 1, so each program has to call this.
+/// /proc/PID/{stat,status,cmdline} stay readable, SCM_RIGHTS and SO_PEERCRED do not check the flag.
+/// A process still reads its own /proc/self/{fd,maps,cgroup,mountinfo}; /proc/self/{environ,io}
+/// then belong to root and are not used. `exec` sets the flag back to 1, so each program has to
+/// call this.
 ///
 /// A /proc that is mounted with `hidepid` uses the same flag: a supervisor could no longer read
 /// /proc/PID/stat of its own workers and would take them for dead. There the flag is left at 1.
@@ -104,9 +105,9 @@ pub(super) fn available_memory() -> Option<u64> {
     Some(group.map_or(machine, |group| group.min(machine)))
 }
 
-/// Bytes that the control group of `groups` (/proc/self/cgroup) and its ancestors still allow, as in
-/// a container. `None` if they have no bound, or are of version 1. Pages of files are evicted when
-/// memory is short, so they count as free, as in MemAvailable.
+/// Bytes that the control group of `groups` (/proc/self/cgroup) and its ancestors still allow, as
+/// in a container. `None` if they have no bound, or are of version 1. Pages of files are evicted
+/// when memory is short, so they count as free, as in MemAvailable.
 fn group_memory(groups: &str, root: &Path) -> Option<u64> {
     let group = root.join(groups.lines().find_map(|line| line.strip_prefix("0::/"))?);
     let left = |dir: &Path| {

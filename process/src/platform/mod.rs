@@ -51,14 +51,14 @@ pub fn write_barrier(file: &std::fs::File) -> std::io::Result<()> {
     system::write_barrier(file)
 }
 
-/// Protects the memory of this process against other processes of the same user, and keeps it out of
-/// core files, as far as the system can.
+/// Protects the memory of this process against other processes of the same user, and keeps it out
+/// of core files, as far as the system can.
 pub fn deny_memory_access() {
     system::deny_memory_access();
 }
 
-/// Memory that can be used now without swapping, in bytes: of the machine, and on Linux at most what
-/// the process's control group allows. `None` if the system does not tell.
+/// Memory that can be used now without swapping, in bytes: of the machine, and on Linux at most
+/// what the process's control group allows. `None` if the system does not tell.
 pub fn available_memory() -> Option<u64> {
     system::available_memory()
 }
@@ -95,15 +95,15 @@ pub fn give_back_freed_memory() {
     system::give_back_freed_memory();
 }
 
-/// Makes all threads share one heap of the allocator. By default it makes one for every few threads,
-/// and in a long-lived process with texts in many threads each heap grows to the most that it ever
-/// held. To be called before there are threads.
+/// Makes all threads share one heap of the allocator. By default it makes one for every few
+/// threads, and in a long-lived process with texts in many threads each heap grows to the most that
+/// it ever held. To be called before there are threads.
 pub fn share_heap() {
     system::share_heap();
 }
 
-/// Whether a process that is killed in the middle of its work can strand memory of the machine until
-/// the machine is restarted.
+/// Whether a process that is killed in the middle of its work can strand memory of the machine
+/// until the machine is restarted.
 pub const KILL_STRANDS_MEMORY: bool = system::KILL_STRANDS_MEMORY;
 
 /// Longest time without progress in a worker's teardown, and longest wait for a teardown that makes

@@ -1,9 +1,9 @@
-//! Counters of lives: the supervisor's term, the epochs of workers and gateway. A counter never goes
-//! back, because its numbers distinguish messages of earlier lives (I7).
+//! Counters of lives: the supervisor's term, the epochs of workers and gateway. A counter never
+//! goes back, because its numbers distinguish messages of earlier lives (I7).
 //!
-//! Each counter has a spare with the same number, which is written first. Therefore the larger of the
-//! two is at least the last number that was used, and one of them may be empty, damaged or removed.
-//! If both are damaged the count is refused.
+//! Each counter has a spare with the same number, which is written first. Therefore the larger of
+//! the two is at least the last number that was used, and one of them may be empty, damaged or
+//! removed. If both are damaged the count is refused.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};

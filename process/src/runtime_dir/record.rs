@@ -36,8 +36,8 @@ impl WorkerRecord {
 }
 
 impl RuntimeDir {
-    /// Records which process runs as `process`. After a power cut the file is whole, but it may be the
-    /// previous one. That is harmless, because a record of an earlier boot is stale.
+    /// Records which process runs as `process`. After a power cut the file is whole, but it may be
+    /// the previous one. That is harmless, because a record of an earlier boot is stale.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -1,5 +1,6 @@
-//! An engine's mailbox: a bounded queue of commands, and a socket that gets a byte for each command.
-//! One thread can wait on that socket and on the link's at once, and wakes for nothing else.
+//! An engine's mailbox: a bounded queue of commands, and a socket that gets a byte for each
+//! command. One thread can wait on that socket and on the link's at once, and wakes for nothing
+//! else.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -121,8 +121,8 @@ impl Progress {
         recent.lock().expect("nobody panics while holding it").push(took_us);
     }
 
-    /// Counts a finished slice of an image in the vision tower. It is progress, and takes as long as
-    /// a prompt's chunk.
+    /// Counts a finished slice of an image in the vision tower. It is progress, and takes as long
+    /// as a prompt's chunk.
     pub fn tower_done(&self, took_us: u64) {
         self.steps.fetch_add(1, Relaxed);
         self.recent_prefill_us.lock().expect("nobody panics while holding it").push(took_us);

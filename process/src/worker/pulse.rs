@@ -35,8 +35,8 @@ pub struct Pulse {
 }
 
 impl Pulse {
-    /// Starts the thread. `on_lease_over` is called once, when no supervisor of the highest term has
-    /// watched for `lease`.
+    /// Starts the thread. `on_lease_over` is called once, when no supervisor of the highest term
+    /// has watched for `lease`.
     pub fn start(
         progress: Arc<Progress>,
         epoch: u64,

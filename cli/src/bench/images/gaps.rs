@@ -45,8 +45,8 @@ pub struct StreamGaps {
 }
 
 impl StreamGaps {
-    /// The figures of streams between two times (ns). A gap counts if a part of it lies in the window.
-    /// `None` without gaps, or if the window has no length.
+    /// The figures of streams between two times (ns). A gap counts if a part of it lies in the
+    /// window. `None` without gaps, or if the window has no length.
     pub fn of(streams: &[Arrivals], from: i64, to: i64) -> Option<Self> {
         let pairs = streams
             .iter()
@@ -176,8 +176,8 @@ impl<'a> TextStreams<'a> {
         self.arrivals.iter().all(|arrivals| arrivals.len() >= count)
     }
 
-    /// Waits for the next message of any stream and returns its time. Never resolves once all streams
-    /// have ended. The wait may be dropped.
+    /// Waits for the next message of any stream and returns its time. Never resolves once all
+    /// streams have ended. The wait may be dropped.
     async fn message(&mut self) -> Result<i64, Failure> {
         let Some(came) = self.waiting.next().await else { return future::pending().await };
         let now = monotonic_ns();

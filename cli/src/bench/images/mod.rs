@@ -1,11 +1,12 @@
 //! `paceline bench --images`: the time to the first token of an image, stage by stage, and how much
 //! images slow down streams of text beside them.
 //!
-//! [`paint`] makes new images │ [`ask`] requests about them │ [`gaps`] streams beside them │ [`row`]
-//! figures over all runs │ [`report`] the tables. This file has the order of the steps.
+//! [`paint`] makes new images │ [`ask`] requests about them │ [`gaps`] streams beside them │
+//! [`row`] figures over all runs │ [`report`] the tables. This file has the order of the steps.
 //!
-//! Stage times are the service's own (`Timing` of the last message). Gaps are measured in the client,
-//! as a user notices them. There is no drafter, because its own rhythm would be part of the gaps.
+//! Stage times are the service's own (`Timing` of the last message). Gaps are measured in the
+//! client, as a user notices them. There is no drafter, because its own rhythm would be part of the
+//! gaps.
 
 pub mod ask;
 pub mod gaps;

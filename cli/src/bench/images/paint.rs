@@ -1,6 +1,6 @@
-//! Images for the benchmark. Each is different, so that no cache has anything of it; all of one size
-//! cost the same. They are slopes of colour with some noise, like photographs: flat images would be
-//! decoded in no time. Pure.
+//! Images for the benchmark. Each is different, so that no cache has anything of it; all of one
+//! size cost the same. They are slopes of colour with some noise, like photographs: flat images
+//! would be decoded in no time. Pure.
 
 use image::codecs::png::PngEncoder;
 use image::{ExtendedColorType, ImageEncoder as _};

@@ -16,8 +16,8 @@ const BUFFER_BYTES: u64 = 1 << 30;
 const SHARE_OF_FREE: u64 = 4;
 /// Least bytes of the buffer: a smaller one would measure the caches.
 const LEAST_BYTES: u64 = 64 << 20;
-/// Bytes compared at once: few enough to stay in the first-level cache, so that only the buffer comes
-/// from memory.
+/// Bytes compared at once: few enough to stay in the first-level cache, so that only the buffer
+/// comes from memory.
 const BLOCK: usize = 16 << 10;
 /// Passes of a measurement. The best one counts, because disturbances only make a pass slower.
 const PASSES: usize = 5;
@@ -96,8 +96,8 @@ impl Memory {
     }
 }
 
-/// Reads all of it by comparing it with the fill. The C library compares with the processor's widest
-/// loads, in a build without optimization too, and compares equal bytes to the end.
+/// Reads all of it by comparing it with the fill. The C library compares with the processor's
+/// widest loads, in a build without optimization too, and compares equal bytes to the end.
 fn is_full(part: &[u8]) -> bool {
     let block = [FILL; BLOCK];
     part.chunks(BLOCK).fold(true, |full, chunk| full & (chunk == &block[..chunk.len()]))

@@ -1,15 +1,15 @@
 //! `paceline bench --tables` and `--roofline`: the speed of prefill and of generation of the target
-//! alone, by length of the prompt and by requests at once, and its share of what the machine's memory
-//! allows.
+//! alone, by length of the prompt and by requests at once, and its share of what the machine's
+//! memory allows.
 //!
 //! [`plan`] which shapes, in which order │ [`ids`] prompts that no cache has │ [`load`] one
-//! measurement │ [`bandwidth`] of memory │ [`model`] bytes that a token reads │ [`row`] figures over
-//! all runs │ [`report`] the table. This file has the order of the steps.
+//! measurement │ [`bandwidth`] of memory │ [`model`] bytes that a token reads │ [`row`] figures
+//! over all runs │ [`report`] the table. This file has the order of the steps.
 //!
-//! Each prompt is sent twice. The first time no cache has any of it and the answer is one token: this
-//! measures prefill. The second time the prefix cache has its beginning, so all requests generate at
-//! once from the start: this measures generation with a context of this length. Both must give the
-//! same first token.
+//! Each prompt is sent twice. The first time no cache has any of it and the answer is one token:
+//! this measures prefill. The second time the prefix cache has its beginning, so all requests
+//! generate at once from the start: this measures generation with a context of this length. Both
+//! must give the same first token.
 
 pub mod bandwidth;
 pub mod ids;

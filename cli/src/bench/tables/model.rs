@@ -27,8 +27,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// From a status of a service that has loaded and served nothing yet. Its target's memory is then
-    /// the weights, in the type that computes, which on a CPU is wider than in the file.
+    /// From a status of a service that has loaded and served nothing yet. Its target's memory is
+    /// then the weights, in the type that computes, which on a CPU is wider than in the file.
     ///
     /// # Errors
     /// The status lacks a figure, or the model's files cannot be read.
