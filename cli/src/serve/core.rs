@@ -1,10 +1,10 @@
-//! When gateway and supervisor are started, restarted and stopped. Decides and never acts: no
-//! clock, no process, only which.
+//! Decides when gateway and supervisor are started, restarted and stopped. It never acts: it has no
+//! clock and no process.
 //!
 //! ```text
-//! Running ── StopAsked, or a child that ended for good ──▶ Stopping: gateway drains ▶ supervisor
-//! ends its workers ▶ Finish └─ a child died: restart at once, then after pauses, until the budget
-//! is spent
+//! Running ──StopAsked, or a child ended for good──▶ Stopping: the gateway drains, then the
+//!   │                                               supervisor ends its workers, then Finish
+//!   └─ a child died: restart at once, then after pauses, until the budget is spent
 //! ```
 
 use std::collections::VecDeque;
