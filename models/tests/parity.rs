@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use mlx_rs::transforms::eval;
 use paceline_models::sample::noise::{NoiseKey, gumbel, philox};
-use paceline_models::sample::{Block, Drafts, RowRule, Sampling, choose, verify};
+use paceline_models::sample::{Block, Drafts, RowRule, SamplingRule, choose, verify};
 use paceline_models::{
     Array, Batch, DeviceChoice, FeatureLayers, KvStore, Segment, SequenceId, Target, Wants, device,
     load_target,
@@ -282,7 +282,7 @@ fn choices_are_the_contract() {
     let golden: SamplingGolden = read("sampling.json");
     for (at, case) in golden.choices.iter().enumerate() {
         let ChoiceCase { temperature, top_k, top_p, min_p, .. } = *case;
-        let sampling = Sampling { temperature, top_k, top_p, min_p, ..Sampling::GREEDY };
+        let sampling = SamplingRule { temperature, top_k, top_p, min_p, ..SamplingRule::GREEDY };
         sampling.check().expect("in range");
         let rule = RowRule {
             sampling,
@@ -323,7 +323,7 @@ fn processors_and_log_probabilities_are_the_contract() {
     for (at, case) in golden.processed.iter().enumerate() {
         let ChoiceCase { temperature, top_k, top_p, min_p, .. } = case.choice;
         let ProcessedCase { repetition_penalty, presence_penalty, frequency_penalty, .. } = *case;
-        let sampling = Sampling {
+        let sampling = SamplingRule {
             temperature,
             top_k,
             top_p,

@@ -34,16 +34,18 @@ pub mod internal {
     }
 }
 
+use paceline_vocabulary::SamplingRule as Rule;
+
 impl internal::v1::SamplingRule {
     /// The most probable token, always.
     pub const GREEDY: Self = Self {
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
+        temperature: Rule::GREEDY.temperature,
+        top_k: Rule::GREEDY.top_k,
+        top_p: Rule::GREEDY.top_p,
+        min_p: Rule::GREEDY.min_p,
+        repetition_penalty: Rule::GREEDY.repetition_penalty,
+        presence_penalty: Rule::GREEDY.presence_penalty,
+        frequency_penalty: Rule::GREEDY.frequency_penalty,
         logit_bias: Vec::new(),
     };
 }

@@ -1,6 +1,6 @@
 //! A request as the engine runs it: every field is in range. `wire` makes it of the message.
 
-use paceline_models::sample::Sampling;
+use paceline_models::sample::SamplingRule;
 use paceline_models::sample::noise::NoiseKey;
 use paceline_vocabulary::RequestId;
 
@@ -13,7 +13,7 @@ pub(crate) struct ValidRequest {
     pub(crate) id: RequestId,
     /// The part that the scheduler knows.
     pub(crate) scheduling: Request,
-    pub(crate) sampling: Sampling,
+    pub(crate) sampling: SamplingRule,
     /// Added to logits: ids and biases, ids ascending.
     pub(crate) bias: Vec<(u32, f32)>,
     /// No stop id is chosen before this many tokens.

@@ -8,7 +8,8 @@
 //! [`ids`] · [`time`] · [`lane`] lanes, route reasons, permits, the operator's override ·
 //! [`reason`] why a request ended without its answer · [`state`] states of processes, workers and
 //! links · [`report`] what processes report about themselves · [`tensor`] element types and places
-//! of tensors · [`link`] the messages between target and drafter · [`mean`] the exponential mean ·
+//! of tensors · [`link`] the messages between target and drafter · [`mean`] the exponential mean · [`sampling`] how
+//! tokens are chosen ·
 //! [`chain()`] an error and its causes in one line.
 
 mod chain;
@@ -18,6 +19,7 @@ pub mod link;
 pub mod mean;
 pub mod reason;
 pub mod report;
+pub mod sampling;
 pub mod state;
 pub mod tensor;
 pub mod time;
@@ -28,5 +30,6 @@ pub use ids::{Epoch, KeyId, RequestId, Term};
 pub use lane::{Force, Lane, Limit, Permit, Route, RouteReason, RouteWish};
 pub use mean::ExponentialMean;
 pub use reason::Reason;
+pub use sampling::SamplingRule;
 pub use tensor::TensorType;
 pub use time::Millis;

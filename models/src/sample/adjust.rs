@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::RowRule;
+use super::{RowRule, counts_ids};
 
 /// The processors of one block; rows are gone through in order.
 pub(super) struct Adjust<'a> {
@@ -59,7 +59,7 @@ impl<'a> Adjust<'a> {
     }
 
     fn count(&mut self, id: u32) {
-        if self.rule.sampling.counts() {
+        if counts_ids(&self.rule.sampling) {
             *self.counts.entry(id).or_default() += 1;
         }
     }
@@ -73,7 +73,7 @@ impl<'a> Adjust<'a> {
     /// Whether a row is as it was.
     fn is_off(&self) -> bool {
         self.seen.is_empty()
-            && !self.rule.sampling.counts()
+            && !counts_ids(&self.rule.sampling)
             && self.rule.bias.is_empty()
             && self.barred().is_empty()
     }

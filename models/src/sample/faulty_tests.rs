@@ -4,7 +4,7 @@ use super::*;
 
 const V: usize = 100;
 
-const WARM: Sampling = Sampling { temperature: 0.8, ..Sampling::GREEDY };
+const WARM: SamplingRule = SamplingRule { temperature: 0.8, ..SamplingRule::GREEDY };
 
 /// What a row may have that makes it faulty, at some of its ids.
 const FAULTS: [(&str, f32); 2] = [("NaN", f32::NAN), ("infinity", f32::INFINITY)];
@@ -20,7 +20,7 @@ fn rules() -> Vec<(&'static str, RowRule<'static>)> {
         id_limit: V as u32 - 4,
         ..RowRule::greedy(&[5, 9, 5], 3)
     };
-    let penalties = Sampling {
+    let penalties = SamplingRule {
         repetition_penalty: 0.01,
         presence_penalty: -2.0,
         frequency_penalty: 2.0,
@@ -36,7 +36,7 @@ fn rules() -> Vec<(&'static str, RowRule<'static>)> {
         ("sampled", RowRule { sampling: WARM, ..base }),
         (
             "sampled from few",
-            RowRule { sampling: Sampling { top_k: 5, min_p: 0.1, ..WARM }, ..base },
+            RowRule { sampling: SamplingRule { top_k: 5, min_p: 0.1, ..WARM }, ..base },
         ),
         (
             "penalized",
@@ -114,8 +114,9 @@ fn a_penalty_or_bias_that_overflows_is_a_fault_and_never_an_arbitrary_id() {
     let mut huge = vec![0.0; V];
     huge[5] = 3.0e38;
     let base = RowRule::greedy(&[5, 9, 5], 3);
-    for sampling in [Sampling::GREEDY, WARM] {
-        let rule = RowRule { sampling: Sampling { repetition_penalty: 0.01, ..sampling }, ..base };
+    for sampling in [SamplingRule::GREEDY, WARM] {
+        let rule =
+            RowRule { sampling: SamplingRule { repetition_penalty: 0.01, ..sampling }, ..base };
         assert!(run(&[huge.clone()], &[Block { rule, drafted: 0 }], &[])[0].faulty, "{sampling:?}");
         // The same penalty on logits such as models have.
         assert!(!run(&[row(3)], &[Block { rule, drafted: 0 }], &[])[0].faulty, "{sampling:?}");
@@ -224,7 +225,7 @@ fn the_lowest_temperatures_choose_like_greedy_in_steps_drafts_and_log_probabilit
                     let logits: Vec<f32> = row(3).into_iter().map(|logit| logit + shift).collect();
                     let greedy = RowRule { logprobs: Some(3), ..RowRule::greedy(&[], 0) };
                     let sampling =
-                        Sampling { temperature, top_k, top_p, min_p, ..Sampling::GREEDY };
+                        SamplingRule { temperature, top_k, top_p, min_p, ..SamplingRule::GREEDY };
                     let cold = RowRule { sampling, wants_margin: true, ..greedy };
                     let expected = tokens(
                         &run(
@@ -270,12 +271,12 @@ fn the_lowest_temperatures_choose_like_greedy_in_steps_drafts_and_log_probabilit
 fn extremes_of_every_parameter_that_the_ranges_allow_give_a_token() {
     let ends = |least: f32, most: f32| [least, most];
     for temperature in [0.0, f32::from_bits(1), 100.0] {
-        for repetition_penalty in ends(Sampling::LEAST_REPETITION_PENALTY, 10.0) {
+        for repetition_penalty in ends(SamplingRule::LEAST_REPETITION_PENALTY, 10.0) {
             for presence_penalty in ends(-2.0, 2.0) {
                 for frequency_penalty in ends(-2.0, 2.0) {
                     for bias in ends(-100.0, 100.0) {
                         for (top_p, min_p) in [(f32::from_bits(1), 1.0), (1.0, 0.0)] {
-                            let sampling = Sampling {
+                            let sampling = SamplingRule {
                                 temperature,
                                 repetition_penalty,
                                 presence_penalty,
@@ -315,12 +316,13 @@ fn extremes_of_every_parameter_that_the_ranges_allow_give_a_token() {
 #[test]
 fn a_repetition_penalty_out_of_its_range_is_named() {
     for value in [f32::NAN, 0.0, 1e-39, 0.009_999, 10.001, f32::INFINITY, -1.0] {
-        let (field, what) =
-            Sampling { repetition_penalty: value, ..WARM }.check().expect_err("out of range");
-        assert_eq!(field, "repetition_penalty");
-        assert!(what.contains("from 0.01 to 10") && what.contains(&value.to_string()), "{what}");
+        let wrong =
+            SamplingRule { repetition_penalty: value, ..WARM }.check().expect_err("out of range");
+        assert_eq!(wrong.name, "repetition_penalty");
+        assert!(wrong.expected.contains("from 0.01 to 10"), "{wrong:?}");
+        assert_eq!(wrong.found.to_bits(), value.to_bits());
     }
     for value in [0.01, 1.0, 10.0] {
-        assert_eq!(Sampling { repetition_penalty: value, ..WARM }.check(), Ok(()));
+        assert_eq!(SamplingRule { repetition_penalty: value, ..WARM }.check(), Ok(()));
     }
 }

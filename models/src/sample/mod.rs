@@ -29,84 +29,11 @@ use mlx_rs::Array;
 
 use crate::error::{ModelError, Result};
 use noise::NoiseKey;
+pub use paceline_vocabulary::SamplingRule;
 
-/// How tokens of a request are chosen. Every field in range: the gateway checked it,
-/// [`Sampling::check`] says so.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampling {
-    /// 0 is greedy. So is a temperature so low that the largest logit divided by it is no finite
-    /// float32.
-    pub temperature: f32,
-    /// 0 is off.
-    pub top_k: u32,
-    /// 1 is off.
-    pub top_p: f32,
-    /// 0 is off.
-    pub min_p: f32,
-    /// Logits of ids in the history are divided by it, negative ones multiplied (arXiv 1909.05858).
-    /// 0.01 to 10; 1 is off.
-    pub repetition_penalty: f32,
-    /// Subtracted from the logits of ids that were generated; 0 is off.
-    pub presence_penalty: f32,
-    /// Subtracted from the logits of ids that were generated, once for each time; 0 is off.
-    pub frequency_penalty: f32,
-}
-
-impl Sampling {
-    /// The most probable token, always.
-    pub const GREEDY: Sampling = Sampling {
-        temperature: 0.0,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        repetition_penalty: 1.0,
-        presence_penalty: 0.0,
-        frequency_penalty: 0.0,
-    };
-
-    /// The least repetition penalty: a logit that it divides stays far from infinity in float32,
-    /// whatever a model gives.
-    pub const LEAST_REPETITION_PENALTY: f32 = 0.01;
-
-    /// Checks the ranges.
-    ///
-    /// # Errors
-    /// The first field out of range, by name, with what was found.
-    pub fn check(&self) -> Result<(), (&'static str, String)> {
-        let refuse = |field, range: &str, found: f32| {
-            Err((field, format!("expected {range}, found {found}")))
-        };
-        if !(0.0..=100.0).contains(&self.temperature) {
-            return refuse("temperature", "a finite number from 0 to 100", self.temperature);
-        }
-        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return refuse("top_p", "a number above 0, at most 1", self.top_p);
-        }
-        if !(0.0..=1.0).contains(&self.min_p) {
-            return refuse("min_p", "a number from 0 to 1", self.min_p);
-        }
-        if !(Self::LEAST_REPETITION_PENALTY..=10.0).contains(&self.repetition_penalty) {
-            return refuse(
-                "repetition_penalty",
-                "a number from 0.01 to 10",
-                self.repetition_penalty,
-            );
-        }
-        for (field, found) in [
-            ("presence_penalty", self.presence_penalty),
-            ("frequency_penalty", self.frequency_penalty),
-        ] {
-            if !(-2.0..=2.0).contains(&found) {
-                return refuse(field, "a number from -2 to 2", found);
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether it matters how often an id was generated.
-    fn counts(&self) -> bool {
-        self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
-    }
+/// Whether it matters how often an id was generated.
+fn counts_ids(sampling: &SamplingRule) -> bool {
+    sampling.presence_penalty != 0.0 || sampling.frequency_penalty != 0.0
 }
 
 /// The rule for one row.
@@ -117,7 +44,7 @@ pub struct RowRule<'a> {
     /// How many of them are the prompt's; the others were generated.
     pub prompt_len: usize,
     /// How it is chosen.
-    pub sampling: Sampling,
+    pub sampling: SamplingRule,
     /// Added to logits of single ids: (id, bias), ids ascending, each once.
     pub bias: &'a [(u32, f32)],
     /// Ids that are not chosen while fewer than `min_tokens` were generated.
@@ -185,7 +112,7 @@ impl<'a> RowRule<'a> {
         Self {
             history,
             prompt_len,
-            sampling: Sampling::GREEDY,
+            sampling: SamplingRule::GREEDY,
             bias: &[],
             stop_ids: &[],
             min_tokens: 0,
@@ -206,7 +133,7 @@ impl<'a> RowRule<'a> {
         let waits = (self.generated().len() as u64) < u64::from(self.min_tokens)
             && !self.stop_ids.is_empty();
         let changed = self.sampling.repetition_penalty != 1.0
-            || self.sampling.counts()
+            || counts_ids(&self.sampling)
             || !self.bias.is_empty()
             || waits;
         self.sampling.temperature == 0.0 && !changed && self.mask.is_none() && !reports

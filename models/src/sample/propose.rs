@@ -62,9 +62,7 @@ impl Drafts {
     pub(super) fn ids(&self) -> Result<&[u32]> {
         match self {
             Drafts::OnHost(ids) => Ok(ids),
-            Drafts::InGraph(ids) => {
-                ids.try_as_slice().map_err(|error| ModelError::Batch(error.to_string()))
-            }
+            Drafts::InGraph(ids) => Ok(ids.try_as_slice()?),
         }
     }
 }
@@ -120,10 +118,8 @@ pub fn propose(logits: &Array, blocks: &[Block<'_>]) -> Result<Drafts> {
         None => logits.contiguous()?,
     };
     eval(ids.iter().chain([&values]))?;
-    let broken = |error: mlx_rs::error::AsSliceError| ModelError::Batch(error.to_string());
-    let values: &[f32] = values.try_as_slice().map_err(broken)?;
-    let ids: Option<&[u32]> =
-        ids.as_ref().map(|ids| ids.try_as_slice()).transpose().map_err(broken)?;
+    let values: &[f32] = values.try_as_slice()?;
+    let ids: Option<&[u32]> = ids.as_ref().map(|ids| ids.try_as_slice()).transpose()?;
     let (mut drafts, mut row) = (Vec::with_capacity(wanted), 0);
     for block in blocks {
         let mut adjust = Adjust::new(&block.rule, vocab as usize);

@@ -242,10 +242,10 @@ fn partition(ids: &mut [u32], beside: &mut [f64], survives: impl Fn(&u32) -> boo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::Sampling;
+    use crate::sample::SamplingRule;
     use crate::sample::noise::NoiseKey;
 
-    fn rule(sampling: Sampling, position: u32) -> RowRule<'static> {
+    fn rule(sampling: SamplingRule, position: u32) -> RowRule<'static> {
         RowRule {
             sampling,
             noise: NoiseKey { seed: 7, sample: 0 },
@@ -294,18 +294,18 @@ mod tests {
         for seed in 0..60u32 {
             let row = random_row(if seed % 3 == 0 { 3000 } else { 200 }, seed);
             for sampling in [
-                Sampling { temperature: 1.0, ..Sampling::GREEDY },
-                Sampling { temperature: 0.8, top_p: 0.95, ..Sampling::GREEDY },
-                Sampling { temperature: 3.0, top_p: 0.99, ..Sampling::GREEDY },
-                Sampling { temperature: 1.5, top_k: 20, ..Sampling::GREEDY },
-                Sampling {
+                SamplingRule { temperature: 1.0, ..SamplingRule::GREEDY },
+                SamplingRule { temperature: 0.8, top_p: 0.95, ..SamplingRule::GREEDY },
+                SamplingRule { temperature: 3.0, top_p: 0.99, ..SamplingRule::GREEDY },
+                SamplingRule { temperature: 1.5, top_k: 20, ..SamplingRule::GREEDY },
+                SamplingRule {
                     temperature: 1.2,
                     top_k: 50,
                     top_p: 0.7,
                     min_p: 0.02,
-                    ..Sampling::GREEDY
+                    ..SamplingRule::GREEDY
                 },
-                Sampling { temperature: 2.0, min_p: 0.1, ..Sampling::GREEDY },
+                SamplingRule { temperature: 2.0, min_p: 0.1, ..SamplingRule::GREEDY },
             ] {
                 for position in 0..20 {
                     let rule = rule(sampling, position);
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn ties_go_to_the_lowest_id() {
         assert_eq!(
-            choose(&[1.0, 3.0, 3.0], &rule(Sampling::GREEDY, 0)),
+            choose(&[1.0, 3.0, 3.0], &rule(SamplingRule::GREEDY, 0)),
             Some(Choice { token: 1, margin: 0.0 })
         );
     }
@@ -333,13 +333,14 @@ mod tests {
     #[test]
     fn a_margin_tells_how_close_it_was() {
         assert!(
-            (choose(&[1.0, 3.0, 2.5], &rule(Sampling::GREEDY, 0)).expect("a choice").margin - 0.5)
+            (choose(&[1.0, 3.0, 2.5], &rule(SamplingRule::GREEDY, 0)).expect("a choice").margin
+                - 0.5)
                 .abs()
                 < 1e-6
         );
         // Two ids share the mass evenly: with top-p just at a half, the second is at the edge
         // whichever wins.
-        let edge = Sampling { temperature: 1.0, top_p: 0.5, ..Sampling::GREEDY };
+        let edge = SamplingRule { temperature: 1.0, top_p: 0.5, ..SamplingRule::GREEDY };
         let margins: Vec<f32> = (0..50)
             .map(|at| choose(&[1.0, 1.0], &rule(edge, at)).expect("a choice").margin)
             .collect();
@@ -351,13 +352,13 @@ mod tests {
 
     #[test]
     fn masks_and_broken_rows() {
-        let masked = RowRule { mask: Some(&[0b101]), ..rule(Sampling::GREEDY, 0) };
+        let masked = RowRule { mask: Some(&[0b101]), ..rule(SamplingRule::GREEDY, 0) };
         assert_eq!(choose(&[1.0, 9.0, 2.0], &masked).expect("a choice").token, 2);
-        assert_eq!(choose(&[f32::NAN, f32::NEG_INFINITY], &rule(Sampling::GREEDY, 0)), None);
-        let warm = Sampling { temperature: 1.0, ..Sampling::GREEDY };
+        assert_eq!(choose(&[f32::NAN, f32::NEG_INFINITY], &rule(SamplingRule::GREEDY, 0)), None);
+        let warm = SamplingRule { temperature: 1.0, ..SamplingRule::GREEDY };
         assert_eq!(choose(&[f32::NAN], &rule(warm, 0)), None);
         // Adjusted to more than there is.
-        for sampling in [Sampling::GREEDY, warm] {
+        for sampling in [SamplingRule::GREEDY, warm] {
             assert_eq!(choose(&[1.0, f32::INFINITY], &rule(sampling, 0)), None, "{sampling:?}");
             assert_eq!(choose(&[f32::NEG_INFINITY; 2], &rule(sampling, 0)), None, "{sampling:?}");
         }
@@ -368,7 +369,7 @@ mod tests {
     fn the_coldest_temperature_is_greedy() {
         for temperature in [f32::MIN_POSITIVE, 1e-40, 1e-30] {
             for (top_p, min_p) in [(1.0, 0.0), (0.5, 0.0), (0.5, 0.5)] {
-                let cold = Sampling { temperature, top_p, min_p, ..Sampling::GREEDY };
+                let cold = SamplingRule { temperature, top_p, min_p, ..SamplingRule::GREEDY };
                 assert_eq!(
                     choose(&[1.0, 3.0, 9.0, 2.0], &rule(cold, 0)).expect("a choice").token,
                     2
@@ -382,7 +383,7 @@ mod tests {
     fn a_token_does_not_depend_on_ids_behind_the_limit() {
         let row = random_row(200, 5);
         let longer: Vec<f32> = row.iter().copied().chain([50.0; 8]).collect();
-        let warm = Sampling { temperature: 0.9, top_p: 0.9, ..Sampling::GREEDY };
+        let warm = SamplingRule { temperature: 0.9, top_p: 0.9, ..SamplingRule::GREEDY };
         assert_eq!(choose(&row, &rule(warm, 3)), choose(&longer[..200], &rule(warm, 3)));
     }
 }

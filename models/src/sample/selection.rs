@@ -131,9 +131,7 @@ impl TokenSelection {
 
 /// The numbers of an evaluated array, none of none.
 pub(super) fn on_host<T: ArrayElement>(array: Option<&Array>) -> Result<&[T]> {
-    let numbers = array
-        .map(|array| array.try_as_slice().map_err(|error| ModelError::Batch(error.to_string())));
-    Ok(numbers.transpose()?.unwrap_or_default())
+    Ok(array.map(Array::try_as_slice).transpose()?.unwrap_or_default())
 }
 
 /// Choices of a block, see [`Verdict`].

@@ -5,14 +5,14 @@ const V: i32 = 40;
 /// A way to choose tokens.
 #[derive(Clone, Debug)]
 struct Way {
-    sampling: Sampling,
+    sampling: SamplingRule,
     bias: Vec<(u32, f32)>,
     stop_ids: Vec<u32>,
     min_tokens: u32,
 }
 
 impl Way {
-    fn of(sampling: Sampling) -> Self {
+    fn of(sampling: SamplingRule) -> Self {
         Self { sampling, bias: vec![], stop_ids: vec![], min_tokens: 0 }
     }
 
@@ -36,16 +36,16 @@ fn row(position: u32) -> Vec<f32> {
 
 /// Every processor alone, and together.
 fn ways() -> Vec<Way> {
-    let warm = Sampling { temperature: 0.8, ..Sampling::GREEDY };
+    let warm = SamplingRule { temperature: 0.8, ..SamplingRule::GREEDY };
     let mut ways = [
-        Sampling::GREEDY,
-        Sampling { repetition_penalty: 1.3, ..Sampling::GREEDY },
+        SamplingRule::GREEDY,
+        SamplingRule { repetition_penalty: 1.3, ..SamplingRule::GREEDY },
         warm,
-        Sampling { top_p: 0.9, repetition_penalty: 1.1, ..warm },
-        Sampling { temperature: 1.5, top_k: 7, min_p: 0.05, repetition_penalty: 0.7, ..warm },
-        Sampling { presence_penalty: 2.0, ..Sampling::GREEDY },
-        Sampling { frequency_penalty: 1.5, ..warm },
-        Sampling { presence_penalty: -2.0, frequency_penalty: -1.0, ..warm },
+        SamplingRule { top_p: 0.9, repetition_penalty: 1.1, ..warm },
+        SamplingRule { temperature: 1.5, top_k: 7, min_p: 0.05, repetition_penalty: 0.7, ..warm },
+        SamplingRule { presence_penalty: 2.0, ..SamplingRule::GREEDY },
+        SamplingRule { frequency_penalty: 1.5, ..warm },
+        SamplingRule { presence_penalty: -2.0, frequency_penalty: -1.0, ..warm },
     ]
     .map(Way::of)
     .to_vec();
@@ -54,13 +54,13 @@ fn ways() -> Vec<Way> {
             .max_by(|a, b| row(position)[*a as usize].total_cmp(&row(position)[*b as usize]))
     };
     let bests: Vec<u32> = (3..9).filter_map(best).collect();
-    ways.push(Way { bias: vec![(7, 100.0)], ..Way::of(Sampling::GREEDY) });
+    ways.push(Way { bias: vec![(7, 100.0)], ..Way::of(SamplingRule::GREEDY) });
     let mut forbidden: Vec<(u32, f32)> = bests.iter().map(|id| (*id, -100.0)).collect();
     forbidden.sort_by_key(|(id, _)| *id);
     forbidden.dedup_by_key(|(id, _)| *id);
-    ways.push(Way { bias: forbidden, ..Way::of(Sampling::GREEDY) });
-    ways.push(Way { stop_ids: bests.clone(), min_tokens: 3, ..Way::of(Sampling::GREEDY) });
-    let all = Sampling {
+    ways.push(Way { bias: forbidden, ..Way::of(SamplingRule::GREEDY) });
+    ways.push(Way { stop_ids: bests.clone(), min_tokens: 3, ..Way::of(SamplingRule::GREEDY) });
+    let all = SamplingRule {
         repetition_penalty: 1.1,
         presence_penalty: 0.5,
         frequency_penalty: 0.3,
@@ -136,8 +136,8 @@ fn a_verified_block_gives_the_tokens_of_single_rows() {
 #[test]
 fn processors_do_what_they_are_for() {
     let prompt = [5, 9, 5];
-    let plain = stream(&Way::of(Sampling::GREEDY), &prompt, 12);
-    let forced = Way { bias: vec![(7, 100.0)], ..Way::of(Sampling::GREEDY) };
+    let plain = stream(&Way::of(SamplingRule::GREEDY), &prompt, 12);
+    let forced = Way { bias: vec![(7, 100.0)], ..Way::of(SamplingRule::GREEDY) };
     assert_eq!(stream(&forced, &prompt, 5), [7; 5]);
     // Two ids of prompt, then what was generated: only that counts.
     let rule = |way: &Way, history: &[u32], row: &[f32]| {
@@ -145,26 +145,27 @@ fn processors_do_what_they_are_for() {
         choose(&Array::from_slice(row, &[1, row.len() as i32]), &[rule], &[]).expect("a choice")[0]
             .token
     };
-    let presence = Way::of(Sampling { presence_penalty: 1.0, ..Sampling::GREEDY });
+    let presence = Way::of(SamplingRule { presence_penalty: 1.0, ..SamplingRule::GREEDY });
     assert_eq!(rule(&presence, &[0, 0], &[2.0, 1.5]), 0);
     assert_eq!(rule(&presence, &[0, 0, 0], &[2.0, 1.5]), 1);
     assert_eq!(rule(&presence, &[0, 0, 0, 0, 0], &[2.6, 1.5]), 0, "once, however often");
-    let frequency = Way::of(Sampling { frequency_penalty: 0.5, ..Sampling::GREEDY });
+    let frequency = Way::of(SamplingRule { frequency_penalty: 0.5, ..SamplingRule::GREEDY });
     assert_eq!(rule(&frequency, &[1, 1, 0], &[2.1, 1.5]), 0);
     assert_eq!(rule(&frequency, &[1, 1, 0, 0], &[2.1, 1.5]), 1);
-    let late = Way { stop_ids: plain.clone(), min_tokens: 4, ..Way::of(Sampling::GREEDY) };
+    let late = Way { stop_ids: plain.clone(), min_tokens: 4, ..Way::of(SamplingRule::GREEDY) };
     let found = stream(&late, &prompt, 8);
     assert!(found[..4].iter().all(|id| !plain.contains(id)), "{found:?} {plain:?}");
     assert_eq!(found[4..], plain[4..8], "nothing is barred any more");
     // All barred: an error, and no token.
-    let all = Way { stop_ids: (0..V as u32).collect(), min_tokens: 1, ..Way::of(Sampling::GREEDY) };
+    let all =
+        Way { stop_ids: (0..V as u32).collect(), min_tokens: 1, ..Way::of(SamplingRule::GREEDY) };
     let logits = Array::from_slice(&row(3), &[1, V]);
     assert!(choose(&logits, &[all.rule(&prompt, 3)], &[]).is_err());
 }
 
 #[test]
 fn log_probabilities_are_of_the_whole_distribution() {
-    let way = Way::of(Sampling { temperature: 0.5, top_k: 1, ..Sampling::GREEDY });
+    let way = Way::of(SamplingRule { temperature: 0.5, top_k: 1, ..SamplingRule::GREEDY });
     let of = |way: &Way, row: &[f32], count| {
         let rule =
             RowRule { id_limit: row.len() as u32, logprobs: Some(count), ..way.rule(&[], 0) };
@@ -185,7 +186,7 @@ fn log_probabilities_are_of_the_whole_distribution() {
     );
     // At temperature 0 as if it were 1; none asked for is the chosen one's alone; more than there
     // are, as many as there are.
-    let greedy = Way::of(Sampling::GREEDY);
+    let greedy = Way::of(SamplingRule::GREEDY);
     let found = of(&greedy, &[0.0, 1.0], 0);
     assert!(
         (f64::from(found.chosen) + (1.0 + (-1.0f64).exp()).ln()).abs() < 1e-6
@@ -194,7 +195,7 @@ fn log_probabilities_are_of_the_whole_distribution() {
     assert_eq!(of(&greedy, &[0.0, 1.0], 20).top.len(), 2);
     assert_eq!(of(&greedy, &[f32::NEG_INFINITY, 1.0], 20).top, [(1, 0.0)]);
     // As cold as can be: still numbers.
-    let cold = Way::of(Sampling { temperature: 1e-40, ..Sampling::GREEDY });
+    let cold = Way::of(SamplingRule { temperature: 1e-40, ..SamplingRule::GREEDY });
     let found = of(&cold, &[0.0, 1.0], 2);
     assert!(found.chosen == 0.0 && found.top == [(1, 0.0), (0, f32::MIN)], "{found:?}");
 }
@@ -261,7 +262,7 @@ fn the_best_candidates_of_a_large_vocabulary_are_enough() {
         .flat_map(|at| (0..wide).map(move |id| NoiseKey { seed: 8, sample: 0 }.noise(at, id) * 2.0))
         .collect();
     let logits = Array::from_slice(&rows, &[4, wide as i32]);
-    let warm = Sampling { temperature: 0.6, top_p: 0.95, ..Sampling::GREEDY };
+    let warm = SamplingRule { temperature: 0.6, top_p: 0.95, ..SamplingRule::GREEDY };
     let warm = Way::of(warm);
     let base = RowRule { id_limit: 4990, ..warm.rule(&[1, 2], 2) };
     let drafts = propose(&logits, &[Block { rule: base, drafted: 4 }]).expect("drafts");
@@ -285,7 +286,7 @@ fn the_best_candidates_of_a_large_vocabulary_are_enough() {
 
 #[test]
 fn each_id_of_the_history_is_penalized_once() {
-    let penalized = Way::of(Sampling { repetition_penalty: 2.0, ..Sampling::GREEDY });
+    let penalized = Way::of(SamplingRule { repetition_penalty: 2.0, ..SamplingRule::GREEDY });
     // 3.0 / 2 < 2.0; -1.0 · 2 < -1.5.
     let pick = |row: &[f32], history: &[u32]| {
         let rule = RowRule { id_limit: row.len() as u32, ..penalized.rule(history, history.len()) };
@@ -302,8 +303,8 @@ fn each_id_of_the_history_is_penalized_once() {
 fn a_selection_serves_only_blocks_that_ask_for_what_it_computed() {
     let logits =
         Array::from_slice(&(0..2 * V).map(|at| (at * 7 % 11) as f32).collect::<Vec<_>>(), &[2, V]);
-    let greedy = Way::of(Sampling::GREEDY);
-    let warm = Way::of(Sampling { temperature: 0.8, ..Sampling::GREEDY });
+    let greedy = Way::of(SamplingRule::GREEDY);
+    let warm = Way::of(SamplingRule { temperature: 0.8, ..SamplingRule::GREEDY });
     fn block(way: &Way, wants_surprise: bool) -> Block<'_> {
         Block { rule: RowRule { wants_surprise, ..way.rule(&[1, 2], 1) }, drafted: 0 }
     }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use paceline_models::sample::Sampling;
+use paceline_models::sample::SamplingRule;
 use paceline_models::sample::noise::NoiseKey;
 use paceline_models::{DeviceChoice, KvStore, Target, device, load_target};
 use paceline_proto::internal::v1::{Stamp, TokenBatch};
@@ -68,7 +68,7 @@ pub(crate) fn request(
     name: &str,
     prompt: Vec<u32>,
     max_tokens: u32,
-    sampling: Sampling,
+    sampling: SamplingRule,
 ) -> (RunningRequest, mpsc::Receiver<Result<TokenBatch, Status>>) {
     let (tx, rx) = mpsc::channel(STREAM_BACKLOG);
     let request = ValidRequest {

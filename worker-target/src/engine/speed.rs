@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use paceline_models::sample::{RowRule, Sampling, choose};
+use paceline_models::sample::{RowRule, SamplingRule, choose};
 use paceline_models::{Batch, Segment, SequenceId, Wants};
 use paceline_process::Clock;
 use paceline_process::clock::monotonic_ns;
@@ -75,7 +75,7 @@ fn engine(inbox: Inbox<EngineCommand>, taps: bool) {
 /// One stream through an engine: as [`bare`] answers, by the steps' own stamps.
 fn through(mail: &Mail<EngineCommand>, round: usize) -> (Vec<u32>, Vec<i64>) {
     let (running, mut rx) =
-        fixture::request(&format!("r{round}"), prompt(round), TOKENS as u32, Sampling::GREEDY);
+        fixture::request(&format!("r{round}"), prompt(round), TOKENS as u32, SamplingRule::GREEDY);
     mail.try_send(EngineCommand::Run(Box::new(running))).expect("there is room");
     let (mut ids, mut took_ns, mut last_ns) = (vec![], vec![], None);
     while let Some(batch) = rx.blocking_recv() {

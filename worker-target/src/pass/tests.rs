@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use paceline_models::sample::Sampling;
+use paceline_models::sample::SamplingRule;
 use paceline_models::{Batch, Dtype, LayerKv, TargetInfo, Wants};
 use paceline_vocabulary::Millis;
 
@@ -59,7 +59,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(requests: &[(u32, Sampling)]) -> Self {
+    fn new(requests: &[(u32, SamplingRule)]) -> Self {
         let model = Counting { model: fixture::load(), forwards: Cell::new(0) };
         let (kv, drafting) = (fixture::store(&model), fixture::drafting(&model, true));
         let mut scheduler = fixture::scheduler(&kv, &drafting);
@@ -122,7 +122,7 @@ impl Run {
 #[test]
 fn a_plain_step_runs_the_graph_that_the_step_before_prepared() {
     let mut run =
-        Run::new(&[(30, Sampling::GREEDY), (30, Sampling::GREEDY), (20, Sampling::GREEDY)]);
+        Run::new(&[(30, SamplingRule::GREEDY), (30, SamplingRule::GREEDY), (20, SamplingRule::GREEDY)]);
     let (mut steps, mut made, mut plain) = (0, 0, 0);
     while !run.scheduler.is_empty() {
         let was_staged = run.kv.has_staged();
@@ -147,8 +147,8 @@ fn a_plain_step_runs_the_graph_that_the_step_before_prepared() {
 #[test]
 fn steps_that_choose_on_the_host_prepare_no_graph() {
     let mut run = Run::new(&[
-        (10, Sampling::GREEDY),
-        (10, Sampling { temperature: 0.8, ..Sampling::GREEDY }),
+        (10, SamplingRule::GREEDY),
+        (10, SamplingRule { temperature: 0.8, ..SamplingRule::GREEDY }),
     ]);
     let mut steps = 0;
     while !run.scheduler.is_empty() {
@@ -162,9 +162,9 @@ fn steps_that_choose_on_the_host_prepare_no_graph() {
 #[test]
 fn answers_equal_those_of_requests_that_run_alone() {
     let requests = [
-        (40, Sampling::GREEDY),
-        (25, Sampling::GREEDY),
-        (33, Sampling { temperature: 0.8, ..Sampling::GREEDY }),
+        (40, SamplingRule::GREEDY),
+        (25, SamplingRule::GREEDY),
+        (33, SamplingRule { temperature: 0.8, ..SamplingRule::GREEDY }),
     ];
     // The sampled one keeps the other two from being foreseen until it has ended.
     let together = Run::new(&requests).answers();

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use paceline_models::TargetInfo;
-use paceline_models::sample::{Sampling, noise::NoiseKey};
+use paceline_models::sample::{SamplingRule, noise::NoiseKey};
 use paceline_models::vision::VisionInfo;
 use paceline_process::Clock;
 use paceline_proto::internal::v1::{self as internal, Generation};
@@ -202,8 +202,8 @@ fn check_lengths(generation: &Generation, model: &TargetInfo) -> Result<(), Stat
     Ok(())
 }
 
-fn sampling(rule: &internal::SamplingRule) -> Result<Sampling, Status> {
-    let sampling = Sampling {
+fn sampling(rule: &internal::SamplingRule) -> Result<SamplingRule, Status> {
+    let sampling = SamplingRule {
         temperature: rule.temperature,
         top_k: rule.top_k,
         top_p: rule.top_p,
@@ -431,7 +431,7 @@ mod tests {
         };
         let checked = checked(generation, permit).expect("good");
         let expected =
-            Sampling { presence_penalty: 0.5, frequency_penalty: -0.25, ..Sampling::GREEDY };
+            SamplingRule { presence_penalty: 0.5, frequency_penalty: -0.25, ..SamplingRule::GREEDY };
         assert_eq!((checked.sampling, checked.bias), (expected, vec![(2, -100.0), (99, 1.5)]));
         assert_eq!(
             (checked.min_tokens, checked.logprobs, checked.scheduling.stop_ids),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_models::sample::Sampling;
+use paceline_models::sample::SamplingRule;
 use paceline_process::Clock;
 use paceline_process::clock::monotonic_ns;
 use paceline_process::worker::{Progress, mailbox};
@@ -17,7 +17,7 @@ use crate::engine::{EngineCommand, fixture};
 fn tokens_are_sent_before_the_engine_waits_for_a_draft() {
     const LONG_MS: u64 = 30_000;
     let (mail, mut inbox) = mailbox(1).expect("a mailbox");
-    let (running, mut rx) = fixture::request("r", prompt(0), 9, Sampling::GREEDY);
+    let (running, mut rx) = fixture::request("r", prompt(0), 9, SamplingRule::GREEDY);
     let clock = Clock::start();
     let until = clock.now() + LONG_MS;
     let wait = move || {

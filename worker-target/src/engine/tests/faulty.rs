@@ -2,7 +2,7 @@
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
-use paceline_models::sample::Sampling;
+use paceline_models::sample::SamplingRule;
 use paceline_proto::internal::v1::LinkPhase;
 use paceline_proto::status::Reason;
 use tonic::Code;
@@ -20,18 +20,18 @@ const RUNS: usize = 20;
 /// Requests of all kinds, or only such whose tokens are chosen in the graph, so that a step prepares
 /// the next one.
 fn requests(mixed: bool) -> Vec<TestRequest> {
-    let warm = Sampling { temperature: 0.8, top_p: 0.95, ..Sampling::GREEDY };
+    let warm = SamplingRule { temperature: 0.8, top_p: 0.95, ..SamplingRule::GREEDY };
     let request = |at: usize| {
         let prompt = prompt(at as u32);
         let plain =
-            TestRequest { prompt, sampling: Sampling::GREEDY, margins: false, logprobs: None };
+            TestRequest { prompt, sampling: SamplingRule::GREEDY, margins: false, logprobs: None };
         match at % 4 {
             _ if !mixed => plain,
             0 => plain,
             1 => TestRequest { sampling: warm, ..plain },
             2 => TestRequest { margins: true, logprobs: Some(2), ..plain },
             _ => TestRequest {
-                sampling: Sampling { repetition_penalty: 1.2, frequency_penalty: 0.3, ..warm },
+                sampling: SamplingRule { repetition_penalty: 1.2, frequency_penalty: 0.3, ..warm },
                 ..plain
             },
         }

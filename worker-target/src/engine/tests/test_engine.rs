@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paceline_link::{End, Handover, SEGMENT_BYTES, Side, make_pair};
 use paceline_models::Target;
-use paceline_models::sample::Sampling;
+use paceline_models::sample::SamplingRule;
 use paceline_models::sample::noise::NoiseKey;
 use paceline_process::Clock;
 use paceline_process::worker::{Mail, Progress, Pulse, mailbox};
@@ -30,7 +30,7 @@ pub(super) const TOKENS: usize = 16;
 #[derive(Clone, Debug)]
 pub(super) struct TestRequest {
     pub(super) prompt: Vec<u32>,
-    pub(super) sampling: Sampling,
+    pub(super) sampling: SamplingRule,
     pub(super) margins: bool,
     pub(super) logprobs: Option<u32>,
 }
