@@ -40,6 +40,9 @@ soak "10,000 interleavings of the target's batch" \
 # shellcheck disable=SC2086
 soak "One stream through the batch engine against a bare loop" \
     cargo test $LOCKED --release -p paceline-target --lib -- --ignored --nocapture one_stream
+# shellcheck disable=SC2086
+soak "The greedy choice against MLX's argmax" \
+    cargo test $LOCKED --release -p paceline-models --lib -- --ignored --nocapture the_greedy_choice
 soak "The programs' code for macOS" sh scripts/check-macos.sh build
 # shellcheck disable=SC2086
 soak "Other clients beside large hostile messages" \
