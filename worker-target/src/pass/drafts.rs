@@ -26,18 +26,39 @@ pub(super) fn of_step(
     let proposals = proposals.collect::<Result<Vec<_>, _>>()?;
     let blocks: Vec<Block<'_>> =
         rows.blocks.iter().filter(|block| block.drafted > 0).copied().collect();
-    let is_hidden = |proposed: &Proposed| matches!(proposed, Proposed::Hidden { .. });
-    if !proposals.is_empty() && proposals.iter().all(is_hidden) {
-        return of_hidden_rows(model, &proposals, &blocks);
+    of_proposals(model, &proposals, &blocks)
+}
+
+/// The drafted ids of `blocks`, one proposal each.
+fn of_proposals(
+    model: &dyn Target,
+    proposals: &[Proposed],
+    blocks: &[Block<'_>],
+) -> Result<Drafts, ModelError> {
+    // `None` for ids.
+    let cap_of = |proposed: &Proposed| match proposed {
+        Proposed::Hidden { softcap, .. } => Some(*softcap),
+        Proposed::Ids(_) => None,
+    };
+    if let Some(cap) = proposals.first().and_then(cap_of)
+        && proposals.iter().all(|proposed| cap_of(proposed) == Some(cap))
+    {
+        let rows = proposals
+            .iter()
+            .map(|proposed| hidden_rows(model, proposed))
+            .collect::<Result<Vec<_>, _>>()?;
+        let rows = if let [one] = rows.as_slice() { one.clone() } else { transfer::stack(&rows)? };
+        return propose(&draft_logits(model, &rows, cap)?, blocks);
     }
-    // Ids, or both kinds when drafters change: the hidden rows of an earlier drafter become ids
-    // first.
+    // Ids; or, while drafters change, proposals of two kinds or with two caps. Hidden rows then
+    // become ids one sequence after another.
     let mut ids = vec![];
-    for (proposed, block) in proposals.iter().zip(&blocks) {
+    for (proposed, block) in proposals.iter().zip(blocks) {
         match proposed {
             Proposed::Ids(proposed) => ids.extend_from_slice(proposed),
-            Proposed::Hidden { .. } => {
-                let chosen = propose(&model.head(&hidden_rows(model, proposed)?)?, &[*block])?;
+            Proposed::Hidden { softcap, .. } => {
+                let rows = hidden_rows(model, proposed)?;
+                let chosen = propose(&draft_logits(model, &rows, *softcap)?, &[*block])?;
                 ids.extend(chosen.on_host()?);
             }
         }
@@ -45,23 +66,10 @@ pub(super) fn of_step(
     Ok(Drafts::OnHost(ids))
 }
 
-fn of_hidden_rows(
-    model: &dyn Target,
-    proposals: &[Proposed],
-    blocks: &[Block<'_>],
-) -> Result<Drafts, ModelError> {
-    let rows = proposals
-        .iter()
-        .map(|proposed| hidden_rows(model, proposed))
-        .collect::<Result<Vec<_>, _>>()?;
-    let rows = if let [one] = rows.as_slice() { one.clone() } else { transfer::stack(&rows)? };
-    // All proposals are of one drafter, so they have one cap.
-    let cap = proposals.iter().find_map(|proposed| match proposed {
-        Proposed::Hidden { softcap, .. } => *softcap,
-        Proposed::Ids(_) => None,
-    });
-    let logits = model.head(&rows)?;
-    propose(&cap.map(|cap| softcap(&logits, cap)).unwrap_or(Ok(logits))?, blocks)
+/// The target's logits of a drafter's hidden rows, capped as the drafter was trained.
+fn draft_logits(model: &dyn Target, rows: &Array, cap: Option<f32>) -> Result<Array, ModelError> {
+    let logits = model.head(rows)?;
+    cap.map_or_else(|| Ok(logits.clone()), |cap| softcap(&logits, cap))
 }
 
 fn hidden_rows(model: &dyn Target, proposed: &Proposed) -> Result<Array, ModelError> {
@@ -75,4 +83,37 @@ fn hidden_rows(model: &dyn Target, proposed: &Proposed) -> Result<Array, ModelEr
     };
     let rows = transfer::from_bytes(bytes, &[*rows as i32, model.info().hidden], dtype)?;
     Ok(rows.as_dtype(model.dtype())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_models::sample::{RowRule, SamplingRule};
+
+    use super::*;
+    use crate::engine::fixture;
+
+    #[test]
+    fn hidden_rows_are_capped_alone_and_beside_proposals_of_another_drafter() {
+        let model = fixture::load();
+        let (rows, width) = (4, model.info().hidden as usize);
+        let numbers =
+            (0..rows * width).flat_map(|at| ((at as f32 * 0.37).sin() * 3.0).to_ne_bytes());
+        let bytes: Vec<u8> = numbers.collect();
+        let kind = TensorType::F32;
+        let hidden = |softcap| Proposed::Hidden { bytes: bytes.clone(), rows, kind, softcap };
+        let sampling = SamplingRule { temperature: 1.0, ..SamplingRule::GREEDY };
+        let block = Block { rule: RowRule { sampling, ..RowRule::greedy(&[], 0) }, drafted: rows };
+        let one_id = Block { rule: RowRule::greedy(&[], 0), drafted: 1 };
+        let ids = |proposals: &[Proposed], blocks: &[Block<'_>]| {
+            let drafts = of_proposals(&*model, proposals, blocks).expect("drafts");
+            drafts.on_host().expect("ids")
+        };
+        let (capped, free) = (ids(&[hidden(Some(0.1))], &[block]), ids(&[hidden(None)], &[block]));
+        assert_ne!(capped, free, "the cap changes these drafts");
+        let other = || Proposed::Ids(vec![5]);
+        assert_eq!(ids(&[other(), hidden(Some(0.1))], &[one_id, block])[1..], capped);
+        assert_eq!(ids(&[hidden(None), other()], &[block, one_id])[..rows], free);
+        let both = ids(&[hidden(Some(0.1)), hidden(None)], &[block, block]);
+        assert_eq!(both, [capped, free].concat());
+    }
 }

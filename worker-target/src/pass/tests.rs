@@ -121,8 +121,11 @@ impl Run {
 
 #[test]
 fn a_plain_step_runs_the_graph_that_the_step_before_prepared() {
-    let mut run =
-        Run::new(&[(30, SamplingRule::GREEDY), (30, SamplingRule::GREEDY), (20, SamplingRule::GREEDY)]);
+    let mut run = Run::new(&[
+        (30, SamplingRule::GREEDY),
+        (30, SamplingRule::GREEDY),
+        (20, SamplingRule::GREEDY),
+    ]);
     let (mut steps, mut made, mut plain) = (0, 0, 0);
     while !run.scheduler.is_empty() {
         let was_staged = run.kv.has_staged();

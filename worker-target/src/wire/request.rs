@@ -212,7 +212,10 @@ fn sampling(rule: &internal::SamplingRule) -> Result<SamplingRule, Status> {
         presence_penalty: rule.presence_penalty,
         frequency_penalty: rule.frequency_penalty,
     };
-    sampling.check().map_err(|(field, what)| invalid(&format!("sampling.{field}"), what))?;
+    sampling.check().map_err(|wrong| {
+        let what = format!("expected {}, found {}", wrong.expected, wrong.found);
+        invalid(&format!("sampling.{}", wrong.name), what)
+    })?;
     Ok(sampling)
 }
 
@@ -259,6 +262,7 @@ fn bias(list: &[v1::LogitBias], model: &TargetInfo) -> Result<Vec<(u32, f32)>, S
 mod tests {
     use super::*;
     use paceline_proto::internal::v1::SamplingRule;
+    use paceline_vocabulary::SamplingRule as Rule;
     use tonic_types::StatusExt;
 
     fn model() -> TargetInfo {
@@ -430,8 +434,7 @@ mod tests {
             ..good()
         };
         let checked = checked(generation, permit).expect("good");
-        let expected =
-            SamplingRule { presence_penalty: 0.5, frequency_penalty: -0.25, ..SamplingRule::GREEDY };
+        let expected = Rule { presence_penalty: 0.5, frequency_penalty: -0.25, ..Rule::GREEDY };
         assert_eq!((checked.sampling, checked.bias), (expected, vec![(2, -100.0), (99, 1.5)]));
         assert_eq!(
             (checked.min_tokens, checked.logprobs, checked.scheduling.stop_ids),
