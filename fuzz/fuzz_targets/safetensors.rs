@@ -1,5 +1,5 @@
-//! Whatever stands in front of a checkpoint's weights is refused in words, or names tensors that
-//! lie in the file, one behind the other, and are as long as their shapes say.
+//! Whatever is before a checkpoint's weights is refused in words, or names tensors that
+//! lie in the file, one after another, and are as long as their shapes say.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -12,7 +12,7 @@ fuzz_target!(|file: &[u8]| {
     let Some((size, rest)) = file.split_first_chunk::<8>() else { return };
     let length = match header::length(*size, file.len() as u64) {
         Ok(length) => length,
-        Err(what) => return assert!(!what.is_empty()),
+        Err(error) => return assert!(!error.to_string().is_empty()),
     };
     let (head, data) = rest.split_at(length);
     match header::parse(head, data.len() as u64) {
@@ -27,6 +27,6 @@ fuzz_target!(|file: &[u8]| {
             }
             assert_eq!(ends, data.len());
         }
-        Err(what) => assert!(!what.is_empty()),
+        Err(error) => assert!(!error.to_string().is_empty()),
     }
 });

@@ -15,14 +15,22 @@ pub enum DeviceChoice {
     Gpu,
 }
 
-/// A GPU was asked for and there is none.
+/// The configuration asks for a GPU and there is none.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "a GPU was asked for (target.device = \"gpu\") and MLX has none that works: {0}; set target.device = \"cpu\" or \"auto\""
-)]
-pub struct DeviceError(String);
+pub enum DeviceError {
+    /// The MLX library has no GPU code.
+    #[error(
+        "a GPU is configured (target.device = \"gpu\") and the MLX library in use is built for the CPU; set target.device = \"cpu\" or \"auto\""
+    )]
+    CpuLibrary,
+    /// The GPU cannot compute.
+    #[error(
+        "a GPU is configured (target.device = \"gpu\") and MLX cannot compute on it; set target.device = \"cpu\" or \"auto\""
+    )]
+    Broken(#[source] mlx_rs::error::Exception),
+}
 
-/// Makes the choice for this process and says whether it is the GPU.
+/// Makes the choice for this process. Returns whether it is the GPU.
 ///
 /// # Errors
 /// [`DeviceChoice::Gpu`] where no array can be computed on one.
@@ -36,13 +44,9 @@ pub fn choose(choice: DeviceChoice) -> Result<bool, DeviceError> {
         matches!(Device::try_default().and_then(|device| device.get_type()), Ok(DeviceType::Gpu));
     let works = || Array::from_f32(1.0).add(Array::from_f32(1.0)).and_then(|two| two.eval());
     match (is_gpu, choice) {
-        (true, DeviceChoice::Gpu) => {
-            works().map(|()| true).map_err(|error| DeviceError(error.to_string()))
-        }
+        (true, DeviceChoice::Gpu) => works().map(|()| true).map_err(DeviceError::Broken),
         (true, _) if works().is_ok() => Ok(true),
-        (false, DeviceChoice::Gpu) => {
-            Err(DeviceError("the MLX library in use is built for the CPU".into()))
-        }
+        (false, DeviceChoice::Gpu) => Err(DeviceError::CpuLibrary),
         _ => {
             Device::set_default(&Device::cpu());
             Ok(false)

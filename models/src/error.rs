@@ -1,20 +1,43 @@
-//! What can go wrong at this crate's border.
+//! What can go wrong at this crate's border. A cause is in the source of an error, not in its text.
 
 use std::io;
 use std::path::PathBuf;
+
+use crate::load::HeaderError;
 
 /// A checkpoint that cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A file that must be there cannot be read.
-    #[error("cannot read {}: {cause}", path.display())]
+    #[error("cannot read {}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The operating system's reason.
+        #[source]
         cause: io::Error,
     },
-    /// A file is not what its name says.
+    /// A file has no JSON, or JSON of another form.
+    #[error("{}: expected {expected}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What its JSON must be.
+        expected: &'static str,
+        /// Where the parser stopped.
+        #[source]
+        cause: serde_json::Error,
+    },
+    /// The header of a safetensors file is broken.
+    #[error("{}: the header is broken", path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        cause: HeaderError,
+    },
+    /// A file is not what its name promises.
     #[error("{}: {what}", path.display())]
     Broken {
         /// The file.
@@ -30,13 +53,22 @@ pub enum LoadError {
         /// Expected and found.
         what: String,
     },
+    /// config.json has a value of another type.
+    #[error("config.json of the model: {key}")]
+    ConfigType {
+        /// The key.
+        key: String,
+        /// The types expected and found.
+        #[source]
+        cause: serde_json::Error,
+    },
     /// A tensor the model needs is not in the checkpoint.
     #[error("tensor {name} is missing from the checkpoint")]
     Missing {
         /// Its name.
         name: String,
     },
-    /// Tensors nobody asked for: the checkpoint is of another model than its config says.
+    /// Tensors that no part of the model took: the checkpoint is of another model than its config.
     #[error("the checkpoint has {count} tensors the model does not use, the first is {name}")]
     Unused {
         /// The first of them.
@@ -44,7 +76,7 @@ pub enum LoadError {
         /// How many.
         count: usize,
     },
-    /// A tensor has another shape than the config says.
+    /// A tensor has another shape than the config requires.
     #[error("tensor {name} has shape {found:?}, the model needs {expected:?}")]
     Shape {
         /// Its name.
@@ -62,19 +94,22 @@ pub enum LoadError {
         /// In the file.
         found: String,
     },
-    /// MLX said no.
-    #[error("MLX failed while loading: {0}")]
+    /// MLX failed.
+    #[error("MLX failed while loading")]
     Mlx(#[from] mlx_rs::error::Exception),
 }
 
-/// A forward that cannot be done.
+/// A forward that cannot be computed.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// The batch contradicts itself or asks for what is not built: a bug of the caller.
+    /// The batch contradicts itself or the store: a bug of the caller.
     #[error("bad batch: {0}")]
     Batch(String),
-    /// MLX said no.
-    #[error("MLX failed: {0}")]
+    /// The numbers of an array cannot be read as they lie: a bug of this crate.
+    #[error("cannot read the numbers of an array")]
+    Unreadable(#[from] mlx_rs::error::AsSliceError),
+    /// MLX failed.
+    #[error("MLX failed")]
     Mlx(#[from] mlx_rs::error::Exception),
 }
 

@@ -17,32 +17,24 @@ pub fn to_bytes(array: &Array) -> Result<Vec<u8>> {
     array.eval()?;
     let array = if lies_in_order(array) { array.clone() } else { array.contiguous()? };
     array.eval()?;
-    let broken = |error: mlx_rs::error::AsSliceError| ModelError::Batch(error.to_string());
     Ok(match array.dtype() {
-        Dtype::Float32 => {
-            bytes(array.try_as_slice::<f32>().map_err(broken)?, |value| value.to_ne_bytes())
-        }
-        Dtype::Float16 => {
-            bytes(array.try_as_slice::<f16>().map_err(broken)?, |value| value.to_ne_bytes())
-        }
-        Dtype::Bfloat16 => {
-            bytes(array.try_as_slice::<bf16>().map_err(broken)?, |value| value.to_ne_bytes())
-        }
+        Dtype::Float32 => bytes(array.try_as_slice::<f32>()?, |value| value.to_ne_bytes()),
+        Dtype::Float16 => bytes(array.try_as_slice::<f16>()?, |value| value.to_ne_bytes()),
+        Dtype::Bfloat16 => bytes(array.try_as_slice::<bf16>()?, |value| value.to_ne_bytes()),
         other => return Err(ModelError::Batch(format!("expected a float array, found {other:?}"))),
     })
 }
 
 /// An evaluated array's numbers, row-major, where they are if they lie like that.
 pub(crate) fn in_order<T: ArrayElement + Copy>(array: &Array) -> Result<Cow<'_, [T]>> {
-    let broken = |error: mlx_rs::error::AsSliceError| ModelError::Batch(error.to_string());
     // Nothing to do for what was evaluated with its step.
     array.eval()?;
     if lies_in_order(array) {
-        return Ok(array.try_as_slice::<T>().map_err(broken)?.into());
+        return Ok(array.try_as_slice::<T>()?.into());
     }
     let array = array.contiguous()?;
     array.eval()?;
-    Ok(array.try_as_slice::<T>().map_err(broken)?.to_vec().into())
+    Ok(array.try_as_slice::<T>()?.to_vec().into())
 }
 
 /// An array of `dtype` and `shape` from its bytes.

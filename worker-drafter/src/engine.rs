@@ -120,7 +120,10 @@ impl Engine {
     }
 
     fn broken(&mut self, error: &ModelError) -> Exit {
-        tracing::error!(%error, "a step failed; what the store holds is not known");
+        tracing::error!(
+            error = paceline_process::chain(error),
+            "a step failed; what the store holds is not known"
+        );
         self.progress.set_phase(WorkerPhase::Stopping.into());
         Exit::Bug
     }
@@ -159,7 +162,7 @@ impl Engine {
             if let Err(error) = self.drop_link(LinkEnd { phase: LinkPhase::Lost, reason }) {
                 // Nothing of the old link is used any more. If the failure lasts, the next forward
                 // ends the worker.
-                tracing::error!(%error, "cannot give memory back");
+                tracing::error!(error = paceline_process::chain(&error), "cannot give memory back");
             }
         }
         self.newest = number;
@@ -284,8 +287,8 @@ impl Engine {
 /// link is in it. Any other failure ends the worker.
 fn batch_fault(error: ModelError) -> TurnError {
     match error {
-        ModelError::Batch(what) => {
-            tracing::error!(what, "a step contradicts itself");
+        ModelError::Batch(_) | ModelError::Unreadable(_) => {
+            tracing::error!(error = paceline_process::chain(&error), "a step contradicts itself");
             let reason = "the drafter's own fault; its log says which".into();
             LinkEnd { phase: LinkPhase::Ejected, reason }.into()
         }

@@ -219,7 +219,7 @@ impl Engine {
     }
 
     fn fail(&mut self, error: &ModelError) {
-        tracing::error!(%error, "the engine failed");
+        tracing::error!(error = paceline_process::chain(error), "the engine failed");
         self.broken = true;
     }
 }

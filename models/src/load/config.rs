@@ -30,8 +30,9 @@ impl ModelConfig {
         let text =
             std::fs::read(&path).map_err(|cause| LoadError::Read { path: path.clone(), cause })?;
         let broken = |what: String| LoadError::Broken { path: path.clone(), what };
-        let mut values: Map<String, Value> = serde_json::from_slice(&text)
-            .map_err(|error| broken(format!("expected a JSON object: {error}")))?;
+        let mut values: Map<String, Value> = serde_json::from_slice(&text).map_err(|cause| {
+            LoadError::Json { path: path.clone(), expected: "a JSON object", cause }
+        })?;
         values.retain(|_, value| !value.is_null());
         match values.remove("text_config") {
             None => {}
@@ -75,7 +76,8 @@ impl ModelConfig {
     pub fn optional<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, LoadError> {
         let Some(value) = self.values.get(key) else { return Ok(None) };
         let read = serde_json::from_value(value.clone());
-        read.map(Some).map_err(|error| self.wrong(key, error.to_string()))
+        let key = || format!("{}{key}", self.of);
+        read.map(Some).map_err(|cause| LoadError::ConfigType { key: key(), cause })
     }
 
     /// A value that must be there.

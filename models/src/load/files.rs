@@ -16,7 +16,7 @@ use crate::error::LoadError;
 
 /// Where a tensor's bytes are.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct TensorEntry {
     file: usize,
     offset: u64,
     pub(super) bytes: usize,
@@ -28,7 +28,7 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub struct Checkpoint {
     files: Vec<(PathBuf, File)>,
-    pub(super) entries: BTreeMap<String, Entry>,
+    pub(super) entries: BTreeMap<String, TensorEntry>,
 }
 
 #[derive(Deserialize)]
@@ -53,8 +53,10 @@ impl Checkpoint {
         let broken = |what: String| LoadError::Broken { path: index_path.clone(), what };
         let text = std::fs::read(&index_path)
             .map_err(|cause| LoadError::Read { path: index_path.clone(), cause })?;
-        let index: Index = serde_json::from_slice(&text).map_err(|error| {
-            broken(format!("expected a JSON object with weight_map (name → file): {error}"))
+        let index: Index = serde_json::from_slice(&text).map_err(|cause| LoadError::Json {
+            path: index_path.clone(),
+            expected: "a JSON object with weight_map (name → file)",
+            cause,
         })?;
         let shards: std::collections::BTreeSet<&String> = index.weight_map.values().collect();
         for shard in shards {
@@ -124,15 +126,16 @@ impl Checkpoint {
         file.read_exact(&mut size).map_err(|_| {
             broken(format!("expected a safetensors file, found only {length} bytes"))
         })?;
-        let header_bytes = header::length(size, length).map_err(broken)?;
+        let header_error = |cause| LoadError::Header { path: path.clone(), cause };
+        let header_bytes = header::length(size, length).map_err(header_error)?;
         let mut head = vec![0; header_bytes];
         file.read_exact(&mut head).map_err(read)?;
         let data_begin = 8 + header_bytes as u64;
-        let metadata = header::parse(&head, length - data_begin).map_err(broken)?;
+        let metadata = header::parse(&head, length - data_begin).map_err(header_error)?;
         let file_idx = self.files.len();
         self.files.push((path.clone(), file));
         for (name, info) in metadata.tensors() {
-            let entry = Entry {
+            let entry = TensorEntry {
                 file: file_idx,
                 offset: data_begin + info.data_offsets.0 as u64,
                 bytes: info.data_offsets.1 - info.data_offsets.0,
@@ -152,7 +155,7 @@ impl Checkpoint {
         self.entries.values().map(|entry| entry.bytes as u64).sum()
     }
 
-    pub(super) fn read(&self, entry: &Entry) -> Result<Vec<u8>, LoadError> {
+    pub(super) fn read(&self, entry: &TensorEntry) -> Result<Vec<u8>, LoadError> {
         let (path, file) = &self.files[entry.file];
         let mut bytes = vec![0; entry.bytes];
         file.read_exact_at(&mut bytes, entry.offset)
@@ -180,7 +183,7 @@ mod tests {
         for (name, bytes) in files {
             std::fs::write(model.join(name), bytes).expect("written");
         }
-        Checkpoint::open(&model).expect_err("refused").to_string()
+        paceline_vocabulary::chain(&Checkpoint::open(&model).expect_err("refused"))
     }
 
     const ONE: &str = r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
@@ -198,7 +201,7 @@ mod tests {
         assert!(refusal(&[]).contains("model.safetensors"));
         assert!(single(vec![1, 2, 3]).contains("found only 3 bytes"));
         assert!(
-            single(header(ONE, 7)).contains("expected 8 bytes of data behind the header, found 7")
+            single(header(ONE, 7)).contains("expected 8 bytes of data after the header, found 7")
         );
         assert!(single(header(ONE, 9)).contains("has a tail"));
         assert!(single(1000u64.to_le_bytes().to_vec()).contains("leads beyond the file's end"));
@@ -209,8 +212,8 @@ mod tests {
         let error = single(header(overlap, 12));
         assert!(error.contains("tensor `b`"), "{error}");
         let wrong = r#"{"a":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}}"#;
-        assert!(single(header(wrong, 8)).contains("header:"));
-        assert!(single(header("[]", 0)).contains("header:"));
+        assert!(single(header(wrong, 8)).contains("header is broken"));
+        assert!(single(header("[]", 0)).contains("header is broken"));
     }
 
     #[test]

@@ -7,4 +7,5 @@ mod weights;
 
 pub use config::ModelConfig;
 pub use files::Checkpoint;
+pub use header::HeaderError;
 pub use weights::{Precision, Weights};

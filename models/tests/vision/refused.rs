@@ -143,7 +143,9 @@ fn with(path: &[&str], value: Value) -> Result<(), String> {
     }
     object[last] = value;
     std::fs::write(dir.path().join("config.json"), config.to_string()).expect("written");
-    load_target(dir.path(), &mut |_, _| {}).map(|_| ()).map_err(|error| error.to_string())
+    load_target(dir.path(), &mut |_, _| {})
+        .map(|_| ())
+        .map_err(|error| paceline_vocabulary::chain(&error))
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl Engine {
         for key in self.having(&slice.image) {
             let request_id = self.running.get(&key).map_or("", |running| running.id());
             tracing::error!(
-                %error,
+                error = paceline_process::chain(error),
                 request_id,
                 sequence = key.0,
                 "an image cannot go through the vision tower"

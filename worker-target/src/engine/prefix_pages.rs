@@ -131,7 +131,10 @@ impl Engine {
         match error {
             ModelError::Mlx(_) => self.fail(error),
             // A mistake of our own. The sequence has no rows after it and computes all of them.
-            _ => tracing::error!(%error, "the prefix cache contradicts itself"),
+            _ => {
+                let error = paceline_process::chain(error);
+                tracing::error!(error, "the prefix cache contradicts itself");
+            }
         }
     }
 }

@@ -24,7 +24,8 @@ impl Engine {
         let opened =
             self.kv.open(sequence).and_then(|()| self.kv.reserve(sequence, positions as i32));
         if let Err(error) = opened {
-            tracing::error!(%error, sequence = key.0, "no place in the store");
+            let error = paceline_process::chain(&error);
+            tracing::error!(error, sequence = key.0, "no place in the store");
             self.end_with_bug(
                 key,
                 "the engine found no place for this request; the log has the reason",

@@ -66,7 +66,8 @@ impl Engine {
     }
 
     fn step_failed(&mut self, parts: &[StepPart], error: &ModelError) {
-        tracing::error!(%error, sequences = parts.len(), "step failed");
+        let text = paceline_process::chain(error);
+        tracing::error!(error = text, sequences = parts.len(), "step failed");
         self.broken = matches!(error, ModelError::Mlx(_));
         if self.broken {
             return;

@@ -99,8 +99,8 @@ mod tests {
         let numbers =
             (0..rows * width).flat_map(|at| ((at as f32 * 0.37).sin() * 3.0).to_ne_bytes());
         let bytes: Vec<u8> = numbers.collect();
-        let kind = TensorType::F32;
-        let hidden = |softcap| Proposed::Hidden { bytes: bytes.clone(), rows, kind, softcap };
+        let element = TensorType::F32;
+        let hidden = |softcap| Proposed::Hidden { bytes: bytes.clone(), rows, element, softcap };
         let sampling = SamplingRule { temperature: 1.0, ..SamplingRule::GREEDY };
         let block = Block { rule: RowRule { sampling, ..RowRule::greedy(&[], 0) }, drafted: rows };
         let one_id = Block { rule: RowRule::greedy(&[], 0), drafted: 1 };

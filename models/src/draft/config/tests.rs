@@ -115,7 +115,7 @@ fn each_layer_sees_what_its_config_says() {
 #[test]
 fn what_is_not_served_is_named() {
     let refused = |changes: Value, says: &str| {
-        let error = read(changes.clone()).expect_err(says).to_string();
+        let error = paceline_vocabulary::chain(&read(changes.clone()).expect_err(says));
         assert!(error.contains(says), "{changes}: {error}");
     };
     refused(
