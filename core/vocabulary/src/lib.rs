@@ -8,8 +8,8 @@
 //! [`ids`] · [`time`] · [`lane`] lanes, route reasons, permits, the operator's override ·
 //! [`reason`] why a request ended without its answer · [`state`] states of processes, workers and
 //! links · [`report`] what processes report about themselves · [`tensor`] element types and places
-//! of tensors · [`link`] the messages between target and drafter · [`mean`] the exponential mean · [`sampling`] how
-//! tokens are chosen ·
+//! of tensors · [`link`] the messages between target and drafter · [`mean`] the exponential mean ·
+//! [`sampling`] how tokens are chosen ·
 //! [`chain()`] an error and its causes in one line.
 
 mod chain;
