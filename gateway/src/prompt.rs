@@ -28,7 +28,7 @@ use crate::checkpoint::{Checkpoint, LoadError, TemplateFile, TokenizerFile};
 use crate::images::{EncodedImage, ImageProcessor};
 use crate::sampling::SamplingRule;
 
-pub use template::{OWN_NAMES, RenderError, Template};
+pub use template::{CompileError, OWN_NAMES, RenderError, Template};
 pub use tokens::{TokenizerError, Tokens};
 
 /// What a model directory says about text.

@@ -13,17 +13,17 @@ use super::conversation::{ContentPart, Message, Role, ToolCall};
 /// Letters of a tool's name, at most, as in a request's fields.
 const MAX_NAME_BYTES: usize = 64;
 
-/// Which markup the model's template writes.
+/// The markup that the model's template writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Writes {
+pub(super) struct AssistantMarkup {
     /// `<think>` around thoughts.
     pub(super) thoughts: bool,
     /// `<tool_call>` around calls.
     pub(super) calls: bool,
 }
 
-impl Writes {
-    /// Whether a turn has anything to be moved.
+impl AssistantMarkup {
+    /// Whether a message has anything to move.
     pub(super) fn concerns(self, message: &Message) -> bool {
         let has = |words: &[&str]| {
             message.parts.iter().any(|part| matches!(part, ContentPart::Text(text) if words.iter().any(|word| text.contains(word))))
@@ -33,29 +33,42 @@ impl Writes {
                 || (self.calls && message.calls.is_empty() && has(&["<tool_call>"])))
     }
 
-    /// The turn with its thought and its calls in their fields.
-    pub(super) fn split(self, mut message: Message) -> Message {
+    /// Moves a message's thought and calls to their fields.
+    pub(super) fn move_to_fields(self, message: &mut Message) {
         if self.thoughts
             && message.reasoning.is_empty()
             && let Some(ContentPart::Text(text)) = message.parts.first_mut()
-            && let Some((thought, answer)) = thought(text)
+            && let Some(found) = thought(text)
         {
-            (message.reasoning, *text) = (thought.to_owned(), answer.to_owned());
+            message.reasoning = found.thought.to_owned();
+            *text = found.answer.to_owned();
         }
         if self.calls
             && message.calls.is_empty()
             && let Some(ContentPart::Text(text)) = message.parts.last_mut()
-            && let Some((before, calls)) = calls(text)
+            && let Some(found) = calls(text)
         {
-            (message.calls, *text) = (calls, before.to_owned());
+            message.calls = found.calls;
+            *text = found.before.to_owned();
         }
-        message
     }
+}
+
+/// A text with a thought in front.
+struct Thought<'a> {
+    thought: &'a str,
+    answer: &'a str,
+}
+
+/// A text with calls at its end.
+struct Calls<'a> {
+    before: &'a str,
+    calls: Vec<ToolCall>,
 }
 
 /// A thought and the text behind it. Templates that open the thought themselves leave the model to
 /// close it.
-fn thought(text: &str) -> Option<(&str, &str)> {
+fn thought(text: &str) -> Option<Thought<'_>> {
     let (thought, answer) = text.split_once("</think>")?;
     let thought = match thought.trim_start().strip_prefix("<think>") {
         Some(thought) => thought,
@@ -65,11 +78,11 @@ fn thought(text: &str) -> Option<(&str, &str)> {
     if thought.contains("<think>") {
         return None;
     }
-    Some((thought.trim_matches('\n'), answer.trim_start_matches('\n')))
+    Some(Thought { thought: thought.trim_matches('\n'), answer: answer.trim_start_matches('\n') })
 }
 
 /// The text before the first call, and calls up to the end.
-fn calls(text: &str) -> Option<(&str, Vec<ToolCall>)> {
+fn calls(text: &str) -> Option<Calls<'_>> {
     const OPEN: &str = "<tool_call>";
     let at = match text.starts_with(OPEN) {
         true => 0,
@@ -89,7 +102,7 @@ fn calls(text: &str) -> Option<(&str, Vec<ToolCall>)> {
         calls.push(call);
         rest = behind.trim_start().strip_prefix("</tool_call>")?;
     }
-    (rest.trim().is_empty()).then(|| (before.trim_end_matches('\n'), calls))
+    rest.trim().is_empty().then(|| Calls { before: before.trim_end_matches('\n'), calls })
 }
 
 /// A call as JSON, and what is behind it.
@@ -135,7 +148,7 @@ fn tagged(text: &str) -> Option<(ToolCall, &str)> {
 mod tests {
     use super::*;
 
-    const BOTH: Writes = Writes { thoughts: true, calls: true };
+    const BOTH: AssistantMarkup = AssistantMarkup { thoughts: true, calls: true };
 
     fn message(text: &str) -> Message {
         Message::new(Role::Assistant, vec![text.to_owned()])
@@ -143,7 +156,9 @@ mod tests {
 
     #[track_caller]
     fn split(text: &str) -> (String, String, Vec<String>) {
-        let Message { reasoning, parts, calls, .. } = BOTH.split(message(text));
+        let mut message = message(text);
+        BOTH.move_to_fields(&mut message);
+        let Message { reasoning, parts, calls, .. } = message;
         let [ContentPart::Text(said)] = &parts[..] else { panic!("one text") };
         let shown = |call: ToolCall| format!("{}{}", call.name, Value::from(call.arguments));
         (reasoning, said.clone(), calls.into_iter().map(shown).collect())
@@ -195,8 +210,10 @@ mod tests {
         let user = Message::new(Role::User, vec![thinks.into()]);
         let set = Message { reasoning: "set".into(), ..message("<think>a</think>b") };
         assert!(!BOTH.concerns(&user) && !BOTH.concerns(&set) && BOTH.concerns(&message(thinks)));
-        assert_eq!(BOTH.split(set.clone()), set);
-        assert!(!Writes::default().concerns(&message(thinks)));
+        let mut moved = set.clone();
+        BOTH.move_to_fields(&mut moved);
+        assert_eq!(moved, set);
+        assert!(!AssistantMarkup::default().concerns(&message(thinks)));
     }
 
     #[test]

@@ -113,3 +113,47 @@ fn a_broken_template_is_refused_and_a_missing_one_is_not() {
         Err(PromptError::NoTemplate)
     );
 }
+
+/// Prints what a prompt of 1 MiB costs: with and without the protection against forged roles, for
+/// prose and for the texts that the protection works hardest on.
+#[test]
+#[ignore = "prints figures; run with --run-ignored only --no-capture"]
+fn cost_of_a_prompt_of_one_mebibyte() {
+    let mut language = crate::demo::language();
+    let templates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/templates");
+    let prose = "It was a bright cold day in April, and the clocks were striking thirteen. ";
+    // The best of three runs: other processes only add to it.
+    let ms = |work: &mut dyn FnMut()| {
+        let mut best = f64::INFINITY;
+        for _ in 0..3 {
+            let started_ns = paceline_process::clock::monotonic_ns();
+            work();
+            let took_ns = paceline_process::clock::monotonic_ns() - started_ns;
+            best = best.min(took_ns as f64 / 1e6);
+        }
+        best
+    };
+    for name in ["qwen3.jinja", "pieces.jinja"] {
+        let source = std::fs::read_to_string(templates.join(name)).expect("in the repository");
+        let end = Some("<|im_end|>".to_owned());
+        let template = Template::compile(&source, end.clone(), end, &language.tokens.added())
+            .expect("valid Jinja");
+        language.tokens.protect(template.markup()).expect("protected");
+        for piece in [prose, "<|im_start|>user\n", "<"] {
+            let text = piece.repeat((1 << 20) / piece.len());
+            let user = GoldenMessage { role: "user".into(), content: text.clone() };
+            let conversation = conversation(&[user]);
+            let mut rendered = None;
+            let render_ms = ms(&mut || rendered = template.render(&conversation).ok());
+            let rendered = rendered.expect("renders");
+            let mut ids = Ok(None);
+            let protected_ms = ms(&mut || ids = language.tokens.encode_rendered(&rendered));
+            let plain_ms = ms(&mut || drop(language.tokens.encode(&rendered.text, false)));
+            println!(
+                "{name} {piece:?}: rendering {render_ms:.1} ms, protected tokenizing \
+                 {protected_ms:.1} ms, plain tokenizing {plain_ms:.1} ms, {:?} tokens",
+                ids.expect("encodes").map(|ids| ids.len())
+            );
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The Jinja engine as published templates expect it, with bounds on work and output.
+//!
+//! The template comes with the model. It is trusted to mean well, and not to end: fuel bounds its
+//! steps, and a writer bounds its output.
+
+use std::io;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
+
+use super::RenderError;
+use super::capabilities::Capabilities;
+use crate::prompt::conversation::Conversation;
+use crate::prompt::markup::Markup;
+use crate::prompt::variables::Variables;
+use crate::prompt::{json, literals, python};
+
+/// Steps of one rendering, about 90 ms of work. A message of a published template takes a few
+/// hundred.
+const FUEL: u64 = 1_000_000;
+/// Bytes of a rendering.
+pub(super) const MAX_OUTPUT_BYTES: usize = 4 << 20;
+/// Bytes of a rendering with its codes, escapes and marks: a character of one byte has up to two
+/// marks of three bytes each.
+const MAX_CODED_BYTES: usize = 7 * MAX_OUTPUT_BYTES;
+/// Characters of a template's own message that a client gets: the message travels in HTTP/2
+/// headers.
+const MAX_MESSAGE_CHARS: usize = 500;
+
+/// Name of the template in its environment.
+const NAME: &str = "chat";
+
+/// Texts of the special tokens that templates have as variables.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SpecialTokens {
+    /// Beginning of a sequence.
+    pub(super) bos: Option<String>,
+    /// End of a sequence.
+    pub(super) eos: Option<String>,
+}
+
+/// A template that can be rendered.
+#[derive(Debug)]
+pub(super) struct Engine {
+    environment: Environment<'static>,
+    /// With codes in place of markup.
+    tokens: SpecialTokens,
+    markup: Markup,
+}
+
+impl Engine {
+    /// Compiles `source` with codes in place of `markup`.
+    ///
+    /// # Errors
+    /// The first syntax error, with its line.
+    pub(super) fn new(source: &str, tokens: &SpecialTokens, markup: Markup) -> Result<Self, Error> {
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
+        environment.set_syntax(syntax);
+        environment.set_auto_escape_callback(|_| AutoEscape::None);
+        environment.set_fuel(Some(FUEL));
+        environment.set_unknown_method_callback(python::method);
+        environment.add_function("raise_exception", raise_exception);
+        environment.add_function("strftime_now", strftime_now);
+        environment.add_filter("tojson", json::tojson);
+        environment.add_template_owned(NAME, literals::coded(source, &markup))?;
+        let coded = |token: &Option<String>| token.as_deref().map(|token| markup.coded(token));
+        let tokens = SpecialTokens { bos: coded(&tokens.bos), eos: coded(&tokens.eos) };
+        Ok(Self { environment, tokens, markup })
+    }
+
+    /// Texts that only the template may write.
+    pub(super) fn markup(&self) -> &Markup {
+        &self.markup
+    }
+
+    /// Whether the template uses this variable.
+    pub(super) fn uses(&self, variable: &str) -> bool {
+        let template = self.environment.get_template(NAME);
+        template.is_ok_and(|template| template.undeclared_variables(false).contains(variable))
+    }
+
+    /// The rendering of a conversation, with its codes. Messages have the form of content that
+    /// `capabilities` names.
+    ///
+    /// # Errors
+    /// The template's objection; it took too many steps or wrote too much.
+    pub(super) fn render(
+        &self,
+        conversation: &Conversation,
+        capabilities: Capabilities,
+    ) -> Result<String, RenderError> {
+        let variables = Variables {
+            conversation,
+            content: &|parts| capabilities.content(parts),
+            bos_token: self.tokens.bos.as_deref(),
+            eos_token: self.tokens.eos.as_deref(),
+        };
+        let mut output = BoundedOutput(Vec::new());
+        let refused = |error: Error| RenderError::Conversation(self.describe(&error));
+        let template = self.environment.get_template(NAME).map_err(refused)?;
+        template
+            .render_captured_to(Value::from(Serde(&variables)), &mut output)
+            .map_err(refused)?;
+        String::from_utf8(output.0).map_err(|_| {
+            RenderError::Conversation("the chat template's output is not UTF-8".to_owned())
+        })
+    }
+
+    /// An error in words for the client.
+    fn describe(&self, error: &Error) -> String {
+        let text = match error.kind() {
+            ErrorKind::OutOfFuel => {
+                format!("the chat template took more than {FUEL} steps; shorten the conversation")
+            }
+            ErrorKind::WriteFailure => too_large(),
+            _ => {
+                // An error without a detail is described by its kind and its line.
+                let words = error.detail().map_or_else(
+                    || error.kind().to_string(),
+                    |detail| self.markup.readable(detail),
+                );
+                let line = error
+                    .line()
+                    .map_or_else(String::new, |line| format!(" (line {line} of the template)"));
+                format!("the chat template refused the conversation: {words}{line}")
+            }
+        };
+        text.chars().take(MAX_MESSAGE_CHARS).collect()
+    }
+}
+
+/// The refusal of a rendering above [`MAX_OUTPUT_BYTES`].
+pub(super) fn too_large() -> String {
+    format!(
+        "expected a rendered conversation of at most {MAX_OUTPUT_BYTES} bytes, found more; shorten it"
+    )
+}
+
+/// Takes bytes up to [`MAX_CODED_BYTES`].
+struct BoundedOutput(Vec<u8>);
+
+impl io::Write for BoundedOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.0.len() + bytes.len() > MAX_CODED_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Replaces `{% generation %}`, which marks what training counts and is not Jinja, by a block that
+/// is always true. The block keeps the tag's whitespace control.
+pub(super) fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find("{%") {
+        let Some(length) = rest[at..].find("%}") else { break };
+        let tag = &rest[at..at + length];
+        out.push_str(&rest[..at]);
+        match tag.trim_start_matches("{%").trim_matches(['-', '+']).trim() {
+            "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
+            "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
+            _ => out.push_str(tag),
+        }
+        rest = &rest[at + length..];
+    }
+    out.push_str(rest);
+    out
+}
+
+fn raise_exception(message: Value) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message.to_string()))
+}
+
+/// The current date, for templates that tell it to the model.
+#[expect(clippy::disallowed_methods, reason = "the date in a prompt is the wall clock's")]
+fn strftime_now(format: String) -> Result<String, Error> {
+    jiff::fmt::strtime::format(format, &jiff::Zoned::now())
+        .map_err(|_| Error::new(ErrorKind::InvalidOperation, "strftime_now: unknown format"))
+}

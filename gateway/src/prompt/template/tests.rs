@@ -1,0 +1,172 @@
+use serde_json::{Map, Value, json};
+
+use super::*;
+use crate::prompt::conversation::{Message, Role, Tool, ToolCall};
+
+fn message(role: &str, parts: &[&str]) -> Message {
+    Message::new(
+        Role::from_word(role).expect("a role"),
+        parts.iter().map(ToString::to_string).collect(),
+    )
+}
+
+fn call(name: &str) -> ToolCall {
+    ToolCall {
+        id: "1".into(),
+        name: name.into(),
+        arguments: Map::from_iter([("path".to_owned(), "a.rs".into())]),
+    }
+}
+
+fn tool(name: &str) -> Tool {
+    Tool { name: name.into(), description: String::new(), parameters: Map::new() }
+}
+
+fn render(source: &str, messages: &[Message]) -> Result<String, String> {
+    let template = Template::compile(source, None, Some("<end>".into()), &[]).expect("valid Jinja");
+    let conversation = Conversation { messages: messages.to_vec(), ..Conversation::default() };
+    template
+        .render(&conversation)
+        .map(|rendered| rendered.text)
+        .map_err(|refused| format!("{refused:?}"))
+}
+
+#[test]
+fn what_published_templates_need_is_there() {
+    let line = |source: &str, expected: &str| {
+        assert_eq!(
+            render(source, &[message("user", &[" Hi <b> "])]).expect(source),
+            expected,
+            "{source}"
+        );
+    };
+    line("{{ messages[0].content.strip() }}{{ eos_token }}", "Hi <b><end>");
+    line(
+        "{% for m in messages %}\n    {% if loop.first %}\n{{ m.role }}\n    {% endif %}\n{% endfor %}\n",
+        "user\n",
+    );
+    line("{{ messages[0] | tojson }}", r#"{"role": "user", "content": " Hi <b> "}"#);
+    line("{{ messages[0].content.split(' ')[1] }}{{ 'x'.startswith('x') }}", "HiTrue");
+    line("a {%- generation -%} b {%- endgeneration %} c", "ab c");
+    line("{% if add_generation_prompt and not bos_token %}go{{ bos_token }}{% endif %}", "go");
+    line(
+        "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+        "1",
+    );
+    line("{% for m in messages %}{% if true %}{% break %}{% endif %}x{% endfor %}", "");
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the date in a prompt is the wall clock's")]
+fn the_date_is_todays() {
+    let year = jiff::Zoned::now().year().to_string();
+    let rendered =
+        render("{{ strftime_now('%Y') }}", &[message("user", &["x"])]).expect("a format");
+    assert!(
+        rendered == year || rendered == (year.parse::<i32>().expect("a number") + 1).to_string()
+    );
+    assert!(render("{{ strftime_now('%!') }}", &[message("user", &["x"])]).is_err());
+}
+
+#[test]
+fn a_templates_objection_is_passed_on() {
+    let source = "{{ raise_exception('roles must alternate') }}";
+    let error = render(source, &[message("user", &["x"])]).expect_err("it objects");
+    assert!(
+        error.contains("refused the conversation: roles must alternate (line 1 of the template)"),
+        "{error}"
+    );
+}
+
+#[test]
+fn work_and_output_are_bounded() {
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
+    assert!(render(endless, &[message("user", &["x"])]).expect_err("no end").contains("steps"));
+    let large = "{% for a in range(99) %}{{ messages[0].content }}{% endfor %}";
+    assert!(
+        render(large, &[message("user", &[&"x".repeat(1 << 20)])])
+            .expect_err("too large")
+            .contains("4194304 bytes")
+    );
+}
+
+#[test]
+fn no_part_is_lost_whatever_shape_the_template_takes() {
+    let parts = message("user", &["one", "two"]);
+    let both = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}\
+                {% for p in m.content %}[{{ p.text }}]{% endfor %}{% endif %}{% endfor %}";
+    assert_eq!(
+        render(both, &[parts.clone(), message("user", &["three"])]).expect("fine"),
+        "[one][two]three"
+    );
+    // As Qwen3's: a list becomes nothing.
+    let text_only =
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% endif %}{% endfor %}";
+    assert_eq!(render(text_only, std::slice::from_ref(&parts)).expect("fine"), "one\ntwo");
+    let list_only =
+        "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}";
+    assert_eq!(
+        render(list_only, &[parts, message("user", &["three"])]).expect("fine"),
+        "onetwothree"
+    );
+}
+
+#[test]
+fn tools_are_never_left_out_in_silence() {
+    let mute = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
+    let (template, user) =
+        (Template::compile(mute, None, None, &[]).expect("valid Jinja"), message("user", &["x"]));
+    assert!(!template.knows_tools());
+    let of = |messages: &[Message], tools: &[Tool]| {
+        let conversation = Conversation {
+            messages: messages.to_vec(),
+            tools: tools.to_vec(),
+            ..Conversation::default()
+        };
+        template.render(&conversation).map(|rendered| rendered.text)
+    };
+    assert_eq!(
+        of(std::slice::from_ref(&user), &[tool("read")]),
+        Err(RenderError::no_tools("tools"))
+    );
+    let calling = Message { calls: vec![call("read")], ..message("assistant", &["y"]) };
+    assert_eq!(
+        of(&[user.clone(), calling], &[]),
+        Err(RenderError::no_tools("messages.tool_calls"))
+    );
+    assert_eq!(of(&[user.clone(), message("tool", &["z"])], &[]), Ok("user:x;tool:z;".into()));
+
+    let users =
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
+    let answered = [user.clone(), message("tool", &["z"])];
+    assert_eq!(render(users, &answered), Err(r#"NoTools { field: "messages.role" }"#.into()));
+
+    // Only beside a system message.
+    let some = "{% for m in messages %}{% if m.role == 'system' and tools %}{{ tools | tojson }}{% endif %}\
+                {{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}";
+    let template = Template::compile(some, None, None, &[]).expect("valid Jinja");
+    let of = |messages: Vec<Message>| {
+        template.render(&Conversation { messages, tools: vec![tool("read")], ..Default::default() })
+    };
+    assert!(
+        of(vec![message("system", &["s"]), user.clone()])
+            .is_ok_and(|rendered| rendered.text.contains("\"read\""))
+    );
+    assert!(of(vec![user]).is_err());
+}
+
+#[test]
+fn a_request_sets_variables() {
+    let source = "{{ messages[0].content }}{{ ' thinks' if enable_thinking is true }}{{ documents is none }}";
+    let template = Template::compile(source, None, None, &[]).expect("valid Jinja");
+    let with = |arguments: Value| {
+        let arguments = arguments.as_object().expect("an object").clone();
+        let messages = vec![message("user", &["x"])];
+        template
+            .render(&Conversation { messages, arguments, ..Default::default() })
+            .expect("renders")
+            .text
+    };
+    assert_eq!(with(json!({})), "xTrue");
+    assert_eq!(with(json!({"enable_thinking": true, "documents": []})), "x thinksFalse");
+}
