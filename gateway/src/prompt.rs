@@ -1,6 +1,7 @@
-//! Text to token ids: the model's tokenizer and chat template, and the threads that work with them.
+//! Prompts: the model's tokenizer and chat template, and the threads that work with them.
 //!
-//! Owns what of a model directory concerns text. Must not know: requests, services, the network.
+//! A conversation is rendered by the template ([`template`]) and becomes token ids ([`tokens`]).
+//! Must not know: protocols, services, the supervisor.
 
 mod chat_vocabulary;
 pub mod conversation;
@@ -31,12 +32,12 @@ use crate::sampling::SamplingRule;
 pub use template::{CompileError, OWN_NAMES, RenderError, Template};
 pub use tokens::{TokenizerError, Tokens};
 
-/// What a model directory says about text.
+/// The text side of a model, ready for use.
 #[derive(Debug)]
 pub struct Language {
-    /// Text to ids and back.
+    /// The tokenizer.
     pub tokens: Tokens,
-    /// How a conversation becomes a prompt; `None` if the model has no way to say it.
+    /// The chat template, if the model has one.
     pub template: Option<Template>,
     /// Ids that end an answer.
     pub stop_ids: Vec<u32>,
@@ -83,19 +84,19 @@ impl Language {
     }
 }
 
-/// What a prompt is made of.
+/// The source of a prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Text as it is, with the special tokens the tokenizer puts around every text.
+    /// A text. The tokenizer adds the special tokens that it puts around every text.
     Text(String),
-    /// Ids as they are.
+    /// Token ids, which are the prompt.
     Ids(Vec<u32>),
-    /// A conversation; the template writes the special tokens.
+    /// A conversation. The template writes the special tokens.
     Chat(Conversation),
 }
 
 impl Source {
-    /// Takes the images out of it.
+    /// Takes the images out of the source.
     pub fn take_images(&mut self) -> Vec<EncodedImage> {
         match self {
             Source::Chat(conversation) => std::mem::take(&mut conversation.images),
@@ -103,7 +104,7 @@ impl Source {
         }
     }
 
-    /// Bytes of the text in it, about.
+    /// Bytes of the text in the source, roughly.
     fn bytes(&self) -> usize {
         match self {
             Source::Ids(_) => 0,
@@ -162,11 +163,11 @@ impl PromptError {
     }
 }
 
-/// Texts from so many bytes on are worked on for tens of milliseconds and more.
+/// Bytes of a long text. Such a text takes tens of milliseconds or more.
 const LONG_BYTES: usize = 64 << 10;
 
-/// Makes prompts on threads of their own: a long text takes up to a second, which no stream may
-/// wait for, and no short text behind it.
+/// Makes prompts on threads of their own. A long text takes up to a second: neither a stream nor a
+/// short text may wait for it.
 #[derive(Clone, Debug)]
 pub struct Prompter {
     language: Arc<Language>,
@@ -176,7 +177,7 @@ pub struct Prompter {
 
 impl Prompter {
     /// A prompter that works on at most `seats` short prompts at once, and on half as many long
-    /// ones; others wait.
+    /// ones. Further prompts wait.
     pub fn new(language: Arc<Language>, seats: usize) -> Self {
         let of = |seats: usize| Arc::new(Semaphore::new(seats.max(1)));
         Self { language, short: of(seats), long: of(seats / 2) }
@@ -187,16 +188,16 @@ impl Prompter {
         &self.language
     }
 
-    /// The ids of a prompt. Text that cannot fit `most_tokens` is refused before it is tokenized; a
-    /// text within may have more all the same. A caller that stops waiting gives up its place; work
-    /// already begun ends unseen.
+    /// The ids of a prompt. A text that certainly has more than `most_tokens` is refused before it
+    /// is tokenized. Ids that are returned may still be more than `most_tokens`. If the caller
+    /// stops waiting, its place becomes free, and work that has begun ends without effect.
     ///
     /// # Errors
     /// See [`PromptError`].
     pub async fn ids(&self, source: Source, most_tokens: u32) -> Result<Vec<u32>, PromptError> {
         match source {
             Source::Ids(ids) => return Ok(ids),
-            // Before it waits for a seat.
+            // Before the prompt waits for a seat.
             Source::Text(ref text) => check_length(&self.language, text, most_tokens)?,
             Source::Chat(_) => {}
         }
@@ -207,14 +208,14 @@ impl Prompter {
             .map_err(|_| PromptError::Bug("the prompter is closed"))?;
         let language = Arc::clone(&self.language);
         let work = tokio::task::spawn_blocking(move || {
-            let _seat = seat; // given back when the work is done, not when its client is gone
+            let _seat = seat; // free when the work is done, not when the client has gone
             make(&language, source, most_tokens)
         });
         work.await.unwrap_or_else(|_| Err(PromptError::Bug("a panic while making a prompt")))
     }
 }
 
-/// Refuses a text that has more tokens whatever they are.
+/// Refuses a text that has more than `most_tokens` in any case.
 fn check_length(language: &Language, text: &str, most_tokens: u32) -> Result<(), PromptError> {
     let at_least = language.tokens.least_tokens(text);
     if at_least > most_tokens as usize { Err(PromptError::TooLong { at_least }) } else { Ok(()) }
@@ -228,7 +229,7 @@ fn make(language: &Language, source: Source, most_tokens: u32) -> Result<Vec<u32
         Source::Chat(conversation) => {
             let template = language.template.as_ref().ok_or(PromptError::NoTemplate)?;
             let rendered = template.render(&conversation)?;
-            // A template may leave text out, so only what it made counts.
+            // A template may leave text out, so the length of the rendering counts.
             check_length(language, &rendered.text, most_tokens)?;
             let ids = language.tokens.encode_rendered(&rendered)?;
             ids.ok_or_else(|| RenderError::Conversation(unwritable(template, &rendered)).into())
@@ -236,8 +237,8 @@ fn make(language: &Language, source: Source, most_tokens: u32) -> Result<Vec<u32
     }
 }
 
-/// For a model whose vocabulary has a special token as a word, so that its letters are nothing
-/// else.
+/// The refusal of a text that the tokenizer can write only with a special token: the model's
+/// vocabulary has the token as a word.
 fn unwritable(template: &Template, rendered: &Rendered) -> String {
     let forged = rendered
         .forged

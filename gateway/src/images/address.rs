@@ -1,5 +1,5 @@
-//! A picture's address: `data:` with the file in it, and nothing else. Nothing is ever fetched, so
-//! that nobody can have this machine open addresses for them.
+//! An image's address: `data:` with the file in it, and nothing else. The service never fetches an
+//! address, so that no client can use this machine to reach others.
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD;
@@ -13,10 +13,11 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// The file in an address (RFC 2397). What type it says is not looked at: the bytes say it.
+/// The file in an address (RFC 2397). The type in the address is ignored: the type is read from the
+/// bytes.
 ///
 /// # Errors
-/// In words: it is another address, or not base64.
+/// It is another address, or not base64.
 pub fn open(url: &str) -> Result<Vec<u8>, BadImage> {
     let url = url.trim();
     let scheme: String = url.split(':').next().unwrap_or_default().chars().take(16).collect();
@@ -40,7 +41,7 @@ pub fn open(url: &str) -> Result<Vec<u8>, BadImage> {
         );
     }
     let data = data.trim();
-    // Some programs break it into lines, as in mail.
+    // Some programs break the data into lines, as in mail.
     let joined: String;
     let data = if data.bytes().any(|byte| byte.is_ascii_whitespace()) {
         joined = data.chars().filter(|letter| !letter.is_ascii_whitespace()).collect();
@@ -48,7 +49,7 @@ pub fn open(url: &str) -> Result<Vec<u8>, BadImage> {
     } else {
         data
     };
-    // The decoder's words name places and letters, which are the client's; a count says enough.
+    // The decoder's own message would repeat letters of the client.
     BASE64
         .decode(data)
         .map_err(|_| format!("expected base64, found {} letters that are none", data.len()).into())
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_is_taken_and_anything_else_refused() {
+    fn only_data_urls_are_accepted() {
         for good in [
             "data:image/png;base64,AAEC",
             "DATA:;BASE64,AAEC",

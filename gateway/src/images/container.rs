@@ -1,7 +1,8 @@
-//! What a picture's file says of itself, read from its own structure before a decoder sees it:
-//! type, sizes, whether it moves, whether it is all there, how much memory its decoder would take.
-//! Metadata is not handed on: a colour profile of a megabyte may unpack to a gigabyte, and nothing
-//! here reads it. Only slices are looked at, and nothing is unpacked.
+//! The structure of an image file, read before a decoder gets it: type, size, animation,
+//! completeness, and the memory that its decoder would take.
+//!
+//! Metadata is not passed on to the decoder: a colour profile of a megabyte may unpack to a
+//! gigabyte, and no part of the service reads it. Nothing of the pixels is unpacked here.
 
 mod gif;
 mod jpeg;
@@ -14,7 +15,7 @@ use image::metadata::Orientation;
 
 use super::{BadImage, Size};
 
-/// A picture's type.
+/// The type of an image file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Portable Network Graphics.
@@ -27,7 +28,7 @@ pub enum Kind {
     Gif,
 }
 
-/// What a file says of itself.
+/// What the structure of a file shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Its type, from its first bytes.
@@ -36,14 +37,14 @@ pub struct Header {
     pub width: u32,
     /// Pixels from top to bottom as stored, before `orientation`.
     pub height: u32,
-    /// How it is to be held.
+    /// How the stored image is to be turned.
     pub orientation: Orientation,
     /// Bytes that decoding takes, the decoder's own buffers and copies of the file included.
     pub decoding_bytes: u64,
 }
 
 impl Header {
-    /// Width and height as it is to be seen.
+    /// The size of the upright image.
     pub fn upright(&self) -> Size {
         match self.orientation {
             Orientation::Rotate90
@@ -58,13 +59,13 @@ impl Header {
     }
 }
 
-/// What every file shares: it ends before its own structure does.
+/// The refusal of a file that ends before its structure does.
 const CUT: &str = "the file ends before the picture does";
 
 /// Reads a file's structure.
 ///
 /// # Errors
-/// In words: it is of no type that is served, moves, is cut off, or contradicts itself.
+/// The file has no served type, is animated, is cut off, or contradicts itself.
 pub fn read(bytes: &[u8]) -> Result<Header, BadImage> {
     match bytes {
         [] => Err("the file is empty".into()),
@@ -76,16 +77,16 @@ pub fn read(bytes: &[u8]) -> Result<Header, BadImage> {
     }
 }
 
-/// The file as its decoder gets it: without what is not the picture, where that costs memory.
+/// The file as its decoder gets it: without metadata that would cost memory.
 pub fn for_decoder(kind: Kind, bytes: &[u8]) -> Cow<'_, [u8]> {
     match kind {
         Kind::Png => png::essential(bytes),
-        // Their decoders leave metadata where it is until they are asked for it.
+        // Their decoders do not read metadata unless the caller requests it.
         Kind::Jpeg | Kind::WebP | Kind::Gif => Cow::Borrowed(bytes),
     }
 }
 
-/// A type that is known and not served, for the message.
+/// A known type that is not served, for the message.
 fn guess(bytes: &[u8]) -> &'static str {
     let head = &bytes[..bytes.len().min(512)];
     let begins =

@@ -1,5 +1,5 @@
-//! A picture's pixels: unpacked by the `image` crate within bounds, seen upright, without
-//! transparency, eight bits each of red, green and blue.
+//! An image's pixels: decoded by the `image` crate within bounds, turned upright, on white where
+//! they are transparent, with eight bits each of red, green and blue.
 
 use std::io::Cursor;
 
@@ -13,10 +13,10 @@ use image::{ColorType, ImageDecoder, ImageError, ImageResult, Limits};
 use super::container::{self, Header, Kind};
 use super::{BadImage, Size};
 
-/// Pixels of a picture's side, at most.
+/// Pixels of an image's side, at most.
 pub const MAX_SIDE: u32 = 8192;
 
-/// What pictures are unpacked within.
+/// Bounds of decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Pixels, at most.
@@ -53,7 +53,7 @@ pub fn inspect(file: &[u8], bounds: Bounds) -> Result<Header, BadImage> {
     Ok(header)
 }
 
-/// An unpacked picture, as its file has it.
+/// A decoded image, as its file has it.
 pub struct Pixels {
     data: Vec<u8>,
     color: ColorType,
@@ -62,16 +62,16 @@ pub struct Pixels {
     orientation: Orientation,
 }
 
-/// Unpacks a file that [`inspect`] passed.
+/// Decodes a file that [`inspect`] accepted.
 ///
 /// # Errors
-/// In words: the file is broken.
+/// The file is broken.
 pub fn decode(file: &[u8], header: &Header) -> Result<Pixels, BadImage> {
     let kept = container::for_decoder(header.kind, file);
     let reader = Cursor::new(&*kept);
     let mut limits = Limits::default();
     (limits.max_image_width, limits.max_image_height) = (Some(MAX_SIDE), Some(MAX_SIDE));
-    // What was found out about it, and something for what its decoder knows of itself.
+    // The bytes that were computed from the file, and a margin for the decoder's own tables.
     limits.max_alloc = Some(header.decoding_bytes.saturating_add(1 << 20));
     let unpacked = match header.kind {
         Kind::Png => {
@@ -91,7 +91,7 @@ fn limited(mut decoder: impl ImageDecoder, limits: Limits, header: &Header) -> I
 
 fn unpack(decoder: impl ImageDecoder, header: &Header) -> ImageResult<Pixels> {
     let ((width, height), color) = (decoder.dimensions(), decoder.color_type());
-    // What it takes was counted from the file's own words; a decoder that reads them otherwise may
+    // The bytes were computed from the file's structure. A decoder that reads it otherwise must
     // not go on.
     let length = decoder.total_bytes();
     if (width, height) != (header.width, header.height) || length > header.decoding_bytes {
@@ -105,7 +105,8 @@ fn unpack(decoder: impl ImageDecoder, header: &Header) -> ImageResult<Pixels> {
     Ok(Pixels { data, color, width, height, orientation: header.orientation })
 }
 
-/// What a decoder objects to. Of its words only the beginning: they may repeat the file's.
+/// The refusal of a file that its decoder cannot decode. The decoder's own message is left out,
+/// because it may repeat bytes of the file.
 fn broken(kind: Kind, error: &ImageError) -> String {
     let kind = match kind {
         Kind::Png => "PNG",
@@ -133,12 +134,12 @@ impl Pixels {
         }
     }
 
-    /// Writes row `y` of the upright picture: red, green, blue for each column.
+    /// Writes row `y` of the upright image: red, green, blue for each column.
     pub fn row(&self, y: u32, line: &mut [u8]) {
         let (pixels, _) = line.as_chunks_mut::<3>();
         let (w, h) = (self.width as usize, self.height as usize);
         let y = y as usize;
-        // Where the row begins, and from pixel to pixel along it.
+        // Index of the row's first pixel, and the distance from one pixel to the next.
         let (start, step): (usize, isize) = match self.orientation {
             Orientation::NoTransforms => (y * w, 1),
             Orientation::FlipHorizontal => (y * w + w - 1, -1),
@@ -162,7 +163,7 @@ impl Pixels {
                 &self.data[at(x) * channels * bytes_of_sample..][..channels * bytes_of_sample];
             let sample = |channel: usize| match bytes_of_sample {
                 1 => found[channel],
-                // The upper half, as the reference reads them.
+                // The upper byte, as in the reference implementation.
                 _ => (u16::from_ne_bytes([found[2 * channel], found[2 * channel + 1]]) >> 8) as u8,
             };
             *pixel = match channels {
@@ -175,8 +176,7 @@ impl Pixels {
     }
 }
 
-/// A sample seen through its transparency on a white ground, rounded as Pillow's `alpha_composite`
-/// does.
+/// A transparent sample on white, rounded as in Pillow's `alpha_composite`.
 fn on_white(sample: u8, alpha: u8) -> u8 {
     if alpha == 0 {
         return 255;

@@ -1,6 +1,5 @@
-//! How a model wants its pictures: `preprocessor_config.json` and `processor_config.json` beside
-//! the vision part of `config.json`. What a file leaves out or writes as null is the model type's
-//! own.
+//! How a model's images are prepared, by the settings of its checkpoint. A setting that a file
+//! leaves out or writes as null has the default of the model type.
 
 use serde_json::{Map, Value};
 
@@ -8,33 +7,33 @@ use super::resize::Sizes;
 use super::{BadImage, PatchGrid, Size};
 use crate::checkpoint::{LoadError, VisionSettings};
 
-/// Model types whose pictures are resized to multiples of merged patches and stand in the prompt a
-/// row for each.
+/// Model types whose images are resized to multiples of merged patches. A merged patch becomes one
+/// token of the prompt.
 const QWEN: [&str; 3] = ["qwen3_vl", "qwen3_5", "qwen3_5_moe"];
-/// Of those types, where their files say nothing: pixels, and red, green and blue from -1 to 1.
+/// Defaults of these types in pixels. Red, green and blue are numbers from -1 to 1.
 const MIN_PIXELS: u64 = 65_536;
 const MAX_PIXELS: u64 = 16_777_216;
-/// A budget of pixels beyond any that is published: sides stay small numbers.
+/// Most pixels of a budget, above any that is published: it keeps sides in the range of u32.
 const MOST_PIXELS: u64 = 1 << 28;
 /// Pillow's number of its bicubic filter.
 const BICUBIC: u64 = 3;
 
-/// How a model's pictures are made and where they stand.
+/// How a model's images are prepared, and the token that stands for them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageProcessor {
-    /// Sizes that pictures get.
+    /// Sizes that images get.
     pub sizes: Sizes,
     /// Pixels of a patch's side.
     pub patch: u32,
-    /// Patches of a side that become one row of the prompt.
+    /// Patches of a side that become one token of the prompt.
     pub merge: u32,
-    /// The tower sees `byte · scale + bias` of red, green, blue.
+    /// The vision tower gets `byte · scale + bias` of red, green, blue.
     pub scale: [f32; 3],
     /// See `scale`.
     pub bias: [f32; 3],
-    /// The id that stands for a picture's rows.
+    /// The id of the placeholder.
     pub token: u32,
-    /// Its text.
+    /// The text of the placeholder.
     pub placeholder: String,
 }
 

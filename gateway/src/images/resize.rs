@@ -1,29 +1,31 @@
-//! Resizing as the reference does it: to a size that both the tower's patches and its budget of
-//! pixels like, by Pillow's bicubic filter, bit for bit: widened when it shrinks, weights of 22
-//! bits, columns and rows one after the other, each rounded to a byte. Rows stream through, so that
-//! memory holds the few that a row of the result is made of.
+//! Resizing as the reference implementation does it, bit for bit.
+//!
+//! The new size is a multiple of the vision tower's patches and within its budget of pixels. The
+//! filter is Pillow's bicubic one: it is widened when the image shrinks, its weights have 22 bits,
+//! and columns and rows are filtered one after the other, each rounded to a byte. Rows stream
+//! through: memory holds the few rows that one row of the result needs.
 
 use std::collections::VecDeque;
 use std::io;
 
 use super::{BadImage, Size};
 
-/// How much wider than high a picture may be, or the other way round; the reference's limit.
+/// The longer side over the shorter one, at most. The limit of the reference implementation.
 const MAX_RATIO: f64 = 200.0;
-/// Bits behind the point of a weight: 32 of an accumulator, less 8 of a byte, less 2 of what
+/// Fraction bits of a weight: 32 of an accumulator, less 8 of a byte, less 2 of what
 /// negative weights may add.
 const PRECISION_BITS: u32 = 32 - 8 - 2;
 /// Source pixels on either side that the filter reaches to.
 const SUPPORT: f64 = 2.0;
 
-/// What sizes a picture may get, in pixels.
+/// The sizes that an image may get, in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Sides are multiples of it.
     pub factor: u32,
-    /// Pixels in all, at least about.
+    /// Pixels of the image, at least, roughly.
     pub min_pixels: u64,
-    /// Pixels in all, at most.
+    /// Pixels of the image, at most.
     pub max_pixels: u64,
 }
 
@@ -57,7 +59,7 @@ impl Sizes {
         } else {
             (wide, high)
         };
-        // Sides of a picture are small numbers, and a budget of pixels keeps them so.
+        // The budget of pixels keeps the sides in the range of u32.
         Ok(Size { width: wide as u32, height: high as u32 })
     }
 }
@@ -79,7 +81,7 @@ impl Weights {
         let mut weights = Vec::new();
         for at in 0..to {
             let center = (f64::from(at) + 0.5) * scale;
-            // Casts cut towards zero, and below zero stop there, as wanted.
+            // The cast truncates, and gives 0 for negative numbers, as in the reference.
             let first = (center - support + 0.5) as u32;
             let last = ((center + support + 0.5) as u32).min(from);
             weights.clear();
@@ -119,11 +121,11 @@ fn byte(sum: i32) -> u8 {
     (sum >> PRECISION_BITS).clamp(0, 255) as u8
 }
 
-/// Resizes a picture of rows of red, green and blue. `row` writes one of the source's rows; they
-/// are asked for in order, some not at all. `out` gets the rows of the result.
+/// Resizes an image of red, green and blue. `row` writes one row of the source. It is called for
+/// rows in ascending order, and may skip some. `out` gets the rows of the result.
 ///
 /// # Errors
-/// What `out` says.
+/// The error of `out`.
 pub fn resize(
     from: Size,
     to: Size,

@@ -1,7 +1,9 @@
-//! Pictures on their way to the target: one file each in the runtime directory's folder `pictures`,
-//! readable by this user alone. The target unlinks a file once it has read it. A file that is left
-//! when its request has ended is removed here, and files that an earlier gateway left are removed
-//! when the next one starts. Foreign files in the folder are never touched.
+//! Image files for the target: one for each image, in the runtime directory's folder `pictures`,
+//! readable by this user alone.
+//!
+//! The target removes a file after reading it. A file that still exists when its request has ended
+//! is removed here. Files of an earlier gateway are removed when the next one starts. Foreign files
+//! in the folder are never touched.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write as _};
@@ -16,7 +18,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 use paceline_process::RuntimeDir;
 use paceline_process::runtime_dir::{RuntimeDirError, private_dir};
 
-/// Bytes of pictures on their way, at most: the directory may be memory.
+/// Bytes of all image files, at most: the directory may be in memory.
 const MAX_BYTES: u64 = 1 << 30;
 
 /// Name of a file that is being written, before its digest is known.
@@ -24,13 +26,12 @@ const UNFINISHED: &str = "new";
 /// Characters of a SHA-256 digest in hexadecimal, with which the name of a finished file begins.
 const DIGEST_CHARS: usize = 64;
 
-/// Makes the folder, or removes from it the files that an earlier gateway left. To be called by the
-/// one gateway that holds the lock of the runtime directory. Only regular files of this user whose
-/// names are of the store's own form are removed; everything else in the folder is somebody's and
-/// stays.
+/// Creates the folder, or removes the files that an earlier gateway left in it. The caller holds
+/// the lock of the runtime directory. Only regular files of this user with names of the store's own
+/// form are removed. Everything else in the folder stays.
 ///
 /// # Errors
-/// The folder is a link, belongs to another user or lets others in; it cannot be made or read.
+/// The folder is a link, belongs to another user or is open to others; it cannot be created or read.
 pub fn prepare(runtime_dir: &RuntimeDir) -> Result<(), RuntimeDirError> {
     let path = runtime_dir.pictures();
     private_dir(&path)?;
@@ -39,7 +40,7 @@ pub fn prepare(runtime_dir: &RuntimeDir) -> Result<(), RuntimeDirError> {
 
 fn remove_left(path: &Path) -> io::Result<()> {
     let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    // What is looked at and removed is in this very directory, whatever its path comes to name
+    // Files are examined and removed by this descriptor: the path may name another directory
     // meanwhile.
     let folder = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
     let own = nix::unistd::geteuid().as_raw();
@@ -73,21 +74,21 @@ fn is_own_name(name: &str) -> bool {
     (begin == UNFINISHED || is_digest) && is_count(epoch) && is_count(number)
 }
 
-/// Where pictures are written.
+/// The folder of image files, and the bytes in it.
 #[derive(Debug)]
 pub struct ImageStore {
     folder: PathBuf,
-    /// Number of this gateway's life, so that no name comes twice.
+    /// Number of this gateway's life, so that no name is used twice.
     epoch: u64,
     next: AtomicU64,
     held: Arc<AtomicU64>,
     most: u64,
-    /// The disk was full when a file was last written; warned of once, until a file is whole again.
+    /// The disk was full at the last write. The warning is logged once, until a file is complete.
     is_full: AtomicBool,
 }
 
 impl ImageStore {
-    /// The folder of this runtime directory, which [`prepare`] made.
+    /// The store of this runtime directory, whose folder [`prepare`] created.
     pub fn new(runtime_dir: &RuntimeDir, epoch: u64) -> Self {
         Self {
             folder: runtime_dir.pictures(),
@@ -99,7 +100,7 @@ impl ImageStore {
         }
     }
 
-    /// Begins a file of so many bytes.
+    /// Begins a file of this size.
     ///
     /// # Errors
     /// [`io::ErrorKind::StorageFull`] if there are too many bytes already; the system's own.
@@ -125,14 +126,14 @@ impl ImageStore {
         }
     }
 
-    /// A path of its own.
+    /// A path that no other file has.
     fn path(&self, begin: &str) -> PathBuf {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.folder.join(format!("{begin}-{}-{number}", self.epoch))
     }
 }
 
-/// A new file that nobody else can read. One that is there is never opened, be it a link.
+/// A new file that only this user can read. An existing file or link is never opened.
 fn create(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     OpenOptions::new()
@@ -143,7 +144,7 @@ fn create(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Bytes that count as long as this lives.
+/// Bytes that count against [`MAX_BYTES`] until this is dropped.
 #[derive(Debug)]
 struct ReservedBytes {
     all: Arc<AtomicU64>,
@@ -165,7 +166,7 @@ impl Drop for ReservedBytes {
     }
 }
 
-/// A file that is being written; gone if it is not finished.
+/// A file that is being written. It is removed if it is dropped unfinished.
 #[derive(Debug)]
 pub struct UnfinishedFile {
     file: BufWriter<File>,
@@ -197,7 +198,7 @@ impl UnfinishedFile {
     }
 }
 
-/// A file in the folder; removed when this is dropped, if whoever it was for did not.
+/// A file in the folder. Dropping this removes the file, unless its reader did.
 #[derive(Debug)]
 pub struct ImageFile {
     store: Arc<ImageStore>,
@@ -206,7 +207,7 @@ pub struct ImageFile {
 }
 
 impl ImageFile {
-    /// The store it is in.
+    /// The store of the file.
     pub fn store(&self) -> &ImageStore {
         &self.store
     }
@@ -235,7 +236,7 @@ impl Drop for ImageFile {
     }
 }
 
-/// Another name of a file; removed when this is dropped.
+/// Another name of a file. Dropping this removes the name.
 #[derive(Debug)]
 pub struct FileLink {
     path: PathBuf,
@@ -258,7 +259,7 @@ fn name(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Whoever it was for may have removed it: that is as well.
+/// Removes a file. Its reader may have removed it before.
 fn remove(path: &Path) {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_private_named_by_digest_and_gone_in_the_end() {
+    fn files_are_private_named_by_digest_and_removed_with_their_owner() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let dir = runtime(temp.path());
         prepare(&dir).expect("made");
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_on_their_way_are_bounded() {
+    fn bytes_of_unread_images_are_bounded() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let dir = runtime(temp.path());
         prepare(&dir).expect("made");
@@ -355,7 +356,7 @@ mod tests {
         let finished = finished.finish(&[0xab; 32]).expect("renamed");
         let link = finished.link().expect("linked");
         let unfinished = store.begin(1).expect("room");
-        // As after a kill: nothing is removed by anybody.
+        // As after a kill: no destructor removes a file.
         std::mem::forget((finished, link, unfinished));
         let digest = "ab".repeat(32);
         let foreign = [
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_a_link_or_lets_others_in_is_refused_and_left_as_it_is() {
+    fn a_folder_that_is_a_link_or_open_to_others_is_refused_and_left_as_it_is() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let dir = runtime(&temp.path().join("run"));
         let (folder, elsewhere) = (dir.pictures(), temp.path().join("elsewhere"));
@@ -423,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_taken_is_not_written_through() {
+    fn an_existing_file_is_never_opened() {
         let temp = tempfile::tempdir().expect("a temporary directory");
         let dir = runtime(&temp.path().join("run"));
         prepare(&dir).expect("made");

@@ -1,5 +1,5 @@
-//! Pictures against the reference's pixels (tests/golden/make_pictures.py says how they were made),
-//! and files changed at random.
+//! Images against the pixels of the reference implementation (tests/golden/make_pictures.py made
+//! them), and files changed at random.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use super::pipeline::DECODING_BYTES;
 use super::resize::Sizes;
 use super::*;
 
-/// As the demo of a model that sees would have it.
+/// The image processor of a demo model with vision.
 pub(crate) fn processor() -> ImageProcessor {
     ImageProcessor {
         sizes: Sizes { factor: 32, min_pixels: 1024, max_pixels: 16_384 },
@@ -82,7 +82,7 @@ fn pixels(file: &[u8]) -> (Size, Vec<u8>) {
 }
 
 #[test]
-fn pixels_are_the_references() {
+fn pixels_equal_those_of_the_reference_implementation() {
     let golden = golden();
     assert!(golden.pictures.len() >= 30);
     for case in golden.pictures {
@@ -130,7 +130,7 @@ fn pixels_are_the_references() {
 }
 
 #[test]
-fn sizes_are_the_references() {
+fn sizes_equal_those_of_the_reference_implementation() {
     let sizes = golden().sizes;
     assert!(sizes.len() > 400);
     for [width, height, factor, min_pixels, max_pixels, to_width, to_height] in sizes {
@@ -141,9 +141,49 @@ fn sizes_are_the_references() {
     }
 }
 
-/// Random bytes changed, cut out, doubled and put in: a refusal in words or a picture of the right
-/// size, never a panic, and no more memory than was allowed for (a decoder that asks for more fails
-/// by its limits).
+/// Numbers that are the same in every run (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % bound.max(1) as u64) as usize
+    }
+}
+
+/// Changes a file at a random place: cuts it, or removes, repeats, appends or changes bytes.
+fn change(bytes: &mut Vec<u8>, random: &mut Random) {
+    let at = random.below(bytes.len());
+    let length = random.below(24);
+    let range = at..(at + length).min(bytes.len());
+    match random.below(6) {
+        0 => bytes.truncate(at),
+        1 => drop(bytes.drain(range)),
+        2 => {
+            let again = bytes[range].to_vec();
+            drop(bytes.splice(at..at, again));
+        }
+        3 => bytes.extend((0..length).map(|byte| byte as u8)),
+        // Sizes are in the header.
+        4 => {
+            let place = random.below(bytes.len().min(64));
+            if let Some(byte) = bytes.get_mut(place) {
+                *byte = random.below(256) as u8;
+            }
+        }
+        _ => {
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte ^= 1 << random.below(8);
+            }
+        }
+    }
+}
+
+/// A changed file is refused in words or becomes an image of the right size. It never causes a
+/// panic, and never takes more memory than allowed, because a decoder that requests more fails by
+/// its limits.
 #[test]
 fn changed_files_are_refused_or_served() {
     let names = [
@@ -163,40 +203,13 @@ fn changed_files_are_refused_or_served() {
         "gray.jpg",
     ];
     let files = names.map(file);
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut draw = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below.max(1) as u64) as usize
-    };
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let bounds = Bounds { pixels: 1 << 20, bytes: 16 << 20 };
     let (processor, mut served) = (processor(), 0);
     for round in 0..6_000 {
         let mut bytes = files[round % files.len()].clone();
-        for _ in 0..=draw(4) {
-            let (at, length) = (draw(bytes.len()), draw(24));
-            match draw(6) {
-                0 => bytes.truncate(at),
-                1 => bytes.drain(at..(at + length).min(bytes.len())).for_each(drop),
-                2 => {
-                    let again = bytes[at..(at + length).min(bytes.len())].to_vec();
-                    bytes.splice(at..at, again).for_each(drop);
-                }
-                3 => bytes.extend((0..length).map(|byte| byte as u8)),
-                // Headers are where the sizes are.
-                4 => {
-                    let place = draw(bytes.len().min(64));
-                    if let Some(byte) = bytes.get_mut(place) {
-                        *byte = draw(256) as u8;
-                    }
-                }
-                _ => {
-                    if let Some(byte) = bytes.get_mut(at) {
-                        *byte ^= 1 << draw(8);
-                    }
-                }
-            }
+        for _ in 0..=random.below(4) {
+            change(&mut bytes, &mut random);
         }
         match process(&bytes, bounds, &processor) {
             Ok((grid, resized)) => {

@@ -42,7 +42,7 @@ const FIRST_PLACE: u32 = 1 << 24;
 #[derive(Debug)]
 pub(super) struct ChatVocabulary {
     added: AddedVocabulary,
-    /// The id behind each place; none for a cut.
+    /// The id of each place; none for a cut.
     real: Vec<Option<u32>>,
     /// Ids that only a code may become.
     protected: HashSet<u32>,
@@ -273,7 +273,8 @@ fn code(number: usize) -> String {
     String::from_iter([CODE, digit(number)])
 }
 
-/// Whether the normalizer leaves something of a code, so that it can be found behind it.
+/// Whether the normalizer leaves something of a code, so that a search can find it in normalized
+/// text.
 fn survives(normalizer: Option<&NormalizerWrapper>, code: &str) -> bool {
     let Some(normalizer) = normalizer else { return true };
     let normal = |text: &str| {

@@ -1,28 +1,30 @@
-//! A conversation as templates expect it: users of coding agents send system messages anywhere,
-//! `developer` for `system`, and one speaker's turn in pieces; published templates take one system
-//! message, in front, and turns that alternate.
+//! A conversation as templates expect it.
+//!
+//! Coding agents send system messages anywhere, `developer` for `system`, and several messages of
+//! one role in a row. Published templates expect one system message, in front, and roles that
+//! alternate. [`normalize`] makes the one from the other.
 
 use serde_json::{Map, Value};
 
 use crate::images::EncodedImage;
 
-/// What a chat template makes a prompt of.
+/// What a chat template renders.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conversation {
     /// Oldest first.
     pub messages: Vec<Message>,
-    /// What the model may call.
+    /// Tools that the model may call.
     pub tools: Vec<Tool>,
     /// Variables of the template that the request sets.
     pub arguments: Map<String, Value>,
-    /// Its images, in the order in which the turns show them.
+    /// Its images, in the order in which the messages show them.
     pub images: Vec<EncodedImage>,
-    /// Bytes of JSON text that calls, tools and arguments came as.
+    /// Bytes of the JSON texts of calls, tools and arguments.
     pub json_bytes: usize,
 }
 
 impl Conversation {
-    /// Bytes of the text in it, but for names.
+    /// Bytes of the text in the conversation, without names.
     pub(super) fn bytes(&self) -> usize {
         let said = |message: &Message| {
             message.parts.iter().map(ContentPart::bytes).sum::<usize>() + message.reasoning.len()
@@ -41,7 +43,7 @@ pub(super) struct Edits<'a>(pub(super) &'a mut dyn FnMut(&str) -> Option<String>
 
 impl Edits<'_> {
     pub(super) fn apply(&mut self, conversation: &mut Conversation) {
-        // `json_bytes` stays the size that was sent: it only tells short requests from long ones.
+        // `json_bytes` stays the size that was sent. It serves to tell short requests from long.
         let Conversation { messages, tools, arguments, images: _, json_bytes: _ } = conversation;
         for message in messages {
             let Message { role: _, parts, calls, call_id, name, reasoning } = message;
@@ -90,10 +92,10 @@ impl Edits<'_> {
     }
 }
 
-/// Who speaks.
+/// The author of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Whoever set the conversation up.
+    /// The operator of the conversation.
     System,
     /// The person.
     User,
@@ -115,7 +117,7 @@ impl Role {
         })
     }
 
-    /// As templates know it.
+    /// The role's name in templates.
     pub fn word(self) -> &'static str {
         match self {
             Role::System => "system",
@@ -126,7 +128,7 @@ impl Role {
     }
 }
 
-/// A piece of what is said.
+/// A part of a message's content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContentPart {
     /// Text.
@@ -140,7 +142,7 @@ impl ContentPart {
         self.text().map_or(0, str::len)
     }
 
-    /// Its text, if it is one.
+    /// The text, if the part is one.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             ContentPart::Text(text) => Some(text),
@@ -149,31 +151,31 @@ impl ContentPart {
     }
 }
 
-/// One turn of a conversation. What is empty was not sent.
+/// One message of a conversation. A field that is empty was not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who speaks.
+    /// The author of a message.
     pub role: Role,
     /// Text and images.
     pub parts: Vec<ContentPart>,
-    /// Tools that the assistant called behind its text.
+    /// Tools that the assistant called after its text.
     pub calls: Vec<ToolCall>,
-    /// Which call a tool answers.
+    /// The call that a tool answers.
     pub call_id: String,
-    /// The speaker's name, or the tool's.
+    /// The name of the author or of the tool.
     pub name: String,
-    /// What the assistant thought before its text.
+    /// The assistant's thoughts before its text.
     pub reasoning: String,
 }
 
 /// A call of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
-    /// What the answer refers to.
+    /// Id that the tool's answer refers to.
     pub id: String,
     /// The tool.
     pub name: String,
-    /// By name.
+    /// Its arguments by name.
     pub arguments: Map<String, Value>,
 }
 
@@ -182,14 +184,14 @@ pub struct ToolCall {
 pub struct Tool {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// What the tool does, for the model.
     pub description: String,
     /// A JSON schema; empty if it takes nothing.
     pub parameters: Map<String, Value>,
 }
 
 impl Message {
-    /// A turn of text.
+    /// A message of text.
     pub fn new(role: Role, parts: Vec<String>) -> Self {
         let parts = parts.into_iter().map(ContentPart::Text).collect();
         Self {
@@ -202,29 +204,29 @@ impl Message {
         }
     }
 
-    /// Whether `next`, which comes behind it, is the rest of it. A tool's turn answers one call and
-    /// stays alone. What an assistant says behind its calls is another turn: a template would show
-    /// it before them.
-    fn goes_on(&self, next: &Message) -> bool {
-        let told_before_calls =
-            self.calls.is_empty() || (next.is_silent() && next.reasoning.is_empty());
+    /// Whether `next`, the following message, is merged into this one. A tool's message answers one
+    /// call and stays alone. Text of an assistant after its calls stays a message of its own,
+    /// because a template would show it before the calls.
+    fn continues_with(&self, next: &Message) -> bool {
+        let no_calls_between =
+            self.calls.is_empty() || (next.has_no_content() && next.reasoning.is_empty());
         self.role == next.role
             && self.role != Role::Tool
             && self.name == next.name
-            && told_before_calls
+            && no_calls_between
     }
 
-    fn is_silent(&self) -> bool {
+    fn has_no_content(&self) -> bool {
         self.parts.iter().all(|part| matches!(part, ContentPart::Text(text) if text.is_empty()))
     }
 
-    /// Takes `next` in, behind a blank line.
+    /// Merges `next` into this message, after a blank line.
     fn append(&mut self, next: Message) {
-        if self.is_silent() {
+        if self.has_no_content() {
             self.parts = next.parts;
-        } else if !next.is_silent() {
+        } else if !next.has_no_content() {
             let mut parts = next.parts.into_iter().peekable();
-            // An image is border enough.
+            // Only two texts need the blank line: an image separates by itself.
             if let (Some(ContentPart::Text(last)), Some(ContentPart::Text(first))) =
                 (self.parts.last_mut(), parts.peek())
             {
@@ -238,8 +240,8 @@ impl Message {
     }
 }
 
-/// Appends `next` to `text`, behind a blank line if both have words. In place: thousands of turns
-/// of one speaker become one, and a copy for each would take minutes.
+/// Appends `next` to `text`, after a blank line if neither is empty. In place: thousands of
+/// messages of one role become one, and a copy for each would take minutes.
 fn join(text: &mut String, next: &str) {
     if !text.is_empty() && !next.is_empty() {
         text.push_str("\n\n");
@@ -247,7 +249,7 @@ fn join(text: &mut String, next: &str) {
     text.push_str(next);
 }
 
-/// Puts images in the order in which the turns show them, and numbers them by it.
+/// Puts images in the order in which the messages show them, and numbers them in this order.
 pub fn in_order(messages: &mut [Message], images: Vec<EncodedImage>) -> Vec<EncodedImage> {
     let mut images: Vec<Option<EncodedImage>> = images.into_iter().map(Some).collect();
     let mut ordered = Vec::with_capacity(images.len());
@@ -262,15 +264,15 @@ pub fn in_order(messages: &mut [Message], images: Vec<EncodedImage>) -> Vec<Enco
     ordered
 }
 
-/// System messages come to the front as one, and what one speaker said in a row becomes one turn. A
-/// conversation in that order passes as it is.
+/// Merges system messages into one in front, and messages of one author in a row into one. A
+/// conversation in that order stays as it is.
 pub fn normalize(messages: Vec<Message>) -> Vec<Message> {
     let (system, others): (Vec<_>, Vec<_>) =
         messages.into_iter().partition(|message| message.role == Role::System);
     let mut normal: Vec<Message> = Vec::with_capacity(others.len() + 1);
     for message in system.into_iter().chain(others) {
         match normal.last_mut() {
-            Some(last) if last.goes_on(&message) => last.append(message),
+            Some(last) if last.continues_with(&message) => last.append(message),
             _ => normal.push(message),
         }
     }
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_well_ordered_conversation_passes_untouched() {
+    fn a_conversation_in_order_stays_as_it_is() {
         let ordered =
             ["system:s", "user:a", "assistant:b!f", "tool:1", "tool:2", "assistant:c", "user:"];
         assert_eq!(normalize(messages(&ordered)), messages(&ordered));

@@ -188,7 +188,7 @@ fn float(value: f64, out: &mut String) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn it_writes_what_python_writes() {
+    fn json_is_written_as_python_writes_it() {
         let mut environment = minijinja::Environment::new();
         environment.add_filter("tojson", super::tojson);
         let render = |expression: &str| {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_look_as_pythons() {
+    fn numbers_are_written_as_python_writes_them() {
         let written = |value: f64| {
             let mut out = String::new();
             super::float(value, &mut out);

@@ -4,14 +4,13 @@
 //! A token stands for at most as many bytes as the longest of the vocabulary has, so a text of `n`
 //! bytes becomes at least `n / longest` tokens. That holds only where the tokenizer passes every
 //! byte on to its tokens. It does where [`LengthBound::of`] returns a bound: a byte-level BPE
-//! vocabulary with a token for each byte, behind steps that only split. Steps that drop text
+//! vocabulary with a token for each byte, after steps that only split. Steps that drop text
 //! (stripped blanks, removed delimiters), unknown words that become one token, and added tokens
 //! that take the blanks beside them with them leave no bound: such texts are tokenized and counted,
 //! as short ones are.
 //!
-//! One step that changes text is known and allowed for: NFC, Unicode's composed form, which
-//! published byte-level tokenizers begin with. It makes of `e` and a combining accent the shorter
-//! `é`.
+//! One step that changes text is taken into account: NFC, Unicode's composed form, the first step
+//! of published byte-level tokenizers. It replaces `e` and a combining accent by the shorter `é`.
 
 use tokenizers::models::ModelWrapper;
 use tokenizers::normalizers::NormalizerWrapper;
@@ -24,7 +23,7 @@ use super::tokens::byte_of;
 /// have been seven; a test computes it from all characters.
 const MOST_COMPOSED: usize = 4;
 
-/// What a tokenizer allows to say of a text's length.
+/// A lower bound of a text's tokens, by its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LengthBound {
     /// Bytes of the longest token, added ones included; at least 1.
@@ -66,7 +65,7 @@ impl LengthBound {
             }
             longest = longest.max(added.content.len());
             if let Some(normalizer) = tokenizer.get_normalizer() {
-                // It may be looked for in its normalized form.
+                // The tokenizer may search for its normalized form.
                 let mut text = NormalizedString::from(added.content);
                 normalizer.normalize(&mut text).ok()?;
                 longest = longest.max(text.get().len());
@@ -128,8 +127,8 @@ fn stable_bytes(text: &str) -> usize {
 }
 
 /// Whether a character stays as it is in NFC, or becomes part of one that is as long at least. True
-/// of Latin, Cyrillic and most Chinese letters; of all others it is not asked. A test checks each
-/// of them.
+/// of Latin, Cyrillic and most Chinese letters; all others count as not stable. A test checks each
+/// stable character.
 fn is_stable(letter: char) -> bool {
     matches!(letter, '\0'..='\u{2FF}' | '\u{400}'..='\u{482}' | '\u{4E00}'..='\u{9FFF}')
 }

@@ -80,7 +80,7 @@ fn the_longest_token_is_counted_in_bytes_and_added_ones_count() {
 }
 
 #[test]
-fn where_text_may_be_dropped_there_is_no_bound() {
+fn a_tokenizer_that_may_drop_text_has_no_length_bound() {
     let none = |what: &str, change: &dyn Fn(&mut Value)| {
         assert_eq!(LengthBound::of(&tokenizer(change)), None, "{what}");
     };

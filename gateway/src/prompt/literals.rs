@@ -7,8 +7,8 @@
 
 use super::markup::Markup;
 
-/// Methods and filters that look for their arguments in a text, and the function whose argument is
-/// a message of an error.
+/// Methods and filters that search a text for their arguments, and the function whose argument is
+/// an error message.
 const INSPECTING: [&str; 17] = [
     "split",
     "rsplit",
@@ -48,7 +48,7 @@ pub(super) fn coded(source: &str, markup: &Markup) -> String {
         } else {
             Tag::new(rest, markup).write(&mut out)
         };
-        // What is between these tags is text, whatever it looks like.
+        // Everything between these tags is text, also what has the form of a tag.
         let raw = rest[..length].trim_matches(['{', '%', '}', '-', '+', ' ']) == "raw";
         rest = &rest[length..];
         if raw {
@@ -93,7 +93,7 @@ impl<'a> Tag<'a> {
         Self { rest: source, markup, last: "", open: vec![] }
     }
 
-    /// Writes the tag with codes, and says how long its source is.
+    /// Writes the tag with codes. Returns the length of its source in bytes.
     fn write(mut self, out: &mut String) -> usize {
         let all = self.rest.len();
         let close = if self.rest.starts_with("{{") { "}}" } else { "%}" };

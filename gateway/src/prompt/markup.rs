@@ -101,7 +101,7 @@ pub struct Markup {
 pub struct Occurrence {
     /// Its first byte.
     pub start: usize,
-    /// The byte behind its last one.
+    /// The byte after its last one.
     pub end: usize,
     /// The number of the markup.
     pub item: usize,
@@ -249,7 +249,7 @@ impl Markup {
 }
 
 impl Decoded {
-    /// With `plain` as what clients wrote.
+    /// The rendering, with `plain` as the texts of clients.
     pub(super) fn rendered(self, plain: Vec<Occurrence>) -> Rendered {
         Rendered { text: self.text, markup: self.markup, forged: plain }
     }

@@ -88,7 +88,7 @@ fn wrong(what: &'static str) -> Error {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn methods_do_what_pythons_do() {
+    fn methods_return_what_pythons_methods_return() {
         let mut environment = minijinja::Environment::new();
         environment.set_unknown_method_callback(super::method);
         let render =

@@ -2,8 +2,8 @@
 //! calls in it. It is moved to the fields it belongs in, because markup in a client's text is
 //! ordinary text.
 //!
-//! Only what a model writes is moved: a thought in front, and calls at the end with nothing behind
-//! them. All else stays text.
+//! Only markup where a model writes it is moved: a thought in front, and calls at the end with
+//! nothing after them. All else stays text.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -66,8 +66,8 @@ struct Calls<'a> {
     calls: Vec<ToolCall>,
 }
 
-/// A thought and the text behind it. Templates that open the thought themselves leave the model to
-/// close it.
+/// A thought and the text after it. Templates that open the thought themselves leave it to the
+/// model to close it.
 fn thought(text: &str) -> Option<Thought<'_>> {
     let (thought, answer) = text.split_once("</think>")?;
     let thought = match thought.trim_start().strip_prefix("<think>") {
@@ -105,7 +105,7 @@ fn calls(text: &str) -> Option<Calls<'_>> {
     rest.trim().is_empty().then(|| Calls { before: before.trim_end_matches('\n'), calls })
 }
 
-/// A call as JSON, and what is behind it.
+/// A call as JSON, and the rest of the text.
 fn written(text: &str) -> Option<(ToolCall, &str)> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
@@ -119,7 +119,7 @@ fn written(text: &str) -> Option<(ToolCall, &str)> {
     Some((ToolCall { id: String::new(), name, arguments }, &text[values.byte_offset()..]))
 }
 
-/// A call as tags, and what is behind it. Values are texts: the templates that write tags print
+/// A call as tags, and the rest of the text. Values are texts: the templates that write tags print
 /// texts as they are.
 fn tagged(text: &str) -> Option<(ToolCall, &str)> {
     let (name, mut rest) = text.trim_start().strip_prefix("<function=")?.split_once('>')?;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_model_writes_stays_text() {
+    fn markup_that_no_model_writes_stays_text() {
         for text in [
             "The tag </think> closes a thought.",
             "<think>never closed",
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_of_open_calls_is_looked_at_once() {
+    fn a_long_text_of_open_calls_is_parsed_in_linear_time() {
         let text = "\n<tool_call>{\"name\": \"f\"}</tool_call>".repeat(30_000) + "x";
         let started =
             std::time::Duration::from_nanos(paceline_process::clock::monotonic_ns().unsigned_abs());

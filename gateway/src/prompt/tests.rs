@@ -41,7 +41,7 @@ fn conversation(messages: &[GoldenMessage]) -> Conversation {
 }
 
 #[tokio::test]
-async fn conversations_become_the_references_prompts() {
+async fn prompts_equal_those_of_the_reference_implementation() {
     let prompter = Prompter::new(Arc::new(crate::demo::language()), 1);
     let golden = golden();
     assert_eq!(prompter.language().stop_ids, golden.stop_ids);
@@ -63,7 +63,7 @@ async fn conversations_become_the_references_prompts() {
 }
 
 #[tokio::test]
-async fn what_cannot_fit_is_refused_by_its_bytes() {
+async fn a_text_that_cannot_fit_is_refused_before_it_is_tokenized() {
     let prompter = Prompter::new(Arc::new(crate::demo::language()), 1);
     let text = |bytes: usize| "a".repeat(bytes);
     let chat = |text: String| {

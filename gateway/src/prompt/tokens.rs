@@ -38,8 +38,8 @@ pub struct Tokens {
     uncut: Vec<String>,
 }
 
-/// The bytes of every id, one behind the other: for tokenizers whose output is the plain row of
-/// their tokens' bytes.
+/// The bytes of every id, concatenated: for tokenizers whose output is the concatenation of their
+/// tokens' bytes.
 #[derive(Debug)]
 struct ByteTable {
     bytes: Vec<u8>,

@@ -1,6 +1,6 @@
-//! The variables a chat template sees: the conversation in the form of the OpenAI interface, and
-//! the special tokens. All of it borrows, so that a conversation of megabytes is copied once, into
-//! the template engine's own values.
+//! The variables of a chat template: the conversation in the form of the OpenAI interface, and the
+//! special tokens. They borrow from the conversation, so that megabytes of text are copied once,
+//! into the template engine's own values.
 
 use std::borrow::Cow;
 
@@ -22,7 +22,7 @@ pub(super) enum Content<'a> {
 /// All variables of a rendering.
 pub(super) struct Variables<'a> {
     pub(super) conversation: &'a Conversation,
-    /// A turn's parts in the form that the template takes.
+    /// A message's parts in the form that the template takes.
     pub(super) content: &'a dyn Fn(&'a [ContentPart]) -> Content<'a>,
     pub(super) bos_token: Option<&'a str>,
     pub(super) eos_token: Option<&'a str>,
@@ -38,11 +38,11 @@ impl Serialize for Variables<'_> {
             variables.serialize_entry(name, value)?;
         }
         variables.serialize_entry("messages", &Messages(messages, self.content))?;
-        // The published renderer passes none where there are none.
+        // The reference implementation passes `none` instead of an empty list.
         let tools = (!tools.is_empty()).then(|| Each(tools, offered));
         variables.serialize_entry("tools", &tools)?;
         variables.serialize_entry("add_generation_prompt", &true)?;
-        // A special token the model does not have stays undefined, and prints as nothing, not as
+        // A special token that the model lacks stays undefined: it prints as nothing, not as
         // "None".
         for (name, token) in [("bos_token", self.bos_token), ("eos_token", self.eos_token)] {
             if let Some(token) = token {

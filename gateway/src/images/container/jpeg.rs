@@ -1,4 +1,4 @@
-//! JPEG (ITU T.81, annex B): markers, most with a length and content, and coded data behind the
+//! JPEG (ITU T.81, annex B): markers, most with a length and content, and coded data after the
 //! start of each scan.
 
 use image::metadata::Orientation;

@@ -10,11 +10,11 @@ use super::{CUT, Cursor, Header, Kind, area, exif};
 
 pub(super) const SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 
-/// Chunks that make the picture. All others are text, profiles, times.
+/// Chunks of the image itself. All others are text, profiles, times.
 const ESSENTIAL: [&[u8; 4]; 5] = [b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND"];
 
-/// What packed metadata may unpack to, of a whole file. Profiles of cameras and printers have at
-/// most a few million bytes; more is made to fill a reader's memory.
+/// Bytes that all packed metadata of a file may unpack to. Profiles of cameras and printers have at
+/// most a few million; a file with more is made to fill a reader's memory.
 const MAX_METADATA_BYTES: u64 = 8 << 20;
 
 struct Chunk<'a> {
@@ -91,8 +91,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Header, BadImage> {
     })
 }
 
-/// Bytes that a chunk of metadata unpacks to, counted up to `most` and not kept. What is broken
-/// counts as far as it can be read: nobody reads it.
+/// Bytes that a chunk of metadata unpacks to, counted up to `most` without storing them. A broken
+/// chunk counts up to its error, because no decoder gets it.
 fn unpacked_bytes(chunk: &Chunk<'_>, most: u64) -> u64 {
     // A name and its end, then of text whether it is packed and how, its language and its
     // translated name.

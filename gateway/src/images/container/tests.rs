@@ -6,7 +6,7 @@ fn file(name: &str) -> Vec<u8> {
 }
 
 #[test]
-fn files_say_their_sizes_and_how_they_are_held() {
+fn headers_have_size_and_orientation() {
     for (name, kind, sizes, upright) in [
         ("up.png", Kind::Png, (100, 60), (100, 60)),
         ("turned6.png", Kind::Png, (67, 45), (45, 67)),
@@ -37,7 +37,7 @@ fn files_say_their_sizes_and_how_they_are_held() {
 
 /// Wherever a file is cut, it is not all there.
 #[test]
-fn no_cut_file_passes() {
+fn a_file_that_is_cut_off_anywhere_is_refused() {
     for name in [
         "up.png",
         "alpha.png",
@@ -75,7 +75,7 @@ fn types_that_are_not_served_are_named() {
 }
 
 #[test]
-fn only_the_picture_reaches_the_decoder() {
+fn metadata_does_not_reach_the_decoder() {
     let plain = file("up.png");
     assert!(matches!(for_decoder(Kind::Png, &plain), Cow::Borrowed(_)));
     let turned = file("turned6.png");

@@ -1,4 +1,4 @@
-//! WebP (RFC 9649): a RIFF file of chunks, with one bitstream `VP8 ` or `VP8L`, alone or behind a
+//! WebP (RFC 9649): a RIFF file of chunks, with one bitstream `VP8 ` or `VP8L`, alone or after a
 //! header `VP8X`.
 
 use image::metadata::Orientation;

@@ -21,7 +21,7 @@ fn with(preprocessor: &str) -> Result<ImageProcessor, String> {
 }
 
 #[test]
-fn models_without_a_tower_have_none() {
+fn a_model_without_vision_has_no_image_processor() {
     assert_eq!(read(&[("config.json", "{}")]), Ok(None));
     assert_eq!(
         read(&[("config.json", r#"{"vision_config": null, "image_token_id": 3}"#)]),
@@ -37,7 +37,7 @@ fn models_without_a_tower_have_none() {
 }
 
 #[test]
-fn what_is_left_out_or_null_is_the_model_types_own() {
+fn a_setting_that_is_left_out_or_null_has_the_model_types_default() {
     let own = ImageProcessor {
         sizes: Sizes { factor: 32, min_pixels: 65_536, max_pixels: 16_777_216 },
         patch: 16,
@@ -64,7 +64,7 @@ fn what_is_left_out_or_null_is_the_model_types_own() {
 }
 
 #[test]
-fn what_a_file_says_counts() {
+fn settings_of_a_file_replace_the_defaults() {
     let sized = |text: &str| with(text).map(|made| (made.sizes.min_pixels, made.sizes.max_pixels));
     assert_eq!(
         sized(r#"{"size": {"shortest_edge": 2048, "longest_edge": 4096}}"#),
@@ -93,7 +93,7 @@ fn what_a_file_says_counts() {
 }
 
 #[test]
-fn odd_values_are_refused_by_name() {
+fn settings_that_cannot_be_served_are_refused_by_name() {
     for (text, words) in [
         (r#"{"patch_size": 14}"#, "patch_size: expected 16"),
         (r#"{"merge_size": 1}"#, "merge_size: expected 2"),

@@ -17,13 +17,13 @@ fn resized(from: Size, to: Size, source: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn the_same_size_is_the_same_picture() {
+fn resizing_to_the_same_size_changes_nothing() {
     let source: Vec<u8> = (0..7 * 5 * 3).map(|at| (at * 37 % 256) as u8).collect();
     assert_eq!(resized(size(7, 5), size(7, 5), &source), source);
 }
 
 #[test]
-fn one_colour_stays_what_it_is_and_rows_are_asked_for_in_order() {
+fn one_colour_stays_the_same_and_each_row_is_read_once_in_order() {
     for (from, to) in [
         (size(1, 1), size(64, 32)),
         (size(200, 3), size(32, 32)),
@@ -47,7 +47,7 @@ fn one_colour_stays_what_it_is_and_rows_are_asked_for_in_order() {
 }
 
 #[test]
-fn what_the_writer_says_ends_it() {
+fn an_error_of_the_writer_ends_the_resizing() {
     let full = |_: &[u8]| Err(io::ErrorKind::StorageFull.into());
     assert_eq!(
         resize(size(4, 4), size(32, 32), |_, _| {}, full).expect_err("full").kind(),

@@ -32,7 +32,7 @@ fn render(source: &str, messages: &[Message]) -> Result<String, String> {
 }
 
 #[test]
-fn what_published_templates_need_is_there() {
+fn methods_and_tags_of_published_templates_work() {
     let line = |source: &str, expected: &str| {
         assert_eq!(
             render(source, &[message("user", &[" Hi <b> "])]).expect(source),
@@ -58,7 +58,7 @@ fn what_published_templates_need_is_there() {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "the date in a prompt is the wall clock's")]
-fn the_date_is_todays() {
+fn strftime_now_gives_the_current_date() {
     let year = jiff::Zoned::now().year().to_string();
     let rendered =
         render("{{ strftime_now('%Y') }}", &[message("user", &["x"])]).expect("a format");
@@ -69,7 +69,7 @@ fn the_date_is_todays() {
 }
 
 #[test]
-fn a_templates_objection_is_passed_on() {
+fn a_templates_objection_reaches_the_client() {
     let source = "{{ raise_exception('roles must alternate') }}";
     let error = render(source, &[message("user", &["x"])]).expect_err("it objects");
     assert!(
@@ -91,7 +91,7 @@ fn work_and_output_are_bounded() {
 }
 
 #[test]
-fn no_part_is_lost_whatever_shape_the_template_takes() {
+fn every_part_is_shown_in_the_form_that_the_template_takes() {
     let parts = message("user", &["one", "two"]);
     let both = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}\
                 {% for p in m.content %}[{{ p.text }}]{% endfor %}{% endif %}{% endfor %}";
@@ -112,7 +112,7 @@ fn no_part_is_lost_whatever_shape_the_template_takes() {
 }
 
 #[test]
-fn tools_are_never_left_out_in_silence() {
+fn a_template_that_leaves_tools_out_refuses_them() {
     let mute = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}";
     let (template, user) =
         (Template::compile(mute, None, None, &[]).expect("valid Jinja"), message("user", &["x"]));
